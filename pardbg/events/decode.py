@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pardbg.events.fields import (
+    MAX_CONTAINERS,
+    MAX_MAP_BYTES,
     MAX_MAP_ITEMS,
     MAX_NUMBER,
     MAX_PAYLOAD_BYTES,
@@ -32,6 +35,10 @@ class Malformed(ValueError):
 
 class Newer(Malformed):
     """A layout version this reader does not know."""
+
+
+class Full(Malformed):
+    """Input that makes sense and has no room any more: a limit, by name, is reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +100,33 @@ def usable(records: NDArray[Any]) -> NDArray[np.bool_]:
     return ok
 
 
+def _counter(payload: bytes) -> Callable[[Any], Any] | None:
+    """What counts a message's maps and lists while it is decoded; None: it is too short to have too
+    many of them."""
+    if len(payload) <= MAX_CONTAINERS:
+        return None
+    left = MAX_CONTAINERS
+
+    def counted(container: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise ValueError("a message of too many maps and lists")
+        return container
+
+    return counted
+
+
 def decode_map(payload: bytes) -> dict[str, Any]:
     """Decode one msgpack map with text keys, sizes bounded. Raises Malformed."""
-    if len(payload) > MAX_PAYLOAD_BYTES:
+    if len(payload) > MAX_MAP_BYTES:
         raise Malformed("message size")
+    counted = _counter(payload)
     try:
         value = msgpack.unpackb(
             payload,
+            object_hook=counted,
+            list_hook=counted,
             raw=False,
             strict_map_key=False,
             max_str_len=max(MAX_STRING_BYTES, min(len(payload), 1 << 22)),
@@ -120,9 +147,11 @@ def decode_map(payload: bytes) -> dict[str, Any]:
 def leading(payload: bytes, last: str) -> dict[str, Any]:
     """Return the first values of a map with text keys, up to that of ``last`` (or all of a map
     without it): what follows, a thousand ranks' rows, is not decoded. Raises Malformed."""
-    if len(payload) > MAX_PAYLOAD_BYTES:
+    if len(payload) > MAX_MAP_BYTES:
         raise Malformed("message size")
+    counted = _counter(payload)
     reader = msgpack.Unpacker(
+        object_hook=counted, list_hook=counted,
         max_buffer_size=max(len(payload), 1), max_str_len=MAX_STRING_BYTES, max_ext_len=0,
         max_array_len=MAX_MAP_ITEMS, max_map_len=MAX_MAP_ITEMS, unicode_errors="replace",
         strict_map_key=False,

@@ -10,6 +10,10 @@ from typing import Any, Final
 
 MAX_PAYLOAD_BYTES: Final = 64 << 20
 """Longest message; a longer one is counted as malformed."""
+MAX_MAP_BYTES: Final = 16 << 20
+"""Longest message that is a map."""
+MAX_CONTAINERS: Final = 1 << 19
+"""Maps and lists in one message: an empty one is a byte of it and a hundred in memory."""
 MAX_RECORDS_PER_BATCH: Final = 1 << 20
 MAX_STRING_BYTES: Final = 1 << 16
 MAX_MAP_ITEMS: Final = 1 << 17
@@ -20,6 +24,17 @@ MAX_GROUPS: Final = 1 << 14
 MAX_GROUP_RANKS: Final = 1 << 16
 MAX_NUMBER: Final = 1 << 62
 """Times and sizes beyond this are nonsense (292 years in ns is 2^63)."""
+
+
+def weight(value: Any) -> int:
+    """Return about how many bytes of memory a decoded value takes."""
+    if isinstance(value, (str, bytes)):
+        return 56 + len(value)
+    if isinstance(value, Mapping):
+        return 64 + sum(50 + weight(key) + weight(of) for key, of in value.items())
+    if isinstance(value, (list, tuple)):
+        return 64 + 8 * len(value) + sum(map(weight, value))
+    return 32
 
 
 def integer(fields: Mapping[Any, Any], key: str, default: int) -> int:

@@ -18,7 +18,7 @@ from pardbg.analysis.pipeline.layout import states
 from pardbg.control.language.verbs import Verb
 from pardbg.events import fields
 from pardbg.hub.client import HubControl, LiveSource
-from pardbg.store.store import Limits, Store
+from pardbg.store import Limits, Store
 from pardbg.words import duration
 
 RAISE_S: Final = 20.0

@@ -43,6 +43,15 @@ PACK_KEY: Final = b"P"
 MAX_CHUNK_BYTES: Final = 64 << 20
 """Chunks are about 1 MiB; a larger one than this is damage or malice."""
 MAX_CHANNELS: Final = 1 << 16
+MAX_CHANNEL_BYTES: Final = 1 << 12
+FREE_BYTES: Final = 64 << 20
+"""Payloads that a file of any size may have, together."""
+MOST_PACKED: Final = 256
+"""Bytes of payload for each byte of a file, at most: lines that are alike are packed that well."""
+RECORDS_WEIGH: Final = 4
+"""Records count so many times: they are packed 5 to 15 times, never more than 64."""
+MESSAGE_BYTES: Final = 128
+"""What a message takes beside its payload."""
 DAMAGED: Final = (
     McapError, struct.error, ValueError, KeyError, OverflowError, zstandard.ZstdError,
 )  # fmt: skip
@@ -62,6 +71,23 @@ class _Bounded:
         return self._file.read(min(length, MAX_CHUNK_BYTES))
 
 
+class Allowance:
+    """What the messages of a file may take in memory: as much as one of its size honestly holds."""
+
+    def __init__(self) -> None:
+        self._left = FREE_BYTES
+
+    def spend(self, packed_bytes: int, messages: list[Message]) -> list[Message]:
+        """Return the messages that so many bytes of the file gave; ValueError: it is too much."""
+        self._left += MOST_PACKED * packed_bytes
+        for message in messages:
+            weight = RECORDS_WEIGH if message.key[:1] == wire.Key.RECORDS.value else 1
+            self._left -= weight * len(message.payload) + MESSAGE_BYTES
+        if self._left < 0:
+            raise ValueError("more than a file of this size holds")
+        return messages
+
+
 def records_of(file: BinaryIO) -> Iterator[Any]:
     """Return the MCAP records from the begin of a file on; chunks as they are, packed."""
     bounded: Any = _Bounded(file)
@@ -79,6 +105,7 @@ class SessionSource:
         self._summary = read_summary(file)
         self._finished = False
         self._keys: dict[int, bytes] = {}
+        self._allowance = Allowance()
         self._records = records_of(file)
         self._waiting: list[Message] = self._begin()
 
@@ -152,9 +179,10 @@ class SessionSource:
             return self._end(truncated=True)
 
     def _take(self, record: Any) -> list[Message]:
-        if isinstance(record, Chunk):
-            return list(messages_of(unpack_chunk(record), self._keys))
-        return list(messages_of([record], self._keys))
+        chunk = isinstance(record, Chunk)
+        messages = list(messages_of(unpack_chunk(record) if chunk else [record], self._keys))
+        data = getattr(record, "data", b"")
+        return self._allowance.spend(len(data), messages)
 
     def _end(self, truncated: bool) -> list[Message]:
         self._finished = True
@@ -261,7 +289,9 @@ def unpack_chunk(chunk: Chunk) -> list[Any]:
         raise ValueError("chunk CRC")
     found: list[Any] = []
     for opcode, stream, length in records_in(plain):
-        if opcode == Opcode.CHANNEL:
+        if len(found) >= pack.MAX_MESSAGES:
+            raise ValueError("a chunk of too many messages")
+        if opcode == Opcode.CHANNEL and length <= MAX_CHANNEL_BYTES:
             found.append(Channel.read(stream))
         elif opcode == Opcode.MESSAGE:
             found.append(McapMessage.read(stream, length))

@@ -10,6 +10,11 @@ from typing import Any, Final
 from pardbg.events import fields
 from pardbg.words import ranks_text, whole
 
+MAX_PLAN_RANKS: Final = 1024
+MAX_PLAN_ACTIONS: Final = 1 << 18
+MAX_NUMBERED: Final = (1 << 15) - 1
+"""Stages, and microbatches, of one pipeline."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpDef:
@@ -47,6 +52,16 @@ class PlanDef:
     order: Mapping[int, tuple[str, ...]]
     source: str
     paced: bool
+
+    @property
+    def fits(self) -> bool:
+        """Return whether it is no larger than a pipeline can be: records tell stages and
+        microbatches with 15 bits."""
+        return (
+            len(self.ranks) <= MAX_PLAN_RANKS
+            and max(self.num_stages, self.num_microbatches, self.num_virtual) <= MAX_NUMBERED
+            and sum(map(len, self.order.values())) <= MAX_PLAN_ACTIONS
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +168,17 @@ def group_def(values: Mapping[Any, Any], epoch: int) -> GroupDef:
 
 def plan_def(values: Mapping[Any, Any], older: PlanDef | None) -> PlanDef:
     """Parse a plan; ranks may send a row each, so rows of an equal older plan are kept."""
+    rows, ranks = fields.mapping(values, "order"), fields.integers(values, "ranks")
+    members = set(ranks[:MAX_PLAN_RANKS])
     order: dict[int, tuple[str, ...]] = {}
-    for rank, _ in fields.mapping(values, "order").items():
+    for rank in rows:
         number = whole(str(rank))
-        if number is not None:
-            order[number] = fields.texts(fields.mapping(values, "order"), rank)
+        if number is not None and number in members:
+            order[number] = fields.texts(rows, rank)
     plan = PlanDef(
         schedule=fields.text(values, "schedule"),
         group=fields.text(values, "group"),
-        ranks=fields.integers(values, "ranks"),
+        ranks=ranks,
         num_stages=fields.integer(values, "num_stages", 0),
         num_microbatches=fields.integer(values, "num_microbatches", 0),
         num_virtual=max(1, fields.integer(values, "num_virtual", 1)),

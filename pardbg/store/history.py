@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 from pardbg.events import fields
@@ -28,8 +29,10 @@ class History:
         self._limit = limit
         self._times: list[int] = []
         self._values: list[Any] = []
+        self._sizes: list[int] = []
         self._last_n = -1
-        self._bytes = 0
+        self.num_bytes = 0
+        """Bytes of the values that are kept."""
         self.evicted = 0
         """Values dropped because the limit was reached."""
 
@@ -57,16 +60,21 @@ class History:
             t_ns = self._times[-1]  # order of arrival wins over a clock's small step back
         self._times.append(t_ns)
         self._values.append(value)
-        self._bytes += num_bytes
+        self._sizes.append(num_bytes)
+        self.num_bytes += num_bytes
         if len(self._times) > self._limit * _SLACK:
             self._evict(len(self._times) - self._limit)
-        elif self._bytes > self.MAX_BYTES:
-            self._evict(len(self._times) // 2)
-            self._bytes //= 2
+        elif self.num_bytes > self.MAX_BYTES:
+            self._evict(self._oldest(self.num_bytes - self.MAX_BYTES // 2))
+
+    def _oldest(self, num_bytes: int) -> int:
+        """Return how many of the oldest values have at least so many bytes together."""
+        return bisect_left(list(accumulate(self._sizes)), num_bytes) + 1
 
     def _evict(self, count: int) -> None:
-        del self._times[:count]
-        del self._values[:count]
+        self.num_bytes -= sum(self._sizes[:count])
+        for column in (self._times, self._values, self._sizes):
+            del column[:count]
         self.evicted += count
 
     def count(self, t_ns: int | None) -> int:

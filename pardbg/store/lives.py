@@ -8,8 +8,9 @@ programs of their own: those are roles. Each is a part that one can look at by i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pardbg.events import fields
@@ -36,16 +37,72 @@ class Part:
     procs: frozenset[str]
 
 
-def life_of(process: Process, others: Iterable[Process]) -> tuple[str, int]:
-    """Return what tells a process's life: its job, and how often its rank was started in it.
+class Starts:
+    """How often each rank of each job was started: that numbers the lives."""
 
-    torchelastic counts restarts, but only those for failures of the own node, so a rank that comes
-    again counts too.
-    """
-    job = _job(process)
-    same = [other for other in others if other.rank == process.rank and other is not process]
-    before = sum(_job(other) == job for other in same)
-    return job, max(fields.integer(process.facts, "epoch", 0), before)
+    def __init__(self) -> None:
+        self._lives: dict[tuple[str, int], int] = {}
+        self._newest = -1
+        self._times: Counter[tuple[int | None, str]] = Counter()
+        """(rank, job) -> processes."""
+
+    def enter(self, process: Process) -> None:
+        """Count it, when its facts have changed."""
+        self._times[process.rank, _job(process)] += process.in_life
+
+    def leave(self, process: Process) -> None:
+        """... and before they do."""
+        self._times[process.rank, _job(process)] -= process.in_life
+
+    def life_of(self, process: Process) -> int:
+        """Return the number of the life that it begins or belongs to.
+
+        torchelastic counts restarts, but only those for failures of the own node, so a rank that
+        comes again counts too.
+        """
+        job = _job(process)
+        life = job, max(fields.integer(process.facts, "epoch", 0), self._times[process.rank, job])
+        number = self._lives.setdefault(life, max(life[1], self._newest + 1))
+        self._newest = max(self._newest, number)
+        return number
+
+
+@dataclass(slots=True)
+class Past:
+    """Lives that have ended and were forgotten, but for their ends."""
+
+    parts: tuple[Part, ...] = ()
+    """The newest of them, without processes."""
+    num_lives: int = 0
+    lost: int = 0
+    """Records that their processes had lost."""
+    unknown: int = 0
+    """Those that could not be read."""
+
+    def take(self, known: Iterable[Part], gone: Sequence[Process]) -> None:
+        """Keep what remains of processes that are about to be forgotten; ``known``: all parts."""
+        names = {process.proc for process in gone}
+        ended = [part for part in known if part.procs and part.procs <= names]
+        kept = (*self.parts, *ended)[-MAX_PARTS // 2 :]
+        self.parts = tuple(replace(part, number=number, procs=frozenset())
+                           for number, part in enumerate(kept, 1))  # fmt: skip
+        self.num_lives += 1
+        self.lost += sum(process.lost(None) for process in gone)
+        self.unknown += sum(process.unknown + process.malformed for process in gone)
+
+
+def oldest_ended(procs: Mapping[str, Process]) -> list[Process]:
+    """Return the processes of the first life whose ranks have all ended, but never of the newest;
+    and those that were no ranks and ended before it did. Empty: there is none."""
+    ranked = [process for process in procs.values() if process.rank is not None]
+    lives = _by_life(ranked)
+    ended = [life for number, life in lives.items()
+             if number < max(lives) and all(process.ends for process in life)]  # fmt: skip
+    if not ended:
+        return []
+    gone = min(ended, key=_begin)
+    until = end_of(gone)
+    return gone + [p for p in procs.values() if p.rank is None and p.ends and end_of([p]) <= until]
 
 
 def _job(process: Process) -> str:
@@ -82,21 +139,22 @@ def _helps(life: list[Process], main: list[Process]) -> bool:
     return not _steps(life) and _steps(main) > 0 and _last(main) > _begin(life)
 
 
-def parts(procs: Mapping[str, Process]) -> tuple[Part, ...]:
+def parts(procs: Mapping[str, Process], past: Past) -> tuple[Part, ...]:
     """Return a run's lives and roles by begin; empty where it is one life of one role."""
     ranked = [process for process in procs.values() if process.rank is not None]
     lives = sorted(_by_life(ranked).values(), key=_begin)
     programs = ({fields.text(process.facts, "program") for process in life} for life in lives)
     names = [", ".join(sorted(of - {""})) for of in programs]
     found: list[tuple[str, list[Process]]] = []
-    for number, life in enumerate(lives, 1):
-        own = names[number - 1] if len(set(names)) > 1 else ""
-        name = f"life {number}" + (f" ({own})" if own else "")
-        if len(lives) > 1:
+    several = past.num_lives + len(lives) > 1
+    for at, life in enumerate(lives):
+        own = names[at] if len(set(names)) > 1 else ""
+        name = f"life {past.num_lives + at + 1}" + (f" ({own})" if own else "")
+        if several:
             found.append((name, life))
         for role, members in _roles(life).items():
-            found.append((f"{name}, {role}" if len(lives) > 1 else role, members))
-    return tuple(
+            found.append((f"{name}, {role}" if several else role, members))
+    return *past.parts, *(
         Part(
             number=number,
             name=name,
@@ -106,7 +164,7 @@ def parts(procs: Mapping[str, Process]) -> tuple[Part, ...]:
             end_ns=end_of(members),
             procs=frozenset(process.proc for process in members),
         )
-        for number, (name, members) in enumerate(found[:MAX_PARTS], 1)
+        for number, (name, members) in enumerate(found[:MAX_PARTS], len(past.parts) + 1)
     )
 
 

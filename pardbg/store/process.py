@@ -56,8 +56,9 @@ class Process:
         """(t_ns, hook, text): hooks that failed and were disabled."""
         self.failures: list[Failure] = []
         """Exceptions that nobody caught."""
-        self.unknown = 0
-        self.malformed = 0
+        self.definition_bytes = 0
+        """What its definitions take in memory."""
+        self.unknown = self.malformed = 0
         self.missed_before = 0
         """Records before the first one that came: a viewer that joined late."""
         self.num_records = 0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from pardbg.events import fields
-from pardbg.events.decode import Malformed, decode_map, frame_head, leading, split_key
+from pardbg.events.decode import Full, Malformed, decode_map, frame_head, leading, split_key
 from pardbg.events.fields import MAX_GROUPS, MAX_NAMES_PER_PROC, MAX_PROCS
 from pardbg.store.clocks import Reading
 from pardbg.store.definitions import (
@@ -22,13 +23,18 @@ from pardbg.store.definitions import (
 )
 from pardbg.store.history import Bookmarks, History, StateHistory
 from pardbg.store.intake import move
-from pardbg.store.lives import Part, end_of, life_of, parts, shown
+from pardbg.store.limits import Limits
+from pardbg.store.lives import Part, Past, Starts, end_of, oldest_ended, parts, shown
 from pardbg.store.process import Process
 from pardbg.store.source import Message
 from pardbg_agent import wire
 
 _MAX_PLANS: Final = 1024
 _MAX_DEFINITION_BYTES: Final = 512 << 20
+"""In memory, of all definitions that are kept."""
+_MAX_FACTS: Final = 64
+_NAME_BYTES: Final = 200
+_OP_BYTES: Final = 400
 _MAX_GAPS: Final = 64
 _MAX_TEXT: Final = 4096
 PART: Final = "part"
@@ -37,43 +43,6 @@ NEXT_PART: Final = "next_part"
 """Key of the NOTE at a part's end: the file in which the recording goes on."""
 NOTE_TRUNCATED: Final = "session.truncated"
 """Key of the NOTE that a reader adds at the end of a file that ends early."""
-
-
-FEW: Final = 32
-"""Processes of a live run that each keep all they may."""
-LEAST_ROWS: Final = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much a store keeps. What goes beyond is dropped oldest first and counted."""
-
-    rows_per_kind: int | None
-    """Records per process and kind, of few processes: see ``rows``."""
-    records: int
-    """Records in all; later ones are refused and counted in ``Store.over_limit``."""
-    output_lines: int
-    states: int
-    controls: int
-
-    @staticmethod
-    def live() -> Limits:
-        """Return the limits for a live viewer, which may run for days: about 40 MiB per process
-        (54 bytes a record, ten kinds that fill up), of more than 512 some 2.6 MiB."""
-        return Limits(1 << 16, 1 << 62, 50_000, 20_000, 20_000)
-
-    def rows(self, num_processes: int) -> int | None:
-        """Return records per kind that each of so many processes keeps: beyond FEW half as many
-        whenever they are twice as many, but LEAST_ROWS."""
-        if self.rows_per_kind is None:
-            return None
-        halved = (max(0, num_processes - 1) // FEW).bit_length()
-        return max(min(LEAST_ROWS, self.rows_per_kind), self.rows_per_kind >> halved)
-
-    @staticmethod
-    def file() -> Limits:
-        """Return the limits for a file: kept whole up to 50 M records (about 3 GiB)."""
-        return Limits(None, 50_000_000, 2_000_000, 500_000, 500_000)
 
 
 class Store:
@@ -91,9 +60,12 @@ class Store:
         """The life or role that is looked at; None: the newest life."""
         self._parts: tuple[int, tuple[Part, ...]] = (-1, ())
         """Revision, and the parts as of it."""
-        self._lives: dict[tuple[str, int], int] = {}
-        self._of_rank: dict[int, dict[str, Process]] = {}
-        """Processes that were this rank at some time."""
+        self._starts = Starts()
+        self.past = Past()
+        """Lives that ended and whose detail is forgotten."""
+        self.refused: Counter[str] = Counter()
+        """What was left out because a limit was reached -> how often."""
+        self._may_forget = True
         self.groups: dict[tuple[int, str], GroupDef] = {}
         """(epoch, key) -> group."""
         self.plans: dict[tuple[int, str], PlanDef] = {}
@@ -149,6 +121,8 @@ class Store:
                 return
             if handler(proc, message):
                 self.revision += 1
+        except Full as full:
+            self.refused[str(full)] += 1
         except Malformed:
             self.malformed += 1
 
@@ -208,7 +182,7 @@ class Store:
         """Return the lives and roles of the run; empty where it is one life of one role."""
         if self._parts[0] != self.revision:
             self.settle()
-            self._parts = self.revision, parts(self.procs)
+            self._parts = self.revision, parts(self.procs, self.past)
         return self._parts[1]
 
     def of_part(self) -> list[Process]:
@@ -217,10 +191,10 @@ class Store:
         return [p for p in known if self.part is None or p.proc in self.part.procs]
 
     def look_at(self, number: int | None) -> bool:
-        """Look at part ``number`` from here on; None: at the newest life. False: there is none."""
+        """Look at part ``number`` from here on; None: at the newest life. False: it is not."""
         found = next((part for part in self.parts() if part.number == number), None)
-        if number is not None and found is None:
-            return False
+        if number is not None and (found is None or not found.procs):
+            return False  # or of a life whose detail is forgotten
         if found != self.part:
             self.part = found
             self.memo.clear()
@@ -228,27 +202,55 @@ class Store:
         return True
 
     def lost(self, t_ns: int | None) -> int:
-        return sum(p.lost(t_ns) for p in self.procs.values()) + self.over_limit
+        """Return the number of records known lost up to ``t_ns``."""
+        known = sum(p.lost(t_ns) for p in self.procs.values())
+        return known + self.past.lost + self.over_limit
 
     @property
     def unknown(self) -> int:
         """Records and messages that this version does not know or could not read."""
         procs = sum(p.unknown + p.malformed for p in self.procs.values())
-        return procs + self.unknown_messages + self.malformed
+        return procs + self.past.unknown + self.unknown_messages + self.malformed
 
     # ------------------------------------------------------------------ messages
 
     def _process(self, proc: str) -> Process:
         process = self.procs.get(proc)
         if process is None:
-            if not proc or len(self.procs) >= MAX_PROCS:
+            if not proc:
                 raise Malformed("process")
+            if len(self.procs) >= self.limits.processes:
+                self._forget()
+            if len(self.procs) >= MAX_PROCS:
+                raise Full("processes")
             before, rows = (self.limits.rows(len(self.procs) + more) for more in (0, 1))
             if rows is not None and rows != before:
                 for other in self.procs.values():
                     other.keep(rows)
             process = self.procs[proc] = Process(proc, rows)
         return process
+
+    def _forget(self) -> bool:
+        """Forget the life that ended first, but for its end. False: there is none, and not before
+        the next end."""
+        gone = oldest_ended(self.procs) if self._may_forget else []
+        self._may_forget = bool(gone)
+        if not gone:
+            return False
+        self.settle()
+        self.past.take(self.parts(), gone)
+        for process in gone:
+            del self.procs[process.proc]
+            self._definition_bytes -= process.definition_bytes
+        epochs = {p.epoch for p in gone} - {p.epoch for p in self.procs.values()}
+        for known in (self.groups, self.plans):
+            for key in [key for key in known if key[0] in epochs]:
+                del known[key]
+        if self.part is not None and not self.part.procs & self.procs.keys():
+            self.part = None
+        self.memo.clear()
+        self.revision += 1
+        return True
 
     def _records(self, proc: str, message: Message) -> bool:
         head = frame_head(message.payload)
@@ -276,7 +278,7 @@ class Store:
             return False
         t_ns, values = found
         rank = fields.integer_or_none(values, "rank")
-        stream = fields.text(values, "stream", "stdout")
+        stream = "stderr" if values.get("stream") == "stderr" else "stdout"
         offset = fields.integer_or_none(values, "off")
         if offset is not None:  # a hub that was started again reads the job's files again
             if offset <= self._output_offsets.get(stream, -1):
@@ -294,7 +296,7 @@ class Store:
         if fields.text(found[1], "event") == PART:
             self._part_begin_ns = found[0]
             self.notes[PART] = fields.integer(found[1], "part", 1)
-        self.controls.add(*found, len(message.payload))
+        self.controls.add(*found, fields.weight(found[1]))
         return True
 
     def _state(self, _proc: str, message: Message) -> bool:
@@ -306,9 +308,6 @@ class Store:
     # ------------------------------------------------------------------ definitions
 
     def _definition(self, proc: str, message: Message) -> bool:
-        self._definition_bytes += len(message.payload)
-        if self._definition_bytes > _MAX_DEFINITION_BYTES:
-            raise Malformed("definitions")
         values = decode_map(message.payload)
         kind = fields.text(values, "k")
         if kind == wire.DefKind.RUN.value:
@@ -327,7 +326,7 @@ class Store:
                 leaving = self._process(proc)
                 leaving.leaving_ns = at_ns + leaving.offset_ns
             elif key == wire.NOTE_THREAD and len(self._process(proc).threads) < 64:
-                self._process(proc).threads.append(str(values.get("value")))
+                self._process(proc).threads.append(fields.text(values, "value"))
             self._note(key, values.get("value"))
         elif kind in self._define:
             self._define[kind](self._process(proc), values)
@@ -339,8 +338,18 @@ class Store:
     def _note(self, key: str, value: Any) -> None:
         if key == NOTE_TRUNCATED:
             self.truncated = True
-        elif len(self.notes) < MAX_GROUPS:
+        elif len(self.notes) < MAX_GROUPS and self.notes.get(key) != value:
+            self._keep(None, fields.weight(value))
             self.notes[key] = value
+
+    def _keep(self, process: Process | None, num_bytes: int) -> None:
+        """Count what a definition takes. Raises Full."""
+        while self._definition_bytes + num_bytes > _MAX_DEFINITION_BYTES:
+            if not self._forget():
+                raise Full("definitions")
+        self._definition_bytes += num_bytes
+        if process is not None:
+            process.definition_bytes += num_bytes
 
     def _end(self, proc: str, values: Mapping[str, Any], received_ns: int) -> None:
         t_ns = fields.integer(values, "t_ns", received_ns)
@@ -353,22 +362,27 @@ class Store:
         process = self._process(proc)
         said = (t_ns, fields.text(values, "reason", "exit"))
         if said not in process.ends and len(process.ends) < 64:
+            self._keep(process, fields.weight(said))
             process.ends.append(said)
             process.exit_code = fields.integer_or_none(values, "code")
+            self._may_forget = True
 
     def _define_process(self, process: Process, values: Mapping[str, Any]) -> None:
+        self._starts.leave(process)
         start = fields.integer_or_none(values, "start_ns")
         before = fields.integer_or_none(process.facts, "start_ns")
         if start is not None and before is not None and start != before:
             process.new_ring()
         for key, value in values.items():
             short = isinstance(value, str) and len(value) < _MAX_TEXT
-            if short or isinstance(value, (int, float)):
+            room = key in process.facts or len(process.facts) < _MAX_FACTS
+            if room and (short or isinstance(value, (int, float))):
+                if process.facts.get(key) != value:
+                    self._keep(process, fields.weight(key) + fields.weight(value))
                 process.facts[str(key)] = value
         rank = fields.integer_or_none(values, "rank")
         if rank is not None and 0 <= rank < 1 << 20:
             process.rank = rank
-            self._of_rank.setdefault(rank, {})[process.proc] = process
         gaps = values.get("unrecorded")
         if isinstance(gaps, list):
             process.unrecorded = tuple(
@@ -380,6 +394,7 @@ class Store:
             process.facts["program"] = argv[0].rpartition("/")[2][:_MAX_TEXT]
         if process.rank is not None and not process.in_life:
             self._enter_life(process)
+        self._starts.enter(process)
         process.world_size = fields.integer_or_none(process.facts, "world_size")
         process.host = fields.text(process.facts, "host", process.host)
         process.pid = fields.integer(process.facts, "pid", process.pid)
@@ -388,26 +403,32 @@ class Store:
 
     def _enter_life(self, process: Process) -> None:
         """Its epoch becomes the number of its life: groups and plans of lives are kept apart."""
-        life = life_of(process, self._of_rank[process.rank or 0].values())
-        number = max(life[1], max(self._lives.values(), default=-1) + 1)
-        process.epoch, process.in_life = self._lives.setdefault(life, number), True
+        process.epoch, process.in_life = self._starts.life_of(process), True
         for at, group in process.groups.items():  # of a rank that only its group said
             process.groups[at] = replace(group, epoch=process.epoch)
             self.groups.setdefault((process.epoch, group.key), process.groups[at])
 
     def _define_name(self, process: Process, values: Mapping[str, Any]) -> None:
-        if len(process.names) < MAX_NAMES_PER_PROC:
-            process.names[fields.integer(values, "id", 0)] = fields.text(values, "s")
+        number, name = fields.integer(values, "id", 0), fields.text(values, "s")
+        if len(process.names) < MAX_NAMES_PER_PROC and process.names.get(number) != name:
+            self._keep(process, _NAME_BYTES + len(name))
+            process.names[number] = name
 
     def _define_op(self, process: Process, values: Mapping[str, Any]) -> None:
-        if len(process.ops) < MAX_NAMES_PER_PROC:
-            process.ops[fields.integer(values, "id", 0)] = op_def(values)
+        number, op = fields.integer(values, "id", 0), op_def(values)
+        if len(process.ops) < MAX_NAMES_PER_PROC and process.ops.get(number) != op:
+            self._keep(process, _OP_BYTES + len(op.op) + len(op.dtype) + len(op.reduce))
+            process.ops[number] = op
 
     def _define_group(self, process: Process, values: Mapping[str, Any]) -> None:
         group = group_def(values, process.epoch)
         known = self.groups.get((group.epoch, group.key))
-        if known is None and len(self.groups) >= MAX_GROUPS:
-            raise Malformed("groups")
+        if known is None and len(self.groups) >= MAX_GROUPS and not self._forget():
+            raise Full("groups")
+        if group == known:
+            group = known  # all its members define it: their ranks are kept once
+        else:
+            self._keep(process, fields.weight(values))
         if group.backend != wire.CALLS and (known is None or (group.ranks and group != known)):
             self.groups[group.epoch, group.key] = group
         if len(process.groups) < MAX_GROUPS:
@@ -415,10 +436,13 @@ class Store:
 
     def _define_plan(self, process: Process, values: Mapping[str, Any]) -> None:
         key = (process.epoch, fields.text(values, "group"))
-        if key not in self.plans and len(self.plans) >= _MAX_PLANS:
-            raise Malformed("plans")
+        if key not in self.plans and len(self.plans) >= _MAX_PLANS and not self._forget():
+            raise Full("plans")
         plan = plan_def(values, self.plans.get(key))
+        if not plan.fits:
+            raise Malformed("plan")
         if plan != self.plans.get(key):  # sent again: the same object, so caches stay good
+            self._keep(process, fields.weight(values))
             self.plans[key] = plan
 
     def _define_stage(self, process: Process, values: Mapping[str, Any]) -> None:
@@ -427,7 +451,10 @@ class Store:
             process.stages[stage] = fields.integer(values, "parameters", 0)
 
     def _define_model(self, process: Process, values: Mapping[str, Any]) -> None:
-        process.model = model_def(values)
+        model = model_def(values)
+        if model != process.model:
+            self._keep(process, fields.weight(model.optimizer))
+            process.model = model
 
     def _define_error(self, process: Process, values: Mapping[str, Any]) -> None:
         said = (
@@ -436,9 +463,11 @@ class Store:
             fields.text(values, "text"),
         )
         if said not in process.errors and len(process.errors) < 1024:
+            self._keep(process, fields.weight(said))
             process.errors.append(said)
 
     def _define_exception(self, process: Process, values: Mapping[str, Any]) -> None:
         said = failure(values, process.offset_ns)
         if said not in process.failures and len(process.failures) < 64:
+            self._keep(process, fields.weight(values))
             process.failures.append(said)

@@ -16,7 +16,7 @@ from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import lost_nodes
 from pardbg.events import fields
 from pardbg.store.process import Process
-from pardbg.words import agreed, binary_size, duration, plural, ranks_text, silent_nodes
+from pardbg.words import agreed, binary_size, count, duration, plural, ranks_text, silent_nodes
 from pardbg_agent import wire
 
 
@@ -34,6 +34,20 @@ def dropped(view: View) -> Iterable[Finding]:
         over = plural(view.store.over_limit, "record")
         text = f"{over} beyond what is kept in memory were left out."
         yield Finding("records-dropped", "warning", view.t_ns, text)
+
+
+def recorder_limits(view: View) -> Iterable[Finding]:
+    """Find what had no room any more, and lives of which only their ends are kept."""
+    if refused := view.store.refused:
+        what = ", ".join(f"{number:,} of {name}" for name, number in sorted(refused.items()))
+        text = f"messages that are not shown, because a limit was reached: {what}."
+        yield Finding("limit-reached", "warning", view.t_ns, text)
+    if number := view.store.past.num_lives:
+        text = (
+            f"of the first {count(number)} lives only their ends are kept: the job was "
+            f"restarted more often than a viewer keeps in full."
+        )
+        yield Finding("lives-forgotten", "info", view.begin_ns, text)
 
 
 def begun_late(view: View) -> Iterable[Finding]:

@@ -44,7 +44,11 @@ def places(view: View) -> Mapping[tuple[int, int], str]:
     """(rank, when it issued an op) -> where, of ops that not all of their ranks issued alike."""
     said = view.store.notes.get(PLACES)
     rows = said if isinstance(said, list) else []
-    return {(row[0], row[1]): row[2] for row in rows if isinstance(row, list) and len(row) == 3}
+    return {
+        (row[0], row[1]): str(row[2])
+        for row in rows
+        if isinstance(row, list) and len(row) == 3 and type(row[0]) is type(row[1]) is int
+    }
 
 
 def _finding(view: View, kind: str, where: str, rows: list[Mapping[str, object]]) -> Finding:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -180,6 +180,13 @@ def _all(history: History) -> Iterable[tuple[int, Any]]:
     return (history.at(i) for i in range(len(history)))
 
 
+def _as_json(fields: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(fields, default=str, sort_keys=True)
+    except TypeError:  # keys that JSON does not have, or several types of them
+        return json.dumps(str(fields))
+
+
 _ROWS: Final[dict[str, Callable[[Store], list[tuple[Any, ...]]]]] = {
     "process": lambda store: [
         (p.epoch, p.rank, p.host, p.pid, p.proc, p.num_records, p.lost(None), p.offset_ns,
@@ -192,7 +199,7 @@ _ROWS: Final[dict[str, Callable[[Store], list[tuple[Any, ...]]]]] = {
     ],
     "output": lambda store: [(t, *line) for t, line in _all(store.output)],
     "control": lambda store: [
-        (t, str(fields.get("event", "")), json.dumps(fields, default=str, sort_keys=True))
+        (t, str(fields.get("event", "")), _as_json(fields))
         for t, fields in _all(store.controls)
     ],
 }  # fmt: skip

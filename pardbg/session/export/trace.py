@@ -20,6 +20,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings import findings
+from pardbg.events import fields
 from pardbg.session.export.slices import LANES, Array, Slices, nesting_rows, slices
 from pardbg.store.process import Process
 from pardbg.store.store import Store
@@ -80,7 +81,7 @@ def write_trace(store: Store, path: Path) -> Counts:
     with _open(path) as out:
         facts = {
             "begin_ns": view.begin_ns, "run": str(store.run.get("run", "")),
-            "wall_ns": store.run.get("wall_ns"), "clock": "hub CLOCK_MONOTONIC",
+            "wall_ns": fields.integer_or_none(store.run, "wall_ns"), "clock": "hub CLOCK_MONOTONIC",
         }  # fmt: skip
         out.write('{"displayTimeUnit":"ns","otherData":' + json.dumps(facts))
         out.write(',"traceEvents":[\n')
@@ -216,9 +217,9 @@ def _instants(view: View) -> list[str]:
         )
         for f in findings(view)
     ]  # fmt: skip
-    for t_ns, fields in view.store.controls.last(None, len(view.store.controls)):
-        name = f"control: {fields.get('event', '')}"
-        lines.append(_instant(name, "g", 0, max(0, t_ns - view.begin_ns), fields))
+    for t_ns, event in view.store.controls.last(None, len(view.store.controls)):
+        name = f"control: {event.get('event', '')}"
+        lines.append(_instant(name, "g", 0, max(0, t_ns - view.begin_ns), event))
     return lines
 
 

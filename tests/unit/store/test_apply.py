@@ -11,6 +11,7 @@ import pytest
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.events.decode import RECORD_DTYPE, Malformed, decode_map, frame_head, taken
 from pardbg.store import Limits, Store
+from pardbg.store import store as stores
 from pardbg.store.intake import TABLE_NAMES
 from pardbg.store.source import Message
 from pardbg.store.table import COLUMNS
@@ -328,3 +329,18 @@ def test_what_came_of_many_is_moved_as_of_each() -> None:
                 assert mine.step_sorted == theirs.step_sorted, (seed, name)
                 for column, _ in COLUMNS:
                     assert (mine.col(column) == theirs.col(column)).all(), (seed, name, column)
+
+
+def test_definitions_are_bounded_by_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group of 1,000 ranks takes some 50 kB however often it is defined: 100 kB hold one."""
+    monkeypatch.setattr(stores, "_MAX_DEFINITION_BYTES", 100_000)
+    store = Store()
+    for number in range(40):
+        said = {"k": "group", "id": 1, "key": "g", "ranks": list(range(1000)), "backend": "gloo"}
+        store.apply(Message(b"D0.host.%d" % number, msgpack.packb(said), 5))
+    assert not store.refused and len(store.procs) == 40
+    assert len({id(process.groups[1].ranks) for process in store.procs.values()}) == 1
+    for number in range(40):
+        said = {"k": "note", "key": f"n{number}", "value": [{}] * 500}
+        store.apply(Message(b"D", msgpack.packb(said), 5))
+    assert len(store.notes) < 3 and store.refused["definitions"] > 37

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.findings import findings
 from pardbg.render.reports.text import text
-from pardbg.store.store import Store
+from pardbg.store import Limits, Store
+from pardbg.store import store as stores
 from pardbg_agent import wire
-from tests.unit.trace_builder import Proc, Trace
+from tests.unit.trace_builder import Proc, Trace, ns
 
 
 def started(
@@ -119,3 +124,51 @@ def test_programs_are_roles() -> None:
     for rank, program in enumerate(("player.py", "learner.py")):
         steps_of(started(trace, rank, "id:host:1", 2, program=program), 0, 3)
     assert rows(trace.store()) == [("rank 0: player.py", (0,), 3), ("rank 1: learner.py", (1,), 3)]
+
+
+def restarted(lives: int, *, ended: bool = True) -> Trace:
+    """2 ranks, each life 3 steps; life 0 lost a record of each rank, all have their group."""
+    trace = Trace(0, groups={"world": (0, 1)})
+    for number in range(lives):
+        begin = 10 * number
+        for rank in range(2):
+            proc = started(trace, rank, "id:host:1", 2, start=begin)
+            proc.index += number == 0 and rank
+            proc.group("world")
+            steps_of(proc, begin, 1)
+            proc.index += number == 0
+            steps_of(proc, begin + 1, 2)
+            if ended:
+                trace.define_end(proc, begin + 5, "exit")
+    return trace
+
+
+def test_lives_that_have_ended_are_forgotten_but_for_their_ends() -> None:
+    """40 lives of 2 ranks where 8 processes are kept: the newest 4 whole, of 36 their ends."""
+    store = restarted(40).store(limits=Limits(None, 10**6, 10, 10, 10, processes=8))
+    assert len(store.procs) == 8 and not store.refused and not store.malformed
+    assert store.past.num_lives == 36
+    assert {epoch for epoch, _ in store.groups} == {36, 37, 38, 39}
+    assert rows(store) == [(f"life {n + 1}", (0, 1), 3) for n in range(40)]
+    assert store.parts()[0].end_ns == ns(5)
+    assert store.lost(None) == 2
+    assert store.look_at(1) is False and store.look_at(37) is True
+    found = {finding.kind for finding in findings(View(store, None))}
+    assert "lives-forgotten" in found and "limit-reached" not in found
+
+
+def test_what_a_forgotten_life_defined_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "MAX_GROUPS", 3)
+    store = restarted(9).store()
+    assert not store.refused and store.past.num_lives == 6
+    assert {epoch for epoch, _ in store.groups} == {6, 7, 8}
+
+
+def test_lives_that_have_not_ended_stay_and_the_limit_is_a_finding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stores, "MAX_PROCS", 8)
+    trace = restarted(6, ended=False)
+    store = trace.store(limits=Limits(None, 10**6, 10, 10, 10, processes=8))
+    assert len(store.procs) == 8 and store.refused["processes"] > 0
+    assert "limit-reached" in {finding.kind for finding in findings(View(store, None))}

@@ -1,0 +1,80 @@
+"""One case in a child of its own, with limits; what became of it, and what it took."""
+
+from __future__ import annotations
+
+import os
+import resource
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pardbg.errors import UserError
+
+MOST_BYTES: Final = 3 << 29
+"""Resident, at most: 1.5 GiB."""
+MOST_S: Final = 10.0
+"""Of processor time, at most."""
+_ROOM_BYTES: Final = 2 << 30
+"""More address space than that is mapped for nothing: threads' stacks, libraries."""
+_TEXT_BYTES: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a case."""
+
+    text: str
+    """``ok``; ``refused`` in one line for the user; else what went wrong."""
+    cpu_s: float
+    peak_bytes: int
+
+    @property
+    def bad(self) -> str:
+        """Return what was not as it must be; empty: nothing."""
+        if self.text not in ("ok", "refused"):
+            return self.text
+        if self.peak_bytes > MOST_BYTES:
+            return f"{self.peak_bytes / 2**30:.2f} GiB"
+        return f"{self.cpu_s:.1f} s" if self.cpu_s > MOST_S else ""
+
+
+def limited(case: Callable[[], object]) -> Outcome:
+    """Run it in a forked child, which is ended beyond twice the time or the memory."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.close(read)
+            resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES + _ROOM_BYTES,) * 2)
+            resource.setrlimit(resource.RLIMIT_CPU, (2 * int(MOST_S),) * 2)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            os.write(write, _said(case).encode()[:_TEXT_BYTES])
+        finally:
+            os._exit(0)
+    os.close(write)
+    with open(read, "rb") as pipe:
+        said = pipe.read().decode("utf-8", "replace")
+    _, status, used = os.wait4(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    return Outcome(said or f"exit code {code}", used.ru_utime + used.ru_stime,
+                   used.ru_maxrss * 1024)  # fmt: skip
+
+
+def _said(case: Callable[[], object]) -> str:
+    try:
+        case()
+    except UserError as error:
+        one_line = "\n" not in str(error) and len(str(error)) <= 400
+        return "refused" if one_line else f"not one line: {error!r}"
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is what is looked for
+        return where(error)
+    return "ok"
+
+
+def where(error: BaseException) -> str:
+    """An exception and its innermost place of ours."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "pardbg" in f.filename]
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
+    return f"{type(error).__name__}: {str(error)[:200]} at {place}"

@@ -1,0 +1,81 @@
+"""Everything that the commands and the first frame of a replay compute of a session file."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+from pardbg.analysis.answers.report import as_json, report
+from pardbg.analysis.answers.snapshot import Snapshot, snapshot
+from pardbg.analysis.answers.timeline import lanes
+from pardbg.analysis.base.run import lines
+from pardbg.analysis.pipeline.planned import schedule_detail
+from pardbg.analysis.pipeline.ticks.cell import TicksWant, ticks_shown
+from pardbg.render.draw.cells import Picture
+from pardbg.render.pages.collectives import CollectivesPageState, collectives
+from pardbg.render.pages.debug import debug
+from pardbg.render.pages.findings import findings
+from pardbg.render.pages.memory import memory
+from pardbg.render.pages.output import output
+from pardbg.render.pages.overview import overview
+from pardbg.render.pages.pipeline.page import pipeline
+from pardbg.render.pages.pipeline.tick_page import tick_page
+from pardbg.render.pages.timeline import Window, timeline
+from pardbg.render.pages.traffic import TrafficPageState, traffic
+from pardbg.render.reports.html import page
+from pardbg.render.reports.text import text
+from pardbg.session.export import tables, trace
+from pardbg.session.navigation.travel import active_bounds, opening
+from pardbg.session.reader import load
+from pardbg.store import Store
+
+CELLS, ROWS = 120, 36
+
+
+def look(path: Path) -> None:
+    """Load, draw what a replay opens with, report, export."""
+    store = load(path)
+    draw(store, opening(store))
+    said = report(store)
+    text(said)
+    page(said, path.name)
+    json.dumps(as_json(said))
+    export(store)
+
+
+def draw(store: Store, t_ns: int | None) -> list[Picture]:
+    """Every page of the app at a moment."""
+    active_bounds(store)
+    shown = snapshot(store, t_ns)
+    end = shown.t_ns
+    window = Window(max(0, end - 300_000_000), max(end, 1))
+    boxes = lanes(store, window.t0_ns, window.t1_ns, CELLS)
+    printed = lines(store, t_ns, 200)
+    made = [
+        overview(shown, CELLS, ROWS),
+        pipeline(shown, CELLS, ROWS, None, schedule_detail(shown.pipeline)),
+        timeline(shown, boxes, window, CELLS, ROWS),
+        collectives(shown, CELLS, ROWS),
+        collectives(shown, CELLS, ROWS, CollectivesPageState(p2p=True)),
+        traffic(shown, CELLS, ROWS),
+        traffic(shown, CELLS, ROWS, TrafficPageState(matrix=True)),
+        memory(shown, CELLS, ROWS),
+        debug(shown, CELLS, ROWS),
+        findings(shown, CELLS, ROWS),
+        output(shown, printed, "", CELLS, ROWS),
+    ]
+    return made + _ticks(store, t_ns, shown)
+
+
+def _ticks(store: Store, t_ns: int | None, shown: Snapshot) -> list[Picture]:
+    found = ticks_shown(store, t_ns, TicksWant(next(iter(store.rank_procs(t_ns)), 0), always=True))
+    return [tick_page(shown, found, CELLS, ROWS)] if found is not None and found.grids else []
+
+
+def export(store: Store) -> None:
+    """As CSV and as a trace, in memory where there is such a file system."""
+    folder = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        tables.write_csv(tables.sheets(store), Path(made))
+        trace.write_trace(store, Path(made) / "trace.json.gz")
