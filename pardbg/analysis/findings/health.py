@@ -36,7 +36,7 @@ def dropped(view: View) -> Iterable[Finding]:
         yield Finding("records-dropped", "warning", view.t_ns, text)
 
 
-def recorder_limits(view: View) -> Iterable[Finding]:
+def limits(view: View) -> Iterable[Finding]:
     """Find what had no room any more, and lives of which only their ends are kept."""
     if refused := view.store.refused:
         what = ", ".join(f"{number:,} of {name}" for name, number in sorted(refused.items()))
@@ -199,7 +199,7 @@ def recorder_lost(view: View) -> Iterable[Finding]:
         yield Finding("recorder-lost", "info", seen[-1][0], text)
 
 
-def limits(view: View) -> Iterable[Finding]:
+def recorder_limits(view: View) -> Iterable[Finding]:
     """What the hub left out because there was too much of it at a time."""
     controls = view.store.controls.last(view.t_ns, len(view.store.controls))
     told = [(t_ns, said) for t_ns, said in controls if fields.text(said, "event") == "limit"]
