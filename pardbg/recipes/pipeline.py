@@ -112,6 +112,5 @@ def run_schedule(schedule: Any, tokens: Tensor | None, targets: Tensor | None) -
         *([] if tokens is None else [tokens]),
         target=targets,
         losses=None if targets is None else losses,
-        return_outputs=False,
     )
     return losses

@@ -41,7 +41,9 @@ def _hook_stages(patches: Patches, module: ModuleType) -> None:
         ("backward_weight_one_chunk", "W", lambda stage, *_: "W" if stage.has_backward else None),
         ("perform_reduce_grad", "R", lambda *_: "REDUCE_GRAD"),
     ):
-        original = getattr(base, name)
+        original = getattr(base, name, None)
+        if original is None:  # older torch reduces gradients inside the last backward
+            continue
         patches.around(base, name, f"pipeline.{name}", _before(verb), _after)
         hotpath.quick(patches, base, name, original, "a", letter, False)
     for name, label, send in (
@@ -50,19 +52,25 @@ def _hook_stages(patches: Patches, module: ModuleType) -> None:
         ("get_bwd_recv_ops", "B", False),
         ("get_bwd_send_ops", "B", True),
     ):
-        original = getattr(base, name)
+        original = getattr(base, name, None)
+        if original is None:
+            continue
         patches.set(base, name, _labelled(original, label, send))
         hotpath.quick(patches, base, name, original, "m", label, send)
 
 
 def _hook_schedules(patches: Patches, module: ModuleType) -> None:
-    for owner in (module.PipelineScheduleSingle, module.PipelineScheduleMulti):
+    for name in ("PipelineScheduleSingle", "PipelineScheduleMulti"):
+        owner = getattr(module, name, None)
+        if owner is None:
+            continue
         patches.around(owner, "step", "pipeline.step", _before_step,
                        lambda c, made, t1, failed: made.run_ended(t1, failed))  # fmt: skip
     base = module._PipelineSchedule
-    original = base._maybe_compute_loss
-    patches.around(base, "_maybe_compute_loss", "pipeline.loss", _before_loss, _after_loss)
-    hotpath.quick(patches, base, "_maybe_compute_loss", original, "l", "F", False)
+    original = getattr(base, "_maybe_compute_loss", None)
+    if original is not None:
+        patches.around(base, "_maybe_compute_loss", "pipeline.loss", _before_loss, _after_loss)
+        hotpath.quick(patches, base, "_maybe_compute_loss", original, "l", "F", False)
     patches.around(base, "_update_losses", "pipeline.losses", _before_losses)
 
 
@@ -190,13 +198,19 @@ def texts(actions: Any) -> list[str]:
     for action in actions or ():
         if action is None:
             continue
-        if action.sub_actions is not None:
-            parts = texts(action.sub_actions)
-            out.append(f"({';'.join(parts)}){action.computation_type.value}")
-        elif action.computation_type.value in COMPUTE:
-            out.append(f"{action.stage_index}{action.computation_type.value}"
-                       f"{action.microbatch_index}")  # fmt: skip
+        overlapped = getattr(action, "sub_actions", None)  # not there before torch 2.9
+        if overlapped is not None:
+            parts = texts(overlapped)
+            out.append(f"({';'.join(parts)}){_verb(action)}")
+        elif _verb(action) in COMPUTE:
+            out.append(f"{action.stage_index}{_verb(action)}{action.microbatch_index}")
     return out
+
+
+def _verb(action: Any) -> str:
+    """``F``, ``B``, ``I``, ``W`` …: the value of torch's enumeration, before 2.9 its text."""
+    kind = action.computation_type
+    return kind.value if isinstance(kind.value, str) else str(kind)
 
 
 def plan_of(schedule: Any) -> tuple[dict[int, list[str]], str]:
