@@ -18,6 +18,7 @@ import pytest
 
 from pardbg.analysis.answers.report import report
 from pardbg.hub.run import config as files
+from pardbg.hub.run.runs import list_run_rings
 from pardbg.session.reader import load
 from pardbg.session.writer import whole_messages
 from tests.distributed.owned import PARDBG, Terminal, children, handle_of, owned, run_argv
@@ -85,6 +86,8 @@ def test_the_job_and_its_output_go_on(victims: str, tmp_path: Path, out: Path) -
     assert handle.exit_code(default=-1) == 9
     told = (files.read_json(handle.run_dir / files.EXIT_FILE) or {})["told"]
     assert told == []  # nobody sent the job a signal
+    dead = {one.run: one.untold for one in list_run_rings()}
+    assert dead.get(handle.run) == (9 if "run" in victims else None)  # `pardbg ls --dead`
     if victims != "launcher+hub":
         kinds = {finding.kind for finding in report(load(session)).findings}
         assert "recorder-lost" in kinds and "interrupted" not in kinds

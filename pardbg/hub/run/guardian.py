@@ -88,7 +88,9 @@ class Guardian:
         if job in ended:
             if self._steward is not None:
                 self._steward.flow.catch_up()
-            jobs.write_exit(self._dir, os.waitstatus_to_exitcode(ended[job]))
+            untold = self._steward is not None and self._owner.gone
+            code = os.waitstatus_to_exitcode(ended[job])
+            jobs.write_exit(self._dir, code, untold=untold)
         return job in ended
 
     def _beginning(self) -> bool:

@@ -224,9 +224,13 @@ class Launcher:
             self._copier.finish()
         if self._steward is not None:
             self._steward.flow.catch_up()
-        write_exit(self.dir, code, self.restarts)
+        write_exit(self.dir, code, self.restarts, untold=self._untold)
         self.job.wait()
         self._killing.finish()
+
+    @property
+    def _untold(self) -> bool:
+        return self._stdio is not None and self._owner.gone
 
     def _catch_signals(self) -> None:
         signals.tell(signals.LAUNCHER, self._stdio.heard if self._stdio is not None else -1)
