@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.command()
 @JSON
 @click.option("--dead", is_flag=True,
-              help="List killed runs whose rings were kept, for postmortem.")  # fmt: skip
+              help="List killed runs: rings for postmortem, untold exit codes.")  # fmt: skip
 def ls(json_: bool, dead: bool) -> None:
     """List live runs."""
     from pardbg.hub.run.config import refused_roots
@@ -45,14 +45,14 @@ def ls(json_: bool, dead: bool) -> None:
         return
     for found in killed if dead else runs:
         echo(found.line())
+    boxes = [found.run for found in killed if found.num_rings]
     if dead and not killed:
         echo("no killed run left its rings behind", err=True)
     elif not dead and not runs:
         echo("no live run; start one with `pardbg demo` or `pardbg watch -- CMD`", err=True)
-    if killed:
-        last = killed[-1].run
+    if boxes:
         echo(
-            f"{len(killed)} killed: `pardbg postmortem {last} -o S.mcap`"
+            f"{len(boxes)} killed: `pardbg postmortem {boxes[-1]} -o S.mcap`"
             + ("" if dead else ", `pardbg ls --dead` lists them"),
             err=True,
         )

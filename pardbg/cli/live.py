@@ -227,13 +227,17 @@ def _watch_job(
     """TUI beside a new job, which ``ends`` with it or not; without a terminal, the job's output
     and then the report. ``after`` gets the recording at the end."""
     from pardbg.cli import headless
-    from pardbg.cli.as_the_job import end_as, ending_with_us
+    from pardbg.cli.as_the_job import end_as, ending_with_us, run_plain
+    from pardbg.hub.run.config import SetupError
     from pardbg.hub.target import local
 
     if not has_terminal():
         if sys.stdin.isatty() and sys.stdout.isatty():
             talk(f"{cannot_draw()}: running without a screen; the report follows")
-        handle, streams = _start_own(argv, how, STDERR, **more)
+        try:
+            handle, streams = _start_own(argv, how, STDERR, **more)
+        except SetupError as why:
+            run_plain(argv, str(why))
         _give(handle, rc)
         code = headless.follow_and_report(handle, streams, attentive=how.attentive)
     else:

@@ -214,7 +214,6 @@ def test_ctrl_c_once_and_twice(tmp_path: Path) -> None:
         screen.type(b"\x03")
         assert screen.end() == 130
         assert b"KeyboardInterrupt" in screen.shown
-    # On screen stdout and stderr may stand in each other's lines: they come by two ways.
     assert any(line.endswith("interrupted 1") for line in said(session))
 
 

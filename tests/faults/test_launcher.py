@@ -18,9 +18,10 @@ import pytest
 
 from pardbg.analysis.answers.report import report
 from pardbg.hub.run import config as files
+from pardbg.hub.run.runs import list_run_rings
 from pardbg.session.reader import load
 from pardbg.session.writer import whole_messages
-from tests.distributed.owned import PARDBG, children, handle_of, owned, run_argv
+from tests.distributed.owned import PARDBG, Terminal, children, handle_of, owned, run_argv
 from tests.distributed.runs import events, fake_job
 from tests.processes import end_tree, rank_env, wait_until
 
@@ -85,6 +86,8 @@ def test_the_job_and_its_output_go_on(victims: str, tmp_path: Path, out: Path) -
     assert handle.exit_code(default=-1) == 9
     told = (files.read_json(handle.run_dir / files.EXIT_FILE) or {})["told"]
     assert told == []  # nobody sent the job a signal
+    dead = {one.run: one.untold for one in list_run_rings()}
+    assert dead.get(handle.run) == (9 if "run" in victims else None)  # `pardbg ls --dead`
     if victims != "launcher+hub":
         kinds = {finding.kind for finding in report(load(session)).findings}
         assert "recorder-lost" in kinds and "interrupted" not in kinds
@@ -243,6 +246,35 @@ def test_a_group_whose_owner_is_gone_still_gets_its_signals(tmp_path: Path, out:
         wait_until(lambda: not handle.alive(), 30, "the end of everything")
 
 
-def plain_or_recorded(argv: list[str], **more: object) -> tuple[int, bytes, list[str]]:
-    done = subprocess.run(argv, capture_output=True, timeout=50, check=False, **more)  # type: ignore[call-overload]
-    return done.returncode, done.stdout, done.stderr.decode(errors="replace").splitlines()
+def test_stdout_and_stderr_at_one_place_keep_their_order(tmp_path: Path) -> None:
+    """`2>&1`, or both at a terminal."""
+    code = "import sys\nfor n in range(2000):\n    print(n, file=(sys.stdout, sys.stderr)[n % 2])\n"
+    argv = run_argv(tmp_path / "s.mcap", code)
+    argv[-2:-2] = ["-u"]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=50)
+    *lines, last = done.stdout.decode().splitlines()
+    assert lines == [str(n) for n in range(2000)] and last.startswith("pardbg: ")
+
+
+def test_closing_the_terminal_ends_a_job_whose_owner_was_killed(tmp_path: Path) -> None:
+    """The shell knows nothing of that job any more, and tells it nothing."""
+    session = tmp_path / "s.mcap"
+    heard = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # not as nohup has it
+    shell = Terminal(["/bin/bash", "--norc", "--noprofile", "-i"])
+    try:
+        shell.type(shlex.join(run_argv(session, WAITS, str(tmp_path / "never"))).encode() + b"\r")
+        shell.until(b"begun\r\n")
+        handle = handle_of(session)
+        assert handle.config.owner_pid is not None
+        os.kill(handle.config.owner_pid, signal.SIGKILL)
+        shell.until(b"Killed")
+        assert not handle.ended()
+        os.close(shell.master)
+        wait_until(handle.ended, 20, "the job's end")
+        assert handle.exit_code(default=-1) == 128 + signal.SIGHUP
+        wait_until(lambda: not handle.alive(), 30, "the end of everything")
+    finally:
+        signal.signal(signal.SIGHUP, heard)
+        end_tree(shell.pid)
+        if handle.job_alive():
+            handle.signal(signal.SIGKILL)

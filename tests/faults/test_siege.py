@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.siege import beside, kills, users
+from tests.siege import beside, deaths, kills, users
 
 
 @pytest.mark.timeout(120)
@@ -17,6 +17,12 @@ def test_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = {"fake": kills.programs()["fake"]}
     monkeypatch.setattr(kills, "programs", lambda: fake)
     assert kills.run(3, 2)[1] == []
+
+
+@pytest.mark.timeout(120)
+def test_deaths() -> None:
+    """One of each kind, at a moment of its own: see ``python -m tests.siege kills``."""
+    assert deaths.run(90, len(deaths.VICTIMS))[1] == []
 
 
 @pytest.mark.parametrize("name", ["mixed", "raises", "shell"])

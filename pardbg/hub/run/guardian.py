@@ -1,8 +1,8 @@
 """The guardian: the launcher's parent, which outlives it and ends with the run.
 
 It becomes the parent of a job whose launcher was killed, so that the exit code is known, and does
-the launcher's work for the owner's streams then. A run whose owner or launcher is killed before
-there is a job leaves nothing: the guardian is there before the run's directories are.
+the launcher's work for the owner's streams then. A run of which anybody is killed before there is
+a job leaves nothing: guardian and launcher are there before the run's directories are.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pardbg.hub.run import jobs
 from pardbg.hub.run.steward import Owner, Stdio, Steward
 
 LOOK_S: Final = 0.2
+READY: Final = b"+"
+"""Told to the owner by the launcher: the directories can be made."""
 
 
 def wait_for_directory(alive_fd: int) -> Path | None:
@@ -35,12 +37,18 @@ def wait_for_directory(alive_fd: int) -> Path | None:
 class Guardian:
     """Made in the launcher's parent, after the fork."""
 
-    def __init__(self, run_dir: Path, roots: list[Path], stdio: Stdio | None, owner: Owner) -> None:
-        self._dir, self._roots, self._owner = run_dir, roots, owner
+    def __init__(self, run: str, roots: list[Path], stdio: Stdio | None, owner: Owner) -> None:
+        """``roots``: where the run's directory may be; the owner makes it."""
+        self._run, self._roots, self._owner = run, roots, owner
         self._steward: Steward | None = None
         if stdio is not None:
             stdio.given()
-            self._steward = Steward(run_dir, stdio, owner, launcher=False)
+            self._steward = Steward(stdio, owner, launcher=False)
+
+    @property
+    def _dir(self) -> Path:
+        places = [root / self._run for root in self._roots]
+        return next((path for path in places if path.is_dir()), places[0])
 
     def wait(self, launcher: int) -> None:
         """Until the launcher has ended; if it left its job, until that has, and say how."""
@@ -51,7 +59,7 @@ class Guardian:
                 self._steward.flow.close_lost()
             self._reap(ended) or signal.sigtimedwait([signal.SIGCHLD], LOOK_S)
         if self._steward is not None and jobs.noted(self._dir) is not None:
-            self._steward.linger()
+            self._steward.linger(self._dir)
 
     def _reap(self, ended: dict[int, int]) -> bool:
         """Note which children have ended; return whether any has."""
@@ -72,15 +80,17 @@ class Guardian:
         if job is None:
             if self._beginning():
                 return False
-            end_ours(self._dir.name)
+            end_ours(self._run)
             self._forget_unstarted()
             return True
         if self._steward is not None:
-            self._steward.turn()
+            self._steward.turn(self._dir)
         if job in ended:
             if self._steward is not None:
                 self._steward.flow.catch_up()
-            jobs.write_exit(self._dir, os.waitstatus_to_exitcode(ended[job]))
+            untold = self._steward is not None and self._owner.gone
+            code = os.waitstatus_to_exitcode(ended[job])
+            jobs.write_exit(self._dir, code, untold=untold)
         return job in ended
 
     def _beginning(self) -> bool:
@@ -91,7 +101,7 @@ class Guardian:
     def _forget_unstarted(self) -> None:
         """Of a run without a job and without anybody who would ask nothing is left."""
         if self._owner.gone and jobs.noted(self._dir) is None:
-            remove_unstarted(self._dir.name, self._roots, files.shm_root())
+            remove_unstarted(self._run, self._roots, files.shm_root())
 
 
 def end_ours(run: str) -> None:

@@ -132,15 +132,18 @@ class Killing:
         self._at = time.monotonic() + KILL_AFTER_S
 
 
-def write_exit(run_dir: Path, code: int | None, restarts: int = 0, error: str = "") -> None:
-    """exit.json. ``code``: as waitpid tells it, < 0 for a signal; None: not known."""
+def write_exit(
+    run_dir: Path, code: int | None, restarts: int = 0, error: str = "", *, untold: bool = False
+) -> None:
+    """exit.json. ``code``: as waitpid tells it, < 0 for a signal; None: not known. ``untold``:
+    the owner that waited for it was killed, so it is kept for who asks later."""
     said = code if code is None or code >= 0 else 128 - code
     files.write_json(
         run_dir / files.EXIT_FILE,
         {
             "code": said, "signal": max(0, -(code or 0)), "error": error,
             "t_ns": time.monotonic_ns(), "wall_ns": time.time_ns(),
-            "hub_restarts": restarts, "told": _told(run_dir),
+            "hub_restarts": restarts, "told": _told(run_dir), "untold": untold,
         },
     )  # fmt: skip
 

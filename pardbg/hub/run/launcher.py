@@ -22,7 +22,7 @@ from pardbg.hub.removal import remove_unstarted
 from pardbg.hub.run import config as files
 from pardbg.hub.run import signals
 from pardbg.hub.run.config import RunConfig
-from pardbg.hub.run.guardian import Guardian, wait_for_directory
+from pardbg.hub.run.guardian import READY, Guardian, wait_for_directory
 from pardbg.hub.run.jobs import Killing, adopt_orphans, write_exit
 from pardbg.hub.run.output import Copier, memory_files
 from pardbg.hub.run.own_process import argv as own_process
@@ -71,7 +71,7 @@ class Launcher:
         if stdio is None:
             self._sources = [*memory_files()]
         else:
-            self._steward = Steward(self.dir, stdio, owner, launcher=True)
+            self._steward = Steward(stdio, owner, launcher=True)
 
     def run(self) -> None:
         """Start both, look after them, leave exit.json."""
@@ -87,7 +87,7 @@ class Launcher:
         self._end_hub()
         if self._steward is not None:
             self._steward.restore()  # an owner that was killed may have been on its way out
-            self._steward.linger()
+            self._steward.linger(self.dir)
 
     def _give_up(self, problem: str) -> None:
         if self.hub is not None:
@@ -103,7 +103,7 @@ class Launcher:
             self._start_hub()
             problem = self._wait_hub()
             if self._steward is not None:
-                self._steward.turn()
+                self._steward.turn(self.dir)
             return problem or self._start_job()
         except (OSError, RuntimeError) as error:  # no process, thread or descriptor to be had
             return f"cannot start a process: {error}"
@@ -219,14 +219,18 @@ class Launcher:
             self._keep_hub()
             self._killing.tick()
             if self._steward is not None:
-                self._steward.turn()
+                self._steward.turn(self.dir)
         if self._copier is not None:
             self._copier.finish()
         if self._steward is not None:
             self._steward.flow.catch_up()
-        write_exit(self.dir, code, self.restarts)
+        write_exit(self.dir, code, self.restarts, untold=self._untold)
         self.job.wait()
         self._killing.finish()
+
+    @property
+    def _untold(self) -> bool:
+        return self._stdio is not None and self._owner.gone
 
     def _catch_signals(self) -> None:
         signals.tell(signals.LAUNCHER, self._stdio.heard if self._stdio is not None else -1)
@@ -274,7 +278,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("run")
     parser.add_argument("roots", type=Path, nargs="*")
     parser.add_argument("--alive", type=int, required=True)
-    parser.add_argument("--behind", type=int)  # kept open as long as one of us lives
+    parser.add_argument("--behind", type=int, required=True)  # open as long as one of us lives
     parser.add_argument("--stdio")
     parser.add_argument("--terminal", action="store_true")
     words = parser.parse_args(argv)
@@ -282,15 +286,16 @@ def main(argv: list[str]) -> int:
     stdio = Stdio.of(words.stdio, words.terminal) if words.stdio else None
     signals.tell(signals.GUARDIAN, stdio.heard if stdio is not None else -1)
     owner = Owner(words.alive)
+    adopt_orphans()
+    launcher = os.fork()
+    if launcher != 0:
+        Guardian(words.run, words.roots, stdio, owner).wait(launcher)
+        return 0
+    with contextlib.suppress(BrokenPipeError):
+        os.write(words.behind, READY)
     run_dir = wait_for_directory(words.alive)
     if run_dir is None:
         remove_unstarted(words.run, words.roots, files.shm_root())
-        return 0
-    config = files.load(run_dir)
-    adopt_orphans()
-    launcher = os.fork()
-    if launcher == 0:
-        Launcher(config, stdio, owner, umask).run()
     else:
-        Guardian(run_dir, words.roots, stdio, owner).wait(launcher)
+        Launcher(files.load(run_dir), stdio, owner, umask).run()
     return 0

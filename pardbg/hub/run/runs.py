@@ -1,15 +1,16 @@
 """Which runs there are, live and dead, and cleaning up after dead ones.
 
 A run that ended properly leaves nothing that its session file has not: its directory goes after a
-minute. One whose hub was killed as well leaves rings, the black boxes of its ranks: they are kept
-for ``pardbg postmortem``, within limits.
+minute. One whose hub was killed as well leaves rings, the black boxes of its ranks, for
+``pardbg postmortem``; one whose `pardbg run` was killed leaves the job's exit code, which nobody
+was told. Both are kept within limits.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,7 +70,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class RunRings:
-    """What a dead run left: its rings, and what is known of it."""
+    """What a dead run left: its rings, or an exit code that nobody was told."""
 
     path: Path
     """Its directory (that of the rings, where no other is known)."""
@@ -79,6 +80,8 @@ class RunRings:
     num_bytes: int
     died_s: float
     """Wall clock: when something of it was last written."""
+    untold: int | None = None
+    """The job's exit code."""
 
     @property
     def run(self) -> str:
@@ -97,6 +100,7 @@ class RunRings:
         return {
             "run": self.run, "path": str(self.path), "rings": self.num_rings,
             "bytes": self.num_bytes, "died_ns": round(self.died_s * 1e9), "argv": argv,
+            "exit_code": self.untold,
             "session": str(self.session) if self.session is not None else None,
         }  # fmt: skip
 
@@ -105,6 +109,8 @@ class RunRings:
         age = duration(1e9 * max(0, time.time() - self.died_s))
         argv = " ".join(self.config.argv) if self.config is not None else ""
         what = f"{plural(self.num_rings, 'ring')}, {binary_size(self.num_bytes)}"
+        if self.untold is not None:
+            what += f", exit code {self.untold}"
         return f"{self.run:<28} {age:>9} ago  {what}  {_short(argv)}"
 
 
@@ -123,7 +129,7 @@ def tidy() -> None:
 
 
 def list_run_rings() -> list[RunRings]:
-    """Dead runs whose rings are still there, the oldest first."""
+    """Dead runs that have left something, the oldest first."""
     dead = [_run_rings(run_dir) for run_dir in _run_dirs()]
     return sorted((rings for rings in dead if rings is not None), key=lambda rings: rings.died_s)
 
@@ -161,7 +167,7 @@ def find_run_rings(name: str) -> RunRings:
         raise RunError(
             f"{name} is not a directory: give a run (`pardbg ls --dead`) or its directory"
         )
-    dead = list_run_rings()
+    dead = [rings for rings in list_run_rings() if rings.num_rings]
     fitting = [rings for rings in dead if _fits(rings, name)]
     if fitting:
         return fitting[-1]
@@ -201,7 +207,7 @@ def _look(run_dir: Path) -> Run | None:
 
 
 def _run_rings(run_dir: Path) -> RunRings | None:
-    """Return what a dead run left; None for a live one and for one without rings."""
+    """Return what a dead run left; None for a live one and for one that left nothing."""
     try:
         handle = RunHandle(run_dir)
     except ConfigError:
@@ -209,7 +215,14 @@ def _run_rings(run_dir: Path) -> RunRings | None:
     if handle.alive():
         return None
     rings = _rings_in(run_dir, handle.config.ring_dir, handle.config)
-    return rings if rings.num_rings else None
+    rings = replace(rings, untold=_untold(run_dir))
+    return rings if rings.num_rings or rings.untold is not None else None
+
+
+def _untold(run_dir: Path) -> int | None:
+    found = files.read_json(run_dir / files.EXIT_FILE) or {}
+    code = found.get("code") if found.get("untold") else None
+    return code if isinstance(code, int) else None
 
 
 def _box_in(path: Path) -> RunRings:
@@ -238,13 +251,14 @@ def _rings_in(path: Path, ring_dir: Path, config: RunConfig | None) -> RunRings:
 
 
 def _clean(run_dir: Path) -> None:
-    """Remove what a dead run left, unless it died only just now or its rings are there."""
+    """Remove what a dead run left, unless it died only just now or somebody may ask for it."""
     with contextlib.suppress(OSError):
         newest = max(path.lstat().st_mtime for path in (run_dir, *run_dir.iterdir()))
         # Where rings may lie is derived from the run's name, not read from its files.
         places = run_dir / RINGS_DIR, files.shm_root() / run_dir.name
         rings = any(True for place in places for _ in place.glob(f"*{RING}"))
-        if time.time() - newest > KEEP_S and not rings:
+        kept = rings or _untold(run_dir) is not None
+        if time.time() - newest > KEEP_S and not kept:
             _remove(run_dir)
 
 

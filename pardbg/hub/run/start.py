@@ -1,8 +1,8 @@
 """Starting a run: ``start_run`` for the command line, the launcher behind it, and its handle.
 
 The launcher is a small process, the parent of hub and job, and a child of the guardian: whoever of
-ours goes, however it goes, touches neither. The guardian is started before the run's directories
-are made, so that nothing is left of a run that is killed before it has a job.
+ours goes, however it goes, touches neither. Both are there before the run's directories are made,
+so that nothing is left of a run that is killed before it has a job.
 """
 
 from __future__ import annotations
@@ -170,6 +170,7 @@ def start_run(
         streams.signals.catch()
     behind = _Behind(run, environment, streams)
     try:
+        behind.wait_ready()
         config = files.make(
             list(argv), name=name, run=run, session=session, recipe=recipe,
             owner_pid=os.getpid() if streams is not None else None, limits=limits,
@@ -197,6 +198,8 @@ class _Behind:
         words, fds = streams.for_launcher() if streams is not None else ([], ())
         try:
             self._roots = files.roots()
+            if not self._roots:
+                raise SetupError("no directory for temporary files")
             (alive, self._alive), (self._end, end) = os.pipe(), os.pipe()
             self._log = os.memfd_create("launch.log", os.MFD_CLOEXEC)
             words += ["--alive", str(alive), "--behind", str(end)]
@@ -215,6 +218,13 @@ class _Behind:
             os.close(fd)
         if streams is not None:
             streams.given()
+
+    def wait_ready(self) -> None:
+        """Until there is a launcher. Raises SetupError."""
+        poller = select.poll()
+        poller.register(self._end, select.POLLIN)
+        if not poller.poll(START_TIMEOUT_S * 1000) or not os.read(self._end, 1):
+            raise SetupError(f"the launcher ended: {self.last_words()}")
 
     def tell(self, run_dir: Path) -> None:
         """Say that the directory is made. Until then, and until there is a job, our end is the

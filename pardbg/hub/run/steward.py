@@ -63,8 +63,8 @@ class Owner:
 class Steward:
     """One process's."""
 
-    def __init__(self, run_dir: Path, stdio: Stdio, owner: Owner, *, launcher: bool) -> None:
-        self._dir, self._owner, self._heard = run_dir, owner, stdio.heard_r
+    def __init__(self, stdio: Stdio, owner: Owner, *, launcher: bool) -> None:
+        self._owner, self._heard = owner, stdio.heard_r
         self._launcher = launcher
         """Who we are; else the guardian."""
         self.flow = Flow(stdio.routes, stdio.charge)
@@ -72,37 +72,37 @@ class Steward:
         throughs = [route.through for route in stdio.routes]
         self._terminals = [fd for fd in throughs if os.isatty(fd)]
 
-    def turn(self) -> None:
+    def turn(self, run_dir: Path) -> None:
         """Do what is due."""
-        self.flow.carry(self._dir)
+        self.flow.carry(run_dir)
         if self._owner.gone:
             self.restore()
-            self._pass_signals()
-            self._look_for_hang_up()
+            self._pass_signals(run_dir)
+            self._look_for_hang_up(run_dir)
 
     def restore(self) -> None:
         """Give the owner's terminal back as it was: an owner that is gone could not."""
         if self._modes is not None and self._owner.gone:
             self._modes.restore()
 
-    def linger(self) -> None:
+    def linger(self, run_dir: Path) -> None:
         """After the job's end: a process that it left behind may still write."""
         while not self.flow.ended:
-            self.flow.carry(self._dir)
+            self.flow.carry(run_dir)
             time.sleep(0.05)
 
-    def _pass_signals(self) -> None:
+    def _pass_signals(self, run_dir: Path) -> None:
         if told := signals.heard(self._heard):
             time.sleep(signals.HEAR_S)
             told |= signals.heard(self._heard)
             for number in signals.sent_to_group(told, launcher=self._launcher):
-                jobs.send(self._dir, number, group=True)
+                jobs.send(run_dir, number, group=True)
 
-    def _look_for_hang_up(self) -> None:
+    def _look_for_hang_up(self, run_dir: Path) -> None:
         """The user closed the terminal: the shell knows nothing of a job whose owner is gone."""
         poller = select.poll()
         for fd in self._terminals:
             poller.register(fd, 0)
         if any(event & select.POLLHUP for _, event in poller.poll(0)):
             self._terminals = []
-            jobs.send(self._dir, signal.SIGHUP, group=True)
+            jobs.send(run_dir, signal.SIGHUP, group=True)

@@ -76,17 +76,28 @@ class Streams:
 
 def own_streams(out: int = STDOUT) -> Streams:
     """Streams for a job of ours, each of the kind that we have; ``out`` takes the job's stdout.
-    Raises OSError."""
+    Where stdout and stderr are one, all of it is recorded as stdout. Raises OSError."""
     sys.stdout.flush()
     sources, ends = [-1, -1], [-1, -1]
     for number, fd in enumerate((STDOUT, STDERR)):
         sources[number], ends[number] = _terminal_like(fd) if os.isatty(fd) else _pipe()
+    if _same(STDOUT, STDERR):  # `2>&1`: one way, or they would overtake each other
+        os.close(ends[1])
+        ends[1] = os.dup(ends[0])
     *files, charge = spools()
     through = (os.dup(out), os.dup(STDERR))
     routes = [Route(*fds) for fds in zip(sources, files, through, strict=True)]
     both = os.isatty(STDIN) and os.isatty(STDOUT)
     stdin = os.dup(ends[0]) if both else _own_stdin()
     return Streams(stdin, (ends[0], ends[1]), routes, charge, both)
+
+
+def _same(one: int, other: int) -> bool:
+    """Return whether what is written to both comes to the same place."""
+    try:
+        return os.path.samestat(os.fstat(one), os.fstat(other))
+    except OSError:  # closed
+        return False
 
 
 def _pipe() -> tuple[int, int]:

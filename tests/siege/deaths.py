@@ -1,0 +1,156 @@
+"""Kills of pardbg's processes, alone and in pairs, from the first 10 ms of `pardbg run` on.
+
+The job's output and exit code are those of a run without pardbg, whoever is killed. If that is
+`pardbg run` itself, before there is a job, then there is none, and nothing of the run is left.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+
+from pardbg.hub.run import config as files
+from tests.distributed.owned import PARDBG
+from tests.processes import end_tree, rank_env
+
+FROM_S, UNTIL_S = 0.01, 1.6
+"""When the kill comes: a run takes 0.4 s to start its job on idle cores, and that 0.4 s."""
+LIMIT_S = 60.0
+VICTIMS = ("run", "launcher", "guardian", "hub", "run+launcher", "run+guardian", "run+hub",
+           "guardian+launcher", "launcher+hub")  # fmt: skip
+LINES = 40
+CODE = 9
+WHOLE = "".join(f"line {number}\n" for number in range(LINES)).encode()
+PROGRAM = f"""#!{sys.executable} -uSE
+import sys, time
+for number in range({LINES}):
+    print("line", number)
+    time.sleep(0.01)
+sys.exit({CODE})
+"""
+
+
+class Case:
+    """One run, whom of it is killed, and what is wrong with what it left."""
+
+    def __init__(self, name: str, victims: str, at_s: float, folder: Path) -> None:
+        self.name = name
+        """Of the program, and so of the run."""
+        self._victims, self._at_s, self._folder = victims, at_s, folder
+        self.killed: set[str] = set()
+        self.bad: list[str] = []
+
+    def run(self) -> None:
+        program, out = self._folder / self.name, self._folder / "out"
+        program.write_text(PROGRAM)
+        program.chmod(0o755)
+        argv = [*PARDBG, "run", "-o", str(self._folder / "s.mcap"), "--", str(program)]
+        with out.open("wb") as file, (self._folder / "err").open("wb") as err:
+            run = subprocess.Popen(argv, env=rank_env(), stdin=subprocess.DEVNULL, stdout=file,
+                                   stderr=err, start_new_session=True)  # fmt: skip
+        time.sleep(self._at_s)
+        self._kill(run)
+        try:
+            code = run.wait(LIMIT_S)
+            self._wait_end()
+            self._judge(code, out.read_bytes())
+        except subprocess.TimeoutExpired:
+            self.bad.append("hangs")
+        finally:
+            end_tree(run.pid)
+            for process in _ours(self.name):
+                process.kill()
+            run.wait()
+
+    def _kill(self, run: subprocess.Popen[bytes]) -> None:
+        there = _processes(run)
+        for name in self._victims.split("+"):
+            if name in there:
+                self.killed.add(name)
+                try:
+                    there[name].kill()
+                except psutil.NoSuchProcess:
+                    self.killed.discard(name)
+
+    def _wait_end(self) -> None:
+        until = time.monotonic() + LIMIT_S
+        while _ours(self.name) and time.monotonic() < until:
+            time.sleep(0.02)
+        if left := _ours(self.name):
+            self.bad.append(f"{len(left)} processes are left")
+
+    def _judge(self, code: int, out: bytes) -> None:
+        if "run" in self.killed and code == -signal.SIGKILL and not out:
+            self._judge_nothing_left()
+            return
+        if out != WHOLE:
+            self.bad.append(f"{out.count(b'line')} of {LINES} lines")
+        if "run" in self.killed and code == -signal.SIGKILL:
+            told = [files.read_json(path / files.EXIT_FILE) or {} for path in self._dirs()]
+            code = int(told[0].get("code", -1)) if told else -1
+        if code != CODE:
+            err = (self._folder / "err").read_text(errors="replace").strip()
+            self.bad.append(f"exit code {code} {err[-200:]}")
+
+    def _judge_nothing_left(self) -> None:
+        if left := self._dirs():
+            self.bad.append(f"left behind: {', '.join(map(str, left))}")
+
+    def _dirs(self) -> list[Path]:
+        roots = [root for root in (*files.roots(), files.shm_root()) if root.is_dir()]
+        return [path for root in roots for path in root.glob(f"{self.name}-*")]
+
+
+def _processes(run: subprocess.Popen[bytes]) -> dict[str, psutil.Process]:
+    """Who is there now, by name."""
+    found: dict[str, psutil.Process] = {}
+    try:
+        found["run"] = psutil.Process(run.pid)
+        for process in found["run"].children(recursive=True):
+            words = " ".join(process.cmdline())
+            if "hub.__main__" in words:
+                found["hub"] = process
+            elif "run.launcher" in words:
+                guardian = process.ppid() == run.pid
+                found["guardian" if guardian else "launcher"] = process
+    except psutil.Error:
+        pass
+    return found
+
+
+def _ours(name: str) -> list[psutil.Process]:
+    """Processes whose command line names the run."""
+    found = psutil.process_iter(["cmdline", "status"])
+    return [p for p in found if any(name in word for word in p.info["cmdline"] or [])
+            and p.info["status"] != psutil.STATUS_ZOMBIE]  # fmt: skip
+
+
+def run(seed: int, cases: int, seconds: float = math.inf) -> tuple[int, list[str], float]:
+    """(cases, what went wrong, slowest in s); none is begun after so many ``seconds``."""
+    until = time.monotonic() + seconds
+    bad, slowest, tally = [], 0.0, Counter[str]()
+    for number in range(seed, seed + cases):
+        begun = time.monotonic()
+        if begun > until:
+            cases = number - seed
+            break
+        rng = random.Random(number)
+        victims, at_s = VICTIMS[number % len(VICTIMS)], rng.uniform(FROM_S, UNTIL_S)
+        with tempfile.TemporaryDirectory(prefix="pdd-", dir="/tmp") as folder:
+            case = Case(f"d{number}x{os.getpid()}", victims, at_s, Path(folder))
+            case.run()
+        tally["+".join(sorted(case.killed)) or "nobody yet or any more"] += 1
+        slowest = max(slowest, time.monotonic() - begun)
+        bad += [f"seed {number} {victims} at {at_s:.3f} s: {what}" for what in case.bad]
+    print("deaths: " + ", ".join(f"{what} {n}" for what, n in sorted(tally.items())), flush=True)
+    return cases, bad, slowest
