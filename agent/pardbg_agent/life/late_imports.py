@@ -9,6 +9,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from pardbg_agent.life.own_frames import hide_own, uncounted
+
 if TYPE_CHECKING:
     from importlib.abc import MetaPathFinder
 else:
@@ -66,26 +68,25 @@ class LateImports(MetaPathFinder):
         return spec
 
     def _follow(self, spec: ModuleSpec, loader: Any) -> None:
-        """Have this spec's loader, and no other module's, run our functions after the body. A loader
-        may serve many modules (zipimport's does), so it stays what it is, and what the program finds
-        in the module afterwards."""
+        """Have this spec's loader, and no other module's, run our functions after the body. A
+        loader may serve many modules (zipimport's does), so it stays what it is, and what the
+        program finds in the module afterwards."""
 
         def exec_module(module: ModuleType) -> None:
             spec.loader = module.__loader__ = loader
             self._execute(loader, module, spec.name)
 
-        twin = _twin(loader, exec_module)
+        twin = _twin(loader, uncounted(exec_module))
         if twin is not None:
             spec.loader = twin
         else:
             self._wanted.pop(spec.name, None)
 
+    @uncounted
     def _execute(self, loader: Any, module: ModuleType, name: str) -> None:
         try:
             loader.exec_module(module)
         except BaseException as error:  # the program's; it may try again
-            from pardbg_agent.control.inspect import hide_own
-
             hide_own(error)
             raise
         wanted = self._wanted.get(name, ())  # none: forgotten meanwhile
@@ -108,7 +109,7 @@ def _twin(loader: Any, exec_module: Callable[[ModuleType], None]) -> Any:
     kind = type(loader)
     try:
         made = type(kind.__name__, (kind,), {"exec_module": property(lambda _: exec_module)})
-        twin = object.__new__(made)
+        twin: Any = object.__new__(made)
         twin.__dict__ = loader.__dict__
     except (TypeError, AttributeError):
         return None

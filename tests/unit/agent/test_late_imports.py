@@ -97,3 +97,16 @@ def test_the_programs_own_loaders_stay_what_they_are(monkeypatch: pytest.MonkeyP
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # importlib's, of such loaders
         assert importlib.import_module("late_old").__name__ == "late_old"
+
+
+def test_a_module_that_warns_its_importer_names_the_importer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "late_warns.py").write_text(
+        "import warnings\nwarnings.warn('old', DeprecationWarning, stacklevel=2)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    LateImports(print).when_imported("late_warns", lambda m: None)
+    with pytest.warns(DeprecationWarning) as told:
+        import late_warns  # type: ignore[import-not-found]  # noqa: F401
+    assert told[0].filename == __file__
