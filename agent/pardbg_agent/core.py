@@ -197,6 +197,7 @@ def at_exit() -> None:
 
 def _main_thread_ended() -> None:
     """Note that the process leaves by itself: a forked child never gets to send BYE."""
+    UNCAUGHT.main_thread_ends()
     core = CURRENT
     if core is not None and core.run is not None:
         with contextlib.suppress(Exception):

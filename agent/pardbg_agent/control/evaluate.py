@@ -24,7 +24,7 @@ from types import FrameType, TracebackType
 from typing import Any, Final, cast
 
 from pardbg_agent import clock
-from pardbg_agent.control.inspect import is_own
+from pardbg_agent.life.own_frames import is_own
 
 KINDS: Final = ("p", "pp", "whatis", "tensor", "list", "args", "locals", "exec", "hash")
 MAX_TEXT: Final = 8_000

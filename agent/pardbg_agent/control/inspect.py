@@ -10,39 +10,17 @@ from collections.abc import Mapping
 from types import FrameType, TracebackType
 from typing import Any, Final
 
+from pardbg_agent.life.own_frames import OWN, is_own
+
 MAX_THREADS: Final = 64
 MAX_FRAMES: Final = 64
 MAX_WALKED: Final = 1000
-_OWN: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_GATE: Final = _OWN + os.path.join("control", "gate.py")
-_WAIT: Final = _OWN + os.path.join("hooks", "comm", "works.py")
-_CALL: Final = _OWN + os.path.join("hooks", "comm", "host_calls.py")
+_GATE: Final = OWN + os.path.join("control", "gate.py")
+_WAIT: Final = OWN + os.path.join("hooks", "comm", "works.py")
+_CALL: Final = OWN + os.path.join("hooks", "comm", "host_calls.py")
 _OPS: Final = tuple(
-    _OWN + os.path.join("hooks", "comm", name) for name in ("collectives.py", "public.py")
+    OWN + os.path.join("hooks", "comm", name) for name in ("collectives.py", "public.py")
 )
-
-
-def is_own(file: str) -> bool:
-    """Return whether a file is the agent's: its frames say nothing about the program."""
-    return file.startswith(_OWN)
-
-
-def hide_own(error: BaseException) -> None:
-    """Take the agent's frames out of an exception that passes one of its wrappers, before a bare
-    ``raise``: the program's traceback is its own. (Python 3.10 puts the wrapper's frame back.)"""
-    trace = _next_of_program(error.__traceback__)
-    error.__traceback__ = trace
-    while trace is not None:
-        following = _next_of_program(trace.tb_next)
-        if following is not trace.tb_next:
-            trace.tb_next = following
-        trace = following
-
-
-def _next_of_program(trace: TracebackType | None) -> TracebackType | None:
-    while trace is not None and is_own(trace.tb_frame.f_code.co_filename):
-        trace = trace.tb_next
-    return trace
 
 
 def stacks(
@@ -91,11 +69,11 @@ def _inside(frame: FrameType | None) -> str:
         file = frame.f_code.co_filename
         if file == _GATE:
             return "gate"
-        if file == _WAIT:
+        if file.startswith(_WAIT):
             return "wait"
-        if file in _OPS:
+        if file.startswith(_OPS):
             return "op"
-        if file == _CALL:
+        if file.startswith(_CALL):
             return "call"
         frame = frame.f_back
     return ""

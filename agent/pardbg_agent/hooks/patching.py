@@ -15,8 +15,8 @@ import torch
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
-from pardbg_agent.control.inspect import hide_own
 from pardbg_agent.hooks.context import LOCAL
+from pardbg_agent.life.own_frames import hide_own, uncounted
 
 Before = Callable[..., Any]
 """(core, *args, **kwargs) -> what ``after`` gets, or None: this call is not watched."""
@@ -38,6 +38,7 @@ class Patches:
 
     def set(self, owner: Any, name: str, new: Any) -> None:
         """Replace ``owner.name``; remembers whether it was the owner's own or inherited."""
+        uncounted(new)
         old = vars(owner).get(name, _ABSENT)
         setattr(owner, name, new)
         self._undo.append((owner, name, old, new))
@@ -136,6 +137,8 @@ def _placed(
 def unframed(function: Any) -> Any:
     """Wrap a function so that our frames do not appear in exceptions that pass it."""
 
+    uncounted(function)
+
     @unseen
     @functools.wraps(function)
     def passing(*args: Any, **kwargs: Any) -> Any:
@@ -184,6 +187,7 @@ def use_compiling(compiles: Callable[[], bool], traces: Callable[[], bool]) -> N
 def unseen(function: Any) -> Any:
     """A function that torch.compile's frame evaluation leaves alone, and all that it calls: our
     code runs between the pieces of compiled programs and must not be compiled as one of theirs."""
+    uncounted(function)  # gives it another code object: before that is known to Dynamo
     frames = torch._C._dynamo.eval_frame
     action, strategy = frames._FrameAction.SKIP, frames._FrameExecStrategy
     frames.set_code_exec_strategy(function.__code__, strategy(action, action))

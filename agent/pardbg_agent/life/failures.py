@@ -1,8 +1,10 @@
 """The exception that ends a thread of this process, told before the process is gone.
 
-``sys.excepthook`` and ``threading.excepthook`` are chained: what was there before runs as always.
-In a child of ``multiprocessing``, which prints the exception itself, it is seen as it leaves
-``Process.run``. The values of variables are not looked at.
+``sys.excepthook`` is chained: what was there before runs as always. A hook that the program puts
+in its place later is called without ours: then Python's ``sys.last_value`` tells at the end of the
+main thread. A thread's is seen where threading calls its hook, whichever that is. In a child of
+``multiprocessing``, which prints the exception itself, it is seen as it leaves ``Process.run``.
+The values of variables are not looked at.
 
 Where the job was started with ``--on-exception hold``, the thread is then held, as at a gate, until
 the hub lets it die. Its stack is unwound by then, but the traceback still has its frames.
@@ -19,7 +21,8 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from pardbg_agent import clock
-from pardbg_agent.control.inspect import hide_own, traceback_of
+from pardbg_agent.control.inspect import traceback_of
+from pardbg_agent.life.own_frames import hide_own, uncounted
 from pardbg_agent.wire import DefKind
 
 if TYPE_CHECKING:
@@ -31,37 +34,77 @@ MAX_TOLD: Final = 16
 
 
 class UncaughtErrors:
-    """The process's excepthooks, chained. ``current`` gives the Core that is told."""
+    """What sees them, in this process. ``current`` gives the Core that is told."""
 
     def __init__(self, current: Callable[[], Core | None]) -> None:
         self._current = current
-        self._before: tuple[Callable[..., Any], Callable[..., Any]] | None = None
-        """The hooks that were there; None: ours are not in place."""
-        self._ours = self._uncaught, self._uncaught_in_thread
+        self._before: list[Callable[..., Any]] = []
+        """The hooks that were there each time ours was put in place, the newest last."""
+        self._ours = self._uncaught
+        self._make_invoke: Callable[[], Callable[..., Any]] | None = None
+        """threading's; None: ours is not in its place."""
         self._told = 0
+        self._last: BaseException | None = None
+        """What ended the main thread, as far as told."""
         self._passing = threading.local()
-        """``on``: the hook that ours calls runs in this thread."""
+        """``depth``: how many of the hooks that ours calls run in this thread."""
 
     def install(self) -> None:
-        """Chain the hooks. Again: only where somebody has put others in their place."""
-        ours = sys.excepthook == self._ours[0] and threading.excepthook == self._ours[1]
-        if self._before is not None and ours:
-            return
-        self._before, self._told = self._without_ours(), 0
-        sys.excepthook, threading.excepthook = self._ours
-
-    def _without_ours(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """The hooks in place, and for one that is ours what it was chained to."""
-        known = self._before or (sys.__excepthook__, threading.__excepthook__)
-        return (
-            known[0] if sys.excepthook == self._ours[0] else sys.excepthook,
-            known[1] if threading.excepthook == self._ours[1] else threading.excepthook,
-        )
+        """Chain the hook. Again: only where somebody has put another in its place."""
+        if self._make_invoke is None:
+            self._watch_threads()
+        if sys.excepthook != self._ours:
+            self._before.append(sys.excepthook)
+            self._told, sys.excepthook = 0, self._ours
 
     def uninstall(self) -> None:
         """Put back what was there, unless somebody chained onto ours: then ours only passes on."""
-        if self._before is not None and (sys.excepthook, threading.excepthook) == self._ours:
-            (sys.excepthook, threading.excepthook), self._before = self._before, None
+        if self._before and sys.excepthook == self._ours:
+            sys.excepthook = self._before.pop()
+        if self._make_invoke is not None and _make_invoke() == self._make_seen:
+            threading._make_invoke_excepthook = self._make_invoke  # type: ignore[attr-defined]
+            self._make_invoke = None
+
+    def _watch_threads(self) -> None:
+        """Of those that are there already, too."""
+        self._make_invoke = _make_invoke()
+        if self._make_invoke is None:
+            return  # a threading that we do not know
+        threading._make_invoke_excepthook = self._make_seen  # type: ignore[attr-defined]
+        for thread in threading.enumerate():
+            invoke = getattr(thread, "_invoke_excepthook", None)
+            if invoke is not None:
+                thread._invoke_excepthook = self._seen(invoke)  # type: ignore[attr-defined]
+
+    def _make_seen(self) -> Callable[..., Any]:
+        assert self._make_invoke is not None
+        return self._seen(self._make_invoke())
+
+    def _seen(self, invoke: Callable[..., Any]) -> Callable[..., Any]:
+        """What calls a thread's hook, after us."""
+
+        def seen(thread: threading.Thread) -> None:
+            value = sys.exc_info()[1]
+            if value is not None and not isinstance(value, SystemExit):
+                self._thread_fails(value, thread.name)
+            self._pass_on(invoke, thread)
+
+        return uncounted(seen)
+
+    def _thread_fails(self, value: BaseException, name: str) -> None:
+        if not self._depth():
+            self._tell_and_hold(value, value.__traceback__, name)
+            hide_own(value)
+
+    def main_thread_ends(self) -> None:
+        """It does with an exception whose hook is not ours: nobody has told it."""
+        value = getattr(sys, "last_value", None)
+        trace = getattr(sys, "last_traceback", None)
+        if not isinstance(value, BaseException) or value is self._last or trace is None:
+            return
+        if trace.tb_frame.f_back is None:  # not of a prompt that goes on
+            self._last = value
+            self._tell_and_hold(value, trace, "MainThread")
 
     def child_fails(self, raised: BaseException) -> None:
         """It leaves the ``run`` of a process that multiprocessing started. mp.spawn has turned it
@@ -75,29 +118,28 @@ class UncaughtErrors:
     def _uncaught(
         self, kind: type[BaseException], value: BaseException, trace: TracebackType | None
     ) -> None:
-        self._end(0, value, trace, "MainThread", kind, value, trace)
-
-    def _uncaught_in_thread(self, args: threading.ExceptHookArgs) -> None:
-        name = args.thread.name if args.thread is not None else "thread"
-        self._end(1, args.exc_value, args.exc_traceback, name, args)
-
-    def _end(
-        self, which: int, value: BaseException | None, trace: TracebackType | None, thread: str,
-        *args: Any,
-    ) -> None:  # fmt: skip
-        """Tell, and pass ``args`` on to the hook that was there."""
-        plain: Callable[..., Any] = (sys.__excepthook__, threading.__excepthook__)[which]
-        if getattr(self._passing, "on", False):  # that hook was itself chained to ours
-            plain(*args)
-            return
-        if value is not None:
-            self._tell_and_hold(value, trace, thread)
+        """Tell, and pass on to the hook that was there; to an older one where that, chained to
+        ours, calls us again."""
+        depth = self._depth()
+        if not depth:
+            self._last = value
+            self._tell_and_hold(value, trace, "MainThread")
             hide_own(value)
-        self._passing.on = True
+        hooks = [sys.__excepthook__, *self._before]
+        self._pass_on(hooks[max(0, len(hooks) - 1 - depth)], kind, value, trace)
+
+    def _depth(self) -> int:
+        return getattr(self._passing, "depth", 0)
+
+    def _pass_on(self, hook: Callable[..., Any], *args: Any) -> None:
+        self._passing.depth = self._depth() + 1
         try:
-            (plain if self._before is None else self._before[which])(*args)
+            hook(*args)
+        except BaseException as error:
+            hide_own(error)
+            raise
         finally:
-            self._passing.on = False
+            self._passing.depth -= 1
 
     def _tell_and_hold(
         self, value: BaseException, trace: TracebackType | None, thread: str
@@ -121,6 +163,10 @@ class UncaughtErrors:
         )  # fmt: skip
 
 
+def _make_invoke() -> Any:
+    return getattr(threading, "_make_invoke_excepthook", None)
+
+
 class Children:
     """Processes that multiprocessing starts, by any method: ``fails(error)`` is called in them with
     what leaves their ``run``."""
@@ -134,6 +180,7 @@ class Children:
         base = module.BaseProcess
         original, fails = base._bootstrap, self._fails
 
+        @uncounted
         @functools.wraps(original)
         def bootstrap(process: Any, *args: Any, **kwargs: Any) -> Any:
             process.run = functools.partial(_run, process.run, fails)
@@ -147,6 +194,7 @@ class Children:
         self._undo = lambda: None
 
 
+@uncounted
 def _run(run: Callable[[], object], fails: Callable[[BaseException], None]) -> None:
     try:
         run()

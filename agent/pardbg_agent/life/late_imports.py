@@ -9,6 +9,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from pardbg_agent.life.own_frames import hide_own, uncounted
+
 if TYPE_CHECKING:
     from importlib.abc import MetaPathFinder
 else:
@@ -62,35 +64,53 @@ class LateImports(MetaPathFinder):
         finally:
             self._busy.discard(name)
         if spec is not None and spec.loader is not None:
-            self._follow(spec.loader, name)
+            self._follow(spec, spec.loader)
         return spec
 
-    def _follow(self, loader: Any, name: str) -> None:
-        """The loader instance stays what it is: its exec_module is shadowed for one call, so that
-        the module's ``__loader__`` and specs look as always afterwards."""
-        run_module = loader.exec_module
+    def _follow(self, spec: ModuleSpec, loader: Any) -> None:
+        """Have this spec's loader, and no other module's, run our functions after the body. A
+        loader may serve many modules (zipimport's does), so it stays what it is, and what the
+        program finds in the module afterwards."""
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module
-            try:
-                run_module(module)
-            except BaseException as error:  # the program's; it may try again
-                from pardbg_agent.control.inspect import hide_own
+            spec.loader = module.__loader__ = loader
+            self._execute(loader, module, spec.name)
 
-                hide_own(error)
-                raise
-            wanted = self._wanted.get(name, ())  # none: forgotten meanwhile
-            self.forget(name)
-            for then in wanted:
-                self._run(name, then, module)
+        twin = _twin(loader, uncounted(exec_module))
+        if twin is not None:
+            spec.loader = twin
+        else:
+            self._wanted.pop(spec.name, None)
 
+    @uncounted
+    def _execute(self, loader: Any, module: ModuleType, name: str) -> None:
         try:
-            loader.exec_module = exec_module
-        except AttributeError:
-            self._wanted.pop(name, None)
+            loader.exec_module(module)
+        except BaseException as error:  # the program's; it may try again
+            hide_own(error)
+            raise
+        wanted = self._wanted.get(name, ())  # none: forgotten meanwhile
+        self.forget(name)
+        for then in wanted:
+            self._run(name, then, module)
 
     def _run(self, name: str, then: Then, module: ModuleType) -> None:
         try:
             then(module)
         except Exception as error:  # noqa: BLE001 - nothing of ours gets into an import
             self._complain(f"{name} is not watched: {type(error).__name__}: {error}")
+
+
+def _twin(loader: Any, exec_module: Callable[[ModuleType], None]) -> Any:
+    """Return an object of the loader's kind, with its state, that executes modules so. None: there
+    cannot be one (a loader of the old kind, or one in C)."""
+    if not hasattr(loader, "exec_module"):
+        return None
+    kind = type(loader)
+    try:
+        made = type(kind.__name__, (kind,), {"exec_module": property(lambda _: exec_module)})
+        twin: Any = object.__new__(made)
+        twin.__dict__ = loader.__dict__
+    except (TypeError, AttributeError):
+        return None
+    return twin

@@ -131,11 +131,69 @@ def test_a_caught_exception_and_a_plain_exit_are_nobodys_business(tmp_path: Path
     assert (done.returncode, told) == (3, [])
 
 
+LATE_HOOKS = {
+    "main": """
+        sys.excepthook = lambda kind, value, trace: print("late:", kind.__name__, flush=True)
+        raise LookupError("no rank")
+        """,
+    "thread": """
+        threading.excepthook = lambda args: print("late:", args.exc_type.__name__, flush=True)
+        thread = threading.Thread(target=lambda: {}["no rank"], name="t")
+        thread.start()
+        thread.join()
+        """,
+    "chained": """
+        before = sys.excepthook
+        sys.excepthook = lambda *args: (print("late:", args[0].__name__, flush=True), before(*args))
+        core.UNCAUGHT.install()
+        raise LookupError("no rank")
+        """,
+    "left": """
+        import atexit
+        sys.excepthook = lambda kind, value, trace: print("late:", kind.__name__, flush=True)
+        atexit.register(print, "left", flush=True)
+        def f():
+            raise LookupError("no rank")
+        f()
+        """,
+}
+
+
+@pytest.mark.parametrize("which", LATE_HOOKS)
+def test_a_hook_that_the_program_sets_later_does_not_hide_its_exception(
+    tmp_path: Path, which: str
+) -> None:
+    """As rich, Lightning and OLMo-core do; it runs once, as it would without us."""
+    done, told = run(tmp_path, LATE_HOOKS[which])
+    assert [one["type"] for one in told] == ["KeyError" if which == "thread" else "LookupError"]
+    assert done.stdout.count("late:") == 1 and done.stderr == ""
+    assert done.stdout.count("mine:") == (which == "chained")
+
+
+def test_an_error_shown_at_a_prompt_ended_nothing(tmp_path: Path) -> None:
+    done, told = run(
+        tmp_path,
+        """
+        import code
+        sys.excepthook = sys.__excepthook__
+        console = code.InteractiveConsole()
+        console.write = lambda text: None
+        console.push("1 / 0")
+        assert sys.last_value is not None
+        """,
+    )
+    assert (done.returncode, told) == (0, [])
+
+
 @pytest.fixture
 def uncaught(monkeypatch: pytest.MonkeyPatch) -> UncaughtErrors:
     """As in a process that no agent has been in: earlier tests may have installed ours."""
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
+    plain = threading._make_invoke_excepthook  # type: ignore[attr-defined]
+    if isinstance(owner := getattr(plain, "__self__", None), UncaughtErrors):
+        plain = owner._make_invoke
+    monkeypatch.setattr(threading, "_make_invoke_excepthook", plain)
     return UncaughtErrors(lambda: None)
 
 

@@ -16,13 +16,13 @@ from torch.library import Library
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
-from pardbg_agent.control.inspect import hide_own
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.comm import works
 from pardbg_agent.hooks.comm.collectives import failed, lost, make_begin
 from pardbg_agent.hooks.comm.op_arguments import SPECS, Args, Spec
 from pardbg_agent.hooks.context import LOCAL, Op
 from pardbg_agent.hooks.patching import unframed, unseen
+from pardbg_agent.life.own_frames import hide_own
 from pardbg_agent.wire import NONE, Kind, Lane
 
 KERNEL_NS = 4_500

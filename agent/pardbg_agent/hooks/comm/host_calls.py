@@ -20,13 +20,13 @@ import torch.distributed.distributed_c10d as c10d
 from torch.distributed import device_mesh
 
 from pardbg_agent import core as _core
-from pardbg_agent.control.inspect import hide_own
 from pardbg_agent.hooks import patching
 from pardbg_agent.hooks.comm import works
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.identity import env_int
 from pardbg_agent.life import calls
 from pardbg_agent.life.late_imports import LateImports
+from pardbg_agent.life.own_frames import hide_own
 
 MAX_RANKS: Final = 16
 """Ranks of a group that are named."""

@@ -17,7 +17,6 @@ import torch
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
-from pardbg_agent.control.inspect import hide_own
 from pardbg_agent.hooks import context, patching
 from pardbg_agent.hooks.comm import collectives, groups
 from pardbg_agent.hooks.comm.op_arguments import SPECS
@@ -26,6 +25,7 @@ from pardbg_agent.hooks.memory import saved_tensors
 from pardbg_agent.hooks.patching import Patches, unseen
 from pardbg_agent.hooks.training.batch_loss import BatchLoss
 from pardbg_agent.hooks.watch import op_watches, probes
+from pardbg_agent.life.own_frames import hide_own
 from pardbg_agent.native import Unusable, loaded, state
 from pardbg_agent.op_table import as_state
 from pardbg_agent.wire import CALLS, RING_DATA_OFFSET, STATUS_NOW_OFFSET, STATUS_OP_OFFSET

@@ -25,10 +25,10 @@ import torch
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
-from pardbg_agent.control.inspect import hide_own
 from pardbg_agent.hooks.context import LOCAL, Context, Op, OpenWorks, local, of
 from pardbg_agent.hooks.patching import Patches, unframed, unseen, wait_gate
 from pardbg_agent.hooks.watch import op_watches
+from pardbg_agent.life.own_frames import hide_own
 from pardbg_agent.wire import Flag, Kind, Lane
 
 MAX_POLLED: Final = 256
