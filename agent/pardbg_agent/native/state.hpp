@@ -80,7 +80,7 @@ struct State {
   std::mutex lock;  // of what follows
   std::vector<Prepared> labels;  // few at a time
   std::atomic<size_t> num_labels{0};
-  std::unordered_map<const void*, std::weak_ptr<Follow>> tensors;  // for wait_tensor, by data_ptr
+  std::unordered_map<const void*, std::weak_ptr<Follow>> tensors;  // for wait_tensor, by storage
   std::deque<const void*> tensors_by_age;
   std::deque<std::pair<std::shared_ptr<Follow>, c10::intrusive_ptr<c10d::Work>>> polled;
   std::deque<std::pair<Record, int64_t>> slow_ended;  // for watch slow: op and when it ended
