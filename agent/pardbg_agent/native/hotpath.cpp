@@ -326,6 +326,7 @@ auto around(Look&& look, Call&& call, WorkOf&& work_of) {
   if (!c.follow) return call();
   auto result = [&] {
     try {
+      const Stands issuing(kIssues);
       return call();
     } catch (...) {
       refused(*c.follow);
@@ -458,6 +459,7 @@ void wait_tensor(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack*
   }
   const int64_t t0 = now_ns();
   try {
+    const Stands waiting(kWaits);
     op.redispatchBoxed(rest, stack);
   } catch (...) {
     if (held) held->waited(t0, now_ns(), true);
@@ -492,6 +494,7 @@ PyObject* wait(PyObject* original, PyObject* const* args, Py_ssize_t num, PyObje
     } catch (const std::exception&) {
     }
   }
+  const Stands waiting(kWaits);
   if (!held) return PyObject_Vectorcall(original, args, num, names);
   Follow& f = *held;
   const int64_t t0 = now_ns();

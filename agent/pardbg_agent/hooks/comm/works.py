@@ -230,6 +230,7 @@ def install(patches: Patches, on_refusal: Any, wait_of: Any = None) -> None:
     for kind in (_Work, *_Work.__subclasses__()):  # FakeWork has a wait of its own
         if "wait" in vars(kind):
             patches.set(kind, "wait", (wait_of or _wait)(kind.wait))
+    patches.set(torch._C.Future, "wait", _future_wait(torch._C.Future.wait))
 
 
 def _method(original: Any, reduces: bool, has_future: bool, on_refusal: Any) -> Any:
@@ -307,6 +308,20 @@ def _wait(original: Any) -> Any:
                     c.guard.failed("wait", error)
                 c.hook_ns += now_ns() - t1
             return result
+        except BaseException as error:
+            hide_own(error)
+            raise
+
+    return wait
+
+
+def _future_wait(original: Any) -> Any:
+    """A Work's future, or what was made of it: that this frame is there says that it waits."""
+
+    @unseen
+    def wait(self: Any) -> Any:
+        try:
+            return original(self)
         except BaseException as error:
             hide_own(error)
             raise
