@@ -19,12 +19,15 @@ _GATE: Final = OWN + os.path.join("control", "gate.py")
 _WAIT: Final = OWN + os.path.join("hooks", "comm", "works.py")
 _CALL: Final = OWN + os.path.join("hooks", "comm", "host_calls.py")
 _OPS: Final = tuple(
-    OWN + os.path.join("hooks", "comm", name) for name in ("collectives.py", "public.py")
+    OWN + os.path.join("hooks", "comm", name)
+    for name in ("collectives.py", "dispatcher.py", "public.py")
 )
 
 
 def stacks(
-    skip_thread: int | None = None, raised: Mapping[int, TracebackType] | None = None
+    skip_thread: int | None = None,
+    raised: Mapping[int, TracebackType] | None = None,
+    standing: Mapping[int, str] | None = None,
 ) -> list[dict[str, Any]]:
     """Return [{"thread", "main", "frames": [[file, line, function], ...], "inside"}], outermost
     frame first, the main thread first. The agent's own frames and ``skip_thread`` (an ident) are
@@ -32,7 +35,7 @@ def stacks(
     "call" (one that may block: life.calls).
 
     ``raised``: threads that are held at an exception, by ident. They stand where it was raised:
-    "exception"."""
+    "exception". ``standing``: those that are in an "op" or a "wait" in C++, which has no frames."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main = threading.main_thread().ident
     found = sorted(sys._current_frames().items(), key=lambda item: item[0] != main)
@@ -41,12 +44,13 @@ def stacks(
         if ident == skip_thread:
             continue
         trace = raised.get(ident) if raised else None
+        known = standing.get(ident, "") if standing else ""
         out.append(
             {
                 "thread": names.get(ident, f"thread {ident}"),
                 "main": ident == main,
                 "frames": frames_of(frame) if trace is None else traceback_of(trace),
-                "inside": _inside(frame) if trace is None else "exception",
+                "inside": (_inside(frame) or known) if trace is None else "exception",
             }
         )
     return out

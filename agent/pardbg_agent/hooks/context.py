@@ -157,7 +157,7 @@ class OpenWorks:
     """Weak reference to a Work -> its op, while the program keeps the Work; and whether nothing
     else will say when the op is complete."""
     tensors: dict[int, Op] = field(default_factory=dict)
-    """data_ptr of an output -> op, for wait_tensor."""
+    """Storage of an output -> op, for wait_tensor."""
     polled: deque[tuple[Op, Any]] = field(default_factory=deque)
     """Ops on a device, with their Works."""
     followed: set[int] = field(default_factory=set)

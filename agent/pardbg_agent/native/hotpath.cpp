@@ -135,7 +135,7 @@ Seen seen(const std::tuple<Args...>& args) {
 
 struct Coming {  // what goes on about an op from before its issue on
   std::shared_ptr<Follow> follow;  // null: it has no record
-  std::vector<const void*> outs;   // of a functional collective
+  std::vector<const void*> outs;   // storages of a functional collective's output
 };
 
 // Python's word: it waits at the gate, numbers the op, and says what it is. Leaves `c.follow` null
@@ -326,6 +326,7 @@ auto around(Look&& look, Call&& call, WorkOf&& work_of) {
   if (!c.follow) return call();
   auto result = [&] {
     try {
+      const Stands issuing(kIssues);
       return call();
     } catch (...) {
       refused(*c.follow);
@@ -341,9 +342,13 @@ auto around(Look&& look, Call&& call, WorkOf&& work_of) {
   return result;
 }
 
-void outputs(const at::Tensor& t, std::vector<const void*>& found) { found.push_back(t.data_ptr()); }
+// As torch's own registry of such Works knows them: empty tensors have no data, but a storage each.
+const void* storage_of(const at::Tensor& t) { return t.storage().unsafeGetStorageImpl(); }
+void outputs(const at::Tensor& t, std::vector<const void*>& found) {
+  if (t.has_storage()) found.push_back(storage_of(t));
+}
 void outputs(at::TensorList list, std::vector<const void*>& found) {
-  for (const at::Tensor& t : list) found.push_back(t.data_ptr());
+  for (const at::Tensor& t : list) outputs(t, found);
 }
 void outputs(const IValue& v, std::vector<const void*>& found) {
   if (v.isTensor()) outputs(v.toTensor(), found);
@@ -445,7 +450,7 @@ void wait_tensor(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack*
     if (tensor.defined() && tensor.has_storage() && !tensor.is_meta() &&
         !tensor.key_set().has(c10::DispatchKey::Python)) {
       std::lock_guard<std::mutex> guard(s->lock);
-      const auto at = s->tensors.find(tensor.data_ptr());
+      const auto at = s->tensors.find(storage_of(tensor));
       if (at != s->tensors.end()) {
         held = at->second.lock();
         at->second.reset();  // its place in the queue stays
@@ -454,6 +459,7 @@ void wait_tensor(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack*
   }
   const int64_t t0 = now_ns();
   try {
+    const Stands waiting(kWaits);
     op.redispatchBoxed(rest, stack);
   } catch (...) {
     if (held) held->waited(t0, now_ns(), true);
@@ -488,6 +494,7 @@ PyObject* wait(PyObject* original, PyObject* const* args, Py_ssize_t num, PyObje
     } catch (const std::exception&) {
     }
   }
+  const Stands waiting(kWaits);
   if (!held) return PyObject_Vectorcall(original, args, num, names);
   Follow& f = *held;
   const int64_t t0 = now_ns();

@@ -167,6 +167,8 @@ PYBIND11_MODULE(_hotpath, m) {
   m.def("forked", [] {
     if (State* s = current.exchange(nullptr)) s->gone = true;
     passing = thread_known = false;
+    for (Slot& slot : slots)  // of threads that stayed behind
+      if (&slot != own_slot.slot) slot.thread = 0;
     run = Run{}, loop = Loop{}, units().known.clear();
   });
   m.def("wait_of", [](py::object original) {
@@ -250,6 +252,13 @@ PYBIND11_MODULE(_hotpath, m) {
         const int64_t calls = o.state->hook_calls.load();
         const State& s = *o.state;
         return py::make_tuple(calls * kOpNs + s.own_ns.load(), calls + s.own_calls.load());
+      })
+      .def("standing", [](Owner&) {  // thread -> what it is in, as inspect.stacks has it
+        py::dict found;
+        for (const Slot& slot : slots)
+          if (const int in = slot.in.load(); in != kNowhere && slot.thread.load() != 0)
+            found[py::int_(slot.thread.load())] = in == kWaits ? "wait" : "op";
+        return found;
       })
       .def("errors", [](Owner& o) { return o.state->errors.load(); })
       .def("sums", [](Owner& o) { return o.state->sums.take(); })

@@ -8,6 +8,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <pythread.h>
+
 #include <functional>
 #include <shared_mutex>
 
@@ -18,6 +20,51 @@ namespace pardbg {
 constexpr int64_t kShortNs = 2'000;  // works.SHORT_NS: a wait below found the op complete
 constexpr size_t kMaxTensors = 1024, kMaxPolled = 256, kMaxSlow = 4096, kMaxSignatures = 1 << 16;
 constexpr int64_t kOpNs = 700;  // what an op costs here, for the agent's own account
+
+// What each thread is in: the issue of an op, or a wait for one. A stack of Python's does not say so,
+// as nothing of ours is on it. Slots: a thread that is alone in its own needs no lock.
+enum Standing : int { kNowhere, kIssues, kWaits };
+struct Slot {
+  std::atomic<unsigned long> thread{0};  // threading.get_ident(); 0: free
+  std::atomic<int> in{kNowhere};
+};
+constexpr size_t kMaxThreads = 256;  // others are not told
+inline Slot slots[kMaxThreads];
+
+struct OwnSlot {
+  OwnSlot() {
+    for (Slot& s : slots) {
+      unsigned long nobody = 0;
+      if (s.thread.load(std::memory_order_relaxed) == 0 &&
+          s.thread.compare_exchange_strong(nobody, PyThread_get_thread_ident())) {
+        slot = &s;
+        return;
+      }
+    }
+  }
+  ~OwnSlot() {
+    if (slot != nullptr) slot->thread = 0;
+  }
+  Slot* slot = nullptr;
+};
+inline thread_local OwnSlot own_slot;
+
+class Stands {  // as long as it lives, this thread does
+ public:
+  explicit Stands(Standing in) : slot_(own_slot.slot) {
+    if (slot_ == nullptr) return;
+    outer_ = slot_->in.load(std::memory_order_relaxed);
+    slot_->in.store(in, std::memory_order_relaxed);
+  }
+  Stands(const Stands&) = delete;
+  ~Stands() {
+    if (slot_ != nullptr) slot_->in.store(outer_, std::memory_order_relaxed);
+  }
+
+ private:
+  Slot* const slot_;
+  int outer_ = kNowhere;
+};
 
 struct Key {  // what ops with one signature have in common
   int op;
@@ -80,7 +127,7 @@ struct State {
   std::mutex lock;  // of what follows
   std::vector<Prepared> labels;  // few at a time
   std::atomic<size_t> num_labels{0};
-  std::unordered_map<const void*, std::weak_ptr<Follow>> tensors;  // for wait_tensor, by data_ptr
+  std::unordered_map<const void*, std::weak_ptr<Follow>> tensors;  // for wait_tensor, by storage
   std::deque<const void*> tensors_by_age;
   std::deque<std::pair<std::shared_ptr<Follow>, c10::intrusive_ptr<c10d::Work>>> polled;
   std::deque<std::pair<Record, int64_t>> slow_ended;  // for watch slow: op and when it ended

@@ -73,7 +73,9 @@ class Requests:
         self._say({"t": Msg.PONG.value, "re": message.get("id"), "t_ns": clock.now_ns()})
 
     def _where(self, message: dict[str, Any]) -> None:
-        found = inspect.stacks(threading.get_ident(), self._core.gate.raised())
+        native = self._core.native
+        standing = None if native is None else native.standing()
+        found = inspect.stacks(threading.get_ident(), self._core.gate.raised(), standing)
         self._ack(message, stacks=found, t_ns=clock.now_ns())
 
     def _level(self, message: dict[str, Any]) -> None:

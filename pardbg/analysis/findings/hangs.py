@@ -17,7 +17,6 @@ from pardbg.analysis.findings.asked import told
 from pardbg.analysis.findings.mismatches import CALL_ADVICE, crossed, mispaired
 from pardbg.analysis.findings.reasons import (
     ASLEEP,
-    IDLE_CORES,
     START_LOAD,
     STORE_ADVICE,
     UNKNOWN,
@@ -37,8 +36,8 @@ from pardbg.analysis.findings.shared import (
     mismatched,
 )
 from pardbg.analysis.findings.stuck import first_place, stuck
-from pardbg.analysis.hangs.stacks import place, waits_in_op
-from pardbg.analysis.hangs.standstill import CROWDED, seen
+from pardbg.analysis.hangs.stacks import place
+from pardbg.analysis.hangs.standstill import CROWDED, IDLE_CORES, seen
 from pardbg.analysis.hangs.waitgraph import (
     PATIENCE_NS,
     Blame,
@@ -209,7 +208,7 @@ def _patience(view: View, blame: Blame, why: Reason) -> int:
     """Return how long this rank may take. Programs start at their own pace, as long as they work,
     and the slower the fewer cores they get."""
     now = seen(view, blame.ranks[0])
-    works = not why.idle or waits_in_op(now.frames, now.inside)  # … for a message on its way
+    works = not why.idle or now.in_op  # … for a message on its way
     works &= now.host_load >= CROWDED
     usual = max(patience_ns(view) * (more_time(now) if works else 1), why.patience_ns)
     starting = any(wait.op.call and not wait.op.at_store for wait in blame.waits)
@@ -238,7 +237,7 @@ def _waits_soon(view: View, rank: int) -> bool:
     """The rank stands in an op itself, for less than PATIENCE_NS since who it was waiting for in a
     message has done something."""
     process, now = view.ranks[rank], seen(view, rank)
-    if not waits_in_op(now.frames, now.inside):
+    if not now.in_op:
         return False
     said = states(view).get(process.proc, {})
     since = fields.integer(said, "open_since_ns", 0) if said.get("open") else 0

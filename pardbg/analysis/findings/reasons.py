@@ -10,13 +10,11 @@ from typing import Final, Literal
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.analysis.hangs.stacks import at_files, busy, caller, in_pdb, place
-from pardbg.analysis.hangs.standstill import TURNS, Seen, is_cut_off, seen
+from pardbg.analysis.hangs.standstill import IDLE_CORES, TURNS, Seen, is_cut_off, seen
 from pardbg.analysis.hangs.waitgraph import PendingOp, WaitGraph
 from pardbg.words import duration, ranks_text
 
 Severity = Literal["error", "warning", "info"]
-IDLE_CORES: Final = 0.1
-"""Cores used; below that it sleeps or waits."""
 _FILES_NS: Final = 30_000_000_000
 """A checkpoint that is being written or read takes its time."""
 _STILL_NS: Final = 1_000_000_000

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.findings.reasons import IDLE_CORES, START_LOAD, more_time, reason
+from pardbg.analysis.findings.reasons import START_LOAD, more_time, reason
 from pardbg.analysis.findings.shared import Evidence, Finding, ended
 from pardbg.analysis.hangs.stacks import place
-from pardbg.analysis.hangs.standstill import seen
+from pardbg.analysis.hangs.standstill import IDLE_CORES, seen
 from pardbg.analysis.hangs.waitgraph import PendingOp
 from pardbg.events import fields
 from pardbg.words import agreed, duration, ranks_text, waits_text

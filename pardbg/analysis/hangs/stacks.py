@@ -14,6 +14,11 @@ _LIBRARY: Final = re.compile(
 _OURS: Final = re.compile(r"/pardbg/recipes/")
 """Recipes are programs, wherever they are installed."""
 _DISTRIBUTED: Final = re.compile(r"/torch/(distributed/|_C/_distributed)")
+_FRAMEWORKS: Final = re.compile(
+    r"/(torch|torchtitan|deepspeed|megatron|nanotron|picotron|colossalai|fairscale|accelerate"
+    r"|lightning|pytorch_lightning|transformers|horovod)/"
+)
+"""What stands between a program and its ops."""
 _TOP: Final = ("<module>", "main", "_main")
 _BACKWARD: Final = ("_engine_run_backward",)
 _COMPILES: Final = "is compiling"
@@ -96,9 +101,11 @@ def in_pdb(frames: Sequence[Frame]) -> bool:
     return busy(frames) in ("is in pdb", "is in an interactive prompt")
 
 
-def waits_in_op(frames: Sequence[Frame], inside: str) -> bool:
-    """Return whether the stack stands in a collective or p2p op, or in a backward that may wait in
-    C++ for one. ``inside``: what the agent's own frames were around."""
+def waits_in_op(frames: Sequence[Frame], inside: str, idle: bool = False) -> bool:
+    """Return whether a rank that has an op open stands in it: so the agent says (``inside``: what
+    its own frames were around), or the stack ends where torch issues ops and waits for them. A
+    backward may do so in C++; and so may any other place in torch or a framework, if the thread
+    runs on no core there (``idle``) and is not at something else that is known to take time."""
     if inside in ("wait", "op", "call"):
         return True
     if not frames:
@@ -109,4 +116,6 @@ def waits_in_op(frames: Sequence[Frame], inside: str) -> bool:
     if not shown:
         return False
     file, _, function = shown[-1]
-    return function in _BACKWARD or _DISTRIBUTED.search(file) is not None
+    if function in _BACKWARD or _DISTRIBUTED.search(file) is not None:
+        return True
+    return idle and _FRAMEWORKS.search(file) is not None and busy(shown) is None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pardbg.analysis.base.asof import View, per_view
+from pardbg.analysis.hangs.stacks import waits_in_op
 from pardbg.analysis.pipeline.layout import running_action, state_at, states
 from pardbg.events import fields
 from pardbg.store.definitions import Frame, frames_of
@@ -22,6 +23,8 @@ too."""
 STARVED_NS: Final = 5_000_000_000
 """... on a host that has no core for it, either."""
 READY_NS: Final = 1_500_000_000
+IDLE_CORES: Final = 0.1
+"""Cores used; below that it sleeps or waits."""
 _STALLS: Final = 64
 """Stall messages looked at."""
 _TABLES: Final = (
@@ -48,6 +51,8 @@ class Seen:
     """At a gate that somebody closed."""
     cpu: float | None
     """Cores it used over the last second or so, or stood ready for."""
+    idle: bool
+    """Its main thread ran on no core over that time, as far as that is known."""
     ready: float
     """Share of that time that its main thread stood ready and got no core."""
     host_load: float
@@ -67,6 +72,11 @@ class Seen:
     """``waits for self.lock; …``, of its thread that does."""
     threads: tuple[tuple[str, tuple[Frame, ...]], ...] = ()
     """(name, stack) of its threads, the one of ``frames`` first; empty: there is no other one."""
+
+    @property
+    def in_op(self) -> bool:
+        """Return whether its stack says that it stands in an op that it has issued."""
+        return waits_in_op(self.frames, self.inside, self.idle)
 
     @property
     def stopped(self) -> bool:
@@ -89,7 +99,7 @@ def seen(view: View, rank: int) -> Seen:
     newest = max(process.started_ns or 0, view.newest_ns(process, _TABLES))
     moved = max(newest, min(fields.integer(said, "since_ns", 0), view.t_ns))
     stack, cpu = stall_stacks(view).get(rank), said.get("cpu")
-    ready = _ready(view, process, said)
+    ran, ready = _scheduled(view, process, said)
     frames: tuple[Frame, ...] = ()
     threads: Threads = ()
     inside = source = lock = ""
@@ -101,6 +111,7 @@ def seen(view: View, rank: int) -> Seen:
         silent_ns=_silent(said, state_at(view)[0]),
         held=bool(said.get("held")),
         cpu=cpu + ready if isinstance(cpu, float) else None,
+        idle=ran is not None and ran < IDLE_CORES,
         ready=ready,
         host_load=fields.integer(said, "load", 0) / 100,
         phase=fields.text(said, "phase"),
@@ -114,15 +125,17 @@ def seen(view: View, rank: int) -> Seen:
     )
 
 
-def _ready(view: View, process: Process, said: Mapping[str, Any]) -> float:
-    """Share of the last seconds that its main thread stood ready and got no core: no sleep."""
+def _scheduled(view: View, process: Process, said: Mapping[str, Any]) -> tuple[float | None, float]:
+    """Shares of the last seconds that its main thread ran (None: not known), and that it stood
+    ready and got no core: no sleep."""
     t_ns = state_at(view)[0] or view.t_ns
     before_ns, earlier = _earlier(view)
     now = fields.integers(said, "scheduled")
     before = fields.integers(earlier.get(process.proc, {}), "scheduled")
     if before_ns is None or t_ns <= before_ns or len(now) != 2 or len(before) != 2:
-        return 0.0
-    return max(0, now[1] - before[1]) / (t_ns - before_ns)
+        return None, 0.0
+    ran, stood = (max(0, b - a) / (t_ns - before_ns) for a, b in zip(before, now, strict=True))
+    return ran, stood
 
 
 @per_view

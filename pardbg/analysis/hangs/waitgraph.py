@@ -23,7 +23,6 @@ from pardbg.analysis.base.asof import View, per_store, per_view
 from pardbg.analysis.base.graphs import reaching, terminal
 from pardbg.analysis.base.holds import last_hold_end
 from pardbg.analysis.comm.ops import UNKNOWN_OP, done_table, group_label, is_unrecorded
-from pardbg.analysis.hangs.stacks import waits_in_op
 from pardbg.analysis.hangs.standstill import seen
 from pardbg.analysis.pipeline.layout import states
 from pardbg.events import fields
@@ -161,7 +160,7 @@ def wait_graph(view: View) -> WaitGraph:
     alone: list[PendingOp] = []
     met: list[PendingOp] = []
     inside = {rank: _inside(view, rank, ops) for rank, ops in opened.items()}
-    seen_inside = {rank for rank, yes in inside.items() if yes and _stands_in_op(view, rank)}
+    seen_inside = {rank for rank, yes in inside.items() if yes and seen(view, rank).in_op}
     reached = _Reached(view, _at_store(opened))
     for rank, ops in opened.items():
         for op in ops:
@@ -204,13 +203,8 @@ def _inside(view: View, rank: int, ops: Iterable[PendingOp]) -> bool:
     """
     now = seen(view, rank)
     if now.frames and all(op.group.backend in _HOST_WAITS for op in ops):
-        return _stands_in_op(view, rank)
+        return now.in_op
     return not now.action and view.t_ns - now.moved_ns >= STILL_NS
-
-
-def _stands_in_op(view: View, rank: int) -> bool:
-    now = seen(view, rank)
-    return waits_in_op(now.frames, now.inside)
 
 
 # -- open ops

@@ -222,3 +222,23 @@ def _frames(call: Callable[[], object]) -> list[str]:
     with pytest.raises(Exception) as caught:
         call()
     return [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+
+
+def test_empty_outputs_are_waited_for_one_by_one(watched: Path) -> None:
+    """They share their address, which is null: the wait for the first one is not the second's."""
+    group = dist.group.WORLD
+    assert group is not None
+    c10d, name = torch.ops._c10d_functional, group.group_name
+    parts = [c10d.reduce_scatter_tensor(torch.zeros(0), "sum", 4, name) for _ in range(2)]
+    for number, part in enumerate(parts):
+        c10d.wait_tensor(part)
+        assert [r.seq for r in rank(watched).of(Kind.OP_DONE)] == list(range(number + 1))
+
+
+def test_a_functional_receive_ends_with_its_wait(watched: Path) -> None:
+    group = dist.group.WORLD
+    assert group is not None and core.CURRENT is not None
+    c10d = torch.ops._c10d_functional
+    c10d.wait_tensor(c10d.irecv(torch.zeros(4), 0, 0, group.group_name))
+    assert ops(watched) == [("recv", 0, 0, 16, 16)]
+    assert core.CURRENT.ops.num_open == 0

@@ -112,7 +112,7 @@ def _rest(keyset: Any) -> Any:
 
 def _ends(spec: Spec) -> Any:
     """Return how the completion of an op that C++ issued is seen."""
-    functional, future = spec.functional, spec.future
+    functional, future = spec.functional or spec.p2p, spec.future
 
     def ends(c: _core.Core, op: Op, args: Args, result: Any) -> None:
         if functional:

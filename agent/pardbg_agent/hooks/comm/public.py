@@ -284,7 +284,7 @@ def _begin(c: _core.Core, watch: Watch, kind: _Kind, args: Any) -> Op | None:
             op = begin(c, put, state)
         finally:
             state.group = None
-        if op is not None and not kind.spec.p2p:  # functional collectives wait by tensor
+        if op is not None:  # functional collectives and messages wait by tensor
             works.expect_tensor(c, op, outs or ins)
     if op is not None and not tensors and not _is_on_host(pg):
         op = op._replace(host_waits=False)

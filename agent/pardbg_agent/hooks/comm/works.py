@@ -5,7 +5,7 @@
   (DONE_COMPLETED). It runs on the backend's worker, which may get the GIL for it late; what DDP
   waited for in a backward is complete at the backward's end at the latest (DONE_WAITED);
 - gloo's send, recv and reduce_scatter have no future: in ``Work.wait``;
-- functional collectives: their wait is ``_c10d_functional::wait_tensor``, matched by data_ptr;
+- functional collectives: their wait is ``_c10d_functional::wait_tensor``, matched by storage;
 - on a device ``Work.wait`` returns before the op is complete: there the agent's thread polls
   ``is_completed`` (DONE_POLLED). For that the Work is held until the poll that sees it complete (as
   long as the thread sleeps, wire.BEAT_NS at most, longer than needed), at most MAX_POLLED of them.
@@ -60,6 +60,8 @@ NO_FUTURE: Final = ("reduce_scatter", "_reduce_scatter", "send", "recv")
 
 _ref = weakref.ref
 _Work: Any = torch._C._distributed_c10d.Work
+_storage: Any = getattr(torch._C, "_storage_id", torch.Tensor.data_ptr)
+"""By this torch, too, knows which Work a tensor waits for: empty ones have no address."""
 
 
 def done(c: _core.Core, op: Op, t1: int, source: int) -> None:
@@ -192,7 +194,7 @@ def expect_tensor(c: _core.Core, op: Op, tensors: Any) -> None:
         with contextlib.suppress(StopIteration, RuntimeError, KeyError):
             del known[next(iter(known))]
     for tensor in tensors if isinstance(tensors, list) else (tensors,):
-        known[tensor.data_ptr()] = op
+        known[_storage(tensor)] = op
 
 
 def tie(c: _core.Core, op: Op, work: Any, has_future: bool) -> None:
@@ -228,6 +230,7 @@ def install(patches: Patches, on_refusal: Any, wait_of: Any = None) -> None:
     for kind in (_Work, *_Work.__subclasses__()):  # FakeWork has a wait of its own
         if "wait" in vars(kind):
             patches.set(kind, "wait", (wait_of or _wait)(kind.wait))
+    patches.set(torch._C.Future, "wait", _future_wait(torch._C.Future.wait))
 
 
 def _method(original: Any, reduces: bool, has_future: bool, on_refusal: Any) -> Any:
@@ -312,6 +315,20 @@ def _wait(original: Any) -> Any:
     return wait
 
 
+def _future_wait(original: Any) -> Any:
+    """A Work's future, or what was made of it: that this frame is there says that it waits."""
+
+    @unseen
+    def wait(self: Any) -> Any:
+        try:
+            return original(self)
+        except BaseException as error:
+            hide_own(error)
+            raise
+
+    return wait
+
+
 def _came(c: _core.Core, op: Op, work: Any) -> Op:
     """A receive from anybody is complete: its Work knows from whom, by rank in the group."""
     ranks = next(g.ranks for g in of(c).groups.values() if g.group_id == op.group_id)
@@ -322,7 +339,7 @@ def wait_tensor(x: Context, tensor: Any) -> Op | None:
     """Return the open op whose output this is, or None."""
     if type(tensor) is not torch.Tensor or tensor.is_meta:
         return None  # a fake one, while a graph is traced
-    return x.works.tensors.pop(tensor.data_ptr(), None)
+    return x.works.tensors.pop(_storage(tensor), None)
 
 
 def _start_coalescing(original: Any) -> Any:

@@ -1,0 +1,49 @@
+"""Trios of ranks that go through rows of the table: ``… waits.program FOLDER NAME …``. The rank
+that sleeps says so with FOLDER/NAME.RANK, and sleeps until FOLDER/NAME is there."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch.distributed as dist
+from torch.distributed import fsdp, optim, tensor
+
+from pardbg_agent.hooks.comm.groups import PROCESS
+from tests.diagnosis.waits.cells import ROWS, Trio
+
+LIMIT_S = 300
+ONCE = fsdp, optim, tensor
+"""What rows use: imported before ranks are forked."""
+
+
+def planted(folder: Path, name: str, rank: int) -> None:
+    (folder / f"{name}.{rank}").touch()
+    while not (folder / name).exists():
+        time.sleep(0.05)
+
+
+def main() -> None:
+    folder, names = Path(sys.argv[1]), sys.argv[2:]
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=LIMIT_S))
+    assert PROCESS.source == os.environ["PARDBG_HOOKS"], PROCESS.source
+    groups = [dist.new_group(list(range(at, at + 3))) for at in range(0, size, 3)]
+    mine, first = groups[rank // 3], rank // 3 * 3
+    for number, name in enumerate(names[rank // 3 :: size // 3]):
+        trio = Trio(mine, (first, first + 1, first + 2), rank - first, (1 + number) % 3)
+        steps = ROWS[name](trio)
+        next(steps)
+        if trio.sleeps:
+            planted(folder, name, rank)
+        next(steps, None)
+        dist.barrier(group=mine)
+    planted(folder, "end", rank)  # no barrier of all: nobody is to wait for other trios
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Does a rank that has an op open stand in it? The agent's word, the stack, and whether it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pardbg.analysis.hangs.stacks import waits_in_op
+from tests.unit.analysis.test_waitgraph import at, blamed, stall, state_of
+from tests.unit.trace_builder import Trace, ns
+
+LIB = "/x/site-packages"
+TRAIN = ("/job/train.py", 88, "step")
+BUFFERS = (f"{LIB}/torch/nn/parallel/distributed.py", 2300, "_default_broadcast_coalesced")
+LOADER = (f"{LIB}/torch/utils/data/dataloader.py", 700, "_next_data")
+SAVES = (f"{LIB}/torch/serialization.py", 900, "save")
+ENGINE = (f"{LIB}/deepspeed/runtime/engine.py", 900, "allreduce_bucket")
+QUEUE = ("/usr/lib/python3.11/queue.py", 171, "get")
+BACKWARD = (f"{LIB}/torch/autograd/graph.py", 800, "_engine_run_backward")
+
+
+@pytest.mark.parametrize(
+    ("innermost", "inside", "idle", "stands"),
+    [
+        (TRAIN, "wait", False, True),  # Work.wait in C++: nothing of it is on the stack
+        (TRAIN, "", True, False),  # it may sleep there for reasons of its own
+        (BUFFERS, "", True, True),
+        (BUFFERS, "", False, False),  # it computes: the op was posted ahead
+        (ENGINE, "", True, True),
+        (BACKWARD, "", False, True),
+        (LOADER, "", True, False),
+        (SAVES, "", True, False),
+        (QUEUE, "", True, False),
+    ],
+)
+def test_a_rank_stands_in_its_op_wherever_its_stack_ends(
+    innermost: tuple[str, int, str], inside: str, idle: bool, stands: bool
+) -> None:
+    assert waits_in_op((TRAIN, innermost), inside, idle) is stands
+
+
+def test_ranks_in_a_broadcast_of_buffers_wait_for_the_one_that_sleeps() -> None:
+    """DDP's forward of a BatchNorm, in C++: ranks 0, 1 and 2 stand in it, rank 3 does not come."""
+    trace = Trace(4)
+    for proc in trace.ranks[:3]:
+        proc.collective("world", "broadcast", 1, None)
+    trace.flush()
+    for t in (900, 2400):  # idle: in 1.5 s their main threads ran for 3 ms
+        for proc in trace.ranks:
+            waits = {"open": 1, "open_since_ns": ns(1)} if proc.rank < 3 else {}
+            state_of(trace, proc, t, scheduled=[ns(t) // 500, 0], **waits)
+    frames: Any = [list(TRAIN), list(BUFFERS)]
+    stall(trace, 2100, r0=frames, r1=frames, r2=frames, r3=[list(TRAIN)])
+    assert blamed(at(trace, 2500)) == [((3,), (0, 1, 2))]
