@@ -228,7 +228,8 @@ class Collector:
         if key not in self._known and not self._is_well_formed(key):
             counters.malformed += 1
             return
-        if key[1:] not in self.heads.next and not self.admit(key[1:]):
+        proc, heads = key[1:], self.heads
+        if proc not in heads.next and not self.admit(proc):
             return
         if key[:1] == Key.RECORDS.value:
             try:
@@ -236,10 +237,9 @@ class Collector:
             except Malformed:
                 counters.malformed += 1
                 return
-            heads = self.heads
-            if heads.early_until_ns and heads.is_early(key[1:], head, self._now()):
+            if heads.early_until_ns and heads.is_early(proc, head, self._now()):
                 return
-            heads.saw(key[1:], head.first, head.count)
+            heads.saw(proc, head.first, head.count)
             counters.records += head.count
         self.accept(key, payload)
 
