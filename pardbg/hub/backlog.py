@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
+
+from mcap.records import Chunk
 
 from pardbg.errors import NONSENSE
 from pardbg.events.decode import Malformed, decode_map
 from pardbg.events.fields import MAX_GROUPS
+from pardbg.session.reader import messages_of, unpack_chunk
 from pardbg_agent.wire import NOTE_LEAVING, DefKind, Key
 
 RECENT_BYTES: Final = 64 << 20
@@ -187,27 +191,61 @@ def _which(kind: str, fields: dict[str, Any], payload: bytes) -> Any:
 
 @dataclass(slots=True)
 class Recent:
-    """The last messages (records, output, control) within a number of bytes, and the last state."""
+    """The last messages (records, output, control) within a number of bytes, and the last state.
+
+    Kept as the recording's chunks have them, a tenth as large as they came: they are unpacked when
+    a late viewer wants them. Only what is in no chunk yet stands here as it came.
+    """
 
     limit_bytes: int = RECENT_BYTES
+    """As they came."""
     dropped: int = 0
     """Messages that are no longer here; the session file has them."""
     num_bytes: int = 0
-    _messages: deque[Wire] = field(default_factory=deque)
+    _chunks: deque[tuple[Chunk, int, int]] = field(default_factory=deque)
+    """(chunk, how many messages of these kinds it has, their bytes), the oldest first."""
+    _open: deque[Wire] = field(default_factory=deque)
+    _open_bytes: int = 0
     _state: Wire | None = None
 
     def add(self, key: bytes, payload: bytes) -> None:
-        """Keep a message that was published."""
+        """Keep a message, before it is recorded and published."""
         if key[:1] == Key.STATE.value:
             self._state = (key, payload)
             return
-        self._messages.append((key, payload))
+        self._open.append((key, payload))
+        self._open_bytes += len(payload) + OVERHEAD
         self.num_bytes += len(payload) + OVERHEAD
         while self.num_bytes > self.limit_bytes:
-            _, old = self._messages.popleft()
-            self.num_bytes -= len(old) + OVERHEAD
-            self.dropped += 1
+            self._drop_oldest()
 
-    def messages(self) -> list[Wire]:
-        """Oldest first, the state last."""
-        return [*self._messages, *([self._state] if self._state else [])]
+    def closed(self, chunk: Chunk) -> None:
+        """Note a chunk of the recording: what came since the one before is in it."""
+        if self._open:
+            self._chunks.append((chunk, len(self._open), self._open_bytes))
+            self._open, self._open_bytes = deque(), 0
+
+    def __len__(self) -> int:
+        return sum(num for _, num, _ in self._chunks) + len(self._open) + bool(self._state)
+
+    def messages(self) -> Iterator[Wire]:
+        """Oldest first, the state last: those that are here now, each unpacked when it is its
+        turn."""
+        rest = [*self._open, *([self._state] if self._state else [])]
+        return chain(_unpacked([chunk for chunk, _, _ in self._chunks]), rest)
+
+    def _drop_oldest(self) -> None:
+        if self._chunks:
+            _, num, size = self._chunks.popleft()
+        else:
+            num, size = 1, len(self._open.popleft()[1]) + OVERHEAD
+            self._open_bytes -= size
+        self.num_bytes -= size
+        self.dropped += num
+
+
+def _unpacked(chunks: Iterable[Chunk]) -> Iterator[Wire]:
+    for chunk in chunks:
+        for message in messages_of(unpack_chunk(chunk), {}):
+            if message.key[:1] not in (Key.DEFINITION.value, Key.STATE.value):
+                yield message.key, message.payload

@@ -231,19 +231,25 @@ def _index_metadata(summary: Summary, offset: int, length: int, name: str) -> No
 def write_chunk(
     file: BinaryIO, summary: Summary, plain: bytes, counts: Mapping[int, int], begin_ns: int,
     end_ns: int,
-) -> None:  # fmt: skip
-    """Write a chunk of whole records: ``counts`` messages by channel, ``begin_ns`` to ``end_ns`` on
-    the wall clock."""
+) -> Chunk:  # fmt: skip
+    """Write and return a chunk of whole records: ``counts`` messages by channel, ``begin_ns`` to
+    ``end_ns`` on the wall clock."""
     level = SMALL_LEVEL if len(plain) < SMALL_BYTES else LEVEL
     packed = zstandard.ZstdCompressor(level).compress(plain)
     out, start = RecordBuilder(), file.tell()
-    Chunk(
-        compression="zstd", data=packed, message_start_time=begin_ns, message_end_time=end_ns,
-        uncompressed_crc=zlib.crc32(plain), uncompressed_size=len(plain),
-    ).write(out)  # fmt: skip
+    chunk = Chunk(
+        compression="zstd",
+        data=packed,
+        message_start_time=begin_ns,
+        message_end_time=end_ns,
+        uncompressed_crc=zlib.crc32(plain),
+        uncompressed_size=len(plain),
+    )
+    chunk.write(out)
     _index_chunk(summary, start, out.count, len(packed), len(plain), begin_ns, end_ns)
     _count(summary, counts, begin_ns, end_ns)
     file.write(built(out))
+    return chunk
 
 
 def _index_chunk(

@@ -76,6 +76,7 @@ class Rotation:
         note = {"k": DefKind.NOTE.value, "key": NEXT_PART, "value": writer.path.name}
         before.write(Key.DEFINITION.value, msgpack.packb(note), now)
         before.close()
+        writer.on_chunk = before.on_chunk
         self.number, self.began_ns = number, now
         if self.limits.keep and number > self.limits.keep:
             with contextlib.suppress(FileNotFoundError):

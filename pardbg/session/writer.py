@@ -106,6 +106,8 @@ class SessionWriter:
         """In all, and of them in whole chunks in the file."""
         self.written_ns = 0
         """When the newest of those was received."""
+        self.on_chunk: Callable[[Chunk], None] = lambda chunk: None
+        """Called with each chunk that was written: what came since the one before."""
         self._to_wall = facts.wall_ns - facts.t_ns
         self._waiting: list[Message] = []
         self._waiting_bytes = 0
@@ -163,10 +165,11 @@ class SessionWriter:
                 publish_time=begin, sequence=(self.num_messages - len(messages)) & 0xFFFFFFFF,
                 data=pack.pack(messages),
             ).write(out)  # fmt: skip
-            container.write_chunk(
+            chunk = container.write_chunk(
                 self._file, self._summary, container.built(out), {_CHANNEL.id: 1},
                 begin + self._to_wall, end + self._to_wall,
             )  # fmt: skip
+            self.on_chunk(chunk)
         self._file.flush()
         self.num_written += len(messages)
         self.written_ns = messages[-1].received_ns if messages else self.written_ns
@@ -203,16 +206,16 @@ def whole_messages(path: Path) -> Iterator[Message]:
         return
 
 
-Seen = Callable[[Message, int], None]
-"""Gets a message that was kept, and the offset of its chunk."""
+Seen = Callable[[Chunk, int, list[Message]], None]
+"""Gets a chunk that was kept, its offset, and its messages."""
 
 
 def resume(
-    path: Path, facts: RunFacts, seen: Seen = lambda message, offset: None, known: int = 0
+    path: Path, facts: RunFacts, seen: Seen = lambda *_: None, known: int = 0
 ) -> SessionWriter:
     """Go on with a session whose writer was killed, behind its last whole chunk: what is in the
-    file stays as it is and, but for its end, unread. ``seen`` gets the messages from ``known`` on,
-    an offset, and REPLAY_BYTES before the end. Raises OSError."""
+    file stays as it is and, but for its end, unread. ``seen`` gets the chunks from ``known`` on, an
+    offset, and the last REPLAY_BYTES. Raises OSError."""
     with open(path, "rb", buffering=0) as file:
         left = container.survey(file, _CHANNEL)
         if left.metadata.get("format") != str(FORMAT):
@@ -220,16 +223,16 @@ def resume(
         num_messages, newest_ns = 0, 0
         for start, end, _ in _newest(left, known):
             try:
-                records = unpack_chunk(container.chunk_at(file, start, end))
+                chunk = container.chunk_at(file, start, end)
+                records = unpack_chunk(chunk)
                 messages = list(messages_of(records, {}))
             except DAMAGED:
                 left = container.survey(file, _CHANNEL, start)
                 break
             before = next((r.sequence for r in records if isinstance(r, McapMessage)), 0)
             num_messages = before + len(messages)
-            for message in messages:
-                seen(message, start)
-                newest_ns = message.received_ns
+            newest_ns = messages[-1].received_ns if messages else newest_ns
+            seen(chunk, start, messages)
     writer = SessionWriter(path, facts, left)
     writer.began_with(num_messages, newest_ns)
     return writer
@@ -248,10 +251,16 @@ def _written_anew(path: Path, facts: RunFacts, seen: Seen) -> SessionWriter:
     """Go on with a file that has no beginning, or is of an older format: what can be read of it is
     written to a new file beside it, which then takes its place."""
     fresh = path.with_name(path.name + ".resume")
-    writer = SessionWriter(fresh, facts)
+    writer, waiting = SessionWriter(fresh, facts), list[Message]()
+
+    def closed(chunk: Chunk) -> None:
+        seen(chunk, 0, waiting.copy())
+        waiting.clear()
+
+    writer.on_chunk = closed
     for message in whole_messages(path):
+        waiting.append(message)
         writer.write(message.key, message.payload, message.received_ns)
-        seen(message, 0)
     writer.flush()
     os.replace(fresh, path)
     writer.path = path

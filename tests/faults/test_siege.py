@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.siege import beside, deaths, kills, users
+from tests.siege import beside, deaths, kills, strangers, users
 
 
 @pytest.mark.timeout(120)
@@ -30,6 +30,10 @@ def test_byte_for_byte(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     one = {name: beside.programs()[name]}
     monkeypatch.setattr(beside, "programs", lambda: one)
     assert beside.run(0, 1)[1] == []
+
+
+def test_odd_frames_at_a_live_hub_cost_the_job_no_record() -> None:
+    assert strangers.run(5, 1500)[1] == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")

@@ -41,6 +41,12 @@ def _frames(seed: int, count: int) -> Found:
     return frames.run(seed, count)
 
 
+def _strangers(seed: int, count: int) -> Found:
+    from tests.siege import strangers
+
+    return strangers.run(seed, count)
+
+
 def _texts(seed: int, count: int) -> Found:
     from tests.siege import texts
 
@@ -97,6 +103,7 @@ def _nodes(seed: int, count: int) -> Found:
 PARTS: dict[str, tuple[Callable[[int, int], Found], int, str]] = {
     "fields": (_fields, 400, "recorded sessions with odd fields behind good CRCs: all computed"),
     "frames": (_frames, 200_000, "DATA and CTRL frames with odd fields against a hub"),
+    "strangers": (_strangers, 25_000, "odd frames of four kinds at a live hub with a real job"),
     "texts": (_texts, 400_000, "expressions, watches, goto, sizes, rank sets, verbs"),
     "bytes": (_bytes, 1_000, "session files with injured bytes"),
     "kills": (_kills, 12, "kills and stops of real runs, and kills from 10 ms on"),
@@ -139,9 +146,9 @@ def main() -> int:
         for line in bad[:20]:
             print(f"  {name}: {line}", flush=True)
     print(f"seed {words.seed}")
-    print(f"{'part':<8} {'tried':>9} {'bad':>4} {'time':>8} {'slowest':>8}  what")
+    print(f"{'part':<9} {'tried':>9} {'bad':>4} {'time':>8} {'slowest':>8}  what")
     for name, done, num_bad, took, slowest, what in rows:
-        print(f"{name:<8} {done:>9,} {num_bad:>4} {took:>6.0f} s {slowest:>6.2f} s  {what}")
+        print(f"{name:<9} {done:>9,} {num_bad:>4} {took:>6.0f} s {slowest:>6.2f} s  {what}")
     return 1 if any(row[2] for row in rows) else 0
 
 

@@ -102,6 +102,8 @@ class Collector:
         """Called where there are too many processes: ``forget`` what has ended."""
         self.on_definition: Callable[[str, dict[str, Any]], None] = lambda proc, fields: None
         self._pull, self._pub, self.writer = pull, pub, writer
+        if writer is not None:
+            writer.on_chunk = recent.closed
         self._definitions, self._recent, self._parts = definitions, recent, parts
         self.clock = self._now = now
         self._known: set[bytes] = set()
@@ -143,6 +145,8 @@ class Collector:
 
     def accept(self, key: bytes, payload: bytes) -> None:
         """Record, keep for late viewers, publish."""
+        if key[:1] != Key.DEFINITION.value:
+            self._recent.add(key, payload)
         if self.writer is not None:
             try:
                 self.writer.write(key, payload, self._now())
@@ -155,8 +159,6 @@ class Collector:
             if fields is not None:
                 self.on_definition(key[1:].decode("ascii"), fields)
             self._bundles.release(Key.RECORDS.value + key[1:])  # after it a ring may be a new one
-        else:
-            self._recent.add(key, payload)
         if key[:1] == Key.RECORDS.value and len(self.heads.next) > MANY:
             self._bundles.add(key, payload, self._now())
         else:
@@ -229,7 +231,8 @@ class Collector:
         if key not in self._known and not self._is_well_formed(key):
             counters.malformed += 1
             return
-        if key[1:] not in self.heads.next and not self.admit(key[1:]):
+        proc, heads = key[1:], self.heads
+        if proc not in heads.next and not self.admit(proc):
             return
         if key[:1] == Key.RECORDS.value:
             try:
@@ -237,10 +240,9 @@ class Collector:
             except Malformed:
                 counters.malformed += 1
                 return
-            heads = self.heads
-            if heads.early_until_ns and heads.is_early(key[1:], head, self._now()):
+            if heads.early_until_ns and heads.is_early(proc, head, self._now()):
                 return
-            heads.saw(key[1:], head.first, head.count)
+            heads.saw(proc, head.first, head.count)
             counters.records += head.count
         self.accept(key, payload)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgpack
+from mcap.records import Chunk
 
 from pardbg.errors import NONSENSE
 from pardbg.events.decode import decode_map, frame_head
@@ -121,11 +122,13 @@ def open_writer(
         for key, payload in state:
             known(Message(key, payload, 0))
 
-        def seen(message: Message, offset: int) -> None:
-            if offset >= at:
-                known(message)
-            if message.key[:1] != Key.DEFINITION.value:
-                recent.add(message.key, message.payload)
+        def seen(chunk: Chunk, offset: int, messages: list[Message]) -> None:
+            for message in messages:
+                if offset >= at:
+                    known(message)
+                if message.key[:1] != Key.DEFINITION.value:
+                    recent.add(message.key, message.payload)
+            recent.closed(chunk)
 
         writer = resume(path, config.facts, seen, at)
     except OSError as error:

@@ -8,8 +8,7 @@ called by a digest of its secret.
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -37,8 +36,10 @@ class Viewer:
 
     address: bytes
     role: Role
-    backlog: deque[Wire] = field(default_factory=deque)
-    """History still to be sent."""
+    history: Iterator[Wire] = field(default_factory=lambda: iter(()))
+    """Still to be sent, after ``waits``."""
+    waits: Wire | None = None
+    """What its socket did not take yet."""
     then: dict[str, Any] | None = None
     """The ACK that ends the history."""
 
@@ -110,13 +111,13 @@ class Router:
     def history(self, viewer: str, messages: Iterable[Wire], then: dict[str, Any]) -> None:
         """Send a late viewer what it missed, bit by bit, then ``then``."""
         known = self.viewers[viewer]
-        known.backlog, known.then = deque(messages), then
+        known.history, known.waits, known.then = iter(messages), None, then
         self._serve(viewer, known)
 
     def tick(self, now: int) -> None:
         """Go on with histories; find out who has left."""
         for name, viewer in list(self.viewers.items()):
-            if viewer.backlog or viewer.then is not None:
+            if viewer.then is not None:
                 self._serve(name, viewer)
         if now - self._probed_ns >= PROBE_NS:
             self._probed_ns = now
@@ -127,7 +128,7 @@ class Router:
     @property
     def busy(self) -> bool:
         """Return whether a history is being sent."""
-        return any(viewer.backlog or viewer.then for viewer in self.viewers.values())
+        return any(viewer.then is not None for viewer in self.viewers.values())
 
     def _take(self, frames: list[zmq.Frame]) -> None:
         identity = frames[0].bytes
@@ -183,14 +184,15 @@ class Router:
 
     def _serve(self, name: str, viewer: Viewer) -> None:
         """As much of the history as the socket takes now."""
-        while viewer.backlog:
-            sent = self._send(viewer.address, *viewer.backlog[0])
+        while (message := viewer.waits or next(viewer.history, None)) is not None:
+            viewer.waits = message
+            sent = self._send(viewer.address, *message)
             if sent is None:
                 self._gone(name)
                 return
             if not sent:
                 return
-            viewer.backlog.popleft()
+            viewer.waits = None
         if viewer.then is not None and self._send(viewer.address, pack(viewer.then)):
             viewer.then = None
 

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 from pardbg.control.language.ranksets import Known, RankFacts, resolve, unseen
@@ -119,9 +120,10 @@ class Viewers:
     # -- joining
 
     def _join(self, viewer: str, number: int) -> None:
-        messages = [*self._definitions.messages(), *self._recent.messages()]
+        definitions = self._definitions.messages()
+        messages = chain(definitions, self._recent.messages())
         history = {
-            "messages": len(messages), "bytes": self._recent.num_bytes,
+            "messages": len(definitions) + len(self._recent), "bytes": self._recent.num_bytes,
             "dropped": self._recent.dropped, "definitions_left_out": self._definitions.left_out,
         }  # fmt: skip
         then = {

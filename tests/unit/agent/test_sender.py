@@ -6,11 +6,13 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgpack
 import pytest
 
 from pardbg_agent import core as core_module
+from pardbg_agent import wire
 from pardbg_agent.core import Core
 from pardbg_agent.sender.agent_thread import FLOW_MS, IDLE_MS, Sender
 from pardbg_agent.sender.requests import Requests
@@ -40,6 +42,20 @@ def test_attach_and_detach_again_and_again_leave_no_descriptor(core: Core) -> No
         assert not core.sender.alive
         core.sender.wake()  # a thread that comes late writes into nobody's file
     assert len(os.listdir("/proc/self/fd")) <= len(before)
+
+
+def test_the_last_word_of_a_hub_that_is_gone_is_no_welcome(core: Core) -> None:
+    """It lay in the socket when the connection was lost: nothing goes out before the next hub has
+    said what it wants."""
+    sender = Sender(core)
+    link = SimpleNamespace(hub="old", lost_ns=5, connected=False, greet=False)
+    sender._link = link  # type: ignore[assignment]
+    sender._welcome({"hub": "old", "next": 7})
+    assert link.lost_ns == 5
+    link.connected = True
+    sender._welcome({"hub": "new", "next": 0})
+    assert (link.lost_ns, link.hub, link.greet) == (0, "new", True)
+    assert sender._flags == wire.FRAME_OLDEST
 
 
 def test_it_looks_more_often_where_it_had_ops_to_look_at(core: Core) -> None:

@@ -107,6 +107,45 @@ def test_a_late_viewer_gets_all_definitions_and_the_recent_past(rig: Rig) -> Non
     assert ack["history"]["messages"] == len(viewer.data)
 
 
+def test_history_is_kept_as_it_is_recorded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed, so a tenth as large as it came; a late viewer gets the same messages, in order. As
+    much of it is kept after an hour as after a minute."""
+    monkeypatch.setattr(rig.hub._recent, "limit_bytes", 1 << 20)
+    recent, sent = rig.hub._recent, []
+
+    def held() -> int:
+        packed = sum(len(chunk.data) for chunk, _, _ in recent._chunks)
+        return packed + sum(len(payload) for _, payload in recent._open)
+
+    sizes = []
+    for number in range(400):
+        sent.append((b"R0.n0.1", frame(100 * number, 100)))
+        rig.hub._collector.accept(*sent[-1])
+        if number % 10 == 9:
+            rig.hub._collector.flush(None)
+            sizes.append(held())
+    assert max(sizes[20:]) <= 1.2 * sizes[19] < recent.num_bytes / 5
+    rig.hub._collector.accept(*sent[-1])  # in no chunk yet
+    viewer = Peer(rig, "view-late")
+    assert viewer.ask("join")["history"]["messages"] == len(viewer.data)
+    got = [message for message in viewer.data if message[0] == b"R0.n0.1"]
+    assert got == [*sent, sent[-1]][-len(got) :] and len(got) * 6400 > 900_000
+    assert recent.dropped == 401 - len(got)
+
+
+def test_history_is_there_though_nothing_is_recorded_any_more(rig: Rig) -> None:
+    for number in range(10):
+        rig.hub._collector.accept(b"R0.n0.1", frame(10 * number, 10))
+        if number == 4:
+            rig.hub._collector.flush(None)
+        if number == 7:
+            rig.hub._collector.stop_recording(OSError(28, "No space left on device"))
+    viewer = Peer(rig, "view-late")
+    assert viewer.ask("join")["ok"]
+    got = [payload for key, payload in viewer.data if key == b"R0.n0.1"]
+    assert got == [frame(10 * number, 10) for number in range(10)]
+
+
 def test_a_long_history_does_not_stop_the_hub(rig: Rig) -> None:
     """More messages than a socket queues: the hub goes on answering others meanwhile."""
     for i in range(5000):

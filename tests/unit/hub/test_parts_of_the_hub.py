@@ -173,8 +173,8 @@ def test_recent_history_is_bounded_and_says_what_is_gone() -> None:
     for i in range(20):
         recent.add(b"Rx", bytes(80))
         recent.add(b"S", b"%d" % i)
-    kept = recent.messages()
-    assert len(kept) == 5 + 1  # 200 bytes each with overhead, and the newest state
+    kept = list(recent.messages())
+    assert len(kept) == len(recent) == 5 + 1  # 200 bytes each with overhead, and the newest state
     assert kept[-1] == (b"S", b"19")
     assert recent.dropped == 15
 

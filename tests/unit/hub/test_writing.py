@@ -120,7 +120,7 @@ def test_a_killed_writers_file_goes_on_in_place(tmp_path: Path) -> None:
     killed.write(b"O", b"lost with its chunk", 1_400)
     killed.abandon()
     seen: list[Message] = []
-    writer = resume(path, FACTS, lambda message, offset: seen.append(message))
+    writer = resume(path, FACTS, lambda chunk, offset, messages: seen.extend(messages))
     assert seen == MESSAGES
     assert list(whole_messages(path)) == MESSAGES  # in place before anything new is written
     writer.write(b"R0.n0.1", b"more", 2_000)

@@ -88,7 +88,9 @@ def test_what_is_not_known_yet_is_read(tmp_path: Path) -> None:
     path = tmp_path / "s.mcap"
     messages = killed(path, 10)
     seen: list[tuple[int, Message]] = []
-    going_on = resume(path, FACTS, lambda message, offset: seen.append((offset, message)))
+    going_on = resume(
+        path, FACTS, lambda chunk, offset, found: seen.extend((offset, m) for m in found)
+    )
     assert [message for _, message in seen] == messages  # REPLAY_BYTES are more than all of it
     assert len({offset for offset, _ in seen}) == 10
     assert REPLAY_BYTES > 20 * 1024
