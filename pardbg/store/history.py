@@ -25,8 +25,10 @@ class History:
 
     MAX_BYTES: Final = 256 << 20
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, keep_ns: int | None = None) -> None:
         self._limit = limit
+        self._keep_ns = keep_ns
+        """Older values go, but for a fifth of ``limit``; None: nothing is too old."""
         self._times: list[int] = []
         self._values: list[Any] = []
         self._sizes: list[int] = []
@@ -66,6 +68,15 @@ class History:
             self._evict(len(self._times) - self._limit)
         elif self.num_bytes > self.MAX_BYTES:
             self._evict(self._oldest(self.num_bytes - self.MAX_BYTES // 2))
+        elif (old := self._too_old(t_ns)) > len(self._times) // 4:
+            self._evict(old)
+
+    def _too_old(self, now_ns: int) -> int:
+        """Return how many values are, without looking where there are few."""
+        most = len(self._times) - self._limit // 5
+        if self._keep_ns is None or most <= len(self._times) // 4:
+            return 0
+        return min(most, bisect_left(self._times, now_ns - self._keep_ns))
 
     def _oldest(self, num_bytes: int) -> int:
         """Return how many of the oldest values have at least so many bytes together."""
@@ -98,8 +109,8 @@ class StateHistory(History):
     _MOST_DECODED: Final = 1 << 16
     """Ranks' states, of all messages that are kept decoded."""
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(limit)
+    def __init__(self, limit: int, keep_ns: int | None = None) -> None:
+        super().__init__(limit, keep_ns)
         self._decoded: dict[int, Mapping[str, Any]] = {}
         self._num_decoded = 0
 

@@ -10,6 +10,8 @@ from pardbg.events.fields import MAX_PROCS
 FEW: Final = 32
 """Processes of a live run that each keep all they may."""
 LEAST_ROWS: Final = 4096
+KEEP_NS: Final = 900_000_000_000
+"""A quarter of an hour: within it a live viewer fills up, whatever the pace of the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +27,16 @@ class Limits:
     controls: int
     processes: int = MAX_PROCS
     """Beyond so many, lives that have ended are forgotten, oldest first."""
+    keep_ns: int | None = None
+    """What is older goes before that, but for LEAST_ROWS of a kind (of lines, states and control
+    events: a fifth); None: nothing is too old."""
 
     @staticmethod
     def live() -> Limits:
         """Return the limits for a live viewer, which may run for days: about 40 MiB per process
-        (54 bytes a record, ten kinds that fill up), of more than 512 some 2.6 MiB."""
-        return Limits(1 << 16, 1 << 62, 50_000, 20_000, 20_000, 2048)
+        (54 bytes a record, ten kinds that fill up), of more than 512 some 2.6 MiB; of a slow job
+        a quarter of an hour."""
+        return Limits(1 << 16, 1 << 62, 50_000, 20_000, 20_000, 2048, KEEP_NS)
 
     def rows(self, num_processes: int) -> int | None:
         """Return records per kind that each of so many processes keeps: beyond FEW half as many

@@ -24,7 +24,7 @@ _MAX_GAPS: Final = 4096
 class Process:
     """What came from one process (``epoch.host.pid``)."""
 
-    def __init__(self, proc: str, limit: int | None) -> None:
+    def __init__(self, proc: str, limit: int | None, keep_ns: int | None = None) -> None:
         self.proc = proc
         self.epoch, self.host, self.pid = _parse(proc)
         self.in_life = False
@@ -76,7 +76,7 @@ class Process:
         self._pending_offsets: list[tuple[int, int]] = []
         """(pending records before a new offset was told, the one that holds for them)"""
         self._tables = {
-            name: Table("t0_ns" if name.startswith("issue") else "t1_ns", limit)
+            name: Table("t0_ns" if name.startswith("issue") else "t1_ns", limit, keep_ns)
             for name in TABLE_NAMES
         }
         self.totals = {

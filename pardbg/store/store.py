@@ -76,9 +76,9 @@ class Store:
         """(t_ns, exit code)."""
         self.told: list[tuple[int, int]] = []
         """(t_ns, signal): what the launcher was asked to pass on to the job."""
-        self.states = StateHistory(self.limits.states)
-        self.controls = History(self.limits.controls)
-        self.output = History(self.limits.output_lines)
+        self.states = StateHistory(self.limits.states, self.limits.keep_ns)
+        self.controls = History(self.limits.controls, self.limits.keep_ns)
+        self.output = History(self.limits.output_lines, self.limits.keep_ns)
         self.bookmarks = Bookmarks()
         self.malformed = 0
         self.unknown_messages = 0
@@ -227,7 +227,7 @@ class Store:
             if rows is not None and rows != before:
                 for other in self.procs.values():
                     other.keep(rows)
-            process = self.procs[proc] = Process(proc, rows)
+            process = self.procs[proc] = Process(proc, rows, self.limits.keep_ns)
         return process
 
     def _forget(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pardbg.store.limits import LEAST_ROWS
 from pardbg_agent import wire
 
 Array = NDArray[Any]
@@ -77,8 +78,9 @@ class Table:
     the next append.
     """
 
-    def __init__(self, when: str, limit: int | None) -> None:
+    def __init__(self, when: str, limit: int | None, keep_ns: int | None = None) -> None:
         self._when = when
+        self._keep_ns = keep_ns
         self.limit = limit
         """Rows kept, and a quarter more at times; None: all."""
         self._blocks: Blocks = _EMPTY
@@ -167,9 +169,13 @@ class Table:
 
     def excess(self) -> int:
         """Rows to evict now: with slack, so that eviction is rare and cheap per row."""
-        if self.limit is None or len(self) <= self.limit + self.limit // 4:
-            return 0
-        return len(self) - self.limit
+        rows = len(self)
+        over = rows - self.limit if self.limit is not None else 0
+        if self._keep_ns is not None and rows > LEAST_ROWS + LEAST_ROWS // 4:
+            newest = int(self.when[-1])
+            old = int(self.when.searchsorted(newest - self._keep_ns))
+            over = max(over, min(old, rows - LEAST_ROWS))
+        return over if over > (rows - over) // 4 else 0
 
     def evict(self, count: int) -> None:
         self._lo += count

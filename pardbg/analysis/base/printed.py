@@ -16,6 +16,8 @@ from pardbg.events import fields
 MAX_LINES: Final = 20_000
 """Newest lines with a loss that are looked at."""
 MAX_LINE: Final = 2000
+_KEPT: Final = 8
+"""Moments whose losses are kept by step: each has up to MAX_LINES."""
 """Characters of a line that are looked at."""
 LATE_NS: Final = 200_000_000
 """A line may come so late: of shorter steps its time does not say which it is of."""
@@ -79,12 +81,12 @@ def printed_losses(view: View, ended: int, starts: Callable[[], dict[int, int]])
     which steps they are of. ``ended``: number of complete steps; ``starts``: begin of each step's
     first activity, asked for only when there are lines."""
     begin = min((p.started_ns or 0 for p in view.ranks.values()), default=0)
-    live, cache = view.run_end is None, view.memo("printed by step")
+    live, cache = view.run_end is None, view.memo("printed by step", _KEPT)
     for source, lines in _read(view).lines.items():
         mine = [line for line in lines if begin <= line[0] <= view.t_ns]
         if not mine:
             continue
-        key = source, view.epoch, len(mine), min(2, abs(ended - len(mine))), live
+        key = source, view.epoch, mine[-1][0], len(mine), min(2, abs(ended - len(mine))), live
         if key not in cache:
             begins = sorted((t_ns, step) for step, t_ns in starts().items())
             cache[key] = _numbered(mine, begins) or _in_order(mine, begins, ended, live)

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from pardbg.analysis.pipeline.dependencies import COMPUTE, Action
 from pardbg.errors import UserError
 
-MAX_RANKS: Final = 4096
+MAX_RANKS: Final = 512
 MAX_CELLS: Final = 1 << 20
 MESSAGES: Final = ("SEND_F", "RECV_F", "SEND_B", "RECV_B")
 _ACTION: Final = re.compile(r"([0-9]{1,6})(SEND_F|RECV_F|SEND_B|RECV_B|F|B|I|W)([0-9]{1,6})")
@@ -115,7 +115,7 @@ def parse(text: str) -> Table:
     """Read a CSV. Raises UserError with row and column, counted from 1."""
     rows: list[tuple[Cell, ...]] = []
     cells = 0
-    for number, line in enumerate(csv.reader(io.StringIO(text))):
+    for number, line in enumerate(_lines(text)):
         if number >= MAX_RANKS:
             raise UserError(f"more than {MAX_RANKS} rows: a row is a rank")
         row = []
@@ -131,6 +131,15 @@ def parse(text: str) -> Table:
     if not rows:
         raise UserError("no action in it: a row is a rank, a cell an action such as 0F0 or 1B3")
     return Table(tuple(rows))
+
+
+def _lines(text: str) -> Iterator[list[str]]:
+    """The cells of each line."""
+    reader = csv.reader(io.StringIO(text))
+    try:
+        yield from reader
+    except csv.Error as error:  # a cell of more than 128 kB; a NUL
+        raise UserError(f"line {reader.line_num} is no CSV: {error}") from None
 
 
 def from_plan(plan: Mapping[int, Sequence[str]]) -> Table:

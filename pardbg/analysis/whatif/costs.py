@@ -245,7 +245,8 @@ def _outside(
     together = 2 * sum(early) <= len(early)
     between = [] if together else [
         row[0].t0_ns - (last[-1].t1_ns or 0)
-        for before, after in pairwise(steps) if after.step == before.step + 1
+        for before, after in pairwise(steps)
+        if after.step == before.step + 1 and len(after.ranks) == len(before.ranks)
         for last, row in zip(_computes(before), _computes(after), strict=True)
         if last and row and producer(row[0].text, layout.num_stages) is None
     ]  # fmt: skip

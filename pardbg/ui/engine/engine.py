@@ -28,6 +28,8 @@ from pardbg.ui.engine.pace import PLAY_PERIOD_S, GcPauses, Pace
 
 LOADING_PERIOD_S = 0.2
 
+_MOST_ERRORS = 256
+"""Different errors that are said, one line each."""
 MOST_RECORDS = 1_000_000
 """A larger recording opens at an early step, whatever went wrong in it."""
 
@@ -240,7 +242,7 @@ class Engine:
         self._post(FrameReady(frame))
 
     def _tell_once(self, text: str) -> None:
-        if text not in self._errors:
+        if text not in self._errors and len(self._errors) < _MOST_ERRORS:
             self._errors.add(text)
             self._post(Trouble(text))
 

@@ -92,10 +92,10 @@ class Places:
         """Findings of a snapshot at ``t_ns``."""
         for finding in findings:
             key = _key(finding)
-            self._here.seen_ns[key] = min(t_ns, self._here.seen_ns.get(key, t_ns))
             known = self._here.found.get(key)
             if known is None and len(self._here.found) >= _MOST_FINDINGS:
                 continue
+            self._here.seen_ns[key] = min(t_ns, self._here.seen_ns.get(key, t_ns))
             if known is None or since_ns(finding) < since_ns(known):
                 self._here.found[key] = finding
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.analysis.base import printed
 from pardbg.analysis.base.printed import given_pattern
+from pardbg.store import Store
 from pardbg_agent import wire
 from tests.unit.trace_builder import Trace
 
@@ -134,3 +136,16 @@ def test_a_pattern_that_is_none_is_refused() -> None:
         given_pattern("loss=")
     with pytest.raises(ValueError, match="unterminated"):
         given_pattern("loss=(")
+
+
+def test_of_a_live_jobs_lines_few_moments_are_kept_by_step() -> None:
+    """A line a step, a look after each: each look's losses were kept, all of the run's."""
+    trace, store = Trace(1), Store(live=True)
+    for step in range(40):
+        trace.ranks[0].step(step, 10 * step, 10 * step + 9)
+        trace.output(10 * step + 9, f"step {step} loss {step}.5")
+        trace.flush()
+        store.apply_all(trace.messages)
+        trace.messages.clear()
+        snapshot(store, None)
+    assert 0 < len(store.memo["printed by step"]) <= printed._KEPT + 1

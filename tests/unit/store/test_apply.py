@@ -344,3 +344,20 @@ def test_definitions_are_bounded_by_what_they_take(monkeypatch: pytest.MonkeyPat
         said = {"k": "note", "key": f"n{number}", "value": [{}] * 500}
         store.apply(Message(b"D", msgpack.packb(said), 5))
     assert len(store.notes) < 3 and store.refused["definitions"] > 37
+
+
+def test_a_live_viewer_keeps_a_time_of_each_kind_and_a_least_number() -> None:
+    """A record a millisecond: of 60,000 those of 8 s, of 4,096 at least; sums of all of them."""
+    store = Store(Limits(1 << 16, 1 << 62, 10, 10, 10, keep_ns=ns(8000) - ns(0)))
+    sizes = []
+    for first in range(0, 60_000, 500):
+        feed(store, first, 500)
+        store.settle()
+        sizes.append(len(store.procs["0.host.1"].table("span")))
+    assert max(sizes) <= 10_500 and min(sizes[30:]) >= 8000
+    rare = Store(Limits(1 << 16, 1 << 62, 10, 10, 10, keep_ns=1))
+    for first in range(0, 10_000, 500):
+        feed(rare, first, 500)
+        rare.settle()
+    table = rare.procs["0.host.1"].table("span")
+    assert 4096 <= len(table) <= 5620 and table.base + len(table) == 10_000

@@ -34,3 +34,17 @@ def test_by_size_the_oldest_go_until_half_is_left(small: History) -> None:
     small.add(5, "small", 100)  # 1,100: 600 more than half
     assert [value for _, value in small.last(None, 9)] == ["small"] * 5
     assert (small.num_bytes, small.evicted) == (500, 1)
+
+
+def test_what_is_too_old_goes_but_for_a_fifth_of_the_limit() -> None:
+    """A value a second, those of 30 s are kept, and a quarter more at times: never 100."""
+    kept = History(100, keep_ns=30)
+    sizes = []
+    for t in range(1000):
+        kept.add(t, t, 5)
+        sizes.append(len(kept))
+    assert max(sizes) <= 41 and min(sizes[40:]) >= 30
+    assert kept.last(None, 99)[-1] == (999, 999) and kept.num_bytes == 5 * len(kept)
+    for t in range(10**6, 10**6 + 20):  # after a long silence
+        kept.add(t, t, 5)
+    assert len(kept) >= 20
