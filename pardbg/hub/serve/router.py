@@ -103,6 +103,7 @@ class Router:
         """Forget where processes are that have ended."""
         for proc in procs:
             self._via.pop(proc, None)
+            self._at.pop(proc, None)
 
     def relay_of(self, proc: str) -> str | None:
         """Return the relay that the process is behind; None: it is here, or reaches us itself."""
