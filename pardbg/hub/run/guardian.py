@@ -7,6 +7,7 @@ a job leaves nothing: guardian and launcher are there before the run's directori
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -101,7 +102,15 @@ class Guardian:
     def _forget_unstarted(self) -> None:
         """Of a run without a job and without anybody who would ask nothing is left."""
         if self._owner.gone and jobs.noted(self._dir) is None:
+            _remove_empty_session(self._dir)
             remove_unstarted(self._run, self._roots, files.shm_root())
+
+
+def _remove_empty_session(run_dir: Path) -> None:
+    with contextlib.suppress(OSError, files.ConfigError):
+        session = Path(files.load(run_dir).session)
+        if session.is_file() and not session.stat().st_size:
+            session.unlink()
 
 
 def end_ours(run: str) -> None:
