@@ -142,8 +142,8 @@ def wait_for(run: subprocess.Popen[bytes], name: str) -> psutil.Process:
                 )  # fmt: skip
             except psutil.Error:
                 continue
-            if kind == name and "pardbg" in words:
-                found[:] = [process]
+            if kind == name and "pardbg" in words:  # a launcher's child becomes the job
+                found[:] = found or [process]
         return bool(found)
 
     wait_until(look, 30, name)

@@ -120,9 +120,10 @@ def _processes(run: subprocess.Popen[bytes]) -> dict[str, psutil.Process]:
             words = " ".join(process.cmdline())
             if "hub.__main__" in words:
                 found["hub"] = process
-            elif "run.launcher" in words:
-                guardian = process.ppid() == run.pid
-                found["guardian" if guardian else "launcher"] = process
+            elif "run.launcher" in words and process.ppid() == run.pid:
+                found["guardian"] = process
+            elif "run.launcher" in words and "launcher" not in found:  # its child becomes the job
+                found["launcher"] = process
     except psutil.Error:
         pass
     return found

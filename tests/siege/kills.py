@@ -171,12 +171,10 @@ class Case:
                 pass
 
     def _judge(self, code: int, folder: Path, session: Path, handle: RunHandle | None) -> None:
-        said_why = (folder / "err").read_text(errors="replace")
-        # Killed before there was a job: one line says so.
-        started = not (code == 2 and len(said_why.splitlines()) == 1)
         self._nothing_left(handle)
-        if started:
-            self._judge_job(code, folder)
+        self._judge_job(code, folder)
+        # Killed before there was a job: it ran without us, and one line says so.
+        if "pardbg: NOT recorded, " not in (folder / "err").read_text(errors="replace"):
             self._judge_session(session)
 
     def _nothing_left(self, handle: RunHandle | None) -> None:

@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Final
 
 from pardbg.hub.run.output import READ_BYTES, Copier, write_all
-from pardbg_agent.sender.wake import WakePipe
 
 MAX_BEHIND: Final = 64 << 20
 """Bytes that a slow reader may be behind before the job waits for it."""
@@ -167,11 +166,13 @@ class _Lane:
         self._route, self._say = route, say
         self._source = route.source
         self._is_pipe = stat.S_ISFIFO(os.fstat(route.source).st_mode)
-        self._news = threading.Condition()
         self._over = self._lost = False
         """Nothing comes any more; nobody reads it any more."""
         self._can_send = True
-        self._wake = WakePipe()
+        with contextlib.suppress(OSError):  # no pipe, or no more memory for pipes
+            fcntl.fcntl(route.through, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        # No lock between the two: a thread that holds one and is not run would hold the job up.
+        self._came, self._gone = (os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in "ab")
         for target in (self._take_all, self._pass_all):
             threading.Thread(target=target, daemon=True).start()
 
@@ -183,16 +184,19 @@ class _Lane:
     def _take_all(self) -> None:
         poller = select.poll()
         poller.register(self._source, select.POLLIN)
-        poller.register(self._wake.fd, select.POLLIN)
+        poller.register(self._gone, select.POLLIN)
         poller.register(self._route.through, 0)
         while not self._lost and self._take(poller):
-            with self._news:
-                self._news.notify_all()
-                self._news.wait_for(lambda: self._lost or self._behind() < MAX_BEHIND)
+            os.eventfd_write(self._came, 1)
+            self._wait_behind(MAX_BEHIND)
         _close(self._route)
-        with self._news:
-            self._over = True
-            self._news.notify_all()
+        self._over = True
+        os.eventfd_write(self._came, 1)
+
+    def _wait_behind(self, limit: int) -> None:
+        """Until the reader is behind by less, or gone."""
+        while self._behind() >= limit and not self._lost:
+            _rings(self._gone, POLL_S)
 
     def _take(self, poller: select.poll) -> bool:
         """False at the stream's end."""
@@ -218,8 +222,7 @@ class _Lane:
         return len(data)
 
     def _take_without_spool(self) -> bool:
-        with self._news:
-            self._news.wait_for(lambda: self._lost or not self._behind())
+        self._wait_behind(1)
         data = b"" if self._lost else os.read(self._source, READ_BYTES)
         if data and not write_all(self._route.through, data):
             self._lose()
@@ -235,15 +238,14 @@ class _Lane:
                 select.select([], [self._route.through], [])
             except OSError:
                 self._lose()
-            with self._news:
-                self._news.notify_all()
         self._say(LOST if self._lost else ENDED)
         os.close(self._route.through)
 
     def _wait(self) -> bool:
         """False when nothing is left to pass on."""
-        with self._news:
-            self._news.wait_for(lambda: self._lost or self._over or self._behind())
+        while not (self._lost or self._over or self._behind()):
+            if _rings(self._came):
+                os.eventfd_read(self._came)
         return not self._lost and self._behind() > 0
 
     def _send(self) -> None:
@@ -261,7 +263,12 @@ class _Lane:
         os.lseek(spool, at + done, os.SEEK_SET)
 
     def _lose(self) -> None:
-        with self._news:
-            self._lost = True
-            self._news.notify_all()
-        self._wake.wake()
+        self._lost = True
+        for bell in (self._came, self._gone):
+            os.eventfd_write(bell, 1)
+
+
+def _rings(bell: int, timeout_s: float | None = None) -> bool:
+    poller = select.poll()
+    poller.register(bell, select.POLLIN)
+    return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
