@@ -61,9 +61,13 @@ def _report() -> None:
     try:
         from pardbg_agent import core
         from pardbg_agent.life import calls
+        from pardbg_agent.settings import Refused
 
-        if claims():
-            calls.start_up(core.ensure())
+        try:
+            if claims():
+                calls.start_up(core.ensure())
+        except Refused:
+            pass  # said, and again nothing where a group is formed
     except Exception as error:  # noqa: BLE001 - the training goes on without us
         _complain(f"not seen before its group: {type(error).__name__}: {error}")
 

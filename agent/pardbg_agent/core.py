@@ -26,7 +26,7 @@ from pardbg_agent.defs import Defs
 from pardbg_agent.life import calls
 from pardbg_agent.life.failures import UncaughtErrors
 from pardbg_agent.ring import Ring, capacity_from_env
-from pardbg_agent.settings import RunSettings, complain, load_run
+from pardbg_agent.settings import Refused, RunSettings, complain, load_run
 from pardbg_agent.watched_rank import Core as Core
 from pardbg_agent.wire import LEVELS, DefKind
 
@@ -86,6 +86,8 @@ def _start() -> Core:
         if _parked is not None and _parked.run == run:
             return _resume(_parked)
         return start(run)
+    except Refused:
+        return _off_core()
     except Exception as error:  # noqa: BLE001 - no ring, no hub, no disk: the job runs on
         complain(f"agent is off: {type(error).__name__}: {error}")
         return _off_core()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import sys
 from dataclasses import dataclass, field
 from typing import Final
@@ -32,19 +33,44 @@ class RunSettings:
     """... with --on-exception hold."""
 
 
+class Refused(OSError):
+    """The run is another user's. The user was told, in one line of one rank."""
+
+
+_told: set[str] = set()
+
+
 def load_run(run_dir: str) -> RunSettings:
     """Read run.json. Raises OSError, ValueError or KeyError."""
     with open(os.path.join(run_dir, wire.RUN_FILE), encoding="utf-8") as file:
+        _check_owner(run_dir, run_dir, os.stat(run_dir))
+        _check_owner(run_dir, file.name, os.fstat(file.fileno()))
         data = json.load(file)
+    rings = str(data["ring_dir"])
+    ends = [str(data.get(name) or "").partition("ipc://")[2] for name in ("data", "ctrl")]
+    for path in (rings, *filter(None, ends)):
+        if os.path.exists(path):
+            _check_owner(run_dir, path, os.stat(path))
     return RunSettings(
         run=str(data.get("run", "")),
-        ring_dir=str(data["ring_dir"]),
+        ring_dir=rings,
         data=str(data.get("data") or ""),
         ctrl=str(data.get("ctrl") or ""),
         keys=dict(data.get("keys") or {}),
         allow_eval=data.get("allow_eval") is True,
         hold_exceptions=bool(data.get("on_exception_s")),
     )
+
+
+def _check_owner(run_dir: str, path: str, found: os.stat_result) -> None:
+    """Raise Refused where somebody else made it, or may change it: whoever sets the environment
+    of a job must not have it open what is another user's."""
+    if found.st_uid == os.geteuid() and (not found.st_mode & 0o022 or stat.S_ISSOCK(found.st_mode)):
+        return
+    if run_dir not in _told and os.environ.get("RANK", "0") == "0":
+        _told.add(run_dir)
+        complain(f"{path} is another user's, or others may write to it: nothing is recorded")
+    raise Refused(path)
 
 
 def level_from_env() -> int:

@@ -176,6 +176,7 @@ def _held(folder: Path) -> Iterator[None]:
 
 def _run(plan: Plan, folder: Path) -> tuple[list[Trace], bool]:
     """Run the ranks; what they left, and whether Ctrl-C ended it."""
+    from pardbg.hub.run.own_process import argv as own_process
     from pardbg.rehearse.rank_trace import collect
     from pardbg.rehearse.server import HOST
 
@@ -187,7 +188,7 @@ def _run(plan: Plan, folder: Path) -> tuple[list[Trace], bool]:
         env.pop(name, None)
     traces: list[Trace] = []
     server = subprocess.Popen(
-        [sys.executable, "-m", "pardbg.rehearse.server", str(folder / "plan")],
+        own_process("pardbg.rehearse.server", str(folder / "plan"), isolated=False),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env, start_new_session=True,
     )  # fmt: skip
     interrupted = False

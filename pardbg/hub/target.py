@@ -89,6 +89,8 @@ def _over_tcp(text: str, key: Path | None, env: Mapping[str, str]) -> Target:
 def _keys(path: Path | None, env: Mapping[str, str]) -> dict[str, Any]:
     try:
         if path is not None:
+            if path.stat().st_mode & 0o077:
+                raise ConfigError(f"{path} can be read by others: chmod 600 it")
             return check_keys(json.loads(path.read_text()), str(path), to_look=True)
         if env.get(ENV_KEY):
             return check_keys(json.loads(env[ENV_KEY]), ENV_KEY, to_look=True)

@@ -1,8 +1,7 @@
 """Forks the ranks: one process that has imported torch and what the program imports.
 
-    python -m pardbg.rehearse.server PLAN
-
-PLAN is a JSON file (``Plan``). What becomes of the ranks is said on stdout, a line each:
+Started by ``own_process`` with PLAN, a JSON file (``Plan``). What becomes of the ranks is said on
+stdout, a line each:
 ``RANK PID CODE CPU_MS``. Ctrl-C and the end of stdin end it and its ranks.
 """
 
@@ -320,11 +319,13 @@ def _say_imports(path: Path) -> None:
     path.write_text("\n".join(names), encoding="utf-8")
 
 
-def main() -> None:
+def main(argv: list[str]) -> int:
     gc.disable()  # what is imported here stays
     from pardbg.rehearse.alone import prepare
 
-    plan = read_plan(sys.argv[1])
+    plan = read_plan(argv[0])
+    named = os.environ.get("PYTHONPATH")  # the program's, now that ours is imported
+    sys.path[:0] = [os.path.abspath(path) for path in named.split(os.pathsep)] if named else []
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two for each rank that waits
     server = Server(plan, prepare())
@@ -335,7 +336,4 @@ def main() -> None:
     if len(others) > MANY:
         on_huge_pages()
     server.run([rank for rank in others if rank not in server.begun])
-
-
-if __name__ == "__main__":
-    main()
+    return 0

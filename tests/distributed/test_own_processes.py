@@ -42,6 +42,31 @@ def test_nothing_is_imported_from_the_job(tmp_path: Path, way: str) -> None:
     assert (tmp_path / "seen").read_text() == "click "
 
 
+def test_a_rehearsal_imports_nothing_that_lies_here(tmp_path: Path) -> None:
+    """But the program: it has its own, of its directory and of PYTHONPATH."""
+    names = ("json", "msgpack", "selectors", "queue", "numpy", "zmq", "psutil")
+    for folder in ("here", "named", "own"):
+        (tmp_path / folder).mkdir()
+        text = f"open({str(tmp_path / 'seen')!r}, 'a').write(__name__ + {' ' + folder + ' '!r})"
+        for name in names if folder != "own" else ():
+            (tmp_path / folder / f"{name}.py").write_text(text)
+        (tmp_path / folder / f"only_{folder}.py").write_text(text)
+    program = tmp_path / "own" / "train.py"
+    program.write_text(
+        "import only_own, only_named, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\ndist.barrier()\n"
+    )
+    done = pardbg(
+        tmp_path / "here", "rehearse", "--world-size", "2", "-o", str(tmp_path / "s.mcap"), "--",
+        "python", str(program), PYTHONPATH=str(tmp_path / "named"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    seen = (tmp_path / "seen").read_text().split()
+    assert set(zip(seen[::2], seen[1::2], strict=True)) == {
+        ("only_own", "own"), ("only_named", "named")
+    }  # fmt: skip
+
+
 def test_files_are_ours_alone_and_the_jobs_are_its_own(tmp_path: Path) -> None:
     job = [sys.executable, "-c", "import os; print(oct(os.umask(0)))"]
     done = pardbg(tmp_path, "run", "-o", "s.mcap", "--", *job, before="umask 022; ")

@@ -57,6 +57,10 @@ def test_over_tcp_one_key_commands_and_the_other_only_looks(
     write_json(tmp_path / "look.key", keys_to_look(keys))
     argv = [sys.executable, "-c", "import time; print('at work', flush=True); time.sleep(60)"]
     with started(argv, tmp_path / "s.mcap", env=rank_env(), place=Place(hub, 0, 1, keys)) as run:
+        (tmp_path / "run.key").chmod(0o640)
+        with pytest.raises(ConfigError, match="chmod 600"):
+            elsewhere(hub, tmp_path / "run.key", {})
+        (tmp_path / "run.key").chmod(0o600)
         target = elsewhere(hub, tmp_path / "run.key", {})
         look = elsewhere(hub, None, {"PARDBG_KEY": (tmp_path / "look.key").read_text()})
         assert (target.run, target.name, target.where) == (run.run, run.name, hub)
@@ -113,6 +117,7 @@ def test_what_cannot_be_is_one_line(tmp_path: Path, free_port: Callable[..., int
     key, port = tmp_path / "k", free_port()
     write_json(key, make_keys())
     (tmp_path / "no.key").write_text(json.dumps([1]))
+    (tmp_path / "no.key").chmod(0o600)
     for text, path, why in (
         (f"tcp://127.0.0.1:{port}", key, "refused: is the job running"),
         ("tcp://no.such.host.invalid:29700", key, "cannot resolve no.such.host.invalid"),

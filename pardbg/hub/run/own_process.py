@@ -2,6 +2,8 @@
 
 Run as a script (``python -I own_process.py ROOTS MODULE ARGS``) by what ``argv`` gives: isolated,
 with the directories that this pardbg lies in at the front of the path, if they are not on it.
+Without ``-I`` (Python's variables are for the program that runs there later) PYTHONPATH is taken
+off the path here.
 """
 
 import importlib
@@ -10,15 +12,21 @@ import os
 import sys
 
 
-def argv(module: str, *args: str) -> list[str]:
+def argv(module: str, *args: str, isolated: bool = True) -> list[str]:
     """Return the command line that runs ``main`` of one of our modules in its own process."""
     names = ("pardbg", "pardbg_agent", "msgpack")  # the last: where what we depend on lies
     found = [os.path.abspath(str(importlib.import_module(name).__file__)) for name in names]
     roots = [os.path.dirname(os.path.dirname(file)) for file in found]
-    return [sys.executable, "-I", os.path.abspath(__file__), os.pathsep.join(roots), module, *args]
+    options = ["-I"] if isolated else []
+    script = os.path.abspath(__file__)
+    return [sys.executable, *options, script, os.pathsep.join(roots), module, *args]
 
 
 def _main() -> None:
+    if not sys.flags.isolated:
+        named = [__file__ + "/..", *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        foreign = {os.path.abspath(path) for path in named}
+        sys.path[:] = [path for path in sys.path if os.path.abspath(path) not in foreign]
     *own, needed = sys.argv[1].split(os.pathsep)
     sys.path[:0] = [path for path in dict.fromkeys(own) if path not in sys.path]
     sys.path += [needed] if needed not in sys.path else []

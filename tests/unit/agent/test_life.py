@@ -35,6 +35,26 @@ def test_whose_command_line_is_no_ranks(command: str, is_no_rank: bool) -> None:
     assert autostart._is_no_rank([word.replace("|", " ") for word in command.split()]) == is_no_rank
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes another user's files")
+@pytest.mark.parametrize("whose", ["", wire.RUN_FILE, "rings", "ctrl"])
+def test_a_run_of_another_user_is_not_followed(run_dir: Path, whose: str) -> None:
+    """Nor one whose rings or sockets are: one line, and the program goes on unwatched."""
+    (run_dir / "rings").mkdir()
+    (run_dir / "ctrl").touch()
+    settings = {"v": 1, "run": "t", "ring_dir": str(run_dir / "rings"),
+                "data": f"ipc://{run_dir}/data", "ctrl": f"ipc://{run_dir}/ctrl"}  # fmt: skip
+    (run_dir / wire.RUN_FILE).write_text(json.dumps(settings))
+    os.chown(run_dir / whose, 1234, 1234)
+    code = "from pardbg_agent import core; print(core.ensure().run, core.ensure().level)"
+    env = {"PARDBG": str(run_dir), "RANK": "0", "WORLD_SIZE": "1", "PATH": os.environ["PATH"],
+           "PYTHONPATH": os.pathsep.join([str(BOOT), str(ROOT / "agent")])}  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True,
+                          timeout=30, check=True)  # fmt: skip
+    assert done.stdout.split()[0] == "None" and not any((run_dir / "rings").iterdir())
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"pardbg: {run_dir}")
+
+
 def rings_of(run_dir: Path, program: str, **env: str) -> list[str]:
     """Command lines of the processes that reported, by what their PROCESS definitions say."""
     (run_dir / "rings").mkdir()
