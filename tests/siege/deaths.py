@@ -105,6 +105,8 @@ class Case:
     def _judge_nothing_left(self) -> None:
         if left := self._dirs():
             self.bad.append(f"left behind: {', '.join(map(str, left))}")
+        if (self._folder / "s.mcap").exists():
+            self.bad.append("a recording of no job is left")
 
     def _dirs(self) -> list[Path]:
         roots = [root for root in (*files.roots(), files.shm_root()) if root.is_dir()]
