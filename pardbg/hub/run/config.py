@@ -11,7 +11,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +20,7 @@ from pardbg.hub.removal import RINGS_DIR, mark, refusal
 from pardbg.session.rotation import UNLIMITED, PartLimits
 from pardbg_agent import wire
 from pardbg_agent.identity import boot_id, host_name
+from pardbg_agent.life.secret_words import without_secrets
 
 if TYPE_CHECKING:
     from pardbg.session.writer import RunFacts
@@ -106,6 +107,7 @@ class RunConfig:
     run: str
     name: str
     argv: tuple[str, ...]
+    """The job's. Its secrets are in it until the job is started (``without_secrets``)."""
     cwd: str
     data: str
     pub: str
@@ -159,9 +161,18 @@ class RunConfig:
         from pardbg.session.writer import RunFacts  # slow to import; the hub alone writes
 
         return RunFacts(
-            self.run, self.name, self.host, self.argv, self.cwd, self.recipe, self.t_ns,
+            self.run, self.name, self.host, self.shown, self.cwd, self.recipe, self.t_ns,
             self.wall_ns,
         )  # fmt: skip
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Return the command line as it is recorded and shown: without what looks like a secret."""
+        return tuple(without_secrets(self.argv))
+
+    def without_secrets(self) -> RunConfig:
+        """Return the same, for when the job is started and nobody needs its true command line."""
+        return replace(self, argv=self.shown)
 
     @property
     def limits(self) -> PartLimits:

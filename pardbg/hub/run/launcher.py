@@ -7,6 +7,7 @@ that stayed behind (``guardian``) becomes the job's parent.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import os
 import signal
@@ -194,6 +195,9 @@ class Launcher:
             return f"cannot run {argv[0]!r}: {error.strerror or error}"
         finally:
             stdio.given()
+        if self.config.shown != self.config.argv:
+            with contextlib.suppress(OSError):
+                self.config.without_secrets().save()
         if self._stdio is None:
             self._copier = Copier(self.dir, self._sources)
         self._say_launch()
