@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pardbg_agent import clock
+from pardbg_agent.life.secret_words import without_secrets
 
 ENV_HOST: Final = "PARDBG_HOST"
 """Name of this host in recordings, where its own name says nothing or should not be said."""
@@ -46,7 +47,7 @@ class Identity:
             **known,
             "python": platform.python_version(),
             "torch": str(getattr(sys.modules.get("torch"), "__version__", "")),
-            "argv": [str(arg)[:_MAX_ARG] for arg in _argv()[:_MAX_ARGS]],
+            "argv": [arg[:_MAX_ARG] for arg in without_secrets(map(str, _argv()[:_MAX_ARGS]))],
             "level": level,
             "job": job_name(),
             **self.extra,

@@ -248,10 +248,12 @@ def _recorded(
     from pardbg.rehearse.order import play
     from pardbg.rehearse.record import Rehearsal, write
     from pardbg.session.reader import load
+    from pardbg_agent.life.secret_words import without_secrets
 
     gc.disable()  # a thousand ranks' definitions, which stay to the end
     played = play(traces, transport, bool(plan.steps))
-    command = ("pardbg", "rehearse", "--world-size", str(plan.world), "--", *plan.program)
+    command = ("pardbg", "rehearse", "--world-size", str(plan.world), "--",
+               *without_secrets(plan.program))  # fmt: skip
     write(path, Rehearsal(command, plan.world, plan.ranks, transport, interrupted), played)
     return findings(View(load(path), None))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pardbg.session.reader import load
+from pardbg.session.writer import whole_messages
 from tests.processes import rank_env
 
 MODULES = ("click", "select", "random", "msgpack", "zmq", "psutil", "platformdirs", "mcap")
@@ -65,6 +68,36 @@ def test_a_rehearsal_imports_nothing_that_lies_here(tmp_path: Path) -> None:
     assert set(zip(seen[::2], seen[1::2], strict=True)) == {
         ("only_own", "own"), ("only_named", "named")
     }  # fmt: skip
+
+
+def test_a_recorded_command_line_has_no_secret_and_the_job_has_it(tmp_path: Path) -> None:
+    """In the session's facts and processes, the report, `ls`, and the run's files as it runs."""
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import glob, os, subprocess, sys, time\n"
+        "from pardbg_agent import core\n"
+        "assert core.ensure().run is not None\n"
+        "assert sys.argv[1:] == ['--api-key', 'shibboleth', '--lr', '0.1']\n"
+        "run = os.environ.pop('PARDBG')\n"
+        "print(subprocess.run([sys.executable, '-m', 'pardbg', 'ls', '--json'],\n"
+        "                     capture_output=True, text=True).stdout)\n"
+        "until = time.monotonic() + 20\n"
+        "while any(b'shibboleth' in open(path, 'rb').read() for path in glob.glob(run + '/*')\n"
+        "          if os.path.isfile(path)):\n"
+        "    assert time.monotonic() < until\n"
+    )
+    job = [sys.executable, str(program), "--api-key", "shibboleth", "--lr", "0.1"]
+    session = tmp_path / "s.mcap"
+    done = pardbg(tmp_path, "run", "-o", str(session), "--", *job, RANK="0", WORLD_SIZE="1")
+    assert done.returncode == 0, done.stderr
+    store = load(session)
+    listed = [run["argv"] for run in json.loads(done.stdout)]
+    shown = [*(argv for argv in listed if str(program) in argv), list(store.run["argv"])]
+    assert [argv[-4:] for argv in shown] == [["--api-key", "***", "--lr", "0.1"]] * 2
+    recorded = [message.payload for message in whole_messages(session)]
+    assert sum(b"***" in payload for payload in recorded) >= 2  # the run's facts, the process's
+    assert not any(b"shibboleth" in payload for payload in recorded)
+    assert "shibboleth" not in pardbg(tmp_path, "report", str(session), "--json").stdout
 
 
 def test_files_are_ours_alone_and_the_jobs_are_its_own(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from pardbg.hub.removal import RINGS_DIR, mark, refusal, remove_unstarted
 from pardbg.session.rotation import UNLIMITED, PartLimits
 from pardbg_agent import wire
 from pardbg_agent.identity import boot_id, host_name
+from pardbg_agent.life.secret_words import without_secrets
 
 if TYPE_CHECKING:
     from pardbg.session.writer import RunFacts
@@ -115,6 +116,7 @@ class RunConfig:
     run: str
     name: str
     argv: tuple[str, ...]
+    """The job's. Its secrets are in it until the job is started (``without_secrets``)."""
     cwd: str
     data: str
     pub: str
@@ -170,8 +172,17 @@ class RunConfig:
         from pardbg.session.writer import RunFacts  # slow to import; the hub alone writes
 
         name, cwd, recipe = map(_readable, (self.name, self.cwd, self.recipe))
-        argv = tuple(map(_readable, self.argv))
+        argv = tuple(map(_readable, self.shown))
         return RunFacts(self.run, name, self.host, argv, cwd, recipe, self.t_ns, self.wall_ns)
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Return the command line as it is recorded and shown: without what looks like a secret."""
+        return tuple(without_secrets(self.argv))
+
+    def without_secrets(self) -> RunConfig:
+        """Return the same, for when the job is started and nobody needs its true command line."""
+        return replace(self, argv=self.shown)
 
     @property
     def limits(self) -> PartLimits:

@@ -198,6 +198,9 @@ class Launcher:
             )  # fmt: skip
         except OSError as error:
             return f"cannot run {argv[0]!r}: {error.strerror or error}"
+        if self.config.shown != self.config.argv:
+            with contextlib.suppress(OSError):
+                self.config.without_secrets().save()
         if stdio is None:
             os.close(stdin)
             self._copier = Copier(self.dir, self._sources)

@@ -96,7 +96,7 @@ class RunRings:
         return part_path(Path(self.config.session), int(part))
 
     def as_dict(self) -> dict[str, Any]:
-        argv = list(self.config.argv) if self.config is not None else []
+        argv = list(self.config.shown) if self.config is not None else []
         return {
             "run": self.run, "path": str(self.path), "rings": self.num_rings,
             "bytes": self.num_bytes, "died_ns": round(self.died_s * 1e9), "argv": argv,
@@ -107,7 +107,7 @@ class RunRings:
     def line(self) -> str:
         """Return it as one line for users."""
         age = duration(1e9 * max(0, time.time() - self.died_s))
-        argv = " ".join(self.config.argv) if self.config is not None else ""
+        argv = " ".join(self.config.shown) if self.config is not None else ""
         what = f"{plural(self.num_rings, 'ring')}, {binary_size(self.num_bytes)}"
         if self.untold is not None:
             what += f", exit code {self.untold}"
@@ -201,7 +201,7 @@ def _look(run_dir: Path) -> Run | None:
         return None
     config = handle.config
     return Run(
-        config.run, config.name, run_dir, config.argv, Path(config.session), config.wall_ns,
+        config.run, config.name, run_dir, config.shown, Path(config.session), config.wall_ns,
         handle.hub_alive(), handle.launcher_alive(),
     )  # fmt: skip
 
