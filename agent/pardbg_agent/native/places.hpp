@@ -36,12 +36,16 @@ struct Frame {
 // Which code is the program's own. Code that is known is kept, so that its address means it.
 class Codes {
  public:
-  bool is_users(PyCodeObject* code) {
-    struct Recent {
-      const PyCodeObject* code = nullptr;
-      bool users = false;
-    };
-    static thread_local Recent recent[64];
+  struct Recent {  // of one thread: what it looks up needs no lock
+    const PyCodeObject* code = nullptr;
+    bool users = false;
+  };
+  static Recent* recent() {
+    static thread_local Recent all[64];
+    return all;
+  }
+
+  bool is_users(PyCodeObject* code, Recent* recent) {
     Recent& mine = recent[(reinterpret_cast<uintptr_t>(code) >> 5) & 63];
     if (mine.code != code) mine = Recent{code, look_up(code)};
     return mine.users;
@@ -94,8 +98,9 @@ class Places {
     const PyThreadState* thread = PyGILState_GetThisThreadState();
     if (thread == nullptr || thread->cframe == nullptr) return;
     auto* frame = reinterpret_cast<const Frame*>(thread->cframe->current_frame);
+    Codes::Recent* const recent = Codes::recent();
     for (int i = 0; frame != nullptr && i < kDeepest; i++, frame = frame->previous) {
-      if (!codes_.is_users(frame->code)) continue;
+      if (!codes_.is_users(frame->code, recent)) continue;
       const auto offset = frame->at - reinterpret_cast<const char*>(frame->code->co_code_adaptive);
       std::lock_guard<std::mutex> guard(lock_);
       last_[next_++ % kLast] = Place{t0, frame->code, static_cast<int>(offset)};
