@@ -74,9 +74,8 @@ class Core:
         """The training step that runs now."""
         self.explicit_steps = False
         """The program calls pardbg_agent.step(): hooks stop guessing where steps end."""
-        self.hook_ns = 0
+        self.hook_ns = self.hook_calls = 0
         """Hooks add their own cost here (not the time held at a gate)."""
-        self.hook_calls = 0
         self.loss: float | None = None
         """The newest loss known, for breakpoints."""
         self.level = level_from_env() if run is not None else OFF
@@ -107,6 +106,7 @@ class Core:
         """What the hooks keep of it (hooks.context.Context), from their first call on."""
         self.optimizers: Callable[[], list[Any]] = list
         """Gives the optimizers that have stepped. Set by the hooks."""
+        self.call_site: Callable[[int], Any] = lambda t0: None  # hooks.comm.call_sites' ``find``
         self.sender: Any = None
         self.starting = False
         """In no group yet, and known before that (life.calls)."""

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 from pardbg_agent import core as _core
+from pardbg_agent.hooks.comm.call_sites import CallSites
 from pardbg_agent.hooks.training.batch_loss import BatchLoss
 from pardbg_agent.wire import NO_GROUP, NONE, NOTE_THREAD, DefKind, Flag
 
@@ -174,6 +175,7 @@ class Context:
 
     core: _core.Core = field(default_factory=lambda: cast(Any, None))
     """Its Core; what is noted before there is one needs none."""
+    sites: CallSites = field(default_factory=CallSites)
     parts: dict[type, Any] = field(default_factory=dict)
     """The other hooks' states, by their type (see ``part``)."""
     works: OpenWorks = field(default_factory=OpenWorks)
@@ -255,6 +257,7 @@ def _bind(c: _core.Core) -> Context:
             x, _next.context = _next.context, Context()
             x.core = c
             c.optimizers = partial(list, x.optimizers)
+            c.call_site = x.sites.find
             c.context = x
         return x
 

@@ -324,6 +324,7 @@ auto around(Look&& look, Call&& call, WorkOf&& work_of) {
     if (State* s = current.load()) s->errors += 1;
   }
   if (!c.follow) return call();
+  if (c.follow->r.flags & kAsync) c.follow->state.places.note(c.follow->r.t0);
   auto result = [&] {
     try {
       const Stands issuing(kIssues);

@@ -253,6 +253,13 @@ PYBIND11_MODULE(_hotpath, m) {
         const State& s = *o.state;
         return py::make_tuple(calls * kOpNs + s.own_ns.load(), calls + s.own_calls.load());
       })
+      .def("place", [](Owner& o, int64_t t0) -> py::object {  // where the op of then was issued
+        const Places::Place at = o.state->places.find(t0);
+        if (at.code == nullptr) return py::none();
+        return py::make_tuple(py::handle(at.code->co_filename),
+                              PyCode_Addr2Line(at.code, at.offset),
+                              py::handle(at.code->co_name));
+      })
       .def("standing", [](Owner&) {  // thread -> what it is in, as inspect.stacks has it
         py::dict found;
         for (const Slot& slot : slots)

@@ -13,6 +13,7 @@
 #include <functional>
 #include <shared_mutex>
 
+#include "places.hpp"
 #include "table.hpp"
 
 namespace pardbg {
@@ -111,6 +112,7 @@ struct State {
   Ring ring;
   Table table;
   Sums sums;
+  Places places;
   std::atomic<uint32_t> step{0};
   std::atomic<int> level{0};
   std::atomic<bool> closed{false}, slow{false}, probes{false};

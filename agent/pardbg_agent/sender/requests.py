@@ -19,6 +19,9 @@ from pardbg_agent.words import duration
 if TYPE_CHECKING:
     from pardbg_agent.watched_rank import Core
 
+MAX_ISSUED: Final = 64
+"""Open ops whose places are told."""
+
 
 class Requests:
     """Obeys the hub's messages, in the agent's thread. ``say`` sends a message back; ``wake`` has
@@ -76,7 +79,17 @@ class Requests:
         native = self._core.native
         standing = None if native is None else native.standing()
         found = inspect.stacks(threading.get_ident(), self._core.gate.raised(), standing)
-        self._ack(message, stacks=found, t_ns=clock.now_ns())
+        self._ack(message, stacks=found, issued=self._issued(), t_ns=clock.now_ns())
+
+    def _issued(self) -> list[list[Any]]:
+        """[[when, group, seq, file, line, function], ...] of open asynchronous ops; of a message
+        without its number."""
+        found = []
+        for group, _, seq, peer, *_, t0 in self._core.ops.snapshot()["open"][:MAX_ISSUED]:
+            site = self._core.call_site(t0)
+            if site is not None:
+                found.append([t0, group, seq if peer is None else -1, *site])
+        return found
 
     def _level(self, message: dict[str, Any]) -> None:
         self._core.set_level(int(message["level"]))

@@ -18,7 +18,7 @@ from pardbg.analysis.findings.reasons import START_LOAD
 from pardbg.analysis.findings.shared import Evidence, Finding, at_row, first
 from pardbg.analysis.hangs.newest import newest_collectives, newest_messages
 from pardbg.analysis.hangs.stacks import place
-from pardbg.analysis.hangs.standstill import host_load, seen
+from pardbg.analysis.hangs.standstill import host_load, issue_places, seen
 from pardbg.store.process import Process
 from pardbg.words import agreed, ranks_text, sizes
 from pardbg_agent import wire
@@ -92,7 +92,7 @@ def _finding(view: View, rows: Sequence[CollectiveRow]) -> Finding:
         row, said = _who(view, row)
     again = f" Same in {len(rows)} of the last collectives." if len(rows) > 1 else ""
     stands = {a.rank for a in row.arrivals if a.completed_ns is None}
-    places = (_place(view, r, row.issued.get(r), r in stands) for r in row.culprits)
+    places = (_place(view, row, r, r in stands) for r in row.culprits)
     return Finding(
         kind="call-mismatch" if row.label == CALLS_LABEL else row.verdict.replace(" ", "-"),
         severity="error",
@@ -118,15 +118,23 @@ def _who(view: View, row: CollectiveRow) -> tuple[CollectiveRow, str]:
         text = f" {ranks_text(culprits).capitalize()} {verb} from the {steps} steps before."
         return replace(row, culprits=culprits), text
     stands = {a.rank for a in row.arrivals if a.completed_ns is None}
-    places = ((rank, _place(view, rank, when, rank in stands)) for rank, when in row.issued.items())
+    places = ((rank, _place(view, row, rank, rank in stands)) for rank in row.issued)
     said = (f"rank {rank} at {where}" for rank, where in places if where)
     at = ", ".join(islice(said, _MAX_PLACES))
     return row, f" Which side is wrong cannot be told{f': {at}' if at else ''}."
 
 
-def _place(view: View, rank: int, issued_ns: int | None, stands: bool) -> str | None:
-    """Return where a rank issued an op, as a rehearsal knows it; else where it stands in it."""
-    known = rehearsed.places(view).get((rank, issued_ns or 0))
+def _place(view: View, row: CollectiveRow, rank: int, stands: bool) -> str | None:
+    """Return where a rank issued an op, where that is known of an asynchronous one or from a
+    rehearsal; else where it stands in it."""
+    known = issue_places(view).get((rank, row.key[1], row.seq)) if stands else None
+    return known or _place_then(view, rank, row.issued.get(rank), stands)
+
+
+def _place_then(view: View, rank: int, issued_ns: int | None, stands: bool) -> str | None:
+    """The same of an op that is known by when it was issued: of one host's clock."""
+    at = rank, issued_ns or 0
+    known = rehearsed.places(view).get(at) or issue_places(view).get(at)
     return known or (place(seen(view, rank).frames) if stands and rank in view.ranks else None)
 
 
@@ -330,7 +338,7 @@ def _message_finding(
     view: View, row: P2PRow, kind: str, culprits: tuple[int, ...], text: str
 ) -> Finding:
     ends = ((row.src, row.send_ns), (row.dst, row.recv_ns))
-    places = {rank: _place(view, rank, when, True) for rank, when in ends}
+    places = {rank: _place_then(view, rank, when, True) for rank, when in ends}
     at = ", ".join(f"rank {rank} at {where}" for rank, where in places.items() if where)
     begun = min(t for t in (row.send_ns, row.recv_ns) if t is not None)
     return Finding(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pardbg.analysis.base.asof import View, per_view
-from pardbg.analysis.hangs.stacks import waits_in_op
+from pardbg.analysis.hangs.stacks import place, waits_in_op
 from pardbg.analysis.pipeline.layout import running_action, state_at, states
 from pardbg.events import fields
 from pardbg.store.definitions import Frame, frames_of
@@ -194,6 +194,28 @@ def stall_stacks(view: View) -> dict[int, Stack]:
         if fields.text(said, "event") == "stall":
             _take(found, fields.integer(said, "since_ns", t_ns), said)
     return found
+
+
+@per_view
+def issue_places(view: View) -> dict[tuple[int, str, int] | tuple[int, int], str]:
+    """Return where open asynchronous ops were issued, by (rank, group key, seq) of a collective,
+    and by (rank, when)."""
+    found: dict[tuple[int, str, int] | tuple[int, int], str] = {}
+    for _, said in view.store.controls.last(view.t_ns, _STALLS):
+        issued = fields.mapping(said, "issued") if fields.text(said, "event") == "stall" else {}
+        for word, rows in issued.items():
+            rank = whole(str(word))
+            for row in rows if rank is not None and isinstance(rows, (list, tuple)) else ():
+                at = place(frames_of([row[3:]])) if _is_issued(row) else None
+                if rank is not None and at is not None:
+                    found[rank, row[1], row[2]] = found[rank, row[0]] = at
+    return found
+
+
+def _is_issued(row: Any) -> bool:
+    if not isinstance(row, (list, tuple)) or len(row) != 6:
+        return False
+    return isinstance(row[0], int) and isinstance(row[1], str) and isinstance(row[2], int)
 
 
 def _take(found: dict[int, Stack], t_ns: int, said: Mapping[str, Any]) -> None:

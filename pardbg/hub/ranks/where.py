@@ -47,6 +47,8 @@ class Asked:
     since_ns: int
     stacks: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     """rank -> threads"""
+    issued: dict[int, list[Any]] = field(default_factory=dict)
+    """rank -> where its open asynchronous ops were issued"""
     source: dict[int, str] = field(default_factory=dict)
     """rank -> agent, py-spy or why not."""
     threads: dict[str, threading.Thread] = field(default_factory=dict)
@@ -83,7 +85,13 @@ class Where:
 
     def answered(self, number: int, proc: str, message: dict[str, Any]) -> None:
         """An agent's ACK."""
-        threads = message.get("stacks")
+        threads, issued, asked = (
+            message.get("stacks"),
+            message.get("issued"),
+            self._asked.get(number),
+        )
+        if asked is not None and proc in asked.waiting and isinstance(issued, list) and issued:
+            asked.issued[asked.waiting[proc][0]] = issued
         self._take(number, proc, "agent", threads if isinstance(threads, list) else [])
 
     def looked(self, number: int, proc: str, found: list[dict[str, Any]] | str) -> None:
@@ -150,7 +158,13 @@ class Where:
             tree, source = merge(asked.stacks), cache(program_text)
             locks = {rank: lock_waits(threads, source) for rank, threads in asked.stacks.items()}
             asked.answer(
-                {"stacks": asked.stacks, "source": asked.source, "tree": tree, "locks": locks}
+                {
+                    "stacks": asked.stacks,
+                    "source": asked.source,
+                    "tree": tree,
+                    "locks": locks,
+                    "issued": asked.issued,
+                }
             )
 
 

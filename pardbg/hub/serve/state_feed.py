@@ -197,6 +197,7 @@ def ask(
                 "since_ns": now,
                 "stacks": [_part(part, data["stacks"]) for part in data["tree"]],
                 "source": {str(rank): word for rank, word in data["source"].items()},
+                "issued": {str(rank): rows for rank, rows in data.get("issued", {}).items()},
                 "locks": {str(rank): waits for rank, waits in data["locks"].items() if waits},
             }
         )

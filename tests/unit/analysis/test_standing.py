@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from pardbg.analysis.hangs.stacks import waits_in_op
-from tests.unit.analysis.test_waitgraph import at, blamed, stall, state_of
+from pardbg_agent import wire
+from tests.unit.analysis.test_waitgraph import at, blamed, found, stall, state_of
 from tests.unit.trace_builder import Trace, ns
 
 LIB = "/x/site-packages"
@@ -53,3 +54,21 @@ def test_ranks_in_a_broadcast_of_buffers_wait_for_the_one_that_sleeps() -> None:
     frames: Any = [list(TRAIN), list(BUFFERS)]
     stall(trace, 2100, r0=frames, r1=frames, r2=frames, r3=[list(TRAIN)])
     assert blamed(at(trace, 2500)) == [((3,), (0, 1, 2))]
+
+
+def test_the_place_of_an_asynchronous_op_is_where_it_was_issued() -> None:
+    """Rank 2's op is another one; all three wait in one line."""
+    trace = Trace(3)
+    for proc in trace.ranks:
+        op = "broadcast" if proc.rank == 2 else "all_reduce"
+        proc.collective("world", op, 1, None)
+    trace.flush()
+    key = next(iter(at(trace, 2000).ranks[2].groups.values())).key
+    parts: Any = [{"ranks": [0, 1, 2], "frames": [list(TRAIN)], "inside": {}}]
+    trace.hub(
+        wire.Key.CONTROL, 2100, event="stall", since_ns=ns(2100), stacks=parts,
+        source={str(rank): "agent" for rank in range(3)},
+        issued={"2": [[ns(1), key, 0, "/job/train.py", 40, "start"], ["of another version"]]},
+    )  # fmt: skip
+    said = found(trace, 2200)["op-mismatch"]
+    assert (said.culprits, said.where) == ((2,), "train.py:40 in start")

@@ -242,3 +242,20 @@ def test_a_functional_receive_ends_with_its_wait(watched: Path) -> None:
     c10d.wait_tensor(c10d.irecv(torch.zeros(4), 0, 0, group.group_name))
     assert ops(watched) == [("recv", 0, 0, 16, 16)]
     assert core.CURRENT.ops.num_open == 0
+
+
+def test_an_asynchronous_op_knows_where_it_was_issued(way: str, watched: Path) -> None:
+    """The first one of its kind comes through Python, later ones may not; a synchronous one stands
+    where it is waited for."""
+    if way == "native" and not (3, 11) <= sys.version_info[:2] <= (3, 12):
+        pytest.skip("frames are read of CPython 3.11 and 3.12")
+    line, name = sys._getframe().f_lineno + 3, sys._getframe().f_code.co_name
+    for _ in range(2):
+        # one line
+        work = dist.all_reduce(torch.zeros(2), async_op=True)
+        assert work is not None
+        work.wait()
+    dist.all_reduce(torch.zeros(2))
+    assert core.CURRENT is not None
+    sites = [core.CURRENT.call_site(r.t0) for r in rank(watched).of(Kind.OP_ISSUE)]
+    assert sites == [(__file__, line, name)] * 2 + [None]

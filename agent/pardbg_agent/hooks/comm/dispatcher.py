@@ -23,13 +23,13 @@ from pardbg_agent.hooks.comm.op_arguments import SPECS, Args, Spec
 from pardbg_agent.hooks.context import LOCAL, Op
 from pardbg_agent.hooks.patching import unframed, unseen
 from pardbg_agent.life.own_frames import hide_own
-from pardbg_agent.wire import NONE, Kind, Lane
+from pardbg_agent.wire import NONE, Flag, Kind, Lane
 
 KERNEL_NS = 4_500
 """Cost of an empty Python kernel (boxing, unboxing), measured with
 tests/bench/bench_collective.py: added to the hooks' own cost, which cannot see it."""
 
-_ISSUE, _COMM = int(Kind.OP_ISSUE), int(Lane.COMM)
+_ISSUE, _COMM, _ASYNC = int(Kind.OP_ISSUE), int(Lane.COMM), int(Flag.ASYNC)
 _AFTER = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
 
@@ -84,6 +84,8 @@ def make_kernel(spec: Spec, redispatch: Any) -> Any:
                         _ISSUE, _COMM, flags, name_id, t0, t1, step, seq, group_id, stage, mb, peer,
                         a, b,
                     )  # fmt: skip
+                if flags & _ASYNC:
+                    (c.context or context.of(c)).sites.note(t0)
                 if state.group is not None:
                     state.op = op  # the method that Python called ties it to its Work
                 else:

@@ -185,6 +185,7 @@ def _adopt(c: _core.Core) -> None:
         x = context.of(c)
         c.native.follows(c, x, c.budget)
         x.labels = c.native.table.labels
+        c.call_site = c.native.place
         c.pollers.append(c.native.poll)
         c.changed = c.gate.changed = functools.partial(_tell, c)
         _tell(c)

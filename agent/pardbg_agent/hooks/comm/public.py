@@ -35,12 +35,13 @@ import torch.distributed.distributed_c10d as c10d
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
+from pardbg_agent.hooks import context
 from pardbg_agent.hooks.comm import collectives, dispatcher, works
 from pardbg_agent.hooks.comm.op_arguments import Spec, given, num_bytes
 from pardbg_agent.hooks.context import LOCAL, Op, local
 from pardbg_agent.hooks.patching import Patches, unframed, unseen
 from pardbg_agent.settings import complain
-from pardbg_agent.wire import NONE, Kind, Lane
+from pardbg_agent.wire import NONE, Flag, Kind, Lane
 
 HOOKS_NS: Final = 600
 """Cost of calling two empty hooks; our own clock readings lie inside."""
@@ -49,7 +50,7 @@ HOOK_ID: Final = 0x706172646267
 HOST_BACKENDS: Final = ("gloo", "mpi", "fake", "cpu:gloo")
 """Backends whose barrier, which has no tensor to tell, is over when its wait returns."""
 
-_ISSUE, _COMM = int(Kind.OP_ISSUE), int(Lane.COMM)
+_ISSUE, _COMM, _ASYNC = int(Kind.OP_ISSUE), int(Lane.COMM), int(Flag.ASYNC)
 _PG: Any = torch._C._distributed_c10d.ProcessGroup
 _MAX_ISSUING = 16
 
@@ -318,6 +319,8 @@ def _after(watch: Watch, args: Any) -> None:
             c.record(
                 _ISSUE, _COMM, flags, name_id, t0, t1, step, seq, group_id, stage, mb, peer, a, b
             )
+        if op.flags & _ASYNC:
+            (c.context or context.of(c)).sites.note(op.t0)
         state = local()
         if state.group is not None:
             state.op = op  # the method that Python called ties it to its Work

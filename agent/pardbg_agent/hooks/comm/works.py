@@ -147,12 +147,13 @@ def backward_ended(c: _core.Core, t1: int) -> None:
 
 
 def let_callbacks_run() -> None:
-    """Before a group is destroyed: what completed has callbacks that want the GIL, and to drop them
-    wants it once more. A program whose model is in a local of ``main()`` takes the group's last
-    reference with it as that returns; ``~ProcessGroupGloo`` then joins the thread of the callbacks,
-    the GIL held. C++ sees completion without the GIL: nothing to wait for."""
+    """Before a group is destroyed: what completed has callbacks that want the GIL, and to drop what
+    Python has made wants it (once more). A program whose model is in a local of ``main()`` takes
+    the group's last reference with it as that returns; ``~ProcessGroupGloo`` then joins the thread
+    that drops them, the GIL held. Where C++ sees ops there are no callbacks, but the program's own
+    tensors and Works are dropped there all the same."""
     c = _core.CURRENT
-    if c is None or c.native is not None or c.context is None or not c.ops.num_ever:
+    if c is None or c.context is None or not c.ops.num_ever:
         return
     followed, until = c.context.works.followed, now_ns() + CALLBACKS_NS
     while followed and now_ns() < until:
