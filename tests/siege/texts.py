@@ -14,7 +14,7 @@ from pardbg.control.language.verbs import Verb
 from pardbg.errors import UserError
 from pardbg.session.navigation import goto
 from pardbg.words import parse_duration, parse_size
-from tests.siege.stores import where
+from tests.siege.limited import where
 from tests.siege.values import NUMBERS, TEXTS
 
 WORDS = (
