@@ -51,6 +51,14 @@ def _texts(seed: int, count: int) -> Found:
     return texts.run(seed, count)
 
 
+def _expressions(seed: int, count: int) -> Found:
+    from tests.siege import texts
+
+    good, bad, slowest = texts.expressions(seed, count)
+    few = [f"only {good:,} of {count:,} parse"] if 2 * good < count else []
+    return count, bad + few, slowest
+
+
 def _kills(seed: int, count: int, seconds: float = math.inf) -> Found:
     from tests.siege import kills
 
@@ -92,6 +100,7 @@ PARTS: dict[str, tuple[Callable[[int, int], Found], int, str]] = {
     "tables": (_tables, 1_000, "schedules as CSV with odd cells: checked, drawn, predicted"),
     "frames": (_frames, 200_000, "DATA and CTRL frames with odd fields against a hub"),
     "texts": (_texts, 400_000, "expressions, watches, goto, sizes, rank sets, verbs"),
+    "expressions": (_expressions, 1_000_000, "conditions by the grammar: half of them parse"),
     "kills": (_kills, 12, "kills and stops of real runs: fake ranks, DDP, 1F1B, FSDP2"),
     "imports": (_imports, 2_000, "dumps, traces and rc files with odd fields or injured bytes"),
     "users": (_users, 30, "what another user planted, and another user at a live run"),
@@ -132,9 +141,9 @@ def main() -> int:
         for line in bad[:20]:
             print(f"  {name}: {line}", flush=True)
     print(f"seed {words.seed}")
-    print(f"{'part':<8} {'tried':>9} {'bad':>4} {'time':>8} {'slowest':>8}  what")
+    print(f"{'part':<11} {'tried':>9} {'bad':>4} {'time':>8} {'slowest':>8}  what")
     for name, done, num_bad, took, slowest, what in rows:
-        print(f"{name:<8} {done:>9,} {num_bad:>4} {took:>6.0f} s {slowest:>6.2f} s  {what}")
+        print(f"{name:<11} {done:>9,} {num_bad:>4} {took:>6.0f} s {slowest:>6.2f} s  {what}")
     return 1 if any(row[2] for row in rows) else 0
 
 

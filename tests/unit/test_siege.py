@@ -23,6 +23,11 @@ def test_odd_texts() -> None:
     assert texts.run(7, 3000)[1] == []
 
 
+def test_conditions_by_the_grammar() -> None:
+    good, bad, _ = texts.expressions(7, 4000)
+    assert bad == [] and good > 2000
+
+
 def test_odd_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imports.resource, "setrlimit", lambda *_: None)
     assert imports.run(7, 60)[1] == []
