@@ -5,19 +5,12 @@ from __future__ import annotations
 import os
 import random
 import tempfile
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pardbg.analysis.answers.report import report
-from pardbg.analysis.answers.snapshot import snapshot
-from pardbg.render.reports.text import text
 from pardbg.session.reader import SessionError, load
-from pardbg.session.repair import repair
 from pardbg.session.writer import whole_messages
-from pardbg.store.store import Store
-from tests.fuzz.mutate import mutated
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,47 +19,6 @@ class Outcome:
 
     kind: Literal["loaded", "refused", "bad"]
     text: str = ""
-
-
-def run_case(data: bytes, seed: int) -> Outcome:
-    """Mutate, load, compute, repair; what any of it raises but one line for the user is bad."""
-    made = mutated(data, seed)
-    with _file(made) as path:
-        return _guarded(path, seed)
-
-
-def _guarded(path: str, seed: int) -> Outcome:
-    try:
-        store = load(path)
-        compute(store, seed)
-        if seed % 4 == 0:
-            _repaired(path)
-    except SessionError as error:
-        return _one_line(str(error))
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        return Outcome("bad", f"{type(error).__name__}: {error} at {where.filename}:{where.lineno}")
-    return Outcome("loaded")
-
-
-def compute(store: Store, seed: int) -> None:
-    """Snapshot at the end and at a place in the middle, and the whole report."""
-    snapshot(store, None)
-    rng = random.Random(seed)
-    begin, end = store.begin_ns, store.end_ns
-    snapshot(store, begin + rng.randrange(max(1, min(end - begin, 1 << 60))))
-    text(report(store))
-
-
-def _repaired(path: str) -> None:
-    out = Path(path + ".out")
-    try:
-        repair(Path(path), out)
-        load(out)
-    except SessionError:
-        pass
-    finally:
-        out.unlink(missing_ok=True)
 
 
 def _one_line(said: str) -> Outcome:

@@ -16,7 +16,7 @@ import zmq
 from pardbg.control.language.verbs import Verb
 from pardbg.session.reader import load
 from pardbg_agent.wire import DefKind, Msg
-from tests.siege.stores import where
+from tests.siege.limited import where
 from tests.siege.values import mutated_map, mutated_records
 from tests.unit.hub.hub_rig import FakeAgent, Rig, frame
 

@@ -20,7 +20,7 @@ from pardbg.session.importers.read import import_files
 from pardbg.session.reader import load
 from pardbg.ui.commands.startup import asked, understood
 from tests.siege import texts
-from tests.siege.stores import MAX_S, MEMORY_BYTES, where
+from tests.siege.limited import MOST_BYTES, MOST_S, where
 from tests.siege.values import mutated_value
 
 DATA = Path(__file__).parents[1] / "data" / "imported"
@@ -84,7 +84,7 @@ def begun_with(folder: Path, rng: random.Random) -> None:
 
 def run(seed: int, count: int) -> tuple[int, list[str], float]:
     """(files, what went wrong, slowest in CPU s)"""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (2 * MOST_BYTES, 2 * MOST_BYTES))
     every, bad, slowest = samples(), [], 0.0
     for number in range(seed, seed + count):
         rng, begun = random.Random(number), time.process_time()
@@ -102,6 +102,6 @@ def run(seed: int, count: int) -> tuple[int, list[str], float]:
             except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
                 bad.append(f"seed {number} {name}: {where(error)}")
         slowest = max(slowest, took := time.process_time() - begun)
-        if took > MAX_S:
+        if took > MOST_S:
             bad.append(f"seed {number} {name}: {took:.0f} s")
     return count, bad, slowest

@@ -12,6 +12,7 @@ from pardbg.analysis.answers.timeline import lanes
 from pardbg.analysis.base.run import lines
 from pardbg.analysis.pipeline.planned import schedule_detail
 from pardbg.analysis.pipeline.ticks.cell import TicksWant, ticks_shown
+from pardbg.plain_text import plain_lines
 from pardbg.render.draw.cells import Picture
 from pardbg.render.pages.collectives import CollectivesPageState, collectives
 from pardbg.render.pages.debug import debug
@@ -28,6 +29,7 @@ from pardbg.render.reports.text import text
 from pardbg.session.export import tables, trace
 from pardbg.session.navigation.travel import active_bounds, opening
 from pardbg.session.reader import load
+from pardbg.session.repair import repair
 from pardbg.store import Store
 
 CELLS, ROWS = 120, 36
@@ -37,11 +39,24 @@ def look(path: Path) -> None:
     """Load, draw what a replay opens with, report, export."""
     store = load(path)
     draw(store, opening(store))
+    snapshot(store, (store.begin_ns + store.end_ns) // 2)
     said = report(store)
-    text(said)
-    page(said, path.name)
+    shown = plain_lines(text(said)) + page(said, path.name)
+    assert not any((ord(c) < 32 and c not in "\n\t") or 0x7F <= ord(c) < 0xA0 for c in shown), (
+        "a control character is shown"
+    )
     json.dumps(as_json(said))
     export(store)
+
+
+def mend(path: Path) -> None:
+    """Repair it, and load what that made."""
+    made = path.with_suffix(".out")
+    try:
+        repair(path, made)
+        load(made)
+    finally:
+        made.unlink(missing_ok=True)
 
 
 def draw(store: Store, t_ns: int | None) -> list[Picture]:

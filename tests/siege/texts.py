@@ -7,14 +7,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgpack
+
 from pardbg.control.language.arguments import inspect_words, parse_watch, verb_meant, verb_words
-from pardbg.control.language.expr import parse
+from pardbg.control.language.expr import fields, gates, parse
 from pardbg.control.language.ranksets import Known, RankFacts, resolve
 from pardbg.control.language.verbs import Verb
 from pardbg.errors import UserError
 from pardbg.session.navigation import goto
 from pardbg.words import parse_duration, parse_size
-from tests.siege.stores import where
+from pardbg_agent.control.breaks import compile_tree
+from pardbg_agent.wire import EXPR_NUMBERS, EXPR_TEXTS
+from tests.siege.limited import where
 from tests.siege.values import NUMBERS, TEXTS
 
 WORDS = (
@@ -36,6 +40,72 @@ def text(rng: random.Random) -> str:
     if rng.random() < 0.02:
         made *= rng.choice((50, 500))
     return made
+
+
+FACTS: tuple[dict[str, Any], ...] = (
+    {}, dict.fromkeys(EXPR_NUMBERS, 0) | dict.fromkeys(EXPR_TEXTS, ""),
+    dict.fromkeys(EXPR_NUMBERS, 3) | dict.fromkeys(EXPR_TEXTS, "F"),
+    {"loss": float("nan"), "bytes": 1 << 62, "rank": 2, "op": "all_reduce"},
+)  # fmt: skip
+"""What a rank knows at a gate."""
+_NUMBERS = ("0", "3", "1e6", "64MiB", "50ms", ".5", "999999", "1e300", "7.25")
+_TEXTS = ("all_reduce", "'x y'", '"F"', "dp", "float32", "n1")
+
+
+def expression(rng: random.Random, depth: int = 0) -> str:
+    """A condition by the grammar; some are too deep, too long, or compare what cannot be."""
+    kind = rng.randrange(10)
+    if depth > 5 or kind < 5:
+        return _comparison(rng, depth)
+    if kind == 5:
+        return f"not {expression(rng, depth + 1)}"
+    if kind == 6:
+        return f"({expression(rng, depth + 1)})"
+    word = rng.choice((" and ", " or ", "&&", "||"))
+    return word.join(expression(rng, depth + 1) for _ in range(rng.choice((2, 2, 3))))
+
+
+def _comparison(rng: random.Random, depth: int) -> str:
+    if rng.random() < 0.15:
+        return f"action=={rng.randrange(99)}{rng.choice('FBIW')}{rng.randrange(99)}"
+    numbers = rng.random() < 0.6
+    field = rng.choice(sorted(EXPR_NUMBERS if numbers else EXPR_TEXTS))
+    values = _NUMBERS if numbers else _TEXTS
+    if rng.random() < 0.02:
+        values = (*_NUMBERS, *_TEXTS, *WORDS)
+    if rng.random() < 0.2:
+        return f"{field} in ({', '.join(rng.choices(values, k=rng.randrange(1, 9)))})"
+    if not numbers:
+        return f"{field}{rng.choice(('==', '!=', ' = '))}{rng.choice(values)}"
+    left = field
+    while rng.random() < 0.3:
+        left = f"{rng.choice(('-', ''))}({left}{rng.choice('+-*/%')}{rng.choice(values)})"
+    return f"{left}{rng.choice(('==', '!=', '<', '<=', '>', '>='))}{rng.choice(values)}"
+
+
+def expressions(seed: int, count: int) -> tuple[int, list[str], float]:
+    """(conditions that parse, what went wrong, slowest in s): most by the grammar, some with one
+    word replaced. A rank takes each that parses, and asks it."""
+    rng, good, bad, slowest = random.Random(seed), 0, [], 0.0
+    for _ in range(count):
+        said = expression(rng)
+        if rng.random() < 0.3:
+            words = said.split(" ")
+            words[rng.randrange(len(words))] = rng.choice(WORDS)
+            said = " ".join(words)
+        begun = time.thread_time()
+        try:
+            tree = parse(said)
+            assert fields(tree) and gates(tree)
+            matches = compile_tree(msgpack.unpackb(msgpack.packb(tree)))
+            assert {matches(known) for known in FACTS} <= {True, False, None}
+            good += 1
+        except UserError:
+            pass
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
+            bad.append(f"{said[:80]!r}: {where(error)}")
+        slowest = max(slowest, time.thread_time() - begun)
+    return good, bad, slowest
 
 
 def _verb(said: str, rng: random.Random) -> Any:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pardbg.analysis.answers.report import as_json, report
-from pardbg.session.writer import whole_messages
 from pardbg.store import Store
-from tests.siege import frames, imports, stores, texts
+from tests.siege import __main__ as siege
+from tests.siege import frames, imports, sessions, tables, texts
 from tests.unit.trace_builder import Trace
 
 SESSIONS = Path(__file__).parents[2] / "sessions"
@@ -23,14 +23,26 @@ def test_odd_texts() -> None:
     assert texts.run(7, 3000)[1] == []
 
 
+def test_conditions_by_the_grammar() -> None:
+    good, bad, _ = texts.expressions(7, 4000)
+    assert bad == [] and good > 2000
+
+
 def test_odd_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imports.resource, "setrlimit", lambda *_: None)
     assert imports.run(7, 60)[1] == []
 
 
-def test_odd_fields() -> None:
-    messages = list(whole_messages(SESSIONS / "1f1b.mcap"))
-    assert sum(stores.case(messages, seed) for seed in range(8)) > 50
+@pytest.mark.timeout(180)
+def test_hostile_sessions() -> None:
+    """Seeds that took 3 GB, 20 s or a traceback, each once, and a few more."""
+    paths = [SESSIONS / f"{name}.mcap" for name in siege.SESSIONS]
+    seeds = (41, 130, 303, 314, 3477, *range(7, 11))
+    assert sessions.run(paths, seeds)[1] == []
+
+
+def test_odd_schedules() -> None:
+    assert tables.run(35, 2)[1] == []
 
 
 def test_a_step_number_is_data() -> None:

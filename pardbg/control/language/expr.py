@@ -60,6 +60,10 @@ def parse(text: str) -> Tree:
     parser.end()
     if _kind(tree) != "truth":
         raise UserError("a condition compares something, as in step==100 or bytes>1e6")
+    if not fields(tree):
+        raise UserError("a condition compares a field, as in step==100 or bytes>1e6")
+    if _size(tree) > EXPR_MAX_NODES:
+        raise UserError("the condition is too long: set several breakpoints")
     return tree
 
 
@@ -88,6 +92,14 @@ def fields(tree: Tree) -> set[str]:
             parts = part if part and isinstance(part[0], tuple) else (part,)
             found.update(*(fields(p) for p in parts))
     return found
+
+
+def _size(tree: Tree) -> int:
+    """Return the number of nodes, as a rank counts them (``pardbg_agent.control.breaks``)."""
+    below = [part for part in tree[1:] if isinstance(part, tuple)]
+    if tree[0] == "in":
+        below = [below[0], *below[1]]
+    return 1 + sum(map(_size, below))
 
 
 def _tokens(text: str) -> list[_Token]:
@@ -125,7 +137,7 @@ class _Parser:
     """Recursive descent; depth and size are bounded, so the recursion is."""
 
     def __init__(self, tokens: list[_Token]) -> None:
-        self._tokens, self._next, self._nodes = tokens, 0, 0
+        self._tokens, self._next = tokens, 0
 
     def either(self, depth: int) -> Tree:
         """a or b"""
@@ -140,7 +152,7 @@ class _Parser:
         left = self._part(word, depth)
         while self._take(word):
             right = self._part(word, depth)
-            left = self._node(word, _truth(left, word), _truth(right, word))
+            left = _node(word, _truth(left, word), _truth(right, word))
         return left
 
     def _part(self, word: str, depth: int) -> Tree:
@@ -149,7 +161,7 @@ class _Parser:
     def _not(self, depth: int) -> Tree:
         self._deep(depth)
         if self._take("not"):
-            return self._node("not", _truth(self._not(depth + 1), "not"))
+            return _node("not", _truth(self._not(depth + 1), "not"))
         return self._comparison(depth)
 
     def _comparison(self, depth: int) -> Tree:
@@ -166,7 +178,7 @@ class _Parser:
     def _compared(self, token: _Token, left: Tree, right: Tree) -> Tree:
         if left == ("field", "action") and right[0] == "action" and token.value == "==":
             stage, kind, mb = right[1:]
-            return self._node("and", self._node("and",
+            return _node("and", _node("and",
                 ("==", ("field", "stage"), ("num", float(str(stage)))),
                 ("==", ("field", "action"), ("text", kind))),
                 ("==", ("field", "mb"), ("num", float(str(mb)))))  # fmt: skip
@@ -180,7 +192,7 @@ class _Parser:
             raise UserError(f"{_show(left)} is text: compare it with == or !=, or use in (…)")
         if not {left[0], right[0]} - {"text", "num"}:
             raise UserError(_no_field(left, right))
-        return self._node(token.value, left, right)
+        return _node(token.value, left, right)
 
     def _member(self, left: Tree, depth: int) -> Tree:
         self._expect("(")
@@ -193,7 +205,7 @@ class _Parser:
                 raise UserError(f"{_show(left)} in (…) takes {_kind(left)}, not {_show(member)}")
         if left[0] in ("num", "text"):
             raise UserError(_no_field(left, members[0]))
-        return self._node("in", left, tuple(members))
+        return _node("in", left, tuple(members))
 
     def _sum(self, depth: int, signs: tuple[str, ...] = ("+", "-")) -> Tree:
         products = "*" in signs
@@ -206,40 +218,34 @@ class _Parser:
                     raise UserError(
                         f"{_show(side)} is not a number: it cannot be added or multiplied"
                     )
-            left = self._node(token.value, left, right)
+            left = _node(token.value, left, right)
         return left
 
     def _sign(self, depth: int) -> Tree:
         self._deep(depth)
         if self._take("-"):
-            return self._node("neg", self._sign(depth + 1))
+            return _node("neg", self._sign(depth + 1))
         return self._atom(depth)
 
     def _atom(self, depth: int) -> Tree:
         token = self._tokens[self._next]
         self._next += 1
         if token.kind == "number":
-            return self._node("num", token.number)
+            return _node("num", token.number)
         if token.kind == "text":
-            return self._node("text", token.value)
+            return _node("text", token.value)
         if token.kind == "action":
             found = re.fullmatch(r"(\d+)([FBIW])(\d+)", token.value)
             assert found is not None
-            return self._node("action", found[1], found[2], found[3])
+            return _node("action", found[1], found[2], found[3])
         if token.kind == "word" and token.value not in ("and", "or", "not", "in"):
             name = _ALIASES.get(token.value, token.value)
-            return self._node("field", name) if name in FIELDS else self._node("text", token.value)
+            return _node("field", name) if name in FIELDS else _node("text", token.value)
         if token.value == "(" and token.kind == "op":
             inner = self._joined("or", depth + 1)
             self._expect(")")
             return inner
         raise UserError(f"{token.value!r} at column {token.at + 1}: a field or a value goes there")
-
-    def _node(self, *parts: object) -> Tree:
-        self._nodes += 1
-        if self._nodes > EXPR_MAX_NODES:
-            raise UserError("the condition is too long: set several breakpoints")
-        return parts
 
     def _take(self, value: str) -> bool:
         token = self._tokens[self._next]
@@ -256,6 +262,10 @@ class _Parser:
     def _deep(self, depth: int) -> None:
         if depth > EXPR_MAX_DEPTH:
             raise UserError(f"more than {EXPR_MAX_DEPTH} brackets or signs inside one another")
+
+
+def _node(*parts: object) -> Tree:
+    return parts
 
 
 def _kind(tree: Tree) -> str:

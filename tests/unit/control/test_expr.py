@@ -190,3 +190,16 @@ def test_ignore_once_and_counts() -> None:
     again = breaks_of([_break("action==F", 7), _break("action==B", 8)])
     again.keep_counts(ignoring)
     assert again.hits() == {7: 4}
+
+
+def test_what_parses_is_what_a_rank_takes() -> None:
+    """``action==2B3`` is eleven nodes: nine of them are 107 with what joins them."""
+    joined = " or ".join(f"action==2B{mb}" for mb in range(9))
+    with pytest.raises(UserError):
+        parse(joined)
+    compile_tree(parse(joined.rpartition(" or ")[0]))
+
+
+def test_a_condition_names_a_field() -> None:
+    with pytest.raises(UserError):
+        parse("0-3 in (1, 2)")
