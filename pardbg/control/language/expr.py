@@ -200,6 +200,8 @@ class _Parser:
         while self._take(","):
             members.append(self._sum(depth))
         self._expect(")")
+        if left[0] == "action":
+            raise UserError("2B5 goes after action==, nowhere else")
         for member in members:
             if member[0] not in ("num", "text") or _kind(member) != _kind(left):
                 raise UserError(f"{_show(left)} in (…) takes {_kind(left)}, not {_show(member)}")

@@ -203,3 +203,8 @@ def test_what_parses_is_what_a_rank_takes() -> None:
 def test_a_condition_names_a_field() -> None:
     with pytest.raises(UserError):
         parse("0-3 in (1, 2)")
+
+
+def test_an_action_is_in_no_list() -> None:
+    with pytest.raises(UserError):
+        parse("2B3 in (dp, all_reduce)")
