@@ -41,7 +41,7 @@ class Cell:
     seconds: float = 0.0
     """From its sleep on; the others may have come to their op a little later."""
     waits_in_row: bool = False
-    """The one that waits stands in the row, not in what follows it."""
+    """The one that waits stands in the row, not in what follows; or its stack is not known."""
     false: set[str] = field(default_factory=set)
     """Others of its trio that were named."""
     ended: bool = False
@@ -70,11 +70,14 @@ class Cell:
                 continue
             if finding.culprits != (self.sleeper,):
                 self.false.add(f"{finding.kind} {finding.culprits}")
-            elif self.found is None and finding.where:
-                self.found, self.seconds = finding, time.monotonic() - self.since_s
+            elif finding.where:
+                if self.found is None:
+                    self.found, self.seconds = finding, time.monotonic() - self.since_s
                 waiter = self.trio[(self.sleeper + 1) % 3]
                 frames = seen(view, waiter).frames
-                self.waits_in_row = any(file.endswith("/waits/cells.py") for file, _, _ in frames)
+                self.waits_in_row |= not frames or any(
+                    file.endswith("/waits/cells.py") for file, _, _ in frames
+                )
 
 
 def run(names: Sequence[str], way: str, trios: int = TRIOS) -> list[Cell]:
@@ -124,7 +127,7 @@ def _watch(cells: list[Cell], folder: Path, source: LiveSource, store: Store) ->
         found = [finding for finding in hangs(view) if finding.severity != "info"]
         for cell in [cell for cell in cells if cell.sleeper >= 0 and not cell.ended]:
             cell.look(view, found)
-            if cell.found is not None or now > cell.since_s + CELL_S:
+            if cell.waits_in_row or now > cell.since_s + CELL_S:
                 cell.ended, over[cell.trio[0]] = True, time.monotonic_ns()
                 (folder / cell.name).touch()
         if all(cell.ended for cell in cells):
