@@ -103,6 +103,14 @@ def remove_unstarted(run: str, roots: Iterable[Path], ring_root: Path) -> None:
                 os.rmdir(run, dir_fd=fd)
 
 
+def remove_empty(path: Path) -> None:
+    """Remove a file of ours with nothing in it, such as a recording that never began."""
+    with contextlib.suppress(OSError):
+        found = os.lstat(path)
+        if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() and not found.st_size:
+            os.unlink(path)
+
+
 def remove_rings(ring_dir: Path, run: str) -> bool:
     """Remove a run's ring files and their directory. True if all of it is gone."""
     with contextlib.suppress(OSError), _child(ring_dir, run) as (root, fd):

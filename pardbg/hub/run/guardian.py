@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from pardbg.hub.ranks import processes
-from pardbg.hub.removal import remove_unstarted
+from pardbg.hub.removal import remove_empty, remove_unstarted
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
 from pardbg.hub.run.steward import Owner, Stdio, Steward
@@ -102,15 +102,9 @@ class Guardian:
     def _forget_unstarted(self) -> None:
         """Of a run without a job and without anybody who would ask nothing is left."""
         if self._owner.gone and jobs.noted(self._dir) is None:
-            _remove_empty_session(self._dir)
+            with contextlib.suppress(files.ConfigError):
+                remove_empty(Path(files.load(self._dir).session))
             remove_unstarted(self._run, self._roots, files.shm_root())
-
-
-def _remove_empty_session(run_dir: Path) -> None:
-    with contextlib.suppress(OSError, files.ConfigError):
-        session = Path(files.load(run_dir).session)
-        if session.is_file() and not session.stat().st_size:
-            session.unlink()
 
 
 def end_ours(run: str) -> None:

@@ -90,7 +90,7 @@ def run(names: Sequence[str], way: str, trios: int = TRIOS) -> list[Cell]:
                "PARDBG_NATIVE": NATIVE if way == "native" else "off"}  # fmt: skip
         argv = forked(["torchrun", "--nproc-per-node", str(3 * min(trios, len(names))), "-m",
                        "tests.diagnosis.waits.program", str(folder), *names])  # fmt: skip
-        handle = start_run(argv, name="waits", session=Path(work) / "s.mcap", env=env, owner=True)
+        handle = start_run(argv, name="waits", session=Path(work) / "s.mcap", env=env)
         source, store = LiveSource(handle.run_dir), Store(live=True)
         try:
             _watch(cells, folder, source, store)
