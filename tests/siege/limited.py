@@ -13,7 +13,7 @@ from typing import Final
 from pardbg.errors import UserError
 
 MOST_BYTES: Final = 3 << 29
-"""Resident, at most: 1.5 GiB."""
+"""Resident, at most: 1.5 GiB, beside what the process has that runs the cases."""
 MOST_S: Final = 10.0
 """Of processor time, at most."""
 _ROOM_BYTES: Final = 2 << 30
@@ -43,11 +43,12 @@ class Outcome:
 def limited(case: Callable[[], object]) -> Outcome:
     """Run it in a forked child, which is ended beyond twice the time or the memory."""
     read, write = os.pipe()
+    mapped, resident = _memory()
     pid = os.fork()
     if not pid:
         try:
             os.close(read)
-            resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES + _ROOM_BYTES,) * 2)
+            resource.setrlimit(resource.RLIMIT_AS, (mapped + MOST_BYTES + _ROOM_BYTES,) * 2)
             resource.setrlimit(resource.RLIMIT_CPU, (2 * int(MOST_S),) * 2)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             os.write(write, _said(case).encode()[:_TEXT_BYTES])
@@ -58,8 +59,15 @@ def limited(case: Callable[[], object]) -> Outcome:
         said = pipe.read().decode("utf-8", "replace")
     _, status, used = os.wait4(pid, 0)
     code = os.waitstatus_to_exitcode(status)
-    return Outcome(said or f"exit code {code}", used.ru_utime + used.ru_stime,
-                   used.ru_maxrss * 1024)  # fmt: skip
+    peak = max(0, used.ru_maxrss * 1024 - resident)
+    return Outcome(said or f"exit code {code}", used.ru_utime + used.ru_stime, peak)
+
+
+def _memory() -> tuple[int, int]:
+    """(mapped, resident) bytes of this process; a child begins with as much."""
+    mapped, resident, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    page = resource.getpagesize()
+    return mapped * page, resident * page
 
 
 def _said(case: Callable[[], object]) -> str:
