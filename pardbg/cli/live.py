@@ -288,9 +288,11 @@ def _list_recipes() -> None:
 
 
 def _session_target(output: Path | None, name: str, force: bool) -> Path:
-    """Return the file to record to: an empty one, or with ``force`` one that is there. Refused
-    before anything starts if it cannot be written."""
+    """Return the file to record to: a new one, an empty one, or with ``force`` one that is there.
+    Refused before anything starts if it cannot be written; a new one is made by the hub, so that
+    a run that is killed before leaves none."""
     from pardbg.cli.headless import default_session_path
+    from pardbg.hub.removal import remove_empty
     from pardbg.hub.run.runs import list_runs
 
     path = output if output is not None else default_session_path(name)
@@ -310,10 +312,13 @@ def _session_target(output: Path | None, name: str, force: bool) -> Path:
         raise UserError(f"{writing.run} is being recorded to {path}: choose another -o")
     if path.exists() and path.stat().st_size and not force:
         raise UserError(f"{path} exists: choose another -o, or --force to replace it")
+    new = not path.exists()
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_CREAT, 0o600))
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; choose another -o") from None
+    if new and output is not None:  # a name of our own is kept from others
+        remove_empty(path)
     return path
 
 
