@@ -85,7 +85,7 @@ def test_a_hub_that_is_gone_for_good(tmp_path: Path) -> None:
     with owned(run_argv(session, "import time; print('up', flush=True); input(); exit(4)")) as job:
         handle = handle_of(session)
         found = children(handle)
-        wait_until(lambda: session.stat().st_size > 0, 20, "a recording")
+        wait_until(lambda: session.exists() and session.stat().st_size > 0, 20, "a recording")
         for name in ("launcher", "hub"):
             os.kill(found[name].pid, signal.SIGKILL)
         wait_until(lambda: not handle.hub_alive(), 20, "the hub's end")
