@@ -64,22 +64,25 @@ def run(seconds: int) -> tuple[int, list[str], float]:
         with printed.open("wb") as out:
             owner = subprocess.Popen(argv, env=rank_env(), stdin=subprocess.DEVNULL, stdout=out,
                                      start_new_session=True)  # fmt: skip
-        viewer = None
+        viewer, ranks = None, []
         try:
             handle = handle_of(session)
             words = [sys.executable, "-m", "tests.siege.watcher", str(handle.run_dir)]
             viewer = subprocess.Popen(words, env=rank_env())
             found = children(handle)
             wait_until(lambda: len(found["job"].children()) >= RANKS, 60, "the ranks")
+            ranks = found["job"].children()
             watched = {
                 "hub": found["hub"], "launcher": found["launcher"],
-                "rank": found["job"].children()[0],
+                "rank": ranks[0],
                 "owner": psutil.Process(owner.pid), "viewer": psutil.Process(viewer.pid),
             }  # fmt: skip
             return seconds, _grown(watched, printed, seconds), 0.0
         finally:
             if viewer is not None:
                 end_tree(viewer.pid)
+            for rank in ranks:  # no plain job's end ends them, either
+                rank.kill()
             os.kill(owner.pid, signal.SIGTERM)
             try:
                 owner.wait(30)
