@@ -26,6 +26,18 @@ Detector = Callable[[View], Iterable[Finding]]
 """What it finds at the view's cursor. Rows that several need (``collectives(view)``,
 ``p2p_rows(view)``, …) are ``@per_view``: computed once."""
 
+OF_SPEED: Final[tuple[Detector, ...]] = (
+    late,
+    stragglers,
+    slow_steps,
+    pipelines,
+    exposed,
+    small_messages,
+    slow_links,
+    slow_groups,
+)
+"""Those that ask what took long, or who came late: hosts that run ahead of their devices know
+neither."""
 DETECTORS: Final[tuple[Detector, ...]] = (
     ends,
     health.restarts,
@@ -40,14 +52,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     thread_order,
     messages,
     hangs,
-    late,
-    stragglers,
-    slow_steps,
-    pipelines,
-    exposed,
-    small_messages,
-    slow_links,
-    slow_groups,
+    *OF_SPEED,
     memory,
     numbers.nan_origin,
     numbers.divergence,
@@ -64,18 +69,6 @@ DETECTORS: Final[tuple[Detector, ...]] = (
 )
 
 
-OF_SPEED: Final[tuple[Detector, ...]] = (
-    late,
-    stragglers,
-    slow_steps,
-    pipelines,
-    exposed,
-    small_messages,
-    slow_links,
-    slow_groups,
-)
-"""Those that ask what took long, or who came late: hosts that run ahead of their devices know
-neither."""
 OF_ORDER: Final[tuple[Detector, ...]] = (
     ends, mismatches, thread_order, messages, hangs, health.hook_errors, health.thread_failures,
 )  # fmt: skip
