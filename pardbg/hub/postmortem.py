@@ -11,6 +11,7 @@ from typing import Any
 
 import msgpack
 
+from pardbg.events.control import ControlEvent, Postmortem
 from pardbg.events.decode import records_from
 from pardbg.hub.backlog import Definitions
 from pardbg.hub.ranks.processes import maps, start_time
@@ -179,11 +180,9 @@ class _Recovery:
                     reason="exit" if left else "killed",
                 )  # fmt: skip
         from_rings = sum(rank.from_ring for rank in self.done.ranks)
-        text = (
-            f"made after the end: {self.done.from_file} messages of the session file and "
-            f"{from_rings} records of {len(rings)} rings"
-        )
-        self._say(Key.CONTROL, last + 1, event="postmortem", by="", text=text)
+        fact = Postmortem(self.done.from_file, from_rings, len(rings))
+        event = ControlEvent(fact, t_ns=last + 1).plain()
+        self._say(Key.CONTROL, **event)
         ended = files.read_json(self.dead.path / files.EXIT_FILE) or {}
         code = ended.get("code")
         if len(died) == len(rings) and isinstance(code, int):

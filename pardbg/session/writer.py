@@ -28,6 +28,8 @@ from mcap.records import Channel, Chunk
 from mcap.records import Message as McapMessage
 
 from pardbg import __version__
+from pardbg.events import control
+from pardbg.events.control import ControlEvent
 from pardbg.session import container, pack
 from pardbg.session.container import Left, Summary, read_summary
 from pardbg.session.reader import (
@@ -43,7 +45,7 @@ from pardbg.session.reader import (
     records_of,
     unpack_chunk,
 )
-from pardbg.store.history import BOOKMARK, UNMARK, Bookmark
+from pardbg.store.history import Bookmark
 from pardbg.store.source import Message
 from pardbg_agent import wire
 from pardbg_agent.wire import Key
@@ -309,9 +311,8 @@ def _replace_end(file: BinaryIO, begin: int, end: bytes) -> None:
 
 
 def _map(mark: Bookmark, t_ns: int) -> dict[str, Any]:
-    event = BOOKMARK if mark.text else UNMARK
-    return {"t_ns": t_ns, "event": event, "at_ns": mark.t_ns, "text": mark.text,
-            "wall_ns": time.time_ns()}  # fmt: skip
+    event = ControlEvent(control.Bookmark(mark.t_ns, mark.text), t_ns=t_ns)
+    return {**event.plain(), "wall_ns": time.time_ns()}
 
 
 def _end(summary: Summary, maps: Sequence[dict[str, Any]], t_ns: int) -> bytes:

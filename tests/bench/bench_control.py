@@ -28,7 +28,7 @@ import msgpack
 import zmq
 
 from pardbg.analysis.base.asof import View as AsOf
-from pardbg.control.language.verbs import Verb
+from pardbg.events.control import Verb
 from pardbg.hub.client import HubControl
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.run import config as files
@@ -128,7 +128,7 @@ def _pauses(control: HubControl) -> list[Span]:
         time.sleep(chance.uniform(0.2, 0.5))
         begin = time.monotonic_ns()
         reply = control.command(Verb.PAUSE)
-        assert reply.ok, reply.error
+        assert reply.ok, reply.refusal
         spans.append((begin, time.monotonic_ns()))
     return spans
 

@@ -47,7 +47,7 @@ def maps(messages: list[Message], key: bytes) -> list[dict[str, Any]]:
 
 
 def events(messages: list[Message]) -> list[str]:
-    return [event["event"] for event in maps(messages, b"C")]
+    return [event.get("verb", event["event"]) for event in maps(messages, b"C")]
 
 
 def coverage(messages: list[Message]) -> dict[str, list[tuple[int, int]]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.control.language.verbs import Verb
+from pardbg.events.control import Verb
 from pardbg.hub.client import HubControl
 from pardbg.recipes import catalogue
 from tests.distributed.recorded import recorded
@@ -51,7 +51,8 @@ def test_breakpoints_stop_the_pipeline_where_they_say(tmp_path: Path) -> None:
             assert control.command(Verb.WATCH, expr=what).ok
 
         reply = control.command(Verb.UNTIL, expr="op==send and step>=3 and rank==0")
-        assert reply.ok and "rank 0 before SEND_F 0→1" in reply.data["reason"], reply
+        assert reply.ok and reply.status is not None, reply
+        assert [(w.rank, w.next[:10]) for w in reply.status.why] == [(0, "SEND_F 0→1")]
 
         assert control.command(Verb.CONTINUE).ok
         alone = control.command(Verb.PAUSE, "1")
@@ -62,7 +63,7 @@ def test_breakpoints_stop_the_pipeline_where_they_say(tmp_path: Path) -> None:
         left = control.command(Verb.STATUS).data["timeout_ns"]
         assert left is not None and left > 60e9, "gloo's default is half an hour"
         refused = control.command(Verb.BREAK, expr="rnak==2")
-        assert not refused.ok and "did you mean 'rank'" in (refused.error or "")
+        assert not refused.ok and "did you mean 'rank'" in refused.refusal.text
         assert control.command(Verb.CONTINUE).ok
         assert handle.wait(60) == 0
         control.close()

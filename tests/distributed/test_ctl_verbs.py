@@ -12,7 +12,7 @@ import pytest
 
 from pardbg.cli import main
 from pardbg.control.language.arguments import COMPARE, INSPECT
-from pardbg.control.language.verbs import Verb
+from pardbg.events.control import Verb
 from pardbg.hub.run.start import RunHandle
 from pardbg.recipes import catalogue
 from pardbg.session.reader import load
@@ -65,7 +65,8 @@ def test_every_verb_from_a_script(tmp_path: Path, capsys: pytest.CaptureFixture[
         the_end(ctl, handle)
     words = {verb.value for verb in Verb if verb is not Verb.INSPECT} | {*INSPECT, COMPARE}
     assert words <= ctl.said, "a verb that this test does not know"
-    trail = [event["event"] for _, event in load(tmp_path / "s.mcap").controls.last(None, 500)]
+    facts = [event.fact for _, event in load(tmp_path / "s.mcap").controls.last(None, 500)]
+    trail = [getattr(fact, "verb", getattr(fact, "TAG", "")) for fact in facts]
     assert {"pause", "step", "hit", "delay", "inspect", "refused", "kill"} <= set(trail)
 
 

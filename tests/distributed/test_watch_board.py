@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pardbg.control.language.verbs import Verb
+from pardbg.events.control import Verb
 from pardbg.hub.client import HubControl
 from pardbg_agent.control import posts
 from pardbg_agent.wire import RUN_FILE
@@ -29,7 +29,7 @@ class Watching:
 
     def do(self, verb: Verb, ranks: str = "", **args: Any) -> dict[str, Any]:
         reply = self._control.command(verb, ranks, **args)
-        assert reply.ok, reply.error
+        assert reply.ok, reply.refusal
         return reply.data
 
     def held(self, says: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.control.language.verbs import Verb
+from pardbg.events.control import Verb
 from pardbg.hub.client import HubControl
 from pardbg.recipes import catalogue
 from tests.distributed.runs import events, session_of, started, wait_ranks
@@ -48,7 +48,7 @@ def test_each_watch_stops_at_the_rank_it_is_about(tmp_path: Path) -> None:
         assert control.command(Verb.WATCH, "1", expr="slow>1000").ok  # it learns what is usual
         assert control.command(Verb.WATCH, "1", expr="memory>1MiB").ok
         refused = control.command(Verb.WATCH, expr="memory>20ms")
-        assert not refused.ok and "no unit 'ms'" in (refused.error or "")
+        assert not refused.ok and "no unit 'ms'" in refused.refusal.text
 
         reason = _stopped(control, "watch 3: rank 1 step", "memory>1MiB: ")
         assert "allocated (parameters" in reason and reason.count("watch") == 1, reason

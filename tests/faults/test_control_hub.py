@@ -11,8 +11,10 @@ from pathlib import Path
 import msgpack
 import pytest
 
+from pardbg.events.control import event_of
 from pardbg.hub.run import config as files
 from pardbg.hub.serve.sockets import make_keys
+from pardbg.render.frame.control_words import fact_text
 from pardbg.session.writer import whole_messages
 from pardbg_agent.wire import Gate
 from tests.unit.hub.hub_rig import FakeAgent, Keyed, Peer, Rig, tcp_port
@@ -31,9 +33,10 @@ def audit(rig: Rig) -> list[tuple[str, str]]:
     out = []
     for message in whole_messages(Path(rig.config.session)):
         if message.key == b"C":
-            fields = msgpack.unpackb(message.payload, strict_map_key=False)
-            out.append((fields["event"], str(fields.get("text"))))
-    return [one for one in out if one[0]]
+            event = event_of(msgpack.unpackb(message.payload, strict_map_key=False))
+            if event.fact is not None:
+                out.append((event.fact.TAG, fact_text(event.fact)))
+    return out
 
 
 def paused(rig: Rig, ranks: int = 1) -> tuple[list[FakeAgent], Peer]:
@@ -77,7 +80,7 @@ def test_a_killed_hubs_breakpoints_are_set_again(rig: Rig) -> None:
         agent.hello()
     told = [[b["n"] for b in agent.wait("breaks")["breaks"]] for agent in agents]
     assert told == [[1, 3, 4], [1, 4]]
-    assert rig.hub._machine.control.breakpoints.as_dicts() == before
+    assert rig.hub._machine.control.breakpoints.infos() == before
     script = Peer(rig, "view-2")
     assert script.command("break", expr="step==1", keep=True)["data"]["text"] == (
         "breakpoint 6: step==1"
@@ -95,7 +98,7 @@ def test_a_killed_hubs_breakpoints_are_set_again(rig: Rig) -> None:
     rig.until(
         lambda: rig.hub._machine.control.breakpoints.get(3) is None, "its viewer to be missed"
     )
-    assert [b["number"] for b in rig.hub._machine.control.breakpoints.as_dicts()] == [1, 4, 6]
+    assert [b.number for b in rig.hub._machine.control.breakpoints.infos()] == [1, 4, 6]
     rig.hub._machine.control.lease.until_ns = 0
     rig.until(lambda: rig.hub._machine.control.lease.holder is None, "the lease to lapse")
     assert agents[0].wait("run")

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.control.language.verbs import Verb
+from pardbg.events.control import Verb, event_of
 from pardbg.hub.client import HubControl
 from pardbg.hub.run.start import RunHandle
+from pardbg.render.frame.control_words import fact_text
 from tests.distributed.owned import children
 from tests.distributed.runs import fake_job, hub_pid, maps, session_of, started, wait_ranks
 from tests.processes import rank_env, wait_until
@@ -82,7 +83,7 @@ def held(handle: RunHandle, ranks: int = 2) -> HubControl:
     control = HubControl(handle.run_dir)
     wait_ranks(control, ranks)
     reply = control.command(Verb.PAUSE)
-    assert reply.ok, reply.error
+    assert reply.ok, reply.refusal
     return control
 
 
@@ -93,8 +94,8 @@ def runs_on(handle: RunHandle, since: int, what: str) -> None:
 
 def said(handle: RunHandle) -> list[tuple[str, str]]:
     """The audit trail: (event, text)."""
-    events = maps(session_of(handle), b"C")
-    return [(e["event"], str(e.get("text") or e.get("reason"))) for e in events if e["event"]]
+    events = [event_of(plain) for plain in maps(session_of(handle), b"C")]
+    return [(e.fact.TAG, fact_text(e.fact)) for e in events if e.fact is not None]
 
 
 @pytest.mark.timeout(180)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from mcap.reader import make_reader
 
-from pardbg.control.language.verbs import Verb
+from pardbg.events.control import Refusal, Verb, Why
 from pardbg.hub.client import HubControl, LiveSource
 from pardbg.hub.ranks.where import py_spy
 from pardbg.store.source import Message
@@ -33,13 +33,13 @@ from tests.processes import wait_until
 VIEWER = """
 import sys, time
 from pathlib import Path
-from pardbg.control.language.verbs import Verb
+from pardbg.events.control import Verb
 from pardbg.hub.client import HubControl
 from tests.distributed.runs import wait_ranks
 control = HubControl(Path(sys.argv[1]))
 wait_ranks(control, 2)
 reply = control.command(Verb.PAUSE)
-print("held" if reply.ok else reply.error, flush=True)
+print("held" if reply.ok else reply.refusal, flush=True)
 time.sleep(60)
 """
 
@@ -167,7 +167,7 @@ def test_kill_ends_the_whole_job(tmp_path: Path) -> None:
     with started(fake_job(2, 50000), tmp_path / "s.mcap") as handle:
         control = HubControl(handle.run_dir)
         wait_ranks(control, 2)
-        assert "confirm" in str(control.command("kill").error)
+        assert control.command("kill").refusal == Refusal(Why.UNCONFIRMED)
         assert not handle.ended()
         assert control.command("kill", confirm=True).ok
         assert handle.wait(20) == 143

@@ -13,7 +13,7 @@ from typing import Any
 import msgpack
 import zmq
 
-from pardbg.control.language.verbs import Verb
+from pardbg.events.control import Verb
 from pardbg.session.reader import load
 from pardbg_agent.wire import DefKind, Msg
 from tests.siege.limited import where

@@ -12,7 +12,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.run import lines
 from pardbg.analysis.findings.reasons import signal_name
 from pardbg.analysis.findings.shared import BadEnd
-from pardbg.events import fields
+from pardbg.events.control import Killed
 from pardbg.words import whole
 
 TOGETHER_NS: Final = 60_000_000
@@ -63,9 +63,9 @@ def _by_viewers(view: View) -> list[Told]:
     """``:kill yes`` and the like."""
     events = view.store.controls.last(view.t_ns, _EVENTS)
     return [
-        Told(t_ns, f"{fields.text(event, 'event')} by {fields.text(event, 'by') or 'a viewer'}")
+        Told(t_ns, f"kill by {event.by or 'a viewer'}")
         for t_ns, event in events
-        if fields.text(event, "event") in ("kill", "signal")
+        if isinstance(event.fact, Killed)
     ]
 
 

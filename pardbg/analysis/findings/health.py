@@ -15,8 +15,9 @@ from pardbg.analysis.findings.shared import MANY, Evidence, Finding, bad_ends, i
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import lost_nodes
 from pardbg.events import fields
+from pardbg.events.control import Fact, HubRestarted, Limit, ProcessLost
 from pardbg.store.process import Process
-from pardbg.words import agreed, binary_size, count, duration, plural, ranks_text, silent_nodes
+from pardbg.words import WHY_SILENT, agreed, binary_size, count, duration, plural, ranks_text, silent_nodes
 from pardbg_agent import wire
 
 
@@ -179,15 +180,15 @@ def restarts(view: View) -> Iterable[Finding]:
 
 
 _LOST: Final = {
-    "hub_restart": "the hub", "launcher_lost": "the launcher",
-    "guardian_lost": "the launcher's guardian", "owner_lost": "`pardbg run`",
+    "hub": "the hub", "launcher": "the launcher", "guardian": "the launcher's guardian",
+    "owner": "`pardbg run`",
 }  # fmt: skip
 
 
 def recorder_lost(view: View) -> Iterable[Finding]:
     """A process of pardbg was killed meanwhile: the job did not notice, the recording may."""
     controls = view.store.controls.last(view.t_ns, len(view.store.controls))
-    told = ((t_ns, _LOST.get(fields.text(event, "event"))) for t_ns, event in controls)
+    told = ((t_ns, _LOST.get(_lost(event.fact))) for t_ns, event in controls)
     seen = [(t_ns, who) for t_ns, who in told if who is not None]
     if seen:
         counts = {who: [w for _, w in seen].count(who) for _, who in seen}
@@ -199,15 +200,22 @@ def recorder_lost(view: View) -> Iterable[Finding]:
         yield Finding("recorder-lost", "info", seen[-1][0], text)
 
 
+def _lost(fact: Fact | None) -> str:
+    """Return which process of pardbg was killed; empty: none."""
+    if isinstance(fact, HubRestarted):
+        return "hub"
+    return fact.what if isinstance(fact, ProcessLost) else ""
+
+
 def recorder_limits(view: View) -> Iterable[Finding]:
     """What the hub left out because there was too much of it at a time."""
     controls = view.store.controls.last(view.t_ns, len(view.store.controls))
-    told = [(t_ns, said) for t_ns, said in controls if fields.text(said, "event") == "limit"]
+    told = [(t_ns, e.fact) for t_ns, e in controls if isinstance(e.fact, Limit)]
     for what in ("processes", "definitions"):
-        mine = [(t_ns, said) for t_ns, said in told if fields.text(said, "what") == what]
-        if mine:
-            num = sum(fields.integer(said, "num", 0) for _, said in mine)
-            yield _full(what, fields.integer(mine[-1][1], "limit", 0), num, mine[-1][0])
+        reached = [(t_ns, limit) for t_ns, limit in told if limit.what == what]
+        if reached:
+            t_ns, newest = reached[-1]
+            yield _full(what, newest.limit, sum(limit.num for _, limit in reached), t_ns)
 
 
 def _full(what: str, limit: int, num: int, t_ns: int) -> Finding:
@@ -228,13 +236,15 @@ def nodes_lost(view: View) -> Iterable[Finding]:
     """Nodes of the job that the hub hears nothing of, until they are back."""
     silent = lost_nodes(view)
     if len(silent) >= MANY:
-        ranks = sorted({r for _, event in silent for r in fields.integers(event, "ranks")})
+        ranks = sorted({rank for _, node in silent for rank in node.ranks})
         newest = max(t_ns for t_ns, _ in silent)
-        numbers = {fields.integer(event, "node", -1) for _, event in silent}
+        numbers = {node.node for _, node in silent}
         yield _node_lost(newest, tuple(ranks), silent_nodes(numbers, ranks))
         return
-    for t_ns, event in silent:
-        yield _node_lost(t_ns, fields.integers(event, "ranks"), fields.text(event, "text"))
+    for t_ns, node in silent:
+        ranks = f", {ranks_text(node.ranks)}" if node.ranks else ""
+        text = f"node {node.node} ({node.host}{ranks}) is silent for {duration(node.silent_ns)}"
+        yield _node_lost(t_ns, node.ranks, f"{text}: {WHY_SILENT}")
 
 
 def _node_lost(t_ns: int, ranks: tuple[int, ...], text: str) -> Finding:

@@ -11,7 +11,7 @@ from pardbg.analysis.findings.shared import Evidence, Finding, ended
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import IDLE_CORES, seen
 from pardbg.analysis.hangs.waitgraph import PendingOp
-from pardbg.events import fields
+from pardbg.events.control import Rendezvous
 from pardbg.words import agreed, duration, ranks_text, waits_text
 
 STUCK_NS: Final = 5_000_000_000
@@ -114,5 +114,5 @@ _AT_STORE: Final = (
 def _came(view: View) -> frozenset[int] | None:
     """Ranks that had left their address at the job's store when the hub asked it last."""
     events = view.store.controls.last(view.t_ns, _EVENTS)
-    said = [event for _, event in events if fields.text(event, "event") == "rendezvous"]
-    return frozenset(fields.integers(said[-1], "came")) if said else None
+    came = [event.fact.came for _, event in events if isinstance(event.fact, Rendezvous)]
+    return frozenset(came[-1]) if came else None

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from pardbg.hub.ctrl_messages import Change
 from pardbg.hub.removal import remove_ring
 from pardbg_agent.control.posts import (
     ELSEWHERE,
@@ -33,9 +34,6 @@ MAX_COPIES: Final = 512
 """A third of a MiB each, in shared memory; ranks beyond that are not compared here."""
 TURN_MS: Final = 2
 """Time between two looks while somebody watches."""
-
-Change = list[Any]
-"""[proc, rank, kinds, job, [[place, bytes], ...]]; rank -1: its process has ended."""
 
 
 @dataclass(slots=True)
@@ -73,7 +71,7 @@ class Boards:
             if not posts and own.told == (peer.rank, peer.kinds):
                 continue
             own.seen, own.told = count, (peer.rank, peer.kinds)
-            piece.append([proc, peer.rank, peer.kinds, peer.job, list(posts.items())])
+            piece.append((proc, peer.rank, peer.kinds, peer.job, tuple(posts.items())))
             size += sum(map(len, posts.values()))
             if size >= PIECE_BYTES:
                 yield piece
@@ -88,7 +86,7 @@ class Boards:
         for proc, own in list(self._own.items()):
             if not own.peer.alive():
                 del self._own[proc]
-                gone.append([proc, -1, 0, own.peer.job, []])
+                gone.append((proc, -1, 0, own.peer.job, ()))
                 own.peer.close()
         with contextlib.suppress(OSError):
             for entry in os.scandir(self.folder):
@@ -109,7 +107,7 @@ class Boards:
             else:
                 peer.close()
 
-    def take(self, changes: list[Change], by_ns: int) -> None:
+    def take(self, changes: Iterable[Change], by_ns: int) -> None:
         """Write what is new on other nodes, with their times moved. Raises ValueError and the like
         where it makes no sense."""
         for proc, rank, kinds, job, posts in changes:

@@ -15,10 +15,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pardbg.analysis.hangs.locks import MAX_TEXT, lock_waits
 from pardbg.analysis.hangs.stacks import is_user
+from pardbg.events.commands import StackGroup, WhereFound
+from pardbg.hub.ctrl_messages import Looked
+from pardbg_agent.messages import Frame, IssuedAt, Stacks, Thread
 
 WAIT_NS: Final = 1_000_000_000
 """Silence after which an agent is inspected from outside: something holds its GIL."""
@@ -33,21 +36,18 @@ IN_OPS: Final = ("wait", "op", "call")
 MAX_OUTSIDE: Final = 32
 """Processes looked at from outside for one question."""
 
-Stack = list[list[Any]]
-"""[[file, line, function], …], outermost first."""
-
 
 @dataclass(slots=True)
 class Asked:
     """One ``where`` under way."""
 
-    answer: Callable[[dict[str, Any]], None]
+    answer: Callable[[WhereFound], None]
     waiting: dict[str, tuple[int, int]]
-    """proc -> (rank, pid) of who has not answered."""
+    """proc -> (rank, pid) of processes that have not answered."""
     since_ns: int
-    stacks: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    stacks: dict[int, tuple[Thread, ...]] = field(default_factory=dict)
     """rank -> threads"""
-    issued: dict[int, list[Any]] = field(default_factory=dict)
+    issued: dict[int, tuple[IssuedAt, ...]] = field(default_factory=dict)
     """rank -> where its open asynchronous ops were issued"""
     source: dict[int, str] = field(default_factory=dict)
     """rank -> agent, py-spy or why not."""
@@ -60,20 +60,18 @@ class Asked:
 class Where:
     """All ``where`` requests under way. ``dump`` runs in threads of its own."""
 
-    def __init__(self, dump: Callable[[int], list[dict[str, Any]]] | None = None) -> None:
+    def __init__(self, dump: Callable[[int], tuple[Thread, ...]] | None = None) -> None:
         self._asked: dict[int, Asked] = {}
         self._dump = dump or py_spy
         self.elsewhere: Callable[[int, str, int], bool] = lambda number, proc, pid: False
         """Have a process looked at on its own node; False: it is here."""
-        self._results: queue.SimpleQueue[tuple[int, str, list[dict[str, Any]] | str]] = (
-            queue.SimpleQueue()
-        )
+        self._results: queue.SimpleQueue[Looked] = queue.SimpleQueue()
 
     def ask(
         self,
         number: int,
         procs: dict[str, tuple[int, int]],
-        answer: Callable[[dict[str, Any]], None],
+        answer: Callable[[WhereFound], None],
         now: int,
         silent: Iterable[str] = (),
     ) -> None:
@@ -83,20 +81,16 @@ class Where:
             self._go_outside(number, asked, proc)
         self.tick(now)
 
-    def answered(self, number: int, proc: str, message: dict[str, Any]) -> None:
-        """An agent's ACK."""
-        threads, issued, asked = (
-            message.get("stacks"),
-            message.get("issued"),
-            self._asked.get(number),
-        )
-        if asked is not None and proc in asked.waiting and isinstance(issued, list) and issued:
-            asked.issued[asked.waiting[proc][0]] = issued
-        self._take(number, proc, "agent", threads if isinstance(threads, list) else [])
+    def answered(self, proc: str, answer: Stacks) -> None:
+        """Take an agent's answer."""
+        asked = self._asked.get(answer.re)
+        if asked is not None and proc in asked.waiting and answer.issued:
+            asked.issued[asked.waiting[proc][0]] = answer.issued
+        self._take(answer.re, proc, "agent", answer.threads)
 
-    def looked(self, number: int, proc: str, found: list[dict[str, Any]] | str) -> None:
+    def looked(self, found: Looked) -> None:
         """Take what was seen of a process on another node, or why nothing was."""
-        self._results.put((number, proc, found))
+        self._results.put(found)
 
     def gone(self, proc: str) -> None:
         """A process ended meanwhile."""
@@ -112,17 +106,19 @@ class Where:
                 for proc in list(asked.waiting):
                     self._go_outside(number, asked, proc)
                     if proc in asked.elsewhere and now - asked.since_ns >= ELSEWHERE_NS:
-                        self._results.put((number, proc, "no answer, neither from its node"))
+                        problem = "no answer, neither from its node"
+                        self._results.put(Looked(number, proc, problem=problem))
         while not self._results.empty():
-            number, proc, found = self._results.get()
-            if isinstance(found, str):
-                self._take(number, proc, found[:200])
+            found = self._results.get()
+            if found.problem:
+                self._take(found.id, found.proc, found.problem[:200])
             else:
-                self._take(number, proc, "py-spy", found)
+                self._take(found.id, found.proc, "py-spy", found.threads)
 
     def _go_outside(self, number: int, asked: Asked, proc: str) -> None:
         if len(asked.threads) >= MAX_OUTSIDE and proc not in asked.threads:
-            self._results.put((number, proc, f"no answer; inspecting {MAX_OUTSIDE} others already"))
+            problem = f"no answer; inspecting {MAX_OUTSIDE} others already"
+            self._results.put(Looked(number, proc, problem=problem))
         elif proc in asked.waiting and proc not in asked.threads:
             arguments = (number, proc, asked.waiting[proc][1])
             if proc in asked.elsewhere or self.elsewhere(*arguments):
@@ -134,12 +130,13 @@ class Where:
 
     def _look(self, number: int, proc: str, pid: int) -> None:
         try:
-            self._results.put((number, proc, self._dump(pid)))
+            self._results.put(Looked(number, proc, self._dump(pid)))
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            self._results.put((number, proc, f"no answer, and py-spy: {error}"))
+            problem = f"no answer, and py-spy: {error}"
+            self._results.put(Looked(number, proc, problem=problem))
 
     def _take(
-        self, number: int, proc: str, source: str, threads: list[dict[str, Any]] | None = None
+        self, number: int, proc: str, source: str, threads: tuple[Thread, ...] | None = None
     ) -> None:
         """Take what is known of one process, or why nothing is, unless that came before."""
         asked = self._asked.get(number)
@@ -155,17 +152,14 @@ class Where:
         asked = self._asked[number]
         if not asked.waiting:
             del self._asked[number]
-            tree, source = merge(asked.stacks), cache(program_text)
-            locks = {rank: lock_waits(threads, source) for rank, threads in asked.stacks.items()}
-            asked.answer(
-                {
-                    "stacks": asked.stacks,
-                    "source": asked.source,
-                    "tree": tree,
-                    "locks": locks,
-                    "issued": asked.issued,
-                }
-            )
+            source = cache(program_text)
+            locks = {
+                rank: waits
+                for rank, threads in asked.stacks.items()
+                if (waits := tuple(lock_waits(threads, source)))
+            }
+            tree = merge(asked.stacks)
+            asked.answer(WhereFound(asked.stacks, asked.source, tree, locks, asked.issued))
 
 
 def program_text(file: str) -> str:
@@ -179,33 +173,31 @@ def program_text(file: str) -> str:
         return ""
 
 
-def merge(stacks: dict[int, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Equal main-thread stacks together: [{"ranks": […], "frames": […]}], most ranks first."""
-    groups: dict[str, tuple[list[int], Stack]] = {}
+def merge(stacks: Mapping[int, tuple[Thread, ...]]) -> tuple[StackGroup, ...]:
+    """Return equal main-thread stacks together, most ranks first."""
+    groups: dict[tuple[Frame, ...], list[int]] = {}
     for rank, threads in sorted(stacks.items()):
-        frames: Stack = speaking(threads).get("frames", [])[:MAX_FRAMES]
-        groups.setdefault(json.dumps(frames, default=str), ([], frames))[0].append(rank)
-    parts = sorted(groups.values(), key=lambda part: (-len(part[0]), part[0]))
-    return [{"ranks": ranks, "frames": frames} for ranks, frames in parts]
+        found = speaking(threads)
+        groups.setdefault(found.frames[:MAX_FRAMES] if found else (), []).append(rank)
+    parts = sorted(groups.items(), key=lambda part: (-len(part[1]), part[1]))
+    return tuple(StackGroup(tuple(ranks), frames) for frames, ranks in parts)
 
 
-def speaking(threads: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def speaking(threads: Sequence[Thread]) -> Thread | None:
     """Return the thread that says where a rank is: the main one, unless it waits for other threads
     and one of these is in an op."""
-    main = next((t for t in threads if t.get("main")), threads[0] if threads else {})
-    frames = main.get("frames") or [["", 0, ""]]
-    if main.get("inside") or not str(frames[-1][0]).endswith(WAITING):
+    main = next((t for t in threads if t.main), threads[0] if threads else None)
+    if main is None or main.inside or not (main.frames and main.frames[-1][0].endswith(WAITING)):
         return main
-    return next((t for t in threads if t.get("inside") in IN_OPS), main)
+    return next((t for t in threads if t.inside in IN_OPS), main)
 
 
-def telling(thread: Mapping[str, Any]) -> bool:
+def telling(thread: Thread) -> bool:
     """Return whether it stands in an op, or somewhere in the program."""
-    frames = [(str(f[0]), 0, "") for f in thread.get("frames") or ()]
-    return thread.get("inside") in IN_OPS or any(map(is_user, frames))
+    return thread.inside in IN_OPS or any(map(is_user, thread.frames))
 
 
-def py_spy(pid: int) -> list[dict[str, Any]]:
+def py_spy(pid: int) -> tuple[Thread, ...]:
     """Threads of a process, read from outside without stopping it. Raises OSError or ValueError."""
     beside = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
     program = shutil.which("py-spy", path=os.pathsep.join(map(str, beside)))
@@ -219,15 +211,15 @@ def py_spy(pid: int) -> list[dict[str, Any]]:
     if done.returncode != 0:
         words = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise OSError(words[-1] if words else f"exit code {done.returncode}")
-    return [
-        {
-            "thread": str(thread.get("thread_name") or thread.get("thread_id")),
-            "main": thread.get("thread_name") == "MainThread",
-            "inside": "gil" if thread.get("owns_gil") else "",
-            "frames": [
-                [frame.get("filename"), frame.get("line"), frame.get("name")]
+    return tuple(
+        Thread(
+            str(thread.get("thread_name") or thread.get("thread_id")),
+            thread.get("thread_name") == "MainThread",
+            tuple(
+                (str(frame.get("filename")), int(frame.get("line") or 0), str(frame.get("name")))
                 for frame in reversed(thread.get("frames", [])[:MAX_FRAMES])
-            ],
-        }
+            ),
+            "gil" if thread.get("owns_gil") else "",
+        )
         for thread in json.loads(done.stdout)
-    ]
+    )

@@ -28,8 +28,8 @@ from pardbg.render.draw.cells import (
     wrap,
 )
 from pardbg.render.draw.signs import SIGN, SIGNS
+from pardbg.render.frame.control_words import viewer, waits_text, why_text
 from pardbg.render.pages.stacks import (
-    VIEWER,
     Entry,
     Stack,
     console,
@@ -171,8 +171,7 @@ def _status(snapshot: Snapshot, look: DebugPageState, cells: int) -> tuple[Line,
     style = "held"
     parts = [Segment("  "), Segment(sign, style)]
     if control.controller:
-        by = "you" if control.controller == look.you else control.controller
-        parts += [Segment("  by ", "dim"), Segment(VIEWER.sub(r"\1", clean(by)))]
+        parts += [Segment("  by ", "dim"), Segment(clean(viewer(control.controller, look.you)))]
     if control.lease_ns is not None:
         style = "warn" if control.lease_ns < 4e9 else "strong"
         parts += [Segment("  lease ", "dim"), Segment(words.countdown(control.lease_ns), style)]
@@ -182,7 +181,7 @@ def _status(snapshot: Snapshot, look: DebugPageState, cells: int) -> tuple[Line,
         parts += [Segment("  first timeout in ", "dim"), Segment(limit, style)]
     pending = words.plural(control.pending, "pending op") if control.pending else "no pending op"
     parts += [Segment(f"  {pending}", "warn" if control.pending else "dim")]
-    reason = clean(control.reason)
+    reason = clean(why_text(control.why))
     short = line_width(parts) + width(reason) + 2 <= cells
     if reason and short:
         parts += [Segment(f"  {reason}", "dim")]
@@ -233,7 +232,8 @@ def _ranks(
         if at == 0:
             return heading
         rank = snapshot.ranks[at - 1]
-        coming = snapshot.control.waiting.get(rank.rank) or nexts.get(rank.rank, "")
+        waits = snapshot.control.waiting.get(rank.rank)
+        coming = waits_text(waits) if waits is not None else nexts.get(rank.rank, "")
         if snapshot.hang is not None and rank.rank in snapshot.hang.culprits:
             coming = snapshot.hang.where or "others wait for it"
         made = fit(_rank(rank, snapshot, coming, now_size, staged, room), cells)
@@ -258,11 +258,11 @@ def _breaks(snapshot: Snapshot, cells: int) -> list[Line]:
     lines: list[Line] = []
     for one in snapshot.control.breaks:
         matched = f"matched {one.hits} ×" if one.hits else "not matched yet"
-        where = "" if one.ranks == "all" else f"on {one.ranks}  "
+        where = "" if one.on is None else f"on {words.rank_set(one.on, '-')}  "
         once = "once  " if one.once else ""
         made = line(
-            Segment(f"  {'◉' if one.watch else '●'}{one.number:>3}  ", "held"),
-            Segment(f"{'watch ' if one.watch else ''}{clean(one.condition)}", "strong"),
+            Segment(f"  {'◉' if one.kind else '●'}{one.number:>3}  ", "held"),
+            Segment(f"{'watch ' if one.kind else ''}{clean(one.condition)}", "strong"),
             Segment(f"  {where}{once}{matched}", "dim"),
         )  # fmt: skip
         lines.append(fit(made, cells))

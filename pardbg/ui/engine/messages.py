@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from textual.message import Message
 
-from pardbg.control.language.verbs import Reply, Verb
+from pardbg.events.commands import Reply
+from pardbg.events.control import Verb
 from pardbg.ui.engine.feed import Frame
 
 

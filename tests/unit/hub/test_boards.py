@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import pytest
 
+from pardbg.hub.ctrl_messages import BoardNews
 from pardbg.hub.ranks import boards
 from pardbg.hub.ranks.boards import LOOK_NS, Boards
 from pardbg.hub.removal import mark
+from pardbg_agent.codec import decode, encode
 from pardbg_agent.control import posts
 from pardbg_agent.control.posts import ELSEWHERE, KINDS, PLACES, PeerPosts, Posts
 
@@ -33,7 +34,7 @@ class Side:
     def changes(self) -> list[Any]:
         """As they come out of a message."""
         self.now += LOOK_NS
-        pieces = msgpack.unpackb(msgpack.packb(list(self.boards.changes(self.now))))
+        pieces = [decode(BoardNews, encode(BoardNews(tuple(piece)))).changes for piece in self.boards.changes(self.now)]
         return [change for piece in pieces for change in piece]
 
 
@@ -53,7 +54,7 @@ def test_a_post_is_found_on_the_other_node_at_its_time_there(sides: tuple[Side, 
     a.own.post(OP, 42, 1000, SUM)
     a.own.post_sums(9, 3, -1, [5, -6])
     first = a.changes()
-    assert [change[:4] for change in first] == [["0.n0.1", 0, KINDS["mismatch"], JOB]]
+    assert [change[:4] for change in first] == [("0.n0.1", 0, KINDS["mismatch"], JOB)]
     assert a.changes() == [], "once"
     b.boards.take(first, 500)  # a's clock is 500 ns behind
     assert seen(b, 0, 42) == posts.post_of(0, 1500, SUM)
@@ -65,7 +66,7 @@ def test_a_post_is_found_on_the_other_node_at_its_time_there(sides: tuple[Side, 
     b.boards.take(a.changes(), 0)
     found = seen(b, 0, 43)
     assert found is not None and found.held
-    assert b.changes() == [["0.n1.1", 1, 0, JOB, []]], "a copy is nobody's own"
+    assert b.changes() == [("0.n1.1", 1, 0, JOB, ())], "a copy is nobody's own"
 
 
 def test_a_rank_that_ends_there_counts_no_more_here(
@@ -79,7 +80,7 @@ def test_a_rank_that_ends_there_counts_no_more_here(
     (ended,) = (a.boards._own[proc].peer for proc in a.boards._own)
     assert ended.refresh() and not ended.alive()
     gone = a.changes()
-    assert gone == [["0.n0.1", -1, 0, JOB, []]]
+    assert gone == [("0.n0.1", -1, 0, JOB, ())]
     b.boards.take(gone, 0)
     b.others.refresh()
     assert seen(b, 0, 1) is None

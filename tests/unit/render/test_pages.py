@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.base.control import Breakpoint
+from pardbg.events.control import Breakpoint, Hit
 from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.frame import chrome
+from pardbg.render.frame.control_words import fact_text
 from pardbg.render.frame.timebar import Playing, Track, legend, time_bar
 from pardbg.render.pages.collectives import CollectivesPageState as CollectivesLook
 from pardbg.render.pages.collectives import collectives, detail, strip
@@ -213,25 +214,27 @@ def test_the_control_line_says_what_was_acknowledged() -> None:
     assert "no such rank" in plain(chrome.control_line(control, "x", ("no such rank", "bad"), 80))
 
 
-WHY = ("watch 2: rank 2 step 41, nan: 3 of 16384 values are not finite (3 NaN; the first at 17) "
-       "in the input of all_reduce dp #42; so is the gradient of layers.0.weight; before "
-       "all_reduce dp #42")  # fmt: skip
+WHY = Hit(
+    2, 2, "nan", True,
+    "3 of 16384 values are not finite (3 NaN; the first at 17) in the input of all_reduce dp #42; "
+    "so is the gradient of layers.0.weight", "all_reduce dp #42", 41,
+)  # fmt: skip
 
 
 def test_why_it_is_held_comes_first_and_in_full_on_the_debug_page() -> None:
     made = held(snapshot_1f1b())
     control = replace(
-        made.control, reason=WHY,
+        made.control, why=(WHY,),
         breaks=(
-            Breakpoint(1, "mb==3", "0,1", 0, True), Breakpoint(2, "nan", "all", 1, False, True),
+            Breakpoint(1, "mb==3", (0, 1), once=True), Breakpoint(2, "nan", hits=1, kind="nan"),
         ),
     )  # fmt: skip
     text = plain(chrome.control_line(control, "", ("", ""), 160))
     assert "nothing pending · watch 2: rank 2 step 41, nan: 3 of 16384" in text
-    assert "next" in plain(chrome.control_line(replace(control, reason=""), "", ("", ""), 160))
+    assert "next" in plain(chrome.control_line(replace(control, why=()), "", ("", ""), 160))
     for cells in (80, 120, 200):
         text = text_of(debug(replace(made, control=control), cells, 34))
-        assert WHY in " ".join(text.split()), cells
+        assert fact_text(WHY) in " ".join(text.split()), cells
         assert "◉  2  watch nan  matched 1 ×" in text, text
         assert "●  1  mb==3  on 0,1  once  not matched yet" in text
 
