@@ -12,8 +12,7 @@ from pardbg_agent.control.gate import GateControl, nothing
 from pardbg_agent.control.watches import LATER, NO_WATCHES, STEP, Medians, Watch, Watches
 from pardbg_agent.defs import Defs
 from pardbg_agent.guard import Guard
-from pardbg_agent.life import calls
-from pardbg_agent.op_table import OpTable, Sums, Unrecorded
+from pardbg_agent.op_table import Call, OpTable, Sums, Unrecorded
 from pardbg_agent.ring import Ring
 from pardbg_agent.settings import (
     FULL,
@@ -110,7 +109,7 @@ class Core:
         self.sender: Any = None
         self.starting = False
         """In no group yet, and known before that (life.calls)."""
-        self.exiting: calls.Call | None = None
+        self.exiting: Call | None = None
         """The main thread has ended: threads and exit handlers run."""
         self.sums = Sums()
         self.step_t0 = clock.now_ns()

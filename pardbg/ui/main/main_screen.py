@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from textual import events
 from textual.app import App, ComposeResult
@@ -23,6 +23,7 @@ from pardbg.ui.commands.actions import ACTIONS, SCREENS, Action, Handlers, for_m
 from pardbg.ui.commands.command_line import candidates_line, complete, note_line
 from pardbg.ui.commands.startup import History
 from pardbg.ui.engine.controller import Controller
+from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.engine import Engine
 from pardbg.ui.engine.feed import Frame
 from pardbg.ui.main.chrome_bars import ChromeBars
@@ -45,9 +46,6 @@ from pardbg.ui.screens.timeline import TimelinePage
 from pardbg.ui.widgets.lines import ClickedLines, Lines, PicturePane, Tabs
 from pardbg.ui.widgets.prompt import NOTE, Prompt
 from pardbg.words import percent
-
-if TYPE_CHECKING:
-    from pardbg.ui.engine.cursor import TimeCursor
 
 LEAST_CELLS, LEAST_ROWS = 60, 15
 _MESSAGE_S = 8.0

@@ -27,6 +27,7 @@ from pardbg_agent.identity import env_int
 from pardbg_agent.life import calls
 from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.life.own_frames import hide_own
+from pardbg_agent.op_table import Call
 
 MAX_RANKS: Final = 16
 """Ranks of a group that are named."""
@@ -112,7 +113,7 @@ def _watched(name: str, original: Any, describe: Describe) -> Any:
 
 def _begin(
     name: str, describe: Describe, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[_core.Core | None, calls.Call | None]:
+) -> tuple[_core.Core | None, Call | None]:
     c = _core.CURRENT
     try:
         if c is None and name == "init_process_group":
