@@ -17,7 +17,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 MEMO_MAX: Final = 2048
 """Closed values of a kind that are kept of a recording. Keeping more would help a user who comes
-back, but each full collection of Python's, which a frame may have to wait for, walks all of them."""
+back, but each full collection of Python's, which a frame may wait for, walks all of them."""
 LIVE_MEMO_MAX: Final = 512
 """Closed values of a kind that are kept of a live run, or two per rank: a frame uses some hundred.
 A following viewer never comes back to older ones, and would still fill its memory with them after

@@ -13,7 +13,7 @@ from textual.containers import Horizontal
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 
-from pardbg.analysis.answers.snapshot import PARTS
+from pardbg.analysis.answers.snapshot import SECTIONS, Viewport
 from pardbg.analysis.findings.shared import Finding
 from pardbg.errors import UserError
 from pardbg.render.draw.cells import Segment, line
@@ -213,14 +213,13 @@ class MainScreen(Screen[None]):
     def want_page(self) -> None:
         """Tell the engine what the visible page needs."""
         page, over = self.page, isinstance(self.app.screen, Panel)
-        self._want(replace(
-            page.want(), part=self.shared.part, ranks=page.in_sight(),
-            parts=PARTS if over else frozenset(page.parts),
-        ))  # fmt: skip
+        viewport = Viewport(page.ranks_drawn(), SECTIONS if over else frozenset(page.sections))
+        self._want(replace(page.want(), part=self.shared.part, viewport=viewport))
 
     def push_panel(self, panel: Panel) -> None:
         """Show it over the page; a ``:`` or ``/`` typed over it closes it and opens the prompt."""
         self.app.push_screen(panel, lambda kind: self.ask(kind) if kind else None)
+        self.want_page()  # a panel may draw any section
 
     def on_picture_pane_clicked(self, event: PicturePane.Clicked) -> None:
         self.page.pick(event.index, event.x)
