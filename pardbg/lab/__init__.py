@@ -1,1 +1,1 @@
-"""Beside the debugger: programs to learn from, schedules as things one makes, rehearsals."""
+"""Training programs to learn from, schedules to make and search, rehearsals: not the debugger."""
