@@ -25,12 +25,13 @@ NAME: Final = "sim"
 GROUP: Final = "cpu:gloo,sim:sim"
 """Backend of a process group with tensors on the device and on the host."""
 
-if torch._C._get_privateuse1_backend_name() != NAME:  # before the extension names the device
-    torch.utils.rename_privateuse1_backend(NAME)
+utils: Final[Any] = torch.utils
+utils.rename_privateuse1_backend(NAME)  # the extension names its device so
 native: Final = extension.load()
 settings, counts, take_log = native.settings(), native.counts, native.take_log
 event_time, hold, release = native.event_time, native.hold, native.release
-"""``event_time(event.event_id)``: ns. ``hold()``: the current stream stops; ``release`` it."""
+"""``event_time(event.event_id)``: ns. ``hold()``: the current stream stops; ``release(it, ns)``
+lets it go on as if it had done so at that time."""
 acc: Final = torch.accelerator
 
 
@@ -41,7 +42,8 @@ def spend(ms: float, name: str = "spend") -> None:
 
 def spend_in(x: torch.Tensor, forward_ms: float, backward_ms: float, name: str = "") -> Any:
     """Return ``x``, with a kernel (``nameF``, ``nameB``) in its forward and in its backward."""
-    return _Spend.apply(x, forward_ms, backward_ms, name)
+    apply: Any = _Spend.apply
+    return apply(x, forward_ms, backward_ms, name)
 
 
 class _Spend(torch.autograd.Function):
@@ -90,8 +92,8 @@ def own_stream() -> torch.Stream:
 
 
 def _stream(number: int, index: int) -> torch.Stream:
-    kind: Any = int(torch._C._autograd.DeviceType.PrivateUse1)
-    return torch.Stream(stream_id=number, device_index=index, device_type=kind)
+    kind: Any = torch._C._autograd.DeviceType.PrivateUse1
+    return torch.Stream(stream_id=number, device_index=index, device_type=int(kind))
 
 
 def _index(which: Any = None) -> int:
@@ -136,9 +138,10 @@ def _module() -> types.ModuleType:
 
 
 def _backend(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Any:
+    gloo, prefix = dist.ProcessGroupGloo, torch._C._distributed_c10d.PrefixStore
     for_ever = datetime.timedelta(days=7)
     gloos = [
-        dist.ProcessGroupGloo(dist.PrefixStore(f"{name}/", store), rank, size, timeout=limit)
+        gloo(prefix(f"{name}/", store), rank, size, timeout=limit)
         for name, limit in (("data", timeout), ("clock", for_ever))
     ]
     return native.new_backend(*gloos, rank, size)
@@ -146,5 +149,5 @@ def _backend(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> A
 
 sys.modules["torch.sim"] = _module()
 torch._register_device_module(NAME, sys.modules["torch.sim"])
-torch.utils.generate_methods_for_privateuse1_backend()
+utils.generate_methods_for_privateuse1_backend()
 dist.Backend.register_backend(NAME, _backend, devices=[NAME])

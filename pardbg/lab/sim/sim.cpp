@@ -39,10 +39,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("counts", &counted);
   m.def("take_log", &take_log);
   m.def("event_time", [](int64_t id) { return or_none(look(*reinterpret_cast<Time*>(id))); });
+  m.def("now", &now);
   m.def("spend", [](int64_t ns, const std::string& name) { launch(current_stream(), name, ns); }, Free());
   m.def("own_stream", [] { return own_stream(-1).id(); });
   m.def("hold", [] { return hold(current_stream()).end; });
-  m.def("release", [](const Time& t) { settle(t, now()); });
+  m.def("release", &settle);
   m.def("new_backend", [](BackendPtr data, BackendPtr clock, int rank, int size) {
     return BackendPtr(c10::make_intrusive<SimBackend>(std::move(data), std::move(clock), rank, size));
   });
