@@ -8,7 +8,6 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,10 +29,9 @@ def built() -> Path:
     with open(path.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
-            with tempfile.TemporaryDirectory(prefix=".build-", dir=path.parent) as scratch:
-                compiled = Path(scratch, "sim.so")
-                compile_to(str(compiled), str(torch), str(HERE / "sim.cpp"), OPTIONS)
-                os.replace(compiled, path)
+            compiled = path.with_suffix(".part")
+            compile_to(str(compiled), str(torch), str(HERE / "sim.cpp"), OPTIONS)
+            os.replace(compiled, path)
     return path
 
 
