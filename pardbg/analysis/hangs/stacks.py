@@ -11,7 +11,7 @@ from pardbg.store.definitions import Frame
 _LIBRARY: Final = re.compile(
     r"(^<|/site-packages/|/dist-packages/|/lib/python3[^/]*/|/pardbg_agent/|/torch/)"
 )
-_OURS: Final = re.compile(r"/pardbg/recipes/")
+_OURS: Final = re.compile(r"/pardbg/(lab/)?recipes/")
 """Recipes are programs, wherever they are installed."""
 _DISTRIBUTED: Final = re.compile(r"/torch/(distributed/|_C/_distributed)")
 _FRAMEWORKS: Final = re.compile(

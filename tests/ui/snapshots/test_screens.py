@@ -32,7 +32,12 @@ def _the_same_everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("name", VIEW_OF)
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-def test_screen(name: str, size: tuple[int, int], snap_compare: Callable[..., bool]) -> None:
+def test_screen(
+    name: str,
+    size: tuple[int, int],
+    snap_compare: Callable[..., bool],
+    request: pytest.FixtureRequest,
+) -> None:
     if not (ACCEPTED.exists() or request.config.getoption("update_snapshots")):
         pytest.skip("no screen is accepted yet: make snapshots")
     view = VIEW_OF[name]
