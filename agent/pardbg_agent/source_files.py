@@ -12,8 +12,8 @@ from typing import Final
 AGENT: Final = "/pardbg_agent/"
 LIBRARIES: Final = ("-packages/", "/lib/python3", "/torch/", AGENT)
 """Parts of the path of a file that is no program's."""
-_RECIPES: Final = "/pardbg/recipes/"
-"""Recipes are programs, wherever they are installed."""
+PROGRAMS: Final = ("/pardbg/lab/recipes/", "/pardbg/recipes/")
+"""Parts of paths of programs, wherever they are installed: the recipes (in old recordings too)."""
 _FRAMEWORK: Final = re.compile(
     r"/(torch|torchtitan|deepspeed|megatron|nanotron|picotron|colossalai|fairscale|accelerate"
     r"|lightning|pytorch_lightning|transformers|horovod)/"
@@ -24,7 +24,7 @@ def is_program(file: str) -> bool:
     """Return whether a file is of the program, not of a library or of Python itself."""
     if file.startswith("<"):
         return False
-    return _RECIPES in file or not any(part in file for part in LIBRARIES)
+    return any(part in file for part in PROGRAMS) or not any(part in file for part in LIBRARIES)
 
 
 def is_framework(file: str) -> bool:

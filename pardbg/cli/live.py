@@ -66,7 +66,7 @@ def demo(
     rc_file: Path | None, no_rc: bool, **how: Any,
 ) -> int | None:  # fmt: skip
     """Train a built-in recipe under torchrun, watched."""
-    from pardbg.recipes import catalogue
+    from pardbg.lab.recipes import catalogue
 
     if list_:
         _list_recipes()
@@ -276,7 +276,7 @@ def _tui_live(target: Target, start_screen: str, rc: Rc, ends: bool = False) -> 
 
 
 def _list_recipes() -> None:
-    from pardbg.recipes.catalogue import RECIPES, by_kind
+    from pardbg.lab.recipes.catalogue import RECIPES, by_kind
 
     width = max(map(len, RECIPES))
     for kind, recipes in by_kind().items():

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 TOPS = (ROOT / "pardbg", ROOT / "agent" / "pardbg_agent")
 MODULES = 14
 """Maximum number of modules in a folder, without ``__init__``."""
-RECIPES = ROOT / "pardbg" / "recipes"
+RECIPES = ROOT / "pardbg" / "lab" / "recipes"
 """Training programs: one file each, named as people name the kind of parallelism."""
 FOLDERS = sorted(
     {path.parent for top in TOPS for path in top.rglob("*.py")} - {RECIPES, RECIPES / "faults"}

@@ -23,7 +23,7 @@ from pardbg.analysis.answers.report import report
 from pardbg.hub.run import config as files
 from pardbg.hub.run.runs import list_runs
 from pardbg.hub.run.start import RunHandle
-from pardbg.recipes import catalogue
+from pardbg.lab.recipes import catalogue
 from pardbg.session.reader import SessionError, load
 from tests.distributed.owned import PARDBG
 from tests.distributed.runs import fake_job

@@ -31,7 +31,7 @@ from pardbg.session.source_files import Place, source_around
 from pardbg.store.store import Store
 
 SESSIONS = Path(__file__).parents[3] / "sessions"
-RECIPES = Path(__file__).parents[3] / "pardbg" / "recipes"
+RECIPES = Path(__file__).parents[3] / "pardbg" / "lab" / "recipes"
 
 
 @cache

@@ -251,7 +251,7 @@ def definition(schedule: Any, group_key: str) -> Plan:
         order={ranks[r]: actions for r, actions in order.items() if r < len(ranks)},
         source=source,
         group=group_key,
-        # A layer sleeps to pace compute, as in pardbg.recipes.
+        # A layer sleeps to pace compute, as in pardbg.lab.recipes.
         paced=any(
             type(m).__name__ == "Paced" for s in stages_of(schedule) for m in s.submod.modules()
         ),
