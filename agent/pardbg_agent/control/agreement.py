@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pardbg_agent.c10d_ops import Side, kind_of
 from pardbg_agent.control.posts import Post
+from pardbg_agent.tables.c10d_ops import Side, kind_of
 from pardbg_agent.wire import REDUCE
 from pardbg_agent.words import duration, ranks_text
 

@@ -50,7 +50,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from pardbg_agent import c10d_ops, identity, wire
+from pardbg_agent import identity, wire
+from pardbg_agent.tables import c10d_ops
 
 SUFFIX: Final = ".board"
 NEW: Final = ".new"

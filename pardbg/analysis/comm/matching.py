@@ -27,7 +27,7 @@ from pardbg.analysis.comm.ops import (
 from pardbg.store.definitions import GroupDef, OpDef
 from pardbg.words import agreed, at_most, duration, ranks_text, sizes
 from pardbg_agent import wire
-from pardbg_agent.c10d_ops import Side, Traffic, kind_of
+from pardbg_agent.tables.c10d_ops import Side, Traffic, kind_of
 
 LAST: Final = 200
 _MARGIN: Final = 1.6

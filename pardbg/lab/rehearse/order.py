@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pardbg.lab.rehearse.rank_trace import Records, Trace
-from pardbg_agent.c10d_ops import Side, kind_of
+from pardbg_agent.tables.c10d_ops import Side, kind_of
 from pardbg_agent.wire import Flag, Kind
 
 Transport = Literal["rendezvous", "buffered", "pair"]

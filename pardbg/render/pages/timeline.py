@@ -28,7 +28,7 @@ from pardbg.render.draw.cells import (
 from pardbg.render.frame.panels import empty
 from pardbg.render.pages.pipeline.schedule import KIND_WORD
 from pardbg.render.pages.pipeline.schedule import label as short
-from pardbg_agent.c10d_ops import kind_of
+from pardbg_agent.tables.c10d_ops import kind_of
 
 GUTTER = 15
 MANY = 128

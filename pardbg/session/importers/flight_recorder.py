@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pardbg.events import fields
 from pardbg.session.importers.build import Imported, RankBuild
-from pardbg_agent.c10d_ops import kind_named
+from pardbg_agent.tables.c10d_ops import kind_named
 from pardbg_agent.wire import NONE, Flag, Kind
 
 ITEM_BYTES: Final = {

@@ -18,7 +18,7 @@ from pardbg.analysis.base.intervals import union
 from pardbg.events import fields
 from pardbg.session.importers.build import Imported, RankBuild
 from pardbg.session.importers.flight_recorder import DTYPES, ITEM_BYTES
-from pardbg_agent.c10d_ops import kind_named
+from pardbg_agent.tables.c10d_ops import kind_named
 from pardbg_agent.wire import NONE, Flag, Kind
 
 _STEP: Final = re.compile(r"ProfilerStep#(\d{1,9})$")

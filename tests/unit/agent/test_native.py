@@ -149,8 +149,8 @@ def test_records_of_both_sides_lie_in_one_ring(monkeypatch: pytest.MonkeyPatch) 
 
 @needs_native
 def test_the_table_of_ops_is_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pardbg_agent.c10d_ops import C10D_OPS
     from pardbg_agent.hooks.ops import native_way
+    from pardbg_agent.tables.c10d_ops import C10D_OPS
 
     monkeypatch.setenv("PARDBG_NATIVE", NATIVE)
     assert native_way.module().specs() == [

@@ -1,4 +1,4 @@
-"""Tensors in the arguments of c10d ops, read as ``pardbg_agent.c10d_ops`` says they lie."""
+"""Tensors in the arguments of c10d ops, read as ``pardbg_agent.tables.c10d_ops`` says they lie."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import torch
 
-from pardbg_agent.c10d_ops import C10dOp, Parts, Tensors
 from pardbg_agent.hooks.tensors import bytes_of
+from pardbg_agent.tables.c10d_ops import C10dOp, Parts, Tensors
 
 Args = Sequence[Any]
 Contents = tuple[Any, int, int]

@@ -15,7 +15,6 @@ import torch
 from torch.library import Library
 
 from pardbg_agent import core as _core
-from pardbg_agent.c10d_ops import C10D_OPS, MONITORED_BARRIER, C10dOp
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.comm.op_arguments import Args
@@ -24,6 +23,7 @@ from pardbg_agent.hooks.ops import works
 from pardbg_agent.hooks.ops.issue import failed, lost, make_begin
 from pardbg_agent.hooks.patching import unframed, unseen
 from pardbg_agent.life.own_frames import hide_own
+from pardbg_agent.tables.c10d_ops import C10D_OPS, MONITORED_BARRIER, C10dOp
 from pardbg_agent.wire import NONE, Flag, Kind, Lane
 
 KERNEL_NS = 4_500

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from pardbg_agent import core as _core
-from pardbg_agent.c10d_ops import C10dOp
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.comm import groups
@@ -17,6 +16,7 @@ from pardbg_agent.hooks.comm.op_arguments import Args, any_contents, bytes_per_r
 from pardbg_agent.hooks.context import Context, Group, Op, Signature, State
 from pardbg_agent.hooks.watch import probes
 from pardbg_agent.hooks.watch.op_watches import Coming, at_gate
+from pardbg_agent.tables.c10d_ops import C10dOp
 from pardbg_agent.wire import MAX_PARTS, NONE, REDUCE, Flag, Kind, Lane
 
 _ISSUE, _PART, _COMM = int(Kind.OP_ISSUE), int(Kind.PART), int(Lane.COMM)

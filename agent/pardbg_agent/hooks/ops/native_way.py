@@ -16,7 +16,6 @@ from typing import Any, Final, cast
 import torch
 
 from pardbg_agent import core as _core
-from pardbg_agent.c10d_ops import C10D_OPS
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context, patching
 from pardbg_agent.hooks.comm import groups
@@ -29,6 +28,7 @@ from pardbg_agent.hooks.watch import op_watches, probes
 from pardbg_agent.life.own_frames import hide_own
 from pardbg_agent.native import Unusable, loaded, state
 from pardbg_agent.op_table import as_state
+from pardbg_agent.tables.c10d_ops import C10D_OPS
 from pardbg_agent.wire import CALLS, RING_DATA_OFFSET, STATUS_NOW_OFFSET, STATUS_OP_OFFSET
 
 OFFSETS: Final = RING_DATA_OFFSET, STATUS_OP_OFFSET, STATUS_NOW_OFFSET

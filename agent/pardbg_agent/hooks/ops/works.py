@@ -23,12 +23,12 @@ from typing import Any, Final
 import torch
 
 from pardbg_agent import core as _core
-from pardbg_agent.c10d_ops import C10D_OPS, C10dOp
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks.context import LOCAL, Context, Op, OpenWorks, local, of
 from pardbg_agent.hooks.patching import Patches, unframed, unseen, wait_gate
 from pardbg_agent.hooks.watch import op_watches
 from pardbg_agent.life.own_frames import hide_own
+from pardbg_agent.tables.c10d_ops import C10D_OPS, C10dOp
 from pardbg_agent.wire import Flag, Kind, Lane
 
 MAX_POLLED: Final = 256

@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any
 
 from pardbg_agent import core as _core
-from pardbg_agent.c10d_ops import C10dOp
 from pardbg_agent.clock import now_ns
 from pardbg_agent.control.watches import LATER
 from pardbg_agent.hooks.comm.op_arguments import Args
 from pardbg_agent.hooks.context import LOCAL, Group, Op, of
 from pardbg_agent.hooks.patching import wait_gate
 from pardbg_agent.hooks.watch import mismatch, not_finite
+from pardbg_agent.tables.c10d_ops import C10dOp
 from pardbg_agent.wire import Flag, Gate
 from pardbg_agent.words import duration, times_median, took
 
