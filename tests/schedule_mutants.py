@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pardbg.analysis.whatif import plans
 from pardbg.lab.schedules.lint import Verdict, lint
-from pardbg.lab.schedules.lowering import lower
+from pardbg.lab.schedules.messages import lower
 from pardbg.lab.schedules.schedule_table import Cell, Table, dump, from_plan, parse
 from tests.forked import Ended, Job
 

@@ -10,7 +10,7 @@ from pardbg.analysis.whatif.plans import NoPlan, plan
 from pardbg.errors import UserError
 from pardbg.lab.schedules.compare import Durations, predict
 from pardbg.lab.schedules.lint import MAX_PROBLEMS, Verdict, lint
-from pardbg.lab.schedules.lowering import consumed, lower, peer
+from pardbg.lab.schedules.messages import consumed, lower, peer
 from pardbg.lab.schedules.schedule_table import (
     MAX_CELLS,
     Cell,
