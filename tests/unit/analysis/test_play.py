@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from pardbg.analysis.pipeline.play import Between, clock, in_order, play
 
@@ -59,7 +60,7 @@ def test_a_circle_stands_still() -> None:
 def test_rows_in_the_worst_order_are_each_asked_once_more() -> None:
     """Each row's item needs that of the row behind it: row by row, a turn each."""
     rows = [chr(1000 + at) for at in range(500)]
-    needs = {one: [other] for one, other in zip(rows, rows[1:], strict=False)}
+    needs = {one: [other] for one, other in pairwise(rows)}
     ran, _, asked = played(rows, needs)
     assert ran == rows[::-1]
     assert asked == 500 + 499
