@@ -77,8 +77,8 @@ def lint(files: tuple[str, ...], mb: int | None, transport: str, json_: bool) ->
     something was found.
     """
     from pardbg.lab.schedules.lint import lint as check
-    from pardbg.lab.schedules.messages import TRANSPORTS
     from pardbg.lab.schedules.schedule_text import verdict
+    from pardbg.lab.schedules.transports import TRANSPORTS
 
     chosen = [one for one in TRANSPORTS if transport in ("all", one)]
     found = {name: check(_read(name), mb, chosen) for name in files}

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Final, Literal
 
-from pardbg.lab.schedules.messages import (
+from pardbg.lab.schedules.schedule_table import Cell, Op, Table
+from pardbg.lab.schedules.transports import (
     TRANSPORTS,
     Deadlock,
     Lowered,
@@ -21,7 +22,6 @@ from pardbg.lab.schedules.messages import (
     other_end,
     peer,
 )
-from pardbg.lab.schedules.schedule_table import Cell, Op, Table
 
 Kind = Literal["missing", "twice", "order", "place", "message", "deadlock"]
 Load = Literal["loads", "refused", "no order"]
