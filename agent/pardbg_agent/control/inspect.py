@@ -11,7 +11,7 @@ from types import FrameType, TracebackType
 from typing import Any, Final
 
 from pardbg_agent.life.own_frames import OWN, is_own
-from pardbg_agent.tables.source_files import is_program
+from pardbg_agent.tables.code_files import is_program
 
 MAX_THREADS: Final = 64
 MAX_FRAMES: Final = 64

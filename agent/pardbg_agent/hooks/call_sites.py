@@ -8,7 +8,7 @@ from collections import deque
 from types import CodeType
 from typing import Final
 
-from pardbg_agent.tables.source_files import is_program
+from pardbg_agent.tables.code_files import is_program
 
 LAST: Final = 256
 """Asynchronous ops whose place is kept."""

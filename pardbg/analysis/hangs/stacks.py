@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from pardbg.store.definitions import Frame
-from pardbg_agent.tables.source_files import AGENT, is_framework, is_program
+from pardbg_agent.tables.code_files import AGENT, is_framework, is_program
 
 _DISTRIBUTED: Final = re.compile(r"/torch/(distributed/|_C/_distributed)")
 _TOP: Final = ("<module>", "main", "_main")
