@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, cast
 
 import zstandard
 
@@ -84,9 +84,9 @@ def _opened(name: str) -> BinaryIO:
     with open(name, "rb") as file:
         head = file.read(4)
     if head[:2] == b"\x1f\x8b":
-        return gzip.open(name)  # type: ignore[return-value]
+        return cast(BinaryIO, gzip.open(name))
     if head == b"\x28\xb5\x2f\xfd":
-        return zstandard.open(name)
+        return cast(BinaryIO, zstandard.open(name))
     return open(name, "rb")
 
 
