@@ -52,6 +52,19 @@ lint: $(STAMP)
 dist: $(STAMP)
 	$(BIN)/python -m tests.packaging.build dist
 
+# The site of docs/ into site/; a broken link fails.
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/mkdocs build --strict
+
+# The pictures in docs/pictures, anew from sessions/.
+pictures: $(STAMP)
+	$(BIN)/python -m tests.ui.pictures
+
+# Accept how the screens look now.
+snapshots: $(STAMP)
+	$(PYTEST) -q tests/ui/snapshots --snapshot-update
+
 diagnosis: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.diagnosis $(ARGS)
 

@@ -21,17 +21,6 @@ Edge = tuple[str, int, int, bool]
 _P2P, _SEND = int(Flag.P2P), int(Flag.SEND)
 
 
-class Call(NamedTuple):
-    """A blocking call outside of collectives (`life.calls`) that has not returned."""
-
-    token: int
-    name_id: int
-    group_id: int
-    seq: int
-    step: int
-    t0: int
-
-
 class Issued(NamedTuple):
     """An op between its issue and its completion."""
 
@@ -48,6 +37,17 @@ class Issued(NamedTuple):
     since_ns: int
     bytes_in: int
     bytes_out: int
+
+
+class Call(NamedTuple):
+    """A blocking call under way, which the table counts as an op (life.calls)."""
+
+    token: int
+    name_id: int
+    group_id: int
+    seq: int
+    step: int
+    t0: int
 
 
 class OpTable:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +19,7 @@ from pardbg.hub.ranks import processes
 from pardbg.hub.removal import remove_empty, remove_unstarted
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
+from pardbg.hub.run.hub_process import END_S, MAX_RESTARTS, start_hub
 from pardbg.hub.run.steward import Owner, Stdio, Steward
 
 LOOK_S: Final = 0.2
@@ -42,6 +45,10 @@ class Guardian:
         """``roots``: where the run's directory may be; the owner makes it."""
         self._run, self._roots, self._owner = run, roots, owner
         self._steward: Steward | None = None
+        self._hub: int | None = None
+        """Pid of the hub that we started; None: the launcher's."""
+        self._restarts = 0
+        self._heard = None if stdio is None else stdio.heard
         if stdio is not None:
             stdio.given()
             self._steward = Steward(stdio, owner, launcher=False)
@@ -61,6 +68,9 @@ class Guardian:
             self._reap(ended) or signal.sigtimedwait([signal.SIGCHLD], LOOK_S)
         if self._steward is not None and jobs.noted(self._dir) is not None:
             self._steward.linger(self._dir)
+        deadline = time.monotonic() + END_S
+        while self._hub is not None and self._hub not in ended and time.monotonic() < deadline:
+            self._reap(ended) or signal.sigtimedwait([signal.SIGCHLD], LOOK_S)
 
     def _reap(self, ended: dict[int, int]) -> bool:
         """Note which children have ended; return whether any has."""
@@ -86,13 +96,29 @@ class Guardian:
             return True
         if self._steward is not None:
             self._steward.turn(self._dir)
+        self._keep_hub(ended)
         if job in ended:
             if self._steward is not None:
                 self._steward.flow.catch_up()
             untold = self._steward is not None and self._owner.gone
             code = os.waitstatus_to_exitcode(ended[job])
-            jobs.write_exit(self._dir, code, untold=untold)
+            jobs.write_exit(self._dir, code, self._restarts, untold=untold)
         return job in ended
+
+    def _keep_hub(self, ended: Mapping[int, int]) -> None:
+        """Start the hub again if it was killed, too: with the launcher, or later."""
+        if self._restarts >= MAX_RESTARTS or not self._hub_was_killed(ended):
+            return
+        self._restarts += 1
+        with contextlib.suppress(OSError, RuntimeError):  # no process to be had
+            self._hub = start_hub(self._dir, heard=self._heard).pid
+
+    def _hub_was_killed(self, ended: Mapping[int, int]) -> bool:
+        if self._hub is not None:
+            return bool(ended.get(self._hub))
+        hub = files.read_json(self._dir / files.HUB_FILE)
+        finished = files.read_json(self._dir / files.RECORDED_FILE) is not None
+        return hub is not None and not finished and not jobs.is_alive(hub, "pid", "start")
 
     def _beginning(self) -> bool:
         """A process that the launcher had forked is still to become the job."""

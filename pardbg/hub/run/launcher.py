@@ -23,20 +23,17 @@ from pardbg.hub.run import config as files
 from pardbg.hub.run import signals
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.guardian import READY, Guardian, wait_for_directory
+from pardbg.hub.run.hub_process import END_S, MAX_RESTARTS, start_hub
 from pardbg.hub.run.jobs import Killing, adopt_orphans, write_exit
 from pardbg.hub.run.output import Copier, memory_files
-from pardbg.hub.run.own_process import argv as own_process
 from pardbg.hub.run.steward import Owner, Stdio, Steward
 from pardbg.words import duration
 from pardbg_agent import wire
 from pardbg_agent.sender.wake import WakePipe
 
-MAX_RESTARTS: Final = 5
 HUB_START_S: Final = 60.0
 """A host with many processes a core takes longer to import than one would wait."""
 HUB_POLL_S: Final = 0.003
-HUB_END_S: Final = 20.0
-"""Maximum time for the hub to write the rest after the job's end."""
 TICK_S: Final = 0.2
 RESERVED: Final = (files.EXIT_FILE, files.HUB_FILE, files.LAUNCH_FILE, files.RECORDED_FILE)
 """Written when the disk is full, too."""
@@ -111,16 +108,8 @@ class Launcher:
     # -- the hub
 
     def _start_hub(self) -> None:
-        with open(self.dir / files.HUB_LOG, "ab") as log:
-            heard = [] if self._stdio is None else [self._stdio.heard]
-            words = ["--sources", *map(str, self._sources)] if self._sources else []
-            words += ["--heard", *map(str, heard)] if heard else []
-            self.hub = subprocess.Popen(
-                own_process("pardbg.hub.__main__", str(self.dir), *words),
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # numpy's, unused: address space
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                pass_fds=(*self._sources, *heard), start_new_session=True,
-            )  # fmt: skip
+        heard = None if self._stdio is None else self._stdio.heard
+        self.hub = start_hub(self.dir, sources=self._sources, heard=heard)
 
     def _wait_hub(self) -> str | None:
         """Until it listens; else why it does not."""
@@ -164,7 +153,7 @@ class Launcher:
 
     def _end_hub(self) -> None:
         """It ends by itself after exit.json; a hub that died too early gets one more chance."""
-        deadline = time.monotonic() + HUB_END_S
+        deadline = time.monotonic() + END_S
         while self.hub is not None and time.monotonic() < deadline:
             if self.hub.poll() is None:
                 self._pipe.wait(0.05)
