@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pardbg.analysis.whatif import plans
 from pardbg.lab.schedules.lint import Verdict, lint
-from pardbg.lab.schedules.lowering import lower
 from pardbg.lab.schedules.schedule_table import Cell, Table, dump, from_plan, parse
+from pardbg.lab.schedules.transports import lower
 from tests.forked import Ended, Job
 
 PROGRAM = "tests.distributed.programs.run_schedule"

@@ -21,7 +21,9 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pardbg.analysis.pipeline.play import play as play_rows
 from pardbg.lab.rehearse.rank_trace import Records, Trace
+from pardbg_agent.tables.c10d_ops import Side, kind_of
 from pardbg_agent.wire import Flag, Kind
 
 Transport = Literal["rendezvous", "buffered", "pair"]
@@ -30,9 +32,6 @@ _ISSUE, _WAIT, _DONE, _PHASE, _STEP = (
     int(Kind.OP_ISSUE), int(Kind.WAIT), int(Kind.OP_DONE), int(Kind.PHASE), int(Kind.STEP),
 )  # fmt: skip
 _P2P, _SEND = int(Flag.P2P), int(Flag.SEND)
-_UNEVEN: Final = ("all_to_all", "barrier", "monitored_barrier")
-"""Ops whose members may bring different sizes."""
-_BY_OUTPUT: Final = ("scatter",)
 Ref = tuple[Any, ...]
 """A collective: (group key, seq). An end of a message: (group key, rank, seq)."""
 
@@ -76,7 +75,10 @@ class Op:
     """rank -> what must be equal over the members"""
     begin_ns: int = 0
     end_ns: int | None = None
-    waiters: list[int] = field(default_factory=list)
+
+    def end(self) -> None:
+        """End it a tick after its begin."""
+        self.end_ns = self.begin_ns + 1
 
 
 @dataclass(slots=True)
@@ -155,31 +157,35 @@ class Play:
 
     def run(self) -> dict[int, Played]:
         """Play; rank -> how it went."""
-        ready = deque(self.ranks)
-        while ready:
-            ready.extend(self._advance(ready.popleft()))
+        ranks = list(self.ranks.values())
+        at = play_rows(
+            [me.events for me in ranks],
+            lambda _row, event: self._open(event),
+            lambda row, event: self._take(ranks[row], event),
+        )
+        for me, reached in zip(ranks, at, strict=True):
+            me.at = reached
         cut = self._cut() if self._ended_early else set()
         return {rank: self._played(rank, rank in cut) for rank in self.ranks}
 
-    def _advance(self, rank: int) -> list[int]:
-        """Go on with a rank as far as it gets; who can go on now, too."""
-        me, woken = self.ranks[rank], []
-        while me.at < len(me.events):
-            event = me.events[me.at]
-            if not event.waits:
-                woken += self._issue(me, event)
-            elif (op := self.ops.get(event.op)) is not None:
-                if op.end_ns is None:
-                    op.waiters.append(rank)
-                    break
-                behind = op.end_ns + 1 - me.now(event.stamp)
-                if behind > 0:
-                    me.late += behind
-                    me.shift[event.stamp] += behind
-            me.at += 1
-        return woken
+    def _open(self, event: Event) -> tuple[Ref, ...]:
+        """Return the op that a rank would wait for, if it has not ended."""
+        op = self.ops.get(event.op) if event.waits else None
+        return () if op is None or op.end_ns is not None else (event.op,)
 
-    def _issue(self, me: _Rank, event: Event) -> list[int]:
+    def _take(self, me: _Rank, event: Event) -> list[Ref]:
+        """Run an event. Returns the ops that it ends."""
+        if not event.waits:
+            return self._issue(me, event)
+        op = self.ops.get(event.op)
+        if op is not None and op.end_ns is not None:
+            behind = op.end_ns + 1 - me.now(event.stamp)
+            if behind > 0:
+                me.late += behind
+                me.shift[event.stamp] += behind
+        return []
+
+    def _issue(self, me: _Rank, event: Event) -> list[Ref]:
         made, trace = event.made, me.trace
         said = trace.ops.get(made.name_id, {})
         now = me.now(event.stamp)
@@ -197,15 +203,17 @@ class Play:
         agree = _agree(op)
         if not agree or len({(what[3], what[5]) for what in op.came.values()}) > 1:
             self._odd.add(event.op)
-        return self._ends(op) if agree else []
+        if agree:
+            op.end()
+        return [event.op] * agree
 
     def _message(
         self, me: _Rank, ref: Ref, made: Made, said: Mapping[str, Any], now: int
-    ) -> list[int]:
+    ) -> list[Ref]:
         rank, peer, sends = me.trace.rank, made.peer, bool(made.flags & _SEND)
         op = self.ops[ref] = Op(None, {rank: (max(made.a, made.b), said.get("dtype"))}, now)
         if peer not in self.ranks or (sends and self._transport == "buffered"):
-            self._ends(op)
+            op.end()
             if peer not in self.ranks:
                 return []
         if self._transport == "pair":
@@ -218,9 +226,9 @@ class Play:
         self._streams[mine].append((ref, 1 if sends else -1))
         return self._meet(mine, theirs)
 
-    def _meet(self, mine: tuple[Any, ...], theirs: tuple[Any, ...]) -> list[int]:
-        """The first ends of two streams, as long as they are a send and a receive."""
-        here, there, woken = self._streams[mine], self._streams[theirs], []
+    def _meet(self, mine: tuple[Any, ...], theirs: tuple[Any, ...]) -> list[Ref]:
+        """Match the first ends of two streams, as long as they are a send and a receive."""
+        here, there, ended = self._streams[mine], self._streams[theirs], []
         while here and there and here[0][1] + there[0][1] == 0:
             pair = self.ops[here[0][0]], self.ops[there[0][0]]
             sides = {side for op in pair for side in op.came.values()}
@@ -228,18 +236,14 @@ class Play:
                 self._odd |= {here[0][0], there[0][0]}
             if len({size for size, _ in sides}) > 1:
                 break  # of another size: it would not arrive as it was sent
-            here.popleft(), there.popleft()
+            refs = here.popleft()[0], there.popleft()[0]
             begin = max(op.begin_ns for op in pair)
-            for op in pair:
+            for ref, op in zip(refs, pair, strict=True):
                 if op.end_ns is None:
                     op.begin_ns = begin
-                    woken += self._ends(op)
-        return woken
-
-    def _ends(self, op: Op) -> list[int]:
-        op.end_ns = op.begin_ns + 1
-        woken, op.waiters = op.waiters, []
-        return woken
+                    op.end()
+                    ended.append(ref)
+        return ended
 
     def _cut(self) -> set[int]:
         """Ranks that wait for nobody but those that ``--steps`` ended, or that wait so."""
@@ -329,10 +333,11 @@ def members(trace: Trace) -> Iterator[Member]:
 def _what(made: Made, said: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what the members of a collective must have in common."""
     name = said.get("op", "")
-    size = made.b if name in _BY_OUTPUT else made.a
-    root = said.get("root") if name in ("broadcast", "reduce", "gather", "scatter") else None
-    out = (made.a, made.b) if name == "all_gather" else None
-    given = 0 if name in _UNEVEN else size
+    kind = kind_of(name)
+    size = made.b if kind.equal is Side.OUT else made.a
+    root = said.get("root") if kind.rooted else None
+    out = (made.a, made.b) if kind.equal is Side.SHARES else None
+    given = 0 if kind.equal is Side.NEITHER else size
     return name, root, given, said.get("dtype"), out, said.get("reduce")
 
 

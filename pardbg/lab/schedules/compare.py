@@ -7,9 +7,10 @@ from statistics import fmean
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.pipeline.layout import layouts
+from pardbg.analysis.pipeline.play import Between
 from pardbg.analysis.whatif.answer import option
 from pardbg.analysis.whatif.costs import Costs, costs
-from pardbg.analysis.whatif.playout import Between, Outside, ordered, run, spans
+from pardbg.analysis.whatif.playout import Outside, ordered, run, spans
 from pardbg.lab.schedules.lint import Verdict, lint
 from pardbg.lab.schedules.schedule_table import Table
 

@@ -10,9 +10,18 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Final, Literal
 
-from pardbg.lab.schedules.lowering import Lowered, consumed, lower, peer
 from pardbg.lab.schedules.schedule_table import Cell, Op, Table
-from pardbg.lab.schedules.transports import TRANSPORTS, Deadlock, Transport, other_end, run
+from pardbg.lab.schedules.transports import (
+    TRANSPORTS,
+    Deadlock,
+    Lowered,
+    Transport,
+    consumed,
+    find_deadlock,
+    lower,
+    other_end,
+    peer,
+)
 
 Kind = Literal["missing", "twice", "order", "place", "message", "deadlock"]
 Load = Literal["loads", "refused", "no order"]
@@ -286,10 +295,10 @@ def _deadlocks(
 ) -> Iterator[Problem]:
     owner, last = table.owners, table.num_stages - 1
     strictest = max(transports, key=TRANSPORTS.index)
-    if run(lowered.rows, owner, last, strictest) is None:
+    if find_deadlock(lowered.rows, owner, last, strictest) is None:
         return
     for transport in transports:
-        found = run(lowered.rows, owner, last, transport)
+        found = find_deadlock(lowered.rows, owner, last, transport)
         if found is not None:
             yield _deadlock(found)
             if transport == "buffered":
@@ -300,7 +309,8 @@ def _hang(table: Table, problems: Sequence[Problem]) -> Problem | None:
     """Messages in another order move all behind them: a rank may wait for one that never comes, and
     so for ever, unless another one fails before."""
     fails = {(p.rank, p.column) for p in problems if not p.goes_on and p.kind != "deadlock"}
-    found = run(table.rows, table.owners, table.num_stages - 1, "buffered", fails)
+    last = table.num_stages - 1
+    found = find_deadlock(table.rows, table.owners, last, "buffered", fails, by_order=True)
     return None if found is None else _deadlock(found)
 
 

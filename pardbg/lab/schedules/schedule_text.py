@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from pardbg import words
-from pardbg.analysis.pipeline.simulate import uniform_slots
+from pardbg.analysis.pipeline.play import uniform_slots
 from pardbg.lab.schedules.compare import Predicted
 from pardbg.lab.schedules.lint import MAX_PROBLEMS, Verdict
 from pardbg.lab.schedules.schedule_table import Table

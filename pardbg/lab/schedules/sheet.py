@@ -3,12 +3,13 @@ run, and the figures of the whole. No torch, no job."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from pardbg.analysis.pipeline.dependencies import producer, satisfied, source, twin
 from pardbg.analysis.pipeline.observed import ActionSpan
+from pardbg.analysis.pipeline.play import play
 from pardbg.analysis.pipeline.ticks.grid import CellState, TickCell, TickGrid, TickRow
 from pardbg.analysis.whatif.costs import Costs
 from pardbg.lab.schedules.compare import Durations, Predicted, predict, timeline
@@ -127,35 +128,28 @@ def _places(table: Table) -> tuple[tuple[Placed, ...], ...]:
     rows = [[(at, op) for at, cell in enumerate(row) for op in cell.ops if op.is_compute]
             for row in table.rows]  # fmt: skip
     planned = {op.text for row in rows for _, op in row}
-    done: dict[str, int] = {}
-    made: list[list[Placed]] = [[] for _ in rows]
-    moved = True
-    while moved:
-        moved = False
-        for rank, row in enumerate(rows):
-            while len(made[rank]) < len(row):
-                at, op = row[len(made[rank])]
-                ready = _ready(op.text, table.num_stages, done, planned)
-                if ready is None:
-                    break
-                before = made[rank][-1].tick if made[rank] else 0
-                tick = max(before, ready) + 1
-                made[rank].append(Placed(rank, at, op, tick, True))
-                done.setdefault(op.text, tick)
-                moved = True
-    for rank, row in enumerate(rows):
-        for at, op in row[len(made[rank]) :]:
-            before = made[rank][-1].tick if made[rank] else 0
-            made[rank].append(Placed(rank, at, op, before + 1, False))
-    return tuple(map(tuple, made))
+    ticks: dict[str, int] = {}
+    placed: list[list[Placed]] = [[] for _ in rows]
 
+    def forms(op: Op) -> list[str]:
+        needed = producer(op.text, table.num_stages)
+        return [form for form in (needed, twin(needed) if needed else None) if form in planned]
 
-def _ready(text: str, num_stages: int, done: Mapping[str, int], planned: set[str]) -> int | None:
-    """The tick of what ``text`` needs; None: it has not run."""
-    needed = producer(text, num_stages)
-    for one in (needed, twin(needed) if needed is not None else None):
-        if one is not None and one in done:
-            return done[one]
-    if needed is not None and (needed in planned or twin(needed) in planned):
-        return None
-    return 0
+    def missing(_rank: int, item: tuple[int, Op]) -> Sequence[str]:
+        needs = forms(item[1])
+        return () if any(form in ticks for form in needs) else needs
+
+    def put(rank: int, item: tuple[int, Op], ready: int, runs: bool) -> int:
+        tick = max(placed[rank][-1].tick if placed[rank] else 0, ready) + 1
+        placed[rank].append(Placed(rank, *item, tick, runs))
+        return tick
+
+    def run(rank: int, item: tuple[int, Op]) -> tuple[str]:
+        ready = next((ticks[form] for form in forms(item[1]) if form in ticks), 0)
+        ticks.setdefault(item[1].text, put(rank, item, ready, True))
+        return (item[1].text,)
+
+    for rank, reached in enumerate(play(rows, missing, run)):
+        for item in rows[rank][reached:]:
+            put(rank, item, 0, False)
+    return tuple(map(tuple, placed))

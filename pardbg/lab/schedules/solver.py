@@ -10,7 +10,8 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, Final
 
-from pardbg.analysis.whatif.playout import Between, ordered, spans
+from pardbg.analysis.pipeline.play import Between
+from pardbg.analysis.whatif.playout import ordered, spans
 from pardbg.lab.schedules.schedule_table import Op
 from pardbg.lab.schedules.search import Found, Problem, better
 

@@ -10,7 +10,7 @@ import pytest
 from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
 from pardbg.analysis.pipeline.dependencies import Action
-from pardbg.analysis.pipeline.simulate import compute_plan, simulate
+from pardbg.analysis.pipeline.play import compute_plan, simulate
 from pardbg_agent.hooks.training.pipeline import texts
 from pardbg_agent.schedule_orders import one_f_one_b
 
