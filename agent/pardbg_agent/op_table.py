@@ -50,6 +50,17 @@ class OpsState:
     p2p: dict[Edge, int]
 
 
+class Call(NamedTuple):
+    """A blocking call under way, which the table counts as an op (life.calls)."""
+
+    token: int
+    name_id: int
+    group_id: int
+    seq: int
+    step: int
+    t0: int
+
+
 class OpTable:
     """Counters and open ops of the process."""
 

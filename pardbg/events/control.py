@@ -2,8 +2,8 @@
 viewers draw; why ranks are held; why a command is refused.
 
 A CONTROL message is one map: ``n``, ``t_ns``, ``by``, the ``TAG`` of its fact under ``event``
-(empty: none, only the lease and timeouts are new), the fact's fields and, where there is one, the status's.
-Sentences are made of these in ``pardbg.render.frame.control_words``.
+(empty: none, only the lease and timeouts are new), the fact's fields and, where there is one, the
+status's. ``pardbg.render.frame.control_words`` makes sentences of these.
 """
 
 from __future__ import annotations
@@ -607,6 +607,9 @@ class ControlEvent:
         return plain
 
 
+_HEAD: Final = tuple[str, int, int]
+
+
 def event_of(plain: Mapping[str, Any]) -> ControlEvent:
     """Return a CONTROL message from its map. Raises Malformed, also for unknown events."""
     tag = plain.get("event")
@@ -616,7 +619,7 @@ def event_of(plain: Mapping[str, Any]) -> ControlEvent:
     return ControlEvent(
         decode(kind, plain) if kind is not None else None,
         decode(Status, plain) if "mode" in plain else None,
-        *decode(tuple[str, int, int], [plain.get("by", ""), *map(plain.get, ("n", "t_ns"), (0, 0))]),
+        *decode(_HEAD, (plain.get("by", ""), plain.get("n", 0), plain.get("t_ns", 0))),
     )  # fmt: skip
 
 

@@ -250,7 +250,9 @@ def test_a_state_never_follows_a_permit_and_shows_the_old_hold(hub: FakeHub, sta
     order = []
     for n in range(40):
         hub.until(lambda n=n: any(s["reply_to"] == n and s["held"] for s in hub.of(proc, State)))
-        order.append(next(s["next"] for s in hub.of(proc, State) if s["reply_to"] == n and s["held"]))
+        order.append(
+            next(s["next"] for s in hub.of(proc, State) if s["reply_to"] == n and s["held"])
+        )
         hub.send(proc, Permit, id=n + 1, **permit)
     assert len(set(order)) == 40  # each hold is another gate
     hub.send(proc, Run, id=99)

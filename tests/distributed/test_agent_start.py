@@ -72,7 +72,8 @@ def test_a_restarted_rank_is_another_process_of_the_next_epoch(
     watched(hub, lambda: torchrun("--max-restarts=1", PROGRAM, "restart", nproc=2, env=env))
     said = sorted(
         (said["epoch"], said["rank"])
-        for p in hub.procs() for said in [hub.of(p, Hello)[0]["process"]]
+        for p in hub.procs()
+        for said in [hub.of(p, Hello)[0]["process"]]
     )
     assert said == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert sorted(proc.split(".")[0] for proc in hub.procs()) == ["0", "0", "1", "1"]

@@ -106,7 +106,9 @@ def test_the_level_is_switched_live_and_goes_back(tmp_path: Path) -> None:
                 ended = [len(process.table("step")) for process in store.procs.values()]
                 if levels == [1] and not asked and len(ended) == 2 and min(ended) >= 20:
                     asked = True
-                    reply = control.command(Verb.LEVEL, None, level="full", for_s=2.0, reason="test")
+                    reply = control.command(
+                        Verb.LEVEL, None, level="full", for_s=2.0, reason="test"
+                    )
                     assert reply.ok and reply.data["asked"] == 2
         finally:
             control.close()

@@ -78,7 +78,8 @@ def test_a_rank_that_raises_is_held_looked_into_and_dies_as_it_would_have(tmp_pa
     assert of_rank(err, 1) == of_rank(plain.err, 1)
     assert of_rank(err, 1)[-1] == "[rank1]: ValueError: no labels in batch 301"
     assert notices.startswith("pardbg: rank 1 raised ValueError") and "ctl" in notices
-    trail = [event.fact.TAG if event.fact else "" for _, event in load(tmp_path / "s.mcap").controls.last(None, 100)]
+    events = load(tmp_path / "s.mcap").controls.last(None, 100)
+    trail = [event.fact.TAG if event.fact else "" for _, event in events]
     told = ("exception", "cut", "inspect", "refused", "continue")
     assert [name for name in dict.fromkeys(trail) if name in told] == list(told)
 
@@ -119,7 +120,8 @@ def test_a_rank_of_another_node_that_raises_is_held_there(
         assert (second.wait(60), first.wait(60)) == (1, 1)
         err = (second.run_dir / "job.err").read_text()
     assert of_rank(err, 1)[-1] == "[rank1]: ValueError: no labels in batch 301"
-    trail = [event.fact.TAG if event.fact else "" for _, event in load(tmp_path / "n0.mcap").controls.last(None, 100)]
+    events = load(tmp_path / "n0.mcap").controls.last(None, 100)
+    trail = [event.fact.TAG if event.fact else "" for _, event in events]
     assert trail.index("exception") < trail.index("continue")
 
 

@@ -105,7 +105,7 @@ async def test_the_job_is_killed_only_if_asked_in_so_many_words() -> None:
 
 async def test_where_brings_merged_stacks() -> None:
     main = Thread("MainThread", True, (("/job/train.py", 88, "train_step"),))
-    found = WhereFound({rank: (main,) for rank in range(4)})
+    found = WhereFound(dict.fromkeys(range(4), (main,)))
     app = app_on(sample.snapshot_1f1b(), FakePort(Reply(answer=found)))
     async with app.run_test(size=(120, 40)) as pilot:
         await ready(app)

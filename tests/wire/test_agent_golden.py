@@ -136,8 +136,15 @@ def test_what_state_says_of_ops() -> None:
     said = msgpack.unpackb(msgpack.packb(encode(ops.snapshot())))
     assert said == {
         "open": [
-            {"group": "pp", "op": "send", "seq": 4, "peer": 3, "send": True, "tag": 7,
-             "since_ns": 1000},
+            {
+                "group": "pp",
+                "op": "send",
+                "seq": 4,
+                "peer": 3,
+                "send": True,
+                "tag": 7,
+                "since_ns": 1000,
+            },
             {"group": "dp", "op": "all_reduce", "seq": 41, "since_ns": 2000},
         ],
         "issued": {"dp": 42},

@@ -17,7 +17,16 @@ from pardbg.analysis.hangs.standstill import lost_nodes
 from pardbg.events import fields
 from pardbg.events.control import Fact, HubRestarted, Limit, ProcessLost
 from pardbg.store.process import Process
-from pardbg.words import WHY_SILENT, agreed, binary_size, count, duration, plural, ranks_text, silent_nodes
+from pardbg.words import (
+    WHY_SILENT,
+    agreed,
+    binary_size,
+    count,
+    duration,
+    plural,
+    ranks_text,
+    silent_nodes,
+)
 from pardbg_agent import wire
 
 
@@ -242,8 +251,8 @@ def nodes_lost(view: View) -> Iterable[Finding]:
         yield _node_lost(newest, tuple(ranks), silent_nodes(numbers, ranks))
         return
     for t_ns, node in silent:
-        ranks = f", {ranks_text(node.ranks)}" if node.ranks else ""
-        text = f"node {node.node} ({node.host}{ranks}) is silent for {duration(node.silent_ns)}"
+        where = f", {ranks_text(node.ranks)}" if node.ranks else ""
+        text = f"node {node.node} ({node.host}{where}) is silent for {duration(node.silent_ns)}"
         yield _node_lost(t_ns, node.ranks, f"{text}: {WHY_SILENT}")
 
 

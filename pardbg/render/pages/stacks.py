@@ -154,8 +154,8 @@ class Entry:
     text: str
     style: str = ""
     n: int = 0
-    """Number of the CONTROL message that says the same; where the audit trail has it, with its time,
-    this line is left out."""
+    """Number of the CONTROL message that says the same. Where the audit trail has that one, with
+    its time, this line is left out."""
 
 
 def console(snapshot: Snapshot, typed: Sequence[Entry], you: str, cells: int) -> list[Line]:

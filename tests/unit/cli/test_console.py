@@ -16,6 +16,7 @@ from pardbg.control.language.manual import MANUAL, manual
 from pardbg.errors import UserError
 from pardbg.events.commands import Reply
 from pardbg.events.control import Breakpoint, Edited, Refusal, Verb, Why
+from pardbg.render.frame.control_words import refusal_text
 from pardbg.ui.commands.actions import ACTIONS, explain
 from pardbg.ui.commands.command_line import complete, parse
 from pardbg.ui.commands.startup import KEPT, History, Rc, RcLine, run_rc
@@ -272,4 +273,4 @@ def test_errors_name_file_and_line_and_the_rest_goes_on() -> None:
     assert texts[2].startswith(".pardbgrc:2: no command 'braek': did you mean 'break'?")
     assert texts[3].startswith(".pardbgrc:3:") and "did you mean 'rank'" in texts[3]
     assert texts[5:] == [".pardbgrc:5: kill cannot be a start command",
-                         ".pardbgrc:6: no rank yet: the job has not formed a process group"]  # fmt: skip
+                         f".pardbgrc:6: {refusal_text(Refusal(Why.NO_RANK_YET))}"]  # fmt: skip

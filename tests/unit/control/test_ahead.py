@@ -11,8 +11,7 @@ from pardbg.control.machine.inputs import (
     Reported,
     Ticked,
 )
-from pardbg.events.control import *
-from pardbg_agent.messages import *
+from pardbg_agent.messages import OpenOp, State
 from pardbg_agent.wire import Gate
 from tests.unit.control.control_world import Rank, World, one_f_one_b, plan_1f1b
 

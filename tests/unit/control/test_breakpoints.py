@@ -9,8 +9,8 @@ from pardbg.control.machine.inputs import (
     Reported,
     Ticked,
 )
-from pardbg.events.control import *
-from pardbg_agent.messages import *
+from pardbg.events.control import Edited, Hit, Mode, Refusal, Refused, Released, Why
+from pardbg_agent.messages import Watch
 from tests.unit.control.control_world import World, one_f_one_b, plan_1f1b
 
 S = 1_000_000_000
@@ -147,9 +147,7 @@ def test_a_watch_is_in_the_table_and_its_hit_says_what_was_found() -> None:
     world.command("continue")
     assert world.machine.control.mode is Mode.HELD
     (why,) = world.machine.control.status(world.now).why
-    assert why == Hit(
-        1, 2, "memory>8B", True, "9 B allocated, more than 8 B", "coll dp", step=0
-    )
+    assert why == Hit(1, 2, "memory>8B", True, "9 B allocated, more than 8 B", "coll dp", step=0)
     assert "watch" in world.names()
     world.command("condition", number=2, expr="memory>1KiB")
     table = world.machine.control.breakpoints

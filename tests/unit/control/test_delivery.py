@@ -13,8 +13,8 @@ from pardbg.control.machine.inputs import (
     Reported,
     Ticked,
 )
-from pardbg.events.control import *
-from pardbg_agent.messages import *
+from pardbg.events.control import Hit, Lapsed, Loose, Mode, Resent, Silent, Stray, Why
+from pardbg_agent.messages import Permit, Run, SetBreaks
 from pardbg_agent.wire import LEASE_NS
 from tests.unit.control.control_world import World, one_f_one_b, plan_1f1b
 

@@ -21,11 +21,23 @@ from pardbg.control.machine.inputs import (
     Reported,
     Ticked,
 )
-from pardbg.events.control import *
+from pardbg.events.control import (
+    ControlEvent,
+    Lapsed,
+    Mode,
+    NotHeld,
+    Paused,
+    Raised,
+    Refusal,
+    Released,
+    RunsOn,
+    Status,
+    Why,
+)
 from pardbg.hub.run.config import NOTICES_FILE
 from pardbg.render.frame.control_words import notice
 from pardbg_agent.control import evaluate, inspect
-from pardbg_agent.messages import *
+from pardbg_agent.messages import Evaluated
 from pardbg_agent.wire import GATE_ALL, LEASE_NS, Gate, Kind
 from tests.unit.agent.test_gate import World, until
 from tests.unit.control.control_world import World as Ranks
@@ -165,7 +177,9 @@ def test_the_run_itself_holds_a_rank_that_raised_and_anybody_may_command() -> No
     assert machine.control.why == (Raised(1, "raise"),)
     status = machine.control.status(world.now)
     assert list(status.held) == [1]
-    assert [(w.rank, w.op.op, w.for_rank) for w in status.waiting.values()] == [(0, "all_reduce", 1)]
+    assert [(w.rank, w.op.op, w.for_rank) for w in status.waiting.values()] == [
+        (0, "all_reduce", 1)
+    ]
     stepped = world.ack(world.command("step"))
     assert stepped is not None
     assert stepped.refusal == Refusal(Why.AT_EXCEPTION, ranks=(1,))

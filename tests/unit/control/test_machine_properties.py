@@ -1,5 +1,5 @@
-"""Properties of the control machine under drawn inputs: whatever viewers and ranks do, each order is
-answered once, a running job is held nowhere, and what is published survives its way."""
+"""The control machine under drawn inputs: whatever viewers and ranks do, each order is answered
+once, a running job is held nowhere, and what is published survives its way."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from pardbg_agent.control.watches import watches_of
 from pardbg_agent.hooks.context import Op
 from pardbg_agent.hooks.memory import usage
 from pardbg_agent.hooks.watch import not_finite, op_watches
+from pardbg_agent.messages import Watch
 from tests.distributed.programs.watched import make_run
 
 NAN, INF = float("nan"), float("inf")
@@ -40,7 +41,7 @@ def c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[core.Core]:
 
 
 def watch(c: core.Core, kind: str, limit: float = 0.0, number: int = 1) -> None:
-    watches = watches_of([{"n": number, "kind": kind, "limit": limit, "ignore": 0}])
+    watches = watches_of([Watch(number, kind, limit)])
     c.gate.set_breaks(breaks_of([]), watches)
     c.watches = watches
 

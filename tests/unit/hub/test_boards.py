@@ -34,8 +34,8 @@ class Side:
     def changes(self) -> list[Any]:
         """As they come out of a message."""
         self.now += LOOK_NS
-        pieces = [decode(BoardNews, encode(BoardNews(tuple(piece)))).changes for piece in self.boards.changes(self.now)]
-        return [change for piece in pieces for change in piece]
+        pieces = [BoardNews(tuple(piece)) for piece in self.boards.changes(self.now)]
+        return [change for one in pieces for change in decode(BoardNews, encode(one)).changes]
 
 
 @pytest.fixture
