@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from pardbg_agent.messages import OpenOp
+from pardbg_agent.ctrl.agent_messages import OpenOp
 from pardbg_agent.wire import CALLS, NO_GROUP, NONE, Flag, Kind, Lane
 
 Edge = tuple[str, int, int, bool]

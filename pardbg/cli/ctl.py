@@ -18,7 +18,7 @@ from pardbg.control.language.arguments import (
     verb_words,
 )
 from pardbg.errors import UserError
-from pardbg.events.control import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.ui.commands.actions import explain, wrapped
 
 _ELSEWHERE = {

@@ -17,7 +17,7 @@ from pardbg.cli.common import echo, talk
 from pardbg.words import duration
 
 if TYPE_CHECKING:
-    from pardbg.events.control import Verb
+    from pardbg.events.control_codes import Verb
     from pardbg.hub.run.flow import Flow
     from pardbg.hub.run.start import RunHandle
     from pardbg.hub.run.terminal import Streams
@@ -178,7 +178,8 @@ def control(
     finally:
         port.close()
         target.close()
-    from pardbg.render.reports.replies import answers, as_json, error_text, text
+    from pardbg.render.frame.control_words import error_text
+    from pardbg.render.reports.replies import answers, as_json, text
 
     answer = reply.answer
     if json_:

@@ -24,7 +24,8 @@ from pardbg.control.machine.breakpoints import EDITS
 from pardbg.control.machine.holding import HOLD_S
 from pardbg.errors import UserError
 from pardbg.events.commands import Reply
-from pardbg.events.control import Refusal, Verb, Why
+from pardbg.events.control_codes import Verb, Why
+from pardbg.events.control_facts import Refusal
 from pardbg.plain_text import plain_lines
 from pardbg.ui.commands.command_line import Command
 from pardbg.ui.commands.startup import Rc, RcLine, run_rc

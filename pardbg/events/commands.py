@@ -1,5 +1,5 @@
 """What a viewer asks of the hub and what the hub answers: one frozen class per CTRL message, read
-by ``pardbg_agent.codec``. Keys, the console and ``pardbg ctl`` ask through a ``ControlPort``.
+by ``pardbg_agent.ctrl.codec``. Keys, the console and ``pardbg ctl`` ask through a ``ControlPort``.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Protocol
 
-from pardbg.events.control import USAGE, Fact, Mode, Refusal, Status, Verb
-from pardbg_agent.codec import Line, Word, encode
-from pardbg_agent.messages import Evaluated, IssuedAt, Lease, Ping, Thread
+from pardbg.events.control_codes import USAGE, Mode, Verb
+from pardbg.events.control_events import Status
+from pardbg.events.control_facts import Fact, Refusal
+from pardbg_agent.ctrl.agent_messages import Evaluated, IssuedAt, Lease, Ping, Thread
+from pardbg_agent.ctrl.codec import Line, Word, encode
 
 # -- viewer -> hub
 

@@ -20,7 +20,8 @@ from pardbg.events.fields import (
     MAX_RECORDS_PER_BATCH,
     MAX_STRING_BYTES,
 )
-from pardbg_agent import codec, wire
+from pardbg_agent import wire
+from pardbg_agent.ctrl import codec
 
 RECORD_DTYPE: Final = np.dtype([(name, code) for name, code in wire.RECORD_FIELDS])
 assert RECORD_DTYPE.itemsize == wire.RECORD_BYTES

@@ -16,7 +16,7 @@ from pardbg.analysis.base.steps import last_step_rows
 from pardbg.analysis.findings import findings
 from pardbg.analysis.pipeline.layout import states
 from pardbg.events import fields
-from pardbg.events.control import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl, LiveSource
 from pardbg.store import Limits, Store
 from pardbg.words import duration

@@ -25,7 +25,8 @@ from pardbg.events.commands import (
     Reply,
     Take,
 )  # fmt: skip
-from pardbg.events.control import Refusal, Verb, Why
+from pardbg.events.control_codes import Verb, Why
+from pardbg.events.control_facts import Refusal
 from pardbg.events.decode import Malformed, decode_map, leading
 from pardbg.hub.ctrl_messages import pack, unpack, viewer_address, viewer_name
 from pardbg.hub.serve.sockets import Role, secure_client
@@ -33,8 +34,8 @@ from pardbg.hub.target import Target, local
 from pardbg.render.frame.control_words import refusal_text
 from pardbg.store.source import Message
 from pardbg.words import duration
-from pardbg_agent.codec import reader
-from pardbg_agent.messages import Lease
+from pardbg_agent.ctrl.agent_messages import Lease
+from pardbg_agent.ctrl.codec import reader
 from pardbg_agent.sender.wake import WakePipe
 from pardbg_agent.wire import DefKind, Key
 

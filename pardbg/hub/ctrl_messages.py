@@ -16,8 +16,8 @@ import msgpack
 
 from pardbg.events.decode import Malformed, decode_map
 from pardbg.hub import MAX_CTRL_BYTES
-from pardbg_agent.codec import Line, Word, encode
-from pardbg_agent.messages import Thread
+from pardbg_agent.ctrl.agent_messages import Thread
+from pardbg_agent.ctrl.codec import Line, Word, encode
 from pardbg_agent.wire import address
 
 T = TypeVar("T")

@@ -11,7 +11,8 @@ from typing import Any
 
 import msgpack
 
-from pardbg.events.control import ControlEvent, Postmortem
+from pardbg.events.control_events import ControlEvent
+from pardbg.events.control_facts import Postmortem
 from pardbg.events.decode import records_from
 from pardbg.hub.backlog import Definitions
 from pardbg.hub.ranks.processes import maps, start_time

@@ -54,8 +54,8 @@ from pardbg.hub.serve.state_feed import RowNews
 from pardbg.hub.uplink import Turns, Uplink
 from pardbg.plain_text import plain
 from pardbg.words import duration
-from pardbg_agent.codec import reader
-from pardbg_agent.messages import Bye, FromAgent, Hello, Ping, Pong, ToAgent, Welcome
+from pardbg_agent.ctrl.agent_messages import Bye, FromAgent, Hello, Ping, Pong, ToAgent, Welcome
+from pardbg_agent.ctrl.codec import reader
 from pardbg_agent.wire import Key
 
 _from_agent: Final = reader(FromAgent)

@@ -17,14 +17,14 @@ from typing import Any, Final
 import zmq
 
 from pardbg.events.commands import Command, HubFacts, Reply
-from pardbg.events.control import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.events.decode import Malformed
 from pardbg.hub.ctrl_messages import pack, unpack, viewer_address
 from pardbg.hub.run.config import ConfigError, Endpoints
 from pardbg.hub.run.start import RunHandle
 from pardbg.hub.serve.sockets import check_keys, load_keys, secure_client
 from pardbg.plain_text import plain
-from pardbg_agent.codec import reader
+from pardbg_agent.ctrl.codec import reader
 
 ENV_KEY: Final = "PARDBG_KEY"
 ENV_REMOTE: Final = "PARDBG_REMOTE"

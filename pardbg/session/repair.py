@@ -20,7 +20,8 @@ from mcap.data_stream import ReadDataStream
 from mcap.opcode import Opcode
 from mcap.records import Channel, Chunk, Header, Metadata, Statistics
 
-from pardbg.events import control, fields
+from pardbg.events import control_facts, fields
+from pardbg.events.control_events import ControlEvent
 from pardbg.events.decode import Malformed, decode_map
 from pardbg.session import reader
 from pardbg.session.container import MAGIC
@@ -127,8 +128,8 @@ class _Repair:
 
     def _say(self, writer: SessionWriter, newest: int, number: int, ended: bool) -> None:
         """Write into the file what happened to it."""
-        fact = control.Repaired(self.done.text())
-        event = control.ControlEvent(fact, n=number, t_ns=newest)
+        fact = control_facts.Repaired(self.done.text())
+        event = ControlEvent(fact, n=number, t_ns=newest)
         writer.write(Key.CONTROL.value, msgpack.packb(event.plain()), newest)
         if not ended and not self.done.ended:
             note = {"k": DefKind.NOTE.value, "key": NOTE_TRUNCATED, "value": True}

@@ -28,8 +28,8 @@ from mcap.records import Channel, Chunk
 from mcap.records import Message as McapMessage
 
 from pardbg import __version__
-from pardbg.events import control
-from pardbg.events.control import ControlEvent
+from pardbg.events import control_facts
+from pardbg.events.control_events import ControlEvent
 from pardbg.session import container, pack
 from pardbg.session.container import Left, Summary, read_summary
 from pardbg.session.reader import (
@@ -311,7 +311,7 @@ def _replace_end(file: BinaryIO, begin: int, end: bytes) -> None:
 
 
 def _map(mark: Bookmark, t_ns: int) -> dict[str, Any]:
-    event = ControlEvent(control.Bookmark(mark.t_ns, mark.text), t_ns=t_ns)
+    event = ControlEvent(control_facts.Bookmark(mark.t_ns, mark.text), t_ns=t_ns)
     return {**event.plain(), "wall_ns": time.time_ns()}
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from pardbg.events import control, fields
+from pardbg.events import control_facts, fields
+from pardbg.events.control_events import event_of
 from pardbg.events.decode import Full, Malformed, decode_map, frame_head, leading, split_key
 from pardbg.events.fields import MAX_GROUPS, MAX_NAMES_PER_PROC, MAX_PROCS
 from pardbg.store.clocks import Reading
@@ -292,11 +293,11 @@ class Store:
         if (found := self._hub_map(message, self.controls)) is None:
             return False
         t_ns, values = found
-        event = replace(control.event_of(values), t_ns=t_ns)
-        if isinstance(event.fact, control.Bookmark):
+        event = replace(event_of(values), t_ns=t_ns)
+        if isinstance(event.fact, control_facts.Bookmark):
             self.bookmarks.put(Bookmark(event.fact.at_ns, event.fact.text))
             return True
-        if isinstance(event.fact, control.Part):
+        if isinstance(event.fact, control_facts.Part):
             self._part_begin_ns = t_ns
             self.notes[PART] = event.fact.part
         self.controls.add(t_ns, event, fields.weight(values))

@@ -27,7 +27,7 @@ import msgpack
 import zmq
 
 from pardbg.analysis.base.asof import View as AsOf
-from pardbg.events.control import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig

@@ -26,8 +26,8 @@ from pardbg.hub.run import config as files
 from pardbg.hub.run.config import Endpoints, write_json
 from pardbg.hub.serve.sockets import make_keys, secure_client
 from pardbg_agent import wire
-from pardbg_agent.codec import reader
-from pardbg_agent.messages import Hello, Ping, Pong, ToAgent
+from pardbg_agent.ctrl.agent_messages import Hello, Ping, Pong, ToAgent
+from pardbg_agent.ctrl.codec import reader
 from tests.bench.bench_hub import BATCH, batch, make_run, short_dir
 from tests.bench.figures import Figure
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from pardbg.control.language.expr import gates, parse
 from pardbg_agent.control.breaks import breaks_of
 from pardbg_agent.control.gate import GateControl
+from pardbg_agent.ctrl.agent_messages import BreakAt
 from pardbg_agent.defs import Defs
-from pardbg_agent.messages import BreakAt
 from pardbg_agent.op_table import OpTable
 from pardbg_agent.ring import Ring
 from pardbg_agent.wire import Gate

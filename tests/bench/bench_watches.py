@@ -16,7 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from pardbg_agent import core, hooks
 from pardbg_agent.control.breaks import breaks_of
 from pardbg_agent.control.watches import watches_of
-from pardbg_agent.messages import Watch
+from pardbg_agent.ctrl.agent_messages import Watch
 from tests.bench.figures import Figure
 from tests.distributed.programs.watched import make_run
 

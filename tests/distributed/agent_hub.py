@@ -13,8 +13,8 @@ import msgpack
 import zmq
 
 from pardbg_agent import wire
-from pardbg_agent.codec import decode, encode
-from pardbg_agent.messages import FromAgent, Hello, State, Welcome
+from pardbg_agent.ctrl.agent_messages import FromAgent, Hello, State, Welcome
+from pardbg_agent.ctrl.codec import decode, encode
 from pardbg_agent.wire import Key
 
 

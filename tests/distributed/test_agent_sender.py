@@ -20,24 +20,11 @@ import zmq
 
 from pardbg_agent import wire
 from pardbg_agent.control.evaluate import KINDS
+from pardbg_agent.ctrl.agent_messages import (
+    Ask, Bye, Done, Evaluated, Hello, Lease, Permit,
+    Ping, Pong, Run, SetLevel, Stacks, State, Welcome, Where,
+)  # fmt: skip
 from pardbg_agent.defs import read_file
-from pardbg_agent.messages import (
-    Ask,
-    Bye,
-    Done,
-    Evaluated,
-    Hello,
-    Lease,
-    Permit,
-    Ping,
-    Pong,
-    Run,
-    SetLevel,
-    Stacks,
-    State,
-    Welcome,
-    Where,
-)
 from pardbg_agent.ring import RingReader
 from pardbg_agent.wire import GATE_ALL, LEASE_NS, Gate
 from tests.distributed.agent_hub import FakeHub

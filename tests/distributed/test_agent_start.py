@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pardbg_agent import wire
-from pardbg_agent.messages import Bye, Hello
+from pardbg_agent.ctrl.agent_messages import Bye, Hello
 from pardbg_agent.wire import Kind
 from tests.distributed.agent_hub import FakeHub
 from tests.processes import Finished

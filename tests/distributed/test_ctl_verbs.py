@@ -12,7 +12,7 @@ import pytest
 
 from pardbg.cli import main
 from pardbg.control.language.arguments import COMPARE, INSPECT
-from pardbg.events.control import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.hub.run.start import RunHandle
 from pardbg.lab.recipes import catalogue
 from pardbg.session.reader import load

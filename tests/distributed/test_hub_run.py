@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pardbg.errors import UserError
-from pardbg.events.control import Refusal, Verb, Why
+from pardbg.events.control_codes import Verb, Why
+from pardbg.events.control_facts import Refusal
 from pardbg.hub.client import HubControl, LiveSource
 from pardbg.hub.run.runs import RunError, find_run, list_runs
 from pardbg.hub.run.start import start_run

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from pardbg.analysis.answers.snapshot import Snapshot, snapshot
-from pardbg.events.control import Level, Verb
+from pardbg.events.control_codes import Verb
+from pardbg.events.control_facts import Level
 from pardbg.hub.client import HubControl, LiveSource
 from pardbg.session.reader import load
 from pardbg.session.rotation import PartLimits

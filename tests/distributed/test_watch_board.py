@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pardbg.events.control import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
 from pardbg_agent.control import posts
 from pardbg_agent.wire import RUN_FILE

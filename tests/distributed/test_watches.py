@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.events.control import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
 from pardbg.lab.recipes import catalogue
 from tests.distributed.runs import events, session_of, started, wait_ranks

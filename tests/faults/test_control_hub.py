@@ -11,7 +11,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from pardbg.events.control import event_of
+from pardbg.events.control_events import event_of
 from pardbg.hub.run import config as files
 from pardbg.hub.serve.sockets import make_keys
 from pardbg.render.frame.control_words import fact_text

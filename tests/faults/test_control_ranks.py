@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.events.control import Verb, event_of
+from pardbg.events.control_codes import Verb
+from pardbg.events.control_events import event_of
 from pardbg.hub.client import HubControl
 from pardbg.hub.run.start import RunHandle
 from pardbg.render.frame.control_words import fact_text

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.events.control import Refusal, Why
+from pardbg.events.control_codes import Why
+from pardbg.events.control_facts import Refusal
 from pardbg.hub.client import HubControl, LiveSource
 from pardbg.hub.run.config import ConfigError, Place, write_json
 from pardbg.hub.serve.sockets import keys_to_look, make_keys

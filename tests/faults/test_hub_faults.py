@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from mcap.reader import make_reader
 
-from pardbg.events.control import Refusal, Verb, Why
+from pardbg.events.control_codes import Verb, Why
+from pardbg.events.control_facts import Refusal
 from pardbg.hub.client import HubControl, LiveSource
 from pardbg.hub.ranks.where import py_spy
 from pardbg.store.source import Message
@@ -33,7 +34,7 @@ from tests.processes import wait_until
 VIEWER = """
 import sys, time
 from pathlib import Path
-from pardbg.events.control import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
 from tests.distributed.runs import wait_ranks
 control = HubControl(Path(sys.argv[1]))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import zmq
 
-from pardbg.events.control import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
 from pardbg.hub.ctrl_messages import pack
 from pardbg.hub.run.config import NOTICES_FILE, Place

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pardbg.control.machine.holding import RUN
-from pardbg.events.control import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
 from pardbg.hub.run.config import Place
 from pardbg.hub.run.start import RunHandle

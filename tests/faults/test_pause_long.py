@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.events.control import Hit, Lapsed, Left, Released, Taken, Verb, event_of
+from pardbg.events.control_codes import Verb
+from pardbg.events.control_events import event_of
+from pardbg.events.control_facts import Hit, Lapsed, Left, Released, Taken
 from pardbg.hub.client import HubControl
 from tests.bench.pause_long import finish, hold, plain, start, stopped
 from tests.distributed.recorded import recorded

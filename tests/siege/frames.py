@@ -14,7 +14,7 @@ import msgpack
 import zmq
 
 from pardbg.events.commands import FromViewer
-from pardbg.events.control import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.session.reader import load
 from pardbg_agent.wire import DefKind
 from tests.siege.limited import where

@@ -13,7 +13,7 @@ from pardbg.control.language.arguments import inspect_words, parse_watch, verb_m
 from pardbg.control.language.expr import fields, gates, parse
 from pardbg.control.language.ranksets import Known, RankFacts, resolve
 from pardbg.errors import UserError
-from pardbg.events.control import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.session.navigation import goto
 from pardbg.words import parse_duration, parse_size
 from pardbg_agent.control.breaks import compile_tree

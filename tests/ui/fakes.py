@@ -10,7 +10,7 @@ from typing import Any
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.base.run import OutputLine
 from pardbg.events.commands import Reply
-from pardbg.events.control import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.store.history import Bookmarks, History
 from pardbg.store.source import Message
 from pardbg.ui.app import PardbgApp

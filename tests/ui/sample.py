@@ -27,7 +27,9 @@ from pardbg.analysis.pipeline.observed import (
     PipelineStep,
     PipelineView,
 )
-from pardbg.events.control import Asked, ControlEvent, Cut, Verb
+from pardbg.events.control_codes import Verb
+from pardbg.events.control_events import ControlEvent
+from pardbg.events.control_facts import Asked, Cut
 
 MS = 1_000_000
 S = 1_000_000_000

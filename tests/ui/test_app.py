@@ -8,10 +8,11 @@ import pytest
 
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.events.commands import Reply, WhereFound
-from pardbg.events.control import Refusal, Why
+from pardbg.events.control_codes import Why
+from pardbg.events.control_facts import Refusal
 from pardbg.ui.app import PardbgApp
 from pardbg.ui.commands.actions import ACTIONS, SCREENS, ctl_help, for_mode
-from pardbg_agent.messages import Thread
+from pardbg_agent.ctrl.agent_messages import Thread
 from tests.ui import sample
 from tests.ui.fakes import FakePort, FakeStore, app_on, shows, text_of, until
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from pardbg.events.commands import Answers, Reply
-from pardbg.events.control import Breakpoint, Edited, Verb
+from pardbg.events.control_codes import Verb
+from pardbg.events.control_facts import Breakpoint, Edited
 from pardbg.ui.app import PardbgApp
 from pardbg.ui.commands.startup import Rc, RcLine
-from pardbg_agent.messages import Evaluated, NoAnswer
+from pardbg_agent.ctrl.agent_messages import Evaluated, NoAnswer
 from tests.ui import sample
 from tests.ui.fakes import FakePort, app_on, shows, text_of, until
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.events.control import Hit
+from pardbg.events.control_facts import Hit
 from tests.ui.fakes import FakePort, app_on, shows, text_of, until
 from tests.ui.sample import held, snapshot_1f1b
 from tests.ui.test_travel import at_ms, recorded, showing

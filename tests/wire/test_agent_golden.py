@@ -8,7 +8,7 @@ from pathlib import Path
 import msgpack
 
 from pardbg_agent import wire
-from pardbg_agent.codec import encode
+from pardbg_agent.ctrl.codec import encode
 from pardbg_agent.defs import Defs
 from pardbg_agent.op_table import OpTable
 from pardbg_agent.ring import Ring

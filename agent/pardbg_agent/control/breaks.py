@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pardbg_agent.messages import BreakAt
+from pardbg_agent.ctrl.agent_messages import BreakAt
 from pardbg_agent.wire import EXPR_MAX_DEPTH, EXPR_MAX_NODES, EXPR_NUMBERS, EXPR_TEXTS, MAX_BREAKS
 
 Facts = Mapping[str, Any]

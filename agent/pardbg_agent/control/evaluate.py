@@ -24,8 +24,8 @@ from types import FrameType, TracebackType
 from typing import Any, Final, cast
 
 from pardbg_agent import clock
+from pardbg_agent.ctrl.agent_messages import Evaluated, NoAnswer
 from pardbg_agent.life.own_frames import is_own
-from pardbg_agent.messages import Evaluated, NoAnswer
 
 KINDS: Final = ("p", "pp", "whatis", "tensor", "list", "args", "locals", "exec", "hash")
 MAX_TEXT: Final = 8_000

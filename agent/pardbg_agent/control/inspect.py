@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from types import FrameType, TracebackType
 from typing import Final
 
+from pardbg_agent.ctrl.agent_messages import Frame, Thread
 from pardbg_agent.life.own_frames import OWN, is_own
-from pardbg_agent.messages import Frame, Thread
 from pardbg_agent.tables.code_files import is_program
 
 MAX_THREADS: Final = 64

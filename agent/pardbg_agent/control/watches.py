@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Final
 
-from pardbg_agent.messages import Watch
+from pardbg_agent.ctrl.agent_messages import Watch
 from pardbg_agent.wire import MAX_BREAKS, WATCH_KINDS
 
 BEFORE_ISSUE: Final = frozenset(("nan", "mismatch", "skew", "slow"))

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import msgpack
 
 from pardbg_agent import clock, wire
-from pardbg_agent.codec import reader
 from pardbg_agent.control.watches import NO_WATCHES
-from pardbg_agent.messages import Bye, FromAgent, Hello, ToAgent, Welcome
+from pardbg_agent.ctrl.agent_messages import Bye, FromAgent, Hello, ToAgent, Welcome
+from pardbg_agent.ctrl.codec import reader
 from pardbg_agent.ring import RingReader
 from pardbg_agent.sender.link import Link
 from pardbg_agent.sender.requests import Requests, StateReports

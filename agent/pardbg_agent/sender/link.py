@@ -13,8 +13,8 @@ import msgpack
 import zmq
 
 from pardbg_agent import clock, wire
-from pardbg_agent.codec import encode
-from pardbg_agent.messages import FromAgent
+from pardbg_agent.ctrl.agent_messages import FromAgent
+from pardbg_agent.ctrl.codec import encode
 from pardbg_agent.sender.wake import WakePipe
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pardbg_agent.control import evaluate, inspect
 from pardbg_agent.control.breaks import breaks_of
 from pardbg_agent.control.evaluate import TimeLimit
 from pardbg_agent.control.watches import watches_of
-from pardbg_agent.messages import (
+from pardbg_agent.ctrl.agent_messages import (
     Ask,
     Delay,
     Done,

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from pardbg.analysis.base.asof import View
-from pardbg.events.control import Breakpoint, ControlEvent, Fact, Mode, Status, Waits
+from pardbg.events.control_codes import Mode
+from pardbg.events.control_events import ControlEvent, Status
+from pardbg.events.control_facts import Breakpoint, Fact, Waits
 
 LOG_EVENTS: Final = 200
 _RUNNING: Final = ControlEvent(status=Status(Mode.RUNNING))

@@ -12,7 +12,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.run import lines
 from pardbg.analysis.findings.reasons import signal_name
 from pardbg.analysis.findings.shared import BadEnd
-from pardbg.events.control import Killed
+from pardbg.events.control_facts import Killed
 from pardbg.words import whole
 
 TOGETHER_NS: Final = 60_000_000

@@ -15,7 +15,7 @@ from pardbg.analysis.findings.shared import MANY, Evidence, Finding, bad_ends, i
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import lost_nodes
 from pardbg.events import fields
-from pardbg.events.control import Fact, HubRestarted, Limit, ProcessLost
+from pardbg.events.control_facts import Fact, HubRestarted, Limit, ProcessLost
 from pardbg.store.process import Process
 from pardbg.words import (
     WHY_SILENT,

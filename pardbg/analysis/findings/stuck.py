@@ -11,7 +11,7 @@ from pardbg.analysis.findings.shared import Evidence, Finding, ended
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import IDLE_CORES, seen
 from pardbg.analysis.hangs.waitgraph import PendingOp
-from pardbg.events.control import Rendezvous
+from pardbg.events.control_facts import Rendezvous
 from pardbg.words import agreed, duration, ranks_text, waits_text
 
 STUCK_NS: Final = 5_000_000_000

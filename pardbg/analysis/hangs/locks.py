@@ -9,7 +9,7 @@ from typing import Final
 
 from pardbg.analysis.hangs.stacks import is_user, place
 from pardbg.store.definitions import Frame
-from pardbg_agent.messages import Thread
+from pardbg_agent.ctrl.agent_messages import Thread
 
 MAX_TEXT: Final = 1_000_000
 """Longer files are not read."""

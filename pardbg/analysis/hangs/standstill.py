@@ -10,7 +10,8 @@ from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.hangs.stacks import place, waits_in_op
 from pardbg.analysis.pipeline.layout import running_action, state_at, states
 from pardbg.events import fields
-from pardbg.events.control import Node, NodeChange, Stall
+from pardbg.events.control_codes import NodeChange
+from pardbg.events.control_facts import Node, Stall
 from pardbg.store.definitions import MAX_FRAMES, Frame, frames_of
 from pardbg.store.process import Process
 from pardbg_agent.wire import BEAT_NS

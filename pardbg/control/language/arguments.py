@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pardbg.control.language.expr import parse
 from pardbg.errors import UserError
-from pardbg.events.control import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.words import SIZE_UNITS, TIME_UNITS, parse_duration, whole
 from pardbg_agent.wire import LEVELS, WATCH_KINDS
 

@@ -18,7 +18,7 @@ from typing import Final
 from pardbg.analysis.pipeline.dependencies import COMPUTE, compute_actions, parse, producer, twin
 from pardbg.control.machine.cut import Ripe, View
 from pardbg.control.machine.permits import DRAIN, Permit
-from pardbg_agent.messages import State
+from pardbg_agent.ctrl.agent_messages import State
 from pardbg_agent.wire import Gate
 
 MAX_TURNS: Final = 2

@@ -8,9 +8,10 @@ from typing import Final
 
 from pardbg.control.language.arguments import parse_watch
 from pardbg.control.language.expr import Tree, gates, parse
-from pardbg.events.control import Breakpoint as Info
-from pardbg.events.control import Refusal, Verb, Why
-from pardbg_agent.messages import BreakAt, SetBreaks, Watch
+from pardbg.events.control_codes import Verb, Why
+from pardbg.events.control_facts import Breakpoint as Info
+from pardbg.events.control_facts import Refusal
+from pardbg_agent.ctrl.agent_messages import BreakAt, SetBreaks, Watch
 from pardbg_agent.wire import MAX_BREAKS
 
 EDITS: Final = (

@@ -11,19 +11,9 @@ from pardbg.control.machine.outbox import Outbox
 from pardbg.control.machine.permits import HOLD, PASS, permits, step_target
 from pardbg.control.machine.state import ControlState, Order
 from pardbg.errors import UserError
-from pardbg.events.control import (
-    Asked,
-    Delayed,
-    Edited,
-    Fact,
-    Mode,
-    Paused,
-    Refusal,
-    RunsOn,
-    Verb,
-    Why,
-)  # fmt: skip
-from pardbg_agent.messages import Delay
+from pardbg.events.control_codes import Mode, Verb, Why
+from pardbg.events.control_facts import Asked, Delayed, Edited, Fact, Paused, Refusal, RunsOn
+from pardbg_agent.ctrl.agent_messages import Delay
 
 EDITS: Final = (
     Verb.BREAK, Verb.TBREAK, Verb.UNTIL, Verb.CONDITION, Verb.IGNORE, Verb.DELETE, Verb.BREAKS,

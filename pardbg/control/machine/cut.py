@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from pardbg.events.control import Stuck, Waits
-from pardbg_agent.messages import OpenOp, State
+from pardbg.events.control_facts import Stuck, Waits
+from pardbg_agent.ctrl.agent_messages import OpenOp, State
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pardbg_agent import messages
+from pardbg_agent.ctrl import agent_messages as messages
 from pardbg_agent.wire import LEASE_NS
 
 AGAIN_NS: Final = 1_000_000_000

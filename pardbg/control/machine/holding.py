@@ -23,8 +23,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pardbg.control.machine.cut import Settlement, epoch_of
-from pardbg.events.control import NotHeld, Raised
-from pardbg_agent.messages import OpenOp
+from pardbg.events.control_codes import NotHeld
+from pardbg.events.control_facts import Raised
+from pardbg_agent.ctrl.agent_messages import OpenOp
 from pardbg_agent.wire import LEASE_NS
 
 MARGIN: Final = 0.2

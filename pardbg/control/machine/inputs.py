@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pardbg.control.machine.state import Order
-from pardbg.events.control import Breakpoint, Gone
-from pardbg_agent.messages import State
+from pardbg.events.control_codes import Gone
+from pardbg.events.control_facts import Breakpoint
+from pardbg_agent.ctrl.agent_messages import State
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,18 +33,17 @@ from pardbg.control.machine.outbox import Outbox
 from pardbg.control.machine.permits import HOLD, PASS
 from pardbg.control.machine.state import ControlState, Effect
 from pardbg.errors import UserError
-from pardbg.events.control import (
+from pardbg.events.control_codes import Mode, Verb
+from pardbg.events.control_facts import (
     Attached,
     Detached,
     Edited,
     Lapsed,
     Left,
-    Mode,
     RunsOn,
     Stray,
     Taken,
-    Verb,
-)  # fmt: skip
+)
 from pardbg_agent.wire import Gate
 
 RENEW_NS: Final = 2_000_000_000

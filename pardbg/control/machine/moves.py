@@ -16,12 +16,12 @@ from pardbg.control.machine.outbox import Outbox
 from pardbg.control.machine.outcome import outcome
 from pardbg.control.machine.permits import HOLD, ONE_OP, PASS, to_step
 from pardbg.control.machine.state import ControlState, Order
-from pardbg.events.control import (
+from pardbg.events.control_codes import Mode, Why
+from pardbg.events.control_facts import (
     Cut,
     Hit,
     LetGo,
     Loose,
-    Mode,
     Outcome,
     Raised,
     Refusal,
@@ -31,9 +31,8 @@ from pardbg.events.control import (
     Silent,
     Stray,
     UnderWay,
-    Why,
-)  # fmt: skip
-from pardbg_agent.messages import State
+)
+from pardbg_agent.ctrl.agent_messages import State
 from pardbg_agent.wire import LEASE_NS, Gate
 
 MAX_WHY: Final = 64

@@ -8,8 +8,9 @@ from pardbg.control.machine.cut import View
 from pardbg.control.machine.delivery import AGAIN_NS, Request, Send
 from pardbg.control.machine.permits import HOLD, ONE_OP, Permit
 from pardbg.control.machine.state import Answer, ControlState, Effect, Event, Order
-from pardbg.events.control import Fact, Mode, Refusal, Resent
-from pardbg_agent import messages
+from pardbg.events.control_codes import Mode
+from pardbg.events.control_facts import Fact, Refusal, Resent
+from pardbg_agent.ctrl import agent_messages as messages
 from pardbg_agent.wire import LEASE_NS
 
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pardbg.analysis.pipeline.dependencies import parse, producer, satisfied, twin
 from pardbg.analysis.pipeline.ticks.grid import tick_numbers
 from pardbg.control.machine.permits import next_action, num_stages, planned_actions
-from pardbg.events.control import Outcome, Verb
-from pardbg_agent.messages import State
+from pardbg.events.control_codes import Verb
+from pardbg.events.control_facts import Outcome
+from pardbg_agent.ctrl.agent_messages import State
 
 States = Mapping[int, State]
 """rank -> what it said."""

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pardbg.analysis.pipeline.dependencies import COMPUTE, parse, satisfied
-from pardbg.events.control import Verb
-from pardbg_agent.messages import State
+from pardbg.events.control_codes import Verb
+from pardbg_agent.ctrl.agent_messages import State
 from pardbg_agent.wire import GATE_ALL, GATE_OPS, Gate
 
 # Without INSIDE: a tick runs an action whatever collectives it has.

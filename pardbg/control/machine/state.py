@@ -12,8 +12,10 @@ from pardbg.control.machine.cut import GracePeriod, Settlement, View
 from pardbg.control.machine.delivery import Deliveries, Send
 from pardbg.control.machine.holding import HeldRanks, Lease, UncaughtErrors
 from pardbg.events.commands import Arguments
-from pardbg.events.control import Fact, Mode, Refusal, Status, Verb, Waits
-from pardbg_agent.messages import State
+from pardbg.events.control_codes import Mode, Verb
+from pardbg.events.control_events import Status
+from pardbg.events.control_facts import Fact, Refusal, Waits
+from pardbg_agent.ctrl.agent_messages import State
 
 
 @dataclass(slots=True)

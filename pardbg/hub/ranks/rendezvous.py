@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from pardbg.events.control import Rendezvous as Came
+from pardbg.events.control_facts import Rendezvous as Came
 
 TIMEOUT_S: Final = 2.0
 AGAIN_NS: Final = 4_000_000_000

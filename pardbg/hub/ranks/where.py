@@ -21,7 +21,7 @@ from pardbg.analysis.hangs.locks import MAX_TEXT, lock_waits
 from pardbg.analysis.hangs.stacks import is_user
 from pardbg.events.commands import StackGroup, WhereFound
 from pardbg.hub.ctrl_messages import Looked
-from pardbg_agent.messages import Frame, IssuedAt, Stacks, Thread
+from pardbg_agent.ctrl.agent_messages import Frame, IssuedAt, Stacks, Thread
 
 WAIT_NS: Final = 1_000_000_000
 """Silence after which an agent is inspected from outside: something holds its GIL."""

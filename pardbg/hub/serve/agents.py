@@ -14,7 +14,7 @@ from pardbg.control.machine.inputs import (
     Reported,
 )  # fmt: skip
 from pardbg.control.machine.machine import Machine
-from pardbg.events.control import Gone
+from pardbg.events.control_codes import Gone
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions, older_half
 from pardbg.hub.ctrl_messages import BoardNews, Change, Row
@@ -28,7 +28,7 @@ from pardbg.hub.serve.router import Router
 from pardbg.store.clocks import SAME, ClockEstimate, Offset
 from pardbg.words import whole
 from pardbg_agent import wire
-from pardbg_agent.messages import (
+from pardbg_agent.ctrl.agent_messages import (
     Bye,
     Done,
     Evaluated,

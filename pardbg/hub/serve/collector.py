@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgpack
 import zmq
 
-from pardbg.events.control import ControlEvent
+from pardbg.events.control_events import ControlEvent
 from pardbg.events.decode import Head, Malformed, frame_head
 from pardbg.hub.backlog import Definitions, Recent
 from pardbg.hub.serve.bundles import MANY, Bundles

@@ -16,8 +16,8 @@ from pardbg.control.machine.inputs import Learned, Ticked
 from pardbg.control.machine.machine import Machine
 from pardbg.control.machine.state import Event
 from pardbg.events.commands import Reply
-from pardbg.events.control import (
-    ControlEvent,
+from pardbg.events.control_events import ControlEvent
+from pardbg.events.control_facts import (
     Fact,
     Gap,
     HubRestarted,
@@ -26,8 +26,8 @@ from pardbg.events.control import (
     Problem,
     ProcessLost,
     Refused,
-)  # fmt: skip
-from pardbg.events.control import Node as NodeFact
+)
+from pardbg.events.control_facts import Node as NodeFact
 from pardbg.hub.backlog import DEFINITION_BYTES, Definitions, Recent, Wire
 from pardbg.hub.ctrl_messages import End, Kill, Notice
 from pardbg.hub.ranks.boards import TURN_MS, Boards

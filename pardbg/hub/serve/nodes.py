@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from pardbg.events.control import Node as NodeFact
-from pardbg.events.control import NodeChange
+from pardbg.events.control_codes import NodeChange
+from pardbg.events.control_facts import Node as NodeFact
 from pardbg.events.decode import Malformed
 from pardbg.hub.ctrl_messages import (
     VERSION,

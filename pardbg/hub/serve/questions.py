@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pardbg.events.commands import Answers
-from pardbg_agent.messages import Evaluated, NoAnswer, SetLevel
+from pardbg_agent.ctrl.agent_messages import Evaluated, NoAnswer, SetLevel
 
 WAIT_NS: Final = 10_000_000_000
 """Time after which a rank is reported as still evaluating; it answers nobody any more."""

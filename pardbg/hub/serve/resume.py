@@ -20,7 +20,9 @@ import msgpack
 from mcap.records import Chunk
 
 from pardbg.errors import NONSENSE
-from pardbg.events.control import Breakpoint, ControlEvent, HubRestarted, Mode, Part, event_of
+from pardbg.events.control_codes import Mode
+from pardbg.events.control_events import ControlEvent, event_of
+from pardbg.events.control_facts import Breakpoint, HubRestarted, Part
 from pardbg.events.decode import decode_map, frame_head
 from pardbg.hub.backlog import Definitions, Recent, Wire
 from pardbg.hub.run import config as files

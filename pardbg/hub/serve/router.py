@@ -16,7 +16,8 @@ import zmq
 
 from pardbg.errors import NONSENSE
 from pardbg.events.commands import FromViewer, Reply
-from pardbg.events.control import Refusal, Why
+from pardbg.events.control_codes import Why
+from pardbg.events.control_facts import Refusal
 from pardbg.events.decode import Malformed, decode_map
 from pardbg.hub.backlog import Wire
 from pardbg.hub.ctrl_messages import (
@@ -30,8 +31,8 @@ from pardbg.hub.ctrl_messages import (
     viewer_name,
 )  # fmt: skip
 from pardbg.hub.serve.sockets import OWNER, Role, ServerSecurity
-from pardbg_agent.codec import decode, reader
-from pardbg_agent.messages import FromAgent, Hello, Ping, ToAgent
+from pardbg_agent.ctrl.agent_messages import FromAgent, Hello, Ping, ToAgent
+from pardbg_agent.ctrl.codec import decode, reader
 
 MAX_VIEWERS: Final = 64
 """Of those who may command, and of those who may only look: they do not keep each other out."""

@@ -14,15 +14,16 @@ from typing import Any, Final
 
 from pardbg.analysis.hangs.stacks import kept
 from pardbg.events.commands import StackGroup, WhereFound
-from pardbg.events.control import ControlEvent, Stall, StallPart
+from pardbg.events.control_events import ControlEvent
+from pardbg.events.control_facts import Stall, StallPart
 from pardbg.hub.ctrl_messages import Row
 from pardbg.hub.ranks.rendezvous import Rendezvous
 from pardbg.hub.ranks.where import Where, speaking, telling
 from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import Collector
 from pardbg.hub.serve.router import Router
-from pardbg_agent.messages import Frame, Thread
-from pardbg_agent.messages import Where as AskWhere
+from pardbg_agent.ctrl.agent_messages import Frame, Thread
+from pardbg_agent.ctrl.agent_messages import Where as AskWhere
 from pardbg_agent.wire import BEAT_NS, Key
 
 STATE_NS: Final = 100_000_000

@@ -35,19 +35,18 @@ from pardbg.events.commands import (
     Reply,
     Take,
 )  # fmt: skip
-from pardbg.events.control import (
+from pardbg.events.control_codes import Verb, Why
+from pardbg.events.control_events import ControlEvent
+from pardbg.events.control_facts import (
     Bookmark,
     Breakpoint,
-    ControlEvent,
     Fact,
     Inspected,
     Killed,
     Level,
     Refusal,
     Refused,
-    Verb,
-    Why,
-)  # fmt: skip
+)
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions, Recent
 from pardbg.hub.ranks.where import Where
@@ -57,8 +56,8 @@ from pardbg.hub.serve.collector import Collector
 from pardbg.hub.serve.questions import Levels
 from pardbg.hub.serve.router import Router
 from pardbg.hub.serve.sockets import Role
-from pardbg_agent.messages import Ask, Lease
-from pardbg_agent.messages import Where as AskWhere
+from pardbg_agent.ctrl.agent_messages import Ask, Lease
+from pardbg_agent.ctrl.agent_messages import Where as AskWhere
 from pardbg_agent.wire import LEASE_NS, LEVELS
 
 QUESTIONS: Final = (Verb.WHERE, Verb.RANKS, Verb.STATUS)

@@ -13,7 +13,8 @@ import msgpack
 
 from pardbg.analysis.findings.rehearsed import NOTE, PLACES
 from pardbg.analysis.hangs.stacks import place
-from pardbg.events.control import ControlEvent, Stall, StallPart
+from pardbg.events.control_events import ControlEvent
+from pardbg.events.control_facts import Stall, StallPart
 from pardbg.lab.rehearse.differences import differences
 from pardbg.lab.rehearse.order import Played
 from pardbg.lab.rehearse.rank_trace import Frame

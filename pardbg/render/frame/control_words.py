@@ -3,24 +3,33 @@ sentences are made of them, for every screen, ``pardbg ctl`` and the job's termi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pardbg.analysis.pipeline.dependencies import parse
-from pardbg.events.control import (
+from pardbg.events.commands import (
+    Answers,
+    HubFacts,
+    Joined,
+    LevelAsked,
+    Marked,
+    RankRows,
+    Reply,
+    WhereFound,
+)
+from pardbg.events.control_codes import Gone, Mode, NodeChange, NotHeld, Verb, Why
+from pardbg.events.control_events import ControlEvent
+from pardbg.events.control_facts import (
     Asked,
     Attached,
     Bookmark,
     Breakpoint,
-    ControlEvent,
     Cut,
     Delayed,
     Detached,
     Edited,
     Fact,
     Gap,
-    Gone,
     Hit,
     HubRestarted,
     Inspected,
@@ -30,10 +39,7 @@ from pardbg.events.control import (
     Level,
     Limit,
     Loose,
-    Mode,
     Node,
-    NodeChange,
-    NotHeld,
     Outcome,
     Part,
     Paused,
@@ -54,10 +60,8 @@ from pardbg.events.control import (
     Stuck,
     Taken,
     UnderWay,
-    Verb,
     Waits,
-    Why,
-)  # fmt: skip
+)
 from pardbg.words import (
     MAX_TERMS,
     WHY_SILENT,
@@ -70,7 +74,7 @@ from pardbg.words import (
     ranks_text,
     silent_nodes,
 )  # fmt: skip
-from pardbg_agent.messages import Evaluated, NoAnswer, OpenOp
+from pardbg_agent.ctrl.agent_messages import Evaluated, NoAnswer, OpenOp
 from pardbg_agent.wire import LEVELS
 
 Words = list[tuple[str, str]]
@@ -431,6 +435,24 @@ def no_answer_text(answer: Evaluated) -> str:
     }[answer.refusal]
 
 
+def error_text(reply: Reply) -> str:
+    """Return why a command was refused; empty: it was not."""
+    return refusal_text(reply.refusal) if reply.refusal is not None else ""
+
+
+def done_text(reply: Reply) -> str:
+    """Return what a verb did; empty where there is nothing to say."""
+    answer = reply.answer
+    if answer is None or isinstance(answer, (Answers, HubFacts, Joined, RankRows, WhereFound)):
+        return ""
+    if isinstance(answer, LevelAsked):
+        return f"{plural(answer.asked, 'rank')} asked for level {answer.level}"
+    if isinstance(answer, Marked):
+        return "bookmark kept"
+    why = why_text(reply.status.why) if reply.status is not None else ""
+    return "; ".join(filter(None, (why, fact_text(answer))))
+
+
 # -- the job's terminal
 
 
@@ -443,77 +465,6 @@ def notice(event: ControlEvent, run: str) -> str:
         how = f"`pardbg ctl {run} where`, `continue`, or `pardbg watch {run}`"
         return f"{fact_text(fact)}{left}; {how}"
     return fact_text(fact) if isinstance(fact, (Lapsed, Released)) else ""
-
-
-# -- the audit trail
-
-
-@dataclass(frozen=True, slots=True)
-class TrailLine:
-    """A verb with what came of it, or another event."""
-
-    t_ns: int
-    text: str
-    n: int = 0
-    """Number of the newest CONTROL message that it shows."""
-
-
-_OUTCOMES: Final = (Cut, RunsOn, UnderWay, Loose, Released, Hit)
-_SOON_NS: Final = 2_000_000_000
-"""A breakpoint that is hit so soon after a verb is what came of it."""
-
-
-def trail(events: Iterable[ControlEvent], you: str = "") -> list[TrailLine]:
-    """Return a line per verb, with what came of it: ``tick by you → tick 7 ran …``; other events
-    have a line of their own, but for what this viewer (``you``) evaluated: it stands as typed."""
-    lines: list[TrailLine] = []
-    verb = False
-    """The newest line is of a verb that moves ranks."""
-    for event in events:
-        fact = event.fact
-        if fact is None or (isinstance(fact, Inspected) and you and event.by == you):
-            continue
-        late = isinstance(fact, Hit) and bool(lines) and event.t_ns - lines[-1].t_ns > _SOON_NS
-        if verb and isinstance(fact, _OUTCOMES) and not late:
-            came, last = _came(event), lines[-1]
-            text = last.text if came in last.text else f"{last.text} → {came}"
-            lines[-1] = TrailLine(last.t_ns, text, event.n)
-            continue
-        lines.append(TrailLine(event.t_ns, _line(event, you), event.n))
-        verb = isinstance(fact, Asked)
-    return lines
-
-
-def _came(event: ControlEvent) -> str:
-    """Return what an event that follows a verb says; a cut that says nothing more is what was
-    asked."""
-    fact = event.fact
-    assert fact is not None
-    why = why_text(event.status.why) if isinstance(fact, Cut) and event.status is not None else ""
-    text = "; ".join(filter(None, (why, fact_text(fact))))
-    return text or ("held at a cut" if isinstance(fact, Cut) else _name(fact))
-
-
-def _line(event: ControlEvent, you: str) -> str:
-    """Return ``pause by view-1a2b: 0-1``."""
-    fact = event.fact
-    assert fact is not None
-    name, text = _name(fact), _came(event) if isinstance(fact, Cut) else fact_text(fact)
-    if isinstance(fact, Asked):
-        text = text.removeprefix(name).strip()
-    by = f" by {viewer(event.by, you)}" if event.by else ""
-    return f"{name}{by}: {text}" if text and text != name else name + by
-
-
-def _name(fact: Fact) -> str:
-    return fact.verb.value if isinstance(fact, (Asked, Edited)) else fact.TAG.replace("_", " ")
-
-
-def viewer(name: str, you: str = "") -> str:
-    """Return ``you`` for this viewer, else the begin of a viewer's name."""
-    if name == you and you:
-        return "you"
-    return name[:9] if name.startswith("view-") else name
 
 
 def breakpoints_text(breaks: Sequence[Breakpoint]) -> list[str]:

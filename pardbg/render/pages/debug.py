@@ -28,7 +28,8 @@ from pardbg.render.draw.cells import (
     wrap,
 )
 from pardbg.render.draw.signs import SIGN, SIGNS
-from pardbg.render.frame.control_words import viewer, waits_text, why_text
+from pardbg.render.frame.audit_trail import viewer
+from pardbg.render.frame.control_words import waits_text, why_text
 from pardbg.render.pages.stacks import (
     Entry,
     Stack,

@@ -12,9 +12,9 @@ from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.hangs.stacks import is_user
 from pardbg.events.commands import WhereFound
 from pardbg.render.draw.cells import Line, Segment, clean, clip, line, width
-from pardbg.render.frame.control_words import trail
+from pardbg.render.frame.audit_trail import trail
 from pardbg.words import offset
-from pardbg_agent.messages import Frame
+from pardbg_agent.ctrl.agent_messages import Frame
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,46 +11,25 @@ from pardbg import words
 from pardbg.analysis.hangs.stacks import is_user, place
 from pardbg.events.commands import (
     Answers,
-    HubFacts,
-    Joined,
-    LevelAsked,
-    Marked,
     RankRows,
     Reply,
     WhereFound,
 )  # fmt: skip
-from pardbg.events.control import Mode, Status, Verb
+from pardbg.events.control_codes import Mode, Verb
+from pardbg.events.control_events import Status
 from pardbg.render.frame.control_words import (
     breakpoints_text,
-    fact_text,
+    done_text,
+    error_text,
     no_answer_text,
-    refusal_text,
     waits_text,
     why_text,
 )  # fmt: skip
 from pardbg.words import agreed, ranks_text
-from pardbg_agent.messages import Evaluated, Thread
+from pardbg_agent.ctrl.agent_messages import Evaluated, Thread
 from pardbg_agent.wire import Gate
 
 NOTHING_NEXT = "—"
-
-
-def error_text(reply: Reply) -> str:
-    """Return why a command was refused; empty: it was not."""
-    return refusal_text(reply.refusal) if reply.refusal is not None else ""
-
-
-def done_text(reply: Reply) -> str:
-    """Return what a verb did; empty where there is nothing to say."""
-    answer = reply.answer
-    if answer is None or isinstance(answer, (Answers, HubFacts, Joined, RankRows, WhereFound)):
-        return ""
-    if isinstance(answer, LevelAsked):
-        return f"{words.plural(answer.asked, 'rank')} asked for level {answer.level}"
-    if isinstance(answer, Marked):
-        return "bookmark kept"
-    why = why_text(reply.status.why) if reply.status is not None else ""
-    return "; ".join(filter(None, (why, fact_text(answer))))
 
 
 def as_json(reply: Reply) -> dict[str, Any]:

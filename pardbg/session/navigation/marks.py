@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pardbg.analysis.findings.shared import Finding
-from pardbg.events.control import HubRestarted, Mode
+from pardbg.events.control_codes import Mode
+from pardbg.events.control_facts import HubRestarted
 from pardbg.session.navigation.travel import since_ns
 from pardbg.store.store import Store
 

@@ -13,8 +13,8 @@ from typing import Final
 from pardbg.control.language.arguments import inspect_words, verb_meant, verb_words
 from pardbg.errors import UserError
 from pardbg.events.commands import Reply
-from pardbg.events.control import Verb
-from pardbg.render.reports.replies import done_text, error_text
+from pardbg.events.control_codes import Verb
+from pardbg.render.frame.control_words import done_text, error_text
 from pardbg.ui.commands import command_line
 from pardbg.ui.commands.actions import Action
 from pardbg.ui.commands.command_line import Command

@@ -16,7 +16,8 @@ from textual.message import Message
 from pardbg.analysis.base.control import ControlView
 from pardbg.control.language.arguments import MOVES
 from pardbg.events.commands import ControlPort, Reply
-from pardbg.events.control import Refusal, Verb, Why
+from pardbg.events.control_codes import Verb, Why
+from pardbg.events.control_facts import Refusal
 from pardbg.ui.engine.messages import Answered
 
 _UNDER_WAY = {

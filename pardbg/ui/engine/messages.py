@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from textual.message import Message
 
 from pardbg.events.commands import Reply
-from pardbg.events.control import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.ui.engine.feed import Frame
 
 

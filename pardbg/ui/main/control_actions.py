@@ -8,15 +8,17 @@ from pardbg.analysis.pipeline.dependencies import parse
 from pardbg.control.language.arguments import COMPARE, inspect_words, verb_meant, verb_words
 from pardbg.errors import UserError
 from pardbg.events.commands import Answers, Reply, WhereFound
-from pardbg.events.control import Fact, Hit, Verb
-from pardbg.render.reports.replies import answers, done_text, error_text, text
+from pardbg.events.control_codes import Verb
+from pardbg.events.control_facts import Fact, Hit
+from pardbg.render.frame.control_words import done_text, error_text
+from pardbg.render.reports.replies import answers, text
 from pardbg.ui.commands.actions import ACTIONS, INSPECTIONS, Handlers
 from pardbg.ui.engine.controller import Controller
 from pardbg.ui.engine.feed import Frame
 from pardbg.ui.engine.messages import Answered
 from pardbg.ui.main.screen_port import ScreenPort
 from pardbg.ui.screens.debug import DebugPage
-from pardbg_agent.messages import NoAnswer
+from pardbg_agent.ctrl.agent_messages import NoAnswer
 
 _MOVING = (Verb.PAUSE, Verb.CONTINUE, Verb.STEP, Verb.TICK, Verb.NEXT, Verb.OP, Verb.UNTIL)
 """Verbs after which a rank has other frames."""

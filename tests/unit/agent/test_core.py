@@ -17,7 +17,7 @@ import pardbg_agent
 from pardbg_agent import active, wire
 from pardbg_agent import core as core_module
 from pardbg_agent.control import inspect
-from pardbg_agent.messages import Thread
+from pardbg_agent.ctrl.agent_messages import Thread
 from pardbg_agent.ring import RingReader
 from pardbg_agent.settings import FULL, OFF, SUMMARY, RunSettings, budget_from_env, level_from_env
 from pardbg_agent.watched_rank import Core

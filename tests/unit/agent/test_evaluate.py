@@ -12,7 +12,7 @@ from pardbg.control.language.expr import gates, parse
 from pardbg_agent.control import evaluate
 from pardbg_agent.control.breaks import breaks_of
 from pardbg_agent.control.gate import GateControl
-from pardbg_agent.messages import BreakAt, NoAnswer
+from pardbg_agent.ctrl.agent_messages import BreakAt, NoAnswer
 from pardbg_agent.wire import GATE_ALL, LEASE_NS, Gate
 from tests.unit.agent.test_gate import until
 

@@ -16,7 +16,7 @@ from pardbg.control.language.expr import gates, parse
 from pardbg_agent.control.breaks import Breaks, breaks_of
 from pardbg_agent.control.gate import GateControl
 from pardbg_agent.control.inspect import frames_of
-from pardbg_agent.messages import BreakAt
+from pardbg_agent.ctrl.agent_messages import BreakAt
 from pardbg_agent.wire import GATE_ALL, GATE_OPS, LEASE_NS, Gate, Kind
 
 SEC = 1_000_000_000

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pardbg_agent import wire
-from pardbg_agent.messages import OpenOp
+from pardbg_agent.ctrl.agent_messages import OpenOp
 from pardbg_agent.op_table import OpsState, OpTable
 from pardbg_agent.ring import Ring
 from pardbg_agent.wire import NO_GROUP, NONE, Flag

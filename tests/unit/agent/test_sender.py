@@ -13,9 +13,9 @@ import pytest
 
 from pardbg_agent import core as core_module
 from pardbg_agent import wire
-from pardbg_agent.codec import encode
 from pardbg_agent.core import Core
-from pardbg_agent.messages import Lease, SetLevel, Welcome
+from pardbg_agent.ctrl.agent_messages import Lease, SetLevel, Welcome
+from pardbg_agent.ctrl.codec import encode
 from pardbg_agent.sender.agent_thread import FLOW_MS, IDLE_MS, Sender
 from pardbg_agent.sender.requests import Requests
 

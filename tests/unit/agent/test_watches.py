@@ -20,7 +20,7 @@ from pardbg_agent.control.watches import (
     Watches,
     watches_of,
 )
-from pardbg_agent.messages import Watch
+from pardbg_agent.ctrl.agent_messages import Watch
 from pardbg_agent.wire import GATE_ALL, LEASE_NS, MAX_BREAKS, Gate
 from pardbg_agent.words import times_median, took
 from tests.unit.agent.test_gate import World, until

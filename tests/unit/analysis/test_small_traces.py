@@ -15,7 +15,7 @@ from pardbg.analysis.base.run import lines
 from pardbg.analysis.findings.shared import Finding, gathered
 from pardbg.analysis.memory.breakdown import zero_bytes
 from pardbg.analysis.pipeline.dependencies import compute_actions, parse, producer, satisfied
-from pardbg.events.control import Asked, Cut
+from pardbg.events.control_facts import Asked, Cut
 from pardbg.render.reports.text import WIDTH, text
 from pardbg.store import Store
 from pardbg_agent import wire

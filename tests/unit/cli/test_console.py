@@ -15,7 +15,8 @@ from pardbg.control.language.arguments import COMPARE, INSPECT, PDB, inspect_wor
 from pardbg.control.language.manual import MANUAL, manual
 from pardbg.errors import UserError
 from pardbg.events.commands import Reply
-from pardbg.events.control import Breakpoint, Edited, Refusal, Verb, Why
+from pardbg.events.control_codes import Verb, Why
+from pardbg.events.control_facts import Breakpoint, Edited, Refusal
 from pardbg.render.frame.control_words import refusal_text
 from pardbg.ui.commands.actions import ACTIONS, explain
 from pardbg.ui.commands.command_line import complete, parse
@@ -98,7 +99,7 @@ def test_ctl_explains_a_verb(words: list[str], capsys: pytest.CaptureFixture[str
 
 def test_ctl_words() -> None:
     assert _ctl_words(("!x", "=", "1", "on", "0")) == (
-        None, Verb.INSPECT, "0", {"kind": "exec", "expr": "x = 1", "compare": False},
+        None, Verb.INSPECT, "0", {"kind": "exec", "expr": "x = 1"},
     )  # fmt: skip
     assert _ctl_words(("run-1", "b")) == ("run-1", Verb.BREAKS, None, {})
     quoted = (None, Verb.TBREAK, "0", {"expr": "op==send and mb==3"})

@@ -23,11 +23,22 @@ from pardbg.control.machine.inputs import Acknowledged, Joined, Ordered, Renewed
 from pardbg.control.machine.machine import Machine
 from pardbg.control.machine.state import Event, Order
 from pardbg.events.commands import Arguments, Reply
-from pardbg.events.control import ControlEvent, Refused, Verb, event_of
-from pardbg_agent.codec import decode, encode
+from pardbg.events.control_codes import Verb
+from pardbg.events.control_events import ControlEvent, event_of
+from pardbg.events.control_facts import Refused
 from pardbg_agent.control.breaks import Breaks, breaks_of
 from pardbg_agent.control.watches import NO_WATCHES, Watches, watches_of
-from pardbg_agent.messages import Delay, Lease, OpenOp, Permit, Run, SetBreaks, State, ToAgent
+from pardbg_agent.ctrl.agent_messages import (
+    Delay,
+    Lease,
+    OpenOp,
+    Permit,
+    Run,
+    SetBreaks,
+    State,
+    ToAgent,
+)
+from pardbg_agent.ctrl.codec import decode, encode
 from pardbg_agent.wire import GATE_ALL, Gate
 
 GATES = {"send": Gate.SEND, "recv": Gate.RECV, "coll": Gate.COLLECTIVE, "opt": Gate.OPTIMIZER,

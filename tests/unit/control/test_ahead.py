@@ -11,7 +11,7 @@ from pardbg.control.machine.inputs import (
     Reported,
     Ticked,
 )
-from pardbg_agent.messages import OpenOp, State
+from pardbg_agent.ctrl.agent_messages import OpenOp, State
 from pardbg_agent.wire import Gate
 from tests.unit.control.control_world import Rank, World, one_f_one_b, plan_1f1b
 

@@ -9,10 +9,10 @@ import pytest
 from pardbg.control.language.arguments import inspect_words, parse_watch, verb_words
 from pardbg.errors import UserError
 from pardbg.events.commands import Answers
-from pardbg.events.control import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.hub.serve.questions import WAIT_NS, Questions
 from pardbg.render.reports.replies import answers
-from pardbg_agent.messages import Evaluated, NoAnswer
+from pardbg_agent.ctrl.agent_messages import Evaluated, NoAnswer
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from pardbg.control.machine.inputs import (
     Reported,
     Ticked,
 )
-from pardbg.events.control import Edited, Hit, Mode, Refusal, Refused, Released, Why
-from pardbg_agent.messages import Watch
+from pardbg.events.control_codes import Mode, Why
+from pardbg.events.control_facts import Edited, Hit, Refusal, Refused, Released
+from pardbg_agent.ctrl.agent_messages import Watch
 from tests.unit.control.control_world import World, one_f_one_b, plan_1f1b
 
 S = 1_000_000_000

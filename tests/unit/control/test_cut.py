@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pardbg.control.machine.cut import GracePeriod, View, settle
-from pardbg_agent.messages import OpenOp, State
+from pardbg_agent.ctrl.agent_messages import OpenOp, State
 from pardbg_agent.wire import Gate
 
 GROUPS = {"dp": (0, 1, 2)}

@@ -13,8 +13,9 @@ from pardbg.control.machine.inputs import (
     Reported,
     Ticked,
 )
-from pardbg.events.control import Hit, Lapsed, Loose, Mode, Resent, Silent, Stray, Why
-from pardbg_agent.messages import Permit, Run, SetBreaks
+from pardbg.events.control_codes import Mode, Why
+from pardbg.events.control_facts import Hit, Lapsed, Loose, Resent, Silent, Stray
+from pardbg_agent.ctrl.agent_messages import Permit, Run, SetBreaks
 from pardbg_agent.wire import LEASE_NS
 from tests.unit.control.control_world import World, one_f_one_b, plan_1f1b
 

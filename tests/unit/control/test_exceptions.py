@@ -21,23 +21,13 @@ from pardbg.control.machine.inputs import (
     Reported,
     Ticked,
 )
-from pardbg.events.control import (
-    ControlEvent,
-    Lapsed,
-    Mode,
-    NotHeld,
-    Paused,
-    Raised,
-    Refusal,
-    Released,
-    RunsOn,
-    Status,
-    Why,
-)
+from pardbg.events.control_codes import Mode, NotHeld, Why
+from pardbg.events.control_events import ControlEvent, Status
+from pardbg.events.control_facts import Lapsed, Paused, Raised, Refusal, Released, RunsOn
 from pardbg.hub.run.config import NOTICES_FILE
 from pardbg.render.frame.control_words import notice
 from pardbg_agent.control import evaluate, inspect
-from pardbg_agent.messages import Evaluated
+from pardbg_agent.ctrl.agent_messages import Evaluated
 from pardbg_agent.wire import GATE_ALL, LEASE_NS, Gate, Kind
 from tests.unit.agent.test_gate import World, until
 from tests.unit.control.control_world import World as Ranks

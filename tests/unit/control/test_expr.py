@@ -11,7 +11,7 @@ import pytest
 from pardbg.control.language.expr import gates, parse
 from pardbg.errors import UserError
 from pardbg_agent.control.breaks import BadTree, Breaks, breaks_of, compile_tree
-from pardbg_agent.messages import BreakAt
+from pardbg_agent.ctrl.agent_messages import BreakAt
 from pardbg_agent.wire import EXPR_MAX_NODES, MAX_BREAKS, Gate
 
 B3 = {"action": "B", "stage": 2, "mb": 3, "step": 7, "rank": 2, "host": "n1", "loss": 2.5}

@@ -17,19 +17,9 @@ from pardbg.control.machine.inputs import (
 )
 from pardbg.control.machine.outcome import outcome
 from pardbg.control.machine.state import Order
-from pardbg.events.control import (
-    Cut,
-    Hit,
-    Mode,
-    Outcome,
-    Refusal,
-    Stuck,
-    Taken,
-    UnderWay,
-    Verb,
-    Why,
-)
-from pardbg_agent.messages import Lease, Permit, State
+from pardbg.events.control_codes import Mode, Verb, Why
+from pardbg.events.control_facts import Cut, Hit, Outcome, Refusal, Stuck, Taken, UnderWay
+from pardbg_agent.ctrl.agent_messages import Lease, Permit, State
 from pardbg_agent.wire import Gate
 from tests.unit.control.control_world import World, one_f_one_b, plan_1f1b
 

@@ -12,7 +12,7 @@ from pardbg.control.machine.inputs import Departed, GivenUp, Ordered, Ticked
 from pardbg.control.machine.machine import step
 from pardbg.control.machine.state import ControlState, Order
 from pardbg.events.commands import Arguments
-from pardbg.events.control import Mode, Verb
+from pardbg.events.control_codes import Mode, Verb
 from pardbg_agent.wire import LEASE_NS
 from tests.unit.control.control_world import World, one_f_one_b, plan_1f1b
 

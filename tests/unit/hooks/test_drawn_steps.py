@@ -20,10 +20,10 @@ from torch.utils.checkpoint import checkpoint
 import pardbg_agent
 from pardbg_agent import core
 from pardbg_agent.control.watches import NO_WATCHES, Watches
+from pardbg_agent.ctrl.agent_messages import Watch
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.memory import usage
 from pardbg_agent.hooks.training import step_phases
-from pardbg_agent.messages import Watch
 from pardbg_agent.settings import FULL, SUMMARY
 from pardbg_agent.wire import Kind
 from tests.distributed.programs.watched import read_rank

@@ -18,10 +18,10 @@ import pardbg_agent
 from pardbg_agent import core, hooks
 from pardbg_agent.control.breaks import breaks_of
 from pardbg_agent.control.watches import watches_of
+from pardbg_agent.ctrl.agent_messages import Watch
 from pardbg_agent.hooks.context import Op
 from pardbg_agent.hooks.memory import usage
 from pardbg_agent.hooks.watch import not_finite, op_watches
-from pardbg_agent.messages import Watch
 from tests.distributed.programs.watched import make_run
 
 NAN, INF = float("nan"), float("inf")

@@ -11,9 +11,9 @@ from pardbg.hub.ctrl_messages import BoardNews
 from pardbg.hub.ranks import boards
 from pardbg.hub.ranks.boards import LOOK_NS, Boards
 from pardbg.hub.removal import mark
-from pardbg_agent.codec import decode, encode
 from pardbg_agent.control import posts
 from pardbg_agent.control.posts import ELSEWHERE, KINDS, PLACES, PeerPosts, Posts
+from pardbg_agent.ctrl.codec import decode, encode
 
 JOB, OP = 7, posts.hash64("op", "0@abc")
 SUM = posts.pack_what("all_reduce", 0, 1, -1, 4096, 4096, "float32", "1024")

@@ -13,7 +13,7 @@ import pytest
 import zmq
 
 from pardbg.events.commands import Reply
-from pardbg.events.control import Verb, Why
+from pardbg.events.control_codes import Verb, Why
 from pardbg.hub import client
 from pardbg.hub.client import HubControl, LiveSource
 from pardbg.hub.run.start import RunHandle

@@ -17,7 +17,7 @@ from pardbg.hub.serve import collector, hub
 from pardbg.hub.uplink import Turns
 from pardbg.session.reader import load
 from pardbg.session.writer import whole_messages
-from pardbg_agent.messages import Bye, Hello
+from pardbg_agent.ctrl.agent_messages import Bye, Hello
 from tests.distributed.runs import coverage
 from tests.unit.hub.hub_rig import Peer, Rig, dead_ring, frame, recorded
 

@@ -14,7 +14,7 @@ import pytest
 import zmq
 
 from pardbg.analysis.answers.report import report
-from pardbg.events.control import Why
+from pardbg.events.control_codes import Why
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.run import config as files
 from pardbg.hub.serve.hub import Hub

@@ -9,7 +9,8 @@ import pytest
 from pardbg.analysis.base.asof import View
 from pardbg.control.language.arguments import verb_words
 from pardbg.errors import UserError
-from pardbg.events.control import Level, Verb, Why
+from pardbg.events.control_codes import Verb, Why
+from pardbg.events.control_facts import Level
 from pardbg.hub.auto_level import AGAIN_NS, AutoLevel
 from pardbg.hub.serve.questions import Levels
 from pardbg.session.reader import load

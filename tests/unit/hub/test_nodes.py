@@ -11,7 +11,9 @@ import pytest
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.health import nodes_lost
-from pardbg.events.control import ControlEvent, Node, NodeChange
+from pardbg.events.control_codes import NodeChange
+from pardbg.events.control_events import ControlEvent
+from pardbg.events.control_facts import Node
 from pardbg.hub.ctrl_messages import VERSION, Rows, ToRelay, TurnedAway
 from pardbg.hub.serve.nodes import SILENT_NS, TOGETHER_NS, Nodes, Notices
 from pardbg.render.frame.control_words import nodes_text

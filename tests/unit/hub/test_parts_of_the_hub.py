@@ -26,8 +26,8 @@ from pardbg.hub.serve.collector import Heads
 from pardbg.hub.serve.job_output import MAX_LINE, MAX_LINES, PARTIAL_NS, Tail, split_rank
 from pardbg.hub.serve.sockets import check_endpoints, make_keys
 from pardbg_agent import wire
-from pardbg_agent.codec import decode, reader
-from pardbg_agent.messages import FromAgent, Stacks, State, Thread
+from pardbg_agent.ctrl.agent_messages import FromAgent, Stacks, State, Thread
+from pardbg_agent.ctrl.codec import decode, reader
 from pardbg_agent.wire import NOTE_LEAVING, Kind, Lane
 from tests.processes import wait_until
 from tests.unit.hub.hub_rig import dead_ring, make_config

@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pardbg.events.control import Stall, StallPart
+from pardbg.events.control_facts import Stall, StallPart
 from pardbg.hub.backlog import Definitions
 from pardbg.hub.ranks.processes import exit_code, start_time
 from pardbg.hub.ranks.rings import Rings
 from pardbg.hub.ranks.where import Where
 from pardbg.hub.serve.state_feed import Standstill, ask, silent
-from pardbg_agent.messages import Stacks, Thread
+from pardbg_agent.ctrl.agent_messages import Stacks, Thread
 from pardbg_agent.ring import Ring
 from tests.processes import wait_until
 

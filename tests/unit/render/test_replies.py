@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pardbg.events.control import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.render.reports.replies import text
 
 

@@ -15,10 +15,12 @@ from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.answers.snapshot import Snapshot, snapshot
 from pardbg.analysis.answers.timeline import lanes
 from pardbg.analysis.base.losses import NotFinite
-from pardbg.events.control import Asked, ControlEvent, Cut, Hit, Mode, Stall, Status, Verb
+from pardbg.events.control_codes import Mode, Verb
+from pardbg.events.control_events import ControlEvent, Status
+from pardbg.events.control_facts import Asked, Cut, Hit, Stall
 from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.frame import chrome
-from pardbg.render.frame.control_words import trail
+from pardbg.render.frame.audit_trail import trail
 from pardbg.render.pages.debug import DebugPageState, debug
 from pardbg.render.pages.overview import overview
 from pardbg.render.pages.pipeline.page import PipelinePageState, longest_ns, pipeline

@@ -23,6 +23,7 @@ import torch
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.control import agreement, posts
+from pardbg_agent.ctrl.agent_messages import Watch
 from pardbg_agent.hooks import context, patching
 from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.context import LOCAL
@@ -30,7 +31,6 @@ from pardbg_agent.hooks.patching import spend
 from pardbg_agent.hooks.tensors import bits_sum, parameters_of
 from pardbg_agent.hooks.watch import mismatch, probes
 from pardbg_agent.hooks.watch.mismatch import Comparing
-from pardbg_agent.messages import Watch
 from pardbg_agent.words import ranks_text
 
 _MASK: Final = (1 << 64) - 1

@@ -24,18 +24,8 @@ from pardbg.analysis.pipeline.observed import ActionSpan
 from pardbg.analysis.pipeline.play import uniform_slots
 from pardbg.analysis.pipeline.schedule import newest_step
 from pardbg.events import fields
-from pardbg.events.control import (
-    Asked,
-    Edited,
-    Fact,
-    Hit,
-    Lapsed,
-    Left,
-    Mode,
-    RunsOn,
-    Taken,
-    Verb,
-)  # fmt: skip
+from pardbg.events.control_codes import Mode, Verb
+from pardbg.events.control_facts import Asked, Edited, Fact, Hit, Lapsed, Left, RunsOn, Taken
 
 CellState = Literal["done", "last", "running", "next", "plan"]
 OrderSource = Literal["plan", "step before", "seen"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar
 
-from pardbg_agent.codec import Line, Word
+from pardbg_agent.ctrl.codec import Line, Word
 from pardbg_agent.wire import LEASE_NS
 
 Frame = tuple[str, int, str]

@@ -1,86 +1,46 @@
-"""What happens to control, as values: the CONTROL messages of the hub, which are recorded and which
-viewers draw; why ranks are held; why a command is refused.
-
-A CONTROL message is one map: ``n``, ``t_ns``, ``by``, the ``TAG`` of its fact under ``event``
-(empty: none, only the lease and timeouts are new), the fact's fields and, where there is one, the
-status's. ``pardbg.render.frame.control_words`` makes sentences of these.
-"""
+"""What happens to control, as values: why ranks are held, what a verb did, why it is refused.
+``pardbg.render.frame.control_words`` makes sentences of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, ClassVar, Final
+from typing import ClassVar
 
-from pardbg_agent.codec import Line, Malformed, Word, decode, encode
-from pardbg_agent.messages import Frame, IssuedAt, OpenOp
-
-
-class Verb(str, Enum):
-    PAUSE = "pause"
-    """Stop every rank at its next gate and settle to a consistent cut."""
-    CONTINUE = "continue"
-    """Open every gate."""
-    STEP = "step"
-    """Each chosen rank passes one gate: one action (compute, send, receive, collective)."""
-    TICK = "tick"
-    """Each pipeline rank whose input has arrived runs one compute action; sends flow."""
-    NEXT = "next"
-    """Run one training step."""
-    OP = "op"
-    """Run to the next collective, or to the end of the step if it has no more."""
-    WHERE = "where"
-    """Return all ranks' stacks."""
-    BREAK = "break"
-    """Stop where a condition is true: ``expr`` (control.language.expr); on the chosen ranks."""
-    TBREAK = "tbreak"
-    """As BREAK, for one hit."""
-    UNTIL = "until"
-    """``tbreak`` and continue; answers once stopped."""
-    CONDITION = "condition"
-    """Change the ``expr`` of breakpoint ``number``."""
-    IGNORE = "ignore"
-    """Skip the next ``count`` matches of breakpoint ``number`` on each rank."""
-    DELETE = "delete"
-    """Delete breakpoints ``numbers``; if empty, all."""
-    BREAKS = "breaks"
-    """List breakpoints and watches with their hit counts."""
-    WATCH = "watch"
-    """Stop where something goes wrong: ``expr`` (control.language.watch_expr); on the chosen ranks.
-    In one table with the breakpoints."""
-    INSPECT = "inspect"
-    """Inspect held ranks: ``kind`` (pardbg_agent.control.evaluate.KINDS), ``expr``, ``frame``."""
-    DELAY = "delay"
-    """Delay the chosen ranks by ``ns`` in each step: a planted straggler; 0 ends it."""
-    RANKS = "ranks"
-    """Return where each rank is."""
-    STATUS = "status"
-    """Report the controller, the lease and pending ops."""
-    MARK = "mark"
-    """A bookmark in the recording: ``at_ns`` (now where not given) and ``text``. Changes nothing
-    in the run, so it needs no control."""
-    LEVEL = "level"
-    """Set the chosen ranks' sampling ``level``: off, summary or full; for ``for_s`` seconds, if
-    given. Needs no control, as no rank is held."""
-    KILL = "kill"
-    """End the job: SIGTERM, then SIGKILL to what is left. Needs ``confirm=True``."""
+from pardbg.events.control_codes import Gone, NodeChange, NotHeld, Verb, Why
+from pardbg_agent.ctrl.agent_messages import Frame, IssuedAt, OpenOp
+from pardbg_agent.ctrl.codec import Line, Word
 
 
-class Mode(str, Enum):
-    """State of the whole run."""
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """A rank waits in an op for one that is held on purpose."""
 
-    RUNNING = "running"
-    """-> PAUSING by pause."""
-    PAUSING = "pausing"
-    """-> HELD at the cut; -> RUNNING by continue, leave, a lapsed lease or the last rank's end."""
-    HELD = "held"
-    """-> STEPPING by step, tick, next, op; -> PAUSING when a rank joins; -> RUNNING as above."""
-    STEPPING = "stepping"
-    """-> HELD at the new cut; -> RUNNING as above."""
+    rank: int
+    op: OpenOp
+    for_rank: int
 
 
-# -- facts: what happened, and why ranks are held
+@dataclass(frozen=True, slots=True)
+class Breakpoint:
+    """A breakpoint or watch of the run."""
+
+    number: int
+    condition: Line = ""
+    on: tuple[int, ...] | None = None
+    """Ranks; None: all, including those still to come."""
+    hits: int = 0
+    """Matches over all ranks."""
+    ignore: int = 0
+    """Matches to skip on each rank."""
+    once: bool = False
+    kind: Word = ""
+    """Kind of a watch (wire.WATCH_KINDS); empty: a breakpoint."""
+    by: Line = ""
+    """Viewer that set it; takes control on a hit if it is free."""
+    keep: bool = False
+    """``by`` is a script, which does not stay."""
+    lease_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +136,6 @@ class Attached:
     rank: int
 
 
-class Gone(str, Enum):
-    """How a process is known to be gone."""
-
-    ENDED = "ended"
-    GONE = "gone"
-    LOST = "lost"
-
-
 @dataclass(frozen=True, slots=True)
 class Detached:
     """A rank ended while others were held."""
@@ -226,15 +178,6 @@ class Resent:
     ranks: tuple[int, ...]
     messages: tuple[Word, ...]
     silent_ns: int
-
-
-class NotHeld(str, Enum):
-    """Why a rank is not held at its uncaught exception."""
-
-    OFF = "off"
-    """Exceptions are not held in this run."""
-    FOLLOWS = "follows"
-    """Another rank was let die before: this follows from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,15 +380,6 @@ class Node:
     silent_ns: int = 0
 
 
-class NodeChange(str, Enum):
-    """What became of a node."""
-
-    JOINED = "joined"
-    LOST = "lost"
-    BACK = "back"
-    NEW_RELAY = "new_relay"
-
-
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
     """Ranks that had come to the job's store, while others wait for the rest."""
@@ -517,175 +451,15 @@ class Postmortem:
 
 
 LetGo = RunsOn | Lapsed | Left | Released
+
 """Why all ranks run on."""
+
 Fact = (
     Asked | Cut | RunsOn | Lapsed | Left | Taken | Attached | Detached | UnderWay | Loose | Silent
     | Resent | Raised | Hit | Stray | Released | Stuck | Paused | Edited | Delayed | Refused
     | Inspected | Level | Bookmark | Killed | Gap | Limit | HubRestarted | ProcessLost | Problem
     | Node | Rendezvous | Stall | Part | Repaired | Postmortem
 )  # fmt: skip
-_FACTS: Final[dict[str, Any]] = {kind.TAG: kind for kind in Fact.__args__}
-
-
-# -- the state of control
-
-
-@dataclass(frozen=True, slots=True)
-class Waits:
-    """A rank waits in an op for one that is held on purpose."""
-
-    rank: int
-    op: OpenOp
-    for_rank: int
-
-
-@dataclass(frozen=True, slots=True)
-class Breakpoint:
-    """A breakpoint or watch of the run."""
-
-    number: int
-    condition: Line = ""
-    on: tuple[int, ...] | None = None
-    """Ranks; None: all, including those still to come."""
-    hits: int = 0
-    """Matches over all ranks."""
-    ignore: int = 0
-    """Matches to skip on each rank."""
-    once: bool = False
-    kind: Word = ""
-    """Kind of a watch (wire.WATCH_KINDS); empty: a breakpoint."""
-    by: Line = ""
-    """Viewer that set it; takes control on a hit if it is free."""
-    keep: bool = False
-    """``by`` is a script, which does not stay."""
-    lease_ns: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """Held or running, as acknowledged by the agents."""
-
-    mode: Mode
-    controller: Line | None = None
-    lease_ns: int | None = None
-    """Left of the lease; None: nobody has control."""
-    why: tuple[Fact, ...] = ()
-    """Why ranks are held or what is being waited for, where it is not what was asked."""
-    held: Mapping[int, Line] = field(default_factory=dict)
-    """Rank -> what comes next there."""
-    pending: int = 0
-    """Ops issued and not complete."""
-    queued: int = 0
-    """Commands that wait for the cut."""
-    waiting: Mapping[int, Waits] = field(default_factory=dict)
-    """Ranks that wait in an op for a rank that is held on purpose."""
-    timeout_ns: int | None = None
-    """Until the first of those ops may time out; None: no rank waits so."""
-    breaks: tuple[Breakpoint, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ControlEvent:
-    """One CONTROL message."""
-
-    fact: Fact | None = None
-    """None: only the status is new."""
-    status: Status | None = None
-    by: str = ""
-    """Viewer, or whoever has control."""
-    n: int = 0
-    t_ns: int = 0
-
-    def plain(self) -> dict[str, Any]:
-        """Return the map that travels."""
-        tag = self.fact.TAG if self.fact is not None else ""
-        plain: dict[str, Any] = {"n": self.n} if self.n else {}
-        plain |= {"t_ns": self.t_ns, "event": tag, "by": self.by}
-        for part in (self.status, self.fact):
-            plain |= encode(part) if part is not None else {}
-        plain.pop("t", None)
-        return plain
-
-
-_HEAD: Final = tuple[str, int, int]
-
-
-def event_of(plain: Mapping[str, Any]) -> ControlEvent:
-    """Return a CONTROL message from its map. Raises Malformed, also for unknown events."""
-    tag = plain.get("event")
-    kind = _FACTS.get(tag) if isinstance(tag, str) else None
-    if tag and kind is None:
-        raise Malformed(f"event {tag!r:.40}")
-    return ControlEvent(
-        decode(kind, plain) if kind is not None else None,
-        decode(Status, plain) if "mode" in plain else None,
-        *decode(_HEAD, (plain.get("by", ""), plain.get("n", 0), plain.get("t_ns", 0))),
-    )  # fmt: skip
-
-
-# -- refusals
-
-
-class Why(str, Enum):
-    """Why a command is refused, or answered before it has ended."""
-
-    # by the control machine
-    TAKEN = "taken"
-    """Another viewer (``holder``) has control, for ``ns`` at least."""
-    NO_SUCH_RANK = "no_such_rank"
-    NO_RANK_YET = "no_rank_yet"
-    NOTHING_HELD = "nothing_held"
-    """``verb`` needs held ranks."""
-    NOT_HELD = "not_held"
-    """``ranks`` are not."""
-    AT_EXCEPTION = "at_exception"
-    """``ranks`` stopped at an exception: no step leads on."""
-    QUEUE_FULL = "queue_full"
-    """``number`` commands wait for a cut."""
-    MANY_BREAKPOINTS = "many_breakpoints"
-    """``number`` are set, the most that is possible."""
-    NO_BREAKPOINT = "no_breakpoint"
-    """None has ``number``; ``numbers`` are set."""
-    NO_CUT_YET = "no_cut_yet"
-    """``ranks`` are not at a gate; what was asked goes on."""
-    NOT_TRUE_YET = "not_true_yet"
-    """``text`` (of an ``until``) was not true; it goes on."""
-    NO_CUT = "no_cut"
-    """``verb`` ended without one, by ``cause``."""
-    JOB_ENDED = "job_ended"
-    """The job ended (before the condition of an ``until`` was true)."""
-    # by the hub
-    INVALID = "invalid"
-    """``text`` says what is wrong with the request."""
-    BAD_LEVEL = "bad_level"
-    VIEW_ONLY = "view_only"
-    """The key permits viewing only."""
-    UNCONFIRMED = "unconfirmed"
-    """``kill`` needs confirmation."""
-    REPEATED = "repeated"
-    """Request ``number`` came again."""
-    MANY_VIEWERS = "many_viewers"
-    """``number`` viewers are connected, the most that is possible."""
-    MALFORMED = "malformed"
-    """The hub does not understand the request: another version."""
-    # at the viewer's end
-    RECORDING = "recording"
-    """There is no live run to control."""
-    NO_BOOKMARK = "no_bookmark"
-    """There is no hub to keep the bookmark."""
-    SAY_YES = "say_yes"
-    """``kill`` has to be confirmed by ``:kill yes``."""
-    CLOSED = "closed"
-    RUN_ENDED = "run_ended"
-    """The run ``text`` has ended."""
-    NO_ANSWER = "no_answer"
-    """The hub was silent for ``ns``."""
-    FAILED = "failed"
-    """The viewer's own end failed: ``text``."""
-
-
-USAGE: Final = (Why.INVALID, Why.BAD_LEVEL, Why.MALFORMED)
-"""The request itself makes no sense (a script ends with 2)."""
 
 
 @dataclass(frozen=True, slots=True)
