@@ -47,7 +47,9 @@ def maps(messages: list[Message], key: bytes) -> list[dict[str, Any]]:
 
 
 def events(messages: list[Message]) -> list[str]:
-    return [event.get("verb", event["event"]) for event in maps(messages, b"C")]
+    """Names of the CONTROL messages: the verb of a command, else the event."""
+    plain = maps(messages, b"C")
+    return [one["verb"] if one["event"] in ("verb", "edit") else one["event"] for one in plain]
 
 
 def coverage(messages: list[Message]) -> dict[str, list[tuple[int, int]]]:

@@ -13,6 +13,7 @@ import pytest
 from pardbg.cli import main
 from pardbg.control.language.arguments import COMPARE, INSPECT
 from pardbg.events.control_codes import Verb
+from pardbg.events.control_facts import Asked, Edited
 from pardbg.hub.run.start import RunHandle
 from pardbg.lab.recipes import catalogue
 from pardbg.session.reader import load
@@ -66,7 +67,10 @@ def test_every_verb_from_a_script(tmp_path: Path, capsys: pytest.CaptureFixture[
     words = {verb.value for verb in Verb if verb is not Verb.INSPECT} | {*INSPECT, COMPARE}
     assert words <= ctl.said, "a verb that this test does not know"
     facts = [event.fact for _, event in load(tmp_path / "s.mcap").controls.last(None, 500)]
-    trail = [getattr(fact, "verb", getattr(fact, "TAG", "")) for fact in facts]
+    trail = [
+        fact.verb.value if isinstance(fact, (Asked, Edited)) else fact.TAG
+        for fact in facts if fact is not None
+    ]  # fmt: skip
     assert {"pause", "step", "hit", "delay", "inspect", "refused", "kill"} <= set(trail)
 
 

@@ -25,7 +25,7 @@ from pardbg.control.machine.state import Event, Order
 from pardbg.events.commands import Arguments, Reply
 from pardbg.events.control_codes import Verb
 from pardbg.events.control_events import ControlEvent, event_of
-from pardbg.events.control_facts import Refused
+from pardbg.events.control_facts import Asked, Edited, Refused
 from pardbg_agent.control.breaks import Breaks, breaks_of
 from pardbg_agent.control.watches import NO_WATCHES, Watches, watches_of
 from pardbg_agent.ctrl.agent_messages import (
@@ -275,7 +275,7 @@ class World:
 
     def names(self) -> list[str]:
         """Names of the events: the verb of a command, else the fact's."""
-        return [getattr(fact, "verb", fact.TAG) for fact in self.facts()]
+        return [f.verb.value if isinstance(f, (Asked, Edited)) else f.TAG for f in self.facts()]
 
     def facts(self, *kinds: type) -> list[Any]:
         """Facts that were published, of these kinds (all: none named)."""

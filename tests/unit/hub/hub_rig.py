@@ -234,7 +234,8 @@ def recorded(rig: Rig, key: bytes) -> list[dict[str, Any]]:
 
 def event_names(rig: Rig) -> list[str]:
     """Names of the recorded CONTROL messages: the verb of a command, else the event."""
-    return [str(event.get("verb", event["event"])) for event in recorded(rig, b"C")]
+    plain = recorded(rig, b"C")
+    return [one["verb"] if one["event"] in ("verb", "edit") else one["event"] for one in plain]
 
 
 def frame(first: int, count: int, dropped: int = 0) -> bytes:
