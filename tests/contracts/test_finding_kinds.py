@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from pardbg.analysis.base.matched import Verdict
+from pardbg.analysis.comm.op_rows import Verdict
 from pardbg.analysis.findings import hangs, mismatches, rehearsed
 
 ROOT = Path(__file__).parents[2]

@@ -15,9 +15,9 @@ from pardbg.analysis.answers.report_pipeline import complete_steps
 from pardbg.analysis.answers.step_times import unheld_step_rows
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import held_ns, was_held
-from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.base.steps import StepRow, last_step_rows
 from pardbg.analysis.comm.matching import collectives
+from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.shared import SEVERITIES

@@ -28,10 +28,10 @@ from pardbg.analysis.base.losses import (
     loss_source,
     not_finite,
 )
-from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.base.run import RunInfo, run_info
 from pardbg.analysis.base.steps import StepRow
 from pardbg.analysis.comm.matching import collectives
+from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.comm.traffic import TrafficView, traffic_view
 from pardbg.analysis.findings import findings

@@ -10,9 +10,9 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import held_ns
-from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.base.times import times
-from pardbg.analysis.comm.collected import Collected
+from pardbg.analysis.comm.collective_columns import CollectiveColumns
+from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.findings.speed.windows import overlaps_in, rows_in, window
 from pardbg.analysis.pipeline.critical_path import CriticalPath, critical_path
 from pardbg.analysis.pipeline.dependencies import COMPUTE
@@ -241,7 +241,7 @@ def rank_overlaps(view: View) -> tuple[RankOverlap, ...]:
     return tuple(made)
 
 
-def _caused(rows: Collected) -> Mapping[tuple[int, int], int]:
+def _caused(rows: CollectiveColumns) -> Mapping[tuple[int, int], int]:
     """(rank, step) -> ns that others waited for it as the last to come"""
     found: dict[tuple[int, int], int] = defaultdict(int)
     names = ("last_rank", "step", "wait_ns")

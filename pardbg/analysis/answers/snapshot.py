@@ -12,9 +12,9 @@ from pardbg.analysis.answers.step_times import unheld_step_rows
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import ControlView, control_view
 from pardbg.analysis.base.losses import NotFinite, loss_history, loss_source, not_finite
-from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.base.run import RunInfo, run_info
 from pardbg.analysis.base.steps import StepRow, current_step
+from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.comm.traffic import TrafficView, traffic_view
 from pardbg.analysis.findings import findings

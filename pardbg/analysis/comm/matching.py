@@ -12,10 +12,15 @@ import numpy as np
 
 from pardbg.analysis.base.asof import MEMO_MAX, View, per_view
 from pardbg.analysis.base.holds import unheld_ns, was_held
-from pardbg.analysis.base.matched import Arrival, CollectiveRow, Verdict
 from pardbg.analysis.base.times import times as whose
-from pardbg.analysis.comm.collected import Collected, by_step
-from pardbg.analysis.comm.gathered import MAX_MEMBERS, SAYS, Gathered
+from pardbg.analysis.comm.collective_columns import (
+    MAX_MEMBERS,
+    SAYS,
+    CollectiveColumns,
+    IssuedCollectives,
+    by_step,
+)
+from pardbg.analysis.comm.op_rows import Arrival, CollectiveRow, Verdict
 from pardbg.analysis.comm.ops import (
     Issue,
     group_label,
@@ -74,26 +79,26 @@ def _collectives(view: View, last: int | None) -> tuple[CollectiveRow, ...]:
     return tuple(made[at] for at in keys)
 
 
-def _tail(view: View, last: int | None) -> Gathered:
+def _tail(view: View, last: int | None) -> IssuedCollectives:
     """The last collectives and more. Mostly their groups are small, so far fewer rows than all
     ranks could have in them do: where one of them is cut by that, all are read."""
     rows = None if last is None else int(_MARGIN * last * max(len(view.ranks), 1)) + 64
     if last is not None and rows is not None and rows > (few := _FEW * last):
-        found = Gathered(view, tail_start(view, "issue", few))
+        found = IssuedCollectives(view, tail_start(view, "issue", few))
         newest = found.last(last)
         if len(newest) == last and not any(found.cut(at) for at in newest if not found.alike[at]):
             return found
-    return Gathered(view, tail_start(view, "issue", rows))
+    return IssuedCollectives(view, tail_start(view, "issue", rows))
 
 
-def matched_in(view: View, since_ns: int, steps: Collection[int], most: int) -> Collected:
+def matched_in(view: View, since_ns: int, steps: Collection[int], most: int) -> CollectiveColumns:
     """Return the matched collectives of these steps issued since a time, by two ranks at least; the
     newest, where that are more than about ``most`` issues."""
     oldest = tail_start(view, "issue", most)
-    found = Gathered(view, max(since_ns, oldest))
+    found = IssuedCollectives(view, max(since_ns, oldest))
     order, close = _wanted(view, found, steps)
     if since_ns > oldest and any(found.cut(at) for at in close):
-        found = Gathered(view, oldest)
+        found = IssuedCollectives(view, oldest)
         order, close = _wanted(view, found, steps)
     parts = found.parts(close)
     made = {at: match(view, of, found.reached(at)) for at, of in parts.items()}
@@ -112,14 +117,16 @@ def matched_in(view: View, since_ns: int, steps: Collection[int], most: int) -> 
     return by_step(of, whose, ops, make)
 
 
-def _wanted(view: View, found: Gathered, steps: Collection[int]) -> tuple[list[int], list[int]]:
+def _wanted(
+    view: View, found: IssuedCollectives, steps: Collection[int]
+) -> tuple[list[int], list[int]]:
     """Return the collectives of these steps, and which of them are to be looked at closely."""
     order = np.array(found.last(None), np.int64)
     wanted: list[int] = order[np.isin(found.steps[order], list(steps))].tolist()
     return wanted, [at for at in wanted if not _as_one(view, found, at)]
 
 
-def _as_one(view: View, found: Gathered, at: int) -> bool:
+def _as_one(view: View, found: IssuedCollectives, at: int) -> bool:
     """Return whether all members issued it alike, completed it, and nobody was held."""
     return bool(found.alike[at]) and not was_held(view, *found.span(at))
 

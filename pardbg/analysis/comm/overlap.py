@@ -15,8 +15,8 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import Interval, clip, intersect, subtract, total, union
-from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.base.spans import records, stretches
+from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.store.process import Process
 from pardbg_agent import wire
 

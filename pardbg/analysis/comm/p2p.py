@@ -12,9 +12,9 @@ import numpy as np
 
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.holds import unheld_ns
-from pardbg.analysis.base.matched import P2PRow, Verdict
 from pardbg.analysis.base.spans import Span, enclosing
 from pardbg.analysis.base.times import times
+from pardbg.analysis.comm.op_rows import P2PRow, Verdict
 from pardbg.analysis.comm.ops import Issue, issues, issues_at, tail_start
 from pardbg_agent import wire
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.comm.matching import busbw_factor, collectives
+from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.ops import UNKNOWN_OP
 from pardbg.analysis.comm.p2p import RingStep, p2p_rows, ring_step
 from pardbg.store.definitions import GroupDef

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.base.run import lines
 from pardbg.analysis.comm.matching import collectives
+from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.findings.reasons import NODE_ADVICE, killed_text
 from pardbg.analysis.findings.shared import MANY, Evidence, Finding, bad_ends, is_transport
 from pardbg.analysis.hangs.stacks import place

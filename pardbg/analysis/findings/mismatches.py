@@ -10,8 +10,8 @@ from itertools import islice
 from typing import Final
 
 from pardbg.analysis.base.asof import View, per_view
-from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.comm.matching import CALLS_LABEL, calls, compared
+from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.comm.ops import UNKNOWN_OP, Issue, group_label, issues, tail_start
 from pardbg.analysis.findings import rehearsed
 from pardbg.analysis.findings.reasons import START_LOAD

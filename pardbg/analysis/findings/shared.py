@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from pardbg.analysis.base.asof import View, per_view
-from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.comm.matching import calls
+from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.hangs.newest import newest_collectives
 from pardbg.store.process import Process
 from pardbg.words import ranks_text

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Final
 
 from pardbg import words
-from pardbg.analysis.base.matched import CollectiveRow, P2PRow
+from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.render.draw.bars import Column, choose, headings, keys, side_by_side, table_row
 from pardbg.render.draw.cells import Line, Segment, clean, line
 from pardbg.render.draw.plots import DOT, WHOLE, Point, Scale, Series, plot

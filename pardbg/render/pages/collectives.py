@@ -8,7 +8,7 @@ from typing import Any
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.base.matched import Arrival, CollectiveRow, P2PRow
+from pardbg.analysis.comm.op_rows import Arrival, CollectiveRow, P2PRow
 from pardbg.render.draw.axis import Axis
 from pardbg.render.draw.bars import LEVELS, Column, choose, facts, headings, rule, table_row
 from pardbg.render.draw.cells import (

@@ -9,8 +9,8 @@ from statistics import median
 from typing import Final
 
 from pardbg.analysis.answers.report_pipeline import RankUse
-from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.base.steps import StepRow
+from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.pipeline.observed import CAUSES, PipelineRank, PipelineStep
 from pardbg.analysis.pipeline.planned import Planned, lay_out, makespan

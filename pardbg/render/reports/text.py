@@ -11,7 +11,7 @@ from typing import Final
 
 from pardbg.analysis.answers.report import Report
 from pardbg.analysis.answers.report_pipeline import PipelineReport, RankUse, by_edge, by_op
-from pardbg.analysis.base.matched import CollectiveRow, P2PRow
+from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.analysis.pipeline.mesh import PipelineSummary
