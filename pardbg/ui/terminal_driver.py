@@ -47,7 +47,9 @@ def terminal_file() -> TextIOWrapper:
     """Return the terminal, to be written: stderr or stdout where one of them is it, else /dev/tty.
     Raises OSError where there is none."""
     streams = (stream for stream in (sys.__stderr__, sys.__stdout__) if stream is not None)
-    where: int | str = next((one.fileno() for one in streams if one.isatty()), "/dev/tty")
+    where: int | str = next(
+        (candidate.fileno() for candidate in streams if candidate.isatty()), "/dev/tty"
+    )
     encoding = "utf-8" if has_utf8() else "ascii"
     return open(
         where, "w", encoding=encoding, errors=ERRORS, newline="", closefd=isinstance(where, str)

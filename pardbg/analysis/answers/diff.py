@@ -131,27 +131,29 @@ def as_dict(found: Diff) -> dict[str, Any]:
 
 def _quantities(a: Scope, b: Scope) -> list[_Quantity]:
     """Everything that either run has."""
-    made = [_of("steps", "step time", "step", "", 1.0)]
+    quantities = [_of("steps", "step time", "step", "", 1.0)]
     phases = _known(a, b, lambda s: {name for row in _rows(s) for name in row})
-    made += [_of("steps", f"phase {name}", "phase", name, _phase_share(a, name)) for name in phases]
-    made += _losses(a, b)
-    made.append(_of("pipeline", "bubble", "bubble", "", 1.0))
-    made.append(_of("pipeline", "implied bubble", "implied", "", 0.5))
-    made += [_of("pipeline", f"idle: {cause}", "idle", cause, 0.5) for cause in CAUSES]
-    made.append(_of("pipeline", "in flight", "in_flight", "", 0.1))
+    quantities += [
+        _of("steps", f"phase {name}", "phase", name, _phase_share(a, name)) for name in phases
+    ]
+    quantities += _losses(a, b)
+    quantities.append(_of("pipeline", "bubble", "bubble", "", 1.0))
+    quantities.append(_of("pipeline", "implied bubble", "implied", "", 0.5))
+    quantities += [_of("pipeline", f"idle: {cause}", "idle", cause, 0.5) for cause in CAUSES]
+    quantities.append(_of("pipeline", "in flight", "in_flight", "", 0.1))
     kinds = _known(a, b, lambda s: {f"{row.group}/{row.op}" for row in ops(s)})
     for kind in kinds:
         share = _op_share(a, kind)
-        made += [
+        quantities += [
             _of("collectives", f"{kind} {word}", metric, kind, share)
             for word, metric in (("skew", "skew"), ("transfer", "transfer"))
         ]
-    made.append(_of("collectives", "p2p transfer", "p2p", "", 0.1))
+    quantities.append(_of("collectives", "p2p transfer", "p2p", "", 0.1))
     for name in ("parameters", "gradients", "optimizer", "activations", "rss", "allocated"):
-        made.append(_of("memory", f"memory {name}", "memory", name, 0.5))
-    made.append(_of("run", "agent", "agent", "", 1.0))
-    made.append(_of("run", "records lost", "dropped", "", 0.01))
-    return made
+        quantities.append(_of("memory", f"memory {name}", "memory", name, 0.5))
+    quantities.append(_of("run", "agent", "agent", "", 1.0))
+    quantities.append(_of("run", "records lost", "dropped", "", 0.01))
+    return quantities
 
 
 def _of(section: str, name: str, metric: str, which: str, share: float) -> _Quantity:

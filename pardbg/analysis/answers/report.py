@@ -174,8 +174,8 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def _pick(row: object, names: str) -> dict[str, Any]:
-    made = {name: getattr(row, name) for name in names.split()}
-    return {name: list(v) if isinstance(v, tuple) else v for name, v in made.items()}
+    values = {name: getattr(row, name) for name in names.split()}
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
 
 def _all(row: Any) -> dict[str, Any]:

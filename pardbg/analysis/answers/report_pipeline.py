@@ -115,10 +115,10 @@ def complete_steps(view: View, layout: Layout) -> list[PipelineStep]:
     newest = newest_step(view, layout)
     if newest is None:
         return []
-    made = (
+    steps = (
         pipeline_step(view, layout, step) for step in range(max(0, newest - MAX_STEPS), newest + 1)
     )
-    return [step for step in made if step is not None and step.complete]
+    return [step for step in steps if step is not None and step.complete]
 
 
 def _use(steps: list[PipelineStep]) -> tuple[RankUse, ...]:
@@ -226,10 +226,10 @@ def rank_overlaps(view: View) -> tuple[RankOverlap, ...]:
     caused = _caused(rows_in(view, looked_at))
     ranks = sorted(looked_at.spans[looked_at.steps[-1]])
     waited_for = {rank: median(caused[rank, step] for step in looked_at.steps) for rank in ranks}
-    made = []
+    overlaps = []
     for rank in sorted(sorted(ranks, key=lambda rank: -waited_for[rank])[:MAX_RANKS]):
         parts = overlaps_in(view, looked_at, rank)
-        made.append(
+        overlaps.append(
             RankOverlap(
                 rank=rank,
                 exposed_ns=round(median(p.exposed_ns for p in parts)),
@@ -238,7 +238,7 @@ def rank_overlaps(view: View) -> tuple[RankOverlap, ...]:
                 waited_for_ns=round(waited_for[rank]),
             )
         )
-    return tuple(made)
+    return tuple(overlaps)
 
 
 def _caused(rows: CollectiveColumns) -> Mapping[tuple[int, int], int]:
@@ -256,13 +256,13 @@ def bandwidths(rows: Iterable[CollectiveRow]) -> tuple[Bandwidth, ...]:
     for row in rows:
         if row.verdict == "matched" and row.transfer_ns is not None and row.bytes > 0:
             classes[row.group, row.op, 1 << (row.bytes - 1).bit_length()].append(row)
-    made = []
+    found = []
     for (group, op, up_to), members in sorted(classes.items()):
         rates = [row.busbw_gbps for row in members if row.busbw_gbps is not None]
         transfer = round(median(row.transfer_ns or 0 for row in members))
-        made.append(Bandwidth(group, op, up_to, len(members), transfer,
+        found.append(Bandwidth(group, op, up_to, len(members), transfer,
                               median(rates) if rates else None))  # fmt: skip
-    return tuple(made)
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

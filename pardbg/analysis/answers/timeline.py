@@ -67,11 +67,11 @@ def lanes(
     view = View(store, t1_ns)
     for rank, process in view.ranks.items():
         if ranks is None or rank in ranks:
-            made = {
+            by_rank = {
                 name: _lane(process, name, tables, t0_ns, t1_ns, columns) for name, tables in LANES
             }
-            made["comm"] = _with_open(view, rank, process, made["comm"])
-            found[rank] = {name: spans for name, spans in made.items() if spans}
+            by_rank["comm"] = _with_open(view, rank, process, by_rank["comm"])
+            found[rank] = {name: spans for name, spans in by_rank.items() if spans}
     return found
 
 
@@ -145,20 +145,20 @@ def _boxes(
     if not wide.any():
         return _merged(process, name, table, rows, (t0_ns, t1_ns), columns)
     every = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-    made = _single(process, name, table, every[wide][:MAX_SPANS])
+    boxes = _single(process, name, table, every[wide][:MAX_SPANS])
     if not wide.all():
-        made += _merged(process, name, table, every[~wide], (t0_ns, t1_ns), columns)
-        made.sort(key=lambda span: span.t0_ns)
-    return made
+        boxes += _merged(process, name, table, every[~wide], (t0_ns, t1_ns), columns)
+        boxes.sort(key=lambda span: span.t0_ns)
+    return boxes
 
 
 def _single(process: Process, name: str, table: Table, rows: NDArray[np.int64]) -> list[LaneSpan]:
     columns = (table.col(c)[rows].tolist() for c in ("t0_ns", "t1_ns", *_Row._fields))
-    made = []
+    boxes = []
     for t0, t1, *rest in zip(*columns, strict=True):
         row = _Row(*rest)
-        made.append(LaneSpan(t0, t1, _label(process, name, row), _style(process, name, row[0])))
-    return made
+        boxes.append(LaneSpan(t0, t1, _label(process, name, row), _style(process, name, row[0])))
+    return boxes
 
 
 def _merged(

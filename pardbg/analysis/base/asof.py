@@ -61,7 +61,7 @@ class View:
         if found is None:
             of_all = self._counts.get(table)
             if of_all is None and len(self.ranks) >= MANY:
-                procs = (one.proc for one in self.ranks.values())
+                procs = (other.proc for other in self.ranks.values())
                 counts = self.all(table).counts.tolist()
                 of_all = self._counts[table] = dict(zip(procs, counts, strict=True))
             found = of_all.get(process.proc) if of_all is not None else None
@@ -107,7 +107,7 @@ class View:
             key = ("newest of all", tables)
             if key not in self.local:
                 newest = np.max([self.all(name).newest_when() for name in tables], axis=0)
-                procs = (one.proc for one in self.ranks.values())
+                procs = (other.proc for other in self.ranks.values())
                 self.local[key] = dict(zip(procs, newest.tolist(), strict=True))
             if process.proc in self.local[key]:
                 return int(self.local[key][process.proc])

@@ -89,8 +89,8 @@ def _newest_state(events: list[tuple[int, Any]]) -> tuple[int, Mapping[str, Any]
 
 
 def _mode(event: Mapping[str, Any]) -> Mode:
-    said = fields.text(event, "mode", "running")
-    return next((mode for mode in _MODES if mode == said), "running")
+    reported = fields.text(event, "mode", "running")
+    return next((mode for mode in _MODES if mode == reported), "running")
 
 
 def _left(view: View, event: Mapping[str, Any], t_ns: int, name: str) -> int | None:
@@ -109,15 +109,15 @@ def _by_rank(event: Mapping[str, Any], name: str) -> dict[int, str]:
 
 
 def _breaks(event: Mapping[str, Any]) -> tuple[Breakpoint, ...]:
-    said = event.get("breaks")
+    entries = event.get("breaks")
     return tuple(
         Breakpoint(
-            fields.integer(one, "number", 0), fields.text(one, "condition"),
-            fields.text(one, "ranks"), fields.integer(one, "hits", 0), one.get("once") is True,
-            bool(fields.text(one, "kind")),
+            fields.integer(entry, "number", 0), fields.text(entry, "condition"),
+            fields.text(entry, "ranks"), fields.integer(entry, "hits", 0),
+            entry.get("once") is True, bool(fields.text(entry, "kind")),
         )
-        for one in (said if isinstance(said, list) else [])[:_MAX_BREAKS]
-        if isinstance(one, dict)
+        for entry in (entries if isinstance(entries, list) else [])[:_MAX_BREAKS]
+        if isinstance(entry, dict)
     )  # fmt: skip
 
 

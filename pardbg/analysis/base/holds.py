@@ -82,10 +82,10 @@ def _held(view: View, rank: int, t0_ns: int, t1_ns: int) -> list[Interval]:
 @per_view
 def _open_holds(view: View) -> dict[int, int]:
     """rank -> since when it is held at the cursor: that has no record yet."""
-    said = view.store.states.ranks(view.t_ns)[1] if view.run_end is None else {}
+    reported = view.store.states.ranks(view.t_ns)[1] if view.run_end is None else {}
     found: dict[int, int] = {}
-    for rank, process in view.ranks.items() if said else ():
-        state = said.get(process.proc) or {}
+    for rank, process in view.ranks.items() if reported else ():
+        state = reported.get(process.proc) or {}
         since = state.get("held_since_ns")
         if state.get("held") and isinstance(since, int) and since > 0:
             since += process.clocks.at(view.t_ns).offset_ns

@@ -249,8 +249,8 @@ def _logged(view: View, first: int, last: int) -> dict[int, Values]:
     numbers = rows["a"].view("<f8")
     columns = (c[inside].tolist() for c in (steps, rows["who"], rows["t1_ns"], numbers, by))
     ranks, sources = list(view.ranks), (LOGGED, SCHEDULE, BACKWARD)
-    for step, who, t_ns, value, said in zip(*columns, strict=True):
-        found[step][ranks[who]].append((t_ns, value, sources[said]))
+    for step, place, t_ns, value, source in zip(*columns, strict=True):
+        found[step][ranks[place]].append((t_ns, value, sources[source]))
     return found
 
 
@@ -279,11 +279,11 @@ def _loss_ids(view: View) -> Array:
     """Rank's place << 32 | id, of the first known name for a loss on each rank; no other metric is
     taken for one."""
     found = []
-    for who, process in enumerate(view.ranks.values()):
+    for place, process in enumerate(view.ranks.values()):
         known = set(process.names.values())
         wanted = next((name for name in LOSS_NAMES if name in known), None)
         if wanted is not None:
-            found += [who << 32 | i for i, name in process.names.items() if name == wanted]
+            found += [place << 32 | i for i, name in process.names.items() if name == wanted]
     return np.array(found, np.int64)
 
 

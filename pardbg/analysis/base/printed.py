@@ -83,13 +83,13 @@ def printed_losses(view: View, ended: int, starts: Callable[[], dict[int, int]])
     begin = min((p.started_ns or 0 for p in view.ranks.values()), default=0)
     live, cache = view.run_end is None, view.memo("printed by step", _KEPT)
     for source, lines in _read(view).lines.items():
-        mine = [line for line in lines if begin <= line[0] <= view.t_ns]
-        if not mine:
+        own = [line for line in lines if begin <= line[0] <= view.t_ns]
+        if not own:
             continue
-        key = source, view.epoch, mine[-1][0], len(mine), min(2, abs(ended - len(mine))), live
+        key = source, view.epoch, own[-1][0], len(own), min(2, abs(ended - len(own))), live
         if key not in cache:
             begins = sorted((t_ns, step) for step, t_ns in starts().items())
-            cache[key] = _numbered(mine, begins) or _in_order(mine, begins, ended, live)
+            cache[key] = _numbered(own, begins) or _in_order(own, begins, ended, live)
         if cache[key]:
             return Printed(source, cache[key])
     return None
@@ -178,5 +178,5 @@ def _in_order(lines: Lines, begins: Begins, ended: int, live: bool) -> dict[int,
 
 def _at(begins: Begins, t_ns: int) -> int:
     """The step that was under way."""
-    at = bisect_right(begins, t_ns, key=lambda one: one[0]) - 1
+    at = bisect_right(begins, t_ns, key=lambda begin: begin[0]) - 1
     return begins[max(at, 0)][1]

@@ -120,7 +120,9 @@ class Rows:
             values: Array = self._joined.col(name)[self._joined.starts[some] + last]
             return values
         pairs = zip(some.tolist(), last.tolist(), strict=True)
-        return np.array([self._joined.tables[who].col(name)[row] for who, row in pairs], np.int64)
+        return np.array(
+            [self._joined.tables[place].col(name)[row] for place, row in pairs], np.int64
+        )
 
     def newest_when(self) -> Array:
         """Return when the newest row of each rank became visible; 0: it has none."""
@@ -131,7 +133,7 @@ class Rows:
             found[some] = self._joined.when()[self._joined.starts[some] + last]
         else:
             pairs = zip(some.tolist(), last.tolist(), strict=True)
-            found[some] = [self._joined.tables[who].when[row] for who, row in pairs]
+            found[some] = [self._joined.tables[place].when[row] for place, row in pairs]
         return found
 
     def take(self, names: Sequence[str], begins: Array, ends: Array | None = None) -> Columns:
@@ -167,7 +169,7 @@ class Rows:
     def _taken(self, names: Sequence[str], parts: Sequence[tuple[int, Any]]) -> Columns:
         tables = self._joined.tables
         return {
-            name: np.concatenate([tables[who].col(name)[rows] for who, rows in parts])
+            name: np.concatenate([tables[place].col(name)[rows] for place, rows in parts])
             if parts else np.empty(0, _CODES[name])
             for name in names
         }  # fmt: skip

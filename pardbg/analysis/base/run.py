@@ -83,19 +83,19 @@ def _part(view: View) -> tuple[int, str]:
 
 def _name(view: View, argv: tuple[str, ...]) -> str:
     """The recipe or program, rather than what started it."""
-    said = fields.text(view.store.run, "name")
+    given = fields.text(view.store.run, "name")
     recipe = fields.text(view.store.run, "recipe") or view.store.notes.get("recipe")
     if isinstance(recipe, str) and recipe:
         return recipe
-    if said and not said.startswith(_LAUNCHERS):
-        return said
+    if given and not given.startswith(_LAUNCHERS):
+        return given
     programs = [os.path.basename(word) for word in argv if word.endswith(".py")]
     if programs:
         return programs[0].removesuffix(".py")
     modules = [argv[i + 1] for i, word in enumerate(argv[:-1]) if word == "-m"]
     if modules:
         return modules[-1].rpartition(".")[2]
-    return said or (os.path.basename(argv[0]) if argv else "")
+    return given or (os.path.basename(argv[0]) if argv else "")
 
 
 @dataclass(frozen=True, slots=True)

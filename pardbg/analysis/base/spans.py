@@ -110,7 +110,7 @@ def records(
     found = _touching(view, process, name, window)
     if names is None:
         return found
-    return [one for one in found if process.name(one.name_id) in names]
+    return [record for record in found if process.name(record.name_id) in names]
 
 
 def _touching(view: View, process: Process, name: str, window: Interval) -> list[Record]:
@@ -153,13 +153,13 @@ def read_ahead(view: View, names: Iterable[str], windows: Mapping[int, Interval]
         begins = np.where(asked, seen.before(spans[0] - longest), 0)
         ends = np.where(asked, seen.before(spans[1] + longest, "right"), 0)
         found = seen.take(_FIELDS, begins, ends)
-        who, t0, t1 = found["who"], found["t0_ns"], found["t1_ns"]
-        good = (t0 < spans[1][who]) & (t1 > spans[0][who]) & (t1 <= view.t_ns)
-        made = list(map(Record, *(found[field][good].tolist() for field in _FIELDS)))
-        at = who[good].searchsorted(np.arange(len(procs) + 1)).tolist()
+        owners, t0, t1 = found["who"], found["t0_ns"], found["t1_ns"]
+        good = (t0 < spans[1][owners]) & (t1 > spans[0][owners]) & (t1 <= view.t_ns)
+        rows = list(map(Record, *(found[field][good].tolist() for field in _FIELDS)))
+        at = owners[good].searchsorted(np.arange(len(procs) + 1)).tolist()
         for place in np.flatnonzero(asked).tolist():
             window = int(spans[0][place]), int(spans[1][place])
-            known[procs[place], name, window] = made[at[place] : at[place + 1]]
+            known[procs[place], name, window] = rows[at[place] : at[place + 1]]
 
 
 def stretches(
@@ -167,11 +167,11 @@ def stretches(
 ) -> list[Interval]:
     """Return when, within the window, such records lay, merged and in order."""
     found = records(view, process, name, window, names)
-    return union(clip(((one.t0_ns, one.t1_ns) for one in found), *window))
+    return union(clip(((record.t0_ns, record.t1_ns) for record in found), *window))
 
 
 def p2p_waits(view: View, rank: int, window: Interval) -> list[Interval]:
     """Return stretches around the window in which the host waited for p2p ops, merged."""
     process = view.ranks.get(rank)
     waits = [] if process is None else records(view, process, "wait", window)
-    return union((one.t0_ns, one.t1_ns) for one in waits if one.flags & wire.Flag.P2P)
+    return union((record.t0_ns, record.t1_ns) for record in waits if record.flags & wire.Flag.P2P)

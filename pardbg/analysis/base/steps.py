@@ -101,9 +101,9 @@ class _Ended:
                 found[step] = max(found[step], own)
         return found
 
-    def window(self, steps: Array, who: Array) -> tuple[Array, Array]:
+    def window(self, steps: Array, places: Array) -> tuple[Array, Array]:
         """Return (begin, end) of each rank's step; of one that it did not end (0, 0)."""
-        wanted = steps.astype(np.int64) << 32 | who
+        wanted = steps.astype(np.int64) << 32 | places
         at = np.minimum(self.keys.searchsorted(wanted), len(self.keys) - 1)
         has = self.keys[at] == wanted
         return self.begins[at] * has, self.ends[at] * has
@@ -141,9 +141,9 @@ def _sum_phases(
     begins, ends = ended.window(rows["step"], rows["who"])
     begins, ends = np.maximum(rows["t0_ns"], begins), np.minimum(rows["t1_ns"], ends)
     inside = np.maximum(ends - begins, 0)
-    for who in _not_plain(view, rows):
-        own = np.flatnonzero(rows["who"] == who)
-        inside[own] = _own_time(view, who, {n: c[own] for n, c in rows.items()}, begins[own],
+    for place in _not_plain(view, rows):
+        own = np.flatnonzero(rows["who"] == place)
+        inside[own] = _own_time(view, place, {n: c[own] for n, c in rows.items()}, begins[own],
                                 inside[own])  # fmt: skip
     ids, named = np.unique(rows["who"] << 32 | rows["name_id"], return_inverse=True)
     processes = list(view.ranks.values())
@@ -176,16 +176,16 @@ def _not_plain(view: View, rows: Columns) -> list[int]:
         odd: Array = rows["who"]
     else:
         order = np.lexsort((rows["t1_ns"], rows["t0_ns"], rows["who"]))
-        who, begins, ends = (rows[name][order] for name in ("who", "t0_ns", "t1_ns"))
-        over = (who[1:] == who[:-1]) & (ends[:-1] > begins[1:])
-        odd = np.append(who[1:][over], rows["who"][(rows["flags"] & _INFERRED) != 0])
+        place, begins, ends = (rows[name][order] for name in ("who", "t0_ns", "t1_ns"))
+        over = (place[1:] == place[:-1]) & (ends[:-1] > begins[1:])
+        odd = np.append(place[1:][over], rows["who"][(rows["flags"] & _INFERRED) != 0])
     places: list[int] = np.unique(odd).tolist()
     return places
 
 
-def _own_time(view: View, who: int, rows: Columns, begins: Array, inside: Array) -> list[int]:
+def _own_time(view: View, place: int, rows: Columns, begins: Array, inside: Array) -> list[int]:
     """Return how long each phase of a rank was itself within the step, in ns."""
-    rank, process = list(view.ranks.items())[who]
+    rank, process = list(view.ranks.items())[place]
     columns = [rows[n].tolist() for n in ("step", "name_id", "t0_ns", "t1_ns", "flags")]
     named = {name_id: process.name(name_id) for name_id in set(columns[1])}
     enclosed = _enclosed(named, columns)
@@ -239,22 +239,22 @@ def current_step(view: View, states: Mapping[str, Mapping[str, object]]) -> int 
     return max(steps, default=None) if steps else newest_step(view, "issue")
 
 
-def step_of(view: View, process: Process, said: Mapping[str, object]) -> int | None:
+def step_of(view: View, process: Process, reported: Mapping[str, object]) -> int | None:
     """Return the newest step that one rank works on, by its records and its STATE message."""
     steps = []
     for name in _STEPPED:
         table, visible = view.rows(process, name)
         if visible:
             steps.append(int(table.col("step")[visible - 1]))
-    stated = stated_step(said)
+    stated = stated_step(reported)
     if stated is not None and view.proc_end(process) is None:
         steps.append(stated)
     return max(steps, default=None)
 
 
-def stated_step(said: Mapping[str, object]) -> int | None:
+def stated_step(reported: Mapping[str, object]) -> int | None:
     """Return the step that a STATE message says is under way. Between two steps, and after the last
     one, an agent counts on already: a step in which nothing happens yet has not begun."""
-    step = said.get("step")
-    begun = said.get("what") or said.get("phase") or said.get("held")
+    step = reported.get("step")
+    begun = reported.get("what") or reported.get("phase") or reported.get("held")
     return step if isinstance(step, int) and step >= 0 and begun else None

@@ -157,12 +157,12 @@ class IssuedCollectives:
             part = slice(self._starts[at], self._ends[at])
             columns = (self._rows[name][part].tolist() for name in names)
             found[at] = {
-                ranks[who]: Issue(
-                    ranks[who], self._own_groups[of], seq, self._ops[op], t0, t1,
+                ranks[place]: Issue(
+                    ranks[place], self._own_groups[of], seq, self._ops[op], t0, t1,
                     done if has else None, self._sources[source], a, b, peer, bool(flags & _SEND),
                     step, stage, mb, failed, asked < 0,
                 )
-                for who, of, seq, op, t0, t1, done, has, source, a, b, peer, flags, step, stage,
+                for place, of, seq, op, t0, t1, done, has, source, a, b, peer, flags, step, stage,
                 mb, failed, asked in zip(*columns, strict=True)
             }  # fmt: skip
         return found
@@ -264,11 +264,11 @@ class IssuedCollectives:
         key = issued["group"] << 32 | issued["seq"]
         order = np.argsort(key, kind="stable")
         order = order[key[order] >= 0]
-        key, who = key[order], issued["who"][order]
+        key, place = key[order], issued["who"][order]
         new = np.ones(len(key), np.bool_)
         new[1:] = key[1:] != key[:-1]
         once = new.copy()
-        once[1:] |= who[1:] != who[:-1]
+        once[1:] |= place[1:] != place[:-1]
         self._rows = {name: column[order[once]] for name, column in issued.items()}
         self._starts = np.flatnonzero(new[once])
         self._ends = np.append(self._starts, np.count_nonzero(once))[1:]
@@ -391,10 +391,10 @@ class CollectiveColumns:
 
     def rows(self, wanted: Sequence[int]) -> list[CollectiveRow]:
         """Return some."""
-        made = self._made
-        if new := [at for at in wanted if at not in made]:
-            made.update(zip(new, self.make(new), strict=True))
-        return [made[at] for at in wanted]
+        known = self._made
+        if new := [at for at in wanted if at not in known]:
+            known.update(zip(new, self.make(new), strict=True))
+        return [known[at] for at in wanted]
 
     def half_ns(self) -> Array:
         """Return when half of the ranks of each had issued it."""

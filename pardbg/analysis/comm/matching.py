@@ -66,17 +66,17 @@ def _collectives(view: View, last: int | None) -> tuple[CollectiveRow, ...]:
     most = max(2 * LAST, _MOST_ARRIVALS // max(len(view.ranks), 1))
     cache = view.memo("collectives", min(most, MEMO_MAX))
     keys = {at: found.key(at) for at in found.last(last)}
-    made: dict[int, CollectiveRow] = {}
+    rows: dict[int, CollectiveRow] = {}
     for at, key in keys.items():
         kept: CollectiveRow | None = cache.get(key)
         if kept is not None and _closed_before(kept, view.t_ns):
-            made[at] = kept
-    alike = [at for at in keys if at not in made and _as_one(view, found, at)]
-    made |= {at: _row(view, *of) for at, of in zip(alike, found.facts(alike), strict=True)}
-    for at, parts in found.parts([at for at in keys if at not in made]).items():
-        made[at] = match(view, parts, found.reached(at))
-    cache.update({key: made[at] for at, key in keys.items() if made[at].verdict == "matched"})
-    return tuple(made[at] for at in keys)
+            rows[at] = kept
+    alike = [at for at in keys if at not in rows and _as_one(view, found, at)]
+    rows |= {at: _row(view, *of) for at, of in zip(alike, found.facts(alike), strict=True)}
+    for at, parts in found.parts([at for at in keys if at not in rows]).items():
+        rows[at] = match(view, parts, found.reached(at))
+    cache.update({key: rows[at] for at, key in keys.items() if rows[at].verdict == "matched"})
+    return tuple(rows[at] for at in keys)
 
 
 def _tail(view: View, last: int | None) -> IssuedCollectives:
@@ -101,18 +101,18 @@ def matched_in(view: View, since_ns: int, steps: Collection[int], most: int) -> 
         found = IssuedCollectives(view, oldest)
         order, close = _wanted(view, found, steps)
     parts = found.parts(close)
-    made = {at: match(view, of, found.reached(at)) for at, of in parts.items()}
-    order = [at for at in order if at not in made or made[at].verdict == "matched"]
+    rows = {at: match(view, of, found.reached(at)) for at, of in parts.items()}
+    order = [at for at in order if at not in rows or rows[at].verdict == "matched"]
     of, whose, ops = found.columns(np.array(order, np.int64))
-    for place, row in ((place, made[at]) for place, at in enumerate(order) if at in made):
+    for place, row in ((place, rows[at]) for place, at in enumerate(order) if at in rows):
         of["bytes"][place], of["wait_ns"][place] = row.bytes, row.wait_ns or 0
         of["transfer_ns"][place] = -1 if row.transfer_ns is None else row.transfer_ns
         of["last_rank"][place] = -1 if row.last_rank is None else row.last_rank
 
     def make(places: list[int]) -> list[CollectiveRow]:
-        plain = [at for at in map(order.__getitem__, places) if at not in made]
-        made.update((at, _row(view, *of)) for at, of in zip(plain, found.facts(plain), strict=True))
-        return [made[order[place]] for place in places]
+        plain = [at for at in map(order.__getitem__, places) if at not in rows]
+        rows.update((at, _row(view, *of)) for at, of in zip(plain, found.facts(plain), strict=True))
+        return [rows[order[place]] for place in places]
 
     return by_step(of, whose, ops, make)
 
@@ -139,8 +139,8 @@ def calls(view: View) -> tuple[CollectiveRow, ...]:
     for call in issues(view, "call_begin", 0):
         if len(call.group.ranks) > 1:
             parts[call.group.epoch, call.group.key, call.seq].setdefault(call.rank, call)
-    made = [match(view, of, {}) for of in parts.values()]
-    return tuple(sorted(made, key=lambda row: row.seq))
+    rows = [match(view, of, {}) for of in parts.values()]
+    return tuple(sorted(rows, key=lambda row: row.seq))
 
 
 def _closed_before(row: CollectiveRow, t_ns: int) -> bool:
@@ -239,19 +239,21 @@ def _arrivals(
     """Each member's arrival; where the debugger stopped ranks meanwhile, how long it did."""
     ends = [view.t_ns if i.done_ns is None else i.done_ns for i in parts.values()]
     held = was_held(view, first_ns, max(ends))
-    made = []
+    arrivals = []
     for rank in members:
         issue = parts.get(rank)
         if issue is None:
-            made.append(Arrival(rank, None, None, ""))
+            arrivals.append(Arrival(rank, None, None, ""))
             continue
         before = inside = 0
         if held:
             end = view.t_ns if issue.done_ns is None else issue.done_ns
             before = issue.t0_ns - first_ns - unheld_ns(view, rank, first_ns, issue.t0_ns)
             inside = max(0, end - issue.t0_ns) - unheld_ns(view, rank, issue.t0_ns, end)
-        made.append(Arrival(rank, issue.t0_ns, issue.done_ns, issue.source, before, max(0, inside)))
-    return tuple(made)
+        arrivals.append(
+            Arrival(rank, issue.t0_ns, issue.done_ns, issue.source, before, max(0, inside))
+        )
+    return tuple(arrivals)
 
 
 def _transfer(parts: Sequence[Arrival], last_arrival: int) -> int | None:
@@ -296,8 +298,8 @@ def _verdict(
     if missing:
         since = _awaited_ns(view, missing, first.t0_ns)
         if since >= MISSING_AFTER_NS or _gone(view, missing):
-            who = f"{ranks_text(missing)} {agreed('has', missing)}"
-            text = f"{who} not issued it, {duration(since)} after the first"
+            ranks = f"{ranks_text(missing)} {agreed('has', missing)}"
+            text = f"{ranks} not issued it, {duration(since)} after the first"
             return "missing rank", text, missing
         return "incomplete", f"waits for {ranks_text(missing)}", missing
     if unrecorded:
@@ -367,10 +369,10 @@ def _op_texts(ordered: Sequence[Issue]) -> dict[int, object]:
 def _op_text(issue: Issue, met: bool = False) -> str:
     """``met``: all came back. Where, they may have written in several ways (localhost, its number,
     a store of their own)."""
-    said = issue.op.reduce
+    reduce = issue.op.reduce
     if met and issue.op.op == "init_process_group":
-        said = said.partition(", ")[2]
-    return f"{issue.op.op} {said}" if said else issue.op.op
+        reduce = reduce.partition(", ")[2]
+    return f"{issue.op.op} {reduce}" if reduce else issue.op.op
 
 
 def _root(issue: Issue) -> int | None:
@@ -393,9 +395,9 @@ def _says(values: Mapping[int, object], is_size: bool) -> str:
     """``rank 3: broadcast; ranks 0–2: all_reduce SUM``: the odd ones first, where a line is cut."""
     sides = _sides(values)
     smallest_first = sorted(sides.items(), key=lambda item: (len(item[1]), item[1]))
-    said = sizes(value for value in sides if isinstance(value, int)) if is_size else {}
+    texts = sizes(value for value in sides if isinstance(value, int)) if is_size else {}
     return "; ".join(
-        f"{ranks_text(ranks)}: {said.get(value, value) if isinstance(value, int) else value}"
+        f"{ranks_text(ranks)}: {texts.get(value, value) if isinstance(value, int) else value}"
         for value, ranks in smallest_first
     )
 

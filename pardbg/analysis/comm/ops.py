@@ -82,13 +82,13 @@ def tail_start(view: View, name: str, rows: int | None) -> int:
 
 def issues(view: View, name: str, since_ns: int) -> list[Issue]:
     """Return ops of table ``issue`` or ``issue_p2p`` issued since a time, all ranks."""
-    made: list[Issue] = []
+    found: list[Issue] = []
     for rank, process in view.having(name):
         table, visible = view.rows(process, name)
         lo = int(np.searchsorted(table.when[:visible], since_ns, side="left"))
         if visible > lo:
-            made += issues_at(view, rank, name, np.arange(lo, visible))
-    return made
+            found += issues_at(view, rank, name, np.arange(lo, visible))
+    return found
 
 
 def issues_at(view: View, rank: int, name: str, at: Array) -> Iterable[Issue]:
@@ -108,10 +108,10 @@ def issues_at(view: View, rank: int, name: str, at: Array) -> Iterable[Issue]:
     ]  # fmt: skip
     if fresh:
         rows = at[fresh]
-        for i, made in zip(fresh, _made(view, rank, process, table, rows, done_name), strict=True):
-            found[i] = made
-            if made.done_ns is not None and keys[i][0] in groups:
-                kept[keys[i]] = made
+        for i, issue in zip(fresh, _made(view, rank, process, table, rows, done_name), strict=True):
+            found[i] = issue
+            if issue.done_ns is not None and keys[i][0] in groups:
+                kept[keys[i]] = issue
     return [one for one in found if one is not None]
 
 
@@ -124,13 +124,13 @@ def _made(
         "stage", "microbatch",
     )  # fmt: skip
     rows = table.tuples(part, *names)
-    made = Issue._make  # half the cost of Issue(...)
+    issue = Issue._make  # half the cost of Issue(...)
     for op_id, gid, seq, t0, t1, a, b, peer, flags, step, stage, mb in rows:
         group = process.groups.get(gid)
         if group is None:
             group = unknown_group(process, gid)
         done_ns, done_flags, source = done.get((gid, seq), (None, 0, wire.NONE))
-        yield made((
+        yield issue((
             rank, group, seq, process.ops.get(op_id, UNKNOWN_OP), t0, t1, done_ns,
             source_of(done_flags), a, b, source if peer < 0 else peer, bool(flags & _SEND), step,
             stage, mb, bool((flags | done_flags) & _FAILED), peer < 0,

@@ -77,7 +77,7 @@ def overlaps(
     whole = (min(a for a, _ in spans.values()), max(b for _, b in spans.values()))
     both = [part for waiting, moving in ways.values() for part in (*waiting, *moving)]
     held_up_ever = blocked(view, view.ranks[rank], whole, both)
-    made = []
+    found = []
     for step, (begin, end) in spans.items():
         waiting, moving = ways[step]
         at = bisect_left(held_up_ever, begin, key=lambda part: part[1])
@@ -86,8 +86,10 @@ def overlaps(
         waits = intersect(held_up, waiting)
         moves = subtract(moving, waits)
         exposed = total(intersect(moves, held_up))
-        made.append(Overlap(step, end - begin, total(moves), exposed, total(waits), total(held_up)))
-    return made
+        found.append(
+            Overlap(step, end - begin, total(moves), exposed, total(waits), total(held_up))
+        )
+    return found
 
 
 def under_way(
@@ -103,11 +105,11 @@ def blocked(
     view: View, process: Process, span: Interval, under_way: Sequence[Interval]
 ) -> list[Interval]:
     """Return when communication held the rank's host up."""
-    found = [one[1:3] for one in records(view, process, "wait", span) if not one.flags & _P2P]
+    found = [wait[1:3] for wait in records(view, process, "wait", span) if not wait.flags & _P2P]
     issued = records(view, process, "issue", span)
-    found += [one[1:3] for one in issued if not one.flags & _ASYNC]
+    found += [wait[1:3] for wait in issued if not wait.flags & _ASYNC]
     for begin, end in stretches(view, process, "phase", span, ("backward",)):
-        inside = [one.t1_ns for one in issued if begin <= one.t0_ns <= end]
+        inside = [wait.t1_ns for wait in issued if begin <= wait.t0_ns <= end]
         if inside:
             found += clip(under_way, max(inside), end)
     return union(clip(found, *span))

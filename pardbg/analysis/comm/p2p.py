@@ -105,11 +105,13 @@ class _Before:
         self._view, self._t_ns = view, t_ns
         self._ranks: dict[int, dict[tuple[str, bool, int, int], int]] = {}
 
-    def number(self, edge: Edge, one: Issue) -> int:
-        counts = self._ranks.get(one.rank)
+    def number(self, edge: Edge, issue: Issue) -> int:
+        counts = self._ranks.get(issue.rank)
         if counts is None:
-            counts = self._ranks[one.rank] = _counts(self._view, one.rank, "issue_p2p", self._t_ns)
-        return counts.get((edge[1], one.send, one.peer, edge[4]), 0)
+            counts = self._ranks[issue.rank] = _counts(
+                self._view, issue.rank, "issue_p2p", self._t_ns
+            )
+        return counts.get((edge[1], issue.send, issue.peer, edge[4]), 0)
 
 
 def _counts(
@@ -175,13 +177,13 @@ def _row(
     view: View, edge: Edge, order: int, send: Issue | None, recv: Issue | None,
     spans: Mapping[int, Span],
 ) -> P2PRow:  # fmt: skip
-    one = send if send is not None else recv
-    assert one is not None
+    issue = send if send is not None else recv
+    assert issue is not None
     sent_in, taken_in = spans.get(id(send)), spans.get(id(recv))
     done = recv.done_ns if recv is not None else send.done_ns if send is not None else None
-    num_bytes = send.bytes if send is not None else one.bytes
+    num_bytes = send.bytes if send is not None else issue.bytes
     return P2PRow(
-        group=one.group.axis or one.group.name,
+        group=issue.group.axis or issue.group.name,
         src=edge[2],
         dst=edge[3],
         order=order % _BY_STEP if _has_gaps(view, edge) else order,
@@ -200,7 +202,7 @@ def _row(
         parts=sent_in.parts if sent_in is not None else 0,
         chunk=sent_in.chunk if sent_in is not None else wire.NONE,
         key=edge[:2],
-        polled=(one if recv is None else recv).source == "polled",
+        polled=(issue if recv is None else recv).source == "polled",
     )
 
 
@@ -229,11 +231,11 @@ def _said(sent_in: Span | None, taken_in: Span | None) -> str:
 
 def _verdict(view: View, send: Issue | None, recv: Issue | None) -> Verdict:
     if send is None or recv is None:
-        one = send if send is not None else recv
-        other = view.ranks.get(one.peer) if one is not None else None
-        if one is None or one.done_ns is not None or other is None or other.lost(None):
+        issue = send if send is not None else recv
+        other = view.ranks.get(issue.peer) if issue is not None else None
+        if issue is None or issue.done_ns is not None or other is None or other.lost(None):
             return "incomplete"  # it completed, so the other side's record is what is missing
-        waited = unheld_ns(view, one.peer, one.t0_ns, view.t_ns) >= MISSING_AFTER_NS
+        waited = unheld_ns(view, issue.peer, issue.t0_ns, view.t_ns) >= MISSING_AFTER_NS
         gone = view.proc_end(other) is not None
         return "missing rank" if waited or gone else "incomplete"
     if send.op.dtype and recv.op.dtype and send.op.dtype != recv.op.dtype:
@@ -245,9 +247,9 @@ def _verdict(view: View, send: Issue | None, recv: Issue | None) -> Verdict:
 
 def _label(send: Issue | None, recv: Issue | None) -> str:
     """``F mb4`` where the pipeline labelled the op with its stage and microbatch."""
-    for one in (send, recv):
-        if one is not None and one.microbatch != wire.NONE:
-            return f"{one.op.reduce} mb{one.microbatch}".strip()
+    for issue in (send, recv):
+        if issue is not None and issue.microbatch != wire.NONE:
+            return f"{issue.op.reduce} mb{issue.microbatch}".strip()
     return ""
 
 
@@ -281,14 +283,14 @@ def ring_step(rows: Sequence[P2PRow]) -> RingStep | None:
     Ranks run up to a step apart from their neighbours. The step is that of the rank furthest
     behind: all others have been there, so its row of moves is whole.
     """
-    said = [row for row in rows if row.parts > 0 and row.chunk >= 0 and row.send_ns is not None]
-    newest = {row.src: row for row in sorted(said, key=_sent)}
+    labelled = [row for row in rows if row.parts > 0 and row.chunk >= 0 and row.send_ns is not None]
+    newest = {row.src: row for row in sorted(labelled, key=_sent)}
     if not newest:
         return None
     behind = min(newest.values(), key=_sent)
-    same = [row for row in said if _place(row) == _place(behind)]
+    same = [row for row in labelled if _place(row) == _place(behind)]
     moves = {row.src: row for row in sorted(same, key=_sent)}
-    slowest, speed = _slowest(said)
+    slowest, speed = _slowest(labelled)
     return RingStep(
         phase=behind.phase,
         part=behind.part,

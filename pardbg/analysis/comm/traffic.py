@@ -306,14 +306,14 @@ def _mark_active(view: View, sums: _Sums) -> None:
 
 
 def _groups(view: View, sums: _Sums) -> tuple[GroupView, ...]:
-    made = []
+    views = []
     for (epoch, key), group in view.store.groups.items():
         if epoch == view.epoch:
             parts = [s for (k, _, _), s in sums.ops.items() if k == key]
             number, size = sum(s.num_ops for s in parts), round(sum(s.num_bytes for s in parts))
             name = group.axis or group.name
-            made.append(GroupView(key, name, group.axis, group.ranks, group.backend, number, size))
-    return tuple(made)
+            views.append(GroupView(key, name, group.axis, group.ranks, group.backend, number, size))
+    return tuple(views)
 
 
 def _median_busbw(rows: Sequence[CollectiveRow]) -> dict[tuple[str, str], float]:

@@ -34,9 +34,9 @@ class Links:
     def text(self, edge: Edge, cells: int) -> str:
         """Chunk and rate, or what fits of it; of an edge at rest, what it carried in all."""
         chunk = self.chunks.get((edge.src, edge.dst))
-        said = "" if chunk is None else f"c{chunk}"
+        label = "" if chunk is None else f"c{chunk}"
         rate = words.rate(edge.rate_bps) if edge.rate_bps > 0 else words.size(edge.bytes)
-        for text in (f"{said} {rate}".strip(), said or rate):
+        for text in (f"{label} {rate}".strip(), label or rate):
             if len(text) <= cells:
                 return text
         return ""

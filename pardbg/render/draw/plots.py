@@ -62,7 +62,7 @@ STEPS: Final = Scale(WHOLE, whole=True, unit="step")
 def plot(series: Sequence[Series], cells: int, rows: int, x: Scale, y: Scale) -> list[Line]:
     """Return the chart in exactly ``rows`` lines of ``cells`` cells; nothing where that is too
     small or where there is no point."""
-    kept = tuple(one for one in series if one.points)
+    kept = tuple(curve for curve in series if curve.points)
     if cells < _LEAST[0] or rows < _LEAST[1] or not kept:
         return []
     return list(_plot(kept, cells, rows, x, y))
@@ -91,13 +91,13 @@ def by_step(
 def _plot(
     series: tuple[Series, ...], cells: int, rows: int, x: Scale, y: Scale
 ) -> tuple[Line, ...]:
-    points = [point for one in series for point in one.points]
+    points = [point for curve in series for point in curve.points]
     xs = _limits([px for px, _ in points], x)
     ys = _limits([py for _, py in points], y)
     figure, styles = _figure(cells, rows), ["", "rule", "dim", "bad"]
-    for one in series:
-        styles.append(one.style)
-        _draw(figure, one, len(styles) - 1, (x, y), ys[1], cells)
+    for curve in series:
+        styles.append(curve.style)
+        _draw(figure, curve, len(styles) - 1, (x, y), ys[1], cells)
     x_ticks = _ticks(xs, x, max(2, cells // 12))
     y_ticks = _ticks(ys, y, max(2, rows // 3))
     for name, limits, ticks, scale in (("x", xs, x_ticks, x), ("y", ys, y_ticks, y)):
@@ -138,14 +138,14 @@ def _pixel(number: int) -> Any:
 
 
 def _draw(
-    figure: Any, one: Series, number: int, scales: tuple[Scale, Scale], top: float, cells: int
+    figure: Any, curve: Series, number: int, scales: tuple[Scale, Scale], top: float, cells: int
 ) -> None:
     import plotext
 
-    marker = one.marker or (DOT if len(one.points) <= cells // 2 else "braille")
-    finite = [(x, y) for x, y in one.points if math.isfinite(y)]
-    broken = [(x, top) for x, y in one.points if not math.isfinite(y)]
-    alarm = number if one.style == "faint" else 3
+    marker = curve.marker or (DOT if len(curve.points) <= cells // 2 else "braille")
+    finite = [(x, y) for x, y in curve.points if math.isfinite(y)]
+    broken = [(x, top) for x, y in curve.points if not math.isfinite(y)]
+    alarm = number if curve.style == "faint" else 3
     for points, char, style in ((finite, marker, number), (broken, "✗", alarm)):
         shown = [
             (scales[0].place(x), scales[1].place(y))

@@ -72,9 +72,9 @@ def header(title: str, snapshot: Snapshot | None, mode: Mode, cells: int) -> Lin
     clock = line(Segment(f"{words.clock(wall)} ", "dim"))
     room = cells - line_width(brand) - line_width(clock)
     body = _fill([(rank, part) for rank, part in ranked if line_width(part)], room)
-    made = spread((*brand, *body), clock, cells)
+    whole = spread((*brand, *body), clock, cells)
     return tuple(
-        Segment(r.text, r.style if r.style == "brand" else f"{r.style}+head") for r in made
+        Segment(r.text, r.style if r.style == "brand" else f"{r.style}+head") for r in whole
     )
 
 
@@ -109,11 +109,11 @@ def banner(snapshot: Snapshot | None, cells: int) -> Line:
     if snapshot is None or hang is None:
         return ()
     age = (hang.until_ns or snapshot.t_ns) - hang.since_ns
-    who = f"r{words.rank_set(hang.culprits)}" if hang.culprits else ""
+    culprits = f"r{words.rank_set(hang.culprits)}" if hang.culprits else ""
     waits = f"r{words.rank_set(hang.waiting)} wait{'s' * (len(hang.waiting) == 1)}"
     parts = [
         f"{SIGN[hang.severity][0]} {hang.kind}",
-        f"{who} {words.duration(age)}".lstrip() if age >= 1e9 else who,
+        f"{culprits} {words.duration(age)}".lstrip() if age >= 1e9 else culprits,
         clean(hang.op),
         clean(hang.where or ""),
         "then the job fell apart" if hang.until_ns is not None else waits if hang.waiting else "",

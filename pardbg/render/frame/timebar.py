@@ -156,16 +156,16 @@ def legend(snapshot: Snapshot, state: Playing, cells: int) -> Line:
     shown = line(*start)
     if near is not None and room - line_width(shown) > 16:
         shape, style, _ = SHAPES[near.kind]
-        said = clip(near.text.splitlines()[0], room - line_width(shown) - 4)
-        shown = line(*shown, " ", Segment(shape, style), Segment(f" {said}"))
+        note = clip(near.text.splitlines()[0], room - line_width(shown) - 4)
+        shown = line(*shown, " ", Segment(shape, style), Segment(f" {note}"))
     return line(*fit(shown, room), " ", *end)
 
 
 def _near(snapshot: Snapshot, state: Playing, reach_ns: int) -> Mark | None:
     """The mark with words nearest to the cursor, if it is near."""
-    said = [m for m in state.marks if m.text and m.t0_ns - reach_ns <= snapshot.t_ns
+    labelled = [m for m in state.marks if m.text and m.t0_ns - reach_ns <= snapshot.t_ns
             and snapshot.t_ns <= m.t1_ns + reach_ns]  # fmt: skip
-    return min(said, key=lambda m: abs(m.t0_ns - snapshot.t_ns), default=None)
+    return min(labelled, key=lambda m: abs(m.t0_ns - snapshot.t_ns), default=None)
 
 
 def _sign(state: Playing) -> Line:

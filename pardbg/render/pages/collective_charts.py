@@ -60,13 +60,15 @@ def sums(rows: Rows) -> list[Sum]:
         if isinstance(row, P2PRow):
             name = f"{row.src} → {row.dst}"
         kinds[name, _op(row), row.bytes].append(_figures(row))
-    made = []
+    found = []
     for kind, of in kinds.items():
         waits, skews, rates = zip(*of, strict=True)
         known = [wait for wait in waits if wait is not None]
         waited = sum(known) if known else None
-        made.append(Sum(*kind, len(of), waited, _median(skews), _median(rates)))
-    return sorted(made, key=lambda one: (-(one.wait_ns or 0), one.group, one.op, -one.num_bytes))
+        found.append(Sum(*kind, len(of), waited, _median(skews), _median(rates)))
+    return sorted(
+        found, key=lambda each: (-(each.wait_ns or 0), each.group, each.op, -each.num_bytes)
+    )
 
 
 def _median(values: Sequence[float | None]) -> float | None:
@@ -81,18 +83,18 @@ def summary(rows: Rows, cells: int, limit: int) -> list[Line]:
         return []
     p2p = isinstance(rows[0], P2PRow)
     table: list[Column[Sum]] = [
-        Column("by kind", 14, lambda one: (clean(one.group), "dim")),
-        Column("what" if p2p else "op", 16, lambda one: (clean(one.op), "strong")),
-        Column("bytes", 8, lambda one: (words.size(one.num_bytes), ""), align="right"),
-        Column("×", 5, lambda one: (str(one.number), ""), align="right"),
-        Column("waited", 9, lambda one: (words.duration(one.wait_ns), ""), align="right"),
+        Column("by kind", 14, lambda kind: (clean(kind.group), "dim")),
+        Column("what" if p2p else "op", 16, lambda kind: (clean(kind.op), "strong")),
+        Column("bytes", 8, lambda kind: (words.size(kind.num_bytes), ""), align="right"),
+        Column("×", 5, lambda kind: (str(kind.number), ""), align="right"),
+        Column("waited", 9, lambda kind: (words.duration(kind.wait_ns), ""), align="right"),
         Column("under way" if p2p else "skew", 9,
-               lambda one: (words.duration(one.skew_ns), ""), rank=1, align="right"),
+               lambda kind: (words.duration(kind.skew_ns), ""), rank=1, align="right"),
         Column("rate" if p2p else "busbw", 9,
-               lambda one: (words.busbw(one.busbw_gbps), ""), rank=2, align="right"),
+               lambda kind: (words.busbw(kind.busbw_gbps), ""), rank=2, align="right"),
     ]  # fmt: skip
     columns = choose(table, cells - 3)
-    lines = [headings(columns), *(table_row(columns, one, cells) for one in found[: limit - 1])]
+    lines = [headings(columns), *(table_row(columns, kind, cells) for kind in found[: limit - 1])]
     if len(found) > limit - 1:
         more = f"  … {words.plural(len(found) - limit + 1, 'more kind')} that waited less"
         lines[-1] = line(Segment(more, "faint"))

@@ -97,14 +97,14 @@ def begins_at(snapshot: Snapshot, rows: Sequence[CollectiveRow | P2PRow], by_wai
     hang else at what they are stuck in (where a culprit is missing, else where anybody is), else at
     the newest."""
     newest, hang = 0 if by_wait else len(rows) - 1, snapshot.hang
-    told = {(f.group, f.seq) for f in snapshot.findings if f.kind.endswith("-mismatch")}
-    if by_wait or not (hang or told):
+    mismatches = {(f.group, f.seq) for f in snapshot.findings if f.kind.endswith("-mismatch")}
+    if by_wait or not (hang or mismatches):
         return newest
     bad = [(i, row) for i, row in enumerate(rows) if row.verdict not in _GOOD and _is_open(row)]
     apart = (i for i, row in bad if row.verdict.endswith("mismatch"))
     if hang is None:  # uneven shares may be called so until all have come: no finding
         ops = ((i, row) for i, row in bad if isinstance(row, CollectiveRow))
-        return next((i for i, row in ops if (row.group, row.seq) in told), newest)
+        return next((i for i, row in ops if (row.group, row.seq) in mismatches), newest)
     of = (i for i, row in bad if not _missing(row).isdisjoint(hang.culprits))
     return next(apart, next(of, bad[0][0] if bad else newest))
 
@@ -411,13 +411,13 @@ def detail(row: CollectiveRow | P2PRow, snapshot: Snapshot, cells: int, rows: in
         lines = arrivals(row, snapshot, cells, 4096)
         return Picture((lines[0],), lines[1:], (line(Segment(
             "  ● came   ░ waits for the last   ━ data moves", "dim")),))  # fmt: skip
-    told = [
+    shown = [
         ("edge", f"{row.src} → {row.dst} on {clean(row.group)}"), ("what", clean(row.label)),
         ("number", str(row.order)), ("tag", str(row.tag)), ("bytes", words.size(row.bytes)),
         ("send issued", _at(row.send_ns, snapshot)), ("receive issued", _at(row.recv_ns, snapshot)),
         ("done", _at(row.done_ns, snapshot)), ("verdict", row.verdict),
     ]  # fmt: skip
-    return Picture(body=tuple(facts(told)))
+    return Picture(body=tuple(facts(shown)))
 
 
 def _at(t_ns: int | None, snapshot: Snapshot) -> str:

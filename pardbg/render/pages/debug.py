@@ -201,20 +201,20 @@ def _free(snapshot: Snapshot, look: DebugPageState, cells: int) -> Line:
         for rank in snapshot.ranks
         if rank.state == "waiting" and snapshot.t_ns - (rank.since_ns or 0) >= _WAIT_NS
     ]
-    said, style = "▶ running", "good"
+    shown, style = "▶ running", "good"
     if hang is not None:
-        who = f"{words.ranks_text(hang.culprits)} hold{'s' * (len(hang.culprits) == 1)}"
-        text = f"{who} {words.ranks_text(hang.waiting)} up" if hang.waiting else hang.kind
+        holding = f"{words.ranks_text(hang.culprits)} hold{'s' * (len(hang.culprits) == 1)}"
+        text = f"{holding} {words.ranks_text(hang.waiting)} up" if hang.waiting else hang.kind
         if hang.until_ns is not None:
             text = f"ended with {hang.kind}"
         sign, style = SIGN[hang.severity]
-        said = f"{sign} {text}"
+        shown = f"{sign} {text}"
     elif waits:
-        said, style = f"◷ {words.ranks_text(waits)} {words.waits_text(waits)} in an op", "warn"
+        shown, style = f"◷ {words.ranks_text(waits)} {words.waits_text(waits)} in an op", "warn"
     elif snapshot.ranks and {rank.state for rank in snapshot.ranks} <= {"ended", "lost"}:
-        said, style = "■ ended", "dim"
-    hint = clip(hint, max(0, cells - width(said) - 5))
-    return fit(line("  ", Segment(said, style), Segment(f"   {hint}", "faint")), cells)
+        shown, style = "■ ended", "dim"
+    hint = clip(hint, max(0, cells - width(shown) - 5))
+    return fit(line("  ", Segment(shown, style), Segment(f"   {hint}", "faint")), cells)
 
 
 def _ranks(
@@ -236,8 +236,8 @@ def _ranks(
         coming = snapshot.control.waiting.get(rank.rank) or nexts.get(rank.rank, "")
         if snapshot.hang is not None and rank.rank in snapshot.hang.culprits:
             coming = snapshot.hang.where or "others wait for it"
-        made = fit(_rank(rank, snapshot, coming, now_size, staged, room), cells)
-        return fit(selected(made), cells, "+sel") if rank.rank == look.selected else made
+        row = fit(_rank(rank, snapshot, coming, now_size, staged, room), cells)
+        return fit(selected(row), cells, "+sel") if rank.rank == look.selected else row
 
     breaks = _breaks(snapshot, cells)
     places = [-1, *(rank.rank for rank in snapshot.ranks), *[-1] * len(breaks)]
@@ -256,16 +256,16 @@ def _now_size(snapshot: Snapshot, nexts: Mapping[int, str], cells: int) -> int:
 def _breaks(snapshot: Snapshot, cells: int) -> list[Line]:
     """Breakpoints and watches, with how often each matched; nothing where none is set."""
     lines: list[Line] = []
-    for one in snapshot.control.breaks:
-        matched = f"matched {one.hits} ×" if one.hits else "not matched yet"
-        where = "" if one.ranks == "all" else f"on {one.ranks}  "
-        once = "once  " if one.once else ""
-        made = line(
-            Segment(f"  {'◉' if one.watch else '●'}{one.number:>3}  ", "held"),
-            Segment(f"{'watch ' if one.watch else ''}{clean(one.condition)}", "strong"),
+    for entry in snapshot.control.breaks:
+        matched = f"matched {entry.hits} ×" if entry.hits else "not matched yet"
+        where = "" if entry.ranks == "all" else f"on {entry.ranks}  "
+        once = "once  " if entry.once else ""
+        text = line(
+            Segment(f"  {'◉' if entry.watch else '●'}{entry.number:>3}  ", "held"),
+            Segment(f"{'watch ' if entry.watch else ''}{clean(entry.condition)}", "strong"),
             Segment(f"  {where}{once}{matched}", "dim"),
         )  # fmt: skip
-        lines.append(fit(made, cells))
+        lines.append(fit(text, cells))
     return lines
 
 
@@ -332,8 +332,8 @@ def source(
         ]  # its frames at least, the innermost first
         return lines[:rows]
     if _other_version(found, title):
-        said = clip("  another version of this file ran: its lines were others", cells)
-        lines.append(line(Segment(said, "warn")))
+        note = clip("  another version of this file ran: its lines were others", cells)
+        lines.append(line(Segment(note, "warn")))
     room = rows - len(lines)
     at = found.place.line - found.first
     start = max(0, min(at - room // 2, len(found.lines) - room))
@@ -341,10 +341,10 @@ def source(
     for index, text in enumerate(found.lines[start : start + room], start):
         number = f" {found.first + index:>{digits}} "
         now = index == at
-        made = line(
+        heading = line(
             Segment(number, "accent" if now else "faint"),
             Segment("▶ " if now else "  ", "accent"),
             Segment(clip(clean(text.expandtabs(4)), cells - digits - 5), "strong" if now else ""),
         )
-        lines.append(fit(selected(made), cells, "+sel") if now else made)
+        lines.append(fit(selected(heading), cells, "+sel") if now else heading)
     return lines

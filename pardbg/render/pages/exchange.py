@@ -77,7 +77,7 @@ def loads(ranks: Sequence[RankNow], cells: int, rows: int) -> list[Line]:
     for key, parts in list(groups.items())[: rows - 1]:
         label = Segment(left(clip(clean(key), name), name), "dim")
         lines.append(line(" ", label, *_parts(parts, gap)))
-    return [fit(made, cells) for made in lines]
+    return [fit(row, cells) for row in lines]
 
 
 def _groups(ranks: Sequence[RankNow]) -> Mapping[str, dict[int, float]]:

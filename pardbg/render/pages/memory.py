@@ -75,12 +75,12 @@ def memory(
     left_over = rows - (5 if not drawn else 4) - len(drawn)
     # Lines per rank: bar, expectation and history, and a line between where there is room.
     density = next((d for d in (4, 3) if len(snapshot.memory) * d <= left_over), 1)
-    made = peaks or {}
+    by_rank = peaks or {}
 
     @cache
     def of(at: int) -> list[Line]:
         row = snapshot.memory[at]
-        return _rank(row, scale, cells, density, row.rank == chosen, made.get(row.rank))
+        return _rank(row, scale, cells, density, row.rank == chosen, by_rank.get(row.rank))
 
     number = len(snapshot.memory) * density
     places = tuple(row.rank for row in snapshot.memory for _ in range(density))
@@ -219,13 +219,13 @@ def _history(row: MemoryRow, size: int) -> Line:
 
 def _moves(row: MemoryRow) -> str:
     """Return what the bar cannot say: it stands for the moment between two steps."""
-    said = ""
+    text = ""
     if row.gathered_peak_bytes:
-        said += f"   a step gathers up to {words.binary_size(row.gathered_peak_bytes)} beside P"
+        text += f"   a step gathers up to {words.binary_size(row.gathered_peak_bytes)} beside P"
     least, peak = row.activations_least_bytes, row.activations_peak_bytes
     if least is not None and peak is not None and least < 0.9 * peak:
-        said += f"   activations {words.binary_size(least)} to {words.binary_size(peak)}, by step"
-    return said
+        text += f"   activations {words.binary_size(least)} to {words.binary_size(peak)}, by step"
+    return text
 
 
 def _foot(cells: int, rows: int, snapshot: Snapshot, sharded: bool) -> tuple[Line, ...]:

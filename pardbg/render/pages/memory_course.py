@@ -64,12 +64,12 @@ def whole(row: MemoryRow, cells: int) -> list[Line]:
     if row.total_kind == "allocated":
         other = "buffers, temporaries and what no object names"
     share = words.percent(own["U"] / row.total_bytes, 0)
-    said = f"  P+G+O+A {words.binary_size(known)}   other {words.binary_size(own['U'])} ({share}): "
+    text = f"  P+G+O+A {words.binary_size(known)}   other {words.binary_size(own['U'])} ({share}): "
     return [
         (),
         line(" ", rule(f"all of rank {row.rank}", cells - 2, note)),
         line("  ", drawn.line()),
-        line(Segment(said, ""), Segment(clip(other, max(8, cells - width(said))), "dim")),
+        line(Segment(text, ""), Segment(clip(other, max(8, cells - width(text))), "dim")),
     ]
 
 
@@ -77,7 +77,7 @@ def course(snapshot: Snapshot, own: MemoryRow, cells: int, height: int) -> list[
     """Over time: the total of every rank with the limit, and one rank's categories; side by side
     where there is room, else the categories alone once there are some."""
     panels = [_categories(own, snapshot.t_begin_ns), _totals(snapshot, own)]
-    panels = [panel for panel in panels if any(one.points for one in panel[2])]
+    panels = [panel for panel in panels if any(series.points for series in panel[2])]
     panels = panels[: 2 if cells >= 110 else 1]
     if not panels:
         return []

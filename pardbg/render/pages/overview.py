@@ -85,11 +85,11 @@ def overview(
 
     shown = snapshot.ranks
     if look.contains:
-        said = [column for column in columns if column.title not in _DRAWN]
+        named = [column for column in columns if column.title not in _DRAWN]
         shown = tuple(
             rank
             for rank in shown
-            if look.contains.lower() in plain(table_row(said, rank, cells)).lower()
+            if look.contains.lower() in plain(table_row(named, rank, cells)).lower()
         )
     places = tuple(rank.rank for rank in shown)
     head = ((), headings(columns))
@@ -115,7 +115,7 @@ def _columns(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
     metrics = {rank.metrics[:4] for rank in snapshot.ranks}  # often the same on all of many
     logged = max((width(_logged(values)) for values in metrics), default=0)
     culprits = snapshot.hang.culprits if snapshot.hang is not None else ()
-    made: list[Column[RankNow]] = [
+    columns: list[Column[RankNow]] = [
         Column("rank", 4, lambda r: (str(r.rank), "strong"), align="right"),
         Column("node", 4, lambda r: ("" if r.node is None else f"n{r.node}", "dim")),
         Column("host", min(12, max([4, *(width(r.host) for r in snapshot.ranks)])),
@@ -142,11 +142,11 @@ def _columns(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
                align="right"),
         Column("clock", 7, lambda r: (_clock(r.clock_error_ns), "dim"), rank=10, align="right"),
     ]  # fmt: skip
-    said = {
+    texts = {
         "node": len({rank.node for rank in snapshot.ranks}) > 1, "logged": logged > 0,
         "stage": any(rank.stages for rank in snapshot.ranks),
     }  # fmt: skip
-    return [column for column in made if said.get(column.title, True)]
+    return [column for column in columns if texts.get(column.title, True)]
 
 
 def _lag(rank: RankNow) -> tuple[str, str]:
@@ -226,7 +226,7 @@ def _tail(snapshot: Snapshot, printed: Sequence[OutputLine], cells: int, rows: i
     return [
         (),
         head,
-        *(row for one in shown for row in output_lines(one, snapshot.t_begin_ns, cells, 1)),
+        *(row for entry in shown for row in output_lines(entry, snapshot.t_begin_ns, cells, 1)),
     ]
 
 
@@ -254,8 +254,8 @@ def _charts(snapshot: Snapshot, cells: int, height: int, ahead: Ahead | None) ->
     to_come = _ahead(losses, ahead.losses if ahead else ())
     if losses or to_come:
         chart = by_step(losses, size, height, "loss", words.number, None, to_come)
-        said = snapshot.loss_source or "backward"
-        title = "loss" if said == "backward" else f"loss, {said}"
+        source = snapshot.loss_source or "backward"
+        title = "loss" if source == "backward" else f"loss, {source}"
         panels.append((title, _course(losses) if losses else "to come", chart))
     phases = _phases(snapshot)
     if phases:
@@ -292,7 +292,7 @@ def rank(snapshot: Snapshot, number: int, cells: int, rows: int) -> Picture:
     now = next((row for row in snapshot.ranks if row.rank == number), None)
     if now is None:
         return Picture(body=(line(Segment(f"  rank {number} is not in this run", "dim")),))
-    told: list[tuple[str, str]] = [
+    shown: list[tuple[str, str]] = [
         ("now", f"{clean(now.now)} ({now.state})"),
         ("process", f"pid {now.pid} on {clean(now.host)}"
                     f"{'' if now.node is None else f' · node {now.node}'}"),
@@ -307,7 +307,7 @@ def rank(snapshot: Snapshot, number: int, cells: int, rows: int) -> Picture:
         *((clean(name)[:17], words.number(value)) for name, value in now.metrics[:8]),
         *_pipeline(snapshot, number), *_memory(snapshot, number),
     ]  # fmt: skip
-    body = facts(told, 18)
+    body = facts(shown, 18)
     height = min(8, rows - len(body) - 3)
     if height >= 3 and len(now.step_ns) > 1:
         last = now.step if now.step is not None else 0

@@ -117,10 +117,10 @@ def _branch(
             break
         spots.append(after)
         node = child
-    who = f"{words.plural(len(node.ranks), 'rank')} {words.rank_set(node.ranks)}"
+    ranks = f"{words.plural(len(node.ranks), 'rank')} {words.rank_set(node.ranks)}"
     start = f" {indent}├ "
-    room = cells - width(start) - width(who) - 4
-    lines.append(line(Segment(start, "faint"), Segment(who, "accent"), Segment("  "),
+    room = cells - width(start) - width(ranks) - 4
+    lines.append(line(Segment(start, "faint"), Segment(ranks, "accent"), Segment("  "),
                       *_runs(spots, room)))  # fmt: skip
     for after, child in _ordered(node, first):
         _branch(after, child, indent + "  ", cells, lines, first)
@@ -176,13 +176,15 @@ def console(snapshot: Snapshot, typed: Sequence[Entry], you: str, cells: int) ->
         for at, (t_ns, text) in enumerate(snapshot.control.log)
         if not (you and text.startswith(f"inspect by {you}"))  # it stands there as it was typed
     ]
-    told = "\n".join(text for _, text in snapshot.control.log)
-    said = [
-        (one.t_ns, at, _typed(one, cells))
-        for at, one in enumerate(typed, len(trail))
-        if not (one.text and f"→ {one.text}\n" in f"{told}\n")  # the trail has it, with its time
+    logged = "\n".join(text for _, text in snapshot.control.log)
+    entries = [
+        (entry.t_ns, at, _typed(entry, cells))
+        for at, entry in enumerate(typed, len(trail))
+        if not (
+            entry.text and f"→ {entry.text}\n" in f"{logged}\n"
+        )  # the trail has it, with its time
     ]
-    return [row for _, _, rows in sorted(trail + said, key=lambda e: e[:2]) for row in rows]
+    return [row for _, _, rows in sorted(trail + entries, key=lambda e: e[:2]) for row in rows]
 
 
 def _named(text: str, you: str) -> str:
@@ -200,9 +202,9 @@ def _trail(since_ns: int, text: str, cells: int) -> list[Line]:
     ]
 
 
-def _typed(one: Entry, cells: int) -> list[Line]:
-    text = clean(one.text.expandtabs(4))
-    return [line(Segment(f" {row}", one.style)) for row in fold(text, cells - 2)]
+def _typed(entry: Entry, cells: int) -> list[Line]:
+    text = clean(entry.text.expandtabs(4))
+    return [line(Segment(f" {row}", entry.style)) for row in fold(text, cells - 2)]
 
 
 def fold(text: str, cells: int) -> list[str]:

@@ -159,8 +159,8 @@ def _head(
 
 def _gutter(rank: int, name: str, first: bool, chosen: bool) -> Line:
     mark = Segment(("▸" if first else "│") if chosen else " ", "accent")
-    who = Segment(left(f"r{rank}" if first else "", 5), "strong" if chosen else "")
-    return fit(line(mark, who, Segment(left(clean(name), 8), "dim"), " "), GUTTER)
+    label = Segment(left(f"r{rank}" if first else "", 5), "strong" if chosen else "")
+    return fit(line(mark, label, Segment(left(clean(name), 8), "dim"), " "), GUTTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +186,11 @@ def _arrow(
 ) -> _Arrow | None:
     """None where nobody came later, or is not listed."""
     begin = starts[spot.rank, spot.lane]
-    theirs = [y for (rank, _), y in starts.items() if rank == about.rank]
+    others = [y for (rank, _), y in starts.items() if rank == about.rank]
     comm = starts.get((about.rank if about.rank is not None else -1, "comm"))
-    if not theirs or about.rank is None:
+    if not others or about.rank is None:
         return None
-    end = comm if comm is not None else theirs[-1]
+    end = comm if comm is not None else others[-1]
     at = axis.x(span.t1_ns if about.came_ns is None else about.came_ns)
     at = GUTTER + min(max(at, 0), axis.cells - 1)
     step = 1 if end > begin else -1
@@ -228,8 +228,8 @@ def _inspected(
         else:
             late = words.duration(about.late_ns)
             came = f"not there after {late}" if about.came_ns is None else f"{late} later"
-            said = f"waited for r{about.rank}: {came}"
-            tail.append(Segment(said, "culprit"))
+            text = f"waited for r{about.rank}: {came}"
+            tail.append(Segment(text, "culprit"))
     return (), *inspected(head, tail, cells)
 
 

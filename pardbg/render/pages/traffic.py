@@ -120,16 +120,16 @@ def _title(view: TrafficView, cells: int) -> Line:
         f"{words.short_count(g.num_ops)} ops {words.size(g.bytes)}"
         for g in sorted(view.groups, key=lambda g: len(g.ranks) == 1)[:3]
     )
-    made = line("  ", Segment(clip(groups, cells - 3), "strong"))
+    text = line("  ", Segment(clip(groups, cells - 3), "strong"))
     rates = f"   rates over {words.duration(view.window_ns)}"
     for more in (
         line(Segment("   observed ", "dim"), Segment("━━", "observed"),
              Segment("  modelled ring ", "dim"), Segment("┄┄", "modelled")),
         line(Segment(rates, "faint")),
     ):  # fmt: skip
-        if line_width(made) + line_width(more) <= cells:
-            made = line(*made, *more)
-    return fit(made, cells)
+        if line_width(text) + line_width(more) <= cells:
+            text = line(*text, *more)
+    return fit(text, cells)
 
 
 def _drawing(
@@ -177,13 +177,13 @@ def _where(step: RingStep | None, cells: int) -> list[Line]:
     """``step 2/6 reduce-scatter   chunk 0▶1 c3  1▶2 c0``, and the slowest link."""
     if step is None:
         return []
-    made = [
+    parts = [
         Segment("  step ", "dim"), Segment(f"{step.part}/{step.parts} ", "strong"),
         Segment(clean(step.phase), "strong"), Segment("   chunk ", "dim"),
     ]  # fmt: skip
     for move in step.moves:
-        made += [Segment(f" {move.src}▶{move.dst} ", "dim"), Segment(f"c{move.chunk} ")]
-    lines = [fit(line(*made), cells)]
+        parts += [Segment(f" {move.src}▶{move.dst} ", "dim"), Segment(f"c{move.chunk} ")]
+    lines = [fit(line(*parts), cells)]
     if step.slowest is not None:
         sizes = sorted({move.bytes for move in step.moves}, reverse=True)
         src, dst = step.slowest

@@ -92,19 +92,19 @@ def ledger(use: Sequence[RankUse]) -> str:
     shown = use[:MAX_RANKS]
     svg = Svg(WIDTH, len(shown) * 26 + 4, "bubble ledger: busy and idle by cause, per rank")
     room = WIDTH - LEFT - RIGHT
-    for at, one in enumerate(shown):
+    for at, row in enumerate(shown):
         top, x = at * 26 + 2, LEFT
-        svg.text(LEFT - 8, top + 15, f"rank {one.rank}", "t", "end")
-        parts = [("busy", "busy", "busy", one.busy)]
-        parts += [(cause, f"idle {cause}", CAUSE_WORD[cause], one.idle[cause]) for cause in CAUSES]
+        svg.text(LEFT - 8, top + 15, f"rank {row.rank}", "t", "end")
+        parts = [("busy", "busy", "busy", row.busy)]
+        parts += [(cause, f"idle {cause}", CAUSE_WORD[cause], row.idle[cause]) for cause in CAUSES]
         for part, style, word, share in parts:
             width = share * room
             svg.rect(x, top, width, 20, style, f"{word}: {percent(share)}")
-            said = percent(share)
-            if part == "busy" and fits(f"busy {said}", width):
-                said = f"busy {said}"
-            if fits(said, width):
-                svg.text(x + width / 2, top + 14, said, f"on {part}", "middle")
+            text = percent(share)
+            if part == "busy" and fits(f"busy {text}", width):
+                text = f"busy {text}"
+            if fits(text, width):
+                svg.text(x + width / 2, top + 14, text, f"on {part}", "middle")
             x += width
     return svg.markup()
 
@@ -178,10 +178,10 @@ def memory(rows: Sequence[MemoryRow]) -> str:
         y, x = at * 26 + 18, LEFT
         svg.text(LEFT - 8, y + 15, f"rank {row.rank}", "t", "end")
         for (word, letter), size in zip(MEMORY, sizes(row), strict=True):
-            width, said = (size or 0) / top * room, binary_size(size or 0)
-            svg.rect(x, y, width, 20, f"mem {letter}", f"{word}: {said}")
-            if fits(said, width):
-                svg.text(x + width / 2, y + 14, said, f"on mem {letter}", "middle")
+            width, text = (size or 0) / top * room, binary_size(size or 0)
+            svg.rect(x, y, width, 20, f"mem {letter}", f"{word}: {text}")
+            if fits(text, width):
+                svg.text(x + width / 2, y + 14, text, f"on mem {letter}", "middle")
             x += width
         if row.expected_bytes is not None:
             mark = LEFT + row.expected_bytes / top * room
@@ -215,6 +215,6 @@ def last_ranks(rows: Sequence[CollectiveRow], ranks: Sequence[int]) -> str:
         svg.text(LEFT - 8, y + 13, f"rank {rank}", "t", "end")
         svg.rect(LEFT, y, width, 16, "late", f"{duration(waits[rank])} of waiting")
         often = "once" if times[rank] == 1 else f"{count(times[rank])} times"
-        said = f"last {often}, the others waited {duration(waits[rank])}"
-        svg.text(LEFT + width + 8, y + 12, said if times[rank] else "never last", "t dim")
+        text = f"last {often}, the others waited {duration(waits[rank])}"
+        svg.text(LEFT + width + 8, y + 12, text if times[rank] else "never last", "t dim")
     return svg.markup()

@@ -35,12 +35,12 @@ def text(verb: Verb, data: dict[str, Any]) -> str:
 def breakpoints(data: dict[str, Any]) -> list[str]:
     """Return one line each: number, condition, ranks, matches."""
     lines = []
-    for one in data.get("breaks") or []:
-        watch = "watch " if one.get("kind") else ""
-        parts = [f"{one['number']:>3}  {watch}{one['condition']}", f"rank {one['ranks']}"]
-        parts += [f"matched {one['hits']} ×" if one["hits"] else "not matched yet"]
-        parts += ["once"] if one.get("once") else []
-        parts += [f"the next {one['ignore']} pass"] if one.get("ignore") else []
+    for entry in data.get("breaks") or []:
+        watch = "watch " if entry.get("kind") else ""
+        parts = [f"{entry['number']:>3}  {watch}{entry['condition']}", f"rank {entry['ranks']}"]
+        parts += [f"matched {entry['hits']} ×" if entry["hits"] else "not matched yet"]
+        parts += ["once"] if entry.get("once") else []
+        parts += [f"the next {entry['ignore']} pass"] if entry.get("ignore") else []
         lines.append(" · ".join(parts))
     return lines or ["no breakpoint is set: break action==B and mb==3"]
 
@@ -48,9 +48,9 @@ def breakpoints(data: dict[str, Any]) -> list[str]:
 def _status(data: dict[str, Any]) -> str:
     """Mode, lease, what each held rank would do next, and who waits for one of them."""
     lines = [_headline(data)]
-    said = {int(rank): str(what) for rank, what in dict(data.get("waiting") or {}).items()}
-    said |= {int(rank): what for rank, what in dict(data.get("held") or {}).items()}
-    lines += [f"{rank:>5}  {what or NOTHING_NEXT}" for rank, what in sorted(said.items())]
+    waiting = {int(rank): str(what) for rank, what in dict(data.get("waiting") or {}).items()}
+    waiting |= {int(rank): what for rank, what in dict(data.get("held") or {}).items()}
+    lines += [f"{rank:>5}  {what or NOTHING_NEXT}" for rank, what in sorted(waiting.items())]
     return "\n".join(lines)
 
 
@@ -135,24 +135,24 @@ MAX_ROWS = 30
 
 def answers(data: Mapping[str, Any], *, compare: bool = False) -> list[str]:
     """Return lines for the console or a terminal; ``data`` is the reply's."""
-    by_rank = {int(rank): dict(said) for rank, said in dict(data.get("answers") or {}).items()}
+    by_rank = {int(rank): dict(answer) for rank, answer in dict(data.get("answers") or {}).items()}
     if not by_rank:
         return ["no rank was asked"]
-    good = {rank: said for rank, said in by_rank.items() if said.get("ok")}
-    lines = [f"rank {rank}: {said.get('error') or 'no answer'}"
-             for rank, said in by_rank.items() if not said.get("ok")]  # fmt: skip
-    raised = {rank: said for rank, said in good.items() if said.get("raised")}
+    good = {rank: answer for rank, answer in by_rank.items() if answer.get("ok")}
+    lines = [f"rank {rank}: {answer.get('error') or 'no answer'}"
+             for rank, answer in by_rank.items() if not answer.get("ok")]  # fmt: skip
+    raised = {rank: answer for rank, answer in good.items() if answer.get("raised")}
     if compare and raised:
-        good = {rank: said for rank, said in good.items() if rank not in raised}
+        good = {rank: answer for rank, answer in good.items() if rank not in raised}
         # Errors are not equal values: ranks on which there is none stand apart.
         lines = [
-            *(f"{rank:>5} ✗ {' '.join(str(said.get('text', '')).split())}"
-              for rank, said in sorted(raised.items())), *lines,
+            *(f"{rank:>5} ✗ {' '.join(str(answer.get('text', '')).split())}"
+              for rank, answer in sorted(raised.items())), *lines,
         ]  # fmt: skip
         if not good:
             return [*lines, "nothing to compare: no rank has a value"]
     if compare and good:
-        hashed = any("hashes" in said for said in good.values())
+        hashed = any("hashes" in answer for answer in good.values())
         return [*(_hashes(good) if hashed else _beside(good)), *lines]
     return [*_texts(good), *lines]
 
@@ -162,8 +162,8 @@ def _texts(good: Mapping[int, Mapping[str, Any]]) -> list[str]:
     if len(good) == 1:
         return str(next(iter(good.values())).get("text", "")).splitlines() or [""]
     same: dict[str, list[int]] = {}
-    for rank, said in sorted(good.items()):
-        same.setdefault(str(said.get("text", "")), []).append(rank)
+    for rank, answer in sorted(good.items()):
+        same.setdefault(str(answer.get("text", "")), []).append(rank)
     lines = []
     for text, ranks in same.items():
         rows = text.splitlines() or [""]
@@ -174,14 +174,14 @@ def _texts(good: Mapping[int, Mapping[str, Any]]) -> list[str]:
 
 def _beside(good: Mapping[int, Mapping[str, Any]]) -> list[str]:
     """A row per rank: the value, and how it differs from what most ranks have."""
-    keys = {rank: said.get("hash") or said.get("text", "") for rank, said in good.items()}
+    keys = {rank: answer.get("hash") or answer.get("text", "") for rank, answer in good.items()}
     usual = _most(keys)
     odd = [rank for rank, key in sorted(keys.items()) if key != usual]
     base = next((s.get("number") for r, s in good.items() if keys[r] == usual), None)
     lines = []
-    for rank, said in sorted(good.items()):
-        text = " ".join(str(said.get("text", "")).split())
-        mark, number = "≠" if rank in odd else "=", said.get("number")
+    for rank, answer in sorted(good.items()):
+        text = " ".join(str(answer.get("text", "")).split())
+        mark, number = "≠" if rank in odd else "=", answer.get("number")
         if rank in odd and isinstance(number, float) and isinstance(base, float):
             text += f"   {number - base:+.3g}"
         lines.append(f"{rank:>5} {mark} {text}")
@@ -195,7 +195,7 @@ def _beside(good: Mapping[int, Mapping[str, Any]]) -> list[str]:
 
 def _hashes(good: Mapping[int, Mapping[str, Any]]) -> list[str]:
     """The first tensor whose replicas differ, and how many do."""
-    tables = {rank: dict(said.get("hashes") or {}) for rank, said in sorted(good.items())}
+    tables = {rank: dict(answer.get("hashes") or {}) for rank, answer in sorted(good.items())}
     names = list(dict.fromkeys(name for table in tables.values() for name in table))
     rows = []
     for name in names:

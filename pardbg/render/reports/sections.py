@@ -85,10 +85,10 @@ def op_rows(ops: Sequence[Messages]) -> list[tuple[str, ...]]:
     """Group, op, number, bytes, skew, wait, transfer, busbw (medians)."""
     return [
         (
-            *one.name, count(one.number), size(one.bytes), duration(one.skew_ns),
-            duration(one.wait_ns), duration(one.transfer_ns), busbw(one.busbw_gbps),
+            *row.name, count(row.number), size(row.bytes), duration(row.skew_ns),
+            duration(row.wait_ns), duration(row.transfer_ns), busbw(row.busbw_gbps),
         )
-        for one in ops
+        for row in ops
     ]  # fmt: skip
 
 
@@ -96,10 +96,10 @@ def edge_rows(edges: Sequence[Messages]) -> list[tuple[str, ...]]:
     """Edge, number, bytes, in all, transfer (medians)."""
     return [
         (
-            " → ".join(one.name), count(one.number), size(one.bytes), size(one.total_bytes),
-            duration(one.transfer_ns),
+            " → ".join(row.name), count(row.number), size(row.bytes), size(row.total_bytes),
+            duration(row.transfer_ns),
         )
-        for one in edges
+        for row in edges
     ]  # fmt: skip
 
 
@@ -123,8 +123,8 @@ def path_lines(path: CriticalPath | None) -> list[str]:
 def stage_lines(stages: Sequence[StageTime]) -> list[str]:
     """Return a row per stage: median of each kind, and nine tenths of them."""
     by_stage: dict[tuple[int, int], dict[str, StageTime]] = defaultdict(dict)
-    for one in stages:
-        by_stage[one.stage, one.rank][one.kind] = one
+    for time in stages:
+        by_stage[time.stage, time.rank][time.kind] = time
     kinds = [kind for kind in "FBIW" if any(kind in row for row in by_stage.values())]
     if not by_stage or not kinds:
         return []
@@ -144,41 +144,41 @@ def _cell(row: StageTime | None) -> str:
 
 def wait_lines(waits: Sequence[MicrobatchWait]) -> list[str]:
     """Return ``longest waits: rank 0's 0B0 78 ms for 1B0 on rank 1; …``"""
-    said = [
+    texts = [
         f"rank {w.rank}'s {w.action} {duration(w.wait_ns)} for {w.producer} on rank "
         f"{w.producer_rank}"
         for w in waits[:MAX_WAITS]
     ]
-    if not said:
+    if not texts:
         return []
-    return [f"longest waits of a step: {said[0]}", *(f"  {one}" for one in said[1:])]
+    return [f"longest waits of a step: {texts[0]}", *(f"  {text}" for text in texts[1:])]
 
 
 def peak_lines(peaks: Mapping[int, Peak]) -> list[str]:
     """Return lines on where each rank had the most microbatches in flight."""
     shown = list(peaks.items())[:MAX_PEAKS]
-    said = [f"rank {rank} after {peak.action} ({peak.number})" for rank, peak in shown]
+    texts = [f"rank {rank} after {peak.action} ({peak.number})" for rank, peak in shown]
     more = ", …" if len(peaks) > MAX_PEAKS else ""
-    if not said:
+    if not texts:
         return []
-    text = f"most in flight (step {shown[0][1].step}): {', '.join(said)}{more}"
+    text = f"most in flight (step {shown[0][1].step}): {', '.join(texts)}{more}"
     return wrap(text, WIDTH, subsequent_indent="  ")
 
 
 def overlap_lines(rows: Sequence[RankOverlap]) -> list[str]:
     """Per rank and step: exposed, hidden, waited, and what others waited for it; of many ranks
     those most waited for."""
-    told = [row for row in rows if any(astuple(row)[1:])]
-    if not told:
+    shown = [row for row in rows if any(astuple(row)[1:])]
+    if not shown:
         return []
     lines = ["rank   exposed    hidden   waited for others   others waited for it"]
-    most = sorted(told, key=lambda row: -row.waited_for_ns)[:MAX_ROWS]
+    most = sorted(shown, key=lambda row: -row.waited_for_ns)[:MAX_ROWS]
     for row in sorted(most, key=lambda row: row.rank):
         lines.append(
             f"{row.rank:>4}{duration(row.exposed_ns):>10}{duration(row.hidden_ns):>10}"
             f"{duration(row.waiting_ns):>20}{duration(row.waited_for_ns):>23}"
         )
-    left = len(told) - len(most)
+    left = len(shown) - len(most)
     return [*lines, f"… and {plural(left, 'more rank')}, less waited for"] if left else lines
 
 

@@ -41,9 +41,9 @@ def metric_list() -> str:
         rows.append((name, units, metric.over or "run", metric.aggregate, metric.doc))
         if metric.filter:
             rows.append(("", "", "", "", f"[…]: {metric.filter}"))
-    made = table(rows, range(5))
-    made += ["", f"aggregates: {AGGREGATES}, as in step.p95", f"short: {', '.join(NO)}"]
-    return "\n".join(made)
+    lines = table(rows, range(5))
+    lines += ["", f"aggregates: {AGGREGATES}, as in step.p95", f"short: {', '.join(NO)}"]
+    return "\n".join(lines)
 
 
 def junit(results: Sequence[Result], session: str) -> str:
@@ -59,10 +59,10 @@ def junit(results: Sequence[Result], session: str) -> str:
 
 def _case(result: Result) -> str:
     head = f'<testcase classname="pardbg" name={quoteattr(_xml(result.check.text))}>'
-    said = escape(_xml(_said(result)))
+    text = escape(_xml(_said(result)))
     if result.ok:
-        return f"{head}<system-out>{said}</system-out></testcase>"
-    return f"{head}<failure message={quoteattr(_xml(_said(result)))}>{said}</failure></testcase>"
+        return f"{head}<system-out>{text}</system-out></testcase>"
+    return f"{head}<failure message={quoteattr(_xml(_said(result)))}>{text}</failure></testcase>"
 
 
 def _xml(text: str) -> str:
@@ -156,28 +156,28 @@ class RankEnd:
 
 def postmortem_lines(ranks: Sequence[RankEnd], findings: Sequence[Finding]) -> list[str]:
     """80 columns, ranks in order."""
-    made = []
+    lines = []
     newest = max((rank.last_ns for rank in ranks), default=0)
     for rank in sorted(ranks, key=lambda r: r.rank):
         doing = clean(rank.what or "host code")
         if rank.open_op:
             doing += f", {clean(rank.open_op)} open for {duration(rank.open_ns)}"
-        made.append(f"rank {rank.rank:<3} step {rank.step:<5} {doing}")
-        said = f"{rank.from_ring:,} records from its ring"
+        lines.append(f"rank {rank.rank:<3} step {rank.step:<5} {doing}")
+        text = f"{rank.from_ring:,} records from its ring"
         if rank.lost:
-            said += f", {rank.lost:,} lost before them"
+            text += f", {rank.lost:,} lost before them"
         if rank.alive:
-            said += ", its process is alive"
+            text += ", its process is alive"
         earlier = newest - rank.last_ns
         if earlier > 1_000_000_000:
-            said += f", last sign of life {duration(earlier)} before the others'"
-        made.append(f"         {said}")
+            text += f", last sign of life {duration(earlier)} before the others'"
+        lines.append(f"         {text}")
     silent = [rank.rank for rank in ranks if not rank.from_ring and not rank.alive]
     if silent:
-        made.append(f"{ranks_text(silent)}: the session file already had all of it")
+        lines.append(f"{ranks_text(silent)}: the session file already had all of it")
     if findings:
-        made.append("")
+        lines.append("")
     for finding in findings:
         mark = SIGN[finding.severity][0]
-        made += wrap(f"{mark} {finding.text}", 80, subsequent_indent="  ")
-    return made
+        lines += wrap(f"{mark} {finding.text}", 80, subsequent_indent="  ")
+    return lines

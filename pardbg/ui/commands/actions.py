@@ -260,9 +260,9 @@ def footer(screen: str, live: bool) -> list[tuple[Action, str]]:
     """Return what the bottom line offers: pause or play, the screen's own, then what works
     everywhere. A label is empty where the action's own is meant."""
     first, *rest = hints(live)
-    mine = own(screen, live)[:_FOOTER]
-    taken = {first.id, *(action.id for action, _ in mine)}
-    return [(first, ""), *mine, *((action, "") for action in rest if action.id not in taken)]
+    first_own = own(screen, live)[:_FOOTER]
+    taken = {first.id, *(action.id for action, _ in first_own)}
+    return [(first, ""), *first_own, *((action, "") for action in rest if action.id not in taken)]
 
 
 INDENT: Final = "  "

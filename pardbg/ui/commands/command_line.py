@@ -115,32 +115,32 @@ def _options(
     """(what of the rest stays, words that may stand after it)."""
     before, word = action.command, rest.rpartition(" ")[2]
     head = rest[: len(rest) - len(word)]
-    said = head.split()
-    if said and said[-1] == "on":
+    words = head.split()
+    if words and words[-1] == "on":
         return _in_rank_set(head, word, ranks)
     if before in _CONDITIONS:
-        return _condition(rest, said, before == "condition")
+        return _condition(rest, words, before == "condition")
     if before in _RANKED:
-        if before == "pause" and len(said) == 1:
+        if before == "pause" and len(words) == 1:
             return head, ("hold",)
-        return (head, ()) if said else _in_rank_set(head, word, ranks)
+        return (head, ()) if words else _in_rank_set(head, word, ranks)
     if before == "help":
         return head, [a.command for a in for_mode(live) if a.command]
     if before == COMPARE:
-        hashed = said == ["--hash"]
+        hashed = words == ["--hash"]
         return head, ("params", "grads", "optimizer") if hashed else ("--hash ", "on ")
     if before in INSPECT:
-        return head, ("on ",) if said or before in ("list", "args", "locals") else ()
-    if not said:
+        return head, ("on ",) if words or before in ("list", "args", "locals") else ()
+    if not words:
         return head, _alternatives(action.usage, ranks)
     if "on RANKS" in action.usage:
         return head, ("on ",)
     return _in_rank_set(head, word, ranks) if "[RANKS]" in action.usage else (head, ())
 
 
-def _condition(rest: str, said: Sequence[str], numbered: bool) -> tuple[str, Sequence[str]]:
+def _condition(rest: str, words: Sequence[str], numbered: bool) -> tuple[str, Sequence[str]]:
     """A field, a value of the field that is compared, or what joins two comparisons."""
-    if numbered and not said:
+    if numbered and not words:
         return rest, ()
     compared = _COMPARED.search(rest)
     if compared is not None:
@@ -148,7 +148,7 @@ def _condition(rest: str, said: Sequence[str], numbered: bool) -> tuple[str, Seq
     found = _LAST.search(rest)
     at = found.start() if found else len(rest)
     fields = sorted(FIELDS)
-    return rest[:at], [*fields, *(f"{word} " for word in _JOINING)] if said else fields
+    return rest[:at], [*fields, *(f"{word} " for word in _JOINING)] if words else fields
 
 
 def _in_rank_set(head: str, word: str, ranks: Sequence[int]) -> tuple[str, Sequence[str]]:

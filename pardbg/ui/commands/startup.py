@@ -37,9 +37,9 @@ class Rc:
     problems: tuple[str, ...] = ()
 
 
-def understood(one: RcLine) -> Command:
+def understood(line: RcLine) -> Command:
     """Raises UserError."""
-    found = command_line.parse(one.text, live=True)
+    found = command_line.parse(line.text, live=True)
     if found.action.command in REFUSED:
         raise UserError(f"{found.action.command} cannot be a start command")
     return found
@@ -69,12 +69,12 @@ def run_rc(
     says what is wrong with it, ``say(text, bad)`` tells the user."""
     for problem in rc.problems:
         say(problem, True)
-    for one in rc.lines:
+    for line in rc.lines:
         try:
-            found = understood(one)
+            found = understood(line)
             request = asked(found.action, found.argument)
         except UserError as error:
-            say(f"{one.place}: {error}", True)
+            say(f"{line.place}: {error}", True)
             continue
         if request is None:
             wrong = perform(found)
@@ -84,7 +84,7 @@ def run_rc(
             reply = ask(verb, ranks, **args)
             wrong = "" if reply.ok else reply.error or "refused"
             done = str(reply.data.get("text") or "ok")
-        say(f"{one.place}: {wrong or f'{one.text}: {done}'}", bool(wrong))
+        say(f"{line.place}: {wrong or f'{line.text}: {done}'}", bool(wrong))
 
 
 KEPT: Final = 500

@@ -209,12 +209,12 @@ class Engine:
 
     def _due(self) -> bool:
         """Is there something new to see, and is it time?"""
-        made = self._made
-        if not self._pace.is_time(made is not None and made.awaited_ns is not None):
+        shown = self._made
+        if not self._pace.is_time(shown is not None and shown.awaited_ns is not None):
             return False
         if self._cursor.playing:
             return True
-        if made is not None and made.awaited_ns is None and self._loader.share < 1:
+        if shown is not None and shown.awaited_ns is None and self._loader.share < 1:
             return False  # what is shown is whole: the rest of the recording changes nothing
         return bool(self._store.revision != self._revision)
 

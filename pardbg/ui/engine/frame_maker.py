@@ -201,13 +201,13 @@ class FrameMaker:
             self._cursor.seek(self._left_ns)
         return found
 
-    def awaiting(self, made: Frame | None, now_s: float) -> Frame | None:
+    def awaiting(self, shown: Frame | None, now_s: float) -> Frame | None:
         """Return the previous frame, marked, while the moment asked for is not read yet."""
         t_ns = self._cursor.at(now_s)
-        if not self._cursor.replay or t_ns is None or made is None or self._loader.is_read(t_ns):
+        if not self._cursor.replay or t_ns is None or shown is None or self._loader.is_read(t_ns):
             return None
         return replace(
-            made, awaited_ns=t_ns, loaded=self._loader.share, playing=self._cursor.playing,
+            shown, awaited_ns=t_ns, loaded=self._loader.share, playing=self._cursor.playing,
             speed=self._cursor.speed,
         )  # fmt: skip
 
@@ -248,11 +248,11 @@ class FrameMaker:
         if second is None or not second.source.finished:
             return None
         place = aligned(self._store, t_ns, second.store)
-        made = self._made(
+        snapshot = self._made(
             second.store, place.t_ns, want.pipeline_of, want.viewport, partial=not whole
         )
-        detail = schedule_detail(made.pipeline) if want.schedule else None
-        return Comparison(second.name, made, place.by, place.note, detail)
+        detail = schedule_detail(snapshot.pipeline) if want.schedule else None
+        return Comparison(second.name, snapshot, place.by, place.note, detail)
 
 
 def stopped(snapshot: Snapshot) -> tuple[object, ...]:
@@ -264,7 +264,7 @@ def stopped(snapshot: Snapshot) -> tuple[object, ...]:
 
 def _shows(snapshot: Snapshot, rank: int | None) -> bool:
     """Its pipeline is the one that ``rank`` chooses, as in `pipeline_view`."""
-    index = next((i for i, one in enumerate(snapshot.pipelines) if rank in one.ranks), 0)
+    index = next((i for i, pipeline in enumerate(snapshot.pipelines) if rank in pipeline.ranks), 0)
     return snapshot.pipeline is None or snapshot.pipeline.index == index
 
 

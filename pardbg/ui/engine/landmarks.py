@@ -110,14 +110,14 @@ class Places:
             if key in there or self._here.seen_ns[key] >= t_ns:
                 self._here.gone_ns.pop(key, None)
                 continue
-            told = finding.kind, finding.culprits
-            if finding.severity == "info" or {told, finding.culprits or told} & instead:
+            about = finding.kind, finding.culprits
+            if finding.severity == "info" or {about, finding.culprits or about} & instead:
                 continue
             if any(_is_said_by(finding, of_more) for of_more in present):
                 continue
             since = self._here.gone_ns[key] = min(t_ns, self._here.gone_ns.get(key, t_ns))
             text = f"withdrawn at {duration(max(0, since - begin_ns))}: {finding.text}"
-            gone[told] = replace(finding, severity="info", text=text, t_ns=since)
+            gone[about] = replace(finding, severity="info", text=text, t_ns=since)
         return tuple(sorted(gone.values(), key=lambda f: -f.t_ns)[:_MOST_WITHDRAWN])
 
     def search(self, begin_ns: int, end_ns: int) -> bool:
@@ -161,7 +161,7 @@ class Places:
             if late - early <= _NEAR_NS:
                 break
             middle = (early + late) // 2
-            there = key in {_key(one) for one in self._look(self._store, middle)}
+            there = key in {_key(found) for found in self._look(self._store, middle)}
             early, late = (early, middle) if there else (middle, late)
         return max(late, early)
 

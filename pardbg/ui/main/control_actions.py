@@ -59,8 +59,8 @@ class ControlActions:
             self._frame = 0
         words = argument.split()
         verb = verb_meant(verb, words)
-        said, args = verb_words(verb, words)
-        self.refused(self._controller.send(verb, said or ranks, **args))
+        named, args = verb_words(verb, words)
+        self.refused(self._controller.send(verb, named or ranks, **args))
 
     def _toggle(self, _argument: str) -> None:
         frame = self._view.shared.frame
@@ -201,6 +201,6 @@ class ControlActions:
 
     def _keep_frame(self, reply: Reply) -> None:
         """There is no frame beyond the outermost: stay."""
-        said = list(dict(reply.data.get("answers") or {}).values())
-        if said and all(str(one.get("error") or "").startswith("no frame") for one in said):
+        found = list(dict(reply.data.get("answers") or {}).values())
+        if found and all(str(answer.get("error") or "").startswith("no frame") for answer in found):
             self._frame = min(self._before, self._frame)

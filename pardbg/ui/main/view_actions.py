@@ -83,8 +83,8 @@ class SelectionActions:
 
         def draw(cells: int, rows: int) -> Picture:
             now = view.shared.frame
-            made = page.detail(now, cells, rows) if now else None
-            return made[1] if made else Picture()
+            shown = page.detail(now, cells, rows) if now else None
+            return shown[1] if shown else Picture()
 
         view.push_panel(Panel(found[0], draw))
 

@@ -95,8 +95,8 @@ class Page(PicturePane):
 
         def draw(snapshot: Snapshot, width: int, height: int) -> Picture:
             schedule = other.schedule if snapshot is other.snapshot else frame.schedule
-            one = replace(frame, snapshot=snapshot, schedule=schedule, other=None, ticks=None)
-            return self.draw(one, width, height)
+            half = replace(frame, snapshot=snapshot, schedule=schedule, other=None, ticks=None)
+            return self.draw(half, width, height)
 
         return beside(
             frame.snapshot, other.snapshot, other.name, other.by, other.note, draw, cells, rows

@@ -115,10 +115,10 @@ class HelpPanel(Panel):
 
 def _help_rows(live: bool, screen: str) -> list[HelpRow]:
     """Every action of this mode, from the registry; each once."""
-    mine = [action for action, _ in own(screen, live)]
+    first = [action for action, _ in own(screen, live)]
     order: list[Group] = list(GROUP_TITLES)
-    others = (action for action in for_mode(live) if action not in mine)
-    rows = [(f"This screen: {screen.capitalize()}", action) for action in mine]
+    others = (action for action in for_mode(live) if action not in first)
+    rows = [(f"This screen: {screen.capitalize()}", action) for action in first]
     rows += [
         (GROUP_TITLES[action.group], action)
         for action in sorted(others, key=lambda action: order.index(action.group))

@@ -200,9 +200,9 @@ class FindingsPage(RowsPage):
             return Want()
         width = self.app.size.width
         columns = (width * 3 // 5 if width >= WIDE else width) - 16
-        one = found[self._at]
-        ranks = about(frame.snapshot, one)
-        return Want(timeline=TimelineWant(None, max(10, columns), ranks, end_ns=one.t_ns))
+        finding = found[self._at]
+        ranks = about(frame.snapshot, finding)
+        return Want(timeline=TimelineWant(None, max(10, columns), ranks, end_ns=finding.t_ns))
 
     def point_at(self, finding: Finding) -> None:
         """Choose it, now or as soon as it is there."""

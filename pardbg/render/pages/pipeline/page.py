@@ -308,11 +308,11 @@ def _rank(frame: _Frame, rank: PipelineRank, density: _Density) -> list[Line]:
 
 def _name(rank: int | None, stages: str, chosen: bool, row: str) -> Line:
     mark = Segment("▸" if chosen and rank is not None else "│" if chosen else " ", "accent")
-    who = f"r{rank}" if rank is not None else ""
+    name = f"r{rank}" if rank is not None else ""
     # "s4" leaves room before the row's name; of several stages the numbers say enough.
     stage = f"s{stages}" if 0 < len(stages) < 3 else stages
     return line(
-        mark, Segment(left(who, 4), "strong" if chosen else ""), Segment(left(stage, 4), "dim"),
+        mark, Segment(left(name, 4), "strong" if chosen else ""), Segment(left(stage, 4), "dim"),
         Segment(left(row, 6), "faint" if row in ("plan", "flight") else "dim"),
     )  # fmt: skip
 

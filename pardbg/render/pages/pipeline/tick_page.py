@@ -59,14 +59,14 @@ def tick_page(
     grids, tail = ticks.grids, _tail(snapshot, cells)
     chosen, seen = _in_view(ticks, look, cells - tail)
     head = [_title(snapshot, chosen, cells)]
-    said = _said(ticks, chosen, look, cells, rows)
+    text = _said(ticks, chosen, look, cells, rows)
     foot: list[Line] = [()] * (rows >= 30) + [legend(chosen, cells)] if rows >= 20 else []
     numbers = line(" " * NAME, *ruler(seen, chosen.tick, chosen.num_ticks).line())
     more = beyond(seen, chosen)
     head += [()] * (rows >= 30) + [
         fit(spread(fit(numbers, cells - line_width(more)), more, cells), cells)
     ]
-    room = rows - len(head) - len(foot) - len(said)
+    room = rows - len(head) - len(foot) - len(text)
     body: list[Line] = []
     places: list[int] = []
     for grid in grids:
@@ -74,9 +74,9 @@ def tick_page(
         body += lines
         places += whose
     if len(body) <= room:  # the words stand right under the grid
-        body += said
+        body += text
     else:
-        foot = [*said, *foot]
+        foot = [*text, *foot]
     focus = places.index(look.selected) if look.selected in places else None
     return Picture(tuple(head), tuple(body), tuple(foot), focus=focus, rows=tuple(places))
 
@@ -301,9 +301,12 @@ def _told(cell: CellDetail, many_stages: bool, cells: int) -> list[Line]:
         parts += [Segment(f"{word} ", "dim"), Segment(_moved(moved, arrow), ""), Segment("  ")]
     if cell.waited_ns and cell.needs:
         parts.append(Segment(f"waited {duration(cell.waited_ns)} for {cell.needs}  "))
-    who = ", ".join(f"r{rank} {short(action, many_stages)} {duration(ns)}"
+    actions = ", ".join(f"r{rank} {short(action, many_stages)} {duration(ns)}"
                     for rank, action, ns in cell.waiters)  # fmt: skip
-    parts += [Segment("waited for by ", "dim"), Segment(who or "nobody", "warn" if who else "")]
+    parts += [
+        Segment("waited for by ", "dim"),
+        Segment(actions or "nobody", "warn" if actions else ""),
+    ]
     return inspected(head, parts, cells)
 
 
