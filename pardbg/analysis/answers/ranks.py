@@ -1,4 +1,4 @@
-"""The overview's rows: where each rank is, since when, and how its last step went."""
+"""Rank rows: where each rank is, since when, and how its last step went."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pardbg_agent import wire
 
 @dataclass(frozen=True, slots=True)
 class RankNow:
-    """One row of the overview."""
+    """A rank at the cursor: one row of the overview."""
 
     rank: int
     proc: str
@@ -146,7 +146,7 @@ def _row(
 
 
 def _metrics(view: View, process: Process) -> tuple[tuple[str, float], ...]:
-    """Newest value of each number that the program logged lately, but the loss."""
+    """Return the newest value of each metric that the program logged lately, without the loss."""
     table, visible = view.rows(process, "metric")
     part = slice(max(0, visible - _NEWEST), visible)
     ids = table.col("name_id")[part].tolist()
@@ -162,7 +162,7 @@ def _stages(view: View, rank: int) -> tuple[int, ...]:
 def _now(
     view: View, rank: int, process: Process, status: Mapping[str, Any]
 ) -> tuple[RankStateName, str, int | None]:
-    """(state, what it does in words, since when)."""
+    """Return (state, activity as text, since when in ns)."""
     end = view.proc_end(process)
     if end is not None:
         if end[1] not in ("lost", "killed"):
@@ -220,7 +220,7 @@ def _held_text(status: Mapping[str, Any]) -> str:
 
 
 def _doing(view: View, process: Process, status: Mapping[str, Any]) -> str:
-    """In words, from STATE; without one (records alone) from the newest phase or action."""
+    """Return the rank's activity by its STATE message, else by its newest phase or action."""
     text = fields.text(status, "what") or fields.text(status, "phase")
     if text or status:
         return text or "host code"
@@ -232,7 +232,7 @@ def _doing(view: View, process: Process, status: Mapping[str, Any]) -> str:
 
 
 def _newest_action(view: View, process: Process) -> tuple[int, str] | None:
-    """(end, text form) of the last pipeline action that has ended."""
+    """Return (end in ns, text form) of the pipeline action that ended last."""
     table, visible = view.rows(process, "action")
     if not visible:
         return None
@@ -244,7 +244,7 @@ def _newest_action(view: View, process: Process) -> tuple[int, str] | None:
 
 
 def _silent_since(view: View, process: Process, status: Mapping[str, Any]) -> int | None:
-    """Last sign of life, if that is too long ago."""
+    """Return the time of the last sign of life, if it is older than STALE_NS."""
     heartbeat = fields.integer_or_none(status, "heartbeat_ns")
     if not heartbeat:
         return None
@@ -257,7 +257,7 @@ def _newest_visible(view: View, process: Process) -> int | None:
 
 
 def _lag(view: View, process: Process) -> int | None:
-    """Age of the newest record that has come; None once nothing more will."""
+    """Return the age of the newest record in ns; None once no more will come."""
     if view.run_end is not None or view.proc_end(process) is not None:
         return None
     newest = _newest_visible(view, process)
@@ -265,7 +265,7 @@ def _lag(view: View, process: Process) -> int | None:
 
 
 def agent_overhead(view: View, process: Process, number: int | None = LAST_STEPS) -> float | None:
-    """Return the time in the agent's hooks over the time of the last steps (all for None)."""
+    """Return the share of the last ``number`` steps spent in the agent's hooks (None: of all)."""
     table, visible = view.rows(process, "step")
     lo = 0 if number is None else max(0, visible - number)
     if visible <= lo:
@@ -284,7 +284,7 @@ _P2P, _SEND = int(wire.Flag.P2P), int(wire.Flag.SEND)
 
 
 class Doing(NamedTuple):
-    """What the records say."""
+    """A rank's activity according to its records."""
 
     state: RankStateName
     text: str
@@ -292,9 +292,9 @@ class Doing(NamedTuple):
 
 
 def recorded(view: View, process: Process, least_wait_ns: int) -> Doing | None:
-    """Return what the rank is in at the cursor; None in a live run's newest moment, and where its
-    records end before the cursor: what it did last it may still do. A wait counts from
-    ``least_wait_ns`` on, its whole length."""
+    """Return the rank's activity at the cursor by its records. None at a live run's newest moment,
+    and if the records end before the cursor: the last activity may go on. A wait counts if it lasts
+    ``least_wait_ns`` in all."""
     if view.live or not any(_ends_later(view, process, name) for name in _LATER):
         return None
     wait = _around(view, process, "wait")
@@ -318,7 +318,7 @@ def _ends_later(view: View, process: Process, name: str) -> bool:
 
 
 def _around(view: View, process: Process, name: str) -> int | None:
-    """The row that holds the cursor; the innermost of several."""
+    """Return the row whose span contains the cursor; the innermost of several."""
     table, first = view.rows(process, name)
     begins = table.col("t0_ns")[first : first + _BEHIND]
     rows = np.flatnonzero(begins <= view.t_ns)
@@ -326,7 +326,7 @@ def _around(view: View, process: Process, name: str) -> int | None:
 
 
 def _last_end(view: View, process: Process) -> int:
-    """Return when the last phase or wait before the cursor ended, in ns."""
+    """Return the end of the last phase or wait before the cursor, in ns."""
     ends = [process.started_ns or view.begin_ns]
     for name in ("phase", "wait"):
         visible = view.visible(process, name)
@@ -336,7 +336,7 @@ def _last_end(view: View, process: Process) -> int:
 
 
 def _op_text(view: View, process: Process, row: int) -> str:
-    """``all_gather dp_shard #80``, ``recv from 3``."""
+    """Return text such as ``all_gather dp_shard #80`` or ``recv from 3``."""
     table = process.table("wait")
     flags, peer = int(table.col("flags")[row]), int(table.col("peer")[row])
     if flags & _P2P:

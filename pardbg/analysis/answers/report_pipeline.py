@@ -28,7 +28,7 @@ MAX_WAITS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class RankUse:
-    """Where a rank's time went, as shares of the window of several steps; they add up to 1."""
+    """A rank's busy and idle time as shares of the windows of several steps; they add up to 1."""
 
     rank: int
     busy: float
@@ -62,7 +62,7 @@ class PipelineReport:
 
     @property
     def free(self) -> tuple[PipelineStep, ...]:
-        """Return the steps that were not held; all where each was."""
+        """Return the steps without holds; all steps if each was held."""
         return tuple(s for s in self.steps if not self.held_ns[s.step]) or self.steps
 
     @property
@@ -191,7 +191,7 @@ class Bandwidth:
 
 
 def stage_times(steps: Sequence[PipelineStep]) -> tuple[StageTime, ...]:
-    """Of each stage and kind, over the last of these steps."""
+    """Return the time of each kind of action of each stage, over the last LAST steps."""
     taken: dict[tuple[int, str, int], list[int]] = defaultdict(list)
     for step in steps[-LAST:]:
         for row in step.ranks:
@@ -205,21 +205,22 @@ def stage_times(steps: Sequence[PipelineStep]) -> tuple[StageTime, ...]:
 
 
 def _spread(times: list[int]) -> tuple[int, int, int]:
-    """(median, 10th, 90th percentile)"""
+    """Return (median, 10th percentile, 90th percentile)."""
     times = sorted(times)
     last = len(times) - 1
     return round(median(times)), times[last // 10], times[last - last // 10]
 
 
 def usual_path(steps: Sequence[PipelineStep], num_stages: int) -> CriticalPath | None:
-    """Return the critical path of the step in the middle by length, of the last ones."""
+    """Return the critical path of the step of median length among the last LAST."""
     recent = sorted(steps[-LAST:], key=lambda step: (step.t1_ns - step.t0_ns, step.step))
     return critical_path(recent[(len(recent) - 1) // 2], num_stages) if recent else None
 
 
 def rank_overlaps(view: View) -> tuple[RankOverlap, ...]:
-    """Return each rank's, over the last steps that all ranks ended; of more than MAX_RANKS those
-    that others waited for most. Empty while there are too few steps, and of a run on a device."""
+    """Return each rank's overlap figures over the last steps that all ranks ended. Beyond MAX_RANKS
+    only the ranks that others waited for most. Empty with too few steps, and for host times of a
+    device run."""
     looked_at = window(view)
     if looked_at is None or times(view):
         return ()
@@ -242,7 +243,7 @@ def rank_overlaps(view: View) -> tuple[RankOverlap, ...]:
 
 
 def _caused(rows: CollectiveColumns) -> Mapping[tuple[int, int], int]:
-    """(rank, step) -> ns that others waited for it as the last to come"""
+    """Return (rank, step) -> ns that the other ranks waited for it as the last to arrive."""
     found: dict[tuple[int, int], int] = defaultdict(int)
     names = ("last_rank", "step", "wait_ns")
     for rank, step, ns in zip(*(rows.of[name].tolist() for name in names), strict=True):
@@ -251,7 +252,7 @@ def _caused(rows: CollectiveColumns) -> Mapping[tuple[int, int], int]:
 
 
 def bandwidths(rows: Iterable[CollectiveRow]) -> tuple[Bandwidth, ...]:
-    """By group, op and power of two of the bytes."""
+    """Return the bandwidth of matched collectives by group, op and size class (a power of two)."""
     classes: dict[tuple[str, str, int], list[CollectiveRow]] = defaultdict(list)
     for row in rows:
         if row.verdict == "matched" and row.transfer_ns is not None and row.bytes > 0:
@@ -283,7 +284,7 @@ class Messages:
 
 
 def by_op(rows: Iterable[CollectiveRow]) -> list[Messages]:
-    """Per group and op, the most frequent first."""
+    """Return medians per group and op, the most frequent first."""
     found: dict[tuple[str, str], list[CollectiveRow]] = defaultdict(list)
     for row in rows:
         found[row.group, row.op].append(row)
@@ -296,7 +297,7 @@ def by_op(rows: Iterable[CollectiveRow]) -> list[Messages]:
 
 
 def by_edge(rows: Iterable[P2PRow]) -> list[Messages]:
-    """Per source and destination, by number."""
+    """Return medians per source and destination, in order of rank."""
     found: dict[tuple[int, int], list[P2PRow]] = defaultdict(list)
     for row in rows:
         found[row.src, row.dst].append(row)

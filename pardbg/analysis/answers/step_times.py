@@ -39,7 +39,7 @@ def unheld_step_rows(view: View, last: int | None = LAST) -> tuple[StepRow, ...]
 
 
 def unheld_step_ns(view: View, rank: int, step: int, t0_ns: int, t1_ns: int) -> int:
-    """Return how long a rank's step t0..t1 would have lasted without holds."""
+    """Return a rank's step time without the debugger's holds, in ns."""
     pipeline = _pipeline_of(view, rank, step) if was_held(view, t0_ns, t1_ns) else None
     if pipeline is None or not pipeline.held_ns or not pipeline.complete:
         return unheld_ns(view, rank, t0_ns, t1_ns)
@@ -101,7 +101,7 @@ def last_step_split(
 
 
 def read_ahead_splits(view: View, but: Collection[int]) -> None:
-    """Read what `last_step_split` asks of each rank, ``but`` for some."""
+    """Read the records that `last_step_split` needs, of all ranks but ``but`` at once."""
     of = {rank: view.rows(p, "step") for rank, p in view.ranks.items() if rank not in but}
     newest = {
         rank: (int(table.col("t0_ns")[visible - 1]), int(table.col("t1_ns")[visible - 1]))

@@ -50,10 +50,11 @@ Facts = tuple[
 
 
 class IssuedCollectives:
-    """Collectives issued since ``start_ns``, one row per rank, sorted by group, sequence and rank.
+    """Collectives issued since ``start_ns``, one row per rank, sorted by group, sequence number and
+    rank.
 
-    Groups of one rank are left out where there are several ranks: nothing is exchanged in those,
-    frameworks call them out of habit.
+    In a run of several ranks, groups of one rank are left out: they exchange nothing, frameworks
+    call them out of habit.
     """
 
     def __init__(self, view: View, start_ns: int) -> None:
@@ -83,7 +84,7 @@ class IssuedCollectives:
 
     @property
     def steps(self) -> Array:
-        """Return the step of each collective, that of the rank which issued it first."""
+        """Return the step of each collective on the rank that issued it first."""
         return self._rows["step"][self._first_row]
 
     def key(self, at: int) -> tuple[int, str, int]:
@@ -96,7 +97,7 @@ class IssuedCollectives:
         return int(self.first_ns[at]), int(self._done_ns[at])
 
     def facts(self, wanted: Sequence[int]) -> Iterator[Facts]:
-        """Return what is to be said of collectives that all members issued alike."""
+        """Return the facts of collectives that all members issued alike."""
         at = np.array(wanted, np.int64)
         first, rows = self._first_row[at], self._rows
         kinds = np.where(self._one_kind[at], self._kind[self._starts[at]], self._kinds.index(""))
@@ -122,8 +123,8 @@ class IssuedCollectives:
             )  # fmt: skip
 
     def columns(self, wanted: Array) -> tuple[Columns, Columns, list[str]]:
-        """Return what is to be said of collectives that all members issued alike, and of each
-        rank's part in them, and the names of ops, as in ``CollectiveColumns``."""
+        """Return columns of collectives that all members issued alike, columns of each rank's part
+        in them, and the names of ops, as in ``CollectiveColumns``."""
         first, rows, counts = self._first_row[wanted], self._rows, self._ends - self._starts
         timed = [kind not in UNTIMED for kind in self._kinds]
         known = np.array(timed)[self._kind[self._starts]]
@@ -147,7 +148,7 @@ class IssuedCollectives:
         return of, whose | {"rank": self._ranks[rows["who"][part]]}, list(names)
 
     def parts(self, wanted: Sequence[int]) -> dict[int, dict[int, Issue]]:
-        """Return what each rank issued, for collectives that are to be looked at closely."""
+        """Return each rank's issue, for collectives that have to be matched one by one."""
         names = (
             "who", "of", "seq", "op", "t0_ns", "t1_ns", "done_ns", "has", "source", "a", "b",
             "peer", "flags", "step", "stage", "microbatch", "failed", "asked",
@@ -168,8 +169,8 @@ class IssuedCollectives:
         return found
 
     def cut(self, at: int) -> bool:
-        """Of the collective a rank's part may have been issued before ``start_ns``: it is not
-        among the rows, and none that are say that the rank has still to come to it."""
+        """Return whether a rank may have issued its part of the collective before ``start_ns``:
+        then the part is not among the rows, and the rank must not be taken for missing."""
         part = slice(self._starts[at], self._ends[at])
         group = self.groups[number := int(self._rows["group"][part][0])]
         if number in self._uneven or not 0 < len(group.ranks) <= MAX_MEMBERS:
@@ -182,7 +183,7 @@ class IssuedCollectives:
         )
 
     def _newest_seq(self, rank: int, number: int) -> int:
-        """Return the newest seq of a rank that has no rows of the group here."""
+        """Return a rank's newest sequence number in a group of which it has no rows here."""
         if (rank, number) not in self._newest:
             process, name = self._view.ranks[rank], _name(self.groups[number])
             table, visible = self._view.rows(process, "issue")
@@ -193,7 +194,7 @@ class IssuedCollectives:
         return self._newest[rank, number]
 
     def reached(self, at: int) -> Mapping[int, int]:
-        """Return the newest seq of each rank in the collective's group."""
+        """Return each rank's newest sequence number in the collective's group."""
         group = self._rows["group"]
         part = slice(*group.searchsorted(group[self._starts[at]] + np.arange(2)))
         ranks, seqs = self._ranks[self._rows["who"][part]], self._rows["seq"][part]
@@ -202,8 +203,7 @@ class IssuedCollectives:
     # ------------------------------------------------------------------ inside
 
     def _columns(self, start_ns: int) -> tuple[Columns, Columns]:
-        """Return what was issued since a time, and what completed since each rank issued the
-        first."""
+        """Return the ops issued since a time, and those completed since each rank's first issue."""
         ops, completed = self._view.all("issue"), self._view.all("done")
         begins = ops.before(start_ns)
         issued = ops.take(_ISSUED, begins)
@@ -214,7 +214,7 @@ class IssuedCollectives:
         return _wide(issued), _wide(done)
 
     def _number(self, issued: Columns) -> None:
-        """Numbers that are the same for all ranks, in place of each process's own ids."""
+        """Replace each process's own ids by numbers that are the same for all ranks."""
         names = _names(self._view)
         several = len(self._processes) > 1
         issued["own"] = issued["who"] << 16 | issued["group_id"]
@@ -237,7 +237,7 @@ class IssuedCollectives:
         issued["says"] = np.array([says for _, says in ops], np.int64)[issued["op"]]
 
     def _complete(self, issued: Columns, done: Columns) -> None:
-        """The newest completion of each op, by process, group and seq."""
+        """Add each op's newest completion, by process, group and sequence number."""
         own = done["who"] << 16 | done["group_id"]
         place = np.minimum(self._own.searchsorted(own), max(len(self._own) - 1, 0))
         good = np.flatnonzero(self._own[place] == own) if len(own) else np.empty(0, np.int64)
@@ -260,7 +260,7 @@ class IssuedCollectives:
         self._sources = [source_of(flag) for flag in flags.tolist()]
 
     def _sort(self, issued: Columns) -> None:
-        """Sort the rows; what a rank issued twice under one number counts once."""
+        """Sort the rows; two issues of a rank under one number count once."""
         key = issued["group"] << 32 | issued["seq"]
         order = np.argsort(key, kind="stable")
         order = order[key[order] >= 0]
@@ -275,7 +275,8 @@ class IssuedCollectives:
         self._ranks = np.array(list(self._view.ranks), np.int64)
 
     def _judge(self) -> None:
-        """Per collective: whether all members issued it alike and completed it; its times."""
+        """Set per collective: whether all members issued it alike and completed it, and its
+        times."""
         rows, starts, counts = self._rows, self._starts, self._ends - self._starts
         members = [() if g in self._uneven or len(group.ranks) > MAX_MEMBERS else group.ranks
                    for g, group in enumerate(self.groups)]  # fmt: skip
@@ -306,7 +307,7 @@ class IssuedCollectives:
 
 
 class _Names:
-    """What ranks' own ids of groups and ops mean, looked up once for all cursors."""
+    """Groups and ops by the ranks' own ids, looked up once for all cursors."""
 
     def __init__(self, processes: Sequence[Process]) -> None:
         self._processes = processes
@@ -315,7 +316,8 @@ class _Names:
         self._numbers: dict[Any, int] = {}
 
     def group(self, own: int) -> tuple[GroupDef, int, int]:
-        """(group, number of its name, number of its definition) of rank's place << 16 | id."""
+        """Return (group, number of its name, number of its definition) of rank's place << 16 |
+        id."""
         found = self._groups.get(own)
         if found is None:
             process = self._processes[own >> 16]
@@ -325,7 +327,8 @@ class _Names:
         return found
 
     def op(self, code: int) -> tuple[OpDef, int]:
-        """Return (op, number of what all ranks must say alike of it) of rank's place << 32 | id."""
+        """Return (op, number of the fields that all ranks must agree on) of rank's place << 32 |
+        id."""
         found = self._ops.get(code)
         if found is None:
             op = self._processes[code >> 32].ops.get(code & 0xFFFFFFFF, UNKNOWN_OP)
@@ -355,7 +358,7 @@ Make = Callable[[list[int]], Iterable[CollectiveRow]]
 
 @dataclass(frozen=True, eq=False)
 class CollectiveColumns:
-    """Collectives in order of step, those of one step by their first arrival."""
+    """Matched collectives in order of step, within a step by first arrival."""
 
     of: Columns
     """One value per collective: ``step``, ``group`` (a number), ``op`` (its place in ``ops``),
@@ -371,14 +374,14 @@ class CollectiveColumns:
 
     @cached_property
     def starts(self) -> Array:
-        """Return the first part of each."""
+        """Return the index of each collective's first part."""
         counts = self.of["count"]
         begins: Array = np.cumsum(counts) - counts
         return begins
 
     @cached_property
     def row_of(self) -> Array:
-        """Return which collective each part is of."""
+        """Return the collective of each part."""
         return np.repeat(np.arange(len(self)), self.of["count"])
 
     @cached_property
@@ -386,18 +389,18 @@ class CollectiveColumns:
         return {}
 
     def row(self, at: int) -> CollectiveRow:
-        """Return a collective."""
+        """Return one collective as a row."""
         return self.rows([at])[0]
 
     def rows(self, wanted: Sequence[int]) -> list[CollectiveRow]:
-        """Return some."""
+        """Return some collectives as rows."""
         known = self._made
         if new := [at for at in wanted if at not in known]:
             known.update(zip(new, self.make(new), strict=True))
         return [known[at] for at in wanted]
 
     def half_ns(self) -> Array:
-        """Return when half of the ranks of each had issued it."""
+        """Return the time at which half of the ranks had issued each collective."""
         ordered = np.lexsort((self.parts["issued_ns"], self.row_of))
         if not len(self):
             return ordered
@@ -406,8 +409,8 @@ class CollectiveColumns:
 
 
 def by_step(of: Columns, parts: Columns, ops: Sequence[str], make: Make) -> CollectiveColumns:
-    """Return collectives with two ranks at least in order of step: the step whose first one comes
-    first is the first. Else their order stays."""
+    """Return the collectives of two ranks at least, grouped by step in order of each step's first
+    collective; otherwise in their order."""
     _, firsts, inverse = np.unique(of["step"], return_index=True, return_inverse=True)
     order = np.argsort(firsts[inverse], kind="stable")
     order = order[of["count"][order] > 1]
@@ -423,7 +426,7 @@ def by_step(of: Columns, parts: Columns, ops: Sequence[str], make: Make) -> Coll
 
 
 def of_rows(steps: Sequence[int], rows: Sequence[CollectiveRow]) -> CollectiveColumns:
-    """Return matched rows as columns; ``steps``: what to take for theirs."""
+    """Return matched rows as columns; ``steps`` has the step to use for each."""
     keys = {key: i for i, key in enumerate(dict.fromkeys(row.key for row in rows))}
     ops = {op: i for i, op in enumerate(dict.fromkeys(row.op for row in rows))}
     values = [

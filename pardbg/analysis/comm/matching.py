@@ -80,8 +80,8 @@ def _collectives(view: View, last: int | None) -> tuple[CollectiveRow, ...]:
 
 
 def _tail(view: View, last: int | None) -> IssuedCollectives:
-    """The last collectives and more. Mostly their groups are small, so far fewer rows than all
-    ranks could have in them do: where one of them is cut by that, all are read."""
+    """Return the last collectives and more. Groups are mostly small, so few rows are read first; if
+    one of the collectives is cut by that, all rows are."""
     rows = None if last is None else int(_MARGIN * last * max(len(view.ranks), 1)) + 64
     if last is not None and rows is not None and rows > (few := _FEW * last):
         found = IssuedCollectives(view, tail_start(view, "issue", few))
@@ -92,8 +92,8 @@ def _tail(view: View, last: int | None) -> IssuedCollectives:
 
 
 def matched_in(view: View, since_ns: int, steps: Collection[int], most: int) -> CollectiveColumns:
-    """Return the matched collectives of these steps issued since a time, by two ranks at least; the
-    newest, where that are more than about ``most`` issues."""
+    """Return the matched collectives of these steps, issued since a time by two ranks at least;
+    only the newest if there are more than about ``most`` issues."""
     oldest = tail_start(view, "issue", most)
     found = IssuedCollectives(view, max(since_ns, oldest))
     order, close = _wanted(view, found, steps)
@@ -120,21 +120,22 @@ def matched_in(view: View, since_ns: int, steps: Collection[int], most: int) -> 
 def _wanted(
     view: View, found: IssuedCollectives, steps: Collection[int]
 ) -> tuple[list[int], list[int]]:
-    """Return the collectives of these steps, and which of them are to be looked at closely."""
+    """Return the collectives of these steps, and those of them that have to be matched one by
+    one."""
     order = np.array(found.last(None), np.int64)
     wanted: list[int] = order[np.isin(found.steps[order], list(steps))].tolist()
     return wanted, [at for at in wanted if not _as_one(view, found, at)]
 
 
 def _as_one(view: View, found: IssuedCollectives, at: int) -> bool:
-    """Return whether all members issued it alike, completed it, and nobody was held."""
+    """Return whether all members issued the collective alike and completed it, without holds."""
     return bool(found.alike[at]) and not was_held(view, *found.span(at))
 
 
 @per_view
 def calls(view: View) -> tuple[CollectiveRow, ...]:
-    """Set-up calls that all members of a group make (init_process_group, new_group …), matched as
-    collectives are, oldest first."""
+    """Return set-up calls that all members of a group make (init_process_group, new_group …),
+    matched like collectives, oldest first."""
     parts: dict[Key, dict[int, Issue]] = defaultdict(dict)
     for call in issues(view, "call_begin", 0):
         if len(call.group.ranks) > 1:
@@ -148,7 +149,7 @@ def _closed_before(row: CollectiveRow, t_ns: int) -> bool:
 
 
 def match(view: View, parts: Mapping[int, Issue], reached: Mapping[int, int]) -> CollectiveRow:
-    """Match one collective from what each rank issued. ``reached``: newest seq seen per rank."""
+    """Match one collective from each rank's issue. ``reached``: newest sequence number per rank."""
     first: Issue = min(parts.values(), key=_FIRST)
     members, absent, missing, (verdict, detail, culprits), arrivals = _looked_at(
         view, parts, reached, first
@@ -212,7 +213,7 @@ def _looked_at(
     tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[Verdict, str, tuple[int, ...]],
     tuple[Arrival, ...],
 ]:  # fmt: skip
-    """(members, who of them is absent, who of these is missing, verdict, arrivals)"""
+    """Return (members, absent members, missing members, verdict, arrivals)."""
     members = _members(first.group, parts)
     absent = tuple(rank for rank in members if rank not in parts)
     # A rank that is past this seq did issue it: its record was lost, it is not missing. Nor is one
@@ -236,7 +237,7 @@ def _members(group: GroupDef, parts: Mapping[int, Issue]) -> tuple[int, ...]:
 def _arrivals(
     view: View, members: Sequence[int], parts: Mapping[int, Issue], first_ns: int
 ) -> tuple[Arrival, ...]:
-    """Each member's arrival; where the debugger stopped ranks meanwhile, how long it did."""
+    """Return each member's arrival, with the time that the debugger held it."""
     ends = [view.t_ns if i.done_ns is None else i.done_ns for i in parts.values()]
     held = was_held(view, first_ns, max(ends))
     arrivals = []
@@ -257,7 +258,8 @@ def _arrivals(
 
 
 def _transfer(parts: Sequence[Arrival], last_arrival: int) -> int | None:
-    """Last completion - last arrival; only where all completions are of one kind."""
+    """Return last completion - last arrival in ns; None unless all completions are of one
+    source."""
     left = [a.completed_ns - a.held_ns - a.held_in_ns for a in parts if a.completed_ns is not None]
     if len(left) < len(parts):
         return None
@@ -268,7 +270,7 @@ def _transfer(parts: Sequence[Arrival], last_arrival: int) -> int | None:
 
 
 def busbw_factor(op: str, num_ranks: int) -> float | None:
-    """nccl-tests: what bytes/time is multiplied by; None for ops that move no data."""
+    """Return the factor from algbw to busbw (nccl-tests); None for ops that move no data."""
     traffic, share = kind_of(op).traffic, (num_ranks - 1) / max(1, num_ranks)
     if num_ranks < 2 or traffic is Traffic.NONE:
         return None
@@ -276,7 +278,7 @@ def busbw_factor(op: str, num_ranks: int) -> float | None:
 
 
 def busbw_gbps(op: str, num_ranks: int, num_bytes: int, transfer_ns: int | None) -> float | None:
-    """Bus bandwidth in GB/s (1e9 bytes); bytes/ns is GB/s."""
+    """Return the bus bandwidth in GB/s (1e9 bytes), which is bytes/ns."""
     factor = busbw_factor(op, num_ranks)
     if factor is None or not transfer_ns or num_bytes <= 0:
         return None
@@ -315,7 +317,7 @@ def _verdict(
 
 
 def _awaited_ns(view: View, ranks: Sequence[int], since_ns: int) -> int:
-    """Return how long ranks have let others wait; while the debugger stops them they do not."""
+    """Return how long others have waited for ranks, without the debugger's holds, in ns."""
     if not was_held(view, since_ns, view.t_ns):
         return view.t_ns - since_ns
     return max(unheld_ns(view, rank, since_ns, view.t_ns) for rank in ranks)
@@ -330,7 +332,8 @@ def _gone(view: View, ranks: Sequence[int]) -> bool:
 def _mismatch(
     first: Issue, parts: Mapping[int, Issue]
 ) -> tuple[Verdict, str, tuple[int, ...]] | None:
-    """Return what ranks disagree on: the op first, as the rest follows from it."""
+    """Return the first disagreement between ranks: the op before the rest, which follows from
+    it."""
     alike = {(*SAYS(i.op), i.peer, i.a, i.b) for i in parts.values()}
     if len(alike) == 1:
         return None
@@ -348,7 +351,7 @@ def _mismatch(
 
 
 def compared(verdict: str, issue: Issue) -> object:
-    """Return what a verdict like ``size mismatch`` compares, of one rank's op."""
+    """Return the field that a mismatch verdict compares, of one rank's op."""
     if verdict == "op mismatch":
         return _op_text(issue)
     if verdict == "root mismatch":
@@ -359,16 +362,16 @@ def compared(verdict: str, issue: Issue) -> object:
 
 
 def _op_texts(ordered: Sequence[Issue]) -> dict[int, object]:
-    """By rank. A reduction that one of them does not know (Python's hooks cannot see that of an op
-    which C++ issues, the native ones can) is not compared."""
+    """Return rank -> op and reduction. A reduction unknown to one rank is not compared: Python's
+    hooks cannot see that of an op issued by C++, the native ones can."""
     unknown = {i.op.op for i in ordered if not i.op.reduce}
     met = all(i.done_ns is not None and not i.failed for i in ordered)
     return {i.rank: i.op.op if i.op.op in unknown else _op_text(i, met) for i in ordered}
 
 
 def _op_text(issue: Issue, met: bool = False) -> str:
-    """``met``: all came back. Where, they may have written in several ways (localhost, its number,
-    a store of their own)."""
+    """Return op and reduction. Of a completed init_process_group (``met``) without the address:
+    ranks may write it in several ways (localhost, its number, a store of their own)."""
     reduce = issue.op.reduce
     if met and issue.op.op == "init_process_group":
         reduce = reduce.partition(", ")[2]
@@ -382,7 +385,7 @@ def _root(issue: Issue) -> int | None:
 
 
 def _sizes(op: str, parts: Sequence[Issue]) -> Mapping[int, object]:
-    """Return what must be equal over ranks for this op; empty where ranks may differ."""
+    """Return rank -> bytes that must be equal for this op; empty if ranks may differ."""
     equal, outs = kind_of(op).equal, {i.b for i in parts}
     if equal is Side.NEITHER:
         return {}
@@ -392,7 +395,8 @@ def _sizes(op: str, parts: Sequence[Issue]) -> Mapping[int, object]:
 
 
 def _says(values: Mapping[int, object], is_size: bool) -> str:
-    """``rank 3: broadcast; ranks 0–2: all_reduce SUM``: the odd ones first, where a line is cut."""
+    """Return text such as ``rank 3: broadcast; ranks 0–2: all_reduce SUM``, the odd ranks first,
+    since a line may be cut."""
     sides = _sides(values)
     smallest_first = sorted(sides.items(), key=lambda item: (len(item[1]), item[1]))
     texts = sizes(value for value in sides if isinstance(value, int)) if is_size else {}
@@ -403,7 +407,7 @@ def _says(values: Mapping[int, object], is_size: bool) -> str:
 
 
 def _sides(values: Mapping[int, object]) -> dict[object, list[int]]:
-    """Return the ranks by what they say."""
+    """Return value -> ranks that have it."""
     by_value: dict[object, list[int]] = {}
     for rank, value in values.items():
         by_value.setdefault(value, []).append(rank)
@@ -411,7 +415,7 @@ def _sides(values: Mapping[int, object]) -> dict[object, list[int]]:
 
 
 def odd_ones(values: Mapping[int, object]) -> tuple[int, ...]:
-    """Return the ranks that say something else than most; none where no side is the largest.
+    """Return the ranks that differ from the majority; none if no side is the largest.
 
     The agent's ``agreement.odd_ones`` has the same rule; one test covers both.
     """

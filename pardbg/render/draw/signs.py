@@ -1,5 +1,5 @@
-"""The signs that are drawn: one per severity and state on every screen, in the time bar and in
-reports; and their stand-ins of ASCII, one for one, so that columns stay columns."""
+"""Signs for severities and states, the same on every screen, in the time bar and in reports; and
+their ASCII stand-ins, one for one, so that columns stay columns."""
 
 from __future__ import annotations
 

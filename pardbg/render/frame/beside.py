@@ -1,4 +1,4 @@
-"""Two runs over one another: the same page of both, and between them what differs."""
+"""Two runs, one over the other: the same page of both, and a line of differences."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def between(first: Snapshot, second: Snapshot, name: str, by: str, note: str, ce
 
 
 def differences(first: Snapshot, second: Snapshot) -> list[Line]:
-    """Return what most people ask of two runs; a sign besides the colour."""
+    """Return the main differences of two runs, with a sign besides the colour."""
     parts = [_ratio("step", first.step_ns, second.step_ns, words.duration)]
     ours, other = _bubble(first), _bubble(second)
     if ours is not None and other is not None:
@@ -67,7 +67,7 @@ def differences(first: Snapshot, second: Snapshot) -> list[Line]:
 
 
 def _memory(snapshot: Snapshot) -> int:
-    """The rank that has most."""
+    """Return the rank with the most memory."""
     return max((row.memory_bytes or 0 for row in snapshot.ranks), default=0)
 
 
@@ -93,7 +93,7 @@ def _part(what: str, ours: str, other: str, by: str, sign: float, notable: bool)
 
 
 def _cut(picture: Picture, rows: int, cells: int) -> list[Line]:
-    """A picture in so many lines; what does not fit is counted."""
+    """Return a picture in so many lines; hidden rows are counted."""
     room = rows - len(picture.head) - len(picture.foot)
     body = list(picture.body[: max(0, room)])
     hidden = len(picture.body) - len(body)

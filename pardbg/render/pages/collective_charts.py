@@ -1,5 +1,7 @@
-"""What the listed operations add up to: a line per kind, and charts. A kind of collectives is
-(group, op, size), of messages (edge, what, size)."""
+"""Sums of the listed operations: a line per kind, and charts.
+
+A kind of collectives is (group, op, size), a kind of messages (edge, contents, size).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ Rows = Sequence[CollectiveRow | P2PRow]
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """All operations of one kind that are listed."""
+    """All listed operations of one kind."""
 
     group: str
     """Of messages the edge."""
@@ -39,12 +41,12 @@ class Sum:
 
 
 def _op(row: CollectiveRow | P2PRow) -> str:
-    """Of a message what it carries, without its number: ``F`` of ``F mb4``."""
+    """Return a message's contents without its number: ``F`` of ``F mb4``."""
     return row.op if isinstance(row, CollectiveRow) else row.label.partition(" ")[0] or "message"
 
 
 def _figures(row: CollectiveRow | P2PRow) -> tuple[int | None, float | None, float | None]:
-    """(wait, skew or time under way, GB/s)"""
+    """Return (wait, skew or time under way, GB/s)."""
     if isinstance(row, CollectiveRow):
         return row.wait_ns, row.skew_ns, row.busbw_gbps
     took = row.transfer_ns
@@ -52,7 +54,7 @@ def _figures(row: CollectiveRow | P2PRow) -> tuple[int | None, float | None, flo
 
 
 def sums(rows: Rows) -> list[Sum]:
-    """By kind, what cost most waiting first."""
+    """Return a sum per kind, the largest total wait first."""
     kinds: dict[tuple[str, str, int], list[tuple[int | None, float | None, float | None]]]
     kinds = defaultdict(list)
     for row in rows:
@@ -77,7 +79,7 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def summary(rows: Rows, cells: int, limit: int) -> list[Line]:
-    """The table in at most ``limit`` lines; nothing where there is no room for three kinds."""
+    """Draw the table in at most ``limit`` lines; nothing without room for three kinds."""
     found = sums(rows)
     if limit < 3 or len(found) < 2:
         return []
@@ -102,8 +104,8 @@ def summary(rows: Rows, cells: int, limit: int) -> list[Line]:
 
 
 def charts(rows: Rows, cells: int, height: int) -> list[Line]:
-    """Side by side, each op in its style: bus bandwidth by message size and lateness per rank; of
-    messages the rate, and how long each rank's receives stood."""
+    """Draw bus bandwidth by message size and lateness per rank, side by side, each op in its style;
+    for messages the rate, and how long each rank's receives waited."""
     if height < _LEAST_ROWS + 1 or not rows:
         return []
     size = (cells - 4) // 2
@@ -129,7 +131,7 @@ def charts(rows: Rows, cells: int, height: int) -> list[Line]:
 
 
 def _rates(rows: Rows) -> dict[str, list[Point]]:
-    """GB/s by bytes."""
+    """Return points of GB/s by bytes."""
     points: dict[str, list[Point]] = defaultdict(list)
     for row in rows:
         rate = _figures(row)[2]
@@ -139,7 +141,7 @@ def _rates(rows: Rows) -> dict[str, list[Point]]:
 
 
 def _lateness(rows: Rows) -> dict[str, list[Point]]:
-    """By rank: how much later than the first it came; how long its receive stood."""
+    """Return points by rank: its lateness, or how long its receive waited."""
     points: dict[str, list[Point]] = defaultdict(list)
     for row in rows:
         if isinstance(row, P2PRow):

@@ -1,4 +1,4 @@
-"""The output page: what the job prints, line by line, made harmless for the terminal."""
+"""The output page: the job's output line by line, made harmless for the terminal."""
 
 from __future__ import annotations
 
@@ -35,9 +35,11 @@ def output(
     at: int | None = None,
     ahead: Sequence[tuple[int, float]] = (),
 ) -> Picture:
-    """Return the page at ``cells`` x ``rows``; the newest line is last. ``at``: the line that a
-    search for ``contains`` stands at; without it the lines are those that contain it. ``ahead``:
-    (step, loss) of a whole recording."""
+    """Draw the page at ``cells`` x ``rows``; the newest line is last.
+
+    ``at``: the line selected by a search for ``contains``; without it only lines that contain it
+    are shown. ``ahead``: (step, loss) of a whole recording.
+    """
     if not lines:
         if contains:
             return empty(cells, rows, f"No line contains “{clean(contains)}”.", "esc clears it.")
@@ -71,7 +73,7 @@ def _course(
     rows: int,
     ahead: Sequence[tuple[int, float]],
 ) -> list[Line]:
-    """Room to spare: when each rank printed, and on which stream; and the loss."""
+    """Draw, if there is room, when each rank printed on which stream, and the loss."""
     whose: dict[int, list[OutputLine]] = defaultdict(list)
     for entry in sorted(lines, key=lambda entry: entry.stream == "stderr"):  # errors over the rest
         whose[-1 if entry.rank is None else entry.rank].append(entry)
@@ -106,7 +108,7 @@ _MOST_ROWS: Final = 4
 def output_lines(
     entry: OutputLine, begin_ns: int, cells: int, most: int = _MOST_ROWS
 ) -> tuple[Line, ...]:
-    """Draw when, by whom and what was printed, in at most ``most`` rows."""
+    """Draw time, rank and text of a line, in at most ``most`` rows."""
     when = words.offset(max(0, entry.t_ns - begin_ns), 1e7)
     source = f"r{entry.rank}" if entry.rank is not None else ""
     style = "stderr" if entry.stream == "stderr" else ""

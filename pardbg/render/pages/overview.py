@@ -1,4 +1,4 @@
-"""The overview page: one row per rank, and with room to spare the run's course below; one rank in
+"""The overview page: a row per rank, and with room to spare the run's course below; and a rank in
 full, for the detail panel."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PHASES = ("data", "forward", "backward", "pipeline", "optimizer")
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """The course of a recording at its end."""
+    """The course of a whole recording."""
 
     times: tuple[tuple[int, int], ...]
     """(step, ns)"""
@@ -75,7 +75,8 @@ def overview(
     look: OverviewPageState | None = None,
     printed: Sequence[OutputLine] = (),
 ) -> Picture:
-    """The page at ``cells`` x ``rows``; ``printed``: the job's last lines, where there is room."""
+    """Draw the page at ``cells`` x ``rows``; ``printed``: the job's last output lines, shown if
+    there is room."""
     look = look or OverviewPageState()
     if not snapshot.ranks:
         return empty(cells, rows, "No rank has reported yet.",
@@ -160,12 +161,13 @@ def _lost(rank: RankNow) -> tuple[str, str]:
 
 
 def _logged(metrics: Sequence[tuple[str, float]]) -> str:
-    """``staleness 3``: the newest of what the program logs, but the loss."""
+    """Return ``staleness 3``: the newest of the metrics that the program logs, without the loss."""
     return clean(" · ".join(f"{name} {words.number(value)}" for name, value in metrics))
 
 
 def _trend(values: Sequence[int], cells: int) -> str:
-    """Steady values lie in the middle, so that both a rise and a fall show."""
+    """Return values around their mean, so that steady ones lie in the middle, and both a rise and a
+    fall show."""
     if not values:
         return " " * cells
     middle = (min(values) + max(values)) / 2
@@ -205,7 +207,7 @@ def _clock(error_ns: int | None) -> str:
 
 
 def _below(snapshot: Snapshot, cells: int, rows: int, ahead: Ahead | None) -> tuple[Line, ...]:
-    """Loss and step time as curves, phases, findings: as much as fits under the table."""
+    """Draw loss and step time as curves, phases, findings: as much as fits under the table."""
     lines: list[Line] = []
     found = brief(snapshot.findings, cells - 4)[: max(1, rows // 3)]
     charts = rows - len(found) - (2 if found else 0)
@@ -218,7 +220,7 @@ def _below(snapshot: Snapshot, cells: int, rows: int, ahead: Ahead | None) -> tu
 
 
 def _tail(snapshot: Snapshot, printed: Sequence[OutputLine], cells: int, rows: int) -> list[Line]:
-    """The end of the job's output, if at least a few lines of it fit."""
+    """Draw the end of the job's output, if at least a few lines of it fit."""
     if rows < 6 or not printed:
         return []
     shown = printed[-(rows - 2) :]
@@ -233,13 +235,13 @@ def _tail(snapshot: Snapshot, printed: Sequence[OutputLine], cells: int, rows: i
 def _ahead(
     shown: Sequence[tuple[int, float]], known: Sequence[tuple[int, float]]
 ) -> list[tuple[int, float]]:
-    """Points behind the last one shown, as many as there are on screen or a few."""
+    """Return points after the last one shown, as many as are on the screen, or a few."""
     last = shown[-1][0] if shown else -1
     return [point for point in known if point[0] > last][: max(16, len(shown))]
 
 
 def _charts(snapshot: Snapshot, cells: int, height: int, ahead: Ahead | None) -> list[Line]:
-    """Charts side by side where they fit: step time, loss, and the phases of a step."""
+    """Draw step time, loss and the phases of a step, side by side if they fit."""
     panels: list[tuple[str, str, list[Line]]] = []
     count = 3 if cells >= 110 else 2 if cells >= 64 else 1
     size = (cells - 2) // count - 2
@@ -270,7 +272,7 @@ def _charts(snapshot: Snapshot, cells: int, height: int, ahead: Ahead | None) ->
 
 
 def _course(losses: Sequence[tuple[int, float]]) -> str:
-    """``5.746 → NaN``."""
+    """Return text such as ``5.746 → NaN``."""
     return " → ".join(words.number(value) for _, value in (losses[0], losses[-1]))
 
 
@@ -288,7 +290,7 @@ def _phases(snapshot: Snapshot) -> list[Bar]:
 
 
 def rank(snapshot: Snapshot, number: int, cells: int, rows: int) -> Picture:
-    """Return all that is known of rank ``number`` at the cursor."""
+    """Draw all facts of rank ``number`` at the cursor."""
     now = next((row for row in snapshot.ranks if row.rank == number), None)
     if now is None:
         return Picture(body=(line(Segment(f"  rank {number} is not in this run", "dim")),))

@@ -32,7 +32,7 @@ MAX_ROWS: Final = 64
 
 
 def page(report: Report, source: str) -> str:
-    """Return the page. ``source``: the session's name."""
+    """Return the report's page. ``source``: the session's name."""
     sections = (
         _head(report, source), _facts(report), _findings(report), _pipeline(report.pipeline),
         _steps(report), _collectives(report), _p2p(report), _memory(report), _ranks(report),
@@ -219,5 +219,5 @@ def _more(rows: Sequence[object], most: int) -> str:
 
 
 def _file(name: str) -> str:
-    """The style sheet, or the shadings by which causes of idle differ, not by colour alone."""
+    """Return the style sheet, or the patterns that tell causes of idle apart without colour."""
     return resources.files("pardbg.render.reports").joinpath(name).read_text("utf-8")

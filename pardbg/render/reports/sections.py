@@ -30,13 +30,13 @@ _LOSS_SOURCES: Final = {
 
 
 def nothing(report: Report) -> str:
-    """Return what a report without findings says."""
+    """Return the text of a report without findings."""
     limit = "; speed is not judged by host times" if report.run.times else ""
     return f"nothing wrong was seen{limit}"
 
 
 def table(rows: Sequence[Sequence[str]], left: Sequence[int] = (), cells: int = 1000) -> list[str]:
-    """Return columns as wide as needed; those not at the ``left`` stand to the right."""
+    """Return rows as aligned columns: to the left those in ``left``, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -50,7 +50,7 @@ def table(rows: Sequence[Sequence[str]], left: Sequence[int] = (), cells: int = 
 def shown_rows(
     report: Report, rows: Sequence[Row], rank_of: Callable[[Row], int], most: int
 ) -> Sequence[Row]:
-    """Return ``most`` rows: the first ones, and those of culprits wherever they stand."""
+    """Return ``most`` rows: the first ones, and those of culprits wherever they are."""
     if len(rows) <= most:
         return rows
     culprits = {rank for finding in report.findings for rank in finding.culprits}
@@ -61,7 +61,7 @@ def shown_rows(
 
 
 def phase_shares(steps: Sequence[StepRow]) -> list[tuple[str, float]]:
-    """Return each phase's share of the steps' time, mean over ranks, the largest first."""
+    """Return each phase's share of step time, mean over ranks, the largest first."""
     sums: Counter[str] = Counter()
     for step in steps:
         sums.update(step.phases)
@@ -70,7 +70,7 @@ def phase_shares(steps: Sequence[StepRow]) -> list[tuple[str, float]]:
 
 
 def rank_rows(ranks: Sequence[RankTotals]) -> list[tuple[str, ...]]:
-    """Rank, host, pid, state, steps, records lost, the agent's share."""
+    """Return rank, host, pid, state, steps, lost records and the agent's share per rank."""
     return [
         (
             str(r.now.rank), r.now.host, str(r.now.pid),
@@ -82,7 +82,7 @@ def rank_rows(ranks: Sequence[RankTotals]) -> list[tuple[str, ...]]:
 
 
 def op_rows(ops: Sequence[Messages]) -> list[tuple[str, ...]]:
-    """Group, op, number, bytes, skew, wait, transfer, busbw (medians)."""
+    """Return group, op, number, bytes, skew, wait, transfer, busbw (medians) per row."""
     return [
         (
             *row.name, count(row.number), size(row.bytes), duration(row.skew_ns),
@@ -93,7 +93,7 @@ def op_rows(ops: Sequence[Messages]) -> list[tuple[str, ...]]:
 
 
 def edge_rows(edges: Sequence[Messages]) -> list[tuple[str, ...]]:
-    """Edge, number, bytes, in all, transfer (medians)."""
+    """Return edge, number, bytes, total bytes, transfer (medians) per row."""
     return [
         (
             " → ".join(row.name), count(row.number), size(row.bytes), size(row.total_bytes),
@@ -121,7 +121,7 @@ def path_lines(path: CriticalPath | None) -> list[str]:
 
 
 def stage_lines(stages: Sequence[StageTime]) -> list[str]:
-    """Return a row per stage: median of each kind, and nine tenths of them."""
+    """Return a row per stage: the median of each kind of action, and its 90th percentile."""
     by_stage: dict[tuple[int, int], dict[str, StageTime]] = defaultdict(dict)
     for time in stages:
         by_stage[time.stage, time.rank][time.kind] = time
@@ -166,8 +166,8 @@ def peak_lines(peaks: Mapping[int, Peak]) -> list[str]:
 
 
 def overlap_lines(rows: Sequence[RankOverlap]) -> list[str]:
-    """Per rank and step: exposed, hidden, waited, and what others waited for it; of many ranks
-    those most waited for."""
+    """Return exposed, hidden, waiting and caused waiting time per rank and step; of many ranks
+    those that others waited for most."""
     shown = [row for row in rows if any(astuple(row)[1:])]
     if not shown:
         return []
@@ -198,7 +198,7 @@ def bandwidth_lines(rows: Sequence[Bandwidth]) -> list[str]:
 
 
 def finite_losses(report: Report) -> list[float]:
-    """Return the losses of the steps that have one that is a number."""
+    """Return the losses of the steps that have a finite one."""
     return [s.loss for s in report.steps if s.loss is not None and isfinite(s.loss)]
 
 
@@ -212,7 +212,7 @@ def not_finite_text(broken: NotFinite | None) -> str:
 
 def loss_text(report: Report) -> str:
     """Return ``5.7461 → 4.6558 (printed by Megatron)``, and since when it is not finite; ``none
-    known`` where steps have none, empty without steps."""
+    known`` for steps without losses, empty without steps."""
     losses, source = finite_losses(report), report.loss_source
     source = _LOSS_SOURCES.get(source, source)
     parts = [f"{number(losses[0])} → {number(losses[-1])} ({source})"] if losses else []

@@ -47,7 +47,7 @@ HOST_TIMES: Final = (
 
 
 def text(report: Report) -> str:
-    """Return the report of ``pardbg.analysis.answers.report.report`` for a terminal."""
+    """Return the report as text for a terminal."""
     sections = (
         _run(report), _findings(report), _parts(report), _ranks(report), _pipeline(report),
         _steps(report), _collectives(report), _p2p(report), _memory(report),
@@ -89,7 +89,7 @@ def _run(report: Report) -> list[str]:
 
 
 def _ended(report: Report) -> str:
-    """Return how a run without an exit code stands."""
+    """Return the text for a run without an exit code."""
     if report.run.truncated:
         return "cut off"
     if report.live:
@@ -114,7 +114,7 @@ def _findings(report: Report) -> list[str]:
 
 
 def _parts(report: Report) -> list[str]:
-    """The lives and roles of a run that has several, and of which the figures are."""
+    """Return the lives and roles of a run with several, and which of them the figures are of."""
     begun = min((part.begin_ns for part in report.parts), default=0)
     rows = [("", "part", "ranks", "steps", "from", "for")]
     for part in report.parts[:MAX_RANKS]:
@@ -163,7 +163,7 @@ def _pipeline(report: Report) -> list[str]:
 
 
 def _others(pipelines: Sequence[PipelineSummary]) -> list[str]:
-    """All pipelines of a run that has several; the figures above are the first one's."""
+    """Return all pipelines of a run with several; the figures above are the first one's."""
     if len(pipelines) < 2:
         return []
     rows = [("pipeline", "ranks", "bubble")]
@@ -180,7 +180,7 @@ def _others(pipelines: Sequence[PipelineSummary]) -> list[str]:
 
 
 def _idle_table(use: Sequence[RankUse]) -> list[str]:
-    """Per rank, over the complete steps: busy and idle by cause, of the window."""
+    """Return busy and idle by cause per rank, over the complete steps, as shares of the window."""
     rows = [("rank", "busy", "", *CAUSE_SHORT.values(), "in flight")]
     for row in use[:MAX_RANKS]:
         bound = "" if row.in_flight_bound is None else f"/{row.in_flight_bound}"
@@ -194,7 +194,7 @@ def _idle_table(use: Sequence[RankUse]) -> list[str]:
 
 
 def _steps(report: Report) -> list[str]:
-    """Return lines on where a step's time goes, by phase."""
+    """Return step time by phase."""
     steps = [s for s in report.steps if s.phases]
     if not steps:
         return []
@@ -207,7 +207,8 @@ def _steps(report: Report) -> list[str]:
 
 
 def _inside(pipeline: PipelineReport, lasted: Mapping[int, int]) -> list[tuple[str, str, str]]:
-    """Forward and backward of a pipeline's phase, mean over its ranks; the rest of it waits."""
+    """Return forward and backward within a pipeline's phase, mean over its ranks; the rest of it
+    waits."""
     sums: Counter[str] = Counter()
     known = [step for step in pipeline.steps if step.step in lasted]
     for step in known:

@@ -1,4 +1,5 @@
-"""Short answers as lines: checks (and JUnit's XML for CI), two runs side by side, a post-mortem."""
+"""Short results as lines: checks (and JUnit XML for CI), a comparison of two runs, a
+post-mortem."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def _said(result: Result) -> str:
 
 
 def metric_list() -> str:
-    """Return every metric with its unit, its aggregate and what it says."""
+    """Return every metric with its unit, aggregate and meaning."""
     rows = [("metric", "unit", "of", "taken", "what")]
     for metric in METRICS.values():
         units = "/".join(UNITS[metric.unit]) or "-"
@@ -66,7 +67,7 @@ def _case(result: Result) -> str:
 
 
 def _xml(text: str) -> str:
-    """Return what XML can hold."""
+    """Return the characters that XML can hold."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
@@ -74,7 +75,7 @@ _MARKS = {"more": "▲", "less": "▼", "same": "=", "few": "?", "only a": "A", 
 
 
 def diff_text(found: Diff) -> str:
-    """Return the comparison; A and B are named as the files were."""
+    """Return the comparison as text; A and B are named as the files were."""
     changed = [row for row in found.rows if row.outcome not in ("same", "few")]
     same = [row for row in found.rows if row.outcome == "same"]
     few = [row for row in found.rows if row.outcome == "few"]
@@ -107,7 +108,7 @@ def _diff_line(row: Row) -> str:
 
 
 def change(row: Row) -> str:
-    """Return ``+12.3%``; of fractions in points."""
+    """Return ``+12.3%``; for fractions points."""
     if row.a is None or row.b is None:
         return "only B" if row.a is None else "only A"
     if not (math.isfinite(row.a) and math.isfinite(row.b)):
@@ -120,7 +121,7 @@ def change(row: Row) -> str:
 
 
 def _noise(row: Row) -> str:
-    """The interval of the change, where there is one."""
+    """Return the interval of the change, if there is one."""
     if row.low is None or row.high is None or not row.a:
         return ""
     if row.unit == "fraction":
@@ -136,7 +137,7 @@ def _times(number: int) -> str:
 
 @dataclass(slots=True)
 class RankEnd:
-    """What one process's ring said of its end."""
+    """The last records of a process's ring."""
 
     rank: int
     proc: str
@@ -155,7 +156,7 @@ class RankEnd:
 
 
 def postmortem_lines(ranks: Sequence[RankEnd], findings: Sequence[Finding]) -> list[str]:
-    """80 columns, ranks in order."""
+    """Return a line per rank, in order, in 80 columns."""
     lines = []
     newest = max((rank.last_ns for rank in ranks), default=0)
     for rank in sorted(ranks, key=lambda r: r.rank):

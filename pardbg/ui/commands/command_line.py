@@ -1,5 +1,5 @@
-"""The ``:`` line: words to actions, what may come next (verbs, fields of EXPR, rank sets, words of
-a usage), and the line under the prompt that says so."""
+"""The ``:`` line: parsing to actions, completion (verbs, fields of EXPR, rank sets, words of a
+usage), and the line under the prompt."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _number(text: str) -> float:
 
 
 def factor(text: str) -> float:
-    """Return a speed: ``2``, ``0.5``, ``4x``."""
+    """Return the playing speed of ``2``, ``0.5`` or ``4x``."""
     value = _number(text.strip().lower().rstrip("x×"))
     if value <= 0:
         raise UserError("a speed is a number above 0, such as 2 or 0.5")
@@ -95,7 +95,8 @@ _COMPARED: Final = re.compile(r"(\w+)\s*[!=]=\s*(\w*)$")
 
 
 def complete(text: str, live: bool, ranks: Sequence[int] = ()) -> list[str]:
-    """Return lines ``text`` may become, best first; a blank at the end where more must come."""
+    """Return the lines that ``text`` may become, best first; with a blank at the end if more must
+    follow."""
     if " " not in text:
         known = (_with_blank(action) for action in for_mode(live) if action.command)
         return [word for word in known if _starts(word, text)]
@@ -112,7 +113,7 @@ def complete(text: str, live: bool, ranks: Sequence[int] = ()) -> list[str]:
 def _options(
     action: Action, rest: str, ranks: Sequence[int], live: bool
 ) -> tuple[str, Sequence[str]]:
-    """(what of the rest stays, words that may stand after it)."""
+    """Return (the part of the rest that stays, words that may follow it)."""
     before, word = action.command, rest.rpartition(" ")[2]
     head = rest[: len(rest) - len(word)]
     words = head.split()
@@ -139,7 +140,7 @@ def _options(
 
 
 def _condition(rest: str, words: Sequence[str], numbered: bool) -> tuple[str, Sequence[str]]:
-    """A field, a value of the field that is compared, or what joins two comparisons."""
+    """Complete a field, a value of the compared field, or a word that joins two comparisons."""
     if numbered and not words:
         return rest, ()
     compared = _COMPARED.search(rest)
@@ -158,7 +159,7 @@ def _in_rank_set(head: str, word: str, ranks: Sequence[int]) -> tuple[str, Seque
 
 
 def _alternatives(usage: str, ranks: Sequence[int]) -> list[str]:
-    """``off|summary|full [RANKS]`` -> off, summary, full; ``slow>K`` -> ``slow>``."""
+    """Return off, summary, full of ``off|summary|full [RANKS]``, and ``slow>`` of ``slow>K``."""
     first = usage.partition(" ")[0]
     if "|" not in first:
         return [str(rank) for rank in ranks[:MAX_RANKS]] if first == "N" else []
@@ -174,14 +175,14 @@ def _starts(word: str, typed: str) -> bool:
 
 
 def note_line(cells: int) -> Line:
-    """Under the prompt for a bookmark's note."""
+    """Return the line under the prompt for a bookmark's note."""
     parts = (" ", Segment("enter", "key"), " keep   ", Segment("esc", "key"), " not")
     return fit(line(*parts), cells)
 
 
 def candidates_line(text: str, live: bool, completions: Sequence[str], cells: int) -> Line:
-    """Return usages of the commands ``text`` may become; of a single one its help, or the words
-    that may come next. ``completions``: whole lines."""
+    """Return the usages of commands that ``text`` may become; for a single one its help, or the
+    words that may follow. ``completions``: whole lines."""
     found = candidates(text, live)
     if len(found) != 1:
         return fit(line(" ", *(Segment(f"{usage}  ", "key") for usage, _ in found)), cells)

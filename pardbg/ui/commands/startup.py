@@ -1,5 +1,5 @@
-"""What outlives a session of the viewer: the commands of ``.pardbgrc`` files, given one after the
-other when a live viewer starts, and the lines typed at the ``:`` prompt."""
+"""State beyond one session of the viewer: commands of ``.pardbgrc`` files, run when a live viewer
+starts, and the history of the ``:`` prompt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REFUSED: Final = ("kill", "quit", "leave", "command")
 
 @dataclass(frozen=True, slots=True)
 class RcLine:
-    """One command and where it stands: ``.pardbgrc:3``."""
+    """A command of a file and its place: ``.pardbgrc:3``."""
 
     place: str
     text: str
@@ -31,14 +31,14 @@ class RcLine:
 
 @dataclass(frozen=True, slots=True)
 class Rc:
-    """What was found in the files: commands, and files that were refused (a line each)."""
+    """The files' commands, and a line for each refused file."""
 
     lines: tuple[RcLine, ...] = ()
     problems: tuple[str, ...] = ()
 
 
 def understood(line: RcLine) -> Command:
-    """Raises UserError."""
+    """Return the parsed command. Raises UserError."""
     found = command_line.parse(line.text, live=True)
     if found.action.command in REFUSED:
         raise UserError(f"{found.action.command} cannot be a start command")
@@ -46,8 +46,8 @@ def understood(line: RcLine) -> Command:
 
 
 def asked(action: Action, argument: str) -> tuple[Verb, str | None, dict[str, object]] | None:
-    """Return (verb, rank set, arguments) of what goes to the hub; None: it is the screen's. Raises
-    UserError."""
+    """Return (verb, rank set, arguments) of a command for the hub; None for one of the screen.
+    Raises UserError."""
     if action.id.startswith("inspect_"):
         ranks, args = inspect_words(action.id.removeprefix("inspect_"), argument)
         return Verb.INSPECT, ranks or "held", args
@@ -64,9 +64,12 @@ def run_rc(
     perform: Callable[[Command], str],
     say: Callable[[str, bool], None],
 ) -> None:
-    """All lines in order, whatever becomes of each; waits for every answer, so not in the UI's
-    thread. ``ask(verb, ranks, **args)`` is the port's, ``perform`` does what is the screen's and
-    says what is wrong with it, ``say(text, bad)`` tells the user."""
+    """Run all lines in order, whatever becomes of each. Waits for every answer, so not on the UI's
+    thread.
+
+    ``ask(verb, ranks, **args)`` is the port's, ``perform`` does a screen's command and returns what
+    is wrong with it, ``say(text, bad)`` shows a line.
+    """
     for problem in rc.problems:
         say(problem, True)
     for line in rc.lines:
@@ -94,14 +97,14 @@ _SLACK: Final = 2
 
 
 class History:
-    """Oldest first. Without a path nothing is kept; what cannot be read or written is left out."""
+    """Typed lines, oldest first. Without a path nothing is kept; unreadable files are ignored."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self.lines: list[str] = []
 
     def load(self) -> None:
-        """Read the file; a long one is written again, cut."""
+        """Read the file; a long one is shortened."""
         if self._path is None:
             return
         with contextlib.suppress(OSError):
@@ -113,14 +116,14 @@ class History:
                 os.replace(fresh, self._path)
 
     def add(self, line: str) -> bool:
-        """Remember a line; False: it was the last one already."""
+        """Add a line; False: it repeats the last one."""
         if not line or self.lines[-1:] == [line]:
             return False
         self.lines = [*self.lines[1 - KEPT :], line[:MAX_LINE]]
         return True
 
     def keep(self, line: str) -> None:
-        """Write it down. Slow: not in the UI's thread."""
+        """Append a line to the file. Slow: not on the UI's thread."""
         if self._path is not None and line.isprintable():
             with contextlib.suppress(OSError):
                 self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""The feeding thread: source → store → analysis → one frozen value per frame.
+"""The engine's thread: source → store → analysis → one frozen value per frame.
 
-Everything that touches the store happens here, on one thread: applying messages and asking the
+Everything that touches the store happens on this one thread: applying messages, and asking the
 analysis.
 """
 
@@ -35,8 +35,8 @@ MOST_RECORDS = 1_000_000
 
 
 class Engine:
-    """Runs the thread; ``post`` gets frames, one-line errors, where a journey ended, and how much
-    of a recording is read before its first frame."""
+    """Runs the thread. ``post`` gets frames, one-line errors, the end of each journey in time, and
+    how much of a recording is read before its first frame."""
 
     def __init__(
         self,
@@ -73,25 +73,25 @@ class Engine:
         self._thread.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """End the thread; the source stays open, for whoever opened it."""
+        """End the thread; the source stays open for its owner."""
         self._ended.set()
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
     def want(self, want: Want) -> None:
-        """Set what the next frames must hold; a change is answered at once."""
+        """Set what the next frames must have; a change is answered at once."""
         if want != self._want:
             self._want = want
             self._wake.set()
 
     def wake(self) -> None:
-        """The cursor was moved."""
+        """Answer a moved cursor."""
         self._wake.set()
 
     def go(self, journey: Journey | Bookmark) -> None:
-        """Move the cursor to a place that the store knows; or take a bookmark of a recording (a
-        live run's come back from the hub)."""
+        """Move the cursor to a place found in the store; or take a bookmark of a recording (those
+        of a live run come back from the hub)."""
         self._journeys.append(journey)
         self._wake.set()
 
@@ -126,7 +126,7 @@ class Engine:
             self._look(asked)
 
     def _turn_finished(self) -> None:
-        """Nothing more comes of the source: read the second one, look for findings, or wait."""
+        """After the source's end: read the second source, look for findings, or wait."""
         second = self._loader.second
         if not self._was_finished:
             self._finish()
@@ -137,7 +137,7 @@ class Engine:
             self._wake.wait(PLAY_PERIOD_S if self._cursor.playing else 0.5)
 
     def _read_on(self) -> None:
-        """A slice of a recording: frames and keys come in between."""
+        """Read a slice of a recording; frames and keys come in between."""
         self._loader.read_slice(
             lambda: self._ended.is_set() or (self._loader.opened and self._wake.is_set())
         )
@@ -150,7 +150,7 @@ class Engine:
                 self._post(FrameReady(replace(self._made, loaded=self._loader.share)))
 
     def _finish(self) -> None:
-        """Everything was read, or the run has ended."""
+        """Settle once everything is read, or the run has ended."""
         self._was_finished = True
         self._loader.settle()
         self._revision = None
@@ -159,8 +159,8 @@ class Engine:
             self._to_first_error()
 
     def _to_first_error(self) -> None:
-        """Somebody who opens a recording of a job that went wrong looks for what went wrong. Not in
-        a large one: looking takes long there."""
+        """Open a recording of a failed job at its first error; not a large one, in which the search
+        takes long."""
         if self._cursor.moved:
             return
         if sum(process.num_records for process in self._store.procs.values()) > MOST_RECORDS:
@@ -172,7 +172,7 @@ class Engine:
             self._post(Arrived(text))
 
     def _searching(self) -> bool:
-        """Nothing to do: look for findings that were gone again by the end of a recording."""
+        """While idle, look for findings that were withdrawn before the end of a recording."""
         if self._cursor.following or self._cursor.playing or self._made is None:
             return False
         if not self._pace.idle:
@@ -208,7 +208,7 @@ class Engine:
     # ---------------------------------------------------------------- frames
 
     def _due(self) -> bool:
-        """Is there something new to see, and is it time?"""
+        """Return whether there is something new to show and its time has come."""
         shown = self._made
         if not self._pace.is_time(shown is not None and shown.awaited_ns is not None):
             return False

@@ -1,4 +1,5 @@
-"""What-if: other schedules, microbatches and splits beside the run, the fastest first."""
+"""What-if: other schedules, numbers of microbatches and splits beside the run, the fastest
+first."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ _BAR = 24
 
 
 def whatif(answer: WhatIf | str | None, cells: int, rows: int, coming: bool = False) -> Picture:
-    """Return the pane at ``cells`` x ``rows``. ``coming``: there is a pipeline to ask about."""
+    """Draw the pane at ``cells`` x ``rows``. ``coming``: there is a pipeline to ask about."""
     if answer is None and coming:
         return empty(cells, rows, "Trying the other schedules …", "p: back to the schedule")
     if answer is None:
@@ -26,7 +27,7 @@ def whatif(answer: WhatIf | str | None, cells: int, rows: int, coming: bool = Fa
 
 
 def text(answer: WhatIf) -> str:
-    """Return the same for a pipe: 80 columns, no colour."""
+    """Return the pane as plain text for a pipe: 80 columns, no colour."""
     cells = 80
     lines = (*_verdict(answer, cells), (), _heading(cells), *_table(answer, cells), (),
              *_notes(answer))  # fmt: skip
@@ -34,7 +35,7 @@ def text(answer: WhatIf) -> str:
 
 
 def shape(option: Option) -> str:
-    """Return ``Interleaved1F1B v=2 m=8``."""
+    """Return text such as ``Interleaved1F1B v=2 m=8``."""
     virtual = f" v={option.num_virtual}" if option.num_virtual > 1 else ""
     return f"{option.schedule}{virtual} m={option.num_microbatches}"
 
