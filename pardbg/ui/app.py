@@ -87,7 +87,7 @@ class PardbgApp(TerminalApp):
         run_rc(
             self._rc, self.controller.ask,
             lambda found: self.call_from_thread(self.main.attempt, found.action, found.argument),
-            lambda text, bad: self.call_from_thread(self.main.control.said_at_start, text, bad),
+            lambda text, bad: self.call_from_thread(self.main.control.show_start_result, text, bad),
         )  # fmt: skip
 
     def on_prompt_kept(self, event: Prompt.Kept) -> None:

@@ -81,7 +81,7 @@ def not_finite(view: View, losses: Sequence[tuple[int, float]]) -> NotFinite | N
 def _own(view: View, first: int, last: int) -> dict[int, list[int]]:
     """Return step -> ranks whose own loss in it is not finite."""
     found: dict[int, list[int]] = {}
-    for step, by_rank in _gather(view, first, last).items():
+    for step, by_rank in _values(view, first, last).items():
         own = {
             rank: next((value for _, value, by in values if by == BACKWARD), values[0][1])
             for rank, values in by_rank.items()
@@ -161,7 +161,7 @@ def _seen(view: View, first: int, last: int) -> Found:
     found: Found = {}
     wanted = []
     if last - first > MANY_STEPS:  # numbers that the program chose: only what is there is looked at
-        return _of_steps(view, _gather(view, first, last))
+        return _of_steps(view, _values(view, first, last))
     for step in range(first, last + 1):
         known: tuple[int, tuple[float, str]] | None = cache.get((view.epoch, step))
         if known is not None and known[0] <= view.t_ns:
@@ -172,7 +172,7 @@ def _seen(view: View, first: int, last: int) -> Found:
             found[step] = loss
     if not wanted:
         return found
-    fresh = _of_steps(view, _gather(view, wanted[0], max(newest, wanted[-1])))
+    fresh = _of_steps(view, _values(view, wanted[0], max(newest, wanted[-1])))
     seen.update((step, fresh.get(step)) for step in wanted)
     for step, known_loss in fresh.items():
         found[step] = known_loss
@@ -196,7 +196,7 @@ def _of_steps(view: View, gathered: dict[int, Values]) -> Found:
                 if rank not in others or values[-1][2] != BACKWARD
             }
         if own:
-            found[step] = _one(own)
+            found[step] = _mean_of_ranks(own)
     return found
 
 
@@ -208,7 +208,7 @@ def _without_steps(view: View) -> frozenset[int]:
     return frozenset(none if len(none) < len(view.ranks) else ())
 
 
-def _one(by_rank: Values) -> tuple[float, str]:
+def _mean_of_ranks(by_rank: Values) -> tuple[float, str]:
     """Return the mean over ranks of their last value. If some ranks logged it, only theirs count:
     it may be a mean over ranks that hooks cannot know."""
     last = [values[-1] for values in by_rank.values()]
@@ -220,7 +220,7 @@ def _one(by_rank: Values) -> tuple[float, str]:
     return fmean(logged or [value for _, value, _ in last]), by
 
 
-def _gather(view: View, first: int, last: int) -> dict[int, Values]:
+def _values(view: View, first: int, last: int) -> dict[int, Values]:
     """Return step -> values of each rank. Read once per view; the first caller asks for the
     most."""
     low, high, widest = view.local.get("losses", (0, -1, {}))

@@ -385,7 +385,7 @@ class CollectiveColumns:
         return np.repeat(np.arange(len(self)), self.of["count"])
 
     @cached_property
-    def _made(self) -> dict[int, CollectiveRow]:
+    def _rows_made(self) -> dict[int, CollectiveRow]:
         return {}
 
     def row(self, at: int) -> CollectiveRow:
@@ -394,7 +394,7 @@ class CollectiveColumns:
 
     def rows(self, wanted: Sequence[int]) -> list[CollectiveRow]:
         """Return some collectives as rows."""
-        known = self._made
+        known = self._rows_made
         if new := [at for at in wanted if at not in known]:
             known.update(zip(new, self.make(new), strict=True))
         return [known[at] for at in wanted]

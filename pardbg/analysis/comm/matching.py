@@ -71,7 +71,7 @@ def _collectives(view: View, last: int | None) -> tuple[CollectiveRow, ...]:
         kept: CollectiveRow | None = cache.get(key)
         if kept is not None and _closed_before(kept, view.t_ns):
             rows[at] = kept
-    alike = [at for at in keys if at not in rows and _as_one(view, found, at)]
+    alike = [at for at in keys if at not in rows and _is_uniform(view, found, at)]
     rows |= {at: _row(view, *of) for at, of in zip(alike, found.facts(alike), strict=True)}
     for at, parts in found.parts([at for at in keys if at not in rows]).items():
         rows[at] = match(view, parts, found.reached(at))
@@ -96,10 +96,10 @@ def matched_in(view: View, since_ns: int, steps: Collection[int], most: int) -> 
     only the newest if there are more than about ``most`` issues."""
     oldest = tail_start(view, "issue", most)
     found = IssuedCollectives(view, max(since_ns, oldest))
-    order, close = _wanted(view, found, steps)
+    order, close = _of_steps(view, found, steps)
     if since_ns > oldest and any(found.cut(at) for at in close):
         found = IssuedCollectives(view, oldest)
-        order, close = _wanted(view, found, steps)
+        order, close = _of_steps(view, found, steps)
     parts = found.parts(close)
     rows = {at: match(view, of, found.reached(at)) for at, of in parts.items()}
     order = [at for at in order if at not in rows or rows[at].verdict == "matched"]
@@ -117,17 +117,17 @@ def matched_in(view: View, since_ns: int, steps: Collection[int], most: int) -> 
     return by_step(of, whose, ops, make)
 
 
-def _wanted(
+def _of_steps(
     view: View, found: IssuedCollectives, steps: Collection[int]
 ) -> tuple[list[int], list[int]]:
     """Return the collectives of these steps, and those of them that have to be matched one by
     one."""
     order = np.array(found.last(None), np.int64)
     wanted: list[int] = order[np.isin(found.steps[order], list(steps))].tolist()
-    return wanted, [at for at in wanted if not _as_one(view, found, at)]
+    return wanted, [at for at in wanted if not _is_uniform(view, found, at)]
 
 
-def _as_one(view: View, found: IssuedCollectives, at: int) -> bool:
+def _is_uniform(view: View, found: IssuedCollectives, at: int) -> bool:
     """Return whether all members issued the collective alike and completed it, without holds."""
     return bool(found.alike[at]) and not was_held(view, *found.span(at))
 
@@ -151,7 +151,7 @@ def _closed_before(row: CollectiveRow, t_ns: int) -> bool:
 def match(view: View, parts: Mapping[int, Issue], reached: Mapping[int, int]) -> CollectiveRow:
     """Match one collective from each rank's issue. ``reached``: newest sequence number per rank."""
     first: Issue = min(parts.values(), key=_FIRST)
-    members, absent, missing, (verdict, detail, culprits), arrivals = _looked_at(
+    members, absent, missing, (verdict, detail, culprits), arrivals = _examined(
         view, parts, reached, first
     )
     came = sorted([(a.issued_ns - a.held_ns, a.rank) for a in arrivals if a.issued_ns is not None])
@@ -207,7 +207,7 @@ def _row(
     )
 
 
-def _looked_at(
+def _examined(
     view: View, parts: Mapping[int, Issue], reached: Mapping[int, int], first: Issue
 ) -> tuple[
     tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[Verdict, str, tuple[int, ...]],
@@ -346,7 +346,7 @@ def _mismatch(
     )
     for verdict, values in checks:
         if len(set(values.values())) > 1:
-            return verdict, _says(values, verdict == "size mismatch"), odd_ones(values)
+            return verdict, _sides_text(values, verdict == "size mismatch"), odd_ones(values)
     return None
 
 
@@ -394,7 +394,7 @@ def _sizes(op: str, parts: Sequence[Issue]) -> Mapping[int, object]:
     return {i.rank: i.b if equal is Side.OUT else i.a for i in parts}
 
 
-def _says(values: Mapping[int, object], is_size: bool) -> str:
+def _sides_text(values: Mapping[int, object], is_size: bool) -> str:
     """Return text such as ``rank 3: broadcast; ranks 0–2: all_reduce SUM``, the odd ranks first,
     since a line may be cut."""
     sides = _sides(values)

@@ -109,14 +109,16 @@ def issues_at(view: View, rank: int, name: str, at: Array) -> Iterable[Issue]:
     ]  # fmt: skip
     if fresh:
         rows = at[fresh]
-        for i, issue in zip(fresh, _made(view, rank, process, table, rows, done_name), strict=True):
+        for i, issue in zip(
+            fresh, _issues_of(view, rank, process, table, rows, done_name), strict=True
+        ):
             found[i] = issue
             if issue.done_ns is not None and keys[i][0] in groups:
                 kept[keys[i]] = issue
     return [one for one in found if one is not None]
 
 
-def _made(
+def _issues_of(
     view: View, rank: int, process: Process, table: Table, part: Array, done_name: str
 ) -> Iterable[Issue]:
     done = _completions(view, process, done_name, int(table.when[part[0]]))

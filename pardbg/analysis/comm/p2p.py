@@ -191,7 +191,7 @@ def _row(
         order=order % _BY_STEP if _has_gaps(view, edge) else order,
         tag=edge[4],
         bytes=num_bytes,
-        label=_label(send, recv) or _said(sent_in, taken_in),
+        label=_label(send, recv) or _chunk_span(sent_in, taken_in),
         send_ns=send.t0_ns if send is not None else None,
         recv_ns=recv.t0_ns if recv is not None else None,
         done_ns=done,
@@ -225,7 +225,7 @@ def _moving(view: View, send: Issue | None, recv: Issue | None, done_ns: int | N
     return max(0, unheld_ns(view, by.rank, begun, end))
 
 
-def _said(sent_in: Span | None, taken_in: Span | None) -> str:
+def _chunk_span(sent_in: Span | None, taken_in: Span | None) -> str:
     """Return the span that has the chunk: the sender's, since the receiver's may be about its own
     send."""
     if sent_in is not None:

@@ -24,12 +24,12 @@ def check_lines(results: Sequence[Result]) -> list[str]:
     """Return ``ok bubble<12% measured 10.4% (p50 of 24 steps)``"""
     width = max(len(result.check.text) for result in results)
     return [
-        f"{'ok  ' if result.ok else 'FAIL'}  {clean(result.check.text):<{width}}  {_said(result)}"
+        f"{'ok  ' if result.ok else 'FAIL'}  {clean(result.check.text):<{width}}  {_text(result)}"
         for result in results
     ]
 
 
-def _said(result: Result) -> str:
+def _text(result: Result) -> str:
     return result.text if result.measured is None else f"measured {result.text}"
 
 
@@ -60,10 +60,10 @@ def junit(results: Sequence[Result], session: str) -> str:
 
 def _case(result: Result) -> str:
     head = f'<testcase classname="pardbg" name={quoteattr(_xml(result.check.text))}>'
-    text = escape(_xml(_said(result)))
+    text = escape(_xml(_text(result)))
     if result.ok:
         return f"{head}<system-out>{text}</system-out></testcase>"
-    return f"{head}<failure message={quoteattr(_xml(_said(result)))}>{text}</failure></testcase>"
+    return f"{head}<failure message={quoteattr(_xml(_text(result)))}>{text}</failure></testcase>"
 
 
 def _xml(text: str) -> str:

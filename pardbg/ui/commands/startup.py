@@ -37,7 +37,7 @@ class Rc:
     problems: tuple[str, ...] = ()
 
 
-def understood(line: RcLine) -> Command:
+def parse_rc_line(line: RcLine) -> Command:
     """Return the parsed command. Raises UserError."""
     found = command_line.parse(line.text, live=True)
     if found.action.command in REFUSED:
@@ -45,7 +45,7 @@ def understood(line: RcLine) -> Command:
     return found
 
 
-def asked(action: Action, argument: str) -> tuple[Verb, str | None, dict[str, object]] | None:
+def hub_request(action: Action, argument: str) -> tuple[Verb, str | None, dict[str, object]] | None:
     """Return (verb, rank set, arguments) of a command for the hub; None for one of the screen.
     Raises UserError."""
     if action.id.startswith("inspect_"):
@@ -74,8 +74,8 @@ def run_rc(
         say(problem, True)
     for line in rc.lines:
         try:
-            found = understood(line)
-            request = asked(found.action, found.argument)
+            found = parse_rc_line(line)
+            request = hub_request(found.action, found.argument)
         except UserError as error:
             say(f"{line.place}: {error}", True)
             continue

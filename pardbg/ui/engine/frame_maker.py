@@ -76,7 +76,7 @@ class FrameMaker:
             snapshot, whole = replace(snapshot, findings=self._last.findings), True
         elif whole:
             self._last = snapshot
-        self._places.saw(snapshot.findings, snapshot.t_ns)
+        self._places.take(snapshot.findings, snapshot.t_ns)
         if whole:
             t_ns, found = snapshot.t_ns, snapshot.findings
             if gone := self._places.withdrawn(found, t_ns, snapshot.t_begin_ns):
@@ -142,7 +142,7 @@ class FrameMaker:
         if before is not None and whole:
             viewport = self._in_turn(viewport, before)
             before = before if t_ns is None else None
-        made = self._made(self._store, t_ns, want.pipeline_of, viewport, before, partial=not whole)
+        made = self._ask(self._store, t_ns, want.pipeline_of, viewport, before, partial=not whole)
         self.whole = whole
         self._kept = _Kept(moment, made, whole, want.viewport)
         return made, whole
@@ -151,7 +151,7 @@ class FrameMaker:
         """Return the whole snapshot ``known`` with the sections that the page draws and it
         lacks."""
         viewport = replace(want.viewport, sections=want.viewport.sections | known.viewport.sections)
-        drawn = self._made(
+        drawn = self._ask(
             self._store, t_ns, want.pipeline_of, viewport, known.snapshot, partial=True
         )
         lacking = {n: getattr(drawn, n) for n in viewport.sections - known.viewport.sections}
@@ -171,7 +171,7 @@ class FrameMaker:
             return False
         return stopped(self._kept.snapshot) != stopped(self._last)
 
-    def _made(
+    def _ask(
         self, store: Any, t_ns: int | None, rank: int | None, viewport: Viewport,
         before: Snapshot | None = None, *, partial: bool,
     ) -> Snapshot:  # fmt: skip
@@ -215,7 +215,7 @@ class FrameMaker:
     def _ahead(self) -> Ahead | None:
         """Return the course of the whole recording, once it is read."""
         if self._whole is None and self._loader.finished:
-            end = self._made(self._store, None, None, Viewport(sections=frozenset()), partial=True)
+            end = self._ask(self._store, None, None, Viewport(sections=frozenset()), partial=True)
             times = tuple((row.step, row.duration_ns) for row in end.steps)
             self._whole = Ahead(times, end.loss_history)
         return self._whole
@@ -250,7 +250,7 @@ class FrameMaker:
         if second is None or not second.source.finished:
             return None
         place = aligned(self._store, t_ns, second.store)
-        snapshot = self._made(
+        snapshot = self._ask(
             second.store, place.t_ns, want.pipeline_of, want.viewport, partial=not whole
         )
         detail = schedule_detail(snapshot.pipeline) if want.schedule else None

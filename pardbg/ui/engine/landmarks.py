@@ -33,7 +33,7 @@ def _key(finding: Finding) -> tuple[object, ...]:
     return finding.kind, finding.culprits or finding.ranks, finding.group, finding.seq
 
 
-def _is_said_by(finding: Finding, now: Finding) -> bool:
+def _is_merged_into(finding: Finding, now: Finding) -> bool:
     """Return whether a finding on many ranks is now part of ``now``, or was reduced to it."""
     if (finding.kind, finding.where) != (now.kind, now.where):
         return False
@@ -42,7 +42,7 @@ def _is_said_by(finding: Finding, now: Finding) -> bool:
 
 
 @dataclass(slots=True)
-class _Gathered:
+class _PartFindings:
     """The findings of a part of the run."""
 
     found: dict[tuple[object, ...], Finding] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Places:
         self, store: Any, findings: Callable[[Any, int | None], Iterable[Finding]]
     ) -> None:
         self._store, self._look = store, findings
-        self._of_part: dict[int | None, _Gathered] = defaultdict(_Gathered)
+        self._of_part: dict[int | None, _PartFindings] = defaultdict(_PartFindings)
         self._here = self._of_part[None]
         self._marks: tuple[Mark, ...] = ()
         self._made_s = 0.0
@@ -88,7 +88,7 @@ class Places:
         """Return the findings by begin: finding 1 is the first."""
         return sorted(self._here.found.values(), key=lambda f: (since_ns(f), f.kind))
 
-    def saw(self, findings: Iterable[Finding], t_ns: int) -> None:
+    def take(self, findings: Iterable[Finding], t_ns: int) -> None:
         """Take the findings of a snapshot at ``t_ns``."""
         for finding in findings:
             key = _key(finding)
@@ -113,7 +113,7 @@ class Places:
             about = finding.kind, finding.culprits
             if finding.severity == "info" or {about, finding.culprits or about} & instead:
                 continue
-            if any(_is_said_by(finding, of_more) for of_more in present):
+            if any(_is_merged_into(finding, of_more) for of_more in present):
                 continue
             since = self._here.gone_ns[key] = min(t_ns, self._here.gone_ns.get(key, t_ns))
             text = f"withdrawn at {duration(max(0, since - begin_ns))}: {finding.text}"
@@ -126,14 +126,14 @@ class Places:
             return False
         self._here.sampled += 1
         at = end_ns - (end_ns - begin_ns) * (self._here.sampled - 1) // SAMPLES
-        self.saw(self._look(self._store, at), at)
+        self.take(self._look(self._store, at), at)
         return True
 
     def first_error(self) -> Finding | None:
         """Return the error of a whole recording that began first."""
         end_ns = self._store.end_ns
         found = list(self._look(self._store, end_ns))
-        self.saw(found, end_ns)
+        self.take(found, end_ns)
         errors = [finding for finding in found if finding.severity == "error"]
         return min(errors, key=since_ns, default=None)
 
@@ -151,7 +151,7 @@ class Places:
             self._marks = marks(self._store, self.findings)
         return self._marks
 
-    def there_ns(self, finding: Finding) -> int:
+    def present_ns(self, finding: Finding) -> int:
         """Return a time at which the finding is present, as early as known to some tenths of a
         second. A finding may appear only after its cause has lasted for a while."""
         key = _key(finding)
@@ -175,6 +175,6 @@ class Places:
             target = parse(journey.goto)
             found = find(self._store, t_ns, target, begin_ns, end_ns, self.findings, journey.step)
             if target.kind == "finding":
-                return replace(found, t_ns=self.there_ns(self.findings[target.number - 1]))
+                return replace(found, t_ns=self.present_ns(self.findings[target.number - 1]))
             return found
         return beside(self._store, t_ns, journey.unit, journey.by, journey.rank, self.findings)

@@ -51,7 +51,7 @@ class Pace:
             self._looked_s = time.monotonic()
             self._cost_s = time.thread_time() - spent
 
-    def was(self, *, whole: bool, many: bool, urgent: bool) -> None:
+    def note(self, *, whole: bool, many: bool, urgent: bool) -> None:
         """Note what the last frame was: whole or partial. ``many``: there are so many ranks that
         partial frames come between whole ones of a live run; ``urgent``: the next whole one is to
         come soon."""
@@ -104,7 +104,7 @@ class GcPauses:
         self._last_s = time.monotonic()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def suppressed(self) -> Iterator[None]:
         """Keep Python from full collections of its own while this lasts."""
         young, middle, old = gc.get_threshold()
         gc.set_threshold(young, middle, _NEVER)

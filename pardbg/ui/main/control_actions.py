@@ -119,7 +119,7 @@ class ControlActions:
                 self._view.say(text, "held")
         self._view.paint()
 
-    def said_at_start(self, text: str, bad: bool) -> None:
+    def show_start_result(self, text: str, bad: bool) -> None:
         """Show the result of a line of a ``.pardbgrc``."""
         debug = self._debug
         debug.say(text, "bad" if bad else "dim")

@@ -42,10 +42,10 @@ class TimeActions:
             "faster": lambda _: self._play(ReplayClock.faster),
             "reverse": lambda _: self._play(lambda clock, s: clock.set_speed(-clock.speed, s)),
             "speed": self._speed,
-            "back": lambda _: self._move(-self._one(False)),
-            "forward": lambda _: self._move(self._one(False)),
-            "step_back": lambda _: self._move(-self._one(True)),
-            "step_forward": lambda _: self._move(self._one(True)),
+            "back": lambda _: self._move(-self._unit_ns(False)),
+            "forward": lambda _: self._move(self._unit_ns(False)),
+            "step_back": lambda _: self._move(-self._unit_ns(True)),
+            "step_forward": lambda _: self._move(self._unit_ns(True)),
             "begin": self._begin,
             "end": self._follow,
             "follow": self._follow,
@@ -79,7 +79,7 @@ class TimeActions:
             self._cursor.move(by_ns, frame.snapshot.t_ns)
             self._engine.wake()
 
-    def _one(self, whole_step: bool) -> int:
+    def _unit_ns(self, whole_step: bool) -> int:
         frame = self._view.shared.frame
         if frame is None:
             return 0

@@ -76,7 +76,7 @@ class RowsPage(Page):
         """Return the identity of a row."""
         raise NotImplementedError
 
-    def unchosen(self, frame: Frame, rows: Sequence[Any]) -> int:
+    def default_row(self, frame: Frame, rows: Sequence[Any]) -> int:
         """Return the row to show while none is selected."""
         return 0
 
@@ -85,7 +85,7 @@ class RowsPage(Page):
         rows = self.rows(frame)
         names = [self.key(row) for row in rows]
         here = self._chosen in names
-        self._at = names.index(self._chosen) if here else self.unchosen(frame, rows)
+        self._at = names.index(self._chosen) if here else self.default_row(frame, rows)
         return self._at
 
     def move(self, by: int) -> None:
@@ -127,7 +127,7 @@ class CollectivesPage(RowsPage):
     def key(self, row: Any) -> object:
         return key_of(row)
 
-    def unchosen(self, frame: Frame, rows: Sequence[Any]) -> int:
+    def default_row(self, frame: Frame, rows: Sequence[Any]) -> int:
         return begins_at(frame.snapshot, rows, self._by_wait)
 
     def grid(self) -> bool:
@@ -188,7 +188,7 @@ class FindingsPage(RowsPage):
     def key(self, row: Finding) -> object:
         return row.kind, row.culprits, row.group, row.seq
 
-    def unchosen(self, frame: Frame, rows: Sequence[Any]) -> int:
+    def default_row(self, frame: Frame, rows: Sequence[Any]) -> int:
         return min(self._at, max(0, len(rows) - 1))
 
     def want(self) -> Want:

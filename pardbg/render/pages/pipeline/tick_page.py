@@ -59,7 +59,7 @@ def tick_page(
     grids, tail = ticks.grids, _tail(snapshot, cells)
     chosen, seen = _in_view(ticks, look, cells - tail)
     head = [_title(snapshot, chosen, cells)]
-    text = _said(ticks, chosen, look, cells, rows)
+    text = _foot(ticks, chosen, look, cells, rows)
     foot: list[Line] = [()] * (rows >= 30) + [legend(chosen, cells)] if rows >= 20 else []
     numbers = line(" " * NAME, *ruler(seen, chosen.tick, chosen.num_ticks).line())
     more = beyond(seen, chosen)
@@ -238,14 +238,14 @@ def words(grid: TickGrid) -> Words:
     return did(f"tick {grid.tick}", ran, waits, coming, grid.many_stages)
 
 
-def _said(ticks: Ticks, grid: TickGrid, look: TickPageState, cells: int, rows: int) -> list[Line]:
+def _foot(ticks: Ticks, grid: TickGrid, look: TickPageState, cells: int, rows: int) -> list[Line]:
     """Draw the last tick, microbatches in flight, and the selected cell."""
     lines: list[Line] = [()] if rows >= 20 else []
     lines += _wrapped(words(grid), cells - 2, 2 if rows < 30 else 3)
     lines.append(flight(grid, cells))
     cell = ticks.cell
     if cell is not None and (cell.rank, cell.action) == (look.selected, look.cursor):
-        lines += [()] * (rows >= 30) + _told(cell, grid.many_stages, cells)
+        lines += [()] * (rows >= 30) + _cell_facts(cell, grid.many_stages, cells)
     return lines
 
 
@@ -282,7 +282,7 @@ def flight(grid: TickGrid, cells: int) -> Line:
     return fit(parts, cells)
 
 
-def _told(cell: CellDetail, many_stages: bool, cells: int) -> list[Line]:
+def _cell_facts(cell: CellDetail, many_stages: bool, cells: int) -> list[Line]:
     """Draw the selected cell: duration beside the median, bytes in and out, waiting ranks."""
     head: list[Segment] = [
         Segment(f"r{cell.rank} {cell.action} ", "strong"),
