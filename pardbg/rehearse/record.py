@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgpack
 
-from pardbg.analysis.findings.rehearsed import NOTE, PLACES
+from pardbg.analysis.findings.stalls.rehearsed import NOTE, PLACES
 from pardbg.analysis.hangs.stacks import place
 from pardbg.rehearse.differences import differences
 from pardbg.rehearse.order import Played

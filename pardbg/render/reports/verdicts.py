@@ -14,7 +14,7 @@ from pardbg import words
 from pardbg.analysis.answers.checks import AGGREGATES, NO, UNITS, Result, show
 from pardbg.analysis.answers.diff import Diff, Row
 from pardbg.analysis.answers.metrics import METRICS
-from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.findings.finding import Finding
 from pardbg.analysis.pipeline.simulate import uniform_slots
 from pardbg.analysis.schedules.compare import Predicted
 from pardbg.analysis.schedules.lint import MAX_PROBLEMS, Verdict
