@@ -214,7 +214,7 @@ def complete_recipes(
     _ctx: click.Context, _param: click.Parameter, typed: str
 ) -> list[CompletionItem]:
     """Complete recipes, with their summaries."""
-    from pardbg.recipes.catalogue import RECIPES
+    from pardbg.lab.recipes.catalogue import RECIPES
 
     return [
         CompletionItem(name, help=recipe.summary)

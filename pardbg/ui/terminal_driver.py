@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any
 
 from textual import constants
@@ -18,7 +19,7 @@ from pardbg.ui.palette import THEMES
 class TerminalApp(App[None]):
     """What pardbg's apps have in common."""
 
-    CSS_PATH = "pardbg.tcss"
+    CSS_PATH = str(Path(__file__).with_name("pardbg.tcss"))  # apps of other folders use it, too
     TITLE = "pardbg"
     ENABLE_COMMAND_PALETTE = False
 

@@ -13,8 +13,8 @@ from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.pipeline.layout import layouts
 from pardbg.analysis.pipeline.schedule import newest_step, pipeline_step
-from pardbg.recipes.catalogue.tables import zb_h1
-from pardbg.recipes.pipeline import loop, one_each, v_shape
+from pardbg.lab.recipes.catalogue.tables import zb_h1
+from pardbg.lab.recipes.pipeline import loop, one_each, v_shape
 from pardbg_agent.hooks.training.pipeline import texts
 from pardbg_agent.schedule_orders import one_by_one, one_f_one_b
 from tests.distributed.recorded import Recorded, recorded

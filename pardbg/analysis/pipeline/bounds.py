@@ -13,7 +13,7 @@ from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.pipeline.dependencies import COMPUTE, Action, parse
 from pardbg.analysis.pipeline.layout import Layout, spans
 from pardbg.analysis.pipeline.observed import ActionSpan
-from pardbg.analysis.pipeline.simulate import simulate
+from pardbg.analysis.pipeline.play import simulate
 
 _ONE_STAGE = ("gpipe", "1f1b")
 _LOOPED = ("interleaved1f1b", "loopedbfs")

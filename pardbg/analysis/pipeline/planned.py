@@ -15,7 +15,7 @@ from functools import lru_cache
 from pardbg.analysis.pipeline.critical_path import CriticalPath, critical_path
 from pardbg.analysis.pipeline.dependencies import COMPUTE, Action, parse
 from pardbg.analysis.pipeline.observed import PipelineRank, PipelineStep, PipelineView
-from pardbg.analysis.pipeline.simulate import compute_plan, simulate
+from pardbg.analysis.pipeline.play import compute_plan, simulate
 
 _UNKNOWN_NS = 1e6
 """Length of an action nobody has seen run: it only has to be visible."""

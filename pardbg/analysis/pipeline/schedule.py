@@ -29,7 +29,7 @@ from pardbg.analysis.pipeline.observed import (
     PipelineView,
     PlanSource,
 )
-from pardbg.analysis.pipeline.simulate import uniform_slots
+from pardbg.analysis.pipeline.play import uniform_slots
 from pardbg.analysis.pipeline.unheld import LaidOut, lay_out_unheld
 
 HISTORY = 64

@@ -15,9 +15,10 @@ from pardbg.analysis.pipeline.bounds import sampled_sizes
 from pardbg.analysis.pipeline.dependencies import COMPUTE, Action, producer, source
 from pardbg.analysis.pipeline.layout import Layout
 from pardbg.analysis.pipeline.observed import ActionSpan, PipelineStep
+from pardbg.analysis.pipeline.play import Between
 from pardbg.analysis.pipeline.schedule import newest_step, pipeline_step
 from pardbg.analysis.whatif.backward_split import Row, Seen, Split, as_they_run, filled, split_of
-from pardbg.analysis.whatif.playout import Between, Outside, messages
+from pardbg.analysis.whatif.playout import Outside, messages
 
 LAST: Final = 16
 """Steps that are measured."""

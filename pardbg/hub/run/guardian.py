@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +19,8 @@ from pardbg.hub.ranks import processes
 from pardbg.hub.removal import remove_empty, remove_unstarted
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
+from pardbg.hub.run.hub_process import END_S, MAX_RESTARTS, start_hub
+from pardbg.hub.run.run_files import has_ended, read_hub, read_job, read_recorded
 from pardbg.hub.run.steward import Owner, Stdio, Steward
 
 LOOK_S: Final = 0.2
@@ -42,6 +46,10 @@ class Guardian:
         """``roots``: where the run's directory may be; the owner makes it."""
         self._run, self._roots, self._owner = run, roots, owner
         self._steward: Steward | None = None
+        self._hub: int | None = None
+        """Pid of the hub that we started; None: the launcher's."""
+        self._restarts = 0
+        self._heard = None if stdio is None else stdio.heard
         if stdio is not None:
             stdio.given()
             self._steward = Steward(stdio, owner, launcher=False)
@@ -59,8 +67,11 @@ class Guardian:
             if launcher not in ended and self._steward is not None:
                 self._steward.flow.close_lost()
             self._reap(ended) or signal.sigtimedwait([signal.SIGCHLD], LOOK_S)
-        if self._steward is not None and jobs.noted(self._dir) is not None:
+        if self._steward is not None and read_job(self._dir) is not None:
             self._steward.linger(self._dir)
+        deadline = time.monotonic() + END_S
+        while self._hub is not None and self._hub not in ended and time.monotonic() < deadline:
+            self._reap(ended) or signal.sigtimedwait([signal.SIGCHLD], LOOK_S)
 
     def _reap(self, ended: dict[int, int]) -> bool:
         """Note which children have ended; return whether any has."""
@@ -74,10 +85,10 @@ class Guardian:
 
     def _look_after(self, ended: dict[int, int]) -> bool:
         """The launcher is gone. True when nothing is left to do."""
-        if (self._dir / files.EXIT_FILE).exists():
+        if has_ended(self._dir):
             self._forget_unstarted()
             return True
-        job = jobs.noted(self._dir)
+        job = read_job(self._dir)
         if job is None:
             if self._beginning():
                 return False
@@ -86,13 +97,28 @@ class Guardian:
             return True
         if self._steward is not None:
             self._steward.turn(self._dir)
-        if job in ended:
+        self._keep_hub(ended)
+        if job.pid in ended:
             if self._steward is not None:
                 self._steward.flow.catch_up()
             untold = self._steward is not None and self._owner.gone
-            code = os.waitstatus_to_exitcode(ended[job])
-            jobs.write_exit(self._dir, code, untold=untold)
-        return job in ended
+            code = os.waitstatus_to_exitcode(ended[job.pid])
+            jobs.write_exit(self._dir, code, self._restarts, untold=untold)
+        return job.pid in ended
+
+    def _keep_hub(self, ended: Mapping[int, int]) -> None:
+        """Start the hub again if it was killed, too: with the launcher, or later."""
+        if self._restarts >= MAX_RESTARTS or not self._hub_was_killed(ended):
+            return
+        self._restarts += 1
+        with contextlib.suppress(OSError, RuntimeError):  # no process to be had
+            self._hub = start_hub(self._dir, heard=self._heard).pid
+
+    def _hub_was_killed(self, ended: Mapping[int, int]) -> bool:
+        if self._hub is not None:
+            return bool(ended.get(self._hub))
+        hub = read_hub(self._dir)
+        return hub is not None and not hub.alive and read_recorded(self._dir) is None
 
     def _beginning(self) -> bool:
         """A process that the launcher had forked is still to become the job."""
@@ -101,7 +127,7 @@ class Guardian:
 
     def _forget_unstarted(self) -> None:
         """Of a run without a job and without anybody who would ask nothing is left."""
-        if self._owner.gone and jobs.noted(self._dir) is None:
+        if self._owner.gone and read_job(self._dir) is None:
             with contextlib.suppress(files.ConfigError):
                 remove_empty(Path(files.load(self._dir).session))
             remove_unstarted(self._run, self._roots, files.shm_root())

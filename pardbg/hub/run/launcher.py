@@ -23,20 +23,25 @@ from pardbg.hub.run import config as files
 from pardbg.hub.run import signals
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.guardian import READY, Guardian, wait_for_directory
+from pardbg.hub.run.hub_process import END_S, MAX_RESTARTS, start_hub
 from pardbg.hub.run.jobs import Killing, adopt_orphans, write_exit
 from pardbg.hub.run.output import Copier, memory_files
-from pardbg.hub.run.own_process import argv as own_process
+from pardbg.hub.run.run_files import (
+    Launch,
+    Process,
+    read_hub,
+    this_process,
+    write_job,
+    write_launch,
+)
 from pardbg.hub.run.steward import Owner, Stdio, Steward
 from pardbg.words import duration
 from pardbg_agent import wire
 from pardbg_agent.sender.wake import WakePipe
 
-MAX_RESTARTS: Final = 5
 HUB_START_S: Final = 60.0
 """A host with many processes a core takes longer to import than one would wait."""
 HUB_POLL_S: Final = 0.003
-HUB_END_S: Final = 20.0
-"""Maximum time for the hub to write the rest after the job's end."""
 TICK_S: Final = 0.2
 RESERVED: Final = (files.EXIT_FILE, files.HUB_FILE, files.LAUNCH_FILE, files.RECORDED_FILE)
 """Written when the disk is full, too."""
@@ -62,7 +67,7 @@ class Launcher:
         self._hub_retry_at = 0.0
         self._killing = Killing(self.dir)
         parent = os.getppid()
-        self._guardian = {"guardian": parent, "guardian_start": start_time(parent)}
+        self._guardian = Process(parent, start_time(parent))
         self._pipe = WakePipe()
         """Written at each signal, also a child's end."""
         self._sources: list[int] = []
@@ -78,7 +83,7 @@ class Launcher:
         self._catch_signals()
         for name in RESERVED:
             files.reserve(self.dir / name)
-        self._say_launch()
+        self._note_launch()
         problem = self._start_both()
         if problem is not None:
             self._give_up(problem)
@@ -111,22 +116,14 @@ class Launcher:
     # -- the hub
 
     def _start_hub(self) -> None:
-        with open(self.dir / files.HUB_LOG, "ab") as log:
-            heard = [] if self._stdio is None else [self._stdio.heard]
-            words = ["--sources", *map(str, self._sources)] if self._sources else []
-            words += ["--heard", *map(str, heard)] if heard else []
-            self.hub = subprocess.Popen(
-                own_process("pardbg.hub.__main__", str(self.dir), *words),
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # numpy's, unused: address space
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                pass_fds=(*self._sources, *heard), start_new_session=True,
-            )  # fmt: skip
+        heard = None if self._stdio is None else self._stdio.heard
+        self.hub = start_hub(self.dir, sources=self._sources, heard=heard)
 
     def _wait_hub(self) -> str | None:
         """Until it listens; else why it does not."""
         assert self.hub is not None
         deadline = time.monotonic() + HUB_START_S
-        while files.read_json(self.dir / files.HUB_FILE) is None and not self._owner.gone:
+        while read_hub(self.dir) is None and not self._owner.gone:
             if self.hub.poll() == -signal.SIGKILL and self.restarts < MAX_RESTARTS:
                 self.restarts += 1
                 self._start_hub()
@@ -164,7 +161,7 @@ class Launcher:
 
     def _end_hub(self) -> None:
         """It ends by itself after exit.json; a hub that died too early gets one more chance."""
-        deadline = time.monotonic() + HUB_END_S
+        deadline = time.monotonic() + END_S
         while self.hub is not None and time.monotonic() < deadline:
             if self.hub.poll() is None:
                 self._pipe.wait(0.05)
@@ -206,7 +203,7 @@ class Launcher:
             self._copier = Copier(self.dir, self._sources)
         else:
             stdio.given()
-        self._say_launch()
+        self._note_launch()
         return None
 
     def _job_env(self) -> dict[str, str]:
@@ -240,11 +237,9 @@ class Launcher:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._pipe.write_fd, warn_on_full_buffer=False)
 
-    def _say_launch(self) -> None:
-        value = {"pid": os.getpid(), "start": start_time(os.getpid()), **self._guardian}
-        if self.job is not None:
-            value |= {"job": self.job.pid, "job_start": start_time(self.job.pid)}
-        files.write_json(self.dir / files.LAUNCH_FILE, value)
+    def _note_launch(self) -> None:
+        job = Process(self.job.pid, start_time(self.job.pid)) if self.job is not None else None
+        write_launch(self.dir, Launch(this_process(), self._guardian, job))
 
 
 def ended(pid: int) -> int | None:
@@ -257,12 +252,11 @@ def ended(pid: int) -> int | None:
 
 
 def _begin(run_dir: Path, terminal: bool) -> None:
-    """In the job, before it is the job: from here on it needs no launcher."""
+    """Note the process that is about to become the job: from here on it needs no launcher."""
     if terminal:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    pid = os.getpid()
     with contextlib.suppress(OSError):
-        files.write_json(run_dir / files.JOB_FILE, {"job": pid, "job_start": start_time(pid)})
+        write_job(run_dir)
 
 
 def job_env(env: dict[str, str], run_dir: Path) -> dict[str, str]:

@@ -1,5 +1,4 @@
-"""Short answers as lines: checks (and JUnit's XML for CI), two runs side by side, what a
-post-mortem found, schedule tables and what lint says of them."""
+"""Short answers as lines: checks (and JUnit's XML for CI), two runs side by side, a post-mortem."""
 
 from __future__ import annotations
 
@@ -7,18 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
-from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
-from pardbg import words
 from pardbg.analysis.answers.checks import AGGREGATES, NO, UNITS, Result, show
 from pardbg.analysis.answers.diff import Diff, Row
 from pardbg.analysis.answers.metrics import METRICS
 from pardbg.analysis.findings.finding import Finding
-from pardbg.analysis.pipeline.simulate import uniform_slots
-from pardbg.analysis.schedules.compare import Predicted
-from pardbg.analysis.schedules.lint import MAX_PROBLEMS, Verdict
-from pardbg.analysis.schedules.schedule_table import Table
 from pardbg.render.draw.cells import clean, clip, left, right
 from pardbg.render.draw.signs import SIGN
 from pardbg.render.reports.sections import table
@@ -188,59 +181,3 @@ def postmortem_lines(ranks: Sequence[RankEnd], findings: Sequence[Finding]) -> l
         mark = SIGN[finding.severity][0]
         made += wrap(f"{mark} {finding.text}", 80, subsequent_indent="  ")
     return made
-
-
-def grid(table: Table) -> str:
-    """Return a column a slot of equal length, a row a rank; ``·`` where the rank waits."""
-    rows = {rank: _compute(row) for rank, row in table.plan().items()}
-    slots = uniform_slots(rows, table.num_stages)
-    width = 1 + max((len(text) for row in slots.values() for text in row), default=1)
-    length = max((len(row) for row in slots.values()), default=0)
-    name = len(f"r{len(slots) - 1}")
-    lines = ["".join((" " * (name + 1), *(f"{n:<{width}}" for n in range(length))))]
-    for rank, row in slots.items():
-        cells = "".join(f"{text or '·':<{width}}" for text in row)
-        lines.append(f"r{rank:<{name}}{cells}")
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def _compute(row: Sequence[str]) -> tuple[str, ...]:
-    """A rank's actions, pairs as their two parts."""
-    return tuple(
-        part for text in row for part in text.removesuffix("OVERLAP_F_B").strip("()").split(";")
-    )
-
-
-_LOADS: Final = {
-    "loads": "torch loads it",
-    "refused": "torch refuses to load it",
-    "no order": "torch finds no order for its messages and refuses to load it",
-}
-
-
-def verdict(name: str, found: Verdict) -> str:
-    """Return what lint says of one file."""
-    shape = (
-        f"{words.plural(found.num_ranks, 'rank')}, {words.plural(found.num_stages, 'stage')}, "
-        f"{found.num_microbatches} microbatches"
-    )
-    flight = " ".join(f"r{rank} {count}" for rank, count in enumerate(found.in_flight))
-    if found.good:
-        return f"{name}: good: {shape}; runs on every transport; most in flight {flight}"
-    head = f"{name}: {found.word}: {shape}; {_LOADS[found.load]}"
-    more = ["  … these are the first"] * (len(found.problems) == MAX_PROBLEMS)
-    return "\n".join((head, *(f"  {problem.line()}" for problem in found.problems), *more))
-
-
-def compared(tables: Sequence[Predicted]) -> str:
-    """Return one line a table, the fastest first; those that cannot run last, with the reason."""
-    rows = [("schedule", "step", "bubble", "in flight", "messages", "")]
-    inf = float("inf")
-    for one in sorted(tables, key=lambda t: inf if t.step_ns is None else t.step_ns):
-        problems = one.verdict.problems
-        rows.append((
-            one.name, words.duration(one.step_ns), words.percent(one.bubble_fraction),
-            str(max(one.verdict.in_flight, default=0)), str(one.num_messages),
-            problems[0].line() if problems else "",
-        ))  # fmt: skip
-    return "\n".join(table(rows, (0, 5)))

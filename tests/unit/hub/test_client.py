@@ -107,7 +107,7 @@ def test_what_nobody_waits_for_any_more_is_forgotten(rig: Rig) -> None:
     control.close()
 
 
-def test_the_wake_pipe_is_not_written_once_its_number_may_be_anothers(rig: Rig) -> None:
+def test_the_wake_pipe_is_not_written_once_its_descriptor_may_be_reused(rig: Rig) -> None:
     control = HubControl(rig.config.dir)
     number = control._pipe.write_fd
     control.close()

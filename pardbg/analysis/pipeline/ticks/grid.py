@@ -21,8 +21,8 @@ from pardbg.analysis.pipeline.dependencies import COMPUTE, parse, producer, sati
 from pardbg.analysis.pipeline.layout import Layout, layouts, states, step_rows
 from pardbg.analysis.pipeline.mesh import place
 from pardbg.analysis.pipeline.observed import ActionSpan
+from pardbg.analysis.pipeline.play import uniform_slots
 from pardbg.analysis.pipeline.schedule import newest_step
-from pardbg.analysis.pipeline.simulate import uniform_slots
 from pardbg.events import fields
 
 CellState = Literal["done", "last", "running", "next", "plan"]
