@@ -14,7 +14,7 @@ from pardbg.analysis.answers.report import report
 from pardbg.hub import backlog
 from pardbg.hub.backlog import Definitions
 from pardbg.hub.serve import collector, hub
-from pardbg.hub.uplink import Turns
+from pardbg.hub.uplink import BatchOrder
 from pardbg.session.reader import load
 from pardbg.session.writer import whole_messages
 from tests.distributed.runs import coverage
@@ -152,10 +152,10 @@ def test_groups_of_jobs_that_make_ever_new_ones_are_bounded(
 
 
 def test_a_relay_forgets_what_the_hub_has() -> None:
-    turns = Turns()
+    order = BatchOrder()
     for number in range(300):
-        turns.passes(b"0.n0.%d" % number, frame(0, 1))
-    assert turns.full
+        order.may_forward(b"0.n0.%d" % number, frame(0, 1))
+    assert order.full
     for number in range(300):
-        turns.forget(b"0.n0.%d" % number)
-    assert not turns.full and not turns._of
+        order.forget(b"0.n0.%d" % number)
+    assert not order.full and not order._of
