@@ -22,7 +22,7 @@ from pardbg.hub.backlog import Definitions
 from pardbg.hub.ctrl_messages import PIECE_BYTES, VERSION, Node, pack, process_of, unpack
 from pardbg.hub.ranks.boards import TURN_MS, Boards
 from pardbg.hub.ranks.rings import Rescued, Rings
-from pardbg.hub.ranks.where import py_spy
+from pardbg.hub.ranks.stack_requests import py_spy
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
 from pardbg.hub.run.config import RunConfig

@@ -3,7 +3,6 @@ room all the same is said."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,10 @@ from tests.unit.hub.hub_rig import Peer, Rig, dead_ring, frame, recorded
 LIVES, RANKS = 6, 8
 
 
-@pytest.fixture
-def rig(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+@pytest.fixture(autouse=True)
+def _few_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collector, "MAX_PROCESSES", 3 * RANKS)
     monkeypatch.setattr(hub, "MAX_PROCESSES", 3 * RANKS)
-    rig = Rig(run_dir)
-    yield rig
-    if not rig.context.closed:
-        rig.close()
 
 
 def sizes(rig: Rig) -> dict[str, int]:
