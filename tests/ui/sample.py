@@ -18,7 +18,7 @@ from pardbg.analysis.base.steps import StepRow
 from pardbg.analysis.comm.traffic import Edge, GroupView, TrafficView
 from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.analysis.memory.breakdown import MemoryRow
-from pardbg.analysis.pipeline.observed import (
+from pardbg.analysis.pipeline.values import (
     CAUSES,
     ActionSpan,
     Cause,

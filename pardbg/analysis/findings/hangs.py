@@ -47,7 +47,7 @@ from pardbg.analysis.hangs.waitgraph import (
     open_ops,
     wait_graph,
 )
-from pardbg.analysis.pipeline.layout import states
+from pardbg.analysis.pipeline.pipelines import states
 from pardbg.events import fields
 from pardbg.words import agreed, duration, ranks_text, waits_text
 

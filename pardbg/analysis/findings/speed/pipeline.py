@@ -10,10 +10,10 @@ from typing import Final
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.shared import Evidence, Finding
 from pardbg.analysis.findings.speed.windows import Window, often, per_window, takes_turns
-from pardbg.analysis.pipeline.bounds import bound_fraction
-from pardbg.analysis.pipeline.layout import Layout, layouts
-from pardbg.analysis.pipeline.observed import Cause, PipelineStep
-from pardbg.analysis.pipeline.schedule import pipeline_step
+from pardbg.analysis.pipeline.implied import bound_fraction
+from pardbg.analysis.pipeline.pipeline_steps import pipeline_step
+from pardbg.analysis.pipeline.pipelines import Layout, layouts
+from pardbg.analysis.pipeline.values import Cause, PipelineStep
 from pardbg.analysis.whatif.answer import option
 from pardbg.analysis.whatif.costs import costs
 from pardbg.events import fields

@@ -1,25 +1,25 @@
-"""The pipeline: measured beside planned, bubble by cause, activations in flight."""
+"""A pipeline's steps as of the cursor: measured beside planned, bubble by cause, microbatches in
+flight; and the run's pipelines side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
 
 from pardbg.analysis.base.asof import MEMO_MAX, View, per_store
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.intervals import Interval, clip, total
 from pardbg.analysis.base.spans import p2p_waits
 from pardbg.analysis.base.times import times
-from pardbg.analysis.pipeline.bounds import (
-    bound_fraction,
-    implied_fraction,
-    in_flight,
-    in_flight_bound,
-    kept_bytes,
-)
 from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.analysis.pipeline.idle import Evidence, busy_intervals, calls, receives, split
-from pardbg.analysis.pipeline.layout import Layout, layouts, running_action, step_rows
-from pardbg.analysis.pipeline.observed import (
+from pardbg.analysis.pipeline.implied import bound_fraction, implied_fraction
+from pardbg.analysis.pipeline.in_flight import in_flight, in_flight_bound, kept_bytes
+from pardbg.analysis.pipeline.pipelines import Layout, layouts, running_action, step_rows
+from pardbg.analysis.pipeline.play import uniform_slots
+from pardbg.analysis.pipeline.unheld import LaidOut, lay_out_unheld
+from pardbg.analysis.pipeline.values import (
     CAUSES,
     ActionSpan,
     Cause,
@@ -29,23 +29,27 @@ from pardbg.analysis.pipeline.observed import (
     PipelineView,
     PlanSource,
 )
-from pardbg.analysis.pipeline.play import uniform_slots
-from pardbg.analysis.pipeline.unheld import LaidOut, lay_out_unheld
 
 HISTORY = 64
 _KEPT_ACTIONS = 40_000
 """Maximum number of actions in the steps that are kept of a live run: some 16 MiB."""
 _MOST_SIMULATED = 64
-"""Ranks up to which what a schedule implies is worked out for each step of the history."""
+"""Ranks up to which the implied bubble is worked out for each step of the history."""
 _LOOK_BACK = 8
 """Steps to look back for a complete one."""
+_RECENT = 3
+"""The same for the other pipelines of the run."""
+_MOST = 16
+"""Pipelines up to which each one's newest step is made: a step costs some ms."""
+_STEPS = 600
+"""Newest steps that a report looks at."""
 
 
 def pipeline_view(
     view: View, rank: int | None = None, history: int = HISTORY
 ) -> PipelineView | None:
     """Return the pipeline of ``rank`` at the cursor, else the first; None where no rank runs one.
-    ``history``: how many steps' bubbles come with it."""
+    ``history``: number of steps whose bubbles come with it."""
     found = layouts(view)
     if not found:
         return None
@@ -108,7 +112,7 @@ def last_step(view: View, layout: Layout) -> int | None:
 
 
 def pipeline_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
-    """One step as of the cursor; closed ones are kept, as nothing about them changes any more."""
+    """Return one step as of the cursor. Complete steps are kept: they do not change any more."""
     actions = max(1, 2 * layout.num_microbatches * layout.num_stages)
     most = min(MEMO_MAX, max(HISTORY, _KEPT_ACTIONS // actions))
     cache = view.memo("pipeline", most if view.store.live else MEMO_MAX)
@@ -123,7 +127,7 @@ def pipeline_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
 
 
 def _signature(view: View, layout: Layout, step: int) -> tuple[int, ...]:
-    """Row counts a step's figures rest on: equal counts, equal figures."""
+    """Return the row counts that a step's figures rest on: equal counts, equal figures."""
     counts = []
     for rank in layout.ranks:
         process = view.ranks.get(rank)
@@ -132,7 +136,7 @@ def _signature(view: View, layout: Layout, step: int) -> tuple[int, ...]:
                 counts.append(-1)
                 continue
             counts.append(len(view.step_rows(process, name, step)[1]))
-        counts.append(_ended_step(view, rank, step))  # without a plan, this makes it complete
+        counts.append(_ended_step(view, rank, step))  # without a plan, this completes it
     return tuple(counts)
 
 
@@ -157,7 +161,7 @@ def _make_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
         for rank in layout.ranks if _is_recorded(view, layout, rank, rows[rank], step)
     )  # fmt: skip
     if not ranks:
-        return None  # a part of a recording begins in it: no rank's records are whole
+        return None  # a part of a recording begins in the step: no rank's records are whole
     length = window[1] - window[0]
     busy, launches = sum(row.busy_ns for row in ranks), times(view)
     return PipelineStep(
@@ -182,8 +186,8 @@ def _evidence(
     ended: Mapping[str, tuple[int | None, int]],
     laid: LaidOut | None,
 ) -> Evidence:
-    """Of a step that was held only how long inputs were on their way: receives and waits have the
-    times of the holds."""
+    """Return the evidence for a rank's idle time. Receives and waits of a step that was held have
+    the times of the holds, so there only the ways of the laid-out step count."""
     if laid is not None:
         ways = laid.ways.get(rank, ())
         return Evidence(rank, layout.num_stages, ended, layout.stage_rank, waits=ways)
@@ -214,10 +218,13 @@ def _window(rows: Mapping[int, Sequence[ActionSpan]], t_ns: int) -> Interval | N
 def _is_complete(
     view: View, layout: Layout, rows: Mapping[int, Sequence[ActionSpan]], step: int
 ) -> bool:
-    """All planned actions done; else (no plan, records lost) every rank ended the step. Of a run
-    without a schedule object nobody saw the very first forward begin: that step is not whole. With
-    a plan, what a process ran before its end without ending the step (an evaluation after the
-    training, a step that was cut off) is not whole, either."""
+    """Return whether a step is over: all planned actions ended, or else (no plan, records lost)
+    every rank ended the step.
+
+    The first step of a chain is never complete: the begin of its first forward was not seen. With a
+    plan, neither is one that a process did not end before its own end: an evaluation after the
+    training, or a step that was cut off.
+    """
     if any(s.t1_ns is None for row in rows.values() for s in row):
         return False
     if layout.chain is not None and any(
@@ -239,8 +246,8 @@ def _kinds(row: Sequence[ActionSpan], kind: str) -> int:
 def _is_recorded(
     view: View, layout: Layout, rank: int, row: Sequence[ActionSpan], step: int
 ) -> bool:
-    """Not so where actions of the rank must have run that no record tells of: it would be taken
-    for idle. A finding says of whom records are missing."""
+    """Return whether the records of a rank's step are whole. A rank with actions missing from them
+    would be taken for idle; a finding names ranks with lost records."""
     process = view.ranks.get(rank)
     if process is None:
         return False
@@ -251,7 +258,7 @@ def _is_recorded(
 
 
 def _ended_step(view: View, rank: int, step: int, by_end: bool = True) -> bool:
-    """``by_end``: the end of its process ends the step, too."""
+    """Return whether a rank ended a step; ``by_end``: or its process ended."""
     process = view.ranks.get(rank)
     if process is None or (by_end and view.proc_end(process) is not None):
         return True
@@ -282,7 +289,7 @@ def _rank_row(
     launches = bool(times(view))
     idles = () if launches else split(evidence, row, window, None if complete else following)
     ended = sorted((s for s in row if s.t1_ns is not None), key=lambda s: s.t1_ns or 0)
-    now, peak, per_stage = in_flight((span.stage, span.kind) for span in ended)
+    now, peak, per_stage = in_flight([(span.stage, span.kind) for span in ended])
     return PipelineRank(
         rank=rank,
         stages=layout.stages(rank),
@@ -308,7 +315,7 @@ def _sum_idle(idles: Sequence[Idle]) -> dict[Cause, int]:
 
 
 def _last_complete(view: View, layout: Layout, current: PipelineStep | None) -> PipelineStep | None:
-    """The newest complete step that the debugger did not hold; if all are, the newest."""
+    """Return the newest complete step that was not held; if all were held, the newest."""
     if current is None:
         return None
     newest: PipelineStep | None = None
@@ -325,7 +332,7 @@ def _last_complete(view: View, layout: Layout, current: PipelineStep | None) -> 
 def _history(
     view: View, layout: Layout, newest: int | None, number: int
 ) -> tuple[tuple[int, float], ...]:
-    """(step, bubble) of the last complete steps that the debugger did not hold."""
+    """Return (step, bubble) of the last complete steps that were not held."""
     if newest is None:
         return ()
     made = []
@@ -339,7 +346,7 @@ def _history(
 def _implied_history(
     view: View, layout: Layout, bubbles: Sequence[tuple[int, float]]
 ) -> tuple[tuple[int, float], ...]:
-    """(step, implied bubble) of the same steps. Each is simulated once."""
+    """Return (step, implied bubble) of the same steps. Each is simulated once."""
     if len(layout.ranks) > _MOST_SIMULATED:
         return ()
     known = ((step, _implied(view, layout, step, bubble)) for step, bubble in bubbles)
@@ -348,13 +355,13 @@ def _implied_history(
 
 @per_store(lambda view, layout, step, bubble: (layout.key, step, bubble))
 def _implied(view: View, layout: Layout, step: int, bubble: float) -> float | None:
-    """``bubble`` tells whether the step is still the same."""
+    """Return a step's implied bubble. ``bubble`` is in the key: more of the step may come."""
     return implied_fraction(layout, step_rows(view, layout, step))
 
 
 def step_bubble(view: View, layout: Layout, step: int) -> float | None:
-    """Bubble fraction of a complete step that ran freely, without the rest of its figures; None
-    where the times are the host's of a run on a device."""
+    """Return the bubble of a complete step without the rest of its figures; None: not complete, or
+    the times are the host's of a run on a device."""
     if times(view):
         return None
     cache = view.memo("bubble")
@@ -362,7 +369,7 @@ def step_bubble(view: View, layout: Layout, step: int) -> float | None:
     known: tuple[int, float, object] | None = cache.get(key)
     if (
         known is not None and known[0] <= view.t_ns
-        and (known[2] is None or known[2] == _as_it_was(view, layout, step))
+        and (known[2] is None or known[2] == _record_state(view, layout, step))
     ):  # fmt: skip
         return known[1]
     if _is_under_way(view, layout, step):
@@ -380,19 +387,19 @@ def step_bubble(view: View, layout: Layout, step: int) -> float | None:
     newest = newest_step(view, layout)
     if newest is not None and step < newest:
         settled = step < newest - 1  # records of the last steps may still come
-        of = None if settled else _as_it_was(view, layout, step)
-        cache[key] = (max(window[1], _all_ended_ns(view, layout, step)), bubble, of)
+        state = None if settled else _record_state(view, layout, step)
+        cache[key] = (max(window[1], _all_ended_ns(view, layout, step)), bubble, state)
     return bubble
 
 
-def _as_it_was(view: View, layout: Layout, step: int) -> object:
-    """Equal while no more of the step has come."""
+def _record_state(view: View, layout: Layout, step: int) -> object:
+    """Return a value that stays equal until more of the step is recorded."""
     store = view.store
     return _signature(view, layout, step) if store.live else (store.revision, store.part)
 
 
 def _is_under_way(view: View, layout: Layout, step: int) -> bool:
-    """Most of the newest steps are, by a look at how many rows there are."""
+    """Return whether a rank has fewer rows than the step needs: quicker than to look at them."""
     for rank in layout.ranks:
         process = view.ranks.get(rank)
         if process is None or _ended_step(view, rank, step, by_end=not layout.planned):
@@ -404,8 +411,7 @@ def _is_under_way(view: View, layout: Layout, step: int) -> bool:
 
 
 def _all_ended_ns(view: View, layout: Layout, step: int) -> int:
-    """Return when the last rank ended the step, in ns (0 where none counts steps): it is complete
-    by then."""
+    """Return when the last rank ended the step, in ns; 0: none counts steps."""
     ended = 0
     for rank in layout.ranks:
         process = view.ranks.get(rank)
@@ -414,3 +420,113 @@ def _all_ended_ns(view: View, layout: Layout, step: int) -> int:
             if len(rows):
                 ended = max(ended, int(table.col("t1_ns")[rows].max()))
     return ended
+
+
+# -- the run's pipelines side by side
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineName:
+    """One of the run's pipelines in the list to choose from."""
+
+    label: str
+    """Its place on the device mesh, ``dp=0 tp=1``, or its ranks."""
+    ranks: tuple[int, ...]
+    bubble_fraction: float | None
+    """Bubble of its newest complete step at the cursor."""
+
+
+def pipeline_names(view: View) -> tuple[PipelineName, ...]:
+    """Return all pipelines at the cursor, the one with the lowest rank first."""
+    return tuple(
+        PipelineName(place(view, layout), layout.ranks, _newest_bubble(view, layout))
+        for layout in layouts(view)
+    )
+
+
+def newest_steps(view: View) -> dict[int, PipelineStep]:
+    """Return rank -> newest complete step of its pipeline; empty where there are very many."""
+    found = layouts(view)
+    steps: dict[int, PipelineStep] = {}
+    for layout in found if len(found) <= _MOST else ():
+        step = _newest_complete(view, layout)
+        if step is not None:
+            steps.update(dict.fromkeys(layout.ranks, step))
+    return steps
+
+
+def _newest_complete(view: View, layout: Layout) -> PipelineStep | None:
+    made = (pipeline_step(view, layout, step) for step in _last_steps(view, layout))
+    return next((step for step in made if step is not None and step.complete), None)
+
+
+def _last_steps(view: View, layout: Layout) -> range:
+    """Return the last few steps, the newest first."""
+    newest = last_step(view, layout)
+    last = -1 if newest is None else newest
+    return range(last, max(-1, last - _RECENT), -1)
+
+
+def place(view: View, layout: Layout) -> str:
+    """Return a pipeline's place on the device mesh, ``dp=0 tp=1``; else its ranks."""
+    found: dict[str, set[int]] = {}
+    strides: dict[str, int] = {}
+    members: dict[str, frozenset[int]] = {}
+    for (epoch, key), group in view.store.groups.items():
+        if epoch != layout.epoch or key == layout.group or not group.axis or len(group.ranks) < 2:
+            continue
+        mine = [group.ranks.index(rank) for rank in layout.ranks if rank in group.ranks]
+        if mine:
+            found.setdefault(group.axis, set()).update(mine)
+            strides[group.axis] = group.ranks[1] - group.ranks[0]
+            if layout.ranks[0] in group.ranks:
+                members[group.axis] = frozenset(group.ranks)
+    own = _distinct({a: members[a] for a, at in found.items() if len(at) == 1 and a in members})
+    # The outermost dimension of a mesh has its ranks furthest apart.
+    own.sort(key=lambda axis: -strides[axis])
+    if own:
+        return " ".join(f"{axis}={min(found[axis])}" for axis in own)
+    return f"ranks {','.join(map(str, layout.ranks))}"
+
+
+def _distinct(members: dict[str, frozenset[int]]) -> list[str]:
+    """Return the axes without those that flatten others or have the same ranks."""
+    axes = list(members)
+    return [
+        axis
+        for at, axis in enumerate(axes)
+        if not any(
+            members[other] < members[axis] or (members[other] == members[axis] and place < at)
+            for place, other in enumerate(axes)
+        )
+    ]
+
+
+def _newest_bubble(view: View, layout: Layout) -> float | None:
+    known = (step_bubble(view, layout, step) for step in _last_steps(view, layout))
+    return next((bubble for bubble in known if bubble is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSummary:
+    """One of the run's pipelines, over its last complete steps that ran freely."""
+
+    label: str
+    """Its place on the device mesh, as ``PipelineName.label``."""
+    ranks: tuple[int, ...]
+    num_steps: int
+    bubble_fraction: float | None
+    """Median."""
+
+
+def pipeline_summaries(view: View) -> tuple[PipelineSummary, ...]:
+    """Return all pipelines of the run, the one with the lowest rank first."""
+    made = []
+    for layout in layouts(view):
+        newest = newest_step(view, layout)
+        last = -1 if newest is None else newest
+        known = (step_bubble(view, layout, at) for at in range(max(0, last - _STEPS), last + 1))
+        bubbles = [bubble for bubble in known if bubble is not None]
+        middle = median(bubbles) if bubbles else None
+        made.append(PipelineSummary(place(view, layout), layout.ranks, len(bubbles), middle))
+    return tuple(made)
