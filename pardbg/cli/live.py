@@ -52,6 +52,8 @@ STDOUT, STDERR = 1, 2
     help="Split the ranks over this many torchruns, as over machines.",
 )
 @click.option("--steps", type=click.IntRange(1), help="Training steps (default: the recipe's).")
+@click.option("--device", type=click.Choice(("auto", "sim")), default="auto",
+              help="auto: a GPU per rank, or the CPU; sim: simulated GPUs.")  # fmt: skip
 @click.option("--schedule", metavar="S.csv", help="Train with this pipeline schedule (recipe csv).")
 @click.option("--from", "session", metavar="SESSION",
               help="With --schedule: predict the step time from this run's durations.")  # fmt: skip
@@ -62,8 +64,8 @@ STDOUT, STDERR = 1, 2
 @click.option("--list", "list_", is_flag=True, help="List the recipes, one per line.")
 def demo(
     name: str, own: tuple[str, ...], nproc: int | None, nnodes: int, steps: int | None,
-    schedule: str | None, session: str | None, output: Path | None, keep: bool, list_: bool,
-    rc_file: Path | None, no_rc: bool, **how: Any,
+    device: str, schedule: str | None, session: str | None, output: Path | None, keep: bool,
+    list_: bool, rc_file: Path | None, no_rc: bool, **how: Any,
 ) -> int | None:  # fmt: skip
     """Train a built-in recipe under torchrun, watched."""
     from pardbg.lab.recipes import catalogue
@@ -86,16 +88,33 @@ def demo(
     try:
         recipe = catalogue.find(name)
         _need_torch()
-        argv = catalogue.command(name, nproc, steps, own, nnodes)
+        argv = catalogue.command(name, nproc, steps, own, nnodes, device)
     except catalogue.RecipeError as error:
         raise UserError(str(error)) from None
     # As torchrun would set it, less its notice.
     env = {"OMP_NUM_THREADS": "1", **os.environ}
+    if device == "sim":
+        _build_simulated()
+        # torch warns of what it does not know of a new kind of device.
+        env = {"TORCH_CPP_LOG_LEVEL": "ERROR", **env}
     said, rc = recording(**how), _rc(rc_file, no_rc)
     return _watch_job(
-        argv, said, rc, recipe.screen, not keep, after, name=name, output=output, recipe=name,
+        argv, said, rc, recipe.screen, not keep, after,
+        name=name if device == "auto" else f"{name} (simulated)", output=output, recipe=name,
         env=env,
     )  # fmt: skip
+
+
+def _build_simulated() -> None:
+    from pardbg.lab.sim import extension
+    from pardbg_agent.native import Unusable
+
+    try:
+        if not extension.place().exists():
+            talk("the simulated accelerator is built, once: half a minute")
+        extension.built()
+    except (Unusable, OSError) as error:
+        raise UserError(f"no simulated accelerator: {error}") from None
 
 
 @click.command()

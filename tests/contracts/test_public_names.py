@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from pardbg.cli import cli, main
 
 COMMANDS = {
-    "demo", "watch", "run", "replay", "report", "ctl", "ls", "doctor", "native", "export", "check",
-    "diff", "postmortem", "repair", "import", "whatif", "help", "schedule",
+    "demo", "watch", "run", "replay", "report", "ctl", "ls", "doctor", "native", "explain",
+    "export", "check", "diff", "postmortem", "repair", "import", "whatif", "help", "schedule",
     "rehearse",
 }  # fmt: skip
 OPTIONS = {

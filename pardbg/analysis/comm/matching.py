@@ -27,6 +27,7 @@ from pardbg.analysis.comm.ops import (
 from pardbg.store.definitions import GroupDef, OpDef
 from pardbg.words import agreed, at_most, duration, ranks_text, sizes
 from pardbg_agent import wire
+from pardbg_agent.tables.c10d_ops import Side, Traffic, kind_of
 
 LAST: Final = 200
 _MARGIN: Final = 1.6
@@ -35,9 +36,6 @@ _FEW: Final = 40
 """Rows that a collective has at first taken to have."""
 MISSING_AFTER_NS: Final = 1_000_000_000
 """Minimum wait of the others before a rank is called missing."""
-_IN_OUT: Final = {"gather": "a", "scatter": "b"}
-_BARRIERS: Final = ("barrier", "monitored_barrier")
-_NO_SIZE: Final = ("all_to_all", *_BARRIERS)
 Key = tuple[int, str, int]
 Times = tuple[int | None, int | None, int | None]
 """(skew, wait, transfer), ns"""
@@ -262,14 +260,10 @@ def _transfer(parts: Sequence[Arrival], last_arrival: int) -> int | None:
 
 def busbw_factor(op: str, num_ranks: int) -> float | None:
     """nccl-tests: what bytes/time is multiplied by; None for ops that move no data."""
-    if num_ranks < 2 or op in _BARRIERS:
+    traffic, share = kind_of(op).traffic, (num_ranks - 1) / max(1, num_ranks)
+    if num_ranks < 2 or traffic is Traffic.NONE:
         return None
-    share = (num_ranks - 1) / num_ranks
-    if op == "all_reduce":
-        return 2 * share
-    if op in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"):
-        return share
-    return 1.0
+    return {Traffic.SHARE: share, Traffic.TWO_SHARES: 2 * share}.get(traffic, 1.0)
 
 
 def busbw_gbps(op: str, num_ranks: int, num_bytes: int, transfer_ns: int | None) -> float | None:
@@ -352,7 +346,7 @@ def compared(verdict: str, issue: Issue) -> object:
         return _root(issue)
     if verdict == "dtype mismatch":
         return issue.op.dtype
-    return issue.b if _IN_OUT.get(issue.op.op, "a") == "b" else issue.a
+    return issue.b if kind_of(issue.op.op).equal is Side.OUT else issue.a
 
 
 def _op_texts(ordered: Sequence[Issue]) -> dict[int, object]:
@@ -373,20 +367,19 @@ def _op_text(issue: Issue, met: bool = False) -> str:
 
 
 def _root(issue: Issue) -> int | None:
-    if issue.op.op not in ("broadcast", "reduce", "gather", "scatter"):
+    if not kind_of(issue.op.op).rooted:
         return None
     return issue.op.root if issue.op.root is not None else issue.peer
 
 
 def _sizes(op: str, parts: Sequence[Issue]) -> Mapping[int, object]:
     """Return what must be equal over ranks for this op; empty where ranks may differ."""
-    if op in _NO_SIZE:
+    equal, outs = kind_of(op).equal, {i.b for i in parts}
+    if equal is Side.NEITHER:
         return {}
-    outs = {i.b for i in parts}
-    if op == "all_gather" and len(outs) == 1 and sum(i.a for i in parts) in outs:
+    if equal is Side.SHARES and len(outs) == 1 and sum(i.a for i in parts) in outs:
         return {}  # uneven shares that add up
-    side = _IN_OUT.get(op, "a")
-    return {i.rank: i.a if side == "a" else i.b for i in parts}
+    return {i.rank: i.b if equal is Side.OUT else i.a for i in parts}
 
 
 def _says(values: Mapping[int, object], is_size: bool) -> str:

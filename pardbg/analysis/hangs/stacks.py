@@ -7,18 +7,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from pardbg.store.definitions import Frame
+from pardbg_agent.tables.code_files import AGENT, is_framework, is_program
 
-_LIBRARY: Final = re.compile(
-    r"(^<|/site-packages/|/dist-packages/|/lib/python3[^/]*/|/pardbg_agent/|/torch/)"
-)
-_OURS: Final = re.compile(r"/pardbg/(lab/)?recipes/")
-"""Recipes are programs, wherever they are installed."""
 _DISTRIBUTED: Final = re.compile(r"/torch/(distributed/|_C/_distributed)")
-_FRAMEWORKS: Final = re.compile(
-    r"/(torch|torchtitan|deepspeed|megatron|nanotron|picotron|colossalai|fairscale|accelerate"
-    r"|lightning|pytorch_lightning|transformers|horovod)/"
-)
-"""What stands between a program and its ops."""
 _TOP: Final = ("<module>", "main", "_main")
 _BACKWARD: Final = ("_engine_run_backward",)
 _COMPILES: Final = "is compiling"
@@ -37,12 +28,12 @@ _BUSY: Final[tuple[tuple[str, str], ...]] = (
 
 def is_user(frame: Frame) -> bool:
     """Return whether a frame is of the program's own files, not of a library."""
-    return _LIBRARY.search(frame[0]) is None or _OURS.search(frame[0]) is not None
+    return is_program(frame[0])
 
 
 def program(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """Without the agent's own frames."""
-    return tuple(frame for frame in frames if "/pardbg_agent/" not in frame[0])
+    return tuple(frame for frame in frames if AGENT not in frame[0])
 
 
 def place(frames: Sequence[Frame]) -> str | None:
@@ -118,4 +109,4 @@ def waits_in_op(frames: Sequence[Frame], inside: str, idle: bool = False) -> boo
     file, _, function = shown[-1]
     if function in _BACKWARD or _DISTRIBUTED.search(file) is not None:
         return True
-    return idle and _FRAMEWORKS.search(file) is not None and busy(shown) is None
+    return idle and is_framework(file) and busy(shown) is None

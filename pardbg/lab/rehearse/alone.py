@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pardbg_agent import autostart, core
-from pardbg_agent.hooks.comm import works
+from pardbg_agent.hooks.ops import works
 from pardbg_agent.wire import Kind
 
 MAX_CONTROL_BYTES: Final = 1 << 16

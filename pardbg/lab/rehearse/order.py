@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from pardbg.analysis.pipeline.play import play as play_rows
 from pardbg.lab.rehearse.rank_trace import Records, Trace
+from pardbg_agent.tables.c10d_ops import Side, kind_of
 from pardbg_agent.wire import Flag, Kind
 
 Transport = Literal["rendezvous", "buffered", "pair"]
@@ -31,9 +32,6 @@ _ISSUE, _WAIT, _DONE, _PHASE, _STEP = (
     int(Kind.OP_ISSUE), int(Kind.WAIT), int(Kind.OP_DONE), int(Kind.PHASE), int(Kind.STEP),
 )  # fmt: skip
 _P2P, _SEND = int(Flag.P2P), int(Flag.SEND)
-_UNEVEN: Final = ("all_to_all", "barrier", "monitored_barrier")
-"""Ops whose members may bring different sizes."""
-_BY_OUTPUT: Final = ("scatter",)
 Ref = tuple[Any, ...]
 """A collective: (group key, seq). An end of a message: (group key, rank, seq)."""
 
@@ -335,10 +333,11 @@ def members(trace: Trace) -> Iterator[Member]:
 def _what(made: Made, said: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what the members of a collective must have in common."""
     name = said.get("op", "")
-    size = made.b if name in _BY_OUTPUT else made.a
-    root = said.get("root") if name in ("broadcast", "reduce", "gather", "scatter") else None
-    out = (made.a, made.b) if name == "all_gather" else None
-    given = 0 if name in _UNEVEN else size
+    kind = kind_of(name)
+    size = made.b if kind.equal is Side.OUT else made.a
+    root = said.get("root") if kind.rooted else None
+    out = (made.a, made.b) if kind.equal is Side.SHARES else None
+    given = 0 if kind.equal is Side.NEITHER else size
     return name, root, given, said.get("dtype"), out, said.get("reduce")
 
 

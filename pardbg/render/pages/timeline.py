@@ -28,15 +28,11 @@ from pardbg.render.draw.cells import (
 from pardbg.render.frame.panels import empty
 from pardbg.render.pages.pipeline.schedule import KIND_WORD
 from pardbg.render.pages.pipeline.schedule import label as short
+from pardbg_agent.tables.c10d_ops import kind_of
 
 GUTTER = 15
 MANY = 128
 """Number of ranks above which the page lists those around the chosen one."""
-SHORT = {
-    "all_reduce": "AR", "all_gather": "AG", "reduce_scatter": "RS", "all_to_all": "A2A",
-    "broadcast": "BC", "barrier": "BA", "gather": "GA", "scatter": "SC", "reduce": "RE",
-}  # fmt: skip
-"""Labels of boxes that are too narrow for the op's name."""
 HATCHED = ("wait",)
 """Style roots drawn with a character instead of a fill."""
 
@@ -297,7 +293,8 @@ def _shorter(label: str, size: int) -> str:
     """``all_reduce #43``, ``all_reduce``, ``AR #43`` or ``AR``: the first that fits."""
     op, _, rest = label.partition(" ")
     number = rest.rpartition(" ")[2] if "#" in rest else rest
-    tries = (f"{op} {number}", op, f"{SHORT.get(op, op)} {number}", SHORT.get(op, ""))
+    short_op = kind_of(op).label
+    tries = (f"{op} {number}", op, f"{short_op or op} {number}", short_op)
     return next((text for text in tries if len(text) <= size), op[:size] if size >= 4 else "")
 
 
@@ -325,6 +322,6 @@ def _legend(lanes: Mapping[int, Mapping[str, tuple[LaneSpan, ...]]], cells: int)
         root, _, name = style.partition(".")
         sample = "░░" if root in HATCHED else "  "
         word = KIND_WORD.get(name, (name or root).lower()) if root == "action" else name or root
-        word = f"{SHORT[word]} {word}" if root == "comm" and word in SHORT else word
+        word = f"{kind_of(word).label} {word}".lstrip() if root == "comm" else word
         items.append((sample, style, clean(word).replace("_", " ") + " "))
     return line("  ", keys(items, cells - 2))

@@ -11,11 +11,12 @@ import torch
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
-from pardbg_agent.hooks.comm import groups, op_arguments
-from pardbg_agent.hooks.comm.op_arguments import Args, Parts, Spec
+from pardbg_agent.hooks.comm import groups
+from pardbg_agent.hooks.comm.op_arguments import Args, any_contents, bytes_per_rank, contents_of
 from pardbg_agent.hooks.context import Context, Group, Op, Signature, State
 from pardbg_agent.hooks.watch import probes
 from pardbg_agent.hooks.watch.op_watches import Coming, at_gate
+from pardbg_agent.tables.c10d_ops import C10dOp
 from pardbg_agent.wire import MAX_PARTS, NONE, REDUCE, Flag, Kind, Lane
 
 _ISSUE, _PART, _COMM = int(Kind.OP_ISSUE), int(Kind.PART), int(Lane.COMM)
@@ -32,13 +33,13 @@ def lost(c: _core.Core, hook: str, error: BaseException) -> None:
     c.guard.call("unrecorded", c.unrecorded.begins, now_ns(), True)
 
 
-def make_count(spec: Spec) -> Any:
+def make_count(spec: C10dOp) -> Any:
     """Return the hook for level off, and after a failure: it only counts, so that this rank's
     sequence numbers stay equal to the others'."""
-    tensors_of, group_at, peer_at, tag_at = spec.tensors, spec.group, spec.root, spec.tag
+    contents, group_at, peer_at, tag_at = contents_of(spec), spec.group, spec.root, spec.tag
 
     def number(c: _core.Core, args: Args, state: State) -> None:
-        tensor, _, _ = tensors_of(args)
+        tensor, _, _ = contents(args)
         if tensor is not None and tensor.is_meta:
             return  # not a real op
         pg = _unbox(args[group_at]) if state.group is None else state.group
@@ -57,20 +58,20 @@ def make_count(spec: Spec) -> Any:
     return count
 
 
-def make_begin(spec: Spec) -> Any:
+def make_begin(spec: C10dOp) -> Any:
     """Return what runs before the op enters the backend, guarded. It returns the Op; None where it
     is only counted (``make_count``), or not real (a fake tensor)."""
     begin = _begin(spec)
-    return begin if spec.parts is None else _with_parts(spec.parts, spec.group, begin)
+    return begin if spec.parts is None else _with_parts(spec, begin)
 
 
-def _with_parts(parts: Parts, group_at: int, begin: Any) -> Any:
+def _with_parts(spec: C10dOp, begin: Any) -> Any:
     """``begin``, and how much goes to whom."""
 
     def tell(c: _core.Core, op: Op, args: Args, state: State) -> None:
-        pg = _unbox(args[group_at]) if state.group is None else state.group
+        pg = _unbox(args[spec.group]) if state.group is None else state.group
         group = groups.group_of(context.of(c), pg)
-        tell_parts(c, op, group, parts(args, len(group.ranks)))
+        tell_parts(c, op, group, bytes_per_rank(spec, args, len(group.ranks)))
 
     def begin_and_tell(c: _core.Core, args: Args, state: State) -> Op | None:
         op: Op | None = begin(c, args, state)
@@ -81,12 +82,12 @@ def _with_parts(parts: Parts, group_at: int, begin: Any) -> Any:
     return begin_and_tell
 
 
-def _begin(spec: Spec) -> Any:
-    op_name, name, p2p, send = spec.op, spec.torch_name, spec.p2p, spec.send
-    tensors_of, group_at, peer_at, tag_at = spec.tensors, spec.group, spec.root, spec.tag
-    async_at, reduces = spec.is_async, spec.reduces
+def _begin(spec: C10dOp) -> Any:
+    op_name, name, p2p, send = spec.kind, spec.torch_name, spec.p2p, spec.send
+    contents, group_at, peer_at, tag_at = contents_of(spec), spec.group, spec.root, spec.tag
+    async_at, reduces = spec.is_async, spec.reduce >= 0
     count, hook = make_count(spec), f"c10d.{spec.torch_name}"
-    least: Any = probes.LEAST_BYTES if probes.probed(spec) else math.inf
+    least: Any = probes.LEAST_BYTES if spec.probed else math.inf
     nothing: Any = "" if p2p else NONE
     always = _P2P | _ASYNC | (_SEND if send else 0) if p2p else 0
 
@@ -97,9 +98,9 @@ def _begin(spec: Spec) -> Any:
         state.numbered = False
         try:
             try:
-                tensor, a, b = tensors_of(args)
+                tensor, a, b = contents(args)
             except (RuntimeError, NotImplementedError):  # sparse and nested tensors
-                tensor, a, b = op_arguments.whatever(args)
+                tensor, a, b = any_contents(args)
             on_cpu = tensor is None or tensor.is_cpu
             if not on_cpu and _is_fake(c, tensor):
                 return None
@@ -153,7 +154,7 @@ def _is_fake(c: _core.Core, tensor: Any) -> bool:
 
 
 def _at_gate(
-    c: _core.Core, spec: Spec, x: Context, pg: Any, args: Args,
+    c: _core.Core, spec: C10dOp, x: Context, pg: Any, args: Args,
     seen: tuple[Any, Any, int, int, int],
     what: tuple[Any, int, int],
 ) -> None:  # fmt: skip
@@ -176,7 +177,7 @@ def tell_parts(c: _core.Core, op: Op, group: Group, parts: Sequence[int]) -> Non
 
 
 def _sign(
-    x: Context, spec: Spec, key: Any, pg: Any, dtype: Any, reduce: Any, peer: int, tag: int
+    x: Context, spec: C10dOp, key: Any, pg: Any, dtype: Any, reduce: Any, peer: int, tag: int
 ) -> Signature:
     """Return what ops of this kind on this group share. ``peer``: root or peer, as a group rank."""
     group = groups.group_of(x, pg)
@@ -204,13 +205,15 @@ def failed(c: _core.Core, op: Op) -> None:
         )  # fmt: skip
 
 
-def _define(x: Context, spec: Spec, key: Any, dtype: Any, reduce: Any, root: int, tag: int) -> int:
+def _define(
+    x: Context, spec: C10dOp, key: Any, dtype: Any, reduce: Any, root: int, tag: int
+) -> int:
     """Id of an op's signature, kept under ``key``. A p2p op that a pipeline labelled has F or B
     for ``reduce``."""
     if not spec.p2p:
         reduce = REDUCE[reduce] if 0 <= reduce < len(REDUCE) else ""
     known = x.core.defs.op(
-        spec.op, "" if dtype is None else str(dtype).removeprefix("torch."), reduce, root, tag,
+        spec.kind, "" if dtype is None else str(dtype).removeprefix("torch."), reduce, root, tag,
         spec.coalesced,
     )  # fmt: skip
     x.names[key] = known

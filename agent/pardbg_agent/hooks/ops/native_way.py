@@ -18,16 +18,17 @@ import torch
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context, patching
-from pardbg_agent.hooks.comm import collectives, groups
-from pardbg_agent.hooks.comm.op_arguments import SPECS
+from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.context import LOCAL, Context, Op, State
 from pardbg_agent.hooks.memory import saved_tensors
+from pardbg_agent.hooks.ops import issue
 from pardbg_agent.hooks.patching import Patches, unseen
 from pardbg_agent.hooks.training.batch_loss import BatchLoss
 from pardbg_agent.hooks.watch import op_watches, probes
 from pardbg_agent.life.own_frames import hide_own
 from pardbg_agent.native import Unusable, loaded, state
 from pardbg_agent.op_table import as_state
+from pardbg_agent.tables.c10d_ops import C10D_OPS
 from pardbg_agent.wire import CALLS, RING_DATA_OFFSET, STATUS_NOW_OFFSET, STATUS_OP_OFFSET
 
 OFFSETS: Final = RING_DATA_OFFSET, STATUS_OP_OFFSET, STATUS_NOW_OFFSET
@@ -77,7 +78,7 @@ def _forked() -> None:
     _process.groups = {}
 
 
-class Hotpath:
+class NativeWay:
     """The kernels in C++, for all ops that this torch has."""
 
     name = "native"
@@ -102,14 +103,14 @@ class Hotpath:
 def quick(patches: Patches, owner: Any, name: str, original: Any, *what: Any) -> None:
     """Put C++ in front of the hook of a pipeline stage's method, where ops are seen there: what
     is nothing out of the ordinary is recorded in one call. ``what``: pipeline.hpp's Quick."""
-    if groups.PROCESS.source == Hotpath.name:
+    if groups.PROCESS.source == NativeWay.name:
         made = _process.module.quick(original, getattr(owner, name), *what)
         patches.set(owner, name, _process.module.method(made))
 
 
 def knows_steps(share_of: Any, see_loss: Any, after_backward: Any) -> None:
     """Give C++ what it needs of training steps' hooks (native/phases.hpp)."""
-    if groups.PROCESS.source == Hotpath.name:
+    if groups.PROCESS.source == NativeWay.name:
         _process.module.knows(
             LOCAL, State, Context, BatchLoss, share_of, see_loss, after_backward,
             vars(torch.compiler),
@@ -118,13 +119,13 @@ def knows_steps(share_of: Any, see_loss: Any, after_backward: Any) -> None:
 
 def knows_units(unit: type, named: Any, unsharded: Any) -> None:
     """The same of FSDP2's units (native/fsdp.hpp)."""
-    if groups.PROCESS.source == Hotpath.name:
+    if groups.PROCESS.source == NativeWay.name:
         _process.module.knows_units(unit, Context, named, unsharded)
 
 
 def quick_call(patches: Patches, owner: Any, name: str, original: Any, kind: str) -> None:
     """The same as ``quick`` for what Dynamo may trace: it must find Python."""
-    if groups.PROCESS.source != Hotpath.name:
+    if groups.PROCESS.source != NativeWay.name:
         return
     made = _process.module.quick(original, getattr(owner, name), kind, kind, False)
 
@@ -143,7 +144,7 @@ def quick_call(patches: Patches, owner: Any, name: str, original: Any, kind: str
 
 def quick_hook(hook: Any, kind: str) -> Any:
     """Return an optimizers' hook with C++ in front of it."""
-    if groups.PROCESS.source != Hotpath.name:
+    if groups.PROCESS.source != NativeWay.name:
         return hook
     made = _process.module.quick(None, hook, kind, kind, False)
 
@@ -248,8 +249,8 @@ class NativeTable:
 # -- called from C++, holding the GIL
 
 
-_begin: Final = tuple(collectives.make_begin(spec) for spec in SPECS)
-"""By the place of an op in SPECS, which is its place in C++ too."""
+_begin: Final = tuple(issue.make_begin(spec) for spec in C10D_OPS)
+"""By the number of an op, in C++ too: its place in C10D_OPS."""
 
 
 @unseen

@@ -16,7 +16,6 @@ Work's Python object leads to the op's numbers."""
 from __future__ import annotations
 
 import contextlib
-import time
 import weakref
 from functools import partial
 from typing import Any, Final
@@ -29,13 +28,11 @@ from pardbg_agent.hooks.context import LOCAL, Context, Op, OpenWorks, local, of
 from pardbg_agent.hooks.patching import Patches, unframed, unseen, wait_gate
 from pardbg_agent.hooks.watch import op_watches
 from pardbg_agent.life.own_frames import hide_own
+from pardbg_agent.tables.c10d_ops import C10D_OPS, C10dOp
 from pardbg_agent.wire import Flag, Kind, Lane
 
 MAX_POLLED: Final = 256
 MAX_TENSORS: Final = 1024
-CALLBACKS_NS: Final = 50_000_000
-"""Maximum delay of a group's destruction where ops are left under way."""
-DROPPED_S: Final = 0.002
 SHORT_NS: Final = 2_000
 """A wait below this found the op complete: no WAIT record."""
 
@@ -44,19 +41,6 @@ _FAILED = int(Flag.FAILED)
 COMPLETED, WAITED, POLLED = (
     int(Flag.DONE_COMPLETED), int(Flag.DONE_WAITED), int(Flag.DONE_POLLED),
 )  # fmt: skip
-
-METHODS: Final = (
-    "allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "_allgather_base",
-    "allgather_coalesced", "allgather_into_tensor_coalesced", "reduce_scatter",
-    "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "gather", "scatter", "alltoall",
-    "alltoall_base", "barrier", "send", "recv", "recv_anysource", "all_gather_single",
-    "all_gather_single_coalesced", "all_to_all_single", "reduce_scatter_single",
-    "reduce_scatter_single_coalesced",
-)  # fmt: skip
-"""Methods of ProcessGroup that issue an op and return its Work."""
-NO_FUTURE: Final = ("reduce_scatter", "_reduce_scatter", "send", "recv")
-"""Ops whose Works have no future on CPU backends (see op_arguments.Spec.future)."""
-
 
 _ref = weakref.ref
 _Work: Any = torch._C._distributed_c10d.Work
@@ -146,21 +130,6 @@ def backward_ended(c: _core.Core, t1: int) -> None:
             done(c, op, t1, WAITED)
 
 
-def let_callbacks_run() -> None:
-    """Before a group is destroyed: what completed has callbacks that want the GIL, and to drop what
-    Python has made wants it (once more). A program whose model is in a local of ``main()`` takes
-    the group's last reference with it as that returns; ``~ProcessGroupGloo`` then joins the thread
-    that drops them, the GIL held. Where C++ sees ops there are no callbacks, but the program's own
-    tensors and Works are dropped there all the same."""
-    c = _core.CURRENT
-    if c is None or c.context is None or not c.ops.num_ever:
-        return
-    followed, until = c.context.works.followed, now_ns() + CALLBACKS_NS
-    while followed and now_ns() < until:
-        time.sleep(0.0005)
-    time.sleep(DROPPED_S)
-
-
 def _poll_later(c: _core.Core, works: OpenWorks, op: Op, work: Any) -> None:
     polled = works.polled
     if len(polled) >= MAX_POLLED:
@@ -217,15 +186,14 @@ def _gone(known: OpenWorks, ref: Any) -> None:
             c.ops.completed(found[0].token)  # nobody waited: when it ended is not known
 
 
-def install(patches: Patches, on_refusal: Any, wait_of: Any = None) -> None:
-    """Watch ProcessGroup's methods and Work.wait. ``on_refusal(core)`` is called when one of the
-    methods raised. ``wait_of``: ops are seen in C++, and this makes a Work.wait of one."""
+def install(patches: Patches, wait_of: Any = None) -> None:
+    """Hook ProcessGroup's methods and Work.wait. ``wait_of``: ops are seen in C++, which needs no
+    hook on the methods and makes the hook of a Work.wait."""
     group = torch._C._distributed_c10d.ProcessGroup
-    for name in METHODS:
-        if wait_of is None and hasattr(group, name):
-            has_future = not name.startswith(NO_FUTURE)
-            method = _method(getattr(group, name), "reduce" in name, has_future, on_refusal)
-            patches.set(group, name, method)
+    for spec in C10D_OPS if wait_of is None else ():
+        for name in spec.methods:
+            if hasattr(group, name):
+                patches.set(group, name, _method(getattr(group, name), spec))
     patches.set(group, "_start_coalescing", _start_coalescing(group._start_coalescing))
     patches.set(group, "_end_coalescing", _end_coalescing(group._end_coalescing))
     for kind in (_Work, *_Work.__subclasses__()):  # FakeWork has a wait of its own
@@ -234,7 +202,9 @@ def install(patches: Patches, on_refusal: Any, wait_of: Any = None) -> None:
     patches.set(torch._C.Future, "wait", _future_wait(torch._C.Future.wait))
 
 
-def _method(original: Any, reduces: bool, has_future: bool, on_refusal: Any) -> Any:
+def _method(original: Any, spec: C10dOp) -> Any:
+    reduces, has_future = spec.reduce >= 0, spec.future
+
     @unseen
     def issue(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -250,9 +220,6 @@ def _method(original: Any, reduces: bool, has_future: bool, on_refusal: Any) -> 
                     state.reduce = -1
             try:
                 work = original(self, *args, **kwargs) if kwargs else original(self, *args)
-            except BaseException:
-                on_refusal(c)
-                raise
             finally:
                 state.group = None
             op = state.op

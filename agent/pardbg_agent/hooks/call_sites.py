@@ -8,12 +8,13 @@ from collections import deque
 from types import CodeType
 from typing import Final
 
+from pardbg_agent.tables.code_files import is_program
+
 LAST: Final = 256
 """Asynchronous ops whose place is kept."""
 _DEEPEST: Final = 48
 _MOST: Final = 4096
 """Pieces of code that are known; later ones count as a library's."""
-_LIBRARIES: Final = ("-packages/", "/lib/python3", "/torch/", "/pardbg_agent/")
 
 Place = tuple[str, int, str]
 """(file, line, function)"""
@@ -56,8 +57,7 @@ class CallSites:
 def _is_programs(code: CodeType) -> bool:
     if len(_kept) >= _MOST:
         return False
-    file = code.co_filename
-    users = not file.startswith("<") and not any(part in file for part in _LIBRARIES)
+    users = is_program(code.co_filename)
     _kept.append(code)
     _known[id(code)] = users
     return users

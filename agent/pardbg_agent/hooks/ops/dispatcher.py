@@ -3,7 +3,7 @@
 A Python kernel registered for BackendSelect records the issue and redispatches, the GIL released:
 calling a backend with the GIL held can deadlock with gloo's worker. One effect a program can see:
 what a backend refuses with another exception (gloo: ValueError) arrives as a RuntimeError with the
-same text. The native way and torch's public hooks leave it as it is.
+same text. The native way leaves it as it is.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from torch.library import Library
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
-from pardbg_agent.hooks.comm import works
-from pardbg_agent.hooks.comm.collectives import failed, lost, make_begin
-from pardbg_agent.hooks.comm.op_arguments import SPECS, Args, Spec
+from pardbg_agent.hooks.comm.op_arguments import Args
 from pardbg_agent.hooks.context import LOCAL, Op
+from pardbg_agent.hooks.ops import works
+from pardbg_agent.hooks.ops.issue import failed, lost, make_begin
 from pardbg_agent.hooks.patching import unframed, unseen
 from pardbg_agent.life.own_frames import hide_own
+from pardbg_agent.tables.c10d_ops import C10D_OPS, MONITORED_BARRIER, C10dOp
 from pardbg_agent.wire import NONE, Flag, Kind, Lane
 
 KERNEL_NS = 4_500
@@ -43,7 +44,7 @@ class Dispatcher:
 
     def install(self) -> None:
         library = Library("c10d", "IMPL")
-        for spec in SPECS:
+        for spec in C10D_OPS:
             packet = getattr(torch.ops.c10d, spec.torch_name, None)
             if packet is not None:
                 kernel = make_kernel(spec, packet.default._handle.redispatch_boxed)
@@ -56,7 +57,7 @@ class Dispatcher:
         self._libraries = []
 
 
-def make_kernel(spec: Spec, redispatch: Any) -> Any:
+def make_kernel(spec: C10dOp, redispatch: Any) -> Any:
     """Return the kernel of one op. Whatever the hook does, it issues the op exactly once."""
     begin, ends = make_begin(spec), _ends(spec)
     hook, below = f"c10d.{spec.torch_name}", _below
@@ -112,7 +113,7 @@ def _rest(keyset: Any) -> Any:
     return rest
 
 
-def _ends(spec: Spec) -> Any:
+def _ends(spec: C10dOp) -> Any:
     """Return how the completion of an op that C++ issued is seen."""
     functional, future = spec.functional or spec.p2p, spec.future
 
@@ -165,14 +166,11 @@ def make_wait_kernel(redispatch: Any) -> Any:
 
 
 # -- gloo's monitored_barrier: no dispatcher op and no Work, only this method
-_MONITORED = Spec(
-    "monitored_barrier", "monitored_barrier", lambda _: (None, 0, 0), group=0, is_async=1
-)
 
 
 def monitored(original: Any) -> Any:
     """Return ``monitored_barrier`` with its op seen: it passes no dispatcher."""
-    begin = make_begin(_MONITORED)
+    begin = make_begin(MONITORED_BARRIER)
 
     @unframed
     @functools.wraps(original)
@@ -198,7 +196,7 @@ def _enter(c: _core.Core, begin: Any, pg: Any) -> Op | None:
     state = LOCAL.state
     state.group = pg
     try:
-        op: Op | None = begin(c, (pg, False), state)
+        op: Op | None = begin(c, (None, pg, False), state)
     finally:
         state.group = None
     if op is not None and c.level > 1:
