@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.pipeline.pipeline_steps import PipelineName
+from pardbg.analysis.pipeline.mesh import PipelineName
 from pardbg.render.draw.cells import plain
 from pardbg.render.pages.pipeline.ledger import choices
 from tests.ui.fakes import app_on, text_of, until

@@ -18,7 +18,7 @@ from pardbg.analysis.base.steps import last_step_rows, step_of
 from pardbg.analysis.comm.ops import group_label
 from pardbg.analysis.findings.registry import ended_ranks
 from pardbg.analysis.memory.breakdown import history, latest_bytes
-from pardbg.analysis.pipeline.pipeline_steps import newest_steps
+from pardbg.analysis.pipeline.mesh import newest_steps
 from pardbg.analysis.pipeline.pipelines import layouts, running_action, state_at, states
 from pardbg.analysis.pipeline.values import PipelineStep, PipelineView
 from pardbg.events import fields

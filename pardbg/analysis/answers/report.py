@@ -37,11 +37,8 @@ from pardbg.analysis.comm.traffic import TrafficView, traffic_view
 from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.finding import Finding, facts_json
 from pardbg.analysis.memory.breakdown import MemoryRow, memory_rows
-from pardbg.analysis.pipeline.pipeline_steps import (
-    PipelineSummary,
-    pipeline_summaries,
-    pipeline_view,
-)
+from pardbg.analysis.pipeline.mesh import PipelineSummary, pipeline_summaries
+from pardbg.analysis.pipeline.pipeline_steps import pipeline_view
 from pardbg.store.lives import Part
 from pardbg.store.store import Store
 

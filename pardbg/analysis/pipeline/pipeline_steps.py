@@ -1,11 +1,9 @@
 """A pipeline's steps as of the cursor: measured beside planned, bubble by cause, microbatches in
-flight; and the run's pipelines side by side."""
+flight."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
 
 from pardbg.analysis.base.asof import MEMO_MAX, View, per_store
 from pardbg.analysis.base.holds import was_held
@@ -37,12 +35,6 @@ _MOST_SIMULATED = 64
 """Ranks up to which the implied bubble is worked out for each step of the history."""
 _LOOK_BACK = 8
 """Steps to look back for a complete one."""
-_RECENT = 3
-"""The same for the other pipelines of the run."""
-_MOST = 16
-"""Pipelines up to which each one's newest step is made: a step costs some ms."""
-_STEPS = 600
-"""Newest steps that a report looks at."""
 
 
 def pipeline_view(
@@ -420,113 +412,3 @@ def _all_ended_ns(view: View, layout: Layout, step: int) -> int:
             if len(rows):
                 ended = max(ended, int(table.col("t1_ns")[rows].max()))
     return ended
-
-
-# -- the run's pipelines side by side
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineName:
-    """One of the run's pipelines in the list to choose from."""
-
-    label: str
-    """Its place on the device mesh, ``dp=0 tp=1``, or its ranks."""
-    ranks: tuple[int, ...]
-    bubble_fraction: float | None
-    """Bubble of its newest complete step at the cursor."""
-
-
-def pipeline_names(view: View) -> tuple[PipelineName, ...]:
-    """Return all pipelines at the cursor, the one with the lowest rank first."""
-    return tuple(
-        PipelineName(place(view, layout), layout.ranks, _newest_bubble(view, layout))
-        for layout in layouts(view)
-    )
-
-
-def newest_steps(view: View) -> dict[int, PipelineStep]:
-    """Return rank -> newest complete step of its pipeline; empty where there are very many."""
-    found = layouts(view)
-    steps: dict[int, PipelineStep] = {}
-    for layout in found if len(found) <= _MOST else ():
-        step = _newest_complete(view, layout)
-        if step is not None:
-            steps.update(dict.fromkeys(layout.ranks, step))
-    return steps
-
-
-def _newest_complete(view: View, layout: Layout) -> PipelineStep | None:
-    made = (pipeline_step(view, layout, step) for step in _last_steps(view, layout))
-    return next((step for step in made if step is not None and step.complete), None)
-
-
-def _last_steps(view: View, layout: Layout) -> range:
-    """Return the last few steps, the newest first."""
-    newest = last_step(view, layout)
-    last = -1 if newest is None else newest
-    return range(last, max(-1, last - _RECENT), -1)
-
-
-def place(view: View, layout: Layout) -> str:
-    """Return a pipeline's place on the device mesh, ``dp=0 tp=1``; else its ranks."""
-    found: dict[str, set[int]] = {}
-    strides: dict[str, int] = {}
-    members: dict[str, frozenset[int]] = {}
-    for (epoch, key), group in view.store.groups.items():
-        if epoch != layout.epoch or key == layout.group or not group.axis or len(group.ranks) < 2:
-            continue
-        mine = [group.ranks.index(rank) for rank in layout.ranks if rank in group.ranks]
-        if mine:
-            found.setdefault(group.axis, set()).update(mine)
-            strides[group.axis] = group.ranks[1] - group.ranks[0]
-            if layout.ranks[0] in group.ranks:
-                members[group.axis] = frozenset(group.ranks)
-    own = _distinct({a: members[a] for a, at in found.items() if len(at) == 1 and a in members})
-    # The outermost dimension of a mesh has its ranks furthest apart.
-    own.sort(key=lambda axis: -strides[axis])
-    if own:
-        return " ".join(f"{axis}={min(found[axis])}" for axis in own)
-    return f"ranks {','.join(map(str, layout.ranks))}"
-
-
-def _distinct(members: dict[str, frozenset[int]]) -> list[str]:
-    """Return the axes without those that flatten others or have the same ranks."""
-    axes = list(members)
-    return [
-        axis
-        for at, axis in enumerate(axes)
-        if not any(
-            members[other] < members[axis] or (members[other] == members[axis] and place < at)
-            for place, other in enumerate(axes)
-        )
-    ]
-
-
-def _newest_bubble(view: View, layout: Layout) -> float | None:
-    known = (step_bubble(view, layout, step) for step in _last_steps(view, layout))
-    return next((bubble for bubble in known if bubble is not None), None)
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineSummary:
-    """One of the run's pipelines, over its last complete steps that ran freely."""
-
-    label: str
-    """Its place on the device mesh, as ``PipelineName.label``."""
-    ranks: tuple[int, ...]
-    num_steps: int
-    bubble_fraction: float | None
-    """Median."""
-
-
-def pipeline_summaries(view: View) -> tuple[PipelineSummary, ...]:
-    """Return all pipelines of the run, the one with the lowest rank first."""
-    made = []
-    for layout in layouts(view):
-        newest = newest_step(view, layout)
-        last = -1 if newest is None else newest
-        known = (step_bubble(view, layout, at) for at in range(max(0, last - _STEPS), last + 1))
-        bubbles = [bubble for bubble in known if bubble is not None]
-        middle = median(bubbles) if bubbles else None
-        made.append(PipelineSummary(place(view, layout), layout.ranks, len(bubbles), middle))
-    return tuple(made)

@@ -14,7 +14,7 @@ from pardbg.analysis.answers.report_pipeline import PipelineReport, RankUse, by_
 from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.pipeline.dependencies import COMPUTE
-from pardbg.analysis.pipeline.pipeline_steps import PipelineSummary
+from pardbg.analysis.pipeline.mesh import PipelineSummary
 from pardbg.render.draw.signs import SIGN
 from pardbg.render.pages.pipeline.schedule import CAUSE_SHORT
 from pardbg.render.reports.sections import (

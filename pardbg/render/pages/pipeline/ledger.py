@@ -9,7 +9,7 @@ from statistics import median
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.pipeline.critical_path import CriticalPath
-from pardbg.analysis.pipeline.pipeline_steps import PipelineName
+from pardbg.analysis.pipeline.mesh import PipelineName
 from pardbg.analysis.pipeline.values import (
     CAUSES,
     ActionSpan,
