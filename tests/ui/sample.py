@@ -18,7 +18,7 @@ from pardbg.analysis.comm.op_rows import Arrival, CollectiveRow, P2PRow
 from pardbg.analysis.comm.traffic import Edge, GroupView, TrafficView
 from pardbg.analysis.findings.finding import Evidence, Finding
 from pardbg.analysis.memory.breakdown import MemoryRow
-from pardbg.analysis.pipeline.observed import (
+from pardbg.analysis.pipeline.values import (
     CAUSES,
     ActionSpan,
     Cause,

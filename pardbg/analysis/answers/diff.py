@@ -23,7 +23,7 @@ from pardbg.analysis.base.losses import json_number
 from pardbg.analysis.base.run import run_info
 from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.finding import SEVERITIES, Severity
-from pardbg.analysis.pipeline.observed import CAUSES
+from pardbg.analysis.pipeline.values import CAUSES
 from pardbg.store.store import Store
 
 Outcome = Literal["more", "less", "same", "few", "only a", "only b"]

@@ -22,8 +22,8 @@ from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.finding import SEVERITIES
 from pardbg.analysis.memory.breakdown import latest_bytes, memory_rows
-from pardbg.analysis.pipeline.layout import layouts
-from pardbg.analysis.pipeline.observed import CAUSES, PipelineStep
+from pardbg.analysis.pipeline.pipelines import layouts
+from pardbg.analysis.pipeline.values import CAUSES, PipelineStep
 
 Unit = Literal["time", "fraction", "bytes", "rate", "number"]
 Number = int | float

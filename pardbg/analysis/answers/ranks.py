@@ -18,9 +18,9 @@ from pardbg.analysis.base.steps import last_step_rows, step_of
 from pardbg.analysis.comm.ops import group_label
 from pardbg.analysis.findings.registry import ended_ranks
 from pardbg.analysis.memory.breakdown import history, latest_bytes
-from pardbg.analysis.pipeline.layout import layouts, running_action, state_at, states
 from pardbg.analysis.pipeline.mesh import newest_steps
-from pardbg.analysis.pipeline.observed import PipelineStep, PipelineView
+from pardbg.analysis.pipeline.pipelines import layouts, running_action, state_at, states
+from pardbg.analysis.pipeline.values import PipelineStep, PipelineView
 from pardbg.events import fields
 from pardbg.store.process import Process
 from pardbg_agent import wire

@@ -38,7 +38,7 @@ from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.finding import Finding, facts_json
 from pardbg.analysis.memory.breakdown import MemoryRow, memory_rows
 from pardbg.analysis.pipeline.mesh import PipelineSummary, pipeline_summaries
-from pardbg.analysis.pipeline.schedule import pipeline_view
+from pardbg.analysis.pipeline.pipeline_steps import pipeline_view
 from pardbg.store.lives import Part
 from pardbg.store.store import Store
 

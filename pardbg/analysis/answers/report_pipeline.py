@@ -14,12 +14,17 @@ from pardbg.analysis.base.times import times
 from pardbg.analysis.comm.collective_columns import CollectiveColumns
 from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.findings.speed.windows import overlaps_in, rows_in, window
-from pardbg.analysis.pipeline.critical_path import CriticalPath, critical_path
+from pardbg.analysis.pipeline.critical_path import (
+    CriticalPath,
+    MicrobatchWait,
+    critical_path,
+    microbatch_waits,
+)
 from pardbg.analysis.pipeline.dependencies import COMPUTE
-from pardbg.analysis.pipeline.layout import Layout, layouts
-from pardbg.analysis.pipeline.observed import CAUSES, Cause, PipelineRank, PipelineStep
-from pardbg.analysis.pipeline.peaks import MicrobatchWait, Peak, microbatch_waits, peaks
-from pardbg.analysis.pipeline.schedule import newest_step, pipeline_step
+from pardbg.analysis.pipeline.in_flight import Peak, peaks
+from pardbg.analysis.pipeline.pipeline_steps import newest_step, pipeline_step
+from pardbg.analysis.pipeline.pipelines import Layout, layouts
+from pardbg.analysis.pipeline.values import CAUSES, Cause, PipelineRank, PipelineStep
 
 MAX_STEPS: Final = 500
 """Newest steps whose pipeline is split up action by action: some ms each."""

@@ -22,11 +22,11 @@ from pardbg.analysis.findings.finding import Finding
 from pardbg.analysis.hangs.newest import standing_collectives
 from pardbg.analysis.memory.breakdown import MemoryRow, memory_rows
 from pardbg.analysis.memory.sharding import ShardingView, sharding_view
-from pardbg.analysis.pipeline.hand_written import why_none
-from pardbg.analysis.pipeline.layout import states
+from pardbg.analysis.pipeline.chains import why_none
 from pardbg.analysis.pipeline.mesh import PipelineName, pipeline_names
-from pardbg.analysis.pipeline.observed import PipelineView
-from pardbg.analysis.pipeline.schedule import HISTORY, pipeline_view
+from pardbg.analysis.pipeline.pipeline_steps import HISTORY, pipeline_view
+from pardbg.analysis.pipeline.pipelines import states
+from pardbg.analysis.pipeline.values import PipelineView
 from pardbg.store.lives import Part
 from pardbg.store.store import Store
 

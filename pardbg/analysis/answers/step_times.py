@@ -19,9 +19,9 @@ from pardbg.analysis.base.times import times
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.overlap import Ops, blocked, ops_by_rank, under_way
 from pardbg.analysis.pipeline.dependencies import COMPUTE
-from pardbg.analysis.pipeline.layout import Layout, layouts
-from pardbg.analysis.pipeline.observed import PipelineStep
-from pardbg.analysis.pipeline.schedule import pipeline_step
+from pardbg.analysis.pipeline.pipeline_steps import pipeline_step
+from pardbg.analysis.pipeline.pipelines import Layout, layouts
+from pardbg.analysis.pipeline.values import PipelineStep
 from pardbg.store.process import Process
 
 

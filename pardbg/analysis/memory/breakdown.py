@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.memory.sharding import gathered_peak
-from pardbg.analysis.pipeline.bounds import peak_bytes
+from pardbg.analysis.pipeline.in_flight import peak_bytes
 from pardbg.store.definitions import ModelDef
 from pardbg.store.process import Process
 from pardbg.store.table import Array, Table

@@ -9,7 +9,7 @@ from functools import cache
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.memory.breakdown import MemoryRow
-from pardbg.analysis.pipeline.peaks import Peak
+from pardbg.analysis.pipeline.in_flight import Peak
 from pardbg.render.draw.bars import keys, resample, shares, spark
 from pardbg.render.draw.cells import (
     Drawn,

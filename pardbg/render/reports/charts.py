@@ -12,8 +12,8 @@ from pardbg.analysis.answers.report_pipeline import RankUse
 from pardbg.analysis.base.steps import StepRow
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.memory.breakdown import MemoryRow
-from pardbg.analysis.pipeline.observed import CAUSES, PipelineRank, PipelineStep
-from pardbg.analysis.pipeline.planned import Planned, lay_out, makespan
+from pardbg.analysis.pipeline.implied import Planned, lay_out, makespan
+from pardbg.analysis.pipeline.values import CAUSES, PipelineRank, PipelineStep
 from pardbg.render.draw.svg import Svg, fits, ticks
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD, label
 from pardbg.words import binary_size, count, duration, number, percent

@@ -11,7 +11,7 @@ from typing import Final
 
 from pardbg.analysis.answers.report import Report
 from pardbg.analysis.answers.report_pipeline import PipelineReport, by_edge, by_op
-from pardbg.analysis.pipeline.observed import CAUSES
+from pardbg.analysis.pipeline.values import CAUSES
 from pardbg.render.draw.svg import escape as _e
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD, KIND_WORD
 from pardbg.render.reports import charts

@@ -13,8 +13,8 @@ from pardbg.analysis.answers.report import RankTotals, Report
 from pardbg.analysis.answers.report_pipeline import Bandwidth, Messages, RankOverlap, StageTime
 from pardbg.analysis.base.losses import NotFinite
 from pardbg.analysis.base.steps import StepRow
-from pardbg.analysis.pipeline.critical_path import CriticalPath
-from pardbg.analysis.pipeline.peaks import MicrobatchWait, Peak
+from pardbg.analysis.pipeline.critical_path import CriticalPath, MicrobatchWait
+from pardbg.analysis.pipeline.in_flight import Peak
 from pardbg.render.frame.activity import activity_text
 from pardbg.words import busbw, count, duration, number, percent, plural, ranks_text, size
 

@@ -14,8 +14,8 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.run import OutputLine, lines
 from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.finding import Finding
-from pardbg.analysis.pipeline.peaks import Peak
-from pardbg.analysis.pipeline.planned import ScheduleDetail
+from pardbg.analysis.pipeline.implied import ScheduleDetail
+from pardbg.analysis.pipeline.in_flight import Peak
 from pardbg.analysis.pipeline.ticks.cell import Ticks, TicksWant, ticks_shown
 from pardbg.analysis.whatif.answer import WhatIf, kept_whatif
 from pardbg.render.pages.overview import Ahead

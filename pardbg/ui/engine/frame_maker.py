@@ -9,8 +9,8 @@ from typing import Any
 from pardbg.analysis.answers.snapshot import MANY, SECTIONS, Snapshot, Viewport
 from pardbg.analysis.answers.timeline import Spot, WaitedFor, waited_for
 from pardbg.analysis.base.run import OutputLine
-from pardbg.analysis.pipeline.peaks import Peak, peaks
-from pardbg.analysis.pipeline.planned import schedule_detail
+from pardbg.analysis.pipeline.implied import schedule_detail
+from pardbg.analysis.pipeline.in_flight import Peak, peaks
 from pardbg.render.pages.overview import Ahead
 from pardbg.session.navigation.replay import aligned
 from pardbg.session.navigation.travel import active_bounds

@@ -37,7 +37,7 @@ from pardbg.analysis.hangs.waitgraph import (
     open_ops,
     wait_graph,
 )
-from pardbg.analysis.pipeline.layout import states
+from pardbg.analysis.pipeline.pipelines import states
 from pardbg.events import fields
 
 LONGEST_PATIENCE_NS: Final = 60_000_000_000

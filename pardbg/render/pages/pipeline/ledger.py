@@ -10,7 +10,7 @@ from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.pipeline.critical_path import CriticalPath
 from pardbg.analysis.pipeline.mesh import PipelineName
-from pardbg.analysis.pipeline.observed import (
+from pardbg.analysis.pipeline.values import (
     CAUSES,
     ActionSpan,
     Cause,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.pipeline.critical_path import CriticalPath
-from pardbg.analysis.pipeline.observed import PipelineRank, PipelineStep, PipelineView
-from pardbg.analysis.pipeline.planned import ScheduleDetail
+from pardbg.analysis.pipeline.implied import ScheduleDetail
+from pardbg.analysis.pipeline.values import PipelineRank, PipelineStep, PipelineView
 from pardbg.render.draw.axis import BREAK_CELLS, Axis, gaps, ruler
 from pardbg.render.draw.bars import rule, spark
 from pardbg.render.draw.cells import (

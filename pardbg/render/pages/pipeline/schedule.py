@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from pardbg import words
 from pardbg.analysis.pipeline.dependencies import parse
-from pardbg.analysis.pipeline.observed import ActionSpan, Cause, PipelineRank
-from pardbg.analysis.pipeline.planned import Planned
+from pardbg.analysis.pipeline.implied import Planned
+from pardbg.analysis.pipeline.values import ActionSpan, Cause, PipelineRank
 from pardbg.render.draw.axis import Axis, mark_breaks
 from pardbg.render.draw.bars import LEVELS
 from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, line
