@@ -16,7 +16,7 @@ from typing import NoReturn
 import click
 
 from pardbg import __version__
-from pardbg.cli import ctl, files, here, live, logs, rehearse, schedule
+from pardbg.cli import attach, ctl, files, here, live, logs, rehearse, schedule
 from pardbg.cli.common import USAGE_EXIT, echo, trouble
 from pardbg.cli.front import Front, help_
 from pardbg.errors import UserError
@@ -101,7 +101,7 @@ cli: Front = _cli
 
 for _command in (
     *live.COMMANDS, *ctl.COMMANDS, *here.COMMANDS, *files.COMMANDS, *logs.COMMANDS,
-    *schedule.COMMANDS, *rehearse.COMMANDS, help_,
+    *attach.COMMANDS, *schedule.COMMANDS, *rehearse.COMMANDS, help_,
 ):  # fmt: skip
     cli.add_command(_command)
 

@@ -32,6 +32,7 @@ MORE: Final = {
     "rehearse": "Run a program as every rank of a large job, on one machine without GPUs.",
     "schedule": "Make, check and compare pipeline schedules.",
     "export": "Convert a recording for Perfetto, or to Parquet or CSV.",
+    "attach": "Look at a job that was started without pardbg.",
     "explain": "Say what a job's log tells: which rank is missing, which failed first.",
     "import": "Convert Flight Recorder dumps or profiler traces to a recording.",
     "postmortem": "Recover a recording from a killed run.",

@@ -105,29 +105,29 @@ def _wait_recorded(handle: RunHandle, flow: Flow) -> None:
 def recorded_words(handle: RunHandle) -> str:
     """Return one line on what was recorded, and what is missing."""
     if handle.config.is_relay:
-        missed = (handle.recorded() or {}).get("error")
-        if missed:
-            return f"NOT recorded: {missed}; what the rings hold: `pardbg postmortem {handle.run}`"
+        result = handle.recorded()
+        if result is not None and result.error:
+            rest = f"recover what the rings hold: `pardbg postmortem {handle.run} -o S.mcap`"
+            return f"NOT recorded: {result.error}; {rest}"
         return f"recorded by the hub at {handle.config.hub}"
     parts = handle.parts()
     name = str(parts[0])
     if len(parts) > 1:
         name = f"{name} … {parts[-1].name} ({len(parts)} files, each opens alone)"
-    said, last = handle.recorded(), parts[-1]
+    result, last = handle.recorded(), parts[-1]
     if not last.is_file() or not last.stat().st_size:
-        why = str(said.get("error") or "") if said else "the hub was lost"
+        why = result.error if result is not None else "the hub was lost"
         return f"NOT recorded: {why or f'{last} is gone'}"
-    if said is None:
+    if result is None:
         ago = duration(1e9 * max(0.0, handle.ended_s() - last.stat().st_mtime))
         return (
             f"recorded {name} IN PART: the hub was lost and the file ends {ago} before the "
             f"job; what its ranks did last: pardbg postmortem {handle.run} -o S.mcap"
         )
-    if said.get("error"):
-        how_long = duration(int(said.get("missing_ns", 0)))
+    if result.error:
         return (
-            f"recorded {name} IN PART: {said['error']}; the last {how_long} are missing "
-            f"({said.get('messages')} messages)"
+            f"recorded {name} IN PART: {result.error}; the last {duration(result.missing_ns)} are "
+            f"missing ({result.messages} messages)"
         )
     return f"recorded {name}"
 

@@ -18,6 +18,7 @@ from pardbg.hub.ranks.rings import Mapped, Rings
 from pardbg.hub.removal import RING
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
+from pardbg.hub.run.run_files import read_end
 from pardbg.hub.run.runs import RunError, RunRings, find_run_rings
 from pardbg.hub.serve.job_output import Tail
 from pardbg.hub.serve.resume import NUMBER_SKIP, Resumed
@@ -184,11 +185,11 @@ class _Recovery:
             f"{from_rings} records of {len(rings)} rings"
         )
         self._say(Key.CONTROL, last + 1, event="postmortem", by="", text=text)
-        ended = files.read_json(self.dead.path / files.EXIT_FILE) or {}
-        code = ended.get("code")
-        if len(died) == len(rings) and isinstance(code, int):
-            told = ended.get("told") or []
-            self._define(k=DefKind.END.value, proc=None, t_ns=last + 1, code=code, told=told)
+        end = read_end(self.dead.path)
+        if len(died) == len(rings) and end is not None and end.code is not None:
+            self._define(
+                k=DefKind.END.value, proc=None, t_ns=last + 1, code=end.code, told=end.told
+            )
 
     def _define(self, **fields: Any) -> None:
         self._write(

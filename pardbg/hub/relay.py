@@ -21,13 +21,13 @@ from pardbg.hub import MAX_CTRL_BYTES, MAX_MESSAGE_BYTES
 from pardbg.hub.backlog import Definitions
 from pardbg.hub.ctrl_messages import PIECE_BYTES, VERSION, Node, pack, process_of, unpack
 from pardbg.hub.ranks.boards import TURN_MS, Boards
-from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.ranks.rings import Rescued, Rings
 from pardbg.hub.ranks.where import py_spy
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.jobs import Successor
+from pardbg.hub.run.run_files import Recorded, has_ended, write_hub, write_recorded
 from pardbg.hub.serve.job_output import JobOutput
 from pardbg.hub.serve.sockets import listen, load_keys
 from pardbg.hub.serve.state_feed import RowNews
@@ -100,9 +100,7 @@ class Relay:
         for socket in (self._agents, *self._up.sockets()):
             self._poller.register(socket, zmq.POLLIN)
             self._without_data.register(socket, zmq.POLLIN)
-        files.write_json(self.config.dir / files.HUB_FILE, {
-            "pid": os.getpid(), "start": start_time(os.getpid()), "hub": "relay",
-        })  # fmt: skip
+        write_hub(self.config.dir, "relay")
 
     def _bind(self, kind: int, endpoint: str, limit: int) -> zmq.Socket[bytes]:
         socket: zmq.Socket[bytes] = self._context.socket(kind)
@@ -124,7 +122,7 @@ class Relay:
         if not missed and not self._up.num_links:
             missed = f"no hub was reached at {self.config.hub}"
         with contextlib.suppress(OSError):
-            files.write_json(self.config.dir / files.RECORDED_FILE, {"error": missed})
+            write_recorded(self.config.dir, Recorded(missed))
         self._up.close(linger_ms=1_000 if taken else 0)
         self._boards.close()
         self._rings.close(remove=taken)
@@ -348,7 +346,7 @@ class Relay:
 
     def _is_over(self, now: int) -> bool:
         if not self._exit_ns:
-            if not (self.config.dir / files.EXIT_FILE).exists():
+            if not has_ended(self.config.dir):
                 return False
             self._successor.finish()
             self._exit_ns, self._news.force = now, True

@@ -16,7 +16,7 @@ from pardbg.analysis.base.run import launcher
 from pardbg.analysis.base.spans import open_span
 from pardbg.analysis.base.steps import last_step_rows, step_of
 from pardbg.analysis.comm.ops import group_label
-from pardbg.analysis.findings.ends import told_to_end
+from pardbg.analysis.findings.registry import ended_ranks
 from pardbg.analysis.memory.breakdown import history, latest_bytes
 from pardbg.analysis.pipeline.layout import layouts, running_action, state_at, states
 from pardbg.analysis.pipeline.mesh import newest_steps
@@ -74,29 +74,29 @@ _SIGNS: Final = ("action", "step", "phase", "issue", "issue_p2p", "memory")
 def rank_rows(
     view: View,
     pipeline: PipelineView | None,
-    kept: Mapping[int, RankNow] | None = None,
+    reused: Mapping[int, RankNow] | None = None,
     *,
-    near: bool = False,
+    reuse_splits: bool = False,
 ) -> tuple[RankNow, ...]:
-    """Each rank's row. ``kept``: of ranks nobody looks at, good as they are where the rank has
-    neither ended nor stopped since; ``near``: the split of a step is what was last said of it."""
-    kept = kept if kept and view.run_end is None else {}
+    """Return each rank's row. ``reused``: rows of an earlier moment, good for ranks that make
+    progress; with ``reuse_splits`` a step's split may rest on the records that had come by then."""
+    kept = reused if reused and view.run_end is None else {}
     said, steps = states(view), newest_steps(view)
     if pipeline is not None and pipeline.last_complete is not None:
         last = pipeline.last_complete  # one that the debugger did not hold, where there is one
         steps.update({row.rank: last for row in last.ranks if row.rank in steps})
-    if not near:
+    if not reuse_splits:
         read_ahead_splits(view, kept)
     return tuple(
         row
         if (row := kept.get(rank)) and _is_well(view, process, row, said.get(process.proc))
-        else _row(view, rank, process, steps.get(rank), near)
+        else _row(view, rank, process, steps.get(rank), reuse_splits)
         for rank, process in view.ranks.items()
     )
 
 
 def _is_well(view: View, process: Process, row: RankNow, said: Mapping[str, Any] | None) -> bool:
-    """It gets on as the row says: who does not, or did not, is what one looks for."""
+    """Return whether the rank is making progress, as its row says."""
     if row.state not in ("running", "waiting") or view.proc_end(process) is not None:
         return False
     if not said:
@@ -106,7 +106,7 @@ def _is_well(view: View, process: Process, row: RankNow, said: Mapping[str, Any]
 
 
 def _row(
-    view: View, rank: int, process: Process, pipeline: PipelineStep | None, near: bool
+    view: View, rank: int, process: Process, pipeline: PipelineStep | None, reuse_splits: bool
 ) -> RankNow:
     said = states(view).get(process.proc, {})
     state, now, since = _now(view, rank, process, said)
@@ -115,7 +115,7 @@ def _row(
     free = [t1 - t0 for _, t0, t1 in ended if not (held and was_held(view, t0, t1))]
     memory = latest_bytes(view, process)
     kind = "allocated" if memory.get("allocated", (0, 0))[0] > 0 else "rss"
-    split = last_step_split(view, rank, process, pipeline, near) or (None, None, None)
+    split = last_step_split(view, rank, process, pipeline, reuse_splits) or (None, None, None)
     return RankNow(
         rank=rank,
         proc=process.proc,
@@ -163,7 +163,7 @@ def _now(
     if end is not None:
         if end[1] not in ("lost", "killed"):
             return "ended", "ended", end[0]
-        if rank in told_to_end(view):
+        if rank in ended_ranks(view):
             return "ended", f"ended by {launcher(view)}", end[0]
         return "lost", end[1], end[0]
     run_end = view.run_end

@@ -74,11 +74,11 @@ _COMPUTE_PHASES = ("forward", "backward", "optimizer")
 
 
 def last_step_split(
-    view: View, rank: int, process: Process, pipeline: PipelineStep | None, near: bool = False
+    view: View, rank: int, process: Process, pipeline: PipelineStep | None, reuse: bool = False
 ) -> Split | None:
-    """Return the newest step that ended; in a pipeline its newest complete schedule step. ``near``:
-    what was last said of it will do, if anything was. None where the times are the host's of a run
-    on a device."""
+    """Return the shares of a rank's newest ended step; in a pipeline of its newest complete
+    schedule step. With ``reuse`` a split made when fewer records had come will do. None where the
+    times are the host's of a run on a device."""
     if times(view):
         return None
     if pipeline is not None:
@@ -93,10 +93,10 @@ def last_step_split(
         return None
     begin = int(table.col("t0_ns")[visible - 1])
     end = int(table.col("t1_ns")[visible - 1])
-    said, at = view.memo("last splits"), (process.proc, begin, end)
-    if not near or at not in said:
-        said[at] = _split(view, rank, process, (begin, end))
-    found: Split | None = said[at]
+    known, at = view.memo("last splits"), (process.proc, begin, end)
+    if not reuse or at not in known:
+        known[at] = _split(view, rank, process, (begin, end))
+    found: Split | None = known[at]
     return found
 
 

@@ -16,8 +16,15 @@ from pardbg.store.table import Array, Table
 P = ParamSpec("P")
 R = TypeVar("R")
 MEMO_MAX: Final = 2048
-"""A frame uses some hundred values of a kind. More would be of use to who comes back, but each
-full collection of Python's, which a frame may have to wait for, walks all of them."""
+"""Closed values of a kind that are kept of a recording. Keeping more would help a user who comes
+back, but each full collection of Python's, which a frame may wait for, walks all of them."""
+LIVE_MEMO_MAX: Final = 512
+"""Closed values of a kind that are kept of a live run, or two per rank: a frame uses some hundred.
+A following viewer never comes back to older ones, and would still fill its memory with them after
+half an hour."""
+_EVICTED: Final = 8
+"""A full cache loses one in so many of its values, the oldest: losing half of them at a time lets
+the memory of a long run rise from one peak to the next."""
 
 
 class View:
@@ -125,10 +132,12 @@ class View:
         return ended[-1] if ended else None
 
     def memo(self, kind: str, most: int = MEMO_MAX) -> dict[Any, Any]:
-        """Return a store-wide cache of closed values; of more than ``most`` the older half goes."""
+        """Return a store-wide cache of closed values; beyond ``most`` the oldest are evicted."""
         cache: dict[Any, Any] = self.store.memo.setdefault(kind, {})
+        if self.store.live:
+            most = min(most, max(LIVE_MEMO_MAX, 2 * len(self.ranks)))
         if len(cache) > most:
-            for key in list(cache)[: len(cache) // 2]:
+            for key in list(cache)[: len(cache) - most + most // _EVICTED]:
                 del cache[key]
         return cache
 

@@ -20,6 +20,7 @@ from pardbg.hub.removal import remove_empty, remove_unstarted
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
 from pardbg.hub.run.hub_process import END_S, MAX_RESTARTS, start_hub
+from pardbg.hub.run.run_files import has_ended, read_hub, read_job, read_recorded
 from pardbg.hub.run.steward import Owner, Stdio, Steward
 
 LOOK_S: Final = 0.2
@@ -66,7 +67,7 @@ class Guardian:
             if launcher not in ended and self._steward is not None:
                 self._steward.flow.close_lost()
             self._reap(ended) or signal.sigtimedwait([signal.SIGCHLD], LOOK_S)
-        if self._steward is not None and jobs.noted(self._dir) is not None:
+        if self._steward is not None and read_job(self._dir) is not None:
             self._steward.linger(self._dir)
         deadline = time.monotonic() + END_S
         while self._hub is not None and self._hub not in ended and time.monotonic() < deadline:
@@ -84,10 +85,10 @@ class Guardian:
 
     def _look_after(self, ended: dict[int, int]) -> bool:
         """The launcher is gone. True when nothing is left to do."""
-        if (self._dir / files.EXIT_FILE).exists():
+        if has_ended(self._dir):
             self._forget_unstarted()
             return True
-        job = jobs.noted(self._dir)
+        job = read_job(self._dir)
         if job is None:
             if self._beginning():
                 return False
@@ -97,13 +98,13 @@ class Guardian:
         if self._steward is not None:
             self._steward.turn(self._dir)
         self._keep_hub(ended)
-        if job in ended:
+        if job.pid in ended:
             if self._steward is not None:
                 self._steward.flow.catch_up()
             untold = self._steward is not None and self._owner.gone
-            code = os.waitstatus_to_exitcode(ended[job])
+            code = os.waitstatus_to_exitcode(ended[job.pid])
             jobs.write_exit(self._dir, code, self._restarts, untold=untold)
-        return job in ended
+        return job.pid in ended
 
     def _keep_hub(self, ended: Mapping[int, int]) -> None:
         """Start the hub again if it was killed, too: with the launcher, or later."""
@@ -116,9 +117,8 @@ class Guardian:
     def _hub_was_killed(self, ended: Mapping[int, int]) -> bool:
         if self._hub is not None:
             return bool(ended.get(self._hub))
-        hub = files.read_json(self._dir / files.HUB_FILE)
-        finished = files.read_json(self._dir / files.RECORDED_FILE) is not None
-        return hub is not None and not finished and not jobs.is_alive(hub, "pid", "start")
+        hub = read_hub(self._dir)
+        return hub is not None and not hub.alive and read_recorded(self._dir) is None
 
     def _beginning(self) -> bool:
         """A process that the launcher had forked is still to become the job."""
@@ -127,7 +127,7 @@ class Guardian:
 
     def _forget_unstarted(self) -> None:
         """Of a run without a job and without anybody who would ask nothing is left."""
-        if self._owner.gone and jobs.noted(self._dir) is None:
+        if self._owner.gone and read_job(self._dir) is None:
             with contextlib.suppress(files.ConfigError):
                 remove_empty(Path(files.load(self._dir).session))
             remove_unstarted(self._run, self._roots, files.shm_root())

@@ -26,6 +26,14 @@ from pardbg.hub.run.guardian import READY, Guardian, wait_for_directory
 from pardbg.hub.run.hub_process import END_S, MAX_RESTARTS, start_hub
 from pardbg.hub.run.jobs import Killing, adopt_orphans, write_exit
 from pardbg.hub.run.output import Copier, memory_files
+from pardbg.hub.run.run_files import (
+    Launch,
+    Process,
+    read_hub,
+    this_process,
+    write_job,
+    write_launch,
+)
 from pardbg.hub.run.steward import Owner, Stdio, Steward
 from pardbg.words import duration
 from pardbg_agent import wire
@@ -59,7 +67,7 @@ class Launcher:
         self._hub_retry_at = 0.0
         self._killing = Killing(self.dir)
         parent = os.getppid()
-        self._guardian = {"guardian": parent, "guardian_start": start_time(parent)}
+        self._guardian = Process(parent, start_time(parent))
         self._pipe = WakePipe()
         """Written at each signal, also a child's end."""
         self._sources: list[int] = []
@@ -75,7 +83,7 @@ class Launcher:
         self._catch_signals()
         for name in RESERVED:
             files.reserve(self.dir / name)
-        self._say_launch()
+        self._note_launch()
         problem = self._start_both()
         if problem is not None:
             self._give_up(problem)
@@ -115,7 +123,7 @@ class Launcher:
         """Until it listens; else why it does not."""
         assert self.hub is not None
         deadline = time.monotonic() + HUB_START_S
-        while files.read_json(self.dir / files.HUB_FILE) is None and not self._owner.gone:
+        while read_hub(self.dir) is None and not self._owner.gone:
             if self.hub.poll() == -signal.SIGKILL and self.restarts < MAX_RESTARTS:
                 self.restarts += 1
                 self._start_hub()
@@ -195,7 +203,7 @@ class Launcher:
             self._copier = Copier(self.dir, self._sources)
         else:
             stdio.given()
-        self._say_launch()
+        self._note_launch()
         return None
 
     def _job_env(self) -> dict[str, str]:
@@ -229,11 +237,9 @@ class Launcher:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._pipe.write_fd, warn_on_full_buffer=False)
 
-    def _say_launch(self) -> None:
-        value = {"pid": os.getpid(), "start": start_time(os.getpid()), **self._guardian}
-        if self.job is not None:
-            value |= {"job": self.job.pid, "job_start": start_time(self.job.pid)}
-        files.write_json(self.dir / files.LAUNCH_FILE, value)
+    def _note_launch(self) -> None:
+        job = Process(self.job.pid, start_time(self.job.pid)) if self.job is not None else None
+        write_launch(self.dir, Launch(this_process(), self._guardian, job))
 
 
 def ended(pid: int) -> int | None:
@@ -246,12 +252,11 @@ def ended(pid: int) -> int | None:
 
 
 def _begin(run_dir: Path, terminal: bool) -> None:
-    """In the job, before it is the job: from here on it needs no launcher."""
+    """Note the process that is about to become the job: from here on it needs no launcher."""
     if terminal:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    pid = os.getpid()
     with contextlib.suppress(OSError):
-        files.write_json(run_dir / files.JOB_FILE, {"job": pid, "job_start": start_time(pid)})
+        write_job(run_dir)
 
 
 def job_env(env: dict[str, str], run_dir: Path) -> dict[str, str]:

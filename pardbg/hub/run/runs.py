@@ -19,6 +19,7 @@ from pardbg.hub.ranks.processes import maps
 from pardbg.hub.removal import RING, RINGS_DIR, is_private, marked, remove_rings, remove_run
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import ConfigError, RunConfig
+from pardbg.hub.run.run_files import read_end, read_part
 from pardbg.hub.run.start import RunHandle
 from pardbg.session.rotation import part_path
 from pardbg.words import binary_size, duration, plural
@@ -92,8 +93,7 @@ class RunRings:
         """Return the newest part of its recording."""
         if self.config is None:
             return None
-        part = (files.read_json(self.path / files.PART_FILE) or {}).get("part", 1)
-        return part_path(Path(self.config.session), int(part))
+        return part_path(Path(self.config.session), read_part(self.path))
 
     def as_dict(self) -> dict[str, Any]:
         argv = list(self.config.shown) if self.config is not None else []
@@ -220,9 +220,8 @@ def _run_rings(run_dir: Path) -> RunRings | None:
 
 
 def _untold(run_dir: Path) -> int | None:
-    found = files.read_json(run_dir / files.EXIT_FILE) or {}
-    code = found.get("code") if found.get("untold") else None
-    return code if isinstance(code, int) else None
+    end = read_end(run_dir)
+    return end.code if end is not None and end.untold else None
 
 
 def _box_in(path: Path) -> RunRings:

@@ -15,7 +15,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pardbg.errors import UserError
 from pardbg.hub.ranks.processes import start_time
@@ -25,6 +25,16 @@ from pardbg.hub.run import jobs
 from pardbg.hub.run.config import Place, RunConfig, SetupError
 from pardbg.hub.run.guardian import end_ours
 from pardbg.hub.run.own_process import argv as own_process
+from pardbg.hub.run.run_files import (
+    Recorded,
+    has_ended,
+    read_end,
+    read_hub,
+    read_job,
+    read_launch,
+    read_part,
+    read_recorded,
+)
 from pardbg.hub.run.terminal import Streams
 from pardbg.session.rotation import UNLIMITED, PartLimits, part_path
 from pardbg.words import duration
@@ -60,24 +70,23 @@ class RunHandle:
 
     def parts(self) -> list[Path]:
         """Return the existing files of the recording, oldest first: one, unless it is in parts."""
-        found = files.read_json(self.run_dir / files.PART_FILE) or {}
-        every = [part_path(self.session, n) for n in range(1, int(found.get("part", 1)) + 1)]
+        every = [part_path(self.session, n) for n in range(1, read_part(self.run_dir) + 1)]
         return [path for path in every if path.exists()] or [self.session]
 
-    def recorded(self) -> dict[str, Any] | None:
-        """Return what the hub reported of the recording on closing it; None if it never did."""
-        return files.read_json(self.run_dir / files.RECORDED_FILE)
+    def recorded(self) -> Recorded | None:
+        """Return the result of the recording; None: it goes on, or the hub was killed."""
+        return read_recorded(self.run_dir)
 
     def ended_s(self) -> float:
         """Return when the job ended (or now), in seconds of the wall clock."""
-        wall = (files.read_json(self.run_dir / files.EXIT_FILE) or {}).get("wall_ns")
-        return wall / 1e9 if isinstance(wall, int) else time.time()
+        end = read_end(self.run_dir)
+        return end.wall_ns / 1e9 if end is not None else time.time()
 
     def ended(self) -> bool:
         """Return whether the job has ended (its recording may still be open)."""
         if not self.launcher_alive():
             jobs.reap(self.run_dir)
-        return (self.run_dir / files.EXIT_FILE).exists() or not self.alive()
+        return has_ended(self.run_dir) or not self.alive()
 
     def alive(self) -> bool:
         """Return whether launcher, job or hub is there."""
@@ -85,8 +94,10 @@ class RunHandle:
 
     def launcher_alive(self) -> bool:
         """Return whether hub and job are looked after."""
-        launch = files.read_json(self.run_dir / files.LAUNCH_FILE)
-        return self._guarded() if launch is None else jobs.is_alive(launch, "pid", "start")
+        launch = read_launch(self.run_dir)
+        if launch is None or launch.launcher is None:
+            return self._guarded()
+        return launch.launcher.alive
 
     def _guarded(self) -> bool:
         """We started it, and the process that we started is there."""
@@ -96,7 +107,8 @@ class RunHandle:
         return jobs.job_pid(self.run_dir) is not None
 
     def hub_alive(self) -> bool:
-        return jobs.is_alive(files.read_json(self.run_dir / files.HUB_FILE), "pid", "start")
+        hub = read_hub(self.run_dir)
+        return hub is not None and hub.alive
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Return the job's exit code once everything is written. Raises TimeoutError."""
@@ -119,13 +131,13 @@ class RunHandle:
 
     def exit_code(self, default: int = 1) -> int:
         """Return the job's exit code (128 + signal, as in a shell)."""
-        code = (files.read_json(self.run_dir / files.EXIT_FILE) or {}).get("code")
-        return code if isinstance(code, int) else default
+        end = read_end(self.run_dir)
+        return default if end is None or end.code is None else end.code
 
     def status(self, default: int = 1) -> int:
         """Return how the job ended: its exit code, or less than 0 for a signal."""
-        number = (files.read_json(self.run_dir / files.EXIT_FILE) or {}).get("signal")
-        return -number if isinstance(number, int) and number else self.exit_code(default)
+        end = read_end(self.run_dir)
+        return -end.signal if end is not None and end.signal else self.exit_code(default)
 
     def signal(self, number: int, group: bool = True) -> None:
         """Signal the job: its whole process group, or its first process."""
@@ -289,11 +301,12 @@ def _wait_started(handle: RunHandle, behind: _Behind) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         gone = behind.gone  # before we look: what there is now is all there will be
-        ended = files.read_json(handle.run_dir / files.EXIT_FILE)
-        if ended is not None and ended.get("error"):
-            raise SetupError(str(ended["error"]))
-        launch = files.read_json(handle.run_dir / files.LAUNCH_FILE) or {}
-        if ended is not None or launch.get("job") or (gone and jobs.noted(handle.run_dir)):
+        end, launch = read_end(handle.run_dir), read_launch(handle.run_dir)
+        if end is not None and end.error:
+            raise SetupError(end.error)
+        if end is not None or (launch is not None and launch.job is not None):
+            return
+        if gone and read_job(handle.run_dir) is not None:
             return
         if gone:
             raise SetupError(f"the launcher ended: {behind.last_words()}")

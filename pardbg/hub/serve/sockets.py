@@ -22,9 +22,9 @@ import zmq
 
 from pardbg.hub import MAX_CTRL_BYTES, MAX_MESSAGE_BYTES
 from pardbg.hub.ctrl_messages import VIEWER
-from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import KEYS_FILE, ConfigError, RunConfig, read_json
+from pardbg.hub.run.run_files import write_hub
 from pardbg.hub.serve.key_check import KeyCheck
 
 Role = Literal["agent", "viewer", "control"]
@@ -247,6 +247,5 @@ def begin_to_listen(config: RunConfig) -> Listening:
     check_endpoints(config, keys)
     path = config.dir / files.HUB_FILE
     found = Listening(uuid.uuid4().hex[:12], Sockets(config, keys), read_json(path))
-    pid = os.getpid()
-    files.write_json(path, {"pid": pid, "start": start_time(pid), "hub": found.hub})
+    write_hub(config.dir, found.hub)
     return found

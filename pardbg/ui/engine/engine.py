@@ -61,7 +61,7 @@ class Engine:
         self._journeys: deque[Journey | Bookmark] = deque()
         self._told_s = 0.0
         self._owed = False
-        """The last frame was a first answer: the whole one is to come."""
+        """The last frame was a partial one: the whole one is to come."""
         self._revision: object = None
         self._made: Frame | None = None
         self._was_finished = False
@@ -226,7 +226,7 @@ class Engine:
             self._store.settle()  # what came costs the same however often one looks
             with self._pace.frame():
                 frame = self._maker.awaiting(self._made, now_s) or self._maker.make(
-                    self._want, now_s, self._hurry(asked)
+                    self._want, now_s, self._is_partial(asked)
                 )
         except Exception as error:  # noqa: BLE001 - one bad record must not blind the viewer
             self._tell_once(f"cannot show this moment: {type(error).__name__}: {error}")
@@ -235,8 +235,8 @@ class Engine:
             return
         if self._maker.num_looks > looks:
             self._pace.was(
-                whole=self._maker.whole, many=self._analysis.glances and self._maker.many,
-                hasty=self._maker.stirred,
+                whole=self._maker.whole, many=self._analysis.has_partial and self._maker.many,
+                urgent=self._maker.changed,
             )  # fmt: skip
         self._made = frame
         self._post(FrameReady(frame))
@@ -246,9 +246,10 @@ class Engine:
             self._errors.add(text)
             self._post(Trouble(text))
 
-    def _hurry(self, asked: bool) -> bool:
-        """Give a first answer: whole frames take long, and somebody waits for this one."""
-        if not self._analysis.glances:
+    def _is_partial(self, asked: bool) -> bool:
+        """Return whether the next frame is a partial one: whole frames take long, and the user
+        waits for this one."""
+        if not self._analysis.has_partial:
             return False
         if self._cursor.following:
             whole = self._made is None or self._owed or not (self._maker.many and self._pace.slow)

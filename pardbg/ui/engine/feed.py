@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pardbg.analysis.answers.snapshot import PARTS, Sight, Snapshot, snapshot
+from pardbg.analysis.answers.snapshot import EVERYTHING, SECTIONS, Snapshot, Viewport, snapshot
 from pardbg.analysis.answers.timeline import Lanes as Lanes
 from pardbg.analysis.answers.timeline import Spot, WaitedFor, lanes
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.run import OutputLine, lines
 from pardbg.analysis.findings import findings
-from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.findings.finding import Finding
 from pardbg.analysis.pipeline.peaks import Peak
 from pardbg.analysis.pipeline.planned import ScheduleDetail
 from pardbg.analysis.pipeline.ticks.cell import Ticks, TicksWant, ticks_shown
@@ -67,10 +67,8 @@ class Want:
     """The rank whose pipeline the snapshot shows in full, where a run has several."""
     part: int | None = None
     """The life or role to look at; None: the newest life."""
-    ranks: frozenset[int] | None = None
-    """Ranks whose rows are on the screen, of many; None: all."""
-    parts: frozenset[str] = PARTS
-    """What of a snapshot is shown."""
+    viewport: Viewport = EVERYTHING
+    """What the page draws of the snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +110,8 @@ class Frame:
     """Share of a recording that is read."""
     whole: bool = True
     """False: findings are still looked for; a frame with them follows."""
+    sections: frozenset[str] = SECTIONS
+    """Sections of the snapshot that were made."""
     awaited_ns: int | None = None
     """The moment that was asked for and is not read yet; what is shown is an earlier one."""
     marks: tuple[Mark, ...] = ()
@@ -134,15 +134,15 @@ class Frame:
 class Analysis:
     """The analysis as the engine calls it; tests give their own."""
 
-    glances = True
-    """A first answer without findings can be had where the whole one takes long."""
+    has_partial = True
+    """A snapshot can be had without what takes longest."""
 
     def snapshot(
-        self, store: Any, t_ns: int | None, rank: int | None, deep: bool, sight: Sight | None
-    ) -> Snapshot:
-        """At a time, with the pipeline of a rank. Not ``deep``: without findings, and of many ranks
-        of what is in sight."""
-        return snapshot(store, t_ns, rank, deep=deep, sight=sight)
+        self, store: Any, t_ns: int | None, rank: int | None, viewport: Viewport,
+        before: Snapshot | None, partial: bool,
+    ) -> Snapshot:  # fmt: skip
+        """Return the run at a time, as `pardbg.analysis.answers.snapshot` does."""
+        return snapshot(store, t_ns, rank, viewport, before, partial=partial)
 
     def lanes(
         self, store: Any, t0_ns: int, t1_ns: int, columns: int, ranks: tuple[int, ...] | None

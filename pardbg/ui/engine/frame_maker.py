@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pardbg.analysis.answers.snapshot import MANY, Sight, Snapshot
+from pardbg.analysis.answers.snapshot import MANY, SECTIONS, Snapshot, Viewport
 from pardbg.analysis.answers.timeline import Spot, WaitedFor, waited_for
 from pardbg.analysis.base.run import OutputLine
 from pardbg.analysis.pipeline.peaks import Peak, peaks
@@ -28,6 +28,23 @@ _SPAN_NS = 300_000_000
 """A step's length where none is known."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The newest snapshot."""
+
+    moment: tuple[int, int] | None
+    """Revision of the store, and time; None: the newest time of a live run."""
+    snapshot: Snapshot
+    whole: bool
+    viewport: Viewport
+
+    def covers(self, viewport: Viewport, partial: bool) -> bool:
+        """Return whether it answers for this viewport, at the same moment."""
+        if not viewport.sections <= self.viewport.sections:
+            return False
+        return self.whole or (partial and viewport.ranks == self.viewport.ranks)
+
+
 class FrameMaker:
     """Makes frames on the engine's thread."""
 
@@ -39,9 +56,7 @@ class FrameMaker:
         self._source_read: SourceLines | None = None
         self._whole: Ahead | None = None
         self._part: int | None = None
-        self._kept: tuple[tuple[int, int] | None, Snapshot, bool, object] | None = None
-        """Revision of the store and time of the newest snapshot, whether it is whole, and else for
-        what it was made."""
+        self._kept: _Kept | None = None
         self._bounds: tuple[int, tuple[int, int] | None] | None = None
         self.num_looks = 0
         """Snapshots made."""
@@ -52,11 +67,11 @@ class FrameMaker:
         self._left_ns: int | None = None
         """Where the cursor was when a part was chosen."""
 
-    def make(self, want: Want, now_s: float, hurry: bool) -> Frame:
-        """Return the frame at the cursor; in a ``hurry`` without findings."""
+    def make(self, want: Want, now_s: float, partial: bool) -> Frame:
+        """Return the frame at the cursor; a ``partial`` one is without findings."""
         cursor, analysis = self._cursor, self._analysis
         begin, end = self._look_at(want.part, now_s)
-        snapshot, whole = self._snapshot(cursor.at(now_s), want, hurry)
+        snapshot, whole = self._snapshot(cursor.at(now_s), want, partial)
         if cursor.following and not whole and self._last is not None:
             snapshot, whole = replace(snapshot, findings=self._last.findings), True
         elif whole:
@@ -87,6 +102,7 @@ class FrameMaker:
             active_ns=active,
             loaded=self._loader.share,
             whole=whole,
+            sections=self._kept.viewport.sections if self._kept is not None else SECTIONS,
             marks=() if cursor.following else self._places.marks(),
             findings=tuple(self._places.findings),
             bookmarks=self._store.bookmarks.all(),
@@ -105,57 +121,70 @@ class FrameMaker:
             self._bounds = self._store.revision, active_bounds(self._store)
         return self._bounds[1]
 
-    def _snapshot(self, t_ns: int | None, want: Want, hurry: bool) -> tuple[Snapshot, bool]:
-        """The snapshot, and whether it is whole. Where neither the store nor the cursor has moved,
-        the one made before: of a thousand ranks it takes long, and pages are turned often."""
+    def _snapshot(self, t_ns: int | None, want: Want, partial: bool) -> tuple[Snapshot, bool]:
+        """Return the snapshot, and whether it is whole. Where neither the store nor the cursor has
+        moved, only what the page draws beyond the one before is made: of a thousand ranks a whole
+        one takes long, and pages are turned often."""
         moment = None if t_ns is None else (self._store.revision, t_ns)
-        rank, shown = want.pipeline_of, (want.ranks, want.parts)
-        known = self._kept[1] if self._kept is not None else None
-        if self._kept is not None and moment is not None and self._kept[0] == moment:
-            _, snapshot, whole, made_for = self._kept
-            if (whole or (hurry and made_for == shown)) and _shows(snapshot, rank):
-                return snapshot, whole
+        known, viewport = self._kept, want.viewport
+        here = (
+            known is not None and moment is not None and known.moment == moment
+            and _shows(known.snapshot, want.pipeline_of)
+        )  # fmt: skip
+        if known is not None and here:
+            if known.covers(viewport, partial):
+                return known.snapshot, known.whole
+            if known.whole and self._analysis.has_partial:
+                return self._complete(known, t_ns, want), True
         self.num_looks += 1
-        sight, whole = Sight(known, *shown) if known is not None else None, not hurry
-        if sight is not None and (whole or not self._analysis.glances):
-            sight = self._in_turn(sight) if t_ns is None else None
-        snapshot = self._made(self._store, t_ns, rank, whole, sight)
-        self.whole = whole = whole or not self._analysis.glances
-        self._kept = moment, snapshot, whole, shown
-        return snapshot, whole
+        before = known.snapshot if known is not None else None
+        whole = not (partial and self._analysis.has_partial)
+        if before is not None and whole:
+            viewport = self._in_turn(viewport, before)
+            before = before if t_ns is None else None
+        made = self._made(self._store, t_ns, want.pipeline_of, viewport, before, partial=not whole)
+        self.whole = whole
+        self._kept = _Kept(moment, made, whole, want.viewport)
+        return made, whole
+
+    def _complete(self, known: _Kept, t_ns: int | None, want: Want) -> Snapshot:
+        """Return the same whole snapshot, with sections that the page draws and it lacks."""
+        viewport = replace(want.viewport, sections=want.viewport.sections | known.viewport.sections)
+        drawn = self._made(
+            self._store, t_ns, want.pipeline_of, viewport, known.snapshot, partial=True
+        )
+        lacking = {n: getattr(drawn, n) for n in viewport.sections - known.viewport.sections}
+        made = replace(known.snapshot, **lacking)
+        self._kept = _Kept(known.moment, made, True, viewport)
+        return made
 
     @property
     def many(self) -> bool:
-        """Return whether there are so many ranks that a first answer has those on screen."""
-        return self._kept is not None and len(self._kept[1].ranks) > MANY
+        """Return whether there are so many ranks that rows outside the viewport are reused."""
+        return self._kept is not None and len(self._kept.snapshot.ranks) > MANY
 
     @property
-    def stirred(self) -> bool:
+    def changed(self) -> bool:
         """Return whether ranks stopped or went on since the last whole snapshot."""
         if self._kept is None or self._last is None:
             return False
-        return stopped(self._kept[1]) != stopped(self._last)
+        return stopped(self._kept.snapshot) != stopped(self._last)
 
     def _made(
-        self,
-        store: Any,
-        t_ns: int | None,
-        rank: int | None,
-        whole: bool,
-        sight: Sight | None = None,
-    ) -> Snapshot:
-        deep = whole or not self._analysis.glances
-        return self._analysis.snapshot(store, t_ns, rank, deep, sight)
+        self, store: Any, t_ns: int | None, rank: int | None, viewport: Viewport,
+        before: Snapshot | None = None, *, partial: bool,
+    ) -> Snapshot:  # fmt: skip
+        partial = partial and self._analysis.has_partial
+        return self._analysis.snapshot(store, t_ns, rank, viewport, before, partial)
 
-    def _in_turn(self, sight: Sight) -> Sight | None:
-        """What a whole snapshot of a live run's newest moment makes anew of the ranks' rows: those
-        in sight, and of the others, which are nobody's before a new glance, a part in each."""
-        before, shown = sight.before, sight.ranks
-        if shown is None or before.t_ns < before.t_end_ns:
-            return None
+    def _in_turn(self, viewport: Viewport, before: Snapshot) -> Viewport:
+        """Return the viewport and a part of the other ranks: each whole snapshot of a live run
+        makes another part of those rows anew. After a time in the past, all."""
+        if viewport.ranks is None or before.t_ns < before.t_end_ns:
+            return replace(viewport, ranks=None)
         turn = self.num_looks % TURNS
         others = (row.rank for at, row in enumerate(before.ranks) if at % TURNS == turn)
-        return replace(sight, ranks=shown.union(others))
+        return replace(viewport, ranks=viewport.ranks.union(others))
 
     def _look_at(self, part: int | None, now_s: float) -> tuple[int, int]:
         """Choose a part; begin and end of what is looked at. Back at the whole run, the cursor is
@@ -185,7 +214,7 @@ class FrameMaker:
     def _ahead(self) -> Ahead | None:
         """Made once, when the recording is read."""
         if self._whole is None and self._loader.finished:
-            end = self._made(self._store, None, None, False)
+            end = self._made(self._store, None, None, Viewport(sections=frozenset()), partial=True)
             times = tuple((row.step, row.duration_ns) for row in end.steps)
             self._whole = Ahead(times, end.loss_history)
         return self._whole
@@ -219,7 +248,9 @@ class FrameMaker:
         if second is None or not second.source.finished:
             return None
         place = aligned(self._store, t_ns, second.store)
-        made = self._made(second.store, place.t_ns, want.pipeline_of, whole)
+        made = self._made(
+            second.store, place.t_ns, want.pipeline_of, want.viewport, partial=not whole
+        )
         detail = schedule_detail(made.pipeline) if want.schedule else None
         return Comparison(second.name, made, place.by, place.note, detail)
 

@@ -20,10 +20,10 @@ LOOK_BACK_PERIOD_S = 1.0
 SHARE = 12
 """Frames by themselves take at most 1/SHARE of a core: heavy analysis comes less often. What a
 user asks for comes at once."""
-GLANCE_SHARE, MANY_SHARE = 8, 6
-"""As SHARE, for a live run of very many ranks: first answers, and whole ones by cost."""
-HASTY_SHARE = 3
-"""A whole one where ranks have come to a stop, or go on again, since the last."""
+PARTIAL_SHARE, MANY_SHARE = 8, 6
+"""As SHARE, for a live run of many ranks: partial frames, and whole ones."""
+URGENT_SHARE = 3
+"""As MANY_SHARE, where ranks have stopped, or gone on, since the last whole frame."""
 PLAYING_SHARE = 2
 """While a recording plays somebody watches."""
 SLOW_S = 0.06
@@ -39,7 +39,7 @@ class Pace:
         self._cursor = cursor
         self._looked_s = self._cost_s = self._whole_s = 0.0
         self._whole_at_s = 0.0
-        self._glances = self._hasty = False
+        self._many = self._urgent = False
 
     @contextmanager
     def frame(self) -> Iterator[None]:
@@ -51,20 +51,20 @@ class Pace:
             self._looked_s = time.monotonic()
             self._cost_s = time.thread_time() - spent
 
-    def was(self, *, whole: bool, many: bool, hasty: bool) -> None:
-        """The last frame had everything in it, or was a first answer. ``many``: there are so many
-        ranks that first answers come in between while a live run is followed; ``hasty``: what it
-        shows must be looked into soon."""
-        self._glances, self._hasty = many, hasty
+    def was(self, *, whole: bool, many: bool, urgent: bool) -> None:
+        """Note what the last frame was: whole or partial. ``many``: there are so many ranks that
+        partial frames come between whole ones of a live run; ``urgent``: the next whole one is to
+        come soon."""
+        self._many, self._urgent = many, urgent
         if whole:
             self._whole_s, self._whole_at_s = self._cost_s, self._looked_s
 
     @property
     def whole_is_due(self) -> bool:
         """Return whether the next frame, while following, has everything in it."""
-        if not (self._glances and self.slow):
+        if not (self._many and self.slow):
             return True
-        share = HASTY_SHARE if self._hasty else MANY_SHARE
+        share = URGENT_SHARE if self._urgent else MANY_SHARE
         return time.monotonic() - self._whole_at_s >= self._whole_s * share
 
     @property
@@ -84,8 +84,8 @@ class Pace:
         if self._cursor.playing or awaited:
             period = PLAY_PERIOD_S
         share = PLAYING_SHARE if self._cursor.playing else SHARE
-        if self._cursor.following and self._glances and self.slow:
-            share = GLANCE_SHARE
+        if self._cursor.following and self._many and self.slow:
+            share = PARTIAL_SHARE
             if self._whole_at_s == self._looked_s:
                 share = 1
         return time.monotonic() - self._looked_s >= max(period, self._cost_s * share)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING
 
 from pardbg.control.language.arguments import COMPARE, MOVES, inspect_words, verb_meant, verb_words
 from pardbg.control.language.verbs import Reply, Verb
@@ -14,10 +13,8 @@ from pardbg.ui.commands.actions import ACTIONS, INSPECTIONS, Handlers
 from pardbg.ui.engine.controller import Controller
 from pardbg.ui.engine.feed import Frame
 from pardbg.ui.engine.messages import Answered
+from pardbg.ui.main.screen_port import ScreenPort
 from pardbg.ui.screens.debug import DebugPage
-
-if TYPE_CHECKING:
-    from pardbg.ui.main.main_screen import MainScreen
 
 _HIT = re.compile(r"(?:breakpoint|tbreak|watch|until)\b[^:]*: rank (\d+) ")
 _ACTION = re.compile(r"\d+[FBIW]\d+")
@@ -28,7 +25,7 @@ _MOVING = (Verb.PAUSE, Verb.CONTINUE, Verb.STEP, Verb.TICK, Verb.NEXT, Verb.OP, 
 class ControlActions:
     """Sends verbs to the hub and shows what it answers."""
 
-    def __init__(self, view: MainScreen, controller: Controller) -> None:
+    def __init__(self, view: ScreenPort, controller: Controller) -> None:
         self._view, self._controller = view, controller
         self._comparing = False
         self._followed = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from textual import events
 from textual.app import App, ComposeResult
@@ -13,8 +13,8 @@ from textual.containers import Horizontal
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 
-from pardbg.analysis.answers.snapshot import PARTS
-from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.answers.snapshot import SECTIONS, Viewport
+from pardbg.analysis.findings.finding import Finding
 from pardbg.errors import UserError
 from pardbg.render.draw.cells import Segment, line
 from pardbg.store.history import Bookmark
@@ -23,6 +23,7 @@ from pardbg.ui.commands.actions import ACTIONS, SCREENS, Action, Handlers, for_m
 from pardbg.ui.commands.command_line import candidates_line, complete, note_line
 from pardbg.ui.commands.startup import History
 from pardbg.ui.engine.controller import Controller
+from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.engine import Engine
 from pardbg.ui.engine.feed import Frame
 from pardbg.ui.main.chrome_bars import ChromeBars
@@ -45,9 +46,6 @@ from pardbg.ui.screens.timeline import TimelinePage
 from pardbg.ui.widgets.lines import ClickedLines, Lines, PicturePane, Tabs
 from pardbg.ui.widgets.prompt import NOTE, Prompt
 from pardbg.words import percent
-
-if TYPE_CHECKING:
-    from pardbg.ui.engine.cursor import TimeCursor
 
 LEAST_CELLS, LEAST_ROWS = 60, 15
 _MESSAGE_S = 8.0
@@ -215,14 +213,13 @@ class MainScreen(Screen[None]):
     def want_page(self) -> None:
         """Tell the engine what the visible page needs."""
         page, over = self.page, isinstance(self.app.screen, Panel)
-        self._want(replace(
-            page.want(), part=self.shared.part, ranks=page.in_sight(),
-            parts=PARTS if over else frozenset(page.parts),
-        ))  # fmt: skip
+        viewport = Viewport(page.ranks_drawn(), SECTIONS if over else frozenset(page.sections))
+        self._want(replace(page.want(), part=self.shared.part, viewport=viewport))
 
     def push_panel(self, panel: Panel) -> None:
         """Show it over the page; a ``:`` or ``/`` typed over it closes it and opens the prompt."""
         self.app.push_screen(panel, lambda kind: self.ask(kind) if kind else None)
+        self.want_page()  # a panel may draw any section
 
     def on_picture_pane_clicked(self, event: PicturePane.Clicked) -> None:
         self.page.pick(event.index, event.x)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from pardbg.analysis.findings.shared import Evidence
+from pardbg.analysis.findings.finding import Evidence
 from pardbg.errors import UserError
 from pardbg.render.draw.cells import Picture
 from pardbg.render.frame.panels import bookmark_list
@@ -18,19 +17,17 @@ from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.engine import Engine
 from pardbg.ui.engine.feed import Frame
 from pardbg.ui.engine.landmarks import Journey
+from pardbg.ui.main.screen_port import ScreenPort
 from pardbg.ui.screens.panel import Panel
 from pardbg.ui.widgets.prompt import NOTE
 from pardbg.words import whole
-
-if TYPE_CHECKING:
-    from pardbg.ui.main.main_screen import MainScreen
 
 
 class TimeActions:
     """Moves the cursor."""
 
     def __init__(
-        self, view: MainScreen, cursor: TimeCursor, engine: Engine, keep: Callable[[Bookmark], None]
+        self, view: ScreenPort, cursor: TimeCursor, engine: Engine, keep: Callable[[Bookmark], None]
     ) -> None:
         """``keep``: a bookmark; one without text takes the mark at its time away."""
         self._view, self._cursor, self._engine, self._keep = view, cursor, engine, keep

@@ -8,25 +8,23 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from textual.app import App
 
-from pardbg.analysis.findings.shared import Evidence
+from pardbg.analysis.findings.finding import Evidence
 from pardbg.errors import UserError
 from pardbg.render.draw.cells import Picture
 from pardbg.ui.commands.actions import SCREENS, Handlers, explain
 from pardbg.ui.engine.messages import Arrived, Trouble
+from pardbg.ui.main.screen_port import ScreenPort
 from pardbg.ui.screens.panel import HelpPanel, Panel, word_panel
-
-if TYPE_CHECKING:
-    from pardbg.ui.main.main_screen import MainScreen
 
 
 class SelectionActions:
     """Chooses what is shown; moves nothing in time or in the run."""
 
-    def __init__(self, view: MainScreen, jump_to: Callable[[Evidence], None]) -> None:
+    def __init__(self, view: ScreenPort, jump_to: Callable[[Evidence], None]) -> None:
         """``jump_to``: to the moment that shows something."""
         self._view, self._jump_to = view, jump_to
 
@@ -148,7 +146,7 @@ class SelectionActions:
 class AppActions:
     """Works on the app as a whole; ``title`` names it in pictures."""
 
-    def __init__(self, view: MainScreen, app: App[Any], title: str) -> None:
+    def __init__(self, view: ScreenPort, app: App[Any], title: str) -> None:
         self._view, self._app, self._title = view, app, title
 
     def handlers(self) -> Handlers:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from textual import events
 
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.findings.shared import Evidence
+from pardbg.analysis.findings.finding import Evidence
 from pardbg.render.draw.cells import Picture
 from pardbg.render.frame.beside import beside
 from pardbg.render.frame.panels import empty
@@ -38,8 +38,8 @@ class Page(PicturePane):
     """What ``,`` and ``.`` move by here, where the page has a unit of its own."""
     twofold = False
     """Of two runs the page shows both, one over the other."""
-    parts: Collection[str] = ()
-    """Which of a snapshot's ``PARTS`` the page shows."""
+    sections: Collection[str] = ()
+    """Sections of a snapshot (SECTIONS) that the page draws."""
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(id=self.name_)
@@ -55,9 +55,9 @@ class Page(PicturePane):
         """Return what the page needs of the engine beyond the snapshot."""
         return Want()
 
-    def in_sight(self) -> frozenset[int] | None:
-        """Of many ranks those on the screen, about the chosen one and a screen around; None: all.
-        The same while rows move little: each change of it makes a frame."""
+    def ranks_drawn(self) -> frozenset[int] | None:
+        """Return the ranks on the screen, and about a screen more around them and the selected one;
+        None: all. The same while rows move little: each change of it makes a frame."""
         ranks, found = self.ranks(), set[int]()
         for rank in (self.shared.rank, *self._first_in_view()):
             near = around(ranks, rank, self.app.size.height, None)
@@ -71,15 +71,21 @@ class Page(PicturePane):
         return self.rows_in_view()[:1]
 
     def redraw(self) -> None:
-        """Draw from the newest frame, where the page is visible."""
-        if not self.display or self.size.width < 1:
-            return
+        """Draw from the newest frame, where the page is visible and the frame was made for it."""
+        if not self.display or self.size.width < 1 or not self.ready:
+            return  # the frame that was asked for comes at once
         cells, rows = self.size
         frame = self.shared.frame
         if frame is None:
             self.show_picture(empty(cells, rows, self.shared.loading))
         else:
             self.show_picture(self._drawn(frame, cells, rows))
+
+    @property
+    def ready(self) -> bool:
+        """Return whether the newest frame has the sections that the page draws."""
+        frame = self.shared.frame
+        return frame is None or frame.sections.issuperset(self.sections)
 
     def _drawn(self, frame: Frame, cells: int, rows: int) -> Picture:
         """The page; of two runs, where it can show both, one over the other."""

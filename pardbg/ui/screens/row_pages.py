@@ -3,10 +3,10 @@ memory, findings, output."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from pardbg.analysis.findings.shared import Evidence, Finding
+from pardbg.analysis.findings.finding import Evidence, Finding
 from pardbg.render.draw.cells import Picture
 from pardbg.render.frame.panels import empty
 from pardbg.render.pages.collectives import (
@@ -48,7 +48,7 @@ class MemoryPage(Page):
     """Stacked bars by category beside the expected bytes."""
 
     name_ = "memory"
-    parts = ("memory",)
+    sections = ("memory",)
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         return memory(frame.snapshot, cells, rows, self.shared.rank, frame.peaks)
@@ -112,7 +112,7 @@ class CollectivesPage(RowsPage):
     """Operations matched over their ranks; follows the newest until a row is selected."""
 
     name_ = "collectives"
-    parts: Collection[str] = ("collectives",)
+    sections = ("collectives", "p2p")
     _p2p = _by_wait = False
 
     @property
@@ -139,7 +139,6 @@ class CollectivesPage(RowsPage):
 
     def other(self) -> bool:
         self._p2p, self._chosen = not self._p2p, None
-        self.parts = ("collectives", "p2p") if self._p2p else ("collectives",)
         self.redraw()
         return True
 
@@ -154,7 +153,7 @@ class TrafficPage(RowsPage):
     """Ring or matrix, and the edges by rate."""
 
     name_ = "traffic"
-    parts = ("traffic",)
+    sections = ("traffic",)
     _matrix = False
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:

@@ -43,7 +43,7 @@ class TimelinePage(Page):
     def _look_at(self, frame: Frame, spot: Spot | None) -> None:
         """Choose a box; the window stays where it is for as long as one is chosen."""
         self._spot = spot
-        self.parts = ("collectives", "p2p") if spot is not None else ()  # what it waited for
+        self.sections = ("collectives", "p2p") if spot is not None else ()  # what it waited for
         self._stay_ns = frame.lanes_t1_ns if spot is not None else None
         self.redraw()
 
@@ -129,7 +129,7 @@ class TimelinePage(Page):
 
     def follow(self) -> None:
         """Back to the newest; no box is looked at any more."""
-        self._spot, self._stay_ns, self.parts = None, None, ()
+        self._spot, self._stay_ns, self.sections = None, None, ()
         super().follow()
 
     def detail(self, frame: Frame, cells: int, rows: int) -> tuple[str, Picture] | None:
