@@ -57,6 +57,10 @@ class Progress:
 class Core:
     """Everything hooks need. ``record`` and ``record_f`` are the ring's closures."""
 
+    device: Any = None
+    """Times on the device (hooks.device.device_records) where tensors of this rank are on one and
+    can be timed."""
+
     def __init__(
         self, ring: Ring, defs: Defs, who: identity.Identity, run: RunSettings | None
     ) -> None:
@@ -89,9 +93,6 @@ class Core:
         self.native: Any = None
         """The table in C++ (hooks.ops.native_way.NativeTable) where ops are seen there; then it is
         ``ops`` too."""
-        self.device: Any = None
-        """Times on the device (hooks.device.device_records) where tensors of this rank are on one
-        and can be timed."""
         self.changed: Callable[[], None] = nothing
         """Called when step, level or watches changed. Set by who keeps a copy of them."""
         self.gate = GateControl(

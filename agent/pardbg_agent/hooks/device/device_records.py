@@ -102,7 +102,7 @@ class DeviceRecords:
     def _write(self, kind: int, op: Any, span: DeviceSpan, t1_ns: int) -> None:
         self._c.record(
             kind, _COMM, op.flags, op.name_id, span.begin_ns, t1_ns, op.step, op.seq, op.group_id,
-            op.stage, op.mb, op.peer, span.issued_ns, span.error_ns,
+            op.stage, op.mb, op.peer, span.lead_ns, span.error_ns,
         )  # fmt: skip
 
     # -- actions, phases, steps
@@ -151,7 +151,7 @@ class DeviceRecords:
         if span.begin_ns and span.end_ns:
             self._c.record(
                 _DEVICE, lane, 0, name_id, span.begin_ns, span.end_ns, step, 0, NO_GROUP, stage, mb,
-                NONE, span.issued_ns, span.error_ns,
+                NONE, span.lead_ns, span.error_ns,
             )  # fmt: skip
 
     # -- the agent's thread

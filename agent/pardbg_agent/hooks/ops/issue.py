@@ -137,16 +137,19 @@ def _begin(spec: C10dOp) -> Any:
                 name_id, t0, c.step, seq, group_id, flags | state.thread, stage, mb, peer, a, b,
                 on_cpu,
             ))  # fmt: skip
-            if not on_cpu and c.device is not None:
-                c.guard.call(device_records.HOOK, c.device.op_begins, op, state.coalescing)
             if bad is not None:
                 c.guard.call("probe", probes.tell, c, op, bad)
-            return op
+            return op if on_cpu or c.device is None else _arrives(c, op, state)
         except Exception as error:  # noqa: BLE001 - the guard
             lost(c, hook, error)
             return None if state.numbered else count(c, args, state)
 
     return begin
+
+
+def _arrives(c: _core.Core, op: Op, state: State) -> Op:
+    c.guard.call(device_records.HOOK, c.device.op_begins, op, state.coalescing)
+    return op
 
 
 def _is_fake(c: _core.Core, tensor: Any) -> bool:
