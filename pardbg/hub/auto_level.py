@@ -14,7 +14,7 @@ from typing import Final
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.steps import last_step_rows
 from pardbg.analysis.findings import findings
-from pardbg.analysis.pipeline.layout import states
+from pardbg.analysis.pipeline.pipelines import states
 from pardbg.control.language.verbs import Verb
 from pardbg.events import fields
 from pardbg.hub.client import HubControl, LiveSource

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.hangs.stacks import place, waits_in_op
-from pardbg.analysis.pipeline.layout import running_action, state_at, states
+from pardbg.analysis.pipeline.pipelines import running_action, state_at, states
 from pardbg.events import fields
 from pardbg.store.definitions import Frame, frames_of
 from pardbg.store.process import Process

@@ -7,7 +7,7 @@ from typing import ClassVar, Final, Literal
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Label, Note, Severity
 from pardbg.analysis.findings.kinds.kind import Kind, kind
-from pardbg.analysis.pipeline.observed import Cause
+from pardbg.analysis.pipeline.values import Cause
 from pardbg.words import agreed, duration, percent, rank_set, ranks_text, rate, size, waits_text
 
 NOTE_NS: Final = 10_000_000

@@ -15,10 +15,10 @@ from pardbg.analysis.findings.kinds.speed_kinds import (
     TooFewMicrobatches,
 )
 from pardbg.analysis.findings.speed.windows import Window, often, per_window
-from pardbg.analysis.pipeline.bounds import bound_fraction
-from pardbg.analysis.pipeline.layout import Layout, layouts
-from pardbg.analysis.pipeline.observed import Cause, PipelineStep
-from pardbg.analysis.pipeline.schedule import pipeline_step
+from pardbg.analysis.pipeline.implied import bound_fraction
+from pardbg.analysis.pipeline.pipeline_steps import pipeline_step
+from pardbg.analysis.pipeline.pipelines import Layout, layouts
+from pardbg.analysis.pipeline.values import Cause, PipelineStep
 from pardbg.analysis.whatif.answer import option
 from pardbg.analysis.whatif.costs import costs
 from pardbg.events import fields

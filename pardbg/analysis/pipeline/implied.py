@@ -1,5 +1,4 @@
-"""What a drawn schedule has beside the actions seen: where the planned ones would lie in time, the
-critical path, and how many microbatches were in flight.
+"""What a plan implies: its actions in time, and its bubble.
 
 The plan is a list of actions per rank; run with the mean durations measured in a step and with
 free communication it becomes comparable with what ran. That is the *implied* schedule.
@@ -11,14 +10,17 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import fmean
 
 from pardbg.analysis.pipeline.critical_path import CriticalPath, critical_path
 from pardbg.analysis.pipeline.dependencies import COMPUTE, Action, parse
-from pardbg.analysis.pipeline.observed import PipelineRank, PipelineStep, PipelineView
+from pardbg.analysis.pipeline.in_flight import in_flight_curve
+from pardbg.analysis.pipeline.pipelines import Layout
 from pardbg.analysis.pipeline.play import compute_plan, simulate
+from pardbg.analysis.pipeline.values import ActionSpan, PipelineStep, PipelineView
 
 _UNKNOWN_NS = 1e6
-"""Length of an action nobody has seen run: it only has to be visible."""
+"""ns drawn for an action that has not been measured: it only has to be visible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleDetail:
-    """Of the step that a pipeline page shows."""
+    """The drawn step beside its plan."""
 
     boxes: Mapping[int, tuple[Planned, ...]]
     """rank -> its plan in time."""
@@ -46,7 +48,7 @@ class ScheduleDetail:
 
 
 def schedule_detail(view: PipelineView | None) -> ScheduleDetail | None:
-    """None where there is no pipeline, or no action of it has run."""
+    """Return the detail of the step at the cursor; None: no action of a pipeline has run."""
     step = (view.step or view.last_complete) if view is not None else None
     if view is None or step is None:
         return None
@@ -59,7 +61,7 @@ def schedule_detail(view: PipelineView | None) -> ScheduleDetail | None:
 
 
 def mean_durations(step: PipelineStep) -> dict[tuple[int, str], float]:
-    """Mean ns per (stage, kind), and per (-1, kind) over all stages."""
+    """Return mean ns per (stage, kind), and per (-1, kind) over all stages."""
     sums: dict[tuple[int, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
     for rank in step.ranks:
         for action in rank.actions:
@@ -102,7 +104,7 @@ def _lay_out(
 def _in_order(
     order: Mapping[int, Sequence[str]],
 ) -> Mapping[int, tuple[tuple[str, float, float], ...]]:
-    """A plan that cannot run (a partial one): its actions one after another, for their order."""
+    """Lay a plan that cannot run (a partial one) out by its order alone."""
     return {
         rank: tuple((text, at * _UNKNOWN_NS, (at + 1) * _UNKNOWN_NS) for at, text in enumerate(row))
         for rank, row in order.items()
@@ -115,21 +117,69 @@ def _planned(text: str, t0_ns: float, t1_ns: float) -> Planned:
 
 
 def makespan(boxes: Mapping[int, Sequence[Planned]]) -> float:
-    """ns from the first planned begin to the last planned end."""
+    """Return ns from the first planned begin to the last planned end."""
     return max((row[-1].t1_ns for row in boxes.values() if row), default=0.0)
 
 
-def in_flight_curve(rank: PipelineRank) -> list[tuple[int, int]]:
-    """Return (t_ns, microbatches forwarded and not yet backwarded) at each change."""
-    splits = {action.stage for action in rank.actions if action.kind == "W"}
-    changes = []
-    for action in rank.actions:
-        # A backward in two parts lets its activations go with W.
-        last = "W" if action.stage in splits else "I"
-        if action.t1_ns is not None and action.kind in ("F", "B", last):
-            changes.append((action.t1_ns, 1 if action.kind == "F" else -1))
-    level, curve = 0, []
-    for t_ns, change in sorted(changes):
-        level += change
-        curve.append((t_ns, level))
-    return curve
+# -- the bubble
+
+_ONE_STAGE = ("gpipe", "1f1b")
+_LOOPED = ("interleaved1f1b", "loopedbfs")
+
+
+def schedule_name(name: str) -> str:
+    """Return ``Schedule1F1B``, and a framework's ``Megatron 1F1B``, as ``1f1b``."""
+    return (
+        name.lower().rpartition(" ")[2].removeprefix("schedule").replace("_", "").replace("-", "")
+    )
+
+
+def bound_fraction(layout: Layout) -> float | None:
+    """Return the bubble with equal stages: (p-1)/(m+p-1) for GPipe and 1F1B, (p-1)/(v·m+p-1)
+    interleaved; (p-1)/(m+p-1) for a chain, too, as its order does not change it. None for schedules
+    without such a formula."""
+    plan, virtual = layout.plan, 1
+    if layout.chain is None:
+        name = schedule_name(plan.schedule) if plan is not None else ""
+        if plan is None or name not in (*_ONE_STAGE, *_LOOPED):
+            return None
+        virtual = plan.num_virtual if name in _LOOPED else 1
+    lead = len(layout.ranks) - 1
+    below = virtual * layout.num_microbatches + lead
+    return lead / below if below > 0 else None
+
+
+def implied_fraction(layout: Layout, rows: Mapping[int, Sequence[ActionSpan]]) -> float | None:
+    """Return the bubble of the plan with the measured mean durations per (stage, kind) and free
+    communication; None while a duration is missing."""
+    if not layout.planned:
+        return None
+    measured: dict[tuple[int, str], list[int]] = {}
+    for row in rows.values():
+        for span, own_ns in own_times(row):
+            measured.setdefault((span.stage, span.kind), []).append(own_ns)
+    means = {key: fmean(times) for key, times in measured.items()}
+
+    def duration(_rank: int, action: Action) -> float:
+        return means[action.stage, action.kind]
+
+    try:
+        simulated = simulate(layout.order, layout.num_stages, duration)
+    except KeyError:
+        return None
+    return simulated.bubble_fraction if simulated is not None else None
+
+
+def own_times(row: Sequence[ActionSpan]) -> list[tuple[ActionSpan, int]]:
+    """Return each finished compute action with its ns.
+
+    Of two that overlap (a pair of DualPipeV with a function of its own) the later one counts from
+    the end of the earlier, so that the sum is the time the rank was busy.
+    """
+    times: list[tuple[ActionSpan, int]] = []
+    free = 0
+    for span in row:
+        if span.t1_ns is not None and span.kind in COMPUTE:
+            times.append((span, max(0, span.t1_ns - max(span.t0_ns, free))))
+            free = max(free, span.t1_ns)
+    return times

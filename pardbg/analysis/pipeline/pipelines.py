@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pardbg.analysis.base.asof import View, per_view
+from pardbg.analysis.pipeline.chains import Chain, chain_spans, chains
 from pardbg.analysis.pipeline.dependencies import COMPUTE, parse
-from pardbg.analysis.pipeline.hand_written import Chain, chain_spans, chains
-from pardbg.analysis.pipeline.observed import ActionSpan
 from pardbg.analysis.pipeline.play import compute_plan, overlapped
+from pardbg.analysis.pipeline.values import ActionSpan
 from pardbg.events import fields
 from pardbg.store.definitions import PlanDef
 from pardbg.store.process import Process

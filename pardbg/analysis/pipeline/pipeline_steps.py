@@ -1,4 +1,5 @@
-"""The pipeline: measured beside planned, bubble by cause, activations in flight."""
+"""A pipeline's steps as of the cursor: measured beside planned, bubble by cause, microbatches in
+flight."""
 
 from __future__ import annotations
 
@@ -9,17 +10,14 @@ from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.intervals import Interval, clip, total
 from pardbg.analysis.base.spans import p2p_waits
 from pardbg.analysis.base.times import times
-from pardbg.analysis.pipeline.bounds import (
-    bound_fraction,
-    implied_fraction,
-    in_flight,
-    in_flight_bound,
-    kept_bytes,
-)
 from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.analysis.pipeline.idle import Evidence, busy_intervals, calls, receives, split
-from pardbg.analysis.pipeline.layout import Layout, layouts, running_action, step_rows
-from pardbg.analysis.pipeline.observed import (
+from pardbg.analysis.pipeline.implied import bound_fraction, implied_fraction
+from pardbg.analysis.pipeline.in_flight import in_flight, in_flight_bound, kept_bytes
+from pardbg.analysis.pipeline.pipelines import Layout, layouts, running_action, step_rows
+from pardbg.analysis.pipeline.play import uniform_slots
+from pardbg.analysis.pipeline.unheld import LaidOut, lay_out_unheld
+from pardbg.analysis.pipeline.values import (
     CAUSES,
     ActionSpan,
     Cause,
@@ -29,14 +27,12 @@ from pardbg.analysis.pipeline.observed import (
     PipelineView,
     PlanSource,
 )
-from pardbg.analysis.pipeline.play import uniform_slots
-from pardbg.analysis.pipeline.unheld import LaidOut, lay_out_unheld
 
 HISTORY = 64
 _KEPT_ACTIONS = 40_000
 """Maximum number of actions in the steps that are kept of a live run: some 16 MiB."""
 _MOST_SIMULATED = 64
-"""Ranks up to which what a schedule implies is worked out for each step of the history."""
+"""Ranks up to which the implied bubble is worked out for each step of the history."""
 _LOOK_BACK = 8
 """Steps to look back for a complete one."""
 
@@ -45,7 +41,7 @@ def pipeline_view(
     view: View, rank: int | None = None, history: int = HISTORY
 ) -> PipelineView | None:
     """Return the pipeline of ``rank`` at the cursor, else the first; None where no rank runs one.
-    ``history``: how many steps' bubbles come with it."""
+    ``history``: number of steps whose bubbles come with it."""
     found = layouts(view)
     if not found:
         return None
@@ -108,7 +104,7 @@ def last_step(view: View, layout: Layout) -> int | None:
 
 
 def pipeline_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
-    """One step as of the cursor; closed ones are kept, as nothing about them changes any more."""
+    """Return one step as of the cursor. Complete steps are kept: they do not change any more."""
     actions = max(1, 2 * layout.num_microbatches * layout.num_stages)
     most = min(MEMO_MAX, max(HISTORY, _KEPT_ACTIONS // actions))
     cache = view.memo("pipeline", most if view.store.live else MEMO_MAX)
@@ -123,7 +119,7 @@ def pipeline_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
 
 
 def _signature(view: View, layout: Layout, step: int) -> tuple[int, ...]:
-    """Row counts a step's figures rest on: equal counts, equal figures."""
+    """Return the row counts that a step's figures rest on: equal counts, equal figures."""
     counts = []
     for rank in layout.ranks:
         process = view.ranks.get(rank)
@@ -132,7 +128,7 @@ def _signature(view: View, layout: Layout, step: int) -> tuple[int, ...]:
                 counts.append(-1)
                 continue
             counts.append(len(view.step_rows(process, name, step)[1]))
-        counts.append(_ended_step(view, rank, step))  # without a plan, this makes it complete
+        counts.append(_ended_step(view, rank, step))  # without a plan, this completes it
     return tuple(counts)
 
 
@@ -157,7 +153,7 @@ def _make_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
         for rank in layout.ranks if _is_recorded(view, layout, rank, rows[rank], step)
     )  # fmt: skip
     if not ranks:
-        return None  # a part of a recording begins in it: no rank's records are whole
+        return None  # a part of a recording begins in the step: no rank's records are whole
     length = window[1] - window[0]
     busy, launches = sum(row.busy_ns for row in ranks), times(view)
     return PipelineStep(
@@ -182,8 +178,8 @@ def _evidence(
     ended: Mapping[str, tuple[int | None, int]],
     laid: LaidOut | None,
 ) -> Evidence:
-    """Of a step that was held only how long inputs were on their way: receives and waits have the
-    times of the holds."""
+    """Return the evidence for a rank's idle time. Receives and waits of a step that was held have
+    the times of the holds, so there only the ways of the laid-out step count."""
     if laid is not None:
         ways = laid.ways.get(rank, ())
         return Evidence(rank, layout.num_stages, ended, layout.stage_rank, waits=ways)
@@ -214,10 +210,13 @@ def _window(rows: Mapping[int, Sequence[ActionSpan]], t_ns: int) -> Interval | N
 def _is_complete(
     view: View, layout: Layout, rows: Mapping[int, Sequence[ActionSpan]], step: int
 ) -> bool:
-    """All planned actions done; else (no plan, records lost) every rank ended the step. Of a run
-    without a schedule object nobody saw the very first forward begin: that step is not whole. With
-    a plan, what a process ran before its end without ending the step (an evaluation after the
-    training, a step that was cut off) is not whole, either."""
+    """Return whether a step is over: all planned actions ended, or else (no plan, records lost)
+    every rank ended the step.
+
+    The first step of a chain is never complete: the begin of its first forward was not seen. With a
+    plan, neither is one that a process did not end before its own end: an evaluation after the
+    training, or a step that was cut off.
+    """
     if any(s.t1_ns is None for row in rows.values() for s in row):
         return False
     if layout.chain is not None and any(
@@ -239,8 +238,8 @@ def _kinds(row: Sequence[ActionSpan], kind: str) -> int:
 def _is_recorded(
     view: View, layout: Layout, rank: int, row: Sequence[ActionSpan], step: int
 ) -> bool:
-    """Not so where actions of the rank must have run that no record tells of: it would be taken
-    for idle. A finding says of whom records are missing."""
+    """Return whether the records of a rank's step are whole. A rank with actions missing from them
+    would be taken for idle; a finding names ranks with lost records."""
     process = view.ranks.get(rank)
     if process is None:
         return False
@@ -251,7 +250,7 @@ def _is_recorded(
 
 
 def _ended_step(view: View, rank: int, step: int, by_end: bool = True) -> bool:
-    """``by_end``: the end of its process ends the step, too."""
+    """Return whether a rank ended a step; ``by_end``: or its process ended."""
     process = view.ranks.get(rank)
     if process is None or (by_end and view.proc_end(process) is not None):
         return True
@@ -282,7 +281,7 @@ def _rank_row(
     launches = bool(times(view))
     idles = () if launches else split(evidence, row, window, None if complete else following)
     ended = sorted((s for s in row if s.t1_ns is not None), key=lambda s: s.t1_ns or 0)
-    now, peak, per_stage = in_flight((span.stage, span.kind) for span in ended)
+    now, peak, per_stage = in_flight([(span.stage, span.kind) for span in ended])
     return PipelineRank(
         rank=rank,
         stages=layout.stages(rank),
@@ -308,7 +307,7 @@ def _sum_idle(idles: Sequence[Idle]) -> dict[Cause, int]:
 
 
 def _last_complete(view: View, layout: Layout, current: PipelineStep | None) -> PipelineStep | None:
-    """The newest complete step that the debugger did not hold; if all are, the newest."""
+    """Return the newest complete step that was not held; if all were held, the newest."""
     if current is None:
         return None
     newest: PipelineStep | None = None
@@ -325,7 +324,7 @@ def _last_complete(view: View, layout: Layout, current: PipelineStep | None) -> 
 def _history(
     view: View, layout: Layout, newest: int | None, number: int
 ) -> tuple[tuple[int, float], ...]:
-    """(step, bubble) of the last complete steps that the debugger did not hold."""
+    """Return (step, bubble) of the last complete steps that were not held."""
     if newest is None:
         return ()
     made = []
@@ -339,7 +338,7 @@ def _history(
 def _implied_history(
     view: View, layout: Layout, bubbles: Sequence[tuple[int, float]]
 ) -> tuple[tuple[int, float], ...]:
-    """(step, implied bubble) of the same steps. Each is simulated once."""
+    """Return (step, implied bubble) of the same steps. Each is simulated once."""
     if len(layout.ranks) > _MOST_SIMULATED:
         return ()
     known = ((step, _implied(view, layout, step, bubble)) for step, bubble in bubbles)
@@ -348,13 +347,13 @@ def _implied_history(
 
 @per_store(lambda view, layout, step, bubble: (layout.key, step, bubble))
 def _implied(view: View, layout: Layout, step: int, bubble: float) -> float | None:
-    """``bubble`` tells whether the step is still the same."""
+    """Return a step's implied bubble. ``bubble`` is in the key: more of the step may come."""
     return implied_fraction(layout, step_rows(view, layout, step))
 
 
 def step_bubble(view: View, layout: Layout, step: int) -> float | None:
-    """Bubble fraction of a complete step that ran freely, without the rest of its figures; None
-    where the times are the host's of a run on a device."""
+    """Return the bubble of a complete step without the rest of its figures; None: not complete, or
+    the times are the host's of a run on a device."""
     if times(view):
         return None
     cache = view.memo("bubble")
@@ -362,7 +361,7 @@ def step_bubble(view: View, layout: Layout, step: int) -> float | None:
     known: tuple[int, float, object] | None = cache.get(key)
     if (
         known is not None and known[0] <= view.t_ns
-        and (known[2] is None or known[2] == _as_it_was(view, layout, step))
+        and (known[2] is None or known[2] == _record_state(view, layout, step))
     ):  # fmt: skip
         return known[1]
     if _is_under_way(view, layout, step):
@@ -380,19 +379,19 @@ def step_bubble(view: View, layout: Layout, step: int) -> float | None:
     newest = newest_step(view, layout)
     if newest is not None and step < newest:
         settled = step < newest - 1  # records of the last steps may still come
-        of = None if settled else _as_it_was(view, layout, step)
-        cache[key] = (max(window[1], _all_ended_ns(view, layout, step)), bubble, of)
+        state = None if settled else _record_state(view, layout, step)
+        cache[key] = (max(window[1], _all_ended_ns(view, layout, step)), bubble, state)
     return bubble
 
 
-def _as_it_was(view: View, layout: Layout, step: int) -> object:
-    """Equal while no more of the step has come."""
+def _record_state(view: View, layout: Layout, step: int) -> object:
+    """Return a value that stays equal until more of the step is recorded."""
     store = view.store
     return _signature(view, layout, step) if store.live else (store.revision, store.part)
 
 
 def _is_under_way(view: View, layout: Layout, step: int) -> bool:
-    """Most of the newest steps are, by a look at how many rows there are."""
+    """Return whether a rank has fewer rows than the step needs: quicker than to look at them."""
     for rank in layout.ranks:
         process = view.ranks.get(rank)
         if process is None or _ended_step(view, rank, step, by_end=not layout.planned):
@@ -404,8 +403,7 @@ def _is_under_way(view: View, layout: Layout, step: int) -> bool:
 
 
 def _all_ended_ns(view: View, layout: Layout, step: int) -> int:
-    """Return when the last rank ended the step, in ns (0 where none counts steps): it is complete
-    by then."""
+    """Return when the last rank ended the step, in ns; 0: none counts steps."""
     ended = 0
     for rank in layout.ranks:
         process = view.ranks.get(rank)

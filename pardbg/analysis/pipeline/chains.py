@@ -20,7 +20,7 @@ from itertools import pairwise
 from pardbg import words
 from pardbg.analysis.base.asof import View, per_store, per_view
 from pardbg.analysis.base.intervals import Interval, subtract, union
-from pardbg.analysis.pipeline.observed import ActionSpan
+from pardbg.analysis.pipeline.values import ActionSpan
 from pardbg.store.process import Process
 from pardbg_agent import wire
 
