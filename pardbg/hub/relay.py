@@ -42,7 +42,7 @@ from pardbg.hub.ctrl_messages import (
 )  # fmt: skip
 from pardbg.hub.ranks.boards import TURN_MS, Boards
 from pardbg.hub.ranks.rings import Rescued, Rings
-from pardbg.hub.ranks.where import py_spy
+from pardbg.hub.ranks.stack_requests import py_spy
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
 from pardbg.hub.run.config import RunConfig
@@ -51,7 +51,7 @@ from pardbg.hub.run.run_files import Recorded, has_ended, write_hub, write_recor
 from pardbg.hub.serve.job_output import JobOutput
 from pardbg.hub.serve.sockets import listen, load_keys
 from pardbg.hub.serve.state_feed import RowNews
-from pardbg.hub.uplink import Turns, Uplink
+from pardbg.hub.uplink import BatchOrder, Uplink
 from pardbg.plain_text import plain
 from pardbg.words import duration
 from pardbg_agent.ctrl.agent_messages import Bye, FromAgent, Hello, Ping, Pong, ToAgent, Welcome
@@ -67,17 +67,17 @@ SCAN_NS: Final = 250 * MS
 OUTPUT_NS: Final = 100 * MS
 COMPLAIN_NS: Final = 10_000 * MS
 DRAIN_NS: Final = 5_000 * MS
-"""After the job's end here: how long a hub that answers may take for the rest."""
+"""Time for a hub that answers to take the rest after the job's end here."""
 ABSENT_NS: Final = 3_000 * MS
-"""The same for one that does not: then what is in the rings stays there, for `postmortem`."""
+"""Time for a hub that does not answer; the records then stay in the rings for `postmortem`."""
 PULL_HWM: Final = 64
 MAX_LINES: Final = 500
 TOLD_FILE: Final = "relay.json"
-"""File with how far the job's output has been passed on, for a relay that comes after us."""
+"""File with the offsets of forwarded output, for a restarted relay."""
 
 
 class Relay:
-    """Made, ``open``ed, ``run``. One per node and run."""
+    """Relay of one node and run: call ``open``, then ``run``."""
 
     def __init__(self, config: RunConfig, sources: Sequence[int] = ()) -> None:
         self.config = config
@@ -88,11 +88,11 @@ class Relay:
         self._boards = Boards(config.ring_dir, config.run)
         self._gone: dict[str, tuple[int, int | None]] = {}
         self._pending: deque[tuple[bytes, bytes]] = deque()
-        """Taken from an agent, not yet from us."""
+        """Messages taken from an agent and not yet by the hub."""
         self._hellos: dict[bytes, bytes] = {}
-        """HELLO of each process here: agents say it once, perhaps before there is a hub."""
-        self._unsaid: set[bytes] = set()
-        """Whose HELLO is due on this link."""
+        """HELLO of each process here: an agent sends it once, perhaps before there is a hub."""
+        self._due_hellos: set[bytes] = set()
+        """Processes whose HELLO is to be forwarded over this connection."""
         self._at: dict[bytes, bytes] = {}
         """Process -> identity that it said HELLO with."""
         self._found: deque[Looked] = deque()
@@ -101,9 +101,9 @@ class Relay:
         self._scan_ns = self._output_ns = self._exit_ns = 0
         self._complained_ns, self._down_since = 0, time.monotonic_ns()
         self._why = ""
-        """Reason of the last complaint: another one is said at once."""
+        """Reason of the last complaint; another reason is reported at once."""
         self._done = False
-        self._turns, self._link = Turns(), 0
+        self._order, self._link = BatchOrder(), 0
         told = files.read_json(config.dir / TOLD_FILE) or {}
         self._output = JobOutput(config.dir, {k: int(v) for k, v in told.items()})
 
@@ -113,7 +113,7 @@ class Relay:
         return self._exit_ns > 0
 
     def open(self) -> None:
-        """Sockets, then ``hub.pid``. Raises ConfigError."""
+        """Bind the sockets, then write ``hub.pid``. Raises ConfigError."""
         keys = load_keys(self.config.dir)
         if keys is None:
             raise files.ConfigError("no key for the hub: give --key FILE")
@@ -140,7 +140,7 @@ class Relay:
         return socket
 
     def run(self) -> None:
-        """Until the job has ended here and the hub has everything, or ``stopping``."""
+        """Work until the job has ended here and the hub has its records, or until ``stopping``."""
         while not self.stopping and not self._turn():
             pass
         taken = not self._rings.mapped
@@ -161,11 +161,11 @@ class Relay:
 
     def _turn(self) -> bool:
         self._wait()
-        self._up.look()
+        self._up.refresh()
         now = time.monotonic_ns()
         if self._up.up:
             for changes in self._boards.changes(now):
-                self._up.say(BoardNews(tuple(changes)))
+                self._up.send(BoardNews(tuple(changes)))
         self._pass_data()
         self._pass_up()
         for sender, said in self._up.receive():
@@ -175,12 +175,12 @@ class Relay:
         self._say_output(now)
         self._complain(now)
         while self._found and self._up.up:
-            self._up.say(self._found.popleft())
+            self._up.send(self._found.popleft())
         self._successor.tick()
         return self._is_over(now)
 
     def _wait(self) -> None:
-        if self._pending or self._turns.full or not self._up.up:
+        if self._pending or self._order.full or not self._up.up:
             # Agents keep their records while the hub takes nothing.
             self._without_data.poll(5 if self._up.up else 50)
         else:
@@ -190,8 +190,8 @@ class Relay:
         if self._up.num_links != self._link:
             self._link = self._up.num_links
             self._pending.clear()  # it comes again
-            self._turns.new_link()
-            self._unsaid.update(self._hellos)
+            self._order.new_link()
+            self._due_hellos.update(self._hellos)
         if not self._up.up:
             return
         while self._pending:
@@ -200,17 +200,17 @@ class Relay:
             self._pending.popleft()
         with contextlib.suppress(zmq.Again):
             for _ in range(256):
-                if self._turns.full:
+                if self._order.full:
                     return
                 frames = self._pull.recv_multipart(zmq.NOBLOCK)
                 if len(frames) == 2 and not self._pass(frames[0], frames[1]):
                     return
 
     def _pass(self, key: bytes, payload: bytes) -> bool:
-        """One DATA message; False if the hub takes no more now."""
+        """Forward a DATA message; return False if the hub's queue is full."""
         if key[:1] == Key.DEFINITION.value:
             self._definitions.add(key, payload)
-        elif not self._turns.passes(key[1:], payload):
+        elif not self._order.may_forward(key[1:], payload):
             return True
         if self._up.put(key, payload):
             return True
@@ -223,16 +223,16 @@ class Relay:
                 frames = self._agents.recv_multipart(zmq.NOBLOCK)
                 if len(frames) == 2:
                     self._pass_message(frames[0], frames[1])
-        for proc in tuple(self._unsaid) if self._up.up else ():
+        for proc in tuple(self._due_hellos) if self._up.up else ():
             if self._up.forward(proc, self._hellos[proc]):
-                self._unsaid.discard(proc)
+                self._due_hellos.discard(proc)
 
     def _pass_message(self, identity: bytes, payload: bytes) -> None:
         message, proc = unpack(payload, _from_agent), process_of(identity)
         if isinstance(message, Hello):
             self._at[proc] = identity
             self._hellos[proc] = payload
-            self._unsaid.add(proc)
+            self._due_hellos.add(proc)
             return
         if isinstance(message, Bye):
             self._left(proc)
@@ -241,14 +241,14 @@ class Relay:
     def _left(self, proc: bytes) -> None:
         self._hellos.pop(proc, None)
         self._at.pop(proc, None)
-        self._unsaid.discard(proc)
+        self._due_hellos.discard(proc)
 
     # -- what the hub says
 
     def _from_hub(self, proc: bytes, payload: bytes) -> None:
         if not proc:
             with contextlib.suppress(Malformed):
-                self._own(unpack(payload, _to_relay))
+                self._take_own(unpack(payload, _to_relay))
             return
         try:
             message = unpack(payload, _to_agent)
@@ -262,12 +262,12 @@ class Relay:
                 hub = f"{message.hub}/{os.getpid()}.{self._up.num_links}"
                 payload = pack(replace(message, hub=hub))
                 key = Key.RECORDS.value + proc
-                kept = self._turns.welcome(proc, message.next)
+                kept = self._order.welcome(proc, message.next)
                 self._pending.extend((key, batch) for batch in kept)
             with contextlib.suppress(zmq.ZMQError):
                 self._agents.send_multipart((self._at.get(proc, proc), payload), zmq.NOBLOCK)
 
-    def _own(self, message: ToRelay) -> None:
+    def _take_own(self, message: ToRelay) -> None:
         if isinstance(message, Known):
             self._news.force = True
         elif isinstance(message, TurnedAway):
@@ -292,7 +292,7 @@ class Relay:
             self._rings.forget(proc)
             self._gone.pop(proc, None)
             self._definitions.ended(proc)
-            self._turns.forget(proc.encode("ascii"))
+            self._order.forget(proc.encode("ascii"))
 
     def _rescue(self, proc: str, start: int) -> None:
         """Send what a process left, in pieces: a ring may hold more than one message may."""
@@ -301,7 +301,7 @@ class Relay:
         rescued = self._rings.rescue(proc, start)
         pieces = _pieces(rescued)
         for at, batches in enumerate(pieces):
-            self._up.say(Salvaged(
+            self._up.send(Salvaged(
                 proc, tuple(rescued.definitions) if not at else (), tuple(batches),
                 rescued.last_index, rescued.dropped, first=not at, more=at + 1 < len(pieces),
             ))  # fmt: skip
@@ -332,7 +332,7 @@ class Relay:
             return
         config, rows = self.config, self._rings.rows(now)
         if self._news.take(rows, now):
-            self._news.force = not self._up.say(Rows(
+            self._news.force = not self._up.send(Rows(
                 VERSION, config.node, config.host, config.run, self._up.num_links, rows,
                 self._gone, self.over,
             ))  # fmt: skip
@@ -344,13 +344,13 @@ class Relay:
         lines = self._output.lines(now, final=self.over)
         for at in range(0, len(lines), MAX_LINES):
             part = lines[at : at + MAX_LINES]
-            self._up.say(Lines(tuple((x.stream, x.rank, x.text) for x in part)))
+            self._up.send(Lines(tuple((x.stream, x.rank, x.text) for x in part)))
         if lines:
             with contextlib.suppress(OSError):
                 files.write_json(self.config.dir / TOLD_FILE, self._output.offsets)
 
     def _complain(self, now: int) -> None:
-        """Tell the terminal here at once, and every 10 s, that there is no hub."""
+        """Report a missing hub to the terminal here, at once and every 10 s."""
         if self._up.up and not self._up.problem:
             if self._complained_ns:
                 files.add_notice(self.config.dir, "connected to the hub")
@@ -388,7 +388,7 @@ class Relay:
 
 
 def _pieces(rescued: Rescued) -> list[list[tuple[int, bytes]]]:
-    """The batches in messages of about PIECE_BYTES; one at least."""
+    """Return the batches in messages of about ``PIECE_BYTES``; one message at least."""
     out: list[list[tuple[int, bytes]]] = [[]]
     size = 0
     for first, raw in rescued.batches:

@@ -17,7 +17,7 @@ from mcap.reader import make_reader
 from pardbg.events.control_codes import Verb, Why
 from pardbg.events.control_facts import Refusal
 from pardbg.hub.client import HubControl, LiveSource
-from pardbg.hub.ranks.where import py_spy
+from pardbg.hub.ranks.stack_requests import py_spy
 from pardbg.store.source import Message
 from tests.distributed.runs import (
     coverage,

@@ -1,4 +1,4 @@
-"""Held or running, as the hub's CONTROL messages say it as of a cursor."""
+"""Control at a cursor: held or running, according to the hub's CONTROL messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RUNNING: Final = ControlEvent(status=Status(Mode.RUNNING))
 
 @dataclass(frozen=True, slots=True)
 class ControlView:
-    """Held or running, as acknowledged by the agents."""
+    """The control state, as acknowledged by the agents."""
 
     mode: Literal["running", "pausing", "held", "stepping"]
     controller: str | None

@@ -24,7 +24,7 @@ from pardbg.analysis.base.graphs import reaching, terminal
 from pardbg.analysis.base.holds import last_hold_end
 from pardbg.analysis.comm.ops import UNKNOWN_OP, done_table, group_label, is_unrecorded
 from pardbg.analysis.hangs.standstill import seen
-from pardbg.analysis.pipeline.layout import states
+from pardbg.analysis.pipeline.pipelines import states
 from pardbg.events import fields
 from pardbg.store.definitions import GroupDef, OpDef
 from pardbg.store.process import Process

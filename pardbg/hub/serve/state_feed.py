@@ -18,7 +18,7 @@ from pardbg.events.control_events import ControlEvent
 from pardbg.events.control_facts import Stall, StallPart
 from pardbg.hub.ctrl_messages import Row
 from pardbg.hub.ranks.rendezvous import Rendezvous
-from pardbg.hub.ranks.where import Where, speaking, telling
+from pardbg.hub.ranks.stack_requests import StackRequests, speaking, telling
 from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import Collector
 from pardbg.hub.serve.router import Router
@@ -30,8 +30,17 @@ STATE_NS: Final = 100_000_000
 STATE_PER_RANK_NS: Final = 500_000
 """Many ranks: STATE is said less often, so that it never takes more than some percent of a core."""
 STATE_IDLE_NS: Final = 1_000_000_000
-_TIMES: Final = ("since_ns", "open_since_ns", "held_since_ns", "heartbeat_ns")
-_VOLATILE: Final = ("heartbeat_ns", "sent", "hook_ns", "cpu", "scheduled", "load")
+_TIMES: Final = ("since_ns", "open_since_ns", "held_since_ns", "heartbeat_ns", "reached_ns")
+_VOLATILE: Final = (
+    "heartbeat_ns",
+    "lead_ns",
+    "reached_ns",
+    "sent",
+    "hook_ns",
+    "cpu",
+    "scheduled",
+    "load",
+)
 """Fields of a row whose change alone is no news."""
 STALL_NS: Final = 2_000_000_000
 """Minimum wait in one op."""
@@ -77,7 +86,8 @@ class StateFeed:
     """Says STATE."""
 
     def __init__(
-        self, hub_id: str, agents: Agents, where: Where, router: Router, collector: Collector
+        self, hub_id: str, agents: Agents, where: StackRequests, router: Router,
+        collector: Collector,
     ) -> None:  # fmt: skip
         self._hub_id, self._agents = hub_id, agents
         self._where, self._router, self._collector = where, router, collector
@@ -179,7 +189,7 @@ def silent(rows: Mapping[str, Row], procs: list[str], now: int) -> list[str]:
 
 
 def ask(
-    where: Where,
+    where: StackRequests,
     number: int,
     rows: Mapping[str, Row],
     pids: Mapping[str, int],

@@ -49,7 +49,7 @@ from pardbg.events.control_facts import (
 )
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions, Recent
-from pardbg.hub.ranks.where import Where
+from pardbg.hub.ranks.stack_requests import StackRequests
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import Collector
@@ -73,7 +73,7 @@ class Viewers:
     def __init__(
         self, config: RunConfig, hub_id: str, router: Router, collector: Collector,
         definitions: Definitions, recent: Recent, agents: Agents,
-        machine: Machine, where: Where, kill_job: Callable[[], bool],
+        machine: Machine, where: StackRequests, kill_job: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._config, self._hub_id, self._router = config, hub_id, router
         self._collector, self._definitions, self._recent = collector, definitions, recent

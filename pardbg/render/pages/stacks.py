@@ -1,5 +1,5 @@
-"""What the debug page lists: all ranks' stacks as one tree, in which ranks that stand in the same
-place share a line; and the console: what was asked and answered, and the audit trail, by time."""
+"""Contents of the debug page: all ranks' stacks as one tree, in which ranks at the same place share
+a line; and the console with commands, answers and the audit trail, by time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pardbg_agent.ctrl.agent_messages import Frame
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A frame."""
+    """A frame of a stack."""
 
     text: str
     """``train.py:88 train_step``"""
@@ -72,7 +72,7 @@ def _spot(frame: Frame) -> Spot:
 
 
 def tree(stacks: Mapping[int, Stack], cells: int, first: Sequence[int] = ()) -> list[Line]:
-    """Return the merged tree, the branch with ranks of ``first`` first, then the larger one; a run
+    """Return the merged tree, the branch with ranks of ``first`` first, then the larger ones; a run
     of frames shared by all is one line."""
     root = _Node()
     for rank, stack in sorted(stacks.items()):
@@ -104,17 +104,17 @@ def _branch(
             break
         spots.append(after)
         node = child
-    who = f"{words.plural(len(node.ranks), 'rank')} {words.rank_set(node.ranks)}"
+    ranks = f"{words.plural(len(node.ranks), 'rank')} {words.rank_set(node.ranks)}"
     start = f" {indent}├ "
-    room = cells - width(start) - width(who) - 4
-    lines.append(line(Segment(start, "faint"), Segment(who, "accent"), Segment("  "),
+    room = cells - width(start) - width(ranks) - 4
+    lines.append(line(Segment(start, "faint"), Segment(ranks, "accent"), Segment("  "),
                       *_runs(spots, room)))  # fmt: skip
     for after, child in _ordered(node, first):
         _branch(after, child, indent + "  ", cells, lines, first)
 
 
 def _runs(spots: Sequence[Spot], room: int) -> list[Segment]:
-    """The frames that fit; the innermost of the program's own comes first and is loud (of library
+    """Return the frames that fit; the program's own innermost comes first and is bright (of library
     frames the innermost)."""
     last = len(spots) - 1
     loud = next((at for at in range(last, -1, -1) if spots[at].user), last)
@@ -132,7 +132,7 @@ def _runs(spots: Sequence[Spot], room: int) -> list[Segment]:
 
 
 def _with_gaps(spots: Sequence[Spot], kept: set[int]) -> list[tuple[int, Spot]]:
-    """(place, frame) of what is kept, and a ``…`` for each run of what is not."""
+    """Return (place, frame) of the kept frames, and a ``…`` for each run of others."""
     shown: list[tuple[int, Spot]] = []
     for at, spot in enumerate(spots):
         if at in kept:
@@ -183,13 +183,13 @@ def _trail(since_ns: int, text: str, cells: int) -> list[Line]:
     ]
 
 
-def _typed(one: Entry, cells: int) -> list[Line]:
-    text = clean(one.text.expandtabs(4))
-    return [line(Segment(f" {row}", one.style)) for row in fold(text, cells - 2)]
+def _typed(entry: Entry, cells: int) -> list[Line]:
+    text = clean(entry.text.expandtabs(4))
+    return [line(Segment(f" {row}", entry.style)) for row in fold(text, cells - 2)]
 
 
 def fold(text: str, cells: int) -> list[str]:
-    """Return ``text`` over as many rows as it needs; the indentation is kept on each."""
+    """Return ``text`` over as many rows as it needs, each with its indentation."""
     indent = " " * min(len(text) - len(text.lstrip()), cells // 2)
     rows: list[str] = []
     while width(text) > cells:

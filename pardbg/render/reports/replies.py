@@ -1,5 +1,5 @@
-"""Control's answers in words, for people: of a verb, and what held ranks answered about themselves,
-one rank's answer or all beside each other with the differences marked."""
+"""Replies to control verbs as text: the outcome of a verb, and answers of held ranks about
+themselves, alone or side by side with the differences marked."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def _hashes(good: Mapping[int, Evaluated]) -> list[str]:
 
 
 def _most(values: Mapping[int, Any]) -> Any:
-    """Return what most ranks have; the lowest rank's where none is more frequent."""
+    """Return the most frequent value; the lowest rank's if none is more frequent."""
     counted = Counter(values.values()).most_common()
     best = counted[0][1]
     return next(value for _, value in sorted(values.items()) if dict(counted)[value] == best)

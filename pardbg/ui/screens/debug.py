@@ -1,4 +1,4 @@
-"""7 Debug."""
+"""Page 7, Debug."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class DebugPage(Page):
         return Want(source=Place(spot.file, spot.line) if spot.file else None)
 
     def _own(self) -> list[Spot]:
-        """The selected rank's own frames, innermost first."""
+        """Return the selected rank's own frames, innermost first."""
         frame = self.shared.frame
         if frame is None:
             return []
@@ -59,7 +59,7 @@ class DebugPage(Page):
         super().move(by)
 
     def look_from(self, number: int) -> bool:
-        """Look at frame ``number``, 0 the innermost; False where there is no such frame."""
+        """Select frame ``number``, 0 the innermost; False if there is no such frame."""
         if not 0 <= number < len(self._own()):
             return False
         self.frame = number

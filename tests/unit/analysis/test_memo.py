@@ -11,8 +11,8 @@ import pytest
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.base.asof import LIVE_MEMO_MAX, View
 from pardbg.analysis.comm.matching import LAST, collectives
-from pardbg.analysis.pipeline import schedule
-from pardbg.analysis.pipeline.layout import layouts
+from pardbg.analysis.pipeline import pipeline_steps
+from pardbg.analysis.pipeline.pipelines import layouts
 from pardbg.store import Store
 from tests.bench.bench_hours import Feed
 from tests.unit.trace_builder import Trace
@@ -44,13 +44,13 @@ def test_a_live_run_keeps_as_many_values_after_twice_the_steps() -> None:
 
 def test_a_live_run_keeps_few_large_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """8 stages, 8 microbatches: 128 actions a step; 70 steps have 8,960."""
-    monkeypatch.setattr(schedule, "_KEPT_ACTIONS", 70 * 128)
+    monkeypatch.setattr(pipeline_steps, "_KEPT_ACTIONS", 70 * 128)
     feed, store = Feed(), Store(live=True)
     store.apply_all(feed.definitions)
     for number in range(80):
         store.apply_all(feed.step(number))
         view = View(store, None)
-        schedule.pipeline_step(view, layouts(view)[0], max(0, number - 1))
+        pipeline_steps.pipeline_step(view, layouts(view)[0], max(0, number - 1))
     assert 35 <= len(store.memo["pipeline"]) <= 71
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.pipeline.layout import layouts
+from pardbg.analysis.pipeline.pipelines import layouts
 from pardbg.analysis.pipeline.ticks.cell import TicksWant, ticks_shown
 from pardbg.analysis.pipeline.ticks.grid import tick_ends
 from pardbg.render.draw.cells import Picture, plain
