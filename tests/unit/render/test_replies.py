@@ -12,7 +12,8 @@ from pardbg_agent.ctrl.agent_messages import OpenOp
 
 def test_who_waits_for_a_rank_that_is_held_alone_and_for_how_long() -> None:
     waiting = {
-        3: Waits(3, OpenOp("pp", "recv", 0, 2), 2), 1: Waits(1, OpenOp("pp", "send", 0, 2, True), 2),
+        3: Waits(3, OpenOp("pp", "recv", 0, 2), 2),
+        1: Waits(1, OpenOp("pp", "send", 0, 2, True), 2),
     }  # fmt: skip
     status = Status(
         Mode.HELD, lease_ns=59_000_000_000, pending=2, timeout_ns=25_400_000_000,
