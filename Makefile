@@ -10,7 +10,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo test native native-asan unit lint bench diagnosis siege frameworks matrix sessions install clean
+.PHONY: demo test native native-asan unit lint bench diagnosis siege frameworks matrix sessions \
+  dist docs pictures snapshots install clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -45,6 +46,24 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/typos
+
+# Both distributions into dist/: source, and a wheel built from it.
+dist: $(STAMP)
+	$(BIN)/python -m tests.packaging.build dist
+
+# The site of docs/ into site/; a broken link fails.
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/mkdocs build --strict
+
+# The pictures in docs/pictures, anew from sessions/.
+pictures: $(STAMP)
+	$(BIN)/python -m tests.ui.pictures
+
+# Accept how the screens look now.
+snapshots: $(STAMP)
+	$(PYTEST) -q tests/ui/snapshots --snapshot-update
 
 diagnosis: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.diagnosis $(ARGS)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from pardbg_agent import native
-
-_TORCH: Final = tuple(int(part) for part in version("torch").split(".")[:2])
 
 _TOLD: Final = "TESTS_NATIVE"
 """What a pytest tells those that it starts to run tests for it."""
@@ -41,11 +38,5 @@ needs_native: Final = pytest.mark.skipif(bool(WHY_NO_NATIVE), reason=WHY_NO_NATI
 WAYS: Final = (
     "dispatcher",
     pytest.param("native", marks=needs_native),
-    pytest.param(
-        "public",
-        marks=pytest.mark.skipif(
-            _TORCH < (2, 14), reason="torch has public hooks on process groups from 2.14 on"
-        ),
-    ),
 )
 """Values of PARDBG_HOOKS."""

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pardbg.analysis.schedules.lint import Verdict, lint
-from pardbg.analysis.schedules.lowering import lower
-from pardbg.analysis.schedules.schedule_table import Cell, Table, dump, from_plan, parse
 from pardbg.analysis.whatif import plans
+from pardbg.lab.schedules.lint import Verdict, lint
+from pardbg.lab.schedules.schedule_table import Cell, Table, dump, from_plan, parse
+from pardbg.lab.schedules.transports import lower
 from tests.forked import Ended, Job
 
 PROGRAM = "tests.distributed.programs.run_schedule"

@@ -59,6 +59,9 @@ class _SiteEnds(MetaPathFinder):
 def _report() -> None:
     """A rank is seen from here on, whatever becomes of it."""
     try:
+        from pardbg_agent.life.own_libraries import load_own_libraries
+
+        load_own_libraries()
         from pardbg_agent import core
         from pardbg_agent.life import calls
         from pardbg_agent.settings import Refused
@@ -77,6 +80,9 @@ def install_hooks() -> bool:
     global _hooked
     _late.forget("torch")
     try:
+        from pardbg_agent.life.own_libraries import load_own_libraries
+
+        load_own_libraries()
         from pardbg_agent import core, hooks
 
         core.at_exit()

@@ -39,6 +39,17 @@ class Issued(NamedTuple):
     bytes_out: int
 
 
+class Call(NamedTuple):
+    """A blocking call under way, which the table counts as an op (life.calls)."""
+
+    token: int
+    name_id: int
+    group_id: int
+    seq: int
+    step: int
+    t0: int
+
+
 class OpTable:
     """Counters and open ops of the process."""
 

@@ -12,8 +12,7 @@ from pardbg_agent.control.gate import GateControl, nothing
 from pardbg_agent.control.watches import LATER, NO_WATCHES, STEP, Medians, Watch, Watches
 from pardbg_agent.defs import Defs
 from pardbg_agent.guard import Guard
-from pardbg_agent.life import calls
-from pardbg_agent.op_table import OpTable, Sums, Unrecorded
+from pardbg_agent.op_table import Call, OpTable, Sums, Unrecorded
 from pardbg_agent.ring import Ring
 from pardbg_agent.settings import (
     FULL,
@@ -88,7 +87,7 @@ class Core:
         some to look at, which sets how soon the agent's thread calls them again."""
         self.ops: OpTable = OpTable(ring.status.op)
         self.native: Any = None
-        """The table in C++ (hooks.comm.hotpath.NativeTable) where ops are seen there; then it is
+        """The table in C++ (hooks.ops.native_way.NativeTable) where ops are seen there; then it is
         ``ops`` too."""
         self.changed: Callable[[], None] = nothing
         """Called when step, level or watches changed. Set by who keeps a copy of them."""
@@ -106,11 +105,11 @@ class Core:
         """What the hooks keep of it (hooks.context.Context), from their first call on."""
         self.optimizers: Callable[[], list[Any]] = list
         """Gives the optimizers that have stepped. Set by the hooks."""
-        self.call_site: Callable[[int], Any] = lambda t0: None  # hooks.comm.call_sites' ``find``
+        self.call_site: Callable[[int], Any] = lambda t0: None  # hooks.call_sites' ``find``
         self.sender: Any = None
         self.starting = False
         """In no group yet, and known before that (life.calls)."""
-        self.exiting: calls.Call | None = None
+        self.exiting: Call | None = None
         """The main thread has ended: threads and exit handlers run."""
         self.sums = Sums()
         self.step_t0 = clock.now_ns()

@@ -235,9 +235,8 @@ class DefKind(str, enum.Enum):
     """{"proc", "rank", "world_size", "local_rank", "host", "pid", "epoch", "boot_id", "start_ns",
     "wall_ns", "python", "torch", "device", "argv", "level", "job", "hooks", "cpus"?,
     "group_rank"?}; sent again when the rank is known. ``job``: the same on all ranks of one job.
-    ``hooks``: how collectives are seen, "native" (in C++),
-    "dispatcher" or "public" (torch's own hooks). ``cpus``:
-    cores that it may run on. ``group_rank``: which of torchrun's launchers (nodes) started it."""
+    ``hooks``: how collectives are seen, "native" (in C++) or "dispatcher". ``cpus``: cores that it
+    may run on. ``group_rank``: which of torchrun's launchers (nodes) started it."""
     NAME = "name"
     """{"id", "s"}: an interned string. Ids are per process, from 1."""
     OP = "op"

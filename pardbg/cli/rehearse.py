@@ -24,10 +24,10 @@ from pardbg.errors import UserError
 from pardbg.words import duration
 
 if TYPE_CHECKING:
-    from pardbg.analysis.findings.shared import Finding
-    from pardbg.rehearse.order import Transport
-    from pardbg.rehearse.rank_trace import Trace
-    from pardbg.rehearse.server import Plan
+    from pardbg.analysis.findings.finding import Finding
+    from pardbg.lab.rehearse.order import Transport
+    from pardbg.lab.rehearse.rank_trace import Trace
+    from pardbg.lab.rehearse.server import Plan
 
 PYTHONS: Final = ("python", "python3")
 PREFIX: Final = "rehearsal-"
@@ -82,7 +82,7 @@ def rehearse(
 
         pardbg rehearse --world-size 1024 -- python train.py --tp 8
     """
-    from pardbg.rehearse.server import Plan
+    from pardbg.lab.rehearse.server import Plan
 
     argv = script_of([*program, *(ctx.obj or ())])
     chosen = _chosen(ranks, world_size)
@@ -177,8 +177,8 @@ def _held(folder: Path) -> Iterator[None]:
 def _run(plan: Plan, folder: Path) -> tuple[list[Trace], bool]:
     """Run the ranks; what they left, and whether Ctrl-C ended it."""
     from pardbg.hub.run.own_process import argv as own_process
-    from pardbg.rehearse.rank_trace import collect
-    from pardbg.rehearse.server import HOST
+    from pardbg.lab.rehearse.rank_trace import collect
+    from pardbg.lab.rehearse.server import HOST
 
     plan.write(folder / "plan")
     env = {**KEEP_MEMORY, **os.environ, "PARDBG": str(folder), "PARDBG_NATIVE": "off",
@@ -188,7 +188,7 @@ def _run(plan: Plan, folder: Path) -> tuple[list[Trace], bool]:
         env.pop(name, None)
     traces: list[Trace] = []
     server = subprocess.Popen(
-        own_process("pardbg.rehearse.server", str(folder / "plan"), isolated=False),
+        own_process("pardbg.lab.rehearse.server", str(folder / "plan"), isolated=False),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env, start_new_session=True,
     )  # fmt: skip
     interrupted = False
@@ -245,8 +245,8 @@ def _recorded(
     """Play the ranks, write the session; its findings."""
     from pardbg.analysis.base.asof import View
     from pardbg.analysis.findings import findings
-    from pardbg.rehearse.order import play
-    from pardbg.rehearse.record import Rehearsal, write
+    from pardbg.lab.rehearse.order import play
+    from pardbg.lab.rehearse.record import Rehearsal, write
     from pardbg.session.reader import load
     from pardbg_agent.life.secret_words import without_secrets
 
@@ -261,12 +261,16 @@ def _recorded(
 def _tell(
     found: Sequence[Finding], plan: Plan, traces: Sequence[Trace], path: Path, json_: bool
 ) -> None:
-    from pardbg.rehearse.record import also_run
+    from pardbg.analysis.findings.finding import facts_json
+    from pardbg.lab.rehearse.record import also_run
 
     cpu_s = sum(trace.cpu_ms for trace in traces) / 1e3
     if json_:
         told = ("kind", "severity", "ranks", "culprits", "group", "seq", "where", "text")
-        said = [{name: getattr(finding, name) for name in told} for finding in found]
+        said = [
+            {name: getattr(finding, name) for name in told} | {"facts": facts_json(finding.facts)}
+            for finding in found
+        ]
         echo(json.dumps({"ranks": len(traces), "findings": said, "session": str(path)}, indent=2))
     for finding in () if json_ else found:
         where = f" at {finding.where}" if finding.where else ""

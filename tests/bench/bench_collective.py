@@ -4,7 +4,7 @@ The fake backend completes at once, so what is measured is the way there and bac
 bare and hooked calls alternate in one process (the hooks are installed and taken off each time),
 and the thread's CPU time is taken: others on the machine change it little.
 
-Below torch 2.14 the only place that sees every op is a Python kernel of the dispatcher, and an
+Where C++ is not built, the only place that sees every op is a Python kernel of the dispatcher. An
 empty one alone costs 4-5 us: arguments and results, among them three script objects (group,
 reduce op, Work), become Python objects and back, each with an import inside. Python's patched
 ``allreduce`` and ``wait`` cost 1 us more even if they do nothing. So the budget of 6 us above bare

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from pardbg.analysis.answers.snapshot import snapshot
-from pardbg.analysis.pipeline.simulate import simulate
+from pardbg.analysis.pipeline.play import simulate
 from pardbg.store import Store
 from pardbg.store.source import Message
 from pardbg_agent import wire

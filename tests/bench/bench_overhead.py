@@ -108,7 +108,7 @@ def pipeline_step() -> Callable[[], None]:
     """1F1B, 4 stages, 8 microbatches, paced: 4 ms forward, 8 ms backward."""
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-    from pardbg.recipes.paced import Paced
+    from pardbg.lab.recipes.paced import Paced
 
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(rank)

@@ -16,17 +16,17 @@ from statistics import quantiles
 from time import perf_counter, process_time
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.schedules.compare import Durations, measured, predict
-from pardbg.analysis.schedules.editor import Editor
-from pardbg.analysis.schedules.schedule_table import dump, from_plan
-from pardbg.analysis.schedules.search import Problem, search
-from pardbg.analysis.schedules.sheet import sheet
 from pardbg.analysis.whatif.answer import WhatIf, whatif
 from pardbg.analysis.whatif.plans import plan
 from pardbg.errors import UserError
-from pardbg.recipes.catalogue import command
-from pardbg.recipes.catalogue.tables import zb_h1
-from pardbg.render.pages.pipeline.table_page import TableLook, table_page
+from pardbg.lab.recipes.catalogue import command
+from pardbg.lab.recipes.catalogue.tables import zb_h1
+from pardbg.lab.schedules.compare import Durations, measured, predict
+from pardbg.lab.schedules.editor import Editor
+from pardbg.lab.schedules.page import TableLook, table_page
+from pardbg.lab.schedules.schedule_table import dump, from_plan
+from pardbg.lab.schedules.search import Problem, search
+from pardbg.lab.schedules.sheet import sheet
 from pardbg.session.reader import load
 from tests.bench.figures import Figure
 

@@ -13,7 +13,7 @@ from statistics import median
 from pardbg.analysis.answers.report import report
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.answers.timeline import lanes
-from pardbg.analysis.pipeline.simulate import simulate
+from pardbg.analysis.pipeline.play import simulate
 from pardbg.render.reports.text import text
 from pardbg.store import Store
 from tests.bench.figures import Figure

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.whatif.answer import WhatIf, whatif
-from pardbg.recipes.catalogue import command
+from pardbg.lab.recipes.catalogue import command
 from pardbg.session.reader import load
 from tests.bench.figures import Figure
 

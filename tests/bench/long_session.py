@@ -16,7 +16,7 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from pardbg.analysis.pipeline.simulate import simulate
+from pardbg.analysis.pipeline.play import simulate
 from pardbg.events.decode import RECORD_DTYPE
 from pardbg.session.writer import RunFacts, SessionWriter
 from pardbg_agent import wire

@@ -32,7 +32,7 @@ def test_import_contracts() -> None:
 
 
 VIEWER = (
-    "pardbg.cli", "pardbg.recipes.catalogue", "pardbg.session.reader",
+    "pardbg.cli", "pardbg.lab.recipes.catalogue", "pardbg.session.reader",
     "pardbg.session.navigation.replay", "pardbg.analysis.answers.snapshot",
     "pardbg.analysis.answers.report", "pardbg.render.reports.text", "pardbg.ui.app",
     "pardbg.hub.client", "pardbg.hub.run.start",

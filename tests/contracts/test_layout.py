@@ -11,14 +11,14 @@ ROOT = Path(__file__).parents[2]
 TOPS = (ROOT / "pardbg", ROOT / "agent" / "pardbg_agent")
 MODULES = 14
 """Maximum number of modules in a folder, without ``__init__``."""
-RECIPES = ROOT / "pardbg" / "recipes"
+RECIPES = ROOT / "pardbg" / "lab" / "recipes"
 """Training programs: one file each, named as people name the kind of parallelism."""
 FOLDERS = sorted(
     {path.parent for top in TOPS for path in top.rglob("*.py")} - {RECIPES, RECIPES / "faults"}
 )
 SAME_THING = {
     # What is computed, how it is drawn, and the screen that shows it.
-    "collectives", "debug", "memory", "output", "pipeline", "schedule", "stacks", "timeline",
+    "debug", "memory", "output", "pipeline", "stacks", "timeline",
     "traffic",
     # The agent has its own few: it imports nothing of pardbg.
     "words",

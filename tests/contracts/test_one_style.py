@@ -10,7 +10,7 @@ from tests.contracts.test_sizes import FILES, ROOT
 from tests.contracts.trees import parsed
 
 UNIT = re.compile(r" ?(ns|us|µs|ms|min|[kKMGT]i?B|%)(?!\w)| (s|h|seconds|minutes|hours)(?!\w)")
-RECIPES = ROOT / "pardbg" / "recipes"
+RECIPES = ROOT / "pardbg" / "lab" / "recipes"
 """Training programs of their own: they know nothing of pardbg."""
 
 

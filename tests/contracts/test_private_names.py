@@ -26,7 +26,7 @@ def taken(tree: ast.Module) -> Iterator[str]:
                 yield ast.unparse(node)
 
 
-def test_no_module_takes_anothers_private_names() -> None:
+def test_no_module_uses_private_names_of_others() -> None:
     found = {str(path.relative_to(ROOT)): list(taken(parsed(path))) for path in FILES}
     assert {path: names for path, names in found.items() if names} == {}
 

@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from pardbg.cli import cli, main
 
 COMMANDS = {
-    "demo", "watch", "run", "replay", "report", "ctl", "ls", "doctor", "native", "export", "check",
-    "diff", "postmortem", "repair", "import", "whatif", "help", "schedule",
-    "rehearse",
+    "demo", "watch", "run", "replay", "report", "ctl", "ls", "doctor", "native", "explain",
+    "export", "check", "diff", "postmortem", "repair", "import", "whatif", "help", "schedule",
+    "rehearse", "attach",
 }  # fmt: skip
 OPTIONS = {
     "demo": {"--nproc", "--steps", "--output", "--list", "--keep"},
@@ -98,7 +98,7 @@ def test_a_users_mistake_is_one_line_and_exit_2(
 def test_the_recipes_are_listed_without_torch() -> None:
     code = (
         "import json, sys; sys.modules['torch'] = None\n"
-        "from pardbg.recipes.catalogue import RECIPES; print(json.dumps(list(RECIPES)))"
+        "from pardbg.lab.recipes.catalogue import RECIPES; print(json.dumps(list(RECIPES)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=True

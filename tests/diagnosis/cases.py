@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 
-from pardbg.recipes import catalogue
+from pardbg.lab.recipes import catalogue
 from tests.forked import forked
 
 HANG, END, SLOW = "hang", "end", "slow"

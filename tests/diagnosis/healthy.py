@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from pardbg.recipes import catalogue
-from pardbg.recipes.catalogue import RecipeError
-from pardbg.recipes.catalogue.recipe import Kind
+from pardbg.lab.recipes import catalogue
+from pardbg.lab.recipes.catalogue import RecipeError
+from pardbg.lab.recipes.catalogue.recipe import Kind
 from tests.diagnosis.cases import Case, torchrun
 from tests.diagnosis.live import watch
 from tests.frameworks.cases import CASES

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from pardbg.analysis.answers.report import as_json, report
-from pardbg.recipes import catalogue
+from pardbg.lab.recipes import catalogue
 from pardbg.session.reader import load
 from pardbg.store.store import Store
 from tests.forked import forked

@@ -9,7 +9,7 @@ import pytest
 
 from pardbg.control.language.verbs import Verb
 from pardbg.hub.client import HubControl
-from pardbg.recipes import catalogue
+from pardbg.lab.recipes import catalogue
 from tests.distributed.recorded import recorded
 from tests.distributed.runs import started, wait_ranks
 from tests.forked import forked

@@ -106,7 +106,9 @@ def test_ctl_from_a_script(tmp_path: Path) -> None:
     """pause, step, tick, next, where, continue on a live DDP job, each a process of its own."""
     from tests.distributed.runs import started
 
-    torchrun = torchrun_argv("-m", "pardbg.recipes.ddp", "--steps", "400", "--pace", "2", nproc=2)
+    torchrun = torchrun_argv(
+        "-m", "pardbg.lab.recipes.ddp", "--steps", "400", "--pace", "2", nproc=2
+    )
     argv = forked(torchrun)
     with started(argv, tmp_path / "s.mcap", env=rank_env()) as handle:
 

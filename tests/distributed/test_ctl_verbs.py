@@ -14,7 +14,7 @@ from pardbg.cli import main
 from pardbg.control.language.arguments import COMPARE, INSPECT
 from pardbg.control.language.verbs import Verb
 from pardbg.hub.run.start import RunHandle
-from pardbg.recipes import catalogue
+from pardbg.lab.recipes import catalogue
 from pardbg.session.reader import load
 from tests.distributed.runs import started
 from tests.forked import forked

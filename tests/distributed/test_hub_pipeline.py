@@ -11,7 +11,7 @@ from pardbg.control.language.verbs import Verb
 from pardbg.events.decode import RECORD_DTYPE
 from pardbg.hub.client import HubControl
 from pardbg.hub.run.start import RunHandle
-from pardbg.recipes import catalogue
+from pardbg.lab.recipes import catalogue
 from pardbg_agent.wire import FRAME, Kind
 from tests.distributed.recorded import recorded
 from tests.distributed.runs import maps, session_of, started, wait_ranks

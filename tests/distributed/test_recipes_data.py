@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pardbg.analysis.answers.snapshot import snapshot
-from pardbg.recipes.catalogue import command
-from pardbg.recipes.shape import BLOCKS, CONTEXT, VOCABULARY, WIDTH
+from pardbg.lab.recipes.catalogue import command
+from pardbg.lab.recipes.shape import BLOCKS, CONTEXT, VOCABULARY, WIDTH
 from pardbg.render.draw.cells import plain
 from pardbg.render.pages.collectives import operation
 from pardbg.render.pages.overview import overview
@@ -159,7 +159,7 @@ def test_receives_from_anybody_find_their_senders() -> None:
 
 
 def test_without_any_staleness_it_is_the_single_process() -> None:
-    program = [sys.executable, "-m", "pardbg.recipes.single", "--steps", "6"]
+    program = [sys.executable, "-m", "pardbg.lab.recipes.single", "--steps", "6"]
     single = run_argv(program, env=rank_env(), timeout_s=50)
     assert single.code == 0, single.err
     found = run("ps-async", 3, 6, "--staleness", "0")  # watched, and the same to the last bit
@@ -210,7 +210,7 @@ def test_batch_norm_over_all_ranks_is_that_of_one_big_batch() -> None:
 def test_two_launchers_are_one_run_on_two_nodes() -> None:
     argv = command("ddp", 2, 3, nnodes=2)
     found = recorded("ddp", nproc=2, steps=3, nnodes=2)
-    assert argv[2:5] == ["pardbg.recipes.nodes", "--nnodes", "2"]
+    assert argv[2:5] == ["pardbg.lab.recipes.nodes", "--nnodes", "2"]
     assert found.exit_code == 0, found.err
     ranks = found.report["ranks"]
     assert sorted((r["rank"], r["node"]) for r in ranks) == [(0, 0), (1, 1)]

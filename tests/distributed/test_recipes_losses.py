@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pardbg.recipes.catalogue import RECIPES, Kind, command
+from pardbg.lab.recipes.catalogue import RECIPES, Kind, command
 from tests.distributed.recorded import launched, recorded
 from tests.forked import forked
 from tests.processes import Finished, rank_env, run_argv, torchrun_argv
@@ -34,7 +34,7 @@ Losses = dict[str, list[str]]
 
 @pytest.fixture(scope="module")
 def single() -> list[float]:
-    argv = [sys.executable, "-m", "pardbg.recipes.single", "--steps", str(STEPS)]
+    argv = [sys.executable, "-m", "pardbg.lab.recipes.single", "--steps", str(STEPS)]
     done = run_argv(argv, env=rank_env(), timeout_s=50)
     assert done.code == 0, done.err
     return [float(line.split()[-1]) for line in done.out.splitlines()]
@@ -116,7 +116,7 @@ def test_a_world_that_does_not_fit_is_one_line_and_exit_2(
     module: str, world: str | None, says: str
 ) -> None:
     env = rank_env({"RANK": "0", "WORLD_SIZE": world} if world else None)
-    argv = [sys.executable, "-m", f"pardbg.recipes.{module}"]
+    argv = [sys.executable, "-m", f"pardbg.lab.recipes.{module}"]
     done = run_argv(argv, env=env, timeout_s=50)
     assert (done.code, done.out) == (2, "")
     assert len(done.err.splitlines()) == 1 and says in done.err, done.err

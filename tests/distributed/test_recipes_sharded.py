@@ -10,8 +10,8 @@ import pytest
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import snapshot
-from pardbg.recipes.model import Block, gpt
-from pardbg.recipes.shape import BATCH, BLOCKS, CONTEXT, EXPERTS, MOE_BLOCKS, VOCABULARY, WIDTH
+from pardbg.lab.recipes.model import Block, gpt
+from pardbg.lab.recipes.shape import BATCH, BLOCKS, CONTEXT, EXPERTS, MOE_BLOCKS, VOCABULARY, WIDTH
 from pardbg.render.draw.cells import plain
 from pardbg.render.pages.exchange import exchange, loads
 from pardbg.render.pages.memory import memory

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
-from pardbg.analysis.schedules.schedule_table import dump
+from pardbg.lab.schedules.schedule_table import dump
 from tests.forked import run_jobs
 from tests.schedule_mutants import Mutant, mutants, really
 

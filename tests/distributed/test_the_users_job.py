@@ -339,6 +339,23 @@ def test_a_launcher_killed_alone_costs_nothing(tmp_path: Path) -> None:
     assert not handle.alive() and handle.run not in [one.run for one in list_runs()]
 
 
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("order", [("launcher", "hub"), ("hub", "launcher")])
+def test_launcher_and_hub_killed_together(tmp_path: Path, order: tuple[str, str]) -> None:
+    """The guardian starts the hub again, and the recording says who was killed."""
+    session = tmp_path / "s.mcap"
+    with owned(run_argv(session, WORKS), stdin=subprocess.DEVNULL) as run:
+        found = children(handle_of(session))
+        for name in order:
+            found[name].kill()
+        out, err = run.communicate(timeout=60)
+        assert run.returncode == 9, err
+    assert out.decode().splitlines() == STEPS
+    assert said(session) == STEPS
+    told = events(list(whole_messages(session)))
+    assert "launcher_lost" in told and "hub_restart" in told, told
+
+
 def test_without_an_owner_the_hub_goes_on_alone(tmp_path: Path) -> None:
     """A watched job whose viewer has left and whose launcher is killed: its output is read, kept
     and recorded, and the recording is closed at its end."""

@@ -8,7 +8,7 @@ import pytest
 
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.hub.client import HubControl, LiveSource
-from pardbg.recipes import catalogue
+from pardbg.lab.recipes import catalogue
 from pardbg.session.navigation.replay import ReplayClock
 from pardbg.session.reader import open_session
 from pardbg.ui.app import PardbgApp

@@ -10,7 +10,7 @@ import pytest
 
 from pardbg.control.language.verbs import Verb
 from pardbg.hub.client import HubControl
-from pardbg.recipes import catalogue
+from pardbg.lab.recipes import catalogue
 from tests.distributed.runs import events, session_of, started, wait_ranks
 from tests.forked import forked
 from tests.processes import rank_env, run_argv, wait_until

@@ -45,7 +45,7 @@ def ports(free_port: Callable[..., int]) -> tuple[int, int]:
 
 def ddp(node: int, meet: int, steps: int = STEPS) -> tuple[list[str], dict[str, str]]:
     """One rank of two, as torchrun would start it on that node."""
-    argv = [sys.executable, "-m", "pardbg.recipes.ddp", "--steps", str(steps)]
+    argv = [sys.executable, "-m", "pardbg.lab.recipes.ddp", "--steps", str(steps)]
     env = {
         "RANK": str(node), "LOCAL_RANK": "0", "GROUP_RANK": str(node), "WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(meet), "PARDBG_HOST": f"n{node}",

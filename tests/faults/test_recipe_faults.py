@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.recipes.catalogue import RECIPES, Kind
+from pardbg.lab.recipes.catalogue import RECIPES, Kind
 from tests.faults.programs.plan import RANK, SIZES, STEP
 from tests.forked import Ended, Job, run_jobs
 from tests.processes import rank_env, run_argv
@@ -34,7 +34,7 @@ IN_TURN = Job("in-turn", 4, ("tests.faults.programs.in_turn", "--pace", "0", "--
 def jobs() -> dict[str, Ended]:
     fatal = [
         Job(f"fault:{name}", ranks,
-            ("pardbg.recipes.faults", f"fault:{name}", *PLAIN, *WORDS, "--fault-rank", *words))
+            ("pardbg.lab.recipes.faults", f"fault:{name}", *PLAIN, *WORDS, "--fault-rank", *words))
         for name, (ranks, *words) in JOBS.items()
     ]  # fmt: skip
     return run_jobs([IN_TURN, *fatal], at_once=1 + len(fatal))

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from pardbg.recipes import catalogue
+from pardbg.lab.recipes import catalogue
 from tests.distributed.owned import PARDBG
 from tests.processes import rank_env
 

@@ -90,7 +90,7 @@ class Case:
             "MASTER_ADDR": self._net.address(0), "MASTER_PORT": str(MEET),
             "GLOO_SOCKET_IFNAME": "e0", "PARDBG_HOST": f"n{node}", "XDG_RUNTIME_DIR": str(own),
         }  # fmt: skip
-        job = [sys.executable, "-m", "pardbg.recipes.ddp", "--steps", str(STEPS)]
+        job = [sys.executable, "-m", "pardbg.lab.recipes.ddp", "--steps", str(STEPS)]
         hub = ["--hub", f"tcp://{self._net.address(0)}:{HUB}", "--key", str(self._folder / "key")]
         run = [*PARDBG, "run", *hub, "-o", str(self._folder / "s.mcap"), "--", *job]
         with (own / "out").open("wb") as out, (own / "err").open("wb") as err:

@@ -6,12 +6,12 @@ import random
 from functools import partial
 from typing import Final
 
-from pardbg.analysis.schedules.compare import Durations
-from pardbg.analysis.schedules.lint import lint
-from pardbg.analysis.schedules.schedule_table import dump, from_plan, parse
-from pardbg.analysis.schedules.sheet import sheet
-from pardbg.render.pages.pipeline.table_page import TableLook, svg, table_page
-from pardbg.render.reports.verdicts import grid, verdict
+from pardbg.lab.schedules.compare import Durations
+from pardbg.lab.schedules.lint import lint
+from pardbg.lab.schedules.page import TableLook, svg, table_page
+from pardbg.lab.schedules.schedule_table import dump, from_plan, parse
+from pardbg.lab.schedules.schedule_text import grid, verdict
+from pardbg.lab.schedules.sheet import sheet
 from tests.siege.limited import Outcome, limited
 from tests.unit.trace_builder import one_f_one_b
 

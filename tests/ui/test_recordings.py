@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
-from pathlib import Path
+from contextlib import closing
 
 import pytest
-from textual.pilot import Pilot
 
 from pardbg.session.navigation import travel
 from pardbg.session.navigation.replay import ReplayClock
@@ -17,25 +14,7 @@ from pardbg.ui.app import PardbgApp
 from pardbg.ui.engine import loading
 from pardbg.ui.engine.cursor import TimeCursor
 from tests.ui.fakes import shows, text_of, until
-
-SESSIONS = Path(__file__).parents[2] / "sessions"
-
-
-@asynccontextmanager
-async def replayed(
-    name: str, size: tuple[int, int]
-) -> AsyncIterator[tuple[PardbgApp, Pilot[None]]]:
-    path = SESSIONS / f"{name}.mcap"
-    with closing(open_session(path)) as source:
-        app = PardbgApp(source, None, title=path.name, replay=ReplayClock())
-        async with app.run_test(size=size) as pilot:
-            await until(lambda: (f := app.main.shared.frame) is not None and f.finished, "read")
-            yield app, pilot
-
-
-async def type_(pilot: Pilot[None], text: str) -> None:
-    keys = ["space" if char == " " else char for char in text]
-    await pilot.press("colon", *keys, "enter")
+from tests.ui.recorded import SESSIONS, replayed, type_
 
 
 async def test_a_job_that_hung_opens_where_it_hangs_and_says_so_on_every_page() -> None:

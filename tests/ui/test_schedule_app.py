@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from pardbg.analysis.schedules.compare import Durations
-from pardbg.analysis.schedules.schedule_table import Table, dump, parse
-from pardbg.analysis.schedules.sheet import sheet
 from pardbg.errors import UserError
+from pardbg.lab.schedules.compare import Durations
+from pardbg.lab.schedules.schedule_app import ScheduleApp
+from pardbg.lab.schedules.schedule_table import Table, dump, parse
+from pardbg.lab.schedules.sheet import sheet
 from pardbg.render.draw.cells import plain
-from pardbg.ui.schedule_app import ScheduleApp
 from tests.ui.fakes import until
 
 ONE = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
@@ -124,7 +124,7 @@ def test_nothing_of_torch_is_imported(tmp_path: Path) -> None:
     code = ("import sys; from pardbg.cli import main; sys.argv = ['pardbg', 'schedule', 'show', "
             f"{str(path)!r}, '--svg', {str(tmp_path / 'one.svg')!r}]\n"
             "try: main()\nexcept SystemExit as e: assert not e.code, e.code\n"
-            "import pardbg.ui.schedule_app\n"
+            "import pardbg.lab.schedules.schedule_app\n"
             "assert 'torch' not in sys.modules")  # fmt: skip
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     assert (tmp_path / "one.svg").read_text().count("<rect") == 2 + 8

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.analysis.schedules.compare import Durations
-from pardbg.analysis.schedules.schedule_table import Table, from_plan
-from pardbg.analysis.schedules.sheet import Sheet, sheet
 from pardbg.analysis.whatif.plans import plan
-from pardbg.recipes.catalogue.tables import zb_h1
-from pardbg.render.pages.pipeline.table_page import svg
-from pardbg.ui.schedule_app import ScheduleApp
+from pardbg.lab.recipes.catalogue.tables import zb_h1
+from pardbg.lab.schedules.compare import Durations
+from pardbg.lab.schedules.page import svg
+from pardbg.lab.schedules.schedule_app import ScheduleApp
+from pardbg.lab.schedules.schedule_table import Table, from_plan
+from pardbg.lab.schedules.sheet import Sheet, sheet
 from tests.ui.fakes import until
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -7,14 +7,11 @@ dtype, size, in this order), with one more: what a rank does not know disagrees 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from pardbg_agent.control.posts import Post
+from pardbg_agent.tables.c10d_ops import Side, kind_of
 from pardbg_agent.wire import REDUCE
 from pardbg_agent.words import duration, ranks_text
-
-_ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")
-_NO_SIZE: Final = ("all_to_all", "barrier", "monitored_barrier")
 
 
 def differs(mine: Post, other: Post) -> str:
@@ -24,14 +21,14 @@ def differs(mine: Post, other: Post) -> str:
         return "op"
     if mine.reduce != other.reduce and min(mine.reduce, other.reduce) >= 0:
         return "op"
-    if mine.op in _ROOTED and mine.peer != other.peer:
+    kind = kind_of(mine.op)
+    if kind.rooted and mine.peer != other.peer:
         return "root"
     if mine.dtype and other.dtype and mine.dtype != other.dtype:
         return "dtype"
-    if mine.op in _NO_SIZE:
+    if kind.equal is Side.NEITHER:
         return ""
-    # Uneven shares of an all_gather may add up (see verdict); into a scatter only the root's go.
-    if mine.op in ("all_gather", "scatter"):
+    if kind.equal is not Side.IN:  # uneven shares may add up: see verdict
         return "size" if mine.out_bytes != other.out_bytes else ""
     return "size" if mine.in_bytes != other.in_bytes else ""
 
@@ -104,7 +101,7 @@ def words(post: Post, with_reduce: bool) -> str:
     reduce = ""
     if with_reduce and 0 <= post.reduce < len(REDUCE):
         reduce = f" {REDUCE[post.reduce]}"
-    root = f" root {post.peer}" if post.op in _ROOTED and post.peer >= 0 else ""
+    root = f" root {post.peer}" if kind_of(post.op).rooted and post.peer >= 0 else ""
     return f"{post.op}{reduce} {tensor(post)}".rstrip() + root
 
 

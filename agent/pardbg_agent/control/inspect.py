@@ -11,17 +11,15 @@ from types import FrameType, TracebackType
 from typing import Any, Final
 
 from pardbg_agent.life.own_frames import OWN, is_own
+from pardbg_agent.tables.code_files import is_program
 
 MAX_THREADS: Final = 64
 MAX_FRAMES: Final = 64
 MAX_WALKED: Final = 1000
 _GATE: Final = OWN + os.path.join("control", "gate.py")
-_WAIT: Final = OWN + os.path.join("hooks", "comm", "works.py")
 _CALL: Final = OWN + os.path.join("hooks", "comm", "host_calls.py")
-_OPS: Final = tuple(
-    OWN + os.path.join("hooks", "comm", name)
-    for name in ("collectives.py", "dispatcher.py", "public.py")
-)
+_WAIT: Final = OWN + os.path.join("hooks", "ops", "works.py")
+_OPS: Final = OWN + os.path.join("hooks", "ops", "")
 
 
 def stacks(
@@ -102,5 +100,5 @@ def _shortened(innermost_first: list[list[Any]]) -> list[list[Any]]:
     if len(innermost_first) <= MAX_FRAMES:
         return innermost_first
     inner, rest = innermost_first[: MAX_FRAMES // 2], innermost_first[MAX_FRAMES // 2 :]
-    own = [f for f in rest if "-packages/" not in f[0] and "/lib/python3" not in f[0]]
+    own = [f for f in rest if is_program(f[0])]
     return inner + own[: MAX_FRAMES // 2]

@@ -51,6 +51,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from pardbg_agent import identity, wire
+from pardbg_agent.tables import c10d_ops
 
 SUFFIX: Final = ".board"
 NEW: Final = ".new"
@@ -96,10 +97,7 @@ SIZE: Final = _AREAS + AREAS * AREA
 NUM_PLACES: Final = SETS * WAYS + AREAS
 """Slots, then areas."""
 
-OPS: Final = (
-    "?", "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter",
-    "all_to_all", "barrier", "monitored_barrier", "send", "recv",
-)  # fmt: skip
+OPS: Final = ("?", *c10d_ops.KINDS)
 _OP_CODES: Final = {op: code for code, op in enumerate(OPS)}
 _MASK: Final = (1 << 64) - 1
 _TRIES: Final = 3

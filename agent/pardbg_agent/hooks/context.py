@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 from pardbg_agent import core as _core
-from pardbg_agent.hooks.comm.call_sites import CallSites
+from pardbg_agent.hooks.call_sites import CallSites
 from pardbg_agent.hooks.training.batch_loss import BatchLoss
 from pardbg_agent.wire import NO_GROUP, NONE, NOTE_THREAD, DefKind, Flag
 
@@ -80,13 +80,8 @@ class State:
     sync_id: int = 0
     sync_op: Op | None = None
     """A synchronous op and the id of its Work: the very next wait is for it."""
-    tag: int = 0
-    """Tag of the p2p method of Python that runs."""
     thread: int = 0
     """OTHER_THREAD where this is not the main thread, for the flags of its ops."""
-    issuing: list[Any] = field(default_factory=list)
-    """Ops between a group's public pre-hook and post-hook; more than one only where a backend
-    issues ops itself."""
     numbered: bool = False
     """The op that is being begun has its number."""
     coalescing: bool = False
@@ -187,7 +182,7 @@ class Context:
     """(dispatcher op, id(ProcessGroup), dtype, ...) -> what its ops have in common."""
     labels: Any = field(default_factory=dict)
     """(data_ptr, send) -> (F or B, stage, microbatch) of p2p ops that a stage prepared: a dict, or
-    hotpath.Labels."""
+    native_way.Labels."""
     phase: int = 0
     """Name id of the phase the main loop is in."""
     anchor_ns: int = 0

@@ -12,15 +12,9 @@ from torch.distributed import device_mesh
 
 from pardbg_agent import core as _core
 from pardbg_agent.hooks import context, frameworks, patching
-from pardbg_agent.hooks.comm import (
-    dispatcher,
-    groups,
-    host_calls,
-    hotpath,
-    public,
-    works,
-)
+from pardbg_agent.hooks.comm import groups, host_calls
 from pardbg_agent.hooks.memory import saved_tensors, wrappers
+from pardbg_agent.hooks.ops import dispatcher, native_way, works
 from pardbg_agent.hooks.patching import Patches, unframed
 from pardbg_agent.hooks.training import fsdp, pipeline, recompute, remote_calls, step_phases
 from pardbg_agent.hooks.watch import probes
@@ -69,7 +63,7 @@ class Installed:
         self._ops = choose()
         groups.PROCESS.source = self._ops.name
         self._ops.install()
-        works.install(self._patches, public.raised, getattr(self._ops, "wait_of", None))
+        works.install(self._patches, getattr(self._ops, "wait_of", None))
         saved_tensors.install(self._patches)
         group = c10d.ProcessGroup
         if hasattr(group, "monitored_barrier"):
@@ -101,23 +95,16 @@ class Installed:
 
 
 def choose() -> OpHooks:
-    """Return the native way where it was built; else torch's public hooks where it has them and
-    they can be put in place without a race, else the dispatcher. ``PARDBG_HOOKS`` says which."""
+    """Return the native way where it was built, else the dispatcher. ``PARDBG_HOOKS`` names one of
+    them."""
     wanted = os.environ.get("PARDBG_HOOKS", "")
-    if wanted not in ("", "native", "dispatcher", "public"):
-        complain(f"PARDBG_HOOKS={wanted}: it is native, dispatcher or public; ignored")
-    if wanted not in ("dispatcher", "public"):
-        if hotpath.usable():
-            return hotpath.Hotpath()
+    if wanted not in ("", "native", "dispatcher"):
+        complain(f"PARDBG_HOOKS={wanted}: it is native or dispatcher; ignored")
+    if wanted != "dispatcher":
+        if native_way.usable():
+            return native_way.NativeWay()
         if wanted == "native":
-            complain(f"PARDBG_HOOKS=native: {hotpath.why_not()}")
-    if wanted != "dispatcher" and public.available():
-        if public.installable():
-            return public.PublicHooks()
-        if wanted == "public":
-            complain("PARDBG_HOOKS=public: other threads may be issuing ops; dispatcher")
-    elif wanted == "public":
-        complain("PARDBG_HOOKS=public: this torch has no such hooks; dispatcher")
+            complain(f"PARDBG_HOOKS=native: {native_way.why_not()}")
     return dispatcher.Dispatcher()
 
 

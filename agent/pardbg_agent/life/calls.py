@@ -9,27 +9,17 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from pardbg_agent import wire
 from pardbg_agent.clock import now_ns
+from pardbg_agent.op_table import Call
 from pardbg_agent.wire import NONE, Flag, Kind, Lane
 
 if TYPE_CHECKING:
     from pardbg_agent.watched_rank import Core
 
 MAX_DETAIL = 120
-
-
-class Call(NamedTuple):
-    """A call under way."""
-
-    token: int
-    name_id: int
-    group_id: int
-    seq: int
-    step: int
-    t0: int
 
 
 def together(members: Sequence[int]) -> str:

@@ -13,12 +13,14 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from pardbg_agent import native
 from pardbg_agent.native import HERE, OPTIONS, Unusable
 from pardbg_agent.words import duration
 
+HOTPATH: Final = os.path.join(HERE, "hotpath.cpp")
 COMPILERS: Final = ("c++", "g++", "clang++")
 TIMEOUT_S: Final = 1800
 TRY: Final = """
@@ -54,7 +56,9 @@ def build() -> tuple[str, float]:
     return path, time.monotonic() - begun
 
 
-def compile_to(out: str, torch: str) -> None:
+def compile_to(
+    out: str, torch: str, source: str = HOTPATH, options: Sequence[str] = OPTIONS
+) -> None:
     """Compile to the file ``out`` against the torch in that directory. Raises Unusable."""
     wanted = os.environ.get("CXX")
     compiler = wanted or next(filter(None, map(shutil.which, COMPILERS)), None)
@@ -71,9 +75,9 @@ def compile_to(out: str, torch: str) -> None:
     libraries = os.path.join(torch, "lib")
     ran = subprocess.run(
         [
-            *compiler.split(), *OPTIONS, "-fPIC", "-shared",
+            *compiler.split(), *options, "-fPIC", "-shared",
             "-fvisibility=hidden", f"-I{include}", f"-I{include}/torch/csrc/api/include",
-            f"-I{python}", os.path.join(HERE, "hotpath.cpp"), "-o", out, f"-L{libraries}",
+            f"-I{python}", source, "-o", out, f"-L{libraries}",
             "-ltorch", "-ltorch_cpu", "-lc10", "-ltorch_python",
             *os.environ.get("CXXFLAGS", "").split(),
         ],

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 DATA_HWM: Final = 16
 CTRL_HWM: Final = 1024
 CTRL_MAX_BYTES: Final = 1 << 20
+MONITOR: Final = "inproc://monitor"
 _EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)  # as enums, each use makes a new one
 _NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
 
@@ -55,7 +56,8 @@ class Link:
         self._ctrl.setsockopt(zmq.RCVHWM, CTRL_HWM)
         self._ctrl.setsockopt(zmq.MAXMSGSIZE, CTRL_MAX_BYTES)
         self._events = self._ctrl.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED,
+            MONITOR,  # a default address makes zmq import itself: see life.own_libraries
         )
         self._data.connect(run.data)
         self._ctrl.connect(run.ctrl)

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from pardbg.analysis.pipeline.dependencies import Action, compute_actions, parse
-from pardbg.analysis.pipeline.simulate import in_order, overlapped
+from pardbg.analysis.pipeline.play import Between, Step, clock, in_order, overlapped
 from pardbg.analysis.whatif.plans import NoPlan, Plan
 
 ROUNDS: Final = 3
@@ -25,41 +25,12 @@ Times = Mapping[tuple[int, str], Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Between:
-    """What passes between actions, in ns."""
-
-    hops: tuple[float, ...] = (0.0,)
-    """From the end of an action until what it made is there on another rank that waits for it: each
-    as it was. Who waits for several feels the longest, which is more than their mean."""
-    gaps: tuple[float, ...] = (0.0,)
-    """Between two actions of a rank of which the second waits for nothing, less the messages."""
-    message: float = 0.0
-    """What each message that is sent or received there adds."""
-
-
-@dataclass(frozen=True, slots=True)
 class Outside:
     """Step time outside the pipeline: data loading, optimizer, host."""
 
     ns: float = 0.0
     together: bool = True
     """No rank begins a step before all have ended the one before."""
-
-
-class Todo(NamedTuple):
-    """An action of a plan in an order in which it can run."""
-
-    rank: int
-    """By its place in the pipeline."""
-    stage: int
-    kind: str
-    microbatch: int
-    needs: int
-    """Place of its producer in the same order; -1: none in the plan."""
-    crosses: bool
-    """The producer is on another rank."""
-    messages: int
-    """Sent and received between it and the rank's action before."""
 
 
 class Ran(NamedTuple):
@@ -102,29 +73,21 @@ def messages(
     return count
 
 
-def ordered(plan: Plan, num_stages: int) -> tuple[Todo, ...]:
-    """The plan as one list, each action after what it needs. NoPlan if there is no such order."""
+def ordered(plan: Plan, num_stages: int) -> tuple[Step, ...]:
+    """The plan as one list, each action after what it needs; ranks by their place in the pipeline.
+    NoPlan if there is no such order."""
     return _ordered(tuple(plan.values()), num_stages)
 
 
 @lru_cache(maxsize=256)
-def _ordered(rows: tuple[tuple[str, ...], ...], num_stages: int) -> tuple[Todo, ...]:
+def _ordered(rows: tuple[tuple[str, ...], ...], num_stages: int) -> tuple[Step, ...]:
     # torch's runtime sends what an overlapped pair made when both of its parts are done.
     sent = dict(pair for row in rows for pair in overlapped(row))
-    counts = _messages(rows, num_stages)
-    order = in_order({r: actions(row) for r, row in enumerate(rows)}, num_stages, sent)
+    flat = {rank: actions(row) for rank, row in enumerate(rows)}
+    order = in_order(flat, num_stages, sent, _messages(rows, num_stages))
     if order is None:
         raise NoPlan("its order cannot run")
-    at = {step.action: place for place, step in enumerate(order)}
-    made: list[Todo] = []
-    for rank, text, needed in order:
-        action = parse(text)
-        if action is None:
-            raise NoPlan(f"{text} is not an action of a stage")
-        place = -1 if needed is None else at[needed]
-        crosses = needed is not None and order[place].rank != rank
-        made.append(Todo(rank, *action, place, crosses, counts[text]))
-    return tuple(made)
+    return order
 
 
 def _messages(rows: Sequence[Sequence[str]], num_stages: int) -> dict[str, int]:
@@ -145,57 +108,41 @@ def _messages(rows: Sequence[Sequence[str]], num_stages: int) -> dict[str, int]:
 
 
 def run(
-    order: Sequence[Todo], times: Times, scale: float, between: Between, outside: Outside
+    order: Sequence[Step], times: Times, scale: float, between: Between, outside: Outside
 ) -> Ran:
     """Run steps of the plan one after the other until they settle.
 
     Args:
         scale: of all durations: a microbatch's size by those measured.
     """
-    begins: dict[int, float] = {}
+    taken = _durations(order, times, scale)
+    starts: dict[int, float] = {}
     before: dict[int, float] = {}
     for _ in range(1 if outside.together else ROUNDS):
-        first, free, busy = _once(order, times, scale, between, begins)[:3]
-        period = max(free[r] - before.get(r, 0.0) for r in free)
-        before = free
-        begins = {rank: end + outside.ns for rank, end in free.items()}
-    window = max(free.values()) - first
-    return Ran(window, busy, window + outside.ns if outside.together else period)
+        ran = clock(order, taken, between, starts)
+        period = max(ran.free[rank] - before.get(rank, 0.0) for rank in ran.free)
+        before = ran.free
+        starts = {rank: end + outside.ns for rank, end in ran.free.items()}
+    window = max(ran.free.values()) - min(ran.begins)
+    return Ran(window, ran.busy, window + outside.ns if outside.together else period)
 
 
 def spans(
-    order: Sequence[Todo], times: Times, scale: float, between: Between
+    order: Sequence[Step], times: Times, scale: float, between: Between
 ) -> dict[str, tuple[float, float]]:
     """action -> (begin, end) in ns of one step alone."""
-    ends = _once(order, times, scale, between, {})[3]
-    found = {}
-    for (_, stage, kind, mb, *_), end in zip(order, ends, strict=True):
-        row = times[stage, kind]
-        found[f"{stage}{kind}{mb}"] = (end - scale * row[mb % len(row)], end)
-    return found
+    ran = clock(order, _durations(order, times, scale), between)
+    begins = zip(order, ran.begins, ran.ends, strict=True)
+    return {step.action: (begin, end) for step, begin, end in begins}
 
 
-def _once(
-    order: Sequence[Todo], times: Times, scale: float, between: Between,
-    begins: Mapping[int, float],
-) -> tuple[float, dict[int, float], float, list[float]]:  # fmt: skip
-    """(first begin, end by rank, busy over all ranks, end of each action)"""
-    ends: list[float] = []
-    free: dict[int, float] = {}
-    busy, first = 0.0, float("inf")
-    hops, gaps, message = between.hops, between.gaps, between.message
-    num_hops, num_gaps = len(hops), len(gaps)
-    for place, (rank, stage, kind, mb, needs, crosses, count) in enumerate(order):
-        row = times[stage, kind]
-        taken = scale * row[mb % len(row)]
-        if rank in free:
-            begin = free[rank] + gaps[place % num_gaps] + count * message
-        else:
-            begin = begins.get(rank, 0.0)
-        if needs >= 0:
-            begin = max(begin, ends[needs] + (hops[place % num_hops] if crosses else 0.0))
-        free[rank] = begin + taken
-        ends.append(begin + taken)
-        busy += taken
-        first = min(first, begin)
-    return first, free, busy, ends
+def _durations(order: Sequence[Step], times: Times, scale: float) -> list[float]:
+    """ns of each action of an order. NoPlan for one that no stage has."""
+    taken = []
+    for step in order:
+        action = parse(step.action)
+        if action is None:
+            raise NoPlan(f"{step.action} is not an action of a stage")
+        row = times[action.stage, action.kind]
+        taken.append(scale * row[action.microbatch % len(row)])
+    return taken

@@ -16,10 +16,10 @@ from pardbg.cli.common import all_of, has_terminal, load_session, need_terminal,
 from pardbg.errors import UserError
 
 if TYPE_CHECKING:
-    from pardbg.analysis.schedules.compare import Durations
-    from pardbg.analysis.schedules.schedule_table import Table
-    from pardbg.analysis.schedules.sheet import Sheet
     from pardbg.analysis.whatif.costs import Costs
+    from pardbg.lab.schedules.compare import Durations
+    from pardbg.lab.schedules.schedule_table import Table
+    from pardbg.lab.schedules.sheet import Sheet
 
 MAX_BYTES = 64 << 20
 DEFAULT_COSTS = "F=1s,B=2s"
@@ -56,7 +56,7 @@ def schedule() -> None:
 @output_options
 def new(name: str, pp: int, mb: int, virtual: int | None, output: Path | None, force: bool) -> None:
     """Write one of torch's schedules: gpipe, 1f1b, interleaved, looped-bfs, zb, zbv, dualpipev."""
-    from pardbg.analysis.schedules.schedule_table import dump
+    from pardbg.lab.schedules.schedule_table import dump
 
     _put(dump(_built_in(name, pp, mb, virtual)), output, force)
 
@@ -76,9 +76,9 @@ def lint(files: tuple[str, ...], mb: int | None, transport: str, json_: bool) ->
     A transport is a model of how messages travel, not of a version of a library. Exit code 1 if
     something was found.
     """
-    from pardbg.analysis.schedules.lint import lint as check
-    from pardbg.analysis.schedules.transports import TRANSPORTS
-    from pardbg.render.reports.verdicts import verdict
+    from pardbg.lab.schedules.lint import lint as check
+    from pardbg.lab.schedules.schedule_text import verdict
+    from pardbg.lab.schedules.transports import TRANSPORTS
 
     chosen = [one for one in TRANSPORTS if transport in ("all", one)]
     found = {name: check(_read(name), mb, chosen) for name in files}
@@ -100,13 +100,13 @@ def show(
     file: str, costs_: str | None, session: str | None, text: bool, svg: Path | None, force: bool
 ) -> None:
     """Look at a schedule on the tick grid: step through it, inspect cells, predicted figures."""
-    from pardbg.render.pages.pipeline import table_page
-    from pardbg.render.reports.verdicts import grid
+    from pardbg.lab.schedules import page
+    from pardbg.lab.schedules.schedule_text import grid
 
     table = _compute(_read(file), file)
     if svg is not None:
         sheet = _sheets(costs_, session)[0](table)
-        _put(table_page.svg(sheet), svg, force)
+        _put(page.svg(sheet), svg, force)
     elif text or not has_terminal():
         click.echo(grid(table))
     else:
@@ -130,7 +130,7 @@ def saver(path: Path, text: str) -> Callable[[Table, str], str]:
     known = {path.resolve(): text}
 
     def save(changed: Table, other: str) -> str:
-        from pardbg.analysis.schedules.schedule_table import dump
+        from pardbg.lab.schedules.schedule_table import dump
 
         to = (path.parent / other if other else path).resolve()
         try:
@@ -154,7 +154,7 @@ def _screen(
     file: str, table: Table, costs_: str | None, session: str | None,
     save: Callable[[Table, str], str] | None,
 ) -> None:  # fmt: skip
-    from pardbg.ui.schedule_app import ScheduleApp
+    from pardbg.lab.schedules.schedule_app import ScheduleApp
 
     sheet_of, words = _sheets(costs_, session)
     ScheduleApp(table, sheet_of, name=Path(file).name, costs=words, save=save).run()
@@ -162,7 +162,7 @@ def _screen(
 
 def _sheets(costs_: str | None, session: str | None) -> tuple[Callable[[Table], Sheet], str]:
     """(what is said of a table by these durations, the durations in words)"""
-    from pardbg.analysis.schedules.sheet import sheet
+    from pardbg.lab.schedules.sheet import sheet
 
     taken = _taken(costs_, session)
     words = f"durations of {Path(session).name}" if session else costs_ or DEFAULT_COSTS
@@ -189,8 +189,8 @@ def compare(
     mb: int | None,
 ) -> None:  # fmt: skip
     """Predict step time, bubble, activations in flight and messages of files or named schedules."""
-    from pardbg.analysis.schedules.compare import predict
-    from pardbg.render.reports.verdicts import compared
+    from pardbg.lab.schedules.compare import predict
+    from pardbg.lab.schedules.schedule_text import compared
 
     taken = _taken(costs_, session)
     files = {name: _read(name) for name in schedules if Path(name).suffix == ".csv"}
@@ -244,7 +244,7 @@ def search(
 def runnable(file: str, session: str | None) -> tuple[int, str]:
     """Return (ranks of a schedule that can be run with gloo, what its step is predicted to take, or
     "")"""
-    from pardbg.analysis.schedules.compare import predict
+    from pardbg.lab.schedules.compare import predict
 
     table = _compute(_read(file), file)
     one = predict(file, table, _taken(None, session))
@@ -305,7 +305,7 @@ def _text(name: str) -> str:
 
 
 def _parsed(name: str, text: str) -> Table:
-    from pardbg.analysis.schedules.schedule_table import parse
+    from pardbg.lab.schedules.schedule_table import parse
 
     try:
         return parse(text)
@@ -314,8 +314,8 @@ def _parsed(name: str, text: str) -> Table:
 
 
 def _built_in(name: str, pp: int, mb: int, virtual: int | None) -> Table:
-    from pardbg.analysis.schedules.schedule_table import from_plan
     from pardbg.analysis.whatif import plans
+    from pardbg.lab.schedules.schedule_table import from_plan
 
     known = plans.known(name)
     if known is None:
@@ -329,7 +329,7 @@ def _built_in(name: str, pp: int, mb: int, virtual: int | None) -> Table:
 
 def _taken(text: str | None, session: str | None) -> Durations | Costs:
     from pardbg.analysis.base.asof import View
-    from pardbg.analysis.schedules.compare import measured
+    from pardbg.lab.schedules.compare import measured
 
     if session is not None:
         found = measured(View(load_session(session), None))
@@ -340,7 +340,7 @@ def _taken(text: str | None, session: str | None) -> Durations | Costs:
 
 
 def _durations(text: str) -> Durations:
-    from pardbg.analysis.schedules.compare import Durations
+    from pardbg.lab.schedules.compare import Durations
 
     found: dict[str, float] = {}
     for word in text.split(","):

@@ -14,10 +14,10 @@ from pardbg.errors import UserError
 from pardbg.words import duration, percent
 
 if TYPE_CHECKING:
-    from pardbg.analysis.schedules.compare import Durations, Predicted
-    from pardbg.analysis.schedules.schedule_table import Table
-    from pardbg.analysis.schedules.search import Found, Problem
     from pardbg.analysis.whatif.costs import Costs
+    from pardbg.lab.schedules.compare import Durations, Predicted
+    from pardbg.lab.schedules.schedule_table import Table
+    from pardbg.lab.schedules.search import Found, Problem
 
 
 def look(
@@ -26,10 +26,10 @@ def look(
 ) -> tuple[str, str | None]:  # fmt: skip
     """Return (what is said, the table found as CSV, or None if no built-in is beaten). ``seconds``:
     for the solver, over all placements."""
-    from pardbg.analysis.schedules.compare import predict
-    from pardbg.analysis.schedules.schedule_table import dump
-    from pardbg.analysis.schedules.search import PLACEMENTS, Problem
-    from pardbg.render.reports.verdicts import compared
+    from pardbg.lab.schedules.compare import predict
+    from pardbg.lab.schedules.schedule_table import dump
+    from pardbg.lab.schedules.schedule_text import compared
+    from pardbg.lab.schedules.search import PLACEMENTS, Problem
 
     chosen = [one for one in PLACEMENTS if placement in ("any", one)]
     problems = [Problem(num_ranks, num_microbatches, one, taken, memory) for one in chosen]
@@ -79,8 +79,8 @@ def _won(best: Found, rival: Predicted | None) -> list[str]:
 def _best(problems: Sequence[Problem], there: Mapping[str, Table], seconds: float) -> Found | None:
     """The shortest over all placements, of what is ``there`` too; the solver goes on where it
     could be shorter."""
-    from pardbg.analysis.schedules.search import search
-    from pardbg.analysis.schedules.solver import improve, solver_there
+    from pardbg.lab.schedules.search import search
+    from pardbg.lab.schedules.solver import improve, solver_there
 
     found: list[tuple[Problem, Found]] = []
     bar = click.progressbar(length=1000 * len(problems), label="heuristic", file=sys.stderr)
@@ -117,8 +117,8 @@ def _fits(one: Predicted, problem: Problem) -> bool:
 
 def _built_in(problems: Sequence[Problem]) -> dict[str, Table]:
     """torch's schedules of this size and with as many stages a rank."""
-    from pardbg.analysis.schedules.schedule_table import from_plan
     from pardbg.analysis.whatif import plans
+    from pardbg.lab.schedules.schedule_table import from_plan
 
     made, several = {}, {one.num_stages // one.num_ranks for one in problems}
     for name in plans.SCHEDULES:

@@ -23,6 +23,7 @@ from pardbg.events.decode import decode_map, frame_head
 from pardbg.hub.backlog import Definitions, Recent, Wire
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
+from pardbg.hub.run.run_files import read_part
 from pardbg.session.reader import StoredChunk
 from pardbg.session.rotation import Rotation, part_path
 from pardbg.session.writer import NOTHING_KNOWN, Known, SessionWriter, resume
@@ -102,7 +103,7 @@ def open_writer(
     """Return (writer, its parts where the recording is to go on in another file some day, what came
     before, why nothing can be recorded). ``before``: the ``hub.pid`` of the hub before this one."""
     resumed = Resumed()
-    number = int((files.read_json(config.dir / files.PART_FILE) or {}).get("part", 1))
+    number = read_part(config.dir)
     first = Path(config.session)
     path, parts = part_path(first, number), None
     if config.limits:

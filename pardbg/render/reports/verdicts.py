@@ -1,5 +1,5 @@
-"""Short answers as lines: checks (and JUnit's XML for CI), two runs side by side, what a
-post-mortem found, schedule tables and what lint says of them."""
+"""Short results as lines: checks (and JUnit XML for CI), a comparison of two runs, a
+post-mortem."""
 
 from __future__ import annotations
 
@@ -7,18 +7,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
-from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
-from pardbg import words
 from pardbg.analysis.answers.checks import AGGREGATES, NO, UNITS, Result, show
 from pardbg.analysis.answers.diff import Diff, Row
 from pardbg.analysis.answers.metrics import METRICS
-from pardbg.analysis.findings.shared import Finding
-from pardbg.analysis.pipeline.simulate import uniform_slots
-from pardbg.analysis.schedules.compare import Predicted
-from pardbg.analysis.schedules.lint import MAX_PROBLEMS, Verdict
-from pardbg.analysis.schedules.schedule_table import Table
+from pardbg.analysis.findings.finding import Finding
 from pardbg.render.draw.cells import clean, clip, left, right
 from pardbg.render.draw.signs import SIGN
 from pardbg.render.reports.sections import table
@@ -30,17 +24,17 @@ def check_lines(results: Sequence[Result]) -> list[str]:
     """Return ``ok bubble<12% measured 10.4% (p50 of 24 steps)``"""
     width = max(len(result.check.text) for result in results)
     return [
-        f"{'ok  ' if result.ok else 'FAIL'}  {clean(result.check.text):<{width}}  {_said(result)}"
+        f"{'ok  ' if result.ok else 'FAIL'}  {clean(result.check.text):<{width}}  {_text(result)}"
         for result in results
     ]
 
 
-def _said(result: Result) -> str:
+def _text(result: Result) -> str:
     return result.text if result.measured is None else f"measured {result.text}"
 
 
 def metric_list() -> str:
-    """Return every metric with its unit, its aggregate and what it says."""
+    """Return every metric with its unit, aggregate and meaning."""
     rows = [("metric", "unit", "of", "taken", "what")]
     for metric in METRICS.values():
         units = "/".join(UNITS[metric.unit]) or "-"
@@ -48,9 +42,9 @@ def metric_list() -> str:
         rows.append((name, units, metric.over or "run", metric.aggregate, metric.doc))
         if metric.filter:
             rows.append(("", "", "", "", f"[…]: {metric.filter}"))
-    made = table(rows, range(5))
-    made += ["", f"aggregates: {AGGREGATES}, as in step.p95", f"short: {', '.join(NO)}"]
-    return "\n".join(made)
+    lines = table(rows, range(5))
+    lines += ["", f"aggregates: {AGGREGATES}, as in step.p95", f"short: {', '.join(NO)}"]
+    return "\n".join(lines)
 
 
 def junit(results: Sequence[Result], session: str) -> str:
@@ -66,14 +60,14 @@ def junit(results: Sequence[Result], session: str) -> str:
 
 def _case(result: Result) -> str:
     head = f'<testcase classname="pardbg" name={quoteattr(_xml(result.check.text))}>'
-    said = escape(_xml(_said(result)))
+    text = escape(_xml(_text(result)))
     if result.ok:
-        return f"{head}<system-out>{said}</system-out></testcase>"
-    return f"{head}<failure message={quoteattr(_xml(_said(result)))}>{said}</failure></testcase>"
+        return f"{head}<system-out>{text}</system-out></testcase>"
+    return f"{head}<failure message={quoteattr(_xml(_text(result)))}>{text}</failure></testcase>"
 
 
 def _xml(text: str) -> str:
-    """Return what XML can hold."""
+    """Return the characters that XML can hold."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
@@ -81,7 +75,7 @@ _MARKS = {"more": "▲", "less": "▼", "same": "=", "few": "?", "only a": "A", 
 
 
 def diff_text(found: Diff) -> str:
-    """Return the comparison; A and B are named as the files were."""
+    """Return the comparison as text; A and B are named as the files were."""
     changed = [row for row in found.rows if row.outcome not in ("same", "few")]
     same = [row for row in found.rows if row.outcome == "same"]
     few = [row for row in found.rows if row.outcome == "few"]
@@ -114,7 +108,7 @@ def _diff_line(row: Row) -> str:
 
 
 def change(row: Row) -> str:
-    """Return ``+12.3%``; of fractions in points."""
+    """Return ``+12.3%``; for fractions points."""
     if row.a is None or row.b is None:
         return "only B" if row.a is None else "only A"
     if not (math.isfinite(row.a) and math.isfinite(row.b)):
@@ -127,7 +121,7 @@ def change(row: Row) -> str:
 
 
 def _noise(row: Row) -> str:
-    """The interval of the change, where there is one."""
+    """Return the interval of the change, if there is one."""
     if row.low is None or row.high is None or not row.a:
         return ""
     if row.unit == "fraction":
@@ -143,7 +137,7 @@ def _times(number: int) -> str:
 
 @dataclass(slots=True)
 class RankEnd:
-    """What one process's ring said of its end."""
+    """The last records of a process's ring."""
 
     rank: int
     proc: str
@@ -162,85 +156,29 @@ class RankEnd:
 
 
 def postmortem_lines(ranks: Sequence[RankEnd], findings: Sequence[Finding]) -> list[str]:
-    """80 columns, ranks in order."""
-    made = []
+    """Return a line per rank, in order, in 80 columns."""
+    lines = []
     newest = max((rank.last_ns for rank in ranks), default=0)
     for rank in sorted(ranks, key=lambda r: r.rank):
         doing = clean(rank.what or "host code")
         if rank.open_op:
             doing += f", {clean(rank.open_op)} open for {duration(rank.open_ns)}"
-        made.append(f"rank {rank.rank:<3} step {rank.step:<5} {doing}")
-        said = f"{rank.from_ring:,} records from its ring"
+        lines.append(f"rank {rank.rank:<3} step {rank.step:<5} {doing}")
+        text = f"{rank.from_ring:,} records from its ring"
         if rank.lost:
-            said += f", {rank.lost:,} lost before them"
+            text += f", {rank.lost:,} lost before them"
         if rank.alive:
-            said += ", its process is alive"
+            text += ", its process is alive"
         earlier = newest - rank.last_ns
         if earlier > 1_000_000_000:
-            said += f", last sign of life {duration(earlier)} before the others'"
-        made.append(f"         {said}")
+            text += f", last sign of life {duration(earlier)} before the others'"
+        lines.append(f"         {text}")
     silent = [rank.rank for rank in ranks if not rank.from_ring and not rank.alive]
     if silent:
-        made.append(f"{ranks_text(silent)}: the session file already had all of it")
+        lines.append(f"{ranks_text(silent)}: the session file already had all of it")
     if findings:
-        made.append("")
+        lines.append("")
     for finding in findings:
         mark = SIGN[finding.severity][0]
-        made += wrap(f"{mark} {finding.text}", 80, subsequent_indent="  ")
-    return made
-
-
-def grid(table: Table) -> str:
-    """Return a column a slot of equal length, a row a rank; ``·`` where the rank waits."""
-    rows = {rank: _compute(row) for rank, row in table.plan().items()}
-    slots = uniform_slots(rows, table.num_stages)
-    width = 1 + max((len(text) for row in slots.values() for text in row), default=1)
-    length = max((len(row) for row in slots.values()), default=0)
-    name = len(f"r{len(slots) - 1}")
-    lines = ["".join((" " * (name + 1), *(f"{n:<{width}}" for n in range(length))))]
-    for rank, row in slots.items():
-        cells = "".join(f"{text or '·':<{width}}" for text in row)
-        lines.append(f"r{rank:<{name}}{cells}")
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def _compute(row: Sequence[str]) -> tuple[str, ...]:
-    """A rank's actions, pairs as their two parts."""
-    return tuple(
-        part for text in row for part in text.removesuffix("OVERLAP_F_B").strip("()").split(";")
-    )
-
-
-_LOADS: Final = {
-    "loads": "torch loads it",
-    "refused": "torch refuses to load it",
-    "no order": "torch finds no order for its messages and refuses to load it",
-}
-
-
-def verdict(name: str, found: Verdict) -> str:
-    """Return what lint says of one file."""
-    shape = (
-        f"{words.plural(found.num_ranks, 'rank')}, {words.plural(found.num_stages, 'stage')}, "
-        f"{found.num_microbatches} microbatches"
-    )
-    flight = " ".join(f"r{rank} {count}" for rank, count in enumerate(found.in_flight))
-    if found.good:
-        return f"{name}: good: {shape}; runs on every transport; most in flight {flight}"
-    head = f"{name}: {found.word}: {shape}; {_LOADS[found.load]}"
-    more = ["  … these are the first"] * (len(found.problems) == MAX_PROBLEMS)
-    return "\n".join((head, *(f"  {problem.line()}" for problem in found.problems), *more))
-
-
-def compared(tables: Sequence[Predicted]) -> str:
-    """Return one line a table, the fastest first; those that cannot run last, with the reason."""
-    rows = [("schedule", "step", "bubble", "in flight", "messages", "")]
-    inf = float("inf")
-    for one in sorted(tables, key=lambda t: inf if t.step_ns is None else t.step_ns):
-        problems = one.verdict.problems
-        rows.append((
-            one.name, words.duration(one.step_ns), words.percent(one.bubble_fraction),
-            str(max(one.verdict.in_flight, default=0)), str(one.num_messages),
-            problems[0].line() if problems else "",
-        ))  # fmt: skip
-    return "\n".join(table(rows, (0, 5)))
+        lines += wrap(f"{mark} {finding.text}", 80, subsequent_indent="  ")
+    return lines

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from pardbg.events import fields
 from pardbg.session.importers.build import Imported, RankBuild
+from pardbg_agent.tables.c10d_ops import kind_named
 from pardbg_agent.wire import NONE, Flag, Kind
 
 ITEM_BYTES: Final = {
@@ -23,12 +24,6 @@ ITEM_BYTES: Final = {
 DTYPES: Final = {
     "Double": "float64", "Long": "int64", "Float": "float32", "Int": "int32", "Half": "float16",
     "BFloat16": "bfloat16", "Short": "int16", "Byte": "uint8", "Char": "int8", "Bool": "bool",
-}  # fmt: skip
-OPS: Final = {
-    "_all_gather_base": "all_gather", "all_gather_into_tensor": "all_gather",
-    "_reduce_scatter_base": "reduce_scatter", "reduce_scatter_tensor": "reduce_scatter",
-    "all_to_all_single": "all_to_all", "all_to_all_base": "all_to_all", "allreduce": "all_reduce",
-    "allgather": "all_gather", "alltoall": "all_to_all",
 }  # fmt: skip
 _P2P: Final = re.compile(r"(send|recv)(?: (\d{1,6})(?:->|<-)(\d{1,6}))?$")
 
@@ -126,7 +121,7 @@ def _words(entry: Mapping[str, Any]) -> tuple[str, str, int | None, int | None]:
         if "<-" in rest:
             src, dst = dst, src
         return backend, found[1], src, dst
-    return backend, OPS.get(rest, rest) or "op", None, None
+    return backend, kind_named(rest) or "op", None, None
 
 
 def _bytes(entry: Mapping[str, Any], side: str) -> int:

@@ -17,7 +17,8 @@ from pardbg.analysis.base.intervals import Interval as Span
 from pardbg.analysis.base.intervals import union
 from pardbg.events import fields
 from pardbg.session.importers.build import Imported, RankBuild
-from pardbg.session.importers.flight_recorder import DTYPES, ITEM_BYTES, OPS
+from pardbg.session.importers.flight_recorder import DTYPES, ITEM_BYTES
+from pardbg_agent.tables.c10d_ops import kind_named
 from pardbg_agent.wire import NONE, Flag, Kind
 
 _STEP: Final = re.compile(r"ProfilerStep#(\d{1,9})$")
@@ -151,7 +152,7 @@ class _Trace:
         self.seen.add("ops")
         desc, ranks = self.config.get(group, ("", ()))
         group_id = self.built.group(group, desc or group, ranks)
-        op = OPS.get(raw, raw)
+        op = kind_named(raw)
         dtype = fields.text(args, "dtype")
         item = ITEM_BYTES.get(dtype, 0)
         sizes = tuple(

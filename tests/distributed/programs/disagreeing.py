@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from pardbg.recipes.catalogue import RECIPES
-from pardbg.recipes.launch import Options, World, main
+from pardbg.lab.recipes.catalogue import RECIPES
+from pardbg.lab.recipes.launch import Options, World, main
 
 GO, RANK = "DISAGREEING_GO", 2
 PARTS = {"fault:mismatch-dtype": 6, "fault:diverge": 3}

@@ -17,9 +17,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn import functional as F
 
-from pardbg.recipes.model import Embedding, Head, gpt, loss, stage
-from pardbg.recipes.pipeline import run_schedule
-from pardbg.recipes.shape import BLOCKS, CONTEXT, HEADS, VOCABULARY, WIDTH
+from pardbg.lab.recipes.model import Embedding, Head, gpt, loss, stage
+from pardbg.lab.recipes.pipeline import run_schedule
+from pardbg.lab.recipes.shape import BLOCKS, CONTEXT, HEADS, VOCABULARY, WIDTH
 
 
 class Into(torch.autograd.Function):
@@ -101,7 +101,7 @@ def main() -> None:
     index = mesh["pp"].get_local_rank()
     first, last = index == 0, index == given.pp - 1
     if given.dtensor:
-        from pardbg.recipes.tp import parallelize
+        from pardbg.lab.recipes.tp import parallelize
 
         part: nn.Module = stage(gpt(0), index, given.pp)
         parallelize(part, mesh["tp"])

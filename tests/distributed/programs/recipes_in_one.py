@@ -10,8 +10,8 @@ import sys
 from dataclasses import replace
 from importlib import import_module
 
-from pardbg.recipes.catalogue import RECIPES, Kind
-from pardbg.recipes.launch import Options, World, main
+from pardbg.lab.recipes.catalogue import RECIPES, Kind
+from pardbg.lab.recipes.launch import Options, World, main
 
 # All of them, so that forked ranks need not.
 MODULES = {

@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pardbg.recipes.catalogue import RECIPES
-from pardbg.recipes.faults.slow import SO_MAX_PACING_RATE, open_sockets
-from pardbg.recipes.launch import Options, World, main
+from pardbg.lab.recipes.catalogue import RECIPES
+from pardbg.lab.recipes.faults.slow import SO_MAX_PACING_RATE, open_sockets
+from pardbg.lab.recipes.launch import Options, World, main
 from tests.faults.programs.plan import RANK, SIZES, STEP
 
 

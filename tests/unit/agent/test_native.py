@@ -110,7 +110,7 @@ def test_a_job_with_a_broken_one_takes_pythons_way(cache: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=50
     )
-    assert ran.stdout.strip() in ("dispatcher", "public"), ran.stderr
+    assert ran.stdout.strip() == "dispatcher", ran.stderr
     (line,) = ran.stderr.strip().splitlines()
     assert line.startswith("pardbg: PARDBG_HOOKS=native: ") and "ImportError" in line
 
@@ -118,14 +118,14 @@ def test_a_job_with_a_broken_one_takes_pythons_way(cache: Path) -> None:
 @needs_native
 def test_records_of_both_sides_lie_in_one_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order in which they were written, in wire's layout; what does not fit is made to."""
-    from pardbg_agent.hooks.comm import hotpath
+    from pardbg_agent.hooks.ops import native_way
     from pardbg_agent.ring import Ring, RingReader
 
     monkeypatch.setenv("PARDBG_NATIVE", NATIVE)
     ring = Ring.anonymous()
     ring.header(start_ns=1, wall_ns=1, rank=0, world_size=1, pid=1, epoch=0)
     ring.record(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14)
-    table = hotpath.module().Table(ring.buffer, *hotpath.OFFSETS, ring.capacity, ring.record)
+    table = native_way.module().Table(ring.buffer, *native_way.OFFSETS, ring.capacity, ring.record)
     record = table.adopt(ring)
     widest = (
         2, 3, 0xFFFF, 2**32 - 1, -(2**63), 2**63 - 1, 7, 8, 0xFFFF, -1, -(2**15), 2**15 - 1, -1, 0,
@@ -149,16 +149,16 @@ def test_records_of_both_sides_lie_in_one_ring(monkeypatch: pytest.MonkeyPatch) 
 
 @needs_native
 def test_the_table_of_ops_is_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pardbg_agent.hooks.comm import hotpath
-    from pardbg_agent.hooks.comm.op_arguments import SPECS
+    from pardbg_agent.hooks.ops import native_way
+    from pardbg_agent.tables.c10d_ops import C10D_OPS
 
     monkeypatch.setenv("PARDBG_NATIVE", NATIVE)
-    assert hotpath.module().specs() == [
+    assert native_way.module().specs() == [
         (
-            s.torch_name, s.op, s.group, s.root, s.tag, s.is_async, s.p2p, s.send, s.future,
-            s.functional, s.reduces, s.parts is not None,
+            s.torch_name, s.kind, s.group, s.root, s.tag, s.is_async, s.p2p, s.send, s.future,
+            s.functional, s.reduce >= 0, s.parts is not None,
         )
-        for s in SPECS
+        for s in C10D_OPS
     ]  # fmt: skip
 
 

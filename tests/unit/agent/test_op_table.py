@@ -40,12 +40,14 @@ def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Mak
         return OpTable(lambda *fields: blocks.seen.append(fields)), blocks
 
     def native() -> tuple[Any, Blocks]:
-        from pardbg_agent.hooks.comm import hotpath
+        from pardbg_agent.hooks.ops import native_way
 
         monkeypatch.setenv("PARDBG_NATIVE", NATIVE)
         ring = Ring.anonymous()
-        table = hotpath.module().Table(ring.buffer, *hotpath.OFFSETS, ring.capacity, ring.record)
-        return hotpath.NativeTable(table), Blocks(ring)
+        table = native_way.module().Table(
+            ring.buffer, *native_way.OFFSETS, ring.capacity, ring.record
+        )
+        return native_way.NativeTable(table), Blocks(ring)
 
     return native if request.param == "native" else python
 

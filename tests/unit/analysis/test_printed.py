@@ -83,7 +83,7 @@ def test_a_long_line_of_figures_is_read_to_its_end() -> None:
     assert shown(lines) == ("printed by Transformers", ((0, 4.0), (1, 3.0), (2, 2.0), (3, 1.0)))
 
 
-def test_a_worker_without_steps_of_its_own_has_no_loss_in_anothers() -> None:
+def test_a_worker_without_steps_of_its_own_has_no_loss_in_another_workers_step() -> None:
     """Two batches, while the parameter server steps: both are in the worker's step 0."""
     trace = Trace(2)
     server, worker = trace.ranks

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pardbg.analysis.schedules.compare import Durations
-from pardbg.analysis.schedules.editor import Draft, Editor
-from pardbg.analysis.schedules.schedule_table import dump, parse
-from pardbg.analysis.schedules.sheet import sheet
 from pardbg.errors import UserError
+from pardbg.lab.schedules.compare import Durations
+from pardbg.lab.schedules.editor import Draft, Editor
+from pardbg.lab.schedules.schedule_table import dump, parse
+from pardbg.lab.schedules.sheet import sheet
 
 ONE = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
 """1F1B on two ranks with two microbatches."""

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pardbg.analysis.schedules.compare import Durations, predict
-from pardbg.analysis.schedules.lint import lint
-from pardbg.analysis.schedules.schedule_table import from_plan, parse
-from pardbg.analysis.schedules.search import PLACEMENTS, Placement, Problem, search
-from pardbg.analysis.schedules.solver import improve, solver_there
 from pardbg.analysis.whatif.plans import plan
 from pardbg.cli import cli
+from pardbg.lab.schedules.compare import Durations, predict
+from pardbg.lab.schedules.lint import lint
+from pardbg.lab.schedules.schedule_table import from_plan, parse
+from pardbg.lab.schedules.search import PLACEMENTS, Placement, Problem, search
+from pardbg.lab.schedules.solver import improve, solver_there
 
 COSTS = Durations(10e6, 20e6, 10e6, 10e6)
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pardbg.analysis.schedules.compare import Durations, predict
-from pardbg.analysis.schedules.lint import MAX_PROBLEMS, Verdict, lint
-from pardbg.analysis.schedules.lowering import consumed, lower, peer
-from pardbg.analysis.schedules.schedule_table import (
+from pardbg.analysis.whatif.plans import NoPlan, plan
+from pardbg.errors import UserError
+from pardbg.lab.schedules.compare import Durations, predict
+from pardbg.lab.schedules.lint import MAX_PROBLEMS, Verdict, lint
+from pardbg.lab.schedules.schedule_table import (
     MAX_CELLS,
     Cell,
     Op,
@@ -18,9 +19,8 @@ from pardbg.analysis.schedules.schedule_table import (
     from_plan,
     parse,
 )
-from pardbg.analysis.whatif.plans import NoPlan, plan
-from pardbg.errors import UserError
-from pardbg.render.reports.verdicts import verdict
+from pardbg.lab.schedules.schedule_text import verdict
+from pardbg.lab.schedules.transports import consumed, lower, peer
 
 ONE = "0F0,0F1,0B0,0B1\n,1F0,1B0,1F1,1B1\n"
 """1F1B on two ranks with two microbatches."""

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pardbg.analysis.schedules.schedule_table import parse
 from pardbg.cli import cli
 from pardbg.cli.schedule import saver, told
 from pardbg.errors import UserError
+from pardbg.lab.schedules.schedule_table import parse
 
 ONE = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
 SESSIONS = Path(__file__).parents[3] / "sessions"

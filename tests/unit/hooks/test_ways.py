@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -49,7 +48,7 @@ def test_uninstall_restores_everything(
     before = state()
     assert before[-3:] == [False] * 3
     hooks.install()
-    assert state() != before and state()[-3:] == [way != "public"] * 2 + [True]
+    assert state() != before and state()[-3:] == [True] * 3
     hooks.uninstall()
     assert state() == before
 
@@ -115,55 +114,17 @@ def test_what_is_noted_after_a_detach_is_for_the_core_that_comes_next(
     assert ended.context is None
 
 
-def test_beside_other_threads_nothing_is_put_on_groups_that_are_in_use(
-    way: str, watched: Path
-) -> None:
-    """Torch walks its table of hooks without the GIL: another thread could be in it. What is
-    there stays and does nothing; what is not there is left to the dispatcher."""
-    from pardbg_agent.hooks import installed
-
-    old = dist.new_group([0, 1])
-    end = threading.Event()
-    other = threading.Thread(target=end.wait)
-    other.start()
-    try:
-        hooks.uninstall()
-        dist.all_reduce(torch.zeros(2))
-        assert ops(watched) == []
-        assert installed.choose().name == way  # both groups still have their hooks
-        unknown = dist.new_group([1, 2])
-        assert installed.choose().name == ("native" if way == "native" else "dispatcher")
-        hooks.install()
-        for group in (None, old, unknown):
-            dist.all_reduce(torch.zeros(2), group=group)
-        assert [op for op, *_ in ops(watched)] == ["all_reduce"] * 3
-    finally:
-        end.set()
-        other.join()
-
-
-def test_a_way_that_torch_has_not_gives_one_line_and_the_dispatcher(
+def test_without_the_native_way_the_dispatcher_is_taken(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """In one line, where the native way or an unknown one was asked for."""
     from pardbg_agent.hooks import installed
-    from pardbg_agent.hooks.comm import public
 
-    monkeypatch.setattr(public, "available", lambda: False)
     monkeypatch.setenv("PARDBG_NATIVE", "off")
-    for wanted, said in (("", ""), ("dispatcher", ""), ("public", "no such"), ("both", "it is")):
+    for wanted, lines in (("", 0), ("dispatcher", 0), ("native", 1), ("both", 1)):
         monkeypatch.setenv("PARDBG_HOOKS", wanted)
         assert installed.choose().name == "dispatcher"
-        err = capsys.readouterr().err
-        assert (said in err and err.count("\n") == 1) if said else not err
-
-
-def test_names_of_ops_that_we_do_not_know_leave_them_to_the_dispatcher(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from pardbg_agent.hooks.comm import public
-
-    monkeypatch.setattr(public, "_NAMES", {**public._NAMES, "ALLREDUCE_SPARSE": None})
-    assert not public.available()
+        assert capsys.readouterr().err.count("\n") == lines
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="3.10 puts a wrapper's frame back")

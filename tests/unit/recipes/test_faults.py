@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.recipes.catalogue import Kind, RecipeError, by_kind, command, find
+from pardbg.lab.recipes.catalogue import Kind, RecipeError, by_kind, command, find
 
 FAULTS = {recipe.name: recipe for recipe in by_kind()[Kind.FAULT]}
 NAMED = (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.recipes.catalogue import RECIPES, RecipeError, command
+from pardbg.lab.recipes.catalogue import RECIPES, RecipeError, command
 
 
 @pytest.mark.parametrize(

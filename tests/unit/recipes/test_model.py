@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
-from pardbg.recipes.data import Text
-from pardbg.recipes.model import Block, gpt, loss, stage
-from pardbg.recipes.paced import Paced
-from pardbg.recipes.shape import share
+from pardbg.lab.recipes.data import Text
+from pardbg.lab.recipes.model import Block, gpt, loss, stage
+from pardbg.lab.recipes.paced import Paced
+from pardbg.lab.recipes.shape import share
 
 CPU = torch.device("cpu")
 
@@ -61,7 +61,7 @@ def test_pace_changes_no_number() -> None:
 
 def test_pace_sleeps_in_forward_and_twice_in_backward(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("pardbg.recipes.paced.time.sleep", slept.append)
+    monkeypatch.setattr("pardbg.lab.recipes.paced.time.sleep", slept.append)
     x = torch.ones(2, requires_grad=True)
     y = Paced(4.0)(x)
     assert slept == [0.004]
@@ -75,7 +75,7 @@ def test_a_block_sleeps_apart_for_its_input_and_for_its_weights(
 ) -> None:
     """One pace forward; backward one for the input's gradient, I, and one for the weights', W."""
     slept: list[float] = []
-    monkeypatch.setattr("pardbg.recipes.paced.time.sleep", slept.append)
+    monkeypatch.setattr("pardbg.lab.recipes.paced.time.sleep", slept.append)
     block = Block(4.0)
     x = torch.ones(1, 2, 64, requires_grad=True)
     y = block(x)

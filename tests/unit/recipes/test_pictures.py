@@ -10,7 +10,7 @@ import pytest
 from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
 from pardbg.analysis.pipeline.dependencies import Action
-from pardbg.analysis.pipeline.simulate import compute_plan, simulate
+from pardbg.analysis.pipeline.play import compute_plan, simulate
 from pardbg_agent.hooks.training.pipeline import texts
 from pardbg_agent.schedule_orders import one_f_one_b
 
@@ -59,7 +59,7 @@ def drawn(schedule: str, columns: Mapping[str, int]) -> dict[int, list[str]]:
 
 def pictures(module: str) -> list[dict[int, list[str]]]:
     """The docstring's blocks of four rows, as columns."""
-    text = import_module(f"pardbg.recipes.{module}").__doc__ or ""
+    text = import_module(f"pardbg.lab.recipes.{module}").__doc__ or ""
     rows = [ROW.fullmatch(line) for line in text.splitlines()]
     found = [(int(m[1]), columns_of(m[2])) for m in rows if m and ":" not in m[2]]
     return [dict(found[at : at + RANKS]) for at in range(0, len(found), RANKS)]

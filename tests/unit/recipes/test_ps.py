@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pardbg.recipes.ps_async import in_time
+from pardbg.lab.recipes.ps_async import in_time
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from pardbg.recipes.catalogue import RECIPES, Option, RecipeError, command
-from pardbg.recipes.model import Attention
-from pardbg.recipes.shape import HEADS, WIDTH
-from pardbg.recipes.tp import heads_to_ranks
+from pardbg.lab.recipes.catalogue import RECIPES, Option, RecipeError, command
+from pardbg.lab.recipes.model import Attention
+from pardbg.lab.recipes.shape import HEADS, WIDTH
+from pardbg.lab.recipes.tp import heads_to_ranks
 
 FITS = {
     "tp": [2, 4],  # 4 heads; one rank has nobody to share with

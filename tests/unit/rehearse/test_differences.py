@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pardbg.rehearse.differences import differences
+from pardbg.lab.rehearse.differences import differences
 from tests.unit.rehearse.test_order import SUM, SUM_SOME, rank_of
 
 CAST = ("broadcast", 0)

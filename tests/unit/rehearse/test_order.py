@@ -11,8 +11,8 @@ import pytest
 from pardbg.cli.rehearse import script_of
 from pardbg.errors import UserError
 from pardbg.events.decode import RECORD_DTYPE
-from pardbg.rehearse.order import TICK_NS, Transport, play
-from pardbg.rehearse.rank_trace import Trace
+from pardbg.lab.rehearse.order import TICK_NS, Transport, play
+from pardbg.lab.rehearse.rank_trace import Trace
 from pardbg_agent.wire import Flag, Kind
 
 ALL, SOME = 0, 1

@@ -31,7 +31,7 @@ from pardbg.session.source_files import Place, source_around
 from pardbg.store.store import Store
 
 SESSIONS = Path(__file__).parents[3] / "sessions"
-RECIPES = Path(__file__).parents[3] / "pardbg" / "recipes"
+RECIPES = Path(__file__).parents[3] / "pardbg" / "lab" / "recipes"
 
 
 @cache
@@ -114,7 +114,7 @@ def test_a_hang_is_said_on_every_page_with_rank_op_place_and_age(name: str) -> N
     stalls = [
         t for t, said in store.controls.last(store.end_ns, 64) if said.get("event") == "stall"
     ]
-    during = snapshot(store, stalls[-1] + 2_000_000_000, deep=False)
+    during = snapshot(store, stalls[-1] + 2_000_000_000, partial=True)
     assert during.hang is not None and during.hang.until_ns is None
     shown = plain(chrome.banner(during, 120))
     assert len(shown) == 120
@@ -132,7 +132,7 @@ def test_no_hang_is_said_where_every_rank_gets_on(name: str) -> None:
     store = store_of(name)
     span = store.end_ns - store.begin_ns
     for part in range(1, 9):
-        now = snapshot(store, store.begin_ns + span * part // 8, deep=False)
+        now = snapshot(store, store.begin_ns + span * part // 8, partial=True)
         assert now.hang is None and chrome.banner(now, 80) == ()
 
 
@@ -203,7 +203,7 @@ def test_now_is_what_the_records_around_the_cursor_say_on_every_page(name: str) 
     first = first if last > first else (step_end(store, 1) or store.begin_ns)
     waits = 0
     for part in range(10):
-        now = snapshot(store, first + (last - first) * part // 10, deep=False)
+        now = snapshot(store, first + (last - first) * part // 10, partial=True)
         debug_lines = lines_of(debug(now, 160, 40))
         for row, shown in zip(now.ranks, lines_of(overview(now, 160, 40))[2:], strict=False):
             assert row.now in shown and any(row.now in text for text in debug_lines)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pardbg.analysis.answers.report import as_json, report
-from pardbg.analysis.pipeline.simulate import compute_plan
+from pardbg.analysis.pipeline.play import compute_plan
 from pardbg.session.reader import load
 from pardbg.store.store import Store
 from tests.report_schema import VALIDATOR

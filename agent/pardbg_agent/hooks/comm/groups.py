@@ -25,7 +25,7 @@ class _Process:
         self.axes: dict[str, str] = {}
         """group name -> mesh axis, as DeviceMesh objects said it."""
         self.source = ""
-        """How ops are seen: "dispatcher" or "public". The PROCESS definition says it."""
+        """How ops are seen: "native" or "dispatcher". The PROCESS definition says it."""
         self.generation = 0
         """How often a default group was made: names start over with each."""
         self.default: Any = None

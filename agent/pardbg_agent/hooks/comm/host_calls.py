@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Final, NamedTuple
@@ -20,16 +21,21 @@ import torch.distributed.distributed_c10d as c10d
 from torch.distributed import device_mesh
 
 from pardbg_agent import core as _core
+from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import patching
-from pardbg_agent.hooks.comm import works
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.identity import env_int
 from pardbg_agent.life import calls
 from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.life.own_frames import hide_own
+from pardbg_agent.op_table import Call
 
 MAX_RANKS: Final = 16
 """Ranks of a group that are named."""
+CALLBACKS_NS: Final = 50_000_000
+"""Maximum delay of a group's destruction where ops are left under way."""
+DROPPED_S: Final = 0.002
+"""Time a worker needs to drop what its callbacks held."""
 _INIT: Final = (
     "backend", "init_method", "timeout", "world_size", "rank", "store", "group_name",
 )  # fmt: skip
@@ -112,7 +118,7 @@ def _watched(name: str, original: Any, describe: Describe) -> Any:
 
 def _begin(
     name: str, describe: Describe, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[_core.Core | None, calls.Call | None]:
+) -> tuple[_core.Core | None, Call | None]:
     c = _core.CURRENT
     try:
         if c is None and name == "init_process_group":
@@ -209,8 +215,23 @@ def _mesh(device_type: Any = "", mesh_shape: Any = (), *_: Any, **kwargs: Any) -
     return None if members is None else About(text, members)
 
 
+def let_callbacks_run() -> None:
+    """Before a group is destroyed: what completed has callbacks that want the GIL, and to drop what
+    Python has made wants it (once more). A program whose model is in a local of ``main()`` takes
+    the group's last reference with it as that returns; ``~ProcessGroupGloo`` then joins the thread
+    that drops them, the GIL held. Where C++ sees ops there are no callbacks, but the program's own
+    tensors and Works are dropped there all the same."""
+    c = _core.CURRENT
+    if c is None or c.context is None or not c.ops.num_ever:
+        return
+    followed, until = c.context.works.followed, now_ns() + CALLBACKS_NS
+    while followed and now_ns() < until:
+        time.sleep(0.0005)
+    time.sleep(DROPPED_S)
+
+
 def _destroy(group: Any = None) -> About:
-    works.let_callbacks_run()
+    let_callbacks_run()
     return About("" if group is None else _ranks(dist.get_process_group_ranks(group)), None)
 
 

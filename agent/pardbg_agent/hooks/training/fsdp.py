@@ -10,8 +10,8 @@ from typing import Any, Final
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
-from pardbg_agent.hooks.comm import hotpath
 from pardbg_agent.hooks.context import local
+from pardbg_agent.hooks.ops import native_way
 from pardbg_agent.hooks.patching import Patches, unframed
 from pardbg_agent.hooks.training import step_phases
 from pardbg_agent.life.late_imports import LateImports
@@ -35,7 +35,7 @@ def _hook_units(patches: Patches, module: ModuleType) -> None:
     # Else Dynamo may trace them and must find Python, or they are another torch's.
     quick = hasattr(module, "_dynamo_disable") and hasattr(module, "ShardedState")
     if quick:
-        hotpath.knows_units(Unit, named, module.ShardedState.UNSHARDED)
+        native_way.knows_units(Unit, named, module.ShardedState.UNSHARDED)
     for name, verb, moves in (
         ("unshard", "unshard", lambda u: u._all_gather_result is None and not u.is_unsharded),
         ("wait_for_unshard", "wait unshard", lambda u: u._all_gather_result is not None),
@@ -45,7 +45,7 @@ def _hook_units(patches: Patches, module: ModuleType) -> None:
         original = getattr(unit, name)
         patches.around(unit, name, f"fsdp.{name}", _before(verb, moves), _after)
         if quick:
-            hotpath.quick(patches, unit, name, original, "u", _LETTERS[verb], False)
+            native_way.quick(patches, unit, name, original, "u", _LETTERS[verb], False)
 
 
 class Unit:
@@ -129,7 +129,7 @@ def _hook_root(patches: Patches, module: ModuleType) -> None:
         original = getattr(state, name)
         patches.set(state, name, hooked(original))
         if hasattr(module, "_dynamo_disable"):
-            hotpath.quick(patches, state, name, original, "r", letter, False)
+            native_way.quick(patches, state, name, original, "r", letter, False)
 
 
 def _root_begins(original: Any) -> Any:

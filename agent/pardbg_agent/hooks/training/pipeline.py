@@ -13,7 +13,7 @@ from typing import Any, Final
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
-from pardbg_agent.hooks.comm import hotpath
+from pardbg_agent.hooks.ops import native_way
 from pardbg_agent.hooks.patching import Patches, spend, unframed
 from pardbg_agent.hooks.training import pipeline_actions, step_phases
 from pardbg_agent.life.late_imports import LateImports
@@ -45,7 +45,7 @@ def _hook_stages(patches: Patches, module: ModuleType) -> None:
         if original is None:  # older torch reduces gradients inside the last backward
             continue
         patches.around(base, name, f"pipeline.{name}", _before(verb), _after)
-        hotpath.quick(patches, base, name, original, "a", letter, False)
+        native_way.quick(patches, base, name, original, "a", letter, False)
     for name, label, send in (
         ("get_fwd_recv_ops", "F", False),
         ("get_fwd_send_ops", "F", True),
@@ -56,7 +56,7 @@ def _hook_stages(patches: Patches, module: ModuleType) -> None:
         if original is None:
             continue
         patches.set(base, name, _labelled(original, label, send))
-        hotpath.quick(patches, base, name, original, "m", label, send)
+        native_way.quick(patches, base, name, original, "m", label, send)
 
 
 def _hook_schedules(patches: Patches, module: ModuleType) -> None:
@@ -70,7 +70,7 @@ def _hook_schedules(patches: Patches, module: ModuleType) -> None:
     original = getattr(base, "_maybe_compute_loss", None)
     if original is not None:
         patches.around(base, "_maybe_compute_loss", "pipeline.loss", _before_loss, _after_loss)
-        hotpath.quick(patches, base, "_maybe_compute_loss", original, "l", "F", False)
+        native_way.quick(patches, base, "_maybe_compute_loss", original, "l", "F", False)
     patches.around(base, "_update_losses", "pipeline.losses", _before_losses)
 
 
@@ -251,7 +251,7 @@ def definition(schedule: Any, group_key: str) -> Plan:
         order={ranks[r]: actions for r, actions in order.items() if r < len(ranks)},
         source=source,
         group=group_key,
-        # A layer sleeps to pace compute, as in pardbg.recipes.
+        # A layer sleeps to pace compute, as in pardbg.lab.recipes.
         paced=any(
             type(m).__name__ == "Paced" for s in stages_of(schedule) for m in s.submod.modules()
         ),

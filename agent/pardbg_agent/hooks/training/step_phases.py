@@ -20,9 +20,9 @@ import torch.optim.optimizer as optimizers
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context, patching
-from pardbg_agent.hooks.comm import hotpath, works
 from pardbg_agent.hooks.context import LOCAL, Context, local
 from pardbg_agent.hooks.memory import saved_tensors, usage
+from pardbg_agent.hooks.ops import native_way, works
 from pardbg_agent.hooks.patching import Patches, spend, unframed, wait_gate
 from pardbg_agent.hooks.tensors import parameters_of
 from pardbg_agent.hooks.training.batch_loss import share_of
@@ -43,12 +43,12 @@ _SHARES = "torchtitan.components.loss"
 
 def install(patches: Patches, late: LateImports) -> list[Any]:
     """Hook optimizers, backward, DDP's forward and data loaders; gives the handles to remove."""
-    hotpath.knows_steps(share_of, _see_loss, after_backward)
+    native_way.knows_steps(share_of, _see_loss, after_backward)
     original = torch.autograd.backward
     patches.around(
         torch.autograd, "backward", "backward", before_backward, after_backward, _in_a_run
     )
-    hotpath.quick_call(patches, torch.autograd, "backward", original, "b")
+    native_way.quick_call(patches, torch.autograd, "backward", original, "b")
     scaler = getattr(torch.amp, "GradScaler", None)
     patches.around(scaler, "scale", "scale", before_scale)
     patches.set(optimizers.Optimizer, "__init__", _made(optimizers.Optimizer.__init__))
@@ -69,15 +69,15 @@ def install(patches: Patches, late: LateImports) -> list[Any]:
         ),
     )
     return [
-        optimizers.register_optimizer_step_pre_hook(hotpath.quick_hook(_step_comes, "o")),
-        optimizers.register_optimizer_step_post_hook(hotpath.quick_hook(_stepped, "e")),
+        optimizers.register_optimizer_step_pre_hook(native_way.quick_hook(_step_comes, "o")),
+        optimizers.register_optimizer_step_post_hook(native_way.quick_hook(_stepped, "e")),
     ]
 
 
 def _hook_ddp(patches: Patches, ddp: Any) -> None:
     original = ddp.forward
     patches.around(ddp, "forward", "ddp.forward", before_forward, after_forward)
-    hotpath.quick_call(patches, ddp, "forward", original, "f")
+    native_way.quick_call(patches, ddp, "forward", original, "f")
 
 
 # -- phases
@@ -277,7 +277,7 @@ def _made(original: Any) -> Any:
             if not is_outer(self, to_come):
                 to_come.add(self)
                 if _core.CURRENT is not None:
-                    hotpath.python_ends_steps(_core.CURRENT)
+                    native_way.python_ends_steps(_core.CURRENT)
 
     return init
 
@@ -416,7 +416,7 @@ def _leave_to_native(c: _core.Core, x: Context) -> None:
         return
     known = x.part(usage.Usage)
     if not known.graded or c.num_over:
-        hotpath.python_ends_steps(c)
+        native_way.python_ends_steps(c)
         return
     step = c.step
     while not (

@@ -54,15 +54,15 @@ class Comparing:
     def pack(self, op: Any) -> bytes:
         tensor = op.tensor
         shape = None if tensor is None else tensor.shape
-        key = (op.spec.op, op.reduce, op.peer, op.dtype, shape, op.in_bytes, op.out_bytes)
+        key = (op.spec.kind, op.reduce, op.peer, op.dtype, shape, op.in_bytes, op.out_bytes)
         known = self._packed.get(key)
         if known is None:
             if len(self._packed) >= _MOST:
                 self._packed.clear()
             dtype = "" if op.dtype is None else str(op.dtype).removeprefix("torch.")
             known = self._packed[key] = posts.pack_what(
-                op.spec.op, op.reduce, _num_tensors(op), op.peer, op.in_bytes, op.out_bytes, dtype,
-                "" if shape is None else ", ".join(map(str, shape)),
+                op.spec.kind, op.reduce, _num_tensors(op), op.peer, op.in_bytes, op.out_bytes,
+                dtype, "" if shape is None else ", ".join(map(str, shape)),
             )  # fmt: skip
         return known
 

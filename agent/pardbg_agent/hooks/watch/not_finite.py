@@ -44,14 +44,14 @@ class Found:
 def before_issue(c: _core.Core, watch: Watch, op: Any) -> None:
     """Check what this rank puts into the op that comes next (``op_watches.Coming``)."""
     spec = op.spec
-    if spec.op in ("recv", "barrier") or not _due(c, watch):
+    if spec.kind in ("recv", "barrier") or not _due(c, watch):
         return
-    if spec.op == "broadcast" and op.peer != c.identity.rank:
+    if spec.kind == "broadcast" and op.peer != c.identity.rank:
         return  # nobody has written to it yet
     for tensor in inputs(spec, op.args):
         found = _look(c, tensor, op.reduce in _BOUNDS)
         if found is not None:
-            name = next(_gradients(_modules()), None) if spec.reduces else None
+            name = next(_gradients(_modules()), None) if spec.reduce >= 0 else None
             where = f"; so is {name}" if name else ""
             _stop(c, watch, f"{found} in the input of {op.text()}{where}")
             return

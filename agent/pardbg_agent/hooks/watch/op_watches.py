@@ -12,10 +12,11 @@ from typing import Any
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.control.watches import LATER
-from pardbg_agent.hooks.comm.op_arguments import Args, Spec
+from pardbg_agent.hooks.comm.op_arguments import Args
 from pardbg_agent.hooks.context import LOCAL, Group, Op, of
 from pardbg_agent.hooks.patching import wait_gate
 from pardbg_agent.hooks.watch import mismatch, not_finite
+from pardbg_agent.tables.c10d_ops import C10dOp
 from pardbg_agent.wire import Flag, Gate
 from pardbg_agent.words import duration, times_median, took
 
@@ -25,10 +26,10 @@ class Coming:
     """The op that is about to be issued."""
 
     core: _core.Core
-    spec: Spec
+    spec: C10dOp
     group: Group
     args: Args
-    """As the Spec knows them (``op_arguments.inputs``)."""
+    """In the places that ``spec`` says (``op_arguments.inputs``)."""
     tensor: Any
     """One tensor of it (its input, where it has one), or None."""
     dtype: Any
@@ -47,19 +48,19 @@ class Coming:
         """Return it in words: ``all_reduce dp #42``, ``SEND_F 2→3 mb4``."""
         spec, group = self.spec, self.group
         if not spec.p2p:
-            return f"{spec.op} {group.name} #{self.core.ops.num_issued(group.key)}"
+            return f"{spec.kind} {group.name} #{self.core.ops.num_issued(group.key)}"
         me, other = self.core.identity.rank, "?" if self.peer < 0 else str(self.peer)
         ends = f"{me}→{other}" if spec.send else f"{other}→{me}"
-        return f"{self._action()} {ends} mb{self.mb}" if self.label else f"{spec.op} {ends}"
+        return f"{self._action()} {ends} mb{self.mb}" if self.label else f"{spec.kind} {ends}"
 
     def _action(self) -> str:
-        return f"{self.spec.op.upper()}_{self.label}"
+        return f"{self.spec.kind.upper()}_{self.label}"
 
     def facts(self) -> dict[str, Any]:
         """Return it field by field, for breakpoints; what is not known is None."""
         spec, group = self.spec, self.group
         return {
-            "op": spec.op,
+            "op": spec.kind,
             "pg": group.name,
             "axis": group.axis,
             "seq": None if spec.p2p else self.core.ops.num_issued(group.key),

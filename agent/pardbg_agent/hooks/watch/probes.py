@@ -29,7 +29,6 @@ from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.comm import groups
-from pardbg_agent.hooks.comm.op_arguments import Spec
 from pardbg_agent.hooks.context import LOCAL, Op
 from pardbg_agent.hooks.patching import Patches, spend
 from pardbg_agent.hooks.tensors import bits_sum, parameters_of
@@ -114,12 +113,6 @@ def install(patches: Patches, late: LateImports) -> None:
 
 
 # -- NaN
-
-
-def probed(spec: Spec) -> bool:
-    """Return whether this op spreads what its input holds. The input must be what ``spec.tensors``
-    gives: the one of ``reduce_scatter_`` is its output, and nobody has written to that."""
-    return (spec.reduces and spec.torch_name != "reduce_scatter_") or spec.send
 
 
 def check_input(c: _core.Core, tensor: Any) -> tuple[int, int] | None:

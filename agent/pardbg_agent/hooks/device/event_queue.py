@@ -1,0 +1,75 @@
+"""Timing events: recycled, bounded, and read in the order in which their stream reaches them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+MAX_EVENTS: Final = 8192
+"""Events in flight: two for each span."""
+MAX_LANES: Final = 128
+
+
+class EventPool:
+    """Events that nobody uses at the moment. ``take`` in any thread, ``give`` too."""
+
+    def __init__(self, new_event: Callable[[], Any]) -> None:
+        self._new_event = new_event
+        self._free: list[Any] = []
+        self._num = 0
+        self.refused = 0
+        """Times that all events were in flight."""
+
+    def take(self) -> Any | None:
+        """Return an event; None where all are in flight."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            if self._num >= MAX_EVENTS:
+                self.refused += 1
+                return None
+            self._num += 1
+            return self._new_event()
+
+    def give(self, event: Any) -> None:
+        """Take back an event that was read, or was never recorded."""
+        self._free.append(event)
+
+    @property
+    def num_in_flight(self) -> int:
+        return self._num - len(self._free)
+
+
+class EventQueue:
+    """Recorded events with what they mean, in order for each stream."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[Any, deque[tuple[Any, Any]]] = {}
+
+    def put(self, stream: Any, event: Any, meaning: Any) -> None:
+        """Add an event just recorded on ``stream``."""
+        lane = self._lanes.get(stream)
+        if lane is None:
+            lane = self._lanes.setdefault(stream, deque())
+            self._forget_idle()
+        lane.append((event, meaning))
+
+    def reap(self, seen: Callable[[Any, Any], None]) -> bool:
+        """Call ``seen(event, meaning)`` for the events that are done, a stream's oldest first.
+        Return whether others are left. One thread only; never blocks."""
+        left = False
+        for lane in list(self._lanes.values()):
+            while lane and lane[0][0].query():
+                seen(*lane.popleft())
+            left |= bool(lane)
+        return left
+
+    def heads(self) -> list[Any]:
+        """Return what each stream's oldest event that is not done means."""
+        return [lane[0][1] for lane in list(self._lanes.values()) if lane]
+
+    def _forget_idle(self) -> None:
+        if len(self._lanes) > MAX_LANES:
+            for stream in [stream for stream, lane in list(self._lanes.items()) if not lane]:
+                del self._lanes[stream]

@@ -1,0 +1,220 @@
+"""The issue of an op, whichever hook saw it: gate, number, name, open op, record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from pardbg_agent import core as _core
+from pardbg_agent.clock import now_ns
+from pardbg_agent.hooks import context
+from pardbg_agent.hooks.comm import groups
+from pardbg_agent.hooks.comm.op_arguments import Args, any_contents, bytes_per_rank, contents_of
+from pardbg_agent.hooks.context import Context, Group, Op, Signature, State
+from pardbg_agent.hooks.watch import probes
+from pardbg_agent.hooks.watch.op_watches import Coming, at_gate
+from pardbg_agent.tables.c10d_ops import C10dOp
+from pardbg_agent.wire import MAX_PARTS, NONE, REDUCE, Flag, Kind, Lane
+
+_ISSUE, _PART, _COMM = int(Kind.OP_ISSUE), int(Kind.PART), int(Lane.COMM)
+_ASYNC, _P2P, _SEND, _FAILED = int(Flag.ASYNC), int(Flag.P2P), int(Flag.SEND), int(Flag.FAILED)
+_unbox = torch._C._distributed_c10d.ProcessGroup.unbox
+_new_op = tuple.__new__
+"""Op's own constructor is a Python function: twice as slow, and this runs for every op."""
+
+
+def lost(c: _core.Core, hook: str, error: BaseException) -> None:
+    """Report that an op's hook failed and is off: from now on records of this rank's ops are
+    incomplete."""
+    c.guard.failed(hook, error)
+    c.guard.call("unrecorded", c.unrecorded.begins, now_ns(), True)
+
+
+def make_count(spec: C10dOp) -> Any:
+    """Return the hook for level off, and after a failure: it only counts, so that this rank's
+    sequence numbers stay equal to the others'."""
+    contents, group_at, peer_at, tag_at = contents_of(spec), spec.group, spec.root, spec.tag
+
+    def number(c: _core.Core, args: Args, state: State) -> None:
+        tensor, _, _ = contents(args)
+        if tensor is not None and tensor.is_meta:
+            return  # not a real op
+        pg = _unbox(args[group_at]) if state.group is None else state.group
+        group, peer, tag = groups.group_of(context.of(c), pg), NONE, 0
+        if spec.p2p:
+            tag = args[tag_at]
+            peer = group.ranks[args[peer_at]] if peer_at >= 0 and args[peer_at] >= 0 else NONE
+        seq = c.ops.next_seq(group.key, spec.p2p)
+        c.ops.passed(group.key, seq, spec.p2p, spec.send, peer, tag)
+
+    def count(c: _core.Core, args: Args, state: State) -> None:
+        state.numbered = True
+        if c.run is not None:
+            c.guard.call("c10d.count", number, c, args, state)
+
+    return count
+
+
+def make_begin(spec: C10dOp) -> Any:
+    """Return what runs before the op enters the backend, guarded. It returns the Op; None where it
+    is only counted (``make_count``), or not real (a fake tensor)."""
+    begin = _begin(spec)
+    return begin if spec.parts is None else _with_parts(spec, begin)
+
+
+def _with_parts(spec: C10dOp, begin: Any) -> Any:
+    """``begin``, and how much goes to whom."""
+
+    def tell(c: _core.Core, op: Op, args: Args, state: State) -> None:
+        pg = _unbox(args[spec.group]) if state.group is None else state.group
+        group = groups.group_of(context.of(c), pg)
+        tell_parts(c, op, group, bytes_per_rank(spec, args, len(group.ranks)))
+
+    def begin_and_tell(c: _core.Core, args: Args, state: State) -> Op | None:
+        op: Op | None = begin(c, args, state)
+        if op is not None:
+            c.guard.call("c10d.parts", tell, c, op, args, state)
+        return op
+
+    return begin_and_tell
+
+
+def _begin(spec: C10dOp) -> Any:
+    op_name, name, p2p, send = spec.kind, spec.torch_name, spec.p2p, spec.send
+    contents, group_at, peer_at, tag_at = contents_of(spec), spec.group, spec.root, spec.tag
+    async_at, reduces = spec.is_async, spec.reduce >= 0
+    count, hook = make_count(spec), f"c10d.{spec.torch_name}"
+    least: Any = probes.LEAST_BYTES if spec.probed else math.inf
+    nothing: Any = "" if p2p else NONE
+    always = _P2P | _ASYNC | (_SEND if send else 0) if p2p else 0
+
+    def begin(c: _core.Core, args: Args, state: State) -> Op | None:
+        if not c.level or hook in c.guard.disabled:
+            count(c, args, state)
+            return None
+        state.numbered = False
+        try:
+            try:
+                tensor, a, b = contents(args)
+            except (RuntimeError, NotImplementedError):  # sparse and nested tensors
+                tensor, a, b = any_contents(args)
+            on_cpu = tensor is None or tensor.is_cpu
+            if not on_cpu and _is_fake(c, tensor):
+                return None
+            dtype = None if tensor is None else tensor.dtype
+            x, pg, what = c.context or context.of(c), state.group, nothing
+            tag, stage, mb = 0, NONE, NONE
+            if pg is None:
+                pg = _unbox(args[group_at])
+            elif reduces:
+                what = state.reduce
+            peer = args[peer_at] if peer_at >= 0 else NONE
+            if p2p:
+                tag = args[tag_at]
+                if x.labels and tensor is not None:
+                    what, stage, mb = x.labels.pop((tensor.data_ptr(), send), ("", NONE, NONE))
+            key = (name, id(pg), dtype, what, peer, tag)
+            known = x.signatures.get(key)
+            if known is None or known[0]() is not pg:
+                known = _sign(x, spec, key, pg, dtype, what, peer, tag)
+            _, group_key, group_id, name_id, peer, next_seq = known
+            if c.gate.closed and not state.coalescing:
+                _at_gate(c, spec, x, pg, args, (tensor, dtype, a, b, peer), (what, stage, mb))
+            bad = probes.check_input(c, tensor) if a >= least and on_cpu else None
+            flags = always or (_ASYNC if len(args) <= async_at or args[async_at] else 0)
+            seq = next_seq()
+            state.numbered = True
+            t0 = now_ns()
+            op: Op = _new_op(Op, (
+                c.ops.issued(group_key, group_id, op_name, seq, p2p, send, peer, tag, name_id,
+                             t0, -1, a, b),
+                name_id, t0, c.step, seq, group_id, flags | state.thread, stage, mb, peer, a, b,
+                on_cpu,
+            ))  # fmt: skip
+            if bad is not None:
+                c.guard.call("probe", probes.tell, c, op, bad)
+            return op
+        except Exception as error:  # noqa: BLE001 - the guard
+            lost(c, hook, error)
+            return None if state.numbered else count(c, args, state)
+
+    return begin
+
+
+def _is_fake(c: _core.Core, tensor: Any) -> bool:
+    """Of a tensor that is not on the host: whether it is on no device either, while a graph is
+    traced."""
+    if tensor.is_meta:
+        return True
+    c.computes_on(tensor.device.type)
+    return False
+
+
+def _at_gate(
+    c: _core.Core, spec: C10dOp, x: Context, pg: Any, args: Args,
+    seen: tuple[Any, Any, int, int, int],
+    what: tuple[Any, int, int],
+) -> None:  # fmt: skip
+    """``seen``: tensor, dtype, bytes in and out, peer. ``what``: a p2p op's label, another's
+    reduction; stage, microbatch."""
+    reduce, label = (NONE, what[0]) if spec.p2p else (what[0], "")
+    at_gate(Coming(c, spec, groups.group_of(x, pg), args, *seen, reduce, label, what[1], what[2]))
+
+
+def tell_parts(c: _core.Core, op: Op, group: Group, parts: Sequence[int]) -> None:
+    """Record the bytes that an op sends to each peer."""
+    if c.level < 2 or len(parts) != len(group.ranks) or len(parts) > MAX_PARTS:
+        return
+    for peer, num_bytes in zip(group.ranks, parts, strict=True):
+        if num_bytes and peer != c.identity.rank:
+            c.record(
+                _PART, _COMM, 0, op.name_id, op.t0, op.t0, op.step, op.seq, op.group_id, NONE,
+                NONE, peer, num_bytes, 0,
+            )  # fmt: skip
+
+
+def _sign(
+    x: Context, spec: C10dOp, key: Any, pg: Any, dtype: Any, reduce: Any, peer: int, tag: int
+) -> Signature:
+    """Return what ops of this kind on this group share. ``peer``: root or peer, as a group rank."""
+    group = groups.group_of(x, pg)
+    if peer >= 0:
+        peer = group.ranks[peer]
+    # The peer of a p2p op is in its records; it is not part of its name.
+    name = (spec.torch_name, dtype, reduce, tag if spec.p2p else peer)
+    name_id = x.names.get(name) or _define(
+        x, spec, name, dtype, reduce, NONE if spec.p2p else peer, tag
+    )
+    known = x.signatures[key] = Signature(
+        group.ref, group.key, group.group_id, name_id, peer,
+        x.core.ops.counter(group.key, spec.p2p),
+    )  # fmt: skip
+    return known
+
+
+def failed(c: _core.Core, op: Op) -> None:
+    """Record that the backend refused the op."""
+    c.ops.completed(op.token)
+    if c.level > 1:
+        c.record(
+            _ISSUE, _COMM, op.flags | _FAILED, op.name_id, op.t0, now_ns(), op.step, op.seq,
+            op.group_id, op.stage, op.mb, op.peer, op.a, op.b,
+        )  # fmt: skip
+
+
+def _define(
+    x: Context, spec: C10dOp, key: Any, dtype: Any, reduce: Any, root: int, tag: int
+) -> int:
+    """Id of an op's signature, kept under ``key``. A p2p op that a pipeline labelled has F or B
+    for ``reduce``."""
+    if not spec.p2p:
+        reduce = REDUCE[reduce] if 0 <= reduce < len(REDUCE) else ""
+    known = x.core.defs.op(
+        spec.kind, "" if dtype is None else str(dtype).removeprefix("torch."), reduce, root, tag,
+        spec.coalesced,
+    )  # fmt: skip
+    x.names[key] = known
+    return known

@@ -1,0 +1,303 @@
+"""The native way: ops are seen in C++ (``pardbg_agent.native``), and Python is asked where it must.
+
+The kernel in C++ numbers, times and records ops, and follows them to their completion, without the
+GIL. It asks ``ask`` before it issues an op while a gate is closed or watched, and where the op is
+of a kind it has not met, is not on the host, or carries values that are not finite. Ring index and
+op table are one for both sides: the C++ ones.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import weakref
+from typing import Any, Final, cast
+
+import torch
+
+from pardbg_agent import core as _core
+from pardbg_agent.clock import now_ns
+from pardbg_agent.hooks import context, patching
+from pardbg_agent.hooks.comm import groups
+from pardbg_agent.hooks.context import LOCAL, Context, Op, State
+from pardbg_agent.hooks.memory import saved_tensors
+from pardbg_agent.hooks.ops import issue
+from pardbg_agent.hooks.patching import Patches, unseen
+from pardbg_agent.hooks.training.batch_loss import BatchLoss
+from pardbg_agent.hooks.watch import op_watches, probes
+from pardbg_agent.life.own_frames import hide_own
+from pardbg_agent.native import Unusable, loaded, state
+from pardbg_agent.op_table import as_state
+from pardbg_agent.tables.c10d_ops import C10D_OPS
+from pardbg_agent.wire import CALLS, RING_DATA_OFFSET, STATUS_NOW_OFFSET, STATUS_OP_OFFSET
+
+OFFSETS: Final = RING_DATA_OFFSET, STATUS_OP_OFFSET, STATUS_NOW_OFFSET
+"""In the ring file: what the table in C++ writes."""
+
+
+class _Process:
+    """What the process has of it, once."""
+
+    def __init__(self) -> None:
+        self.module: Any = None
+        self.why_not = ""
+        self.groups: dict[int, Any] = {}
+        """Address of a ProcessGroup in C++ -> weak reference to its Python object."""
+
+
+_process: Final = _Process()
+
+
+def module() -> Any:
+    """Return the module in C++, or None; then ``why_not`` says why."""
+    try:
+        path = state()
+        if _process.module is None:
+            _process.module = loaded(path)
+            _process.module.asks(ask, _waited)
+            os.register_at_fork(after_in_child=_forked)
+    except Unusable as error:
+        _process.why_not = str(error)
+        return None
+    return _process.module
+
+
+def usable() -> bool:
+    """Return whether it is there, and this process's Core (if it has one) can take its table."""
+    c = _core.CURRENT or _core.resumable()
+    return (c is None or c.native is not None or _is_new(c)) and module() is not None
+
+
+def why_not() -> str:
+    """Return why ops are not seen in C++, in words."""
+    return _process.why_not or "the agent was attached another way before"
+
+
+def _forked() -> None:
+    _process.module.forked()
+    _process.groups = {}
+
+
+class NativeWay:
+    """The kernels in C++, for all ops that this torch has."""
+
+    name = "native"
+
+    def install(self) -> None:
+        _core.ON_START = _adopt
+        if _core.CURRENT is not None:
+            _adopt(_core.CURRENT)
+        _process.module.install()
+
+    def uninstall(self) -> None:
+        """Unregister. What is open still tells of its completion."""
+        _core.ON_START = None
+        _process.module.uninstall()
+        _process.module.rest()
+
+    def wait_of(self, original: Any) -> Any:
+        """Work.wait, in C++."""
+        return _process.module.wait_of(original)
+
+
+def quick(patches: Patches, owner: Any, name: str, original: Any, *what: Any) -> None:
+    """Put C++ in front of the hook of a pipeline stage's method, where ops are seen there: what
+    is nothing out of the ordinary is recorded in one call. ``what``: pipeline.hpp's Quick."""
+    if groups.PROCESS.source == NativeWay.name:
+        made = _process.module.quick(original, getattr(owner, name), *what)
+        patches.set(owner, name, _process.module.method(made))
+
+
+def knows_steps(share_of: Any, see_loss: Any, after_backward: Any) -> None:
+    """Give C++ what it needs of training steps' hooks (native/phases.hpp)."""
+    if groups.PROCESS.source == NativeWay.name:
+        _process.module.knows(
+            LOCAL, State, Context, BatchLoss, share_of, see_loss, after_backward,
+            vars(torch.compiler),
+        )  # fmt: skip
+
+
+def knows_units(unit: type, named: Any, unsharded: Any) -> None:
+    """The same of FSDP2's units (native/fsdp.hpp)."""
+    if groups.PROCESS.source == NativeWay.name:
+        _process.module.knows_units(unit, Context, named, unsharded)
+
+
+def quick_call(patches: Patches, owner: Any, name: str, original: Any, kind: str) -> None:
+    """The same as ``quick`` for what Dynamo may trace: it must find Python."""
+    if groups.PROCESS.source != NativeWay.name:
+        return
+    made = _process.module.quick(original, getattr(owner, name), kind, kind, False)
+
+    @functools.wraps(original)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if patching.tracing():
+            return original(*args, **kwargs)
+        try:
+            return made(*args, **kwargs)
+        except BaseException as error:
+            hide_own(error)
+            raise
+
+    patches.set(owner, name, watched)
+
+
+def quick_hook(hook: Any, kind: str) -> Any:
+    """Return an optimizers' hook with C++ in front of it."""
+    if groups.PROCESS.source != NativeWay.name:
+        return hook
+    made = _process.module.quick(None, hook, kind, kind, False)
+
+    def watched(*args: Any) -> None:
+        if not patching.tracing():
+            made(*args)
+
+    return watched
+
+
+def python_ends_steps(c: _core.Core) -> None:
+    """The next step's end is none that C++ may see."""
+    if c.native is not None:
+        c.native.until(None, 0, 0)
+
+
+def _is_new(c: _core.Core) -> bool:
+    """Nothing is numbered yet, so the table can change hands."""
+    return not c.ops.num_ever and c.ops.unused
+
+
+def _adopt(c: _core.Core) -> None:
+    """This Core's ring index and op table are in C++ from here on."""
+    made = _process.module
+    if c.run is None:
+        made.pass_all(True)
+        return
+    if c.native is None and _is_new(c):
+        ring = c.ring
+        table = made.Table(ring.buffer, *OFFSETS, ring.capacity, ring.record)
+        c.native = ops = NativeTable(table)
+        c.record = table.adopt(ring)
+        c.span_ended = ring.span_ended
+        c.ops = cast(Any, ops)
+        ops.idle()
+        c.sums.more = table.sums
+        c.gate.inside_native = table.inside
+    if c.native is not None:
+        x = context.of(c)
+        c.native.follows(c, x, c.budget)
+        x.labels = c.native.table.labels
+        c.call_site = c.native.place
+        c.pollers.append(c.native.poll)
+        c.changed = c.gate.changed = functools.partial(_tell, c)
+        _tell(c)
+
+
+def _tell(c: _core.Core) -> None:
+    """Tell C++ of each change of the step, the level, the gate or the watches. Any thread; one that
+    was interrupted in between must not put back what another has changed."""
+    said = None
+    while (known := _facts(c)) != said:
+        c.native.table.set(*known)
+        said = known
+
+
+def _facts(c: _core.Core) -> tuple[int, int, bool, bool, bool, bool]:
+    x = c.context  # None: detached, and what is noted now is for the Core that comes next
+    known = None if x is None else x.part(probes.Probes)
+    return (
+        c.level, c.step, c.gate.closed, c.watches.slow is not None,
+        known is not None and known.on and known.told < probes.MAX_TOLD,
+        not c.guard.disabled and not saved_tensors.due(c.step) and c.watches.few
+        and (known is None or not known.ask_gradients),
+    )  # fmt: skip
+
+
+class NativeTable:
+    """op_table.OpTable's methods and properties over the table in C++, which has most of them."""
+
+    def __init__(self, table: Any) -> None:
+        self.table = table
+        self.cost = table.cost  # at each step's end: __getattr__ would take longer than the call
+        self.unused = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.table, name)
+
+    @property
+    def num_open(self) -> int:
+        """Return the number of ops that a backend has; calls are none."""
+        return sum(not op[0].startswith(CALLS) for op in self.table.rows()[0])
+
+    def snapshot(self) -> dict[str, Any]:
+        return as_state(*self.table.rows())
+
+    def poll(self) -> bool:
+        """By the agent's thread: ops on a device, and what watch slow is to hear of. Return whether
+        there were such ops."""
+        c = _core.CURRENT
+        if c is None or c.native is not self:
+            return False
+        ended, some = self.table.poll()
+        for name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, t1 in ended:
+            op = Op(0, name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, True)
+            c.guard.call("watch slow", op_watches.op_ended, c, op, t1)
+        if self.table.errors():
+            c.guard.failed("native", RuntimeError(f"{self.table.errors()} errors in C++"))
+        return bool(some)
+
+
+# -- called from C++, holding the GIL
+
+
+_begin: Final = tuple(issue.make_begin(spec) for spec in C10D_OPS)
+"""By the number of an op, in C++ too: its place in C10D_OPS."""
+
+
+@unseen
+def ask(number: int, pg: Any, address: int, reduce: int, args: list[Any]) -> Any:
+    """Return what the kernel needs of an op that goes to the backend next: the fields of an Op, its
+    group's key and ranks. None: it is not recorded. Waits at the gate."""
+    entered = now_ns()
+    try:
+        c = _core.CURRENT or _core.ensure()
+        if c.run is None:
+            return None
+        state = LOCAL.state
+        outer = state.group, state.reduce
+        state.group, state.reduce = pg, reduce
+        try:
+            op: Op | None = _begin[number](c, args, state)
+        finally:
+            state.group, state.reduce = outer
+        c.hook_ns += now_ns() - entered
+        c.hook_calls += 1
+        if op is None:
+            return None
+        return _known(c, op, pg, address)
+    except BaseException as error:
+        hide_own(error)
+        raise
+
+
+def _known(c: _core.Core, op: Op, pg: Any, address: int) -> Any:
+    if c.native is None:
+        c.ops.completed(op.token)
+        return None
+    if address not in _process.groups or _process.groups[address]() is not pg:
+        table = c.native.table
+        table.forget(address)
+
+        def gone(ref: Any) -> None:
+            if _process.groups.get(address) is ref:
+                del _process.groups[address]
+                table.forget(address)
+
+        _process.groups[address] = weakref.ref(pg, gone)
+    group = groups.group_of(context.of(c), pg)
+    return (*op, group.key, group.ranks)
+
+
+@unseen
+def _waited() -> None:
+    """The host has waited for an op while watch slow is on."""
+    LOCAL.state.own_ns = now_ns()

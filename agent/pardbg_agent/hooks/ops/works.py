@@ -1,0 +1,334 @@
+"""When an issued op is complete, and who waited for it: seen where it is cheapest to see truly.
+
+- a synchronous op of Python: in the ``Work.wait`` that follows at once (DONE_WAITED);
+- an asynchronous one, or one that C++ issued (DDP's reducer): in its future's callback
+  (DONE_COMPLETED). It runs on the backend's worker, which may get the GIL for it late; what DDP
+  waited for in a backward is complete at the backward's end at the latest (DONE_WAITED);
+- gloo's send, recv and reduce_scatter have no future: in ``Work.wait``;
+- functional collectives: their wait is ``_c10d_functional::wait_tensor``, matched by storage;
+- on a device ``Work.wait`` returns before the op is complete: there the agent's thread polls
+  ``is_completed`` (DONE_POLLED). For that the Work is held until the poll that sees it complete (as
+  long as the thread sleeps, wire.BEAT_NS at most, longer than needed), at most MAX_POLLED of them.
+
+No tensor is held anywhere, and Works only in that last case: elsewhere a weak reference to the
+Work's Python object leads to the op's numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from pardbg_agent import core as _core
+from pardbg_agent.clock import now_ns
+from pardbg_agent.hooks.context import LOCAL, Context, Op, OpenWorks, local, of
+from pardbg_agent.hooks.patching import Patches, unframed, unseen, wait_gate
+from pardbg_agent.hooks.watch import op_watches
+from pardbg_agent.life.own_frames import hide_own
+from pardbg_agent.tables.c10d_ops import C10D_OPS, C10dOp
+from pardbg_agent.wire import Flag, Kind, Lane
+
+MAX_POLLED: Final = 256
+MAX_TENSORS: Final = 1024
+SHORT_NS: Final = 2_000
+"""A wait below this found the op complete: no WAIT record."""
+
+_DONE, _WAIT, _COMM, _LANE_WAIT = int(Kind.OP_DONE), int(Kind.WAIT), int(Lane.COMM), int(Lane.WAIT)
+_FAILED = int(Flag.FAILED)
+COMPLETED, WAITED, POLLED = (
+    int(Flag.DONE_COMPLETED), int(Flag.DONE_WAITED), int(Flag.DONE_POLLED),
+)  # fmt: skip
+
+_ref = weakref.ref
+_Work: Any = torch._C._distributed_c10d.Work
+_storage: Any = getattr(torch._C, "_storage_id", torch.Tensor.data_ptr)
+"""By this torch, too, knows which Work a tensor waits for: empty ones have no address."""
+
+
+def done(c: _core.Core, op: Op, t1: int, source: int) -> None:
+    """Record the op's completion; the first caller writes the record."""
+    token, name_id, t0, step, seq, group_id, flags, stage, mb, peer, a, b, _ = op
+    if not c.ops.completed(token):
+        return
+    if c.watches.slow is not None:
+        c.guard.call("watch slow", op_watches.op_ended, c, op, t1)
+    if c.level > 1:
+        c.record(
+            _DONE, _COMM, flags | source, name_id, t0, t1, step, seq, group_id, stage, mb, peer,
+            a, b,
+        )  # fmt: skip
+    else:
+        c.sums.add((name_id, group_id, flags, max(a, b), t1 - t0))
+
+
+def waited(c: _core.Core, op: Op, t0: int, t1: int, failed: bool) -> None:
+    """Record the host's wait for the op, t0..t1."""
+    if c.watches.slow is not None:
+        LOCAL.state.own_ns = t1
+    if c.level > 1 and (t1 - t0 >= SHORT_NS or failed):
+        c.record(
+            _WAIT, _LANE_WAIT, op.flags | (_FAILED if failed else 0), op.name_id, t0, t1, c.step,
+            op.seq, op.group_id, op.stage, op.mb, op.peer, op.a, op.b,
+        )  # fmt: skip
+    if op.host_waits or failed:
+        done(c, op, t1, WAITED | (_FAILED if failed else 0))
+
+
+def follow(c: _core.Core, op: Op, result: Any) -> None:
+    """See to the completion of an op that C++ issued: nobody is known to wait for it at once."""
+    boxed = result[-1] if type(result) is tuple else result
+    work = None if boxed is None else _Work.unbox(boxed)
+    if work is None:  # the backend made the stream wait already and gives no Work
+        c.ops.completed(op.token)
+    else:
+        _seen_to(c, (c.context or of(c)).works, op, work)
+
+
+def _seen_to(c: _core.Core, works: OpenWorks, op: Op, work: Any) -> bool:
+    """Have the Work's future tell, or the agent's thread look. False: it has no future."""
+    if not op.host_waits:
+        _poll_later(c, works, op, work)
+        return True
+    no_future, followed = works.no_future, works.followed
+    if no_future and (op.group_id, op.name_id) in no_future:
+        return False
+    try:
+        future = work.get_future()
+    except (RuntimeError, NotImplementedError):
+        no_future.add((op.group_id, op.name_id))
+        return False
+    followed.add(op.token)
+    future.add_done_callback(partial(_complete, c, op, followed))
+    state = LOCAL.state
+    if state.backward:
+        state.futures.append((op, future))
+    return True
+
+
+@unseen
+def _complete(c: _core.Core, op: Op, followed: set[int], _: Any) -> None:
+    """The future's callback, on the backend's worker."""
+    t1 = now_ns()
+    followed.discard(op.token)
+    try:
+        done(c, op, t1, COMPLETED)
+    except Exception as error:  # noqa: BLE001 - the guard; a call less for each op
+        c.guard.failed("completion", error)
+
+
+def backward_ended(c: _core.Core, t1: int) -> None:
+    """DDP's reducer has waited, in C++, for what it issued in this backward. The callback may
+    still be waiting for the GIL then, which the host thread took first: what is complete now was
+    complete at ``t1``. Until here, and no longer, the futures are held."""
+    state = local()
+    futures, state.futures = state.futures, []
+    for op, future in futures:
+        if future.done():
+            done(c, op, t1, WAITED)
+
+
+def _poll_later(c: _core.Core, works: OpenWorks, op: Op, work: Any) -> None:
+    polled = works.polled
+    if len(polled) >= MAX_POLLED:
+        forgotten, _ = polled.popleft()
+        c.ops.completed(forgotten.token)
+    polled.append((op, work))
+    if poll not in c.pollers:
+        c.pollers.append(poll)
+
+
+def poll() -> bool:
+    """Look for completed device ops; return whether there were any to look at. The agent's thread
+    calls it; never blocks."""
+    c = _core.CURRENT
+    if c is None:
+        return False
+    polled = of(c).works.polled
+    num = len(polled)
+    for _ in range(num):
+        op, work = polled.popleft()
+        if work.is_completed():
+            done(c, op, now_ns(), POLLED)
+        else:
+            polled.append((op, work))
+    return num > 0
+
+
+def expect_tensor(c: _core.Core, op: Op, tensors: Any) -> None:
+    """Remember a functional collective by its output tensors, for which a wait will come."""
+    known = of(c).works.tensors
+    if len(known) >= MAX_TENSORS:
+        with contextlib.suppress(StopIteration, RuntimeError, KeyError):
+            del known[next(iter(known))]
+    for tensor in tensors if isinstance(tensors, list) else (tensors,):
+        known[_storage(tensor)] = op
+
+
+def tie(c: _core.Core, op: Op, work: Any, has_future: bool) -> None:
+    """Tie the op to its Work, which Python got from an asynchronous op (or one on a device)."""
+    known = (c.context or of(c)).works
+    told = (has_future or not op.host_waits) and _seen_to(c, known, op, work)
+    gone = known.gone
+    if gone is None:
+        gone = known.gone = partial(_gone, known)
+    known.live[_ref(work, gone)] = op, not told
+
+
+@unseen
+def _gone(known: OpenWorks, ref: Any) -> None:
+    found = known.live.pop(ref, None)
+    if found is not None and found[1]:
+        c = _core.CURRENT
+        if c is not None:
+            c.ops.completed(found[0].token)  # nobody waited: when it ended is not known
+
+
+def install(patches: Patches, wait_of: Any = None) -> None:
+    """Hook ProcessGroup's methods and Work.wait. ``wait_of``: ops are seen in C++, which needs no
+    hook on the methods and makes the hook of a Work.wait."""
+    group = torch._C._distributed_c10d.ProcessGroup
+    for spec in C10D_OPS if wait_of is None else ():
+        for name in spec.methods:
+            if hasattr(group, name):
+                patches.set(group, name, _method(getattr(group, name), spec))
+    patches.set(group, "_start_coalescing", _start_coalescing(group._start_coalescing))
+    patches.set(group, "_end_coalescing", _end_coalescing(group._end_coalescing))
+    for kind in (_Work, *_Work.__subclasses__()):  # FakeWork has a wait of its own
+        if "wait" in vars(kind):
+            patches.set(kind, "wait", (wait_of or _wait)(kind.wait))
+    patches.set(torch._C.Future, "wait", _future_wait(torch._C.Future.wait))
+
+
+def _method(original: Any, spec: C10dOp) -> Any:
+    reduces, has_future = spec.reduce >= 0, spec.future
+
+    @unseen
+    def issue(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            c = _core.CURRENT
+            if c is None or not c.level:
+                return original(self, *args, **kwargs)
+            state = LOCAL.state
+            state.group = self
+            if reduces:
+                try:  # the dispatcher's ReduceOp is opaque to Python; the options are not
+                    state.reduce = hash(args[-1].reduceOp)
+                except (AttributeError, IndexError):
+                    state.reduce = -1
+            try:
+                work = original(self, *args, **kwargs) if kwargs else original(self, *args)
+            finally:
+                state.group = None
+            op = state.op
+            if op is not None:
+                state.op = None
+                try:  # not guard.call: a call less for each op
+                    if work is None:
+                        c.ops.completed(op.token)
+                    elif op.flags & _ASYNC or not op.host_waits:
+                        tie(c, op, work, has_future)
+                    else:
+                        if state.sync_op is not None:  # its wait is one that we do not see
+                            c.ops.completed(state.sync_op.token)
+                        state.sync_id, state.sync_op = id(work), op
+                except Exception as error:  # noqa: BLE001 - the guard
+                    c.guard.failed("works", error)
+                    c.ops.completed(op.token)
+            return work
+        except BaseException as error:
+            hide_own(error)
+            raise
+
+    return issue
+
+
+_ASYNC, _P2P = int(Flag.ASYNC), int(Flag.P2P)
+
+
+def _wait(original: Any) -> Any:
+    @unseen
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            c, state = _core.CURRENT, LOCAL.state
+            op = state.sync_op
+            if op is not None and state.sync_id == id(self):
+                state.sync_op = None
+            elif c is not None:
+                live = (c.context or of(c)).works.live
+                found = live.pop(_ref(self), None) if live else None
+                op = None if found is None else found[0]
+            if c is None or op is None:
+                return original(self, *args, **kwargs)
+            failed, t0 = True, now_ns()
+            try:
+                result = original(self, *args, **kwargs) if args or kwargs else original(self)
+                failed = False
+            finally:
+                t1 = now_ns()
+                if op.peer < 0 and op.flags & _P2P and not failed:
+                    op = c.guard.call("any source", _came, c, op, self) or op
+                try:
+                    waited(c, op, t0, t1, failed)
+                except Exception as error:  # noqa: BLE001 - the guard; a call less for each op
+                    c.guard.failed("wait", error)
+                c.hook_ns += now_ns() - t1
+            return result
+        except BaseException as error:
+            hide_own(error)
+            raise
+
+    return wait
+
+
+def _future_wait(original: Any) -> Any:
+    """A Work's future, or what was made of it: that this frame is there says that it waits."""
+
+    @unseen
+    def wait(self: Any) -> Any:
+        try:
+            return original(self)
+        except BaseException as error:
+            hide_own(error)
+            raise
+
+    return wait
+
+
+def _came(c: _core.Core, op: Op, work: Any) -> Op:
+    """A receive from anybody is complete: its Work knows from whom, by rank in the group."""
+    ranks = next(g.ranks for g in of(c).groups.values() if g.group_id == op.group_id)
+    return op._replace(peer=ranks[work._source_rank()])
+
+
+def wait_tensor(x: Context, tensor: Any) -> Op | None:
+    """Return the open op whose output this is, or None."""
+    if type(tensor) is not torch.Tensor or tensor.is_meta:
+        return None  # a fake one, while a graph is traced
+    return x.works.tensors.pop(_storage(tensor), None)
+
+
+def _start_coalescing(original: Any) -> Any:
+    @unframed
+    def start(self: Any, *args: Any, **kwargs: Any) -> Any:
+        c = _core.CURRENT
+        if c is not None and c.gate.closed:
+            from pardbg_agent.wire import GATE_OPS
+
+            wait_gate(c, GATE_OPS, "a batch of ops")
+        result = original(self, *args, **kwargs)
+        local().coalescing = True
+        return result
+
+    return start
+
+
+def _end_coalescing(original: Any) -> Any:
+    @unframed
+    def end(self: Any, *args: Any, **kwargs: Any) -> Any:
+        local().coalescing = False
+        return original(self, *args, **kwargs)
+
+    return end

@@ -1,0 +1,1 @@
+"""Facts as data that agent, C++ and viewer share. Standard library only."""

@@ -1,0 +1,224 @@
+"""Reading logs of any size for the lines that matter.
+
+A healthy log is looked at by ``bytes.find`` alone, a needle at a time; only lines with a needle,
+and tracebacks, are decoded. Memory is a block and the events.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+
+import zstandard
+
+from pardbg.errors import UserError
+from pardbg.joblog import origins
+from pardbg.joblog.events import Ended, Event, Failure, Line, OpTimeout
+from pardbg.joblog.origins import Origin
+from pardbg.joblog.patterns import NEEDLES, TABLE, TRACEBACK, event_of
+
+BLOCK_BYTES: Final = 1 << 20
+"""Larger blocks do not fit into caches."""
+MAX_LINE: Final = 1 << 14
+"""Longer lines are cut."""
+MAX_EVENTS: Final = 100_000
+MAX_TRACEBACK: Final = 400
+"""Lines in which a traceback must come to its end."""
+TABLE_LINES: Final = 10
+_EXTENSIONS: Final = (".log", ".out", ".err", ".txt", ".gz", ".zst")
+
+
+@dataclass(slots=True)
+class Log:
+    """What was read: events in the order of their lines, file by file."""
+
+    events: list[Event] = field(default_factory=list)
+    ranks: set[int] = field(default_factory=set)
+    """Ranks that a line with a needle is of."""
+    num_bytes: int = 0
+    dropped: int = 0
+    """Events after the first MAX_EVENTS."""
+
+    def add(self, event: Event) -> None:
+        if event.rank is not None:
+            self.ranks.add(event.rank)
+        if len(self.events) < MAX_EVENTS:
+            self.events.append(event)
+        else:
+            self.dropped += 1
+
+
+def read(paths: Sequence[str]) -> Log:
+    """Read all logs; ``-`` is standard input, a directory stands for the logs below it. Raises
+    UserError."""
+    log = Log()
+    for name in _files(paths):
+        before = origins.of_file(name)
+        try:
+            with _opened(name) as file:
+                _Scanner(name, before, log).read(file)
+        except (OSError, EOFError, zstandard.ZstdError) as error:
+            raise UserError(f"cannot read {name}: {error}") from None
+    return log
+
+
+def _files(paths: Sequence[str]) -> Iterator[str]:
+    for path in paths:
+        if path != "-" and Path(path).is_dir():
+            found = sorted(one for one in Path(path).rglob("*") if one.suffix in _EXTENSIONS)
+            if not found:
+                raise UserError(f"{path} has no log ({', '.join(_EXTENSIONS)})")
+            yield from map(str, found)
+        else:
+            yield path
+
+
+def _opened(name: str) -> BinaryIO:
+    if name == "-":
+        return sys.stdin.buffer
+    with open(name, "rb") as file:
+        head = file.read(4)
+    if head[:2] == b"\x1f\x8b":
+        return cast(BinaryIO, gzip.open(name))
+    if head == b"\x28\xb5\x2f\xfd":
+        return cast(BinaryIO, zstandard.open(name))
+    return open(name, "rb")
+
+
+@dataclass(slots=True)
+class _Traceback:
+    """One that has begun: lines of its process that are not indented end it."""
+
+    first: Line
+    place: tuple[str, int, str] | None = None
+    call: str = ""
+    """The function of torch.distributed that the program called."""
+    lines: int = 0
+
+
+_FRAME: Final = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
+_RAISED: Final = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
+_LIBRARY: Final = re.compile(r"(?:site|dist)-packages|/lib/python3|^<|/bin/(?:torchrun|accelerate)")
+_ROW: Final = re.compile(r"\s*(host|rank|exitcode|time)\s*:\s(.*)")
+
+
+class _Scanner:
+    """One file's."""
+
+    def __init__(self, name: str, before: Origin, log: Log) -> None:
+        self._name, self._before, self._log = name, before, log
+        self._number = 0
+        """Lines before the block."""
+        self._open: dict[str, _Traceback] = {}
+
+    def read(self, file: BinaryIO) -> None:
+        rest = b""
+        while data := file.read(BLOCK_BYTES):
+            self._log.num_bytes += len(data)
+            end = data.rfind(b"\n") + 1
+            if not end and len(rest) < MAX_LINE:
+                rest += data
+                continue
+            self._block(rest + data[:end])
+            rest = data[end:]
+        self._block(rest)
+
+    def _block(self, block: bytes) -> None:
+        at, number, counted = 0, self._number, 0
+        starts = _lines_with_needles(block)
+        if self._open:
+            starts.insert(0, 0)
+        for start in starts:
+            if start < at:
+                continue  # a traceback took it
+            at = start
+            while True:
+                number += block.count(b"\n", counted, at)
+                counted = at
+                end = block.find(b"\n", at) + 1 or len(block)
+                self._line(block, at, end, number + 1)
+                at = end
+                if not self._open or at >= len(block):
+                    break
+        self._number += block.count(b"\n")
+
+    def _line(self, block: bytes, start: int, end: int, number: int) -> None:
+        raw = block[start : min(end, start + MAX_LINE)]
+        origin, text = origins.split(raw.decode(errors="replace"), self._before)
+        line = Line(self._name, number, origin, text)
+        if self._of_traceback(line):
+            return
+        if TABLE in raw:
+            self._table_row(block[max(0, start - TABLE_LINES * 200) : end], line)
+            return
+        event = event_of(line) if any(needle in raw for needle in NEEDLES) else None
+        if event is not None:
+            self._log.add(event)
+
+    def _of_traceback(self, line: Line) -> bool:
+        """Take the line if it is part of a traceback, and the failure at its end."""
+        key, text = line.origin.process, line.text
+        if text.endswith("Traceback (most recent call last):"):
+            self._open[key] = _Traceback(line)
+            return True
+        begun = self._open.get(key)
+        if begun is None:
+            return False
+        begun.lines += 1
+        if frame := _FRAME.match(text):
+            if not _LIBRARY.search(frame["file"]):
+                begun.place = (frame["file"], int(frame["line"]), frame["name"])
+            elif frame["file"].endswith("distributed/distributed_c10d.py"):
+                begun.call = frame["name"]
+            return True
+        if text[:1] in (" ", "\t", "") and begun.lines < MAX_TRACEBACK:
+            return True
+        del self._open[key]
+        raised = _RAISED.match(text)
+        if raised is not None:
+            failure = raised["type"].rpartition(".")[2], (raised["text"] or "").strip()
+            self._log.add(Failure(line, line.origin.rank, *failure, begun.place))
+        event = event_of(line)
+        if isinstance(event, OpTimeout) and not event.op:
+            event = replace(event, op=begun.call)
+        if event is not None:
+            self._log.add(event)
+        return True
+
+    def _table_row(self, lines: bytes, line: Line) -> None:
+        """A process in torchrun's table of failures: rank and host stand in the lines before."""
+        rows: dict[str, str] = {}
+        first = False
+        for raw in lines.splitlines()[-TABLE_LINES:]:
+            text = origins.split(raw.decode(errors="replace"))[1]
+            if found := _ROW.match(text):
+                rows[found[1]] = found[2]
+            first = first or "Root Cause" in text
+        numbers = [int(n) for n in re.findall(r"-?\d+", rows.get("rank", "") + " ")]
+        code = re.match(r"\s*(-?\d+)\s*\(pid: (\d+)\)", rows.get("exitcode", ""))
+        if len(numbers) < 2 or code is None:
+            return
+        line = replace(line, origin=replace(line.origin, job_s=_table_time(rows.get("time", ""))))
+        host = rows.get("host", "").strip()
+        self._log.add(Ended(line, numbers[0], int(code[1]), numbers[1], int(code[2]), host, first))
+
+
+def _table_time(text: str) -> float | None:
+    return origins.split(f"[{text.strip().replace('_', ' ')}] ")[0].job_s
+
+
+def _lines_with_needles(block: bytes) -> list[int]:
+    """Return where lines with a needle begin, in order."""
+    starts: set[int] = set()
+    for needle in (TRACEBACK, *NEEDLES):
+        at = block.find(needle)
+        while at >= 0:
+            starts.add(block.rfind(b"\n", 0, at) + 1)
+            end = block.find(b"\n", at)
+            at = block.find(needle, end) if end >= 0 else -1
+    return sorted(starts)

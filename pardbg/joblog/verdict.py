@@ -1,0 +1,456 @@
+"""Conclusions from the events of a log.
+
+What fails in one place is reported from many: a rank that raises makes its peers time out, and a
+launcher ends the rest. So each conclusion says which others it explains, and what only follows from
+another is no cause. What a log cannot tell is said, too.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from pardbg.joblog import events
+from pardbg.joblog.events import Event, Line
+from pardbg.joblog.origins import Clock
+from pardbg.joblog.scan import Log
+
+CONSEQUENCE: Final = re.compile(
+    r"ChildFailedError|SignalException|ProcessExitedException|ProcessRaisedException"
+    r"|CalledProcessError|KeyboardInterrupt|DistNetworkError|BrokenPipeError|ConnectionResetError"
+    r"|SystemExit|RayActorError|RayTaskError"
+)
+"""Exceptions of those that only see a peer, a child or the network end."""
+CONSEQUENT_TEXT: Final = re.compile(
+    r"Connection (?:closed|reset|refused)|Broken pipe|[Tt]imed out|[Tt]imeout|ncclRemoteError"
+    r"|remote process exited|NCCL communicator was aborted|Socket Timeout|recvValue failed"
+    r"|monitoredBarrier|preamble\.length|collective mismatch|connectFullMesh"
+    r"|terminated with (?:exit code|signal)"
+)
+ASKED: Final = frozenset({-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP})
+NO_LEAD: Final = 1
+"""Ops that a host is ahead of its device when it waits for the op at hand."""
+
+
+Facts = tuple[tuple[str, str | int], ...]
+"""Names and values: ``words`` has the names of each kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """One conclusion, its evidence, and what it explains."""
+
+    kind: str
+    culprits: tuple[int, ...] = ()
+    """Ranks to look at. Empty: not a rank's, or not known which."""
+    ranks: tuple[int, ...] = ()
+    """Ranks that report it, or wait."""
+    group: str = ""
+    seq: int | None = None
+    op: str = ""
+    facts: Facts = ()
+    lines: tuple[Line, ...] = ()
+    follows: bool = False
+    """Another conclusion is its cause."""
+
+    def fact(self, name: str) -> str | int:
+        return dict(self.facts).get(name, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """All conclusions, causes first, and what the log does not tell."""
+
+    conclusions: tuple[Conclusion, ...]
+    untold: tuple[str, ...] = ()
+    """Ids of what cannot be told from this log: see ``words.UNTOLD``."""
+    ranks: tuple[int, ...] = ()
+    """Ranks with a line that matters."""
+    world_size: int | None = None
+    unknown: tuple[Line, ...] = ()
+    """Watchdog lines that no pattern knows."""
+
+
+MAX_LINES: Final = 4
+
+
+@dataclass(slots=True)
+class _Group:
+    """Events of one process group, the latest of each rank."""
+
+    timeouts: dict[int, events.OpTimeout] = field(default_factory=dict)
+    progress: dict[int, events.Progress] = field(default_factory=dict)
+
+
+def judge(log: Log) -> Verdict:
+    """Draw all conclusions."""
+    world = _world_size(log)
+    waits, untold = _of_groups(log, world)
+    checks = [*_inits(log.events), *_store(log.events), *_reported(log.events)]
+    stopped = bool(waits) or any(one.kind == "mismatch" for one in checks)
+    failures = _failures(log.events, aborts_follow=stopped)
+    named = [*failures, *(one for one in checks if one.kind == "missing-rank")]
+    waits = [replace(one, follows=one.follows or _explained(one, named)) for one in waits]
+    found = [*failures, *waits, *checks]
+    orders = _of(log.events, events.Ordered)
+    if orders and not found:
+        by: Facts = (("by", orders[0].by),)
+        found.append(Conclusion("told-to-end", facts=by, lines=(orders[0].line,)))
+    if not found and (lost := _of(log.events, events.PeerLost)):
+        untold.append("cause")
+        absent = _absent("default", log.ranks, world)
+        found.append(Conclusion("peers-lost", absent, _ranks(lost), lines=_lines(lost)))
+    unknown = tuple(one.line for one in _of(log.events, events.Unknown))
+    arranged = tuple(sorted(found, key=lambda one: one.follows))
+    doubts = tuple(dict.fromkeys(untold)) if not (arranged and failures) else ()
+    return Verdict(arranged, doubts, tuple(sorted(log.ranks)), world, unknown)
+
+
+def _explained(wait: Conclusion, failures: Sequence[Conclusion]) -> bool:
+    """Return whether a rank that failed is why others waited: one that did not come, or any where
+    nobody is named."""
+    failed = {rank for one in failures for rank in one.culprits}
+    named = set(wait.culprits)
+    return bool(failures) and wait.kind != "mismatch" and (not named or named <= failed)
+
+
+def _of(found: Iterable[Event], kind: type[events.E]) -> list[events.E]:
+    return [one for one in found if isinstance(one, kind)]
+
+
+def _ranks(found: Iterable[Event]) -> tuple[int, ...]:
+    return tuple(sorted({one.rank for one in found if one.rank is not None}))
+
+
+def _lines(found: Sequence[Event]) -> tuple[Line, ...]:
+    return tuple(one.line for one in found[:MAX_LINES])
+
+
+def _world_size(log: Log) -> int | None:
+    """Return the number of ranks, where a line tells it."""
+    told = [one.num_ranks for one in _of(log.events, events.InitStart)]
+    told += [one.expected for one in _of(log.events, events.NotAllJoined)]
+    for one in _of(log.events, events.OpTimeout):
+        if one.op == "_ALLGATHER_BASE" and one.numel_in and one.numel_out:
+            told.append(one.numel_out // one.numel_in)
+    return max(told) if told else None
+
+
+# -- ops that did not end
+
+
+def group_name(text: str) -> str:
+    """Return a group's name from the prefix of c10d's lines: ``0 PG GUID 0(default_pg)``."""
+    described = re.search(r"\(([^)]*)\)", text)
+    name = described[1] if described and described[1] else text.partition(" ")[0]
+    return "default" if name in ("default_pg", "") else name
+
+
+def _groups(log: Log) -> dict[str, _Group]:
+    """The group of a timeout stands in another line of the same rank, which counts its ops."""
+    groups: dict[str, _Group] = defaultdict(_Group)
+    progress = _of(log.events, events.Progress)
+    of_seq: dict[tuple[int | None, int | None], str] = {}
+    for one in progress:
+        name = group_name(one.group)
+        of_seq.setdefault((one.rank, one.seq), name)
+        if one.rank is not None:
+            before = groups[name].progress.get(one.rank)
+            if before is None or before.seq is None:
+                groups[name].progress[one.rank] = one
+    for late in _of(log.events, events.OpTimeout):
+        if late.rank is not None:
+            group = groups[of_seq.get((late.rank, late.seq), "default" if not of_seq else "")]
+            group.timeouts.setdefault(late.rank, late)
+    return groups
+
+
+def _of_groups(log: Log, world: int | None) -> tuple[list[Conclusion], list[str]]:
+    found: list[Conclusion] = []
+    untold: list[str] = []
+    for name, group in sorted(_groups(log).items()):
+        if group.timeouts or any(one.seq is not None for one in group.progress.values()):
+            one, doubt = _of_group(name, group, world, log)
+            found.append(one)
+            untold += doubt
+            found += _lead(name, group)
+    return found, untold
+
+
+def _of_group(
+    name: str, group: _Group, world: int | None, log: Log
+) -> tuple[Conclusion, list[str]]:
+    """Return what kept the group's first op that did not end."""
+    seqs = {rank: one.seq for rank, one in group.timeouts.items() if one.seq is not None}
+    seqs |= {r: one.seq for r, one in group.progress.items() if one.seq is not None}
+    seq = min(seqs.values(), default=None)
+    at = {rank: one for rank, one in group.timeouts.items() if seqs.get(rank) == seq}
+    op = next((one.op for one in at.values()), "")
+    lines = _lines(list(group.timeouts.values()) or list(group.progress.values()))
+    waiting = tuple(sorted({*group.timeouts, *(r for r in seqs if seqs[r] == seq)}))
+    odd = _odd(at) if seq is not None else None
+    if odd is not None:
+        culprits, facts = odd
+        doubt = [] if culprits else ["which-side"]
+        return Conclusion("mismatch", culprits, waiting, name, seq, op, facts, lines), doubt
+    behind = {r: one for r, one in group.progress.items() if seq is not None and one.enqueued < seq}
+    if behind:
+        culprits = tuple(sorted(behind))
+        lines = (*_lines(list(behind.values())), *lines)[:MAX_LINES]
+        waiting = tuple(rank for rank in waiting if rank not in behind)
+        facts = (("last", max(one.enqueued for one in behind.values())),)
+        return Conclusion("missing-rank", culprits, waiting, name, seq, op, facts, lines), []
+    ahead = tuple(sorted(rank for rank, other in seqs.items() if other != seq))
+    if ahead:
+        facts = (("ahead", ", ".join(map(str, ahead))),)
+        waiting = tuple(rank for rank in waiting if rank not in ahead)
+        return Conclusion("different-ops", (), waiting, name, seq, op, facts, lines), ["which-side"]
+    known = (*group.timeouts, *group.progress)
+    absent = _absent(name, known, world, log.ranks if seq is not None else ())
+    doubt = ["world-size"] if world is None and name == "default" else []
+    if absent:
+        return Conclusion("absent-ranks", absent, waiting, name, seq, op, (), lines), doubt
+    return Conclusion("stuck-op", (), waiting, name, seq, op, (), lines), doubt
+
+
+def _absent(
+    name: str, known: Collection[int], world: int | None, seen: Collection[int] = ()
+) -> tuple[int, ...]:
+    """Return ranks of the default group that are neither known to wait nor, of ops with numbers,
+    seen at all. Where no line tells the number of ranks, the highest rank gives the least."""
+    size = world if world is not None else max((*known, *seen), default=-1) + 1
+    left = {*range(size)} - {*known} - {*seen}
+    return tuple(sorted(left)) if name == "default" else ()
+
+
+def _odd(
+    at: dict[int, events.OpTimeout],
+) -> tuple[tuple[int, ...], Facts] | None:
+    """Return the ranks whose op, or size of it, differs from most ranks'; no ranks where the two
+    sides are equal in number. None: all are alike."""
+    signatures: dict[int, tuple[str, int | None, int | None]] = {}
+    for rank, one in at.items():
+        sized = one.op in events.SYMMETRIC
+        numels = (one.numel_in, one.numel_out) if sized else (None, None)
+        signatures[rank] = (one.op, *numels)
+    counts = Counter(signatures.values()).most_common()
+    if len(counts) < 2:
+        return None
+    most, others = counts[0][0], [one for one, _ in counts[1:]]
+    tie = counts[0][1] == counts[1][1]
+    culprits = () if tie else tuple(sorted(r for r, one in signatures.items() if one != most))
+    return culprits, (("most", _signature(most)), ("other", _signature(others[0])))
+
+
+def _signature(one: tuple[str, int | None, int | None]) -> str:
+    op, numel_in, numel_out = one
+    if numel_in is None:
+        return op
+    return f"{op} of {numel_in}" + (f" → {numel_out}" if numel_out != numel_in else "")
+
+
+def _lead(name: str, group: _Group) -> list[Conclusion]:
+    """How far hosts were ahead of their devices: lines of Python that they stand in mean little."""
+    leads = {rank: one.enqueued - one.completed for rank, one in group.progress.items()}
+    most = max(leads.values(), default=0)
+    if most <= NO_LEAD + 1:
+        return []
+    rank = max(leads, key=lambda one: leads[one])
+    line = group.progress[rank].line
+    return [Conclusion("host-ahead", (), (rank,), name, None, "", (("ops", most),), (line,), True)]
+
+
+# -- processes that ended, exceptions
+
+
+def _failures(found: Sequence[Event], aborts_follow: bool) -> list[Conclusion]:
+    """Return what failed, the first first; the others follow from it. ``aborts_follow``: ops timed
+    out, so processes that abort were ended by their watchdogs."""
+    causes = [
+        one for one in _causes(found)
+        if not (aborts_follow and _aborted(one))
+    ]  # fmt: skip
+    clock = _clock(causes)
+    order = {id(event): number for number, event in enumerate(found)}
+    causes.sort(key=lambda one: (_time(one, clock), order[id(one)]))
+    groups: dict[tuple[object, ...], list[Event]] = {}
+    for event in causes:
+        groups.setdefault(_same(event), []).append(event)
+    return [_failure(same, follows=number > 0) for number, same in enumerate(groups.values())]
+
+
+def _aborted(one: Event) -> bool:
+    if isinstance(one, events.Failure):
+        return one.native
+    return isinstance(one, events.Ended) and one.code == -signal.SIGABRT
+
+
+def _clock(causes: Sequence[Event]) -> Clock | None:
+    """Return the clock that all these lines have; None: their order in the log counts."""
+    clocks: tuple[Clock, ...] = ("job", "runtime")
+    return next(
+        (c for c in clocks if all(one.line.origin.time_s(c) is not None for one in causes)), None
+    )
+
+
+def _time(event: Event, clock: Clock | None) -> float:
+    return 0.0 if clock is None else event.line.origin.time_s(clock) or 0.0
+
+
+def _causes(found: Sequence[Event]) -> list[Event]:
+    """Return events that may be a cause, one a process: its first exception, else its end."""
+    first: dict[object, Event] = {}
+    memory = _of(found, events.OutOfMemory)
+    for one in [*memory, *_of(found, events.DeviceFault)]:
+        first.setdefault((type(one), one.line.origin.process, one.rank), one)
+    own = {id(one.line) for one in memory}
+    raised = [one for one in _of(found, events.Failure) if not one.native]
+    for failure in raised:
+        if id(failure.line) not in own and not consequent(failure):
+            first.setdefault(("raised", failure.line.file, failure.line.origin.process), failure)
+    first |= _ends(found, raised)
+    aborts = [one for one in _of(found, events.Failure) if one.native]
+    if not first and aborts:
+        first["abort"] = aborts[0]
+    return list(first.values())
+
+
+def _ends(found: Sequence[Event], raised: Sequence[events.Failure]) -> dict[object, Event]:
+    """Return ends of processes that no exception, signal of a launcher or lack of memory tells."""
+    told = {one.rank for one in raised} | {one.rank for one in _of(found, events.OutOfMemory)}
+    ends: dict[object, events.Ended] = {}
+    for one in _of(found, events.Ended):
+        key = one.pid if one.pid is not None else (one.rank, one.host, one.local_rank)
+        before = ends.get(key)
+        if before is None or before.rank is None:
+            ends[key] = one
+    return {
+        ("ended", key): one for key, one in ends.items()
+        if one.code != 0 and one.code not in ASKED
+        and not (one.code > 0 and (one.rank in told or (one.rank is None and raised)))
+    }  # fmt: skip
+
+
+def consequent(one: events.Failure) -> bool:
+    """Return whether the exception only tells of another process's failure."""
+    return bool(CONSEQUENCE.search(one.type) or CONSEQUENT_TEXT.search(one.text))
+
+
+def _same(event: Event) -> tuple[object, ...]:
+    if isinstance(event, events.Failure):
+        return ("raised", event.type, re.sub(r"\d+", "0", event.text), event.place)
+    if isinstance(event, events.OutOfMemory):
+        return ("memory", event.device)
+    if isinstance(event, events.Ended):
+        return ("ended", event.code, event.first)
+    return (type(event), id(event))
+
+
+def _failure(same: list[Event], follows: bool) -> Conclusion:
+    event, lines, ranks = same[0], _lines(same), _ranks(same)
+    if isinstance(event, events.Failure):
+        file, number, name = event.place or ("", 0, "")
+        facts: Facts = (
+            ("type", event.type), ("text", event.text), ("file", file), ("line", number),
+            ("function", name), ("times", len(same)),
+        )  # fmt: skip
+        return Conclusion("exception", ranks, ranks, facts=facts, lines=lines, follows=follows)
+    if isinstance(event, events.OutOfMemory):
+        facts = (("device", event.device), ("requested", event.requested), ("pid", event.pid or 0))
+        return Conclusion("out-of-memory", ranks, ranks, facts=facts, lines=lines, follows=follows)
+    if isinstance(event, events.DeviceFault):
+        facts = (("device", event.device), ("xid", event.xid), ("text", event.text),
+                 ("host", event.line.origin.host))  # fmt: skip
+        return Conclusion("device-fault", ranks, ranks, facts=facts, lines=lines, follows=follows)
+    assert isinstance(event, events.Ended)
+    facts = (("code", event.code), ("host", event.host), ("local_rank", _or_none(event.local_rank)))
+    return Conclusion("process-ended", ranks, ranks, facts=facts, lines=lines, follows=follows)
+
+
+def _or_none(number: int | None) -> int:
+    return -1 if number is None else number
+
+
+# -- start-up, and what torch itself found
+
+
+def _inits(found: Sequence[Event]) -> list[Conclusion]:
+    """Communicators that NCCL began and did not complete on all ranks."""
+    begun: dict[tuple[str, int], dict[int, events.InitStart]] = defaultdict(dict)
+    done: dict[tuple[str, int], set[int]] = defaultdict(set)
+    ids = {one.comm: one.comm_id for one in _of(found, events.InitStart) if one.comm_id}
+    for one in _of(found, events.InitStart):
+        key = ids.get(one.comm, ""), one.num_ranks
+        if one.complete:
+            done[key].add(one.comm_rank)
+        else:
+            begun[key][one.comm_rank] = one
+    conclusions = []
+    for key, starts in begun.items():
+        waiting = tuple(sorted(starts.keys() - done[key]))
+        if not waiting:
+            continue
+        missing = tuple(rank for rank in range(key[1]) if rank not in starts)
+        lines = _lines([starts[rank] for rank in waiting])
+        conclusions.append(
+            Conclusion(
+                "init-not-complete", missing, waiting, facts=(("ranks", key[1]),), lines=lines
+            )
+        )
+    return conclusions
+
+
+def _store(found: Sequence[Event]) -> list[Conclusion]:
+    conclusions = []
+    if late := _of(found, events.NotAllJoined):
+        most = max(late, key=lambda one: one.joined)
+        joined: Facts = (("joined", most.joined), ("expected", most.expected))
+        conclusions.append(Conclusion("ranks-not-joined", facts=joined, lines=_lines(late)))
+    if lost := _of(found, events.Unreachable):
+        facts: Facts = (("address", lost[0].address),)
+        ranks = _ranks(lost)
+        conclusions.append(
+            Conclusion("store-unreachable", (), ranks, facts=facts, lines=_lines(lost))
+        )
+    return conclusions
+
+
+def _reported(found: Sequence[Event]) -> list[Conclusion]:
+    """What torch's own checks name."""
+    conclusions: list[Conclusion] = []
+    for one in _of(found, events.Disagree)[:1]:
+        sides = [
+            f"{op}{shape} on rank {rank}"
+            for op, shape, rank in zip(one.ops, one.shapes, one.ranks, strict=True)
+        ]
+        facts = (("most", sides[0]), ("other", sides[1]))
+        conclusions.append(
+            Conclusion("mismatch", (), one.ranks, "", one.seq, one.ops[0], facts, (one.line,))
+        )
+    if differ := _of(found, events.SizesDiffer):
+        sent, expected = differ[0].sent_bytes, differ[0].expected_bytes
+        sizes: Facts = (("most", f"{expected} bytes"), ("other", f"{sent} bytes")) if sent else ()
+        conclusions.append(
+            Conclusion("mismatch", (), _ranks(differ), facts=sizes, lines=_lines(differ))
+        )
+    if missed := _of(found, events.BarrierMissed):
+        culprits = tuple(sorted({rank for one in missed for rank in one.ranks}))
+        conclusions.append(
+            Conclusion("missing-rank", culprits, _ranks(missed), op="monitored_barrier",
+                       lines=_lines(missed))
+        )  # fmt: skip
+    for left in _of(found, events.NotJoined)[:1]:
+        conclusions.append(Conclusion("missing-rank", left.ranks, seq=left.seq, lines=(left.line,)))
+    for stuck in _of(found, events.WatchdogStuck)[:1]:
+        ranks = _ranks(_of(found, events.WatchdogStuck))
+        seconds: Facts = (("seconds", stuck.seconds or 0),)
+        conclusions.append(
+            Conclusion(
+                "watchdog-stuck", (), ranks, facts=seconds, lines=(stuck.line,), follows=True
+            )
+        )
+    return conclusions

@@ -1,0 +1,172 @@
+"""Sentences for what a log says: one row a kind of conclusion."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from pardbg.joblog.verdict import Conclusion
+from pardbg.words import ranks_text
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """``sentence`` says what is so; ``advice``, what to do next."""
+
+    severity: str
+    sentence: Callable[[Conclusion], str]
+    advice: str
+
+
+def _ranks(numbers: tuple[int, ...], none: str = "a rank that the log does not name") -> str:
+    text = ranks_text(numbers) if numbers else none
+    return text[:1].upper() + text[1:]
+
+
+def _op(one: Conclusion) -> str:
+    """Name an op: ``ALLREDUCE #7753 of group dp``."""
+    number = "" if one.seq is None else f" #{one.seq}"
+    group = "" if one.group in ("", "default") else f" of group {one.group}"
+    return f"{one.op or 'an op'}{number}{group}"
+
+
+def _waiting(one: Conclusion) -> str:
+    return f" {_ranks(one.ranks)} waited in it." if one.ranks else ""
+
+
+def _missing(one: Conclusion) -> str:
+    last = one.fact("last")
+    tail = f": the last op issued is #{last}" if last != "" else ""
+    return f"{_ranks(one.culprits)} did not come to {_op(one)}{tail}.{_waiting(one)}"
+
+
+def _mismatch(one: Conclusion) -> str:
+    facts = dict(one.facts)
+    differ = f": {facts['most']} and {facts['other']}" if facts else ""
+    if one.culprits:
+        odd = f"{_ranks(one.culprits)} issued {facts['other']}, the others {facts['most']}"
+        return f"Ranks disagree at {_op(one)}: {odd}."
+    return f"Ranks disagree at {_op(one)}{differ}."
+
+
+def _absent(one: Conclusion) -> str:
+    return (
+        f"{_ranks(one.ranks)} waited in {_op(one)}; the log has no line of "
+        f"{ranks_text(one.culprits)} about it."
+    )
+
+
+def _different(one: Conclusion) -> str:
+    return (
+        f"Ranks wait at different ops of one group: {ranks_text(one.ranks)} at {_op(one)}, rank "
+        f"{one.fact('ahead')} further on."
+    )
+
+
+def _stuck(one: Conclusion) -> str:
+    return f"{_ranks(one.ranks)} issued {_op(one)}, and it did not end."
+
+
+def _exception(one: Conclusion) -> str:
+    facts = dict(one.facts)
+    place = f" at {facts['file']}:{facts['line']} ({facts['function']})" if facts["file"] else ""
+    text = f": {facts['text']}" if facts["text"] else ""
+    return f"{_ranks(one.culprits, 'A process')} raised {facts['type']}{text}{place}."
+
+
+def _memory(one: Conclusion) -> str:
+    facts = dict(one.facts)
+    if not facts["device"]:
+        pid = facts["pid"]
+        return f"The kernel killed process {pid}: the machine, or its cgroup, had no memory left."
+    asked = f", asking for {facts['requested']}" if facts["requested"] else ""
+    return f"{_ranks(one.culprits, 'A process')} ran out of {facts['device']} memory{asked}."
+
+
+def _fault(one: Conclusion) -> str:
+    facts = dict(one.facts)
+    where = f" on {facts['host']}" if facts["host"] else ""
+    return f"The GPU at {facts['device']}{where} reported Xid {facts['xid']}: {facts['text']}."
+
+
+def _ended(one: Conclusion) -> str:
+    code, host, local = int(one.fact("code")), one.fact("host"), int(one.fact("local_rank"))
+    how = f"by {_signal(-code)}" if code < 0 else f"with exit code {code}"
+    who = _ranks(one.culprits, f"Local rank {local}" if local >= 0 else "A process")
+    return f"{who}{f' on {host}' if host else ''} ended {how}."
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _not_joined(one: Conclusion) -> str:
+    return f"{one.fact('joined')} of {one.fact('expected')} ranks joined the store in time."
+
+
+def _init(one: Conclusion) -> str:
+    size = one.fact("ranks")
+    missing = f"; {ranks_text(one.culprits)} never began" if one.culprits else ""
+    return f"NCCL's set-up of {size} ranks did not end on {ranks_text(one.ranks)}{missing}."
+
+
+def _watchdog(one: Conclusion) -> str:
+    seconds = one.fact("seconds")
+    took = f" for {seconds} s" if seconds else ""
+    return f"The watchdog thread of {ranks_text(one.ranks)} made no progress{took}."
+
+
+def _ahead(one: Conclusion) -> str:
+    ops = one.fact("ops")
+    return f"The host of rank {one.ranks[0]} was {ops} ops ahead of its device."
+
+
+KINDS: Final[dict[str, Kind]] = {
+    "missing-rank": Kind("error", _missing, "See what these ranks did instead: a stack "
+                         "(`pardbg attach`), a branch of the code that only they take, a slow "
+                         "loader or checkpoint."),
+    "mismatch": Kind("error", _mismatch, "Compare the code that leads there on both sides: a "
+                     "branch by rank, a batch or parameter of another shape."),
+    "absent-ranks": Kind("error", _absent, "Look at these ranks' own logs and hosts: they may be "
+                         "dead, or never have come."),
+    "different-ops": Kind("error", _different, "One side left out a collective: compare what "
+                          "both issue between the two numbers (a Flight Recorder dump has it)."),
+    "stuck-op": Kind("error", _stuck, "If all ranks are here, look at the network and the GPUs: "
+                     "NCCL_DEBUG=INFO, dmesg for Xid, link counters."),
+    "exception": Kind("error", _exception, "Start at this line; what other ranks say later follows "
+                      "from it."),
+    "out-of-memory": Kind("error", _memory, "Lower the batch or sequence, shard or recompute more; "
+                          "`pardbg run` shows which category grew."),
+    "device-fault": Kind("error", _fault, "Drain the node: NVIDIA's Xid catalogue says what the "
+                         "number means."),
+    "process-ended": Kind("error", _ended, "Read this process's own output and the kernel's log "
+                          "(dmesg) at that time."),
+    "ranks-not-joined": Kind("error", _not_joined, "Look at the launchers of the missing ranks: "
+                             "MASTER_ADDR, MASTER_PORT, WORLD_SIZE, a node that never started."),
+    "store-unreachable": Kind(
+        "error", lambda c: f"{_ranks(c.ranks, 'A process')} found no store at {c.fact('address')}.",
+        "Check that rank 0 lives there, and that the port is open from this node."),
+    "init-not-complete": Kind("error", _init, "Look at the ranks that are missing; else at "
+                              "NCCL_SOCKET_IFNAME and firewalls between nodes."),
+    "told-to-end": Kind("note", lambda c: f"The job was told to end: {c.fact('by')}.",
+                        "Ask who sent it: a time limit, a pre-emption, a user."),
+    "peers-lost": Kind(
+        "error", lambda c: f"{_ranks(c.ranks, 'Processes')} lost the connection to a peer"
+        + (f"; the log has no line of {ranks_text(c.culprits)}." if c.culprits else "."),
+        "The peer ended first: its own output, or its host, says why."),
+    "watchdog-stuck": Kind("note", _watchdog, "A CUDA call blocks it, often by the GIL."),
+    "host-ahead": Kind("note", _ahead, "The Python line where a rank stands is later than the op "
+                       "that its device waits in."),
+}  # fmt: skip
+
+UNTOLD: Final[dict[str, str]] = {
+    "which-side": "which side is wrong",
+    "world-size": "whether all ranks are in this log",
+    "cause": "why the peer ended",
+}
+"""What a log may leave open."""

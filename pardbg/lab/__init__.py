@@ -1,0 +1,1 @@
+"""Training programs to learn from, schedules to make and search, rehearsals: not the debugger."""

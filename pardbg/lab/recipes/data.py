@@ -1,0 +1,33 @@
+"""Real text as tokens: CPython's own help topics, 0.7 MB of English, on every machine.
+
+The batch of a step depends on the seed and the step alone, so one process and many see the same.
+"""
+
+from __future__ import annotations
+
+from pydoc_data.topics import topics
+
+import torch
+from torch import Tensor
+
+from pardbg.lab.recipes.shape import BATCH, CONTEXT
+from pardbg.lab.recipes.shape import share as share
+
+
+class Text:
+    """The text as bytes, and training batches cut from it."""
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        text = "\n\n".join(topics[name] for name in sorted(topics))
+        self._tokens = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        self._seed = seed
+        self._device = device
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """Tokens and, one place on, the tokens to predict: two int64 tensors [BATCH, CONTEXT]."""
+        # A generator of this step's own: nothing a rank drew before can move it.
+        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + step)
+        last = len(self._tokens) - CONTEXT - 1
+        starts = torch.randint(last, (BATCH, 1), generator=generator)
+        pieces = self._tokens[starts + torch.arange(CONTEXT + 1)].long().to(self._device)
+        return pieces[:, :-1].contiguous(), pieces[:, 1:].contiguous()

@@ -1,0 +1,109 @@
+"""Data parallel with batch norm: its mean and variance belong to the whole batch, not to a share.
+
+    forward    rank 0: sum, sum of squares ┐
+               rank 1: sum, sum of squares ├ all_reduce ─► same mean and variance everywhere
+               …                           ┘
+    backward   the gradient of those sums, added up the same way: each input moved every rank's mean
+
+All other layers look at one sequence at a time and do not care who computes it. Batch norm does:
+with plain BatchNorm under DDP each rank would normalize by its own few sequences, and train another
+model than one process with the whole batch. The GPT has none, so one is put behind block 4.
+
+What travels, beside the gradients: 2 · 64 floats = 512 bytes forward and as many backward per such
+layer. Little, but in the middle of the pass, where every rank has to wait for the slowest.
+
+torch.nn.SyncBatchNorm does this with GPU kernels and refuses CPU tensors ("expected input tensor to
+be on GPU"). So it is used where there are GPUs; on CPUs the same sums go through dist.all_reduce
+here, in 30 lines that show what it does.
+
+    torchrun --nproc-per-node 4 -m pardbg.lab.recipes.ddp_syncbn
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from pardbg.lab.recipes.data import Text, share
+from pardbg.lab.recipes.launch import Options, World, main
+from pardbg.lab.recipes.model import gpt, loss
+from pardbg.lab.recipes.shape import WIDTH
+
+BEHIND_BLOCK = 4
+
+
+class _AllReduce(torch.autograd.Function):
+    """The sum over all ranks. Every rank's loss depends on it, so its gradient is the sum over all
+    ranks of the gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        x = x.clone()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        total = grads[0].clone()
+        dist.all_reduce(total)
+        return total
+
+
+class SyncedBatchNorm(nn.BatchNorm1d):
+    """BatchNorm over all ranks' inputs [batch, channels, time], of equal size on each; for
+    training, so without the running figures that one would evaluate with."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        count = x.numel() // x.shape[1] * dist.get_world_size()
+        sums = torch.stack([x.sum((0, 2)), x.square().sum((0, 2))])
+        mean, square = _AllReduce.apply(sums) / count
+        variance = square - mean.square()
+        scale = self.weight * torch.rsqrt(variance + self.eps)
+        return (x - mean[:, None]) * scale[:, None] + self.bias[:, None]
+
+
+class OverChannels(nn.Module):
+    """Batch norm has channels second: [batch, time, WIDTH] to [batch, WIDTH, time] and back."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x.transpose(1, 2)).transpose(1, 2)
+
+
+def gpt_with_batch_norm(world: World, options: Options) -> nn.Module:
+    """The GPT and one batch norm. One rank alone has the whole batch: torch's plain BatchNorm1d."""
+    kind = nn.BatchNorm1d if world.size == 1 or world.device.type != "cpu" else SyncedBatchNorm
+    parts = list(gpt(options.seed, options.pace_ms))
+    norm = OverChannels(kind(WIDTH, track_running_stats=False))
+    parts.insert(1 + BEHIND_BLOCK, norm)  # part 0 is the embedding
+    model: nn.Module = nn.Sequential(*parts).to(world.device)
+    if world.size > 1 and world.device.type != "cpu":
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    return model
+
+
+def train(world: World, options: Options) -> None:
+    model = DistributedDataParallel(gpt_with_batch_norm(world, options), bucket_cap_mb=0.5)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
+    text = Text(options.seed, world.device)
+    mine = share(world.rank, world.size)
+
+    for step in range(options.steps):
+        tokens, targets = (part[mine] for part in text.batch(step))
+        error = loss(model(tokens), targets)
+        optimizer.zero_grad()
+        error.backward()
+        optimizer.step()
+
+        world.report_mean(step, error)
+
+
+if __name__ == "__main__":
+    main("ddp-syncbn", train)

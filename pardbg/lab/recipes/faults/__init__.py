@@ -1,0 +1,11 @@
+"""The same training with one planted fault each: what a debugger for parallel training is for.
+
+Each fault is the healthy training of ``ddp.py`` (or ``onef1b.py``) and the few lines that spoil it,
+marked ``FAULT``. They stand in the training program, where a user's own mistake would stand, and
+pardbg is told nothing of them. What a fault's first lines say pardbg shows is found by looking.
+
+Those that hang end after ``--timeout-s`` seconds: gloo then raises in the ranks that wait, and the
+job ends with an exit code other than 0.
+
+    torchrun --nproc-per-node 4 -m pardbg.lab.recipes.faults fault:mismatch-op --fault-rank 2
+"""

@@ -1,0 +1,258 @@
+"""Training that is right and slower than it need be."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import stat
+import time
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import Schedule1F1B
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+from pardbg.lab.recipes.ddp_ring import ring_hook
+from pardbg.lab.recipes.faults.planted import NUMBERS_PER_MIB, Batch, Fault, Training
+from pardbg.lab.recipes.launch import Options, World
+from pardbg.lab.recipes.model import blocks_of
+from pardbg.lab.recipes.paced import Paced
+from pardbg.lab.recipes.pipeline import made_by, train_pipeline
+from pardbg.lab.recipes.shape import BLOCKS, share
+
+SO_MAX_PACING_RATE = 47
+"""Linux; the socket module has no name for it. Bytes per second."""
+
+
+class Straggler(Training):
+    """One rank computes more slowly than the others.
+
+    What is wrong: from one step on, one rank's forward and backward take longer, together by
+    ``--fault-size`` milliseconds a step: a device that got hot, shares its host, or sits in a slow
+    slot.
+
+    What happens: no error. Every step takes as long as the slowest rank does. The others are as
+    busy as before and wait longer in their all_reduces, so each of them looks as if communication
+    was slow.
+
+    What pardbg says: straggler: this rank is last to the collectives again and again, by how much,
+    that compute is what takes longer, and what it costs per step.
+
+        pardbg demo fault:straggler --fault-rank 2 --fault-step 5 --fault-size 80
+    """
+
+    def before(self, step: int, tokens: Tensor) -> Tensor:
+        if self.fault.now(step):
+            # FAULT: the model takes longer from now on, a third of it in forward and the rest in
+            # backward
+            self.model.append(Paced(self.fault.size / 3))
+        return tokens
+
+
+class SlowLoader(Training):
+    """One rank's data comes late.
+
+    What is wrong: from one step on, one rank's loader takes ``--fault-size`` milliseconds more for
+    a batch: a cold disk, a decoder with too few workers, a slow network file system.
+
+    What happens: as with a slow device: every step takes as long as the slowest rank's. But here
+    the rank's compute is as fast as ever, and a faster device would help nothing.
+
+    What pardbg says: straggler, this rank, and that it is its data loading that takes longer, not
+    its compute.
+
+        pardbg demo fault:slow-loader --fault-rank 2 --fault-step 5 --fault-size 80
+    """
+
+    def begin(self) -> None:
+        batches = Batches(self.batch, self.options.steps, self.fault)
+        loader = iter(DataLoader(batches, batch_size=None))
+        self.batch = lambda _: next(loader)
+
+
+class Batches(Dataset[tuple[Tensor, Tensor]]):
+    """This rank's share of each step's batch, by step."""
+
+    def __init__(self, batch: Batch, steps: int, fault: Fault) -> None:
+        self.batch, self.steps, self.fault = batch, steps, fault
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __getitem__(self, step: int) -> tuple[Tensor, Tensor]:
+        if self.fault.since(step):
+            time.sleep(self.fault.size / 1e3)  # FAULT: this rank's disk is slow
+        return self.batch(step)
+
+
+class GilHold(Training):
+    """One rank stands in C code that keeps Python's lock (the GIL).
+
+    What is wrong: in one step one rank calls into a C extension that does not release the GIL, for
+    ``--fault-size`` seconds: a tokenizer, an image decoder, a lock in a library.
+
+    What happens: the others wait in DDP's all_reduce. No Python runs in the rank, so whatever looks
+    at it from within (a profiler's thread, faulthandler's timer, a debugger that was attached) is
+    silent too. Then it goes on as if nothing had been.
+
+    What pardbg says: this rank holds the GIL, since when, and its stack, read from outside the
+    process.
+
+        pardbg demo fault:gil-hold --fault-rank 2 --fault-step 5 --fault-size 10
+    """
+
+    def before(self, step: int, tokens: Tensor) -> Tensor:
+        if self.fault.now(step):
+            # FAULT: PyDLL calls C without releasing the GIL, as an extension may
+            ctypes.PyDLL(None).usleep(int(self.fault.size * 1e6))
+        return tokens
+
+
+class SlowLink(Training):
+    """The connection from one rank to the next is slow.
+
+    What is wrong: from one step on, the bytes from one rank to the one after it travel at
+    ``--fault-size`` MB/s: a bad cable, a busy switch port, an adapter that fell back to a slower
+    mode. The kernel is asked to pace that one socket, so this is a slow link and not a slow
+    program. (It lets the first 64 KB of a message go at once, so what is measured is somewhat more
+    than what was asked.)
+
+    What happens: no error. The ring of ``ddp_ring.py`` turns at the pace of its slowest link, and
+    every rank waits in it as long as any other, so each rank's own figures look alike.
+
+    What pardbg says: slow link: from which rank to which, its bandwidth beside that of the other
+    links, and what it costs per step.
+
+        pardbg demo fault:slow-link --fault-rank 2 --fault-step 5 --fault-size 10
+    """
+
+    def wrap(self, model: nn.Sequential) -> nn.Module:
+        replica = DistributedDataParallel(model, bucket_cap_mb=0.5)
+        replica.register_comm_hook(self.world, ring_hook)
+        return replica
+
+    def before(self, step: int, tokens: Tensor) -> Tensor:
+        if step == self.fault.step:
+            link = connections_to((self.options.own["fault-rank"] + 1) % self.world.size)
+            rate = int(self.fault.size * 1e6)
+            for connection in link if self.fault.mine else []:
+                # FAULT: slow from here on
+                connection.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, rate)
+        return tokens
+
+
+def connections_to(rank: int) -> list[socket.socket]:
+    """Return this process's TCP connections with that rank. Every rank calls it: each says which it
+    has, and the two ends of a connection have the same two addresses."""
+    mine = [s for s in open_sockets() if s.family in (socket.AF_INET, socket.AF_INET6)]
+    ends = [(s.getsockname(), s.getpeername()) for s in mine]
+    of_rank: list[list[tuple[object, object]]] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(of_rank, ends)
+    return [s for s, (own, peer) in zip(mine, ends, strict=True) if (peer, own) in of_rank[rank]]
+
+
+def open_sockets() -> list[socket.socket]:
+    """Return the connected sockets of this process, gloo's among them, as copies."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if stat.S_ISSOCK(os.stat(int(name)).st_mode):
+                copy = socket.socket(fileno=os.dup(int(name)))
+                copy.getpeername()
+                found.append(copy)
+        except OSError:
+            continue  # not connected, or closed meanwhile
+    return found
+
+
+class ExposedComm(Training):
+    """A large collective in the middle of the step, which all ranks wait for.
+
+    What is wrong: each step gathers ``--fault-size`` MiB of features from every rank and waits at
+    once, though nothing needs them before the next step.
+
+    What happens: the losses are right. The ranks stand still while bytes travel: communication that
+    no compute hides, paid in every step.
+
+    What pardbg says: exposed communication: how much of the step it is, which op it is, and that it
+    could run beside the compute that follows.
+
+        pardbg demo fault:exposed-comm --fault-size 32
+    """
+
+    def begin(self) -> None:
+        count = self.options.own["fault-size"] * NUMBERS_PER_MIB
+        self.mine = torch.ones(count, device=self.world.device)
+        self.all_ranks = [torch.empty_like(self.mine) for _ in range(self.world.size)]
+
+    def before(self, step: int, tokens: Tensor) -> Tensor:
+        dist.all_gather(self.all_ranks, self.mine)  # FAULT: waits; async_op=True would not
+        return tokens
+
+
+class SmallMessages(Training):
+    """Gradients averaged one tensor at a time: a hundred tiny collectives a step.
+
+    What is wrong: instead of DDP, a loop over the parameters calls all_reduce for each. That is
+    what the textbook shows, and each call is right.
+
+    What happens: the losses are right. But each of a model's hundred tensors, most of them of 64
+    numbers, costs a whole round of messages, and all of them come after backward, where nothing
+    hides them.
+
+    What pardbg says: small-message collectives: how many per step, how many bytes each, what they
+    cost together, and to put them into buckets.
+
+        pardbg demo fault:small-messages
+    """
+
+    def wrap(self, model: nn.Sequential) -> nn.Module:
+        return model  # no DDP
+
+    def update(self, step: int) -> None:
+        for parameter in self.model.parameters():  # FAULT: no buckets, no overlap
+            assert parameter.grad is not None
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= self.world.size
+        self.optimizer.step()
+
+
+def stage_imbalance(world: World, options: Options) -> None:
+    """A pipeline whose one stage has more blocks than the others.
+
+    What is wrong: the cut. One stage gets ``--fault-size`` blocks more than an even cut would give
+    it, taken from the others: 8 blocks over 4 ranks as 1, 4, 2, 1 instead of 2, 2, 2, 2.
+
+    What happens: no error, and the losses are right. A pipeline goes at the pace of its slowest
+    stage: every other rank waits for it, microbatch after microbatch, and which rank a profile
+    shows idle depends on where one looks.
+
+    What pardbg says: stage imbalance: which stage is slow and by how much, and how far above the
+    schedule's own bubble this brings the run.
+
+        pardbg demo fault:stage-imbalance --fault-rank 2 --fault-size 2
+    """
+    # FAULT: not BLOCKS / size for each
+    sizes = uneven_cut(world.size, options.own["fault-rank"], options.own["fault-size"])
+
+    def cut(whole: nn.Sequential, index: int, num_stages: int) -> nn.Module:
+        begin = sum(sizes[:index])
+        return blocks_of(whole, begin, begin + sizes[index])
+
+    train_pipeline(world, options, made_by(Schedule1F1B), cut=cut)
+
+
+def uneven_cut(num_stages: int, large: int, more: int) -> list[int]:
+    """Blocks per stage: ``more`` of them moved to stage ``large``, one by one from whoever has most
+    of the others. Each keeps one."""
+    parts = [share(i, num_stages, BLOCKS) for i in range(num_stages)]
+    sizes = [part.stop - part.start for part in parts]
+    for _ in range(more):
+        giver = max((i for i in range(num_stages) if i != large), key=lambda i: sizes[i])
+        if sizes[giver] > 1:
+            sizes[giver] -= 1
+            sizes[large] += 1
+    return sizes

@@ -1,0 +1,116 @@
+"""Pipeline parallel: the model is cut into stages, and microbatches flow through the ranks.
+
+    tokens ─► rank 0             ─► rank 1     ─► rank 2     ─► rank 3           ─► loss
+              embedding, blocks 0-1 blocks 2-3    blocks 4-5    blocks 6-7, head
+                                 ◄─            ◄─ gradients  ◄─
+
+What travels: between neighbours and per microbatch, one activation forward and its gradient back,
+2 sequences × 64 positions × 64 numbers × 4 bytes = 32 KiB each: nothing like the 1.7 MB that DDP
+moves, and never to more than two other ranks. What it costs is the bubble: the last rank has
+nothing to do until the first microbatch arrives, the first one nothing while the last gradient is
+on its way. A schedule is the order in which a rank takes its microbatches, and, with its stages,
+all that the recipes of the seven schedules differ in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
+
+from pardbg.lab.recipes.data import Text
+from pardbg.lab.recipes.launch import Options, Train, World
+from pardbg.lab.recipes.model import gpt, loss, stage
+from pardbg.lab.recipes.shape import MICROBATCHES
+
+MakeSchedule = Callable[[list[PipelineStage], int], Any]
+"""This rank's stages and the number of microbatches in, a schedule of
+torch.distributed.pipelining out."""
+Place = Callable[[int, int], Sequence[int]]
+"""(rank, number of ranks) -> the stages of that rank."""
+Cut = Callable[[nn.Sequential, int, int], nn.Module]
+"""(model, stage, number of stages) -> that stage."""
+
+
+def one_each(rank: int, size: int) -> Sequence[int]:
+    """0, 1, 2, 3."""
+    return [rank]
+
+
+def loop(rank: int, size: int) -> Sequence[int]:
+    """0 and 4, 1 and 5, 2 and 6, 3 and 7: a microbatch goes round the ranks twice."""
+    return [rank, size + rank]
+
+
+def v_shape(rank: int, size: int) -> Sequence[int]:
+    """0 and 7, 1 and 6, 2 and 5, 3 and 4: a microbatch goes down the ranks and back up."""
+    return [rank, 2 * size - 1 - rank]
+
+
+def by(schedule: Callable[..., Any], place: Place = one_each) -> Train:
+    """Return a recipe's ``train`` that goes by one of torch's schedules."""
+    return partial(train_pipeline, make_schedule=made_by(schedule, place), place=place)
+
+
+def made_by(schedule: Callable[..., Any], place: Place = one_each) -> MakeSchedule:
+    """Torch's schedules of one stage on a rank take the stage, the others a list of them."""
+
+    def make(stages: list[PipelineStage], microbatches: int) -> Any:
+        return schedule(stages[0] if place is one_each else stages, microbatches, loss_fn=loss)
+
+    return make
+
+
+def train_pipeline(
+    world: World,
+    options: Options,
+    make_schedule: MakeSchedule,
+    place: Place = one_each,
+    cut: Cut = stage,
+) -> None:
+    """Train with the stages on this rank that ``place`` says, cut from the model by ``cut``."""
+    mine = place(world.rank, world.size)
+    num_stages = sum(len(place(rank, world.size)) for rank in range(world.size))
+    first, last = 0 in mine, num_stages - 1 in mine
+
+    # Every rank makes the whole model from the same seed and keeps its part. A model that fits on
+    # no single rank would be made on the meta device, and its parts filled where they live.
+    whole = gpt(options.seed, options.pace_ms)
+    parts = [cut(whole, index, num_stages).to(world.device) for index in mine]
+    stages = [
+        PipelineStage(part, index, num_stages, world.device)
+        for part, index in zip(parts, mine, strict=True)
+    ]
+    schedule = make_schedule(stages, options.own.get("microbatches", MICROBATCHES))
+    # A rank's optimizer knows the rank's own parameters, nothing else: no gradient is averaged
+    # with anybody's.
+    optimizer = torch.optim.AdamW([p for part in parts for p in part.parameters()], lr=options.lr)
+    text = Text(options.seed, world.device)
+
+    for step in range(options.steps):
+        tokens, targets = text.batch(step)
+        optimizer.zero_grad()
+        losses = run_schedule(schedule, tokens if first else None, targets if last else None)
+        optimizer.step()
+        if last:
+            world.report(step, torch.stack(losses).mean().item())
+
+
+def run_schedule(schedule: Any, tokens: Tensor | None, targets: Tensor | None) -> list[Tensor]:
+    """All forwards and backwards of this rank in the schedule's order, receives and sends between.
+
+    Only the first stage needs the tokens, and only the last one, which has the targets, can compute
+    a loss: of each microbatch one. The gradients of the microbatches add up, divided by their
+    number, so that the step is that of the whole batch.
+    """
+    losses: list[Tensor] = []
+    schedule.step(
+        *([] if tokens is None else [tokens]),
+        target=targets,
+        losses=None if targets is None else losses,
+    )
+    return losses

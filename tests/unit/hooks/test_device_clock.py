@@ -1,0 +1,156 @@
+"""Anchors and the event queue, with events of a made-up device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pardbg_agent.hooks.device.anchors import DeviceClock
+from pardbg_agent.hooks.device.event_queue import MAX_EVENTS, EventPool, EventQueue
+
+MS, S = 1_000_000, 1_000_000_000
+
+
+@dataclass
+class Host:
+    """A clock by hand, and a device whose clock runs ``1 + drift`` as fast."""
+
+    now: int = 10 * S
+    drift: float = 0.0
+    record_ns: int = 4_000
+    done: bool = True
+
+    def event(self) -> Event:
+        return Event(self)
+
+    def at(self, now: int) -> Event:
+        return Event(self, now)
+
+
+@dataclass
+class Event:
+    host: Host
+    ns: int = field(default=0)
+    asked: int = 0
+
+    def record(self, stream: Any) -> None:
+        self.ns = self.host.now + self.host.record_ns // 2
+        self.host.now += self.host.record_ns
+
+    def query(self) -> bool:
+        self.asked += 1
+        return self.host.done
+
+    def elapsed_time(self, other: Event) -> float:
+        return (other.ns - self.ns) * (1 + self.host.drift) / MS
+
+
+def clock_of(host: Host) -> DeviceClock:
+    return DeviceClock(host.event, "own stream", lambda: host.now)
+
+
+def test_an_anchor_is_the_middle_of_its_bracket() -> None:
+    host = Host()
+    clock = clock_of(host)
+    assert clock.host_time(host.at(11 * S)) is None
+    clock.tend()
+    # The first of equally narrow tries: recorded 10 s + 2 us, bracket 10 s .. 10 s + 4 us.
+    assert clock.error_ns == 2_000
+    found = clock.host_time(host.at(10 * S + 1 * MS))
+    assert found is not None
+    at, error = found
+    assert at == 10 * S + 1 * MS
+    # 2 us of the bracket, 0.998 ms x (200 + 1) ppm of an unknown rate, 0.5 us of resolution
+    assert error == 2_000 + 201 + 500
+
+
+def test_between_two_anchors_drift_is_interpolated() -> None:
+    host = Host(drift=100e-6)
+    clock = clock_of(host)
+    clock.tend()
+    host.now = 12 * S
+    clock.tend()
+    at, error = clock.host_time(host.at(11 * S)) or (0, 0)
+    assert abs(at - 11 * S) <= 1  # with one anchor: 1 s x 100 ppm = 100 us off
+    assert error <= 2_000 + 1_000 + 501
+    at, _ = clock.host_time(host.at(13 * S)) or (0, 0)
+    assert abs(at - 13 * S) <= 1  # the rate goes on
+
+
+def test_a_device_that_is_not_done_is_neither_waited_for_nor_an_anchor() -> None:
+    host = Host(done=False)
+    clock = clock_of(host)
+    clock.tend()
+    assert clock.missed == 1 and clock.error_ns is None
+
+
+def test_a_wide_bracket_does_not_replace_a_narrow_one_that_is_fresh() -> None:
+    host = Host()
+    clock = clock_of(host)
+    clock.tend()
+    host.now += S
+    clock.tend()  # now the rate is known to 4 us in 1 s
+    narrow = clock.error_ns
+    host.now, host.record_ns = host.now + S + MS, 400_000
+    clock.tend()
+    assert clock.error_ns == narrow == 2_000
+    host.now += 5 * S
+    clock.tend()
+    assert clock.error_ns == 200_000
+
+
+def test_anchors_are_taken_when_due() -> None:
+    made: list[Event] = []
+    host = Host()
+
+    def new() -> Event:
+        made.append(host.event())
+        return made[-1]
+
+    clock = DeviceClock(new, "own stream", lambda: host.now)
+    per_anchor = []
+    for ms in (0, 50, 60, 500, 600):  # the second one after 100 ms, then one a second
+        host.now += ms * MS
+        before = len(made)
+        clock.tend()
+        per_anchor.append(len(made) - before)
+    assert per_anchor == [5, 0, 5, 0, 5]
+
+
+def test_events_are_read_in_order_for_each_stream() -> None:
+    host = Host()
+    first, second, other = host.event(), host.event(), host.event()
+    queue, seen = EventQueue(), list[str]()
+    queue.put("a", first, "first")
+    queue.put("a", second, "second")
+    queue.put("b", other, "other")
+    ready = {id(second), id(other)}
+    for event in (first, second, other):
+        event.query = lambda event=event: id(event) in ready  # type: ignore[method-assign]
+    assert queue.reap(lambda _, meaning: seen.append(meaning))
+    assert seen == ["other"]  # a stream that stands hides no other
+    assert queue.heads() == ["first"]
+    ready.add(id(first))
+    assert not queue.reap(lambda _, meaning: seen.append(meaning))
+    assert seen == ["other", "first", "second"]
+
+
+def test_events_in_flight_are_bounded_and_used_again() -> None:
+    pool = EventPool(object)
+    taken = [pool.take() for _ in range(MAX_EVENTS)]
+    assert pool.take() is None and pool.refused == 1
+    pool.give(taken[0])
+    assert pool.take() is taken[0]
+    assert pool.num_in_flight == MAX_EVENTS
+
+
+@pytest.mark.parametrize("elapsed_s", [1, 4.9])
+def test_the_step_of_24_bits_is_part_of_the_error(elapsed_s: float) -> None:
+    host = Host()
+    clock = clock_of(host)
+    clock.tend()
+    _, error = clock.host_time(host.at(10 * S + 2_000 + int(elapsed_s * S))) or (0, 0)
+    # 1000 ms: 2^10 / 2^24 ms = 61 ns, below the resolution of 500; 4900 ms: 2^13 / 2^24 = 488 ns
+    assert error == pytest.approx(2_000 + elapsed_s * 201_000 + 500, abs=2)

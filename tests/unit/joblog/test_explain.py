@@ -1,0 +1,91 @@
+"""Incidents of every kind, in every style of log."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from pardbg.joblog.scan import read
+from pardbg.joblog.verdict import judge
+from tests.unit.joblog.incidents import ALL, STYLES, written
+
+CASES = [(make, style, seed) for make in ALL for seed, style in enumerate(STYLES)]
+
+
+@pytest.mark.parametrize(("make", "style", "seed"), CASES,
+                         ids=[f"{m.__name__}-{s}" for m, s, _ in CASES])  # fmt: skip
+def test_incident(make, style: str, seed: int, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    rng = random.Random(f"{make.__name__}{seed}")
+    made = make(rng, rng.choice((3, 4, 8)))
+    (tmp_path / "job.log").write_text(written(made, style, rng))
+    verdict = judge(read([str(tmp_path / "job.log")]))
+    causes = [one for one in verdict.conclusions if not one.follows]
+    assert [(one.kind, one.culprits) for one in causes] == [(made.kind, made.culprits)]
+    assert not verdict.unknown
+
+
+HEALTHY = """[default0]:step 1 loss 6.52 lr 3e-4 Error: 0 errors
+[default1]:UserWarning: the collective API is deprecated
+[rank0]:[W1125 03:44:59.1 ProcessGroupNCCL.cpp:4561] [PG ID 0 PG GUID 0 Rank 0]  using GPU 0
+[default0]:watchdog interval 100 ms
+host:1:2 [0] NCCL INFO comm 0x5 rank 0 nranks 2 cudaDev 0 commId 0x1 - Init START
+host:1:3 [1] NCCL INFO comm 0x6 rank 1 nranks 2 cudaDev 1 commId 0x1 - Init START
+host:1:2 [0] NCCL INFO comm 0x5 rank 0 nranks 2 cudaDev 0 commId 0x1 - Init COMPLETE
+host:1:3 [1] NCCL INFO comm 0x6 rank 1 nranks 2 cudaDev 1 commId 0x1 - Init COMPLETE
+INFO: retry 3: connection timed out, will try again
+training done
+"""
+
+
+def test_a_healthy_log_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(HEALTHY)
+    verdict = judge(read([str(tmp_path / "job.log")]))
+    assert verdict.conclusions == () and verdict.unknown == ()
+
+
+def test_packed_logs_of_a_directory(tmp_path: Path) -> None:
+    """Ranks' own files: torchrun's names give local ranks, other names give ranks."""
+    text = b"Traceback (most recent call last):\n  File \"t.py\", line 3, in f\nKeyError: 'x'\n"
+    (tmp_path / "rank_5.log.gz").write_bytes(gzip.compress(text))
+    (tmp_path / "rank_6.log.zst").write_bytes(zstandard.compress(b"healthy\n"))
+    [one] = judge(read([str(tmp_path)])).conclusions
+    assert (one.kind, one.culprits) == ("exception", (5,))
+    assert (one.fact("type"), one.fact("file"), one.fact("line")) == ("KeyError", "t.py", 3)
+
+
+def test_a_log_cut_anywhere_is_read(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    whole = "".join(written(make(rng, 4), style, rng) for make in ALL for style in STYLES).encode()
+    path = tmp_path / "job.log"
+    for _ in range(60):
+        path.write_bytes(whole[: rng.randrange(len(whole))])
+        judge(read([str(path)]))
+
+
+def test_ends_of_block_and_line(tmp_path: Path) -> None:
+    """A line that lies across blocks of the reader is one line, and is counted once."""
+    healthy = "x" * 99 + "\n"
+    for lines in (10485, 10486, 20971):  # around 1 and 2 MiB
+        text = healthy * lines + "srun: error: node17: task 3: Out Of Memory\n"
+        (tmp_path / "job.log").write_text(text)
+        [one] = judge(read([str(tmp_path / "job.log")])).conclusions
+        assert one.culprits == (3,) and one.lines[0].number == lines + 1
+
+
+def test_command_line(tmp_path: Path) -> None:
+    def run(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "pardbg", "explain", *words]
+        return subprocess.run(argv, input=text, capture_output=True, text=True, timeout=60)
+
+    found = run("-", "--json", text="srun: error: node17: task 3: Out Of Memory\n")
+    [one] = json.loads(found.stdout)["findings"]
+    assert (one["kind"], one["culprits"], one["facts"]["host"]) == ("process-ended", [3], "node17")
+    absent = run(str(tmp_path / "none.log"))
+    assert absent.returncode == 2 and len(absent.stderr.splitlines()) == 1
