@@ -217,6 +217,7 @@ class Rings:
         )
         phase_name = names.get(phase, "")
         what = f"{stage}{names.get(action, '?')}{mb}" if action and stage >= 0 else ""
+        lead, reached, *_ = stable_fields(buffer, wire.STATUS_DEVICE, wire.STATUS_DEVICE_OFFSET)
         open_op = _op_words(names.get(op_id, "op"), facts.groups.get(group, ""), seq, peer, flags)
         return {
             "rank": facts.rank if facts.fields else ring.reader.header.rank,
@@ -228,6 +229,7 @@ class Rings:
             "held": held, "held_since_ns": held_since if held else 0,
             "next": names.get(next_id, "") if held else "",
             "heartbeat_ns": heartbeat, "sent": sent, "dropped": dropped, "errors": errors,
+            "lead_ns": lead, "reached_ns": reached,
             "level": level, "hook_ns": hook_ns, "os": ring.os_state, "cpu": ring.busy(),
             "scheduled": ring.scheduled, "load": round(100 * self._load),
         }  # fmt: skip
