@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from pardbg.analysis.hangs.stacks import place
 from pardbg.lab.rehearse.order import Member, members
-from pardbg.lab.rehearse.rank_trace import Trace
+from pardbg.lab.rehearse.rank_trace import Frame, Trace
 from pardbg.words import size
 
 AHEAD: Final = 8
@@ -23,10 +23,13 @@ _OF_MESSAGE: Final = ("op-mismatch", "wrong-peer", "p2p-size-mismatch", "p2p-tag
 _PARTS: Final = {kind: kind.split("-")[-2] for kind in (*_OF_COLLECTIVE, *_OF_MESSAGE)}
 
 
+What = tuple[str, int | None, int, int | str]
+
+
 class Call(NamedTuple):
     """A collective, or an end of a message, as one rank issues it."""
 
-    what: tuple[Any, ...]
+    what: What
     """Op, root or distance of the peer, size, dtype or tag: alike on ranks that do the same."""
     group: str
     """Key; empty: a message."""
@@ -76,31 +79,32 @@ def differences(traces: Iterable[Trace]) -> list[Difference]:
 
 
 def _calls(trace: Trace) -> Calls:
-    stacks, keys = trace.stacks(), {n: said["key"] for n, said in trace.groups.items()}
+    stacks = trace.stacks()
     return [
-        _call(one, trace, keys, stacks[number] if number < len(stacks) else ())
+        _call(one, trace, stacks[number] if number < len(stacks) else ())
         for number, one in enumerate(members(trace))
     ]
 
 
-def _call(one: Member, trace: Trace, keys: Mapping[int, str], stack: Sequence[Any]) -> Call:
-    group, at = trace.groups.get(one.group_id, {}), place(stack) or "?"
-    ranks = group.get("ranks", ())
+def _call(one: Member, trace: Trace, stack: Sequence[Frame]) -> Call:
+    group, at = trace.groups.get(one.group_id), place(stack) or "?"
+    ranks = group.ranks if group is not None else ()
+    what: What
     if one.peer is not None:
         far = one.peer - trace.rank
         if one.peer in ranks and trace.rank in ranks:
             far = (ranks.index(one.peer) - ranks.index(trace.rank)) % len(ranks)
-        name, tag = one.what
-        label = f"{'from' if name == 'recv' else 'to'} rank {one.peer}"
-        what = name, far, one.bytes, tag
-        return Call(what, "", label, one.seq, at, one.bytes, tuple(ranks))
-    label = group.get("axis") or group.get("name") or f"of {len(ranks)} ranks"
-    name, root, given, dtype, out, _ = one.what
-    given = 0 if out else given  # shares of an all_gather may differ
-    role = label if label == "default" else group.get("axis") or f"of {len(ranks)} ranks"
-    what = name, root, given, dtype
-    key = keys.get(one.group_id, "")
-    return Call(what, key, label, one.seq, at, one.bytes, tuple(ranks), role)
+        label = f"{'from' if one.op.op == 'recv' else 'to'} rank {one.peer}"
+        what = one.op.op, far, one.bytes, one.op.tag
+        return Call(what, "", label, one.seq, at, one.bytes, ranks)
+    of_ranks = f"of {len(ranks)} ranks"
+    label = (group.axis or group.name or of_ranks) if group is not None else of_ranks
+    role = label if label == "default" else (group and group.axis) or of_ranks
+    mine = one.signature
+    given = 0 if mine.shares else mine.size  # shares of an all_gather may differ
+    what = mine.op, mine.root, given, mine.dtype
+    key = group.key if group is not None else ""
+    return Call(what, key, label, one.seq, at, one.bytes, ranks, role)
 
 
 def _whats(calls: Calls) -> tuple[tuple[Any, ...], ...]:
@@ -166,7 +170,7 @@ def _of_rank(rank: int, call: Call, mine: Calls) -> Call:
     ranks = next((one.ranks for one in mine), ())
     if call.group or rank not in ranks or len(ranks) != len(call.ranks):
         return call
-    peer = ranks[(ranks.index(rank) + call.what[1]) % len(ranks)]
+    peer = ranks[(ranks.index(rank) + (call.what[1] or 0)) % len(ranks)]
     return call._replace(label=f"{call.label.partition(' ')[0]} rank {peer}")
 
 

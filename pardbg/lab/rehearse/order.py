@@ -1,11 +1,11 @@
-"""All ranks' ops played against each other: what would be issued, what would wait for ever.
+"""All ranks' ops played against each other: what would be issued, and what would wait for ever.
 
-Ranks ran one by one, so their times say nothing of each other. Each rank's own order is what
-counts: it goes on until it waits for an op that has not ended, and an op ends when all its members
-have issued it, and issued the same. The times that come out count events, ``TICK_NS`` each: they
-order, they do not measure. Members that were not run are taken to come.
+Ranks ran one by one, so their times say nothing of each other. Each rank's own order counts: it
+runs on until it waits for an op that has not ended, and an op ends when all its members have issued
+it, and issued the same. The resulting times count events, ``TICK_NS`` each: they order, they do not
+measure. Members that were not run are taken to issue what their group does.
 
-Transports of sends: *rendezvous* (a send ends when its receive is there: gloo, NCCL with batches),
+Transports of sends: *rendezvous* (a send ends when its receive is issued: gloo, NCCL with batches),
 *buffered* (at once), *pair* (all messages between two ranks are one stream in order: NCCL's p2p
 without batches). These are models.
 """
@@ -13,7 +13,7 @@ without batches). These are models.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple
@@ -21,8 +21,9 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pardbg.analysis.pipeline.play import play as play_rows
+from pardbg.analysis.pipeline import play as player
 from pardbg.lab.rehearse.rank_trace import Records, Trace
+from pardbg.store.definitions import OpDef
 from pardbg_agent.tables.c10d_ops import Side, kind_of
 from pardbg_agent.wire import Flag, Kind
 
@@ -32,12 +33,12 @@ _ISSUE, _WAIT, _DONE, _PHASE, _STEP = (
     int(Kind.OP_ISSUE), int(Kind.WAIT), int(Kind.OP_DONE), int(Kind.PHASE), int(Kind.STEP),
 )  # fmt: skip
 _P2P, _SEND = int(Flag.P2P), int(Flag.SEND)
-Ref = tuple[Any, ...]
+Ref = tuple[str, int] | tuple[str, int, int]
 """A collective: (group key, seq). An end of a message: (group key, rank, seq)."""
 
 
-class Made(NamedTuple):
-    """What a record says of an op, as Python's own numbers."""
+class OpRecord(NamedTuple):
+    """The fields of an op's record, as Python's own numbers."""
 
     kind: int
     flags: int
@@ -49,8 +50,37 @@ class Made(NamedTuple):
     b: int
 
 
-def _made(records: Records) -> list[Made]:
-    return [Made(*said) for said in zip(*(records[n].tolist() for n in Made._fields), strict=True)]
+def op_records(records: Records) -> list[OpRecord]:
+    """Return a rank's records as values."""
+    columns = (records[name].tolist() for name in OpRecord._fields)
+    return [OpRecord(*row) for row in zip(*columns, strict=True)]
+
+
+class Signature(NamedTuple):
+    """What the members of an op must have in common."""
+
+    op: str = ""
+    root: int | None = None
+    size: int = 0
+    """Bytes; 0 where members may bring different sizes."""
+    dtype: str = ""
+    shares: tuple[int, int] | None = None
+    """Bytes in and out, of ops whose shares may differ if they add up."""
+    reduce: str = ""
+
+
+def signature(record: OpRecord, op: OpDef) -> Signature:
+    """Return the signature of a collective on one rank."""
+    kind = kind_of(op.op)
+    size = record.b if kind.equal is Side.OUT else record.a
+    return Signature(
+        op.op,
+        op.root if kind.rooted else None,
+        0 if kind.equal is Side.NEITHER else size,
+        op.dtype,
+        (record.a, record.b) if kind.equal is Side.SHARES else None,
+        op.reduce,
+    )
 
 
 class Event(NamedTuple):
@@ -62,7 +92,7 @@ class Event(NamedTuple):
     op: Ref
     row: int
     """Record of the issue, or of the wait."""
-    made: Made
+    record: OpRecord
 
 
 @dataclass(slots=True)
@@ -71,14 +101,12 @@ class Op:
 
     members: frozenset[int] | None
     """Ranks that must issue it; None: an end of a message."""
-    came: dict[int, Any] = field(default_factory=dict)
-    """rank -> what must be equal over the members"""
-    begin_ns: int = 0
-    end_ns: int | None = None
-
-    def end(self) -> None:
-        """End it a tick after its begin."""
-        self.end_ns = self.begin_ns + 1
+    issued: dict[int, Signature] = field(default_factory=dict)
+    """By rank."""
+    begin: int = 0
+    """Ticks."""
+    end: int | None = None
+    """Ticks; None: it has not ended."""
 
 
 @dataclass(slots=True)
@@ -87,10 +115,10 @@ class Played:
 
     trace: Trace
     records: Records
-    """Those it would have made, in order, in ticks."""
+    """Its records up to where it stands, in order, in ticks."""
     end_ns: int
     stuck: int | None = None
-    """Its OP_ISSUE, by number, that never ends; None: it ran to its end."""
+    """The OP_ISSUE, by number, that never ends; None: it ran to its end."""
     cut: bool = False
     """It waits only for ranks that were ended after their steps."""
     odd: tuple[tuple[int, int], ...] = ()
@@ -114,37 +142,47 @@ class _Rank:
         self.late = 0
         self.events = sorted(self._events(), key=itemgetter(0))
         self.at = 0
+        """Events behind it."""
 
-    def now(self, stamp: int) -> int:
-        return stamp + self.late
+    def ref(self, record: OpRecord) -> Ref:
+        """Return the op that a record is of."""
+        group = self.trace.groups.get(record.group_id)
+        key = "" if group is None else group.key
+        message = record.flags & _P2P
+        return (key, self.trace.rank, record.seq) if message else (key, record.seq)
 
     def _events(self) -> Iterator[Event]:
-        records, rank = self.trace.records, self.trace.rank
-        keys = self.trace.keys()
+        records = self.trace.records
         unwaited: dict[Ref, None] = {}
         rows = np.flatnonzero(np.isin(records["kind"], (_ISSUE, _WAIT, _PHASE)))
         begins, ends = self.t0[rows].tolist(), self.t1[rows].tolist()
-        made = _made(records[rows])
-        for row, begin, end, one in zip(rows.tolist(), begins, ends, made, strict=True):
-            if one.kind == _PHASE:
-                # What C++ issued in a backward (DDP's reducer), it has waited for in there.
+        of_rows = zip(rows.tolist(), begins, ends, op_records(records[rows]), strict=True)
+        for row, begin, end, record in of_rows:
+            if record.kind == _PHASE:
+                # The ops that C++ issued in a backward (DDP's reducer) were waited for in there.
                 for op in unwaited:
-                    yield Event(end, True, op, row, one)
+                    yield Event(end, True, op, row, record)
                 unwaited.clear()
                 continue
-            key = keys.get(one.group_id, "")
-            op = (key, rank, one.seq) if one.flags & _P2P else (key, one.seq)
-            if one.kind == _ISSUE:
-                if not one.flags & _P2P:
+            op = self.ref(record)
+            if record.kind == _ISSUE:
+                if not record.flags & _P2P:
                     unwaited[op] = None
-                yield Event(begin, False, op, row, one)
+                yield Event(begin, False, op, row, record)
             else:
                 unwaited.pop(op, None)
-                yield Event(end, True, op, row, one)
+                yield Event(end, True, op, row, record)
+
+    def delay(self, stamp: int, until: int) -> None:
+        """Move a moment, and all behind it, to a tick."""
+        behind = until - stamp - self.late
+        if behind > 0:
+            self.late += behind
+            self.shift[stamp] += behind
 
 
 class Play:
-    """The ranks that ran, played to where they get."""
+    """The ranks' ops while they are played."""
 
     def __init__(self, traces: Sequence[Trace], transport: Transport, ended_early: bool) -> None:
         self._ended_early = ended_early
@@ -152,158 +190,153 @@ class Play:
         self.ops: dict[Ref, Op] = {}
         self._odd: set[Ref] = set()
         self._transport = transport
-        self._streams: dict[tuple[Any, ...], deque[tuple[Ref, int]]] = defaultdict(deque)
-        """(from, to, tag) or a pair of ranks -> ends of messages that have not met, in order"""
+        self._streams: dict[Hashable, deque[tuple[Ref, bool]]] = defaultdict(deque)
+        """(from, to, …) or a pair of ranks -> (end of a message, it sends) that have not met"""
 
     def run(self) -> dict[int, Played]:
         """Play; rank -> how it went."""
         ranks = list(self.ranks.values())
-        at = play_rows(
-            [me.events for me in ranks],
+        reached = player.play(
+            [rank.events for rank in ranks],
             lambda _row, event: self._open(event),
             lambda row, event: self._take(ranks[row], event),
         )
-        for me, reached in zip(ranks, at, strict=True):
-            me.at = reached
+        for rank, at in zip(ranks, reached, strict=True):
+            rank.at = at
         cut = self._cut() if self._ended_early else set()
-        return {rank: self._played(rank, rank in cut) for rank in self.ranks}
+        return {number: self._played(rank, number in cut) for number, rank in self.ranks.items()}
 
     def _open(self, event: Event) -> tuple[Ref, ...]:
-        """Return the op that a rank would wait for, if it has not ended."""
+        """Return the op that an event waits for, if it has not ended."""
         op = self.ops.get(event.op) if event.waits else None
-        return () if op is None or op.end_ns is not None else (event.op,)
+        return () if op is None or op.end is not None else (event.op,)
 
-    def _take(self, me: _Rank, event: Event) -> list[Ref]:
-        """Run an event. Returns the ops that it ends."""
+    def _take(self, rank: _Rank, event: Event) -> list[Ref]:
+        """Run an event. Returns the ops that end by it."""
         if not event.waits:
-            return self._issue(me, event)
+            now = event.stamp + rank.late
+            message = event.record.flags & _P2P
+            return (self._message if message else self._collective)(rank, event, now)
         op = self.ops.get(event.op)
-        if op is not None and op.end_ns is not None:
-            behind = op.end_ns + 1 - me.now(event.stamp)
-            if behind > 0:
-                me.late += behind
-                me.shift[event.stamp] += behind
+        if op is not None and op.end is not None:
+            rank.delay(event.stamp, op.end + 1)
         return []
 
-    def _issue(self, me: _Rank, event: Event) -> list[Ref]:
-        made, trace = event.made, me.trace
-        said = trace.ops.get(made.name_id, {})
-        now = me.now(event.stamp)
-        if made.flags & _P2P:
-            return self._message(me, event.op, made, said, now)
-        group = trace.groups.get(made.group_id, {})
-        op = self.ops.get(event.op)
+    def _collective(self, rank: _Rank, event: Event, now: int) -> list[Ref]:
+        trace, op = rank.trace, self.ops.get(event.op)
         if op is None:
-            members = frozenset(group.get("ranks") or (trace.rank,)) & self.ranks.keys()
-            op = self.ops[event.op] = Op(members)
-        op.came[trace.rank] = _what(made, said)
-        op.begin_ns = max(op.begin_ns, now)
-        if op.members is None or len(op.came) < len(op.members):
+            group = trace.groups.get(event.record.group_id)
+            ranks = group.ranks if group is not None and group.ranks else (trace.rank,)
+            op = self.ops[event.op] = Op(frozenset(ranks) & self.ranks.keys())
+        op.issued[trace.rank] = signature(event.record, trace.op(event.record.name_id))
+        op.begin = max(op.begin, now)
+        if op.members is None or len(op.issued) < len(op.members):
             return []
         agree = _agree(op)
-        if not agree or len({(what[3], what[5]) for what in op.came.values()}) > 1:
+        if not agree or len({(one.dtype, one.reduce) for one in op.issued.values()}) > 1:
             self._odd.add(event.op)
         if agree:
-            op.end()
+            op.end = op.begin + 1
         return [event.op] * agree
 
-    def _message(
-        self, me: _Rank, ref: Ref, made: Made, said: Mapping[str, Any], now: int
-    ) -> list[Ref]:
-        rank, peer, sends = me.trace.rank, made.peer, bool(made.flags & _SEND)
-        op = self.ops[ref] = Op(None, {rank: (max(made.a, made.b), said.get("dtype"))}, now)
+    def _message(self, rank: _Rank, event: Event, now: int) -> list[Ref]:
+        record, number = event.record, rank.trace.rank
+        peer, sends, op = record.peer, bool(record.flags & _SEND), rank.trace.op(record.name_id)
+        end = Op(None, {number: Signature(size=max(record.a, record.b), dtype=op.dtype)}, now)
+        self.ops[event.op] = end
         if peer not in self.ranks or (sends and self._transport == "buffered"):
-            op.end()
-            if peer not in self.ranks:
-                return []
-        if self._transport == "pair":
-            mine, theirs = (rank, peer), (peer, rank)
-        else:
-            way = (rank, peer) if sends else (peer, rank)
-            mine, theirs = (*way, ref[0], said.get("tag", 0), sends), (  # type: ignore[assignment]
-                *way, ref[0], said.get("tag", 0), not sends
-            )  # fmt: skip
-        self._streams[mine].append((ref, 1 if sends else -1))
-        return self._meet(mine, theirs)
+            end.end = now + 1  # nothing waits for it yet
+        if peer not in self.ranks:
+            return []
+        here: Hashable = number, peer
+        there: Hashable = peer, number
+        if self._transport != "pair":
+            way = (number, peer) if sends else (peer, number)
+            here, there = ((*way, event.op[0], op.tag, side) for side in (sends, not sends))
+        self._streams[here].append((event.op, sends))
+        return self._meet(self._streams[here], self._streams[there])
 
-    def _meet(self, mine: tuple[Any, ...], theirs: tuple[Any, ...]) -> list[Ref]:
-        """Match the first ends of two streams, as long as they are a send and a receive."""
-        here, there, ended = self._streams[mine], self._streams[theirs], []
-        while here and there and here[0][1] + there[0][1] == 0:
-            pair = self.ops[here[0][0]], self.ops[there[0][0]]
-            sides = {side for op in pair for side in op.came.values()}
+    def _meet(self, here: deque[tuple[Ref, bool]], there: deque[tuple[Ref, bool]]) -> list[Ref]:
+        """Match the first ends of two streams, as long as they are a send and a receive. Returns
+        the ends that end by it."""
+        ended: list[Ref] = []
+        while here and there and here[0][1] != there[0][1]:
+            refs = here[0][0], there[0][0]
+            pair = self.ops[refs[0]], self.ops[refs[1]]
+            sides = {side for op in pair for side in op.issued.values()}
             if len(sides) > 1:
-                self._odd |= {here[0][0], there[0][0]}
-            if len({size for size, _ in sides}) > 1:
+                self._odd.update(refs)
+            if len({side.size for side in sides}) > 1:
                 break  # of another size: it would not arrive as it was sent
-            refs = here.popleft()[0], there.popleft()[0]
-            begin = max(op.begin_ns for op in pair)
+            here.popleft(), there.popleft()
+            begin = max(op.begin for op in pair)
             for ref, op in zip(refs, pair, strict=True):
-                if op.end_ns is None:
-                    op.begin_ns = begin
-                    op.end()
+                if op.end is None:
+                    op.begin, op.end = begin, begin + 1
                     ended.append(ref)
         return ended
 
     def _cut(self) -> set[int]:
-        """Ranks that wait for nobody but those that ``--steps`` ended, or that wait so."""
-        waits = {rank: self._awaited(me) for rank, me in self.ranks.items()}
-        gone = {rank for rank, on in waits.items() if on is None}
+        """Return ranks that wait only for ranks that ``--steps`` ended, at last."""
+        waits = {number: self._awaited(rank) for number, rank in self.ranks.items()}
+        gone = {number for number, on in waits.items() if on is None}
         cut: set[int] = set()
         while more := {r for r, on in waits.items() if on and r not in cut and on <= gone | cut}:
             cut |= more
         return cut
 
-    def _awaited(self, me: _Rank) -> set[int] | None:
+    def _awaited(self, rank: _Rank) -> set[int] | None:
         """Return the ranks that a rank waits for where it stands; None: it ran to its end."""
-        if me.at == len(me.events):
+        if rank.at == len(rank.events):
             return None
-        event = me.events[me.at]
+        event = rank.events[rank.at]
         op = self.ops[event.op]
-        if op.members is None:
-            return {event.made.peer}
-        return set(op.members - op.came.keys())
+        return {event.record.peer} if op.members is None else set(op.members - op.issued.keys())
 
-    def _played(self, rank: int, cut: bool) -> Played:
-        """The rank's records in ticks, less those behind where it stands."""
-        me = self.ranks[rank]
-        records = me.trace.records.copy()
-        ticks = np.arange(me.num_stamps + 1) + np.cumsum(me.shift)
-        records["t0_ns"], records["t1_ns"] = ticks[me.t0], ticks[me.t1]
+    def _played(self, rank: _Rank, cut: bool) -> Played:
+        """Return the rank's records in ticks, without those behind where it stands."""
+        original = rank.trace.records
+        records = original.copy()
+        ticks = np.arange(rank.num_stamps + 1) + np.cumsum(rank.shift)
+        records["t0_ns"], records["t1_ns"] = ticks[rank.t0], ticks[rank.t1]
         keep = np.ones(len(records), np.bool_)
         stuck, last = None, int(ticks[-1])
-        if me.at < len(me.events):
-            event = me.events[me.at]
-            row = next(e.row for e in me.events if not e.waits and e.op == event.op)
-            stuck = int(np.count_nonzero(me.trace.records["kind"][:row] == _ISSUE))
-            first = int(me.t1[event.row])
-            keep = (me.t1 < first) | (np.arange(len(records)) == row)
+        if rank.at < len(rank.events):
+            event = rank.events[rank.at]
+            row = next(e.row for e in rank.events if not e.waits and e.op == event.op)
+            stuck = int(np.count_nonzero(original["kind"][:row] == _ISSUE))
+            first = int(rank.t1[event.row])
+            keep = (rank.t1 < first) | (np.arange(len(records)) == row)
             last = int(ticks[max(first - 1, 0)])
-        self._complete(me, records, keep)
-        made = records[keep]
-        made["t1_ns"] = np.maximum(made["t0_ns"], made["t1_ns"])
-        when = np.where(made["kind"] == _ISSUE, made["t0_ns"], made["t1_ns"])
-        made = made[np.argsort(when, kind="stable")]
-        for name in ("t0_ns", "t1_ns"):
-            made[name] *= TICK_NS
-        made["a"][made["kind"] == _STEP] = 0  # the hooks' cost is a measured time
-        made["mark"] = np.arange(1, len(made) + 1)
-        rows = [e.row for e in me.events if not e.waits and e.op in self._odd] if self._odd else []
-        issued = np.cumsum(me.trace.records["kind"] == _ISSUE)
-        odd = tuple((int(issued[row]) - 1, int(ticks[me.t0[row]]) * TICK_NS) for row in rows)
-        return Played(me.trace, made, last * TICK_NS, stuck, cut, odd)
+        self._complete(rank, records, keep)
+        odd = [e for e in rank.events if not e.waits and e.op in self._odd] if self._odd else []
+        issued = np.cumsum(original["kind"] == _ISSUE)
+        moments = ((int(issued[e.row]) - 1, int(ticks[rank.t0[e.row]]) * TICK_NS) for e in odd)
+        return Played(
+            rank.trace, _in_order(records[keep]), last * TICK_NS, stuck, cut, tuple(moments)
+        )
 
-    def _complete(self, me: _Rank, records: Records, keep: NDArray[np.bool_]) -> None:
-        """An OP_DONE ends when the op does; if it never does, it is not there."""
-        keys, rank = me.trace.keys(), me.trace.rank
+    def _complete(self, rank: _Rank, records: Records, keep: NDArray[np.bool_]) -> None:
+        """End each OP_DONE when its op ends; leave it out if that never does."""
         rows = np.flatnonzero(records["kind"] == _DONE)
-        for row, one in zip(rows.tolist(), _made(records[rows]), strict=True):
-            key = keys.get(one.group_id, "")
-            op = self.ops.get((key, rank, one.seq) if one.flags & _P2P else (key, one.seq))
-            if op is None or op.end_ns is None:
+        for row, record in zip(rows.tolist(), op_records(records[rows]), strict=True):
+            op = self.ops.get(rank.ref(record))
+            if op is None or op.end is None:
                 keep[row] = keep[row] and op is None
             else:
-                records["t1_ns"][row] = max(op.end_ns, int(records["t0_ns"][row]))
+                records["t1_ns"][row] = max(op.end, int(records["t0_ns"][row]))
+
+
+def _in_order(records: Records) -> Records:
+    """Return records with times in ns, in the order in which a rank would have made them."""
+    records["t1_ns"] = np.maximum(records["t0_ns"], records["t1_ns"])
+    when = np.where(records["kind"] == _ISSUE, records["t0_ns"], records["t1_ns"])
+    records = records[np.argsort(when, kind="stable")]
+    for name in ("t0_ns", "t1_ns"):
+        records[name] *= TICK_NS
+    records["a"][records["kind"] == _STEP] = 0  # the hooks' cost is a measured time
+    records["mark"] = np.arange(1, len(records) + 1)
+    return records
 
 
 class Member(NamedTuple):
@@ -313,45 +346,34 @@ class Member(NamedTuple):
     seq: int
     peer: int | None
     """None: a collective."""
-    what: tuple[Any, ...]
-    """What must be equal over the members; of a message (op, tag)."""
+    op: OpDef
+    signature: Signature
+    """Of a collective."""
     bytes: int
 
 
 def members(trace: Trace) -> Iterator[Member]:
-    """Yield its part of each op that a rank issues, in order."""
-    for made in _made(trace.records[trace.records["kind"] == _ISSUE]):
-        said = trace.ops.get(made.name_id, {})
-        message = bool(made.flags & _P2P)
-        what = (said.get("op", ""), said.get("tag", 0)) if message else _what(made, said)
+    """Yield a rank's part of each op that it issues, in order."""
+    for record in op_records(trace.records[trace.records["kind"] == _ISSUE]):
+        op, message = trace.op(record.name_id), record.flags & _P2P
         yield Member(
-            made.group_id, made.seq, made.peer if message else None, what,
-            max(made.a, made.b) if message else made.a,
+            record.group_id, record.seq, record.peer if message else None, op,
+            signature(record, op), max(record.a, record.b) if message else record.a,
         )  # fmt: skip
 
 
-def _what(made: Made, said: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what the members of a collective must have in common."""
-    name = said.get("op", "")
-    kind = kind_of(name)
-    size = made.b if kind.equal is Side.OUT else made.a
-    root = said.get("root") if kind.rooted else None
-    out = (made.a, made.b) if kind.equal is Side.SHARES else None
-    given = 0 if kind.equal is Side.NEITHER else size
-    return name, root, given, said.get("dtype"), out, said.get("reduce")
-
-
 def _agree(op: Op) -> bool:
-    """All members call the same; the shares of an all_gather may differ if they add up.
-    Other dtypes alone hold nobody up."""
-    dtypes = {what[3] for what in op.came.values()}
-    if len({what[: 3 if len(dtypes) == 1 else 2] for what in op.came.values()}) == 1:
+    """Return whether all members issued the same. Shares may differ if they add up; another dtype
+    alone, of as many bytes, holds no rank up."""
+    issued = op.issued.values()
+    same_dtype = len({one.dtype for one in issued}) == 1
+    if len({(one.op, one.root, one.size if same_dtype else 0) for one in issued}) == 1:
         return True
-    uneven = [what[4] for what in op.came.values()]
-    if any(sizes is None for sizes in uneven) or len({w[:2] for w in op.came.values()}) > 1:
+    shares = [one.shares for one in issued if one.shares is not None]
+    if len(shares) < len(issued) or len({(one.op, one.root) for one in issued}) > 1:
         return False
-    outs = {out for _, out in uneven}
-    return len(outs) == 1 and sum(share for share, _ in uneven) in outs
+    outs = {out for _, out in shares}
+    return len(outs) == 1 and sum(share for share, _ in shares) in outs
 
 
 def play(

@@ -1,4 +1,4 @@
-"""What one rank left: its records, definitions, and where in the program its ops stand."""
+"""One rank's rehearsal: its records, its definitions, and the places of its ops in the program."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pardbg.events.decode import RECORD_DTYPE
+from pardbg.store.definitions import GroupDef, OpDef, group_def, op_def
 from pardbg_agent.defs import read_file
 from pardbg_agent.ring import RingError, RingReader
 from pardbg_agent.wire import DefKind
 
 Records = NDArray[Any]
 Frame = tuple[str, int, str]
+NO_OP: Final = OpDef("", "", "", None, 0)
 BATCH: Final = 1 << 16
 
 
@@ -27,10 +29,10 @@ class Trace:
 
     rank: int
     records: Records
-    """In the order in which they were made; times are the process's own."""
+    """In order; times are the process's own."""
     definitions: list[dict[str, Any]]
-    said: bytes
-    """What ``Alone.write_places`` wrote."""
+    places: bytes
+    """Places of its ops, as ``Alone.write_places`` wrote them."""
     code: int
     cpu_ms: int
     lost: int = 0
@@ -38,33 +40,33 @@ class Trace:
     why: str = ""
     """``train.py:12: RuntimeError: …`` where the program raised."""
     output: tuple[str, ...] = ()
-    ops: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """OP definitions by id."""
-    groups: dict[int, dict[str, Any]] = field(default_factory=dict)
+    ops: dict[int, OpDef] = field(default_factory=dict)
+    """By the id of their definition here."""
+    groups: dict[int, GroupDef] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for said in self.definitions:
-            if said.get("k") == DefKind.OP.value:
-                self.ops[said["id"]] = said
-            elif said.get("k") == DefKind.GROUP.value:
-                self.groups[said["id"]] = said
+        for definition in self.definitions:
+            if definition.get("k") == DefKind.OP.value:
+                self.ops[definition["id"]] = op_def(definition)
+            elif definition.get("k") == DefKind.GROUP.value:
+                self.groups[definition["id"]] = group_def(definition, 0)
 
-    def keys(self) -> dict[int, str]:
-        """Return the names of the groups, the same on all ranks, by their ids here."""
-        return {number: said["key"] for number, said in self.groups.items()}
+    def op(self, number: int) -> OpDef:
+        """Return an op's definition; one without a name where it is missing."""
+        return self.ops.get(number, NO_OP)
 
     def stacks(self) -> list[tuple[Frame, ...]]:
         """Return the stack of each OP_ISSUE, in order."""
         try:
-            said = msgpack.unpackb(self.said)
+            written = msgpack.unpackb(self.places)
         except ValueError:
             return []
-        stacks = [tuple((f, n, w) for f, n, w in stack) for stack in said["stacks"]]
-        return [stacks[number] for number in said["ops"]]
+        stacks = [tuple((f, n, w) for f, n, w in stack) for stack in written["stacks"]]
+        return [stacks[number] for number in written["ops"]]
 
 
 def collect(folder: Path, rank: int, pid: int, host: str, code: int, cpu_ms: int) -> Trace:
-    """Read what an ended rank left, and remove it."""
+    """Read the files of an ended rank, and remove them."""
     stem = folder / "rings" / f"0.{host}.{pid}"
     ring, defs = stem.with_name(f"{stem.name}.ring"), stem.with_name(f"{stem.name}.defs")
     records, lost = np.zeros(0, RECORD_DTYPE), 0
@@ -78,8 +80,8 @@ def collect(folder: Path, rank: int, pid: int, host: str, code: int, cpu_ms: int
         tuple(_text(folder / f"out.{rank}").splitlines()[:1000]),
     )  # fmt: skip
     if code and not trace.why:
-        said_last = _text(folder / f"err.{rank}").strip().splitlines()
-        trace.why = said_last[-1] if said_last else f"exit code {code}"
+        lines = _text(folder / f"err.{rank}").strip().splitlines()
+        trace.why = lines[-1] if lines else f"exit code {code}"
     for path in (ring, defs, *(folder / f"{n}.{rank}" for n in ("places", "why", "out", "err"))):
         path.unlink(missing_ok=True)
     return trace

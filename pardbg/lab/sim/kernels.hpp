@@ -55,7 +55,7 @@ inline void await_data(const c10::Storage& s, Bytes bytes) {
   }
   for (auto& f : mine) {
     if (!f.done()) counts().data_waits++;
-    f.wait();
+    without_gil(f.wait);
   }
 }
 

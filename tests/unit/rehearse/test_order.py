@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -69,8 +70,7 @@ def test_what_holds_nobody_up_is_kept_with_its_moment() -> None:
     """The same bytes of another dtype: both ends of a message, all members of a collective."""
     calls = [(("send", 1), SUM), (("recv", 0), SUM), (SUM,)]
     traces = [rank_of(rank, *of_rank) for rank, of_rank in enumerate(calls)]
-    for op in traces[1].ops.values():
-        op["dtype"] = "int32"
+    traces[1].ops = {n: replace(op, dtype="int32") for n, op in traces[1].ops.items()}
     played = play(traces)
     assert [one.stuck for one in played.values()] == [None] * 3
     assert [[number for number, _ in one.odd] for one in played.values()] == [[0, 1], [0, 1], [0]]
