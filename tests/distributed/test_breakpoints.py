@@ -10,6 +10,7 @@ import pytest
 from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
 from pardbg.lab.recipes import catalogue
+from pardbg.render.reports.replies import as_json
 from tests.distributed.recorded import recorded
 from tests.distributed.runs import started, wait_ranks
 from tests.forked import forked
@@ -23,7 +24,7 @@ def _held(control: HubControl, reason: str) -> dict[int, str]:
     found: dict[int, str] = {}
 
     def stopped() -> bool:
-        data = control.command(Verb.STATUS).data
+        data = as_json(control.command(Verb.STATUS))
         found.clear()
         found.update(data["held"])
         return data["mode"] == "held" and reason in data["reason"]

@@ -132,7 +132,7 @@ def looking(ctl: Ask) -> None:
     assert ctl("hash params on 1")["answers"]["1"]["ok"]
     wrong = ctl("p no_such_name on 0")["answers"]["0"]
     assert wrong["raised"] and wrong["text"].startswith("NameError")
-    assert ctl("p 1 on 0 --frame 99", code=1)["answers"]["0"]["error"].startswith("no frame 99")
+    assert ctl("p 1 on 0 --frame 99", code=1)["answers"]["0"]["refusal"] == "no_frame"
 
 
 def recording(ctl: Ask) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
+from pardbg.render.reports.replies import as_json
 from pardbg_agent.control import posts
 from pardbg_agent.wire import RUN_FILE
 from tests.distributed.programs import disagreeing as program
@@ -30,7 +31,7 @@ class Watching:
     def do(self, verb: Verb, ranks: str = "", **args: Any) -> dict[str, Any]:
         reply = self._control.command(verb, ranks, **args)
         assert reply.ok, reply.refusal
-        return reply.data
+        return as_json(reply)
 
     def held(self, says: str) -> dict[str, Any]:
         """STATUS once everybody is held, or waits inside an op for who is held, for this reason."""

@@ -11,6 +11,7 @@ import pytest
 from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
 from pardbg.lab.recipes import catalogue
+from pardbg.render.reports.replies import as_json
 from tests.distributed.runs import events, session_of, started, wait_ranks
 from tests.forked import forked
 from tests.processes import rank_env, run_argv, wait_until
@@ -25,7 +26,7 @@ def _stopped(control: HubControl, *says: str) -> str:
 
     def held() -> bool:
         nonlocal reason
-        data = control.command(Verb.STATUS).data
+        data = as_json(control.command(Verb.STATUS))
         reason = data["reason"] if data["mode"] == "held" else ""
         if reason and not all(word in reason for word in says):
             control.command(Verb.CONTINUE)

@@ -449,8 +449,9 @@ def done_text(reply: Reply) -> str:
         return f"{plural(answer.asked, 'rank')} asked for level {answer.level}"
     if isinstance(answer, Marked):
         return "bookmark kept"
-    why = why_text(reply.status.why) if reply.status is not None else ""
-    return "; ".join(filter(None, (why, fact_text(answer))))
+    if isinstance(answer, Cut) and reply.status is not None:
+        return "; ".join(filter(None, (why_text(reply.status.why), fact_text(answer))))
+    return fact_text(answer)
 
 
 # -- the job's terminal

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pardbg.events.commands import Reply
 from pardbg.events.control_codes import Mode, Verb
 from pardbg.events.control_events import Status
-from pardbg.events.control_facts import Waits
+from pardbg.events.control_facts import Breakpoint, Cut, Edited, Hit, Waits
+from pardbg.render.frame.control_words import done_text, fact_text
 from pardbg.render.reports.replies import text
 from pardbg_agent.ctrl.agent_messages import OpenOp
 
@@ -25,3 +26,11 @@ def test_who_waits_for_a_rank_that_is_held_alone_and_for_how_long() -> None:
         "    2  SEND_F 2→3 mb0",
         "    3  waits in recv from 2 for rank 2",
     ]
+
+
+def test_why_ranks_are_held_goes_with_a_cut_and_with_no_other_answer() -> None:
+    status = Status(Mode.HELD, why=(Hit(1, 2, "mb==3", next="1B3"),))
+    cut = done_text(Reply(answer=Cut(), status=status))
+    assert cut == fact_text(status.why[0])
+    edited = Edited(Verb.IGNORE, (Breakpoint(2, "mb==3", ignore=5),))
+    assert done_text(Reply(answer=edited, status=status)) == fact_text(edited)
