@@ -78,7 +78,7 @@ def optimizer_begins(optimizer: Any) -> None:
     c = _core.CURRENT
     if c is None or not c.level or _HOOK in c.guard.disabled or patching.compiling():
         return
-    outer = LOCAL.state.optimizer
+    outer = LOCAL.state.nest.optimizer
     if outer is not None and outer[0]() not in (None, optimizer):
         return  # stepped by another one (ZeroRedundancyOptimizer)
     seen = context.of(c).part(Optimizers)
@@ -95,7 +95,7 @@ def optimizer_ended(optimizer: Any) -> None:
     c = _core.CURRENT
     if c is None or c.watches.diverge is None or not c.level or _HOOK in c.guard.disabled:
         return
-    known, outer = context.of(c).part(Optimizers).get(optimizer), LOCAL.state.optimizer
+    known, outer = context.of(c).part(Optimizers).get(optimizer), LOCAL.state.nest.optimizer
     if known is None or patching.compiling() or outer is None or outer[0]() is not optimizer:
         return
     _look(c, optimizer, known, "parameter", c.watches.diverge)

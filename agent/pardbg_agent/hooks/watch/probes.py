@@ -236,7 +236,7 @@ def optimizer_ended(optimizer: Any) -> None:
     c = _core.CURRENT
     if c is None or c.level < 2 or _HOOK in c.guard.disabled or torch.compiler.is_compiling():
         return
-    known, outer = context.of(c).part(Probes), LOCAL.state.optimizer
+    known, outer = context.of(c).part(Probes), LOCAL.state.nest.optimizer
     due = c.step % EVERY == 0 and (bool(known.replicas) or c.identity.world_size > 1)
     if (
         not known.on
