@@ -25,12 +25,13 @@ namespace pardbg {
 namespace {
 
 struct Spec {  // a row of pardbg_agent.tables.c10d_ops: places of arguments, -1: there is none
-  std::string name, op;
+  int number;  // of the row
   int group, root, tag, async_op, reduce;
   int in, out;  // tensors that go in and come out; equal: in place
   bool p2p, send, future, functional;
   bool probed;  // NaN in its input spreads
   bool parts;   // more than one number says how many bytes go to each rank
+  std::string name, op;
 };
 // The table, which Python gives once. Never freed: ops that are open keep names of it.
 std::vector<Spec>& specs() {
@@ -132,15 +133,14 @@ struct Issue {  // an op from before its issue until it is followed
 
 // Have Python wait at the gate and number and name the op. Leaves `c.follow` null for an op that has
 // no record. Raises KeyboardInterrupt and the like only.
-void ask(int n, const std::vector<IValue>& args, Key key, bool learn, Issue& c) {
-  const Spec& spec = specs()[n];
+void ask(const Spec& spec, const std::vector<IValue>& args, Key key, bool learn, Issue& c) {
   py::gil_scoped_acquire gil;
   if (ask_python == nullptr) return;
   const auto group = args[spec.group].toCustomClass<c10d::ProcessGroup>();
   py::list given(args.size());
   for (size_t i = 0; i < args.size(); i++)
     given[i] = int(i) == spec.group ? py::none() : torch::jit::toPyObject(args[i]);
-  const py::object fields = (*ask_python)(n, py::cast(group), reinterpret_cast<uintptr_t>(key.group),
+  const py::object fields = (*ask_python)(spec.number, py::cast(group), reinterpret_cast<uintptr_t>(key.group),
                                   spec.p2p ? -1 : key.reduce, given);
   State* s = current.load();
   if (fields.is_none() || s == nullptr) return;
@@ -164,15 +164,14 @@ void ask(int n, const std::vector<IValue>& args, Key key, bool learn, Issue& c) 
 
 // Number the op before it goes to the backend. `boxed` gives its arguments for Python.
 template <typename Boxed>
-void begin(int n, const Call& op, Boxed&& boxed, Issue& c) {
-  const Spec& spec = specs()[n];
+void begin(const Spec& spec, const Call& op, Boxed&& boxed, Issue& c) {
   State* s = current.load(std::memory_order_acquire);
   if (s == nullptr && agent_off.load(std::memory_order_relaxed)) return;
   const Tensors& in = op.in;
   const bool plain = in.plain && op.out.plain;
   // Only the root of a scatter has something that goes in.
   const at::Tensor* first = in.first != nullptr ? in.first : op.out.first;
-  Key key{n, op.group, first == nullptr ? -1 : int(first->scalar_type()), op.reduce, op.root,
+  Key key{spec.number, op.group, first == nullptr ? -1 : int(first->scalar_type()), op.reduce, op.root,
           op.tag};
   const int level = s == nullptr ? 0 : s->level.load(std::memory_order_relaxed);
   Label label;
@@ -190,7 +189,7 @@ void begin(int n, const Call& op, Boxed&& boxed, Issue& c) {
   if (!found || (level > 0 && s->closed.load(std::memory_order_acquire)) ||
       (level > 1 && spec.probed && in.first != nullptr && s->probes.load(std::memory_order_relaxed) &&
        !finite(*in.first, in.bytes, s->probe_ns, s->since_ns))) {
-    ask(n, boxed(), key, plain, c);
+    ask(spec, boxed(), key, plain, c);
     return;
   }
   const uint32_t seq = known.group->next[spec.p2p].fetch_add(1, std::memory_order_relaxed);
@@ -360,17 +359,16 @@ constexpr auto kAfter = c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKe
 
 class BoxedKernel final : public c10::OperatorKernel {
  public:
-  explicit BoxedKernel(int number) : number_(number) {}
+  explicit BoxedKernel(const Spec& spec) : spec_(spec) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-    const int n = number_;
-    const Spec& spec = specs()[n];
+    const Spec& spec = spec_;
     around(
         spec,
         [&](Issue& c) {
           const size_t num = op.schema().arguments().size();
           const IValue* args = stack->data() + stack->size() - num;
-          begin(n, read_boxed(spec, args), [&] { return std::vector<IValue>(args, args + num); }, c);
+          begin(spec, read_boxed(spec, args), [&] { return std::vector<IValue>(args, args + num); }, c);
           if (!c.follow) return;
           if (spec.functional && c.follow->r.flags & kAsync) outputs(args[0], c.outs);
           if (spec.parts && !c.follow->token && c.follow->state.level.load() > 1)
@@ -387,15 +385,15 @@ class BoxedKernel final : public c10::OperatorKernel {
   }
 
  private:
-  const int number_;
+  const Spec& spec_;
 };
-torch::CppFunction boxed_kernel(int number) {
+torch::CppFunction boxed_kernel(const Spec& spec) {
   // Kept for good: a kernel may run in one thread while another unregisters it.
   static auto* const kept = new std::map<int, c10::BoxedKernel>;
-  auto found = kept->find(number);
+  auto found = kept->find(spec.number);
   if (found == kept->end()) {
-    auto made = c10::BoxedKernel::makeFromFunctor(std::make_unique<BoxedKernel>(number));
-    found = kept->emplace(number, std::move(made)).first;
+    auto made = c10::BoxedKernel::makeFromFunctor(std::make_unique<BoxedKernel>(spec));
+    found = kept->emplace(spec.number, std::move(made)).first;
   }
   return torch::CppFunction::makeFromBoxedKernel(found->second);
 }
@@ -405,26 +403,25 @@ template <int Slot, typename Signature>
 struct Typed;
 template <int Slot, typename Result, typename... Args>
 struct Typed<Slot, Result(Args...)> {
-  static inline int number = -1;
+  static inline const Spec* row = nullptr;
   static Result kernel(c10::DispatchKeySet keys, Args... args) {
-    const int n = number;
-    const Spec& spec = specs()[n];
+    const Spec& spec = *row;
     static const auto op = c10::Dispatcher::singleton()
                                .findSchemaOrThrow(("c10d::" + spec.name).c_str(), "")
                                .template typed<Result(Args...)>();
     return around(
         spec,
         [&](Issue& c) {
-          begin(n, read_typed(spec, args...), [&] { return std::vector<IValue>{IValue(args)...}; },
-                c);
+          begin(spec, read_typed(spec, args...),
+                [&] { return std::vector<IValue>{IValue(args)...}; }, c);
           if (c.follow && spec.functional && c.follow->r.flags & kAsync)
             outputs(std::get<0>(std::tie(args...)), c.outs);
         },
         [&]() -> Result { return op.redispatch(keys & kAfter, std::forward<Args>(args)...); },
         [](const Result& result) -> const auto& { return work_in(result); });
   }
-  static torch::CppFunction function(int op) {
-    number = op;
+  static torch::CppFunction function(const Spec& spec) {
+    row = &spec;
     using F = Result(c10::DispatchKeySet, Args...);
     return torch::CppFunction(c10::CompileTimeFunctionPointer<F, &kernel>());
   }
@@ -437,7 +434,7 @@ using Lists = std::tuple<std::vector<at::Tensor>, WorkPtr>;
 using One = std::tuple<at::Tensor, WorkPtr>;
 
 // Signatures of the frequent ops, as torch/csrc/distributed/c10d/ProcessGroup.hpp has them.
-const std::map<std::string_view, torch::CppFunction (*)(int)> kTyped = {
+const std::map<std::string_view, torch::CppFunction (*)(const Spec&)> kTyped = {
     {"allreduce_", &Typed<0, Lists(at::TensorList, GroupArg, ReduceArg,
                                    const std::optional<at::Tensor>&, bool, int64_t)>::function},
     {"broadcast_", &Typed<1, Lists(at::TensorList, GroupArg, int64_t, int64_t, bool,
@@ -521,17 +518,17 @@ PyObject* wait(PyObject* original, PyObject* const* args, Py_ssize_t num, PyObje
 PyMethodDef wait_def = {"wait", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&wait)),
                         METH_FASTCALL | METH_KEYWORDS, nullptr};
 
-void add(torch::Library& library, int number) {
-  const std::string& name = specs()[number].name;
+void add(torch::Library& library, const Spec& spec) {
+  const std::string& name = spec.name;
   if (!c10::Dispatcher::singleton().findSchema({"c10d::" + name, ""})) return;
   if (const auto typed = kTyped.find(name); typed != kTyped.end()) {
     try {
-      library.impl(name.c_str(), typed->second(number));
+      library.impl(name.c_str(), typed->second(spec));
       return;
     } catch (const std::exception&) {  // another torch's signature
     }
   }
-  library.impl(name.c_str(), boxed_kernel(number));
+  library.impl(name.c_str(), boxed_kernel(spec));
 }
 torch::Library* registered = nullptr;  // not destroyed at exit: torch may be gone by then
 torch::Library* registered_waits = nullptr;
@@ -544,7 +541,7 @@ void uninstall() {
 void install() {
   if (registered != nullptr) return;
   registered = new torch::Library(torch::Library::IMPL, "c10d", kKey, __FILE__, __LINE__);
-  for (size_t n = 0; n < specs().size(); n++) add(*registered, static_cast<int>(n));
+  for (const Spec& spec : specs()) add(*registered, spec);
   registered_waits =
       new torch::Library(torch::Library::IMPL, "_c10d_functional", kKey, __FILE__, __LINE__);
   registered_waits->impl("wait_tensor", torch::CppFunction::makeFromBoxedFunction<&wait_tensor>());

@@ -101,13 +101,13 @@ PyMethodDef ended_def = {"span_ended", fast(&ended), METH_FASTCALL, nullptr};
 PyMethodDef now_def = {"now", fast(&now), METH_FASTCALL, nullptr};
 
 // A row of pardbg_agent.tables.c10d_ops.
-Spec spec_of(const py::handle& op) {
+Spec spec_of(const py::handle& op, int number) {
   const auto place = [&](const char* name) { return op.attr(name).cast<int>(); };
   const auto is = [&](const char* name) { return op.attr(name).cast<bool>(); };
-  return Spec{op.attr("torch_name").cast<std::string>(), op.attr("kind").cast<std::string>(),
-              place("group"), place("root"), place("tag"), place("is_async"), place("reduce"),
+  return Spec{number, place("group"), place("root"), place("tag"), place("is_async"), place("reduce"),
               place("input"), place("output"), is("p2p"), is("send"), is("future"),
-              is("functional"), is("probed"), !op.attr("parts").is_none()};
+              is("functional"), is("probed"), !op.attr("parts").is_none(),
+              op.attr("torch_name").cast<std::string>(), op.attr("kind").cast<std::string>()};
 }
 
 struct Labels {  // Context.labels
@@ -173,8 +173,8 @@ PYBIND11_MODULE(_hotpath, m) {
                      std::vector<std::string> programs, std::vector<std::string> libraries) {
     ask_python = new py::object(std::move(ask)), slow_waited = new py::object(std::move(waited));
     code_files() = {std::move(programs), std::move(libraries)};
-    specs().clear();
-    for (const py::handle row : ops) specs().push_back(spec_of(row));
+    specs().reserve(ops.size());  // kernels point to the rows
+    for (const py::handle row : ops) specs().push_back(spec_of(row, int(specs().size())));
   });
   m.def("turn_off", [] { agent_off = true; });
   m.attr("Nesting") = py::handle(reinterpret_cast<PyObject*>(held_type<Nesting>()));
