@@ -1,4 +1,4 @@
-"""The help of ``pardbg``, ``pardbg help TOPIC``, and the begin of a job's command."""
+"""Help of ``pardbg`` and ``pardbg help TOPIC``; recognition of a job's command."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ MORE: Final = {
     "rehearse": "Run a program as every rank of a large job, on one machine without GPUs.",
     "schedule": "Make, check and compare pipeline schedules.",
     "export": "Convert a recording for Perfetto, or to Parquet or CSV.",
+    "attach": "Look at a job that was started without pardbg.",
     "explain": "Say what a job's log tells: which rank is missing, which failed first.",
     "import": "Convert Flight Recorder dumps or profiler traces to a recording.",
     "postmortem": "Recover a recording from a killed run.",
@@ -83,7 +84,7 @@ class Front(click.Group):
 
 
 def _begins_job(command: str, word: str) -> bool:
-    """A program; not the name of a live run."""
+    """Return whether a word begins a job's command, rather than naming a live run."""
     from pardbg.hub.run.runs import RunError, find_run
 
     if shutil.which(word) is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from pardbg.hub.target import Target
 
 STDOUT, STDERR = 1, 2
+MACHINE_LACKS = (OSError, termios.error, MemoryError, RuntimeError)
+"""Errors of a machine without descriptors, processes, terminals, memory or threads to spare."""
 
 
 # A recipe's own options, such as `--staleness 2`, are not known here: they go on to the recipe.
@@ -52,6 +55,8 @@ STDOUT, STDERR = 1, 2
     help="Split the ranks over this many torchruns, as over machines.",
 )
 @click.option("--steps", type=click.IntRange(1), help="Training steps (default: the recipe's).")
+@click.option("--device", type=click.Choice(("auto", "sim")), default="auto",
+              help="auto: a GPU per rank, or the CPU; sim: simulated GPUs.")  # fmt: skip
 @click.option("--schedule", metavar="S.csv", help="Train with this pipeline schedule (recipe csv).")
 @click.option("--from", "session", metavar="SESSION",
               help="With --schedule: predict the step time from this run's durations.")  # fmt: skip
@@ -62,8 +67,8 @@ STDOUT, STDERR = 1, 2
 @click.option("--list", "list_", is_flag=True, help="List the recipes, one per line.")
 def demo(
     name: str, own: tuple[str, ...], nproc: int | None, nnodes: int, steps: int | None,
-    schedule: str | None, session: str | None, output: Path | None, keep: bool, list_: bool,
-    rc_file: Path | None, no_rc: bool, **how: Any,
+    device: str, schedule: str | None, session: str | None, output: Path | None, keep: bool,
+    list_: bool, rc_file: Path | None, no_rc: bool, **how: Any,
 ) -> int | None:  # fmt: skip
     """Train a built-in recipe under torchrun, watched."""
     from pardbg.lab.recipes import catalogue
@@ -86,16 +91,33 @@ def demo(
     try:
         recipe = catalogue.find(name)
         _need_torch()
-        argv = catalogue.command(name, nproc, steps, own, nnodes)
+        argv = catalogue.command(name, nproc, steps, own, nnodes, device)
     except catalogue.RecipeError as error:
         raise UserError(str(error)) from None
     # As torchrun would set it, less its notice.
     env = {"OMP_NUM_THREADS": "1", **os.environ}
+    if device == "sim":
+        _build_simulated()
+        # torch warns of what it does not know of a new kind of device.
+        env = {"TORCH_CPP_LOG_LEVEL": "ERROR", **env}
     said, rc = recording(**how), _rc(rc_file, no_rc)
     return _watch_job(
-        argv, said, rc, recipe.screen, not keep, after, name=name, output=output, recipe=name,
+        argv, said, rc, recipe.screen, not keep, after,
+        name=name if device == "auto" else f"{name} (simulated)", output=output, recipe=name,
         env=env,
     )  # fmt: skip
+
+
+def _build_simulated() -> None:
+    from pardbg.lab.sim import extension
+    from pardbg_agent.native import Unusable
+
+    try:
+        if not extension.place().exists():
+            talk("the simulated accelerator is built, once: half a minute")
+        extension.built()
+    except (Unusable, OSError) as error:
+        raise UserError(f"no simulated accelerator: {error}") from None
 
 
 @click.command()
@@ -185,7 +207,8 @@ def _start(
 def _start_own(
     argv: list[str], how: Recording, out: int = STDOUT, **more: Any
 ) -> tuple[RunHandle, Streams]:
-    """``out``: the descriptor that takes the job's stdout. Raises SetupError."""
+    """Start a run that this process owns; ``out`` takes the job's stdout. Raises UserError;
+    SetupError where this machine lacks what a recording needs."""
     from pardbg.hub.run.config import SetupError
     from pardbg.hub.run.terminal import own_streams
 
@@ -193,17 +216,19 @@ def _start_own(
     try:
         streams = own_streams(out)
         return _start(argv, how, streams=streams, **more), streams
-    except Exception as error:
+    except UserError:
         if streams is not None:
             streams.signals.again()
-        if isinstance(error, UserError):
-            raise
-        words = trouble(error) if isinstance(error, OSError) else None
-        raise SetupError(words or f"{type(error).__name__}: {error}") from None
+        raise
+    except MACHINE_LACKS as error:
+        if streams is not None:
+            streams.signals.again()
+        text = trouble(error) if isinstance(error, OSError) else None
+        raise SetupError(text or f"{type(error).__name__}: {error}") from None
 
 
 def _give(handle: RunHandle, rc: Rc) -> None:
-    """Give the run its first commands; it runs on where they cannot be given."""
+    """Give the run its first commands; a failure is reported and ends nothing."""
     try:
         apply_rc(handle.run_dir, rc, talk)
     except Exception as error:  # noqa: BLE001
@@ -211,7 +236,7 @@ def _give(handle: RunHandle, rc: Rc) -> None:
 
 
 def _rc(rc_file: Path | None, no_rc: bool) -> Rc:
-    """Return what to begin with: without a terminal only what was named."""
+    """Return the commands to begin with; without a terminal only those of a named file."""
     return viewer_rc(rc_file, no_rc) if has_terminal() else named_rc(rc_file)
 
 
@@ -224,8 +249,8 @@ def _watch_job(
     after: Callable[[Path], None] | None = None,
     **more: Any,
 ) -> int:
-    """TUI beside a new job, which ``ends`` with it or not; without a terminal, the job's output
-    and then the report. ``after`` gets the recording at the end."""
+    """Start a job and show it in the TUI, with which the job ``ends`` or not; without a terminal
+    show its output and then the report. ``after`` gets the recording of an ended job."""
     from pardbg.cli import headless
     from pardbg.cli.as_the_job import end_as, ending_with_us, run_plain
     from pardbg.hub.run.config import SetupError
@@ -288,9 +313,8 @@ def _list_recipes() -> None:
 
 
 def _session_target(output: Path | None, name: str, force: bool) -> Path:
-    """Return the file to record to: a new one, an empty one, or with ``force`` one that is there.
-    Refused before anything starts if it cannot be written; a new one is made by the hub, so that
-    a run that is killed before leaves none."""
+    """Return the file to record to: new, empty, or with ``force`` an existing one. Raises UserError
+    if it cannot be written. The hub makes a new one, so a run that is killed early leaves none."""
     from pardbg.cli.headless import default_session_path
     from pardbg.hub.removal import remove_empty
     from pardbg.hub.run.runs import list_runs
@@ -329,7 +353,7 @@ def _job(job: list[str] | None) -> list[str]:
 
 
 def _job_name(argv: list[str]) -> str:
-    """The program's file name: ``train`` for ``torchrun --nproc-per-node 2 train.py``."""
+    """Return the program's name: ``train`` for ``torchrun --nproc-per-node 2 train.py``."""
     scripts = [Path(word) for word in argv if word.endswith(".py")]
     return (scripts[0] if scripts else Path(argv[0])).stem
 

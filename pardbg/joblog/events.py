@@ -101,9 +101,11 @@ class Unreachable(Event):
 
 @dataclass(frozen=True, slots=True)
 class InitStart(Event):
-    """NCCL began to make a communicator. ``complete``: and was done with it."""
+    """NCCL began to make a communicator. ``complete``: and was done with it. ``comm`` is a
+    process's own name for it, ``comm_id`` all ranks' (empty: not printed)."""
 
     comm: str
+    comm_id: str
     comm_rank: int
     num_ranks: int
     complete: bool

@@ -95,8 +95,8 @@ def _unreachable(line: Line, found: Match) -> Event:
 
 def _init(line: Line, found: Match) -> Event:
     return events.InitStart(
-        line, line.origin.rank, found["comm"], int(found["r"]), int(found["n"]),
-        found["state"] == "COMPLETE",
+        line, line.origin.rank, f"{found['process'] or line.origin.process}:{found['comm']}",
+        found["id"] or "", int(found["r"]), int(found["n"]), found["state"] == "COMPLETE",
     )  # fmt: skip
 
 
@@ -206,8 +206,8 @@ _ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Callable[[Line, Match], Ev
      r"client socket has timed out after \S+ while trying to connect to (?P<at>\([^)]*\)|\S+)",
      _unreachable),
     ("nccl init", (b" Init ",),
-     r"comm (?P<comm>0x[0-9a-f]+) rank (?P<r>\d+) nranks (?P<n>\d+).*"
-     r"Init (?P<state>START|COMPLETE)", _init),
+     r"(?:(?P<process>\S+:\d+):\d+ \[.*)?comm (?P<comm>0x[0-9a-f]+) rank (?P<r>\d+) "
+     r"nranks (?P<n>\d+)(?:.*commId (?P<id>0x[0-9a-f]+))?.*Init (?P<state>START|COMPLETE)", _init),
     ("device memory", (b"ut of memory",),
      r"(?P<device>CUDA|HIP|XPU|NPU|MPS) out of memory(?:\. Tried to allocate "
      r"(?P<size>[\d.]+ \w+))?", _device_oom),

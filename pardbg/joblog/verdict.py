@@ -380,29 +380,26 @@ def _or_none(number: int | None) -> int:
 
 def _inits(found: Sequence[Event]) -> list[Conclusion]:
     """Communicators that NCCL began and did not complete on all ranks."""
-    states: dict[str, dict[int, events.InitStart]] = defaultdict(dict)
-    complete: dict[str, set[int]] = defaultdict(set)
+    begun: dict[tuple[str, int], dict[int, events.InitStart]] = defaultdict(dict)
+    done: dict[tuple[str, int], set[int]] = defaultdict(set)
+    ids = {one.comm: one.comm_id for one in _of(found, events.InitStart) if one.comm_id}
     for one in _of(found, events.InitStart):
-        states[one.comm].setdefault(one.comm_rank, one)
+        key = ids.get(one.comm, ""), one.num_ranks
         if one.complete:
-            complete[one.comm].add(one.comm_rank)
-    open_by_size: dict[int, dict[int, events.InitStart]] = defaultdict(dict)
-    done_by_size: dict[int, set[int]] = defaultdict(set)
-    for comm, starts in states.items():
-        for rank, one in starts.items():
-            if rank in complete[comm]:
-                done_by_size[one.num_ranks].add(rank)
-            else:
-                open_by_size[one.num_ranks][rank] = one
+            done[key].add(one.comm_rank)
+        else:
+            begun[key][one.comm_rank] = one
     conclusions = []
-    for size, opened in open_by_size.items():
-        if done_by_size[size] >= set(opened):
+    for key, starts in begun.items():
+        waiting = tuple(sorted(starts.keys() - done[key]))
+        if not waiting:
             continue
-        missing = tuple(r for r in range(size) if r not in opened and r not in done_by_size[size])
-        lines = _lines(list(opened.values()))
-        waiting = tuple(sorted(opened))
+        missing = tuple(rank for rank in range(key[1]) if rank not in starts)
+        lines = _lines([starts[rank] for rank in waiting])
         conclusions.append(
-            Conclusion("init-not-complete", missing, waiting, facts=(("ranks", size),), lines=lines)
+            Conclusion(
+                "init-not-complete", missing, waiting, facts=(("ranks", key[1]),), lines=lines
+            )
         )
     return conclusions
 

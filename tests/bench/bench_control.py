@@ -13,7 +13,6 @@ agents that hold 10 ms after they are told to, each a socket of its own, as a ra
 
 from __future__ import annotations
 
-import os
 import random
 import statistics
 import subprocess
@@ -30,9 +29,9 @@ import zmq
 from pardbg.analysis.base.asof import View as AsOf
 from pardbg.control.language.verbs import Verb
 from pardbg.hub.client import HubControl
-from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
+from pardbg.hub.run.run_files import Launch, this_process, write_launch
 from pardbg.hub.run.start import RunHandle, start_run
 from pardbg.session.reader import load
 from pardbg_agent.identity import boot_id
@@ -211,8 +210,7 @@ def simulated() -> Figure:
     """Pause and continue, PAUSES times, at SIMULATED agents."""
     with short_dir() as root:
         config = make_run(root)
-        launch = {"pid": os.getpid(), "start": start_time(os.getpid())}
-        files.write_json(root / files.LAUNCH_FILE, launch)
+        write_launch(root, Launch(this_process()))
         hub = subprocess.Popen([sys.executable, "-m", "pardbg.hub", str(root)])
         agents, control = None, None
         try:

@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 import zmq
 
+from pardbg.analysis.answers.snapshot import Viewport
 from pardbg.events.decode import RECORD_DTYPE
 from pardbg.hub.client import LiveSource
 from pardbg.hub.run import config as files
@@ -132,7 +133,7 @@ def view(root: Path) -> None:
     source, store = LiveSource(root), Store(live=True)
     frames: list[object] = []
     engine = Engine(source, store, Analysis(), TimeCursor(), frames.append)
-    engine.want(Want(ranks=frozenset(range(40)), parts=frozenset()))
+    engine.want(Want(viewport=Viewport(frozenset(range(40)), frozenset())))
     engine.start()
     time.sleep(WARM_S)
     cpu, begun, made = time.process_time(), time.monotonic(), len(frames)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from rich.segment import Segment
 
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.pipeline.planned import schedule_detail
+from pardbg.analysis.pipeline.implied import schedule_detail
 from pardbg.render.draw.cells import Picture, fit
 from pardbg.render.pages.overview import overview
 from pardbg.render.pages.pipeline.page import pipeline

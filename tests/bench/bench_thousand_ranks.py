@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from statistics import median, quantiles
 
-from pardbg.analysis.answers.snapshot import Sight, snapshot
+from pardbg.analysis.answers.snapshot import Viewport, snapshot
 from pardbg.session.reader import load
 from pardbg.session.writer import RunFacts, SessionWriter
 from tests.bench.figures import Figure
@@ -88,13 +88,13 @@ def moved(path: Path) -> float:
     ranks in sight."""
     store, costs = load(path), []
     begin = min(p.started_ns or 0 for p in store.procs.values())
-    near = frozenset(range(70))
+    near = Viewport(frozenset(range(70)), frozenset())
     t_ns = begin + int((STEPS - 4) * STEP_MS * 1e6)
-    made = snapshot(store, t_ns, deep=False)
+    made = snapshot(store, t_ns, partial=True)
     for _ in range(40):
         t_ns += int(STEP_MS * 1e6 / 20)
         spent = time.thread_time()
-        made = snapshot(store, t_ns, deep=False, sight=Sight(made, near, frozenset()))
+        made = snapshot(store, t_ns, partial=True, viewport=near, before=made)
         costs.append((time.thread_time() - spent) * 1e3)
     return quantiles(costs, n=20)[-1]
 

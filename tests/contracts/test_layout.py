@@ -18,7 +18,7 @@ FOLDERS = sorted(
 )
 SAME_THING = {
     # What is computed, how it is drawn, and the screen that shows it.
-    "debug", "memory", "output", "pipeline", "schedule", "stacks", "timeline",
+    "debug", "memory", "output", "pipeline", "stacks", "timeline",
     "traffic",
     # The agent has its own few: it imports nothing of pardbg.
     "words",

@@ -54,11 +54,11 @@ def test_drawing_takes_values_and_no_functions_of_the_analysis(path: Path) -> No
 def test_a_function_of_the_analysis_would_be_seen(tmp_path: Path) -> None:
     source = tmp_path / "page.py"
     source.write_text(
-        "from pardbg.analysis.pipeline.peaks import Peak, peaks\n"
+        "from pardbg.analysis.pipeline.in_flight import Peak, peaks\n"
         "from pardbg.analysis.pipeline import play\n"
-        "from pardbg.analysis.pipeline.observed import CAUSES\n"
+        "from pardbg.analysis.pipeline.values import CAUSES\n"
     )
     assert [name for name in taken(source) if not is_value(name)] == [
-        "pardbg.analysis.pipeline.peaks.peaks",
+        "pardbg.analysis.pipeline.in_flight.peaks",
         "pardbg.analysis.pipeline.play",
     ]

@@ -57,13 +57,12 @@ def handle_of(session: Path) -> RunHandle:
 
 def children(handle: RunHandle) -> dict[str, psutil.Process]:
     """Guardian, launcher, hub and job of a run."""
-    from pardbg.hub.run import config as files
-    from pardbg.hub.run import jobs
+    from pardbg.hub.run.run_files import read_hub, read_job, read_launch
 
-    launch = jobs.launched(handle.run_dir)
-    hub = files.read_json(handle.run_dir / files.HUB_FILE) or {}
-    pids = {"launcher": launch["pid"], "job": launch["job"], "hub": hub["pid"]}
-    found = {name: psutil.Process(pid) for name, pid in pids.items()}
+    launch, job, hub = (read(handle.run_dir) for read in (read_launch, read_job, read_hub))
+    assert launch and launch.launcher and job and hub
+    processes = {"launcher": launch.launcher, "job": job, "hub": hub}
+    found = {name: psutil.Process(one.pid) for name, one in processes.items()}
     return found | {"guardian": psutil.Process(found["launcher"].ppid())}
 
 

@@ -69,11 +69,11 @@ def session_of(handle: RunHandle) -> list[Message]:
 
 
 def hub_pid(handle: RunHandle) -> int:
-    from pardbg.hub.run import config as files
+    from pardbg.hub.run.run_files import read_hub
 
-    found = files.read_json(handle.run_dir / files.HUB_FILE)
-    assert found is not None
-    return int(found["pid"])
+    hub = read_hub(handle.run_dir)
+    assert hub is not None
+    return hub.pid
 
 
 def wait_ranks(control: Any, count: int) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from pardbg.analysis.answers.report import report
 from pardbg.hub.run import config as files
+from pardbg.hub.run.run_files import read_end
 from pardbg.hub.run.runs import list_run_rings
 from pardbg.session.reader import load
 from pardbg.session.writer import whole_messages
@@ -84,8 +85,10 @@ def test_the_job_and_its_output_go_on(victims: str, tmp_path: Path, out: Path) -
     assert out.read_text().splitlines() == LINES
     assert code == (-signal.SIGKILL if "run" in victims else 9)
     assert handle.exit_code(default=-1) == 9
-    told = (files.read_json(handle.run_dir / files.EXIT_FILE) or {})["told"]
-    assert told == []  # nobody sent the job a signal
+    end = read_end(handle.run_dir)
+    assert end is not None
+    told = end.told
+    assert told == ()  # nobody sent the job a signal
     dead = {one.run: one.untold for one in list_run_rings()}
     assert dead.get(handle.run) == (9 if "run" in victims else None)  # `pardbg ls --dead`
     if victims != "launcher+hub":

@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 
 from pardbg.hub.run import config as files
+from pardbg.hub.run.run_files import read_end
 from tests.distributed.owned import PARDBG
 from tests.processes import end_tree, rank_env
 
@@ -96,8 +97,8 @@ class Case:
         if out != WHOLE:
             self.bad.append(f"{out.count(b'line')} of {LINES} lines")
         if "run" in self.killed and code == -signal.SIGKILL:
-            told = [files.read_json(path / files.EXIT_FILE) or {} for path in self._dirs()]
-            code = int(told[0].get("code", -1)) if told else -1
+            ends = [read_end(path) for path in self._dirs()]
+            code = ends[0].code if ends and ends[0] is not None else -1
         if code != CODE:
             err = (self._folder / "err").read_text(errors="replace").strip()
             self.bad.append(f"exit code {code} {err[-200:]}")

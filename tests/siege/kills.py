@@ -21,6 +21,7 @@ import psutil
 
 from pardbg.analysis.answers.report import report
 from pardbg.hub.run import config as files
+from pardbg.hub.run.run_files import Launch, read_hub, read_launch
 from pardbg.hub.run.runs import list_runs
 from pardbg.hub.run.start import RunHandle
 from pardbg.lab.recipes import catalogue
@@ -149,10 +150,13 @@ class Case:
         return self._pids(handle).get(name)
 
     def _pids(self, handle: RunHandle) -> dict[str, int]:
-        launch = files.read_json(handle.run_dir / files.LAUNCH_FILE) or {}
-        hub = files.read_json(handle.run_dir / files.HUB_FILE) or {}
-        pids = {"launcher": launch.get("pid"), "hub": hub.get("pid"), "job": launch.get("job")}
-        found = {name: pid for name, pid in pids.items() if isinstance(pid, int)}
+        launch = read_launch(handle.run_dir) or Launch()
+        processes = {
+            "launcher": launch.launcher,
+            "hub": read_hub(handle.run_dir),
+            "job": launch.job,
+        }
+        found = {name: one.pid for name, one in processes.items() if one is not None}
         try:
             below = psutil.Process(found["job"]).children(recursive=True)
             ranks = [p.pid for p in below if any(w.endswith("python3") or "python" in w

@@ -10,7 +10,7 @@ from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.answers.snapshot import Snapshot, snapshot
 from pardbg.analysis.answers.timeline import lanes
 from pardbg.analysis.base.run import lines
-from pardbg.analysis.pipeline.planned import schedule_detail
+from pardbg.analysis.pipeline.implied import schedule_detail
 from pardbg.analysis.pipeline.ticks.cell import TicksWant, ticks_shown
 from pardbg.plain_text import plain_lines
 from pardbg.render.draw.cells import Picture

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from pardbg.hub.run.run_files import read_job, read_launch
 from tests.processes import rank_env
 
 VICTIM, OTHER = 0, 65533
@@ -95,7 +96,7 @@ class Place:
                 "wall_ns": 1, "host": "h", "boot_id": "b"}  # fmt: skip
         self._put(run / "run.json", OTHER, json.dumps(said))
         self._put(run / ".pardbg-run", OTHER, run.name)
-        self._put(run / "launch.json", OTHER, json.dumps({"pid": 1, "start": "1"}))
+        self._put(run / "launch.json", OTHER, json.dumps({"launcher": {"pid": 1, "start": "1"}}))
         for path in (at, run):
             os.chown(path, OTHER, OTHER)
             path.chmod(mode)
@@ -181,14 +182,15 @@ def knocks(folder: Path, rng: random.Random) -> list[str]:
     try:
         root = place.tmp / f"pardbg-{VICTIM}"
         until = time.monotonic() + 20
-        while not any('"job"' in path.read_text() for path in root.glob("*/launch.json")):
+        while not any(read_job(path.parent) for path in root.glob("*/launch.json")):
             if time.monotonic() > until or process.poll() is not None:
                 return [f"no run: {process.poll()}"]
             time.sleep(0.02)
         run_dir = next(root.iterdir())
-        launch = json.loads((run_dir / "launch.json").read_text())
+        launch = read_launch(run_dir)
+        assert launch is not None and launch.launcher is not None
         ring_dir = json.loads((run_dir / "run.json").read_text())["ring_dir"]
-        argv = ["sh", "-c", KNOCKS, "sh", str(run_dir), str(launch["pid"]), str(process.pid),
+        argv = ["sh", "-c", KNOCKS, "sh", str(run_dir), str(launch.launcher.pid), str(process.pid),
                 ring_dir]  # fmt: skip
         found = subprocess.run(
             as_user(OTHER, argv), capture_output=True, text=True, timeout=LIMIT_S, check=False,

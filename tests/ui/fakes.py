@@ -101,7 +101,7 @@ class FakePort:
 class FakeAnalysis(Analysis):
     """The analysis of a FakeStore; ``at`` makes the snapshot at a chosen time."""
 
-    glances = False
+    has_partial = False
 
     def __init__(self, at: Callable[[Snapshot, int | None], Snapshot] | None) -> None:
         self.at = at

@@ -23,25 +23,24 @@ async def test_the_engine_is_asked_for_the_rows_in_sight() -> None:
 
     def seen() -> bool:
         """Every row on the screen and the chosen one, and few others."""
-        asked, shown = app.engine._want.ranks, app.main.page.rows_in_view()
+        asked, shown = app.engine._want.viewport.ranks, app.main.page.rows_in_view()
         return asked is not None and len(asked) < 300 and {app.main.shared.rank, *shown} <= asked
 
     async with app.run_test(size=(120, 40)) as pilot:
         await until(lambda: app.main.shared.frame is not None, "the first frame")
         await until(lambda: len(app.main.page.rows_in_view()) > 20 and seen(), "the rows in sight")
-        assert app.engine._want.parts == frozenset()
+        assert app.engine._want.viewport.sections == frozenset()
         app.main.page.scroll_rows(500)
         app.main.want_page()
         assert seen() and app.main.page.rows_in_view()[0] >= 500
         asked = {
-            "4": {"collectives"},
-            "p": {"collectives", "p2p"},
+            "4": {"collectives", "p2p"},
             "5": {"traffic"},
             "6": {"memory"},
         }
         for key, parts in asked.items():
             await pilot.press(key)
-            assert app.engine._want.parts == parts
+            assert app.engine._want.viewport.sections == parts
 
 
 @pytest.mark.parametrize("size", ((80, 24), (120, 40), (200, 60)), ids=str)
@@ -90,7 +89,9 @@ class _Time:
         return self.cpu
 
 
-def test_glances_come_between_a_live_runs_whole_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_frames_come_between_whole_ones_of_a_live_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Of many ranks: after a whole frame of 1 s the next glance after 1 s more, then each after 8
     times what one takes; whole ones after 6 times, or 3 where ranks stopped. Of few ranks whole
     ones alone."""
@@ -98,10 +99,10 @@ def test_glances_come_between_a_live_runs_whole_frames(monkeypatch: pytest.Monke
     monkeypatch.setattr(pace, "time", clock)
     paced = pace.Pace(TimeCursor())
 
-    def frame(cost: float, *, whole: bool, many: bool = True, hasty: bool = False) -> None:
+    def frame(cost: float, *, whole: bool, many: bool = True, urgent: bool = False) -> None:
         with paced.frame():
             clock.now, clock.cpu = clock.now + cost, clock.cpu + cost
-        paced.was(whole=whole, many=many, hasty=hasty)
+        paced.note(whole=whole, many=many, urgent=urgent)
 
     def waits(ready: Callable[[], bool]) -> float:
         begun = clock.now
@@ -116,7 +117,7 @@ def test_glances_come_between_a_live_runs_whole_frames(monkeypatch: pytest.Monke
     frame(0.2, whole=False)
     assert waits(lambda: paced.is_time(False)) == 1.6
     assert waits(lambda: paced.whole_is_due) == 4.8
-    frame(0.2, whole=False, hasty=True)
+    frame(0.2, whole=False, urgent=True)
     assert waits(lambda: paced.whole_is_due) == 1.6
     frame(1.0, whole=True, many=False)
     assert waits(lambda: paced.is_time(False)) == 12 and paced.whole_is_due

@@ -1,15 +1,14 @@
-"""The hang at a cursor, if there is one: what every page says first."""
+"""The hang at a cursor, which every page shows first."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import control_view
-from pardbg.analysis.findings.hangs import hangs
-from pardbg.analysis.findings.mismatches import messages, mismatches
-from pardbg.analysis.findings.shared import Finding, Severity, bad_ends
+from pardbg.analysis.findings.exits import bad_ends
+from pardbg.analysis.findings.finding import Finding, Severity
+from pardbg.analysis.findings.registry import standstills
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import stall_stacks
 from pardbg.analysis.hangs.waitgraph import wait_graph
@@ -17,7 +16,7 @@ from pardbg.analysis.hangs.waitgraph import wait_graph
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """What holds ranks up: a finding about a standstill, as every page says it first."""
+    """A hang: the ranks that hold others up, as found by the findings about standstills."""
 
     kind: str
     """Kind of the finding."""
@@ -35,7 +34,7 @@ class Hang:
 
 @dataclass(frozen=True, slots=True)
 class RankStack:
-    """A rank's main thread as it stood when ranks got on no more."""
+    """A rank's main thread at a standstill."""
 
     rank: int
     t_ns: int
@@ -43,12 +42,9 @@ class RankStack:
     """(file, line, function), outermost first."""
 
 
-_DETECTORS: Final = (mismatches, messages, hangs)
-
-
 def hang_view(view: View) -> Hang | None:
-    """Return what holds ranks up at the cursor, or held them up when the job fell apart; None where
-    every rank gets on, or stands because somebody holds it."""
+    """Return the hang at the cursor, or the one in which the job ended. None while every rank makes
+    progress, and while the debugger holds ranks."""
     ended, ends = view.run_end, bad_ends(view)
     if ended is not None and not ended[1]:
         return None
@@ -56,7 +52,7 @@ def hang_view(view: View) -> Hang | None:
         return None
     if not ends and (ended is not None or not _stands(view)):
         return None
-    found = [f for detect in _DETECTORS for f in detect(view) if f.severity != "info"]
+    found = [finding for finding in standstills(view) if finding.severity != "info"]
     if not found:
         return None
     worst = min(found, key=lambda f: (f.order[0], f.t_ns))
@@ -93,7 +89,7 @@ def _hang(view: View, finding: Finding, over: int | None) -> Hang:
 
 
 def rank_stacks(view: View) -> tuple[RankStack, ...]:
-    """Return the newest stack of each rank that was taken at a standstill, up to the cursor."""
+    """Return each rank's newest stack taken at a standstill, up to the cursor."""
     return tuple(
         RankStack(rank, t_ns, frames)
         for rank, (t_ns, frames, *_) in sorted(stall_stacks(view).items())

@@ -1,10 +1,10 @@
-"""Everything the screens show at one cursor, as one value."""
+"""The snapshot: what the screens show at one cursor, as one value."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from pardbg.analysis.answers.hang import Hang, RankStack, hang_view, rank_stacks
 from pardbg.analysis.answers.ranks import RankNow, rank_rows
@@ -12,28 +12,28 @@ from pardbg.analysis.answers.step_times import unheld_step_rows
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import ControlView, control_view
 from pardbg.analysis.base.losses import NotFinite, loss_history, loss_source, not_finite
-from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.base.run import RunInfo, run_info
 from pardbg.analysis.base.steps import StepRow, current_step
+from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.comm.traffic import TrafficView, traffic_view
 from pardbg.analysis.findings import findings
-from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.findings.finding import Finding
 from pardbg.analysis.hangs.newest import standing_collectives
 from pardbg.analysis.memory.breakdown import MemoryRow, memory_rows
 from pardbg.analysis.memory.sharding import ShardingView, sharding_view
-from pardbg.analysis.pipeline.hand_written import why_none
-from pardbg.analysis.pipeline.layout import states
+from pardbg.analysis.pipeline.chains import why_none
 from pardbg.analysis.pipeline.mesh import PipelineName, pipeline_names
-from pardbg.analysis.pipeline.observed import PipelineView
-from pardbg.analysis.pipeline.schedule import HISTORY, pipeline_view
+from pardbg.analysis.pipeline.pipeline_steps import HISTORY, pipeline_view
+from pardbg.analysis.pipeline.pipelines import states
+from pardbg.analysis.pipeline.values import PipelineView
 from pardbg.store.lives import Part
 from pardbg.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything the screens show at one cursor. Made off the UI thread, posted as one value."""
+    """A run at one cursor. Made on the engine's thread, posted to the UI as one frozen value."""
 
     revision: int
     live: bool
@@ -52,7 +52,8 @@ class Snapshot:
     steps: tuple[StepRow, ...]
     """The last complete steps, at most 64."""
     collectives: tuple[CollectiveRow, ...]
-    """The last ones, newest last, at most 200."""
+    """The last ones, newest last, at most 200. This and the other SECTIONS: empty where the
+    viewport does not have them."""
     p2p: tuple[P2PRow, ...]
     traffic: TrafficView
     memory: tuple[MemoryRow, ...]
@@ -80,106 +81,92 @@ class Snapshot:
     """Taken at the newest standstill, by rank."""
 
 
-GLANCE: Final = 8
-"""Steps of history in a snapshot that is not deep."""
-FEW_STEPS: Final = 4
-"""Where a live run's ranks ended more since the last snapshot, the whole one says what was in
-them."""
+PARTIAL_HISTORY: Final = 8
+"""Steps of the bubble's history in a partial snapshot of a recording."""
 MANY: Final = 128
-"""Number of ranks above which a page shows some: a first answer is made for those."""
-PARTS: Final = frozenset(("collectives", "p2p", "traffic", "memory"))
-"""Fields of a snapshot that take long at many ranks and that few pages show."""
+"""Number of ranks above which rows outside the viewport are reused."""
+SECTIONS: Final = frozenset(("collectives", "p2p", "traffic", "memory"))
+"""Fields of a snapshot that are made only for pages that draw them."""
+NO_TRAFFIC: Final = TrafficView(0, (), (), ())
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What of many ranks' moment is on the screen. The rest of a snapshot that is not deep is as
-    it was ``before``: for as long as somebody moves about, or until the next whole one of a run
-    that goes on. Of a deep one only the rows of other ranks are."""
+class Viewport:
+    """What a page draws of a snapshot."""
 
-    before: Snapshot
-    ranks: frozenset[int] | None
-    """Whose rows are shown; None: all."""
-    parts: frozenset[str]
-    """Which of ``PARTS`` are."""
+    ranks: frozenset[int] | None = None
+    """Ranks whose rows are drawn; None: all."""
+    sections: frozenset[str] = SECTIONS
+    """Sections that are drawn; the others stay empty."""
 
 
-_Row = TypeVar("_Row", RankNow, MemoryRow)
+EVERYTHING: Final = Viewport()
 
 
-def _beyond(rows: Iterable[_Row], shown: Collection[int]) -> dict[int, _Row]:
-    return {row.rank: row for row in rows if row.rank not in shown}
+class _Reused:
+    """The parts of the previous snapshot of many ranks that a new one reuses."""
 
-
-class _Kept:
-    """What of a snapshot need not be made anew."""
-
-    def __init__(self, view: View, sight: Sight | None, deep: bool) -> None:
-        self._view, self._sight, self._deep = view, sight, deep
-        self._steps = view.memo("steps ended")
-        ended = int(view.all("step").counts.sum())
-        self._ended = self._steps[view.store.revision, view.t_ns] = ended
-        if sight is not None and not self._fits(sight.before):
-            self._sight = None
+    def __init__(
+        self, view: View, viewport: Viewport, before: Snapshot | None, partial: bool
+    ) -> None:
+        num_ended = view.memo("steps ended")
+        now = num_ended[view.store.revision, view.t_ns] = int(view.all("step").counts.sum())
+        self.before = before if before is not None and _fits(view, before) else None
+        self.splits = partial and self.before is not None
+        """Splits of a rank's newest step are reused, too."""
+        self._steps = False
         self.ranks: dict[int, RankNow] = {}
         self.memory: dict[int, MemoryRow] = {}
-        if self._sight is not None and (shown := self._sight.ranks) is not None:
-            self.ranks = _beyond(self._sight.before.ranks, shown)
-            self.memory = _beyond(self._sight.before.memory, shown)
-
-    def _fits(self, before: Snapshot) -> bool:
-        """It is of the same ranks, and of a recording that grows no more, or of a live run."""
-        view = self._view
-        if len(view.ranks) <= MANY:
-            return False
-        if before.revision != view.store.revision and not view.store.live:
-            return False  # more of a recording was read
-        return [row.proc for row in before.ranks] == [p.proc for p in view.ranks.values()]
-
-    @property
-    def near(self) -> bool:
-        return self._sight is not None and not self._deep
-
-    def part(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return a field of ``PARTS``."""
-        if self._sight is None or self._deep or name in self._sight.parts:
-            return make()
-        return getattr(self._sight.before, name)
+        if self.before is None:
+            return
+        self._steps = partial and num_ended.get((self.before.revision, self.before.t_ns)) == now
+        if (drawn := viewport.ranks) is not None:
+            self.ranks = {r.rank: r for r in self.before.ranks if r.rank not in drawn}
+            self.memory = {r.rank: r for r in self.before.memory if r.rank not in drawn}
 
     def of_steps(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return a field that changes where a rank's step ends."""
-        if self._sight is None or self._deep:
-            return make()
-        before, live = self._sight.before, self._view.live
-        more = self._ended - self._steps.get((before.revision, before.t_ns), -1)
-        known = not more or (live and more > FEW_STEPS * len(self._view.ranks))
-        return getattr(before, name) if known else make()
+        """Return a field that changes only when a rank's step ends."""
+        return getattr(self.before, name) if self._steps else make()
+
+
+def _fits(view: View, before: Snapshot) -> bool:
+    """Return whether ``before`` has the same ranks (MANY at least), and is of a live run or of a
+    recording of which no more was read since."""
+    if len(view.ranks) <= MANY:
+        return False
+    if before.revision != view.store.revision and not view.store.live:
+        return False
+    return [row.proc for row in before.ranks] == [p.proc for p in view.ranks.values()]
 
 
 def snapshot(
     store: Store,
     t_ns: int | None,
     rank: int | None = None,
+    viewport: Viewport = EVERYTHING,
+    before: Snapshot | None = None,
     *,
-    deep: bool = True,
-    sight: Sight | None = None,
+    partial: bool = False,
 ) -> Snapshot:
-    """Return the run at ``t_ns`` (hub clock); None: at its newest time. Of several pipelines
-    ``rank`` says which is shown in full. Not ``deep``: without findings and most of the bubble's
-    history, which take longest; of many ranks made for what is in ``sight`` alone. Deep, ``sight``
-    says of which ranks rows are made anew.
+    """Return the run at ``t_ns`` (hub clock); None: at its newest time.
 
-    The same store and cursor give the same value, but for what is out of sight. Nothing here
+    Of several pipelines the one of ``rank`` is shown in full. Of many ranks, rows outside the
+    viewport are reused from ``before`` while their ranks make progress. A ``partial`` snapshot has
+    no findings, and of a recording a short history of the bubble: these take longest.
+
+    The same store, cursor and viewport give the same value, but for reused rows. Nothing here
     raises on odd data: what is not known is None.
     """
     view = View(store, t_ns)
-    kept = _Kept(view, sight, deep)
-    pipeline = pipeline_view(view, rank, HISTORY if deep or view.live else GLANCE)
+    reused, drawn = _Reused(view, viewport, before, partial), viewport.sections
+    of_steps = reused.of_steps
+    short = partial and not view.live
+    pipeline = pipeline_view(view, rank, PARTIAL_HISTORY if short else HISTORY)
     # before the steps: theirs are among them
-    losses = kept.of_steps("loss_history", lambda: loss_history(view))
-    steps = kept.of_steps("steps", lambda: unheld_step_rows(view))
-    rows = kept.part("collectives", lambda: standing_collectives(view))
-    ranks = rank_rows(view, pipeline, kept.ranks, near=kept.near)
+    losses = of_steps("loss_history", lambda: loss_history(view))
+    steps = of_steps("steps", lambda: unheld_step_rows(view))
+    rows = standing_collectives(view) if "collectives" in drawn else ()
+    ranks = rank_rows(view, pipeline, reused.ranks, reuse_splits=reused.splits)
     return Snapshot(
         revision=store.revision,
         live=store.live and view.run_end is None,
@@ -191,22 +178,22 @@ def snapshot(
         step_ns=max((row.step_ns[-1] for row in ranks if row.step_ns), default=None),
         loss=losses[-1][1] if losses else None,
         loss_history=losses,
-        loss_source=kept.of_steps("loss_source", lambda: loss_source(view)),
+        loss_source=of_steps("loss_source", lambda: loss_source(view)),
         ranks=ranks,
         pipeline=pipeline,
         steps=steps,
         collectives=rows,
-        p2p=kept.part("p2p", lambda: p2p_rows(view)),
-        traffic=kept.part("traffic", lambda: traffic_view(view)),
-        memory=kept.part("memory", lambda: memory_rows(view, kept.memory)),
-        findings=findings(view) if deep else (),
+        p2p=p2p_rows(view) if "p2p" in drawn else (),
+        traffic=traffic_view(view) if "traffic" in drawn else NO_TRAFFIC,
+        memory=memory_rows(view, reused.memory) if "memory" in drawn else (),
+        findings=() if partial else findings(view),
         control=control_view(view),
         dropped_records=store.lost(view.t_ns),
         unknown_records=store.unknown,
         pipelines=pipeline_names(view),
         no_pipeline="" if pipeline is not None else why_none(view),
         sharding=sharding_view(view),
-        not_finite=kept.of_steps("not_finite", lambda: not_finite(view, losses)),
+        not_finite=of_steps("not_finite", lambda: not_finite(view, losses)),
         hang=hang_view(view),
         stacks=rank_stacks(view),
         parts=store.parts(),

@@ -19,9 +19,9 @@ from pardbg.analysis.base.times import times
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.overlap import Ops, blocked, ops_by_rank, under_way
 from pardbg.analysis.pipeline.dependencies import COMPUTE
-from pardbg.analysis.pipeline.layout import Layout, layouts
-from pardbg.analysis.pipeline.observed import PipelineStep
-from pardbg.analysis.pipeline.schedule import pipeline_step
+from pardbg.analysis.pipeline.pipeline_steps import pipeline_step
+from pardbg.analysis.pipeline.pipelines import Layout, layouts
+from pardbg.analysis.pipeline.values import PipelineStep
 from pardbg.store.process import Process
 
 
@@ -39,14 +39,14 @@ def unheld_step_rows(view: View, last: int | None = LAST) -> tuple[StepRow, ...]
 
 
 def unheld_step_ns(view: View, rank: int, step: int, t0_ns: int, t1_ns: int) -> int:
-    """Return how long a rank's step t0..t1 would have lasted without holds."""
-    made = _pipeline_of(view, rank, step) if was_held(view, t0_ns, t1_ns) else None
-    if made is None or not made.held_ns or not made.complete:
+    """Return a rank's step time without the debugger's holds, in ns."""
+    pipeline = _pipeline_of(view, rank, step) if was_held(view, t0_ns, t1_ns) else None
+    if pipeline is None or not pipeline.held_ns or not pipeline.complete:
         return unheld_ns(view, rank, t0_ns, t1_ns)
-    begin, end = made.t0_ns, made.t1_ns + made.held_ns
+    begin, end = pipeline.t0_ns, pipeline.t1_ns + pipeline.held_ns
     before, after = (t0_ns, min(begin, t1_ns)), (max(end, t0_ns), t1_ns)
     around = sum(unheld_ns(view, rank, a, b) for a, b in (before, after) if b > a)
-    return around + made.t1_ns - made.t0_ns
+    return around + pipeline.t1_ns - pipeline.t0_ns
 
 
 def _unheld(
@@ -57,14 +57,14 @@ def _unheld(
         return row
     longest = max(unheld_step_ns(view, rank, row.step, *span) for rank, span in spans.items())
     phases = dict(row.phases)
-    made = [s for r in spans if (s := _pipeline_of(view, r, row.step)) and s.held_ns]
-    if "pipeline" in phases and made:
-        phases["pipeline"] = max(step.t1_ns - step.t0_ns for step in made)
+    held = [s for r in spans if (s := _pipeline_of(view, r, row.step)) and s.held_ns]
+    if "pipeline" in phases and held:
+        phases["pipeline"] = max(step.t1_ns - step.t0_ns for step in held)
     return replace(row, duration_ns=longest, phases=phases)
 
 
 def _pipeline_of(view: View, rank: int, step: int) -> PipelineStep | None:
-    layout: Layout | None = next((one for one in layouts(view) if rank in one.ranks), None)
+    layout: Layout | None = next((known for known in layouts(view) if rank in known.ranks), None)
     return None if layout is None else pipeline_step(view, layout, step)
 
 
@@ -74,11 +74,11 @@ _COMPUTE_PHASES = ("forward", "backward", "optimizer")
 
 
 def last_step_split(
-    view: View, rank: int, process: Process, pipeline: PipelineStep | None, near: bool = False
+    view: View, rank: int, process: Process, pipeline: PipelineStep | None, reuse: bool = False
 ) -> Split | None:
-    """Return the newest step that ended; in a pipeline its newest complete schedule step. ``near``:
-    what was last said of it will do, if anything was. None where the times are the host's of a run
-    on a device."""
+    """Return the shares of a rank's newest ended step; in a pipeline of its newest complete
+    schedule step. With ``reuse`` a split made when fewer records had come will do. None where the
+    times are the host's of a run on a device."""
     if times(view):
         return None
     if pipeline is not None:
@@ -93,15 +93,15 @@ def last_step_split(
         return None
     begin = int(table.col("t0_ns")[visible - 1])
     end = int(table.col("t1_ns")[visible - 1])
-    said, at = view.memo("last splits"), (process.proc, begin, end)
-    if not near or at not in said:
-        said[at] = _split(view, rank, process, (begin, end))
-    found: Split | None = said[at]
+    known, at = view.memo("last splits"), (process.proc, begin, end)
+    if not reuse or at not in known:
+        known[at] = _split(view, rank, process, (begin, end))
+    found: Split | None = known[at]
     return found
 
 
 def read_ahead_splits(view: View, but: Collection[int]) -> None:
-    """Read what `last_step_split` asks of each rank, ``but`` for some."""
+    """Read the records that `last_step_split` needs, of all ranks but ``but`` at once."""
     of = {rank: view.rows(p, "step") for rank, p in view.ranks.items() if rank not in but}
     newest = {
         rank: (int(table.col("t0_ns")[visible - 1]), int(table.col("t1_ns")[visible - 1]))

@@ -1,4 +1,4 @@
-"""A store as it stood at a cursor: which rows were visible, which process was which rank."""
+"""A store at a cursor: visible rows, and the process of each rank."""
 
 from __future__ import annotations
 
@@ -16,12 +16,20 @@ from pardbg.store.table import Array, Table
 P = ParamSpec("P")
 R = TypeVar("R")
 MEMO_MAX: Final = 2048
-"""A frame uses some hundred values of a kind. More would be of use to who comes back, but each
-full collection of Python's, which a frame may have to wait for, walks all of them."""
+"""Closed values of a kind that are kept of a recording. Keeping more would help a user who comes
+back, but each full collection of Python's, which a frame may wait for, walks all of them."""
+LIVE_MEMO_MAX: Final = 512
+"""Closed values of a kind that are kept of a live run, or two per rank: a frame uses some hundred.
+A following viewer never comes back to older ones, and would still fill its memory with them after
+half an hour."""
+_EVICTED: Final = 8
+"""A full cache loses one in so many of its values, the oldest: losing half of them at a time lets
+the memory of a long run rise from one peak to the next."""
 
 
 class View:
-    """One cursor's view. Make one per snapshot; cheap, and valid until the next apply."""
+    """The store at one cursor. Cheap; make one per snapshot. Valid until the next message is
+    applied."""
 
     def __init__(self, store: Store, t_ns: int | None) -> None:
         store.settle()
@@ -42,7 +50,7 @@ class View:
 
     @property
     def elsewhere(self) -> set[int]:
-        """Ranks of another role than the one that is looked at; empty where none was chosen."""
+        """Return the ranks of other roles than the selected one; empty if none is selected."""
         if self.store.part is None:
             return set()
         life = (p.rank for p in self.store.procs.values() if p.epoch == self.epoch)
@@ -54,7 +62,7 @@ class View:
         if found is None:
             of_all = self._counts.get(table)
             if of_all is None and len(self.ranks) >= MANY:
-                procs = (one.proc for one in self.ranks.values())
+                procs = (other.proc for other in self.ranks.values())
                 counts = self.all(table).counts.tolist()
                 of_all = self._counts[table] = dict(zip(procs, counts, strict=True))
             found = of_all.get(process.proc) if of_all is not None else None
@@ -64,7 +72,7 @@ class View:
         return found
 
     def having(self, table: str) -> list[tuple[int, Process]]:
-        """Return the ranks with rows of this kind, seen or not."""
+        """Return the ranks that have rows in this table, visible or not."""
         ranks = list(self.ranks.items())
         return [ranks[place] for place in self.joined(table).filled]
 
@@ -77,7 +85,8 @@ class View:
         return found
 
     def joined(self, name: str) -> Joined:
-        """Return a table of all ranks, seen or not; kept for the cursors of a recording."""
+        """Return a table of all ranks, visible rows or not; kept for further cursors of a
+        recording."""
         of = self.store.revision, list(self.ranks.values())
         kept: dict[str, Any] = self.store.memo.setdefault("joined", {})
         if name not in kept or kept[name][0] != of:
@@ -90,17 +99,18 @@ class View:
         return process.table(table), self.visible(process, table)
 
     def step_rows(self, process: Process, name: str, step: int) -> tuple[Table, Array]:
-        """Return a table, and which of its visible rows are of a step."""
+        """Return a table and the indices of its visible rows in a step."""
         table, visible = self.rows(process, name)
         return table, table.step_rows(step, step, visible)
 
     def newest_ns(self, process: Process, tables: tuple[str, ...]) -> int:
-        """Return when the newest row of these tables became visible; 0: there is none."""
+        """Return the time at which the newest row of these tables became visible; 0 without
+        rows."""
         if len(self.ranks) >= MANY:
             key = ("newest of all", tables)
             if key not in self.local:
                 newest = np.max([self.all(name).newest_when() for name in tables], axis=0)
-                procs = (one.proc for one in self.ranks.values())
+                procs = (other.proc for other in self.ranks.values())
                 self.local[key] = dict(zip(procs, newest.tolist(), strict=True))
             if process.proc in self.local[key]:
                 return int(self.local[key][process.proc])
@@ -125,17 +135,19 @@ class View:
         return ended[-1] if ended else None
 
     def memo(self, kind: str, most: int = MEMO_MAX) -> dict[Any, Any]:
-        """Return a store-wide cache of closed values; of more than ``most`` the older half goes."""
+        """Return a store-wide cache of closed values; beyond ``most`` the oldest are evicted."""
         cache: dict[Any, Any] = self.store.memo.setdefault(kind, {})
+        if self.store.live:
+            most = min(most, max(LIVE_MEMO_MAX, 2 * len(self.ranks)))
         if len(cache) > most:
-            for key in list(cache)[: len(cache) // 2]:
+            for key in list(cache)[: len(cache) - most + most // _EVICTED]:
                 del cache[key]
         return cache
 
 
 def per_view(function: Callable[Concatenate[View, P], R]) -> Callable[Concatenate[View, P], R]:
-    """Compute ``function`` once per view and arguments (hashable ones): the parts of one snapshot
-    share what it returns, and nobody changes it."""
+    """Compute ``function`` once per view and (hashable) arguments. The parts of one snapshot share
+    its result, which must not be changed."""
 
     @wraps(function)
     def kept(view: View, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -151,9 +163,11 @@ def per_view(function: Callable[Concatenate[View, P], R]) -> Callable[Concatenat
 def per_store(
     key: Callable[Concatenate[View, P], Hashable], name: str = "", most: int = MEMO_MAX
 ) -> Callable[[Callable[Concatenate[View, P], R]], Callable[Concatenate[View, P], R]]:
-    """Compute a function once per store and ``key`` of its arguments: for closed values, which
-    rest on nothing that the key does not hold, whatever the cursor. ``name`` is the cache's, where
-    several functions are made in one place; ``most`` as in ``View.memo``."""
+    """Compute a function once per store and ``key`` of its arguments.
+
+    For closed values, which depend on nothing outside the key, whatever the cursor. ``name`` is the
+    cache's name, for functions made in one place; ``most`` as in ``View.memo``.
+    """
 
     def of(function: Callable[Concatenate[View, P], R]) -> Callable[Concatenate[View, P], R]:
         @wraps(function)

@@ -1,8 +1,8 @@
-"""Whose clock a run's times are.
+"""The clock of a run's times.
 
-On an accelerator the host only queues work and runs ahead of it: the order in which hosts issue ops
-is not the order in which devices reach them, and a span is a launch, not a computation. Until a
-rank's records have the device's own times, nothing about speed follows from them.
+On an accelerator the host only queues work and runs ahead of it: hosts issue ops in another order
+than devices reach them, and a span is a launch, not a computation. Without the device's own times
+in a rank's records nothing about speed can be derived from them.
 """
 
 from __future__ import annotations
@@ -26,6 +26,6 @@ def device(process: Process) -> str:
 
 @per_view
 def times(view: View) -> Times:
-    """Return whose the run's times are: a single rank on a device makes them the host's, since a
-    figure over ranks never mixes two clocks."""
+    """Return the clock of the run's times. One rank on a device makes them the host's: a figure
+    over ranks never mixes two clocks."""
     return "host" if any(map(device, view.ranks.values())) else ""

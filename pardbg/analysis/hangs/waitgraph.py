@@ -24,7 +24,7 @@ from pardbg.analysis.base.graphs import reaching, terminal
 from pardbg.analysis.base.holds import last_hold_end
 from pardbg.analysis.comm.ops import UNKNOWN_OP, done_table, group_label, is_unrecorded
 from pardbg.analysis.hangs.standstill import seen
-from pardbg.analysis.pipeline.layout import states
+from pardbg.analysis.pipeline.pipelines import states
 from pardbg.events import fields
 from pardbg.store.definitions import GroupDef, OpDef
 from pardbg.store.process import Process
@@ -268,7 +268,7 @@ def _may_wait(view: View) -> dict[int, Process]:
     return {rank: ranks[rank] for rank, yes in zip(ranks, may.tolist(), strict=True) if yes}
 
 
-@per_store(lambda view, name: (view.store.revision, tuple(view.ranks.values()), name), most=8)
+@per_store(lambda view, name: (view.store.revision, tuple(view.ranks.values()), name), most=4)
 def _all_complete_by(view: View, name: str) -> NDArray[np.int64]:
     """`_complete_by` of all ranks, one after the other."""
     return np.concatenate([_complete_by(view, one, name) for one in view.ranks.values()])

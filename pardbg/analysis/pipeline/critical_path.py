@@ -1,21 +1,22 @@
-"""The chain of actions across ranks that a pipeline step's length rests on.
+"""The critical path: the chain of actions across ranks that a pipeline step's length rests on.
 
-From the last action back: what an action began after is the later of the action before it on its
-rank and the action of another rank whose tensor it needs. Time between the two is the tensor's way,
-or the host's. Compute, ways and host time of the path add up to the window exactly; make any other
-action faster and the step takes as long as before.
+From the last action back: the predecessor of an action is the later one of the action before it on
+its rank and the action of another rank whose tensor it needs. The gap between the two is the
+tensor's way, or the host's. Compute, ways and host time of the path add up to the window exactly;
+make any other action faster and the step takes as long as before.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 from typing import Literal
 
 from pardbg.analysis.pipeline.dependencies import COMPUTE, source
-from pardbg.analysis.pipeline.observed import ActionSpan, PipelineStep
+from pardbg.analysis.pipeline.values import ActionSpan, PipelineStep
 
 Way = Literal["tensor", "host", "begin"]
 
@@ -29,14 +30,14 @@ class Link:
     t0_ns: int
     t1_ns: int
     gap_ns: int
-    """Before it, since what it began after."""
+    """Gap to the predecessor on the path."""
     way: Way
     """What the gap is: a tensor on its way from another rank, the host, or the step's begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """compute_ns + tensor_ns + host_ns is the step's window."""
+    """A step's critical path; compute_ns + tensor_ns + host_ns is the step's window."""
 
     step: int
     links: tuple[Link, ...]
@@ -58,7 +59,7 @@ class CriticalPath:
 
     @property
     def hops(self) -> int:
-        """Return how often it goes from one rank to another."""
+        """Return how often the path changes ranks."""
         return sum(link.way == "tensor" for link in self.links)
 
     @property
@@ -67,7 +68,7 @@ class CriticalPath:
 
 
 def critical_path(step: PipelineStep, num_stages: int) -> CriticalPath | None:
-    """Of a complete step; None for one that is not."""
+    """Return the path of a complete step; None for one that is not."""
     if not step.complete:
         return None
     rows = {
@@ -87,12 +88,12 @@ def critical_path(step: PipelineStep, num_stages: int) -> CriticalPath | None:
     at: ActionSpan | None = max(by_text.values(), key=_end)
     links: list[Link] = []
     while at is not None:
-        came, way = _after(at, before.get((at.rank, at.text)), by_text, num_stages)
-        since = step.t0_ns if came is None else _end(came)
-        # An action may overlap what it began after (an overlapped pair): no gap, and no time twice.
+        predecessor, way = _predecessor(at, before.get((at.rank, at.text)), by_text, num_stages)
+        since = step.t0_ns if predecessor is None else _end(predecessor)
+        # An action may overlap its predecessor (an overlapped pair): no gap, and no time twice.
         links.append(Link(at.rank, at.text, max(at.t0_ns, since), _end(at),
                           max(0, at.t0_ns - since), way))  # fmt: skip
-        at = came
+        at = predecessor
     links.reverse()
     return CriticalPath(
         step=step.step,
@@ -103,14 +104,14 @@ def critical_path(step: PipelineStep, num_stages: int) -> CriticalPath | None:
     )
 
 
-def _after(
+def _predecessor(
     action: ActionSpan, own: ActionSpan | None, by_text: Mapping[str, ActionSpan], num_stages: int
 ) -> tuple[ActionSpan | None, Way]:
-    """Return what the action began after, and what lies between."""
+    """Return an action's predecessor, and what the gap to it is."""
     needed = source(action.text, num_stages, by_text)
     made = by_text[needed] if needed is not None else None
     if made is not None and (made.rank == action.rank or _end(made) > action.t0_ns):
-        made = None  # its own rank's order says it; or clocks differ by more than the way took
+        made = None  # the rank's own order has it; or clocks differ by more than the way took
     if made is None or (own is not None and _end(own) >= _end(made)):
         return own, "begin" if own is None else "host"
     return made, "tensor"
@@ -118,3 +119,38 @@ def _after(
 
 def _end(action: ActionSpan) -> int:
     return action.t1_ns if action.t1_ns is not None else action.t0_ns
+
+
+@dataclass(frozen=True, slots=True)
+class MicrobatchWait:
+    """An action that waited for one of another rank, step after step."""
+
+    rank: int
+    action: str
+    """The action that waited, ``0B0``."""
+    producer: str
+    """The action that it waited for, ``1B0``."""
+    producer_rank: int
+    wait_ns: int
+    """Median over the steps in which it waited."""
+    num_steps: int
+
+
+def microbatch_waits(steps: Sequence[PipelineStep]) -> tuple[MicrobatchWait, ...]:
+    """Return the waits that occur in half of the steps or more, the longest first."""
+    found: dict[tuple[int, str, str, int], list[int]] = defaultdict(list)
+    for step in steps:
+        for row in step.ranks:
+            begins = sorted((a.t0_ns, a.text) for a in row.actions)
+            for idle in row.idles:
+                if idle.cause != "dependency" or idle.producer is None:
+                    continue
+                action = next((text for t0, text in begins if t0 >= idle.t1_ns), None)
+                if action is not None and idle.producer_rank is not None:
+                    key = (row.rank, action, idle.producer, idle.producer_rank)
+                    found[key].append(idle.t1_ns - idle.t0_ns)
+    made = (
+        MicrobatchWait(*key, round(median(waits)), len(waits))
+        for key, waits in found.items() if 2 * len(waits) >= len(steps)
+    )  # fmt: skip
+    return tuple(sorted(made, key=lambda wait: -wait.wait_ns))

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import Interval, clip, subtract, union
+from pardbg.analysis.pipeline.chains import completions
 from pardbg.analysis.pipeline.dependencies import COMPUTE, parse, producer, twin
-from pardbg.analysis.pipeline.hand_written import completions
-from pardbg.analysis.pipeline.observed import ActionSpan, Cause, Idle
+from pardbg.analysis.pipeline.values import ActionSpan, Cause, Idle
 from pardbg_agent import wire
 
 

@@ -6,14 +6,26 @@ from dataclasses import dataclass
 from statistics import median
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.pipeline.layout import Layout, layouts
-from pardbg.analysis.pipeline.observed import PipelineStep
-from pardbg.analysis.pipeline.schedule import last_step, newest_step, pipeline_step, step_bubble
+from pardbg.analysis.pipeline.pipeline_steps import (
+    last_step,
+    newest_step,
+    pipeline_step,
+    step_bubble,
+)
+from pardbg.analysis.pipeline.pipelines import Layout, layouts
+from pardbg.analysis.pipeline.values import PipelineStep
+
+_RECENT = 3
+"""The same for the other pipelines of the run."""
+_MOST = 16
+"""Pipelines up to which each one's newest step is made: a step costs some ms."""
+_STEPS = 600
+"""Newest steps that a report looks at."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineName:
-    """One of the run's pipelines, to choose among."""
+    """One of the run's pipelines in the list to choose from."""
 
     label: str
     """Its place on the device mesh, ``dp=0 tp=1``, or its ranks."""
@@ -22,31 +34,23 @@ class PipelineName:
     """Bubble of its newest complete step at the cursor."""
 
 
-_LOOK_BACK = 3
-"""Steps to look back for a complete one."""
-_MOST = 16
-_STEPS = 600
-"""Newest ones that a report looks at."""
-
-
 def pipeline_names(view: View) -> tuple[PipelineName, ...]:
     """Return all pipelines at the cursor, the one with the lowest rank first."""
     return tuple(
-        PipelineName(place(view, layout), layout.ranks, _bubble(view, layout))
+        PipelineName(place(view, layout), layout.ranks, _newest_bubble(view, layout))
         for layout in layouts(view)
     )
 
 
 def newest_steps(view: View) -> dict[int, PipelineStep]:
-    """Return each rank's newest complete step of its own pipeline; of none where there are very
-    many pipelines, as each step costs some ms."""
+    """Return rank -> newest complete step of its pipeline; empty where there are very many."""
     found = layouts(view)
-    made: dict[int, PipelineStep] = {}
+    steps: dict[int, PipelineStep] = {}
     for layout in found if len(found) <= _MOST else ():
         step = _newest_complete(view, layout)
         if step is not None:
-            made.update(dict.fromkeys(layout.ranks, step))
-    return made
+            steps.update(dict.fromkeys(layout.ranks, step))
+    return steps
 
 
 def _newest_complete(view: View, layout: Layout) -> PipelineStep | None:
@@ -55,14 +59,14 @@ def _newest_complete(view: View, layout: Layout) -> PipelineStep | None:
 
 
 def _last_steps(view: View, layout: Layout) -> range:
-    """The newest first, _LOOK_BACK at most."""
+    """Return the last few steps, the newest first."""
     newest = last_step(view, layout)
     last = -1 if newest is None else newest
-    return range(last, max(-1, last - _LOOK_BACK), -1)
+    return range(last, max(-1, last - _RECENT), -1)
 
 
 def place(view: View, layout: Layout) -> str:
-    """``dp=0 tp=1``: what the pipeline's ranks have in common on the mesh; else which they are."""
+    """Return a pipeline's place on the device mesh, ``dp=0 tp=1``; else its ranks."""
     found: dict[str, set[int]] = {}
     strides: dict[str, int] = {}
     members: dict[str, frozenset[int]] = {}
@@ -84,7 +88,7 @@ def place(view: View, layout: Layout) -> str:
 
 
 def _distinct(members: dict[str, frozenset[int]]) -> list[str]:
-    """Axes without those that only flatten others, or name the same ranks once more."""
+    """Return the axes without those that flatten others or have the same ranks."""
     axes = list(members)
     return [
         axis
@@ -96,7 +100,7 @@ def _distinct(members: dict[str, frozenset[int]]) -> list[str]:
     ]
 
 
-def _bubble(view: View, layout: Layout) -> float | None:
+def _newest_bubble(view: View, layout: Layout) -> float | None:
     known = (step_bubble(view, layout, step) for step in _last_steps(view, layout))
     return next((bubble for bubble in known if bubble is not None), None)
 

@@ -15,7 +15,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import stalls, unheld_ns, was_held
 from pardbg.analysis.base.intervals import Interval, total, union
 from pardbg.analysis.pipeline.dependencies import COMPUTE, source
-from pardbg.analysis.pipeline.observed import ActionSpan
+from pardbg.analysis.pipeline.values import ActionSpan
 
 Rows = Mapping[int, Sequence[ActionSpan]]
 

@@ -27,8 +27,9 @@ from typing import Final
 from pardbg.analysis.base.asof import View, per_store
 from pardbg.analysis.base.times import times
 from pardbg.analysis.pipeline.dependencies import compute_actions, parse
-from pardbg.analysis.pipeline.layout import Layout, layouts
-from pardbg.analysis.pipeline.schedule import newest_step
+from pardbg.analysis.pipeline.in_flight import in_flight, peak_size
+from pardbg.analysis.pipeline.pipeline_steps import newest_step
+from pardbg.analysis.pipeline.pipelines import Layout, layouts
 from pardbg.analysis.whatif import plans
 from pardbg.analysis.whatif.backward_split import Split
 from pardbg.analysis.whatif.costs import Costs, StepCosts, costs
@@ -266,7 +267,8 @@ def option(
     step_ns = median(one.period for one in ran)
     others = [tried(split) for split in _other_splits(measured.split, flat)]
     sizes = measured.cut_activations(num_stages, equal)
-    held = [_held(row, sizes) for row in flat]
+    rows = [[(a.stage, a.kind) for text in row if (a := parse(text))] for row in flat]
+    held = None if sizes is None else max(peak_size(row, dict(enumerate(sizes))) for row in rows)
     return Option(
         schedule=schedule,
         num_virtual=max(1, num_stages // len(plan)),
@@ -275,8 +277,8 @@ def option(
         step_ns=step_ns,
         window_ns=median(one.window for one in ran),
         bubble_fraction=median(one.bubble_fraction(len(plan)) for one in ran),
-        in_flight=max(count for count, _ in held),
-        activation_bytes=None if sizes is None else scale * max(num for _, num in held),
+        in_flight=max(in_flight(row)[1] for row in rows),
+        activation_bytes=None if held is None else scale * held,
         assumed=assumed,
         worst_ns=max([step_ns, *(median(one.period for one in other) for other in others)]),
     )
@@ -300,22 +302,3 @@ def _run_step(
     """The plan with one step's durations."""
     times = step.cut(num_stages, measured.split, equal)
     return run(ordered(plan, num_stages), times, scale, step.between, measured.outside)
-
-
-def _held(row: Sequence[str], sizes: Sequence[float] | None) -> tuple[int, float]:
-    """(most microbatches in flight on a rank, most bytes they keep). W frees where it is apart."""
-    count, held, most, most_bytes = 0, 0.0, 0, 0.0
-    splits = {a.stage for text in row if (a := parse(text)) and a.kind == "W"}
-    whole = set(row)
-    for text in row:
-        action = parse(text)
-        if action is None:
-            continue
-        stage, kind, mb = action
-        size = sizes[stage] if sizes is not None else 0.0
-        if kind == "F":
-            count, held = count + 1, held + size
-        elif kind != "I" or stage not in splits or f"{stage}W{mb}" not in whole:
-            count, held = count - 1, held - size
-        most, most_bytes = max(most, count), max(most_bytes, held)
-    return most, most_bytes

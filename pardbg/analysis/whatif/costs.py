@@ -11,12 +11,12 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.steps import last_step_rows
-from pardbg.analysis.pipeline.bounds import sampled_sizes
 from pardbg.analysis.pipeline.dependencies import COMPUTE, Action, producer, source
-from pardbg.analysis.pipeline.layout import Layout
-from pardbg.analysis.pipeline.observed import ActionSpan, PipelineStep
+from pardbg.analysis.pipeline.in_flight import sampled_sizes
+from pardbg.analysis.pipeline.pipeline_steps import newest_step, pipeline_step
+from pardbg.analysis.pipeline.pipelines import Layout
 from pardbg.analysis.pipeline.play import Between
-from pardbg.analysis.pipeline.schedule import newest_step, pipeline_step
+from pardbg.analysis.pipeline.values import ActionSpan, PipelineStep
 from pardbg.analysis.whatif.backward_split import Row, Seen, Split, as_they_run, filled, split_of
 from pardbg.analysis.whatif.playout import Outside, messages
 

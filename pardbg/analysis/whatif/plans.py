@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
-from pardbg.analysis.pipeline.bounds import schedule_name
 from pardbg.analysis.pipeline.dependencies import compute_actions
+from pardbg.analysis.pipeline.implied import schedule_name
 from pardbg_agent.schedule_orders import all_forward_all_backward, one_f_one_b
 
 ONE_STAGE: Final = ("GPipe", "1F1B")

@@ -1,8 +1,7 @@
-"""The job's processes: what runs, ending it when somebody asks for that, and how it ended.
+"""The job's processes: signals to them, ending them on request, and the job's exit code.
 
-Only a parent learns how a process ended, and who started the run may have left by then: see
-``guardian``. The hub does the rest of a killed launcher's work where there is no owner
-(``Successor``).
+Only a parent learns an exit code, and the process that started the run may have ended by then: see
+``guardian``. Without an owner the hub does the rest of a killed launcher's work (``Successor``).
 """
 
 from __future__ import annotations
@@ -13,13 +12,21 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pardbg.hub.ranks import processes
-from pardbg.hub.ranks.processes import exit_code, start_time
+from pardbg.hub.ranks.processes import exit_code
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.output import Copier
+from pardbg.hub.run.run_files import (
+    JobEnd,
+    Process,
+    has_ended,
+    read_job,
+    read_launch,
+    write_end,
+)
 
 if TYPE_CHECKING:
     import psutil
@@ -32,30 +39,17 @@ UNKNOWN: Final = "the launcher was killed: how the job ended is not known"
 _PR_SET_CHILD_SUBREAPER: Final = 36
 LOOK_S: Final = 0.1
 REAP_S: Final = 1.0
-"""Maximum time for the job's new parent to write down how it ended."""
-
-
-def is_alive(said: dict[str, Any] | None, pid: str, start: str) -> bool:
-    """Return whether the process that a file of the run names in these fields exists."""
-    found = said or {}
-    number = found.get(pid)
-    return isinstance(number, int) and start_time(number) == found.get(start, "") != ""
+"""Maximum time for the job's new parent to record its exit code."""
 
 
 def job_pid(run_dir: Path) -> int | None:
     """Return the pid of the job's first process, its session leader; None if it has ended."""
-    launch = launched(run_dir)
-    return int(launch["job"]) if is_alive(launch, "job", "job_start") else None
-
-
-def launched(run_dir: Path) -> dict[str, Any]:
-    """Return what launcher and job have said of themselves so far."""
-    told = (files.read_json(run_dir / name) for name in (files.JOB_FILE, files.LAUNCH_FILE))
-    return {name: value for one in told if one for name, value in one.items()}
+    job = read_job(run_dir)
+    return job.pid if job is not None and job.alive else None
 
 
 def send(run_dir: Path, number: int, group: bool) -> bool:
-    """Signal the job, and note it for the account of how the job ended. False: no job."""
+    """Signal the job and note the signal for ``JobEnd.told``; return False without a job."""
     pid = job_pid(run_dir)
     if pid is None:
         return False
@@ -67,16 +61,16 @@ def send(run_dir: Path, number: int, group: bool) -> bool:
 
 
 def suspend(run_dir: Path, group: bool) -> bool:
-    """Stop the job as Ctrl-Z does; return whether its first process stands still. The kernel
-    ignores SIGTSTP in a group whose parents are in other sessions: those without a handler are
-    stopped."""
+    """Stop the job as Ctrl-Z does; return whether its first process is stopped. The kernel ignores
+    SIGTSTP in a group whose parents are in other sessions: processes without a handler get
+    SIGSTOP."""
     pid = job_pid(run_dir)
     if pid is None:
         return False
-    for one in processes.group(pid) if group else [pid]:
-        number = signal.SIGTSTP if processes.handles(one, signal.SIGTSTP) else signal.SIGSTOP
+    for member in processes.group(pid) if group else [pid]:
+        number = signal.SIGTSTP if processes.handles(member, signal.SIGTSTP) else signal.SIGSTOP
         with contextlib.suppress(ProcessLookupError):
-            os.kill(one, number)
+            os.kill(member, number)
     until = time.monotonic() + STOP_S
     while (fields := processes.stat_fields(pid)) and time.monotonic() < until:
         if fields[0] == "T":
@@ -86,12 +80,12 @@ def suspend(run_dir: Path, group: bool) -> bool:
 
 
 def ask_to_kill(run_dir: Path) -> None:
-    """Have the job ended by whoever looks after it."""
+    """Ask the launcher, or the process that replaced it, to end the job."""
     os.close(os.open(run_dir / files.KILL_FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 class Killing:
-    """Ends the job when somebody asked for it. Whoever dies, dies alone."""
+    """Ends the job on request: SIGTERM to its group, later SIGKILL to each process by itself."""
 
     def __init__(self, run_dir: Path) -> None:
         self._dir = run_dir
@@ -107,7 +101,7 @@ class Killing:
             self.finish()
 
     def finish(self) -> None:
-        """SIGKILL to what is left."""
+        """Send SIGKILL to the processes that are left."""
         if not self._victims:
             return
         import psutil
@@ -118,7 +112,7 @@ class Killing:
                 victim.kill()
 
     def _begin(self) -> None:
-        """torchrun's ranks lead sessions of their own, so they are noted now, while they can be
+        """Send SIGTERM. torchrun's ranks lead sessions of their own: note them while they can be
         found as its descendants."""
         import psutil  # slow to import, and most runs end by themselves
 
@@ -135,72 +129,60 @@ class Killing:
 def write_exit(
     run_dir: Path, code: int | None, restarts: int = 0, error: str = "", *, untold: bool = False
 ) -> None:
-    """exit.json. ``code``: as waitpid tells it, < 0 for a signal; None: not known. ``untold``:
-    the owner that waited for it was killed, so it is kept for who asks later."""
-    said = code if code is None or code >= 0 else 128 - code
-    files.write_json(
-        run_dir / files.EXIT_FILE,
-        {
-            "code": said, "signal": max(0, -(code or 0)), "error": error,
-            "t_ns": time.monotonic_ns(), "wall_ns": time.time_ns(),
-            "hub_restarts": restarts, "told": _told(run_dir), "untold": untold,
-        },
-    )  # fmt: skip
+    """Record the job's end. ``code``: as waitpid gives it, < 0 for a signal; None: not known.
+    ``untold``: see ``JobEnd``."""
+    shell_code = code if code is None or code >= 0 else 128 - code
+    write_end(run_dir, JobEnd(
+        shell_code, max(0, -(code or 0)), error, time.monotonic_ns(), time.time_ns(), restarts,
+        _signals_sent(run_dir), untold,
+    ))  # fmt: skip
 
 
-def _told(run_dir: Path) -> list[tuple[int, int]]:
-    """(when, signal): what the job was told to end by, the first ones."""
+def _signals_sent(run_dir: Path) -> tuple[tuple[int, int], ...]:
+    """(time in ns, signal): signals that the job was given, the first ones."""
     try:
         lines = (run_dir / files.TOLD_FILE).read_text().splitlines()[:MAX_TOLD]
-        return [(int(when), int(number)) for when, number in map(str.split, lines)]
+        return tuple((int(when), int(number)) for when, number in map(str.split, lines))
     except (OSError, ValueError):
-        return []
+        return ()
 
 
 def adopt_orphans(adopt: bool = True) -> None:
-    """Become the parent of orphans below: a job whose launcher was killed can be waited for."""
+    """Become the parent of orphaned descendants: the job of a killed launcher can be waited for."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
 
 
-def noted(run_dir: Path) -> int | None:
-    """Return the pid of the job's first process, running or ended; None: not started."""
-    pid = launched(run_dir).get("job")
-    return pid if isinstance(pid, int) else None
-
-
 def reap(run_dir: Path) -> None:
-    """Launcher and guardian are gone: if the job has become our child and ended, write down how."""
-    pid = noted(run_dir)
-    if pid is None or (run_dir / files.EXIT_FILE).exists():
+    """Record the end of a job that became our child when launcher and guardian were killed."""
+    job = read_job(run_dir)
+    if job is None or has_ended(run_dir):
         return
     with contextlib.suppress(ChildProcessError, OSError):
-        done, status = os.waitpid(pid, os.WNOHANG)
+        done, status = os.waitpid(job.pid, os.WNOHANG)
         if done:
             write_exit(run_dir, os.waitstatus_to_exitcode(status))
 
 
-def last_seen(run_dir: Path) -> int | None:
-    """Return how the job ended, if that is not recorded yet (None: too late)."""
-    launch = launched(run_dir)
-    pid = launch.get("job")
-    return exit_code(pid, str(launch.get("job_start"))) if isinstance(pid, int) else None
+def unreaped_code(run_dir: Path) -> int | None:
+    """Return the exit code of a job that ended and is not reaped yet; None: too late."""
+    job = read_job(run_dir)
+    return exit_code(job.pid, job.start) if job is not None else None
 
 
 class Successor:
-    """Looks whether the launcher is there; from when it is not, copies the job's output (if it has
-    no owner), ends the job where that was asked for, and says that it has ended."""
+    """The hub's stand-in for a killed launcher: copies the output of a job without an owner, ends
+    the job on request, and records its end."""
 
     def __init__(self, config: RunConfig, sources: list[int]) -> None:
         self._dir = config.dir
         self._sources = sources
         """The job's stdout and stderr in memory; empty: it has an owner (see ``flow``)."""
         self._killing = Killing(config.dir)
-        self._launch = files.read_json(config.dir / files.LAUNCH_FILE)
-        self._others = {"guardian": dict(self._launch or {})}
+        self._launch = read_launch(config.dir)
+        self._others = {"guardian": self._launch.guardian if self._launch else None}
         if config.owner_pid is not None:
-            owner = {"owner": config.owner_pid, "owner_start": config.owner_start}
-            self._others["owner"] = owner
+            self._others["owner"] = Process(config.owner_pid, config.owner_start)
         self._copier: Copier | None = None
         self._look_at = 0.0
         self._ended_at = 0.0
@@ -208,24 +190,24 @@ class Successor:
         self.took_over = False
 
     def tick(self) -> list[str]:
-        """Look, and do what is due. Return who was just found to be gone before its time:
-        launcher, guardian or owner."""
+        """Do what is due. Return the processes just found to be killed: launcher, guardian,
+        owner."""
         now = time.monotonic()
         if self._launch is None or now < self._look_at:
             return []
         self._look_at = now + LOOK_S
-        lost = [] if (self._dir / files.EXIT_FILE).exists() else self._look()
+        lost = [] if has_ended(self._dir) else self._find_lost()
         if self.took_over:
             self._killing.tick()
-            self._see_end(now)
+            self._record_end(now)
         return lost
 
-    def _look(self) -> list[str]:
-        others = self._others.items()
-        lost = [who for who, facts in others if not is_alive(facts, who, f"{who}_start")]
-        for who in lost:
-            del self._others[who]
-        if not self.took_over and not is_alive(self._launch, "pid", "start"):
+    def _find_lost(self) -> list[str]:
+        lost = [name for name, other in self._others.items() if not (other and other.alive)]
+        for name in lost:
+            del self._others[name]
+        launcher = self._launch.launcher if self._launch else None
+        if not self.took_over and not (launcher and launcher.alive):
             self.took_over = True
             if self._sources:
                 self._copier = Copier(self._dir, self._sources)
@@ -233,16 +215,17 @@ class Successor:
         return lost
 
     def finish(self) -> None:
-        """Read what the job wrote last."""
+        """Copy the rest of the job's output."""
         if self._copier is not None:
             self._copier.finish()
         self._killing.finish()
 
-    def _see_end(self, now: float) -> None:
-        if (self._dir / files.EXIT_FILE).exists() or job_pid(self._dir) is not None:
+    def _record_end(self, now: float) -> None:
+        """Record the end of a job that nobody else recorded within ``REAP_S``."""
+        if has_ended(self._dir) or job_pid(self._dir) is not None:
             return
         if self._code is None:
-            self._code = last_seen(self._dir)
+            self._code = unreaped_code(self._dir)
         self._ended_at = self._ended_at or now
         if now - self._ended_at >= REAP_S:
             error = UNKNOWN if self._code is None else ""

@@ -18,11 +18,12 @@ from pardbg.hub.ctrl_messages import Node, notice
 from pardbg.hub.ranks.boards import TURN_MS, Boards
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.ranks.rings import Rings
-from pardbg.hub.ranks.where import Where
+from pardbg.hub.ranks.stack_requests import StackRequests
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.jobs import Successor
+from pardbg.hub.run.run_files import Recorded, read_end, write_recorded
 from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import EARLY_NS, MAX_PROCESSES, Collector
 from pardbg.hub.serve.job_output import JobOutput, Line
@@ -126,7 +127,7 @@ class Hub:
         self._machine.control.raised.hold_ns = int(self.config.on_exception_s * 1e9)
         self._rings = Rings(self.config.ring_dir, self._definitions, self.config.run)
         self._router = Router(sockets.ctrl, sockets.security)
-        self._where = Where()
+        self._where = StackRequests()
         self._agents = Agents(
             self.id, self.config.boot_id, self._router, self._collector, self._definitions,
             self._rings, self._machine, self._where,
@@ -333,11 +334,10 @@ class Hub:
             if now - self._looked_ns < 100 * MS:
                 return False
             self._looked_ns = now
-            found = files.read_json(self.config.dir / files.EXIT_FILE)
-            if found is None:
+            end = read_end(self.config.dir)
+            if end is None:
                 return False
-            code, self._told = found.get("code"), found.get("told") or []
-            self.code = code if isinstance(code, int) else None
+            self.code, self._told = end.code, end.told
             self._successor.finish()
             self._exit_ns = self._heard_ns = now
             return False
@@ -392,17 +392,15 @@ class Hub:
             print(collector.write_error, flush=True)
         since = collector.missing_since_ns or self.config.t_ns
         with contextlib.suppress(OSError):
-            files.write_json(
-                self.config.dir / files.RECORDED_FILE,
-                {
-                    "error": collector.write_error or "", "messages": collector.missing,
-                    "missing_ns": now - since if collector.write_error else 0,
-                },
-            )  # fmt: skip
+            missing_ns = now - since if collector.write_error else 0
+            write_recorded(
+                self.config.dir,
+                Recorded(collector.write_error or "", collector.missing, missing_ns),
+            )
 
     _closed = False
     _told: Sequence[Any] = ()
-    """What exit.json says of signals that the job was given."""
+    """Signals that the job was given: see ``JobEnd``."""
 
     def _signal_job(self, number: int | None) -> str | None:
         """Send a signal to the job's group, or (None) end the job. Return an error, or None."""

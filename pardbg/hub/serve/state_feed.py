@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pardbg.analysis.hangs.stacks import kept
 from pardbg.hub.ranks.rendezvous import Rendezvous
-from pardbg.hub.ranks.where import Where, speaking, telling
+from pardbg.hub.ranks.stack_requests import StackRequests, speaking, telling
 from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import Collector
 from pardbg.hub.serve.router import Router
@@ -25,8 +25,17 @@ STATE_NS: Final = 100_000_000
 STATE_PER_RANK_NS: Final = 500_000
 """Many ranks: STATE is said less often, so that it never takes more than some percent of a core."""
 STATE_IDLE_NS: Final = 1_000_000_000
-_TIMES: Final = ("since_ns", "open_since_ns", "held_since_ns", "heartbeat_ns")
-_VOLATILE: Final = ("heartbeat_ns", "sent", "hook_ns", "cpu", "scheduled", "load")
+_TIMES: Final = ("since_ns", "open_since_ns", "held_since_ns", "heartbeat_ns", "reached_ns")
+_VOLATILE: Final = (
+    "heartbeat_ns",
+    "lead_ns",
+    "reached_ns",
+    "sent",
+    "hook_ns",
+    "cpu",
+    "scheduled",
+    "load",
+)
 """Fields of a row whose change alone is no news."""
 STALL_NS: Final = 2_000_000_000
 """Minimum wait in one op."""
@@ -72,7 +81,8 @@ class StateFeed:
     """Says STATE."""
 
     def __init__(
-        self, hub_id: str, agents: Agents, where: Where, router: Router, collector: Collector
+        self, hub_id: str, agents: Agents, where: StackRequests, router: Router,
+        collector: Collector,
     ) -> None:  # fmt: skip
         self._hub_id, self._agents = hub_id, agents
         self._where, self._router, self._collector = where, router, collector
@@ -178,7 +188,7 @@ def silent(rows: Mapping[str, Mapping[str, Any]], procs: list[str], now: int) ->
 
 
 def ask(
-    where: Where,
+    where: StackRequests,
     number: int,
     rows: Mapping[str, Mapping[str, Any]],
     pids: Mapping[str, int],

@@ -35,6 +35,8 @@ class Options:
     lr: float
     own: Mapping[str, Any] = field(default_factory=dict)
     """The recipe's own options, by name; the catalogue says which there are."""
+    device: str = "auto"
+    """``auto``, or ``sim``: the simulated accelerator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +81,12 @@ def main(name: str, train: Train) -> None:
     join(device, size, options)
     world = World(dist.get_rank(), size, device)
     watched.note("recipe", name)
+    if device.type == "sim" and world.rank == 0:
+        world.say("the device is simulated: what kernels and communication cost is stated")
     if options.pace_ms > 0:
         watched.note("paced", f"{options.pace_ms:g} ms per block forward, twice that backward")
         if world.rank == 0:
-            world.say(f"compute is paced: each block sleeps {options.pace_ms:g} ms in forward")
+            world.say(f"compute is paced: each block takes {options.pace_ms:g} ms in forward")
 
     train(world, options)
     # train() has returned, so model and buffers can go. A DDP reducer that outlives its group
@@ -103,6 +107,10 @@ def parse(recipe: Recipe) -> Options:
         help="each block's forward sleeps MS milliseconds, its backward twice that; 0: do not",
     )  # fmt: skip
     parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument(
+        "--device", choices=("auto", "sim"), default="auto",
+        help="auto: a GPU per rank where there are as many, else the CPU; sim: simulated ones",
+    )  # fmt: skip
     group = parser.add_argument_group(f"options of {recipe.name}") if recipe.options else None
     for option in recipe.options:
         assert group is not None
@@ -120,7 +128,7 @@ def parse(recipe: Recipe) -> Options:
         own = recipe.read(words)
     except RecipeError as error:
         stop(str(error))
-    return Options(given.steps, given.seed, given.pace, given.lr, own)
+    return Options(given.steps, given.seed, given.pace, given.lr, own, given.device)
 
 
 def check(recipe: Recipe, options: Options) -> int:
@@ -138,7 +146,8 @@ def check(recipe: Recipe, options: Options) -> int:
 def join(device: torch.device, size: int, options: Options) -> None:
     """Meet the other ranks. torchrun gives RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT by
     environment variables, and env:// reads them; elsewhere rank and size have to be said."""
-    backend = options.own.get("backend", "nccl" if device.type == "cuda" else "gloo")
+    usual = {"cuda": "nccl", "sim": "cpu:gloo,sim:sim"}.get(device.type, "gloo")
+    backend = options.own.get("backend", usual)
     method = options.own.get("init-method", "env://")
     limit_s = options.own.get("timeout-s")  # None: torch's own, half an hour
     try:
@@ -162,9 +171,22 @@ def stop(text: str) -> NoReturn:
 def choose_device(recipe: Recipe, options: Options) -> torch.device:
     """This rank's own GPU where there is one for each rank on this host; the CPU otherwise."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if options.device == "sim":
+        return simulated(local_rank)
     if recipe.on_cpu or options.own.get("backend", "nccl") != "nccl":
         return torch.device("cpu")
     if torch.cuda.device_count() < int(os.environ.get("LOCAL_WORLD_SIZE", "1")):
         return torch.device("cpu")
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
+
+
+def simulated(local_rank: int) -> torch.device:
+    """Return this rank's simulated accelerator. A kernel costs 10 us, an op 50 us and what 10 GB/s
+    give."""
+    from pardbg.lab.sim import device as sim
+
+    sim.settings.launch_ns = 10_000
+    sim.settings.comm_default_ns, sim.settings.comm_byte_ns = 50_000, 0.1
+    torch.accelerator.set_device_index(local_rank)
+    return torch.device(sim.NAME, local_rank)

@@ -3,7 +3,8 @@
 Four ranks on two cores get in each other's way: what one computes slows the others, and the bubbles
 one measures are the machine's, not the schedule's. With paced blocks most of a rank's compute is
 sleep, every rank gets its time, and the schedule shows. The numbers stay the same to the last bit.
-A paced run says so: in its output and, when pardbg watches, on screen.
+A paced run says so: in its output and, when pardbg watches, on screen. On the simulated
+accelerator nothing sleeps: a kernel of that length is launched.
 
 Backward takes about twice as long as forward, as it computes two products for each one of forward:
 the gradient of the layer's input, which the layers before it wait for, and that of its weights,
@@ -21,20 +22,29 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
+def spend(device: torch.device, seconds: float) -> None:
+    """Let the rank's compute take longer."""
+    if device.type == "sim":
+        from pardbg.lab.sim import device as sim
+
+        sim.spend(1e3 * seconds, "paced")
+    elif seconds > 0:
+        time.sleep(seconds)
+
+
 class _Sleep(torch.autograd.Function):
     """Its input, late."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, forward_s: float, backward_s: float) -> Tensor:
         ctx.backward_s = backward_s
-        if forward_s > 0:
-            time.sleep(forward_s)
+        spend(x.device, forward_s)
         # A copy: torch detaches a stage's output in place, which a view would not allow.
         return x.clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        time.sleep(ctx.backward_s)
+        spend(grads[0].device, ctx.backward_s)
         return grads[0], None, None
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.pipeline.layout import layouts
+from pardbg.analysis.pipeline.pipelines import layouts
 from pardbg.analysis.pipeline.play import Between
 from pardbg.analysis.whatif.answer import option
 from pardbg.analysis.whatif.costs import Costs, costs

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pardbg.analysis.pipeline.dependencies import producer, satisfied, source, twin
-from pardbg.analysis.pipeline.observed import ActionSpan
 from pardbg.analysis.pipeline.play import play
 from pardbg.analysis.pipeline.ticks.grid import CellState, TickCell, TickGrid, TickRow
+from pardbg.analysis.pipeline.values import ActionSpan
 from pardbg.analysis.whatif.costs import Costs
 from pardbg.lab.schedules.compare import Durations, Predicted, predict, timeline
 from pardbg.lab.schedules.lint import Problem

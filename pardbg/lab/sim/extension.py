@@ -18,11 +18,15 @@ HERE: Final = Path(__file__).parent
 OPTIONS: Final = ("-O1", "-std=c++20", "-DNDEBUG", "-DTORCH_EXTENSION_NAME=_sim")
 
 
+def place() -> Path:
+    """Return where the extension for this torch is, or will be. Raises native.Unusable."""
+    return _folder() / f"sim-{_digest(Path(native.torch_folder()))}.so"
+
+
 def built() -> Path:
     """Return the path of the extension, built now if there is none (about 30 s). Processes that
     ask meanwhile wait. Raises native.Unusable (no compiler, no headers) or OSError."""
-    torch = Path(native.torch_folder())
-    path = _folder() / f"sim-{_digest(torch)}.so"
+    path = place()
     if path.exists():
         return path
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -30,7 +34,7 @@ def built() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
             compiled = path.with_suffix(".part")
-            compile_to(str(compiled), str(torch), str(HERE / "sim.cpp"), OPTIONS)
+            compile_to(str(compiled), native.torch_folder(), str(HERE / "sim.cpp"), OPTIONS)
             os.replace(compiled, path)
     return path
 

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.findings.shared import Finding
-from pardbg.analysis.pipeline.layout import layouts, step_rows
-from pardbg.analysis.pipeline.schedule import newest_step
+from pardbg.analysis.findings.finding import Finding
+from pardbg.analysis.pipeline.pipeline_steps import newest_step
+from pardbg.analysis.pipeline.pipelines import layouts, step_rows
 from pardbg.analysis.pipeline.ticks.grid import tick_ends
 from pardbg.errors import UserError
 from pardbg.session.navigation.goto import Target, wall_near

@@ -1,5 +1,5 @@
-"""What the UI asks of the engine and gets from it: a page says what it needs (`Want`), and a frame
-comes as one frozen value (`Frame`). The UI never sees the store, and analyses nothing."""
+"""Requests and answers between UI and engine: a page states its needs (`Want`), a frame comes as
+one frozen value (`Frame`). The UI never sees the store, and analyses nothing."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pardbg.analysis.answers.snapshot import PARTS, Sight, Snapshot, snapshot
+from pardbg.analysis.answers.snapshot import EVERYTHING, SECTIONS, Snapshot, Viewport, snapshot
 from pardbg.analysis.answers.timeline import Lanes as Lanes
 from pardbg.analysis.answers.timeline import Spot, WaitedFor, lanes
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.run import OutputLine, lines
 from pardbg.analysis.findings import findings
-from pardbg.analysis.findings.shared import Finding
-from pardbg.analysis.pipeline.peaks import Peak
-from pardbg.analysis.pipeline.planned import ScheduleDetail
+from pardbg.analysis.findings.finding import Finding
+from pardbg.analysis.pipeline.implied import ScheduleDetail
+from pardbg.analysis.pipeline.in_flight import Peak
 from pardbg.analysis.pipeline.ticks.cell import Ticks, TicksWant, ticks_shown
 from pardbg.analysis.whatif.answer import WhatIf, kept_whatif
 from pardbg.render.pages.overview import Ahead
@@ -49,7 +49,7 @@ class OutputWant:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What the visible screen needs beyond the snapshot."""
+    """What the visible page needs beyond the snapshot."""
 
     timeline: TimelineWant | None = None
     output: OutputWant | None = None
@@ -67,15 +67,13 @@ class Want:
     """The rank whose pipeline the snapshot shows in full, where a run has several."""
     part: int | None = None
     """The life or role to look at; None: the newest life."""
-    ranks: frozenset[int] | None = None
-    """Ranks whose rows are on the screen, of many; None: all."""
-    parts: frozenset[str] = PARTS
-    """What of a snapshot is shown."""
+    viewport: Viewport = EVERYTHING
+    """What the page draws of the snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The second of two runs that are looked at together."""
+    """The second of two runs shown together."""
 
     name: str
     snapshot: Snapshot
@@ -87,7 +85,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Everything a screen draws from."""
+    """Everything that a screen draws from."""
 
     snapshot: Snapshot
     following: bool = True
@@ -112,6 +110,8 @@ class Frame:
     """Share of a recording that is read."""
     whole: bool = True
     """False: findings are still looked for; a frame with them follows."""
+    sections: frozenset[str] = SECTIONS
+    """Sections of the snapshot that were made."""
     awaited_ns: int | None = None
     """The moment that was asked for and is not read yet; what is shown is an earlier one."""
     marks: tuple[Mark, ...] = ()
@@ -132,34 +132,34 @@ class Frame:
 
 
 class Analysis:
-    """The analysis as the engine calls it; tests give their own."""
+    """The analysis as the engine calls it; tests have their own."""
 
-    glances = True
-    """A first answer without findings can be had where the whole one takes long."""
+    has_partial = True
+    """A snapshot can be had without what takes longest."""
 
     def snapshot(
-        self, store: Any, t_ns: int | None, rank: int | None, deep: bool, sight: Sight | None
-    ) -> Snapshot:
-        """At a time, with the pipeline of a rank. Not ``deep``: without findings, and of many ranks
-        of what is in sight."""
-        return snapshot(store, t_ns, rank, deep=deep, sight=sight)
+        self, store: Any, t_ns: int | None, rank: int | None, viewport: Viewport,
+        before: Snapshot | None, partial: bool,
+    ) -> Snapshot:  # fmt: skip
+        """Return the run at a time, as `pardbg.analysis.answers.snapshot` does."""
+        return snapshot(store, t_ns, rank, viewport, before, partial=partial)
 
     def lanes(
         self, store: Any, t0_ns: int, t1_ns: int, columns: int, ranks: tuple[int, ...] | None
     ) -> Lanes:
-        """Return what a timeline shows of these ranks; None: of all."""
+        """Return the timeline lanes of these ranks; None: of all."""
         return lanes(store, t0_ns, t1_ns, columns, ranks)
 
     def output(self, store: Any, t_ns: int, want: OutputWant) -> tuple[OutputLine, ...]:
-        """Return what was printed up to a moment."""
+        """Return the output lines up to a time."""
         return lines(store, t_ns, want.limit, contains=want.contains, rank=want.rank)
 
     def findings(self, store: Any, t_ns: int | None) -> Iterable[Finding]:
-        """Return findings at a moment, without the rest of a snapshot."""
+        """Return the findings at a time, without the rest of a snapshot."""
         return findings(View(store, t_ns))
 
     def whatif(self, store: Any, t_ns: int | None) -> WhatIf | str | None:
-        """Return other schedules by the steps up to a moment."""
+        """Return other schedules, by the steps up to a time."""
         return kept_whatif(View(store, t_ns))
 
     def ticks(self, store: Any, t_ns: int | None, want: TicksWant) -> Ticks | None:

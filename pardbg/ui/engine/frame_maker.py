@@ -1,16 +1,16 @@
-"""One frame: what the page wants, asked of the analysis at the cursor."""
+"""Frames: what the page wants, asked of the analysis at the cursor."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pardbg.analysis.answers.snapshot import MANY, Sight, Snapshot
+from pardbg.analysis.answers.snapshot import MANY, SECTIONS, Snapshot, Viewport
 from pardbg.analysis.answers.timeline import Spot, WaitedFor, waited_for
 from pardbg.analysis.base.run import OutputLine
-from pardbg.analysis.pipeline.peaks import Peak, peaks
-from pardbg.analysis.pipeline.planned import schedule_detail
+from pardbg.analysis.pipeline.implied import schedule_detail
+from pardbg.analysis.pipeline.in_flight import Peak, peaks
 from pardbg.render.pages.overview import Ahead
 from pardbg.session.navigation.replay import aligned
 from pardbg.session.navigation.travel import active_bounds
@@ -28,6 +28,23 @@ _SPAN_NS = 300_000_000
 """A step's length where none is known."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The newest snapshot."""
+
+    moment: tuple[int, int] | None
+    """Revision of the store, and time; None: the newest time of a live run."""
+    snapshot: Snapshot
+    whole: bool
+    viewport: Viewport
+
+    def covers(self, viewport: Viewport, partial: bool) -> bool:
+        """Return whether it answers for this viewport, at the same moment."""
+        if not viewport.sections <= self.viewport.sections:
+            return False
+        return self.whole or (partial and viewport.ranks == self.viewport.ranks)
+
+
 class FrameMaker:
     """Makes frames on the engine's thread."""
 
@@ -39,9 +56,7 @@ class FrameMaker:
         self._source_read: SourceLines | None = None
         self._whole: Ahead | None = None
         self._part: int | None = None
-        self._kept: tuple[tuple[int, int] | None, Snapshot, bool, object] | None = None
-        """Revision of the store and time of the newest snapshot, whether it is whole, and else for
-        what it was made."""
+        self._kept: _Kept | None = None
         self._bounds: tuple[int, tuple[int, int] | None] | None = None
         self.num_looks = 0
         """Snapshots made."""
@@ -52,16 +67,16 @@ class FrameMaker:
         self._left_ns: int | None = None
         """Where the cursor was when a part was chosen."""
 
-    def make(self, want: Want, now_s: float, hurry: bool) -> Frame:
-        """Return the frame at the cursor; in a ``hurry`` without findings."""
+    def make(self, want: Want, now_s: float, partial: bool) -> Frame:
+        """Return the frame at the cursor; a ``partial`` one is without findings."""
         cursor, analysis = self._cursor, self._analysis
         begin, end = self._look_at(want.part, now_s)
-        snapshot, whole = self._snapshot(cursor.at(now_s), want, hurry)
+        snapshot, whole = self._snapshot(cursor.at(now_s), want, partial)
         if cursor.following and not whole and self._last is not None:
             snapshot, whole = replace(snapshot, findings=self._last.findings), True
         elif whole:
             self._last = snapshot
-        self._places.saw(snapshot.findings, snapshot.t_ns)
+        self._places.take(snapshot.findings, snapshot.t_ns)
         if whole:
             t_ns, found = snapshot.t_ns, snapshot.findings
             if gone := self._places.withdrawn(found, t_ns, snapshot.t_begin_ns):
@@ -87,6 +102,7 @@ class FrameMaker:
             active_ns=active,
             loaded=self._loader.share,
             whole=whole,
+            sections=self._kept.viewport.sections if self._kept is not None else SECTIONS,
             marks=() if cursor.following else self._places.marks(),
             findings=tuple(self._places.findings),
             bookmarks=self._store.bookmarks.all(),
@@ -100,66 +116,80 @@ class FrameMaker:
         )
 
     def _active(self) -> tuple[int, int] | None:
-        """The recording's bounds, looked for where more of it has come."""
+        """Return the recording's active bounds, looked for again when more of it is read."""
         if self._bounds is None or self._bounds[0] != self._store.revision:
             self._bounds = self._store.revision, active_bounds(self._store)
         return self._bounds[1]
 
-    def _snapshot(self, t_ns: int | None, want: Want, hurry: bool) -> tuple[Snapshot, bool]:
-        """The snapshot, and whether it is whole. Where neither the store nor the cursor has moved,
-        the one made before: of a thousand ranks it takes long, and pages are turned often."""
+    def _snapshot(self, t_ns: int | None, want: Want, partial: bool) -> tuple[Snapshot, bool]:
+        """Return the snapshot, and whether it is whole. Where neither the store nor the cursor has
+        moved, only what the page draws beyond the one before is made: of a thousand ranks a whole
+        one takes long, and pages are turned often."""
         moment = None if t_ns is None else (self._store.revision, t_ns)
-        rank, shown = want.pipeline_of, (want.ranks, want.parts)
-        known = self._kept[1] if self._kept is not None else None
-        if self._kept is not None and moment is not None and self._kept[0] == moment:
-            _, snapshot, whole, made_for = self._kept
-            if (whole or (hurry and made_for == shown)) and _shows(snapshot, rank):
-                return snapshot, whole
+        known, viewport = self._kept, want.viewport
+        here = (
+            known is not None and moment is not None and known.moment == moment
+            and _shows(known.snapshot, want.pipeline_of)
+        )  # fmt: skip
+        if known is not None and here:
+            if known.covers(viewport, partial):
+                return known.snapshot, known.whole
+            if known.whole and self._analysis.has_partial:
+                return self._complete(known, t_ns, want), True
         self.num_looks += 1
-        sight, whole = Sight(known, *shown) if known is not None else None, not hurry
-        if sight is not None and (whole or not self._analysis.glances):
-            sight = self._in_turn(sight) if t_ns is None else None
-        snapshot = self._made(self._store, t_ns, rank, whole, sight)
-        self.whole = whole = whole or not self._analysis.glances
-        self._kept = moment, snapshot, whole, shown
-        return snapshot, whole
+        before = known.snapshot if known is not None else None
+        whole = not (partial and self._analysis.has_partial)
+        if before is not None and whole:
+            viewport = self._in_turn(viewport, before)
+            before = before if t_ns is None else None
+        made = self._ask(self._store, t_ns, want.pipeline_of, viewport, before, partial=not whole)
+        self.whole = whole
+        self._kept = _Kept(moment, made, whole, want.viewport)
+        return made, whole
+
+    def _complete(self, known: _Kept, t_ns: int | None, want: Want) -> Snapshot:
+        """Return the whole snapshot ``known`` with the sections that the page draws and it
+        lacks."""
+        viewport = replace(want.viewport, sections=want.viewport.sections | known.viewport.sections)
+        drawn = self._ask(
+            self._store, t_ns, want.pipeline_of, viewport, known.snapshot, partial=True
+        )
+        lacking = {n: getattr(drawn, n) for n in viewport.sections - known.viewport.sections}
+        made = replace(known.snapshot, **lacking)
+        self._kept = _Kept(known.moment, made, True, viewport)
+        return made
 
     @property
     def many(self) -> bool:
-        """Return whether there are so many ranks that a first answer has those on screen."""
-        return self._kept is not None and len(self._kept[1].ranks) > MANY
+        """Return whether there are so many ranks that rows outside the viewport are reused."""
+        return self._kept is not None and len(self._kept.snapshot.ranks) > MANY
 
     @property
-    def stirred(self) -> bool:
+    def changed(self) -> bool:
         """Return whether ranks stopped or went on since the last whole snapshot."""
         if self._kept is None or self._last is None:
             return False
-        return stopped(self._kept[1]) != stopped(self._last)
+        return stopped(self._kept.snapshot) != stopped(self._last)
 
-    def _made(
-        self,
-        store: Any,
-        t_ns: int | None,
-        rank: int | None,
-        whole: bool,
-        sight: Sight | None = None,
-    ) -> Snapshot:
-        deep = whole or not self._analysis.glances
-        return self._analysis.snapshot(store, t_ns, rank, deep, sight)
+    def _ask(
+        self, store: Any, t_ns: int | None, rank: int | None, viewport: Viewport,
+        before: Snapshot | None = None, *, partial: bool,
+    ) -> Snapshot:  # fmt: skip
+        partial = partial and self._analysis.has_partial
+        return self._analysis.snapshot(store, t_ns, rank, viewport, before, partial)
 
-    def _in_turn(self, sight: Sight) -> Sight | None:
-        """What a whole snapshot of a live run's newest moment makes anew of the ranks' rows: those
-        in sight, and of the others, which are nobody's before a new glance, a part in each."""
-        before, shown = sight.before, sight.ranks
-        if shown is None or before.t_ns < before.t_end_ns:
-            return None
+    def _in_turn(self, viewport: Viewport, before: Snapshot) -> Viewport:
+        """Return the viewport and a share of the other ranks: each whole snapshot of a live run
+        makes another share of those rows anew. After a time in the past, all ranks."""
+        if viewport.ranks is None or before.t_ns < before.t_end_ns:
+            return replace(viewport, ranks=None)
         turn = self.num_looks % TURNS
         others = (row.rank for at, row in enumerate(before.ranks) if at % TURNS == turn)
-        return replace(sight, ranks=shown.union(others))
+        return replace(viewport, ranks=viewport.ranks.union(others))
 
     def _look_at(self, part: int | None, now_s: float) -> tuple[int, int]:
-        """Choose a part; begin and end of what is looked at. Back at the whole run, the cursor is
-        where it was before a part took it to its own time."""
+        """Select a part, and return begin and end of what is shown. Back at the whole run, the
+        cursor returns to where it was before."""
         if part == self._part:
             return self._loader.bounds()
         if self._part is None:
@@ -172,26 +202,27 @@ class FrameMaker:
             self._cursor.seek(self._left_ns)
         return found
 
-    def awaiting(self, made: Frame | None, now_s: float) -> Frame | None:
-        """Return the previous frame, marked, while the moment asked for is not read yet."""
+    def awaiting(self, shown: Frame | None, now_s: float) -> Frame | None:
+        """Return the previous frame, marked, while the selected time is not read yet."""
         t_ns = self._cursor.at(now_s)
-        if not self._cursor.replay or t_ns is None or made is None or self._loader.is_read(t_ns):
+        if not self._cursor.replay or t_ns is None or shown is None or self._loader.is_read(t_ns):
             return None
         return replace(
-            made, awaited_ns=t_ns, loaded=self._loader.share, playing=self._cursor.playing,
+            shown, awaited_ns=t_ns, loaded=self._loader.share, playing=self._cursor.playing,
             speed=self._cursor.speed,
         )  # fmt: skip
 
     def _ahead(self) -> Ahead | None:
-        """Made once, when the recording is read."""
+        """Return the course of the whole recording, once it is read."""
         if self._whole is None and self._loader.finished:
-            end = self._made(self._store, None, None, False)
+            end = self._ask(self._store, None, None, Viewport(sections=frozenset()), partial=True)
             times = tuple((row.step, row.duration_ns) for row in end.steps)
             self._whole = Ahead(times, end.loss_history)
         return self._whole
 
     def _source(self, want: Want) -> SourceLines | None:
-        """Read once per place: a file may change while one looks, a stack does not."""
+        """Return the source lines of a place. Read once per place: the file may change meanwhile, a
+        recorded stack does not."""
         if want.source is not None and (
             self._source_read is None or self._source_read.place != want.source
         ):
@@ -201,8 +232,8 @@ class FrameMaker:
     def _lanes(
         self, want: Want, snapshot: Snapshot, active: tuple[int, int] | None
     ) -> tuple[Lanes, int, int]:
-        """Lanes, and begin and end of their window: at the cursor, but not behind the last thing
-        that a rank of a recording did."""
+        """Return lanes, and begin and end of their window, which ends at the cursor or at the last
+        activity of a recording."""
         t1, timeline = snapshot.t_ns, want.timeline
         if timeline is None:
             return {}, t1, t1
@@ -214,26 +245,29 @@ class FrameMaker:
         return lanes, t0, t1
 
     def _beside(self, want: Want, t_ns: int, whole: bool) -> Comparison | None:
-        """The second run where it stands at the same step."""
+        """Return the second run at the same step."""
         second = self._loader.second
         if second is None or not second.source.finished:
             return None
         place = aligned(self._store, t_ns, second.store)
-        made = self._made(second.store, place.t_ns, want.pipeline_of, whole)
-        detail = schedule_detail(made.pipeline) if want.schedule else None
-        return Comparison(second.name, made, place.by, place.note, detail)
+        snapshot = self._ask(
+            second.store, place.t_ns, want.pipeline_of, want.viewport, partial=not whole
+        )
+        detail = schedule_detail(snapshot.pipeline) if want.schedule else None
+        return Comparison(second.name, snapshot, place.by, place.note, detail)
 
 
 def stopped(snapshot: Snapshot) -> tuple[object, ...]:
-    """Return what holds ranks up, and who has come to a stop."""
+    """Return the hang, and the ranks that have stopped."""
     hang = snapshot.hang
     rows = tuple((r.rank, r.state) for r in snapshot.ranks if r.state not in ("running", "waiting"))
     return (None if hang is None else (hang.kind, hang.culprits)), rows
 
 
 def _shows(snapshot: Snapshot, rank: int | None) -> bool:
-    """Its pipeline is the one that ``rank`` chooses, as in `pipeline_view`."""
-    index = next((i for i, one in enumerate(snapshot.pipelines) if rank in one.ranks), 0)
+    """Return whether the snapshot's pipeline is the one that ``rank`` selects, as in
+    `pipeline_view`."""
+    index = next((i for i, pipeline in enumerate(snapshot.pipelines) if rank in pipeline.ranks), 0)
     return snapshot.pipeline is None or snapshot.pipeline.index == index
 
 

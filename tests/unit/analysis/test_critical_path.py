@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.pipeline.critical_path import CriticalPath, critical_path
-from pardbg.analysis.pipeline.layout import layouts
-from pardbg.analysis.pipeline.schedule import pipeline_step
+from pardbg.analysis.pipeline.pipeline_steps import pipeline_step
+from pardbg.analysis.pipeline.pipelines import layouts
 from tests.unit.trace_builder import MS, Trace, gpipe
 
 

@@ -9,30 +9,48 @@ import numpy as np
 import pytest
 
 from pardbg.analysis.answers.snapshot import snapshot
-from pardbg.analysis.base.asof import View
-from pardbg.analysis.comm.matching import collectives
-from pardbg.analysis.pipeline import schedule
-from pardbg.analysis.pipeline.layout import layouts
+from pardbg.analysis.base.asof import LIVE_MEMO_MAX, View
+from pardbg.analysis.comm.matching import LAST, collectives
+from pardbg.analysis.pipeline import pipeline_steps
+from pardbg.analysis.pipeline.pipelines import layouts
 from pardbg.store import Store
 from tests.bench.bench_hours import Feed
 from tests.unit.trace_builder import Trace
 
 
-def test_the_older_half_goes() -> None:
+def test_the_oldest_values_are_evicted() -> None:
     view = View(Store(), None)
-    view.memo("kind", 4).update({n: n for n in range(5)})
-    assert list(view.memo("kind", 4)) == [2, 3, 4]
+    view.memo("kind", 16).update({n: n for n in range(17)})
+    assert list(view.memo("kind", 16)) == list(range(3, 17))  # one beyond, and an eighth of 16
+
+
+def test_a_live_run_keeps_as_many_values_after_twice_the_steps() -> None:
+    """Of each of 1,200 steps there are closed values (collectives, phases); a frame comes every
+    fourth step, and adds those of its 200 collectives at most."""
+    trace, store = Trace(2), Store(live=True)
+    most = []
+    for step in range(1200):
+        for proc in trace.ranks:
+            proc.phase("forward", step * 10, step * 10 + 6, step=step)
+            proc.collective("world", "all_reduce", step * 10 + 6, step * 10 + 8, step=step)
+            proc.step(step, step * 10, step * 10 + 9)
+        if step % 4 == 3:
+            store.apply_all(trace.flush().messages)
+            trace.messages.clear()
+            snapshot(store, None)
+            most.append(max(len(values) for values in store.memo.values()))
+    assert most[150] > LIVE_MEMO_MAX * 3 // 4 and max(most) <= LIVE_MEMO_MAX + LAST
 
 
 def test_a_live_run_keeps_few_large_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """8 stages, 8 microbatches: 128 actions a step; 70 steps have 8,960."""
-    monkeypatch.setattr(schedule, "_KEPT_ACTIONS", 70 * 128)
+    monkeypatch.setattr(pipeline_steps, "_KEPT_ACTIONS", 70 * 128)
     feed, store = Feed(), Store(live=True)
     store.apply_all(feed.definitions)
     for number in range(80):
         store.apply_all(feed.step(number))
         view = View(store, None)
-        schedule.pipeline_step(view, layouts(view)[0], max(0, number - 1))
+        pipeline_steps.pipeline_step(view, layouts(view)[0], max(0, number - 1))
     assert 35 <= len(store.memo["pipeline"]) <= 71
 
 
@@ -51,7 +69,7 @@ def test_no_array_is_kept_of_every_moment() -> None:
     for number in range(100):
         store.apply_all(feed.step(number))
         if number >= 50 and number % 5 == 0:
-            snapshot(store, None, deep=False)
+            snapshot(store, None, partial=True)
     kept = sum(array.nbytes for array in arrays(store.memo))
     assert kept < 8 * feed.num_records, f"{kept:,} bytes of {feed.num_records:,} records"
 
@@ -65,4 +83,4 @@ def test_of_many_ranks_fewer_collectives_are_kept(ranks: int, most: int) -> None
     view.memo("collectives").update({(n,): None for n in range(most + 1)})
     assert len(view.ranks) == ranks
     collectives(view)
-    assert len(view.store.memo["collectives"]) == most + 1 - (most + 1) // 2
+    assert len(view.store.memo["collectives"]) == most - most // 8

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.answers.snapshot import snapshot
-from pardbg.analysis.pipeline.peaks import MicrobatchWait, peaks
+from pardbg.analysis.pipeline.critical_path import MicrobatchWait
+from pardbg.analysis.pipeline.in_flight import peaks
 from pardbg.render.pages.memory import memory
 from pardbg.render.reports.text import text
 from tests.unit.trace_builder import MS, Trace, one_f_one_b

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pardbg.analysis.answers.snapshot import Sight, snapshot
+from pardbg.analysis.answers.snapshot import EVERYTHING, Viewport, snapshot
 from pardbg.analysis.base import rank_columns
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.losses import losses_by_step
@@ -133,9 +133,9 @@ def test_a_moved_cursor_reads_no_table_of_ranks_out_of_sight(
         begin = min(p.started_ns or 0 for p in store.procs.values())
         made = None
         for ms in (1.2, 2.2, 3.2):
-            sight = None if made is None else Sight(made, frozenset(range(8)), frozenset())
+            drawn = EVERYTHING if made is None else Viewport(frozenset(range(8)), frozenset())
             reads.clear()
             t_ns = begin + int(ms * STEP_MS * 1e6)
-            made = snapshot(store, t_ns, deep=False, sight=sight)
+            made = snapshot(store, t_ns, viewport=drawn, before=made, partial=True)
         counts.append(len(reads))
     assert counts[1] == counts[0], counts

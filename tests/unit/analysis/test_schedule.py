@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from pardbg.analysis.answers.snapshot import snapshot
-from pardbg.analysis.pipeline.observed import CAUSES, PipelineStep
 from pardbg.analysis.pipeline.play import simulate, uniform_slots
+from pardbg.analysis.pipeline.values import CAUSES, PipelineStep
 from tests.unit.trace_builder import MS, Trace, gpipe, ns, one_f_one_b
 
 

@@ -9,8 +9,8 @@ import pytest
 from pardbg.analysis.answers.step_times import unheld_step_rows
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import unheld_ns
-from pardbg.analysis.pipeline.layout import layouts
-from pardbg.analysis.pipeline.schedule import pipeline_step
+from pardbg.analysis.pipeline.pipeline_steps import pipeline_step
+from pardbg.analysis.pipeline.pipelines import layouts
 from pardbg.analysis.pipeline.ticks.cell import TicksWant, ticks_shown
 from pardbg.analysis.pipeline.ticks.grid import TickGrid, tick_ends, tick_grids, tick_numbers
 from pardbg.session.reader import load

@@ -8,7 +8,7 @@ import pytest
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.pipeline.dependencies import parse
-from pardbg.analysis.pipeline.layout import layouts
+from pardbg.analysis.pipeline.pipelines import layouts
 from pardbg.analysis.pipeline.play import Between
 from pardbg.analysis.whatif import plans
 from pardbg.analysis.whatif.answer import WhatIf, whatif

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +32,6 @@ from tests.unit.hub.hub_rig import (
     recorded,
     tcp_port,
 )
-
-
-@pytest.fixture
-def rig(run_dir: Path) -> Iterator[Rig]:
-    rig = Rig(run_dir)
-    yield rig
-    if not rig.context.closed:
-        rig.close()
 
 
 def drain(sub: zmq.Socket[bytes]) -> list[tuple[bytes, bytes]]:
@@ -114,7 +105,7 @@ def test_history_is_kept_as_it_is_recorded(rig: Rig, monkeypatch: pytest.MonkeyP
     recent, sent = rig.hub._recent, []
 
     def held() -> int:
-        packed = sum(len(chunk.data) for chunk, _, _ in recent._chunks)
+        packed = sum(len(stored.chunk.data) for stored, _, _ in recent._chunks)
         return packed + sum(len(payload) for _, payload in recent._open)
 
     sizes = []

@@ -43,7 +43,7 @@ def test_a_recipes_module_runs_the_recipe_of_that_name(name: str) -> None:
 def test_the_command_of_the_default() -> None:
     assert command("1f1b", nproc=2, steps=7) == [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-        "-m", "pardbg.lab.recipes.onef1b", "--steps", "7",
+        "-m", "pardbg.lab.recipes.onef1b", "--steps", "7", "--device", "auto",
     ]  # fmt: skip
     assert command("ddp")[5:7] == ["4", "-m"]
 

@@ -6,14 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from pardbg.analysis.pipeline.observed import ActionSpan, Idle, PipelineRank
-from pardbg.analysis.pipeline.planned import (
-    Planned,
-    in_flight_curve,
-    lay_out,
-    makespan,
-    schedule_detail,
-)
+from pardbg.analysis.pipeline.implied import Planned, lay_out, makespan, schedule_detail
+from pardbg.analysis.pipeline.in_flight import in_flight_curve
+from pardbg.analysis.pipeline.values import ActionSpan, Idle, PipelineRank
 from pardbg.render.draw.axis import Axis, gaps, nice_step, ruler
 from pardbg.render.draw.cells import plain
 from pardbg.render.pages.pipeline.ledger import explain, figures

@@ -8,7 +8,7 @@ import pytest
 
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.pipeline.layout import layouts
+from pardbg.analysis.pipeline.pipelines import layouts
 from pardbg.analysis.pipeline.ticks.cell import TicksWant, ticks_shown
 from pardbg.analysis.pipeline.ticks.grid import tick_ends
 from pardbg.render.draw.cells import Picture, plain
@@ -33,7 +33,7 @@ def drawn(store: Store, t_ns: int, cells: int = 80, rows: int = 24, rank: int = 
     shown = ticks_shown(store, t_ns, TicksWant(rank, action, always=True))
     assert shown is not None
     return tick_page(
-        snapshot(store, t_ns, deep=False), shown, cells, rows, TickPageState(rank, action)
+        snapshot(store, t_ns, partial=True), shown, cells, rows, TickPageState(rank, action)
     )
 
 
@@ -113,9 +113,9 @@ def test_the_cell_under_the_mouse_and_its_answer() -> None:
     assert shown is not None
     # column of tick 9 at 120 cells: cells are 4 wide, the body begins after the gap
     found = cell_at(
-        snapshot(store, end, deep=False), shown, 120, TickPageState(1), 1, NAME + 8 * 4 + 1
+        snapshot(store, end, partial=True), shown, 120, TickPageState(1), 1, NAME + 8 * 4 + 1
     )
     assert found is not None and found.action == "1B1"
-    assert cell_at(snapshot(store, end, deep=False), shown, 120, TickPageState(1), 1, 2) is None
+    assert cell_at(snapshot(store, end, partial=True), shown, 120, TickPageState(1), 1, 2) is None
     text = "\n".join(plain(line) for line in drawn(store, end, 120, 40, 1, "1B1").body)
     assert "r1 1B1 tick 9" in text and "median" in text and "32.8 kB ◂ r2" in text

@@ -11,10 +11,10 @@ from typing import Final
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import control_view
 from pardbg.analysis.base.holds import unheld_ns
+from pardbg.analysis.pipeline.chains import completions
 from pardbg.analysis.pipeline.dependencies import parse, producer, twin
-from pardbg.analysis.pipeline.hand_written import completions
-from pardbg.analysis.pipeline.layout import Layout, layouts, step_rows
-from pardbg.analysis.pipeline.schedule import newest_step, pipeline_step
+from pardbg.analysis.pipeline.pipeline_steps import newest_step, pipeline_step
+from pardbg.analysis.pipeline.pipelines import Layout, layouts, step_rows
 from pardbg.analysis.pipeline.ticks.grid import TickCell, TickGrid, tick_grids
 from pardbg.store.store import Store
 from pardbg_agent import wire

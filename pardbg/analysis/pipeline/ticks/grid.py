@@ -16,13 +16,13 @@ from typing import Final, Literal
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import control_view
-from pardbg.analysis.pipeline.bounds import in_flight, in_flight_bound
 from pardbg.analysis.pipeline.dependencies import COMPUTE, parse, producer, satisfied, twin
-from pardbg.analysis.pipeline.layout import Layout, layouts, states, step_rows
+from pardbg.analysis.pipeline.in_flight import in_flight, in_flight_bound
 from pardbg.analysis.pipeline.mesh import place
-from pardbg.analysis.pipeline.observed import ActionSpan
+from pardbg.analysis.pipeline.pipeline_steps import newest_step
+from pardbg.analysis.pipeline.pipelines import Layout, layouts, states, step_rows
 from pardbg.analysis.pipeline.play import uniform_slots
-from pardbg.analysis.pipeline.schedule import newest_step
+from pardbg.analysis.pipeline.values import ActionSpan
 from pardbg.events import fields
 
 CellState = Literal["done", "last", "running", "next", "plan"]
@@ -314,7 +314,7 @@ def _row(
     waits: tuple[str | None, int | None] = (None, None)
     if coming is not None and not ready and not runs:
         waits = _producer(layout, coming, done)
-    ended = ((cell.stage, cell.kind) for cell in cells if cell.action in done)
+    ended = [(cell.stage, cell.kind) for cell in cells if cell.action in done]
     return TickRow(
         rank, layout.stages(rank), tuple(cells), gate, waits[0], waits[1],
         in_flight(ended)[0], in_flight_bound(layout, rank),

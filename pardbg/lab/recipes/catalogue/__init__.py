@@ -46,11 +46,13 @@ def command(
     steps: int | None = None,
     own: Sequence[str] = (),
     nnodes: int = 1,
+    device: str = "auto",
 ) -> list[str]:
     """Return the argv that trains a recipe under torchrun, through this interpreter.
 
     ``own``: the recipe's own options as words, ``["--staleness", "2"]``. ``nnodes``: so many
-    torchruns share the ``nproc`` ranks, as on as many machines. RecipeError if there is no such
+    torchruns share the ``nproc`` ranks, as on as many machines. ``device``: ``auto``, or ``sim``
+    for simulated accelerators. RecipeError if there is no such
     recipe, or the options or the number of ranks do not fit it.
     """
     recipe = find(name)
@@ -59,6 +61,8 @@ def command(
     misfit = recipe.misfit(ranks, {"steps": steps, **recipe.read(own)})
     if misfit is not None:
         raise RecipeError(misfit)
+    if device == "sim" and (recipe.on_cpu or "backend" in recipe.defaults()):
+        raise RecipeError(f"{name} runs on CPUs: leave out --device sim")
     if nnodes < 1 or ranks % nnodes:
         fits = listed(divisors(ranks))
         raise RecipeError(
@@ -70,5 +74,5 @@ def command(
     return [
         sys.executable, "-m", *run, "--nproc-per-node", str(ranks // nnodes),
         "-m", recipe.module, *recipe.arguments,
-        "--steps", str(steps), *own,
+        "--steps", str(steps), "--device", device, *own,
     ]  # fmt: skip

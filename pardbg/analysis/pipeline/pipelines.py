@@ -1,0 +1,236 @@
+"""The pipeline actions of one step as they ran, with the plan they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pardbg.analysis.base.asof import View, per_view
+from pardbg.analysis.pipeline.chains import Chain, chain_spans, chains
+from pardbg.analysis.pipeline.dependencies import COMPUTE, parse
+from pardbg.analysis.pipeline.play import compute_plan, overlapped
+from pardbg.analysis.pipeline.values import ActionSpan
+from pardbg.events import fields
+from pardbg.store.definitions import PlanDef
+from pardbg.store.process import Process
+
+_STATE_TIMES: Final = ("since_ns", "open_since_ns", "held_since_ns", "heartbeat_ns")
+_SAME_NS = 5_000_000
+"""A status block and a record name the same run of an action if they begin this close."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A pipeline: its plan (where known), ranks in pipeline order, and who has which stage."""
+
+    plan: PlanDef | None
+    group: str
+    ranks: tuple[int, ...]
+    order: Mapping[int, list[str]]
+    """Planned compute actions per rank; empty rows without a plan."""
+    stage_rank: Mapping[int, int]
+    num_stages: int
+    num_microbatches: int
+    epoch: int
+    chain: Chain | None = None
+    """No schedule ran: what ranks do between messages of their own."""
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Identity for caches."""
+        name = self.plan.schedule if self.plan is not None else ""
+        return (self.epoch, self.group, name, self.ranks, self.num_stages, self.num_microbatches)
+
+    def stages(self, rank: int) -> tuple[int, ...]:
+        return tuple(sorted(s for s, r in self.stage_rank.items() if r == rank))
+
+    @property
+    def table(self) -> str:
+        """Return the table its actions are in."""
+        return "phase" if self.chain is not None else "action"
+
+    def pairs(self, rank: int) -> tuple[tuple[str, str], ...]:
+        """Return the (forward, backward) that the plan has as one overlapped action."""
+        return () if self.plan is None else overlapped(self.plan.order.get(rank, ()))
+
+    @property
+    def planned(self) -> bool:
+        return self.plan is not None and all(self.order.get(rank) for rank in self.ranks)
+
+
+@per_view
+def layouts(view: View) -> list[Layout]:
+    """Return the pipelines of the run at the cursor, the one with the lowest rank first."""
+    epoch = view.epoch
+    plans = [plan for (e, _), plan in view.store.plans.items() if e == epoch and plan.ranks]
+    made = [_planned(view, plan) for plan in plans]
+    ran = {rank for plan in plans for rank in plan.ranks
+           if rank in view.ranks and len(view.ranks[rank].table("action"))}  # fmt: skip
+    made = [layout for layout in made if not ran.isdisjoint(layout.ranks)] or made
+    if not made:
+        sizes = view.joined("action").sizes.tolist()
+        seen = tuple(rank for rank, size in zip(view.ranks, sizes, strict=True) if size)
+        made = [_observed(view, seen)] if seen else _chained(view)
+    return sorted(made, key=lambda layout: min(layout.ranks))
+
+
+def _planned(view: View, plan: PlanDef) -> Layout:
+    order = compute_plan(plan.order, plan.ranks)
+    stage_rank = _stages_defined(view, plan.ranks)
+    for rank, row in order.items():
+        for text in row:
+            action = parse(text)
+            if action is not None:
+                stage_rank[action.stage] = rank
+    num_stages = plan.num_stages or len(stage_rank)
+    return Layout(plan, plan.group, plan.ranks, order, stage_rank, num_stages,
+                  plan.num_microbatches, view.epoch)  # fmt: skip
+
+
+def _observed(view: View, ranks: tuple[int, ...]) -> Layout:
+    stage_rank = _stages_defined(view, ranks)
+    microbatches = 0
+    for rank in ranks:
+        table, visible = view.rows(view.ranks[rank], "action")
+        tail = slice(max(0, visible - 4096), visible)
+        for stage in set(table.col("stage")[tail].tolist()):
+            stage_rank[stage] = rank
+        if visible:
+            microbatches = max(microbatches, int(table.col("microbatch")[tail].max()) + 1)
+    num_stages = max(stage_rank, default=-1) + 1
+    return Layout(None, "", ranks, {}, stage_rank, num_stages, microbatches, view.epoch)
+
+
+def _chained(view: View) -> list[Layout]:
+    return [
+        Layout(None, "", chain.ranks, {}, dict(enumerate(chain.ranks)), len(chain.ranks),
+               chain.num_microbatches, view.epoch, chain)
+        for chain in chains(view)
+    ]  # fmt: skip
+
+
+def _stages_defined(view: View, ranks: tuple[int, ...]) -> dict[int, int]:
+    return {
+        stage: rank
+        for rank in ranks
+        if (process := view.ranks.get(rank)) is not None
+        for stage in process.stages
+    }
+
+
+def step_rows(view: View, layout: Layout, step: int) -> dict[int, list[ActionSpan]]:
+    """Return each rank's actions in the newest run of the schedule in a step."""
+    if layout.chain is not None:
+        return {rank: chain_spans(view, layout.chain, rank, step) for rank in layout.ranks}
+    return last_round({rank: spans(view, rank, step) for rank in layout.ranks})
+
+
+@per_view
+def spans(view: View, rank: int, step: int) -> list[ActionSpan]:
+    """All actions of a rank in a step that are visible or running at the cursor, by begin."""
+    process = view.ranks.get(rank)
+    if process is None:
+        return []
+    table, rows = view.step_rows(process, "action", step)
+    columns = ("name_id", "stage", "microbatch", "t0_ns", "t1_ns")
+    made = [
+        ActionSpan(rank, stage, process.name(name), mb, t0, t1)
+        for name, stage, mb, t0, t1 in table.tuples(rows, *columns)
+    ]
+    made.sort(key=lambda span: span.t0_ns)
+    running = running_action(view, rank)
+    if running is not None and running[0] == step:
+        made.append(running[1])
+    return made
+
+
+@per_view
+def running_action(view: View, rank: int) -> tuple[int, ActionSpan] | None:
+    """Return (step, action) that runs at the cursor: begun, not ended."""
+    process = view.ranks.get(rank)
+    if process is None:
+        return None
+    return _running_recorded(view, process, rank) or _running_stated(view, process, rank)
+
+
+def _running_recorded(view: View, process: Process, rank: int) -> tuple[int, ActionSpan] | None:
+    """A record that ends after the cursor and began before it: replay knows the future."""
+    table, visible = view.rows(process, "action")
+    for row in range(visible, min(len(table), visible + 8)):
+        if int(table.col("t0_ns")[row]) > view.t_ns:
+            continue
+        kind = process.name(int(table.col("name_id")[row]))
+        if kind in COMPUTE:
+            stage, mb = int(table.col("stage")[row]), int(table.col("microbatch")[row])
+            span = ActionSpan(rank, stage, kind, mb, int(table.col("t0_ns")[row]), None)
+            return int(table.col("step")[row]), span
+    return None
+
+
+def _running_stated(view: View, process: Process, rank: int) -> tuple[int, ActionSpan] | None:
+    """Return what the status block says runs, if no record of it has come."""
+    state = states(view).get(process.proc)
+    if state is None or view.proc_end(process) is not None or state.get("held"):
+        return None
+    since = fields.integer(state, "since_ns", 0)
+    kind = fields.text(state, "action")
+    stage, mb = fields.integer(state, "stage", -1), fields.integer(state, "mb", -1)
+    if kind not in COMPUTE or stage < 0 or mb < 0 or not 0 < since <= view.t_ns:
+        return None
+    table, visible = view.rows(process, "action")
+    begun = table.col("t0_ns")[max(0, visible - 64) : visible]
+    if len(begun) and int(begun.max()) >= since - _SAME_NS:
+        return None
+    span = ActionSpan(rank, stage, kind, mb, since, None)
+    return fields.integer(state, "step", 0), span
+
+
+def states(view: View) -> Mapping[str, Mapping[str, Any]]:
+    """Return {proc: what STATE says of it} as of the cursor."""
+    return state_at(view)[1]
+
+
+@per_view
+def state_at(view: View) -> tuple[int | None, Mapping[str, Mapping[str, Any]]]:
+    """Return (when it was said, what of each process). Its times are on the hub's clock."""
+    t_ns, said = view.store.states.ranks(view.t_ns)
+    return t_ns, {proc: _on_hub_clock(view, proc, values) for proc, values in said.items()}
+
+
+def _on_hub_clock(view: View, proc: str, said: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Status blocks tell times by their own process's clock."""
+    process = view.store.procs.get(proc)
+    if process is None or not process.clocks:
+        return said
+    offset = process.clocks.offset_of
+    moved = {name: t_ns + offset(t_ns, view.t_ns) for name in _STATE_TIMES
+             if isinstance(t_ns := said.get(name), int) and t_ns > 0}  # fmt: skip
+    return {**said, **moved}
+
+
+def last_round(rows: Mapping[int, list[ActionSpan]]) -> dict[int, list[ActionSpan]]:
+    """Return the newest run of the schedule in a step.
+
+    A step with gradient accumulation or an evaluation runs the schedule more than once: an action
+    seen again on a rank begins another round.
+    """
+    split = {rank: _rounds(row) for rank, row in rows.items()}
+    newest = max((len(rounds) for rounds in split.values()), default=0)
+    return {
+        rank: rounds[-1] if rounds and len(rounds) == newest else []
+        for rank, rounds in split.items()
+    }
+
+
+def _rounds(row: list[ActionSpan]) -> list[list[ActionSpan]]:
+    rounds: list[list[ActionSpan]] = []
+    seen: set[tuple[int, str, int]] = set()
+    for span in row:
+        key = (span.stage, span.kind, span.microbatch)
+        if not rounds or (key in seen and span.kind in COMPUTE):
+            rounds.append([])
+            seen = set()
+        seen.add(key)
+        rounds[-1].append(span)
+    return rounds

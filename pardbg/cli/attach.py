@@ -1,0 +1,112 @@
+"""``pardbg attach``: a job that was started without pardbg."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from pardbg.cli.common import JSON, echo, talk
+from pardbg.words import agreed, ranks_text
+
+if TYPE_CHECKING:
+    from pardbg.hub.attach.job_ranks import JobRank
+    from pardbg.hub.attach.look import Look
+    from pardbg.hub.attach.stacks_verdict import StackVerdict
+
+MAX_ROWS: Final = 64
+
+
+@click.command()
+@click.argument("pids", nargs=-1, type=int, metavar="[PID…]")
+@click.option("--launcher", type=int, metavar="PID", help="Ranks below this process (torchrun).")
+@JSON
+def attach(pids: Sequence[int], launcher: int | None, json_: bool) -> None:
+    """Look at a running job that was started without pardbg, from outside.
+
+    Reads a stack of each rank on this machine, without stopping or changing anything, and names the
+    ranks that the others wait for. Without PIDs: the one job that this user runs here.
+    """
+    from pardbg.hub.attach.job_ranks import find
+    from pardbg.hub.attach.look import look
+    from pardbg.hub.attach.stacks_verdict import judge
+
+    ranks = find(pids, launcher)
+    seen = look(ranks)
+    verdict = judge(seen.stacks, tuple(seen.unread))
+    if json_:
+        echo(json.dumps(_as_json(ranks, seen, verdict), indent=2))
+        return
+    if ranks[0].watched:
+        talk("this job runs under pardbg: `pardbg watch` shows more")
+    for line in _text(ranks, seen, verdict):
+        echo(line)
+
+
+def _text(ranks: Sequence[JobRank], seen: Look, verdict: StackVerdict) -> Iterator[str]:
+    width = shutil.get_terminal_size().columns
+    pids = {one.rank: one.pid for one in ranks}
+    yield f"{'rank':>6}  {'pid':<8}  {'doing':<28}  at"
+    rows = sorted(seen.stacks, key=lambda one: (one.rank not in verdict.culprits, one.rank))
+    for one in rows[:MAX_ROWS]:
+        yield f"{one.rank:>6}  {pids[one.rank]:<8}  {one.doing:<28}  {one.place}"[:width]
+    if len(rows) > MAX_ROWS:
+        yield f"        … {len(rows) - MAX_ROWS} more: --json has all"
+    for rank, why in sorted(seen.unread.items()):
+        yield f"{rank:>6}  {pids[rank]:<8}  no stack: {why}"[:width]
+    yield ""
+    yield _sentence(seen, verdict)
+    elsewhere = sorted({*range(ranks[0].world_size)} - pids.keys())
+    if elsewhere:
+        yield f"Not on this machine: {ranks_text(elsewhere)}. Run the same there."
+
+
+def _sentence(seen: Look, verdict: StackVerdict) -> str:
+    named, waiting = ranks_text(verdict.culprits), ranks_text(verdict.waiting)
+    call = verdict.call or "an op"
+    at = sorted({one.place for one in seen.stacks if one.rank in verdict.culprits})
+    place = f", at {', '.join(at[:3])}" if at else ""
+    if verdict.kind == "missing-rank":
+        come = agreed("has not come", verdict.culprits)
+        return f"✗ {_capital(named)} {come} to {call}{place}; {waiting} {_wait(verdict)} there."
+    if verdict.kind == "different-ops":
+        waits = agreed("waits", verdict.culprits)
+        return f"✗ {_capital(named)} {waits} elsewhere than the others{place}."
+    if verdict.kind == "all-wait":
+        return f"All wait in {call}: from stacks alone nobody can be named."
+    return "No rank waits for another at this moment."
+
+
+def _wait(verdict: StackVerdict) -> str:
+    return agreed("waits", verdict.waiting)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _as_json(ranks: Sequence[JobRank], seen: Look, verdict: StackVerdict) -> dict[str, Any]:
+    stacks = {one.rank: one for one in seen.stacks}
+    return {
+        "kind": verdict.kind,
+        "culprits": list(verdict.culprits),
+        "waiting": list(verdict.waiting),
+        "call": verdict.call or None,
+        "world_size": ranks[0].world_size,
+        "seconds": round(seen.seconds, 3),
+        "ranks": [
+            {
+                "rank": one.rank, "pid": one.pid, "why_no_stack": seen.unread.get(one.rank),
+                **({"doing": s.doing, "place": s.place, "asleep": s.asleep,
+                    "frames": [list(frame) for frame in s.frames]}
+                   if (s := stacks.get(one.rank)) else {}),
+            }
+            for one in ranks
+        ],
+    }  # fmt: skip
+
+
+COMMANDS: Final = (attach,)

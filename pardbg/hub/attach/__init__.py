@@ -1,0 +1,1 @@
+"""A job that was started without pardbg, looked at from outside."""

@@ -1,0 +1,125 @@
+"""Ranks of jobs on this machine, found by their environment and what they have mapped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from pardbg.errors import UserError
+from pardbg.hub.ranks.processes import maps
+from pardbg_agent import wire
+
+TORCH: Final = "libtorch"
+JOB_VARIABLES: Final = (
+    "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID",
+)  # fmt: skip
+"""Variables that ranks of one job share."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRank:
+    """A process that has a rank, and torch."""
+
+    pid: int
+    rank: int
+    world_size: int
+    job: tuple[str, ...]
+    """Values of JOB_VARIABLES."""
+    command: str
+    watched: bool
+    """It was started under pardbg."""
+
+
+def find(pids: Sequence[int] = (), launcher: int | None = None) -> list[JobRank]:
+    """Return the ranks of one job by rank: of these processes, of those below a launcher, or of
+    the one job that this user runs here. Raises UserError."""
+    processes = _chosen(pids, launcher)
+    found = _without_children([rank for one in processes if (rank := _rank_of(one)) is not None])
+    if not found:
+        raise UserError(_nobody(pids, launcher))
+    jobs = defaultdict(list)
+    for rank in found:
+        jobs[rank.job].append(rank)
+    if len(jobs) > 1:
+        shown = (f"pid {ranks[0].pid}: {ranks[0].command[:60]}" for ranks in jobs.values())
+        listed = "; ".join(shown)
+        raise UserError(f"{len(jobs)} jobs run here ({listed}): name the pids of one, or its "
+                        "launcher with --launcher")  # fmt: skip
+    return sorted(found, key=lambda one: (one.rank, one.pid))
+
+
+def _chosen(pids: Sequence[int], launcher: int | None) -> Sequence[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if launcher is not None:
+            return list(psutil.Process(launcher).children(recursive=True))
+        if pids:
+            return [psutil.Process(pid) for pid in pids]
+        uid = os.geteuid()
+        return [one for one in psutil.process_iter() if _uid(one) == uid]
+    return []
+
+
+def _uid(process: psutil.Process) -> int:
+    try:
+        return int(process.uids().effective)
+    except psutil.Error:
+        return -1
+
+
+def _rank_of(process: psutil.Process) -> JobRank | None:
+    """Return None for what is no rank: no number in its environment, or no torch in memory."""
+    try:
+        environ: Mapping[str, str] = process.environ()
+        rank, world = environ.get("RANK", ""), environ.get("WORLD_SIZE", "")
+        if not (rank.isdecimal() and world.isdecimal() and maps(process.pid, TORCH)):
+            return None
+        job = tuple(environ.get(name, "") for name in JOB_VARIABLES)
+        command = " ".join(process.cmdline())
+    except (psutil.Error, OSError):
+        return None
+    return JobRank(process.pid, int(rank), int(world), job, command, wire.ENV_RUN in environ)
+
+
+def _without_children(ranks: Sequence[JobRank]) -> list[JobRank]:
+    """Leave out what a rank started: workers of loaders and compilers have its environment."""
+    pids = {one.pid for one in ranks}
+    return [one for one in ranks if pids.isdisjoint(_parents(one.pid))]
+
+
+def _parents(pid: int) -> set[int]:
+    try:
+        return {parent.pid for parent in psutil.Process(pid).parents()}
+    except psutil.Error:
+        return set()
+
+
+def _nobody(pids: Sequence[int], launcher: int | None) -> str:
+    which = "this user has no process"
+    if launcher is not None:
+        which = f"no process below {launcher} is one"
+    elif pids:
+        which = f"none of {', '.join(map(str, pids))} is a process"
+    return f"no rank found: {which} with RANK and WORLD_SIZE in its environment, and torch"
+
+
+def why_no_stack(error: str) -> str:
+    """Return which setting forbids to read a stack, and what to do."""
+    scope = Path("/proc/sys/kernel/yama/ptrace_scope")
+    try:
+        level = int(scope.read_text())
+    except (OSError, ValueError):
+        level = 0
+    if os.geteuid() != 0 and level > 0:
+        return f"kernel.yama.ptrace_scope={level} forbids it: run as root, or set it to 0"
+    if "ermission" in error:
+        return (
+            "not permitted: a container needs --cap-add SYS_PTRACE, another user's job needs root"
+        )
+    return error

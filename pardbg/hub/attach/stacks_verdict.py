@@ -1,0 +1,97 @@
+"""Which ranks the others wait for, from one stack of each: no groups, no counts of ops.
+
+A rank waits if its stack ends where torch.distributed issues ops and waits for them. If some wait
+and others do not, the others are waited for. If all wait, those that wait elsewhere than most do
+are named; where there is no majority, nobody is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from pardbg.analysis.findings.kinds.absence import Absence
+from pardbg.analysis.hangs.stacks import activity, place, waits_in_op
+from pardbg.store.definitions import Frame
+
+Kind = Literal["missing-rank", "different-ops", "all-wait", "nobody-waits"]
+CALL_FILES: Final = (
+    "/torch/distributed/distributed_c10d.py",
+    "/torch/distributed/_functional_coll",
+)
+WRAPPERS: Final = frozenset({"wrapper", "_coalescing_manager", "inner"})
+
+
+@dataclass(frozen=True, slots=True)
+class RankStack:
+    """One rank's main thread, innermost frame last. ``asleep``: it used no CPU meanwhile."""
+
+    rank: int
+    frames: tuple[Frame, ...]
+    asleep: bool
+
+    @property
+    def waits(self) -> bool:
+        return waits_in_op(self.frames, "", self.asleep)
+
+    @property
+    def call(self) -> str:
+        """Return the function of torch.distributed that the rank is in; empty: in none."""
+        return next(
+            (name for file, _, name in self.frames
+             if any(part in file for part in CALL_FILES) and name not in WRAPPERS), ""
+        )  # fmt: skip
+
+    @property
+    def place(self) -> str:
+        """Return the place in the program: ``train.py:88 in step``."""
+        return place(self.frames) or "?"
+
+    @property
+    def doing(self) -> str:
+        """Return what it does there, in a word or two."""
+        if self.waits:
+            return f"waits in {self.call or 'torch.distributed'}"
+        if doing := activity(self.frames):
+            return Absence(doing).text()
+        return "is asleep" if self.asleep else "runs"
+
+
+@dataclass(frozen=True, slots=True)
+class StackVerdict:
+    """``culprits``: ranks that ``waiting`` wait for; empty: not known."""
+
+    kind: Kind
+    culprits: tuple[int, ...]
+    waiting: tuple[int, ...]
+    call: str
+
+
+def judge(stacks: Sequence[RankStack], silent: Sequence[int] = ()) -> StackVerdict:
+    """Name the ranks that the others wait for. ``silent``: ranks whose stack could not be read."""
+    waiting = [one for one in stacks if one.waits]
+    others = tuple(sorted(one.rank for one in stacks if not one.waits))
+    ranks = tuple(sorted(one.rank for one in waiting))
+    calls = Counter(one.call for one in waiting)
+    call = calls.most_common(1)[0][0] if calls else ""
+    if not waiting:
+        return StackVerdict("nobody-waits", (), (), "")
+    if others:
+        return StackVerdict("missing-rank", others, ranks, call)
+    if silent:
+        return StackVerdict("missing-rank", tuple(sorted(silent)), ranks, call)
+    odd = _odd({one.rank: (one.call, one.place) for one in waiting})
+    if odd:
+        rest = tuple(rank for rank in ranks if rank not in odd)
+        return StackVerdict("different-ops", odd, rest, call)
+    return StackVerdict("all-wait", (), ranks, call)
+
+
+def _odd(places: Mapping[int, tuple[str, str]]) -> tuple[int, ...]:
+    """Return ranks that wait elsewhere than most do; nobody, where there is no majority."""
+    (most, number), *rest = Counter(places.values()).most_common()
+    if not rest or 2 * number <= len(places):
+        return ()
+    return tuple(sorted(rank for rank, where in places.items() if where != most))

@@ -1,0 +1,144 @@
+"""Facts that a run's processes leave in its directory for each other: who runs, how it ended."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pardbg.hub.ranks.processes import start_time
+from pardbg.hub.run import config as files
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process of the run; its start time tells it from a later one with the same pid."""
+
+    pid: int
+    start: str
+
+    @property
+    def alive(self) -> bool:
+        """Return whether the process exists (also unreaped)."""
+        return bool(self.start) and start_time(self.pid) == self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Processes of the run, as the launcher noted them. ``job``: the job's first process, once it
+    has become the job's command."""
+
+    launcher: Process | None = None
+    guardian: Process | None = None
+    job: Process | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnd:
+    """End of the job."""
+
+    code: int | None = None
+    """Exit code, 128 + N for signal N as in a shell; None: not known."""
+    signal: int = 0
+    error: str = ""
+    """Why there was no job, or why its exit code is not known."""
+    t_ns: int = 0
+    wall_ns: int = 0
+    hub_restarts: int = 0
+    told: tuple[tuple[int, int], ...] = ()
+    """(time in ns, signal): signals that the job was given, the first ones."""
+    untold: bool = False
+    """The owner that waited for the exit code was killed: it is kept for a later question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Result of the recording."""
+
+    error: str = ""
+    """Write error that stopped the recording, or why a relay reached no hub."""
+    messages: int = 0
+    """Messages that are missing after the error."""
+    missing_ns: int = 0
+
+
+def this_process() -> Process:
+    """Return the calling process."""
+    return Process(os.getpid(), start_time(os.getpid()))
+
+
+def read_launch(run_dir: Path) -> Launch | None:
+    """Read the launcher's file; None before it is written."""
+    found = files.read_json(run_dir / files.LAUNCH_FILE)
+    if found is None:
+        return None
+    return Launch(*(_process(found, name) for name in ("launcher", "guardian", "job")))
+
+
+def read_job(run_dir: Path) -> Process | None:
+    """Return the job's first process, running or ended, as soon as it notes itself."""
+    for name in (files.LAUNCH_FILE, files.JOB_FILE):
+        if (job := _process(files.read_json(run_dir / name) or {}, "job")) is not None:
+            return job
+    return None
+
+
+def write_launch(run_dir: Path, launch: Launch) -> None:
+    """Write the launcher's file. Raises OSError."""
+    files.write_json(run_dir / files.LAUNCH_FILE, asdict(launch))
+
+
+def write_job(run_dir: Path) -> None:
+    """Note the calling process as the job's first one. Raises OSError."""
+    files.write_json(run_dir / files.JOB_FILE, {"job": asdict(this_process())})
+
+
+def read_hub(run_dir: Path) -> Process | None:
+    """Return the newest hub that listened; None: there was none."""
+    return _process({"hub": files.read_json(run_dir / files.HUB_FILE)}, "hub")
+
+
+def write_hub(run_dir: Path, hub: str) -> None:
+    """Say that the calling process listens as the hub of that id. Raises OSError."""
+    files.write_json(run_dir / files.HUB_FILE, {**asdict(this_process()), "hub": hub})
+
+
+def read_end(run_dir: Path) -> JobEnd | None:
+    """Read how the job ended; None: it has not."""
+    found = files.read_json(run_dir / files.EXIT_FILE)
+    if found is None:
+        return None
+    known = {name: found[name] for name in JobEnd.__slots__ if found.get(name) is not None}
+    return JobEnd(**{**known, "told": tuple((at, number) for at, number in known.get("told", ()))})
+
+
+def write_end(run_dir: Path, end: JobEnd) -> None:
+    """Write how the job ended. Raises OSError."""
+    files.write_json(run_dir / files.EXIT_FILE, asdict(end))
+
+
+def has_ended(run_dir: Path) -> bool:
+    """Return whether the job has ended."""
+    return (run_dir / files.EXIT_FILE).exists()
+
+
+def read_recorded(run_dir: Path) -> Recorded | None:
+    """Read the result of the recording; None: it goes on, or the hub was killed."""
+    found = files.read_json(run_dir / files.RECORDED_FILE)
+    return Recorded(**found) if found is not None else None
+
+
+def write_recorded(run_dir: Path, recorded: Recorded) -> None:
+    """Write the result of the recording. Raises OSError."""
+    files.write_json(run_dir / files.RECORDED_FILE, asdict(recorded))
+
+
+def read_part(run_dir: Path) -> int:
+    """Return the number of the recording's file that is being written, from 1."""
+    return int((files.read_json(run_dir / files.PART_FILE) or {}).get("part", 1))
+
+
+def _process(found: dict[str, Any], name: str) -> Process | None:
+    said = found.get(name)
+    return Process(said["pid"], said["start"]) if isinstance(said, dict) else None

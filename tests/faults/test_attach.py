@@ -1,0 +1,67 @@
+"""A job that was started without pardbg, hung, and looked at from outside."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.processes import rank_env, wait_until
+
+PROGRAM = """
+import os, sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(3))
+if dist.get_rank() == 1:
+    open(sys.argv[1], "w").close()
+    while not os.path.exists(sys.argv[1] + ".go"):
+        time.sleep(0.05)
+tensor = torch.ones(3)
+dist.all_reduce(tensor)
+print("sum", tensor.tolist(), flush=True)
+"""
+
+
+def attached(*words: object) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "pardbg", "attach", *map(str, words)]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.timeout(120)
+def test_a_hung_job(tmp_path: Path) -> None:
+    """The rank is named, by pid or launcher, several times; then the job goes on as it would."""
+    (tmp_path / "train.py").write_text(PROGRAM)
+    hung = tmp_path / "hung"
+    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3",
+            tmp_path / "train.py", hung]  # fmt: skip
+    job = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=rank_env())
+    try:
+        wait_until(hung.exists, 60, "the ranks")
+        ranks = [one.pid for one in psutil.Process(job.pid).children()]
+        found: dict[str, object] = {}
+
+        def named() -> bool:  # the others come to the op a moment later
+            found.update(json.loads(attached("--launcher", job.pid, "--json").stdout))
+            return found["waiting"] == [0, 2]
+
+        wait_until(named, 30, "a verdict")
+        assert (found["kind"], found["culprits"], found["call"]) == (
+            "missing-rank", [1], "all_reduce",
+        )  # fmt: skip
+        text = attached(*ranks).stdout
+        assert "train.py:8" in text and "Rank 1" in text
+        (tmp_path / "hung.go").touch()
+        out, _ = job.communicate(timeout=60)
+    finally:
+        job.kill()
+        job.wait()
+    assert job.returncode == 0 and out.count("sum [3.0, 3.0, 3.0]") == 3
+
+
+def test_no_job() -> None:
+    done = attached(1 << 22)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
