@@ -89,6 +89,9 @@ class Core:
         self.native: Any = None
         """The table in C++ (hooks.ops.native_way.NativeTable) where ops are seen there; then it is
         ``ops`` too."""
+        self.device: Any = None
+        """Times on the device (hooks.device.device_records) where tensors of this rank are on one
+        and can be timed."""
         self.changed: Callable[[], None] = nothing
         """Called when step, level or watches changed. Set by who keeps a copy of them."""
         self.gate = GateControl(
@@ -156,6 +159,8 @@ class Core:
             Kind.STEP, Lane.STEP, 0, 0, t0, t1, step, 0, wire.NO_GROUP, wire.NONE, wire.NONE,
             wire.NONE, cost, num_calls,
         )  # fmt: skip
+        if self.device is not None:
+            self.guard.call("device", self.device.step_ended, step, t1)
         self.sums.write(self.record, t0, t1, step)
         if self.watches.slow is not None:
             self._watch_step(self.watches.slow, step, t0, t1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from pardbg_agent.hooks import context
 from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.comm.op_arguments import Args, any_contents, bytes_per_rank, contents_of
 from pardbg_agent.hooks.context import Context, Group, Op, Signature, State
+from pardbg_agent.hooks.device import device_records
+from pardbg_agent.hooks.ops import works
 from pardbg_agent.hooks.watch import probes
 from pardbg_agent.hooks.watch.op_watches import Coming, at_gate
 from pardbg_agent.tables.c10d_ops import C10dOp
@@ -134,6 +137,8 @@ def _begin(spec: C10dOp) -> Any:
                 name_id, t0, c.step, seq, group_id, flags | state.thread, stage, mb, peer, a, b,
                 on_cpu,
             ))  # fmt: skip
+            if not on_cpu and c.device is not None:
+                c.guard.call(device_records.HOOK, c.device.op_begins, op, state.coalescing)
             if bad is not None:
                 c.guard.call("probe", probes.tell, c, op, bad)
             return op
@@ -149,7 +154,10 @@ def _is_fake(c: _core.Core, tensor: Any) -> bool:
     traced."""
     if tensor.is_meta:
         return True
-    c.computes_on(tensor.device.type)
+    if c.device is None and c.run is not None:
+        c.computes_on(tensor.device.type)
+        done = partial(works.device_done, c)
+        c.guard.call(device_records.HOOK, device_records.start, c, tensor.device, done)
     return False
 
 
@@ -197,6 +205,8 @@ def _sign(
 
 def failed(c: _core.Core, op: Op) -> None:
     """Record that the backend refused the op."""
+    if c.device is not None:
+        c.guard.call(device_records.HOOK, c.device.op_refused, op.token)
     c.ops.completed(op.token)
     if c.level > 1:
         c.record(
