@@ -24,7 +24,7 @@ from pardbg.errors import UserError
 from pardbg.words import duration
 
 if TYPE_CHECKING:
-    from pardbg.analysis.findings.shared import Finding
+    from pardbg.analysis.findings.finding import Finding
     from pardbg.lab.rehearse.order import Transport
     from pardbg.lab.rehearse.rank_trace import Trace
     from pardbg.lab.rehearse.server import Plan
@@ -261,12 +261,16 @@ def _recorded(
 def _tell(
     found: Sequence[Finding], plan: Plan, traces: Sequence[Trace], path: Path, json_: bool
 ) -> None:
+    from pardbg.analysis.findings.finding import facts_json
     from pardbg.lab.rehearse.record import also_run
 
     cpu_s = sum(trace.cpu_ms for trace in traces) / 1e3
     if json_:
         told = ("kind", "severity", "ranks", "culprits", "group", "seq", "where", "text")
-        said = [{name: getattr(finding, name) for name in told} for finding in found]
+        said = [
+            {name: getattr(finding, name) for name in told} | {"facts": facts_json(finding.facts)}
+            for finding in found
+        ]
         echo(json.dumps({"ranks": len(traces), "findings": said, "session": str(path)}, indent=2))
     for finding in () if json_ else found:
         where = f" at {finding.where}" if finding.where else ""

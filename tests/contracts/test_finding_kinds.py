@@ -1,41 +1,86 @@
-"""Kinds of findings are stable identifiers: each that the code can say is in docs/findings.md, and
-no other."""
+"""Kinds of findings: one table has all of them, its documentation is made from it, and no detector
+knows of another one."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import get_args
 
-from pardbg.analysis.base.matched import Verdict
-from pardbg.analysis.findings import hangs, mismatches, rehearsed
+from pardbg.analysis.findings import kinds
+from pardbg.analysis.findings.arbiter import EXPLAINS
+from pardbg.analysis.findings.finding import Facts
+from pardbg.analysis.findings.kinds.kinds_table import KINDS, ROWS, with_table
+from tests.contracts.trees import parsed
 
 ROOT = Path(__file__).parents[2]
 CODE = ROOT / "pardbg" / "analysis" / "findings"
+SHARED = {
+    "finding", "evidence", "exits", "misfits", "absences", "rehearsed", "windows", "kinds", "kind",
+}  # fmt: skip
+"""Modules that detectors have in common: facts about the run, none of them a finding."""
+COMPOSED = {"registry", "arbiter"}
 
 
-def made() -> set[str]:
-    """Kinds that are made of parts: of a collective's verdict, and those that have advice because
-    of what ranks wait for each other in."""
-    verdicts = {text.replace(" ", "-") for text in get_args(Verdict) if text.endswith("mismatch")}
-    advised = hangs._ADVICE.keys() | rehearsed._ADVICE.keys() | mismatches.MESSAGE_ADVICE.keys()
-    return verdicts | advised
+def detectors() -> list[Path]:
+    """Modules that make candidates."""
+    paths = [p for p in CODE.rglob("*.py") if "kinds" not in p.parts and p.stem not in COMPOSED]
+    return [p for p in paths if "Candidate(" in p.read_text(encoding="utf-8")]
 
 
-def said_in_code() -> set[str]:
-    source = "\n".join(path.read_text(encoding="utf-8") for path in CODE.rglob("*.py"))
-    plain = re.findall(r'\bkind="([a-z0-9-]+)"', source)
-    chosen = re.findall(r'\bkind="([a-z-]+)" if .* else "([a-z-]+)"', source)
-    first = re.findall(r'\bFinding\(\s*"([a-z0-9-]+)"', source)
-    reasons = re.findall(r'Reason\(\s*"([a-z-]+)"', source)
-    return {*plain, *first, *(kind for pair in chosen for kind in pair), *reasons, *made()}
+def imports(path: Path) -> Iterator[tuple[str, str]]:
+    """(module, name) that a module imports from the findings."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.ImportFrom) and "analysis.findings" in (node.module or ""):
+            yield from (((node.module or ""), alias.name) for alias in node.names)
 
 
-def documented() -> set[str]:
-    lines = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8").splitlines()
-    cells = [line.split("|")[1] for line in lines if line.startswith("| `")]
-    return {kind for cell in cells for kind in re.findall(r"`([a-z0-9-]+)`", cell)}
+def facts_classes() -> set[type[Facts]]:
+    """All facts that can be put into words."""
+    modules = [import_module(f"{kinds.__name__}.{p.stem}") for p in (CODE / "kinds").glob("*.py")]
+    classes = {one for m in modules for one in vars(m).values() if isinstance(one, type)}
+    return {one for one in classes if issubclass(one, Facts) and is_dataclass(one)
+            and one.text is not Facts.text}  # fmt: skip
 
 
-def test_each_kind_is_documented_and_no_other() -> None:
-    assert said_in_code() == documented()
+def test_the_documentation_of_kinds_is_made_from_their_table() -> None:
+    """``python -m pardbg.analysis.findings.kinds.kinds_table docs/findings.md`` makes it anew."""
+    page = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    assert page == with_table(page)
+
+
+def test_each_kind_is_one_row_and_all_facts_are_of_a_kind() -> None:
+    names = [name for row in ROWS for name in row.names]
+    assert len(names) == len(set(names)) == len(KINDS)
+    assert {facts for row in ROWS for facts in row.facts} == facts_classes()
+
+
+def test_kinds_that_detectors_name_are_in_the_table() -> None:
+    assert len(detectors()) > 12
+    for path in detectors():
+        named = set(re.findall(r'\bkind="([a-z0-9-]+)"', path.read_text(encoding="utf-8")))
+        assert named <= KINDS.keys(), path
+
+
+def test_no_detector_imports_another_one() -> None:
+    """What explains what is the arbiter's."""
+    for path in detectors():
+        others = {module.split(".")[-1] for module, _ in imports(path)} - SHARED
+        themes = {file.stem for file in (CODE / "kinds").glob("*.py")}
+        assert others <= themes, path
+
+
+def test_facts_that_explain_others_are_of_a_kind() -> None:
+    known = facts_classes()
+    assert all({*rule.causes, *rule.effects} <= known for rule in EXPLAINS)
+
+
+def test_no_text_of_a_finding_is_read_back() -> None:
+    """It is made once, of facts, and only shown."""
+    reads = re.compile(r"\bfinding\.text\.(startswith|endswith|split|replace|removeprefix)\b"
+                       r'|["\'] in \w*finding\.text|re\.\w+\(.*finding\.text')  # fmt: skip
+    paths = [*(ROOT / "pardbg").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
+    assert [p for p in paths if reads.search(p.read_text(encoding="utf-8"))] == []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings import findings
-from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.findings.finding import Finding
 from pardbg.hub.client import LiveSource
 from pardbg.hub.run.start import RunHandle, start_run
 from pardbg.store.store import Store

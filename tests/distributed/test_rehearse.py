@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from pardbg.analysis.answers.report import report
-from pardbg.analysis.findings.ends import MADE_UP
 from pardbg.render.reports.text import text
 from pardbg.session.reader import load
 
@@ -70,7 +69,7 @@ def test_a_fault_is_named_with_rank_and_place(fault: str, rehearsed: Rehearse) -
         assert not culprits or tuple(one["culprits"]) == culprits
         at = re.match(r"rehearsed\.py:(\d+) in ", one["where"])
         assert at is not None and line in SOURCE[int(at[1]) - 1]
-        assert (MADE_UP in one["text"]) == (fault == "value")
+        assert one["facts"].get("made_up_input", False) == (fault == "value")
 
 
 def test_a_rehearsal_is_a_session_like_any_other(rehearsed: Rehearse, folder: Path) -> None:

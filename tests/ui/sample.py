@@ -16,7 +16,7 @@ from pardbg.analysis.base.matched import Arrival, CollectiveRow, P2PRow
 from pardbg.analysis.base.run import OutputLine, RunInfo
 from pardbg.analysis.base.steps import StepRow
 from pardbg.analysis.comm.traffic import Edge, GroupView, TrafficView
-from pardbg.analysis.findings.shared import Evidence, Finding
+from pardbg.analysis.findings.finding import Evidence, Finding
 from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.pipeline.observed import (
     CAUSES,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.findings.shared import Evidence, Finding
+from pardbg.analysis.findings.finding import Evidence, Finding
 from tests.ui import sample
 from tests.ui.fakes import FakeStore, app_on, shows, text_of, until
 

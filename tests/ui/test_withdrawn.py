@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
-from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.findings.finding import Finding
 from pardbg.ui.engine.landmarks import Places
 
 S = 1_000_000_000

@@ -21,7 +21,7 @@ from typing import Final
 from pardbg.analysis.answers.metrics import METRICS, Metric, Number, Scope, Unit
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.times import times
-from pardbg.analysis.findings.shared import SEVERITIES
+from pardbg.analysis.findings.finding import SEVERITIES
 from pardbg.analysis.pipeline.hand_written import why_none
 from pardbg.analysis.pipeline.layout import layouts
 from pardbg.errors import UserError

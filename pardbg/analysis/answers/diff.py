@@ -22,7 +22,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.losses import json_number
 from pardbg.analysis.base.run import run_info
 from pardbg.analysis.findings import findings
-from pardbg.analysis.findings.shared import SEVERITIES, Severity
+from pardbg.analysis.findings.finding import SEVERITIES, Severity
 from pardbg.analysis.pipeline.observed import CAUSES
 from pardbg.store.store import Store
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import control_view
-from pardbg.analysis.findings.hangs import hangs
-from pardbg.analysis.findings.mismatches import messages, mismatches
-from pardbg.analysis.findings.shared import Finding, Severity, bad_ends
+from pardbg.analysis.findings.exits import bad_ends
+from pardbg.analysis.findings.finding import Finding, Severity
+from pardbg.analysis.findings.registry import standstills
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import stall_stacks
 from pardbg.analysis.hangs.waitgraph import wait_graph
@@ -43,9 +42,6 @@ class RankStack:
     """(file, line, function), outermost first."""
 
 
-_DETECTORS: Final = (mismatches, messages, hangs)
-
-
 def hang_view(view: View) -> Hang | None:
     """Return what holds ranks up at the cursor, or held them up when the job fell apart; None where
     every rank gets on, or stands because somebody holds it."""
@@ -56,7 +52,7 @@ def hang_view(view: View) -> Hang | None:
         return None
     if not ends and (ended is not None or not _stands(view)):
         return None
-    found = [f for detect in _DETECTORS for f in detect(view) if f.severity != "info"]
+    found = [finding for finding in standstills(view) if finding.severity != "info"]
     if not found:
         return None
     worst = min(found, key=lambda f: (f.order[0], f.t_ns))

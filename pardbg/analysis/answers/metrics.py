@@ -20,7 +20,7 @@ from pardbg.analysis.base.steps import StepRow, last_step_rows
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings import findings
-from pardbg.analysis.findings.shared import SEVERITIES
+from pardbg.analysis.findings.finding import SEVERITIES
 from pardbg.analysis.memory.breakdown import latest_bytes, memory_rows
 from pardbg.analysis.pipeline.layout import layouts
 from pardbg.analysis.pipeline.observed import CAUSES, PipelineStep

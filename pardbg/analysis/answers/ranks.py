@@ -16,7 +16,7 @@ from pardbg.analysis.base.run import launcher
 from pardbg.analysis.base.spans import open_span
 from pardbg.analysis.base.steps import last_step_rows, step_of
 from pardbg.analysis.comm.ops import group_label
-from pardbg.analysis.findings.ends import told_to_end
+from pardbg.analysis.findings.registry import ended_ranks
 from pardbg.analysis.memory.breakdown import history, latest_bytes
 from pardbg.analysis.pipeline.layout import layouts, running_action, state_at, states
 from pardbg.analysis.pipeline.mesh import newest_steps
@@ -163,7 +163,7 @@ def _now(
     if end is not None:
         if end[1] not in ("lost", "killed"):
             return "ended", "ended", end[0]
-        if rank in told_to_end(view):
+        if rank in ended_ranks(view):
             return "ended", f"ended by {launcher(view)}", end[0]
         return "lost", end[1], end[0]
     run_end = view.run_end

@@ -35,7 +35,7 @@ from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.comm.traffic import TrafficView, traffic_view
 from pardbg.analysis.findings import findings
-from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.findings.finding import Finding, facts_json
 from pardbg.analysis.memory.breakdown import MemoryRow, memory_rows
 from pardbg.analysis.pipeline.mesh import PipelineSummary, pipeline_summaries
 from pardbg.analysis.pipeline.schedule import pipeline_view
@@ -241,4 +241,5 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
         **_pick(finding, "group seq where text advice cost_ns_per_step t_ns"),
         "first_ns": finding.t_ns if finding.first_ns is None else finding.first_ns,
         "evidence": None if finding.evidence is None else _all(finding.evidence),
+        "facts": facts_json(finding.facts),
     }

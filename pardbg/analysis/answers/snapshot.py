@@ -18,7 +18,7 @@ from pardbg.analysis.base.steps import StepRow, current_step
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.comm.traffic import TrafficView, traffic_view
 from pardbg.analysis.findings import findings
-from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.findings.finding import Finding
 from pardbg.analysis.hangs.newest import standing_collectives
 from pardbg.analysis.memory.breakdown import MemoryRow, memory_rows
 from pardbg.analysis.memory.sharding import ShardingView, sharding_view

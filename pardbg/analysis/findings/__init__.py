@@ -1,6 +1,8 @@
-"""Findings in plain words: evidence, culprits (not victims), and what to do next.
+"""Findings: facts that detectors report, words from one table, one arbiter.
 
-``registry.DETECTORS`` lists what is looked for; ``docs/findings.md`` says what each kind means.
+A detector yields candidates (``finding.Candidate``: kind, facts, ranks, culprits) and knows of no
+other detector. ``arbiter`` decides which explain others. ``kinds`` has severity, sentences and the
+rows of ``docs/findings.md`` for every kind. ``registry`` lists the detectors.
 """
 
 from pardbg.analysis.findings.registry import DETECTORS, Detector, findings

@@ -12,12 +12,12 @@ from typing import Final
 import numpy as np
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.findings.shared import Evidence, Finding
+from pardbg.analysis.findings.finding import Candidate, Evidence
+from pardbg.analysis.findings.kinds.value_kinds import MemoryCreep, MemoryImbalance, MemoryNearLimit
 from pardbg.analysis.findings.speed.windows import Window, per_window
 from pardbg.analysis.memory.breakdown import latest_bytes, rows_named
 from pardbg.store.process import Process
 from pardbg.store.table import Array
-from pardbg.words import binary_size, duration, percent, ranks_text
 
 IMBALANCE: Final = 0.25
 """Above the median of the ranks."""
@@ -41,12 +41,10 @@ _TOTALS: Final = ("allocated", "rss")
 
 
 @per_window
-def memory(view: View, looked_at: Window) -> Iterable[Finding]:
+def memory(view: View, looked_at: Window) -> Iterable[Candidate]:
     """Creep, imbalance, near the limit."""
-    creeping = list(_creep(view, looked_at))
-    yield from creeping
-    told = {rank for finding in creeping for rank in finding.culprits}
-    yield from (f for f in _imbalance(view, looked_at) if not told.issuperset(f.culprits))
+    yield from _creep(view, looked_at)
+    yield from _imbalance(view, looked_at)
     yield from _near(view, looked_at)
 
 
@@ -67,7 +65,7 @@ def _series(view: View, process: Process, kind: str, since: int) -> tuple[Array,
     return steps[keep], table.col("a")[rows][keep]
 
 
-def _creep(view: View, looked_at: Window) -> Iterable[Finding]:
+def _creep(view: View, looked_at: Window) -> Iterable[Candidate]:
     for rank, process in view.ranks.items():
         total = _total(view, process)
         if total is None:
@@ -83,22 +81,11 @@ def _creep(view: View, looked_at: Window) -> Iterable[Finding]:
             continue
         latest = latest_bytes(view, process)
         known = sum(latest.get(n, (0, 0))[0] for n in ("parameters", "gradients", "optimizer"))
-        step_s = looked_at.step_ns / 1e9
-        yield Finding(
-            kind="memory-creep",
-            severity="warning",
-            ranks=(rank,),
-            culprits=(rank,),
-            t_ns=looked_at.end_ns,
+        yield Candidate(
+            kind="memory-creep", ranks=(rank,), culprits=(rank,), t_ns=looked_at.end_ns,
             first_ns=_begin_of(view, process, since),
-            text=f"rank {rank}'s memory grows by {binary_size(per_step)} a step, steadily since "
-            f"step {since}: {binary_size(now)} now ({kind}), of which parameters, gradients and "
-            f"optimizer are {binary_size(known)}; another GiB every "
-            f"{duration((1 << 30) / per_step * step_s * 1e9)}.",
-            advice="Look for lists that keep tensors over steps: losses without .item(), outputs "
-            "kept for logging, graphs held by a tensor that needs grad.",
-            evidence=Evidence(looked_at.end_ns, rank, "memory"),
-        )
+            facts=MemoryCreep(per_step, since, now, kind, known, looked_at.step_ns),
+        )  # fmt: skip
 
 
 def growth(steps: Array, sizes: Array) -> tuple[float, int, int] | None:
@@ -143,7 +130,7 @@ def _begin_of(view: View, process: Process, step: int) -> int:
     return int(table.col("t0_ns")[rows[0]]) if len(rows) else process.started_ns or 0
 
 
-def _imbalance(view: View, looked_at: Window) -> Iterable[Finding]:
+def _imbalance(view: View, looked_at: Window) -> Iterable[Candidate]:
     """One rank has much more than the others, now and in the middle of the window."""
     middle = looked_at.steps[len(looked_at.steps) // 2]
     newest: dict[int, int] = {}
@@ -167,21 +154,12 @@ def _imbalance(view: View, looked_at: Window) -> Iterable[Finding]:
         return
     usual = median(newest.values())
     rank = max(over, key=lambda r: newest[r])
-    parts = _what(view, rank)
-    yield Finding(
-        kind="memory-imbalance",
-        severity="warning",
-        ranks=tuple(newest),
-        culprits=tuple(over),
-        t_ns=looked_at.end_ns,
-        first_ns=looked_at.begin_ns,
-        text=f"rank {rank} uses {binary_size(newest[rank])} ({kinds.pop()}), "
-        f"{percent(newest[rank] / usual - 1, 0)} above the median of the ranks "
-        f"({binary_size(usual)}); {parts}.",
-        advice="The fullest rank decides what batch and model fit: move layers, the embedding or "
-        "evaluation off it, or look for what it alone keeps.",
-        evidence=Evidence(looked_at.end_ns, rank, "memory"),
-    )
+    part, more = _larger_part(view, rank)
+    yield Candidate(
+        kind="memory-imbalance", ranks=tuple(newest), culprits=tuple(over), t_ns=looked_at.end_ns,
+        first_ns=looked_at.begin_ns, evidence=Evidence(looked_at.end_ns, rank, "memory"),
+        facts=MemoryImbalance(rank, newest[rank], usual, kinds.pop(), part, more),
+    )  # fmt: skip
 
 
 def _far_above(sizes: Mapping[int, int]) -> set[int]:
@@ -206,8 +184,8 @@ def _median_without(ordered: Sequence[int], value: int) -> float:
     return nth(count // 2) if count % 2 else (nth(count // 2 - 1) + nth(count // 2)) / 2
 
 
-def _what(view: View, rank: int) -> str:
-    """Return what the rank has more of than the median."""
+def _larger_part(view: View, rank: int) -> tuple[str, float]:
+    """Return the part that the rank has more of than the median, and how many bytes more."""
     names = ("parameters", "gradients", "optimizer", "activations")
     latest = {r: latest_bytes(view, process) for r, process in view.ranks.items()}
     more = {
@@ -216,12 +194,10 @@ def _what(view: View, rank: int) -> str:
         for name in names
     }
     largest = max(more, key=lambda name: more[name])
-    if more[largest] < IMBALANCE_BYTES / 2:
-        return "its parameters, gradients, optimizer state and activations are as the others' are"
-    return f"its {largest} are {binary_size(more[largest])} above the median"
+    return (largest if more[largest] >= IMBALANCE_BYTES / 2 else ""), more[largest]
 
 
-def _near(view: View, looked_at: Window) -> Iterable[Finding]:
+def _near(view: View, looked_at: Window) -> Iterable[Candidate]:
     """Find memory near its limit (MEMORY ``limit``), of each device and once of each cgroup."""
     cgroups: dict[tuple[str, int], list[int]] = defaultdict(list)
     for rank, process in view.ranks.items():
@@ -234,49 +210,29 @@ def _near(view: View, looked_at: Window) -> Iterable[Finding]:
         yield from _full_cgroup(view, looked_at, host, limit, ranks)
 
 
-def _full_device(view: View, looked_at: Window, rank: int, limit: int) -> Iterable[Finding]:
+def _full_device(view: View, looked_at: Window, rank: int, limit: int) -> Iterable[Candidate]:
     latest, total = latest_bytes(view, view.ranks[rank]), _total(view, view.ranks[rank])
     used = max(total[1] if total is not None else 0, latest.get("reserved", (0, 0))[0])
     if used < NEAR * limit:
         return
-    yield Finding(
-        kind="memory-near-limit",
-        severity="warning",
-        ranks=(rank,),
-        culprits=(rank,),
-        t_ns=looked_at.end_ns,
-        text=f"rank {rank} uses {binary_size(used)} of {binary_size(limit)} "
-        f"({percent(used / limit, 0)}): one more allocation may fail.",
-        advice=_NEAR_ADVICE,
-        evidence=Evidence(looked_at.end_ns, rank, "memory"),
-    )
+    yield Candidate(
+        kind="memory-near-limit", ranks=(rank,), culprits=(rank,), t_ns=looked_at.end_ns,
+        facts=MemoryNearLimit(used, limit, "", rank, used),
+    )  # fmt: skip
 
 
 def _full_cgroup(
     view: View, looked_at: Window, host: str, limit: int, ranks: Sequence[int]
-) -> Iterable[Finding]:
+) -> Iterable[Candidate]:
     """Processes share its limit, and the kernel kills one of them when it is reached."""
     used = max(latest_bytes(view, view.ranks[rank])["limit"][1] for rank in ranks)
     if used < NEAR * limit:
         return
     own = {rank: total[1] for rank in ranks if (total := _total(view, view.ranks[rank]))}
     most = max(own, key=lambda rank: own[rank], default=ranks[0])
-    yield Finding(
-        kind="memory-near-limit",
-        severity="warning",
-        ranks=tuple(ranks),
+    yield Candidate(
+        kind="memory-near-limit", ranks=tuple(ranks), t_ns=looked_at.end_ns,
         culprits=tuple(ranks) if len(ranks) == 1 else (),
-        t_ns=looked_at.end_ns,
-        text=f"the processes of {ranks_text(ranks)} on host {host} use {binary_size(used)} of the "
-        f"{binary_size(limit)} that their cgroup may have ({percent(used / limit, 0)}): at "
-        f"its limit the kernel kills one. "
-        f"Rank {most} has the most: {binary_size(own.get(most, 0))}.",
-        advice=_NEAR_ADVICE,
         evidence=Evidence(looked_at.end_ns, most, "memory"),
-    )
-
-
-_NEAR_ADVICE: Final = (
-    "Smaller microbatches, activation checkpointing, or sharding (ZeRO) of what 6 Memory shows as "
-    "the largest part."
-)
+        facts=MemoryNearLimit(used, limit, host, most, own.get(most, 0)),
+    )  # fmt: skip

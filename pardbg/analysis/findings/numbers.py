@@ -13,9 +13,14 @@ import numpy as np
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.losses import LOSS_NAMES, newest_ended
 from pardbg.analysis.comm.matching import odd_ones
-from pardbg.analysis.findings.shared import Evidence, Finding
+from pardbg.analysis.findings.finding import Candidate, Evidence
+from pardbg.analysis.findings.kinds.value_kinds import (
+    NoGradient,
+    NoGradientExchange,
+    NotFinite,
+    ReplicaDivergence,
+)
 from pardbg.store.process import Process
-from pardbg.words import agreed, ranks_text, size
 from pardbg_agent import wire
 
 _P2P, _INFERRED = int(wire.Flag.P2P), int(wire.Flag.INFERRED)
@@ -50,7 +55,7 @@ class _Seen:
     """Parameter."""
 
 
-def nan_origin(view: View) -> Iterable[Finding]:
+def nan_origin(view: View) -> Iterable[Candidate]:
     """Find the rank whose numbers were not finite first."""
     seen = [one for rank, process in view.ranks.items() for one in _not_finite(view, rank, process)]
     begun = [one for one in seen if one.what != "grad"]
@@ -60,7 +65,7 @@ def nan_origin(view: View) -> Iterable[Finding]:
     at_first = sorted((one for one in begun if one.step == step), key=lambda one: one.t_ns)
     losses = sorted({one.rank for one in at_first if one.what == "loss"})
     first = at_first[0]
-    culprits, how = _origin(at_first, losses, len(view.ranks))
+    culprits, what = _origin(at_first, losses, len(view.ranks))
     names = sorted(
         (one for one in seen if one.what == "grad" and one.step in (step, step + 1)),
         key=lambda one: (one.step, one.rank not in culprits),
@@ -71,43 +76,28 @@ def nan_origin(view: View) -> Iterable[Finding]:
         # torch's pipelining runs its stages once on memory nobody wrote to. A NaN of the training
         # itself is in the gradients or the loss by the end of the step.
         return
-    parameter = f" The parameter closest to it: {names[0].name}." if names else ""
-    since = sorted({one.rank for one in begun if one.step > step})
-    spread = f" Since then {ranks_text(since)} {agreed('has', since)} it too." if later else ""
-    yield Finding(
-        kind="nan",
-        severity="error" if lasts else "info",
-        ranks=tuple(sorted({one.rank for one in begun})),
-        culprits=tuple(culprits),
-        where=names[0].name if names else None,
-        t_ns=first.t_ns,
-        text=f"{how} in step {step}.{parameter}{spread}"
-        + ("" if lasts else " No later step has any."),
-        advice="Look at that rank's batch of this step (empty, masked out, a bad value), at "
-        "divisions by counts, logs and square roots; torch.autograd.set_detect_anomaly(True) "
-        "there names the operation."
-        if culprits
-        else "All ranks at once is seldom one rank's data: a learning rate too high, an overflow "
-        "in half precision, a division by a count that is zero everywhere.",
+    since = tuple(sorted({one.rank for one in begun if one.step > step})) if later else ()
+    parameter = names[0].name if names else ""
+    yield Candidate(
+        kind="nan", ranks=tuple(sorted({one.rank for one in begun})), culprits=culprits,
+        where=parameter or None, t_ns=first.t_ns,
         evidence=Evidence(first.t_ns, first.rank, "timeline", op=first.op),
-    )
+        facts=NotFinite(what, step, parameter, since, lasts, not culprits),
+    )  # fmt: skip
 
 
 def _origin(
     at_first: Sequence[_Seen], losses: Sequence[int], num_ranks: int
-) -> tuple[list[int], str]:
-    """(culprits, in words). Inputs of one collective are what ranks had before it mixed them."""
+) -> tuple[tuple[int, ...], str]:
+    """Return (culprits, what is not finite). Inputs of one collective are what ranks had before it
+    mixed them."""
     first = at_first[0]
     if first.what == "loss":
-        together = losses
-        what, where = "a loss", "loss"
+        together, what = losses, "loss"
     else:
         together = sorted({one.rank for one in at_first if one.key == first.key})
-        where = f"input to {first.op}"
-        what = f"an {where}"
-    if len(together) == num_ranks and num_ranks > 1:
-        return [], f"on all ranks at once the {where} is not finite"
-    return list(together), f"{ranks_text(together)} had {what} that is not finite first,"
+        what = f"input to {first.op}"
+    return (() if len(together) == num_ranks > 1 else tuple(together)), what
 
 
 def _not_finite(view: View, rank: int, process: Process) -> Iterable[_Seen]:
@@ -169,7 +159,7 @@ def _losses(view: View, rank: int, process: Process) -> Iterable[_Seen]:
 # -- replicas
 
 
-def divergence(view: View) -> Iterable[Finding]:
+def divergence(view: View) -> Iterable[Candidate]:
     """Find ranks whose replicated parameters are no longer the others', bit by bit."""
     by_key: dict[tuple[str, int, int], dict[int, tuple[int, int, str]]] = defaultdict(dict)
     times: dict[int, int] = {}
@@ -205,7 +195,7 @@ def _diverged(
     group: str,
     by_key: Mapping[tuple[str, int, int], Mapping[int, tuple[int, int, str]]],
     times: Mapping[int, int],
-) -> Iterable[Finding]:
+) -> Iterable[Candidate]:
     steps: dict[int, list[Mapping[int, tuple[int, int, str]]]] = defaultdict(list)
     for (g, step, _), by_rank in sorted(by_key.items()):
         if g == group and len(by_rank) > 1:
@@ -221,38 +211,19 @@ def _diverged(
         odd.update(odd_ones({rank: checksum for rank, (checksum, _, _) in part.items()}))
     culprits = tuple(sorted(odd))
     names = [name for part in steps[step] if _differs(part) for name in _parts(part)]
-    which = f": {names[0]}" if names else ""  # a damaged record names no part
-    which += f" and {len(names) - 1} more parts" if names[1:] else ""
-    since = f"in step {step}"
-    if equal_before:
-        since = f"after step {equal_before[-1]} and by step {step}"
-    who = f"{ranks_text(culprits)} {agreed('differs', culprits)} from the others" \
-        if culprits else "neither side has a majority"  # fmt: skip
     ranks = tuple(sorted({rank for part in steps[step] for rank in part}))
-    sure = (len(different) > 1 and not again) or newest == step
-    sure = sure and not group.startswith(_OWN)
-    apart = not again and all(_averages_at_times(view, view.ranks[rank]) for rank in ranks)
-    yield Finding(
-        kind="replica-divergence",
-        severity="info" if again or apart else "error" if sure else "warning",
-        ranks=ranks,
-        culprits=culprits,
+    sure = ((len(different) > 1 and not again) or newest == step) and not group.startswith(_OWN)
+    skipped, counts = _skipped(view, ranks, group.removeprefix(_OWN))
+    facts = ReplicaDivergence(
+        parts=tuple(names), step=step, equal_step=equal_before[-1] if equal_before else None,
+        again_step=newest if again else None, sure=sure, averaged=not again
+        and all(_averages_at_times(view, view.ranks[rank]) for rank in ranks),
+        skipped=skipped, steps=counts,
+    )  # fmt: skip
+    yield Candidate(
+        kind="replica-divergence", ranks=ranks, culprits=culprits, t_ns=times[step], facts=facts,
         where=names[0] if names else None,
-        t_ns=times[step],
-        text=f"the replicas of the model on {ranks_text(ranks)} are no longer equal, bit by bit, "
-        f"{since}; {who}{which if names else ''}."
-        + (f" They are equal again in step {newest}." if again else "")
-        + (
-            " They are averaged outside backward at times (local SGD): else they differ."
-            if apart
-            else ""
-        )
-        + _skipped(view, ranks, group.removeprefix(_OWN)),
-        advice="Replicas stay equal only if they start equal and take equal updates: look at what "
-        "that rank's optimizer gets (learning rate, gradient clipping, skipped steps), at "
-        "parameters outside DDP, and at a no_sync without a synchronized backward after it.",
-        evidence=Evidence(times[step], culprits[0] if culprits else None, "timeline"),
-    )
+    )  # fmt: skip
 
 
 def _averages_at_times(view: View, process: Process) -> bool:
@@ -275,17 +246,15 @@ def _averages_at_times(view: View, process: Process) -> bool:
     return 0 < 2 * averaged <= len(np.unique(steps_of))
 
 
-def _skipped(view: View, ranks: Sequence[int], group: str) -> str:
-    """`` Rank 2's optimizer stepped 41 times, the others' 42 …``: the cause, where that is so."""
+def _skipped(
+    view: View, ranks: Sequence[int], group: str
+) -> tuple[tuple[int, ...], tuple[int, int]]:
+    """Return (ranks whose optimizer stepped another number of times, that number and the
+    others')."""
     steps = updates(view, [rank for rank in ranks if rank in view.ranks], group)
     (most, _), *others = Counter(steps.values()).most_common() or [(0, 0)]
-    if not others:
-        return ""
-    odd = sorted(rank for rank, number in steps.items() if number != most)
-    return (
-        f" The optimizer of {ranks_text(odd)} has stepped {steps[odd[0]]} times by then, that of "
-        f"the others {most}: steps were skipped there, as a gradient scaler does on its own."
-    )
+    odd = tuple(sorted(rank for rank, number in steps.items() if number != most))
+    return (odd, (steps[odd[0]], most)) if others else ((), (0, 0))
 
 
 def _differs(part: Mapping[int, tuple[int, int, str]]) -> bool:
@@ -319,7 +288,7 @@ def _checksums(
 # -- replicas that never exchange a gradient
 
 
-def unaveraged(view: View) -> Iterable[Finding]:
+def unaveraged(view: View) -> Iterable[Candidate]:
     """Find ranks that began with the same parameters, step an optimizer, and exchange nothing
     larger than a few numbers. Never of what is sharded, of a pipeline, or where messages or RPC
     move data; silent where records are missing."""
@@ -335,21 +304,13 @@ def unaveraged(view: View) -> Iterable[Finding]:
         if len(ranks) < 2:
             continue
         steps = min(view.visible(view.ranks[rank], "step") for rank in ranks)
-        yield Finding(
-            kind="no-gradient-exchange",
-            severity="warning",
-            ranks=tuple(ranks),
-            t_ns=view.t_ns,
-            text=f"{ranks_text(ranks)} began with the same {size(parameters_bytes)} of parameters "
-            f"and took {steps} optimizer steps each, but never exchanged a gradient: they train "
-            "independently.",
-            advice="Wrap the model (DistributedDataParallel, fully_shard) or average the "
-            "gradients. If the ranks are meant to train independently, ignore this.",
-            evidence=Evidence(view.t_ns, None, "collectives"),
-        )
+        yield Candidate(
+            kind="no-gradient-exchange", ranks=tuple(ranks), t_ns=view.t_ns,
+            facts=NoGradientExchange(parameters_bytes, steps),
+        )  # fmt: skip
 
 
-def ungraded(view: View) -> Iterable[Finding]:
+def ungraded(view: View) -> Iterable[Candidate]:
     """Find ranks whose optimizer never has a gradient to step by."""
     found: dict[str, list[int]] = defaultdict(list)
     for rank, process in view.ranks.items():
@@ -360,17 +321,8 @@ def ungraded(view: View) -> Iterable[Finding]:
         ):
             found[process.model.optimizer].append(rank)
     for optimizer, ranks in found.items():
-        yield Finding(
-            kind="no-gradient",
-            severity="warning",
-            ranks=tuple(ranks),
-            t_ns=view.t_ns,
-            text=f"{ranks_text(ranks)} step {optimizer}, but no parameter that it has had a "
-            "gradient at any of its steps: it changes nothing.",
-            advice="Give it the parameters that backward fills (made before the model was wrapped "
-            "or moved, it has others) and clear gradients after step(), not before it; a wrapper "
-            "may keep gradients elsewhere (main_grad).",
-            evidence=Evidence(view.t_ns, None, "memory"),
+        yield Candidate(
+            kind="no-gradient", ranks=tuple(ranks), t_ns=view.t_ns, facts=NoGradient(optimizer)
         )
 
 

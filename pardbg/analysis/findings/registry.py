@@ -1,33 +1,71 @@
-"""All detectors: one more kind of finding is one more line here."""
+"""All detectors, and the findings at a cursor: one more kind of finding is a detector here and a
+row in ``kinds``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Final
 
-import pardbg.analysis.findings.health as health
 import pardbg.analysis.findings.numbers as numbers
+import pardbg.analysis.findings.recording as recording
+import pardbg.analysis.findings.stalls.waiting as waiting
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.run import rehearsed
 from pardbg.analysis.base.times import times
-from pardbg.analysis.findings.ends import ends
-from pardbg.analysis.findings.hangs import hangs, late
+from pardbg.analysis.findings.arbiter import STALLS, decided, surviving
+from pardbg.analysis.findings.ends import ended_by_launcher, ends, thread_failures
+from pardbg.analysis.findings.finding import Candidate, Finding
+from pardbg.analysis.findings.kinds.stall_kinds import StuckCall
+from pardbg.analysis.findings.load import overloaded_hosts
 from pardbg.analysis.findings.memory import memory
-from pardbg.analysis.findings.mismatches import messages, mismatches, thread_order
-from pardbg.analysis.findings.rehearsed import orders
-from pardbg.analysis.findings.shared import Finding, gathered
 from pardbg.analysis.findings.speed.communication import exposed, small_messages
 from pardbg.analysis.findings.speed.links import slow_groups, slow_links
 from pardbg.analysis.findings.speed.pipeline import pipelines
 from pardbg.analysis.findings.speed.slow_steps import slow_steps
 from pardbg.analysis.findings.speed.stragglers import stragglers
+from pardbg.analysis.findings.stalls.mismatches import messages, mismatches, thread_order
+from pardbg.analysis.findings.stalls.rehearsed import orders
+from pardbg.analysis.findings.stalls.stuck import stuck_calls, stuck_ops
 
-Detector = Callable[[View], Iterable[Finding]]
+Detector = Callable[[View], Iterable[Candidate]]
 """What it finds at the view's cursor. Rows that several need (``collectives(view)``,
 ``p2p_rows(view)``, …) are ``@per_view``: computed once."""
 
+
+@per_view
+def disagreements(view: View) -> tuple[Candidate, ...]:
+    """Return ranks whose ops, messages or threads do not fit, unsettled ones too."""
+    return tuple(chain(mismatches(view), thread_order(view), messages(view)))
+
+
+@per_view
+def stalls(view: View) -> tuple[Candidate, ...]:
+    """Return what holds ranks up at the cursor; once the job fell apart, what did just before."""
+    for then, over in waiting.moments(view):
+        if not waiting.is_held(then):
+            waits = (waiting.waits(then, over), stuck_ops(then, over), stuck_calls(then))
+            left = surviving(chain(disagreements(then), *waits))
+            if found := tuple(one for one in left if isinstance(one.facts, (*STALLS, StuckCall))):
+                return found
+    return ()
+
+
+@per_view
+def standstills(view: View) -> tuple[Finding, ...]:
+    """Return findings about ranks that hang or disagree, those of a job that fell apart too."""
+    return decided((*disagreements(view), *stalls(view)))
+
+
+@per_view
+def ended_ranks(view: View) -> frozenset[int]:
+    """Return ranks that a launcher ended after another rank's failure or as it was asked to."""
+    explained = any(finding.severity == "error" for finding in standstills(view))
+    return ended_by_launcher(view, explained)
+
+
 OF_SPEED: Final[tuple[Detector, ...]] = (
-    late,
+    waiting.late,
     stragglers,
     slow_steps,
     pipelines,
@@ -35,44 +73,37 @@ OF_SPEED: Final[tuple[Detector, ...]] = (
     small_messages,
     slow_links,
     slow_groups,
+    overloaded_hosts,
 )
-"""Those that ask what took long, or who came late: hosts that run ahead of their devices know
-neither."""
+"""Detectors that ask what took long, or which rank came late: hosts that run ahead of their devices
+know neither."""
+OF_ORDER: Final[tuple[Detector, ...]] = (
+    ends, disagreements, stalls, recording.hook_errors, thread_failures, orders,
+)  # fmt: skip
+"""Detectors that need op order only."""
 DETECTORS: Final[tuple[Detector, ...]] = (
-    ends,
-    health.restarts,
-    health.recorder_lost,
-    health.recorder_limits,
-    health.remote_calls,
-    health.nodes_lost,
-    health.several_jobs,
-    health.nothing_seen,
-    health.clocks,
-    mismatches,
-    thread_order,
-    messages,
-    hangs,
+    *OF_ORDER,
     *OF_SPEED,
+    recording.restarts,
+    recording.recorder_lost,
+    recording.recorder_limits,
+    recording.remote_calls,
+    recording.nodes_lost,
+    recording.several_jobs,
+    recording.no_ranks,
+    recording.clocks,
     memory,
     numbers.nan_origin,
     numbers.divergence,
     numbers.unaveraged,
     numbers.ungraded,
-    health.dropped,
-    health.limits,
-    health.begun_late,
-    health.unseen_ranks,
-    health.unknown_groups,
-    health.hook_errors,
-    health.thread_failures,
-    health.unreadable,
+    recording.dropped,
+    recording.limits,
+    recording.missing_begin,
+    recording.unrecorded_ranks,
+    recording.unknown_groups,
+    recording.unreadable,
 )
-
-
-OF_ORDER: Final[tuple[Detector, ...]] = (
-    ends, mismatches, thread_order, messages, hangs, health.hook_errors, health.thread_failures,
-)  # fmt: skip
-"""Those that ask who did what, in which order."""
 
 
 @per_view
@@ -82,8 +113,4 @@ def findings(view: View) -> tuple[Finding, ...]:
     detectors = OF_ORDER if rehearsed(view) else DETECTORS
     if times(view):
         detectors = tuple(one for one in detectors if one not in OF_SPEED)
-    found = orders(view)
-    if found:  # that ranks do not meet, and wait, follows from it
-        detectors = (ends, health.hook_errors)
-    made = list(found) + [finding for detector in detectors for finding in detector(view)]
-    return tuple(sorted(gathered(made), key=lambda finding: finding.order))
+    return decided(chain.from_iterable(detect(view) for detect in detectors))

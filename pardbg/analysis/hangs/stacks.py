@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
 from pardbg.store.definitions import Frame
 from pardbg_agent.tables.code_files import AGENT, is_framework, is_program
@@ -12,18 +12,18 @@ from pardbg_agent.tables.code_files import AGENT, is_framework, is_program
 _DISTRIBUTED: Final = re.compile(r"/torch/(distributed/|_C/_distributed)")
 _TOP: Final = ("<module>", "main", "_main")
 _BACKWARD: Final = ("_engine_run_backward",)
-_COMPILES: Final = "is compiling"
-_IMPORTS: Final = "imports modules"
-_BUSY: Final[tuple[tuple[str, str], ...]] = (
-    (r"/(pdb|bdb)\.py$", "is in pdb"),
-    (r"/IPython/|/code\.py$", "is in an interactive prompt"),
-    (r"/torch/(_dynamo|_inductor)/", _COMPILES),
-    (r"^<frozen importlib", _IMPORTS),
-    (r"/torch/distributed/checkpoint/|/torch/serialization\.py$|/safetensors/",
-     "is at a checkpoint"),
-    (r"/torch/utils/data/|/datasets/|/webdataset/", "loads data"),
-    (r"/torch/distributed/(rendezvous|elastic|distributed_c10d)", "is in torch.distributed"),
-)  # fmt: skip
+Activity = Literal[
+    "pdb", "prompt", "compiling", "importing", "checkpoint", "loading", "torch.distributed"
+]
+_ACTIVITIES: Final[tuple[tuple[str, Activity], ...]] = (
+    (r"/(pdb|bdb)\.py$", "pdb"),
+    (r"/IPython/|/code\.py$", "prompt"),
+    (r"/torch/(_dynamo|_inductor)/", "compiling"),
+    (r"^<frozen importlib", "importing"),
+    (r"/torch/distributed/checkpoint/|/torch/serialization\.py$|/safetensors/", "checkpoint"),
+    (r"/torch/utils/data/|/datasets/|/webdataset/", "loading"),
+    (r"/torch/distributed/(rendezvous|elastic|distributed_c10d)", "torch.distributed"),
+)
 
 
 def is_user(frame: Frame) -> bool:
@@ -67,29 +67,19 @@ def kept(frames: Sequence[Frame], most: int) -> tuple[Frame, ...]:
     return (*users[-(most - len(inner)) :], *inner)
 
 
-def busy(frames: Sequence[Frame]) -> str | None:
-    """Return what the innermost library frames are for, in words; None where the user's code runs.
-    torch's compiler that is being imported, as DDP does, compiles nothing."""
-    compiles = None
+def activity(frames: Sequence[Frame]) -> Activity | None:
+    """Return what the innermost library frames are for; None where the user's code runs. torch's
+    compiler that is being imported, as DDP does, compiles nothing."""
+    compiles: Activity | None = None
     for frame in reversed(program(frames)):
         if is_user(frame):
             break
-        words = next((words for pattern, words in _BUSY if re.search(pattern, frame[0])), None)
-        if words == _COMPILES:
-            compiles = words
-        elif words is not None and (compiles is None or words == _IMPORTS):
-            return words
+        found = next((of for pattern, of in _ACTIVITIES if re.search(pattern, frame[0])), None)
+        if found == "compiling":
+            compiles = found
+        elif found is not None and (compiles is None or found == "importing"):
+            return found
     return compiles
-
-
-def at_files(frames: Sequence[Frame]) -> bool:
-    """Return whether it writes or reads a checkpoint."""
-    return busy(frames) == "is at a checkpoint"
-
-
-def in_pdb(frames: Sequence[Frame]) -> bool:
-    """Return whether the thread stands at a debugger's prompt."""
-    return busy(frames) in ("is in pdb", "is in an interactive prompt")
 
 
 def waits_in_op(frames: Sequence[Frame], inside: str, idle: bool = False) -> bool:
@@ -109,4 +99,4 @@ def waits_in_op(frames: Sequence[Frame], inside: str, idle: bool = False) -> boo
     file, _, function = shown[-1]
     if function in _BACKWARD or _DISTRIBUTED.search(file) is not None:
         return True
-    return idle and is_framework(file) and busy(shown) is None
+    return idle and is_framework(file) and activity(shown) is None

@@ -20,8 +20,8 @@ SILENT_NS: Final = 6 * BEAT_NS
 _TOGETHER_NS: Final = 2 * BEAT_NS
 """A node's rows are read at one moment: there its agents' last beats lie so close, on a busy host
 too."""
-STARVED_NS: Final = 5_000_000_000
-"""... on a host that has no core for it, either."""
+STARVED_NS: Final = 2_500_000_000
+"""... on an overloaded host, which may have no core for it, either."""
 READY_NS: Final = 1_500_000_000
 IDLE_CORES: Final = 0.1
 """Cores used; below that it sleeps or waits."""
@@ -31,11 +31,11 @@ _TABLES: Final = (
     "action", "step", "phase", "issue", "issue_p2p", "done", "done_p2p", "span", "call_begin",
     "call",
 )  # fmt: skip
-TURNS: Final = 1.5
-"""Threads per core that run or are ready to: they take turns."""
-CROWDED: Final = 3.0
-"""Threads per core that want to run: who works may get none for seconds."""
-_MOST_CROWD: Final = 4.0
+OVERLOADED: Final = 1.5
+"""Threads per core that run or are ready to, from which on a host is overloaded: its threads take
+turns."""
+_MOST_SLOWDOWN: Final = 8.0
+_MOST_READY: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +83,25 @@ class Seen:
         return self.os_state in ("T", "t")
 
     @property
+    def overloaded(self) -> bool:
+        """Return whether its host has too few cores, or it gets too little of one."""
+        return self.host_load >= OVERLOADED or self.ready >= 0.5
+
+    @property
+    def slowdown(self) -> float:
+        """Return how many times as long as with a core of its own a rank takes: the one factor of
+        whatever waits for ranks that work."""
+        return max(1.0, 1 / (1 - min(self.ready, _MOST_READY)), slowdown(self.host_load))
+
+    @property
     def gil_held(self) -> bool:
-        crowd = self.host_load / CROWDED
-        waits = self.ready >= 0.5 or crowd >= 1  # for a core: so does its agent's thread
-        longest = STARVED_NS * max(1, min(crowd, _MOST_CROWD)) if waits else 0
+        longest = STARVED_NS * self.slowdown if self.overloaded else 0
         return self.silent_ns > longest and not self.stopped
+
+
+def slowdown(load: float) -> float:
+    """Return the factor that a host's load makes of a time; 1 where it is not overloaded."""
+    return min(load, _MOST_SLOWDOWN) if load >= OVERLOADED else 1.0
 
 
 @per_view

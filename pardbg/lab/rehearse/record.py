@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgpack
 
-from pardbg.analysis.findings.rehearsed import NOTE, PLACES
+from pardbg.analysis.findings.stalls.rehearsed import NOTE, PLACES
 from pardbg.analysis.hangs.stacks import place
 from pardbg.lab.rehearse.differences import differences
 from pardbg.lab.rehearse.order import Played

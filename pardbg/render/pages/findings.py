@@ -9,7 +9,7 @@ from typing import Final
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.answers.timeline import Lanes
-from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.findings.finding import Finding
 from pardbg.render.draw.axis import Axis, ruler
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import (

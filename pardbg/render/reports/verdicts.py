@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape, quoteattr
 from pardbg.analysis.answers.checks import AGGREGATES, NO, UNITS, Result, show
 from pardbg.analysis.answers.diff import Diff, Row
 from pardbg.analysis.answers.metrics import METRICS
-from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.findings.finding import Finding
 from pardbg.render.draw.cells import clean, clip, left, right
 from pardbg.render.draw.signs import SIGN
 from pardbg.render.reports.sections import table

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.findings.finding import Finding
 from pardbg.analysis.pipeline.layout import layouts, step_rows
 from pardbg.analysis.pipeline.schedule import newest_step
 from pardbg.analysis.pipeline.ticks.grid import tick_ends

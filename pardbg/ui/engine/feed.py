@@ -13,7 +13,7 @@ from pardbg.analysis.answers.timeline import Spot, WaitedFor, lanes
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.run import OutputLine, lines
 from pardbg.analysis.findings import findings
-from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.findings.finding import Finding
 from pardbg.analysis.pipeline.peaks import Peak
 from pardbg.analysis.pipeline.planned import ScheduleDetail
 from pardbg.analysis.pipeline.ticks.cell import Ticks, TicksWant, ticks_shown

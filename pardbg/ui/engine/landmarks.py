@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from pardbg.analysis.findings.shared import MANY, Finding
+from pardbg.analysis.findings.finding import MANY, Finding
 from pardbg.session.navigation.goto import parse
 from pardbg.session.navigation.marks import Mark, marks
 from pardbg.session.navigation.travel import Found, beside, find, since_ns

@@ -14,7 +14,7 @@ from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 
 from pardbg.analysis.answers.snapshot import SECTIONS, Viewport
-from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.findings.finding import Finding
 from pardbg.errors import UserError
 from pardbg.render.draw.cells import Segment, line
 from pardbg.store.history import Bookmark

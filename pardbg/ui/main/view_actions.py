@@ -12,7 +12,7 @@ from typing import Any
 
 from textual.app import App
 
-from pardbg.analysis.findings.shared import Evidence
+from pardbg.analysis.findings.finding import Evidence
 from pardbg.errors import UserError
 from pardbg.render.draw.cells import Picture
 from pardbg.ui.commands.actions import SCREENS, Handlers, explain

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from textual import events
 
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.findings.shared import Evidence
+from pardbg.analysis.findings.finding import Evidence
 from pardbg.render.draw.cells import Picture
 from pardbg.render.frame.beside import beside
 from pardbg.render.frame.panels import empty

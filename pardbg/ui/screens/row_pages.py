@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pardbg.analysis.findings.shared import Evidence, Finding
+from pardbg.analysis.findings.finding import Evidence, Finding
 from pardbg.render.draw.cells import Picture
 from pardbg.render.frame.panels import empty
 from pardbg.render.pages.collectives import (

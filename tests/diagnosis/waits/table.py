@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.findings.hangs import hangs
-from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.findings.finding import Finding
+from pardbg.analysis.findings.registry import standstills
 from pardbg.analysis.hangs.standstill import seen
 from pardbg.hub.client import LiveSource
 from pardbg.hub.run.start import RunHandle, start_run
@@ -124,7 +124,7 @@ def _watch(cells: list[Cell], folder: Path, source: LiveSource, store: Store) ->
         if _asleep(cells, folder, over):
             until = now + START_S
         view = View(store, None)
-        found = [finding for finding in hangs(view) if finding.severity != "info"]
+        found = [finding for finding in standstills(view) if finding.severity != "info"]
         for cell in [cell for cell in cells if cell.sleeper >= 0 and not cell.ended]:
             cell.look(view, found)
             if cell.waits_in_row or now > cell.since_s + CELL_S:

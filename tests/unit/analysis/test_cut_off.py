@@ -9,8 +9,10 @@ import pytest
 from pardbg.analysis.answers.hang import hang_view
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings import findings
-from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.findings.finding import Finding
+from pardbg.analysis.findings.kinds.absence import Absence
 from pardbg_agent import wire
+from tests.unit.facts import facts
 from tests.unit.trace_builder import Trace, ns
 
 
@@ -45,10 +47,9 @@ def test_a_silent_node_is_told_once_with_all_its_ranks(oldest: int) -> None:
     at = view((4990, 4980, 1990, oldest))
     (found,) = waited_for(at)
     assert (found.kind, found.culprits, found.ranks) == ("node-lost", (2, 3), (0, 1))
-    assert found.text == (
-        "rank 0 waits 5.01 s in all_reduce dp0 #0 for ranks 2,3, which are on n2, of which nothing "
-        "is heard. Rank 1 waits in all_reduce dp1 #0."
-    )
+    assert facts(found, "absences") == (Absence("cut off", name="n2"),) * 2
+    ops = {wait.rank: wait.op for wait in facts(found, "waits")}
+    assert ops == {0: "all_reduce dp0 #0", 1: "all_reduce dp1 #0"}
     hang = hang_view(at)
     assert hang is not None and (hang.kind, hang.culprits) == ("node-lost", (2, 3))
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from pardbg.analysis.answers.snapshot import snapshot
-from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.findings.finding import Finding, Label
+from pardbg.analysis.findings.kinds.absence import Absence
+from pardbg.analysis.findings.kinds.stall_kinds import Waiting
 from pardbg_agent import wire
+from tests.unit.facts import facts
 from tests.unit.trace_builder import Trace, ns
 
 
@@ -31,14 +34,17 @@ def test_a_rank_that_a_launcher_ended_is_no_culprit() -> None:
     assert said["rank-lost", (0,)].severity == "info"
     assert said["rank-lost", (0,)].culprits == ()
     assert said["exit-code", ()].culprits == (1,)
-    assert "Rank 0 waits for it" in said["rank-lost", (1,)].text
+    assert facts(said["rank-lost", (1,)], "waiting") == (0,)
 
 
 def test_a_hang_that_somebody_ended_says_how_long_it_was() -> None:
     trace = both_killed(20_001, 20_001)  # waited from 1 ms on
     trace.end(20_002, code=1)
-    text = found(trace)["missing-rank", (0,)].text
-    assert "rank 0 waited 20 s in all_reduce world #0 for rank 1" in text
+    finding = found(trace)["missing-rank", (0,)]
+    assert finding.culprits == (1,)
+    assert facts(finding, "over", "until_ns", "waits") == (
+        True, ns(20_001), (Waiting(0, Label("all_reduce world #0"), ns(1)),)
+    )  # fmt: skip
 
 
 def test_a_rank_in_its_exit_has_left() -> None:
@@ -55,7 +61,7 @@ def test_a_rank_in_its_exit_has_left() -> None:
     trace.state(3_000, **{trace.ranks[0].proc: waits, trace.ranks[1].proc: ends})
     (((kind, _), finding),) = found(trace).items()
     assert (kind, finding.culprits, finding.severity) == ("missing-rank", (1,), "error")
-    assert "for rank 1, which has exited normally" in finding.text
+    assert facts(finding, "absences") == (Absence("left"),)
 
 
 def test_ranks_that_wait_for_each_other_are_both_culprits() -> None:
@@ -136,7 +142,7 @@ def test_with_two_ranks_the_one_that_differs_from_the_steps_before_is_named() ->
     """Steps 1 to 3 are whole ones to compare with; step 0 may be cut."""
     finding = error(two_that_disagree(0, 0, 0, 0, 0, op="all_reduce", reduce="sum", root=-1))
     assert (finding.kind, finding.culprits, finding.seq) == ("op-mismatch", (1,), 9)
-    assert "Rank 1 differs from the 3 steps before." in finding.text
+    assert facts(finding, "steps_before") == 3
     finding = error(two_that_disagree(0, 0, 0, 0, 0, root=1))
     assert (finding.kind, finding.culprits) == ("root-mismatch", (1,))
     finding = error(two_that_disagree(0, 0, 0, 0, 1, root=0))  # rank 0 has another root than usual
@@ -146,4 +152,17 @@ def test_with_two_ranks_the_one_that_differs_from_the_steps_before_is_named() ->
 def test_with_two_ranks_and_no_habit_nobody_is_named() -> None:
     """The root changes from step to step."""
     finding = error(two_that_disagree(0, 1, 0, 1, 0, root=1))
-    assert finding.culprits == () and "Which side is wrong cannot be told" in finding.text
+    assert finding.culprits == () and facts(finding, "steps_before") == 0
+
+
+def test_a_message_whose_sides_differ_in_size() -> None:
+    """Three of 100 B, then rank 0 sends 80 B where rank 1 takes 100: rank 0 differs."""
+    trace = Trace(2)
+    for i in range(3):
+        trace.ranks[0].p2p("world", 1, True, 10 * i, 10 * i + 2)
+        trace.ranks[1].p2p("world", 0, False, 10 * i, 10 * i + 2)
+    trace.ranks[0].p2p("world", 1, True, 40, 42, 80)
+    trace.ranks[1].p2p("world", 0, False, 40, 42, 100)
+    one = found(trace)["p2p-size-mismatch", (0, 1)]
+    assert one.culprits == (0,) and facts(one, "differs")
+    assert [size for size, _ in facts(one, "sent", "received")] == [80, 100]

@@ -11,7 +11,7 @@ import pytest
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings import findings
-from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.findings.finding import Finding
 from pardbg.session.reader import load
 from pardbg.store.store import Store
 

@@ -11,6 +11,7 @@ from pardbg.analysis.findings.numbers import updates
 from pardbg_agent import wire
 from pardbg_agent.wire import Kind, Lane
 from tests.unit.analysis.test_findings_speed import MIB, found, one, sync
+from tests.unit.facts import facts
 from tests.unit.trace_builder import Proc, Trace
 
 # -- memory
@@ -33,8 +34,8 @@ def test_memory_creeps() -> None:
     """4 MiB a step; at the end 300 + 39 * 4 = 456 MiB."""
     finding = next(f for f in found(with_memory({0: (300, 0), 1: (300, 4)}))
                    if f.kind == "memory-creep")  # fmt: skip
-    assert finding.culprits == (1,) and "grows by 4 MiB a step" in finding.text
-    assert "456 MiB now (rss)" in finding.text
+    assert finding.culprits == (1,)
+    assert facts(finding, "per_step_bytes", "now_bytes", "total") == (4 * MIB, 456 * MIB, "rss")
 
 
 def test_memory_that_fills_up_does_not_creep() -> None:
@@ -58,7 +59,8 @@ def test_a_device_that_is_nearly_full() -> None:
         proc.memory("limit", 1, 1000 * MIB)
     finding = next(f for f in found(trace) if f.kind == "memory-near-limit")
     assert (finding.culprits, finding.severity) == ((1,), "warning")
-    assert "rank 1 uses 950 MiB of 1000 MiB (95%)" in finding.text
+    known = facts(finding, "used_bytes", "limit_bytes", "cgroup_of")
+    assert known == (950 * MIB, 1000 * MIB, "")
 
 
 @pytest.mark.parametrize(("used", "said"), [(1100, 0), (1150, 1)])
@@ -72,13 +74,15 @@ def test_a_cgroup_that_is_nearly_full_is_nobodys_alone(used: int, said: int) -> 
     assert len(near) == said
     for finding in near:
         assert (finding.ranks, finding.culprits) == ((0, 1), ())
-        assert "use 1.12 GiB of the 1.17 GiB that their cgroup may have (96%)" in finding.text
-        assert "Rank 0 has the most: 500 MiB" in finding.text
+        assert facts(finding, "used_bytes", "limit_bytes") == (used * MIB, 1200 * MIB)
+        assert facts(finding, "fullest", "fullest_bytes") == (0, 500 * MIB)
 
 
 def test_one_rank_has_more_memory() -> None:
     finding = one(with_memory({0: (300, 0), 1: (300, 0), 2: (600, 0)}), "memory-imbalance")
-    assert finding.culprits == (2,) and "600 MiB (rss), 100% above the median" in finding.text
+    assert finding.culprits == (2,)
+    known = facts(finding, "rank", "bytes", "usual_bytes", "total", "part")
+    assert known == (2, 600 * MIB, 300 * MIB, "rss", "")
 
 
 # -- numbers
@@ -99,7 +103,7 @@ def test_nan_begins_in_a_ranks_own_loss() -> None:
             proc.step(step, 100 * step, 100 * step + 100)
     finding = one(trace, "nan")
     assert (finding.culprits, finding.severity) == ((2,), "error")
-    assert "rank 2 had a loss that is not finite first, in step 5" in finding.text
+    assert facts(finding, "what", "step") == ("loss", 5)
 
 
 def test_the_mean_that_a_rank_logs_of_the_step_before_is_not_its_own_loss() -> None:
@@ -114,7 +118,7 @@ def test_the_mean_that_a_rank_logs_of_the_step_before_is_not_its_own_loss() -> N
             proc.seen_loss(100 * step + 30, float("nan") if odd else 1.0, step)
             proc.step(step, 100 * step, 100 * step + 100)
     finding = one(trace, "nan")
-    assert finding.culprits == (0,) and "first, in step 5" in finding.text
+    assert finding.culprits == (0,) and facts(finding, "step") == 5
 
 
 def test_nan_begins_in_what_a_rank_brings_to_a_collective() -> None:
@@ -131,8 +135,8 @@ def test_nan_begins_in_what_a_rank_brings_to_a_collective() -> None:
             proc.step(step, 100 * step, 100 * step + 100)
     finding = one(trace, "nan")
     assert (finding.culprits, finding.where) == ((1,), "head.weight")
-    assert "rank 1 had an input to a collective of world, #5" in finding.text
-    assert "in step 5" in finding.text
+    what = "input to a collective of world, #5"
+    assert facts(finding, "what", "step", "parameter") == (what, 5, "head.weight")
 
 
 def test_nan_everywhere_at_once_names_nobody() -> None:
@@ -142,7 +146,7 @@ def test_nan_everywhere_at_once_names_nobody() -> None:
             proc.metric("loss", 100 * step + 30, float("inf") if step > 3 else 1.0, step)
             proc.step(step, 100 * step, 100 * step + 100)
     finding = one(trace, "nan")
-    assert finding.culprits == () and "on all ranks at once" in finding.text
+    assert finding.culprits == () and facts(finding, "everywhere")
 
 
 def test_an_overflow_that_passes_is_worth_a_note() -> None:
@@ -173,14 +177,14 @@ def test_a_replica_that_drifts() -> None:
     finding = one(replicas({0: same, 1: [same[0], (9, 0x030902), (8, 0x030903)], 2: same}),
                   "replica-divergence")  # fmt: skip
     assert (finding.culprits, finding.severity, finding.where) == ((1,), "error", "b")
-    assert "after step 0 and by step 10; rank 1 differs from the others: b" in finding.text
+    assert facts(finding, "equal_step", "step", "parts") == (0, 10, ("b",))
 
 
 def test_replicas_that_agree_again_are_worth_a_note() -> None:
     """Local SGD: averaged now and then."""
     finding = one(replicas({0: [(5, 1), (6, 1), (7, 1)], 1: [(5, 1), (8, 2), (7, 1)]}),
                   "replica-divergence")  # fmt: skip
-    assert finding.severity == "info" and "equal again in step 20" in finding.text
+    assert finding.severity == "info" and facts(finding, "again_step") == 20
     assert finding.culprits == ()  # of two, neither side is larger
 
 
@@ -204,7 +208,7 @@ def test_replicas_that_are_averaged_now_and_then_may_differ_in_between(
                 proc.collective("world", "all_reduce", at, at + 1, num_bytes, step=step)
     finding = one(trace, "replica-divergence")
     assert finding.severity == severity
-    assert ("averaged outside backward at times" in finding.text) == (severity == "info")
+    assert facts(finding, "averaged") == (severity == "info")
 
 
 def test_who_was_equal_after_a_step_is_a_replica_without_ddp() -> None:

@@ -10,6 +10,7 @@ from pardbg.analysis.comm.matching import busbw_factor
 from pardbg.analysis.comm.traffic import ring_bytes
 from pardbg_agent import wire
 from pardbg_agent.wire import Flag
+from tests.unit.facts import facts
 from tests.unit.trace_builder import MS, Proc, Trace, ns
 
 
@@ -108,7 +109,7 @@ def test_who_differs_is_said_when_it_is_known() -> None:
     for proc, dtype in zip(trace.ranks[1:], ("float32", "int32"), strict=True):
         proc.collective("world", "all_reduce", 3, None, dtype=dtype)
     (finding,) = (f for f in look(trace, 1400).findings if f.severity == "error")
-    assert finding.culprits == (2,) and "#0" in finding.text
+    assert finding.culprits == (2,) and finding.seq == 0
 
 
 def test_root_mismatch() -> None:
@@ -324,7 +325,7 @@ def test_a_straggler_is_last_again_and_again() -> None:
                 proc.collective("world", "all_reduce", 100 * i + late, 100 * i + at, step=i)
     (finding,) = look(trace).findings
     assert (finding.kind, finding.culprits, finding.severity) == ("straggler", (1,), "warning")
-    assert "in 12 of the last 12 steps, by 40 ms" in finding.text
+    assert facts(finding, "num_late", "num_steps", "by_ns") == (12, 12, 40 * MS)
 
 
 def test_ranks_that_take_turns_in_being_last_are_no_stragglers() -> None:

@@ -7,8 +7,11 @@ import pytest
 from pardbg.analysis.answers.timeline import lanes
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.findings import findings
+from pardbg.analysis.findings.finding import Label
+from pardbg.analysis.findings.kinds.stall_kinds import Waiting
 from pardbg.store.history import StateHistory
 from tests.unit.analysis.test_waitgraph import at
+from tests.unit.facts import facts
 from tests.unit.trace_builder import Trace, ns
 
 
@@ -34,7 +37,7 @@ def test_one_group_of_many_stands_while_the_others_go_on(odd: str, kind: str, en
             trace.define_end(proc, 2800 if first else 2900, "killed" if first else "lost")
     said = findings(at(trace, 3000))
     if ends and not odd:
-        assert said[0].culprits == (4,) and "Ranks 0,1,5–7 wait for it" in said[0].text
+        assert said[0].culprits == (4,) and facts(said[0], "waiting") == (0, 1, 5, 6, 7)
     else:
         assert (said[0].kind, said[0].culprits) == (kind, (4,))
 
@@ -58,7 +61,7 @@ def test_who_is_late_with_a_message_as_before_is_not_misaddressed() -> None:
     chatter(trace)
     (said,) = (f for f in findings(at(trace, 3000)) if f.severity != "info")
     assert (said.kind, said.culprits) == ("missing-rank", (0,))
-    assert said.text.startswith("rank 1 waits 2.99 s in send to 0 for rank 0, which has not come.")
+    assert facts(said, "waits") == (Waiting(1, Label("send to 0"), ns(10)),)
 
 
 def test_a_message_of_two_sizes_is_found_behind_others() -> None:
@@ -68,7 +71,7 @@ def test_a_message_of_two_sizes_is_found_behind_others() -> None:
     chatter(trace)
     (said,) = (f for f in findings(at(trace, 3000)) if f.severity != "info")
     assert (said.kind, said.ranks) == ("p2p-size-mismatch", (0, 1))
-    assert "rank 0 sends 100 B, rank 1 receives 104 B" in said.text
+    assert [size for size, _ in facts(said, "sent", "received")] == [100, 104]
 
 
 def test_who_waits_for_one_rank_in_several_ops_is_told_apart() -> None:
@@ -79,10 +82,11 @@ def test_who_waits_for_one_rank_in_several_ops_is_told_apart() -> None:
         trace.ranks[rank].collective("Right", "broadcast", 5, None, reduce="")
     trace.ranks[2].phase("forward", 0, 1)
     (said,) = (f for f in findings(at(trace, 3005)) if f.severity != "info")
-    assert said.text == (
-        "ranks 0,1 wait 3 s in all_reduce left #0 for rank 2, which has not come. "
-        "Ranks 3–5 wait in broadcast Right #0."
-    )
+    ops = {wait.rank: wait.op for wait in facts(said, "waits")}
+    assert ops == {
+        **dict.fromkeys((0, 1), "all_reduce left #0"),
+        **dict.fromkeys((3, 4, 5), "broadcast Right #0"),
+    }
 
 
 def test_the_timeline_draws_what_does_not_end() -> None:

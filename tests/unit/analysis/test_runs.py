@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pardbg.analysis.answers.snapshot import snapshot
-from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.findings.finding import Finding
+from pardbg.analysis.findings.kinds.recording_kinds import LifeEnd
 from pardbg_agent import wire
+from tests.unit.facts import facts
 from tests.unit.trace_builder import Trace, ns
 
 MS = 1_000_000
@@ -22,7 +24,7 @@ def test_two_jobs_in_one_run_have_their_names() -> None:
         for t in (2, 4, 6):
             proc.collective("world", "all_reduce", t, t + 1)
         proc.flush()
-    assert "(a:host:29500, b:host:29501)" in said(trace)["several-jobs"].text
+    assert facts(said(trace)["several-jobs"], "jobs") == ("a:host:29500", "b:host:29501")
 
 
 def two_hosts(*errors_ms: float | None) -> Trace:
@@ -46,7 +48,7 @@ def test_a_clock_that_was_never_aligned_is_said() -> None:
 def test_a_clock_known_to_a_few_ms_is_a_note() -> None:
     found = said(two_hosts(0, 3, 0.2))["clock-uncertain"]
     assert (found.severity, found.ranks) == ("info", (1,))
-    assert "±3 ms" in found.text
+    assert facts(found, "error_ns") == 3 * MS
 
 
 def test_a_clock_that_jumped_is_said_from_then_on() -> None:
@@ -61,7 +63,8 @@ def test_a_clock_that_jumped_is_said_from_then_on() -> None:
     assert list(snapshot(store, ns(3)).findings) == []
     (found,) = snapshot(store, ns(5)).findings
     assert (found.kind, found.severity, found.ranks) == ("clock-uncertain", "warning", (1,))
-    assert "rank 1 jumped back by 1m00s, within the 2 ms before" in found.text
+    by_ns, within_ns, before = facts(found, "by_ns", "within_ns", "before")
+    assert (round(by_ns / 1e9), within_ns, before) == (-60, 2 * MS, 0)
 
 
 def test_an_uncertain_clock_is_as_of_the_cursor() -> None:
@@ -78,8 +81,8 @@ def test_clocks_that_are_known_are_no_news() -> None:
     assert said(two_hosts(0, 0.2)) == {}
 
 
-def restarted(*, raises: str = "", code: int | None = None) -> str:
-    """What is said of a round that rank 1 ended; the text."""
+def restarted(*, raises: str = "", code: int | None = None) -> tuple[LifeEnd, ...]:
+    """Return the ends of rounds before, of one that rank 1 ended."""
     trace = Trace()
     old = [trace.process(rank, epoch=0, pid=10 + rank) for rank in range(2)]
     if raises:
@@ -95,12 +98,12 @@ def restarted(*, raises: str = "", code: int | None = None) -> str:
         proc = trace.process(rank, epoch=1, pid=20 + rank, start=20)
         proc.phase("forward", 21, 22)
         proc.flush()
-    return said(trace)["restarted"].text
+    lives: tuple[LifeEnd, ...] = facts(said(trace)["restarted"], "lives")
+    return lives
 
 
 def test_a_restart_has_what_ended_the_round_before() -> None:
-    assert "Life 1: rank 1 raised ValueError: no labels (at train.py:7 in step)." in restarted(
-        raises="ValueError: no labels"
-    )
-    assert "Life 1: rank 1 was killed by SIGKILL." in restarted(code=-9)
-    assert restarted().endswith("what is shown is since then.")  # nothing is known: nothing is said
+    raised = LifeEnd(1, 1, "ValueError: no labels", "train.py:7 in step", None)
+    assert restarted(raises="ValueError: no labels") == (raised,)
+    assert restarted(code=-9) == (LifeEnd(1, 1, "", None, -9),)
+    assert restarted() == ()  # nothing is known

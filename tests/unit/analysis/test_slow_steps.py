@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.findings.finding import Finding
 from pardbg.analysis.findings.speed.slow_steps import outliers, period
 from pardbg_agent.wire import Kind, Lane
 from tests.unit.analysis.test_findings_speed import found, one, sync
+from tests.unit.facts import facts
 from tests.unit.trace_builder import MS, Trace
 
 Who = Callable[[int], int | None]
@@ -50,33 +51,35 @@ def test_every_fifth_step_of_one_rank() -> None:
     """100 ms and every 5th 300 ms: 40 ms a step, more than a tenth of it."""
     finding = slow(train(lambda step: 1 if step % 5 == 4 else None))
     assert (finding.culprits, finding.ranks, finding.severity) == ((1,), (0, 2), "warning")
-    assert "every 5 steps, one takes 300 ms instead of 100 ms" in finding.text
-    assert "(last: 29, 34, 39, 44): rank 1 spends 200 ms more in forward" in finding.text
+    assert facts(finding, "every", "slow_ns", "usual_ns") == (5, 300 * MS, 100 * MS)
+    known = facts(finding, "last", "by_ns", "what", "same_ranks")
+    assert known == ((29, 34, 39, 44), 200 * MS, "in forward", True)
     assert finding.cost_ns_per_step == 40 * MS  # 8 of the 40 steps after the warm-up
 
 
 @pytest.mark.parametrize(
-    ("phase", "says"),
+    ("phase", "what"),
     [
-        ("data", "200 ms more loading data"), ("torch.save", "200 ms more in torch.save"),
-        ("host", "200 ms more outside of forward and backward"),
+        ("data", "loading data"), ("torch.save", "in torch.save"),
+        ("host", "outside of forward and backward"),
     ],
 )  # fmt: skip
-def test_where_the_time_goes(phase: str, says: str) -> None:
+def test_where_the_time_goes(phase: str, what: str) -> None:
     finding = slow(train(lambda step: 2 if step % 8 == 0 else None, phase))
-    assert finding.culprits == (2,) and says in finding.text
+    assert finding.culprits == (2,)
+    assert facts(finding, "by_ns", "what") == (200 * MS, what)
 
 
 def test_a_different_rank_each_time() -> None:
     finding = slow(train(lambda step: step // 4 % 3 if step % 4 == 3 else None))
-    assert finding.culprits == (0, 1, 2) and "a different rank each time (0–2)" in finding.text
+    assert finding.culprits == (0, 1, 2) and not facts(finding, "same_ranks")
 
 
 def test_what_all_ranks_do_is_a_note() -> None:
     """An evaluation."""
     finding = slow(train(lambda step: -1 if step % 10 == 0 else None))
     assert (finding.severity, finding.culprits) == ("info", ())
-    assert "every 10 steps, one takes" in finding.text and "the ranks spend 200 ms" in finding.text
+    assert facts(finding, "every", "by_ns", "of_ranks") == (10, 200 * MS, False)
 
 
 def test_large_ops_now_and_then() -> None:
@@ -93,8 +96,9 @@ def test_large_ops_now_and_then() -> None:
         begin += 500 if large else 100
     finding = slow(trace)
     assert finding.severity == "warning" and finding.culprits == ()
-    assert "4 of the last 40 steps, take 500 ms instead of 100 ms" in finding.text
-    assert "400 ms more in all_gather of 64 MB (at most 1 kB in other steps)" in finding.text
+    assert facts(finding, "every", "num_slow", "num_steps", "large") == (None, 4, 40, True)
+    known = facts(finding, "slow_ns", "usual_ns", "by_ns")
+    assert known == (500 * MS, 100 * MS, 400 * MS)
 
 
 def test_slow_steps_without_order_or_reason_are_no_claim() -> None:

@@ -12,7 +12,10 @@ from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.answers.timeline import Spot, lanes, waited_for
 from pardbg.analysis.base.intervals import intersect, subtract, total, union
 from pardbg.analysis.base.run import lines
-from pardbg.analysis.findings.shared import Finding, gathered
+from pardbg.analysis.findings.arbiter import decided
+from pardbg.analysis.findings.finding import Candidate, Label
+from pardbg.analysis.findings.kinds.recording_kinds import HookError
+from pardbg.analysis.findings.kinds.speed_kinds import Straggler
 from pardbg.analysis.memory.breakdown import zero_bytes
 from pardbg.analysis.pipeline.dependencies import compute_actions, parse, producer, satisfied
 from pardbg.render.reports.text import WIDTH, text
@@ -346,18 +349,30 @@ def test_what_holds_of_many_ranks_is_said_once() -> None:
         rank.define(wire.DefKind.ERROR, where="c10d.recv", text="KeyError: 4", t_ns=ns(2))
     many, *few = snapshot(trace.store(), ns(3)).findings
     assert many.ranks == tuple(rank for rank in range(1024) if rank not in (3, 700))
-    assert many.text.startswith("pardbg's hook c10d.send failed on rank 0 and is off: KeyError")
-    assert many.text.endswith(" Likewise ranks 1,2,4–699,701–1023.")
+    assert many.facts == HookError("c10d.send", "KeyError: 3")
     assert [one.ranks for one in few] == [(700,), (701,), (702,)]  # fewer stand each for itself
+
+
+def test_ranks_that_differ_in_figures_alone_are_one_finding() -> None:
+    """The facts are those of the rank that costs most: rank 5, of 2 to 7."""
     slow = [
-        Finding("straggler", "warning", 0, f"rank {n} is late. Ranks 1,{n + 9} wait.",
-                ranks=(1, n + 9), culprits=(n,), cost_ns_per_step=n % 6)
+        Candidate(kind="straggler", t_ns=0, ranks=(1, n + 9), culprits=(n,), cost_ns_per_step=n % 6,
+                  facts=straggler(n))
         for n in range(2, 8)
     ]  # fmt: skip
-    assert gathered(slow[:3]) == slow[:3]
-    (one,) = gathered(slow)
-    assert one.text == "rank 5 is late. Ranks 1,14 wait. Likewise ranks 2–4,6,7."
+    assert [one.culprits for one in decided(slow[:3])] == [(2,), (3,), (4,)]
+    (one,) = decided(slow)
+    assert one.facts == straggler(5)
     assert (one.culprits, one.ranks) == ((2, 3, 4, 5, 6, 7), (1, 11, 12, 13, 14, 15, 16))
+
+
+def straggler(rank: int) -> Straggler:
+    """Late by compute in a group of its own."""
+    return Straggler(
+        label=Label(f"dp[1,{rank}]"), num_late=12, num_steps=12, by_ns=rank, cause="compute",
+        cause_ns=rank, phases=("forward",), own_ns=rank, step_ns=100, timed=False, recurring=True,
+        whole_host="", late=(rank,),
+    )  # fmt: skip
 
 
 def test_a_healthy_run_has_no_findings() -> None:

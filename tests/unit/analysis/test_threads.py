@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.findings.mismatches import thread_order
+from pardbg.analysis.findings.registry import standstills
 from pardbg_agent import wire
 from pardbg_agent.wire import Flag
 from tests.unit.analysis.test_findings_speed import found, one
+from tests.unit.facts import facts
 from tests.unit.trace_builder import Proc, Trace, ns
 
 
@@ -31,11 +32,9 @@ def two_threads(order: dict[int, str], op: str) -> Trace:
 def test_ops_that_cross_are_named_as_that_and_not_as_a_mismatch() -> None:
     finding = one(two_threads({0: "mtm", 1: "mmt", 2: "mtm"}, "broadcast"), "thread-order")
     assert (finding.severity, finding.culprits, finding.seq) == ("error", (0, 1, 2), 1)
-    assert "(MainThread, metrics)" in finding.text
-    assert (
-        "#1 is broadcast by another thread on ranks 0,2, all_reduce by the main thread on rank 1"
-        in finding.text
-    )
+    assert facts(finding, "threads") == ("metrics",)
+    issued = (("broadcast", True, (0, 2)), ("all_reduce", False, (1,)))
+    assert facts(finding, "issued") == issued
 
 
 def test_a_rank_whose_op_is_on_its_way_is_waited_for() -> None:
@@ -44,7 +43,7 @@ def test_a_rank_whose_op_is_on_its_way_is_waited_for() -> None:
     store = trace.store()
     first = 10  # ms: when the ops that cross were issued
     for later, said in ((20, []), (499, []), (501, [(0, 1)])):
-        seen = list(thread_order(View(store, ns(first + later))))
+        seen = list(standstills(View(store, ns(first + later))))
         assert [f.ranks for f in seen] == said
 
 

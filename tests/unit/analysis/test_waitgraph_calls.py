@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pardbg.analysis.hangs.stacks import busy, caller, kept, place
+from pardbg.analysis.hangs.stacks import activity, caller, kept, place
 from pardbg_agent import wire
 from tests.unit.analysis.test_waitgraph import FORWARD, WAITING, found, stall, state_of
+from tests.unit.facts import facts
 from tests.unit.trace_builder import Proc, Trace, ns
 
 WORKS = [["/job/train.py", 36, "train"]]
@@ -52,10 +53,10 @@ def test_what_a_first_step_uses_first_is_loaded_with_the_gil_held(
     assert list(found(trace, 2500)) == said and "gil-held" in found(trace, 10_600)
 
 
-@pytest.mark.parametrize(("load", "said_after"), [(100, 1900), (400, 7000), (4500, 20_300)])
+@pytest.mark.parametrize(("load", "said_after"), [(100, 1900), (400, 10_400), (4500, 20_400)])
 def test_an_agent_that_gets_no_core_proves_no_lock(load: int, said_after: int) -> None:
-    """Silent since 400 ms beside so many threads a core, in hundredths: 2 s are enough, or 5 s
-    for every three threads, 20 s at most."""
+    """Silent since 400 ms beside so many threads a core, in hundredths: 1.5 s are enough, or 2.5 s
+    for every thread, 20 s at most."""
     trace = Trace(2)
     trace.ranks[0].collective("world", "all_reduce", 1, None)
     for proc in trace.ranks:
@@ -91,9 +92,6 @@ def test_a_rank_that_never_comes_to_init_process_group_is_to_blame() -> None:
     trace.flush()
     assert found(trace, 5000) == {}
     assert found(trace, 10_500)["missing-rank"].culprits == (2,)
-    assert (
-        "wait 10.5 s in init_process_group for rank 2" in found(trace, 10_500)["missing-rank"].text
-    )
 
 
 @pytest.mark.parametrize(
@@ -123,8 +121,8 @@ def test_a_rank_that_leaves_a_set_up_call_out_is_to_blame() -> None:
     trace.ranks[1].collective("world", "all_reduce", 1, None)
     trace.flush()
     one = found(trace, 2500)["deadlock"]
-    assert one.culprits == (1,) and "in new_group(ranks 0,1)" in one.text
-    assert "new_group" in one.advice
+    assert one.culprits == (1,) and facts(one, "calls")
+    assert facts(one, "waits")[0].op == "new_group(ranks 0,1)"
 
 
 def test_ranks_inside_a_call_of_all_hold_nobody_up_in_the_next_one() -> None:
@@ -150,7 +148,7 @@ def test_set_up_calls_in_another_order_are_a_mismatch() -> None:
     for proc in trace.ranks:
         call(proc, "new_group", 1, (0, 1, 2), "ranks 0,2" if proc.rank == 1 else "ranks 0,1")
     one = found(trace, 100)["call-mismatch"]
-    assert one.culprits == (1,) and "rank 1: new_group ranks 0,2" in one.text
+    assert one.culprits == (1,) and facts(one, "call")
 
 
 @pytest.mark.parametrize(
@@ -188,12 +186,11 @@ def test_who_waits_in_a_group_that_others_never_made_is_explained_by_the_call() 
 
 
 @pytest.mark.parametrize(
-    ("came", "culprits", "says"),
-    [(None, (), "no record has come."), ((0, 1), (2,), "rank 2 has not been, either."),
-     ((0, 1, 2), (), "rank 2 has been.")],
+    ("came", "culprits", "at_store"),
+    [(None, (), "unknown"), ((0, 1), (2,), "absent"), ((0, 1, 2), (), "came")],
 )  # fmt: skip
 def test_of_a_rank_that_nothing_is_known_of_the_jobs_store_says_more(
-    came: tuple[int, ...] | None, culprits: tuple[int, ...], says: str
+    came: tuple[int, ...] | None, culprits: tuple[int, ...], at_store: str
 ) -> None:
     trace = Trace(2)
     for proc in trace.ranks:
@@ -202,7 +199,7 @@ def test_of_a_rank_that_nothing_is_known_of_the_jobs_store_says_more(
     if came is not None:
         trace.hub(wire.Key.CONTROL, 2100, event="rendezvous", came=list(came))
     one = found(trace, 5500)["unseen-rank"]
-    assert one.culprits == culprits and one.text.endswith(says)
+    assert one.culprits == culprits and facts(one, "at_store") == at_store
 
 
 def test_a_rank_that_waits_for_others_inside_a_checkpoint_is_not_stuck_in_it() -> None:
@@ -227,7 +224,10 @@ def test_who_waits_at_the_store_waits_for_those_that_do_not() -> None:
     trace.ranks[0].phase("data", 0, 1)
     trace.flush()
     one = found(trace, 2500)["missing-rank"]
-    assert one.culprits == (0,) and "ranks 1,2 wait 2.5 s in Store.get(ready)" in one.text
+    assert one.culprits == (0,)
+    assert {wait.rank: wait.op for wait in facts(one, "waits")} == dict.fromkeys(
+        (1, 2), "Store.get(ready)"
+    )
 
 
 def test_a_key_that_nobody_is_left_to_set() -> None:
@@ -238,7 +238,7 @@ def test_a_key_that_nobody_is_left_to_set() -> None:
         proc.collective("world", "barrier", 1, None)
     trace.flush()
     one = found(trace, 2500)["deadlock"]
-    assert "Nobody is left to set phase3/1." in one.text and "set that key" in one.advice
+    assert facts(one, "keys") == ("phase3/1",)
 
 
 def test_deep_stacks_keep_the_programs_frames_and_who_called() -> None:
@@ -348,14 +348,14 @@ def test_an_op_that_all_issued_takes_longer_where_threads_take_turns(
 
 @pytest.mark.parametrize(
     ("state", "stack", "load", "said_after"),
-    [("R", WORKS, 100, 2000), ("R", WORKS, 250, 2000), ("R", WORKS, 400, 8000),
+    [("R", WORKS, 100, 2000), ("R", WORKS, 250, 5000), ("R", WORKS, 400, 8000),
      ("S", WORKS, 400, 2000), ("S", WAITING, 100, 2000), ("S", WAITING, 400, 8000)],
 )  # fmt: skip
 def test_a_rank_that_works_has_longer_on_a_crowded_host(
     state: str, stack: list[list[object]], load: int, said_after: int
 ) -> None:
-    """Its stack is known. Four threads want each core: four times 2 s, unless it sleeps elsewhere
-    than in an op, whose message may be on its way."""
+    """Its stack is known. So many threads want each core: as many times 2 s, unless it sleeps
+    elsewhere than in an op, whose message may be on its way."""
     trace = Trace(2)
     trace.ranks[0].collective("world", "all_reduce", 1, None)
     trace.ranks[1].step(0, 0, 1)
@@ -369,12 +369,12 @@ def test_a_rank_that_works_has_longer_on_a_crowded_host(
 
 @pytest.mark.parametrize(("files", "said"), [
     (["/torch/nn/parallel/distributed.py", "<frozen importlib._bootstrap>", "/torch/_dynamo/x.py"],
-     "imports modules"),  # DDP's constructor
-    (["/torch/_dynamo/convert_frame.py", "/torch/_inductor/graph.py"], "is compiling"),
-    (["/torch/_dynamo/convert_frame.py", "<frozen importlib._bootstrap>"], "imports modules"),
-    (["/torch/utils/data/dataloader.py", "/torch/_dynamo/x.py"], "is compiling"),
+     "importing"),  # DDP's constructor
+    (["/torch/_dynamo/convert_frame.py", "/torch/_inductor/graph.py"], "compiling"),
+    (["/torch/_dynamo/convert_frame.py", "<frozen importlib._bootstrap>"], "importing"),
+    (["/torch/utils/data/dataloader.py", "/torch/_dynamo/x.py"], "compiling"),
     (["/torch/_dynamo/x.py", "/job/model.py"], None),  # the model's own code, traced
 ])  # fmt: skip
 def test_who_imports_the_compiler_compiles_nothing(files: list[str], said: str | None) -> None:
     frames = [("/job/train.py", 1, "train"), *((file, 1, "f") for file in files)]
-    assert busy(frames) == said
+    assert activity(frames) == said

@@ -9,7 +9,8 @@ import msgpack
 import pytest
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.findings.health import nodes_lost
+from pardbg.analysis.findings import findings
+from pardbg.analysis.findings.kinds.recording_kinds import NodeLost
 from pardbg.hub.ctrl_messages import VERSION, Node
 from pardbg.hub.serve.nodes import SILENT_NS, TOGETHER_NS, Known, Nodes, Notices
 from pardbg.store.source import Message
@@ -61,7 +62,7 @@ class World:
         self.nodes.tick(at)
 
     def findings(self) -> list[tuple[str, tuple[int, ...]]]:
-        return [(f.kind, f.ranks) for f in nodes_lost(View(self.store, None))]
+        return [(f.kind, f.ranks) for f in findings(View(self.store, None))]
 
     def refused(self) -> list[str]:
         return [m["why"] for _, m in self.router.sent if m["t"] == Node.REFUSED.value]
@@ -79,9 +80,9 @@ def test_a_silent_node_is_a_finding_until_it_is_back(world: World) -> None:
     assert world.findings() == []
     world.tick(SILENT_NS)
     assert world.findings() == [("node-lost", (2, 3))]
-    text = next(iter(nodes_lost(View(world.store, None)))).text
-    assert text.startswith("node 1 (n1, ranks 2,3) is silent for 5 s")
-    assert list(nodes_lost(View(world.store, SILENT_NS - 1))) == []  # as of before
+    (found,) = findings(View(world.store, None))
+    assert found.facts == NodeLost((1,))
+    assert list(findings(View(world.store, SILENT_NS - 1))) == []  # as of before
     world.rows("relay-1-a", SILENT_NS + S)
     assert world.findings() == []
     world.tick(3 * SILENT_NS)
@@ -104,9 +105,8 @@ def test_many_lost_nodes_are_one_finding(world: World) -> None:
     world.tick(SILENT_NS)
     ((kind, ranks),) = world.findings()
     assert (kind, ranks) == ("node-lost", tuple(range(2, 1402)))
-    text = next(iter(nodes_lost(View(world.store, None)))).text
-    assert text.startswith("700 nodes (1–700; ranks 2–1401) are silent: ")
-    assert text == silent_nodes(range(1, 701), ranks)  # as its users read it
+    (found,) = findings(View(world.store, None))
+    assert found.facts == NodeLost(tuple(range(1, 701)))
 
 
 def test_nodes_that_are_lost_together_are_one_line() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pardbg.analysis.answers.hang import Hang
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.findings.shared import Finding
+from pardbg.analysis.findings.finding import Finding
 from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.pages.collectives import collectives
 from pardbg.render.pages.debug import DebugPageState, debug

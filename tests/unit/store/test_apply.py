@@ -17,6 +17,7 @@ from pardbg.store.source import Message
 from pardbg.store.table import COLUMNS
 from pardbg_agent import wire
 from pardbg_agent.wire import Flag, Kind
+from tests.unit.facts import facts
 from tests.unit.trace_builder import Trace, batch, ns
 
 
@@ -262,7 +263,8 @@ def test_records_beyond_the_limit_are_refused_and_said() -> None:
     feed(store, 4, 4)
     assert len(begins(store)) == 4
     assert store.lost(None) == 4
-    assert any("beyond what is kept" in f.text for f in snapshot(store, None).findings)
+    (found,) = (f for f in snapshot(store, None).findings if f.kind == "records-dropped")
+    assert (found.ranks, facts(found, "number")) == ((), 4)
 
 
 def test_appending_in_any_order_keeps_columns_together() -> None:

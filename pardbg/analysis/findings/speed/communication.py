@@ -15,26 +15,21 @@ from pardbg.analysis.base.intervals import Interval, total, union
 from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.comm.collected import Collected
 from pardbg.analysis.comm.overlap import Overlap
-from pardbg.analysis.findings.shared import Evidence, Finding, first
+from pardbg.analysis.findings.evidence import at_row, first
+from pardbg.analysis.findings.finding import Candidate
+from pardbg.analysis.findings.kinds.speed_kinds import ExposedCommunication, SmallMessages
 from pardbg.analysis.findings.speed.windows import (
     Window,
     often,
     overlaps_in,
     per_window,
     rows_in,
-    takes_turns,
 )
-from pardbg.words import duration, percent, size
 
 Group = tuple[int, str]
 """(epoch, key)"""
 EXPOSED: Final = 0.2
 """Share of a step that ranks stand still for data to move."""
-LOUD: Final = 0.4
-"""... and when that is more than something to know, if compute could hide WORTH of the step."""
-WORTH: Final = 0.15
-LOUD_NS: Final = 20_000_000
-"""A small model's ops take longer than its compute: nothing to gain."""
 EXPOSED_NS: Final = 10_000_000
 MAX_RANKS: Final = 64
 """Ranks whose overlap is worked out; the others are like them."""
@@ -44,13 +39,10 @@ SMALL_RUN: Final = 8
 SMALL_GAP: Final = 1.0
 """Maximum gap in a run of ops, as a share of an op's own time: no compute to speak of."""
 SMALL_OF_STEP: Final = 0.05
-SMALL_LOUD: Final = 0.15
-SMALL_MANY: Final = 32
-"""... of a step, in so many ops: a model with fewer tensors is a small one, its steps rounds."""
 
 
 @per_window
-def exposed(view: View, looked_at: Window) -> Iterable[Finding]:
+def exposed(view: View, looked_at: Window) -> Iterable[Candidate]:
     """Find collectives that no compute hides."""
     rows = rows_in(view, looked_at)
     ranks = sorted(looked_at.spans[looked_at.steps[-1]])[:MAX_RANKS]
@@ -69,28 +61,15 @@ def exposed(view: View, looked_at: Window) -> Iterable[Finding]:
     share = median(by_step[step][0] / by_step[step][1] for step in loud)
     wins = [(median(p.could_hide_ns for p in parts[s]), by_step[s][1]) for s in loud]
     win, win_share = median(ns for ns, _ in wins), median(ns / whole for ns, whole in wins)
-    loud_enough = share >= LOUD and cost >= LOUD_NS and win_share >= WORTH
-    loud_enough &= not takes_turns(view, looked_at, ranks)
     of_loud = np.flatnonzero(np.isin(rows.of["step"], loud))
     largest = rows.row(int(of_loud[np.argmax(np.maximum(rows.of["transfer_ns"][of_loud], 0))]))
-    took = f", {duration(largest.transfer_ns)}" if largest.transfer_ns is not None else ""
-    yield Finding(
-        kind="exposed-communication",
-        severity="warning" if loud_enough else "info",
-        ranks=tuple(ranks),
-        group=largest.group,
-        seq=largest.seq,
-        t_ns=first(largest),
-        first_ns=looked_at.begin_ns,
-        text=f"for {duration(cost)} of a step ({percent(share, 0)}) ranks stand still while data "
-        f"moves: communication that no compute hides. The longest is {largest.op} of "
-        f"{size(largest.bytes)} in {largest.group}{took}. Hidden behind compute, a step would be "
-        f"{duration(win)} ({percent(win_share, 0)}) shorter at best.",
-        advice="Issue it earlier and wait later (async_op=True, DDP's buckets, FSDP's prefetch), "
-        "send less of it, or let more compute lie between two.",
-        cost_ns_per_step=round(win),
-        evidence=Evidence(first(largest), None, "collectives",
-                          op=f"{largest.op} {largest.group} #{largest.seq}"),
+    yield Candidate(
+        kind="exposed-communication", ranks=tuple(ranks), group=largest.group, seq=largest.seq,
+        t_ns=first(largest), first_ns=looked_at.begin_ns, cost_ns_per_step=round(win),
+        evidence=at_row(largest, None),
+        facts=ExposedCommunication(
+            cost, share, win, win_share, largest.op, largest.bytes, largest.transfer_ns
+        ),
     )  # fmt: skip
 
 
@@ -98,7 +77,7 @@ def exposed(view: View, looked_at: Window) -> Iterable[Finding]:
 
 
 @per_window
-def small_messages(view: View, looked_at: Window) -> Iterable[Finding]:
+def small_messages(view: View, looked_at: Window) -> Iterable[Candidate]:
     """Loops over tensors with a collective for each."""
     found: dict[tuple[Group, str], list[list[CollectiveRow]]] = defaultdict(list)
     told: set[tuple[str, str]] = set()
@@ -118,25 +97,12 @@ def small_messages(view: View, looked_at: Window) -> Iterable[Finding]:
         if cost < SMALL_OF_STEP * looked_at.step_ns:
             continue
         newest = steps[-1][-1]
-        ranks = tuple(arrival.rank for arrival in newest.arrivals)
-        loud = number >= SMALL_MANY and cost >= SMALL_LOUD * looked_at.step_ns
         told.add((group, op))
-        yield Finding(
-            kind="small-messages",
-            severity="warning" if loud and not takes_turns(view, looked_at, ranks) else "info",
-            ranks=ranks,
-            group=group,
-            seq=newest.seq,
-            t_ns=first(newest),
-            first_ns=first(steps[0][0]),
-            text=f"{number} small {op}s one after the other in {group} each step, {size(sent)} "
-            f"together, {size(sent / number)} each: what they cost is the number of rounds, "
-            f"{duration(cost)} a step, not the bytes.",
-            advice="Combine them: DDP's buckets, one flat tensor, or the coalesced form of "
-            "the op.",
-            cost_ns_per_step=round(cost),
-            evidence=Evidence(first(newest), None, "collectives",
-                              op=f"{op} {group} #{newest.seq}"),
+        yield Candidate(
+            kind="small-messages", ranks=tuple(arrival.rank for arrival in newest.arrivals),
+            group=group, seq=newest.seq, t_ns=first(newest), first_ns=first(steps[0][0]),
+            cost_ns_per_step=round(cost), evidence=at_row(newest, None),
+            facts=SmallMessages(op, number, sent, cost, looked_at.step_ns),
         )  # fmt: skip
 
 

@@ -22,16 +22,16 @@ from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.base.spans import p2p_waits
 from pardbg.analysis.comm.collected import Collected
 from pardbg.analysis.comm.p2p import p2p_rows
-from pardbg.analysis.findings.shared import Evidence, Finding, Severity, at_row, first
+from pardbg.analysis.findings.evidence import at_row, first
+from pardbg.analysis.findings.finding import Candidate, Evidence
+from pardbg.analysis.findings.kinds.speed_kinds import SlowGroup, SlowLink
 from pardbg.analysis.findings.speed.windows import (
     Window,
     issued_since,
     per_window,
     rows_in,
-    takes_turns,
 )
 from pardbg.store.table import Array
-from pardbg.words import duration, ranks_text, rate, size
 
 SLOW: Final = 3.0
 """Times slower than the median of the siblings, or of the other links."""
@@ -47,14 +47,15 @@ AWAITED: Final = 0.8
 FAST, MOST, CLEARLY = 20, 80, 1.5
 """The slow link's 20th percentile is that many times the others' 80th."""
 Ranks = tuple[int, ...]
+Link = tuple[int, int]
 Kind = tuple[str, int, int]
 """(op, size class, number of ranks)"""
 
 
 @per_window
-def slow_groups(view: View, looked_at: Window) -> Iterable[Finding]:
+def slow_groups(view: View, looked_at: Window) -> Iterable[Candidate]:
     """Find one per group that is slower than its siblings, by what costs most."""
-    worst: dict[Ranks, Finding] = {}
+    worst: dict[Ranks, Candidate] = {}
     rows = rows_in(view, looked_at)
     for groups in _by_kind(rows).values():
         taken = {
@@ -66,12 +67,14 @@ def slow_groups(view: View, looked_at: Window) -> Iterable[Finding]:
             if len(siblings) < SIBLINGS or own < max(SLOW_NS, SLOW * median(siblings)):
                 continue
             of = rows.rows(groups[ranks].tolist())
-            found = _finding(view, looked_at, of, own, median(siblings), len(siblings))
+            found = _slow_group(looked_at, of, own, median(siblings), len(siblings))
             _keep_worst(looked_at, worst, ranks, found)
     yield from worst.values()
 
 
-def _keep_worst(looked_at: Window, worst: dict[Ranks, Finding], at: Ranks, found: Finding) -> None:
+def _keep_worst(
+    looked_at: Window, worst: dict[Ranks, Candidate], at: Ranks, found: Candidate
+) -> None:
     """Per group or link the finding that costs most, if it is worth telling."""
     cost = found.cost_ns_per_step or 0
     known = worst[at].cost_ns_per_step or 0 if at in worst else -1
@@ -98,44 +101,24 @@ def _by_kind(rows: Collected) -> dict[Kind, dict[Ranks, Array]]:
     return found
 
 
-def _severity(view: View, looked_at: Window, ranks: Sequence[int]) -> Severity:
-    """On an overloaded host a link is as slow as who reads and writes there gets no core."""
-    return "info" if takes_turns(view, looked_at, ranks) else "warning"
-
-
-def _finding(
-    view: View, looked_at: Window, rows: Sequence[CollectiveRow], own: float, usual: float,
-    siblings: int,
-) -> Finding:  # fmt: skip
+def _slow_group(
+    looked_at: Window, rows: Sequence[CollectiveRow], own: float, usual: float, siblings: int
+) -> Candidate:
     newest = rows[-1]
     ranks = tuple(sorted(arrival.rank for arrival in newest.arrivals))
-    sent = size(median(row.bytes for row in rows))
-    which = "" if len(ranks) == 2 else " Which of its links it is cannot be told from that."
-    name = f"the link between {ranks_text(ranks)}" if len(ranks) == 2 else "a link in the group"
-    of = f"{newest.group} ({ranks_text(ranks)})"
-    return Finding(
-        kind="slow-link",
-        severity=_severity(view, looked_at, ranks),
-        ranks=ranks,
-        culprits=ranks,
-        group=newest.group,
-        seq=newest.seq,
-        t_ns=first(newest),
-        first_ns=looked_at.begin_ns,
-        text=f"{name} is slow: {newest.op} of {sent} in {of} takes {duration(own)} once all are "
-        f"there, {duration(usual)} in the {siblings} groups like it.{which}",
-        advice=f"Look at the hosts of {ranks_text(ranks)} and the path between them: cable, switch "
-        f"port, adapter, another program's traffic.",
+    return Candidate(
+        kind="slow-link", ranks=ranks, culprits=ranks, group=newest.group, seq=newest.seq,
+        t_ns=first(newest), first_ns=looked_at.begin_ns, evidence=at_row(newest, ranks[0]),
         cost_ns_per_step=round((own - usual) * len(rows) / len(looked_at.steps)),
-        evidence=at_row(newest, ranks[0]),
-    )
+        facts=SlowGroup(newest.op, median(row.bytes for row in rows), own, usual, siblings),
+    )  # fmt: skip
 
 
 # -- messages
 
 
 @per_window
-def slow_links(view: View, looked_at: Window) -> Iterable[Finding]:
+def slow_links(view: View, looked_at: Window) -> Iterable[Candidate]:
     """Find a link over which messages take longer than over the others."""
     by_size: dict[int, dict[tuple[int, int], list[P2PRow]]] = defaultdict(lambda: defaultdict(list))
     waits = _Waits(view, looked_at.begin_ns)
@@ -143,7 +126,7 @@ def slow_links(view: View, looked_at: Window) -> Iterable[Finding]:
     for row in p2p_rows(view, min(issued // 2 + 1, MAX_MESSAGES)):
         if row.verdict == "matched" and row.bytes > 0 and waits.covered(row):
             by_size[row.bytes.bit_length()][row.src, row.dst].append(row)
-    worst: dict[Ranks, Finding] = {}
+    worst: dict[Ranks, Candidate] = {}
     for links in by_size.values():
         taken = {
             link: median(_moving(row) for row in rows)
@@ -155,36 +138,23 @@ def slow_links(view: View, looked_at: Window) -> Iterable[Finding]:
                 continue
             if not _clearly(links, link, taken):
                 continue
-            found = _link(view, looked_at, link, links[link], own, median(others))
+            found = _slow_link(looked_at, link, links[link], own, median(others))
             _keep_worst(looked_at, worst, link, found)
     yield from worst.values()
 
 
-def _link(
-    view: View, looked_at: Window, link: tuple[int, int], rows: Sequence[P2PRow], own: float,
-    usual: float,
-) -> Finding:  # fmt: skip
-    src, dst = link
-    sent = median(row.bytes for row in rows)
-    per_step = len(rows) / len(looked_at.steps)
+def _slow_link(
+    looked_at: Window, link: Link, rows: Sequence[P2PRow], own: float, usual: float
+) -> Candidate:
     newest = rows[-1]
     begun = newest.send_ns or newest.recv_ns or 0
-    return Finding(
-        kind="slow-link",
-        severity=_severity(view, looked_at, (src, dst)),
-        ranks=(src, dst),
-        culprits=(src, dst),
-        group=newest.group,
-        t_ns=begun,
-        first_ns=looked_at.begin_ns,
-        text=f"the link from rank {src} to rank {dst} is slow: messages of {size(sent)} take "
-        f"{duration(own)} ({_rate(sent, own)}) once both sides are there, "
-        f"{duration(usual)} ({_rate(sent, usual)}) over the other links.",
-        advice=f"Look at the path between the hosts of {ranks_text(link)}: cable, switch port, "
-        f"adapter, another program's traffic; or put neighbours of the ring on one host.",
-        cost_ns_per_step=round((own - usual) * per_step),
-        evidence=Evidence(begun, dst, "traffic", op=f"{src}→{dst}"),
-    )
+    src, dst = link
+    return Candidate(
+        kind="slow-link", ranks=link, culprits=link, group=newest.group, t_ns=begun,
+        first_ns=looked_at.begin_ns, evidence=Evidence(begun, dst, "traffic", op=f"{src}→{dst}"),
+        cost_ns_per_step=round((own - usual) * len(rows) / len(looked_at.steps)),
+        facts=SlowLink(src, dst, median(row.bytes for row in rows), own, usual),
+    )  # fmt: skip
 
 
 def _clearly(
@@ -227,7 +197,3 @@ class _Waits:
         if rank not in self._by_rank:
             self._by_rank[rank] = p2p_waits(self._view, rank, (self._since, self._view.t_ns))
         return self._by_rank[rank]
-
-
-def _rate(num_bytes: float, ns: float) -> str:
-    return rate(num_bytes / ns * 1e9 if ns > 0 else None)

@@ -8,8 +8,13 @@ from statistics import fmean, median
 from typing import Final
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.findings.shared import Evidence, Finding
-from pardbg.analysis.findings.speed.windows import Window, often, per_window, takes_turns
+from pardbg.analysis.findings.finding import Candidate, Evidence
+from pardbg.analysis.findings.kinds.speed_kinds import (
+    ScheduleExcess,
+    StageImbalance,
+    TooFewMicrobatches,
+)
+from pardbg.analysis.findings.speed.windows import Window, often, per_window
 from pardbg.analysis.pipeline.bounds import bound_fraction
 from pardbg.analysis.pipeline.layout import Layout, layouts
 from pardbg.analysis.pipeline.observed import Cause, PipelineStep
@@ -17,42 +22,17 @@ from pardbg.analysis.pipeline.schedule import pipeline_step
 from pardbg.analysis.whatif.answer import option
 from pardbg.analysis.whatif.costs import costs
 from pardbg.events import fields
-from pardbg.words import duration, percent, ranks_text
 
 UNEVEN: Final = 0.2
 """A rank's work above the mean of all ranks."""
-WORTH: Final = 0.05
-"""Share of a step that an even cut saves."""
-WORTH_OF_TURNS: Final = 0.2
-"""... where ranks take turns on cores, and one gets fewer of them than another."""
 EXCESS: Final = 0.1
 """Bubble above what the schedule implies: less is jitter."""
-LOUD: Final = 0.2
-"""... and when that is more than something to know: busy hosts have less, and ..."""
-LOUD_NS: Final = 10_000_000
-"""... a step that would be shorter by less is a small model's: Python between its microbatches."""
 MICROBATCHES: Final = 2
 """Microbatches per rank below which the bubble is a third or more."""
-_CAUSE_WORDS: Final[dict[Cause, str]] = {
-    "communication": "tensors on their way",
-    "host": "the process busy elsewhere while its input was there",
-    "dependency": "actions that took longer than their stage's mean, which the others waited for",
-    "warmup": "a late start",
-    "cooldown": "a late end",
-}
-_CAUSE_ADVICE: Final[dict[Cause, str]] = {
-    "communication": "Send less or over faster links; overlap it (a schedule with more stages per "
-    "rank sends while it computes).",
-    "host": "Look at the timeline for what runs between the actions: logging, Python, the loader.",
-    "dependency": "Look for what makes single actions slow: other programs on the device, "
-    "allocations, uneven microbatches.",
-    "warmup": "Look at what the first rank does before its first forward.",
-    "cooldown": "Look at what the last backward waits for.",
-}
 
 
 @per_window
-def pipelines(view: View, looked_at: Window) -> Iterable[Finding]:
+def pipelines(view: View, looked_at: Window) -> Iterable[Candidate]:
     """Of each pipeline of the run."""
     for layout in layouts(view)[:8]:
         steps = [
@@ -61,15 +41,14 @@ def pipelines(view: View, looked_at: Window) -> Iterable[Finding]:
         ]  # fmt: skip
         if len(steps) < len(looked_at.steps):
             continue
-        uneven = list(_uneven(view, looked_at, layout, steps))
-        yield from uneven
+        yield from _uneven(view, looked_at, layout, steps)
         yield from _too_few(layout, steps)
         yield from _excess(view, looked_at, layout, steps)
 
 
 def _uneven(
     view: View, looked_at: Window, layout: Layout, steps: Sequence[PipelineStep]
-) -> Iterable[Finding]:
+) -> Iterable[Candidate]:
     """A rank whose stages are more work than the others'."""
     busiest: dict[int, list[float]] = defaultdict(list)
     for step in steps:
@@ -83,38 +62,29 @@ def _uneven(
     rank = max(busiest, key=lambda r: len(busiest[r]))
     if not often(len(busiest[rank]), looked_at.steps):
         return
-    measured = costs(view, layout, looked_at.newest)
-    more = median(busiest[rank])
-    stages = ", ".join(map(str, layout.stages(rank)))
-    turns = takes_turns(view, looked_at, layout.ranks)
-    saved, would, worth = None, "", 0.0 if turns else 1.0
-    if measured is not None and layout.planned:
-        ran = {i: tuple(layout.order[r]) for i, r in enumerate(layout.ranks)}
-        name = layout.plan.schedule if layout.plan is not None else ""
-        now = option(measured, name, ran, layout.num_microbatches)
-        even = option(measured, name, ran, layout.num_microbatches, equal=True)
-        saved = max(0, round(now.step_ns - even.step_ns))
-        would = f" An even cut would save {duration(saved)} of {duration(now.step_ns)} a step."
-        worth = saved / now.step_ns if now.step_ns else 0.0
+    saved, step_ns = _even(view, looked_at, layout)
     newest = steps[-1]
-    yield Finding(
-        kind="stage-imbalance",
-        severity="warning" if worth >= (WORTH_OF_TURNS if turns else WORTH) else "info",
-        ranks=layout.ranks,
-        culprits=(rank,),
-        group=layout.group or None,
-        t_ns=newest.t0_ns,
-        first_ns=steps[0].t0_ns,
-        text=f"rank {rank} (stage {stages}) computes {percent(more, 0)} more than the ranks do on "
-        f"average, and the others wait for it.{would}",
-        advice="Move layers to the ranks that have less to do, or give it a faster device if its "
-        "share is even.",
-        cost_ns_per_step=saved,
-        evidence=Evidence(newest.t0_ns, rank, "pipeline"),
-    )
+    yield Candidate(
+        kind="stage-imbalance", ranks=layout.ranks, culprits=(rank,), group=layout.group or None,
+        t_ns=newest.t0_ns, first_ns=steps[0].t0_ns, cost_ns_per_step=saved,
+        facts=StageImbalance(tuple(layout.stages(rank)), median(busiest[rank]), saved, step_ns),
+    )  # fmt: skip
 
 
-def _too_few(layout: Layout, steps: Sequence[PipelineStep]) -> Iterable[Finding]:
+def _even(view: View, looked_at: Window, layout: Layout) -> tuple[int | None, float]:
+    """Return (time of a step that an even split would save, the step's time), as planned, in ns;
+    None without a plan."""
+    measured = costs(view, layout, looked_at.newest)
+    if measured is None or not layout.planned:
+        return None, 0.0
+    ran = {i: tuple(layout.order[r]) for i, r in enumerate(layout.ranks)}
+    name = layout.plan.schedule if layout.plan is not None else ""
+    now = option(measured, name, ran, layout.num_microbatches)
+    even = option(measured, name, ran, layout.num_microbatches, equal=True)
+    return max(0, round(now.step_ns - even.step_ns)), now.step_ns
+
+
+def _too_few(layout: Layout, steps: Sequence[PipelineStep]) -> Iterable[Candidate]:
     """The bubble is there because too few microbatches fill the pipeline."""
     bound = bound_fraction(layout)
     ranks, m = len(layout.ranks), layout.num_microbatches
@@ -128,26 +98,17 @@ def _too_few(layout: Layout, steps: Sequence[PipelineStep]) -> Iterable[Finding]
     if measured < 0.8 * bound:
         return
     newest = steps[-1]
-    yield Finding(
-        kind="too-few-microbatches",
-        severity="warning",
-        ranks=layout.ranks,
-        group=layout.group or None,
-        t_ns=newest.t0_ns,
-        first_ns=steps[0].t0_ns,
-        text=f"{m} microbatch{'es are' if m > 1 else ' is'} few for {ranks} ranks: even with equal "
-        f"stages {percent(bound, 0)} of the pipeline idles (measured {percent(measured, 0)}); "
-        f"{wanted} would leave {percent(then, 0)}.",
-        advice="More microbatches per step (smaller ones, or more gradient accumulation), or a "
-        "schedule with several stages per rank; `pardbg whatif` says what each would bring.",
+    yield Candidate(
+        kind="too-few-microbatches", ranks=layout.ranks, group=layout.group or None,
+        t_ns=newest.t0_ns, first_ns=steps[0].t0_ns,
         cost_ns_per_step=round(window * (1 - (1 - bound) / (1 - then))),
-        evidence=Evidence(newest.t0_ns, None, "pipeline"),
-    )
+        facts=TooFewMicrobatches(m, bound, measured, wanted, then),
+    )  # fmt: skip
 
 
 def _excess(
     view: View, looked_at: Window, layout: Layout, steps: Sequence[PipelineStep]
-) -> Iterable[Finding]:
+) -> Iterable[Candidate]:
     """More bubble than the plan implies with the durations measured."""
     over = [step for step in steps if (step.excess_fraction or 0) >= EXCESS]
     if not often(len(over), looked_at.steps):
@@ -157,23 +118,14 @@ def _excess(
     implied = median(s.implied_fraction or 0 for s in over)
     cause, share, rank = _main_cause(over)
     cost = round(length * (1 - (1 - implied - excess) / (1 - implied)))
-    loud = excess >= LOUD and cost >= LOUD_NS and not crowded(view, layout.ranks)
-    loud &= not takes_turns(view, looked_at, layout.ranks)
     newest = over[-1]
-    yield Finding(
-        kind="schedule-excess",
-        severity="warning" if loud else "info",
-        ranks=layout.ranks,
-        group=layout.group or None,
-        t_ns=newest.t0_ns,
-        first_ns=over[0].t0_ns,
-        text=f"the pipeline idles {percent(excess, 0)} more than its schedule implies "
-        f"({percent(implied + excess, 0)}, implied {percent(implied, 0)}): mostly "
-        f"{_CAUSE_WORDS[cause]} ({percent(share, 0)} of the window, most on {ranks_text([rank])}).",
-        advice=_CAUSE_ADVICE[cause],
-        cost_ns_per_step=cost,
+    shared = crowded(view, layout.ranks)
+    yield Candidate(
+        kind="schedule-excess", ranks=layout.ranks, group=layout.group or None,
+        t_ns=newest.t0_ns, first_ns=over[0].t0_ns, cost_ns_per_step=cost,
         evidence=Evidence(newest.t0_ns, rank, "pipeline"),
-    )
+        facts=ScheduleExcess(excess, implied, cause, share, rank, cost, shared),
+    )  # fmt: skip
 
 
 def crowded(view: View, ranks: Sequence[int]) -> bool:

@@ -19,9 +19,10 @@ from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.intervals import Interval
 from pardbg.analysis.base.spans import records
 from pardbg.analysis.base.steps import last_step_rows
-from pardbg.analysis.findings.shared import Evidence, Finding
+from pardbg.analysis.findings.finding import Candidate, Evidence
+from pardbg.analysis.findings.kinds.speed_kinds import SlowSteps
 from pardbg.analysis.findings.speed.windows import Window, per_window, phases_in
-from pardbg.words import agreed, duration, rank_set, ranks_text, size
+from pardbg.words import size
 
 LAST: Final = 256
 """Steps looked at: a period may be long."""
@@ -39,9 +40,6 @@ REGULAR: Final = 0.8
 RARE: Final = 1 / 3
 LARGE: Final = 10
 """Multiple of what any op of the usual steps moves."""
-LOUD: Final = 0.1
-LOUD_NS: Final = 10_000_000
-"""A mean step that would be shorter by less is something to know only."""
 _LOOKED_AT: Final = 8
 _WORDS: Final = {
     "data": "loading data", "communication": "in communication",
@@ -62,7 +60,7 @@ class _Cause:
 
 
 @per_window
-def slow_steps(view: View, looked_at: Window) -> Iterable[Finding]:
+def slow_steps(view: View, looked_at: Window) -> Iterable[Candidate]:
     """Find at most one, once per window."""
     spans = _spans(view) if looked_at.rows is None else {}
     took = {step: end - begin for step, (begin, end) in spans.items()}
@@ -73,7 +71,7 @@ def slow_steps(view: View, looked_at: Window) -> Iterable[Finding]:
     usual = [step for step in took if step not in slow]
     causes = [_cause(view, spans, step, usual) for step in slow[-_LOOKED_AT:]]
     if every or all(cause.large for cause in causes):
-        yield _finding(view, spans, slow, usual, every, causes)
+        yield _candidate(view, spans, slow, usual, every, causes)
 
 
 def _spans(view: View) -> Steps:
@@ -189,40 +187,27 @@ def _named(view: View, rank: int, within: Interval, by: int) -> str:
     return f"in {name}" if name and ns >= by / 2 else ""
 
 
-def _finding(
+def _candidate(
     view: View, spans: Steps, slow: Sequence[int], usual: Sequence[int], every: int | None,
     causes: Sequence[_Cause],
-) -> Finding:  # fmt: skip
+) -> Candidate:  # fmt: skip
     length, normal = (round(median(spans[s][1] - spans[s][0] for s in part))
                       for part in (slow, usual))  # fmt: skip
-    cost = (length - normal) * len(slow) / len(spans)
-    what = Counter(cause.what for cause in causes).most_common(1)[0][0]
     culprits = tuple(sorted({rank for cause in causes for rank in cause.ranks}))
     alone = bool(culprits) and all(cause.ranks for cause in causes)
-    loud = cost >= max(LOUD_NS, LOUD * normal) and (alone or all(c.large for c in causes))
-    by = duration(median(cause.by_ns for cause in causes))
-    if not alone:
-        culprits, who = (), "the ranks spend"
-    elif len({cause.ranks for cause in causes}) == 1:
-        who = f"{ranks_text(culprits)} {agreed('spends', culprits)}"
-    else:
-        who = f"a different rank each time ({rank_set(culprits)}) spends"
-    often = "every" if every else f"{len(slow)} of the last"
-    newest, others = slow[-1], tuple(r for r in view.ranks if r not in culprits)
-    return Finding(
-        kind="slow-steps",
-        severity="warning" if loud else "info",
-        ranks=others if culprits else tuple(view.ranks),
-        culprits=culprits,
-        t_ns=spans[newest][0],
-        first_ns=spans[slow[0]][0],
-        text=f"{often} {every or len(spans)} steps, {'one takes' if every else 'take'} "
-        f"{duration(length)} instead of {duration(normal)} (last: "
-        f"{', '.join(map(str, slow[-4:]))}): {who} {by} more {what}"
-        f"{', and the others wait' if culprits else ''}.",
-        advice="Look at what the program does at those steps only: evaluation, logging, a "
-        "checkpoint, garbage collection, gathering of objects.",
-        cost_ns_per_step=round(cost),
-        evidence=Evidence(spans[newest][0], culprits[0] if culprits else None, "timeline",
-                          lane="phase"),
+    culprits = culprits if alone else ()
+    newest = slow[-1]
+    facts = SlowSteps(
+        every=every, num_slow=len(slow), num_steps=len(spans), slow_ns=length, usual_ns=normal,
+        last=tuple(slow[-4:]), by_ns=median(cause.by_ns for cause in causes),
+        what=Counter(cause.what for cause in causes).most_common(1)[0][0],
+        large=all(cause.large for cause in causes), of_ranks=alone,
+        same_ranks=len({cause.ranks for cause in causes}) == 1,
+    )  # fmt: skip
+    rank = culprits[0] if culprits else None
+    return Candidate(
+        kind="slow-steps", ranks=tuple(r for r in view.ranks if r not in culprits),
+        culprits=culprits, t_ns=spans[newest][0], first_ns=spans[slow[0]][0], facts=facts,
+        cost_ns_per_step=round(facts.cost_ns),
+        evidence=Evidence(spans[newest][0], rank, "timeline", lane="phase"),
     )  # fmt: skip

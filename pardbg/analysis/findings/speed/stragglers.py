@@ -16,9 +16,10 @@ from pardbg.analysis.base.intervals import Interval
 from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.base.spans import read_ahead
 from pardbg.analysis.comm.collected import Collected
-from pardbg.analysis.findings.shared import Evidence, Finding, first
+from pardbg.analysis.findings.evidence import first
+from pardbg.analysis.findings.finding import Candidate, Evidence, Label
+from pardbg.analysis.findings.kinds.speed_kinds import Lateness, Straggler
 from pardbg.analysis.findings.speed.windows import (
-    BUSY_HOST,
     COMPUTE,
     LAST,
     OFTEN,
@@ -31,9 +32,7 @@ from pardbg.analysis.findings.speed.windows import (
     rows_in,
     scheduled,
 )
-from pardbg.analysis.hangs.standstill import CROWDED, host_load
 from pardbg.store.table import Array
-from pardbg.words import agreed, duration, ranks_text, waits_text
 
 Group = tuple[int, str]
 """(epoch, key)"""
@@ -41,10 +40,6 @@ Ranks = tuple[int, ...]
 MARGIN_NS: Final = 5_000_000
 OF_STEP: Final = 0.1
 """Minimum lateness after half of the ranks, as a share of a step: less is noise."""
-LOUD_NS: Final = 10_000_000
-"""A step that would be shorter by less, or by less than OF_STEP, is something to know only. So is,
-where threads take turns on cores, as many times that as there are threads to a core, of time that
-no phase makes up for."""
 BEYOND: Final = 2.0
 """Times the usual spread of the others' arrivals: less is what they do to each other, too."""
 LEAST_RANKS: Final = 3
@@ -52,21 +47,6 @@ MEAN_BEYOND, SURE = 1.5, 2.0
 """Means over a window come apart by less than single steps do; standard errors."""
 CAUSE_SHARE: Final = 0.5
 """Minimum share of the lateness of a phase worth looking at."""
-_FIRM: Final = ("data", "compute", "communication", "core", "host")
-"""Causes that are seen; of an unknown one, chance may be it."""
-_ADVICE: Final = {
-    "data": "Look at the loader: more workers, prefetching, a closer or faster disk.",
-    "compute": "Compare the device with the others': clocks, other programs on it, more tokens or "
-    "a larger share of the model than the others have.",
-    "communication": "The wait is in another group's ops first: look for what holds that group up.",
-    "core": "Another process runs on these cores: look at CPU affinity (taskset, cgroup) and at "
-    "what else runs there.",
-    "busy host": "Run fewer processes on that host, or fewer threads in each (OMP_NUM_THREADS): no "
-    "rank is slower than the others by itself.",
-    "host": "The time lies outside the hooked phases: logging, checkpoints, evaluation, Python. "
-    "Put a pardbg_agent.span around what you suspect.",
-    "unknown": "See in the timeline what comes before those ops there and not in the others.",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +60,12 @@ class _Late:
 
 
 @per_window
-def stragglers(view: View, looked_at: Window) -> Iterable[Finding]:
+def stragglers(view: View, looked_at: Window) -> Iterable[Candidate]:
     """Find one per group that waits for the same ranks in most steps; who is late because it waited
     for one of those waits, too."""
     rows = rows_in(view, looked_at)
     clear = max(MARGIN_NS, OF_STEP * looked_at.step_ns)
-    told: dict[Ranks, tuple[str, Finding]] = {}
+    found: dict[Ranks, tuple[Candidate, Straggler]] = {}
     also: dict[Ranks, set[int]] = defaultdict(set)
     for latest in _latest(view, looked_at, rows, clear):
         steps = rows.of["step"][latest].tolist()
@@ -93,36 +73,34 @@ def stragglers(view: View, looked_at: Window) -> Iterable[Finding]:
         again = _again_and_again(lates, looked_at.steps, clear)
         culprits = again or _by_mean(view, looked_at, lates, clear)
         of = tuple(culprits)
-        if of in told:
+        if of in found:
             also[of].update(a.rank for a in lates[-1].row.arrivals)
         elif of:
-            told[of] = _finding(view, looked_at, lates, culprits, bool(again))
-    yield from _without_victims(told, also)
+            found[of] = _candidate(view, looked_at, lates, culprits, bool(again))
+    yield from _without_victims(found, also)
 
 
 def _without_victims(
-    told: Mapping[Ranks, tuple[str, Finding]], also: Mapping[Ranks, set[int]]
-) -> Iterator[Finding]:
-    """Leave out who is late from waiting in other ops for somebody that is told of, and not for
-    much longer. ``also``: ranks of other groups in which the same come last."""
-    late = {of: found for of, (cause, found) in told.items() if cause == "communication"}
+    found: Mapping[Ranks, tuple[Candidate, Straggler]], also: Mapping[Ranks, set[int]]
+) -> Iterator[Candidate]:
+    """Leave out ranks that are late only because they wait, in other ops and not for much longer,
+    for a straggler. ``also``: ranks of other groups in which the same come last."""
+    late = {of: one for of, (one, facts) in found.items() if facts.cause == "communication"}
     victims: set[Ranks] = set()
-    for of, (_, found) in told.items():
+    for of, (one, facts) in found.items():
         if of in late:
             continue
-        waiting, before = set(found.ranks) | also.get(of, set()), -1
-        most = BEYOND * (found.cost_ns_per_step or 0)
+        waiting, before = set(one.ranks) | also.get(of, set()), -1
+        most = BEYOND * (one.cost_ns_per_step or 0)
         while before != len(waiting):
             before = len(waiting)
-            mine = {others for others, one in late.items() if waiting.issuperset(others)
-                    and (one.cost_ns_per_step or 0) <= most}  # fmt: skip
+            mine = {others for others, other in late.items() if waiting.issuperset(others)
+                    and (other.cost_ns_per_step or 0) <= most}  # fmt: skip
             waiting.update(*(late[others].ranks for others in mine))
             victims |= mine
-        if in_turn := tuple(sorted(waiting.difference(found.ranks, of))):
-            text = f"{found.text} {ranks_text(in_turn).capitalize()} {waits_text(in_turn)} in turn."
-            found = replace(found, text=text, ranks=(*found.ranks, *in_turn))
-        yield found
-    yield from (found for of, found in late.items() if of not in victims)
+        in_turn = tuple(sorted(waiting.difference(one.ranks, of)))
+        yield replace(one, ranks=(*one.ranks, *in_turn), facts=replace(facts, in_turn=in_turn))
+    yield from (one for of, one in late.items() if of not in victims)
 
 
 def _latest(view: View, looked_at: Window, rows: Collected, clear: float) -> Iterable[Array]:
@@ -201,43 +179,33 @@ def _spread(lates: Sequence[_Late], without: Sequence[int]) -> float:
     return median(apart) if apart else 0.0
 
 
-def _finding(
+def _candidate(
     view: View, looked_at: Window, lates: Sequence[_Late], culprits: Sequence[int], again: bool
-) -> tuple[str, Finding]:
-    """Return the cause and what is said. ``again``: late in most steps; else in the mean."""
+) -> tuple[Candidate, Straggler]:
+    """``again``: late in most steps; else in the mean."""
     late_in = [late for late in lates if any(late.by.get(r, 0) > 0 for r in culprits)]
     by = median(max(late.by.get(r, 0) for r in culprits) for late in late_in)
     own_cost = (_cost(late, culprits) for late in late_in)
     cost = median(own_cost) if again else _mean_cost(lates, culprits)
-    more, stood = _stood(view, looked_at, culprits, by)
-    cause, words = _no_core(looked_at, culprits, by, more, stood) or _cause(
-        view, looked_at, late_in, culprits
-    )
-    own = min(cost, by - more) if cause != "core" else cost
-    load = host_load(view, culprits) if cause == "host" else 0.0
-    firm = cause in _FIRM and (again or load < CROWDED)
-    loud = own >= max(LOUD_NS * max(1.0, load), OF_STEP * looked_at.step_ns) and firm
+    stood = _stood(view, looked_at, culprits, by)
+    found: tuple[Lateness, float, tuple[str, ...]] = ("core", stood, ())
+    if not stood or stood < CAUSE_SHARE * by:
+        found = _cause(view, looked_at, late_in, culprits)
+    cause, cause_ns, phases = found
     newest = late_in[-1].row
-    others = tuple(a.rank for a in newest.arrivals if a.rank not in culprits)
-    hosts = {view.ranks[r].host for r in culprits if r in view.ranks}
-    where = _host_words(view, hosts, culprits)
-    who = f"{ranks_text(culprits)}{where}"
-    return cause, Finding(
-        kind="straggler",
-        severity="warning" if loud else "info",
-        ranks=others,
-        culprits=() if cause == "busy host" else tuple(culprits),
-        group=newest.group,
-        seq=newest.seq,
-        t_ns=first(newest),
-        first_ns=first(late_in[0].row),
-        text=f"{who} came last to {newest.label}'s collectives in {len(late_in)} of the last "
-        f"{len(looked_at.steps)} steps, by {duration(by)}; {agreed(words, culprits)}. "
-        f"{ranks_text(others).capitalize()} {waits_text(others)}.",
-        advice=_ADVICE[cause],
-        cost_ns_per_step=round(cost),
+    facts = Straggler(
+        label=Label(newest.label), num_late=len(late_in), num_steps=len(looked_at.steps), by_ns=by,
+        cause=cause, cause_ns=cause_ns, phases=phases, step_ns=looked_at.step_ns, recurring=again,
+        timed=bool(scheduled(view, looked_at)),
+        own_ns=cost if cause == "core" else min(cost, by - stood),
+        whole_host=_whole_host(view, culprits), late=tuple(culprits),
+    )  # fmt: skip
+    return Candidate(
+        kind="straggler", ranks=tuple(a.rank for a in newest.arrivals if a.rank not in culprits),
+        culprits=tuple(culprits), group=newest.group, seq=newest.seq, t_ns=first(newest),
+        first_ns=first(late_in[0].row), cost_ns_per_step=round(cost), facts=facts,
         evidence=Evidence(first(newest), culprits[0], "timeline", lane="phase"),
-    )
+    ), facts  # fmt: skip
 
 
 def _cost(late: _Late, culprits: Sequence[int]) -> int:
@@ -253,50 +221,35 @@ def _mean_cost(lates: Sequence[_Late], culprits: Sequence[int]) -> float:
     return max(0.0, max(by.values()) - max(others, default=0.0))
 
 
-def _host_words(view: View, hosts: set[str], culprits: Sequence[int]) -> str:
-    """`` (all of host n1)`` where the culprits are one whole host among several."""
-    everywhere = {process.host for process in view.ranks.values()}
-    if len(hosts) != 1 or len(everywhere) < 2:
+def _whole_host(view: View, culprits: Sequence[int]) -> str:
+    """Return the host whose ranks the culprits are, all of them, where there are other hosts."""
+    hosts = {view.ranks[r].host for r in culprits if r in view.ranks}
+    if len(hosts) != 1 or len({process.host for process in view.ranks.values()}) < 2:
         return ""
     (host,) = hosts
     there = [rank for rank, process in view.ranks.items() if process.host == host]
-    return f" (all of host {host})" if sorted(there) == sorted(culprits) and there[1:] else ""
+    return host if sorted(there) == sorted(culprits) and there[1:] else ""
 
 
-def _stood(
-    view: View, looked_at: Window, culprits: Sequence[int], by: float
-) -> tuple[float, float]:
-    """(how much longer than the others they stand ready without a core, how long those do), ns a
-    step: at most what they are late ``by``, less what they run for longer than the others."""
+def _stood(view: View, looked_at: Window, culprits: Sequence[int], by: float) -> float:
+    """Return how much longer than the others they stand ready without a core, ns a step: at most
+    what they are late ``by``, less what they run for longer than the others."""
     taken = scheduled(view, looked_at)
     usual = [taken[rank] for rank in taken if rank not in culprits]
     if not usual or not taken.keys() >= set(culprits):
-        return 0.0, 0.0
+        return 0.0
     ran, stood = (median(each) for each in zip(*usual, strict=True))
     runs = max(taken[rank][0] for rank in culprits)
     longer = runs - ran if runs > (1 + OF_STEP) * ran else 0.0
     beyond = min(taken[rank][1] - stood for rank in culprits)
-    return max(0.0, min(beyond, by - longer) if longer else beyond), stood
-
-
-def _no_core(
-    looked_at: Window, culprits: Sequence[int], by: float, more: float, stood: float
-) -> tuple[str, str] | None:
-    """(cause, in words) if it is the host: they are late because they stand without a core."""
-    if not more or more < CAUSE_SHARE * by:
-        return None
-    gets = agreed("gets", culprits)
-    text = f"it is ready to run and {gets} no core for {duration(more)} longer"
-    if stood < BUSY_HOST * looked_at.step_ns:
-        return "core", text
-    return "busy host", f"{text} (the others for {duration(stood)}: the host is overloaded)"
+    return float(max(0.0, min(beyond, by - longer) if longer else beyond))
 
 
 def _cause(
     view: View, looked_at: Window, lates: Sequence[_Late], culprits: Sequence[int]
-) -> tuple[str, str]:
-    """(cause, in words): the phase in which the culprits spend more time than the others do,
-    from the begin of the step up to where it is late."""
+) -> tuple[Lateness, float, tuple[str, ...]]:
+    """Return (cause, its ns, phases of compute it lies in): the phase in which the culprits spend
+    more time than the others do, from the begin of the step up to where they are late."""
     more: dict[str, list[float]] = defaultdict(list)
     for late in lates[-8:]:
         before = _before(view, looked_at, late)
@@ -314,16 +267,15 @@ def _cause(
     lateness = median(max(late.by.get(r, 0) for r in culprits) for late in lates[-8:])
     compute = sum(max(0.0, excess.get(name, 0)) for name in COMPUTE)
     if excess.get("data", 0) >= CAUSE_SHARE * lateness:
-        return "data", f"its data loading takes {duration(excess['data'])} longer"
+        return "data", excess["data"], ()
     if compute >= CAUSE_SHARE * lateness:
-        parts = ", ".join(n for n in COMPUTE if excess.get(n, 0) >= 0.2 * compute)
-        return "compute", f"its compute takes {duration(compute)} longer ({parts})"
+        longer = tuple(n for n in COMPUTE if excess.get(n, 0) >= 0.2 * compute)
+        return "compute", compute, longer
     if excess.get("communication", 0) >= CAUSE_SHARE * lateness:
-        waits = duration(excess["communication"])
-        return "communication", f"it waits {waits} longer in other ops before"
+        return "communication", excess["communication"], ()
     if excess.get("host", 0) >= CAUSE_SHARE * lateness:
-        return "host", f"it spends {duration(excess['host'])} more outside of forward and backward"
-    return "unknown", "no one phase makes up for it"
+        return "host", excess["host"], ()
+    return "unknown", 0.0, ()
 
 
 def _before(view: View, looked_at: Window, late: _Late) -> dict[int, Interval]:

@@ -24,8 +24,7 @@ from pardbg.analysis.base.steps import last_step_rows
 from pardbg.analysis.comm.collected import Collected, of_rows
 from pardbg.analysis.comm.matching import collectives, matched_in
 from pardbg.analysis.comm.overlap import Overlap, overlaps
-from pardbg.analysis.findings.shared import Finding
-from pardbg.analysis.hangs.standstill import TURNS, host_load
+from pardbg.analysis.findings.finding import Candidate
 from pardbg.events import fields
 
 LAST: Final = 12
@@ -151,18 +150,18 @@ def _span(row: CollectiveRow) -> Interval:
 
 
 def per_window(
-    detect: Callable[[View, Window], Iterable[Finding]],
-) -> Callable[[View], tuple[Finding, ...]]:
+    detect: Callable[[View, Window], Iterable[Candidate]],
+) -> Callable[[View], tuple[Candidate, ...]]:
     """Make a detector of what looks at a window: it does so once per window."""
 
     name = f"{detect.__module__}.{detect.__qualname__}"
 
     @per_store(lambda _, at: (at.epoch, at.newest, len(at.steps)), name)
-    def found(view: View, /, at: Window) -> tuple[Finding, ...]:
+    def found(view: View, /, at: Window) -> tuple[Candidate, ...]:
         return tuple(detect(view, at))
 
     @wraps(detect)
-    def detector(view: View) -> tuple[Finding, ...]:
+    def detector(view: View) -> tuple[Candidate, ...]:
         looked_at = window(view)
         return () if looked_at is None else found(view, looked_at)
 
@@ -238,11 +237,6 @@ def overloaded(view: View, looked_at: Window) -> bool:
     """Return whether ranks usually stand ready without a core: the host makes them slow."""
     stood = [ns for _, ns in scheduled(view, looked_at).values()]
     return bool(stood) and median(stood) >= BUSY_HOST * looked_at.step_ns
-
-
-def takes_turns(view: View, looked_at: Window, ranks: Iterable[int]) -> bool:
-    """Return whether these ranks' hosts are overloaded, by them or by what runs there besides."""
-    return host_load(view, ranks) >= TURNS or overloaded(view, looked_at)
 
 
 def often(times: int, steps: Sequence[int]) -> bool:

@@ -1,0 +1,256 @@
+"""Decides between candidates: which explain others, which are one finding, what is put into words.
+
+``EXPLAINS`` is the whole relation; a detector knows of no other detector.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import pardbg.analysis.findings.kinds.end_kinds as ends
+import pardbg.analysis.findings.kinds.speed_kinds as speed
+import pardbg.analysis.findings.kinds.stall_kinds as stalls
+import pardbg.analysis.findings.kinds.value_kinds as values
+from pardbg.analysis.findings.finding import (
+    MANY,
+    Candidate,
+    Evidence,
+    Facts,
+    Finding,
+    Severity,
+    kind_of_facts,
+)
+from pardbg.analysis.findings.kinds.mismatch_kinds import (
+    MessageMismatch,
+    Mismatch,
+    RehearsedOrder,
+    ThreadOrder,
+)
+from pardbg.words import ranks_text
+
+Effect = Literal["silent", "note", "names", "nobody"]
+"""silent: it is no finding; note: it is one, as a note; names: as a note that has the culprits of
+what explains it; nobody: as a note without culprits."""
+Families = tuple[type[Facts], ...]
+When = Callable[[Candidate, Candidate], bool]
+"""(cause, effect) -> whether the one explains the other"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Candidates with some facts explain candidates with others."""
+
+    causes: Families
+    effects: Families
+    when: When
+    effect: Effect = "silent"
+    together: bool = False
+    """All causes with such facts are one, with the culprits of all."""
+
+
+def _same_group(cause: Candidate, effect: Candidate) -> bool:
+    return bool(cause.scope & effect.scope)
+
+
+def _stops_group(cause: Candidate, effect: Candidate) -> bool:
+    stops = isinstance(cause.facts, Mismatch) and cause.facts.stops
+    return stops and bool(cause.scope & effect.scope)
+
+
+def _split_calls(cause: Candidate, effect: Candidate) -> bool:
+    """Ranks that made other groups are missing from these."""
+    calls = isinstance(cause.facts, Mismatch) and cause.facts.call
+    return calls and isinstance(effect.facts, stalls.Stalled) and effect.facts.never_made
+
+
+def _in_message(cause: Candidate, effect: Candidate) -> bool:
+    blamed = effect.facts.blamed if isinstance(effect.facts, stalls.Stalled) else ()
+    return not set(blamed).isdisjoint(cause.ranks)
+
+
+def _fails_ranks(cause: Candidate, effect: Candidate) -> bool:
+    """A hang or a disagreement that is an error ends ranks by timeouts and aborts."""
+    error = cause.settled and cause.facts.severity() == "error"
+    return error and effect.last_resort
+
+
+def _is_error(cause: Candidate, effect: Candidate) -> bool:
+    return cause.settled and cause.facts.severity() == "error"
+
+
+def _no_own_cause(cause: Candidate, effect: Candidate) -> bool:
+    """The host's load may account for it, where it is the host of these ranks."""
+    here = set(effect.culprits or effect.ranks) & set(cause.ranks)
+    return bool(here) and not effect.facts.beyond_load()
+
+
+def _for_want_of_core(cause: Candidate, effect: Candidate) -> bool:
+    facts = effect.facts
+    core = isinstance(facts, speed.Straggler) and facts.cause == "core"
+    return core and _no_own_cause(cause, effect)
+
+
+def _all_creep(cause: Candidate, effect: Candidate) -> bool:
+    return set(cause.culprits) >= set(effect.culprits)
+
+
+def _always(cause: Candidate, effect: Candidate) -> bool:
+    return True
+
+
+STALLS: Final[Families] = (
+    stalls.MissingRank, stalls.Deadlock, stalls.Misaddressed, stalls.StuckOp, stalls.UnseenRank,
+)  # fmt: skip
+DISAGREEMENTS: Final[Families] = (Mismatch, MessageMismatch, ThreadOrder, RehearsedOrder)
+_STANDSTILLS: Final[Families] = (*STALLS, stalls.StuckCall, *DISAGREEMENTS)
+_ROOTS: Final[Families] = (ends.Raised, ends.Exited, ends.Lost)
+_LAST_RESORTS: Final[Families] = (*_ROOTS, ends.Followed, ends.LeftEarly, ends.CutOff)
+_SPEED: Final[Families] = (
+    speed.Straggler, speed.ExposedCommunication, speed.SmallMessages, speed.SlowLink,
+    speed.SlowGroup, speed.ScheduleExcess, speed.StageImbalance,
+)  # fmt: skip
+EXPLAINS: Final[tuple[Rule, ...]] = (
+    # A rehearsal knows all ops: that ranks do not meet, and wait, follows from their order.
+    Rule(
+        (RehearsedOrder,),
+        (*STALLS, stalls.StuckCall, Mismatch, MessageMismatch, ThreadOrder, ends.ThreadRaised),
+        _always,
+    ),
+    # Which thread comes first differs: so do the ops, and ranks wait in them.
+    Rule((ThreadOrder,), (Mismatch,), _same_group),
+    Rule((ThreadOrder,), STALLS, _same_group),
+    # Ranks wait in an op that they disagree on, and in those after it.
+    Rule((Mismatch,), STALLS, _stops_group),
+    Rule((Mismatch,), STALLS, _split_calls),
+    Rule((MessageMismatch,), STALLS, _in_message),
+    # Ranks that hang or disagree end in the end.
+    Rule(_STANDSTILLS, _LAST_RESORTS, _fails_ranks),
+    Rule(_ROOTS, (ends.Interrupted,), _always),
+    Rule(_ROOTS, (ends.ExitCode,), _always, "names", together=True),
+    Rule(_STANDSTILLS, (ends.ExitCode,), _is_error, "note"),
+    Rule((ends.CutOff, ends.LeftEarly, ends.Interrupted), (ends.ExitCode,), _always, "note"),
+    # A rank that grows is above the others, too.
+    Rule((values.MemoryCreep,), (values.MemoryImbalance,), _all_creep, together=True),
+    # Times are the machine's.
+    Rule((speed.HostOverloaded,), (speed.Straggler,), _for_want_of_core, "nobody"),
+    Rule((speed.HostOverloaded,), _SPEED, _no_own_cause, "note"),
+)  # fmt: skip
+"""In this order: what is silent by one rule is no cause in those after it. Unsettled candidates are
+causes and never findings."""
+
+
+def surviving(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return the candidates that nothing silences, merged, with unsettled ones."""
+    return [one for one, _ in _judged(candidates)]
+
+
+def decided(candidates: Iterable[Candidate]) -> tuple[Finding, ...]:
+    """Return the findings: the worst first, then the newest."""
+    found = [(one, severity) for one, severity in _judged(candidates) if one.settled]
+    findings = (in_words(one, severity) for one, severity in _alike(found))
+    return tuple(sorted(findings, key=lambda finding: finding.order))
+
+
+Judged = tuple[Candidate, Severity]
+
+
+def _judged(candidates: Iterable[Candidate]) -> list[Judged]:
+    here = list(candidates)
+    by_facts: dict[type[Facts], list[int]] = defaultdict(list)
+    for at, one in enumerate(here):
+        by_facts[type(one.facts)].append(at)
+    silent: set[int] = set()
+    notes: set[int] = set()
+    for rule in EXPLAINS:
+        effects = [at for family in rule.effects for at in by_facts.get(family, ())]
+        causes = [
+            here[at]
+            for family in rule.causes
+            for at in by_facts.get(family, ())
+            if at not in silent
+        ]
+        if not causes or not effects:
+            continue
+        if rule.together:
+            causes = [_together(causes)]
+        for at in effects:
+            cause = next((c for c in causes if c is not here[at] and rule.when(c, here[at])), None)
+            if cause is None or at in silent:
+                continue
+            if rule.effect == "silent":
+                silent.add(at)
+                continue
+            notes.add(at)
+            if rule.effect != "note":
+                culprits = cause.culprits if rule.effect == "names" else ()
+                here[at] = replace(here[at], culprits=culprits)
+    left = [
+        (one, "info" if at in notes else one.facts.severity())
+        for at, one in enumerate(here) if at not in silent
+    ]  # fmt: skip
+    return list(_subjects(left))
+
+
+def _together(causes: Sequence[Candidate]) -> Candidate:
+    culprits = {rank for cause in causes for rank in cause.culprits}
+    return replace(causes[0], culprits=tuple(sorted(culprits)))
+
+
+def _subjects(found: Sequence[Judged]) -> Iterator[Judged]:
+    """Join candidates of one subject, in the order of the first."""
+    for same in _groups(found, lambda one: one.facts.subject(one)):
+        first, severity = same[0]
+        joined = first.facts.joined([one for one, _ in same])
+        yield from same if len(joined) == len(same) > 1 else [(one, severity) for one in joined]
+
+
+def _alike(found: Sequence[Judged]) -> Iterator[Judged]:
+    """Join candidates of one rank each that differ in figures alone: a thousand would bury the
+    others."""
+    of = {id(one): severity for one, severity in found}
+
+    def likeness(one: Candidate) -> object:
+        single = len(one.culprits or one.ranks) == 1
+        return (one.where, of[id(one)], kind_of_facts(one.facts)) if single else None
+
+    for same in _groups(found, likeness):
+        yield from _likewise(same) if len(same) >= MANY else same
+
+
+def _groups(found: Sequence[Judged], key: Callable[[Candidate], object]) -> Iterator[list[Judged]]:
+    groups: dict[object, list[Judged]] = defaultdict(list)
+    for one, severity in found:
+        of = key(one)
+        groups[object() if of is None else (one.kind, type(one.facts), of)].append((one, severity))
+    yield from groups.values()
+
+
+def _likewise(same: Sequence[Judged]) -> Sequence[Judged]:
+    """Return one candidate for all, with the facts of the one that costs most."""
+    of = {rank for one, _ in same for rank in one.culprits or one.ranks}
+    if len(of) < MANY:
+        return same
+    worst = max((one for one, _ in same), key=lambda one: one.cost_ns_per_step or 0)
+    ranks = tuple(dict.fromkeys(rank for one, _ in same for rank in one.ranks))
+    culprits = tuple(sorted({rank for one, _ in same for rank in one.culprits}))
+    return [(replace(worst, joined=(ranks, culprits)), same[0][1])]
+
+
+def in_words(one: Candidate, severity: Severity) -> Finding:
+    text, (ranks, culprits) = one.facts.text(one), one.joined or (one.ranks, one.culprits)
+    if one.joined:
+        others = set(culprits or ranks).difference(one.culprits or one.ranks)
+        text += f" Likewise {ranks_text(others)}."
+    evidence, screen = one.evidence, one.facts.screen
+    if evidence is None and screen:
+        first = (one.culprits or one.ranks * (screen == "timeline"))[:1]
+        evidence = Evidence(one.t_ns, first[0] if first else None, screen)
+    return Finding(
+        kind=one.kind, severity=severity, t_ns=one.t_ns, text=text, advice=one.facts.advice(),
+        ranks=ranks, culprits=culprits, group=one.group, seq=one.seq, where=one.where,
+        cost_ns_per_step=one.cost_ns_per_step, evidence=evidence, first_ns=one.first_ns,
+        facts=one.facts,
+    )  # fmt: skip

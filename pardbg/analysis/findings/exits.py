@@ -1,0 +1,167 @@
+"""How processes ended, and requests that the job end: Ctrl-C, a viewer, a scheduler, a signal to
+the launcher."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from pardbg.analysis.base.asof import View, per_view
+from pardbg.analysis.base.run import lines
+from pardbg.analysis.findings.kinds.exit_codes import signal_name
+from pardbg.analysis.hangs.newest import newest_collectives
+from pardbg.events import fields
+from pardbg.store.definitions import Failure
+from pardbg.store.process import Process
+from pardbg.words import whole
+
+TOGETHER_NS: Final = 60_000_000
+"""A signal reaches ranks within this; the order in which their ends are seen is chance."""
+_SIGNALLED: Final = (-signal.SIGINT, 128 + signal.SIGINT)
+_EVENTS: Final = 64
+_OUTPUT_LINES: Final = 400
+_READ_LATE_NS: Final = 250_000_000
+"""The launcher's output is read a little later than it is written."""
+_DEATH: Final = re.compile(r"Received (\S+) death signal|Process \d+ got signal: (\d+)")
+_TRANSPORT: Final = re.compile(
+    r"onnection (closed|reset|refused|was)|Broken pipe|[Tt]imed out|Socket (closed|Timeout)|"
+    r"remote process|Application timeout|NCCL (error|communicator)|DistBackendError"
+)
+
+
+class BadEnd(NamedTuple):
+    """How one rank ended."""
+
+    rank: int
+    t_ns: int
+    how: Literal["killed", "lost", "exception", "code"]
+
+
+@per_view
+def bad_ends(view: View) -> list[BadEnd]:
+    """Return how ranks ended badly, first to last: an uncaught exception, a kill, an exit code."""
+    over = [(rank, one) for rank, one in view.ranks.items() if one.failures or one.ends]
+    ends = [end for rank, one in over if (end := _bad_end(view, rank, one)) is not None]
+    return sorted(ends, key=lambda end: (end.t_ns, end.rank))
+
+
+def _bad_end(view: View, rank: int, process: Process) -> BadEnd | None:
+    fatal = [f for f in process.failures if f.thread == "MainThread" and f.t_ns <= view.t_ns]
+    if fatal:
+        return BadEnd(rank, fatal[0].t_ns, "exception")
+    end = view.proc_end(process)
+    if end is None:
+        return None
+    if end[1] == "killed" or end[1] == "lost":
+        return BadEnd(rank, end[0], "killed" if end[1] == "killed" else "lost")
+    return BadEnd(rank, end[0], "code") if process.exit_code else None
+
+
+def failure(view: View, rank: int) -> Failure:
+    """Return the exception that ended a rank."""
+    return next(f for f in view.ranks[rank].failures if f.thread == "MainThread")
+
+
+def is_transport(error: str) -> bool:
+    """Return whether an exception is of a lost rank or connection: not the first cause."""
+    return _TRANSPORT.search(error) is not None
+
+
+def left_waiting(view: View) -> dict[int, tuple[int, ...]]:
+    """Return rank -> the ended ranks it waits for, if nobody waits for it: it is ended next."""
+    waits: dict[int, tuple[int, ...]] = {}
+    for row in newest_collectives(view):
+        gone = tuple(r for r in row.missing if ended(view, r))
+        if row.verdict == "missing rank" and gone:
+            waits.update(dict.fromkeys(row.issued, gone))
+    awaited = {rank for gone in waits.values() for rank in gone}
+    return {rank: gone for rank, gone in waits.items() if rank not in awaited}
+
+
+def left_ns(view: View, rank: int) -> int | None:
+    """Return when the rank's program, at the latest its process, ended, in ns; None: neither."""
+    process = view.ranks[rank]
+    end = view.proc_end(process)
+    times = [end[0]] if end is not None else []
+    if process.leaving_ns is not None and process.leaving_ns <= view.t_ns:
+        times.append(process.leaving_ns)
+    return min(times, default=None)
+
+
+def ended(view: View, rank: int) -> bool:
+    """Return whether the rank's process is gone."""
+    return rank in view.ranks and view.proc_end(view.ranks[rank]) is not None
+
+
+# -- requests to end
+
+
+@dataclass(frozen=True, slots=True)
+class TerminationRequest:
+    """Somebody had the job end."""
+
+    t_ns: int
+    by: str
+    """``Ctrl-C (SIGINT)``, ``SIGTERM``, ``kill by view-1a2b``"""
+
+    def precedes(self, end: BadEnd) -> bool:
+        """Return whether an end follows from it."""
+        return end.t_ns >= self.t_ns - TOGETHER_NS
+
+
+def termination(view: View, bad: Sequence[BadEnd]) -> TerminationRequest | None:
+    """Return the first request that the job end, as the launcher, the hub or the ranks' own ends
+    show it."""
+    found = [*_by_viewers(view), *_passed_on(view), *_by_launcher(view)]
+    found += [
+        TerminationRequest(end.t_ns, "Ctrl-C (SIGINT)") for end in bad if interrupted(view, end)
+    ][:1]
+    if not found and bad and all(_terminated(view, end) for end in bad):
+        found.append(TerminationRequest(bad[0].t_ns, "SIGTERM, as a scheduler or `kill` sends it"))
+    return min(found, key=lambda request: request.t_ns, default=None)
+
+
+def interrupted(view: View, end: BadEnd) -> bool:
+    """Return whether the rank ended by SIGINT or its KeyboardInterrupt."""
+    if end.how == "exception":
+        return failure(view, end.rank).type == "KeyboardInterrupt"
+    return view.ranks[end.rank].exit_code in _SIGNALLED
+
+
+def _terminated(view: View, end: BadEnd) -> bool:
+    return end.how == "killed" and view.ranks[end.rank].exit_code == -signal.SIGTERM
+
+
+def _by_viewers(view: View) -> Iterator[TerminationRequest]:
+    """Return requests such as ``:kill yes``."""
+    for t_ns, event in view.store.controls.last(view.t_ns, _EVENTS):
+        verb = fields.text(event, "event")
+        if verb in ("kill", "signal"):
+            yield TerminationRequest(t_ns, f"{verb} by {fields.text(event, 'by') or 'a viewer'}")
+
+
+def _passed_on(view: View) -> Iterator[TerminationRequest]:
+    """Return signals that ``pardbg run`` got and gave to the job; known once it has ended."""
+    names = {signal.SIGINT.value: "Ctrl-C (SIGINT)", signal.SIGTERM.value: "SIGTERM"}
+    for t_ns, number in view.store.told if view.run_end is not None else ():
+        if t_ns <= view.t_ns:
+            yield TerminationRequest(t_ns, names.get(number, f"signal {number}"))
+
+
+def _by_launcher(view: View) -> list[TerminationRequest]:
+    """Return a signal that torchrun got itself: it prints that before it ends the ranks."""
+    for line in lines(view.store, view.t_ns, _OUTPUT_LINES):
+        found = _DEATH.search(line.text)
+        if found is not None:
+            name = _signal(next(word for word in found.groups() if word is not None))
+            return [TerminationRequest(line.t_ns - _READ_LATE_NS, f"{name} to the launcher")]
+    return []
+
+
+def _signal(word: str) -> str:
+    """Return ``SIGTERM`` for ``15``, ``SIGTERM`` or ``Signals.SIGTERM``."""
+    number = whole(word)
+    return word.rpartition(".")[2] if number is None else signal_name(-number)

@@ -1,0 +1,156 @@
+"""What a rank does that others wait for, as facts and in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from pardbg.analysis.findings.finding import Severity
+from pardbg.analysis.findings.kinds.exit_codes import killed_text
+from pardbg.analysis.findings.kinds.recording_kinds import NODE_ADVICE
+from pardbg.words import duration
+
+Doing = Literal[
+    "unknown", "left", "killed", "lost", "ended", "stopped", "traced", "pdb", "prompt", "cut off",
+    "gil", "kernel", "compiling", "importing", "checkpoint", "loading", "torch.distributed",
+    "action", "forward", "backward", "optimizer", "pipeline", "start-up", "code",
+]  # fmt: skip
+Verb = Literal["be", "have", "load", "import", "was"]
+_VERBS: Final[dict[Verb, tuple[str, str, str, str]]] = {
+    "be": ("is", "are", "was", "were"),
+    "have": ("has", "have", "had", "had"),
+    "load": ("loads", "load", "loaded", "loaded"),
+    "import": ("imports", "import", "imported", "imported"),
+    "was": ("was", "were", "was", "were"),
+}
+"""verb -> (one rank, several, the same in the past)"""
+_KERNEL: Final = "blocked in the kernel (a disk, a network file system, a driver)"
+_WORDS: Final[dict[Doing, tuple[Verb, str]]] = {
+    "unknown": ("have", "not come"), "left": ("have", "exited normally"), "lost": ("be", "lost"),
+    "stopped": ("be", "stopped (SIGSTOP)"), "traced": ("be", "stopped by a native debugger"),
+    "pdb": ("be", "in pdb"), "prompt": ("be", "in an interactive prompt"),
+    "kernel": ("be", _KERNEL), "compiling": ("be", "compiling"), "importing": ("import", "modules"),
+    "checkpoint": ("be", "at a checkpoint"), "loading": ("load", "data"), "code": ("be", ""),
+    "torch.distributed": ("be", "in torch.distributed"), "forward": ("be", "in forward"),
+    "backward": ("be", "in backward"), "optimizer": ("be", "in the optimizer's step"),
+    "pipeline": ("be", "in the pipeline's step"), "start-up": ("be", "in its start-up"),
+}  # fmt: skip
+_LEFT_ADVICE: Final = (
+    "The others wait for it until their timeout: end the job, or have every rank stop at the same "
+    "step."
+)
+_ADVICE: Final[dict[Doing, str]] = {
+    "left": _LEFT_ADVICE, "killed": _LEFT_ADVICE, "lost": _LEFT_ADVICE, "ended": _LEFT_ADVICE,
+    "traced": "Have the debugger that is attached to it continue.",
+    "pdb": "Continue there, or take the breakpoint out; the others' timeouts run meanwhile. "
+    "`pardbg` pauses all ranks without that.",
+    "cut off": NODE_ADVICE,
+    "gil": "No Python thread of it runs meanwhile. Have that call release the GIL, or move it to "
+    "another process.",
+    "kernel": "Look at the file or device it uses there.",
+}  # fmt: skip
+_KINDS: Final[dict[Doing, str]] = {
+    "stopped": "rank-stopped", "traced": "rank-stopped", "pdb": "in-debugger",
+    "prompt": "in-debugger", "cut off": "node-lost", "gil": "gil-held",
+}  # fmt: skip
+GONE: Final[tuple[Doing, ...]] = ("left", "killed", "lost", "ended")
+FAULTS: Final[tuple[Doing, ...]] = (*GONE, *_KINDS)
+"""Out of order whatever the others wait for; a rank that does anything else only takes its time."""
+WHOLE: Final[tuple[Doing, ...]] = (*GONE, "cut off", "unknown", "gil", "kernel", *_KINDS)
+"""Said without the threads and callers of the place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """Cause of a missing rank: what it does instead."""
+
+    doing: Doing
+    place: str | None = None
+    """Where in the program it is."""
+    name: str = ""
+    """Pipeline action, or the host that is cut off."""
+    code: int | None = None
+    """Exit code."""
+    pid: int = 0
+    silent_ns: int = 0
+    """Time its agent's thread had been silent."""
+    asleep: bool = False
+    """It sleeps or waits for something."""
+    progresses: bool = False
+    """Its records go on coming."""
+    thread: str = ""
+    """Thread that is at the place, if not the main one."""
+    caller: str = ""
+    threads: tuple[tuple[str, str], ...] = ()
+    """(name, place) of other threads."""
+    lock: str = ""
+    """Lock that it waits for, and the thread inside, as the hub found it."""
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of finding that it makes of a wait."""
+        return _KINDS.get(self.doing, "missing-rank")
+
+    @property
+    def fault(self) -> bool:
+        """Return whether it is out of order whatever the others wait for."""
+        return self.doing in FAULTS
+
+    @property
+    def idle(self) -> bool:
+        """Return whether it sleeps or waits where it might work."""
+        return self.asleep and not self.fault
+
+    @property
+    def severity(self) -> Severity:
+        """Return error if it cannot come by itself, warning if it may."""
+        return "error" if self.doing in (*GONE, "stopped", "traced") else "warning"
+
+    def advice(self) -> str:
+        """Return what to try."""
+        if self.doing == "stopped":
+            return f"`kill -CONT {self.pid}` lets it run on."
+        if self.doing == "prompt":
+            return _ADVICE["pdb"]
+        return _ADVICE.get(self.doing, "Look at what it does there that the others do not.")
+
+    def text(self, many: bool = False, over: bool = False) -> str:
+        """Return ``is in forward at train.py:88 in step``, to follow "rank 2, which"; ``many``:
+        several ranks do; ``over``: it is past."""
+        verb, rest = self._phrase(many, over)
+        words = " ".join(filter(None, (_VERBS[verb][many + 2 * over], rest)))
+        if self.place:
+            words += f" at {self.place}{self._details(many)}"
+        return words
+
+    def _phrase(self, many: bool, over: bool) -> tuple[Verb, str]:
+        if self.doing == "killed":
+            return "was", killed_text(self.code).partition(" ")[2]
+        if self.doing == "ended":
+            return "have", f"ended with exit code {self.code}" if self.code else "ended"
+        if self.doing == "action":
+            return "be", f"in {self.name}"
+        if self.doing == "cut off":
+            return "be", f"on {self.name}, of which nothing is heard"
+        if self.doing == "gil":
+            silent = f" for {duration(self.silent_ns)}" if self.silent_ns else ""
+            idle = ", waiting for something" if self.asleep else ""
+            return "be", f"in C code that {'held' if over else 'holds'} Python's lock{silent}{idle}"
+        if self.doing == "start-up" and many:
+            return "be", "in their start-up"
+        return _WORDS[self.doing]
+
+    def _details(self, many: bool) -> str:
+        if self.doing in WHOLE:
+            return ""
+        thread = f" in thread {self.thread}" if self.thread else ""
+        caller = f", called by {self.caller}" if self.caller else ""
+        asleep = f" ({'they sleep or wait' if many else 'it sleeps or waits'} there)"
+        lock = f"; {self.lock}" if self.lock else ""
+        return f"{thread}{caller}{asleep * self.asleep}{threads_text(self.threads)}{lock}"
+
+
+def threads_text(threads: tuple[tuple[str, str], ...]) -> str:
+    """Return text such as ``; its thread writer is at a.py:3 in f``."""
+    places = [f"its thread {name} is at {at}" for name, at in threads]
+    return f"; {', '.join(places)}" if places else ""

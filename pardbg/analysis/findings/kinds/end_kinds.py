@@ -1,0 +1,270 @@
+"""Kinds of findings about how ranks and the job ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from pardbg.analysis.findings.finding import Candidate, Facts, Note, Severity
+from pardbg.analysis.findings.kinds.exit_codes import killed_text
+from pardbg.analysis.findings.kinds.kind import Kind, kind
+from pardbg.words import agreed, ranks_text, waits_text
+
+_KILLED_ADVICE: Final = {
+    -9: "SIGKILL comes from another process or the kernel: look for the out-of-memory killer in "
+    "`dmesg`, and at the rank's memory on screen 6.",
+    -11: "It crashed in C code: run it with PYTHONFAULTHANDLER=1 for the place.",
+    -6: "C or C++ code called abort: see the abort message in the job's output.",
+    -7: "Shared memory or a mapped file ran out (SIGBUS): look at /dev/shm and the disk.",
+}
+
+
+class _Failure(Facts):
+    """The first failure of a run."""
+
+    __slots__ = ()
+    screen: ClassVar[str] = "timeline"
+
+    def severity(self) -> Severity:
+        return "error"
+
+
+def _waiting_text(waiting: tuple[int, ...], ranks: tuple[int, ...]) -> str:
+    """Return `` Ranks 1,2 wait for it.``, of ranks that wait for these."""
+    if not waiting:
+        return ""
+    return f" {ranks_text(waiting).capitalize()} {waits_text(waiting)} for {agreed('it', ranks)}."
+
+
+@dataclass(frozen=True, slots=True)
+class Raised(_Failure):
+    """An exception that ended ranks."""
+
+    error: str
+    step: int
+    first: int
+    """Rank that raised it first."""
+    made_up_input: bool
+    """Raised by the program itself in a rehearsal, whose received tensors hold placeholder data."""
+    waiting: tuple[int, ...]
+
+    def text(self, about: Candidate) -> str:
+        text = f"{ranks_text(about.ranks)} raised {self.error}"
+        if about.where:
+            step = f", step {self.step}" if self.step >= 0 else ""
+            text += f" (at {about.where}{step})"
+        if len(about.ranks) > 1:
+            text += f"; rank {self.first} was first"
+        if self.made_up_input:
+            text += (
+                ". Rehearsal fills received tensors with placeholder data; if this line checks "
+                "such values, a real job may not fail here"
+            )
+        return f"{text}.{_waiting_text(self.waiting, about.ranks)}"
+
+    def advice(self) -> str:
+        return "This is the first failure; errors of other ranks follow from it."
+
+
+@dataclass(frozen=True, slots=True)
+class Exited(_Failure):
+    """An exit code of ranks that raised nothing."""
+
+    code: int | None
+    waiting: tuple[int, ...]
+
+    def text(self, about: Candidate) -> str:
+        return (
+            f"{ranks_text(about.ranks)} left with exit code {self.code}, without an exception."
+            f"{_waiting_text(self.waiting, about.ranks)}"
+        )
+
+    def advice(self) -> str:
+        return "Look for sys.exit or os._exit in the program, and at the end of the job's output."
+
+
+@dataclass(frozen=True, slots=True)
+class Lost(_Failure):
+    """A process that was killed, or of which nothing is heard any more."""
+
+    killed: bool
+    code: int | None
+    waiting: tuple[int, ...]
+
+    def text(self, about: Candidate) -> str:
+        end = killed_text(self.code) if self.killed else "ended without an error"
+        return (
+            f"rank {about.ranks[0]} {end}; its last records are kept."
+            f"{_waiting_text(self.waiting, about.ranks)}"
+        )
+
+    def advice(self) -> str:
+        return _KILLED_ADVICE.get(
+            self.code or 0,
+            "See what it did last in the timeline, and the job's output for a signal or an "
+            "out-of-memory kill.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Harmless(Note):
+    """A bad end of a rank in a job that ended well."""
+
+    screen: ClassVar[str] = "timeline"
+    raised: bool
+    killed: bool
+    code: int | None
+
+    def text(self, about: Candidate) -> str:
+        end = killed_text(self.code) if self.killed else "ended without an error"
+        return (
+            f"rank {about.ranks[0]} {'raised' if self.raised else end}; the job was not affected."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Followed(Note):
+    """Ends of ranks that follow from others' ends."""
+
+    screen: ClassVar[str] = "timeline"
+    after: tuple[int, ...]
+    waited_for: tuple[int, ...]
+    """Ranks that all of them waited for; empty: not all did."""
+
+    def text(self, about: Candidate) -> str:
+        ranks = ranks_text(about.ranks)
+        if self.waited_for:
+            return f"{ranks} ended while waiting for {ranks_text(self.waited_for)}."
+        return f"{ranks} ended after {ranks_text(self.after)}: told to end, or lost a connection."
+
+
+@dataclass(frozen=True, slots=True)
+class LeftEarly(_Failure):
+    """Ranks that exited normally while others were connected to them."""
+
+    def text(self, about: Candidate) -> str:
+        left = about.culprits
+        return (
+            f"{ranks_text(left)} {agreed('has', left)} exited normally; {ranks_text(about.ranks)} "
+            f"then lost the connection."
+        )
+
+    def advice(self) -> str:
+        return (
+            "Have every rank stop at the same step: uneven data is the usual cause "
+            "(torch.distributed.algorithms.join, or drop the rest)."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CutOff(Facts):
+    """Connections that were lost with no end of a rank before."""
+
+    screen: ClassVar[str] = "timeline"
+    error: str
+    sure: bool
+    """Nothing more can become known."""
+
+    def severity(self) -> Severity:
+        return "error" if self.sure else "warning"
+
+    def text(self, about: Candidate) -> str:
+        error = f": {self.error}" if self.error else ""
+        return f"{ranks_text(about.ranks)} ended: lost a connection, or told to end{error}."
+
+    def advice(self) -> str:
+        return (
+            "What came first is not known: look at ranks on other hosts, the network, and who "
+            "ended the job."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ExitCode(_Failure):
+    """The job's exit code."""
+
+    screen: ClassVar[str] = "output"
+    code: int | None
+
+    def text(self, about: Candidate) -> str:
+        return f"the job ended with exit code {self.code}."
+
+    def advice(self) -> str:
+        return "See the end of the job's output."
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted(Note):
+    """A job that was ended on purpose."""
+
+    screen: ClassVar[str] = "timeline"
+    by: str
+    """``Ctrl-C (SIGINT)``, ``SIGTERM``, ``kill by view-1a2b``"""
+
+    def text(self, about: Candidate) -> str:
+        ranks = about.ranks
+        ended = f"; {ranks_text(ranks)} ended with it" if ranks else ""
+        return f"the run was ended by {self.by}{ended}."
+
+    def advice(self) -> str:
+        return "It was ended on purpose; errors that ranks then reported follow from that."
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadRaised(Facts):
+    """An exception that ended a thread of the program while its main thread went on."""
+
+    screen: ClassVar[str] = "timeline"
+    thread: str
+    error: str
+
+    def text(self, about: Candidate) -> str:
+        at = f" (at {about.where})" if about.where else ""
+        return (
+            f"rank {about.ranks[0]}'s thread {self.thread} raised {self.error}{at} and ended; the "
+            f"rank continues without it."
+        )
+
+    def advice(self) -> str:
+        return "What waits for this thread will wait forever."
+
+
+KINDS: Final[tuple[Kind, ...]] = (
+    kind(
+        "exception", (Raised, Harmless),
+        "an uncaught exception ended a rank; the same one on several ranks is one finding",
+        "the agent in that process", "its place in the code",
+    ),
+    kind(
+        "thread-exception", ThreadRaised,
+        "an exception ended a thread of the program, not the rank", "the same",
+        "what waits for the thread",
+    ),
+    kind(
+        "rank-lost", (Lost, Followed, Harmless),
+        "a process was ended by a signal (named if the hub saw it in time), or is silent",
+        "the hub on its host; 15 s of silence elsewhere",
+        "the output; `dmesg` for an out-of-memory kill",
+    ),
+    kind(
+        "rank-exited", Exited,
+        "a process exited with a code other than 0 and no exception", "the hub on its host",
+        "sys.exit and os._exit",
+    ),
+    kind(
+        "cut-off", CutOff,
+        "ranks lost connections or were told to end, and no first failure is known", "1.5 s",
+        "other hosts, the network, who ended the job",
+    ),
+    kind(
+        "exit-code", ExitCode,
+        "the job's exit code was not 0. An error only if no other finding explains it",
+        "the run's end", "the job's output",
+    ),
+    kind(
+        "interrupted", Interrupted,
+        "note: somebody ended the job on purpose: Ctrl-C, `:kill`, SIGTERM to `pardbg run`, to "
+        "torchrun (a scheduler's) or to all ranks",
+        "a rank's own end, the launcher's words, or the hub's",
+    ),
+)  # fmt: skip

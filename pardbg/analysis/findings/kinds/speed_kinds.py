@@ -1,0 +1,499 @@
+"""Kinds of findings about speed: stragglers, slow steps, pipelines, communication."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal
+
+from pardbg.analysis.findings.finding import Candidate, Facts, Label, Note, Severity
+from pardbg.analysis.findings.kinds.kind import Kind, kind
+from pardbg.analysis.pipeline.observed import Cause
+from pardbg.words import agreed, duration, percent, rank_set, ranks_text, rate, size, waits_text
+
+NOTE_NS: Final = 10_000_000
+NOTE_SHARE: Final = 0.1
+"""A step that would be shorter by less than either is a note."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostOverloaded(Note):
+    """Ranks of one host have fewer cores than threads that want to run."""
+
+    screen: ClassVar[str] = "overview"
+    host: str
+    num_ranks: int
+    cores: int
+    load: float
+    """Threads that run or are ready to, per core; 0: not known."""
+    share: float
+    """Share of the time that the host's ranks stand ready without a core."""
+
+    def text(self, about: Candidate) -> str:
+        ranks = f"{self.num_ranks} rank{'s share' if self.num_ranks > 1 else ' has'}"
+        cores = f"{self.cores or 'too few'} core{'' if self.cores == 1 else 's'}"
+        load = f", load {self.load * (self.cores or 1):.0f}" if self.load else ""
+        ready = f"; ranks wait {percent(self.share, 0)} of the time for one" if self.share else ""
+        return f"{ranks} {cores} of host {self.host}{load}{ready}: times are the machine's."
+
+    def advice(self) -> str:
+        return "Run fewer processes on that host, or fewer threads in each (OMP_NUM_THREADS)."
+
+
+Lateness = Literal["data", "compute", "communication", "core", "host", "unknown"]
+MEASURED: Final[tuple[Lateness, ...]] = ("data", "compute", "communication")
+"""Causes that are a rank's own on an overloaded host, too. So is ``host`` where the time that the
+rank had no core is known: that is not in it."""
+_STRAGGLER_ADVICE: Final[dict[Lateness, str]] = {
+    "data": "Look at the loader: more workers, prefetching, a closer or faster disk.",
+    "compute": "Compare the device with the others': clocks, other programs on it, more tokens or "
+    "a larger share of the model than the others have.",
+    "communication": "The wait is in another group's ops first: look for what holds that group up.",
+    "core": "Another process runs on these cores: look at CPU affinity (taskset, cgroup) and at "
+    "what else runs there.",
+    "host": "The time lies outside the hooked phases: logging, checkpoints, evaluation, Python. "
+    "Put a pardbg_agent.span around what you suspect.",
+    "unknown": "See in the timeline what comes before those ops there and not in the others.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler(Facts):
+    """Ranks that come last to a group's collectives in most steps."""
+
+    label: Label
+    num_late: int
+    num_steps: int
+    by_ns: float
+    cause: Lateness
+    cause_ns: float
+    phases: tuple[str, ...]
+    """Phases of compute that are longer."""
+    own_ns: float
+    """Part of the cost of a step that is not for want of a core."""
+    step_ns: float
+    timed: bool
+    """Time without a core is known."""
+    recurring: bool
+    """Late in most steps; else in the mean."""
+    whole_host: str
+    """Host, if the culprits are all of its ranks and there are others."""
+    late: tuple[int, ...]
+    in_turn: tuple[int, ...] = ()
+    """Ranks that wait for ranks that wait."""
+
+    def severity(self) -> Severity:
+        loud = self.own_ns >= max(NOTE_NS, NOTE_SHARE * self.step_ns)
+        return "warning" if loud and self.cause != "unknown" else "info"
+
+    def text(self, about: Candidate) -> str:
+        host = f" (all of host {self.whole_host})" if self.whole_host else ""
+        waiting = about.ranks[: len(about.ranks) - len(self.in_turn)]
+        text = (
+            f"{ranks_text(self.late)}{host} came last to {self.label}'s collectives in "
+            f"{self.num_late} of the last {self.num_steps} steps, by {duration(self.by_ns)}; "
+            f"{self._cause()}. {ranks_text(waiting).capitalize()} {waits_text(waiting)}."
+        )
+        if self.in_turn:
+            text += f" {ranks_text(self.in_turn).capitalize()} {waits_text(self.in_turn)} in turn."
+        return text
+
+    def _cause(self) -> str:
+        by, one = duration(self.cause_ns), len(self.late) == 1
+        it, its = ("it", "its") if one else ("they", "their")
+        waits, spends = ("waits", "spends") if one else ("wait", "spend")
+        return {
+            "data": f"{its} data loading takes {by} longer",
+            "compute": f"{its} compute takes {by} longer ({', '.join(self.phases)})",
+            "communication": f"{it} {waits} {by} longer in other ops before",
+            "core": f"{it} {waits} {by} longer for a CPU core (runnable, not scheduled)",
+            "host": f"{it} {spends} {by} more outside of forward and backward",
+            "unknown": "no single phase accounts for it",
+        }[self.cause]
+
+    def advice(self) -> str:
+        return _STRAGGLER_ADVICE[self.cause]
+
+    def beyond_load(self) -> bool:
+        measured = self.cause in MEASURED or (self.cause == "host" and self.timed)
+        return measured and self.recurring
+
+
+@dataclass(frozen=True, slots=True)
+class SlowSteps(Facts):
+    """Steps that are slow now and then."""
+
+    every: int | None
+    """Period; None: no period, a large op."""
+    num_slow: int
+    num_steps: int
+    slow_ns: int
+    usual_ns: int
+    last: tuple[int, ...]
+    by_ns: float
+    what: str
+    """Where the time goes: a phase, or a call with what it was given."""
+    large: bool
+    """Every slow step has an op that is usually small."""
+    of_ranks: bool
+    """Some ranks make them slow, not all alike."""
+    same_ranks: bool
+    """... the same ones each time."""
+
+    def severity(self) -> Severity:
+        costly = self.cost_ns >= max(NOTE_NS, NOTE_SHARE * self.usual_ns)
+        return "warning" if costly and (self.of_ranks or self.large) else "info"
+
+    @property
+    def cost_ns(self) -> float:
+        """Return what a mean step would save, ns."""
+        return (self.slow_ns - self.usual_ns) * self.num_slow / self.num_steps
+
+    def beyond_load(self) -> bool:
+        return True
+
+    def text(self, about: Candidate) -> str:
+        of = about.culprits
+        ranks = "the ranks spend"
+        if of and self.same_ranks:
+            ranks = f"{ranks_text(of)} {agreed('spends', of)}"
+        elif of:
+            ranks = f"a different rank each time ({rank_set(of)}) spends"
+        often = f"every {self.every} steps, one takes"
+        if not self.every:
+            often = f"{self.num_slow} of the last {self.num_steps} steps, take"
+        return (
+            f"{often} {duration(self.slow_ns)} instead of {duration(self.usual_ns)} (last: "
+            f"{', '.join(map(str, self.last))}): {ranks} {duration(self.by_ns)} more {self.what}"
+            f"{', and the others wait' if of else ''}."
+        )
+
+    def advice(self) -> str:
+        return (
+            "Look at what the program does at those steps only: evaluation, logging, a "
+            "checkpoint, garbage collection, gathering of objects."
+        )
+
+
+_EXCESS_WORDS: Final[dict[Cause, tuple[str, str]]] = {
+    "communication": (
+        "tensors on their way",
+        "Send less or over faster links; overlap it (a schedule with more stages per rank sends "
+        "while it computes).",
+    ),
+    "host": (
+        "the process busy elsewhere while its input was there",
+        "Look at the timeline for what runs between the actions: logging, Python, the loader.",
+    ),
+    "dependency": (
+        "actions that took longer than their stage's mean, which the others waited for",
+        "Look for what makes single actions slow: other programs on the device, allocations, "
+        "uneven microbatches.",
+    ),
+    "warmup": ("a late start", "Look at what the first rank does before its first forward."),
+    "cooldown": ("a late end", "Look at what the last backward waits for."),
+}
+"""cause -> (in words, what to try)"""
+
+
+@dataclass(frozen=True, slots=True)
+class StageImbalance(Facts):
+    """A pipeline rank that computes more than the others."""
+
+    screen: ClassVar[str] = "pipeline"
+    stages: tuple[int, ...]
+    more: float
+    """Its work above the mean of the ranks, as a share."""
+    saved_ns: int | None
+    """Time of a step that an even split would save; None: no plan to work it out from."""
+    step_ns: float
+
+    @property
+    def worth(self) -> float | None:
+        """Return the share of a step that an even split would save."""
+        return None if self.saved_ns is None else self.saved_ns / max(self.step_ns, 1)
+
+    def severity(self) -> Severity:
+        return "warning" if self.worth is None or self.worth >= 0.05 else "info"
+
+    def text(self, about: Candidate) -> str:
+        stages = ", ".join(map(str, self.stages))
+        would = ""
+        if self.saved_ns is not None:
+            saved, step = duration(self.saved_ns), duration(self.step_ns)
+            would = f" An even cut would save {saved} of {step} a step."
+        return (
+            f"{ranks_text(about.culprits)} (stage {stages}) computes {percent(self.more, 0)} more "
+            f"than the ranks do on average, and the others wait for it.{would}"
+        )
+
+    def advice(self) -> str:
+        return (
+            "Move layers to the ranks that have less to do, or give it a faster device if its "
+            "share is even."
+        )
+
+    def beyond_load(self) -> bool:
+        return (self.worth or 0.0) >= 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class TooFewMicrobatches(Facts):
+    """A pipeline that too few microbatches fill."""
+
+    screen: ClassVar[str] = "pipeline"
+    microbatches: int
+    bound: float
+    measured: float
+    wanted: int
+    """Number of microbatches that would do."""
+    then: float
+    """Bound on the bubble with these."""
+
+    def text(self, about: Candidate) -> str:
+        return (
+            f"{self.microbatches} microbatch{'es are' if self.microbatches > 1 else ' is'} few for "
+            f"{len(about.ranks)} ranks: even with equal stages {percent(self.bound, 0)} of the "
+            f"pipeline idles (measured {percent(self.measured, 0)}); {self.wanted} would leave "
+            f"{percent(self.then, 0)}."
+        )
+
+    def advice(self) -> str:
+        return (
+            "More microbatches per step (smaller ones, or more gradient accumulation), or a "
+            "schedule with several stages per rank; `pardbg whatif` says what each would bring."
+        )
+
+    def beyond_load(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleExcess(Facts):
+    """A pipeline that idles more than its plan implies."""
+
+    screen: ClassVar[str] = "pipeline"
+    excess: float
+    implied: float
+    cause: Cause
+    share: float
+    """Share of the window that the cause takes."""
+    rank: int
+    """Rank with most of it."""
+    cost_ns: int
+    shared_cores: bool
+    """Ranks that compute on a host's cores outnumber them."""
+
+    def severity(self) -> Severity:
+        loud = self.excess >= 0.2 and self.cost_ns >= NOTE_NS
+        return "warning" if loud and not self.shared_cores else "info"
+
+    def text(self, about: Candidate) -> str:
+        return (
+            f"the pipeline idles {percent(self.excess, 0)} more than its schedule implies "
+            f"({percent(self.implied + self.excess, 0)}, implied {percent(self.implied, 0)}): "
+            f"mostly {_EXCESS_WORDS[self.cause][0]} ({percent(self.share, 0)} of the window, most "
+            f"on rank {self.rank})."
+        )
+
+    def advice(self) -> str:
+        return _EXCESS_WORDS[self.cause][1]
+
+
+@dataclass(frozen=True, slots=True)
+class ExposedCommunication(Facts):
+    """Communication that no compute hides."""
+
+    screen: ClassVar[str] = "collectives"
+    exposed_ns: float
+    share: float
+    could_hide_ns: float
+    could_hide_share: float
+    op: str
+    """The op that takes longest, and its size and time."""
+    op_bytes: int
+    op_ns: int | None
+
+    def severity(self) -> Severity:
+        large = self.share >= 0.4 and self.exposed_ns >= 20_000_000
+        return "warning" if large and self.could_hide_share >= 0.15 else "info"
+
+    def text(self, about: Candidate) -> str:
+        took = f", {duration(self.op_ns)}" if self.op_ns is not None else ""
+        return (
+            f"for {duration(self.exposed_ns)} of a step ({percent(self.share, 0)}) ranks stand "
+            f"still while data moves: communication that no compute hides. The longest is "
+            f"{self.op} of {size(self.op_bytes)} in {about.group}{took}. Hidden behind compute, a "
+            f"step would be {duration(self.could_hide_ns)} ({percent(self.could_hide_share, 0)}) "
+            f"shorter at best."
+        )
+
+    def advice(self) -> str:
+        return (
+            "Issue it earlier and wait later (async_op=True, DDP's buckets, FSDP's prefetch), "
+            "send less of it, or let more compute lie between two."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SmallMessages(Facts):
+    """A loop over tensors with a collective for each."""
+
+    screen: ClassVar[str] = "collectives"
+    op: str
+    number: int
+    """Per step."""
+    bytes: float
+    cost_ns: float
+    step_ns: float
+
+    def severity(self) -> Severity:
+        costly = self.number >= 32 and self.cost_ns >= 0.15 * self.step_ns
+        return "warning" if costly else "info"
+
+    def text(self, about: Candidate) -> str:
+        return (
+            f"{self.number} small {self.op}s one after the other in {about.group} each step, "
+            f"{size(self.bytes)} together, {size(self.bytes / self.number)} each: what they cost "
+            f"is the number of rounds, {duration(self.cost_ns)} a step, not the bytes."
+        )
+
+    def advice(self) -> str:
+        return "Combine them: DDP's buckets, one flat tensor, or the coalesced form of the op."
+
+
+@dataclass(frozen=True, slots=True)
+class SlowGroup(Facts):
+    """A group whose collectives take longer than those of its siblings."""
+
+    screen: ClassVar[str] = "collectives"
+    op: str
+    bytes: float
+    own_ns: float
+    usual_ns: float
+    siblings: int
+
+    def text(self, about: Candidate) -> str:
+        ranks, two = ranks_text(about.ranks), len(about.ranks) == 2
+        name = f"the link between {ranks}" if two else "a link in the group"
+        which = "" if two else " Which of its links it is cannot be told from that."
+        return (
+            f"{name} is slow: {self.op} of {size(self.bytes)} in {about.group} ({ranks}) takes "
+            f"{duration(self.own_ns)} once all are there, {duration(self.usual_ns)} in the "
+            f"{self.siblings} groups like it.{which}"
+        )
+
+    def advice(self) -> str:
+        return (
+            "Look at the hosts of these ranks and the path between them: cable, switch port, "
+            "adapter, another program's traffic."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLink(Facts):
+    """A link over which messages take longer than over the others."""
+
+    screen: ClassVar[str] = "traffic"
+    src: int
+    dst: int
+    bytes: float
+    own_ns: float
+    usual_ns: float
+
+    def text(self, about: Candidate) -> str:
+        own, usual = (
+            f"{duration(ns)} ({rate(self.bytes / ns * 1e9 if ns > 0 else None)})"
+            for ns in (self.own_ns, self.usual_ns)
+        )
+        return (
+            f"the link from rank {self.src} to rank {self.dst} is slow: messages of "
+            f"{size(self.bytes)} take {own} once both sides are there, {usual} over the other "
+            f"links."
+        )
+
+    def advice(self) -> str:
+        return (
+            "Look at the path between the hosts of these ranks: cable, switch port, adapter, "
+            "another program's traffic; or put neighbours of the ring on one host."
+        )
+
+
+KINDS: Final[tuple[Kind, ...]] = (
+    kind(
+        "host-overloaded", HostOverloaded,
+        "note: ranks share too few cores, so times are the machine's. While it holds, findings "
+        "about speed that it may explain are notes (`straggler` unless data, compute or other ops "
+        "account for it, `exposed-communication`, `small-messages`, `slow-link`, "
+        "`schedule-excess`, `stage-imbalance` unless an even split saves a fifth), and waits for "
+        "ranks that work are reported as many times later as there are threads per core, at most 8",
+        "1.5 threads per core that want to run, or ranks that are usually ready without a core for "
+        "a twentieth of a step",
+        "fewer processes or threads on that host",
+    ),
+    kind(
+        "straggler", Straggler,
+        "the same ranks (one, several, a whole host) come last to a group's collectives; says "
+        "which phase makes them late: data, compute, other ops, host code; or that they do no more "
+        "work than the others but get no core (with `host-overloaded` it names nobody); if no "
+        "phase accounts for it, a note; who is late from waiting for those in other groups waits "
+        "in turn and is not named",
+        "10 of the last 12 steps, by 5 ms, a tenth of a step, and twice the other ranks' spread. "
+        "On an overloaded host, where single steps prove nothing: 12 steps whose mean lateness, "
+        "less the time the rank had no core, exceeds the others' by a tenth of a step, half as "
+        "much again as their spread, and two standard errors. A note if a step would be shorter by "
+        "less than 10 ms or a tenth, not counting its extra time without a core",
+        "what makes it late",
+    ),
+    kind(
+        "slow-steps", SlowSteps,
+        "every k-th step is slow: the period, who makes it slow (one rank, a different one each "
+        "time, all), and where its time goes. Without a period only if an op moves ten times what "
+        "other steps' ops do. A note if all ranks do it (an evaluation) or a mean step would be "
+        "shorter by less than 10 ms or a tenth",
+        "12 steps after the first 8; four slow steps of a period, longer by half a step, 20 ms and "
+        "four times the usual spread; or three slow steps with a large op",
+        "what the program does only in those steps",
+    ),
+    kind(
+        "stage-imbalance", StageImbalance,
+        "a pipeline rank computes a fifth more than the mean of the ranks. A note if an even split "
+        "would save less than 5% of a step",
+        "the same",
+        "another split: `pardbg whatif` has the even one",
+    ),
+    kind(
+        "too-few-microbatches", TooFewMicrobatches,
+        "fewer than 2 per rank: a third of the pipeline or more must idle",
+        "the same",
+        "more microbatches, or stages per rank",
+    ),
+    kind(
+        "schedule-excess", ScheduleExcess,
+        "the pipeline idles 10 points more than its plan implies (a warning from 20 points and "
+        "10 ms per step, unless ranks share cores); names the cause",
+        "the same",
+        "tensors in transit, host code, uneven actions",
+    ),
+    kind(
+        "exposed-communication", ExposedCommunication,
+        "ranks idle while data moves, for a fifth of a step (a warning from 40%, if compute could "
+        "hide 15% of the step and it is 20 ms or more)",
+        "the same",
+        "issue earlier, wait later, send less",
+    ),
+    kind(
+        "small-messages", SmallMessages,
+        "8 or more collectives below 64 KiB in a row",
+        "the same, and a twentieth of a step (a warning from 15% and 32 of them)",
+        "buckets, one flat tensor",
+    ),
+    kind(
+        "slow-link", (SlowLink, SlowGroup),
+        "messages of one size take 3 times as long over one link as over the others; or a group's "
+        "collectives 3 times as long as its siblings' (same op, size and number of ranks)",
+        "receivers that waited for them, or three similar groups whose op completions are observed "
+        "(not inferred from waits); a twentieth of a step. Links inside one collective cannot be "
+        "told apart",
+        "the path between the two",
+    ),
+)  # fmt: skip

@@ -1,0 +1,442 @@
+"""Kinds of findings about ranks that wait, and ops that do not end."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final, Literal
+
+from pardbg.analysis.findings.finding import Candidate, Facts, Label, Note, Severity
+from pardbg.analysis.findings.kinds.absence import Absence, threads_text
+from pardbg.analysis.findings.kinds.end_kinds import LeftEarly
+from pardbg.analysis.findings.kinds.kind import Kind, kind
+from pardbg.analysis.findings.kinds.mismatch_kinds import (
+    CALL_ADVICE,
+    Place,
+    RehearsedOrder,
+    places_text,
+)
+from pardbg.analysis.findings.kinds.recording_kinds import NodeLost, RankUnrecorded
+from pardbg.words import agreed, duration, ranks_text, waits_text
+
+STORE_ADVICE: Final = (
+    "Some rank must set that key: compare the name, and look at what the rank that sets it does "
+    "instead."
+)
+_MAX_PARTS: Final = 6
+_MAX_KEYS: Final = 4
+_MAX_REASONS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One rank inside an op."""
+
+    rank: int
+    op: Label
+    since_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled(Facts):
+    """Ranks that wait for others: for ``blamed``, where all their waits lead."""
+
+    screen: ClassVar[str] = "timeline"
+    blamed: tuple[int, ...]
+    never_made: bool
+    """It never made the group whose op the others are in."""
+    over: bool
+    """The job has fallen apart since."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRank(Stalled):
+    """Ranks wait in an op that others have not issued."""
+
+    absences: tuple[Absence, ...]
+    """What the culprits do instead."""
+    waits: tuple[Waiting, ...]
+    """Of ranks that wait for the culprits themselves, the oldest first."""
+    victims: tuple[int, ...]
+    """All ranks that wait, through others too."""
+    until_ns: int
+    gave_up: bool
+    """A timeout or a lost connection ended one of these ranks."""
+    early: bool
+    """Not as late as is worth a warning, but later than ever before."""
+
+    def severity(self) -> Severity:
+        if self.gave_up:
+            return "error"
+        return "info" if self.early else self.absences[0].severity
+
+    def waiting(self, culprits: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return (ranks that wait for the culprits themselves, those that wait in turn)."""
+        direct = tuple(sorted({wait.rank for wait in self.waits}))
+        return direct, tuple(r for r in self.victims if r not in direct and r not in culprits)
+
+    def text(self, about: Candidate) -> str:
+        many = len(about.culprits) > 1
+        reasons = sorted({self._reason(absence, many) for absence in self.absences})
+        (op, ranks), *others = self._by_op()
+        verb = "waited" if self.over else waits_text(ranks)
+        waited = duration(self.until_ns - self.waits[0].since_ns)
+        text = (
+            f"{ranks_text(ranks)} {verb} {waited} in {op} for {ranks_text(about.culprits)}, which "
+            f"{' or '.join(reasons[:_MAX_REASONS])}."
+        )
+        for op, ranks in others:
+            verb = "waited" if self.over else waits_text(ranks)
+            text += f" {ranks_text(ranks).capitalize()} {verb} in {op}."
+        _, indirect = self.waiting(about.culprits)
+        if indirect:
+            text += f" {ranks_text(indirect).capitalize()} {waits_text(indirect)} in turn."
+        return text
+
+    def _reason(self, absence: Absence, many: bool) -> str:
+        if not self.early:
+            return absence.text(many, self.over)
+        on = "get on" if many else "gets on"
+        return on if absence.doing == "unknown" else f"{on}: {absence.text(many, self.over)}"
+
+    def _by_op(self) -> list[tuple[str, list[int]]]:
+        """Return (op, ranks in it), the oldest first; of more than three the rest together."""
+        by_op: dict[str, list[int]] = {}
+        known: set[int] = set()
+        for wait in self.waits:
+            if wait.rank not in known:
+                known.add(wait.rank)
+                by_op.setdefault(wait.op, []).append(wait.rank)
+        found = list(by_op.items())
+        rest = [rank for _, ranks in found[2:] for rank in ranks]
+        return [*found[:2], ("other ops", rest)] if len(found) > 3 else found
+
+    def advice(self) -> str:
+        return self.absences[0].advice()
+
+    def subject(self, about: Candidate) -> Hashable:
+        first = self.absences[0]
+        return about.kind, first.name if first.doing == "cut off" else self.waits[0].op
+
+    def joined(self, same: Sequence[Candidate]) -> Sequence[Candidate]:
+        """Return ranks that do not come to one op, or those of one host, as one."""
+        parts = [one.facts for one in same if isinstance(one.facts, MissingRank)]
+        culprits = tuple(sorted(rank for one in same for rank in one.culprits))
+        facts = replace(self, absences=tuple(one for part in parts for one in part.absences))
+        if self.absences[0].doing == "cut off":
+            waits = sorted((w for part in parts for w in part.waits), key=lambda w: w.since_ns)
+            victims = sorted({rank for part in parts for rank in part.victims})
+            facts = replace(facts, waits=tuple(waits), victims=tuple(victims))
+        direct, indirect = facts.waiting(culprits)
+        evidence = same[0].evidence
+        return [replace(
+            same[0], facts=facts, culprits=culprits, ranks=(*direct, *indirect),
+            t_ns=facts.waits[0].since_ns,
+            evidence=replace(evidence, rank=culprits[0]) if evidence is not None else None,
+        )]  # fmt: skip
+
+
+Cycle = Literal["deadlock", "p2p-cycle", "p2p-tag-mismatch", "unpaired-send", "unpaired-recv"]
+_CYCLE_ADVICE: Final[dict[Cycle, str]] = {
+    "deadlock": "Call the groups' ops in the same order on all ranks, or issue one of them with "
+    "async_op=True and wait later.",
+    "p2p-cycle": "Have one side send first, or use isend/irecv or batch_isend_irecv for both.",
+    "p2p-tag-mismatch": "A send pairs with a receive of the same tag only: compare the two calls.",
+    "unpaired-recv": "Either there is one receive too many or the send is missing: compare the two "
+    "places.",
+    "unpaired-send": "Either there is one send too many or the receive is missing: compare the two "
+    "places.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlock(Stalled):
+    """Ranks that wait for each other, each in its op."""
+
+    of: Cycle
+    sure: bool
+    """Their stacks are in these ops."""
+    waits: tuple[Waiting, ...]
+    """Of the ranks of the cycle."""
+    tags: tuple[int, int]
+    """Tags of the send and of the receive, where these differ."""
+    others: tuple[int, ...]
+    """Ranks that wait for them."""
+    keys: tuple[str, ...]
+    """Keys of the store that some of them wait for."""
+    calls: bool
+    """Some of them are in a set-up call."""
+    places: tuple[Place, ...]
+
+    def severity(self) -> Severity:
+        return "error" if self.sure or self.over else "warning"
+
+    def text(self, about: Candidate) -> str:
+        text = self._cycle_text(about.culprits)
+        if self.keys:
+            text += f" Nobody is left to set {', '.join(self.keys[:_MAX_KEYS])}."
+        if self.others:
+            text += f" {ranks_text(self.others).capitalize()} {waits_text(self.others)} for them."
+        return f"{text} {places_text(self.places)}." if len(self.places) > 1 else text
+
+    def _cycle_text(self, culprits: tuple[int, ...]) -> str:
+        if self.of == "p2p-tag-mismatch":
+            (send, take), (sent, taken) = culprits, self.tags
+            return (
+                f"tag mismatch between ranks {send} and {take}: rank {send} sends with tag {sent}, "
+                f"rank {take} receives with tag {taken}, and neither ends."
+            )
+        if self.of in ("unpaired-send", "unpaired-recv"):
+            ops = {wait.rank: wait.op for wait in self.waits}
+            rank, peer = culprits
+            verb = "received" if self.of == "unpaired-send" else "sent"
+            return (
+                f"rank {rank} waits in {ops[rank]}, which is not {verb}: rank {peer} is in "
+                f"{ops[peer]}."
+            )
+        by_op: dict[str, list[int]] = {}
+        for wait in self.waits:
+            by_op.setdefault(wait.op, []).append(wait.rank)
+        parts = [f"{ranks_text(ranks)} in {op}" for op, ranks in by_op.items()]
+        return f"{ranks_text(self.blamed)} wait for each other: {'; '.join(parts[:_MAX_PARTS])}."
+
+    def advice(self) -> str:
+        if self.of == "deadlock" and self.keys:
+            return STORE_ADVICE
+        return CALL_ADVICE if self.of == "deadlock" and self.calls else _CYCLE_ADVICE[self.of]
+
+
+@dataclass(frozen=True, slots=True)
+class Misaddressed(Stalled):
+    """A send or receive that names another rank than the one that waits for it."""
+
+    wait: Waiting
+    send: bool
+    other: int
+    """Rank that waits for this one."""
+    places: tuple[Place, ...]
+
+    def severity(self) -> Severity:
+        return "error" if self.over else "warning"
+
+    def text(self, about: Candidate) -> str:
+        rank = self.wait.rank
+        does, waits = ("receive", "receive from") if self.send else ("send", "send to")
+        text = (
+            f"rank {rank} waits in {self.wait.op}, which has no matching {does}, while rank "
+            f"{self.other} waits to {waits} rank {rank}: one of them names the wrong rank."
+        )
+        return f"{text} {places_text(self.places)}." if len(self.places) > 1 else text
+
+    def advice(self) -> str:
+        return _CYCLE_ADVICE["unpaired-send" if self.send else "unpaired-recv"]
+
+
+@dataclass(frozen=True, slots=True)
+class StuckOp(Stalled):
+    """An op that all its ranks issued and that does not end."""
+
+    op: Label
+    waited_ns: int
+    call: bool
+    absence: Absence | None
+    """What the first of the culprits does, that ended or are stopped."""
+
+    def severity(self) -> Severity:
+        return "warning" if self.absence is None else "error"
+
+    def text(self, about: Candidate) -> str:
+        of, why = about.culprits, ""
+        if self.absence is not None:
+            why = f"; {ranks_text(of)} {self.absence.text(len(of) > 1)}"
+        return (
+            f"{self.op} has been issued by every rank and does not end on "
+            f"{ranks_text(about.ranks)} for {duration(self.waited_ns)}{why}."
+        )
+
+    def advice(self) -> str:
+        if self.call:
+            return (
+                "No rank is missing, so ranks cannot reach each other: check MASTER_ADDR and "
+                "MASTER_PORT, the firewall, the interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)."
+            )
+        return (
+            "No rank is missing, so it is the transport: the network between these ranks, a "
+            "firewall, a backend that waits. A large transfer may also just take this long."
+        )
+
+
+AtStore = Literal["unknown", "absent", "came"]
+_UNSEEN_ADVICE: Final[dict[AtStore, str]] = {
+    "unknown": "It may not have started, or runs without the agent: see `pardbg doctor` there.",
+    "absent": "It has not started, or is still before init_process_group: look at its launcher and "
+    "its node, and whether it finds MASTER_ADDR and MASTER_PORT.",
+    "came": "It runs without the agent: see `pardbg doctor` there. What it does instead is not "
+    "seen.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UnseenRank(Stalled):
+    """An op that does not end, of a group with ranks of which no record has come."""
+
+    op: Label
+    waited_ns: int
+    unseen: tuple[int, ...]
+    at_store: AtStore
+    """Whether these (of absent ones: the culprits) have been at the job's store."""
+
+    def text(self, about: Candidate) -> str:
+        text = (
+            f"{ranks_text(about.ranks)} {waits_text(about.ranks)} {duration(self.waited_ns)} in "
+            f"{self.op}. Nothing is known of {ranks_text(self.unseen)} of that group: no record "
+            f"has come."
+        )
+        of = about.culprits or self.unseen
+        if self.at_store == "unknown":
+            return text
+        been = "not been, either" if self.at_store == "absent" else "been"
+        return f"{text} At the job's store {ranks_text(of)} {agreed('has', of)} {been}."
+
+    def advice(self) -> str:
+        return _UNSEEN_ADVICE[self.at_store]
+
+
+_CALL_ADVICE: Final = {
+    "exit": "The program is over: look for non-daemon threads, for atexit handlers and "
+    "for objects whose end waits (loaders, writers, process groups).",
+    "destroy_process_group": "Let ops end before the group goes: wait for async ones, and have all "
+    "ranks come to a barrier first.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StuckCall(Facts):
+    """A call of one rank that does not end while no other rank is missing."""
+
+    screen: ClassVar[str] = "timeline"
+    call: str
+    op: Label
+    """The call with what it was called with."""
+    lasted_ns: int
+    idle: bool
+    """It uses no CPU."""
+    at_store: bool
+    threads: tuple[tuple[str, str], ...]
+
+    def severity(self) -> Severity:
+        return "warning" if self.idle else "info"
+
+    def text(self, about: Candidate) -> str:
+        what = f"is in {self.op}"
+        if self.call == "exit":
+            what = "does not end: it is in its exit"
+        at = f" at {about.where}" if about.where else ""
+        return (
+            f"{ranks_text(about.ranks)} {what} for {duration(self.lasted_ns)}{at}, and "
+            f"{'uses no CPU' if self.idle else 'works on'}{threads_text(self.threads)}."
+        )
+
+    def advice(self) -> str:
+        if self.at_store:
+            return STORE_ADVICE
+        files = "Look at the disk or the network file system it writes to or reads from."
+        return _CALL_ADVICE.get(self.call, files)
+
+
+@dataclass(frozen=True, slots=True)
+class LateRank(Note):
+    """A rank that others waited for."""
+
+    screen: ClassVar[str] = "collectives"
+    late_ns: int
+    op: Label
+    absence: Absence
+
+    def text(self, about: Candidate) -> str:
+        text = (
+            f"rank {about.culprits[0]} came {duration(self.late_ns)} after the first to {self.op}; "
+            f"the others waited for it."
+        )
+        if self.absence.doing == "unknown":
+            return text
+        return f"{text} Meanwhile it {self.absence.text(over=True)}."
+
+    def advice(self) -> str:
+        return "It is over. See in the timeline what the rank did meanwhile."
+
+
+_SAME: Final = "the same"
+KINDS: Final[tuple[Kind, ...]] = (
+    kind(
+        "missing-rank", (MissingRank, LeftEarly),
+        "ranks wait in an op that a living rank has not issued, or that an ended one never will. "
+        "If the rank makes progress (its records keep arriving), a note after 3 s, provided none "
+        "of the eight ops before was waited for a fifth as long, and a warning after 10 s",
+        "2 s",
+        "what that rank does instead: the finding gives the place, and the thread that holds a "
+        "lock it waits for",
+    ),
+    kind(
+        "rank-stopped", MissingRank,
+        "`missing-rank`, and the rank is stopped: SIGSTOP, or a native debugger",
+        "2 s; the hub on its host", "`kill -CONT`",
+    ),
+    kind(
+        "gil-held", MissingRank, "`missing-rank`, and the rank is in C code that holds the GIL",
+        "2 s; the hub on its host", "let that call release the GIL",
+    ),
+    kind(
+        "in-debugger", MissingRank, "`missing-rank`, and the rank is in pdb or at another prompt",
+        "2 s", "continue there",
+    ),
+    kind(
+        "deadlock", Deadlock, "ranks wait for each other, through two groups or more",
+        "2 s. Error only if their stacks are in those ops", "one order of groups on all ranks",
+    ),
+    kind(
+        "p2p-cycle", Deadlock, "`deadlock`, with all of them in sends and receives", _SAME,
+        "isend/irecv, or one side first",
+    ),
+    kind(
+        "unpaired-send unpaired-recv", (Deadlock, Misaddressed),
+        "`deadlock`, with one rank in a message whose other side is in a collective; or a message "
+        "addressed to a rank other than the one waiting for it",
+        _SAME, "one of the two is wrong: compare the two places",
+    ),
+    kind(
+        "p2p-tag-mismatch", (Deadlock, RehearsedOrder),
+        "a send and a receive wait for each other under different tags", "2 s",
+        "compare the two calls",
+    ),
+    kind(
+        "stuck-call", StuckCall,
+        "a call on a single rank does not end and no other rank is missing: exit, "
+        "destroy_process_group, torch.save and load, a checkpoint. A note while it is busy",
+        "4 s without CPU time; 60 s", "its place in the code",
+    ),
+    kind(
+        "stuck-op", StuckOp,
+        "all ranks issued an op and it does not end. An error if one of them is stopped or gone",
+        "5 s", "the transport",
+    ),
+    kind(
+        "unseen-rank", (UnseenRank, RankUnrecorded),
+        "an op does not end and some rank of its group was never heard from (in gloo's "
+        "init_process_group the job's store tells which ranks have arrived; the others are "
+        "culprits); or ops with that rank have ended and it is still unknown: figures over ranks "
+        "leave it out",
+        "5 s; one op", "the agent in that rank",
+    ),
+    kind(
+        "late-rank", LateRank, "note: a rank arrived that late; the wait is over",
+        "a wait long enough to be reported", "what it did meanwhile",
+    ),
+    kind(
+        "node-lost", (NodeLost, MissingRank),
+        "a node of the job is silent: the network, its relay or the node itself; its ranks. "
+        "Withdrawn when it is back. Where others wait for its ranks, who waits in which op",
+        "5 s; 2 s where others wait for several ranks of one host that fell silent at one moment",
+        "the node; its `pardbg run` says whether it finds the hub",
+    ),
+)  # fmt: skip

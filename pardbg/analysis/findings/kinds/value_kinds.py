@@ -1,0 +1,306 @@
+"""Kinds of findings about what ranks keep: memory, and numbers that are wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from pardbg.analysis.findings.finding import Candidate, Facts, Severity
+from pardbg.analysis.findings.kinds.kind import Kind, kind
+from pardbg.words import agreed, binary_size, duration, percent, ranks_text, size
+
+# -- memory
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCreep(Facts):
+    """Memory that grows step by step."""
+
+    screen: ClassVar[str] = "memory"
+    per_step_bytes: float
+    since_step: int
+    now_bytes: int
+    total: str
+    """``allocated`` or ``rss``."""
+    known_bytes: int
+    """Parameters, gradients and optimizer state."""
+    step_ns: float
+
+    def text(self, about: Candidate) -> str:
+        gib_ns = (1 << 30) / self.per_step_bytes * self.step_ns
+        return (
+            f"rank {about.culprits[0]}'s memory grows by {binary_size(self.per_step_bytes)} a "
+            f"step, steadily since step {self.since_step}: {binary_size(self.now_bytes)} now "
+            f"({self.total}), of which parameters, gradients and optimizer are "
+            f"{binary_size(self.known_bytes)}; another GiB every {duration(gib_ns)}."
+        )
+
+    def advice(self) -> str:
+        return (
+            "Look for lists that keep tensors over steps: losses without .item(), outputs kept for "
+            "logging, graphs held by a tensor that needs grad."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryImbalance(Facts):
+    """Ranks that use much more memory than the others."""
+
+    screen: ClassVar[str] = "memory"
+    rank: int
+    bytes: int
+    usual_bytes: float
+    total: str
+    part: str
+    """Part that is larger: parameters, gradients, optimizer or activations; empty: none of them."""
+    more_bytes: float
+
+    def text(self, about: Candidate) -> str:
+        more = "its parameters, gradients, optimizer state and activations are as the others' are"
+        if self.part:
+            state = " state" if self.part == "optimizer" else ""
+            more = f"{binary_size(self.more_bytes)} more {self.part}{state} than the median"
+        return (
+            f"rank {self.rank} uses {binary_size(self.bytes)} ({self.total}), "
+            f"{percent(self.bytes / self.usual_bytes - 1, 0)} above the median of the ranks "
+            f"({binary_size(self.usual_bytes)}); {more}."
+        )
+
+    def advice(self) -> str:
+        return (
+            "The fullest rank decides what batch and model fit: move layers, the embedding or "
+            "evaluation off it, or look for what it alone keeps."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNearLimit(Facts):
+    """Memory of a device, or of a cgroup, that is nearly full."""
+
+    screen: ClassVar[str] = "memory"
+    used_bytes: int
+    limit_bytes: int
+    cgroup_of: str
+    """Host whose cgroup it is; empty: a device."""
+    fullest: int
+    fullest_bytes: int
+
+    def text(self, about: Candidate) -> str:
+        used, limit = binary_size(self.used_bytes), binary_size(self.limit_bytes)
+        share = percent(self.used_bytes / self.limit_bytes, 0)
+        if not self.cgroup_of:
+            return (
+                f"rank {about.ranks[0]} uses {used} of {limit} ({share}): one more allocation may "
+                f"fail."
+            )
+        return (
+            f"the processes of {ranks_text(about.ranks)} on host {self.cgroup_of} use {used} of "
+            f"the {limit} that their cgroup may have ({share}): at its limit the kernel kills one. "
+            f"Rank {self.fullest} has the most: {binary_size(self.fullest_bytes)}."
+        )
+
+    def advice(self) -> str:
+        return (
+            "Smaller microbatches, activation checkpointing, or sharding (ZeRO) of what 6 Memory "
+            "shows as the largest part."
+        )
+
+
+# -- numbers
+
+
+@dataclass(frozen=True, slots=True)
+class NotFinite(Facts):
+    """Where the first NaN or infinity was."""
+
+    what: str
+    """``loss``, or ``input to send 0→1``."""
+    step: int
+    parameter: str
+    since: tuple[int, ...]
+    """Ranks that have such values in later steps."""
+    lasts: bool
+    everywhere: bool
+    """On all ranks at once."""
+
+    def severity(self) -> Severity:
+        return "error" if self.lasts else "info"
+
+    def text(self, about: Candidate) -> str:
+        text = f"first non-finite {self.what}: {ranks_text(about.culprits)}, step {self.step}."
+        if self.everywhere:
+            text = f"on all ranks at once the {self.what} is not finite in step {self.step}."
+        if self.parameter:
+            text += f" The parameter closest to it: {self.parameter}."
+        if self.since:
+            text += f" Since then {ranks_text(self.since)} {agreed('has', self.since)} it too."
+        return text if self.lasts else f"{text} No later step has any."
+
+    def advice(self) -> str:
+        if self.everywhere:
+            return (
+                "All ranks at once is seldom one rank's data: a learning rate too high, an "
+                "overflow in half precision, a division by a count that is zero everywhere."
+            )
+        return (
+            "Look at that rank's batch of this step (empty, masked out, a bad value), at divisions "
+            "by counts, logs and square roots; torch.autograd.set_detect_anomaly(True) there names "
+            "the operation."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaDivergence(Facts):
+    """Replicas of a model that are not equal any more."""
+
+    screen: ClassVar[str] = "timeline"
+    parts: tuple[str, ...]
+    """Parameters that differ."""
+    step: int
+    equal_step: int | None
+    """Last step before in which they were equal."""
+    again_step: int | None
+    """Step since which they are equal again."""
+    averaged: bool
+    """They are averaged outside backward at times (local SGD)."""
+    sure: bool
+    skipped: tuple[int, ...]
+    """Ranks whose optimizer stepped less, or more, often ..."""
+    steps: tuple[int, int]
+    """... and how often, and how often the others' did."""
+
+    def severity(self) -> Severity:
+        if self.again_step is not None or self.averaged:
+            return "info"
+        return "error" if self.sure else "warning"
+
+    def text(self, about: Candidate) -> str:
+        of, since = about.culprits, f"in step {self.step}"
+        if self.equal_step is not None:
+            since = f"after step {self.equal_step} and by step {self.step}"
+        differ = "neither side has a majority"
+        if of:
+            differ = f"{ranks_text(of)} {agreed('differs', of)} from the others"
+        if of and self.parts:
+            more = f" and {len(self.parts) - 1} more parts" if self.parts[1:] else ""
+            differ += f": {self.parts[0]}{more}"
+        text = (
+            f"the replicas of the model on {ranks_text(about.ranks)} are no longer equal, bit by "
+            f"bit, {since}; {differ}."
+        )
+        if self.again_step is not None:
+            text += f" They are equal again in step {self.again_step}."
+        if self.averaged:
+            text += " They are averaged outside backward at times (local SGD): else they differ."
+        if self.skipped:
+            text += (
+                f" The optimizer of {ranks_text(self.skipped)} has stepped {self.steps[0]} times "
+                f"by then, that of the others {self.steps[1]}: steps were skipped there, as a "
+                f"gradient scaler does on its own."
+            )
+        return text
+
+    def advice(self) -> str:
+        return (
+            "Replicas stay equal only if they start equal and take equal updates: look at what "
+            "that rank's optimizer gets (learning rate, gradient clipping, skipped steps), at "
+            "parameters outside DDP, and at a no_sync without a synchronized backward after it."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NoGradientExchange(Facts):
+    """Ranks that train replicas and exchange no gradient."""
+
+    screen: ClassVar[str] = "collectives"
+    parameters_bytes: int
+    num_steps: int
+
+    def text(self, about: Candidate) -> str:
+        return (
+            f"{ranks_text(about.ranks)} began with the same {size(self.parameters_bytes)} of "
+            f"parameters and took {self.num_steps} optimizer steps each, but never exchanged a "
+            f"gradient: they train independently."
+        )
+
+    def advice(self) -> str:
+        return (
+            "Wrap the model (DistributedDataParallel, fully_shard) or average the gradients. If "
+            "the ranks are meant to train independently, ignore this."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NoGradient(Facts):
+    """Optimizers whose parameters never have a gradient."""
+
+    screen: ClassVar[str] = "memory"
+    optimizer: str
+
+    def text(self, about: Candidate) -> str:
+        return (
+            f"{ranks_text(about.ranks)} {agreed('steps', about.ranks)} {self.optimizer}, but no "
+            f"parameter that it has had a gradient at any of its steps: it changes nothing."
+        )
+
+    def advice(self) -> str:
+        return (
+            "Give it the parameters that backward fills (made before the model was wrapped or "
+            "moved, it has others) and clear gradients after step(), not before it; a wrapper may "
+            "keep gradients elsewhere (main_grad)."
+        )
+
+
+KINDS: Final[tuple[Kind, ...]] = (
+    kind(
+        "memory-creep", MemoryCreep,
+        "a rank's memory grows steadily, step by step",
+        "24 steps after the first 10, 16 MiB (64 MiB where only the process's memory is known) and "
+        "4%; it grows as much at the end as at the start (a warm-up does not)",
+        "what keeps tensors across steps",
+    ),
+    kind(
+        "memory-imbalance", MemoryImbalance,
+        "a rank uses a quarter and 64 MiB more than the others",
+        "half a window",
+        "what only it keeps",
+    ),
+    kind(
+        "memory-near-limit", MemoryNearLimit,
+        "more than 92% of a known limit is used: of the device, or of the cgroup that processes "
+        "share (then the rank with the most is shown, without a culprit)",
+        "CUDA, or a cgroup (v1, v2) with a memory limit",
+        "smaller microbatches, checkpointing, sharding",
+    ),
+    kind(
+        "nan", NotFinite,
+        "where the first non-finite value was: a rank's loss, or its input to an op; and the "
+        "parameter. An error if it persists, a note if it passes (gradient scaling)",
+        "CPU tensors of 16 KiB or more (16 elements of each, all of them within 0.05 % of the "
+        "time), or a loss; `PARDBG_PROBES=off` disables it",
+        "that rank's batch in that step",
+    ),
+    kind(
+        "replica-divergence", ReplicaDivergence,
+        "parameters that DistributedDataParallel replicates are not bit-identical; names the rank "
+        "whose optimizer stepped less often. A note if they agree again (local SGD)",
+        "CPU tensors, every 10th step; `PARDBG_PROBES=off` disables it",
+        "what that rank's optimizer got",
+    ),
+    kind(
+        "no-gradient-exchange", NoGradientExchange,
+        "ranks began with the same parameters and step an optimizer, but exchange nothing above "
+        "1 KiB, nor an eighth of the model per step, after the first backward: a skipped average, "
+        "an unwrapped model. At the end of a run; live, from step 1,000",
+        "CPU parameters; all records present",
+        "the ranks",
+    ),
+    kind(
+        "no-gradient", NoGradient,
+        "an optimizer took three steps, has no state, and none of its parameters ever had a "
+        "gradient: it changes nothing",
+        "–",
+        "which parameters it was given; whether gradients are cleared before it steps; where a "
+        "wrapper keeps them",
+    ),
+)  # fmt: skip

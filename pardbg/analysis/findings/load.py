@@ -1,0 +1,36 @@
+"""Finds hosts that have too few cores for what runs there: times are the machine's."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from statistics import median
+from typing import Final
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.findings.finding import Candidate
+from pardbg.analysis.findings.kinds.speed_kinds import HostOverloaded
+from pardbg.analysis.findings.speed.windows import scheduled, window
+from pardbg.analysis.hangs.standstill import OVERLOADED, host_load
+from pardbg.events import fields
+
+READY_SHARE: Final = 0.05
+"""Share of a step that ranks of a host with too few cores stand ready without one."""
+
+
+def overloaded_hosts(view: View) -> Iterator[Candidate]:
+    """Find one per host: by the load that its hub measured, or the time of its ranks in the run
+    queue."""
+    by_host: dict[str, list[int]] = defaultdict(list)
+    for rank, process in view.ranks.items():
+        by_host[process.host].append(rank)
+    looked_at = window(view)
+    taken = scheduled(view, looked_at) if looked_at is not None else {}
+    for host, ranks in by_host.items():
+        load = host_load(view, ranks)
+        stood = [taken[rank][1] for rank in ranks if rank in taken]
+        share = median(stood) / looked_at.step_ns if stood and looked_at is not None else 0.0
+        if load >= OVERLOADED or share >= READY_SHARE:
+            cores = max(fields.integer(view.ranks[r].facts, "cpus", 0) for r in ranks)
+            facts = HostOverloaded(host, len(ranks), cores, load, round(share, 3))
+            yield Candidate(kind="host-overloaded", ranks=tuple(ranks), t_ns=view.t_ns, facts=facts)

@@ -1,0 +1,285 @@
+"""Finds gaps in the data, limits that were reached, restarts, several jobs in one, clocks."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final, Literal
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.matched import CollectiveRow
+from pardbg.analysis.base.run import lines
+from pardbg.analysis.comm.matching import collectives
+from pardbg.analysis.findings.exits import is_transport
+from pardbg.analysis.findings.finding import Candidate
+from pardbg.analysis.findings.kinds.recording_kinds import (
+    ClockImprecise,
+    ClockJump,
+    ClockUnaligned,
+    HookError,
+    LifeEnd,
+    LimitReached,
+    LivesForgotten,
+    NodeLost,
+    NoRanks,
+    RankUnrecorded,
+    RecorderLimit,
+    RecorderLost,
+    RecordsDropped,
+    RecordsMissing,
+    RemoteCalls,
+    Restarted,
+    SeveralJobs,
+    Truncated,
+    UnknownData,
+    UnknownGroup,
+)
+from pardbg.analysis.hangs.stacks import place
+from pardbg.analysis.hangs.standstill import lost_nodes
+from pardbg.events import fields
+from pardbg.store.process import Process
+from pardbg_agent import wire
+
+_LINES: Final = 2000
+CLOCK_NS: Final = 1_000_000
+"""Uncertainty that is worth a line: about as long as a small collective."""
+_LOST: Final = {
+    "hub_restart": "the hub", "launcher_lost": "the launcher",
+    "guardian_lost": "the launcher's guardian", "owner_lost": "`pardbg run`",
+}  # fmt: skip
+_LIMITS: Final[tuple[Literal["processes", "definitions"], ...]] = ("processes", "definitions")
+
+
+def dropped(view: View) -> Iterable[Candidate]:
+    """Find records that were lost on their way, or beyond what is kept."""
+    for rank, process in view.ranks.items():
+        if lost := process.lost(view.t_ns):
+            yield Candidate(
+                kind="records-dropped", t_ns=view.t_ns, ranks=(rank,), facts=RecordsDropped(lost)
+            )
+    if over := view.store.over_limit:
+        yield Candidate(kind="records-dropped", t_ns=view.t_ns, facts=RecordsDropped(over))
+
+
+def limits(view: View) -> Iterable[Candidate]:
+    """Find what had no room any more, and lives of which only their ends are kept."""
+    if refused := view.store.refused:
+        facts = LimitReached(tuple(sorted(refused.items())))
+        yield Candidate(kind="limit-reached", t_ns=view.t_ns, facts=facts)
+    if number := view.store.past.num_lives:
+        yield Candidate(kind="lives-forgotten", t_ns=view.begin_ns, facts=LivesForgotten(number))
+
+
+def missing_begin(view: View) -> Iterable[Candidate]:
+    """Find ranks whose first records are not here: a viewer that joined late, a cut file."""
+    missed = {rank: p.missed_before for rank, p in view.ranks.items() if p.missed_before}
+    if missed:
+        yield Candidate(
+            kind="records-missing", t_ns=view.begin_ns, ranks=tuple(missed),
+            facts=RecordsMissing(max(missed.values())),
+        )  # fmt: skip
+
+
+def unrecorded_ranks(view: View) -> Iterable[Candidate]:
+    """Find ranks that the groups name and of which no record came, though ops with them are over. A
+    group of several jobs' ranks (torchft's) has more than this job: those are none of its own."""
+    members = {r for (e, _), g in view.store.groups.items() if e == view.epoch for r in g.ranks}
+    size = max((process.world_size or 0 for process in view.ranks.values()), default=0)
+    others = sorted(members - view.ranks.keys() - view.elsewhere)
+    unseen = tuple(rank for rank in others if not size or rank < size)
+    if not unseen or not view.ranks:
+        return
+    if view.run_end is not None or any(_passed(row, unseen) for row in collectives(view)):
+        yield Candidate(
+            kind="unseen-rank", ranks=unseen, t_ns=view.begin_ns, facts=RankUnrecorded()
+        )
+
+
+def _passed(row: CollectiveRow, unseen: tuple[int, ...]) -> bool:
+    """Return whether the op is over on all others, so these ranks did take part in it."""
+    others = [a for a in row.arrivals if a.rank not in unseen]
+    return len(others) < len(row.arrivals) and all(a.completed_ns is not None for a in others)
+
+
+def unknown_groups(view: View) -> Iterable[Candidate]:
+    """Find ops on groups whose definition never came."""
+    ranks = tuple(rank for rank, process in view.ranks.items() if process.undefined_groups)
+    if ranks:
+        yield Candidate(kind="unknown-group", t_ns=view.begin_ns, ranks=ranks, facts=UnknownGroup())
+
+
+def hook_errors(view: View) -> Iterable[Candidate]:
+    """Find hooks of the agent that failed and are off."""
+    for rank, process in view.ranks.items():
+        for t_ns, where, text in process.errors:
+            if t_ns <= view.t_ns:
+                yield Candidate(
+                    kind="hook-error", t_ns=t_ns, ranks=(rank,), where=where or None,
+                    facts=HookError(where, text),
+                )  # fmt: skip
+
+
+def unreadable(view: View) -> Iterable[Candidate]:
+    """Find data of another version, and files that end early."""
+    if unknown := view.store.unknown:
+        yield Candidate(kind="unknown-data", t_ns=view.t_ns, facts=UnknownData(unknown))
+    if view.store.truncated:
+        yield Candidate(kind="truncated", t_ns=view.t_ns, facts=Truncated())
+
+
+# -- pardbg's own processes
+
+
+def recorder_lost(view: View) -> Iterable[Candidate]:
+    """Find processes of pardbg that were killed: the job did not notice, the recording may."""
+    controls = view.store.controls.last(view.t_ns, len(view.store.controls))
+    known = ((t_ns, _LOST.get(fields.text(event, "event"))) for t_ns, event in controls)
+    lost = [(t_ns, name) for t_ns, name in known if name is not None]
+    if lost:
+        counts = Counter(name for _, name in lost)
+        facts = RecorderLost(tuple(counts.items()))
+        yield Candidate(kind="recorder-lost", t_ns=lost[-1][0], facts=facts)
+
+
+def recorder_limits(view: View) -> Iterable[Candidate]:
+    """Find what the hub left out because there was too much of it at a time."""
+    controls = view.store.controls.last(view.t_ns, len(view.store.controls))
+    reached = [(t, event) for t, event in controls if fields.text(event, "event") == "limit"]
+    for of in _LIMITS:
+        events = [(t_ns, event) for t_ns, event in reached if fields.text(event, "what") == of]
+        if events:
+            number = sum(fields.integer(event, "num", 0) for _, event in events)
+            t_ns, newest = events[-1]
+            facts = RecorderLimit(of, fields.integer(newest, "limit", 0), number)
+            yield Candidate(kind="recorder-limit", t_ns=t_ns, facts=facts)
+
+
+# -- the job
+
+
+def nodes_lost(view: View) -> Iterable[Candidate]:
+    """Find nodes of the job that the hub hears nothing of, until they are back."""
+    for t_ns, event in lost_nodes(view):
+        ranks = fields.integers(event, "ranks")
+        facts = NodeLost((fields.integer(event, "node", -1),))
+        yield Candidate(kind="node-lost", t_ns=t_ns, ranks=ranks, culprits=ranks, facts=facts)
+
+
+def restarts(view: View) -> Iterable[Candidate]:
+    """Find that torchelastic started the workers anew: the newest round alone is shown."""
+    number = max(map(_own, view.ranks.values()), default=0)
+    if number <= 0:
+        return
+    begun = [p.started_ns for p in view.ranks.values() if p.started_ns is not None]
+    ends = (_life_end(view, epoch) for epoch in range(max(0, view.epoch - 3), view.epoch))
+    lives = [end for end in ends if end is not None]
+    if view.run_end is not None and all(_active(view, p)[0] < 0 for p in view.ranks.values()):
+        lives.append(LifeEnd(view.epoch + 1, None, "", None, None))  # came to no group
+    yield Candidate(
+        kind="restarted", ranks=tuple(view.ranks), t_ns=min(begun, default=0),
+        facts=Restarted(number, tuple(lives)),
+    )  # fmt: skip
+
+
+def _life_end(view: View, epoch: int) -> LifeEnd | None:
+    """Return the first failure of a life, as far as its ranks reported it or the hub saw it."""
+    processes = [p for p in view.store.procs.values() if p.epoch == epoch]
+    raised = [
+        (failure.t_ns, process.rank, failure)
+        for process in processes
+        for failure in process.failures
+        if failure.thread == "MainThread" and not is_transport(failure.text)
+    ]
+    if raised:
+        _, rank, failure = min(raised, key=lambda found: found[0])
+        return LifeEnd(epoch + 1, rank, failure.text, place(failure.frames), None)
+    killed = [p for p in processes if (p.exit_code or 0) < 0 and p.exit_code != -signal.SIGTERM]
+    if not killed:
+        return None
+    first = min(killed, key=lambda process: process.ends[0][0] if process.ends else 0)
+    return LifeEnd(epoch + 1, first.rank, "", None, first.exit_code)
+
+
+def remote_calls(view: View) -> Iterable[Candidate]:
+    """Find workers of torch.distributed.rpc: what their calls carry passes no hook."""
+    if wire.NOTE_RPC in view.store.notes:
+        yield Candidate(
+            kind="rpc", t_ns=view.begin_ns, ranks=tuple(view.ranks), facts=RemoteCalls()
+        )
+
+
+def several_jobs(view: View) -> Iterable[Candidate]:
+    """Find rank numbers in two processes of one epoch: of different jobs, or at the same time."""
+    twice: set[int] = set()
+    jobs: set[str] = set()
+    for process in view.store.procs.values():
+        rank = process.rank
+        shown = None if rank is None else view.ranks.get(rank)
+        if rank is None or shown is None or shown is process or _own(shown) != _own(process):
+            continue
+        (last, begun), (other_last, other_begun) = _active(view, shown), _active(view, process)
+        if begun <= other_last and other_begun <= last:  # at the same time
+            twice.add(rank)
+            jobs |= {name for p in (shown, process) if (name := fields.text(p.facts, "job"))}
+    if twice:
+        facts = SeveralJobs(tuple(sorted(jobs)))
+        yield Candidate(
+            kind="several-jobs", t_ns=view.t_ns, ranks=tuple(sorted(twice)), facts=facts
+        )
+
+
+def _own(process: Process) -> int:
+    """Return torchelastic's count of restarts."""
+    return fields.integer(process.facts, "epoch", 0)
+
+
+def _active(view: View, process: Process) -> tuple[int, int]:
+    """Return (time of its last collective, its start); (-1, start) without any."""
+    table, visible = view.rows(process, "issue")
+    last = int(table.col("t0_ns")[visible - 1]) if visible else -1
+    return last, process.started_ns or 0
+
+
+def no_ranks(view: View) -> Iterable[Candidate]:
+    """Find that the run is over with no rank in it."""
+    if view.run_end is not None and not view.ranks:
+        yield Candidate(kind="no-ranks", t_ns=view.run_end[0], facts=NoRanks(_output_cause(view)))
+
+
+def _output_cause(view: View) -> Literal["no space", "raised", ""]:
+    for line in lines(view.store, view.t_ns, _LINES):
+        if "No space left on device" in line.text:
+            return "no space"
+        if line.text.startswith("Traceback"):
+            return "raised"
+    return ""
+
+
+def clocks(view: View) -> Iterable[Candidate]:
+    """Find ranks whose clock is not known well enough to order their ops against others'."""
+    several = len({process.host for process in view.ranks.values()}) > 1
+    errors = {rank: p.clocks.at(view.t_ns).error_ns for rank, p in view.ranks.items()}
+    unknown = tuple(rank for rank, error in errors.items() if error is None)
+    if several and unknown:
+        yield Candidate(
+            kind="clock-uncertain", t_ns=view.t_ns, ranks=unknown, facts=ClockUnaligned()
+        )
+    yield from _jumps(view)
+    worst = max((error or 0 for error in errors.values()), default=0)
+    if worst >= CLOCK_NS:
+        ranks = tuple(rank for rank, error in errors.items() if (error or 0) >= CLOCK_NS)
+        facts = ClockImprecise(worst)
+        yield Candidate(kind="clock-uncertain", t_ns=view.t_ns, ranks=ranks, facts=facts)
+
+
+def _jumps(view: View) -> Iterable[Candidate]:
+    """Find clocks that went ahead or back by themselves: when exactly is not known."""
+    for rank, process in view.ranks.items():
+        jumps = [jump for jump in process.clocks.jumps if jump.t_ns <= view.t_ns]
+        if jumps:
+            last = jumps[-1]
+            yield Candidate(
+                kind="clock-uncertain", ranks=(rank,), t_ns=last.t_ns, first_ns=jumps[0].since_ns,
+                facts=ClockJump(last.by_ns, last.t_ns - last.since_ns, len(jumps) - 1),
+            )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Detectors of ranks that wait or disagree, and the facts that they share."""

@@ -1,0 +1,87 @@
+"""Cause of a missing rank: what it does instead of coming, and how long that may take."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.findings.kinds.absence import Absence, Doing
+from pardbg.analysis.hangs.stacks import activity, caller, place
+from pardbg.analysis.hangs.standstill import IDLE_CORES, Seen, is_cut_off, seen
+
+_FILES_NS: Final = 30_000_000_000
+"""A checkpoint that is being written or read takes its time."""
+_STILL_NS: Final = 1_000_000_000
+_MOVES_NS: Final = 10_000_000_000
+"""A rank that makes progress, a server of parameters say, comes when it has served the others."""
+_UNKNOWN_NS: Final = 3_000_000_000
+"""Wait on an overloaded host where no stack shows yet what a rank does."""
+_BLOCKED_NS: Final = 6_000_000_000
+"""A disk with other things to do, or pages that are read anew, keep a rank as long."""
+_IMPORTS_NS: Final = 10_000_000_000
+_MAX_THREADS: Final = 3
+_PHASES: Final[dict[str, Doing]] = {
+    "data": "loading", "forward": "forward", "backward": "backward", "optimizer": "optimizer",
+    "pipeline": "pipeline", "start-up": "start-up",
+}  # fmt: skip
+
+
+def absence(view: View, rank: int) -> Absence:
+    """Return what a rank does that others wait for."""
+    process, now = view.ranks[rank], seen(view, rank)
+    end = view.proc_end(process)
+    if end is not None:
+        gone: Doing = "ended"
+        if end[1] in ("killed", "lost"):
+            gone = "killed" if end[1] == "killed" else "lost"
+        return Absence(gone, code=process.exit_code)
+    if process.leaving_ns is not None and process.leaving_ns <= view.t_ns:
+        return Absence("left")
+    where, at = place(now.frames), activity(now.frames)
+    if now.stopped:
+        return Absence("stopped" if now.os_state == "T" else "traced", where, pid=process.pid)
+    if at == "pdb" or at == "prompt":
+        return Absence(at, where)
+    if now.gil_held and is_cut_off(view, process.host):
+        return Absence("cut off", name=process.host)
+    if now.gil_held or now.inside == "gil":
+        idle = now.cpu is not None and now.cpu < IDLE_CORES
+        return Absence("gil", where, silent_ns=now.silent_ns, asleep=idle)
+    if now.os_state == "D":
+        return Absence("kernel", where)
+    doing: Doing = at or ("action" if now.action else _PHASES.get(now.phase, "unknown"))
+    if doing == "unknown" and where:
+        doing = "code"
+    return Absence(
+        doing, where, name=now.action, lock=now.lock, caller=caller(now.frames) or "",
+        asleep=now.cpu is not None and now.cpu < IDLE_CORES and now.os_state == "S",
+        progresses=not now.frames and view.t_ns - now.moved_ns < _STILL_NS,
+        thread=now.threads[0][0] if now.threads and now.threads[0][0] != "MainThread" else "",
+        threads=other_threads(now),
+    )  # fmt: skip
+
+
+def other_threads(now: Seen) -> tuple[tuple[str, str], ...]:
+    """Return (name, place) of a rank's threads that are not the one it stands in."""
+    places = ((name, place(frames)) for name, frames in now.threads[1:])
+    return tuple((name, at) for name, at in places if at)[:_MAX_THREADS]
+
+
+def activity_ns(view: View, rank: int, found: Absence) -> float:
+    """Return how long what a rank does may take: if it works, or reads the modules it imports."""
+    if found.fault:
+        return 0
+    now = seen(view, rank)
+    if found.doing == "kernel":
+        return _BLOCKED_NS
+    starved = not now.frames and now.os_state == "R"  # to run, and no stack shows where it does
+    usual = 0
+    if found.progresses or starved:
+        usual = _MOVES_NS
+    elif found.doing == "checkpoint":
+        usual = 0 if found.asleep else _FILES_NS
+    elif found.doing == "importing" or (found.doing == "compiling" and not found.asleep):
+        usual = _IMPORTS_NS
+    if not now.source and now.overloaded:
+        usual = max(usual, _UNKNOWN_NS)
+    return usual * now.slowdown

@@ -1,0 +1,125 @@
+"""Ops of ranks that do not fit: groups whose collectives disagree, messages whose sides differ,
+groups that two threads of a rank issue ops on. Facts for detectors; none is a finding yet."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pardbg.analysis.base.asof import View, per_view
+from pardbg.analysis.base.matched import P2PRow
+from pardbg.analysis.comm.matching import calls
+from pardbg.analysis.findings.finding import GroupKey
+from pardbg.analysis.hangs.newest import newest_collectives, newest_messages
+from pardbg.store.process import Process
+from pardbg_agent import wire
+
+_STOPS: Final = ("op mismatch", "size mismatch", "root mismatch")
+_OTHER: Final = int(wire.Flag.OTHER_THREAD)
+_LAST: Final = 2048
+"""Ops per rank that are looked at for threads that cross."""
+Ops = Mapping[int, tuple[bool, int, int]]
+"""seq -> (by another thread, op's id, when)"""
+LEAST_BEFORE: Final = 2
+"""Messages of an edge that show what is usual there."""
+MAX_MESSAGES: Final = 8
+
+
+@per_view
+def split_groups(view: View) -> set[GroupKey]:
+    """Return groups whose last collectives disagree so that they hang: other dtypes alone hold no
+    rank up."""
+    return {r.key for r in (*newest_collectives(view), *calls(view)) if r.verdict in _STOPS}
+
+
+@dataclass(frozen=True, slots=True)
+class MisfitMessage:
+    """A message whose sides bring different sizes or dtypes: the first one of its edge."""
+
+    row: P2PRow
+    number: int
+    """Messages of the edge with the same misfit."""
+    odd: int | None
+    """Rank that differs from the messages before; None: not known."""
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """Return its two sides."""
+        return self.row.src, self.row.dst
+
+
+@per_view
+def misfit_messages(view: View) -> tuple[MisfitMessage, ...]:
+    """Return the first message of each edge and kind of misfit."""
+    by_edge: dict[tuple[str, int, int], list[P2PRow]] = defaultdict(list)
+    for row in newest_messages(view):
+        by_edge[row.group, row.src, row.dst].append(row)
+    found = (message for rows in by_edge.values() for message in _misfits(rows))
+    return tuple(message for message, _ in zip(found, range(MAX_MESSAGES), strict=False))
+
+
+def _misfits(rows: Sequence[P2PRow]) -> Iterator[MisfitMessage]:
+    good = [row for row in rows if row.verdict == "matched"]
+    for part, verdict in enumerate(("size mismatch", "dtype mismatch")):
+        bad = [row for row in rows if row.verdict == verdict and row.sides is not None]
+        if bad:
+            yield MisfitMessage(bad[0], len(bad), _odd(bad[0], part, good))
+
+
+def _odd(row: P2PRow, part: int, good: Sequence[P2PRow]) -> int | None:
+    """Return the one side whose size (part 0) or dtype (1) is not that of earlier messages."""
+    usual = {r.sides[0][part] for r in good if r.sides is not None and r.tag == row.tag}
+    if row.sides is None or len(usual) != 1 or len(good) < LEAST_BEFORE:
+        return None
+    ranks = zip((row.src, row.dst), row.sides, strict=True)
+    odd = [rank for rank, side in ranks if side[part] not in usual]
+    return odd[0] if len(odd) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadCrossing:
+    """An op of a group that some ranks issued by their main thread and others by another one."""
+
+    seq: int
+    by_rank: Mapping[int, Ops]
+    """Of ranks that use the group from both."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Return the ranks that use the group from two threads."""
+        return tuple(sorted(self.by_rank))
+
+
+@per_view
+def thread_crossings(view: View) -> dict[GroupKey, ThreadCrossing]:
+    """Return the first such op of each group."""
+    if not any(process.threads for process in view.ranks.values()):
+        return {}
+    groups: dict[GroupKey, dict[int, Ops]] = defaultdict(dict)
+    for rank, process in view.ranks.items():
+        for key, ops in _threads_ops(view, process).items():
+            groups[key][rank] = ops
+    found: dict[GroupKey, ThreadCrossing] = {}
+    for key, by_rank in groups.items():
+        both = [r for r, ops in by_rank.items() if len({by for by, _, _ in ops.values()}) > 1]
+        issued: dict[int, set[bool]] = defaultdict(set)
+        for rank in both:
+            for seq, (by, _, _) in by_rank[rank].items():
+                issued[seq].add(by)
+        odd = min((seq for seq, by in issued.items() if len(by) > 1), default=None)
+        if odd is not None:
+            found[key] = ThreadCrossing(odd, {rank: by_rank[rank] for rank in both})
+    return found
+
+
+def _threads_ops(view: View, process: Process) -> dict[GroupKey, dict[int, tuple[bool, int, int]]]:
+    table, visible = view.rows(process, "issue")
+    part, columns = slice(max(0, visible - _LAST), visible), ("group_id", "seq", "flags")
+    found: dict[GroupKey, dict[int, tuple[bool, int, int]]] = defaultdict(dict)
+    for gid, seq, flags, name_id, t0 in table.tuples(part, *columns, "name_id", "t0_ns"):
+        group = process.groups.get(gid)
+        if group is not None:
+            found[group.epoch, group.key][seq] = (bool(flags & _OTHER), name_id, t0)
+    return found

@@ -1,0 +1,219 @@
+"""Finds ranks that called different ops, or the same one with other arguments; messages whose sides
+do not fit; and ranks of which two threads issue ops on one group, where nothing orders them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final, cast
+
+from pardbg.analysis.base.asof import View, per_view
+from pardbg.analysis.base.matched import CollectiveRow
+from pardbg.analysis.comm.matching import CALLS_LABEL, calls, compared
+from pardbg.analysis.comm.ops import UNKNOWN_OP, Issue, group_label, issues, tail_start
+from pardbg.analysis.findings.evidence import at_row, first
+from pardbg.analysis.findings.finding import Candidate, Evidence, GroupKey, Label
+from pardbg.analysis.findings.kinds.mismatch_kinds import (
+    MessageMismatch,
+    Mismatch,
+    Place,
+    ThreadOrder,
+    Verdict,
+)
+from pardbg.analysis.findings.stalls.misfits import (
+    MisfitMessage,
+    ThreadCrossing,
+    misfit_messages,
+    thread_crossings,
+)
+from pardbg.analysis.findings.stalls.rehearsed import places
+from pardbg.analysis.hangs.newest import newest_collectives
+from pardbg.analysis.hangs.stacks import place
+from pardbg.analysis.hangs.standstill import host_load, issue_places, seen, slowdown
+
+LEAST_STEPS: Final = 2
+"""Steps before in which a rank must have done the same thing at a place."""
+LAST_STEPS: Final = 8
+_HISTORY_ROWS: Final = 2048
+_MAX_PLACES: Final = 4
+_MAX_THREADED: Final = 4
+_MOMENT_NS: Final = 500_000_000
+DECIDED_AFTER_NS: Final = 1_000_000_000
+"""Maximum wait for ranks that have not come, to know which ones differ from most."""
+
+
+def mismatches(view: View) -> Iterator[Candidate]:
+    """Find one per group, kind and culprits: the first that is known, and how many there are."""
+    found: dict[tuple[GroupKey, str, tuple[int, ...]], list[CollectiveRow]] = {}
+    shifted: set[GroupKey] = set()
+    for row in (*newest_collectives(view), *calls(view)):
+        if row.key in shifted or not row.verdict.endswith("mismatch"):
+            continue
+        if row.verdict == "op mismatch":
+            shifted.add(row.key)  # what follows in this group is shifted against each other
+        found.setdefault((row.key, row.verdict, row.culprits), []).append(row)
+    for (group, verdict, culprits), rows in found.items():
+        others = [k for g, v, k in found if (g, verdict) == (group, v) and k]
+        settled = [row for row in rows if culprits or not _too_early(view, row, others)]
+        yield _mismatch(view, settled or rows, settled=bool(settled))
+
+
+def _too_early(view: View, row: CollectiveRow, known: Sequence[tuple[int, ...]]) -> bool:
+    """Return whether ranks still to come decide who differs from most: one that has come is known
+    to differ elsewhere, or the others had no time yet."""
+    came = set(row.issued)
+    if len(came) == len(row.arrivals):
+        return False
+    if any(came & set(culprits) for culprits in known):
+        return True
+    longest = DECIDED_AFTER_NS * slowdown(host_load(view, view.ranks))
+    return view.run_end is None and view.t_ns - first(row) < longest
+
+
+def _mismatch(view: View, rows: Sequence[CollectiveRow], settled: bool) -> Candidate:
+    row = rows[0]
+    culprits, steps = row.culprits, 0
+    if not culprits and settled:
+        culprits, steps = _differing(view, row)
+    stands = {a.rank for a in row.arrivals if a.completed_ns is None}
+    at = ((rank, _place(view, row, rank, rank in stands)) for rank in culprits or row.issued)
+    known: list[Place] = list(islice(((r, where) for r, where in at if where), _MAX_PLACES))
+    call = row.label == CALLS_LABEL
+    return Candidate(
+        kind="call-mismatch" if call else row.verdict.replace(" ", "-"), settled=settled,
+        ranks=tuple(row.issued), culprits=culprits, group=row.group, seq=row.seq,
+        where=known[0][1] if known and culprits else None, t_ns=first(rows[-1]),
+        first_ns=first(row), scope=frozenset([row.key]),
+        evidence=at_row(row, culprits[0] if culprits else None),
+        facts=Mismatch(
+            cast(Verdict, row.verdict), Label(row.label), row.detail, len(rows), call, steps,
+            () if culprits else tuple(known),
+        ),
+    )  # fmt: skip
+
+
+def _place(view: View, row: CollectiveRow, rank: int, stands: bool) -> str | None:
+    """Return where a rank issued an op, where that is known of an asynchronous one or from a
+    rehearsal; else where it stands in it."""
+    known = issue_places(view).get((rank, row.key[1], row.seq)) if stands else None
+    return known or _place_then(view, rank, row.issued.get(rank), stands)
+
+
+def _place_then(view: View, rank: int, issued_ns: int | None, stands: bool) -> str | None:
+    """Return the same of an op that is known by when it was issued: of one host's clock."""
+    at = rank, issued_ns or 0
+    known = places(view).get(at) or issue_places(view).get(at)
+    return known or (place(seen(view, rank).frames) if stands and rank in view.ranks else None)
+
+
+@per_view
+def _differing(view: View, row: CollectiveRow) -> tuple[tuple[int, ...], int]:
+    """Break a tie: return the ranks whose op differs from earlier steps, if only one side's does,
+    and the number of these steps."""
+    by_rank: dict[int, dict[int, Issue]] = defaultdict(dict)
+    for issue in issues(view, "issue", tail_start(view, "issue", _HISTORY_ROWS)):
+        if (issue.group.epoch, issue.group.key) == row.key:
+            by_rank[issue.rank][issue.seq] = issue
+    usual: dict[int, tuple[bool, int]] = {}
+    for rank, ops in by_rank.items():
+        known = _as_before(row, ops)
+        if row.seq in ops and known is None:
+            return (), 0
+        if known is not None:
+            usual[rank] = known
+    odd = tuple(sorted(rank for rank, (same, _) in usual.items() if not same))
+    if not odd or len(odd) == len(usual):
+        return (), 0
+    return odd, min(number for _, number in usual.values())
+
+
+def _as_before(row: CollectiveRow, ops: dict[int, Issue]) -> tuple[bool, int] | None:
+    """Return (whether a rank's op is what it was at this place of earlier steps, the number of
+    these); None where they differ among themselves, or are too few."""
+    now = ops.get(row.seq)
+    if now is None:
+        return None
+    by_step: dict[int, list[Issue]] = defaultdict(list)
+    for seq in sorted(ops):
+        by_step[ops[seq].step].append(ops[seq])
+    whole = sorted(by_step)[1:]  # the oldest may be cut
+    place_in_step = sum(issue.seq < row.seq for issue in by_step[now.step])
+    before = [
+        compared(row.verdict, by_step[step][place_in_step])
+        for step in whole if step < now.step and len(by_step[step]) > place_in_step
+    ][-LAST_STEPS:]  # fmt: skip
+    if len(before) < LEAST_STEPS or len(set(before)) > 1 or now.step not in whole:
+        return None
+    return compared(row.verdict, now) == before[0], len(before)
+
+
+def thread_order(view: View) -> Iterator[Candidate]:
+    """Find one per group, with all its ranks at once: not while another's op is on its way."""
+    number = 0
+    for key, crossing in thread_crossings(view).items():
+        on_its_way = _on_its_way(view, key, crossing)
+        number += not on_its_way
+        yield _crossing(view, key, crossing, settled=not on_its_way and number <= _MAX_THREADED)
+
+
+def _begun(crossing: ThreadCrossing) -> int:
+    return min(ops[crossing.seq][2] for ops in crossing.by_rank.values() if crossing.seq in ops)
+
+
+def _on_its_way(view: View, key: GroupKey, crossing: ThreadCrossing) -> bool:
+    groups = view.ranks[crossing.ranks[0]].groups.values()
+    members = next(set(g.ranks) for g in groups if (g.epoch, g.key) == key)
+    missing = (members & view.ranks.keys()) - set(crossing.ranks)
+    return bool(missing) and view.run_end is None and view.t_ns - _begun(crossing) < _MOMENT_NS
+
+
+def _crossing(view: View, key: GroupKey, crossing: ThreadCrossing, settled: bool) -> Candidate:
+    ranks, seq = crossing.ranks, crossing.seq
+    issued: dict[tuple[str, bool], list[int]] = defaultdict(list)
+    for rank in ranks:
+        if seq in crossing.by_rank[rank]:
+            other, op_id, _ = crossing.by_rank[rank][seq]
+            issued[view.ranks[rank].ops.get(op_id, UNKNOWN_OP).op, other].append(rank)
+    group = next(g for g in view.ranks[ranks[0]].groups.values() if (g.epoch, g.key) == key)
+    label, begun = group_label(view, group), _begun(crossing)
+    threads = {name for rank in ranks for name in view.ranks[rank].threads}
+    stands = {
+        (name, at): None
+        for rank in ranks for name, frames in seen(view, rank).threads if (at := place(frames))
+    }  # fmt: skip
+    where = (at for rank in ranks if (at := place(seen(view, rank).frames)))
+    return Candidate(
+        kind="thread-order", ranks=ranks, culprits=ranks, group=label, seq=seq, t_ns=begun,
+        where=next(where, None), scope=frozenset([key]), settled=settled,
+        evidence=Evidence(begun, ranks[0], "collectives", op=f"{label} #{seq}"),
+        facts=ThreadOrder(
+            Label(label), tuple(sorted(threads)),
+            tuple((op, other, tuple(of)) for (op, other), of in issued.items()), tuple(stands),
+        ),
+    )  # fmt: skip
+
+
+def messages(view: View) -> Iterator[Candidate]:
+    """Find the first message of each edge and kind that does not fit, and how many there are."""
+    return (_message(view, message) for message in misfit_messages(view))
+
+
+def _message(view: View, message: MisfitMessage) -> Candidate:
+    row = message.row
+    culprits = tuple(sorted(message.ranks)) if message.odd is None else (message.odd,)
+    ends = ((row.src, row.send_ns), (row.dst, row.recv_ns))
+    at = {rank: _place_then(view, rank, when, True) for rank, when in ends}
+    begun = min(t for t in (row.send_ns, row.recv_ns) if t is not None)
+    of = "size" if row.verdict == "size mismatch" else "dtype"
+    sent, received = row.sides or ((0, ""), (0, ""))
+    return Candidate(
+        kind=f"p2p-{of}-mismatch", ranks=message.ranks, culprits=culprits, group=row.group,
+        where=next((at[r] for r in culprits if at.get(r)), None), t_ns=begun,
+        evidence=Evidence(begun, culprits[0], "collectives", op=f"{row.src}→{row.dst}"),
+        facts=MessageMismatch(
+            "size" if of == "size" else "dtype", row.src, row.dst, sent, received,
+            message.odd is not None, message.number,
+            tuple((rank, where) for rank, where in at.items() if where),
+        ),
+    )  # fmt: skip

@@ -1,0 +1,110 @@
+"""Finds ops that all ranks issued and calls of one rank that do not end; ranks never heard from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.findings.exits import ended
+from pardbg.analysis.findings.finding import Candidate, Evidence, Label
+from pardbg.analysis.findings.kinds.stall_kinds import AtStore, StuckCall, StuckOp, UnseenRank
+from pardbg.analysis.findings.stalls.absences import absence, other_threads
+from pardbg.analysis.hangs.stacks import place
+from pardbg.analysis.hangs.standstill import IDLE_CORES, Seen, seen
+from pardbg.analysis.hangs.waitgraph import PendingOp, wait_graph
+from pardbg.events import fields
+
+STUCK_NS: Final = 5_000_000_000
+"""Minimum time that an op issued by all its ranks has not ended."""
+SET_UP_NS: Final = 12_000_000_000
+"""... a call of the set-up, while a rank in it works or stands ready: hosts are busy then."""
+IDLE_NS: Final = 4_000_000_000
+"""Minimum time that a call of a rank alone stands still and uses no CPU."""
+BUSY_NS: Final = 60_000_000_000
+"""... and one that works."""
+_EVENTS: Final = 64
+_MAX_CALLS: Final = 8
+
+
+def stuck_ops(view: View, over: int | None) -> Iterator[Candidate]:
+    """Find collectives that each rank issued and that do not end."""
+    for ops in wait_graph(view).issued_by_all:
+        since = max(op.since_ns for op in ops)
+        if view.t_ns - since >= _patience(view, ops):
+            yield _stuck_op(view, ops, since, over)
+
+
+def _patience(view: View, ops: Sequence[PendingOp]) -> float:
+    ranks = [seen(view, op.rank) for op in ops]
+    works = ops[0].call and any((now.cpu or 0) >= IDLE_CORES for now in ranks)
+    return (SET_UP_NS if works else STUCK_NS) * max(now.slowdown for now in ranks)
+
+
+def _stuck_op(view: View, ops: Sequence[PendingOp], since: int, over: int | None) -> Candidate:
+    op, waiting = ops[0], tuple(sorted(op.rank for op in ops))
+    unseen = tuple(rank for rank in op.group.ranks if rank not in view.ranks)
+    broken = tuple(r for r in op.group.ranks if ended(view, r) or _stopped(view, r))
+    facts: StuckOp | UnseenRank = StuckOp(
+        broken, False, over is not None, Label(op.text), (over or view.t_ns) - since, op.call,
+        absence(view, broken[0]) if broken and not unseen else None,
+    )  # fmt: skip
+    where = next((at for r in waiting if (at := place(seen(view, r).frames))), None)
+    if unseen:
+        broken, at_store = _absent(view, op, unseen)
+        waited = view.t_ns - since
+        facts = UnseenRank((), False, False, Label(op.text), waited, unseen, at_store)
+    return Candidate(
+        kind="unseen-rank" if unseen else "stuck-op", ranks=waiting, culprits=broken,
+        group=op.name, seq=op.seq, where=None if unseen else where, t_ns=since,
+        scope=frozenset([op.key]), evidence=Evidence(since, waiting[0], "collectives", op=op.text),
+        facts=facts,
+    )  # fmt: skip
+
+
+def _stopped(view: View, rank: int) -> bool:
+    return rank in view.ranks and seen(view, rank).stopped
+
+
+def _absent(view: View, op: PendingOp, unseen: tuple[int, ...]) -> tuple[tuple[int, ...], AtStore]:
+    """Return (ranks that have not issued it, whether that is known): by the addresses that ranks
+    had left at the job's store when the hub asked it last."""
+    events = view.store.controls.last(view.t_ns, _EVENTS)
+    asked = [event for _, event in events if fields.text(event, "event") == "rendezvous"]
+    if op.op.op != "init_process_group" or not asked:
+        return (), "unknown"
+    came = fields.integers(asked[-1], "came")
+    absent = tuple(rank for rank in unseen if rank not in came)
+    return absent, "absent" if absent else "came"
+
+
+def stuck_calls(view: View) -> Iterator[Candidate]:
+    """Find each rank's oldest call that does not end, except for ranks that wait for others, or
+    others for them."""
+    graph = wait_graph(view)
+    blamed = {rank for blame in graph.blames for rank in (*blame.ranks, *blame.victims)}
+    found = 0
+    for op in graph.alone:
+        if op.rank in blamed or found >= _MAX_CALLS:
+            continue
+        now = seen(view, op.rank)
+        idle = _is_idle(now) and view.t_ns - max(op.since_ns, now.moved_ns) >= IDLE_NS
+        if idle or view.t_ns - op.since_ns >= BUSY_NS:
+            found += 1
+            yield _stuck_call(view, op, now, idle)
+
+
+def _is_idle(now: Seen) -> bool:
+    asleep = now.os_state in ("", "S") and now.cpu is not None and now.cpu < IDLE_CORES
+    return asleep or now.stopped or now.os_state == "D"
+
+
+def _stuck_call(view: View, op: PendingOp, now: Seen, idle: bool) -> Candidate:
+    return Candidate(
+        kind="stuck-call", ranks=(op.rank,), culprits=(op.rank,), where=place(now.frames),
+        t_ns=op.since_ns, evidence=Evidence(op.since_ns, op.rank, "timeline", op=op.text),
+        facts=StuckCall(
+            op.op.op, Label(op.text), view.t_ns - op.since_ns, idle, op.at_store,
+            other_threads(now),
+        ),
+    )  # fmt: skip

@@ -1,0 +1,267 @@
+"""One candidate or more for each kind of finding: of one rank, of several, and what is over."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pardbg.analysis.findings.kinds.end_kinds as ends
+import pardbg.analysis.findings.kinds.mismatch_kinds as disagreements
+import pardbg.analysis.findings.kinds.recording_kinds as recording
+import pardbg.analysis.findings.kinds.speed_kinds as speed
+import pardbg.analysis.findings.kinds.stall_kinds as waits
+import pardbg.analysis.findings.kinds.value_kinds as state
+from pardbg.analysis.findings.finding import Candidate, Facts, Label
+from pardbg.analysis.findings.kinds.absence import Absence, Doing
+
+MS, S, MIB = 1_000_000, 1_000_000_000, 1 << 20
+AT = "model.py:12 in forward"
+
+
+def one(
+    kind: str, facts: Facts, ranks: tuple[int, ...] = (), culprits: tuple[int, ...] = (),
+    where: str | None = None,
+) -> Candidate:  # fmt: skip
+    return Candidate(kind=kind, facts=facts, t_ns=60 * S, ranks=ranks, culprits=culprits,
+                     group="world", seq=7, where=where)  # fmt: skip
+
+
+def waiting(*ranks: int, op: str = "all_reduce world #7") -> tuple[waits.Waiting, ...]:
+    return tuple(waits.Waiting(rank, Label(op), 57 * S) for rank in ranks)
+
+
+def missing(
+    *absences: Absence, culprits: tuple[int, ...] = (2,), over: bool = False, early: bool = False,
+    more: tuple[waits.Waiting, ...] = (), victims: tuple[int, ...] = (0, 1),
+) -> Candidate:  # fmt: skip
+    facts = waits.MissingRank(
+        blamed=culprits, never_made=False, over=over, absences=absences, until_ns=60 * S,
+        waits=(*waiting(0, 1), *more), victims=victims, gave_up=over, early=early,
+    )  # fmt: skip
+    direct, indirect = facts.waiting(culprits)
+    return one(absences[0].kind, facts, (*direct, *indirect), culprits, absences[0].place)
+
+
+PLAIN: Final[tuple[Doing, ...]] = (
+    "unknown", "left", "lost", "kernel", "compiling", "importing", "checkpoint", "loading",
+    "torch.distributed", "forward", "backward", "optimizer", "pipeline", "start-up", "code",
+)  # fmt: skip
+ABSENCES: Final = (
+    *(Absence(doing, AT if doing not in ("unknown", "left", "lost") else None) for doing in PLAIN),
+    Absence("killed", code=-9), Absence("killed"), Absence("ended"), Absence("ended", code=3),
+    Absence("stopped", AT, pid=4711), Absence("traced", AT), Absence("pdb", AT),
+    Absence("prompt", AT), Absence("cut off", name="n2"), Absence("gil", AT, silent_ns=2 * S),
+    Absence("gil", AT, asleep=True), Absence("action", name="0F5"),
+    Absence("loading", AT, asleep=True, caller="step at train.py:88", thread="feed",
+            threads=(("writer", "log.py:3 in run"),),
+            lock="feed waits for self.lock; thread writer is inside it at log.py:3 in run"),
+)  # fmt: skip
+
+
+def _waits() -> list[Candidate]:
+    found = [missing(absence) for absence in ABSENCES]
+    found += [missing(absence, absence, culprits=(2, 3)) for absence in ABSENCES]
+    found += [missing(absence, over=True) for absence in ABSENCES]
+    progress, unknown = Absence("forward", progresses=True), Absence("unknown", progresses=True)
+    found += [
+        missing(progress, early=True), missing(unknown, unknown, culprits=(2, 3), early=True),
+        missing(unknown, progress, culprits=(2, 3), over=True, victims=(0, 1, 4)),
+        missing(unknown, more=(*waiting(5, op="send to 2"), *waiting(6, 7, op="barrier tp #1"),
+                               *waiting(8, op="barrier dp #1"))),
+        *(_deadlock(of) for of in ("deadlock", "p2p-cycle", "p2p-tag-mismatch")),
+        _deadlock("unpaired-send"), _deadlock("unpaired-recv"),
+        _deadlock("deadlock", keys=("ready",)), _deadlock("deadlock", calls=True),
+    ]  # fmt: skip
+    for send in (True, False):
+        wait = waits.Waiting(0, Label("send to 2" if send else "recv from 2"), 57 * S)
+        facts = waits.Misaddressed((2,), False, False, wait, send, 1, ((0, AT), (1, AT)))
+        found.append(one(f"unpaired-{'send' if send else 'recv'}", facts, (0, 1), (0,)))
+    op = Label("barrier world #7")
+    for absence in (None, Absence("stopped", AT)):
+        stuck = waits.StuckOp((), False, False, op, 6 * S, absence is not None, absence)
+        found.append(one("stuck-op", stuck, (0, 1), () if absence is None else (2,)))
+    for at_store in ("unknown", "absent", "came"):
+        unseen = waits.UnseenRank((), False, False, op, 6 * S, (2, 3), at_store)
+        found.append(one("unseen-rank", unseen, (0, 1), (3,) if at_store == "absent" else ()))
+    for call, idle in (("exit", True), ("destroy_process_group", True), ("torch.save", False)):
+        lasting = waits.StuckCall(call, Label(call), 6 * S, idle, False, (("writer", AT),))
+        found.append(one("stuck-call", lasting, (2,), (2,), AT))
+    key = waits.StuckCall("Store.get", Label("Store.get(ready)"), 6 * S, True, True, ())
+    late = Label("all_reduce world #7")
+    return [
+        *found, one("stuck-call", key, (2,), (2,)),
+        one("late-rank", waits.LateRank(5 * S, late, Absence("loading", AT)), (0, 1), (2,)),
+        one("late-rank", waits.LateRank(5 * S, late, Absence("unknown")), (0, 1), (2,)),
+    ]  # fmt: skip
+
+
+def _deadlock(of: waits.Cycle, keys: tuple[str, ...] = (), calls: bool = False) -> Candidate:
+    facts = waits.Deadlock(
+        blamed=(0, 1), never_made=False, over=False, of=of, sure=True, tags=(7, 9), others=(2, 3),
+        waits=(*waiting(0, op="send to 1"), *waiting(1)), keys=keys, calls=calls,
+        places=((0, AT), (1, AT)),
+    )  # fmt: skip
+    return one(of, facts, (0, 1, 2, 3), (0, 1), AT)
+
+
+def _disagreements() -> list[Candidate]:
+    world, found = Label("world"), list[Candidate]()
+    for verdict in ("op mismatch", "size mismatch", "dtype mismatch", "root mismatch"):
+        detail = "rank 2: broadcast; ranks 0,1: all_reduce"
+        sure = disagreements.Mismatch(verdict, world, detail, 3, False, 0, ())
+        found.append(one(verdict.replace(" ", "-"), sure, (0, 1, 2), (2,)))
+    differs = disagreements.Mismatch("op mismatch", world, "rank 0: a; rank 1: b", 1, False, 3, ())
+    tie = disagreements.Mismatch("op mismatch", world, "rank 0: a; rank 1: b", 1, False, 0,
+                                 ((0, AT), (1, AT)))  # fmt: skip
+    call = disagreements.Mismatch("op mismatch", Label("calls"), "…", 1, True, 0, ())
+    found += [one("op-mismatch", differs, (0, 1), (1,)), one("op-mismatch", tie, (0, 1)),
+              one("call-mismatch", call, (0, 1), (1,))]  # fmt: skip
+    for of, received in (("size", (104, "float32")), ("dtype", (100, "int32"))):
+        misfit = disagreements.MessageMismatch(
+            "size" if of == "size" else "dtype", 0, 1, (100, "float32"), received,
+            of == "size", 2, ((0, AT), (1, AT)),
+        )  # fmt: skip
+        found.append(one(f"p2p-{of}-mismatch", misfit, (0, 1), (1,) if of == "size" else (0, 1)))
+    threads = disagreements.ThreadOrder(
+        world, ("metrics",), (("broadcast", True, (0, 2)), ("all_reduce", False, (1,))),
+        (("metrics", AT),),
+    )  # fmt: skip
+    found.append(one("thread-order", threads, (0, 1, 2), (0, 1, 2)))
+    for name in disagreements.REHEARSED_ADVICE:
+        order = disagreements.RehearsedOrder(name, "barrier", "rank 1 leaves out barrier")
+        found.append(one(name, order, (1, 2), (1, 2), AT))
+    return found
+
+
+def _ends() -> list[Candidate]:
+    raised = ends.Raised("ValueError: no labels", 5, 2, False, (0,))
+    made_up = ends.Raised("AssertionError", -1, 1, True, ())
+    left, left_all = ends.Exited(3, (0, 1)), ends.Exited(3, ())
+    found = [
+        one("exception", raised, (2,), (2,), AT), one("exception", made_up, (0, 1), (0, 1), AT),
+        one("rank-exited", left, (2,), (2,)), one("rank-exited", left_all, (1, 2), (1, 2)),
+        one("rank-lost", ends.Lost(False, None, ()), (2,), (2,)),
+        one("exception", ends.Harmless(True, False, None), (2,)),
+        one("rank-lost", ends.Harmless(False, True, -15), (2,)),
+        one("rank-lost", ends.Followed((2,), ()), (0, 1)),
+        one("rank-lost", ends.Followed((2,), (2,)), (0, 1)),
+        one("missing-rank", ends.LeftEarly(), (0, 1), (2,)),
+        one("cut-off", ends.CutOff("RuntimeError: Connection closed", False), (0, 1)),
+        one("cut-off", ends.CutOff("", True), (0,)), one("exit-code", ends.ExitCode(1)),
+        one("interrupted", ends.Interrupted("Ctrl-C (SIGINT)"), (0, 1)),
+        one("interrupted", ends.Interrupted("SIGTERM")),
+        one("thread-exception", ends.ThreadRaised("writer", "OSError: disk"), (0,), (0,), AT),
+    ]  # fmt: skip
+    return found + [
+        one("rank-lost", ends.Lost(True, code, (0,)), (2,), (2,)) for code in (-9, -11, -6, -7, -15)
+    ]
+
+
+def _recording() -> list[Candidate]:
+    lives = (
+        recording.LifeEnd(1, 1, "ValueError: no labels", AT, None),
+        recording.LifeEnd(2, 0, "", None, -9), recording.LifeEnd(3, None, "", None, None),
+    )  # fmt: skip
+    found = [
+        one("records-dropped", recording.RecordsDropped(12_345), (2,)),
+        one("records-dropped", recording.RecordsDropped(1)),
+        one("records-missing", recording.RecordsMissing(90), (1, 2)),
+        one("limit-reached", recording.LimitReached((("groups", 3), ("processes", 12_345)))),
+        one("lives-forgotten", recording.LivesForgotten(1200)),
+        one("unseen-rank", recording.RankUnrecorded(), (2,)),
+        one("unseen-rank", recording.RankUnrecorded(), (2, 3)),
+        one("unknown-group", recording.UnknownGroup(), (1,)),
+        one("hook-error", recording.HookError("c10d.send", "KeyError: 3"), (1,)),
+        one("unknown-data", recording.UnknownData(7)), one("truncated", recording.Truncated()),
+        one("recorder-lost", recording.RecorderLost((("the hub", 1), ("the launcher", 2)))),
+        one("recorder-limit", recording.RecorderLimit("processes", 32_768, 5)),
+        one("recorder-limit", recording.RecorderLimit("definitions", 64 * MIB, 1)),
+        one("restarted", recording.Restarted(1, ())),
+        one("restarted", recording.Restarted(3, lives), (0, 1)),
+        one("node-lost", recording.NodeLost((1,)), (2, 3), (2, 3)),
+        one("node-lost", recording.NodeLost((1, 2, 3, 4))),
+        one("several-jobs", recording.SeveralJobs(("a:29500", "b:29501")), (0,)),
+        one("several-jobs", recording.SeveralJobs(()), (0, 1)),
+        one("rpc", recording.RemoteCalls(), (0, 1)),
+        one("clock-uncertain", recording.ClockUnaligned(), (1,)),
+        one("clock-uncertain", recording.ClockUnaligned(), (1, 2)),
+        one("clock-uncertain", recording.ClockImprecise(3 * MS), (1,)),
+        one("clock-uncertain", recording.ClockJump(-60 * S, 2 * MS, 0), (1,)),
+        one("clock-uncertain", recording.ClockJump(60 * S, 2 * MS, 2), (1,)),
+    ]  # fmt: skip
+    return found + [
+        one("no-ranks", recording.NoRanks(output)) for output in ("", "no space", "raised")
+    ]
+
+
+def straggler(cause: speed.Lateness, late: tuple[int, ...]) -> speed.Straggler:
+    """Late by 30 ms of steps of 100."""
+    return speed.Straggler(
+        label=Label("world"), num_late=12, num_steps=12, by_ns=30 * MS, cause=cause,
+        cause_ns=31 * MS, phases=("forward", "backward") if cause == "compute" else (),
+        own_ns=30 * MS, step_ns=100 * MS, timed=False, recurring=True,
+        whole_host="n1" if len(late) > 1 else "", late=late,
+        in_turn=(5,) if cause == "communication" else (),
+    )  # fmt: skip
+
+
+def _speed() -> list[Candidate]:
+    causes: tuple[speed.Lateness, ...] = (
+        "data", "compute", "communication", "core", "host", "unknown"
+    )  # fmt: skip
+    found = [
+        one("straggler", straggler(cause, late), (0, 1, 5), late)
+        for cause in causes for late in ((2,), (2, 3))
+    ]  # fmt: skip
+    for every, of, same in ((5, (2,), True), (5, (0, 2), False), (None, (), True)):
+        slow = speed.SlowSteps(every, 8, 40, 300 * MS, 100 * MS, (39, 44), 200 * MS, "in forward",
+                               every is None, bool(of), same)  # fmt: skip
+        found.append(one("slow-steps", slow, (0, 1), of))
+    for cause in ("communication", "host", "dependency", "warmup", "cooldown"):
+        excess = speed.ScheduleExcess(0.23, 0.2, cause, 0.14, 1, 40 * MS, False)
+        found.append(one("schedule-excess", excess, (0, 1)))
+    exposed = speed.ExposedCommunication(60 * MS, 0.6, 40 * MS, 0.4, "all_gather", MIB, 60 * MS)
+    return [
+        *found,
+        one("stage-imbalance", speed.StageImbalance((1, 5), 0.5, 30 * MS, 130 * MS), (0, 1), (1,)),
+        one("stage-imbalance", speed.StageImbalance((1,), 0.5, None, 0), (0, 1), (1,)),
+        one("too-few-microbatches", speed.TooFewMicrobatches(2, 1 / 3, 1 / 3, 8, 1 / 9), (0, 1)),
+        one("exposed-communication", exposed, (0, 1)),
+        one("small-messages", speed.SmallMessages("all_reduce", 64, 6400, 20 * MS, 100 * MS)),
+        one("slow-link", speed.SlowGroup("all_reduce", 1e6, 30 * MS, 5 * MS, 3), (1, 5), (1, 5)),
+        one("slow-link", speed.SlowGroup("all_reduce", 1e6, 30 * MS, 5 * MS, 3), (1, 2, 3)),
+        one("slow-link", speed.SlowLink(1, 2, 1000, 10 * MS, MS), (1, 2), (1, 2)),
+        one("host-overloaded", speed.HostOverloaded("n0", 4, 2, 10.0, 0.0), (0, 1, 2, 3)),
+        one("host-overloaded", speed.HostOverloaded("n0", 1, 0, 0.0, 0.12), (0,)),
+    ]  # fmt: skip
+
+
+def _state() -> list[Candidate]:
+    diverged = state.ReplicaDivergence(("b", "c"), 10, 0, None, False, True, (1,), (41, 42))
+    again = state.ReplicaDivergence((), 10, None, 20, False, False, (), (0, 0))
+    averaged = state.ReplicaDivergence(("b",), 10, None, None, True, False, (), (0, 0))
+    return [
+        one("memory-creep", state.MemoryCreep(4 * MIB, 10, 456 * MIB, "rss", 9 * MIB, 100 * MS),
+            (1,), (1,)),
+        one("memory-imbalance", state.MemoryImbalance(2, 600 * MIB, 300 * MIB, "rss", "", 0),
+            (0, 1, 2), (2,)),
+        one("memory-imbalance",
+            state.MemoryImbalance(2, 600 * MIB, 300 * MIB, "allocated", "optimizer", 300 * MIB),
+            (0, 1, 2), (2,)),
+        one("memory-near-limit", state.MemoryNearLimit(950 * MIB, 1000 * MIB, "", 1, 950 * MIB),
+            (1,), (1,)),
+        one("memory-near-limit", state.MemoryNearLimit(950 * MIB, 1000 * MIB, "n0", 1, 500 * MIB),
+            (0, 1)),
+        one("nan", state.NotFinite("loss", 5, "head.weight", (0, 1), True, False), (0, 2), (2,)),
+        one("nan", state.NotFinite("input to send 0→1", 5, "", (), False, False), (0,), (0,)),
+        one("nan", state.NotFinite("loss", 5, "", (), True, True), (0, 1)),
+        one("replica-divergence", diverged, (0, 1, 2), (1,)),
+        one("replica-divergence", again, (0, 1)), one("replica-divergence", averaged, (0, 1)),
+        one("no-gradient-exchange", state.NoGradientExchange(MIB, 1000), (0, 1)),
+        one("no-gradient", state.NoGradient("SGD"), (0,)),
+        one("no-gradient", state.NoGradient("SGD"), (0, 1)),
+    ]  # fmt: skip
+
+
+SAMPLES: Final = (
+    *_waits(), *_disagreements(), *_ends(), *_recording(), *_speed(), *_state()
+)  # fmt: skip
