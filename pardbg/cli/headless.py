@@ -62,12 +62,12 @@ def follow(handle: RunHandle, streams: Streams, *, attentive: bool = False) -> i
         if number != signal.SIGTSTP:
             handle.signal(number, group)
         elif not orphaned() and jobs.suspend(handle.run_dir, group):
-            stand_still()
+            suspend_self()
 
     with (
         raised_level(handle.run_dir if attentive else None),
         streams.signals as signals,
-        streams.typed() as stand_still,
+        streams.passing_keys() as suspend_self,
     ):
         while not handle.ended():
             signals.deliver(send)

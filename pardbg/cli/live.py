@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from pardbg.hub.target import Target
 
 STDOUT, STDERR = 1, 2
+MACHINE_LACKS = (OSError, termios.error, MemoryError, RuntimeError)
+"""Errors of a machine without descriptors, processes, terminals, memory or threads to spare."""
 
 
 # A recipe's own options, such as `--staleness 2`, are not known here: they go on to the recipe.
@@ -204,7 +207,8 @@ def _start(
 def _start_own(
     argv: list[str], how: Recording, out: int = STDOUT, **more: Any
 ) -> tuple[RunHandle, Streams]:
-    """``out``: the descriptor that takes the job's stdout. Raises SetupError."""
+    """Start a run that this process owns; ``out`` takes the job's stdout. Raises UserError;
+    SetupError where this machine lacks what a recording needs."""
     from pardbg.hub.run.config import SetupError
     from pardbg.hub.run.terminal import own_streams
 
@@ -212,13 +216,15 @@ def _start_own(
     try:
         streams = own_streams(out)
         return _start(argv, how, streams=streams, **more), streams
-    except Exception as error:
+    except UserError:
         if streams is not None:
             streams.signals.again()
-        if isinstance(error, UserError):
-            raise
-        words = trouble(error) if isinstance(error, OSError) else None
-        raise SetupError(words or f"{type(error).__name__}: {error}") from None
+        raise
+    except MACHINE_LACKS as error:
+        if streams is not None:
+            streams.signals.again()
+        text = trouble(error) if isinstance(error, OSError) else None
+        raise SetupError(text or f"{type(error).__name__}: {error}") from None
 
 
 def _give(handle: RunHandle, rc: Rc) -> None:
@@ -230,7 +236,7 @@ def _give(handle: RunHandle, rc: Rc) -> None:
 
 
 def _rc(rc_file: Path | None, no_rc: bool) -> Rc:
-    """Return what to begin with: without a terminal only what was named."""
+    """Return the commands to begin with; without a terminal only those of a named file."""
     return viewer_rc(rc_file, no_rc) if has_terminal() else named_rc(rc_file)
 
 

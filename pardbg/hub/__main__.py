@@ -69,7 +69,7 @@ def outlive_signals(config: RunConfig, serving: list[Hub | Relay], heard_fd: int
             if number == signal.SIGTERM and (hub.over or not launched):
                 hub.stopping = True
 
-    signals.tell(signals.HUB, heard_fd, stop)
+    signals.report(signals.HUB, heard_fd, stop)
 
 
 if __name__ == "__main__":

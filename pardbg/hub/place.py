@@ -1,9 +1,8 @@
-"""Which node of a job this is, where its hub listens, and with which keys."""
+"""This node's place in a job of several: its number, the hub's address, the run's keys."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import socket
@@ -14,21 +13,19 @@ from typing import Any, Final
 
 from pardbg.hub.run.config import ConfigError, Endpoints, Place, read_json, write_json
 
-ENV_HUB, ENV_KEY, ENV_SHARED = "PARDBG_HUB", "PARDBG_KEY", "PARDBG_SHARED"
+ENV_HUB, ENV_SHARED = "PARDBG_HUB", "PARDBG_SHARED"
 WAIT_S: Final = 300.0
-"""Maximum time a node waits for the file of node 0."""
+"""Maximum wait for the file of node 0."""
 POLL_S: Final = 0.2
 FRESH_S: Final = 3600.0
 """A shared file older than this is another job's."""
 LISTENS_S: Final = 60.0
-"""Maximum wait for another file where its hub is not there (it is of the job's last step, or the
-last try under this id); then it is taken as it is."""
+"""Maximum wait for a newer file if the hub in it does not listen: it may be an earlier step's."""
 _NODE: Final = (
     "PET_NODE_RANK", "SLURM_NODEID", "JOB_COMPLETION_INDEX", "GROUP_RANK", "OMPI_COMM_WORLD_RANK",
     "PMI_RANK", "RANK",
 )  # fmt: skip
-"""torchrun's own variable, Slurm's, Kubernetes' for an indexed job, torchrun's for its workers;
-mpirun's and a PyTorchJob's, of which each starts one ``pardbg run`` a node."""
+"""Variables of torchrun, Slurm, indexed Kubernetes jobs, torchrun's workers, mpirun, PyTorchJob."""
 _NODES: Final = (
     "PET_NNODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "GROUP_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE",
     "PMI_SIZE", "WORLD_SIZE",
@@ -40,7 +37,7 @@ def find_place(
     hub: str | None, key: Path | None, node: int | None, nnodes: int | None,
     argv: Sequence[str], env: Mapping[str, str], say: Callable[[str], None],
 ) -> Place | None:  # fmt: skip
-    """Return what the options, the command and the environment say; None: a job of one node. Waits
+    """Return the place from options, command line and environment; None: a job of one node. Waits
     for node 0's keys. Raises ConfigError."""
     hub = hub or env.get(ENV_HUB)
     shared = env.get(ENV_SHARED)
@@ -63,8 +60,8 @@ def find_place(
 
 
 def _check_host(host: str, node: int, say: Callable[[str], None]) -> None:
-    """Say at once what will not work as long as it stays so: a name may be known later, and an
-    address may be this machine's by other means."""
+    """Warn about an address that does not work now: the name may become known later, and an address
+    may lead to this machine by other means."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
@@ -82,14 +79,14 @@ def _is_ours(family: int, address: Any) -> bool:
 
 
 def _number(
-    said: int | None, words: tuple[str, ...], argv: Sequence[str], names: tuple[str, ...],
+    option: int | None, options: tuple[str, ...], argv: Sequence[str], names: tuple[str, ...],
     env: Mapping[str, str],
 ) -> int | None:  # fmt: skip
-    """From the option, torchrun's own words, or the environment; of ``2:4`` the larger."""
-    if said is not None:
-        return said
+    """Return a number from our option, torchrun's or the environment; of ``2:4`` the larger."""
+    if option is not None:
+        return option
     texts = [env[name] for name in reversed(names) if env.get(name)]
-    for text in reversed([*texts, *_said(argv, *words)]):
+    for text in reversed([*texts, *_option_values(argv, *options)]):
         if re.fullmatch(r"[0-9]{1,6}(:[0-9]{1,6})?", text, re.ASCII):
             return int(text.rpartition(":")[2])
     return None
@@ -98,14 +95,10 @@ def _number(
 def _keys(
     path: Path | None, node: int, env: Mapping[str, str], say: Callable[[str], None]
 ) -> dict[str, Any]:
-    from pardbg.hub.serve.sockets import check_keys, keys_to_look, make_keys
+    from pardbg.hub.serve.sockets import check_keys, keys_of_environment, keys_to_look, make_keys
 
-    text = env.get(ENV_KEY)
-    if path is None and text:
-        try:
-            return check_keys(json.loads(text), ENV_KEY)
-        except ValueError:
-            raise ConfigError(f"{ENV_KEY} does not hold the contents of a key file") from None
+    if path is None and (found := keys_of_environment(env)) is not None:
+        return found
     if path is None:
         raise ConfigError(
             "--hub needs --key FILE, the same on every node (node 0 creates it), or PARDBG_KEY"
@@ -125,16 +118,16 @@ def _keys(
 def _rendezvous(
     folder: Path, node: int, argv: Sequence[str], env: Mapping[str, str], say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Return where the hub listens and its keys, by a file in a directory that all nodes see."""
+    """Return the hub's address and keys, exchanged by a file in a folder that all nodes share."""
     from pardbg.hub.serve.sockets import check_keys, make_keys
 
     known = [env[name] for name in _JOB if env.get(name)]
-    job = next(iter(known or _said(argv, "--rdzv-id", "--rdzv_id")), "")
+    job = next(iter(known or _option_values(argv, "--rdzv-id", "--rdzv_id")), "")
     if not job:
         raise ConfigError(f"{ENV_SHARED} needs a job id ({_JOB[0]} or --rdzv-id), or use --hub")
     path = folder / f"pardbg-{re.sub(r'[^A-Za-z0-9_-]+', '-', job)[:64]}.json"
     if node == 0:
-        name = socket.getfqdn()  # of a host that calls itself 127.0.0.1 it is no name for others
+        name = socket.getfqdn()  # "localhost" on a host that calls itself 127.0.0.1
         name = socket.gethostname() if name.startswith("localhost") else name
         made = {"hub": f"tcp://{name}:{_free_ports()}", "keys": make_keys()}
         try:
@@ -147,8 +140,8 @@ def _rendezvous(
     return {"hub": str(found["hub"]), "keys": check_keys(found.get("keys"), str(path))}
 
 
-def _said(argv: Sequence[str], *options: str) -> list[str]:
-    """Return what the command says behind these options, ``--name VALUE`` or ``--name=VALUE``."""
+def _option_values(argv: Sequence[str], *options: str) -> list[str]:
+    """Return these options' values in a command line, ``--name VALUE`` or ``--name=VALUE``."""
     parts = ((at, *word.partition("=")) for at, word in enumerate(argv))
     return [
         value if equals else "".join(argv[at + 1 : at + 2])
@@ -159,7 +152,7 @@ def _said(argv: Sequence[str], *options: str) -> list[str]:
 def _wait_for(
     path: Path, what: str, say: Callable[[str], None], fresh: bool = False
 ) -> dict[str, Any]:
-    """The file once it is there, and only ours to read."""
+    """Return a JSON file's content once it exists; refuse one that others can read."""
     begun, told = time.monotonic(), False
     while True:
         try:
@@ -181,20 +174,21 @@ def _wait_for(
         time.sleep(POLL_S)
 
 
-def _is_of_now(said: dict[str, Any], written_s: float, begun: float) -> bool:
-    """The file is this job's. ``begun``: since when we look."""
+def _is_of_now(found: dict[str, Any], written_s: float, begun: float) -> bool:
+    """Return whether the file is this job's: recent, and its hub listens, or none appears within
+    ``LISTENS_S`` from ``begun`` on."""
     if time.time() - written_s >= FRESH_S:
         return False
     with contextlib.suppress(OSError):
-        where = Endpoints(str(said.get("hub")))
-        address = where.host, int(where.ctrl.rpartition(":")[2])
+        hub = Endpoints(str(found.get("hub")))
+        address = hub.host, int(hub.ctrl.rpartition(":")[2])
         socket.create_connection(address, timeout=2).close()
         return True
     return time.monotonic() - begun > LISTENS_S
 
 
 def _free_ports() -> int:
-    """The first of three ports in a row that are free here."""
+    """Return the first of three consecutive free ports."""
     for port in range(29_700 + os.getpid() % 1000 * 3, 60_000, 3):
         try:
             for number in range(3):

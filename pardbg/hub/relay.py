@@ -22,7 +22,7 @@ from pardbg.hub.backlog import Definitions
 from pardbg.hub.ctrl_messages import PIECE_BYTES, VERSION, Node, pack, process_of, unpack
 from pardbg.hub.ranks.boards import TURN_MS, Boards
 from pardbg.hub.ranks.rings import Rescued, Rings
-from pardbg.hub.ranks.where import py_spy
+from pardbg.hub.ranks.stack_requests import py_spy
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
 from pardbg.hub.run.config import RunConfig
@@ -31,7 +31,7 @@ from pardbg.hub.run.run_files import Recorded, has_ended, write_hub, write_recor
 from pardbg.hub.serve.job_output import JobOutput
 from pardbg.hub.serve.sockets import listen, load_keys
 from pardbg.hub.serve.state_feed import RowNews
-from pardbg.hub.uplink import Turns, Uplink
+from pardbg.hub.uplink import BatchOrder, Uplink
 from pardbg.plain_text import plain
 from pardbg.words import duration
 from pardbg_agent.wire import Key, Msg
@@ -41,17 +41,17 @@ SCAN_NS: Final = 250 * MS
 OUTPUT_NS: Final = 100 * MS
 COMPLAIN_NS: Final = 10_000 * MS
 DRAIN_NS: Final = 5_000 * MS
-"""After the job's end here: how long a hub that answers may take for the rest."""
+"""Time for a hub that answers to take the rest after the job's end here."""
 ABSENT_NS: Final = 3_000 * MS
-"""The same for one that does not: then what is in the rings stays there, for `postmortem`."""
+"""Time for a hub that does not answer; the records then stay in the rings for `postmortem`."""
 PULL_HWM: Final = 64
 MAX_LINES: Final = 500
 TOLD_FILE: Final = "relay.json"
-"""File with how far the job's output has been passed on, for a relay that comes after us."""
+"""File with the offsets of forwarded output, for a restarted relay."""
 
 
 class Relay:
-    """Made, ``open``ed, ``run``. One per node and run."""
+    """Relay of one node and run: call ``open``, then ``run``."""
 
     def __init__(self, config: RunConfig, sources: Sequence[int] = ()) -> None:
         self.config = config
@@ -62,22 +62,22 @@ class Relay:
         self._boards = Boards(config.ring_dir, config.run)
         self._gone: dict[str, tuple[int, int | None]] = {}
         self._pending: deque[tuple[bytes, bytes]] = deque()
-        """Taken from an agent, not yet from us."""
+        """Messages taken from an agent and not yet by the hub."""
         self._hellos: dict[bytes, bytes] = {}
-        """HELLO of each process here: agents say it once, perhaps before there is a hub."""
-        self._unsaid: set[bytes] = set()
-        """Whose HELLO is due on this link."""
+        """HELLO of each process here: an agent sends it once, perhaps before there is a hub."""
+        self._due_hellos: set[bytes] = set()
+        """Processes whose HELLO is to be forwarded over this connection."""
         self._at: dict[bytes, bytes] = {}
-        """Process -> identity that it said HELLO with."""
+        """Process -> socket identity of its HELLO."""
         self._found: deque[tuple[int, str, Any]] = deque()
-        """Stacks read from outside, by other threads."""
+        """Stacks that threads of the relay read from outside."""
         self._news = RowNews()
         self._scan_ns = self._output_ns = self._exit_ns = 0
         self._complained_ns, self._down_since = 0, time.monotonic_ns()
         self._why = ""
-        """Reason of the last complaint: another one is said at once."""
+        """Reason of the last complaint; another reason is reported at once."""
         self._done = False
-        self._turns, self._link = Turns(), 0
+        self._order, self._link = BatchOrder(), 0
         told = files.read_json(config.dir / TOLD_FILE) or {}
         self._output = JobOutput(config.dir, {k: int(v) for k, v in told.items()})
 
@@ -87,7 +87,7 @@ class Relay:
         return self._exit_ns > 0
 
     def open(self) -> None:
-        """Sockets, then ``hub.pid``. Raises ConfigError."""
+        """Bind the sockets, then write ``hub.pid``. Raises ConfigError."""
         keys = load_keys(self.config.dir)
         if keys is None:
             raise files.ConfigError("no key for the hub: give --key FILE")
@@ -114,7 +114,7 @@ class Relay:
         return socket
 
     def run(self) -> None:
-        """Until the job has ended here and the hub has everything, or ``stopping``."""
+        """Work until the job has ended here and the hub has its records, or until ``stopping``."""
         while not self.stopping and not self._turn():
             pass
         taken = not self._rings.mapped
@@ -135,11 +135,11 @@ class Relay:
 
     def _turn(self) -> bool:
         self._wait()
-        self._up.look()
+        self._up.refresh()
         now = time.monotonic_ns()
         if self._up.up:
             for changes in self._boards.changes(now):
-                self._up.say(Node.BOARDS, changes=changes)
+                self._up.send(Node.BOARDS, changes=changes)
         self._pass_data()
         self._pass_up()
         for sender, said in self._up.receive():
@@ -150,12 +150,12 @@ class Relay:
         self._complain(now)
         while self._found and self._up.up:
             number, proc, found = self._found.popleft()
-            self._up.say(Node.LOOKED, id=number, proc=proc, found=found)
+            self._up.send(Node.LOOKED, id=number, proc=proc, found=found)
         self._successor.tick()
         return self._is_over(now)
 
     def _wait(self) -> None:
-        if self._pending or self._turns.full or not self._up.up:
+        if self._pending or self._order.full or not self._up.up:
             # Agents keep their records while the hub takes nothing.
             self._without_data.poll(5 if self._up.up else 50)
         else:
@@ -165,8 +165,8 @@ class Relay:
         if self._up.num_links != self._link:
             self._link = self._up.num_links
             self._pending.clear()  # it comes again
-            self._turns.new_link()
-            self._unsaid.update(self._hellos)
+            self._order.new_link()
+            self._due_hellos.update(self._hellos)
         if not self._up.up:
             return
         while self._pending:
@@ -175,17 +175,17 @@ class Relay:
             self._pending.popleft()
         with contextlib.suppress(zmq.Again):
             for _ in range(256):
-                if self._turns.full:
+                if self._order.full:
                     return
                 frames = self._pull.recv_multipart(zmq.NOBLOCK)
                 if len(frames) == 2 and not self._pass(frames[0], frames[1]):
                     return
 
     def _pass(self, key: bytes, payload: bytes) -> bool:
-        """One DATA message; False if the hub takes no more now."""
+        """Forward a DATA message; return False if the hub's queue is full."""
         if key[:1] == Key.DEFINITION.value:
             self._definitions.add(key, payload)
-        elif not self._turns.passes(key[1:], payload):
+        elif not self._order.may_forward(key[1:], payload):
             return True
         if self._up.put(key, payload):
             return True
@@ -198,16 +198,16 @@ class Relay:
                 frames = self._agents.recv_multipart(zmq.NOBLOCK)
                 if len(frames) == 2:
                     self._pass_message(frames[0], frames[1])
-        for proc in tuple(self._unsaid) if self._up.up else ():
+        for proc in tuple(self._due_hellos) if self._up.up else ():
             if self._up.forward(proc, self._hellos[proc]):
-                self._unsaid.discard(proc)
+                self._due_hellos.discard(proc)
 
     def _pass_message(self, identity: bytes, payload: bytes) -> None:
         kind, proc = unpack(payload).get("t"), process_of(identity)
         if kind == Msg.HELLO.value:
             self._at[proc] = identity
             self._hellos[proc] = payload
-            self._unsaid.add(proc)
+            self._due_hellos.add(proc)
             return
         if kind == Msg.BYE.value:
             self._left(proc)
@@ -216,7 +216,7 @@ class Relay:
     def _left(self, proc: bytes) -> None:
         self._hellos.pop(proc, None)
         self._at.pop(proc, None)
-        self._unsaid.discard(proc)
+        self._due_hellos.discard(proc)
 
     # -- what the hub says
 
@@ -226,7 +226,7 @@ class Relay:
         except Malformed:
             return
         if not proc:
-            self._own(message)
+            self._take_own(message)
         elif message.get("t") == Msg.PING.value:  # one clock for all of this node
             said = {"t": Msg.PONG.value, "re": message.get("id"), "t_ns": time.monotonic_ns()}
             self._up.forward(proc, pack(said))
@@ -237,12 +237,13 @@ class Relay:
                 payload = pack(message)
                 wanted = message.get("next")
                 key = Key.RECORDS.value + proc
-                kept = self._turns.welcome(proc, wanted if isinstance(wanted, int) else 0)
+                kept = self._order.welcome(proc, wanted if isinstance(wanted, int) else 0)
                 self._pending.extend((key, batch) for batch in kept)
             with contextlib.suppress(zmq.ZMQError):
                 self._agents.send_multipart((self._at.get(proc, proc), payload), zmq.NOBLOCK)
 
-    def _own(self, message: dict[str, Any]) -> None:
+    def _take_own(self, message: dict[str, Any]) -> None:
+        """Handle a message to the relay itself."""
         kind, proc = message.get("t"), str(message.get("proc") or "")
         if kind == Node.KNOWN.value:
             self._news.force = True
@@ -254,7 +255,7 @@ class Relay:
             self._rings.forget(proc)
             self._gone.pop(proc, None)
             self._definitions.ended(proc)
-            self._turns.forget(proc.encode("ascii"))
+            self._order.forget(proc.encode("ascii"))
         elif kind == Node.BOARDS.value:
             self._boards.take(message["changes"], int(message["by_ns"]))
         elif kind == Node.LOOK.value:
@@ -272,11 +273,11 @@ class Relay:
             self._done = True
 
     def _rescue(self, proc: str, start: int) -> None:
-        """In pieces: a ring may hold more than one message may."""
+        """Send a dead process's records in pieces: a ring may be larger than a message."""
         rescued = self._rings.rescue(proc, start)
         pieces = _pieces(rescued)
         for at, batches in enumerate(pieces):
-            self._up.say(
+            self._up.send(
                 Node.RESCUED, proc=proc, definitions=rescued.definitions if not at else [],
                 batches=batches, last=rescued.last_index, dropped=rescued.dropped,
                 more=at + 1 < len(pieces), first=not at,
@@ -307,7 +308,7 @@ class Relay:
             return
         config, rows = self.config, self._rings.rows(now)
         if self._news.take(rows, now):
-            self._news.force = not self._up.say(
+            self._news.force = not self._up.send(
                 Node.ROWS, version=VERSION, node=config.node, nnodes=config.nnodes,
                 host=config.host, run=config.run, link=self._up.num_links, rows=rows,
                 gone=self._gone, ended=self.over,
@@ -320,13 +321,13 @@ class Relay:
         lines = self._output.lines(now, final=self.over)
         for at in range(0, len(lines), MAX_LINES):
             part = lines[at : at + MAX_LINES]
-            self._up.say(Node.OUTPUT, lines=[[x.stream, x.rank, x.text] for x in part])
+            self._up.send(Node.OUTPUT, lines=[[x.stream, x.rank, x.text] for x in part])
         if lines:
             with contextlib.suppress(OSError):
                 files.write_json(self.config.dir / TOLD_FILE, self._output.offsets)
 
     def _complain(self, now: int) -> None:
-        """Tell the terminal here at once, and every 10 s, that there is no hub."""
+        """Report a missing hub to the terminal here, at once and every 10 s."""
         if self._up.up and not self._up.problem:
             if self._complained_ns:
                 files.add_notice(self.config.dir, "connected to the hub")
@@ -364,7 +365,7 @@ class Relay:
 
 
 def _pieces(rescued: Rescued) -> list[list[tuple[int, bytes]]]:
-    """The batches in messages of about PIECE_BYTES; one at least."""
+    """Return the batches in messages of about ``PIECE_BYTES``; one message at least."""
     out: list[list[tuple[int, bytes]]] = [[]]
     size = 0
     for first, raw in rescued.batches:

@@ -1,4 +1,4 @@
-"""Where a viewer finds a run: on this machine, over TCP with a key, or through the system's ssh."""
+"""Address of a live run for viewers: on this machine, over TCP with a key, or through ssh."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ from pardbg.events.decode import Malformed
 from pardbg.hub.ctrl_messages import pack, unpack, viewer_address
 from pardbg.hub.run.config import ConfigError, Endpoints
 from pardbg.hub.run.start import RunHandle
-from pardbg.hub.serve.sockets import check_keys, load_keys, secure_client
+from pardbg.hub.serve.sockets import check_keys, keys_of_environment, load_keys, secure_client
 from pardbg.plain_text import plain
 from pardbg_agent.wire import Msg
 
-ENV_KEY: Final = "PARDBG_KEY"
 ENV_REMOTE: Final = "PARDBG_REMOTE"
-"""How pardbg is called at the other end of ssh, where it is not on the PATH there."""
+"""Command that runs pardbg at the other end of ssh, if it is not on the PATH there."""
 ANSWER_S: Final = 5.0
 _SSH: Final = re.compile(
     r"ssh://(?P<host>(?:\w[\w.-]*@)?\w[\w.-]*)(?::(?P<port>\d{1,5}))?(?:/(?P<run>[\w.-]*))?"
@@ -36,7 +35,7 @@ _SSH: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A live run, and how its hub is reached."""
+    """A live run and the endpoints of its hub."""
 
     run: str
     name: str
@@ -45,14 +44,14 @@ class Target:
     alive: Callable[[], bool]
     keys: Mapping[str, Any] | None = None
     path: Path | None = None
-    """Its directory, here."""
+    """Its directory on this machine."""
     where: str = ""
-    """As the user named it: the run is elsewhere, and only its hub says that it has ended."""
+    """Address that the user gave for a run elsewhere, whose end only its hub reports."""
     close: Callable[[], None] = lambda: None
 
 
 def local(run_dir: Path) -> Target:
-    """Return a run with a directory on this machine; of a relay's: its hub. Raises ConfigError."""
+    """Return the run of a directory on this machine; for a relay its hub. Raises ConfigError."""
     handle = RunHandle(Path(run_dir))
     config = handle.config
     ends = config.upstream if config.is_relay else config
@@ -87,23 +86,25 @@ def _over_tcp(text: str, key: Path | None, env: Mapping[str, str]) -> Target:
 
 
 def _keys(path: Path | None, env: Mapping[str, str]) -> dict[str, Any]:
+    if path is None:
+        if (found := keys_of_environment(env, to_look=True)) is not None:
+            return found
+        raise ConfigError(
+            "tcp:// needs --key FILE (the run's keys, full or view-only) or PARDBG_KEY"
+        )
     try:
-        if path is not None:
-            if path.stat().st_mode & 0o077:
-                raise ConfigError(f"{path} can be read by others: chmod 600 it")
-            return check_keys(json.loads(path.read_text()), str(path), to_look=True)
-        if env.get(ENV_KEY):
-            return check_keys(json.loads(env[ENV_KEY]), ENV_KEY, to_look=True)
+        if path.stat().st_mode & 0o077:
+            raise ConfigError(f"{path} can be read by others: chmod 600 it")
+        return check_keys(json.loads(path.read_text()), str(path), to_look=True)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except ValueError:
-        raise ConfigError(f"{path or ENV_KEY} is not a pardbg key file") from None
-    raise ConfigError("tcp:// needs --key FILE (the run's keys, full or view-only) or PARDBG_KEY")
+        raise ConfigError(f"{path} is not a pardbg key file") from None
 
 
 def _status(text: str, ctrl: str, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the hub says of itself. Raises ConfigError: why it says nothing."""
-    from zmq.utils.monitor import recv_monitor_message  # brings asyncio, which nobody else wants
+    """Return the hub's status. Raises ConfigError with the reason for a missing answer."""
+    from zmq.utils.monitor import recv_monitor_message  # imports asyncio
 
     context: zmq.Context[Any] = zmq.Context()
     dealer: zmq.Socket[bytes] = context.socket(zmq.DEALER)
@@ -142,8 +143,8 @@ def _status(text: str, ctrl: str, keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _over_ssh(text: str, env: Mapping[str, str]) -> Target:
-    """One connection of the system's ssh, which asks for what it needs; through it the run's list,
-    then two of its sockets."""
+    """Connect by the system's ssh, which asks for passwords itself; list the runs there and forward
+    two sockets of one."""
     found = _SSH.fullmatch(text)
     if found is None:
         raise ConfigError(f"{text!r} is not of the form ssh://[USER@]HOST[:PORT][/RUN]")
@@ -163,7 +164,7 @@ def _over_ssh(text: str, env: Mapping[str, str]) -> Target:
         return done.returncode == 0
 
     try:
-        # Its stderr is a file: who stays in the background would keep a pipe open.
+        # Its stderr is a file: the ssh that stays in the background would keep a pipe open.
         with open(folder / "said", "w+b") as said:
             master = ["-M", "-f", "-N", "-o", "ControlPersist=no", "-o", "ConnectTimeout=15"]
             done = subprocess.run([*base, *master, host], stderr=said, check=False)
@@ -183,7 +184,7 @@ def _over_ssh(text: str, env: Mapping[str, str]) -> Target:
 
 
 def _run_there(text: str, ssh: list[str], name: str, env: Mapping[str, str]) -> dict[str, Any]:
-    """The live run of that name, or the only one."""
+    """Return the live run of that name, or the only one."""
     said = _run(text, [*ssh, f"{env.get(ENV_REMOTE) or 'pardbg'} ls --json"])
     try:
         runs = [run for run in json.loads(said) if name in (run["run"], run["name"])

@@ -1,9 +1,8 @@
-"""A relay's two connections to the hub, whether they are up, and what may pass over them.
+"""A relay's two connections to the hub, and the order in which batches of records pass over them.
 
-No batch passes out of turn. What was under way to a hub that died, or in a connection that broke,
-comes again: the hub's WELCOME says from which record on, and the agent goes back to it. Batches
-that it had sent before that are still in the relay's queue; passed on first they would look like a
-gap.
+Batches that were lost with a hub or a connection are sent again: the hub's WELCOME names the next
+record that it wants, and the agent resumes there. Batches sent before the WELCOME may still be in
+the relay's queue; forwarded first, they would look like a gap, so they wait or are dropped.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from pardbg_agent.wire import address
 DATA_HWM: Final = 64
 HEARTBEAT_MS: Final = 2_000
 SILENCE_MS: Final = 10_000
-"""Silence after which a connection is given up and made anew."""
+"""Silence after which a connection is replaced."""
 RETRY_MS, MAX_RETRY_MS = 200, 2_000
 _EVENTS: Final = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -38,23 +37,23 @@ _EVENTS: Final = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 )
 _REFUSED: Final = (zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
-"""Events of a refusal: of another run's key a hub says nothing and closes the connection."""
+"""Events of a refused key: the hub closes the connection without an answer."""
 MAX_KEPT: Final = 256
-"""Batches that wait for their process's WELCOME; beyond that nothing is taken from any."""
+"""Limit on batches that wait for a WELCOME; beyond it no agent's records are taken."""
 MAX_REFUSED: Final = 100
-"""More than queues on the way can hold: then what is wanted does not come any more."""
+"""Refused batches after which the wanted records are lost: more than all queues can hold."""
 
 
 class Uplink:
-    """DATA and CTRL to the hub. A send never blocks: what the hub does not take stays here."""
+    """DATA and CTRL connections to the hub. A send never blocks; it reports a full queue."""
 
     def __init__(
         self, context: zmq.Context[Any], hub: Endpoints, keys: dict[str, Any] | None, node: int
     ) -> None:
         self.num_links = 0
-        """Connections made so far. What was under way in the one before may be lost."""
+        """Number of connections so far; messages in an earlier one may be lost."""
         self.problem = ""
-        """Why there is no connection, where the hub said so."""
+        """Reason for a missing connection, if known."""
         self._up: dict[zmq.Socket[bytes], bool] = {}
         self._monitors: dict[zmq.Socket[bytes], zmq.Socket[bytes]] = {}
         identity = address(f"{RELAY.decode()}{node}-{os.getpid()}")
@@ -81,15 +80,15 @@ class Uplink:
 
     @property
     def up(self) -> bool:
-        """Return whether both are connected."""
+        """Return whether both connections are up."""
         return all(self._up.values())
 
     def sockets(self) -> list[zmq.Socket[bytes]]:
-        """To wait on."""
+        """Return the sockets to wait on."""
         return [self.ctrl, *self._monitors]
 
-    def look(self) -> None:
-        """Look at what has become of the connections."""
+    def refresh(self) -> None:
+        """Update ``up``, ``num_links`` and ``problem`` from the sockets' events."""
         for monitor, socket in self._monitors.items():
             while monitor.poll(0):
                 event = recv_monitor_message(monitor)["event"]
@@ -103,15 +102,15 @@ class Uplink:
                     self.problem = "what listens there is not a pardbg hub"
 
     def put(self, key: bytes, payload: bytes) -> bool:
-        """Queue a DATA message; False if the hub takes no more now."""
+        """Queue a DATA message; return False if the queue is full."""
         return self._send(self.data, (key, payload))
 
     def forward(self, proc: bytes, payload: bytes) -> bool:
         """Queue a process's CTRL message."""
         return self._send(self.ctrl, (proc, payload))
 
-    def say(self, kind: Node, **fields: Any) -> bool:
-        """Queue a message of the relay's own."""
+    def send(self, kind: Node, **fields: Any) -> bool:
+        """Queue a message of the relay itself."""
         return self._send(self.ctrl, (b"", pack({"t": kind.value, **fields})))
 
     def _send(self, socket: zmq.Socket[bytes], frames: tuple[bytes, bytes]) -> bool:
@@ -122,7 +121,7 @@ class Uplink:
         return True
 
     def receive(self, limit: int = 256) -> list[tuple[bytes, bytes]]:
-        """Return (process, payload) of what the hub says."""
+        """Return messages of the hub: (process, payload)."""
         out: list[tuple[bytes, bytes]] = []
         with contextlib.suppress(zmq.Again):
             while len(out) < limit:
@@ -135,24 +134,24 @@ class Uplink:
         for socket in self._up:
             socket.disable_monitor()
             socket.close(linger=linger_ms)
-        for monitor in self._monitors:  # or the context would wait for them for ever
+        for monitor in self._monitors:  # an open one would keep the context from ending
             monitor.close(linger=0)
 
 
 @dataclass(slots=True)
 class _Process:
     welcomed: bool = False
-    """On this link."""
+    """Whether the hub has sent WELCOME over this connection."""
     wanted: int = 0
-    """Index of the record that is to come next."""
+    """Index of the next record that the hub wants."""
     lost: int = 0
-    """Records that its ring had lost, as the last batch said."""
+    """Records that its ring had overwritten, according to the last batch."""
     num_refused: int = 0
     kept: deque[bytes] = field(default_factory=deque)
 
 
-class Turns:
-    """The processes of this node, each with what may pass next."""
+class BatchOrder:
+    """Order of the batches of this node's processes over a connection."""
 
     def __init__(self) -> None:
         self._of: dict[bytes, _Process] = {}
@@ -163,44 +162,44 @@ class Turns:
         return self._num_kept >= MAX_KEPT
 
     def new_link(self) -> None:
-        """Nothing passes before each process is welcomed (again)."""
+        """Hold every process's batches until its next WELCOME."""
         for process in self._of.values():
             process.welcomed = False
 
     def welcome(self, proc: bytes, wanted: int) -> list[bytes]:
-        """The hub wants the process's records from there on; what was kept of them. Once a link:
-        a WELCOME that comes again changes nothing."""
+        """Take a process's WELCOME, with the index of the record that the hub wants; return kept
+        batches to forward. A repeated WELCOME on one connection changes nothing."""
         process = self._of.setdefault(proc, _Process())
         if process.welcomed:
             return []
         process.welcomed, process.wanted = True, wanted
-        kept = [payload for payload in process.kept if self._passes(process, payload)]
+        kept = [payload for payload in process.kept if self._is_next(process, payload)]
         self._num_kept -= len(process.kept)
         process.kept.clear()
         return kept
 
-    def passes(self, proc: bytes, payload: bytes) -> bool:
-        """Return whether a batch may go on now. Else it is kept, or comes again by itself."""
+    def may_forward(self, proc: bytes, payload: bytes) -> bool:
+        """Return whether to forward now; otherwise it is queued or will be resent."""
         process = self._of.setdefault(proc, _Process())
         if process.welcomed:
-            return self._passes(process, payload)
+            return self._is_next(process, payload)
         process.kept.append(payload)
         self._num_kept += 1
         return False
 
     def forget(self, proc: bytes) -> None:
-        """The process has ended, and the hub has everything of it."""
+        """Drop a process that has ended and whose records the hub has."""
         ended = self._of.pop(proc, None)
         self._num_kept -= len(ended.kept) if ended is not None else 0
 
     @staticmethod
-    def _passes(process: _Process, payload: bytes) -> bool:
+    def _is_next(process: _Process, payload: bytes) -> bool:
         try:
             head = frame_head(payload)
         except Malformed:
-            return True  # the hub counts it
+            return True  # the hub counts malformed batches
         ahead = head.first - process.wanted
-        # The ring may have lost what is wanted: then the batch says so.
+        # A batch says if its ring has overwritten the wanted records.
         lost = head.flags & wire.FRAME_OLDEST or ahead <= max(0, head.dropped - process.lost)
         if not lost and process.num_refused < MAX_REFUSED:
             process.num_refused += 1

@@ -16,7 +16,7 @@ from mcap.reader import make_reader
 
 from pardbg.control.language.verbs import Verb
 from pardbg.hub.client import HubControl, LiveSource
-from pardbg.hub.ranks.where import py_spy
+from pardbg.hub.ranks.stack_requests import py_spy
 from pardbg.store.source import Message
 from tests.distributed.runs import (
     coverage,

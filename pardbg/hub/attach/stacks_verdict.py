@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from pardbg.analysis.hangs.stacks import busy, place, waits_in_op
+from pardbg.analysis.findings.kinds.absence import Absence
+from pardbg.analysis.hangs.stacks import activity, place, waits_in_op
 from pardbg.store.definitions import Frame
 
 Kind = Literal["missing-rank", "different-ops", "all-wait", "nobody-waits"]
@@ -53,7 +54,9 @@ class RankStack:
         """Return what it does there, in a word or two."""
         if self.waits:
             return f"waits in {self.call or 'torch.distributed'}"
-        return busy(self.frames) or ("is asleep" if self.asleep else "runs")
+        if doing := activity(self.frames):
+            return Absence(doing).text()
+        return "is asleep" if self.asleep else "runs"
 
 
 @dataclass(frozen=True, slots=True)

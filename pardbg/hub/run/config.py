@@ -1,4 +1,4 @@
-"""A run's directory and its ``run.json``: where everything of a live run lies."""
+"""A run's directory, and its configuration ``run.json``."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ MAX_SOCKET_PATH: Final = 100
 """A unix socket's path ends at 107 bytes."""
 HUB_FILE, LAUNCH_FILE, EXIT_FILE = "hub.pid", "launch.json", "exit.json"
 JOB_FILE = "job.json"
-"""Written by the job's first process before it becomes the job: its launcher may be killed then."""
+"""Written by the job's first process before it becomes the job: the launcher may be killed then."""
 PART_FILE = "part.json"
-"""{"part": number}: the file of a recording in parts that is being written."""
+"""{"part": number}: the newest file of a recording in parts."""
 STATE_FILE = "hub.state"
-"""What a restarted hub need not read out of the whole recording (``hub.serve.resume``)."""
+"""State that spares a restarted hub reading the whole recording (``hub.serve.resume``)."""
 HUB_LOG, OUT_FILE, ERR_FILE = "hub.log", "job.out", "job.err"
 TOLD_FILE, KILL_FILE = "told", "kill"
-"""Signals that the job was given, a line each; there if the job is to be ended."""
+"""Signals that the job was given, a line each; a file whose existence asks for the job's end."""
 RECORDED_FILE = "recorded.json"
 """Result of the recording, by the hub, at its end or when it can write no more of it."""
 NOTICES_FILE = "notices"
-"""Messages of the hub to whoever started the run, a line each: it is held, it was let go."""
+"""Messages of the hub to the terminal that started the run, a line each."""
 
 
 CTRL_PORT, DATA_PORT, PUB_PORT = 0, 1, 2
-"""A hub that other nodes reach listens on three ports, from the one that is named on."""
+"""Offsets of the three ports of a hub that other nodes reach, from the port in its address."""
 
 
 class ConfigError(UserError):
@@ -59,7 +59,7 @@ class ConfigError(UserError):
 
 
 class SetupError(ConfigError):
-    """This machine does not let us record a run: the job can still run without. One line."""
+    """This machine cannot record a run; the job can still run without pardbg. One line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,12 @@ class Place:
     node: int
     nnodes: int
     keys: Mapping[str, Any]
-    """Those of the run: see ``pardbg.hub.serve.sockets``."""
+    """Keys of the run: see ``pardbg.hub.serve.sockets``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where a hub listens for other nodes, from ``tcp://HOST:PORT``. Raises ConfigError."""
+    """Endpoints of a hub for other nodes, from ``tcp://HOST:PORT``. Raises ConfigError."""
 
     text: str
 
@@ -116,7 +116,7 @@ class RunConfig:
     run: str
     name: str
     argv: tuple[str, ...]
-    """The job's. Its secrets are in it until the job is started (``without_secrets``)."""
+    """The job's command line, with its secrets until the job is started (``without_secrets``)."""
     cwd: str
     data: str
     pub: str
@@ -128,19 +128,18 @@ class RunConfig:
     boot_id: str
     recipe: str = ""
     owner_pid: int | None = None
-    """The process that passes the job's streams on (``pardbg run``); None: there is none."""
+    """Process that passes the job's streams on (``pardbg run``); None: the job has no owner."""
     owner_start: str = ""
     keys: dict[str, Any] | None = None
     max_part_bytes: int = 0
-    """A recording goes on in a new file at this size; 0: never."""
+    """Size at which a recording continues in a new file; 0: never."""
     max_part_ns: int = 0
     keep_parts: int = 0
     """Number of a recording's files that are kept; 0: all."""
     allow_eval: bool = False
-    """Whoever has control may run code in held ranks: agents read it here."""
+    """Whether the controller may run code in held ranks; read by agents."""
     on_exception_s: float = 0.0
-    """``--on-exception hold``: how long a rank that raised waits for somebody; 0: it dies at once.
-    Agents read it here."""
+    """How long a rank that raised is held without a viewer; 0: not at all. Read by agents."""
     loss_pattern: str = ""
     """A regular expression that finds the loss in a line of the job's output."""
     hub: str = ""
@@ -177,11 +176,11 @@ class RunConfig:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """Return the command line as it is recorded and shown: without what looks like a secret."""
+        """Return the command line for records and screens, with ``***`` for likely secrets."""
         return tuple(without_secrets(self.argv))
 
     def without_secrets(self) -> RunConfig:
-        """Return the same, for when the job is started and nobody needs its true command line."""
+        """Return the configuration for after the job's start, with ``shown`` as command line."""
         return replace(self, argv=self.shown)
 
     @property
@@ -264,7 +263,7 @@ def make(
 
 
 def _cwd() -> str:
-    """The job has the directory itself; its name is for people, and may be no more."""
+    """Return the current directory's path, for display; empty if it was removed."""
     try:
         return str(Path.cwd())
     except OSError:
@@ -272,7 +271,7 @@ def _cwd() -> str:
 
 
 def _save_new(config: RunConfig, place: Place | None) -> RunConfig:
-    """Make the directories in the first place that takes them. Raises SetupError."""
+    """Make the directories in the first usable root. Raises SetupError."""
     problem = "no directory has a path short enough for a socket; set TMPDIR to one"
     for root in roots():
         path = root / config.run
@@ -296,7 +295,7 @@ def _save_new(config: RunConfig, place: Place | None) -> RunConfig:
 
 
 def roots() -> list[Path]:
-    """Return the places for run directories, existing and ours or not. Raises ConfigError."""
+    """Return possible parents of run directories. Raises ConfigError."""
     # platformdirs.user_runtime_dir says the same, but warns where the variable is not set.
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}")
     found = [runtime / "pardbg"] if runtime.is_absolute() and _is_ours(runtime) else []
@@ -339,7 +338,7 @@ def _make_ring_dir(run: str, run_dir: Path) -> None:
 
 
 def private_dir(path: Path) -> None:
-    """Make the directory, or make sure that it is ours alone (others may write to /tmp).
+    """Make the directory, or check that it belongs to this user alone (others may write to /tmp).
 
     Raises OSError.
     """
@@ -356,7 +355,7 @@ def private_dir(path: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a small JSON file, 0600, so that a reader sees all of it or none. Raises OSError."""
+    """Write a small JSON file, 0600, atomically. Raises OSError."""
     text = json.dumps(value, indent=1).encode()
     fresh, kept = path.with_name(f".{path.name}.{os.getpid()}"), _reserve_of(path)
     flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -374,7 +373,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def add_notice(run_dir: Path, text: str) -> None:
-    """Say a line to who started the run."""
+    """Send a line to the terminal that started the run."""
     with (
         contextlib.suppress(OSError),
         open(run_dir / NOTICES_FILE, "a", encoding="utf-8", errors="backslashreplace") as file,
@@ -383,12 +382,13 @@ def add_notice(run_dir: Path, text: str) -> None:
 
 
 def _readable(text: str) -> str:
-    """Arguments and paths are bytes to the system: what is not UTF-8 is written as ``\\udcff``."""
+    """Return text that can be encoded: bytes of arguments and paths that are not UTF-8 become
+    ``\\udcff``."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def reserve(path: Path) -> None:
-    """Keep the space that ``write_json`` needs, for a time when the disk is full."""
+    """Reserve space for ``write_json`` on a disk that may get full."""
     with contextlib.suppress(OSError):
         _reserve_of(path).write_bytes(b" " * RESERVED_BYTES)
 
@@ -398,7 +398,7 @@ def _reserve_of(path: Path) -> Path:
 
 
 def write_whole(path: Path, raw: bytes) -> None:
-    """Write a file, so that a reader sees all of it or what was there before. Raises OSError."""
+    """Write a file atomically. Raises OSError."""
     fresh = path.with_name(f".{path.name}")
     fresh.write_bytes(raw)
     os.replace(fresh, path)

@@ -39,17 +39,17 @@ POLL_S: Final = 0.01
 STACK_BYTES: Final = 256 << 10
 """Of a thread: the address space may be limited (``ulimit -v``)."""
 QUIET_S: Final = 0.1
-"""A terminal's last words may still be on their way through the kernel for this long."""
+"""Time in which a terminal's last output may still be inside the kernel."""
 CATCH_UP_S: Final = 1.0
 LOST, ENDED = 1, 2
-"""State of a route, in ``charge``: nobody reads it any more; all of it is passed on."""
+"""States of a route, in ``charge``: no reader is left; all output is passed on."""
 _GONE: Final = select.POLLERR | select.POLLNVAL
 _NO_SENDFILE: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @dataclass(slots=True)
 class Route:
-    """One output stream: descriptors that every process which may carry has."""
+    """Descriptors of one output stream, shared by all processes that may carry it."""
 
     source: int
     """Our end of the job's pipe or terminal; -1: closed."""
@@ -67,17 +67,17 @@ def spools() -> tuple[int, int, int]:
 
 
 class Flow:
-    """Both streams, as each process that may carry them sees them."""
+    """Both output streams, in each process that may carry them."""
 
     def __init__(self, routes: Sequence[Route], charge: int) -> None:
         self._routes = list(routes)
         self._charge = charge
-        """A state per route; whoever has it locked carries."""
+        """File with a state per route; the process that has it locked carries."""
         self._copier: Copier | None = None
 
     def carry(self, run_dir: Path) -> bool:
-        """Begin to carry if nobody does; return whether we do. Raises RuntimeError without
-        threads."""
+        """Carry the streams unless another process does; return whether this one does. Raises
+        RuntimeError where no thread can be started."""
         if self._copier is not None:
             return True
         self.close_lost()
@@ -94,30 +94,31 @@ class Flow:
         return True
 
     def close_lost(self) -> None:
-        """Close what another process found to have no reader: the job's next write fails then."""
+        """Close streams that another process found to have no reader: the job's writes then fail,
+        as they would at a plain pipe."""
         for route, state in zip(self._routes, os.pread(self._charge, 2, 0), strict=True):
             if state and self._copier is None:
                 _close(route)
 
     @property
     def ended(self) -> bool:
-        """Return whether nothing more can come: nobody writes or nobody reads any more."""
+        """Return whether both streams are over: no process writes, or none reads any more."""
         return all(os.pread(self._charge, 2, 0))
 
     def written(self) -> list[int]:
-        """Return the number of bytes of each stream that the job has written so far."""
+        """Return the length of each stream so far, in bytes."""
         if any(route.source >= 0 and os.isatty(route.source) for route in self._routes):
             time.sleep(QUIET_S)
         return [_written(route) for route in self._routes]
 
     def passed(self, marks: Sequence[int]) -> bool:
-        """Return whether so many bytes are passed on, or whatever can be."""
+        """Return whether that many bytes of each stream are passed on, or all that can be."""
         states = os.pread(self._charge, 2, 0)
         both = zip(self._routes, marks, states, strict=True)
         return all(state or _passed(route, mark) for route, mark, state in both)
 
     def catch_up(self) -> None:
-        """Keep what the job has written so far, if it can be taken from it by now."""
+        """Wait, for ``CATCH_UP_S`` at most, until the output so far is in the spools; keep it."""
         marks, until = self.written(), time.monotonic() + CATCH_UP_S
         while time.monotonic() < until and not self.ended:
             sizes = [os.fstat(route.spool).st_size for route in self._routes]
@@ -160,18 +161,18 @@ def _close(route: Route) -> None:
 
 
 class _Lane:
-    """Carries one stream: a thread takes what the job writes, another passes it on."""
+    """Carrier of one stream: one thread fills the spool from the job, another empties it."""
 
     def __init__(self, route: Route, say: Callable[[int], None]) -> None:
         self._route, self._say = route, say
         self._source = route.source
         self._is_pipe = stat.S_ISFIFO(os.fstat(route.source).st_mode)
         self._over = self._lost = False
-        """Nothing comes any more; nobody reads it any more."""
+        """No process writes any more; none reads any more."""
         self._can_send = True
         with contextlib.suppress(OSError):  # no pipe, or no more memory for pipes
             fcntl.fcntl(route.through, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        # No lock between the two: a thread that holds one and is not run would hold the job up.
+        # No lock between the threads: one that holds it without a core would hold the job up.
         self._came, self._gone = (os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in "ab")
         for target in (self._take_all, self._pass_all):
             threading.Thread(target=target, daemon=True).start()
@@ -194,12 +195,12 @@ class _Lane:
         os.eventfd_write(self._came, 1)
 
     def _wait_behind(self, limit: int) -> None:
-        """Until the reader is behind by less, or gone."""
+        """Wait until the reader is fewer than ``limit`` bytes behind, or gone."""
         while self._behind() >= limit and not self._lost:
             _rings(self._gone, POLL_S)
 
     def _take(self, poller: select.poll) -> bool:
-        """False at the stream's end."""
+        """Move what the job wrote to the spool; return False at the stream's end."""
         found = dict(poller.poll())
         if found.get(self._route.through, 0) & _GONE:
             self._lose()
@@ -242,7 +243,7 @@ class _Lane:
         os.close(self._route.through)
 
     def _wait(self) -> bool:
-        """False when nothing is left to pass on."""
+        """Wait for bytes to pass on; return False at the stream's end."""
         while not (self._lost or self._over or self._behind()):
             if _rings(self._came):
                 os.eventfd_read(self._came)

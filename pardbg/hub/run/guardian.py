@@ -1,8 +1,8 @@
 """The guardian: the launcher's parent, which outlives it and ends with the run.
 
-It becomes the parent of a job whose launcher was killed, so that the exit code is known, and does
-the launcher's work for the owner's streams then. A run of which anybody is killed before there is
-a job leaves nothing: guardian and launcher are there before the run's directories are.
+It becomes the parent of a job whose launcher was killed, so the exit code stays known, and then
+does the launcher's work for the owner's streams. A run that loses a process before it has a job
+leaves nothing behind: guardian and launcher exist before the run's directories do.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pardbg.hub.run.steward import Owner, Stdio, Steward
 
 LOOK_S: Final = 0.2
 READY: Final = b"+"
-"""Told to the owner by the launcher: the directories can be made."""
+"""Message of the launcher to the owner: the directories can be made."""
 
 
 def wait_for_directory(alive_fd: int) -> Path | None:
-    """Return the run's directory as soon as the owner has made it; None: the owner is gone."""
+    """Wait until the owner has made the run's directory and return it; None: the owner is gone."""
     text = b""
     while not text.endswith(b"\n"):
         data = os.read(alive_fd, 4096)
@@ -40,18 +40,18 @@ def wait_for_directory(alive_fd: int) -> Path | None:
 
 
 class Guardian:
-    """Made in the launcher's parent, after the fork."""
+    """The launcher's parent after the fork: ``wait`` returns at the end of the run."""
 
     def __init__(self, run: str, roots: list[Path], stdio: Stdio | None, owner: Owner) -> None:
-        """``roots``: where the run's directory may be; the owner makes it."""
+        """``roots``: possible parents of the run's directory, which the owner makes."""
         self._run, self._roots, self._owner = run, roots, owner
         self._steward: Steward | None = None
         self._hub: int | None = None
-        """Pid of the hub that we started; None: the launcher's."""
+        """Pid of the hub that this process started; None: the launcher's hub is in use."""
         self._restarts = 0
         self._heard = None if stdio is None else stdio.heard
         if stdio is not None:
-            stdio.given()
+            stdio.close_job_ends()
             self._steward = Steward(stdio, owner, launcher=False)
 
     @property
@@ -60,7 +60,7 @@ class Guardian:
         return next((path for path in places if path.is_dir()), places[0])
 
     def wait(self, launcher: int) -> None:
-        """Until the launcher has ended; if it left its job, until that has, and say how."""
+        """Return after the launcher's end; if its job outlived it, record the job's end first."""
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         ended: dict[int, int] = {}
         while not (launcher in ended and self._look_after(ended)):
@@ -74,7 +74,7 @@ class Guardian:
             self._reap(ended) or signal.sigtimedwait([signal.SIGCHLD], LOOK_S)
 
     def _reap(self, ended: dict[int, int]) -> bool:
-        """Note which children have ended; return whether any has."""
+        """Add ended children to ``ended`` (pid -> status); return whether there were any."""
         found = False
         try:
             while (done := os.waitpid(-1, os.WNOHANG))[0]:
@@ -84,7 +84,7 @@ class Guardian:
         return found
 
     def _look_after(self, ended: dict[int, int]) -> bool:
-        """The launcher is gone. True when nothing is left to do."""
+        """Do the launcher's work after its end; return True when nothing is left to do."""
         if has_ended(self._dir):
             self._forget_unstarted()
             return True
@@ -92,7 +92,7 @@ class Guardian:
         if job is None:
             if self._beginning():
                 return False
-            end_ours(self._run)
+            kill_children(self._run)
             self._forget_unstarted()
             return True
         if self._steward is not None:
@@ -107,7 +107,7 @@ class Guardian:
         return job.pid in ended
 
     def _keep_hub(self, ended: Mapping[int, int]) -> None:
-        """Start the hub again if it was killed, too: with the launcher, or later."""
+        """Start the hub again if it was killed, with the launcher or later."""
         if self._restarts >= MAX_RESTARTS or not self._hub_was_killed(ended):
             return
         self._restarts += 1
@@ -121,20 +121,20 @@ class Guardian:
         return hub is not None and not hub.alive and read_recorded(self._dir) is None
 
     def _beginning(self) -> bool:
-        """A process that the launcher had forked is still to become the job."""
+        """Return whether a process that the launcher forked is about to become the job."""
         ours = processes.command_line(os.getpid())
-        return any(processes.command_line(one) == ours for one in processes.children(os.getpid()))
+        return any(processes.command_line(pid) == ours for pid in processes.children(os.getpid()))
 
     def _forget_unstarted(self) -> None:
-        """Of a run without a job and without anybody who would ask nothing is left."""
+        """Remove a run that has neither a job nor an owner."""
         if self._owner.gone and read_job(self._dir) is None:
             with contextlib.suppress(files.ConfigError):
                 remove_empty(Path(files.load(self._dir).session))
             remove_unstarted(self._run, self._roots, files.shm_root())
 
 
-def end_ours(run: str) -> None:
-    """Kill what is below us of a run that has no job: hub, launcher or guardian."""
+def kill_children(run: str) -> None:
+    """Kill this process's children of a run without a job: hub, launcher or guardian."""
     for pid in processes.children(os.getpid()):
         if run.encode() in processes.command_line(pid):
             os.kill(pid, signal.SIGKILL)

@@ -40,7 +40,7 @@ from pardbg_agent import wire
 from pardbg_agent.sender.wake import WakePipe
 
 HUB_START_S: Final = 60.0
-"""A host with many processes a core takes longer to import than one would wait."""
+"""Maximum time for the hub to listen: on a crowded host imports take long."""
 HUB_POLL_S: Final = 0.003
 TICK_S: Final = 0.2
 RESERVED: Final = (files.EXIT_FILE, files.HUB_FILE, files.LAUNCH_FILE, files.RECORDED_FILE)
@@ -48,7 +48,7 @@ RESERVED: Final = (files.EXIT_FILE, files.HUB_FILE, files.LAUNCH_FILE, files.REC
 
 
 class Launcher:
-    """One run's. ``run`` returns when the job has ended and the hub is done."""
+    """Launcher of one run. ``run`` returns when the job has ended and the hub is done."""
 
     def __init__(self, config: RunConfig, stdio: Stdio | None, owner: Owner, umask: int) -> None:
         self.config = config
@@ -58,7 +58,7 @@ class Launcher:
         self.restarts = 0
         self._owner = owner
         self._stdio = stdio
-        """None: nobody passes the job's output on; it is kept."""
+        """None: the job has no owner, and its output is only kept."""
         self._umask = umask
         """The job's."""
         self._copier: Copier | None = None
@@ -69,17 +69,17 @@ class Launcher:
         parent = os.getppid()
         self._guardian = Process(parent, start_time(parent))
         self._pipe = WakePipe()
-        """Written at each signal, also a child's end."""
+        """Woken by each signal, a child's end included."""
         self._sources: list[int] = []
-        """The output of a job without an owner, in memory: for us and, when we are gone, for the
-        hub to copy."""
+        """Output of a job without an owner, in memory: copied by the launcher, or by the hub if the
+        launcher is killed."""
         if stdio is None:
             self._sources = [*memory_files()]
         else:
             self._steward = Steward(stdio, owner, launcher=True)
 
     def run(self) -> None:
-        """Start both, look after them, leave exit.json."""
+        """Start hub and job, look after them, and record the job's end."""
         self._catch_signals()
         for name in RESERVED:
             files.reserve(self.dir / name)
@@ -99,7 +99,7 @@ class Launcher:
             self.hub.kill()
             self.hub.wait()
         write_exit(self.dir, 2, self.restarts, problem)
-        if self._owner.gone:  # nobody asks
+        if self._owner.gone:  # no process is left to read why
             remove_unstarted(self.dir.name, [self.dir.parent], files.shm_root())
 
     def _start_both(self) -> str | None:
@@ -120,7 +120,7 @@ class Launcher:
         self.hub = start_hub(self.dir, sources=self._sources, heard=heard)
 
     def _wait_hub(self) -> str | None:
-        """Until it listens; else why it does not."""
+        """Wait until the hub listens; return why it does not, or None."""
         assert self.hub is not None
         deadline = time.monotonic() + HUB_START_S
         while read_hub(self.dir) is None and not self._owner.gone:
@@ -128,15 +128,15 @@ class Launcher:
                 self.restarts += 1
                 self._start_hub()
             elif self.hub.poll() is not None:
-                return f"the hub did not start: {self._last_words()}"
+                return f"the hub did not start: {self._last_log_line()}"
             if time.monotonic() > deadline:
                 self.hub.kill()
                 took = duration(HUB_START_S * 1e9)
-                return f"the hub did not start in {took}: {self._last_words()}"
+                return f"the hub did not start in {took}: {self._last_log_line()}"
             time.sleep(HUB_POLL_S)
         return None
 
-    def _last_words(self) -> str:
+    def _last_log_line(self) -> str:
         try:
             lines = (self.dir / files.HUB_LOG).read_text(errors="replace").splitlines()
         except OSError:
@@ -145,7 +145,7 @@ class Launcher:
         return line.removeprefix("pardbg hub: ")
 
     def _keep_hub(self) -> None:
-        """A killed hub comes back; one that ended on purpose does not."""
+        """Start a killed hub again; leave one that ended on purpose."""
         if self.hub is None or self.hub.poll() is None or self._hub_given_up:
             return
         if self.hub.returncode == 0 or self.restarts >= MAX_RESTARTS:
@@ -160,7 +160,7 @@ class Launcher:
             self._start_hub()
 
     def _end_hub(self) -> None:
-        """It ends by itself after exit.json; a hub that died too early gets one more chance."""
+        """Wait for the hub, which ends by itself after the job; restart one killed too early."""
         deadline = time.monotonic() + END_S
         while self.hub is not None and time.monotonic() < deadline:
             if self.hub.poll() is None:
@@ -182,7 +182,7 @@ class Launcher:
 
     def _start_job(self) -> str | None:
         if self._owner.gone:
-            return "whoever started it was killed before there was a job"
+            return "the process that started the run was killed before there was a job"
         argv, stdio = list(self.config.argv), self._stdio
         stdin = os.open(os.devnull, os.O_RDONLY) if stdio is None else stdio.stdin
         out, err = self._sources if stdio is None else (stdio.stdout, stdio.stderr)
@@ -202,7 +202,7 @@ class Launcher:
             os.close(stdin)
             self._copier = Copier(self.dir, self._sources)
         else:
-            stdio.given()
+            stdio.close_job_ends()
         self._note_launch()
         return None
 
@@ -233,7 +233,7 @@ class Launcher:
         return self._stdio is not None and self._owner.gone
 
     def _catch_signals(self) -> None:
-        signals.tell(signals.LAUNCHER, self._stdio.heard if self._stdio is not None else -1)
+        signals.report(signals.LAUNCHER, self._stdio.heard if self._stdio is not None else -1)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._pipe.write_fd, warn_on_full_buffer=False)
 
@@ -243,8 +243,10 @@ class Launcher:
 
 
 def ended(pid: int) -> int | None:
-    """Return how a child has ended (< 0: the signal), unreaped: were we killed before that is
-    written down, whoever adopts it still knows."""
+    """Return a child's exit code (< 0: a signal) without reaping it; None: it runs.
+
+    If this process is killed before it records the code, the child's next parent can still read it.
+    """
     found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     if found is None:
         return None
@@ -281,7 +283,7 @@ def main(argv: list[str]) -> int:
     words = parser.parse_args(argv)
     umask = os.umask(0o077)
     stdio = Stdio.of(words.stdio, words.terminal) if words.stdio else None
-    signals.tell(signals.GUARDIAN, stdio.heard if stdio is not None else -1)
+    signals.report(signals.GUARDIAN, stdio.heard if stdio is not None else -1)
     owner = Owner(words.alive)
     adopt_orphans()
     launcher = os.fork()

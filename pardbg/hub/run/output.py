@@ -1,10 +1,10 @@
-"""The job's output as it is kept: the newest of it, in files that others follow by offset.
+"""The kept part of the job's output: its newest bytes, in files that readers follow by offset.
 
-A job without an owner writes to files in memory, which need no reader: the launcher copies what
-comes, the hub when that is killed, and nobody's death or sleep costs the job more than its output.
-What an owner passes on is copied in the same way from the spools of ``flow``. Never does the job
-write to our files: a full disk costs what we keep, not the job. Older pages of what is kept are
-given back to the file system, so that offsets stay true and the file stays small.
+A job without an owner writes to files in memory, which need no reader: the launcher copies them, or
+the hub once the launcher is killed, so a killed or stopped process of ours costs output at most.
+The output of a job with an owner is copied in the same way from the spools of ``flow``. The job
+never writes to our files: a full disk costs kept output, not the job. Older pages are freed, so
+offsets stay true and the files stay small.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MAX_KEPT_BYTES: Final = 8 << 20
 MIN_KEPT_BYTES: Final = 64 << 10
 COPY_S: Final = 0.04
 BURST_BYTES: Final = 1 << 20
-"""Maximum bytes kept of what is passed on between two turns: the rest is a hole."""
+"""Maximum bytes copied from a spool per turn; the rest becomes a hole in the copy."""
 IN_FLIGHT_BYTES: Final = 4 << 20
-"""Not given back of what is passed on: the owner's pipe has the spool's pages, not copies."""
+"""Newest bytes of a spool that are not freed: the owner's pipe refers to their pages."""
 _PUNCH_HOLE: Final = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 
 
 def kept_bytes(folder: Path) -> int:
-    """Return the bytes to keep of each stream: 8 MiB, or an eighth of the free space."""
+    """Return the limit on kept bytes of each stream: 8 MiB, or an eighth of the free space."""
     try:
         found = os.statvfs(folder)
     except OSError:
@@ -42,38 +42,37 @@ def kept_bytes(folder: Path) -> int:
 
 
 class RingFile:
-    """Keeps the newest bytes of a stream in a file, each at its offset in the stream."""
+    """File with the newest bytes of a stream, each at its offset in the stream."""
 
-    def __init__(self, path: Path, limit: int, seen: int | None = None) -> None:
-        """``seen``: bytes of the stream taken before; None: those in the file."""
+    def __init__(self, path: Path, limit: int) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._limit = limit
-        self._end = os.fstat(self._fd).st_size if seen is None else seen
+        self._end = os.fstat(self._fd).st_size
         self._freed = 0
-        """Everything before is given back."""
-        self._can_free = True
+        """Bytes before this offset are freed."""
+        self._can_punch = True
 
     def append(self, data: bytes) -> None:
-        """Keep ``data``; what does not fit is left out: its place in the file is a hole."""
+        """Append ``data``; without room for it, leave a hole of its size."""
         end = self._end + len(data)
-        if not self._can_free and end > self._limit:
-            self._end = _up(end)
+        if not self._can_punch and end > self._limit:
+            self._end = _page_end(end)
             return
-        if not self._write(data) and not (self._give_back(self._end) and self._write(data)):
-            self._end = _up(end)
+        if not self._write(data) and not (self._free(self._end) and self._write(data)):
+            self._end = _page_end(end)
             return
         self._end = end
         if end - self._freed > self._limit + self._limit // 4:
-            self._give_back(end - self._limit)
+            self._free(end - self._limit)
 
     @property
     def end(self) -> int:
-        """Return the number of bytes of the stream seen so far."""
+        """Return the length of the stream so far, in bytes."""
         return self._end
 
     def skip_to(self, end: int) -> None:
-        """Give up what comes before: it becomes a hole."""
-        self._end = max(self._end, _up(end))
+        """Continue at offset ``end``; the bytes in between become a hole."""
+        self._end = max(self._end, _page_end(end))
 
     def close(self) -> None:
         os.close(self._fd)
@@ -88,18 +87,18 @@ class RingFile:
             return False
         return True
 
-    def _give_back(self, until: int) -> bool:
-        """Free the whole pages before ``until``."""
+    def _free(self, until: int) -> bool:
+        """Free the whole pages before offset ``until``; return whether there were any."""
         until &= ~(PAGE - 1)
         if until <= self._freed:
             return False
-        self._can_free = _punch(self._fd, self._freed, until - self._freed)
-        if self._can_free:
+        self._can_punch = _punch(self._fd, self._freed, until - self._freed)
+        if self._can_punch:
             self._freed = until
-        return self._can_free
+        return self._can_punch
 
 
-def _up(offset: int) -> int:
+def _page_end(offset: int) -> int:
     return (offset + PAGE - 1) & ~(PAGE - 1)
 
 
@@ -113,7 +112,7 @@ def _punch(fd: int, offset: int, length: int) -> bool:
 
 
 def write_all(fd: int, data: bytes) -> bool:
-    """Write everything, however slow the reader is; False if there is none any more."""
+    """Write everything, at the reader's pace; return False if the reader is gone."""
     view = memoryview(data)
     while view:
         try:
@@ -126,7 +125,7 @@ def write_all(fd: int, data: bytes) -> bool:
 
 
 def memory_files() -> tuple[int, int]:
-    """Return what a job without an owner has for stdout and stderr."""
+    """Return stdout and stderr for a job without an owner: descriptors of files in memory."""
     fds = os.memfd_create("stdout"), os.memfd_create("stderr")
     for fd in fds:
         fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
@@ -134,11 +133,12 @@ def memory_files() -> tuple[int, int]:
 
 
 class Copier:
-    """Copies what a job writes to its ``memory_files``, and gives their memory back. What came
-    faster than that is left out: a hole in the copy, which those who read it count."""
+    """Thread that copies a job's ``memory_files`` to the run's directory and frees their memory.
+
+    Output beyond its limit per turn is skipped: a hole in the copy, which readers count."""
 
     def __init__(self, run_dir: Path, sources: Sequence[int], *, passing: bool = False) -> None:
-        """``passing``: the sources are spools, of which nothing goes that is not passed on."""
+        """``passing``: the sources are spools; only bytes that were passed on are freed."""
         limit = kept_bytes(run_dir)
         self._over = threading.Event()
         self._turn = threading.Lock()
@@ -152,7 +152,7 @@ class Copier:
         self._thread.start()
 
     def flush(self) -> None:
-        """Copy what is there now."""
+        """Copy the output so far."""
         with self._turn:
             for copy in self._copies:
                 copy.turn()
@@ -169,11 +169,12 @@ class Copier:
             self.flush()
 
 
-def _ring(path: Path, limit: int, seen: int | None = None) -> RingFile | None:
+def _ring(path: Path, limit: int) -> RingFile | None:
+    """Open a ring file; None where there is no room even for an empty one."""
     try:
-        return RingFile(path, limit, seen)
+        return RingFile(path, limit)
     except OSError:
-        return None  # no room even for an empty file
+        return None
 
 
 class _Copy:
@@ -181,7 +182,7 @@ class _Copy:
         self._source, self._kept = source, kept
         self._limit, self._passing = limit, passing
         self._at = kept.end if kept is not None else 0
-        """As far as whoever copied before us came."""
+        """Offset that is copied so far, also by an earlier copier."""
         self._freed = 0 if passing else self._at
 
     def turn(self) -> None:
@@ -189,7 +190,7 @@ class _Copy:
         if end < self._at:  # `> /dev/stdout` in a shell truncates it
             self._at = self._freed = 0
         if end - self._at > self._limit:
-            self._at = _up(end - self._limit)
+            self._at = _page_end(end - self._limit)
             if self._kept is not None:
                 self._kept.skip_to(self._at)
         while self._at < end:
@@ -199,11 +200,11 @@ class _Copy:
             self._at += len(data)
             if self._kept is not None:
                 self._kept.append(data)
-        until = self._done() & ~(PAGE - 1)
+        until = self._freeable() & ~(PAGE - 1)
         if until > self._freed and _punch(self._source, self._freed, until - self._freed):
             self._freed = until
 
-    def _done(self) -> int:
+    def _freeable(self) -> int:
         if not self._passing:
             return self._at
         return min(self._at, os.lseek(self._source, 0, os.SEEK_CUR) - IN_FLIGHT_BYTES)

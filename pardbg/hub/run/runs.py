@@ -1,9 +1,8 @@
-"""Which runs there are, live and dead, and cleaning up after dead ones.
+"""List of live and dead runs, and removal of what dead runs leave.
 
-A run that ended properly leaves nothing that its session file has not: its directory goes after a
-minute. One whose hub was killed as well leaves rings, the black boxes of its ranks, for
-``pardbg postmortem``; one whose `pardbg run` was killed leaves the job's exit code, which nobody
-was told. Both are kept within limits.
+The session file of a run that ended properly has everything, so its directory is removed after a
+minute. A run whose hub was killed leaves the rings of its ranks for ``pardbg postmortem``; a run
+whose `pardbg run` was killed leaves the job's exit code. Both are kept within limits.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from pardbg_agent.ring import RingError, RingReader
 from pardbg_agent.wire import RUN_FILE
 
 KEEP_S: Final = 60.0
-"""Retention of a dead run's directory: somebody may still read its exit code."""
-KEEP_BOX_S: Final = 24 * 3600.0
-"""… with rings, which hold what its session file may lack."""
-KEEP_BOXES: Final = 8
-KEEP_BOX_BYTES: Final = 512 << 20
-"""Limits on dead runs with rings, which lie in memory, and on their bytes: the oldest go."""
+"""Retention of a dead run's directory: its exit code may still be read."""
+KEEP_RINGS_S: Final = 24 * 3600.0
+"""Retention of a dead run with rings, which hold records that its session file may lack."""
+KEEP_RINGS: Final = 8
+KEEP_RINGS_BYTES: Final = 512 << 20
+"""Maximum number of dead runs with rings, which occupy memory, and of their bytes."""
 
 
 class RunError(UserError):
@@ -71,7 +70,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class RunRings:
-    """What a dead run left: its rings, or an exit code that nobody was told."""
+    """Remains of a dead run: its rings, or an exit code that its owner did not live to get."""
 
     path: Path
     """Its directory (that of the rings, where no other is known)."""
@@ -80,9 +79,9 @@ class RunRings:
     num_rings: int
     num_bytes: int
     died_s: float
-    """Wall clock: when something of it was last written."""
+    """Wall clock of the last write."""
     untold: int | None = None
-    """The job's exit code."""
+    """The job's exit code, if its owner did not get it."""
 
     @property
     def run(self) -> str:
@@ -115,13 +114,13 @@ class RunRings:
 
 
 def list_runs() -> list[Run]:
-    """Live runs, oldest first. Only looks."""
+    """Return live runs, oldest first; changes nothing."""
     found = (_look(run_dir) for run_dir in _run_dirs())
     return sorted((run for run in found if run is not None), key=lambda run: run.started_ns)
 
 
 def tidy() -> None:
-    """Remove what dead runs left: what is told elsewhere at once, their rings within limits."""
+    """Remove dead runs that hold nothing new, and rings and exit codes beyond the limits."""
     for run_dir in _run_dirs():
         if _look(run_dir) is None:
             _clean(run_dir)
@@ -129,7 +128,7 @@ def tidy() -> None:
 
 
 def list_run_rings() -> list[RunRings]:
-    """Dead runs that have left something, the oldest first."""
+    """Return dead runs with rings or an exit code, the oldest first."""
     dead = [_run_rings(run_dir) for run_dir in _run_dirs()]
     return sorted((rings for rings in dead if rings is not None), key=lambda rings: rings.died_s)
 
@@ -162,7 +161,7 @@ def find_run_rings(name: str) -> RunRings:
     """Return a dead run by id, its prefix, name or directory (of rings). Raises UserError."""
     path = Path(name)
     if path.is_dir():
-        return _box_in(path)
+        return _rings_at(path)
     if path.exists() or "/" in name:
         raise RunError(
             f"{name} is not a directory: give a run (`pardbg ls --dead`) or its directory"
@@ -183,7 +182,7 @@ def _fits(rings: RunRings, name: str) -> bool:
 
 
 def _run_dirs() -> list[Path]:
-    """Directories that we made for runs, in roots that are ours alone."""
+    """Return directories that pardbg made for runs, in roots that belong to this user alone."""
     found = []
     for root in files.roots():
         if is_private(root):
@@ -207,7 +206,7 @@ def _look(run_dir: Path) -> Run | None:
 
 
 def _run_rings(run_dir: Path) -> RunRings | None:
-    """Return what a dead run left; None for a live one and for one that left nothing."""
+    """Return the remains of a dead run; None for a live one and without remains."""
     try:
         handle = RunHandle(run_dir)
     except ConfigError:
@@ -224,8 +223,8 @@ def _untold(run_dir: Path) -> int | None:
     return end.code if end is not None and end.untold else None
 
 
-def _box_in(path: Path) -> RunRings:
-    """A run's directory, or one of rings alone (copied from somewhere). Raises UserError."""
+def _rings_at(path: Path) -> RunRings:
+    """Return the run in a directory: its own, or a copy of its rings alone. Raises UserError."""
     if not (path / RUN_FILE).is_file():
         rings = _rings_in(path, path, None)
         if not rings.num_rings:
@@ -250,7 +249,7 @@ def _rings_in(path: Path, ring_dir: Path, config: RunConfig | None) -> RunRings:
 
 
 def _clean(run_dir: Path) -> None:
-    """Remove what a dead run left, unless it died only just now or somebody may ask for it."""
+    """Remove a dead run unless it died within ``KEEP_S`` or has rings or an exit code."""
     with contextlib.suppress(OSError):
         newest = max(path.lstat().st_mtime for path in (run_dir, *run_dir.iterdir()))
         # Where rings may lie is derived from the run's name, not read from its files.
@@ -262,18 +261,18 @@ def _clean(run_dir: Path) -> None:
 
 
 def _clean_rings(dead: list[RunRings]) -> None:
-    """Of the dead runs' rings: what is too old, too many or too large, the oldest first."""
+    """Remove dead runs with rings that are too old, too many or too large, the oldest first."""
     now, kept_bytes = time.time(), 0
     for number, rings in enumerate(reversed(dead)):
         kept_bytes += rings.num_bytes
-        too_many = number > 0 and (number >= KEEP_BOXES or kept_bytes > KEEP_BOX_BYTES)
-        keep_s = KEEP_S if too_many else KEEP_BOX_S
+        too_many = number > 0 and (number >= KEEP_RINGS or kept_bytes > KEEP_RINGS_BYTES)
+        keep_s = KEEP_S if too_many else KEEP_RINGS_S
         if now - rings.died_s > keep_s and not _any_alive(rings):
             _remove(rings.path)
 
 
 def _any_alive(rings: RunRings) -> bool:
-    """A rank still writes one of the rings: its launcher died without it."""
+    """Return whether a rank still writes one of the rings: it outlived its launcher."""
     for path in rings.ring_dir.glob(f"*{RING}"):
         with contextlib.suppress(RingError, OSError, ValueError):
             reader = RingReader.open(str(path))

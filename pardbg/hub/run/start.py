@@ -1,8 +1,8 @@
-"""Starting a run: ``start_run`` for the command line, the launcher behind it, and its handle.
+"""Starting a run: ``start_run`` for the command line, the processes behind it, the run's handle.
 
-The launcher is a small process, the parent of hub and job, and a child of the guardian: whoever of
-ours goes, however it goes, touches neither. Both are there before the run's directories are made,
-so that nothing is left of a run that is killed before it has a job.
+The launcher is a small process, the parent of hub and job, and a child of the guardian: the end of
+any of our processes leaves the job alone. Launcher and guardian exist before the run's directories
+are made, so a run that is killed before it has a job leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pardbg.hub.removal import remove_unstarted
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
 from pardbg.hub.run.config import Place, RunConfig, SetupError
-from pardbg.hub.run.guardian import end_ours
+from pardbg.hub.run.guardian import kill_children
 from pardbg.hub.run.own_process import argv as own_process
 from pardbg.hub.run.run_files import (
     Recorded,
@@ -93,14 +93,14 @@ class RunHandle:
         return self._guarded() or self.launcher_alive() or self.job_alive() or self.hub_alive()
 
     def launcher_alive(self) -> bool:
-        """Return whether hub and job are looked after."""
+        """Return whether the launcher runs, so that hub and job are looked after."""
         launch = read_launch(self.run_dir)
         if launch is None or launch.launcher is None:
             return self._guarded()
         return launch.launcher.alive
 
     def _guarded(self) -> bool:
-        """We started it, and the process that we started is there."""
+        """Return whether this process started the run and its guardian is there."""
         return self._launcher is not None and self._launcher.poll() is None
 
     def job_alive(self) -> bool:
@@ -111,7 +111,7 @@ class RunHandle:
         return hub is not None and hub.alive
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Return the job's exit code once everything is written. Raises TimeoutError."""
+        """Return the job's exit code once the recording is closed. Raises TimeoutError."""
         begun = time.monotonic()
         while self.alive():
             if timeout_s is not None and time.monotonic() - begun > timeout_s:
@@ -144,7 +144,7 @@ class RunHandle:
         jobs.send(self.run_dir, number, group)
 
     def kill(self) -> None:
-        """Have the job ended: SIGTERM, and SIGKILL to what is left of it later."""
+        """Ask for the job's end: SIGTERM, later SIGKILL to the processes that are left."""
         jobs.ask_to_kill(self.run_dir)
 
 
@@ -162,16 +162,14 @@ def start_run(
     streams: Streams | None = None,
     place: Place | None = None,
 ) -> RunHandle:
-    """Start hub and job; returns when both run. Raises UserError; SetupError where the job could
-    run without us, of which nothing is left then.
+    """Start hub and job and return when both run. Raises UserError; SetupError, which leaves
+    nothing of the run behind, where the job could run without pardbg.
 
-    ``env`` replaces the job's environment.
-    ``limits``: when the recording goes on in a new file, and how many are kept. ``allow_eval``:
-    who has control may run code in held ranks. ``on_exception_s``: how long a rank that
-    raised waits for somebody who looks at it. ``loss_pattern``: finds losses in the job's output.
-    ``streams``: what the job reads and writes, where the caller passes it through (an owner); else
-    it has no stdin, and its output is only kept.
-    ``place``: of several nodes, which this is; the hub is on node 0.
+    ``env`` replaces the job's environment. ``limits``: size, time and number of the recording's
+    files. ``allow_eval``: the controller may run code in held ranks. ``on_exception_s``: how long a
+    rank that raised is held without a viewer. ``loss_pattern``: finds losses in the job's output.
+    ``streams``: the job's streams if the caller is its owner; else the job has no stdin, and its
+    output is only kept. ``place``: this node of several; the hub is on node 0.
     """
     environment = dict(os.environ if env is None else env)
     check_command(argv, environment)
@@ -203,8 +201,8 @@ def start_run(
 
 
 class _Behind:
-    """The processes behind a run, guardian and launcher, until it has started. Raises SetupError
-    where they cannot be started."""
+    """Guardian and launcher of a run until it has started. Raises SetupError if they cannot be
+    started."""
 
     def __init__(self, run: str, env: Mapping[str, str], streams: Streams | None) -> None:
         words, fds = streams.for_launcher() if streams is not None else ([], ())
@@ -229,54 +227,54 @@ class _Behind:
         for fd in (alive, end):
             os.close(fd)
         if streams is not None:
-            streams.given()
+            streams.close_job_ends()
 
     def wait_ready(self) -> None:
-        """Until there is a launcher. Raises SetupError."""
+        """Wait for the launcher. Raises SetupError."""
         poller = select.poll()
         poller.register(self._end, select.POLLIN)
         if not poller.poll(START_TIMEOUT_S * 1000) or not os.read(self._end, 1):
-            raise SetupError(f"the launcher ended: {self.last_words()}")
+            raise SetupError(f"the launcher ended: {self.last_line()}")
 
     def tell(self, run_dir: Path) -> None:
-        """Say that the directory is made. Until then, and until there is a job, our end is the
-        run's end."""
+        """Report the run's directory. Until the job has started, the end of this process ends the
+        run."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._alive, os.fsencode(f"{run_dir}\n"))
 
     @property
     def gone(self) -> bool:
-        """Return whether guardian and launcher are gone, and nothing that they forked is about to
-        become the job."""
+        """Return whether guardian and launcher are gone, and no child of theirs is about to become
+        the job."""
         poller = select.poll()
         poller.register(self._end, 0)
         return bool(poller.poll(0))
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         lines = os.pread(self._log, 1 << 16, 0).decode(errors="replace").splitlines()
         return lines[-1] if lines else "killed"
 
     def started(self, alone: bool) -> None:
-        """There is a job. ``alone``: it needs nothing of us."""
+        """Let go of the processes once there is a job. ``alone``: the job has no owner."""
         for fd in (self._end, self._log, *([self._alive] if alone else [])):
             os.close(fd)
 
     def end(self, run: str) -> None:
-        """End what there is of a run without a job, and remove it."""
+        """End the processes of a run without a job, and remove the run."""
         os.close(self._alive)
         try:
             self.process.wait(END_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        end_ours(run)
+        kill_children(run)
         remove_unstarted(run, self._roots, files.shm_root())
         for fd in (self._end, self._log):
             os.close(fd)
 
 
 def check_command(argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """Raises CommandError, with the exit code that a shell has for it."""
+    """Check that the command can be run. Raises CommandError with a shell's exit code for it."""
     if not argv:
         raise UserError("no command: put it after `--`")
     program, path = argv[0], env.get("PATH")
@@ -289,7 +287,7 @@ def check_command(argv: Sequence[str], env: Mapping[str, str]) -> None:
 
 
 class CommandError(UserError):
-    """The job's command is not one. One line."""
+    """The job's command cannot be run. One line."""
 
     def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)
@@ -297,7 +295,7 @@ class CommandError(UserError):
 
 
 def _wait_started(handle: RunHandle, behind: _Behind) -> None:
-    """Until the job runs (or has ended already). Raises SetupError."""
+    """Wait until the job runs or has ended. Raises SetupError."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         gone = behind.gone  # before we look: what there is now is all there will be
@@ -309,7 +307,7 @@ def _wait_started(handle: RunHandle, behind: _Behind) -> None:
         if gone and read_job(handle.run_dir) is not None:
             return
         if gone:
-            raise SetupError(f"the launcher ended: {behind.last_words()}")
+            raise SetupError(f"the launcher ended: {behind.last_line()}")
         if time.monotonic() > deadline:
             raise SetupError(f"the run did not start in {duration(START_TIMEOUT_S * 1e9)}")
         time.sleep(START_POLL_S)

@@ -1,7 +1,7 @@
-"""What a job of an owner (``pardbg run``) needs beside its exit code: its output carried on and,
-once the owner is gone, the signals and the hang-up that the owner would have passed on.
+"""Work of launcher and guardian for a job with an owner (``pardbg run``): carrying its output and,
+once the owner is gone, passing on signals and the hang-up of its terminal.
 
-Launcher and guardian each have a ``Steward``: the guardian's works when the launcher is dead.
+Launcher and guardian each have a ``Steward``; the guardian's works when the launcher is dead.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pardbg.hub.run.terminal import TerminalModes
 
 @dataclass(slots=True)
 class Stdio:
-    """Descriptors that the owner gave: the job's streams, those to carry them by, and a pipe that
-    tells which signals were heard."""
+    """Descriptors from the owner: the job's streams, the routes that carry its output, and the
+    pipe that reports received signals."""
 
     stdin: int
     stdout: int
@@ -31,23 +31,23 @@ class Stdio:
     heard_r: int
     heard: int
     terminal: bool = False
-    """stdin is to be the job's controlling terminal."""
+    """Whether stdin becomes the job's controlling terminal."""
 
     @classmethod
     def of(cls, words: str, terminal: bool) -> Stdio:
-        """From ``Streams.for_launcher``."""
-        stdin, out, err, *six, charge, heard_r, heard = map(int, words.split(","))
-        routes = [Route(*six[:3]), Route(*six[3:])]
+        """Parse the argument that ``Streams.for_launcher`` makes."""
+        stdin, out, err, *fds, charge, heard_r, heard = map(int, words.split(","))
+        routes = [Route(*fds[:3]), Route(*fds[3:])]
         return cls(stdin, out, err, routes, charge, heard_r, heard, terminal)
 
-    def given(self) -> None:
-        """The job has its streams."""
+    def close_job_ends(self) -> None:
+        """Close the job's ends, which the job has by now."""
         for fd in (self.stdin, self.stdout, self.stderr):
             os.close(fd)
 
 
 class Owner:
-    """Whether who started the run is there, by a pipe of which it has the other end."""
+    """The process that started the run, watched by a pipe whose other end it holds."""
 
     def __init__(self, alive_fd: int) -> None:
         self._poller = select.poll()
@@ -61,12 +61,12 @@ class Owner:
 
 
 class Steward:
-    """One process's."""
+    """One process's share of the work: ``turn`` is called again and again."""
 
     def __init__(self, stdio: Stdio, owner: Owner, *, launcher: bool) -> None:
         self._owner, self._heard = owner, stdio.heard_r
         self._launcher = launcher
-        """Who we are; else the guardian."""
+        """Whether this process is the launcher; else it is the guardian."""
         self.flow = Flow(stdio.routes, stdio.charge)
         self._modes = TerminalModes() if stdio.terminal else None
         throughs = [route.through for route in stdio.routes]
@@ -81,25 +81,26 @@ class Steward:
             self._look_for_hang_up(run_dir)
 
     def restore(self) -> None:
-        """Give the owner's terminal back as it was: an owner that is gone could not."""
+        """Restore the terminal of an owner that was killed before it could."""
         if self._modes is not None and self._owner.gone:
             self._modes.restore()
 
     def linger(self, run_dir: Path) -> None:
-        """After the job's end: a process that it left behind may still write."""
+        """Carry output after the job's end while a process that it left behind may write."""
         while not self.flow.ended:
             self.flow.carry(run_dir)
             time.sleep(0.05)
 
     def _pass_signals(self, run_dir: Path) -> None:
-        if told := signals.heard(self._heard):
-            time.sleep(signals.HEAR_S)
-            told |= signals.heard(self._heard)
-            for number in signals.sent_to_group(told, launcher=self._launcher):
+        if reports := signals.read_reports(self._heard):
+            time.sleep(signals.REPORT_S)
+            reports |= signals.read_reports(self._heard)
+            for number in signals.sent_to_group(reports, launcher=self._launcher):
                 jobs.send(run_dir, number, group=True)
 
     def _look_for_hang_up(self, run_dir: Path) -> None:
-        """The user closed the terminal: the shell knows nothing of a job whose owner is gone."""
+        """Send SIGHUP if the user closed the terminal: the shell does not know a job whose owner is
+        gone."""
         poller = select.poll()
         for fd in self._terminals:
             poller.register(fd, 0)

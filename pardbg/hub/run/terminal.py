@@ -1,9 +1,8 @@
-"""What the owner of a run gives the job to read and to write: what it has itself.
+"""The job's standard streams under an owner (``pardbg run``): of the same kind as the owner's own.
 
-A stream that is a terminal here is one for the job, too, with the same settings and size: it draws
-its progress bars, ``input()`` and ``breakpoint()`` work. The job's terminals are pseudo-terminals,
-so that what goes through them can be recorded. Their output is not translated: that is done once,
-by the terminal that shows it.
+A stream that is a terminal here is one for the job, too, with the same settings and size, so
+progress bars, ``input()`` and ``breakpoint()`` work. The job's terminals are pseudo-terminals whose
+output can be recorded. They do not translate it: the terminal that shows it does, once.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ POLL_S: Final = 0.05
 
 @dataclass(slots=True)
 class Streams:
-    """The job's three streams: its ends, until the launcher has them, and ours."""
+    """The job's three streams: the job's ends, until the launcher has them, and the owner's."""
 
     stdin: int
-    """The job's: ours as it is, or a terminal."""
+    """The job's end: the owner's stdin, or a terminal."""
     ends: tuple[int, int]
     """The job's stdout and stderr."""
     routes: list[Route]
@@ -43,7 +42,7 @@ class Streams:
     terminal: bool = False
     """stdin and stdout are one terminal, and the job's controlling one."""
     heard: tuple[int, int] = field(default_factory=os.pipe)
-    """A pipe by which launcher, guardian and hub tell what signals they heard."""
+    """Pipe by which launcher, guardian and hub report the signals that they receive."""
     signals: Passing = field(init=False)
     flow: Flow = field(init=False)
 
@@ -52,36 +51,36 @@ class Streams:
         self.flow = Flow(self.routes, self.charge)
 
     def for_launcher(self) -> tuple[list[str], tuple[int, ...]]:
-        """Return its arguments, and the descriptors that they name: see ``Stdio.of``."""
-        routes = [fd for one in self.routes for fd in (one.source, one.spool, one.through)]
+        """Return the launcher's arguments, and the descriptors in them: see ``Stdio.of``."""
+        routes = [fd for r in self.routes for fd in (r.source, r.spool, r.through)]
         fds = (self.stdin, *self.ends, *routes, self.charge, *self.heard)
         words = ["--stdio", ",".join(map(str, fds))]
         return [*words, "--terminal"] if self.terminal else words, fds
 
-    def given(self) -> None:
-        """The launcher has them: the job's ends are its own now."""
+    def close_job_ends(self) -> None:
+        """Close the job's ends, which the launcher has by now."""
         for fd in (self.stdin, *self.ends, self.heard[1]):
             os.close(fd)
 
     @contextmanager
-    def typed(self) -> Iterator[Callable[[], None]]:
-        """While the job runs: passes what is typed. Gives what suspends us."""
-        let_go: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+    def passing_keys(self) -> Iterator[Callable[[], None]]:
+        """Pass keys to the job inside the context; yield a function that suspends the owner."""
+        released: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         with contextlib.ExitStack() as stack:
             if self.terminal:
-                typing = Typing([os.dup(one.source) for one in self.routes], self.signals)
-                let_go = stack.enter_context(typing).let_go
-            yield lambda: stand_still(let_go())
+                keys = KeyPassing([os.dup(route.source) for route in self.routes], self.signals)
+                released = stack.enter_context(keys).released
+            yield lambda: suspend_self(released())
 
 
 def own_streams(out: int = STDOUT) -> Streams:
-    """Streams for a job of ours, each of the kind that we have; ``out`` takes the job's stdout.
-    Where stdout and stderr are one, all of it is recorded as stdout. Raises OSError."""
+    """Make streams for a job, each of the kind that the owner has; ``out`` takes the job's stdout.
+    If stdout and stderr lead to one place, both are recorded as stdout. Raises OSError."""
     sys.stdout.flush()
     sources, ends = [-1, -1], [-1, -1]
     for number, fd in enumerate((STDOUT, STDERR)):
         sources[number], ends[number] = _terminal_like(fd) if os.isatty(fd) else _pipe()
-    if _same(STDOUT, STDERR):  # `2>&1`: one way, or they would overtake each other
+    if _same(STDOUT, STDERR):  # `2>&1`: on two ways their lines would overtake each other
         os.close(ends[1])
         ends[1] = os.dup(ends[0])
     *files, charge = spools()
@@ -92,10 +91,10 @@ def own_streams(out: int = STDOUT) -> Streams:
     return Streams(stdin, (ends[0], ends[1]), routes, charge, both)
 
 
-def _same(one: int, other: int) -> bool:
-    """Return whether what is written to both comes to the same place."""
+def _same(fd: int, other: int) -> bool:
+    """Return whether both descriptors lead to the same place."""
     try:
-        return os.path.samestat(os.fstat(one), os.fstat(other))
+        return os.path.samestat(os.fstat(fd), os.fstat(other))
     except OSError:  # closed
         return False
 
@@ -131,21 +130,21 @@ def _copy_size(source: int, target: int) -> None:
         fcntl.ioctl(target, termios.TIOCSWINSZ, size)
 
 
-class Typing:
-    """Passes keys to the first of the job's terminals, one by one: that one decides what Ctrl-C is.
-    All of them have the size that ours has."""
+class KeyPassing:
+    """Thread that passes keys to the first of the job's terminals, one by one, so that terminal
+    decides what Ctrl-C does. All of the job's terminals keep the size of the owner's."""
 
     def __init__(self, terminals: list[int], signals: Passing) -> None:
-        """``signals``: SIGWINCH is passed on by the size of the job's terminal."""
+        """``signals``: gets the handler of SIGWINCH, which resizes the job's terminals."""
         self._terminals = terminals
         self._signals = signals
         self._before = termios.tcgetattr(STDIN)
         self._over = threading.Event()
-        self._standing = False
+        self._suspended = False
         self._raw = False
-        self._thread = threading.Thread(target=self._type, daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Typing:
+    def __enter__(self) -> KeyPassing:
         self._signals.on_resize = self._resize
         self._thread.start()
         return self
@@ -154,44 +153,48 @@ class Typing:
         self._over.set()
         self._thread.join()
         self._signals.on_resize = None
-        self._give_back()
+        self._restore()
         for terminal in self._terminals:
             os.close(terminal)
 
     @contextmanager
-    def let_go(self) -> Iterator[None]:
-        """Restore the terminal for the shell while we stand still."""
-        self._standing = True
-        self._give_back()
+    def released(self) -> Iterator[None]:
+        """Restore the terminal's settings for the shell while the owner is suspended."""
+        self._suspended = True
+        self._restore()
         yield
-        self._standing = False
+        self._suspended = False
 
-    def _give_back(self) -> None:
+    def _restore(self) -> None:
         self._raw = False
-        if _in_front():
+        if _in_foreground():
             termios.tcsetattr(STDIN, termios.TCSADRAIN, self._before)
 
     def _resize(self) -> None:
         for terminal in self._terminals:
             _copy_size(STDIN, terminal)
 
-    def _type(self) -> None:
+    def _run(self) -> None:
         while not self._over.is_set():
-            if self._standing or not _in_front():  # in the background the shell has the terminal
+            if self._suspended or not _in_foreground():  # the shell has the terminal
                 self._raw = False
                 self._over.wait(POLL_S)
                 continue
             if not self._raw:
-                termios.tcsetattr(STDIN, termios.TCSADRAIN, _key_by_key(self._before))
+                termios.tcsetattr(STDIN, termios.TCSADRAIN, _raw_settings(self._before))
                 self._raw = True
-            if select.select([STDIN], [], [], POLL_S)[0] and _in_front() and not self._pass_keys():
+            if (
+                select.select([STDIN], [], [], POLL_S)[0]
+                and _in_foreground()
+                and not self._pass_keys()
+            ):
                 return
 
     def _pass_keys(self) -> bool:
-        """False at the end of what can be typed or read."""
+        """Pass the keys that are there; return False at the end of input or of the job's side."""
         try:
             data = os.read(STDIN, 4096)
-            before, ctrl_z, after = data.partition(self._suspends())
+            before, ctrl_z, after = data.partition(self._suspend_key())
             alive = write_all(self._terminals[0], before if ctrl_z else data)
             if ctrl_z:
                 os.killpg(os.getpgrp(), signal.SIGTSTP)
@@ -200,9 +203,11 @@ class Typing:
             return False
         return bool(data) and alive
 
-    def _suspends(self) -> bytes:
-        """The key that suspends the job, where the kernel would not do it: it takes a job that has
-        its terminal's session to itself for one that nobody could wake. Else no key at all."""
+    def _suspend_key(self) -> bytes:
+        """Return the key that must suspend the job here; a text that is no key if the kernel does.
+
+        The kernel does not suspend a job that has its terminal's session to itself: no shell could
+        continue it."""
         settings = termios.tcgetattr(self._terminals[0])
         key: bytes = settings[6][termios.VSUSP]
         alone = os.getsid(front := os.tcgetpgrp(self._terminals[0])) == front
@@ -210,39 +215,39 @@ class Typing:
 
 
 class TerminalModes:
-    """Our terminal's settings, for who survives an owner that could not set them back."""
+    """The owner's terminal settings, restored by another process if the owner was killed."""
 
     def __init__(self) -> None:
         self._fd = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         self._before = termios.tcgetattr(self._fd)
 
     def restore(self) -> None:
-        """Set back what is still as ``Typing`` set it."""
+        """Restore the settings unless somebody changed them since ``KeyPassing`` set them."""
         with contextlib.suppress(termios.error):
-            if termios.tcgetattr(self._fd) == _key_by_key(self._before):
+            if termios.tcgetattr(self._fd) == _raw_settings(self._before):
                 signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # in the background by now
                 termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
 
 
-def stand_still(let_go: AbstractContextManager[None]) -> None:
-    """Be suspended as Ctrl-Z does it; returns when somebody lets us go on."""
-    with let_go:
+def suspend_self(released: AbstractContextManager[None]) -> None:
+    """Suspend this process as Ctrl-Z does; return once it is continued."""
+    with released:
         before = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, before)
 
 
-def _in_front() -> bool:
+def _in_foreground() -> bool:
     try:
         return os.tcgetpgrp(STDIN) == os.getpgrp()
     except OSError:
         return False
 
 
-def _key_by_key(settings: list[Any]) -> list[Any]:
-    """Nothing is echoed, edited or made a signal of here; output stays translated."""
-    made = [*settings[:6], list(settings[6])]
-    made[0] &= ~(termios.ICRNL | termios.INLCR | termios.IGNCR | termios.IXON | termios.ISTRIP)
-    made[3] &= ~(termios.ICANON | termios.ECHO | termios.ISIG | termios.IEXTEN)
-    made[6][termios.VMIN], made[6][termios.VTIME] = 1, 0
-    return made
+def _raw_settings(settings: list[Any]) -> list[Any]:
+    """Return settings without echo, editing and signals; output stays translated."""
+    raw = [*settings[:6], list(settings[6])]
+    raw[0] &= ~(termios.ICRNL | termios.INLCR | termios.IGNCR | termios.IXON | termios.ISTRIP)
+    raw[3] &= ~(termios.ICANON | termios.ECHO | termios.ISIG | termios.IEXTEN)
+    raw[6][termios.VMIN], raw[6][termios.VTIME] = 1, 0
+    return raw

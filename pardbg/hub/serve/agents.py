@@ -11,7 +11,7 @@ from pardbg.hub.backlog import Definitions, older_half
 from pardbg.hub.ctrl_messages import Node, agent_state
 from pardbg.hub.ranks.boards import Boards
 from pardbg.hub.ranks.rings import Rescued, Rings
-from pardbg.hub.ranks.where import Where
+from pardbg.hub.ranks.stack_requests import StackRequests
 from pardbg.hub.serve.collector import Collector
 from pardbg.hub.serve.nodes import Known, Nodes
 from pardbg.hub.serve.questions import Questions
@@ -35,7 +35,8 @@ class Agents:
 
     def __init__(
         self, hub_id: str, boot_id: str, router: Router, collector: Collector,
-        definitions: Definitions, rings: Rings, machine: Machine, where: Where, boards: Boards,
+        definitions: Definitions, rings: Rings, machine: Machine, where: StackRequests,
+        boards: Boards,
     ) -> None:  # fmt: skip
         self.ended: dict[str, str] = {}
         """proc -> why: exit, killed or lost."""

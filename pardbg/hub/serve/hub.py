@@ -18,7 +18,7 @@ from pardbg.hub.ctrl_messages import Node, notice
 from pardbg.hub.ranks.boards import TURN_MS, Boards
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.ranks.rings import Rings
-from pardbg.hub.ranks.where import Where
+from pardbg.hub.ranks.stack_requests import StackRequests
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs
 from pardbg.hub.run.config import RunConfig
@@ -127,7 +127,7 @@ class Hub:
         self._machine.control.raised.hold_ns = int(self.config.on_exception_s * 1e9)
         self._rings = Rings(self.config.ring_dir, self._definitions, self.config.run)
         self._router = Router(sockets.ctrl, sockets.security)
-        self._where = Where()
+        self._where = StackRequests()
         self._agents = Agents(
             self.id, self.config.boot_id, self._router, self._collector, self._definitions,
             self._rings, self._machine, self._where,

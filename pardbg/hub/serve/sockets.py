@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import json
 import os
 import uuid
 from collections.abc import Mapping
@@ -27,6 +28,8 @@ from pardbg.hub.run.config import KEYS_FILE, ConfigError, RunConfig, read_json
 from pardbg.hub.run.run_files import write_hub
 from pardbg.hub.serve.key_check import KeyCheck
 
+ENV_KEY: Final = "PARDBG_KEY"
+"""Variable with the contents of a key file."""
 Role = Literal["agent", "viewer", "control"]
 ROLES: Final[tuple[Role, ...]] = ("agent", "viewer", "control")
 OWNER: Final = "owner"
@@ -124,6 +127,17 @@ def load_keys(run_dir: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     return check_keys(read_json(path), str(path))
+
+
+def keys_of_environment(env: Mapping[str, str], *, to_look: bool = False) -> dict[str, Any] | None:
+    """Return the keys in PARDBG_KEY; None if it is not set. Raises ConfigError."""
+    text = env.get(ENV_KEY)
+    if not text:
+        return None
+    try:
+        return check_keys(json.loads(text), ENV_KEY, to_look=to_look)
+    except ValueError:
+        raise ConfigError(f"{ENV_KEY} does not hold the contents of a key file") from None
 
 
 def keys_to_look(keys: Mapping[str, Any]) -> dict[str, Any]:

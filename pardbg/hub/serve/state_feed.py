@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pardbg.analysis.hangs.stacks import kept
 from pardbg.hub.ranks.rendezvous import Rendezvous
-from pardbg.hub.ranks.where import Where, speaking, telling
+from pardbg.hub.ranks.stack_requests import StackRequests, speaking, telling
 from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import Collector
 from pardbg.hub.serve.router import Router
@@ -72,7 +72,8 @@ class StateFeed:
     """Says STATE."""
 
     def __init__(
-        self, hub_id: str, agents: Agents, where: Where, router: Router, collector: Collector
+        self, hub_id: str, agents: Agents, where: StackRequests, router: Router,
+        collector: Collector,
     ) -> None:  # fmt: skip
         self._hub_id, self._agents = hub_id, agents
         self._where, self._router, self._collector = where, router, collector
@@ -178,7 +179,7 @@ def silent(rows: Mapping[str, Mapping[str, Any]], procs: list[str], now: int) ->
 
 
 def ask(
-    where: Where,
+    where: StackRequests,
     number: int,
     rows: Mapping[str, Mapping[str, Any]],
     pids: Mapping[str, int],

@@ -18,7 +18,7 @@ from pardbg.control.machine.state import Command
 from pardbg.errors import UserError
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions, Recent
-from pardbg.hub.ranks.where import Where
+from pardbg.hub.ranks.stack_requests import StackRequests
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import Collector
@@ -43,7 +43,7 @@ class Viewers:
     def __init__(
         self, config: RunConfig, hub_id: str, router: Router, collector: Collector,
         definitions: Definitions, recent: Recent, agents: Agents,
-        machine: Machine, where: Where, signal_job: Callable[[int | None], str | None],
+        machine: Machine, where: StackRequests, signal_job: Callable[[int | None], str | None],
     ) -> None:  # fmt: skip
         self._config, self._hub_id, self._router = config, hub_id, router
         self._collector, self._definitions, self._recent = collector, definitions, recent

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,12 +19,10 @@ from pardbg.hub.serve import router
 from tests.unit.hub.hub_rig import Rig
 
 
-@pytest.fixture
-def rig(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    monkeypatch.setattr(RunHandle, "alive", lambda self: True)  # nobody but this process
-    rig = Rig(run_dir)
-    yield rig
-    rig.close()
+@pytest.fixture(autouse=True)
+def _alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run has no process but this one."""
+    monkeypatch.setattr(RunHandle, "alive", lambda self: True)
 
 
 def asked(rig: Rig, ask: Callable[[], Reply]) -> Reply:

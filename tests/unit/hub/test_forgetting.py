@@ -3,7 +3,6 @@ room all the same is said."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from pardbg.analysis.answers.report import report
 from pardbg.hub import backlog
 from pardbg.hub.backlog import Definitions
 from pardbg.hub.serve import collector, hub
-from pardbg.hub.uplink import Turns
+from pardbg.hub.uplink import BatchOrder
 from pardbg.session.reader import load
 from pardbg.session.writer import whole_messages
 from tests.distributed.runs import coverage
@@ -23,14 +22,10 @@ from tests.unit.hub.hub_rig import Peer, Rig, dead_ring, frame, recorded
 LIVES, RANKS = 6, 8
 
 
-@pytest.fixture
-def rig(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+@pytest.fixture(autouse=True)
+def _few_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collector, "MAX_PROCESSES", 3 * RANKS)
     monkeypatch.setattr(hub, "MAX_PROCESSES", 3 * RANKS)
-    rig = Rig(run_dir)
-    yield rig
-    if not rig.context.closed:
-        rig.close()
 
 
 def sizes(rig: Rig) -> dict[str, int]:
@@ -152,10 +147,10 @@ def test_groups_of_jobs_that_make_ever_new_ones_are_bounded(
 
 
 def test_a_relay_forgets_what_the_hub_has() -> None:
-    turns = Turns()
+    order = BatchOrder()
     for number in range(300):
-        turns.passes(b"0.n0.%d" % number, frame(0, 1))
-    assert turns.full
+        order.may_forward(b"0.n0.%d" % number, frame(0, 1))
+    assert order.full
     for number in range(300):
-        turns.forget(b"0.n0.%d" % number)
-    assert not turns.full and not turns._of
+        order.forget(b"0.n0.%d" % number)
+    assert not order.full and not order._of

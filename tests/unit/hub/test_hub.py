@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +32,6 @@ from tests.unit.hub.hub_rig import (
     recorded,
     tcp_port,
 )
-
-
-@pytest.fixture
-def rig(run_dir: Path) -> Iterator[Rig]:
-    rig = Rig(run_dir)
-    yield rig
-    if not rig.context.closed:
-        rig.close()
 
 
 def drain(sub: zmq.Socket[bytes]) -> list[tuple[bytes, bytes]]:

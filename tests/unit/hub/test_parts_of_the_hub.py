@@ -16,7 +16,7 @@ from pardbg.hub.backlog import Definitions, Recent
 from pardbg.hub.ctrl_messages import agent_state, unpack
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.ranks.rings import Rings
-from pardbg.hub.ranks.where import WAIT_NS, Where, merge
+from pardbg.hub.ranks.stack_requests import WAIT_NS, StackRequests, merge
 from pardbg.hub.removal import mark, remove_rings, remove_run
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import ConfigError
@@ -285,7 +285,7 @@ def test_equal_stacks_are_merged() -> None:
 
 def test_where_asks_the_agents_and_looks_from_outside_at_who_is_silent() -> None:
     answers: list[dict[str, Any]] = []
-    where = Where(dump=lambda pid: threads("gil"))
+    where = StackRequests(dump=lambda pid: threads("gil"))
     where.ask(1, {"p0": (0, 10), "p1": (1, 11)}, answers.append, now=0)
     where.answered(1, "p0", {"stacks": threads("step")})
     where.tick(WAIT_NS - 1)
@@ -300,7 +300,7 @@ def test_where_says_why_a_rank_has_no_stack() -> None:
         raise OSError("not installed")
 
     answers: list[dict[str, Any]] = []
-    where = Where(dump=fails)
+    where = StackRequests(dump=fails)
     where.ask(1, {"p0": (0, 10), "p1": (1, 11)}, answers.append, now=0)
     where.gone("p1")
     wait_until(lambda: where.tick(WAIT_NS) or answers, what="an answer")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,6 @@ from pardbg.session.writer import whole_messages
 from pardbg_agent import wire
 from tests.distributed.runs import coverage
 from tests.unit.hub.hub_rig import FakeAgent, Peer, Rig, dead_ring, recorded
-
-
-@pytest.fixture
-def rig(run_dir: Path) -> Iterator[Rig]:
-    rig = Rig(run_dir)
-    yield rig
-    if not rig.context.closed:
-        rig.close()
 
 
 def known(rig: Rig) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from pardbg.hub.backlog import Definitions
 from pardbg.hub.ranks.processes import exit_code, start_time
 from pardbg.hub.ranks.rings import Rings
-from pardbg.hub.ranks.where import Where
+from pardbg.hub.ranks.stack_requests import StackRequests
 from pardbg.hub.serve.state_feed import Standstill, ask, silent
 from pardbg_agent.ring import Ring
 from tests.processes import wait_until
@@ -96,7 +96,7 @@ def test_who_cannot_answer_is_looked_at_from_outside_at_once() -> None:
 
 def test_what_is_said_has_equal_stacks_together() -> None:
     said: list[dict[str, Any]] = []
-    where = Where(dump=lambda pid: [{"main": True, "frames": [["c.py", 9, "hold"]],
+    where = StackRequests(dump=lambda pid: [{"main": True, "frames": [["c.py", 9, "hold"]],
                                      "inside": "gil"}])  # fmt: skip
     rows = {"a": row(0, heartbeat_ns=S), "b": row(1, heartbeat_ns=S), "c": row(2)}
     ask(where, -1, rows, {"a": 1, "b": 2, "c": 3}, said.append, S)

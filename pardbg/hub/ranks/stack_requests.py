@@ -1,4 +1,4 @@
-"""``where``: every rank's stacks, asked of the agents, from outside where they do not answer."""
+"""Requests for all ranks' stacks (``where``): from their agents, else from outside by py-spy."""
 
 from __future__ import annotations
 
@@ -24,47 +24,47 @@ WAIT_NS: Final = 1_000_000_000
 """Silence after which an agent is inspected from outside: something holds its GIL."""
 PY_SPY_S: Final = 5.0
 ELSEWHERE_NS: Final = 7_000_000_000
-"""Another node's answer may be lost."""
+"""Time for another node's answer, which may be lost."""
 MAX_FRAMES: Final = 256
 WAITING: Final = ("/threading.py", "/queue.py", "/concurrent/futures/_base.py", "/selectors.py",
                   "/concurrent/futures/thread.py")  # fmt: skip
-"""Places of a thread that waits for another one."""
+"""Files in which a thread stands that waits for another thread."""
 IN_OPS: Final = ("wait", "op", "call")
 MAX_OUTSIDE: Final = 32
-"""Processes looked at from outside for one question."""
+"""Maximum number of processes inspected from outside per request."""
 
 Stack = list[list[Any]]
 """[[file, line, function], …], outermost first."""
 
 
 @dataclass(slots=True)
-class Asked:
-    """One ``where`` under way."""
+class Request:
+    """A request under way."""
 
     answer: Callable[[dict[str, Any]], None]
     waiting: dict[str, tuple[int, int]]
-    """proc -> (rank, pid) of who has not answered."""
+    """proc -> (rank, pid) of processes without an answer yet."""
     since_ns: int
     stacks: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     """rank -> threads"""
     issued: dict[int, list[Any]] = field(default_factory=dict)
-    """rank -> where its open asynchronous ops were issued"""
+    """rank -> places that issued its open asynchronous ops"""
     source: dict[int, str] = field(default_factory=dict)
-    """rank -> agent, py-spy or why not."""
+    """rank -> agent, py-spy, or the reason for a missing stack."""
     threads: dict[str, threading.Thread] = field(default_factory=dict)
-    """proc -> who looks at it from outside."""
+    """proc -> thread that inspects it from outside."""
     elsewhere: set[str] = field(default_factory=set)
-    """Looked at on other nodes."""
+    """Processes inspected on their own nodes."""
 
 
-class Where:
-    """All ``where`` requests under way. ``dump`` runs in threads of its own."""
+class StackRequests:
+    """All requests under way. ``dump`` reads a process from outside, in a thread of its own."""
 
     def __init__(self, dump: Callable[[int], list[dict[str, Any]]] | None = None) -> None:
-        self._asked: dict[int, Asked] = {}
+        self._requests: dict[int, Request] = {}
         self._dump = dump or py_spy
         self.elsewhere: Callable[[int, str, int], bool] = lambda number, proc, pid: False
-        """Have a process looked at on its own node; False: it is here."""
+        """Asks a process's own node to inspect it; returns False for a process of this node."""
         self._results: queue.SimpleQueue[tuple[int, str, list[dict[str, Any]] | str]] = (
             queue.SimpleQueue()
         )
@@ -77,41 +77,41 @@ class Where:
         now: int,
         silent: Iterable[str] = (),
     ) -> None:
-        """The agents were asked with id ``number``; ``silent`` ones are known not to answer."""
-        asked = self._asked[number] = Asked(answer, dict(procs), now)
+        """Register a request that agents got as ``number``; ``silent`` agents will not answer."""
+        request = self._requests[number] = Request(answer, dict(procs), now)
         for proc in silent:
-            self._go_outside(number, asked, proc)
+            self._inspect_outside(number, request, proc)
         self.tick(now)
 
     def answered(self, number: int, proc: str, message: dict[str, Any]) -> None:
-        """An agent's ACK."""
-        threads, issued, asked = (
+        """Take an agent's ACK."""
+        threads, issued, request = (
             message.get("stacks"),
             message.get("issued"),
-            self._asked.get(number),
+            self._requests.get(number),
         )
-        if asked is not None and proc in asked.waiting and isinstance(issued, list) and issued:
-            asked.issued[asked.waiting[proc][0]] = issued
+        if request is not None and proc in request.waiting and isinstance(issued, list) and issued:
+            request.issued[request.waiting[proc][0]] = issued
         self._take(number, proc, "agent", threads if isinstance(threads, list) else [])
 
     def looked(self, number: int, proc: str, found: list[dict[str, Any]] | str) -> None:
-        """Take what was seen of a process on another node, or why nothing was."""
+        """Take a process's threads from its own node, or the reason for missing ones."""
         self._results.put((number, proc, found))
 
     def gone(self, proc: str) -> None:
-        """A process ended meanwhile."""
-        for number in list(self._asked):
+        """Stop waiting for a process that has ended."""
+        for number in list(self._requests):
             self._take(number, proc, "ended meanwhile")
 
     def tick(self, now: int) -> None:
-        """Go outside for who is silent; collect what was found there."""
-        for number, asked in list(self._asked.items()):
-            if not asked.waiting:
+        """Inspect silent processes from outside; collect the results."""
+        for number, request in list(self._requests.items()):
+            if not request.waiting:
                 self._finish(number)
-            elif now - asked.since_ns >= WAIT_NS:
-                for proc in list(asked.waiting):
-                    self._go_outside(number, asked, proc)
-                    if proc in asked.elsewhere and now - asked.since_ns >= ELSEWHERE_NS:
+            elif now - request.since_ns >= WAIT_NS:
+                for proc in list(request.waiting):
+                    self._inspect_outside(number, request, proc)
+                    if proc in request.elsewhere and now - request.since_ns >= ELSEWHERE_NS:
                         self._results.put((number, proc, "no answer, neither from its node"))
         while not self._results.empty():
             number, proc, found = self._results.get()
@@ -120,16 +120,16 @@ class Where:
             else:
                 self._take(number, proc, "py-spy", found)
 
-    def _go_outside(self, number: int, asked: Asked, proc: str) -> None:
-        if len(asked.threads) >= MAX_OUTSIDE and proc not in asked.threads:
+    def _inspect_outside(self, number: int, request: Request, proc: str) -> None:
+        if len(request.threads) >= MAX_OUTSIDE and proc not in request.threads:
             self._results.put((number, proc, f"no answer; inspecting {MAX_OUTSIDE} others already"))
-        elif proc in asked.waiting and proc not in asked.threads:
-            arguments = (number, proc, asked.waiting[proc][1])
-            if proc in asked.elsewhere or self.elsewhere(*arguments):
-                asked.elsewhere.add(proc)
+        elif proc in request.waiting and proc not in request.threads:
+            arguments = (number, proc, request.waiting[proc][1])
+            if proc in request.elsewhere or self.elsewhere(*arguments):
+                request.elsewhere.add(proc)
                 return
             thread = threading.Thread(target=self._look, args=arguments, daemon=True)
-            asked.threads[proc] = thread
+            request.threads[proc] = thread
             thread.start()
 
     def _look(self, number: int, proc: str, pid: int) -> None:
@@ -141,35 +141,35 @@ class Where:
     def _take(
         self, number: int, proc: str, source: str, threads: list[dict[str, Any]] | None = None
     ) -> None:
-        """Take what is known of one process, or why nothing is, unless that came before."""
-        asked = self._asked.get(number)
-        if asked is None or proc not in asked.waiting:
+        """Take the first result of a process: its threads, or in ``source`` why there are none."""
+        request = self._requests.get(number)
+        if request is None or proc not in request.waiting:
             return
-        rank, _ = asked.waiting.pop(proc)
-        asked.source[rank] = source
+        rank, _ = request.waiting.pop(proc)
+        request.source[rank] = source
         if threads is not None:
-            asked.stacks[rank] = threads
+            request.stacks[rank] = threads
         self._finish(number)
 
     def _finish(self, number: int) -> None:
-        asked = self._asked[number]
-        if not asked.waiting:
-            del self._asked[number]
-            tree, source = merge(asked.stacks), cache(program_text)
-            locks = {rank: lock_waits(threads, source) for rank, threads in asked.stacks.items()}
-            asked.answer(
+        request = self._requests[number]
+        if not request.waiting:
+            del self._requests[number]
+            tree, source = merge(request.stacks), cache(program_text)
+            locks = {rank: lock_waits(threads, source) for rank, threads in request.stacks.items()}
+            request.answer(
                 {
-                    "stacks": asked.stacks,
-                    "source": asked.source,
+                    "stacks": request.stacks,
+                    "source": request.source,
                     "tree": tree,
                     "locks": locks,
-                    "issued": asked.issued,
+                    "issued": request.issued,
                 }
             )
 
 
 def program_text(file: str) -> str:
-    """The text of a program's file; empty for what is no file, is too long or cannot be read."""
+    """Return the text of a source file; empty if it is no file, too long or not readable."""
     try:
         status = os.stat(file)
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_TEXT:
@@ -180,7 +180,7 @@ def program_text(file: str) -> str:
 
 
 def merge(stacks: dict[int, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Equal main-thread stacks together: [{"ranks": […], "frames": […]}], most ranks first."""
+    """Merge equal main-thread stacks: [{"ranks": […], "frames": […]}], most ranks first."""
     groups: dict[str, tuple[list[int], Stack]] = {}
     for rank, threads in sorted(stacks.items()):
         frames: Stack = speaking(threads).get("frames", [])[:MAX_FRAMES]
@@ -190,8 +190,8 @@ def merge(stacks: dict[int, list[dict[str, Any]]]) -> list[dict[str, Any]]:
 
 
 def speaking(threads: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the thread that says where a rank is: the main one, unless it waits for other threads
-    and one of these is in an op."""
+    """Return the thread that shows the rank's place: the main thread, or a thread in an op that the
+    main thread waits for."""
     main = next((t for t in threads if t.get("main")), threads[0] if threads else {})
     frames = main.get("frames") or [["", 0, ""]]
     if main.get("inside") or not str(frames[-1][0]).endswith(WAITING):
@@ -200,13 +200,14 @@ def speaking(threads: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def telling(thread: Mapping[str, Any]) -> bool:
-    """Return whether it stands in an op, or somewhere in the program."""
+    """Return whether a thread stands in an op or in the user's program."""
     frames = [(str(f[0]), 0, "") for f in thread.get("frames") or ()]
     return thread.get("inside") in IN_OPS or any(map(is_user, frames))
 
 
 def py_spy(pid: int) -> list[dict[str, Any]]:
-    """Threads of a process, read from outside without stopping it. Raises OSError or ValueError."""
+    """Return a process's threads, read from outside without stopping it. Raises OSError,
+    ValueError."""
     beside = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
     program = shutil.which("py-spy", path=os.pathsep.join(map(str, beside)))
     program = program or shutil.which("py-spy")

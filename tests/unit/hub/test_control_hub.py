@@ -5,25 +5,15 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgpack
-import pytest
 
 from pardbg.hub.run import config as files
 from pardbg.hub.serve.sockets import make_keys
 from pardbg.session.writer import whole_messages
 from pardbg_agent.wire import Gate
 from tests.unit.hub.hub_rig import FakeAgent, Keyed, Peer, Rig, tcp_port
-
-
-@pytest.fixture
-def rig(run_dir: Path) -> Iterator[Rig]:
-    rig = Rig(run_dir)
-    yield rig
-    if not rig.context.closed:
-        rig.close()
 
 
 def audit(rig: Rig) -> list[tuple[str, str]]:
