@@ -13,7 +13,7 @@ import numpy as np
 from pardbg.analysis.base.asof import MEMO_MAX, View, per_view
 from pardbg.analysis.base.holds import unheld_ns, was_held
 from pardbg.analysis.base.matched import Arrival, CollectiveRow, Verdict
-from pardbg.analysis.base.times import times as whose
+from pardbg.analysis.base.times import are_launches
 from pardbg.analysis.comm.collected import Collected, by_step
 from pardbg.analysis.comm.gathered import MAX_MEMBERS, SAYS, Gathered
 from pardbg.analysis.comm.ops import (
@@ -169,7 +169,7 @@ def _row(
     arrivals: tuple[Arrival, ...], last_rank: int | None, times: Times, members: int | None = None,
 ) -> CollectiveRow:  # fmt: skip
     skew, wait, transfer = times
-    if whose(view):  # hosts run ahead of their devices: who issues last need not arrive last
+    if are_launches(view):  # hosts run ahead of their devices: who issues last need not arrive last
         skew = wait = last_rank = None
     most = None
     if transfer is not None and arrivals[0].source == "polled":

@@ -25,6 +25,7 @@ from pardbg_agent.wire import MAX_PARTS, NONE, REDUCE, Flag, Kind, Lane
 _ISSUE, _PART, _COMM = int(Kind.OP_ISSUE), int(Kind.PART), int(Lane.COMM)
 _ASYNC, _P2P, _SEND, _FAILED = int(Flag.ASYNC), int(Flag.P2P), int(Flag.SEND), int(Flag.FAILED)
 _unbox = torch._C._distributed_c10d.ProcessGroup.unbox
+_TIMED = int(Flag.DEVICE)
 _new_op = tuple.__new__
 """Op's own constructor is a Python function: twice as slow, and this runs for every op."""
 
@@ -137,8 +138,12 @@ def _begin(spec: C10dOp) -> Any:
                 name_id, t0, c.step, seq, group_id, flags | state.thread, stage, mb, peer, a, b,
                 on_cpu,
             ))  # fmt: skip
-            if not on_cpu and c.device is not None:
-                c.guard.call(device_records.HOOK, c.device.op_begins, op, state.coalescing)
+            if (
+                not on_cpu
+                and c.device is not None
+                and c.guard.call(device_records.HOOK, c.device.op_begins, op, state.coalescing)
+            ):
+                op = op._replace(flags=op.flags | _TIMED)
             if bad is not None:
                 c.guard.call("probe", probes.tell, c, op, bad)
             return op
