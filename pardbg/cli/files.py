@@ -72,7 +72,7 @@ def report(session: str, json_: bool, html: Path | None, part: int | None, force
     from pardbg.render.reports.text import text
     from pardbg.ui.engine.pace import GcPauses
 
-    with GcPauses().alone():
+    with GcPauses().suppressed():
         store = load_session(session, part)
         data = make_report(store)
     if html is None or json_:

@@ -1,4 +1,4 @@
-"""The app: joins engine, controller and main screen; live and replay are the same."""
+"""The app: joins engine, controller and main screen, for live runs and replay alike."""
 
 from __future__ import annotations
 
@@ -47,8 +47,11 @@ class PardbgApp(TerminalApp):
         rc: Rc | None = None,
         history: Path | None = None,
     ) -> None:
-        """``second``: name and source of a recording to show under this one, step by step.
-        ``rc``: commands to begin with. ``history``: where the lines typed are kept."""
+        """Set up the app.
+
+        ``second``: name and source of a recording to show under this one, step by step. ``rc``:
+        commands to begin with. ``history``: file of the typed lines.
+        """
         super().__init__()
         live = replay is None and source.live
         self.cursor = TimeCursor(None if live else replay or ReplayClock())
@@ -80,11 +83,11 @@ class PardbgApp(TerminalApp):
             self.call_after_refresh(lambda: self._in_thread(self._begin_with))
 
     def _begin_with(self) -> None:
-        """The ``.pardbgrc`` files' commands."""
+        """Run the commands of the ``.pardbgrc`` files."""
         run_rc(
             self._rc, self.controller.ask,
             lambda found: self.call_from_thread(self.main.attempt, found.action, found.argument),
-            lambda text, bad: self.call_from_thread(self.main.control.said_at_start, text, bad),
+            lambda text, bad: self.call_from_thread(self.main.control.show_start_result, text, bad),
         )  # fmt: skip
 
     def on_prompt_kept(self, event: Prompt.Kept) -> None:
@@ -120,7 +123,7 @@ class PardbgApp(TerminalApp):
     # ---- from the main screen
 
     def _mark(self, mark: Bookmark) -> None:
-        """Into the run's recording: through the hub, or into the file that is open."""
+        """Keep a bookmark in the run's recording: through the hub, or in the file that is open."""
         if self.cursor.replay:
             self.engine.go(mark)
             self._in_thread(lambda: self._keep(mark))

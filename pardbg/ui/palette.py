@@ -1,4 +1,4 @@
-"""What style tokens look like: dark, light and 16-colour palettes.
+"""Looks of style tokens: dark, light and 16-colour palettes.
 
 Meaning never rests on colour alone: forward and backward carry letters, causes of idle carry
 characters, states carry signs. Forward is blue and backward orange, which stay apart for every

@@ -1,5 +1,5 @@
-"""Where an app draws: on the terminal, also where stderr goes to a file, and in ASCII where the
-locale has no UTF-8. (Textual's own driver writes to stderr, whatever that is.)"""
+"""The terminal that an app draws on: also with stderr in a file, and in ASCII if the locale has no
+UTF-8. (Textual's own driver writes to stderr, whatever it is.)"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pardbg.ui.palette import THEMES
 
 
 class TerminalApp(App[None]):
-    """What pardbg's apps have in common."""
+    """Base of pardbg's apps: palettes and driver."""
 
     CSS_PATH = str(Path(__file__).with_name("pardbg.tcss"))  # apps of other folders use it, too
     TITLE = "pardbg"
@@ -36,7 +36,7 @@ class TerminalApp(App[None]):
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual's driver with another file to write to."""
+    """Textual's driver, writing to another file."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -44,10 +44,12 @@ class TerminalDriver(LinuxDriver):
 
 
 def terminal_file() -> TextIOWrapper:
-    """Return the terminal, to be written: stderr or stdout where one of them is it, else /dev/tty.
-    Raises OSError where there is none."""
+    """Return the terminal, opened for writing: stderr or stdout if one of them is it, else
+    /dev/tty. Raises OSError if there is none."""
     streams = (stream for stream in (sys.__stderr__, sys.__stdout__) if stream is not None)
-    where: int | str = next((one.fileno() for one in streams if one.isatty()), "/dev/tty")
+    where: int | str = next(
+        (candidate.fileno() for candidate in streams if candidate.isatty()), "/dev/tty"
+    )
     encoding = "utf-8" if has_utf8() else "ascii"
     return open(
         where, "w", encoding=encoding, errors=ERRORS, newline="", closefd=isinstance(where, str)

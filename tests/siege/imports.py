@@ -18,7 +18,7 @@ from pardbg.cli.rc import named_rc
 from pardbg.errors import UserError
 from pardbg.session.importers.read import import_files
 from pardbg.session.reader import load
-from pardbg.ui.commands.startup import asked, understood
+from pardbg.ui.commands.startup import hub_request, parse_rc_line
 from tests.siege import texts
 from tests.siege.limited import MOST_BYTES, MOST_S, where
 from tests.siege.values import mutated_value
@@ -76,8 +76,8 @@ def begun_with(folder: Path, rng: random.Random) -> None:
     (folder / "rc").write_bytes("\n".join(lines).encode("utf-8", "replace"))
     for line in named_rc(folder / "rc").lines:
         try:
-            found = understood(line)
-            asked(found.action, found.argument)
+            found = parse_rc_line(line)
+            hub_request(found.action, found.argument)
         except UserError as error:
             assert "\n" not in str(error).strip(), f"more than a line: {error!r}"
 

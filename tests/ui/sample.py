@@ -12,9 +12,9 @@ from pardbg.analysis.answers.ranks import RankNow
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.answers.timeline import LaneSpan
 from pardbg.analysis.base.control import ControlView
-from pardbg.analysis.base.matched import Arrival, CollectiveRow, P2PRow
 from pardbg.analysis.base.run import OutputLine, RunInfo
 from pardbg.analysis.base.steps import StepRow
+from pardbg.analysis.comm.op_rows import Arrival, CollectiveRow, P2PRow
 from pardbg.analysis.comm.traffic import Edge, GroupView, TrafficView
 from pardbg.analysis.findings.finding import Evidence, Finding
 from pardbg.analysis.memory.breakdown import MemoryRow

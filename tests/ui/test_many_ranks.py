@@ -102,7 +102,7 @@ def test_partial_frames_come_between_whole_ones_of_a_live_run(
     def frame(cost: float, *, whole: bool, many: bool = True, urgent: bool = False) -> None:
         with paced.frame():
             clock.now, clock.cpu = clock.now + cost, clock.cpu + cost
-        paced.was(whole=whole, many=many, urgent=urgent)
+        paced.note(whole=whole, many=many, urgent=urgent)
 
     def waits(ready: Callable[[], bool]) -> float:
         begun = clock.now

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.base.matched import P2PRow
+from pardbg.analysis.comm.op_rows import P2PRow
 from pardbg.render.pages.traffic import busiest
 from pardbg.ui.app import PardbgApp
 from tests.ui import sample

@@ -66,7 +66,7 @@ _MAX_TEXT: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One parsed check."""
+    """A parsed check."""
 
     text: str
     metric: Metric
@@ -79,7 +79,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of it."""
+    """The outcome of a check."""
 
     check: Check
     ok: bool
@@ -135,7 +135,7 @@ def _check_severity(metric: Metric, which: str) -> None:
 
 
 def _scale(metric: Metric, suffix: str | None, unit: str | None, text: str, count: bool) -> float:
-    """Return what the number is multiplied by to be in the metric's own unit."""
+    """Return the factor from the number's unit to the metric's own."""
     known = UNITS["number" if count else metric.unit]
     if suffix is not None:
         if metric.unit != "time" or count:
@@ -159,7 +159,7 @@ def _is_aggregate(word: str) -> bool:
 
 
 def run(store: Store, checks: Sequence[Check], skip: int = 0) -> list[Result]:
-    """Measure and compare, at the run's end. ``skip``: first steps that do not count."""
+    """Return the results of the checks at the run's end, without its first ``skip`` steps."""
     scope = Scope(View(store, None), skip)
     return [_result(scope, check) for check in checks]
 
@@ -197,7 +197,7 @@ def _result(scope: Scope, check: Check) -> Result:
 
 
 def aggregate(values: Sequence[Number], how: str) -> float:
-    """Return one number of many; percentiles between two values are interpolated."""
+    """Return one number for many values; percentiles are interpolated between two of them."""
     if how == "first" or how == "last":
         return float(values[0 if how == "first" else -1])
     if how == "mean":
@@ -217,7 +217,7 @@ def aggregate(values: Sequence[Number], how: str) -> float:
 
 
 def show(value: float, unit: Unit) -> str:
-    """Return a measured value as people write it."""
+    """Return a measured value as text in its unit."""
     if not math.isfinite(value):
         return number(value)
     if unit == "time":

@@ -45,7 +45,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One quantity in both runs. Values are in the unit's own terms (ns, bytes, fraction …)."""
+    """A quantity in both runs, in the unit's own terms (ns, bytes, fraction …)."""
 
     section: str
     """steps, pipeline, collectives, memory, run"""
@@ -77,7 +77,7 @@ class FindingRow:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """Everything compared."""
+    """The comparison of two runs."""
 
     name_a: str
     name_b: str
@@ -99,7 +99,7 @@ class _Quantity:
 
 
 def diff(a: Store, b: Store, skip: int = 1) -> Diff:
-    """Compare ``b`` with ``a``. ``skip``: first steps of either that do not count."""
+    """Compare ``b`` with ``a``, without the first ``skip`` steps of either."""
     scopes = Scope(View(a, None), skip), Scope(View(b, None), skip)
     rows = [row for quantity in _quantities(*scopes) if (row := _row(quantity, *scopes))]
     rows.sort(key=lambda row: (row.outcome in ("same", "few"), -row.weight, row.section, row.name))
@@ -108,7 +108,7 @@ def diff(a: Store, b: Store, skip: int = 1) -> Diff:
 
 
 def as_dict(found: Diff) -> dict[str, Any]:
-    """For ``--json``."""
+    """Return the comparison as ``pardbg diff --json`` prints it."""
     return {
         "a": found.name_a,
         "b": found.name_b,
@@ -130,28 +130,30 @@ def as_dict(found: Diff) -> dict[str, Any]:
 
 
 def _quantities(a: Scope, b: Scope) -> list[_Quantity]:
-    """Everything that either run has."""
-    made = [_of("steps", "step time", "step", "", 1.0)]
+    """Return every quantity that either run has."""
+    quantities = [_of("steps", "step time", "step", "", 1.0)]
     phases = _known(a, b, lambda s: {name for row in _rows(s) for name in row})
-    made += [_of("steps", f"phase {name}", "phase", name, _phase_share(a, name)) for name in phases]
-    made += _losses(a, b)
-    made.append(_of("pipeline", "bubble", "bubble", "", 1.0))
-    made.append(_of("pipeline", "implied bubble", "implied", "", 0.5))
-    made += [_of("pipeline", f"idle: {cause}", "idle", cause, 0.5) for cause in CAUSES]
-    made.append(_of("pipeline", "in flight", "in_flight", "", 0.1))
+    quantities += [
+        _of("steps", f"phase {name}", "phase", name, _phase_share(a, name)) for name in phases
+    ]
+    quantities += _losses(a, b)
+    quantities.append(_of("pipeline", "bubble", "bubble", "", 1.0))
+    quantities.append(_of("pipeline", "implied bubble", "implied", "", 0.5))
+    quantities += [_of("pipeline", f"idle: {cause}", "idle", cause, 0.5) for cause in CAUSES]
+    quantities.append(_of("pipeline", "in flight", "in_flight", "", 0.1))
     kinds = _known(a, b, lambda s: {f"{row.group}/{row.op}" for row in ops(s)})
     for kind in kinds:
         share = _op_share(a, kind)
-        made += [
+        quantities += [
             _of("collectives", f"{kind} {word}", metric, kind, share)
             for word, metric in (("skew", "skew"), ("transfer", "transfer"))
         ]
-    made.append(_of("collectives", "p2p transfer", "p2p", "", 0.1))
+    quantities.append(_of("collectives", "p2p transfer", "p2p", "", 0.1))
     for name in ("parameters", "gradients", "optimizer", "activations", "rss", "allocated"):
-        made.append(_of("memory", f"memory {name}", "memory", name, 0.5))
-    made.append(_of("run", "agent", "agent", "", 1.0))
-    made.append(_of("run", "records lost", "dropped", "", 0.01))
-    return made
+        quantities.append(_of("memory", f"memory {name}", "memory", name, 0.5))
+    quantities.append(_of("run", "agent", "agent", "", 1.0))
+    quantities.append(_of("run", "records lost", "dropped", "", 0.01))
+    return quantities
 
 
 def _of(section: str, name: str, metric: str, which: str, share: float) -> _Quantity:
@@ -160,7 +162,7 @@ def _of(section: str, name: str, metric: str, which: str, share: float) -> _Quan
 
 
 def _losses(a: Scope, b: Scope) -> list[_Quantity]:
-    """The loss of the last step that both have."""
+    """Return the loss of the last step that both runs have."""
     found = [{r.step: r.loss for r in free_steps(s) if r.loss is not None} for s in (a, b)]
     common = max(found[0].keys() & found[1].keys(), default=None)
     if common is None:
@@ -179,12 +181,12 @@ def _rows(scope: Scope) -> list[Mapping[str, int]]:
 
 
 def _phase_share(scope: Scope, name: str) -> float:
-    """Of a step."""
+    """Return a phase's share of the step time."""
     return _ratio(METRICS["phase"].values(scope, name), METRICS["step"].values(scope, ""))
 
 
 def _op_share(scope: Scope, kind: str) -> float:
-    """Time of one kind of op, waits and transfers, of all steps."""
+    """Return the time in ops of one kind (waits and transfers), as a share of all steps."""
     return min(1.0, _ratio(
         [(r.skew_ns or 0) + (r.transfer_ns or 0) for r in ops(scope, kind)],
         METRICS["step"].values(scope, ""),
@@ -251,7 +253,7 @@ def _outcome(
 
 
 def _change(a: float, b: float, unit: Unit) -> float:
-    """Relative, bounded; of fractions the points themselves."""
+    """Return the relative change, bounded; for fractions the difference in points."""
     if not (math.isfinite(a) and math.isfinite(b)):
         return 0.0 if str(a) == str(b) else 1.0
     if unit == "fraction":
@@ -260,7 +262,8 @@ def _change(a: float, b: float, unit: Unit) -> float:
 
 
 def interval(a: Floats, b: Floats) -> tuple[float, float]:
-    """Of median(b) - median(a), CONFIDENCE; the same values give the same interval."""
+    """Return the CONFIDENCE interval of median(b) - median(a); equal values give equal
+    intervals."""
     rng = np.random.default_rng(20260101)
     differences = _medians(b, rng) - _medians(a, rng)
     tail = (1 - CONFIDENCE) / 2
@@ -269,7 +272,7 @@ def interval(a: Floats, b: Floats) -> tuple[float, float]:
 
 
 def _medians(values: Floats, rng: np.random.Generator) -> Floats:
-    """Medians of draws of whole blocks, about as many values as there are."""
+    """Return medians of random samples, drawn in whole blocks, as large as the values."""
     size = len(values)
     block = max(1, round(size ** (1 / 3)))
     number = math.ceil(size / block)
@@ -299,7 +302,7 @@ def _findings(a: Scope, b: Scope) -> tuple[FindingRow, ...]:
 
 
 def _notes(a: Scope, b: Scope) -> list[str]:
-    """Why figures may differ although nothing became better or worse."""
+    """Return reasons why figures may differ although nothing became better or worse."""
     notes = []
     ranks = [len(scope.view.ranks) for scope in (a, b)]
     if ranks[0] != ranks[1]:

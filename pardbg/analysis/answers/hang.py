@@ -1,4 +1,4 @@
-"""The hang at a cursor, if there is one: what every page says first."""
+"""The hang at a cursor, which every page shows first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pardbg.analysis.hangs.waitgraph import wait_graph
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """What holds ranks up: a finding about a standstill, as every page says it first."""
+    """A hang: the ranks that hold others up, as found by the findings about standstills."""
 
     kind: str
     """Kind of the finding."""
@@ -34,7 +34,7 @@ class Hang:
 
 @dataclass(frozen=True, slots=True)
 class RankStack:
-    """A rank's main thread as it stood when ranks got on no more."""
+    """A rank's main thread at a standstill."""
 
     rank: int
     t_ns: int
@@ -43,8 +43,8 @@ class RankStack:
 
 
 def hang_view(view: View) -> Hang | None:
-    """Return what holds ranks up at the cursor, or held them up when the job fell apart; None where
-    every rank gets on, or stands because somebody holds it."""
+    """Return the hang at the cursor, or the one in which the job ended. None while every rank makes
+    progress, and while the debugger holds ranks."""
     ended, ends = view.run_end, bad_ends(view)
     if ended is not None and not ended[1]:
         return None
@@ -89,7 +89,7 @@ def _hang(view: View, finding: Finding, over: int | None) -> Hang:
 
 
 def rank_stacks(view: View) -> tuple[RankStack, ...]:
-    """Return the newest stack of each rank that was taken at a standstill, up to the cursor."""
+    """Return each rank's newest stack taken at a standstill, up to the cursor."""
     return tuple(
         RankStack(rank, t_ns, frames)
         for rank, (t_ns, frames, *_) in sorted(stall_stacks(view).items())

@@ -1,7 +1,7 @@
-"""What can be measured of a run, by name: the numbers that ``check`` tests and ``diff`` compares.
+"""Metrics of a run by name: the numbers that ``check`` tests and ``diff`` compares.
 
 Times are ns, sizes bytes, rates GB/s (1e9 bytes), fractions 0..1. Steps that the debugger held are
-left out wherever others are there.
+left out if there are others.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pardbg.analysis.answers.report_pipeline import complete_steps
 from pardbg.analysis.answers.step_times import unheld_step_rows
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import held_ns, was_held
-from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.base.steps import StepRow, last_step_rows
 from pardbg.analysis.comm.matching import collectives
+from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.finding import SEVERITIES
@@ -46,7 +46,7 @@ class Scope:
 
     @property
     def since_ns(self) -> int:
-        """Begin of the first step that counts."""
+        """Return the begin of the first step that counts, in ns."""
         if not self.skip:
             return 0
         begins = [
@@ -75,12 +75,13 @@ class Metric:
 
     @property
     def of_speed(self) -> bool:
-        """Return whether it measures how fast the job's computation or communication is."""
+        """Return whether the metric is about the speed of the job's computation or
+        communication."""
         return self.name in _OF_SPEED
 
 
 def free_steps(scope: Scope, _: str = "") -> list[StepRow]:
-    """Return steps that count, without those that the debugger held."""
+    """Return the steps that count, without those that the debugger held."""
     view = scope.view
     rows = [row for row in unheld_step_rows(view, None) if row.step >= scope.first_step]
     if not any(len(process.table("held")) for process in view.ranks.values()):
@@ -95,7 +96,7 @@ def free_steps(scope: Scope, _: str = "") -> list[StepRow]:
 
 
 def free_pipeline_steps(scope: Scope, _: str = "") -> list[PipelineStep]:
-    """Complete pipeline steps that count, without held ones."""
+    """Return the complete pipeline steps that count, without those that the debugger held."""
     found = layouts(scope.view)
     if not found:
         return []
@@ -115,7 +116,7 @@ def ops(scope: Scope, which: str = "") -> list[CollectiveRow]:
 
 
 def _op_held(view: View, row: CollectiveRow) -> bool:
-    """Ranks were held while it was under way: when they came says nothing about the program."""
+    """Return whether ranks were held during the op: then arrivals say nothing about the program."""
     times = [t for a in row.arrivals for t in (a.issued_ns, a.completed_ns) if t is not None]
     return bool(times) and was_held(view, min(times), max(times))
 
@@ -141,7 +142,7 @@ def _known(values: Iterable[Number | None]) -> list[Number]:
 
 
 def _each(rows: Callable[[Scope, str], Iterable[object]], name: str) -> Values:
-    """One figure of each row that has it."""
+    """Return a metric's values: one attribute of each row that has it."""
     return lambda scope, which: _known(getattr(row, name) for row in rows(scope, which))
 
 
@@ -150,8 +151,8 @@ def _phase(scope: Scope, which: str) -> list[Number]:
 
 
 def _bubble(scope: Scope, _: str) -> list[Number]:
-    """Of pipelines that the program or a framework names: what is taken for one by its messages
-    is to look at, not to fail a build by."""
+    """Return bubbles of pipelines that the program or a framework defines. A pipeline inferred from
+    messages is shown, but must not fail a build."""
     if any(layout.chain is not None for layout in layouts(scope.view)):
         return []
     return _known(step.bubble_fraction for step in free_pipeline_steps(scope))
@@ -166,7 +167,7 @@ def _in_flight(scope: Scope, _: str) -> list[Number]:
 
 
 def _idle(scope: Scope, which: str) -> list[Number]:
-    """Share of a step's window in which its ranks idled for one cause."""
+    """Return the share of each step's window in which its ranks idled for one cause."""
     if which not in CAUSES:
         return []
     return [
@@ -177,7 +178,7 @@ def _idle(scope: Scope, which: str) -> list[Number]:
 
 
 def _memory(scope: Scope, which: str) -> list[Number]:
-    """Newest bytes per rank: of one name, or in all."""
+    """Return the newest bytes per rank, of one category or in total."""
     if which == "activations":
         return _known(row.activations_peak_bytes for row in memory_rows(scope.view))
     if not which:
@@ -206,7 +207,7 @@ def _missing(scope: Scope, _: str) -> list[Number]:
 
 
 def _findings(scope: Scope, which: str) -> list[Number]:
-    """Of a severity or a worse one, or all."""
+    """Return the number of findings of a severity or a worse one."""
     counted = SEVERITIES[: SEVERITIES.index(which) + 1] if which else SEVERITIES
     return [sum(f.severity in counted for f in findings(scope.view))]
 

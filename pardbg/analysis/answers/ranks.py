@@ -1,4 +1,4 @@
-"""The overview's rows: where each rank is, since when, and how its last step went."""
+"""Rank rows: where each rank is, since when, and how its last step went."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pardbg_agent import wire
 
 @dataclass(frozen=True, slots=True)
 class RankNow:
-    """One row of the overview."""
+    """A rank at the cursor: one row of the overview."""
 
     rank: int
     proc: str
@@ -81,7 +81,7 @@ def rank_rows(
     """Return each rank's row. ``reused``: rows of an earlier moment, good for ranks that make
     progress; with ``reuse_splits`` a step's split may rest on the records that had come by then."""
     kept = reused if reused and view.run_end is None else {}
-    said, steps = states(view), newest_steps(view)
+    status, steps = states(view), newest_steps(view)
     if pipeline is not None and pipeline.last_complete is not None:
         last = pipeline.last_complete  # one that the debugger did not hold, where there is one
         steps.update({row.rank: last for row in last.ranks if row.rank in steps})
@@ -89,27 +89,31 @@ def rank_rows(
         read_ahead_splits(view, kept)
     return tuple(
         row
-        if (row := kept.get(rank)) and _is_well(view, process, row, said.get(process.proc))
+        if (row := kept.get(rank)) and _is_well(view, process, row, status.get(process.proc))
         else _row(view, rank, process, steps.get(rank), reuse_splits)
         for rank, process in view.ranks.items()
     )
 
 
-def _is_well(view: View, process: Process, row: RankNow, said: Mapping[str, Any] | None) -> bool:
+def _is_well(view: View, process: Process, row: RankNow, status: Mapping[str, Any] | None) -> bool:
     """Return whether the rank is making progress, as its row says."""
     if row.state not in ("running", "waiting") or view.proc_end(process) is not None:
         return False
-    if not said:
+    if not status:
         return True
-    bad = said.get("held") or said.get("alive") is False or fields.text(said, "os") in ("T", "t")
-    return not bad and not _silent_since(view, process, said)
+    bad = (
+        status.get("held")
+        or status.get("alive") is False
+        or fields.text(status, "os") in ("T", "t")
+    )
+    return not bad and not _silent_since(view, process, status)
 
 
 def _row(
     view: View, rank: int, process: Process, pipeline: PipelineStep | None, reuse_splits: bool
 ) -> RankNow:
-    said = states(view).get(process.proc, {})
-    state, now, since = _now(view, rank, process, said)
+    status = states(view).get(process.proc, {})
+    state, now, since = _now(view, rank, process, status)
     ended = last_step_rows(view, process, LAST_STEPS)
     held = bool(ended) and was_held(view, ended[0][1], ended[-1][2])
     free = [t1 - t0 for _, t0, t1 in ended if not (held and was_held(view, t0, t1))]
@@ -125,7 +129,7 @@ def _row(
         state=state,
         now=now,
         since_ns=since,
-        step=step_of(view, process, said),
+        step=step_of(view, process, status),
         step_ns=tuple(free or [unheld_step_ns(view, rank, step, t0, t1) for step, t0, t1 in ended]),
         compute_fraction=split[0],
         wait_fraction=split[1],
@@ -142,7 +146,7 @@ def _row(
 
 
 def _metrics(view: View, process: Process) -> tuple[tuple[str, float], ...]:
-    """Newest value of each number that the program logged lately, but the loss."""
+    """Return the newest value of each metric that the program logged lately, without the loss."""
     table, visible = view.rows(process, "metric")
     part = slice(max(0, visible - _NEWEST), visible)
     ids = table.col("name_id")[part].tolist()
@@ -156,9 +160,9 @@ def _stages(view: View, rank: int) -> tuple[int, ...]:
 
 
 def _now(
-    view: View, rank: int, process: Process, said: Mapping[str, Any]
+    view: View, rank: int, process: Process, status: Mapping[str, Any]
 ) -> tuple[RankStateName, str, int | None]:
-    """(state, what it does in words, since when)."""
+    """Return (state, activity as text, since when in ns)."""
     end = view.proc_end(process)
     if end is not None:
         if end[1] not in ("lost", "killed"):
@@ -171,17 +175,21 @@ def _now(
         return "ended", "ended", run_end[0]
     if process.started_ns is not None and process.started_ns > view.t_ns:
         return "unknown", "not started", None
-    if said.get("alive") is False:
+    if status.get("alive") is False:
         # The hub says at once how it ended; until then nothing bad is known.
         return "ended", "process has ended", state_at(view)[0]
-    if said.get("held"):
-        held_since = fields.integer_or_none(said, "held_since_ns")
-        return "held", _held_text(said), held_since or fields.integer_or_none(said, "since_ns")
-    if fields.text(said, "os") in ("T", "t"):
+    if status.get("held"):
+        held_since = fields.integer_or_none(status, "held_since_ns")
+        return (
+            "held",
+            _held_text(status),
+            held_since or fields.integer_or_none(status, "since_ns"),
+        )
+    if fields.text(status, "os") in ("T", "t"):
         return "stale", "stopped (SIGSTOP)", _newest_visible(view, process)
-    silent = _silent_since(view, process, said)
+    silent = _silent_since(view, process, status)
     if silent is not None:
-        return "stale", f"no sign of life, last {_doing(view, process, said)}", silent
+        return "stale", f"no sign of life, last {_doing(view, process, status)}", silent
     running = running_action(view, rank)
     if running is not None:
         return "running", running[1].text, running[1].t0_ns
@@ -190,8 +198,8 @@ def _now(
         span = open_span(view, rank)
         inside = f" · {span.text}" if span is not None else ""
         return found.state, found.text + inside, found.since_ns
-    open_op = fields.text(said, "open_op")
-    open_since = fields.integer_or_none(said, "open_since_ns")
+    open_op = fields.text(status, "open_op")
+    open_since = fields.integer_or_none(status, "open_since_ns")
     span = open_span(view, rank)
     inside = f" · {span.text}" if span is not None else ""
     if open_op and open_since is not None and view.t_ns - open_since >= WAITING_NS:
@@ -199,22 +207,22 @@ def _now(
     finished = _newest_action(view, process)
     if finished is not None and finished[0] > (state_at(view)[0] or 0):
         return "running", f"after {finished[1]}", finished[0]  # newer than what STATE says
-    doing = _doing(view, process, said)
-    if not said and not doing:
+    doing = _doing(view, process, status)
+    if not status and not doing:
         return "unknown", "", None
-    return "running", doing + inside, fields.integer_or_none(said, "since_ns")
+    return "running", doing + inside, fields.integer_or_none(status, "since_ns")
 
 
-def _held_text(said: Mapping[str, Any]) -> str:
-    following = fields.text(said, "next")
+def _held_text(status: Mapping[str, Any]) -> str:
+    following = fields.text(status, "next")
     at = "at" if following.startswith("exception ") else "before"
     return f"held {at} {following}" if following else "held"
 
 
-def _doing(view: View, process: Process, said: Mapping[str, Any]) -> str:
-    """In words, from STATE; without one (records alone) from the newest phase or action."""
-    text = fields.text(said, "what") or fields.text(said, "phase")
-    if text or said:
+def _doing(view: View, process: Process, status: Mapping[str, Any]) -> str:
+    """Return the rank's activity by its STATE message, else by its newest phase or action."""
+    text = fields.text(status, "what") or fields.text(status, "phase")
+    if text or status:
         return text or "host code"
     action = _newest_action(view, process)
     table, visible = view.rows(process, "phase")
@@ -224,7 +232,7 @@ def _doing(view: View, process: Process, said: Mapping[str, Any]) -> str:
 
 
 def _newest_action(view: View, process: Process) -> tuple[int, str] | None:
-    """(end, text form) of the last pipeline action that has ended."""
+    """Return (end in ns, text form) of the pipeline action that ended last."""
     table, visible = view.rows(process, "action")
     if not visible:
         return None
@@ -235,9 +243,9 @@ def _newest_action(view: View, process: Process) -> tuple[int, str] | None:
     return int(table.when[row]), text
 
 
-def _silent_since(view: View, process: Process, said: Mapping[str, Any]) -> int | None:
-    """Last sign of life, if that is too long ago."""
-    heartbeat = fields.integer_or_none(said, "heartbeat_ns")
+def _silent_since(view: View, process: Process, status: Mapping[str, Any]) -> int | None:
+    """Return the time of the last sign of life, if it is older than STALE_NS."""
+    heartbeat = fields.integer_or_none(status, "heartbeat_ns")
     if not heartbeat:
         return None
     newest = max(heartbeat, _newest_visible(view, process) or 0)
@@ -249,7 +257,7 @@ def _newest_visible(view: View, process: Process) -> int | None:
 
 
 def _lag(view: View, process: Process) -> int | None:
-    """Age of the newest record that has come; None once nothing more will."""
+    """Return the age of the newest record in ns; None once no more will come."""
     if view.run_end is not None or view.proc_end(process) is not None:
         return None
     newest = _newest_visible(view, process)
@@ -257,7 +265,7 @@ def _lag(view: View, process: Process) -> int | None:
 
 
 def agent_overhead(view: View, process: Process, number: int | None = LAST_STEPS) -> float | None:
-    """Return the time in the agent's hooks over the time of the last steps (all for None)."""
+    """Return the share of the last ``number`` steps spent in the agent's hooks (None: of all)."""
     table, visible = view.rows(process, "step")
     lo = 0 if number is None else max(0, visible - number)
     if visible <= lo:
@@ -276,7 +284,7 @@ _P2P, _SEND = int(wire.Flag.P2P), int(wire.Flag.SEND)
 
 
 class Doing(NamedTuple):
-    """What the records say."""
+    """A rank's activity according to its records."""
 
     state: RankStateName
     text: str
@@ -284,9 +292,9 @@ class Doing(NamedTuple):
 
 
 def recorded(view: View, process: Process, least_wait_ns: int) -> Doing | None:
-    """Return what the rank is in at the cursor; None in a live run's newest moment, and where its
-    records end before the cursor: what it did last it may still do. A wait counts from
-    ``least_wait_ns`` on, its whole length."""
+    """Return the rank's activity at the cursor by its records. None at a live run's newest moment,
+    and if the records end before the cursor: the last activity may go on. A wait counts if it lasts
+    ``least_wait_ns`` in all."""
     if view.live or not any(_ends_later(view, process, name) for name in _LATER):
         return None
     wait = _around(view, process, "wait")
@@ -310,7 +318,7 @@ def _ends_later(view: View, process: Process, name: str) -> bool:
 
 
 def _around(view: View, process: Process, name: str) -> int | None:
-    """The row that holds the cursor; the innermost of several."""
+    """Return the row whose span contains the cursor; the innermost of several."""
     table, first = view.rows(process, name)
     begins = table.col("t0_ns")[first : first + _BEHIND]
     rows = np.flatnonzero(begins <= view.t_ns)
@@ -318,7 +326,7 @@ def _around(view: View, process: Process, name: str) -> int | None:
 
 
 def _last_end(view: View, process: Process) -> int:
-    """Return when the last phase or wait before the cursor ended, in ns."""
+    """Return the end of the last phase or wait before the cursor, in ns."""
     ends = [process.started_ns or view.begin_ns]
     for name in ("phase", "wait"):
         visible = view.visible(process, name)
@@ -328,7 +336,7 @@ def _last_end(view: View, process: Process) -> int:
 
 
 def _op_text(view: View, process: Process, row: int) -> str:
-    """``all_gather dp_shard #80``, ``recv from 3``."""
+    """Return text such as ``all_gather dp_shard #80`` or ``recv from 3``."""
     table = process.table("wait")
     flags, peer = int(table.col("flags")[row]), int(table.col("peer")[row])
     if flags & _P2P:

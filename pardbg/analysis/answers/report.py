@@ -1,7 +1,7 @@
-"""The whole run at its end, as one frozen value: what text, page and JSON draw.
+"""The report: the whole run at its end as one frozen value, for text, page and JSON.
 
-``as_json`` is the stable interface of ``pardbg report --json``: ``report.schema.json`` beside this
-module describes it, and keys are only ever added.
+``as_json`` is the stable interface of ``pardbg report --json``, described by ``report.schema.json``
+beside this module. Keys are only ever added.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from pardbg.analysis.base.losses import (
     loss_source,
     not_finite,
 )
-from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.base.run import RunInfo, run_info
 from pardbg.analysis.base.steps import StepRow
 from pardbg.analysis.comm.matching import collectives
+from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.comm.traffic import TrafficView, traffic_view
 from pardbg.analysis.findings import findings
@@ -48,7 +48,7 @@ MAX_OPS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class RankTotals:
-    """A rank at the end of the run, and over all of it."""
+    """A rank's figures at the end of the run and over all of it."""
 
     now: RankNow
     num_steps: int
@@ -58,7 +58,7 @@ class RankTotals:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything the run shows, at its end."""
+    """The whole run at its end."""
 
     run: RunInfo
     live: bool
@@ -89,7 +89,7 @@ class Report:
 
 
 def report(store: Store) -> Report:
-    """Return what the run shows at its end."""
+    """Return the report of the whole run."""
     view = View(store, None)
     rows = collectives(view, MAX_OPS)  # matched once: fewer are its tail
     pipeline = pipeline_view(view)
@@ -129,7 +129,7 @@ def _totals(view: View, row: RankNow) -> RankTotals:
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """Return the report as ``report.schema.json`` says: numbers that JSON has not are text."""
+    """Return the report as ``report.schema.json`` has it; NaN and infinity become text."""
     return {
         "run": _run_json(report),
         "ranks": [
@@ -174,8 +174,8 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def _pick(row: object, names: str) -> dict[str, Any]:
-    made = {name: getattr(row, name) for name in names.split()}
-    return {name: list(v) if isinstance(v, tuple) else v for name, v in made.items()}
+    values = {name: getattr(row, name) for name in names.split()}
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
 
 def _all(row: Any) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import held_ns
-from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.base.times import are_launches
-from pardbg.analysis.comm.collected import Collected
+from pardbg.analysis.comm.collective_columns import CollectiveColumns
+from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.findings.speed.windows import overlaps_in, rows_in, window
 from pardbg.analysis.pipeline.critical_path import CriticalPath, critical_path
 from pardbg.analysis.pipeline.dependencies import COMPUTE
@@ -28,7 +28,7 @@ MAX_WAITS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class RankUse:
-    """Where a rank's time went, as shares of the window of several steps; they add up to 1."""
+    """A rank's busy and idle time as shares of the windows of several steps; they add up to 1."""
 
     rank: int
     busy: float
@@ -62,7 +62,7 @@ class PipelineReport:
 
     @property
     def free(self) -> tuple[PipelineStep, ...]:
-        """Return the steps that were not held; all where each was."""
+        """Return the steps without holds; all steps if each was held."""
         return tuple(s for s in self.steps if not self.held_ns[s.step]) or self.steps
 
     @property
@@ -115,10 +115,10 @@ def complete_steps(view: View, layout: Layout) -> list[PipelineStep]:
     newest = newest_step(view, layout)
     if newest is None:
         return []
-    made = (
+    steps = (
         pipeline_step(view, layout, step) for step in range(max(0, newest - MAX_STEPS), newest + 1)
     )
-    return [step for step in made if step is not None and step.complete]
+    return [step for step in steps if step is not None and step.complete]
 
 
 def _use(steps: list[PipelineStep]) -> tuple[RankUse, ...]:
@@ -191,7 +191,7 @@ class Bandwidth:
 
 
 def stage_times(steps: Sequence[PipelineStep]) -> tuple[StageTime, ...]:
-    """Of each stage and kind, over the last of these steps."""
+    """Return the time of each kind of action of each stage, over the last LAST steps."""
     taken: dict[tuple[int, str, int], list[int]] = defaultdict(list)
     for step in steps[-LAST:]:
         for row in step.ranks:
@@ -205,31 +205,32 @@ def stage_times(steps: Sequence[PipelineStep]) -> tuple[StageTime, ...]:
 
 
 def _spread(times: list[int]) -> tuple[int, int, int]:
-    """(median, 10th, 90th percentile)"""
+    """Return (median, 10th percentile, 90th percentile)."""
     times = sorted(times)
     last = len(times) - 1
     return round(median(times)), times[last // 10], times[last - last // 10]
 
 
 def usual_path(steps: Sequence[PipelineStep], num_stages: int) -> CriticalPath | None:
-    """Return the critical path of the step in the middle by length, of the last ones."""
+    """Return the critical path of the step of median length among the last LAST."""
     recent = sorted(steps[-LAST:], key=lambda step: (step.t1_ns - step.t0_ns, step.step))
     return critical_path(recent[(len(recent) - 1) // 2], num_stages) if recent else None
 
 
 def rank_overlaps(view: View) -> tuple[RankOverlap, ...]:
-    """Return each rank's, over the last steps that all ranks ended; of more than MAX_RANKS those
-    that others waited for most. Empty while there are too few steps, and of a run on a device."""
+    """Return each rank's overlap figures over the last steps that all ranks ended. Beyond MAX_RANKS
+    only the ranks that others waited for most. Empty with too few steps, and for host times of a
+    device run."""
     looked_at = window(view)
     if looked_at is None or are_launches(view):
         return ()
     caused = _caused(rows_in(view, looked_at))
     ranks = sorted(looked_at.spans[looked_at.steps[-1]])
     waited_for = {rank: median(caused[rank, step] for step in looked_at.steps) for rank in ranks}
-    made = []
+    overlaps = []
     for rank in sorted(sorted(ranks, key=lambda rank: -waited_for[rank])[:MAX_RANKS]):
         parts = overlaps_in(view, looked_at, rank)
-        made.append(
+        overlaps.append(
             RankOverlap(
                 rank=rank,
                 exposed_ns=round(median(p.exposed_ns for p in parts)),
@@ -238,11 +239,11 @@ def rank_overlaps(view: View) -> tuple[RankOverlap, ...]:
                 waited_for_ns=round(waited_for[rank]),
             )
         )
-    return tuple(made)
+    return tuple(overlaps)
 
 
-def _caused(rows: Collected) -> Mapping[tuple[int, int], int]:
-    """(rank, step) -> ns that others waited for it as the last to come"""
+def _caused(rows: CollectiveColumns) -> Mapping[tuple[int, int], int]:
+    """Return (rank, step) -> ns that the other ranks waited for it as the last to arrive."""
     found: dict[tuple[int, int], int] = defaultdict(int)
     names = ("last_rank", "step", "wait_ns")
     for rank, step, ns in zip(*(rows.of[name].tolist() for name in names), strict=True):
@@ -251,18 +252,18 @@ def _caused(rows: Collected) -> Mapping[tuple[int, int], int]:
 
 
 def bandwidths(rows: Iterable[CollectiveRow]) -> tuple[Bandwidth, ...]:
-    """By group, op and power of two of the bytes."""
+    """Return the bandwidth of matched collectives by group, op and size class (a power of two)."""
     classes: dict[tuple[str, str, int], list[CollectiveRow]] = defaultdict(list)
     for row in rows:
         if row.verdict == "matched" and row.transfer_ns is not None and row.bytes > 0:
             classes[row.group, row.op, 1 << (row.bytes - 1).bit_length()].append(row)
-    made = []
+    found = []
     for (group, op, up_to), members in sorted(classes.items()):
         rates = [row.busbw_gbps for row in members if row.busbw_gbps is not None]
         transfer = round(median(row.transfer_ns or 0 for row in members))
-        made.append(Bandwidth(group, op, up_to, len(members), transfer,
+        found.append(Bandwidth(group, op, up_to, len(members), transfer,
                               median(rates) if rates else None))  # fmt: skip
-    return tuple(made)
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +284,7 @@ class Messages:
 
 
 def by_op(rows: Iterable[CollectiveRow]) -> list[Messages]:
-    """Per group and op, the most frequent first."""
+    """Return medians per group and op, the most frequent first."""
     found: dict[tuple[str, str], list[CollectiveRow]] = defaultdict(list)
     for row in rows:
         found[row.group, row.op].append(row)
@@ -296,7 +297,7 @@ def by_op(rows: Iterable[CollectiveRow]) -> list[Messages]:
 
 
 def by_edge(rows: Iterable[P2PRow]) -> list[Messages]:
-    """Per source and destination, by number."""
+    """Return medians per source and destination, in order of rank."""
     found: dict[tuple[int, int], list[P2PRow]] = defaultdict(list)
     for row in rows:
         found[row.src, row.dst].append(row)

@@ -1,4 +1,4 @@
-"""Everything the screens show at one cursor, as one value."""
+"""The snapshot: what the screens show at one cursor, as one value."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pardbg.analysis.answers.step_times import unheld_step_rows
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import ControlView, control_view
 from pardbg.analysis.base.losses import NotFinite, loss_history, loss_source, not_finite
-from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.base.run import RunInfo, run_info
 from pardbg.analysis.base.steps import StepRow, current_step
+from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.comm.traffic import TrafficView, traffic_view
 from pardbg.analysis.findings import findings
@@ -33,7 +33,7 @@ from pardbg.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything the screens show at one cursor. Made off the UI thread, posted as one value."""
+    """A run at one cursor. Made on the engine's thread, posted to the UI as one frozen value."""
 
     revision: int
     live: bool
@@ -104,7 +104,7 @@ EVERYTHING: Final = Viewport()
 
 
 class _Reused:
-    """What a snapshot of many ranks takes from the one before it."""
+    """The parts of the previous snapshot of many ranks that a new one reuses."""
 
     def __init__(
         self, view: View, viewport: Viewport, before: Snapshot | None, partial: bool
@@ -125,13 +125,13 @@ class _Reused:
             self.memory = {r.rank: r for r in self.before.memory if r.rank not in drawn}
 
     def of_steps(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return a field that changes only where a rank's step ends."""
+        """Return a field that changes only when a rank's step ends."""
         return getattr(self.before, name) if self._steps else make()
 
 
 def _fits(view: View, before: Snapshot) -> bool:
-    """Return whether a snapshot is of the same many ranks and of a live run, or of a recording of
-    which no more was read since."""
+    """Return whether ``before`` has the same ranks (MANY at least), and is of a live run or of a
+    recording of which no more was read since."""
     if len(view.ranks) <= MANY:
         return False
     if before.revision != view.store.revision and not view.store.live:

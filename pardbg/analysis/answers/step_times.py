@@ -39,14 +39,14 @@ def unheld_step_rows(view: View, last: int | None = LAST) -> tuple[StepRow, ...]
 
 
 def unheld_step_ns(view: View, rank: int, step: int, t0_ns: int, t1_ns: int) -> int:
-    """Return how long a rank's step t0..t1 would have lasted without holds."""
-    made = _pipeline_of(view, rank, step) if was_held(view, t0_ns, t1_ns) else None
-    if made is None or not made.held_ns or not made.complete:
+    """Return a rank's step time without the debugger's holds, in ns."""
+    pipeline = _pipeline_of(view, rank, step) if was_held(view, t0_ns, t1_ns) else None
+    if pipeline is None or not pipeline.held_ns or not pipeline.complete:
         return unheld_ns(view, rank, t0_ns, t1_ns)
-    begin, end = made.t0_ns, made.t1_ns + made.held_ns
+    begin, end = pipeline.t0_ns, pipeline.t1_ns + pipeline.held_ns
     before, after = (t0_ns, min(begin, t1_ns)), (max(end, t0_ns), t1_ns)
     around = sum(unheld_ns(view, rank, a, b) for a, b in (before, after) if b > a)
-    return around + made.t1_ns - made.t0_ns
+    return around + pipeline.t1_ns - pipeline.t0_ns
 
 
 def _unheld(
@@ -57,14 +57,14 @@ def _unheld(
         return row
     longest = max(unheld_step_ns(view, rank, row.step, *span) for rank, span in spans.items())
     phases = dict(row.phases)
-    made = [s for r in spans if (s := _pipeline_of(view, r, row.step)) and s.held_ns]
-    if "pipeline" in phases and made:
-        phases["pipeline"] = max(step.t1_ns - step.t0_ns for step in made)
+    held = [s for r in spans if (s := _pipeline_of(view, r, row.step)) and s.held_ns]
+    if "pipeline" in phases and held:
+        phases["pipeline"] = max(step.t1_ns - step.t0_ns for step in held)
     return replace(row, duration_ns=longest, phases=phases)
 
 
 def _pipeline_of(view: View, rank: int, step: int) -> PipelineStep | None:
-    layout: Layout | None = next((one for one in layouts(view) if rank in one.ranks), None)
+    layout: Layout | None = next((known for known in layouts(view) if rank in known.ranks), None)
     return None if layout is None else pipeline_step(view, layout, step)
 
 
@@ -101,7 +101,7 @@ def last_step_split(
 
 
 def read_ahead_splits(view: View, but: Collection[int]) -> None:
-    """Read what `last_step_split` asks of each rank, ``but`` for some."""
+    """Read the records that `last_step_split` needs, of all ranks but ``but`` at once."""
     of = {rank: view.rows(p, "step") for rank, p in view.ranks.items() if rank not in but}
     newest = {
         rank: (int(table.col("t0_ns")[visible - 1]), int(table.col("t1_ns")[visible - 1]))

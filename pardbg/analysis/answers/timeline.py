@@ -1,4 +1,4 @@
-"""Boxes for the timeline: what is on screen, found by search on columns, tiny ones merged."""
+"""Boxes of the timeline: spans in the window, found by search on columns, narrow ones merged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pardbg_agent import wire
 
 @dataclass(frozen=True, slots=True)
 class LaneSpan:
-    """One box of the timeline."""
+    """A box of the timeline."""
 
     t0_ns: int
     t1_ns: int
@@ -55,10 +55,11 @@ Rows = slice | NDArray[np.int64]
 def lanes(
     store: Store, t0_ns: int, t1_ns: int, columns: int, ranks: Sequence[int] | None = None
 ) -> dict[int, dict[str, tuple[LaneSpan, ...]]]:
-    """{rank: {lane: boxes by begin}} of a window drawn ``columns`` wide; empty lanes are left out.
+    """Return {rank: {lane: boxes by begin}} of a window drawn ``columns`` wide, without empty
+    lanes.
 
-    What is narrower than a column is merged with its neighbours of the same column: the box has
-    the style that takes most time there, and the label ``×n``.
+    Spans narrower than a column are merged with their neighbours in it: the box has the style that
+    takes most time there, and the label ``×n``.
     """
     store.settle()
     if t1_ns <= t0_ns or columns <= 0:
@@ -67,18 +68,18 @@ def lanes(
     view = View(store, t1_ns)
     for rank, process in view.ranks.items():
         if ranks is None or rank in ranks:
-            made = {
+            by_rank = {
                 name: _lane(process, name, tables, t0_ns, t1_ns, columns) for name, tables in LANES
             }
-            made["comm"] = _with_open(view, rank, process, made["comm"])
-            found[rank] = {name: spans for name, spans in made.items() if spans}
+            by_rank["comm"] = _with_open(view, rank, process, by_rank["comm"])
+            found[rank] = {name: spans for name, spans in by_rank.items() if spans}
     return found
 
 
 def _with_open(
     view: View, rank: int, process: Process, done: tuple[LaneSpan, ...]
 ) -> tuple[LaneSpan, ...]:
-    """And ops that are open for long: nothing is recorded of a hang but that they began."""
+    """Add ops that have been open for long: of a hang only the begin of an op is recorded."""
     since_ns = view.t_ns - PATIENCE_NS
     ops = [op for op in open_ops(view, rank, process) if not op.call and op.since_ns <= since_ns]
     if not ops:
@@ -108,7 +109,8 @@ def _lane(
 
 
 def _overlapping(table: Table, t0_ns: int, t1_ns: int) -> Rows | None:
-    """Rows that touch the window. Rows are sorted by their end; none is longer than the longest."""
+    """Return the rows that touch the window. Rows are sorted by end, and none is longer than the
+    table's longest."""
     when = table.when
     lo = int(np.searchsorted(when, t0_ns, side="left"))
     hi = int(np.searchsorted(when, t1_ns + table.longest_ns, side="right"))
@@ -119,7 +121,7 @@ def _overlapping(table: Table, t0_ns: int, t1_ns: int) -> Rows | None:
 
 
 def _again(table: Table, rows: Rows, wanted: bool) -> Rows | None:
-    """Of these rows those that are, or are not, a forward run again."""
+    """Return those of the rows that are a recomputed forward (or those that are not)."""
     again = (table.col("flags")[rows] & _RECOMPUTE) != 0
     if bool((again == wanted).all()):
         return rows
@@ -145,20 +147,20 @@ def _boxes(
     if not wide.any():
         return _merged(process, name, table, rows, (t0_ns, t1_ns), columns)
     every = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-    made = _single(process, name, table, every[wide][:MAX_SPANS])
+    boxes = _single(process, name, table, every[wide][:MAX_SPANS])
     if not wide.all():
-        made += _merged(process, name, table, every[~wide], (t0_ns, t1_ns), columns)
-        made.sort(key=lambda span: span.t0_ns)
-    return made
+        boxes += _merged(process, name, table, every[~wide], (t0_ns, t1_ns), columns)
+        boxes.sort(key=lambda span: span.t0_ns)
+    return boxes
 
 
 def _single(process: Process, name: str, table: Table, rows: NDArray[np.int64]) -> list[LaneSpan]:
     columns = (table.col(c)[rows].tolist() for c in ("t0_ns", "t1_ns", *_Row._fields))
-    made = []
+    boxes = []
     for t0, t1, *rest in zip(*columns, strict=True):
         row = _Row(*rest)
-        made.append(LaneSpan(t0, t1, _label(process, name, row), _style(process, name, row[0])))
-    return made
+        boxes.append(LaneSpan(t0, t1, _label(process, name, row), _style(process, name, row[0])))
+    return boxes
 
 
 def _merged(
@@ -169,7 +171,7 @@ def _merged(
     window: tuple[int, int],
     columns: int,
 ) -> list[LaneSpan]:
-    """Boxes of what is narrower than a column: one per run of equal style in touching columns."""
+    """Return merged boxes of narrow spans: one per run of equal style in touching columns."""
     begin, end = table.col("t0_ns")[rows], table.col("t1_ns")[rows]
     place = ((np.maximum(begin, window[0]) - window[0]) * columns) // (window[1] - window[0])
     np.clip(place, 0, columns - 1, out=place)
@@ -202,7 +204,7 @@ def _merged(
 
 
 def _coded(names: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(distinct ids, index into them per row). Too many to weigh against each other: all alike."""
+    """Return (distinct ids, each row's index into them); with too many ids all count as alike."""
     if int(names.max()) < 1 << 16:
         ids = np.flatnonzero(np.bincount(names))
         codes = np.zeros(int(ids[-1]) + 1, np.int64)
@@ -229,7 +231,7 @@ def _style(process: Process, name: str, name_id: int) -> str:
 
 
 class _Row(NamedTuple):
-    """What a box's label is made of."""
+    """The columns that a box's label is made from."""
 
     name_id: int
     stage: int
@@ -271,21 +273,22 @@ Lanes = Mapping[int, Mapping[str, tuple[LaneSpan, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """The chosen box."""
+    """The selected box."""
 
     rank: int
     lane: str
     t0_ns: int
 
     def span(self, lanes: Lanes) -> LaneSpan | None:
-        """It as it is drawn now: the last one that begins there or before."""
+        """Return the selected box as it is drawn now: the last one that begins at its time or
+        before."""
         begun = (s for s in lanes.get(self.rank, {}).get(self.lane, ()) if s.t0_ns <= self.t0_ns)
         return max(begun, key=lambda span: span.t0_ns, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class WaitedFor:
-    """What an op of a rank waited for."""
+    """The op and rank that a box waited for."""
 
     op: str
     """``all_reduce dp #43``, ``recv F mb2 from r1``."""
@@ -299,8 +302,8 @@ class WaitedFor:
 
 
 def waited_for(snapshot: Snapshot, lanes: Lanes, spot: Spot) -> WaitedFor | None:
-    """Of the matched ops the one that the box is, or of those it waited for the one that kept it
-    longest; None where that is not known."""
+    """Return the matched op of the box, or for a wait the op that delayed it longest; None if not
+    known."""
     rank, lane, span = spot.rank, spot.lane, spot.span(lanes)
     if lane not in ("comm", "wait") or span is None:
         return None
@@ -313,7 +316,7 @@ def waited_for(snapshot: Snapshot, lanes: Lanes, spot: Spot) -> WaitedFor | None
 
 
 def _within(span: LaneSpan, begun: int, done: int | None) -> bool:
-    """The op was under way in the wait, and the wait ended with it."""
+    """Return whether the op was under way during the wait, and the wait ended with it."""
     return begun <= span.t1_ns and (done is None or span.t0_ns < done <= span.t1_ns + _SEEN_NS)
 
 

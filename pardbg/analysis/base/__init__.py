@@ -1,1 +1,1 @@
-"""What every room of the analysis builds on: views as of a cursor, intervals, steps, values."""
+"""Foundations of the analysis: views at a cursor, intervals, steps, values."""

@@ -1,4 +1,4 @@
-"""A store as it stood at a cursor: which rows were visible, which process was which rank."""
+"""A store at a cursor: visible rows, and the process of each rank."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ the memory of a long run rise from one peak to the next."""
 
 
 class View:
-    """One cursor's view. Make one per snapshot; cheap, and valid until the next apply."""
+    """The store at one cursor. Cheap; make one per snapshot. Valid until the next message is
+    applied."""
 
     def __init__(self, store: Store, t_ns: int | None) -> None:
         store.settle()
@@ -49,7 +50,7 @@ class View:
 
     @property
     def elsewhere(self) -> set[int]:
-        """Ranks of another role than the one that is looked at; empty where none was chosen."""
+        """Return the ranks of other roles than the selected one; empty if none is selected."""
         if self.store.part is None:
             return set()
         life = (p.rank for p in self.store.procs.values() if p.epoch == self.epoch)
@@ -61,7 +62,7 @@ class View:
         if found is None:
             of_all = self._counts.get(table)
             if of_all is None and len(self.ranks) >= MANY:
-                procs = (one.proc for one in self.ranks.values())
+                procs = (other.proc for other in self.ranks.values())
                 counts = self.all(table).counts.tolist()
                 of_all = self._counts[table] = dict(zip(procs, counts, strict=True))
             found = of_all.get(process.proc) if of_all is not None else None
@@ -71,7 +72,7 @@ class View:
         return found
 
     def having(self, table: str) -> list[tuple[int, Process]]:
-        """Return the ranks with rows of this kind, seen or not."""
+        """Return the ranks that have rows in this table, visible or not."""
         ranks = list(self.ranks.items())
         return [ranks[place] for place in self.joined(table).filled]
 
@@ -84,7 +85,8 @@ class View:
         return found
 
     def joined(self, name: str) -> Joined:
-        """Return a table of all ranks, seen or not; kept for the cursors of a recording."""
+        """Return a table of all ranks, visible rows or not; kept for further cursors of a
+        recording."""
         of = self.store.revision, list(self.ranks.values())
         kept: dict[str, Any] = self.store.memo.setdefault("joined", {})
         if name not in kept or kept[name][0] != of:
@@ -97,17 +99,18 @@ class View:
         return process.table(table), self.visible(process, table)
 
     def step_rows(self, process: Process, name: str, step: int) -> tuple[Table, Array]:
-        """Return a table, and which of its visible rows are of a step."""
+        """Return a table and the indices of its visible rows in a step."""
         table, visible = self.rows(process, name)
         return table, table.step_rows(step, step, visible)
 
     def newest_ns(self, process: Process, tables: tuple[str, ...]) -> int:
-        """Return when the newest row of these tables became visible; 0: there is none."""
+        """Return the time at which the newest row of these tables became visible; 0 without
+        rows."""
         if len(self.ranks) >= MANY:
             key = ("newest of all", tables)
             if key not in self.local:
                 newest = np.max([self.all(name).newest_when() for name in tables], axis=0)
-                procs = (one.proc for one in self.ranks.values())
+                procs = (other.proc for other in self.ranks.values())
                 self.local[key] = dict(zip(procs, newest.tolist(), strict=True))
             if process.proc in self.local[key]:
                 return int(self.local[key][process.proc])
@@ -143,8 +146,8 @@ class View:
 
 
 def per_view(function: Callable[Concatenate[View, P], R]) -> Callable[Concatenate[View, P], R]:
-    """Compute ``function`` once per view and arguments (hashable ones): the parts of one snapshot
-    share what it returns, and nobody changes it."""
+    """Compute ``function`` once per view and (hashable) arguments. The parts of one snapshot share
+    its result, which must not be changed."""
 
     @wraps(function)
     def kept(view: View, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -160,9 +163,11 @@ def per_view(function: Callable[Concatenate[View, P], R]) -> Callable[Concatenat
 def per_store(
     key: Callable[Concatenate[View, P], Hashable], name: str = "", most: int = MEMO_MAX
 ) -> Callable[[Callable[Concatenate[View, P], R]], Callable[Concatenate[View, P], R]]:
-    """Compute a function once per store and ``key`` of its arguments: for closed values, which
-    rest on nothing that the key does not hold, whatever the cursor. ``name`` is the cache's, where
-    several functions are made in one place; ``most`` as in ``View.memo``."""
+    """Compute a function once per store and ``key`` of its arguments.
+
+    For closed values, which depend on nothing outside the key, whatever the cursor. ``name`` is the
+    cache's name, for functions made in one place; ``most`` as in ``View.memo``.
+    """
 
     def of(function: Callable[Concatenate[View, P], R]) -> Callable[Concatenate[View, P], R]:
         @wraps(function)

@@ -1,4 +1,4 @@
-"""Held or running, as the hub's CONTROL messages say it as of a cursor."""
+"""Control at a cursor: held or running, according to the hub's CONTROL messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MODES: Final[tuple[Mode, ...]] = ("running", "pausing", "held", "stepping")
 
 @dataclass(frozen=True, slots=True)
 class ControlView:
-    """Held or running, as acknowledged by the agents."""
+    """The control state, as acknowledged by the agents."""
 
     mode: Literal["running", "pausing", "held", "stepping"]
     controller: str | None
@@ -41,7 +41,7 @@ class ControlView:
 
 @dataclass(frozen=True, slots=True)
 class Breakpoint:
-    """A breakpoint or watch of the run, as the hub last told of it."""
+    """A breakpoint or watch, as the hub last reported it."""
 
     number: int
     condition: str
@@ -59,7 +59,7 @@ _SOON_NS: Final = 2_000_000_000
 
 
 def control_view(view: View) -> ControlView:
-    """Return what control does at the cursor: mode, controller, lease, breakpoints."""
+    """Return the control state at the cursor: mode, controller, lease, breakpoints."""
     events: list[tuple[int, Any]] = view.store.controls.last(view.t_ns, _LOOK_BACK)
     t_ns, newest = _newest_state(events)
     mode = _mode(newest)
@@ -81,7 +81,7 @@ def control_view(view: View) -> ControlView:
 
 
 def _newest_state(events: list[tuple[int, Any]]) -> tuple[int, Mapping[str, Any]]:
-    """The newest event that says the mode."""
+    """Return the newest event that has the mode."""
     for t_ns, event in reversed(events):
         if "mode" in event:
             return t_ns, event
@@ -89,12 +89,12 @@ def _newest_state(events: list[tuple[int, Any]]) -> tuple[int, Mapping[str, Any]
 
 
 def _mode(event: Mapping[str, Any]) -> Mode:
-    said = fields.text(event, "mode", "running")
-    return next((mode for mode in _MODES if mode == said), "running")
+    reported = fields.text(event, "mode", "running")
+    return next((mode for mode in _MODES if mode == reported), "running")
 
 
 def _left(view: View, event: Mapping[str, Any], t_ns: int, name: str) -> int | None:
-    """Return the rest, at the cursor, of a time limit that the event at ``t_ns`` gave."""
+    """Return the time left at the cursor of a limit that the event at ``t_ns`` set, in ns."""
     left = fields.integer_or_none(event, name)
     return max(0, left - (view.t_ns - t_ns)) if left is not None else None
 
@@ -109,21 +109,21 @@ def _by_rank(event: Mapping[str, Any], name: str) -> dict[int, str]:
 
 
 def _breaks(event: Mapping[str, Any]) -> tuple[Breakpoint, ...]:
-    said = event.get("breaks")
+    entries = event.get("breaks")
     return tuple(
         Breakpoint(
-            fields.integer(one, "number", 0), fields.text(one, "condition"),
-            fields.text(one, "ranks"), fields.integer(one, "hits", 0), one.get("once") is True,
-            bool(fields.text(one, "kind")),
+            fields.integer(entry, "number", 0), fields.text(entry, "condition"),
+            fields.text(entry, "ranks"), fields.integer(entry, "hits", 0),
+            entry.get("once") is True, bool(fields.text(entry, "kind")),
         )
-        for one in (said if isinstance(said, list) else [])[:_MAX_BREAKS]
-        if isinstance(one, dict)
+        for entry in (entries if isinstance(entries, list) else [])[:_MAX_BREAKS]
+        if isinstance(entry, dict)
     )  # fmt: skip
 
 
 def trail(events: list[tuple[int, Any]]) -> tuple[tuple[int, str], ...]:
-    """Return a line per verb, with what came of it: ``tick by view-1a2b → held at a cut``; other
-    events have a line of their own."""
+    """Return the audit trail: a line per verb with its outcome (``tick by view-1a2b → held at a
+    cut``), and a line per other event."""
     lines: list[tuple[int, str]] = []
     verb = False
     """The newest line is of a verb that moves ranks."""
@@ -144,14 +144,14 @@ def trail(events: list[tuple[int, Any]]) -> tuple[tuple[int, str], ...]:
 
 
 def _outcome(event: Mapping[str, Any], name: str) -> str:
-    """Return what an event that follows a verb says; a cut that says nothing more is what was
-    asked."""
+    """Return the text of an event that follows a verb; empty for a cut without a text of its
+    own."""
     text = fields.text(event, "text") or fields.text(event, "reason")
     return text or {"cut": "held at a cut"}.get(name, name)
 
 
 def _line(event: Mapping[str, Any]) -> str:
-    """``pause by view-1a2b: all ranks``."""
+    """Return text such as ``pause by view-1a2b: all ranks``."""
     parts = [fields.text(event, "event")]
     by, text = fields.text(event, "by"), fields.text(event, "text")
     reason = fields.text(event, "reason")

@@ -1,4 +1,4 @@
-"""Directed graphs of ranks: what everything else leads to."""
+"""Directed graphs of ranks: strongly connected components and reachability."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Edges = Mapping[int, set[int]]
 
 
 def terminal(edges: Edges) -> list[tuple[int, ...]]:
-    """Strongly connected parts with no edge out of themselves: the ranks of each, sorted."""
+    """Return the strongly connected components without an edge out of them, as sorted ranks."""
     part = components(edges)
     leaves = {part[r] for r, others in edges.items() if any(part[s] != part[r] for s in others)}
     members: dict[int, list[int]] = {}
@@ -18,7 +18,7 @@ def terminal(edges: Edges) -> list[tuple[int, ...]]:
 
 
 def components(edges: Edges) -> dict[int, int]:
-    """Rank -> number of its strongly connected part (Kosaraju, without recursion)."""
+    """Return rank -> number of its strongly connected component (Kosaraju, without recursion)."""
     back: dict[int, set[int]] = {}
     nodes = set(edges)
     for rank, others in edges.items():
@@ -45,7 +45,7 @@ def _walk(
     walked: set[int],
     leave: Callable[[int], None],
 ) -> None:
-    """Depth first from ``start``; ``leave`` gets each node once all after it have been left."""
+    """Walk depth first from ``start``; ``leave`` gets each node after all its successors."""
     if start in walked:
         return
     walked.add(start)
@@ -62,7 +62,7 @@ def _walk(
 
 
 def reaching(edges: Edges, ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """Return ranks outside ``ranks`` from which one of them can be reached."""
+    """Return the ranks outside ``ranks`` that can reach one of them."""
     known = set(ranks)
     while True:
         more = {r for r, others in edges.items() if r not in known and others & known}

@@ -1,8 +1,7 @@
-"""Time without holds: what the debugger held says nothing about the program.
+"""Time without the debugger's holds, which say nothing about the program.
 
 A rank is *stalled* while it is held at a gate, and while it waits inside an op as others are held:
-it may wait for them. Whatever is told as a duration of a step that somebody stepped or paused is
-told without that time. How long a pipeline's step would have taken is more than a rank's own time:
+it may wait for them. Durations of steps are given without that time. A pipeline's step needs more:
 ``pipeline.unheld`` lays its actions out again.
 """
 
@@ -24,17 +23,17 @@ LAST: Final = 1024
 
 
 def held_ns(view: View, ranks: Iterable[int], t0_ns: int, t1_ns: int) -> int:
-    """Return how long ranks were held at gates within t0..t1, added up."""
+    """Return the sum over ranks of the time held at gates within t0..t1, in ns."""
     return sum(total(_held(view, rank, t0_ns, t1_ns)) for rank in ranks)
 
 
 def unheld_ns(view: View, rank: int, t0_ns: int, t1_ns: int) -> int:
-    """Return how much of t0..t1 the rank was not stalled by the debugger."""
+    """Return the time within t0..t1 in which the rank was not stalled, in ns."""
     return t1_ns - t0_ns - total(stalls(view, rank, t0_ns, t1_ns))
 
 
 def stalls(view: View, rank: int, t0_ns: int, t1_ns: int) -> list[Interval]:
-    """Return when, in t0..t1, the rank was held, or waited inside an op while another was."""
+    """Return the intervals within t0..t1 in which the rank was stalled."""
     if not was_held(view, t0_ns, t1_ns):
         return []
     own = _held(view, rank, t0_ns, t1_ns)
@@ -48,7 +47,7 @@ def stalls(view: View, rank: int, t0_ns: int, t1_ns: int) -> list[Interval]:
 
 
 def was_held(view: View, t0_ns: int, t1_ns: int) -> bool:
-    """Return whether any rank was held within t0..t1: the others may then have waited for it."""
+    """Return whether any rank was held within t0..t1; the others may then have waited for it."""
     spans = _recent(view)
     if not spans:
         return False
@@ -59,13 +58,13 @@ def was_held(view: View, t0_ns: int, t1_ns: int) -> bool:
 
 
 def last_hold_end(view: View) -> int:
-    """Return when the debugger last released a rank, in ns; 0: it held none lately."""
+    """Return the time of the last release, in ns; 0 if no rank was held lately."""
     spans = _recent(view)
     return spans[-1][1] if spans else 0
 
 
 def _held(view: View, rank: int, t0_ns: int, t1_ns: int) -> list[Interval]:
-    """The rank's holds within t0..t1, the one it is in now among them."""
+    """Return the rank's holds within t0..t1, with the open one at the cursor."""
     process = view.ranks.get(rank)
     if process is None:
         return []
@@ -81,11 +80,11 @@ def _held(view: View, rank: int, t0_ns: int, t1_ns: int) -> list[Interval]:
 
 @per_view
 def _open_holds(view: View) -> dict[int, int]:
-    """rank -> since when it is held at the cursor: that has no record yet."""
-    said = view.store.states.ranks(view.t_ns)[1] if view.run_end is None else {}
+    """Return rank -> begin of its open hold at the cursor, which has no record yet."""
+    reported = view.store.states.ranks(view.t_ns)[1] if view.run_end is None else {}
     found: dict[int, int] = {}
-    for rank, process in view.ranks.items() if said else ():
-        state = said.get(process.proc) or {}
+    for rank, process in view.ranks.items() if reported else ():
+        state = reported.get(process.proc) or {}
         since = state.get("held_since_ns")
         if state.get("held") and isinstance(since, int) and since > 0:
             since += process.clocks.at(view.t_ns).offset_ns
@@ -96,7 +95,7 @@ def _open_holds(view: View) -> dict[int, int]:
 
 
 def _waiting(view: View, process: Process, t0_ns: int, t1_ns: int) -> list[Interval]:
-    """Return the times when the host was inside waits and synchronous ops."""
+    """Return the intervals in which the host was inside waits and synchronous ops."""
     found: list[Interval] = []
     for name in ("wait", "issue", "issue_p2p"):
         table, visible = view.rows(process, name)
@@ -114,7 +113,7 @@ def _waiting(view: View, process: Process, t0_ns: int, t1_ns: int) -> list[Inter
 
 @per_view
 def _recent(view: View) -> list[Interval]:
-    """The last holds of all ranks, merged, by time."""
+    """Return the last holds of all ranks, merged, in order of time."""
     held = view.all("held")
     found = held.take(("t0_ns", "t1_ns"), np.maximum(held.counts - LAST, 0))
     spans = list(zip(found["t0_ns"].tolist(), found["t1_ns"].tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Sets of time as sorted, disjoint (begin, end) pairs in integer ns."""
+"""Sets of time: sorted, disjoint (begin, end) pairs in integer ns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Interval = tuple[int, int]
 
 
 def union(parts: Iterable[Interval], gap: int = 0) -> list[Interval]:
-    """Merge intervals that overlap or lie ``gap`` apart at most; empty ones vanish."""
+    """Merge intervals that overlap or are at most ``gap`` apart; empty ones are dropped."""
     merged: list[Interval] = []
     for begin, end in sorted(p for p in parts if p[1] > p[0]):
         if merged and begin <= merged[-1][1] + gap:
@@ -20,7 +20,7 @@ def union(parts: Iterable[Interval], gap: int = 0) -> list[Interval]:
 
 
 def clip(parts: Iterable[Interval], begin: int, end: int) -> list[Interval]:
-    """Return what of ``parts`` lies in [begin, end]."""
+    """Return the parts of the intervals within [begin, end]."""
     if begin >= end:
         return []
     return [(max(a, begin), min(b, end)) for a, b in parts if a < end and b > begin and b > a]
@@ -46,7 +46,7 @@ def subtract(parts: Iterable[Interval], holes: Iterable[Interval]) -> list[Inter
 
 
 def intersect(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]:
-    """Return what lies in both."""
+    """Return the time in both sets."""
     first, second = union(a), union(b)
     found: list[Interval] = []
     i = j = 0
@@ -62,5 +62,5 @@ def intersect(a: Iterable[Interval], b: Iterable[Interval]) -> list[Interval]:
 
 
 def total(parts: Iterable[Interval]) -> int:
-    """Return the sum of the lengths; what overlaps counts twice."""
+    """Return the sum of the lengths; overlapping time counts twice."""
     return sum(end - begin for begin, end in parts)

@@ -1,4 +1,4 @@
-"""The loss of each step, from what the program logged, hooks saw and the job printed."""
+"""The loss of each step, from logged values, hooks and the job's output."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Found = dict[int, tuple[float, str]]
 
 @dataclass(frozen=True, slots=True)
 class NotFinite:
-    """A loss that is NaN or infinite, and has been so up to the cursor."""
+    """A loss that has been NaN or infinite up to the cursor."""
 
     value: str
     """``NaN``, ``inf`` or ``-inf``."""
@@ -58,13 +58,14 @@ def value_text(value: float) -> str:
 
 
 def json_number(value: float | None) -> float | str | None:
-    """The value for JSON, which has no number for NaN or infinity: they stand there as text."""
+    """Return the value for JSON, which has no NaN or infinity: as text."""
     return value if value is None or math.isfinite(value) else value_text(value)
 
 
 def not_finite(view: View, losses: Sequence[tuple[int, float]]) -> NotFinite | None:
-    """Since when the loss has not been finite, None while the newest of ``losses`` (step, value)
-    is. A rank's own loss is what its backward began from, or its first value in a step."""
+    """Return since when the loss has not been finite; None while the newest of ``losses`` (step,
+    value) is finite. A rank's own loss is the scalar passed to ``backward()``, or its first value
+    in a step."""
     if not losses or math.isfinite(losses[-1][1]):
         return None
     newest, value = losses[-1]
@@ -78,9 +79,9 @@ def not_finite(view: View, losses: Sequence[tuple[int, float]]) -> NotFinite | N
 
 
 def _own(view: View, first: int, last: int) -> dict[int, list[int]]:
-    """step -> ranks whose own loss in it is not finite."""
+    """Return step -> ranks whose own loss in it is not finite."""
     found: dict[int, list[int]] = {}
-    for step, by_rank in _gather(view, first, last).items():
+    for step, by_rank in _values(view, first, last).items():
         own = {
             rank: next((value for _, value, by in values if by == BACKWARD), values[0][1])
             for rank, values in by_rank.items()
@@ -92,8 +93,8 @@ def _own(view: View, first: int, last: int) -> dict[int, list[int]]:
 
 
 def loss_history(view: View) -> tuple[tuple[int, float], ...]:
-    """Return (step, loss) of the last steps, oldest first. Of a step that has not ended only a loss
-    that is no number counts: what is known of another is a part of it."""
+    """Return (step, loss) of the last steps, oldest first. Of a step that has not ended only NaN
+    and infinity count: a finite value is a part of its loss."""
     ended = newest_ended(view)
     newest = max((n for n in (newest_step(view, "metric"), ended) if n is not None), default=None)
     if newest is None:
@@ -107,8 +108,8 @@ def loss_history(view: View) -> tuple[tuple[int, float], ...]:
 
 
 def loss_source(view: View) -> str:
-    """Return what says the losses: LOGGED, SCHEDULE, BACKWARD, or PRINTED and by what; empty where
-    none is known."""
+    """Return the source of the losses: LOGGED, SCHEDULE, BACKWARD, or PRINTED and the program that
+    prints them; empty if no loss is known."""
     history = loss_history(view)
     if not history:
         return ""
@@ -119,7 +120,8 @@ def loss_source(view: View) -> str:
 
 
 def losses_by_step(view: View, first: int, last: int) -> dict[int, float]:
-    """Return step -> loss; none of a rehearsal, where they are arbitrary. Closed steps are kept."""
+    """Return step -> loss; nothing for a rehearsal, whose losses are arbitrary. Closed steps are
+    kept."""
     if rehearsed(view):
         return {}
     printed = _printed(view)
@@ -130,9 +132,10 @@ def losses_by_step(view: View, first: int, last: int) -> dict[int, float]:
 
 @per_view
 def _printed(view: View) -> Printed | None:
-    """Return what the job prints, where it says more than what hooks saw. The program's own word
-    comes first, then a pattern that was asked for, a schedule's report, a framework's line for each
-    step, what backward began from; any line that looks like a loss is for want of all these."""
+    """Return the printed losses, if they say more than those that hooks saw. Order of
+    precedence: values that the program logs, the given pattern, a schedule's report, a
+    framework's line for each step, the scalar passed to backward; fall back to any output line
+    that looks like a loss."""
     ended, rank = newest_ended(view), min(view.ranks, default=None)
     if ended is None or rank is None:
         return None
@@ -151,14 +154,14 @@ def _printed(view: View) -> Printed | None:
 
 
 def _seen(view: View, first: int, last: int) -> Found:
-    """Return what the program logged and hooks saw."""
+    """Return step -> loss as logged or seen by hooks."""
     cache = view.memo("losses")
     seen: dict[int, tuple[float, str] | None] = view.local.setdefault("losses seen", {})
     newest = newest_step(view, "metric") or 0
     found: Found = {}
     wanted = []
     if last - first > MANY_STEPS:  # numbers that the program chose: only what is there is looked at
-        return _of_steps(view, _gather(view, first, last))
+        return _of_steps(view, _values(view, first, last))
     for step in range(first, last + 1):
         known: tuple[int, tuple[float, str]] | None = cache.get((view.epoch, step))
         if known is not None and known[0] <= view.t_ns:
@@ -169,7 +172,7 @@ def _seen(view: View, first: int, last: int) -> Found:
             found[step] = loss
     if not wanted:
         return found
-    fresh = _of_steps(view, _gather(view, wanted[0], max(newest, wanted[-1])))
+    fresh = _of_steps(view, _values(view, wanted[0], max(newest, wanted[-1])))
     seen.update((step, fresh.get(step)) for step in wanted)
     for step, known_loss in fresh.items():
         found[step] = known_loss
@@ -180,8 +183,8 @@ def _seen(view: View, first: int, last: int) -> Found:
 
 
 def _of_steps(view: View, gathered: dict[int, Values]) -> Found:
-    """One for each step. What backward began from on a rank that ends no steps while others do (a
-    parameter server's workers) is of no step."""
+    """Return one loss per step. A scalar passed to backward on a rank that ends no steps while
+    others do (a parameter server's worker) belongs to no step."""
     others = _without_steps(view)
     found = {}
     for step, by_rank in gathered.items():
@@ -193,21 +196,21 @@ def _of_steps(view: View, gathered: dict[int, Values]) -> Found:
                 if rank not in others or values[-1][2] != BACKWARD
             }
         if own:
-            found[step] = _one(own)
+            found[step] = _mean_of_ranks(own)
     return found
 
 
 @per_view
 def _without_steps(view: View) -> frozenset[int]:
-    """Ranks that end no steps while others do."""
+    """Return the ranks that end no steps while others do."""
     counts = view.all("step").counts.tolist()
     none = {rank for rank, count in zip(view.ranks, counts, strict=True) if not count}
     return frozenset(none if len(none) < len(view.ranks) else ())
 
 
-def _one(by_rank: Values) -> tuple[float, str]:
-    """Mean over ranks of their last value. Where some logged it themselves, theirs count: it may
-    be a mean over ranks that the hooks cannot know."""
+def _mean_of_ranks(by_rank: Values) -> tuple[float, str]:
+    """Return the mean over ranks of their last value. If some ranks logged it, only theirs count:
+    it may be a mean over ranks that hooks cannot know."""
     last = [values[-1] for values in by_rank.values()]
     if all(by == LOGGED for _, _, by in last):  # also of recordings that do not tell the two apart:
         logged = [values[-1][1] for values in by_rank.values() if len(values) > 1]
@@ -217,8 +220,9 @@ def _one(by_rank: Values) -> tuple[float, str]:
     return fmean(logged or [value for _, value, _ in last]), by
 
 
-def _gather(view: View, first: int, last: int) -> dict[int, Values]:
-    """step -> values. Read once for each view, where the first who asks wants the most."""
+def _values(view: View, first: int, last: int) -> dict[int, Values]:
+    """Return step -> values of each rank. Read once per view; the first caller asks for the
+    most."""
     low, high, widest = view.local.get("losses", (0, -1, {}))
     if low <= first <= last <= high:
         return {step: by_rank for step, by_rank in widest.items() if first <= step <= last}
@@ -228,8 +232,8 @@ def _gather(view: View, first: int, last: int) -> dict[int, Values]:
 
 
 def _logged(view: View, first: int, last: int) -> dict[int, Values]:
-    """step -> values of all ranks. A value logged after a step's end and before the next one does
-    anything is the ended step's: programs log after ``optimizer.step()``."""
+    """Return step -> values of all ranks. A value logged after a step's end, before any activity of
+    the next, belongs to the ended step: programs log after ``optimizer.step()``."""
     names = ("step", "name_id", "t1_ns", "flags", "a", "b")
     rows = view.all("metric").of_steps(names, first, last + 1)
     found: dict[int, Values] = defaultdict(lambda: defaultdict(list))
@@ -249,21 +253,21 @@ def _logged(view: View, first: int, last: int) -> dict[int, Values]:
     numbers = rows["a"].view("<f8")
     columns = (c[inside].tolist() for c in (steps, rows["who"], rows["t1_ns"], numbers, by))
     ranks, sources = list(view.ranks), (LOGGED, SCHEDULE, BACKWARD)
-    for step, who, t_ns, value, said in zip(*columns, strict=True):
-        found[step][ranks[who]].append((t_ns, value, sources[said]))
+    for step, place, t_ns, value, source in zip(*columns, strict=True):
+        found[step][ranks[place]].append((t_ns, value, sources[source]))
     return found
 
 
 def _begins(view: View, process: Process) -> dict[int, int]:
-    """step -> begin of the first thing that was seen to run in it."""
+    """Return step -> begin of its first recorded activity."""
     tables = [Rows(Joined([process.table(name)], view.t_ns), view.t_ns) for name in _ACTIVITY]
     keys, times = _first_activity(tables, 0, MANY_STEPS)
     return dict(zip(keys[:-1].tolist(), times[:-1].tolist(), strict=True))
 
 
 def _first_activity(tables: Sequence[Rows], first: int, last: int) -> tuple[Array, Array]:
-    """(rank's place << 32 | step, begin of the first thing that was seen to run in it), in order,
-    with a key behind the last one."""
+    """Return (rank's place << 32 | step, begin of its first recorded activity), sorted, with a
+    sentinel key at the end."""
     parts = [rows.of_steps(("step", "t0_ns", "flags"), first, last) for rows in tables]
     keys = np.concatenate([part["who"] << 32 | part["step"] for part in parts])
     times, flags = (np.concatenate([part[name] for part in parts]) for name in ("t0_ns", "flags"))
@@ -276,24 +280,24 @@ def _first_activity(tables: Sequence[Rows], first: int, last: int) -> tuple[Arra
 
 @per_store(lambda view: (view.store.revision, tuple(view.ranks.values())), most=4)
 def _loss_ids(view: View) -> Array:
-    """Rank's place << 32 | id, of the first known name for a loss on each rank; no other metric is
-    taken for one."""
+    """Return (rank's place << 32 | id) of the first known loss name on each rank; other metrics are
+    no losses."""
     found = []
-    for who, process in enumerate(view.ranks.values()):
+    for place, process in enumerate(view.ranks.values()):
         known = set(process.names.values())
         wanted = next((name for name in LOSS_NAMES if name in known), None)
         if wanted is not None:
-            found += [who << 32 | i for i, name in process.names.items() if name == wanted]
+            found += [place << 32 | i for i, name in process.names.items() if name == wanted]
     return np.array(found, np.int64)
 
 
 def newest_ended(view: View) -> int | None:
-    """Return the newest step that ended on some rank."""
+    """Return the newest step that has ended on some rank."""
     return newest_step(view, "step")
 
 
 @per_view
 def newest_step(view: View, name: str) -> int | None:
-    """Return the step of the newest records of a table."""
+    """Return the step of a table's newest records."""
     steps = view.all(name).newest("step")
     return int(steps.max()) if len(steps) else None

@@ -1,4 +1,4 @@
-"""The loss of each step, from what the job prints."""
+"""The loss of each step, parsed from the job's output."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """What the job printed of its losses."""
+    """The losses that the job printed."""
 
     source: str
     """What prints such lines: ``Megatron``, ``GENERIC``, ``GIVEN``."""
@@ -56,7 +56,7 @@ class Printed:
 
 @dataclass(slots=True)
 class _Read:
-    """The lines that were read so far, of one store."""
+    """The output lines of one store that were read so far."""
 
     lines: dict[str, list[tuple[int, int | None, float]]]
     """source -> (time, the number the line gives its step, loss)"""
@@ -65,8 +65,8 @@ class _Read:
 
 
 def given_pattern(text: str) -> re.Pattern[str]:
-    """Return a regular expression that finds a loss: its group ``loss``, or its first one; its
-    group ``step`` is the step, where it has one. Raises ValueError."""
+    """Return the regular expression that finds a loss: in its group ``loss``, else its first; its
+    group ``step``, if any, is the step. Raises ValueError."""
     try:
         pattern = re.compile(text)
     except re.error as error:
@@ -77,19 +77,21 @@ def given_pattern(text: str) -> re.Pattern[str]:
 
 
 def printed_losses(view: View, ended: int, starts: Callable[[], dict[int, int]]) -> Printed | None:
-    """Return the losses that the job has printed up to the cursor, None where it cannot be told
-    which steps they are of. ``ended``: number of complete steps; ``starts``: begin of each step's
-    first activity, asked for only when there are lines."""
+    """Return the losses printed up to the cursor; None if their steps cannot be told.
+
+    ``ended``: number of complete steps. ``starts``: begin of each step's first activity, called
+    only if there are lines.
+    """
     begin = min((p.started_ns or 0 for p in view.ranks.values()), default=0)
     live, cache = view.run_end is None, view.memo("printed by step", _KEPT)
     for source, lines in _read(view).lines.items():
-        mine = [line for line in lines if begin <= line[0] <= view.t_ns]
-        if not mine:
+        own = [line for line in lines if begin <= line[0] <= view.t_ns]
+        if not own:
             continue
-        key = source, view.epoch, mine[-1][0], len(mine), min(2, abs(ended - len(mine))), live
+        key = source, view.epoch, own[-1][0], len(own), min(2, abs(ended - len(own))), live
         if key not in cache:
             begins = sorted((t_ns, step) for step, t_ns in starts().items())
-            cache[key] = _numbered(mine, begins) or _in_order(mine, begins, ended, live)
+            cache[key] = _numbered(own, begins) or _in_order(own, begins, ended, live)
         if cache[key]:
             return Printed(source, cache[key])
     return None
@@ -117,7 +119,7 @@ def _read(view: View) -> _Read:
 
 
 def _own(view: View) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    """The pattern that the run was started with, if it is one."""
+    """Return the pattern that the run was started with, if it is valid."""
     pattern = fields.text(view.store.run, "loss_pattern")
     try:
         return ((GIVEN, given_pattern(pattern)),) if pattern else ()
@@ -143,8 +145,8 @@ Begins = Sequence[tuple[int, int]]
 
 
 def _numbered(lines: Lines, begins: Begins) -> dict[int, float]:
-    """Lines that say their step. Programs count from 0, from 1 or from where they resumed: a line
-    comes when its step has begun, sooner or later, so the earliest says where they count from."""
+    """Return losses of lines that have their step. Programs count from 0, from 1 or from where they
+    resumed. A line comes after its step has begun, so the earliest line gives the offset."""
     numbers = [number for _, number, _ in lines if number is not None]
     if len(numbers) != len(lines) or not begins:
         return {}
@@ -163,7 +165,8 @@ def _numbered(lines: Lines, begins: Begins) -> dict[int, float]:
 
 
 def _in_order(lines: Lines, begins: Begins, ended: int, live: bool) -> dict[int, float]:
-    """Lines that do not: one for each step, or by their time where steps are long enough."""
+    """Return losses of lines without a step: one line per step, or by time if steps are long
+    enough."""
     if not begins or any(number is not None for _, number, _ in lines):
         return {}
     losses = [loss for _, _, loss in lines]
@@ -177,6 +180,6 @@ def _in_order(lines: Lines, begins: Begins, ended: int, live: bool) -> dict[int,
 
 
 def _at(begins: Begins, t_ns: int) -> int:
-    """The step that was under way."""
-    at = bisect_right(begins, t_ns, key=lambda one: one[0]) - 1
+    """Return the step under way at a time."""
+    at = bisect_right(begins, t_ns, key=lambda begin: begin[0]) - 1
     return begins[max(at, 0)][1]

@@ -1,5 +1,4 @@
-"""One table of all ranks as columns: of a thousand ranks a few operations on arrays, in place of a
-loop with some for each."""
+"""One table of all ranks as columns: for a thousand ranks a few array operations replace a loop."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ Side = Literal["left", "right"]
 
 
 class Joined:
-    """A table of several processes, one after the other: good until the store changes."""
+    """A table of several processes, one after the other. Valid until the store changes."""
 
     def __init__(self, tables: Sequence[Table], t_ns: int, grows: bool = False) -> None:
         self.tables = tables
@@ -34,18 +33,18 @@ class Joined:
 
     @cached_property
     def sizes(self) -> Array:
-        """Return the number of rows of each."""
+        """Return the number of rows per process."""
         return np.array([len(table) for table in self.tables], np.int64)
 
     @cached_property
     def starts(self) -> Array:
-        """Return the row at which each process begins among all."""
+        """Return the index of each process's first row."""
         begins: Array = np.cumsum(self.sizes) - self.sizes
         return begins
 
     @cached_property
     def filled(self) -> list[int]:
-        """Return places of the processes that have rows of this kind, or had some."""
+        """Return the places of processes that have, or had, rows in this table."""
         return [place for place, table in enumerate(self.tables) if len(table) or table.base]
 
     @cached_property
@@ -54,23 +53,23 @@ class Joined:
         return all(table.step_sorted for table in self.tables)
 
     def kept_for(self, t_ns: int) -> bool:
-        """Of many, whole columns are joined and kept once a second cursor asks: not for a report,
-        nor for a live run, whose tables grow between two cursors."""
+        """Return whether whole columns are joined and kept: for many ranks, from the second cursor
+        on. A report has one cursor, and a live run's tables grow between two."""
         if len(self.tables) < MANY or t_ns == self._made_ns or self._grows:
             return False
         return int(self.sizes.sum()) <= _MOST_ROWS
 
     def col(self, name: str) -> Array:
-        """Return a whole column of all."""
+        """Return one column of all rows."""
         return self._col(name, lambda table: table.col(name))
 
     def when(self) -> Array:
-        """Return when each row of all became visible."""
+        """Return the time at which each row became visible."""
         return self._col("", lambda table: table.when)
 
     def before(self, t_ns: int | Array, side: Side) -> Array:
-        """Return how many rows of each became visible before ``t_ns`` (one time, or one for each);
-        ``right``: up to it."""
+        """Return the number of rows per process visible before ``t_ns`` (one time, or one per
+        process); with ``right`` up to it."""
         if len(self.tables) >= MANY and not self._grows:
             return self._search(self.when(), np.asarray(t_ns), side)
         times = [t_ns] * len(self.tables) if isinstance(t_ns, int) else t_ns.tolist()
@@ -78,12 +77,11 @@ class Joined:
         return np.array([table.when.searchsorted(at, side) for table, at in pairs], np.int64)
 
     def steps_before(self, step: int, side: Side) -> Array:
-        """Return how many rows of each are of steps before ``step``, where all are in order of
-        step."""
+        """Return the number of rows per process with steps before ``step``; needs `in_order`."""
         return self._search(self.col("step"), np.uint32(min(max(step, 0), _LAST_STEP)), side)
 
     def _search(self, values: Array, wanted: Any, side: Side) -> Array:
-        """`searchsorted` in each part, all at a time."""
+        """Return `searchsorted` within each process's rows, for all at once."""
         low, high = self.starts.copy(), self.starts + self.sizes
         wanted = np.broadcast_to(wanted, len(low))
         while len(at := np.flatnonzero(low < high)):
@@ -101,7 +99,7 @@ class Joined:
 
 
 class Rows:
-    """The rows of a table that are visible at a cursor, of all ranks."""
+    """The rows of a table of all ranks that are visible at a cursor."""
 
     def __init__(self, joined: Joined, t_ns: int) -> None:
         self._joined, self._kept = joined, joined.kept_for(t_ns)
@@ -109,21 +107,23 @@ class Rows:
         """Of each rank."""
 
     def before(self, t_ns: int | Array, side: Side = "left") -> Array:
-        """Return how many of each rank's became visible before ``t_ns``; ``right``: up to it."""
+        """Return the number of rows per rank visible before ``t_ns``; with ``right`` up to it."""
         return np.minimum(self._joined.before(t_ns, side), self.counts)
 
     def newest(self, name: str) -> Array:
-        """Return a column's value in the newest row of each rank that has one."""
+        """Return a column's value in each rank's newest row, for ranks that have one."""
         some = np.flatnonzero(self.counts)
         last = self.counts[some] - 1
         if self._kept:
             values: Array = self._joined.col(name)[self._joined.starts[some] + last]
             return values
         pairs = zip(some.tolist(), last.tolist(), strict=True)
-        return np.array([self._joined.tables[who].col(name)[row] for who, row in pairs], np.int64)
+        return np.array(
+            [self._joined.tables[place].col(name)[row] for place, row in pairs], np.int64
+        )
 
     def newest_when(self) -> Array:
-        """Return when the newest row of each rank became visible; 0: it has none."""
+        """Return the time at which each rank's newest row became visible; 0 without rows."""
         found = np.zeros(len(self.counts), np.int64)
         some = np.flatnonzero(self.counts)
         last = self.counts[some] - 1
@@ -131,11 +131,11 @@ class Rows:
             found[some] = self._joined.when()[self._joined.starts[some] + last]
         else:
             pairs = zip(some.tolist(), last.tolist(), strict=True)
-            found[some] = [self._joined.tables[who].when[row] for who, row in pairs]
+            found[some] = [self._joined.tables[place].when[row] for place, row in pairs]
         return found
 
     def take(self, names: Sequence[str], begins: Array, ends: Array | None = None) -> Columns:
-        """Return each rank's rows from its begin on, up to its end."""
+        """Return columns of each rank's rows between its begin and its end."""
         lengths = np.maximum((self.counts if ends is None else ends) - begins, 0)
         columns = {"who": np.repeat(np.arange(len(lengths)), lengths)}
         if self._kept:
@@ -147,7 +147,7 @@ class Rows:
         return columns | self._taken(names, [(w, slice(lo, lo + n)) for w, lo, n in rows])
 
     def of_steps(self, names: Sequence[str], first: int, last: int) -> Columns:
-        """Return each rank's rows with first <= step <= last."""
+        """Return columns of each rank's rows with first <= step <= last."""
         joined = self._joined
         if self._kept and joined.in_order:
             ends = np.minimum(joined.steps_before(last, "right"), self.counts)
@@ -167,7 +167,7 @@ class Rows:
     def _taken(self, names: Sequence[str], parts: Sequence[tuple[int, Any]]) -> Columns:
         tables = self._joined.tables
         return {
-            name: np.concatenate([tables[who].col(name)[rows] for who, rows in parts])
+            name: np.concatenate([tables[place].col(name)[rows] for place, rows in parts])
             if parts else np.empty(0, _CODES[name])
             for name in names
         }  # fmt: skip

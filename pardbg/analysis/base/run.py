@@ -36,12 +36,12 @@ class RunInfo:
 
 
 def rehearsed(view: View) -> bool:
-    """Return whether the session is a rehearsal: each rank ran by itself."""
+    """Return whether the session is a rehearsal, in which each rank ran by itself."""
     return "rehearsed" in view.store.notes
 
 
 def launcher(view: View) -> str:
-    """Return what ends the ranks of the run when one fails, by name."""
+    """Return the name of the launcher that ends the ranks when one fails."""
     words = " ".join(fields.texts(view.store.run, "argv"))
     known = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
     return "torchrun" if any(name in words for name in known) else "its launcher"
@@ -70,7 +70,8 @@ def run_info(view: View) -> RunInfo:
 
 
 def _part(view: View) -> tuple[int, str]:
-    """A live viewer has all parts in one store."""
+    """Return (number of the recorded file, number of the next); a live viewer has all parts in one
+    store."""
     notes = view.store.notes
     number, following = notes.get(PART), notes.get(NEXT_PART)
     if view.store.live:
@@ -82,20 +83,20 @@ def _part(view: View) -> tuple[int, str]:
 
 
 def _name(view: View, argv: tuple[str, ...]) -> str:
-    """The recipe or program, rather than what started it."""
-    said = fields.text(view.store.run, "name")
+    """Return the name of the recipe or program, not of the launcher."""
+    given = fields.text(view.store.run, "name")
     recipe = fields.text(view.store.run, "recipe") or view.store.notes.get("recipe")
     if isinstance(recipe, str) and recipe:
         return recipe
-    if said and not said.startswith(_LAUNCHERS):
-        return said
+    if given and not given.startswith(_LAUNCHERS):
+        return given
     programs = [os.path.basename(word) for word in argv if word.endswith(".py")]
     if programs:
         return programs[0].removesuffix(".py")
     modules = [argv[i + 1] for i, word in enumerate(argv[:-1]) if word == "-m"]
     if modules:
         return modules[-1].rpartition(".")[2]
-    return said or (os.path.basename(argv[0]) if argv else "")
+    return given or (os.path.basename(argv[0]) if argv else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +114,9 @@ def lines(
     contains: str | None = None,
     rank: int | None = None,
 ) -> tuple[OutputLine, ...]:
-    """Return the last ``limit`` lines up to ``t_ns`` (all for None), oldest first.
+    """Return the last ``limit`` output lines up to ``t_ns`` (None: all), oldest first.
 
-    ``contains`` keeps lines with that text, whatever its case; ``rank`` those known to be the
-    rank's.
+    ``contains`` keeps lines with that text in any case; ``rank`` those known to be the rank's.
     """
     wanted = contains.lower() if contains else None
     found: list[OutputLine] = []

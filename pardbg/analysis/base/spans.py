@@ -1,5 +1,4 @@
-"""What part of its program a rank was in, as the program's own spans say it; records of a table as
-stretches of time."""
+"""Spans of the program around a time, and a table's records as intervals."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ class Span(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A row of a table as a stretch of time."""
+    """A row of a table, with its time and flags."""
 
     name_id: int
     t0_ns: int
@@ -53,7 +52,7 @@ class Record(NamedTuple):
 
 
 def enclosing(view: View, rank: int, times: Sequence[int]) -> list[Span | None]:
-    """Return the innermost span around each time, on one rank. Times in any order."""
+    """Return the innermost span of a rank around each time. Times may be in any order."""
     process = view.ranks.get(rank)
     if process is None or not times:
         return [None] * len(times)
@@ -78,7 +77,7 @@ def _innermost(spans: Sequence[Span], begins: Sequence[int], t_ns: int) -> Span 
 
 
 def _spans(view: View, process: Process, since_ns: int) -> list[Span]:
-    """Spans that had not ended before a time."""
+    """Return the spans that had not ended before a time."""
     table, visible = view.rows(process, "span")
     if not visible and not view.visible(process, "span_begin"):
         return []  # most programs have none, and this is asked for each rank and frame
@@ -107,11 +106,12 @@ def _read(view: View, process: Process, name: str, lo: int, ended: bool) -> list
 def records(
     view: View, process: Process, name: str, window: Interval, names: Collection[str] | None = None
 ) -> list[Record]:
-    """Return a table's records in a window that had ended at the cursor; of these names, or all."""
+    """Return a table's records in a window that had ended at the cursor, with these names or
+    any."""
     found = _touching(view, process, name, window)
     if names is None:
         return found
-    return [one for one in found if process.name(one.name_id) in names]
+    return [record for record in found if process.name(record.name_id) in names]
 
 
 def _touching(view: View, process: Process, name: str, window: Interval) -> list[Record]:
@@ -140,8 +140,8 @@ def _read_touching(view: View, process: Process, name: str, window: Interval) ->
 
 
 def read_ahead(view: View, names: Iterable[str], windows: Mapping[int, Interval]) -> None:
-    """Read what `records` of these tables will be asked for, one window of each rank: of many ranks
-    at once, which one after the other takes several times as long."""
+    """Read the records that `records` will be asked for, one window per rank: for all ranks at once
+    it is several times as fast."""
     if len(windows) < MANY:
         return
     known = _known(view)
@@ -154,21 +154,21 @@ def read_ahead(view: View, names: Iterable[str], windows: Mapping[int, Interval]
         begins = np.where(asked, seen.before(spans[0] - longest), 0)
         ends = np.where(asked, seen.before(spans[1] + longest, "right"), 0)
         found = seen.take(_FIELDS, begins, ends)
-        who, t0, t1 = found["who"], found["t0_ns"], found["t1_ns"]
-        good = (t0 < spans[1][who]) & (t1 > spans[0][who]) & (t1 <= view.t_ns)
-        made = list(map(Record, *(found[field][good].tolist() for field in _FIELDS)))
-        at = who[good].searchsorted(np.arange(len(procs) + 1)).tolist()
+        owners, t0, t1 = found["who"], found["t0_ns"], found["t1_ns"]
+        good = (t0 < spans[1][owners]) & (t1 > spans[0][owners]) & (t1 <= view.t_ns)
+        rows = list(map(Record, *(found[field][good].tolist() for field in _FIELDS)))
+        at = owners[good].searchsorted(np.arange(len(procs) + 1)).tolist()
         for place in np.flatnonzero(asked).tolist():
             window = int(spans[0][place]), int(spans[1][place])
-            known[procs[place], name, window] = made[at[place] : at[place + 1]]
+            known[procs[place], name, window] = rows[at[place] : at[place + 1]]
 
 
 def stretches(
     view: View, process: Process, name: str, window: Interval, names: Collection[str] | None = None
 ) -> list[Interval]:
-    """Return when, within the window, such records lay, merged and in order."""
+    """Return the merged intervals of such records within the window."""
     found = records(view, process, name, window, names)
-    return union(clip(((one.t0_ns, one.t1_ns) for one in found), *window))
+    return union(clip(((record.t0_ns, record.t1_ns) for record in found), *window))
 
 
 def p2p_waits(view: View, rank: int, window: Interval) -> list[Interval]:
@@ -176,4 +176,4 @@ def p2p_waits(view: View, rank: int, window: Interval) -> list[Interval]:
     waits for says nothing about its device: none, where times are the device's."""
     process = None if times(view) == "device" else view.ranks.get(rank)
     waits = [] if process is None else records(view, process, "wait", window)
-    return union((one.t0_ns, one.t1_ns) for one in waits if one.flags & wire.Flag.P2P)
+    return union((record.t0_ns, record.t1_ns) for record in waits if record.flags & wire.Flag.P2P)

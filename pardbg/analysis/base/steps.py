@@ -39,7 +39,7 @@ _PLACE: Final = 0xFFFFFFFF
 
 
 def last_step_rows(view: View, process: Process, number: int | None) -> list[tuple[int, int, int]]:
-    """Return (step, t0, t1) of the last steps that ended on a process."""
+    """Return (step, t0, t1) of a process's last ended steps."""
     table, visible = view.rows(process, "step")
     lo = 0 if number is None else max(0, visible - number)
     columns = (table.col(c)[lo:visible].tolist() for c in ("step", "t0_ns", "t1_ns"))
@@ -66,7 +66,7 @@ def step_rows(view: View, last: int | None = LAST) -> tuple[StepRow, ...]:
 
 
 class _Ended:
-    """When steps ended on all ranks; of one that a rank ended twice the last time."""
+    """Ends of steps on all ranks; the last end of a step that a rank ended twice."""
 
     def __init__(self, rows: Columns) -> None:
         keys = rows["step"].astype(np.int64) << 32 | rows["who"]
@@ -85,11 +85,11 @@ class _Ended:
         return found
 
     def num_ranks(self) -> dict[int, int]:
-        """Return step -> ranks that ended it."""
+        """Return step -> number of ranks that ended it."""
         return dict(zip(self.steps.tolist(), self._counts.tolist(), strict=True))
 
     def longest(self, view: View, steps: Sequence[int]) -> dict[int, int]:
-        """Return step -> the longest over ranks, in ns, without what they were held."""
+        """Return step -> longest duration over ranks without holds, in ns."""
         if not was_held(view, 0, view.t_ns):
             most = np.maximum.reduceat(self.ends - self.begins, self._first)
             return dict(zip(self.steps.tolist(), most.tolist(), strict=True))
@@ -101,16 +101,17 @@ class _Ended:
                 found[step] = max(found[step], own)
         return found
 
-    def window(self, steps: Array, who: Array) -> tuple[Array, Array]:
-        """Return (begin, end) of each rank's step; of one that it did not end (0, 0)."""
-        wanted = steps.astype(np.int64) << 32 | who
+    def window(self, steps: Array, places: Array) -> tuple[Array, Array]:
+        """Return (begin, end) of each rank's step; (0, 0) for a step that has not ended."""
+        wanted = steps.astype(np.int64) << 32 | places
         at = np.minimum(self.keys.searchsorted(wanted), len(self.keys) - 1)
         has = self.keys[at] == wanted
         return self.begins[at] * has, self.ends[at] * has
 
 
 def _phases(view: View, steps: Sequence[int], ended: _Ended) -> dict[int, dict[str, int]]:
-    """step -> {phase: mean ns over the ranks that count it}, at most the step in all."""
+    """Return step -> {phase: mean ns over the ranks that count the step}, the step's length at
+    most."""
     cache = view.memo("phases")
     epoch = view.epoch
     found: dict[int, dict[str, int]] = {}
@@ -133,7 +134,7 @@ def _phases(view: View, steps: Sequence[int], ended: _Ended) -> dict[int, dict[s
 def _sum_phases(
     view: View, first: int, last: int, ended: _Ended
 ) -> tuple[dict[int, dict[str, int]], dict[int, int]]:
-    """(step -> {phase: mean ns}, step -> newest end of a phase)"""
+    """Return (step -> {phase: mean ns}, step -> newest end of a phase)."""
     names = ("step", "name_id", "t0_ns", "t1_ns", "flags")
     rows = view.all("phase").of_steps(names, first, last)
     if not len(rows["who"]):
@@ -141,9 +142,9 @@ def _sum_phases(
     begins, ends = ended.window(rows["step"], rows["who"])
     begins, ends = np.maximum(rows["t0_ns"], begins), np.minimum(rows["t1_ns"], ends)
     inside = np.maximum(ends - begins, 0)
-    for who in _not_plain(view, rows):
-        own = np.flatnonzero(rows["who"] == who)
-        inside[own] = _own_time(view, who, {n: c[own] for n, c in rows.items()}, begins[own],
+    for place in _not_plain(view, rows):
+        own = np.flatnonzero(rows["who"] == place)
+        inside[own] = _own_time(view, place, {n: c[own] for n, c in rows.items()}, begins[own],
                                 inside[own])  # fmt: skip
     ids, named = np.unique(rows["who"] << 32 | rows["name_id"], return_inverse=True)
     processes = list(view.ranks.values())
@@ -170,22 +171,22 @@ def _sum_phases(
 
 
 def _not_plain(view: View, rows: Columns) -> list[int]:
-    """Places of ranks of whose phases more is to be taken out than lies beside the step: some lie
-    in others, or around waits for their input, or the debugger held a rank."""
+    """Return the places of ranks whose phases need more than clipping to the step: phases nest,
+    contain waits for their input, or the debugger held a rank."""
     if was_held(view, int(rows["t0_ns"].min()), int(rows["t1_ns"].max())):
         odd: Array = rows["who"]
     else:
         order = np.lexsort((rows["t1_ns"], rows["t0_ns"], rows["who"]))
-        who, begins, ends = (rows[name][order] for name in ("who", "t0_ns", "t1_ns"))
-        over = (who[1:] == who[:-1]) & (ends[:-1] > begins[1:])
-        odd = np.append(who[1:][over], rows["who"][(rows["flags"] & _INFERRED) != 0])
+        place, begins, ends = (rows[name][order] for name in ("who", "t0_ns", "t1_ns"))
+        over = (place[1:] == place[:-1]) & (ends[:-1] > begins[1:])
+        odd = np.append(place[1:][over], rows["who"][(rows["flags"] & _INFERRED) != 0])
     places: list[int] = np.unique(odd).tolist()
     return places
 
 
-def _own_time(view: View, who: int, rows: Columns, begins: Array, inside: Array) -> list[int]:
-    """Return how long each phase of a rank was itself within the step, in ns."""
-    rank, process = list(view.ranks.items())[who]
+def _own_time(view: View, place: int, rows: Columns, begins: Array, inside: Array) -> list[int]:
+    """Return each phase's own time within the step on a rank, in ns."""
+    rank, process = list(view.ranks.items())[place]
     columns = [rows[n].tolist() for n in ("step", "name_id", "t0_ns", "t1_ns", "flags")]
     named = {name_id: process.name(name_id) for name_id in set(columns[1])}
     enclosed = _enclosed(named, columns)
@@ -209,9 +210,9 @@ def _own_time(view: View, who: int, rows: Columns, begins: Array, inside: Array)
 def _enclosed(
     named: Mapping[int, str], columns: Sequence[Sequence[int]]
 ) -> dict[str, list[Interval]]:
-    """Phase -> what others say of its time: a closure's forward, backward and data inside an
-    optimizer's step(), data that a schedule or a forward loads, forwards that run again in a
-    backward. What lies in a schedule's run beside these is the run's own."""
+    """Return phase -> time in it that belongs to others: forward, backward and data of a closure
+    inside the optimizer's step(), data that a schedule or a forward loads, forwards recomputed in a
+    backward. The rest of a schedule's run is its own."""
     _, name_ids, begins, ends, _ = columns
     spans = sorted(zip(begins, ends, strict=True))
     if all(end <= following for (_, end), (following, _) in pairwise(spans)):
@@ -228,8 +229,8 @@ def _enclosed(
 
 
 def current_step(view: View, states: Mapping[str, Mapping[str, object]]) -> int | None:
-    """Return the newest step any rank works on at the cursor. Ops count only where nothing else
-    says a step: what follows the last one is in no step, whatever number its records have."""
+    """Return the newest step under way on any rank at the cursor. Ops count only if nothing else
+    has a step: ops after the last step belong to none, whatever number their records have."""
     stated = [
         stated_step(states[p.proc]) for p in view.ranks.values()
         if p.proc in states and view.proc_end(p) is None
@@ -239,22 +240,22 @@ def current_step(view: View, states: Mapping[str, Mapping[str, object]]) -> int 
     return max(steps, default=None) if steps else newest_step(view, "issue")
 
 
-def step_of(view: View, process: Process, said: Mapping[str, object]) -> int | None:
-    """Return the newest step that one rank works on, by its records and its STATE message."""
+def step_of(view: View, process: Process, reported: Mapping[str, object]) -> int | None:
+    """Return the newest step under way on a rank, by its records and its STATE message."""
     steps = []
     for name in _STEPPED:
         table, visible = view.rows(process, name)
         if visible:
             steps.append(int(table.col("step")[visible - 1]))
-    stated = stated_step(said)
+    stated = stated_step(reported)
     if stated is not None and view.proc_end(process) is None:
         steps.append(stated)
     return max(steps, default=None)
 
 
-def stated_step(said: Mapping[str, object]) -> int | None:
-    """Return the step that a STATE message says is under way. Between two steps, and after the last
-    one, an agent counts on already: a step in which nothing happens yet has not begun."""
-    step = said.get("step")
-    begun = said.get("what") or said.get("phase") or said.get("held")
+def stated_step(reported: Mapping[str, object]) -> int | None:
+    """Return the step under way according to a STATE message. Between two steps, and after the
+    last, an agent already counts the next one: without activity it has not begun."""
+    step = reported.get("step")
+    begun = reported.get("what") or reported.get("phase") or reported.get("held")
     return step if isinstance(step, int) and step >= 0 and begun else None

@@ -1,8 +1,8 @@
-"""Whose clock a run's times are.
+"""The clock of a run's times.
 
-On an accelerator the host only queues work and runs ahead of it: the order in which hosts issue ops
-is not the order in which devices reach them, and a span is a launch, not a computation. Until a
-rank's records have the device's own times, nothing about speed follows from them.
+On an accelerator the host only queues work and runs ahead of it: hosts issue ops in another order
+than devices reach them, and a span is a launch, not a computation. Without the device's own times
+in a rank's records nothing about speed can be derived from them.
 """
 
 from __future__ import annotations

@@ -12,10 +12,15 @@ import numpy as np
 
 from pardbg.analysis.base.asof import MEMO_MAX, View, per_view
 from pardbg.analysis.base.holds import unheld_ns, was_held
-from pardbg.analysis.base.matched import Arrival, CollectiveRow, Verdict
 from pardbg.analysis.base.times import are_launches
-from pardbg.analysis.comm.collected import Collected, by_step
-from pardbg.analysis.comm.gathered import MAX_MEMBERS, SAYS, Gathered
+from pardbg.analysis.comm.collective_columns import (
+    MAX_MEMBERS,
+    SAYS,
+    CollectiveColumns,
+    IssuedCollectives,
+    by_step,
+)
+from pardbg.analysis.comm.op_rows import Arrival, CollectiveRow, Verdict
 from pardbg.analysis.comm.ops import (
     Issue,
     group_label,
@@ -61,79 +66,82 @@ def _collectives(view: View, last: int | None) -> tuple[CollectiveRow, ...]:
     most = max(2 * LAST, _MOST_ARRIVALS // max(len(view.ranks), 1))
     cache = view.memo("collectives", min(most, MEMO_MAX))
     keys = {at: found.key(at) for at in found.last(last)}
-    made: dict[int, CollectiveRow] = {}
+    rows: dict[int, CollectiveRow] = {}
     for at, key in keys.items():
         kept: CollectiveRow | None = cache.get(key)
         if kept is not None and _closed_before(kept, view.t_ns):
-            made[at] = kept
-    alike = [at for at in keys if at not in made and _as_one(view, found, at)]
-    made |= {at: _row(view, *of) for at, of in zip(alike, found.facts(alike), strict=True)}
-    for at, parts in found.parts([at for at in keys if at not in made]).items():
-        made[at] = match(view, parts, found.reached(at))
-    cache.update({key: made[at] for at, key in keys.items() if made[at].verdict == "matched"})
-    return tuple(made[at] for at in keys)
+            rows[at] = kept
+    alike = [at for at in keys if at not in rows and _is_uniform(view, found, at)]
+    rows |= {at: _row(view, *of) for at, of in zip(alike, found.facts(alike), strict=True)}
+    for at, parts in found.parts([at for at in keys if at not in rows]).items():
+        rows[at] = match(view, parts, found.reached(at))
+    cache.update({key: rows[at] for at, key in keys.items() if rows[at].verdict == "matched"})
+    return tuple(rows[at] for at in keys)
 
 
-def _tail(view: View, last: int | None) -> Gathered:
-    """The last collectives and more. Mostly their groups are small, so far fewer rows than all
-    ranks could have in them do: where one of them is cut by that, all are read."""
+def _tail(view: View, last: int | None) -> IssuedCollectives:
+    """Return the last collectives and more. Groups are mostly small, so few rows are read first; if
+    one of the collectives is cut by that, all rows are."""
     rows = None if last is None else int(_MARGIN * last * max(len(view.ranks), 1)) + 64
     if last is not None and rows is not None and rows > (few := _FEW * last):
-        found = Gathered(view, tail_start(view, "issue", few))
+        found = IssuedCollectives(view, tail_start(view, "issue", few))
         newest = found.last(last)
         if len(newest) == last and not any(found.cut(at) for at in newest if not found.alike[at]):
             return found
-    return Gathered(view, tail_start(view, "issue", rows))
+    return IssuedCollectives(view, tail_start(view, "issue", rows))
 
 
-def matched_in(view: View, since_ns: int, steps: Collection[int], most: int) -> Collected:
-    """Return the matched collectives of these steps issued since a time, by two ranks at least; the
-    newest, where that are more than about ``most`` issues."""
+def matched_in(view: View, since_ns: int, steps: Collection[int], most: int) -> CollectiveColumns:
+    """Return the matched collectives of these steps, issued since a time by two ranks at least;
+    only the newest if there are more than about ``most`` issues."""
     oldest = tail_start(view, "issue", most)
-    found = Gathered(view, max(since_ns, oldest))
-    order, close = _wanted(view, found, steps)
+    found = IssuedCollectives(view, max(since_ns, oldest))
+    order, close = _of_steps(view, found, steps)
     if since_ns > oldest and any(found.cut(at) for at in close):
-        found = Gathered(view, oldest)
-        order, close = _wanted(view, found, steps)
+        found = IssuedCollectives(view, oldest)
+        order, close = _of_steps(view, found, steps)
     parts = found.parts(close)
-    made = {at: match(view, of, found.reached(at)) for at, of in parts.items()}
-    order = [at for at in order if at not in made or made[at].verdict == "matched"]
+    rows = {at: match(view, of, found.reached(at)) for at, of in parts.items()}
+    order = [at for at in order if at not in rows or rows[at].verdict == "matched"]
     of, whose, ops = found.columns(np.array(order, np.int64))
-    for place, row in ((place, made[at]) for place, at in enumerate(order) if at in made):
+    for place, row in ((place, rows[at]) for place, at in enumerate(order) if at in rows):
         of["bytes"][place], of["wait_ns"][place] = row.bytes, row.wait_ns or 0
         of["transfer_ns"][place] = -1 if row.transfer_ns is None else row.transfer_ns
         of["last_rank"][place] = -1 if row.last_rank is None else row.last_rank
 
     def make(places: list[int]) -> list[CollectiveRow]:
-        plain = [at for at in map(order.__getitem__, places) if at not in made]
-        made.update((at, _row(view, *of)) for at, of in zip(plain, found.facts(plain), strict=True))
-        return [made[order[place]] for place in places]
+        plain = [at for at in map(order.__getitem__, places) if at not in rows]
+        rows.update((at, _row(view, *of)) for at, of in zip(plain, found.facts(plain), strict=True))
+        return [rows[order[place]] for place in places]
 
     return by_step(of, whose, ops, make)
 
 
-def _wanted(view: View, found: Gathered, steps: Collection[int]) -> tuple[list[int], list[int]]:
-    """Return the collectives of these steps, and which of them are to be looked at closely."""
+def _of_steps(
+    view: View, found: IssuedCollectives, steps: Collection[int]
+) -> tuple[list[int], list[int]]:
+    """Return the collectives of these steps, and those of them that have to be matched one by
+    one."""
     order = np.array(found.last(None), np.int64)
     wanted: list[int] = order[np.isin(found.steps[order], list(steps))].tolist()
-    return wanted, [at for at in wanted if not _as_one(view, found, at)]
+    return wanted, [at for at in wanted if not _is_uniform(view, found, at)]
 
 
-def _as_one(view: View, found: Gathered, at: int) -> bool:
-    """Return whether all members issued it alike, completed it, and nobody was held."""
+def _is_uniform(view: View, found: IssuedCollectives, at: int) -> bool:
+    """Return whether all members issued the collective alike and completed it, without holds."""
     return bool(found.alike[at]) and not was_held(view, *found.span(at))
 
 
 @per_view
 def calls(view: View) -> tuple[CollectiveRow, ...]:
-    """Set-up calls that all members of a group make (init_process_group, new_group …), matched as
-    collectives are, oldest first."""
+    """Return set-up calls that all members of a group make (init_process_group, new_group …),
+    matched like collectives, oldest first."""
     parts: dict[Key, dict[int, Issue]] = defaultdict(dict)
     for call in issues(view, "call_begin", 0):
         if len(call.group.ranks) > 1:
             parts[call.group.epoch, call.group.key, call.seq].setdefault(call.rank, call)
-    made = [match(view, of, {}) for of in parts.values()]
-    return tuple(sorted(made, key=lambda row: row.seq))
+    rows = [match(view, of, {}) for of in parts.values()]
+    return tuple(sorted(rows, key=lambda row: row.seq))
 
 
 def _closed_before(row: CollectiveRow, t_ns: int) -> bool:
@@ -141,9 +149,9 @@ def _closed_before(row: CollectiveRow, t_ns: int) -> bool:
 
 
 def match(view: View, parts: Mapping[int, Issue], reached: Mapping[int, int]) -> CollectiveRow:
-    """Match one collective from what each rank issued. ``reached``: newest seq seen per rank."""
+    """Match one collective from each rank's issue. ``reached``: newest sequence number per rank."""
     first: Issue = min(parts.values(), key=_FIRST)
-    members, absent, missing, (verdict, detail, culprits), arrivals = _looked_at(
+    members, absent, missing, (verdict, detail, culprits), arrivals = _examined(
         view, parts, reached, first
     )
     came = sorted([(a.issued_ns - a.held_ns, a.rank) for a in arrivals if a.issued_ns is not None])
@@ -199,13 +207,13 @@ def _row(
     )
 
 
-def _looked_at(
+def _examined(
     view: View, parts: Mapping[int, Issue], reached: Mapping[int, int], first: Issue
 ) -> tuple[
     tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[Verdict, str, tuple[int, ...]],
     tuple[Arrival, ...],
 ]:  # fmt: skip
-    """(members, who of them is absent, who of these is missing, verdict, arrivals)"""
+    """Return (members, absent members, missing members, verdict, arrivals)."""
     members = _members(first.group, parts)
     absent = tuple(rank for rank in members if rank not in parts)
     # A rank that is past this seq did issue it: its record was lost, it is not missing. Nor is one
@@ -229,26 +237,29 @@ def _members(group: GroupDef, parts: Mapping[int, Issue]) -> tuple[int, ...]:
 def _arrivals(
     view: View, members: Sequence[int], parts: Mapping[int, Issue], first_ns: int
 ) -> tuple[Arrival, ...]:
-    """Each member's arrival; where the debugger stopped ranks meanwhile, how long it did."""
+    """Return each member's arrival, with the time that the debugger held it."""
     ends = [view.t_ns if i.done_ns is None else i.done_ns for i in parts.values()]
     held = was_held(view, first_ns, max(ends))
-    made = []
+    arrivals = []
     for rank in members:
         issue = parts.get(rank)
         if issue is None:
-            made.append(Arrival(rank, None, None, ""))
+            arrivals.append(Arrival(rank, None, None, ""))
             continue
         before = inside = 0
         if held:
             end = view.t_ns if issue.done_ns is None else issue.done_ns
             before = issue.t0_ns - first_ns - unheld_ns(view, rank, first_ns, issue.t0_ns)
             inside = max(0, end - issue.t0_ns) - unheld_ns(view, rank, issue.t0_ns, end)
-        made.append(Arrival(rank, issue.t0_ns, issue.done_ns, issue.source, before, max(0, inside)))
-    return tuple(made)
+        arrivals.append(
+            Arrival(rank, issue.t0_ns, issue.done_ns, issue.source, before, max(0, inside))
+        )
+    return tuple(arrivals)
 
 
 def _transfer(parts: Sequence[Arrival], last_arrival: int) -> int | None:
-    """Last completion - last arrival; only where all completions are of one kind."""
+    """Return last completion - last arrival in ns; None unless all completions are of one
+    source."""
     left = [a.completed_ns - a.held_ns - a.held_in_ns for a in parts if a.completed_ns is not None]
     if len(left) < len(parts):
         return None
@@ -259,7 +270,7 @@ def _transfer(parts: Sequence[Arrival], last_arrival: int) -> int | None:
 
 
 def busbw_factor(op: str, num_ranks: int) -> float | None:
-    """nccl-tests: what bytes/time is multiplied by; None for ops that move no data."""
+    """Return the factor from algbw to busbw (nccl-tests); None for ops that move no data."""
     traffic, share = kind_of(op).traffic, (num_ranks - 1) / max(1, num_ranks)
     if num_ranks < 2 or traffic is Traffic.NONE:
         return None
@@ -267,7 +278,7 @@ def busbw_factor(op: str, num_ranks: int) -> float | None:
 
 
 def busbw_gbps(op: str, num_ranks: int, num_bytes: int, transfer_ns: int | None) -> float | None:
-    """Bus bandwidth in GB/s (1e9 bytes); bytes/ns is GB/s."""
+    """Return the bus bandwidth in GB/s (1e9 bytes), which is bytes/ns."""
     factor = busbw_factor(op, num_ranks)
     if factor is None or not transfer_ns or num_bytes <= 0:
         return None
@@ -289,8 +300,8 @@ def _verdict(
     if missing:
         since = _awaited_ns(view, missing, first.t0_ns)
         if since >= MISSING_AFTER_NS or _gone(view, missing):
-            who = f"{ranks_text(missing)} {agreed('has', missing)}"
-            text = f"{who} not issued it, {duration(since)} after the first"
+            ranks = f"{ranks_text(missing)} {agreed('has', missing)}"
+            text = f"{ranks} not issued it, {duration(since)} after the first"
             return "missing rank", text, missing
         return "incomplete", f"waits for {ranks_text(missing)}", missing
     if unrecorded:
@@ -306,7 +317,7 @@ def _verdict(
 
 
 def _awaited_ns(view: View, ranks: Sequence[int], since_ns: int) -> int:
-    """Return how long ranks have let others wait; while the debugger stops them they do not."""
+    """Return how long others have waited for ranks, without the debugger's holds, in ns."""
     if not was_held(view, since_ns, view.t_ns):
         return view.t_ns - since_ns
     return max(unheld_ns(view, rank, since_ns, view.t_ns) for rank in ranks)
@@ -321,7 +332,8 @@ def _gone(view: View, ranks: Sequence[int]) -> bool:
 def _mismatch(
     first: Issue, parts: Mapping[int, Issue]
 ) -> tuple[Verdict, str, tuple[int, ...]] | None:
-    """Return what ranks disagree on: the op first, as the rest follows from it."""
+    """Return the first disagreement between ranks: the op before the rest, which follows from
+    it."""
     alike = {(*SAYS(i.op), i.peer, i.a, i.b) for i in parts.values()}
     if len(alike) == 1:
         return None
@@ -334,12 +346,12 @@ def _mismatch(
     )
     for verdict, values in checks:
         if len(set(values.values())) > 1:
-            return verdict, _says(values, verdict == "size mismatch"), odd_ones(values)
+            return verdict, _sides_text(values, verdict == "size mismatch"), odd_ones(values)
     return None
 
 
 def compared(verdict: str, issue: Issue) -> object:
-    """Return what a verdict like ``size mismatch`` compares, of one rank's op."""
+    """Return the field that a mismatch verdict compares, of one rank's op."""
     if verdict == "op mismatch":
         return _op_text(issue)
     if verdict == "root mismatch":
@@ -350,20 +362,20 @@ def compared(verdict: str, issue: Issue) -> object:
 
 
 def _op_texts(ordered: Sequence[Issue]) -> dict[int, object]:
-    """By rank. A reduction that one of them does not know (Python's hooks cannot see that of an op
-    which C++ issues, the native ones can) is not compared."""
+    """Return rank -> op and reduction. A reduction unknown to one rank is not compared: Python's
+    hooks cannot see that of an op issued by C++, the native ones can."""
     unknown = {i.op.op for i in ordered if not i.op.reduce}
     met = all(i.done_ns is not None and not i.failed for i in ordered)
     return {i.rank: i.op.op if i.op.op in unknown else _op_text(i, met) for i in ordered}
 
 
 def _op_text(issue: Issue, met: bool = False) -> str:
-    """``met``: all came back. Where, they may have written in several ways (localhost, its number,
-    a store of their own)."""
-    said = issue.op.reduce
+    """Return op and reduction. Of a completed init_process_group (``met``) without the address:
+    ranks may write it in several ways (localhost, its number, a store of their own)."""
+    reduce = issue.op.reduce
     if met and issue.op.op == "init_process_group":
-        said = said.partition(", ")[2]
-    return f"{issue.op.op} {said}" if said else issue.op.op
+        reduce = reduce.partition(", ")[2]
+    return f"{issue.op.op} {reduce}" if reduce else issue.op.op
 
 
 def _root(issue: Issue) -> int | None:
@@ -373,7 +385,7 @@ def _root(issue: Issue) -> int | None:
 
 
 def _sizes(op: str, parts: Sequence[Issue]) -> Mapping[int, object]:
-    """Return what must be equal over ranks for this op; empty where ranks may differ."""
+    """Return rank -> bytes that must be equal for this op; empty if ranks may differ."""
     equal, outs = kind_of(op).equal, {i.b for i in parts}
     if equal is Side.NEITHER:
         return {}
@@ -382,19 +394,20 @@ def _sizes(op: str, parts: Sequence[Issue]) -> Mapping[int, object]:
     return {i.rank: i.b if equal is Side.OUT else i.a for i in parts}
 
 
-def _says(values: Mapping[int, object], is_size: bool) -> str:
-    """``rank 3: broadcast; ranks 0–2: all_reduce SUM``: the odd ones first, where a line is cut."""
+def _sides_text(values: Mapping[int, object], is_size: bool) -> str:
+    """Return text such as ``rank 3: broadcast; ranks 0–2: all_reduce SUM``, the odd ranks first,
+    since a line may be cut."""
     sides = _sides(values)
     smallest_first = sorted(sides.items(), key=lambda item: (len(item[1]), item[1]))
-    said = sizes(value for value in sides if isinstance(value, int)) if is_size else {}
+    texts = sizes(value for value in sides if isinstance(value, int)) if is_size else {}
     return "; ".join(
-        f"{ranks_text(ranks)}: {said.get(value, value) if isinstance(value, int) else value}"
+        f"{ranks_text(ranks)}: {texts.get(value, value) if isinstance(value, int) else value}"
         for value, ranks in smallest_first
     )
 
 
 def _sides(values: Mapping[int, object]) -> dict[object, list[int]]:
-    """Return the ranks by what they say."""
+    """Return value -> ranks that have it."""
     by_value: dict[object, list[int]] = {}
     for rank, value in values.items():
         by_value.setdefault(value, []).append(rank)
@@ -402,7 +415,7 @@ def _sides(values: Mapping[int, object]) -> dict[object, list[int]]:
 
 
 def odd_ones(values: Mapping[int, object]) -> tuple[int, ...]:
-    """Return the ranks that say something else than most; none where no side is the largest.
+    """Return the ranks that differ from the majority; none if no side is the largest.
 
     The agent's ``agreement.odd_ones`` has the same rule; one test covers both.
     """

@@ -1,4 +1,4 @@
-"""Issued ops with their completions, gathered over ranks: what matching works on."""
+"""Issued ops with their completions, of all ranks."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class Issue(NamedTuple):  # many are made for each frame: a dataclass costs four
 
     @property
     def bytes(self) -> int:
-        """Return the larger of what goes in and what comes out."""
+        """Return the larger of input and output, in bytes."""
         return max(self.a, self.b, 0)
 
 
 @lru_cache(maxsize=1 << 12)
 def source_of(flags: int) -> str:
-    """Return where a completion time comes from; times of different sources are not mixed."""
+    """Return the source of a completion time; times of different sources are never mixed."""
     return next((name for flag, name in _SOURCES if flags & flag), "")
 
 
@@ -68,7 +68,8 @@ def done_table(name: str) -> str:
 
 
 def tail_start(view: View, name: str, rows: int | None) -> int:
-    """A time since when all ranks together have issued about ``rows`` ops of a table (0: all)."""
+    """Return the time since which all ranks together have issued about ``rows`` ops of a table (0:
+    all of the run)."""
     if rows is None:
         return 0
     seen = view.all(name)
@@ -81,21 +82,21 @@ def tail_start(view: View, name: str, rows: int | None) -> int:
 
 
 def issues(view: View, name: str, since_ns: int) -> list[Issue]:
-    """Return ops of table ``issue`` or ``issue_p2p`` issued since a time, all ranks."""
-    made: list[Issue] = []
+    """Return the ops of table ``issue`` or ``issue_p2p`` of all ranks issued since a time."""
+    found: list[Issue] = []
     for rank, process in view.having(name):
         table, visible = view.rows(process, name)
         lo = int(np.searchsorted(table.when[:visible], since_ns, side="left"))
         if visible > lo:
-            made += issues_at(view, rank, name, np.arange(lo, visible))
-    return made
+            found += issues_at(view, rank, name, np.arange(lo, visible))
+    return found
 
 
 def issues_at(view: View, rank: int, name: str, at: Array) -> Iterable[Issue]:
     """Return a rank's ops in these rows, oldest first.
 
-    Ops that are complete are kept: nothing about them changes, and a frame asks for thousands of
-    them of which a few are new.
+    Completed ops are kept: they do not change any more, and a frame asks for thousands of which few
+    are new.
     """
     process, done_name = view.ranks[rank], done_table(name)
     table, kept = process.table(name), view.memo(f"issues {process.proc} {done_name}")
@@ -108,14 +109,16 @@ def issues_at(view: View, rank: int, name: str, at: Array) -> Iterable[Issue]:
     ]  # fmt: skip
     if fresh:
         rows = at[fresh]
-        for i, made in zip(fresh, _made(view, rank, process, table, rows, done_name), strict=True):
-            found[i] = made
-            if made.done_ns is not None and keys[i][0] in groups:
-                kept[keys[i]] = made
+        for i, issue in zip(
+            fresh, _issues_of(view, rank, process, table, rows, done_name), strict=True
+        ):
+            found[i] = issue
+            if issue.done_ns is not None and keys[i][0] in groups:
+                kept[keys[i]] = issue
     return [one for one in found if one is not None]
 
 
-def _made(
+def _issues_of(
     view: View, rank: int, process: Process, table: Table, part: Array, done_name: str
 ) -> Iterable[Issue]:
     done = _completions(view, process, done_name, int(table.when[part[0]]))
@@ -124,13 +127,13 @@ def _made(
         "stage", "microbatch",
     )  # fmt: skip
     rows = table.tuples(part, *names)
-    made = Issue._make  # half the cost of Issue(...)
+    issue = Issue._make  # half the cost of Issue(...)
     for op_id, gid, seq, t0, t1, a, b, peer, flags, step, stage, mb in rows:
         group = process.groups.get(gid)
         if group is None:
             group = unknown_group(process, gid)
         done_ns, done_flags, source = done.get((gid, seq), (None, 0, wire.NONE))
-        yield made((
+        yield issue((
             rank, group, seq, process.ops.get(op_id, UNKNOWN_OP), t0, t1, done_ns,
             source_of(done_flags), a, b, source if peer < 0 else peer, bool(flags & _SEND), step,
             stage, mb, bool((flags | done_flags) & _FAILED), peer < 0,
@@ -138,13 +141,14 @@ def _made(
 
 
 def unknown_group(process: Process, group_id: int) -> GroupDef:
-    """Return a group whose definition was lost: known by this process's own number only."""
+    """Return a stand-in for a group whose definition was lost, named by the process's own
+    number."""
     name = f"#{group_id}"
     return GroupDef(f"{process.proc}/{name}", name, None, (), "", process.epoch)
 
 
 def group_label(view: View, group: GroupDef) -> str:
-    """Return the group's name; with its ranks where another group of the run has the same name."""
+    """Return the group's name, with its ranks if another group of the run has the same name."""
     name = group.axis or group.name
     alike = len(_ranks_by_name(view).get(name, ())) > 1
     return f"{name}[{rank_set(group.ranks)}]" if alike else name
@@ -160,13 +164,13 @@ def _ranks_by_name(view: View) -> dict[str, set[tuple[int, ...]]]:
 
 
 def is_undefined(group: GroupDef) -> bool:
-    """Return whether ``unknown_group`` made it: its members are not known."""
+    """Return whether the group is a stand-in by `unknown_group`: its members are not known."""
     return not group.ranks and not group.backend and group.name.startswith("#")
 
 
 def is_unrecorded(process: Process, t_ns: int, now_ns: int) -> bool:
-    """Return whether what the process issued from ``t_ns`` to ``now_ns`` is unknown: its records
-    begin later, its ops were not recorded for a time, or groups that it used were never defined."""
+    """Return whether ops that the process issued between ``t_ns`` and ``now_ns`` may be missing:
+    its records begin later, recording was off for a time, or its groups were never defined."""
     if process.missed_before and (process.first_ns is None or process.first_ns > t_ns):
         return True
     return bool(process.undefined_groups) or process.unrecorded_since(t_ns, now_ns)
@@ -175,7 +179,8 @@ def is_unrecorded(process: Process, t_ns: int, now_ns: int) -> bool:
 def _completions(
     view: View, process: Process, name: str, since_ns: int
 ) -> dict[tuple[int, int], tuple[int, int, int]]:
-    """(group id, seq) -> (completion, flags, peer) of ops that completed since a time."""
+    """Return (group id, sequence number) -> (completion, flags, peer) of ops completed since a
+    time."""
     table, visible = view.rows(process, name)
     lo = int(np.searchsorted(table.when[:visible], since_ns, side="left"))
     done = table.tuples(slice(lo, visible), "group_id", "seq", "t1_ns", "flags", "peer")

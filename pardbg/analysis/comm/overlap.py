@@ -1,8 +1,9 @@
-"""Communication beside compute: what of it is hidden, and what holds a rank up.
+"""Communication beside compute: hidden, and exposed.
 
-An op is under way on a rank from its issue on; until the last rank has come, it *waits*, after that
-data *moves*. What of it is *exposed* holds the host up: in a wait, in a synchronous call, or at the
-end of a backward after its last op was issued (DDP waits for its buckets there, in C++, unseen).
+An op is under way on a rank from its issue on. Until the last rank has arrived it *waits*, after
+that data *moves*. It is *exposed* while it holds the host up: in a wait, in a synchronous call, or
+at the end of a backward after its last op was issued (DDP waits for its buckets there, in C++,
+unseen).
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import Interval, clip, intersect, subtract, total, union
-from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.base.spans import records, stretches
+from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.store.process import Process
 from pardbg_agent import wire
 
@@ -26,7 +27,7 @@ _ASYNC: Final = int(wire.Flag.ASYNC)
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """A rank's collectives in one step, ns. waits and moves apart from each other."""
+    """A rank's collectives in one step, ns; waiting and moving time do not overlap."""
 
     step: int
     step_ns: int
@@ -41,7 +42,7 @@ class Overlap:
 
     @property
     def could_hide_ns(self) -> int:
-        """Return what of the exposed part compute could hide at most: as much as there is
+        """Return the exposed time that compute could hide, in ns: at most the time of the
         compute."""
         return min(self.exposed_ns, max(0, self.step_ns - self.held_up_ns))
 
@@ -55,7 +56,7 @@ Ops = Mapping[int, Sequence[tuple[int, int, int]]]
 
 
 def ops_by_rank(rows: Iterable[CollectiveRow]) -> Ops:
-    """Return when each rank's complete ops were under way: each row is read once for all ranks."""
+    """Return the times of each rank's completed ops, reading each row once for all ranks."""
     found: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for row in rows:
         last = max([a.issued_ns for a in row.arrivals if a.issued_ns is not None], default=0)
@@ -69,15 +70,15 @@ def overlaps(
     view: View, rank: int, spans: Mapping[int, Interval],
     ops: Mapping[int, Sequence[tuple[int, int, int]]],
 ) -> list[Overlap]:  # fmt: skip
-    """Return how ``rank``'s communication lies beside its compute in each step of ``spans``.
+    """Return the overlap of ``rank``'s communication and compute in each step of ``spans``.
 
-    ``ops``: step -> its ops in it, as in ``Ops`` (others do not matter, but take time).
+    ``ops``: step -> its ops, as in ``Ops``; other ops do not matter, but take time.
     """
     ways = {step: under_way(span, ops[step]) for step, span in spans.items()}
     whole = (min(a for a, _ in spans.values()), max(b for _, b in spans.values()))
     both = [part for waiting, moving in ways.values() for part in (*waiting, *moving)]
     held_up_ever = blocked(view, view.ranks[rank], whole, both)
-    made = []
+    found = []
     for step, (begin, end) in spans.items():
         waiting, moving = ways[step]
         at = bisect_left(held_up_ever, begin, key=lambda part: part[1])
@@ -86,14 +87,16 @@ def overlaps(
         waits = intersect(held_up, waiting)
         moves = subtract(moving, waits)
         exposed = total(intersect(moves, held_up))
-        made.append(Overlap(step, end - begin, total(moves), exposed, total(waits), total(held_up)))
-    return made
+        found.append(
+            Overlap(step, end - begin, total(moves), exposed, total(waits), total(held_up))
+        )
+    return found
 
 
 def under_way(
     span: Interval, ops: Sequence[tuple[int, int, int]]
 ) -> tuple[list[Interval], list[Interval]]:
-    """Return (waiting, moving): the stretches of a rank's ops before and after the last arrival."""
+    """Return (waiting, moving): intervals of a rank's ops before and after the last arrival."""
     waiting = [(issued, last) for issued, last, _ in ops]
     moving = [(last, completed) for _, last, completed in ops]
     return union(clip(waiting, *span)), union(clip(moving, *span))
@@ -102,12 +105,12 @@ def under_way(
 def blocked(
     view: View, process: Process, span: Interval, under_way: Sequence[Interval]
 ) -> list[Interval]:
-    """Return when communication held the rank's host up."""
-    found = [one[1:3] for one in records(view, process, "wait", span) if not one.flags & _P2P]
+    """Return the intervals in which communication held up the rank's host."""
+    found = [wait[1:3] for wait in records(view, process, "wait", span) if not wait.flags & _P2P]
     issued = records(view, process, "issue", span)
-    found += [one[1:3] for one in issued if not one.flags & _ASYNC]
+    found += [wait[1:3] for wait in issued if not wait.flags & _ASYNC]
     for begin, end in stretches(view, process, "phase", span, ("backward",)):
-        inside = [one.t1_ns for one in issued if begin <= one.t0_ns <= end]
+        inside = [wait.t1_ns for wait in issued if begin <= wait.t0_ns <= end]
         if inside:
             found += clip(under_way, max(inside), end)
     return union(clip(found, *span))

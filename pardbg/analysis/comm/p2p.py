@@ -12,9 +12,9 @@ import numpy as np
 
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.holds import unheld_ns
-from pardbg.analysis.base.matched import P2PRow, Verdict
 from pardbg.analysis.base.spans import Span, enclosing
 from pardbg.analysis.base.times import are_launches
+from pardbg.analysis.comm.op_rows import P2PRow, Verdict
 from pardbg.analysis.comm.ops import Issue, issues, issues_at, tail_start
 from pardbg_agent import wire
 
@@ -38,8 +38,8 @@ def p2p_rows(view: View, last: int | None = LAST) -> tuple[P2PRow, ...]:
 
 @per_view
 def p2p_between(view: View, one: int, other: int) -> tuple[P2PRow, ...]:
-    """Return the last messages between two ranks, both ways, oldest first: among those of a
-    thousand ranks they need not be the last ones."""
+    """Return the last messages between two ranks in both directions, oldest first; of a thousand
+    ranks these need not be among the run's last."""
     tables = {
         rank: view.rows(view.ranks[rank], "issue_p2p")
         for rank in (one, other) if rank in view.ranks
@@ -55,7 +55,8 @@ def p2p_between(view: View, one: int, other: int) -> tuple[P2PRow, ...]:
 
 
 def _paired(view: View, parts: Sequence[Issue], start: int, last: int | None) -> tuple[P2PRow, ...]:
-    """``parts``: all that the ranks at either end issued since ``start``."""
+    """Return the pairs of ``parts``, which has all ops that the ranks at either end issued since
+    ``start``."""
     before = _Before(view, start)
     sends, receives = _by_edge(parts)
     pairs: list[tuple[int, Edge, int, Issue | None, Issue | None]] = []
@@ -74,7 +75,7 @@ def _paired(view: View, parts: Sequence[Issue], start: int, last: int | None) ->
 
 
 def _spans(view: View, parts: Sequence[Issue]) -> dict[int, Span]:
-    """id(op) -> the program's own span around it, where there is one."""
+    """Return id(op) -> the program's span around it."""
     by_rank: dict[int, list[Issue]] = defaultdict(list)
     for issue in parts:
         by_rank[issue.rank].append(issue)
@@ -99,23 +100,26 @@ def _by_edge(parts: Sequence[Issue]) -> tuple[dict[Edge, list[Issue]], dict[Edge
 
 
 class _Before:
-    """How many ops a rank had issued before a time, by edge and side; counted once per rank."""
+    """Number of ops that a rank had issued before a time, by edge and side; counted once per
+    rank."""
 
     def __init__(self, view: View, t_ns: int) -> None:
         self._view, self._t_ns = view, t_ns
         self._ranks: dict[int, dict[tuple[str, bool, int, int], int]] = {}
 
-    def number(self, edge: Edge, one: Issue) -> int:
-        counts = self._ranks.get(one.rank)
+    def number(self, edge: Edge, issue: Issue) -> int:
+        counts = self._ranks.get(issue.rank)
         if counts is None:
-            counts = self._ranks[one.rank] = _counts(self._view, one.rank, "issue_p2p", self._t_ns)
-        return counts.get((edge[1], one.send, one.peer, edge[4]), 0)
+            counts = self._ranks[issue.rank] = _counts(
+                self._view, issue.rank, "issue_p2p", self._t_ns
+            )
+        return counts.get((edge[1], issue.send, issue.peer, edge[4]), 0)
 
 
 def _counts(
     view: View, rank: int, name: str, before_ns: int
 ) -> dict[tuple[str, bool, int, int], int]:
-    """(group key, send, peer, tag) -> rows of a rank's table before a time."""
+    """Return (group key, send, peer, tag) -> rows of a rank's table before a time."""
     process = view.ranks[rank]
     row = int(process.table(name).when.searchsorted(before_ns, side="left"))
     counts: dict[tuple[str, bool, int, int], int] = defaultdict(int)
@@ -127,8 +131,8 @@ def _counts(
 
 
 def _numbered(view: View, edge: Edge, parts: Sequence[Issue], before: _Before) -> dict[int, Issue]:
-    """order -> op. Where either side lost records, counted within the step (a lost record would
-    shift all later pairs); else from the run's start."""
+    """Return order -> op, counted from the run's start; within the step if a side lost records,
+    since a lost record would shift all later pairs."""
     if not parts:
         return {}
     if _has_gaps(view, edge):
@@ -166,7 +170,7 @@ def _numbered_by_step(parts: Sequence[Issue]) -> dict[int, Issue]:
 
 
 def _completed_before(view: View, edge: Edge, first: Issue) -> int:
-    """Number of the edge's receives that completed before ``first``."""
+    """Return the number of the edge's receives that completed before ``first``."""
     counts = _counts(view, first.rank, "done_p2p", first.done_ns or view.t_ns)
     return counts.get((edge[1], first.send, first.peer, edge[4]), 0)
 
@@ -175,19 +179,19 @@ def _row(
     view: View, edge: Edge, order: int, send: Issue | None, recv: Issue | None,
     spans: Mapping[int, Span],
 ) -> P2PRow:  # fmt: skip
-    one = send if send is not None else recv
-    assert one is not None
+    issue = send if send is not None else recv
+    assert issue is not None
     sent_in, taken_in = spans.get(id(send)), spans.get(id(recv))
     done = recv.done_ns if recv is not None else send.done_ns if send is not None else None
-    num_bytes = send.bytes if send is not None else one.bytes
+    num_bytes = send.bytes if send is not None else issue.bytes
     return P2PRow(
-        group=one.group.axis or one.group.name,
+        group=issue.group.axis or issue.group.name,
         src=edge[2],
         dst=edge[3],
         order=order % _BY_STEP if _has_gaps(view, edge) else order,
         tag=edge[4],
         bytes=num_bytes,
-        label=_label(send, recv) or _said(sent_in, taken_in),
+        label=_label(send, recv) or _chunk_span(sent_in, taken_in),
         send_ns=send.t0_ns if send is not None else None,
         recv_ns=recv.t0_ns if recv is not None else None,
         done_ns=done,
@@ -200,12 +204,13 @@ def _row(
         parts=sent_in.parts if sent_in is not None else 0,
         chunk=sent_in.chunk if sent_in is not None else wire.NONE,
         key=edge[:2],
-        polled=(one if recv is None else recv).source == "polled",
+        polled=(issue if recv is None else recv).source == "polled",
     )
 
 
 def _waited(view: View, send: Issue | None, recv: Issue | None) -> int | None:
-    """Return what the sender did of its own while the receive stood already."""
+    """Return the time that the sender spent on its own while the receive was already posted, in
+    ns."""
     if send is None or recv is None:
         return None
     return max(0, unheld_ns(view, send.rank, recv.t0_ns, max(recv.t0_ns, send.t0_ns)))
@@ -220,8 +225,9 @@ def _moving(view: View, send: Issue | None, recv: Issue | None, done_ns: int | N
     return max(0, unheld_ns(view, by.rank, begun, end))
 
 
-def _said(sent_in: Span | None, taken_in: Span | None) -> str:
-    """The chunk is the sender's to say: the receiver's span may be about what it sends itself."""
+def _chunk_span(sent_in: Span | None, taken_in: Span | None) -> str:
+    """Return the span that has the chunk: the sender's, since the receiver's may be about its own
+    send."""
     if sent_in is not None:
         return sent_in.text
     return taken_in.name if taken_in is not None else ""
@@ -229,11 +235,11 @@ def _said(sent_in: Span | None, taken_in: Span | None) -> str:
 
 def _verdict(view: View, send: Issue | None, recv: Issue | None) -> Verdict:
     if send is None or recv is None:
-        one = send if send is not None else recv
-        other = view.ranks.get(one.peer) if one is not None else None
-        if one is None or one.done_ns is not None or other is None or other.lost(None):
+        issue = send if send is not None else recv
+        other = view.ranks.get(issue.peer) if issue is not None else None
+        if issue is None or issue.done_ns is not None or other is None or other.lost(None):
             return "incomplete"  # it completed, so the other side's record is what is missing
-        waited = unheld_ns(view, one.peer, one.t0_ns, view.t_ns) >= MISSING_AFTER_NS
+        waited = unheld_ns(view, issue.peer, issue.t0_ns, view.t_ns) >= MISSING_AFTER_NS
         gone = view.proc_end(other) is not None
         return "missing rank" if waited or gone else "incomplete"
     if send.op.dtype and recv.op.dtype and send.op.dtype != recv.op.dtype:
@@ -244,16 +250,16 @@ def _verdict(view: View, send: Issue | None, recv: Issue | None) -> Verdict:
 
 
 def _label(send: Issue | None, recv: Issue | None) -> str:
-    """``F mb4`` where the pipeline labelled the op with its stage and microbatch."""
-    for one in (send, recv):
-        if one is not None and one.microbatch != wire.NONE:
-            return f"{one.op.reduce} mb{one.microbatch}".strip()
+    """Return ``F mb4`` if the pipeline labelled the op with its stage and microbatch."""
+    for issue in (send, recv):
+        if issue is not None and issue.microbatch != wire.NONE:
+            return f"{issue.op.reduce} mb{issue.microbatch}".strip()
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One message of a collective that is written out in sends and receives."""
+    """A message of a collective written in sends and receives."""
 
     src: int
     dst: int
@@ -263,7 +269,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class RingStep:
-    """Where an algorithm of many messages is: the step of the rank that is furthest behind."""
+    """The progress of a collective of many messages: the step of the rank furthest behind."""
 
     phase: str
     part: int
@@ -276,19 +282,19 @@ class RingStep:
 
 
 def ring_step(rows: Sequence[P2PRow]) -> RingStep | None:
-    """Return how far the newest such collective is; None if no message says its part and chunk.
+    """Return the progress of the newest such collective; None if no message has its part and chunk.
 
     Ranks run up to a step apart from their neighbours. The step is that of the rank furthest
-    behind: all others have been there, so its row of moves is whole.
+    behind: all others have passed it, so its row of moves is complete.
     """
-    said = [row for row in rows if row.parts > 0 and row.chunk >= 0 and row.send_ns is not None]
-    newest = {row.src: row for row in sorted(said, key=_sent)}
+    labelled = [row for row in rows if row.parts > 0 and row.chunk >= 0 and row.send_ns is not None]
+    newest = {row.src: row for row in sorted(labelled, key=_sent)}
     if not newest:
         return None
     behind = min(newest.values(), key=_sent)
-    same = [row for row in said if _place(row) == _place(behind)]
+    same = [row for row in labelled if _place(row) == _place(behind)]
     moves = {row.src: row for row in sorted(same, key=_sent)}
-    slowest, speed = _slowest(said)
+    slowest, speed = _slowest(labelled)
     return RingStep(
         phase=behind.phase,
         part=behind.part,
@@ -308,7 +314,7 @@ def _place(row: P2PRow) -> tuple[str, str, int, int]:
 
 
 def _slowest(rows: Sequence[P2PRow]) -> tuple[tuple[int, int] | None, float | None]:
-    """(edge, bytes/s): the least of the edges' medians."""
+    """Return (edge, bytes/s) with the lowest median of all edges."""
     speeds: dict[tuple[int, int], list[float]] = defaultdict(list)
     for row in rows:
         taken = row.transfer_ns

@@ -1,5 +1,5 @@
-"""Directed traffic: observed for p2p and all_to_all, modelled for other collectives: rings, and
-stars at a root (broadcast, scatter, reduce, gather)."""
+"""Directed traffic between ranks: observed for p2p and all_to_all, modelled for other collectives
+as rings, or as stars at a root (broadcast, scatter, reduce, gather)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.comm.matching import busbw_factor, collectives
+from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.ops import UNKNOWN_OP
 from pardbg.analysis.comm.p2p import RingStep, p2p_rows, ring_step
 from pardbg.store.definitions import GroupDef
@@ -37,7 +37,7 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Directed traffic between two ranks."""
+    """Traffic from one rank to another."""
 
     src: int
     dst: int
@@ -95,7 +95,8 @@ class _Sums:
 
 
 def traffic_view(view: View) -> TrafficView:
-    """Traffic of the whole run up to the cursor; rates over the last ``WINDOW_NS``."""
+    """Return the traffic of the whole run up to the cursor; rates are over the last
+    ``WINDOW_NS``."""
     sums = _Sums()
     recent_row = view.t_ns - WINDOW_NS
     _add_p2p(view, sums, recent_row)
@@ -127,8 +128,8 @@ def traffic_view(view: View) -> TrafficView:
 
 
 def ring_bytes(op: str, num_bytes: int, num_ranks: int) -> float:
-    """Return bytes per ring link: 2(n-1)/n · S for all_reduce, (n-1)/n · S for all_gather and
-    reduce_scatter; 0 for ops that are not modelled. S: the larger of input and output."""
+    """Return the bytes per ring link: 2(n-1)/n · S for all_reduce, (n-1)/n · S for all_gather and
+    reduce_scatter, 0 for ops without a model. S: the larger of input and output."""
     factor = busbw_factor(op, num_ranks) if op in _RINGS else None
     return (factor or 0.0) * num_bytes
 
@@ -136,8 +137,8 @@ def ring_bytes(op: str, num_bytes: int, num_ranks: int) -> float:
 def _courses(
     view: View, rows: Sequence[CollectiveRow]
 ) -> dict[tuple[int, int, str], NDArray[np.float64]]:
-    """Return when in the window each edge's bytes went: messages and parts as recorded, rings'
-    shares when the last rank had come."""
+    """Return each edge's bytes over the window: messages and parts as recorded, rings' shares at
+    the last arrival."""
     begin, each = view.t_ns - WINDOW_NS, WINDOW_NS // BINS
     found: dict[tuple[int, int, str], NDArray[np.float64]] = defaultdict(lambda: np.zeros(BINS))
     for name in ("issue_p2p", "part"):
@@ -167,7 +168,7 @@ def _courses(
 def _as_of(
     view: View, process: Process, name: str, since_ns: int
 ) -> Iterable[tuple[int, int, bool, int, int, int, int]]:
-    """(name id, group id, send, peer, number, bytes, bytes since) per kind of op."""
+    """Return (name id, group id, send, peer, number, bytes, bytes since) per kind of op."""
     table, visible = view.rows(process, name)
     if not table.base + visible:
         return
@@ -182,7 +183,7 @@ def _as_of(
 
 
 def _add_p2p(view: View, sums: _Sums, since_ns: int) -> None:
-    """Each edge from its sender's records; from the receiver's where the sender is not known."""
+    """Add p2p edges, from the sender's records, or the receiver's if the sender is not known."""
     seen: dict[tuple[int, int, bool], _Sum] = defaultdict(_Sum)
     for rank, process in view.having("issue_p2p"):
         for name_id, gid, send, peer, number, size, recent in _as_of(
@@ -205,14 +206,15 @@ def _add_p2p(view: View, sums: _Sums, since_ns: int) -> None:
 
 
 def _add_parts(view: View, sums: _Sums, since_ns: int) -> None:
-    """Add what all_to_alls moved between ranks: the router's choice, not a ring's shares."""
+    """Add the bytes of all_to_alls between each pair of ranks: the router decides them, not a
+    ring."""
     for rank, process in view.having("part"):
         for _, _, _, peer, number, size, recent in _as_of(view, process, "part", since_ns):
             sums.edges[rank, peer, "observed"].add(number, size, recent)
 
 
 def _add_collectives(view: View, sums: _Sums, since_ns: int) -> None:
-    """Each group's ops once, as its lowest known member issued them."""
+    """Add each group's ops once, as issued by its lowest known member."""
     for group in list(view.store.groups.values()):
         member = _witness(view, group)
         if member is None:
@@ -231,7 +233,8 @@ def _add_collectives(view: View, sums: _Sums, since_ns: int) -> None:
 
 
 def _add_other(view: View, sums: _Sums) -> None:
-    """Ops of more kinds (op, group, peer, tag) than a process's are told apart: one row."""
+    """Add a row for ops beyond the kinds (op, group, peer, tag) that are counted apart per
+    process."""
     for name in ("issue", "issue_p2p"):
         for _, process in view.having(name):
             totals, visible = process.totals[name], view.visible(process, name)
@@ -243,8 +246,8 @@ def _add_other(view: View, sums: _Sums) -> None:
 
 
 def _add_summed(view: View, sums: _Sums, since_ns: int) -> None:
-    """Ops recorded as sums per step (level summary): collectives once per group, each send. Who
-    sent to whom is not in them."""
+    """Add ops recorded as sums per step (level summary): collectives once per group, and sends.
+    They do not have the receiver."""
     for rank, process in view.having("op_sum"):
         for name_id, gid, send, _, number, size, recent in _as_of(
             view, process, "op_sum", since_ns
@@ -278,8 +281,8 @@ def _add_star(
     sums: _Sums, ranks: Sequence[int], op: str, root: int, at_root: bool, number: int, size: int,
     recent: int,
 ) -> None:  # fmt: skip
-    """Between the root and each other rank: all bytes (broadcast, reduce), or a rank's share
-    (scatter, gather). ``size`` was counted on the root or on another rank."""
+    """Add traffic between the root and each other rank: all bytes (broadcast, reduce), or a rank's
+    share (scatter, gather). ``size`` was counted on the root or on another rank."""
     if op not in _FROM_ROOT + _TO_ROOT or len(ranks) > 1024:
         return
     share = len(ranks) if at_root and op in _SHARED else 1
@@ -306,14 +309,14 @@ def _mark_active(view: View, sums: _Sums) -> None:
 
 
 def _groups(view: View, sums: _Sums) -> tuple[GroupView, ...]:
-    made = []
+    views = []
     for (epoch, key), group in view.store.groups.items():
         if epoch == view.epoch:
             parts = [s for (k, _, _), s in sums.ops.items() if k == key]
             number, size = sum(s.num_ops for s in parts), round(sum(s.num_bytes for s in parts))
             name = group.axis or group.name
-            made.append(GroupView(key, name, group.axis, group.ranks, group.backend, number, size))
-    return tuple(made)
+            views.append(GroupView(key, name, group.axis, group.ranks, group.backend, number, size))
+    return tuple(views)
 
 
 def _median_busbw(rows: Sequence[CollectiveRow]) -> dict[tuple[str, str], float]:

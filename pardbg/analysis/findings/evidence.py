@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pardbg.analysis.base.matched import CollectiveRow
+from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.findings.finding import Evidence
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from typing import Final, Literal
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.base.run import lines
 from pardbg.analysis.comm.matching import collectives
+from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.findings.exits import is_transport
 from pardbg.analysis.findings.finding import Candidate
 from pardbg.analysis.findings.kinds.recording_kinds import (

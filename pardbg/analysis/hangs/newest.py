@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 
 from pardbg.analysis.base.asof import View, per_view
-from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.comm.matching import collectives, match
+from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.comm.ops import Issue, issues_at
 from pardbg.analysis.comm.p2p import p2p_between, p2p_rows
 from pardbg.analysis.hangs.waitgraph import TAIL, wait_graph

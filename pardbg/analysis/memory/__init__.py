@@ -1,1 +1,1 @@
-"""Memory: what the bytes of each rank are, and what sharding gathers and frees."""
+"""Memory: categories of each rank's bytes, and what sharding gathers and frees."""

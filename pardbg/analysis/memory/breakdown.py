@@ -1,4 +1,4 @@
-"""Memory per rank: what it is made of, and what the ZeRO level would have it be."""
+"""Memory per rank by category, beside what its ZeRO level implies."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ Latest = dict[str, tuple[int, int]]
 
 
 def memory_rows(view: View, kept: Mapping[int, MemoryRow] | None = None) -> tuple[MemoryRow, ...]:
-    """One row per rank, newest values at the cursor; ``kept`` are good enough as they are."""
+    """Return a row per rank with the newest values at the cursor; rows in ``kept`` are reused."""
     kept = kept or {}
     return tuple(
         kept.get(rank) or _row(view, rank, process) for rank, process in view.ranks.items()
@@ -107,15 +107,16 @@ def latest_bytes(view: View, process: Process) -> Latest:
 
 
 def _activations_peak(view: View, rank: int, process: Process) -> int | None:
-    """Largest activations seen: peaks of steps where given, values elsewhere; in a pipeline what
-    the microbatches in flight keep."""
+    """Return the largest activations in bytes: peaks of steps if given, else values; in a pipeline
+    those that the microbatches in flight keep."""
     newest = _newest(view, process)
     found = [top for (i, _), (_, _, top) in newest.items() if process.name(i) == "activations"]
     return sum(found) if found else peak_bytes(view, rank)
 
 
 def _activations_least(view: View, process: Process) -> int | None:
-    """The least that any of the last sampled forwards kept, whatever its stage."""
+    """Return the least activations that any of the last sampled forwards kept, of any stage, in
+    bytes."""
     table, rows = rows_named(view, process, "activations", _TAIL_ROWS)
     rows = rows[table.col("stage")[rows] < 0]
     return int(table.col("a")[rows].min()) if len(rows) else None
@@ -147,7 +148,7 @@ def _newest(view: View, process: Process) -> Newest:
 
 
 def _take_rows(found: Newest, table: Table, lo: int, hi: int) -> None:
-    """Last (a, b) per (name, stage) of rows lo..hi, and the largest either has been."""
+    """Take the last (a, b) per (name, stage) of rows lo..hi, and the largest value of either."""
     if hi <= lo:
         return
     names, stages, a, b = (table.col(c)[lo:hi] for c in ("name_id", "stage", "a", "b"))
@@ -163,7 +164,7 @@ def _take_rows(found: Newest, table: Table, lo: int, hi: int) -> None:
 
 
 def named(process: Process, name_ids: Array, wanted: str) -> NDArray[np.bool_]:
-    """Return which of a process's name ids mean that name: mostly one does."""
+    """Return the ids of a name in a process; mostly there is one."""
     ids = [i for i, name in process.names.items() if name == wanted]
     found: NDArray[np.bool_] = name_ids == ids[0] if len(ids) == 1 else np.isin(name_ids, ids)
     return found
@@ -179,7 +180,7 @@ def history(view: View, process: Process, kind: str) -> tuple[tuple[int, int], .
 
 
 def rows_named(view: View, process: Process, name: str, most: int) -> tuple[Table, Array]:
-    """Return the memory table, and which of the last ``most`` rows have this name."""
+    """Return the memory table, and the indices of its last ``most`` rows with this name."""
     table, visible = view.rows(process, "memory")
     lo = max(0, visible - most)
     return table, np.flatnonzero(named(process, table.col("name_id")[lo:visible], name)) + lo
@@ -188,7 +189,7 @@ def rows_named(view: View, process: Process, name: str, most: int) -> tuple[Tabl
 def _course(
     view: View, process: Process, times: Sequence[int]
 ) -> tuple[tuple[str, tuple[tuple[int, int], ...]], ...]:
-    """Return what each category was at these times: its newest value then, stages added up."""
+    """Return each category's newest value at these times, summed over stages."""
     table, visible = view.rows(process, "memory")
     tail = slice(max(0, visible - _TAIL_ROWS), visible)
     names, stages, when, values = (table.col(c)[tail] for c in ("name_id", "stage", "t1_ns", "a"))
@@ -211,15 +212,14 @@ def _course(
 
 
 def expected_bytes(model: ModelDef | None, optimizer_bytes: int | None) -> int | None:
-    """Between steps, as the exact bytes are counted. ZeRO 0: P+G+O; 1: P+G+O/N; 2: P+(G+O)/N;
-    3: (P+G+O)/N. G is as large as P.
+    """Return the bytes that a rank should hold between steps, when bytes are counted exactly; None
+    for an unknown optimizer.
 
-    ``fully_shard`` without resharding after forward is ZeRO 2 while a step runs: it gathers all
-    parameters and throws them away again in backward. Between steps it has (P+G+O)/N; what a step
-    gathers beyond that is ``gathered_peak_bytes``.
-
-    O follows from the optimizer's states per parameter; None for an optimizer not known. Plain
-    SGD has none, with momentum one: told apart by what was measured.
+    ZeRO 0: P+G+O; 1: P+G+O/N; 2: P+(G+O)/N; 3: (P+G+O)/N, with G as large as P. ``fully_shard``
+    without resharding after forward is ZeRO 2 during a step: it gathers all parameters and frees
+    them in backward. Between steps it holds (P+G+O)/N; ``gathered_peak_bytes`` is what a step
+    gathers beyond that. O follows from the optimizer's states per parameter. SGD has none, with
+    momentum one: the measured bytes tell which.
     """
     if model is None or model.zero is None or model.parameters_bytes <= 0:
         return None
@@ -236,7 +236,7 @@ def expected_bytes(model: ModelDef | None, optimizer_bytes: int | None) -> int |
 
 
 def zero_bytes(level: int, shards: int, parameters: int, gradients: int, optimizer: int) -> int:
-    """Return bytes per rank at a ZeRO level, of full sizes P, G, O over ``shards`` ranks."""
+    """Return the bytes per rank at a ZeRO level, from full sizes P, G, O over ``shards`` ranks."""
     divided = {0: 0, 1: optimizer, 2: gradients + optimizer}.get(
         level, parameters + gradients + optimizer
     )

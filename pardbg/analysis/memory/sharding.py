@@ -1,4 +1,4 @@
-"""What a sharded step gathers and throws away: the parameters that are whole, unit by unit."""
+"""Sharded steps: which parameters are gathered (whole) when, unit by unit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UnitRow:
-    """Parameters that are gathered and thrown away together (a unit of fully_shard)."""
+    """Parameters that are gathered and freed together (a unit of fully_shard)."""
 
     name: str
     bytes: int
@@ -31,7 +31,7 @@ class UnitRow:
 
 @dataclass(frozen=True, slots=True)
 class ShardingView:
-    """One rank's last complete step of fully sharded training."""
+    """A rank's last complete step of fully sharded training."""
 
     rank: int
     step: int
@@ -55,7 +55,8 @@ MAX_ROWS: Final = 20_000
 
 
 def sharding_view(view: View) -> ShardingView | None:
-    """The last complete step of the lowest rank that shards its parameters; all do the same."""
+    """Return the last complete step of the lowest rank that shards its parameters; all ranks do the
+    same."""
     counts = view.all("fsdp").counts.tolist()
     for (rank, process), visible in zip(view.ranks.items(), counts, strict=True):
         ended = last_step_rows(view, process, 1) if visible else []
@@ -65,7 +66,7 @@ def sharding_view(view: View) -> ShardingView | None:
 
 
 def gathered_peak(view: View, process: Process) -> int | None:
-    """Return the most bytes of whole parameters in the last complete step of a process."""
+    """Return the peak bytes of whole parameters in a process's last complete step."""
     table, visible = view.rows(process, "fsdp")
     ended = last_step_rows(view, process, 1) if visible else []
     if not ended:
@@ -97,7 +98,7 @@ def _step(
 def _units(
     view: View, process: Process, step: int
 ) -> tuple[dict[str, _Unit], list[tuple[int, int]]]:
-    """Units in the order of their first use, and (time, bytes whole from then on)."""
+    """Return the units in order of first use, and (time, bytes whole from then on)."""
     table, rows = view.step_rows(process, "fsdp", step)
     columns = ("name_id", "t0_ns", "t1_ns", "a", "b")
     units: dict[str, _Unit] = {}
@@ -111,7 +112,7 @@ def _units(
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """``layers.0 wait unshard`` -> (``layers.0``, ``wait unshard``)."""
+    """Return (``layers.0``, ``wait unshard``) of ``layers.0 wait unshard``."""
     for verb in _VERBS:
         if name.endswith(verb):
             return name.removesuffix(verb), verb[1:]
@@ -119,7 +120,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 class _Unit:
-    """A unit's stretches, as its records are read."""
+    """A unit's intervals, collected from its records."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -141,7 +142,7 @@ class _Unit:
             self._reducing.append(Stretch(t0, t1))
 
     def row(self, name: str, end_ns: int) -> UnitRow:
-        """Return it at the step's end."""
+        """Return the unit's row at the step's end."""
         self._thrown_away(end_ns)
         stretches = self._fetching, self._whole, self._reducing
         return UnitRow(name, self.size, *map(tuple, stretches))

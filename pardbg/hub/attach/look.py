@@ -11,7 +11,7 @@ from typing import Final
 from pardbg.hub.attach.job_ranks import JobRank, why_no_stack
 from pardbg.hub.attach.stacks_verdict import RankStack
 from pardbg.hub.ranks.processes import schedule
-from pardbg.hub.ranks.where import py_spy
+from pardbg.hub.ranks.stack_requests import py_spy
 
 AT_ONCE: Final = 8
 """Processes of py-spy at a time: each takes 50 ms of a core."""

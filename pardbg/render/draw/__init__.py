@@ -1,1 +1,1 @@
-"""What every picture is drawn with: cells, bars, axes, small charts, SVG."""
+"""Drawing primitives: cells, bars, axes, small charts, SVG."""

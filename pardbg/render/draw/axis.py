@@ -1,8 +1,8 @@
 """The time axis under schedules and timelines, with breaks where nothing ran for long.
 
-A rank that is held for seconds would squeeze a step of milliseconds into nothing. So stretches in
-which no rank computes for far longer than an action takes are cut short: they keep a few cells,
-are drawn as a break, and the ruler's times jump over them.
+A rank that is held for seconds would squeeze a step of milliseconds into nothing. So intervals in
+which no rank computes for far longer than an action takes are cut to a few cells, drawn as a break,
+and the ruler's times jump over them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONG = 4.0
 
 @dataclass(frozen=True)
 class Axis:
-    """ns on ``cells`` columns, from ``t0_ns``; ``breaks`` are the stretches cut short."""
+    """Times from ``t0_ns`` on ``cells`` columns; ``breaks`` are the intervals cut short."""
 
     t0_ns: int
     span_ns: float
@@ -36,7 +36,7 @@ class Axis:
 
     @cached_property
     def _cuts(self) -> tuple[list[int], list[float]]:
-        """Begin of each break, and the time removed before it."""
+        """Return (begin of each break, time removed before it)."""
         removed, begins, sums = 0.0, [], []
         kept = self.ns_per_cell * BREAK_CELLS
         for begin, end in self.breaks:
@@ -64,7 +64,8 @@ class Axis:
 
 
 def gaps(spans: Iterable[tuple[int, int]], end_ns: int) -> tuple[tuple[int, int], ...]:
-    """Stretches covered by no span, up to ``end_ns``, that are long beside the longest span."""
+    """Return the intervals up to ``end_ns`` without a span that are long beside the longest
+    span."""
     ordered = sorted(spans)
     if not ordered:
         return ()
@@ -109,7 +110,7 @@ def ruler(axis: Axis, cursor: int | None = None, origin_ns: int | None = None) -
 
 
 def _ticks(axis: Axis, origin: int, step: float) -> Sequence[float]:
-    """Multiples of ``step`` on the axis that lie in no break."""
+    """Return the multiples of ``step`` on the axis outside breaks."""
     first = -(-(axis.t0_ns - origin) // step)
     ticks: list[float] = []
     at = origin + first * step
@@ -124,6 +125,6 @@ def _ticks(axis: Axis, origin: int, step: float) -> Sequence[float]:
 
 
 def mark_breaks(row: Row, axis: Axis) -> None:
-    """A break across a row, over whatever was painted there."""
+    """Draw a break across a row, over its contents."""
     for begin, end in axis.breaks:
         row.fill(axis.x(begin), axis.x(end), "╎", "gap")

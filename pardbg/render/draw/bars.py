@@ -25,7 +25,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def resample(values: Sequence[float], size: int) -> list[float]:
-    """At most ``size`` values: the largest of each bucket, so that peaks stay."""
+    """Return at most ``size`` values, the largest of each bucket, so that peaks stay."""
     total = len(values)
     if total <= size:
         return list(values)
@@ -58,13 +58,13 @@ def bar(fraction: float, size: int) -> str:
 
 
 def thin(fraction: float, size: int) -> str:
-    """Return a calm bar of a line's height, to half a cell; anything above nothing shows."""
+    """Return a thin bar, to half a cell; any value above nothing shows."""
     halves = min(size * 2, max(round(fraction * size * 2), 1 if fraction > 0 else 0))
     return ("━" * (halves // 2) + "╸" * (halves % 2)).ljust(size)
 
 
 def shares(parts: Sequence[float], size: int) -> list[int]:
-    """Return whole cells per part, summing to round(sum(parts) * size): largest remainders win."""
+    """Return whole cells per part, summing to round(sum(parts) * size), by largest remainders."""
     exact = [max(part, 0.0) * size for part in parts]
     cells = [int(value) for value in exact]
     missing = min(size, round(sum(exact))) - sum(cells)
@@ -74,7 +74,7 @@ def shares(parts: Sequence[float], size: int) -> list[int]:
 
 
 def stacked(parts: Sequence[tuple[float, str, str]], size: int) -> Line:
-    """Fractions of the whole as (fraction, character, style), left to right."""
+    """Draw fractions of the whole, given as (fraction, character, style), left to right."""
     cells = shares([part[0] for part in parts], size)
     filled = [Segment(char * n, style) for (_, char, style), n in zip(parts, cells, strict=True)]
     return line(*filled, Segment("▁" * (size - sum(cells)), "bar.rest"))
@@ -111,7 +111,7 @@ def bars(rows: Sequence[Bar], cells: int) -> list[Line]:
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[R]):
-    """One column of a table: heading, width, alignment, how soon it may go, and what is in it."""
+    """A column of a table: heading, width, alignment, priority, and its cell's text."""
 
     title: str
     size: int
@@ -129,7 +129,7 @@ class Column(Generic[R]):
         return right(text, self.size) if self.align == "right" else left(text, self.size)
 
     def line(self, row: R) -> Line:
-        """Return a row's cell."""
+        """Return a row's cell in this column."""
         if self.draws is not None:
             return fit(self.draws(row, self.size), self.size)
         text, style = self.of(row) if self.of is not None else ("", "")
@@ -138,7 +138,7 @@ class Column(Generic[R]):
 
 def choose(columns: Sequence[Column[R]], cells: int, gap: int = 2) -> tuple[Column[R], ...]:
     """Return the columns that fit into ``cells``, dropping the least important first; those with a
-    ``wish`` get what is left over, as far as they wish."""
+    ``wish`` share the rest."""
     kept = list(columns)
     while len(kept) > 1 and sum(c.size for c in kept) + gap * (len(kept) - 1) > cells:
         least = max(kept, key=lambda c: c.rank)
@@ -160,18 +160,18 @@ def headings(columns: Sequence[Column[R]]) -> Line:
 
 
 def table_row(columns: Sequence[Column[R]], row: R, cells: int, chosen: bool = False) -> Line:
-    """Return a row under ``headings``; across the whole width where it is the chosen one."""
+    """Return a row under ``headings``, across the whole width if it is selected."""
     made = line("  ", *(line(column.line(row), "  ") for column in columns))
     return fit(selected(made), cells, "+sel") if chosen else made
 
 
 def facts(rows: Iterable[tuple[str, str]], size: int = 16) -> list[Line]:
-    """Return a name and what is said of it, a line each."""
+    """Return lines of names and values."""
     return [line(Segment("  " + left(name, size), "dim"), Segment(text)) for name, text in rows]
 
 
 def inspected(head: Sequence[Segment], tail: Sequence[Segment], cells: int) -> list[Line]:
-    """Draw what is known of the chosen box, in two lines that belong together."""
+    """Draw the facts of the selected box in two lines that belong together."""
     return [
         fit((Segment("  ┌ ", "accent"), *head), cells),
         fit((Segment("  └ ", "accent"), *tail), cells),
@@ -179,7 +179,7 @@ def inspected(head: Sequence[Segment], tail: Sequence[Segment], cells: int) -> l
 
 
 def keys(items: Iterable[tuple[str, str, str]], cells: int) -> Line:
-    """Marks (text, its style) and what each means, as many as fit."""
+    """Return as many marks (text, style) with their meanings as fit."""
     parts: list[Segment] = []
     used = 0
     for mark, style, word in items:
@@ -193,7 +193,8 @@ def keys(items: Iterable[tuple[str, str, str]], cells: int) -> Line:
 
 def side_by_side(panels: Sequence[tuple[str, str, Sequence[Line]]], size: int, height: int
                  ) -> list[Line]:  # fmt: skip
-    """Panels (title, note, lines) of ``size`` cells beside each other, ``height`` lines each."""
+    """Draw panels (title, note, lines) of ``size`` cells beside each other, ``height`` lines
+    each."""
     lines = [line(*(line(" ", rule(title, size, note), " ") for title, note, _ in panels))]
     for at in range(height):
         parts = [drawn[at] if at < len(drawn) else () for _, _, drawn in panels]

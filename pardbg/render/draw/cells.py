@@ -1,8 +1,8 @@
-"""Lines of styled cells: what every drawing function makes and every widget shows.
+"""Lines of styled cells: the output of every drawing function, shown by every widget.
 
-A style is a *token* (``action.F``, ``dim``, ``warn``), not a colour: the viewer's palette says
-what it looks like, so the same drawing serves dark, light and 16-colour terminals. A token may
-end in ``+sel`` (the row is selected). Widths are terminal cells.
+A style is a *token* (``action.F``, ``dim``, ``warn``), not a colour: the viewer's palette decides
+its look, so one drawing serves dark, light and 16-colour terminals. A token may end in ``+sel``
+(the row is selected). Widths are terminal cells.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Line = tuple[Segment, ...]
 
 
 class Drawn(Sequence[Line]):
-    """``number`` lines that are drawn when they are looked at: of a long list, those in sight; and
+    """``number`` lines that are drawn when they are read: of a long list, those on the screen, and
     those that stand ``below`` it."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Drawn(Sequence[Line]):
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What one screen shows: fixed lines above and below a body that may scroll."""
+    """A screen's contents: fixed lines above and below a body that may scroll."""
 
     head: tuple[Line, ...] = ()
     body: Sequence[Line] = ()
@@ -137,7 +137,7 @@ def plain(runs: Iterable[Segment]) -> str:
 
 
 def crop(runs: Sequence[Segment], cells: int) -> Line:
-    """The line's first ``cells`` cells; where more than blanks is cut off, the last is ``…``."""
+    """Return the line's first ``cells`` cells, the last ``…`` if more than blanks is cut off."""
     kept: list[Segment] = []
     room = cells
     for at, run in enumerate(runs):
@@ -174,7 +174,8 @@ def fit(runs: Sequence[Segment], cells: int, style: str = "") -> Line:
 
 
 def overlay(runs: Sequence[Segment], at: int, text: str, style: str) -> Line:
-    """The line with ``text`` over its cells from ``at`` on; for lines of one cell a character."""
+    """Return the line with ``text`` over its cells from ``at`` on; for lines of one cell per
+    character."""
     row = Row(max(line_width(runs), at + len(text)))
     used = 0
     for run in runs:
@@ -185,7 +186,8 @@ def overlay(runs: Sequence[Segment], at: int, text: str, style: str) -> Line:
 
 
 def spread(start: Sequence[Segment], end: Sequence[Segment], cells: int) -> Line:
-    """Return ``start`` at the left and ``end`` at the right edge; the left one gives way."""
+    """Return ``start`` at the left and ``end`` at the right edge; the left part is cut if both do
+    not fit."""
     room = cells - line_width(end)
     if room <= 0:
         return fit(end, cells)
@@ -198,7 +200,7 @@ def selected(runs: Sequence[Segment]) -> Line:
 
 
 def wrap(text: str, cells: int, limit: int = 99) -> list[str]:
-    """Return words of ``text`` over at most ``limit`` lines; what does not fit ends in ``…``."""
+    """Return the words of ``text`` over at most ``limit`` lines; cut text ends in ``…``."""
     lines: list[str] = []
     rest = text.split()
     while rest and len(lines) < limit:
@@ -212,7 +214,7 @@ def wrap(text: str, cells: int, limit: int = 99) -> list[str]:
 
 
 class Row:
-    """A row of single cells that is painted on, then read as one line."""
+    """A row of single cells, painted on and then read as one line."""
 
     __slots__ = ("chars", "size", "styles")
 
@@ -222,7 +224,7 @@ class Row:
         self.styles = [style] * self.size
 
     def put(self, at: int, text: str, style: str) -> None:
-        """``text`` from cell ``at`` on; what lies outside is cut."""
+        """Paint ``text`` from cell ``at`` on, clipped to the row."""
         if at < 0:
             text, at = text[-at:], 0
         end = min(at + len(text), self.size)
@@ -232,14 +234,14 @@ class Row:
         self.styles[at:end] = [style] * (end - at)
 
     def fill(self, start: int, end: int, char: str, style: str) -> None:
-        """Cells ``start`` up to ``end``."""
+        """Paint cells ``start`` up to ``end``."""
         start, end = max(start, 0), min(end, self.size)
         if end > start:
             self.chars[start:end] = char * (end - start)
             self.styles[start:end] = [style] * (end - start)
 
     def blank(self, at: int) -> bool:
-        """True where nothing was painted."""
+        """Return whether a cell is unpainted."""
         return 0 <= at < self.size and self.chars[at] == " " and not self.styles[at]
 
     def line(self) -> Line:

@@ -1,6 +1,6 @@
-"""Ranks and the links between them: a ring, or a star around one rank.
+"""Ranks and the links between them, as a ring or a star.
 
-``━━`` was observed (p2p), ``┄┄`` is modelled: what a ring algorithm would move.
+``━━`` was observed (p2p), ``┄┄`` is modelled: the traffic of a ring algorithm.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """What lies between ranks."""
+    """Traffic and chunks on the links between ranks."""
 
     edges: Mapping[Pair, Edge]
     chunks: Mapping[Pair, int]
@@ -32,18 +32,18 @@ class Links:
         return self.edges.get((src, dst))
 
     def text(self, edge: Edge, cells: int) -> str:
-        """Chunk and rate, or what fits of it; of an edge at rest, what it carried in all."""
+        """Return chunk and rate, as far as they fit; of an idle edge its total."""
         chunk = self.chunks.get((edge.src, edge.dst))
-        said = "" if chunk is None else f"c{chunk}"
+        label = "" if chunk is None else f"c{chunk}"
         rate = words.rate(edge.rate_bps) if edge.rate_bps > 0 else words.size(edge.bytes)
-        for text in (f"{said} {rate}".strip(), said or rate):
+        for text in (f"{label} {rate}".strip(), label or rate):
             if len(text) <= cells:
                 return text
         return ""
 
 
 def dash(edge: Edge) -> tuple[str, str]:
-    """Return the line an edge is drawn with, and its style."""
+    """Return the line for an edge, and its style."""
     char, style = ("━", "observed") if edge.source == "observed" else ("┄", "modelled")
     return char, "active" if edge.active else style
 
@@ -52,10 +52,8 @@ def dash(edge: Edge) -> tuple[str, str]:
 
 
 def ring(ranks: Sequence[int], links: Links, cells: int) -> list[Line]:
-    """The ranks on two rows, read clockwise, neighbours joined; empty where there is no room.
-
-    Of an odd number the lower row has one less, and stands between those above.
-    """
+    """Return the ranks on two rows, read clockwise, neighbours joined; empty without room. Of an
+    odd number the lower row has one less, and stands between those above."""
     above = 2 if len(ranks) == 2 else (len(ranks) + 1) // 2
     room = cells - 4 - above * NODE - (_LABEL if above == 2 and len(ranks) > 2 else 0)
     link = min(WIDE, room // max(above - 1, 1))
@@ -99,7 +97,8 @@ def _sides(
     rows: list[Row], top: Sequence[int], bottom: Sequence[int], left: int, pitch: int, shift: int,
     links: Links,
 ) -> None:  # fmt: skip
-    """The two links that join the rows: at the right, and (of three and more) at the left."""
+    """Draw the two links that join the rows, at the right and (for three ranks and more) at the
+    left."""
     right = left + (len(top) - 1) * pitch
     outside = len(top) == 2
     near = left + shift + (len(bottom) - 1) * pitch + NODE
@@ -119,7 +118,7 @@ def _sides(
 def _side(
     rows: list[Row], x: int, edge: Edge | None, down: bool, turn: tuple[int, int] | None
 ) -> None:
-    """A vertical link at ``x``; with ``turn`` (column, row) it bends towards a lower node."""
+    """Draw a vertical link at ``x``; with ``turn`` (column, row) it bends towards a lower node."""
     if edge is None:
         return
     char, style = dash(edge)
@@ -151,7 +150,7 @@ def _label(row: Row, x: int, edge: Edge | None, down: bool, links: Links, to_lef
 
 
 def hub_of(ranks: Sequence[int], edges: Mapping[Pair, Edge]) -> int | None:
-    """Return the rank that is at one end of every edge, where there is just one such."""
+    """Return the one rank that is at an end of every edge, if there is one."""
     if len(ranks) < 3 or not edges:
         return None
     common = set.intersection(*({edge.src, edge.dst} for edge in edges.values()))
@@ -159,7 +158,7 @@ def hub_of(ranks: Sequence[int], edges: Mapping[Pair, Edge]) -> int | None:
 
 
 def star(hub: int, ranks: Sequence[int], links: Links, cells: int) -> list[Line]:
-    """One rank at the left, all others at the right, and what goes to and fro between them."""
+    """Draw one rank at the left, all others at the right, and the traffic between them."""
     leaves = [rank for rank in ranks if rank != hub]
     size = max(20, min(48, cells - 20))
     rows = [Row(cells) for _ in range(2 * len(leaves))]

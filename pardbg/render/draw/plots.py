@@ -1,7 +1,7 @@
-"""Charts with axes, ticks and units, drawn by plotext and handed on as lines of styled cells.
+"""Charts with axes, ticks and units, drawn by plotext and returned as lines of styled cells.
 
-Every value is a point of its own; nothing is drawn between two values. What is not finite has no
-height: it stands as ``✗`` at the top, where it happened.
+Every value is a point of its own; nothing is drawn between two values. A value that is not finite
+has no height: it stands as ``✗`` at the top.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """One axis: how a value is written, and where the axis ends."""
+    """An axis: how values are written, and where the axis ends."""
 
     text: Callable[[float], str]
     low: float | None = None
@@ -49,8 +49,8 @@ class Scale:
     """Stands before the first tick: ``step 0``."""
 
     def place(self, value: float) -> float:
-        """Return where a value lies on the axis. (Logarithms are taken here: plotext 6.1 takes them
-        of ticks and points, but not of limits.)"""
+        """Return the place of a value on the axis. (Logarithms are taken here: plotext 6.1 takes
+        them of ticks and points, but not of limits.)"""
         return math.log10(value) if self.log else value
 
 
@@ -60,9 +60,9 @@ STEPS: Final = Scale(WHOLE, whole=True, unit="step")
 
 
 def plot(series: Sequence[Series], cells: int, rows: int, x: Scale, y: Scale) -> list[Line]:
-    """Return the chart in exactly ``rows`` lines of ``cells`` cells; nothing where that is too
-    small or where there is no point."""
-    kept = tuple(one for one in series if one.points)
+    """Return the chart in exactly ``rows`` lines of ``cells`` cells; empty if it is too small or
+    has no point."""
+    kept = tuple(curve for curve in series if curve.points)
     if cells < _LEAST[0] or rows < _LEAST[1] or not kept:
         return []
     return list(_plot(kept, cells, rows, x, y))
@@ -77,8 +77,8 @@ def by_step(
     level: float | None = None,
     ahead: Sequence[tuple[int, float]] = (),
 ) -> list[Line]:
-    """Return a value per training step, and ``level`` (a median, a bound) as a broken line; dim
-    what lies ``ahead`` in a recording."""
+    """Draw a value per training step, with ``level`` (a median, a bound) as a broken line; steps
+    ``ahead`` of the cursor are dim."""
     shown = [Series(tuple(ahead), "faint"), Series(tuple(values), style)]
     if level is not None and len(values) > 1:
         first, last = values[0][0], values[-1][0]
@@ -91,13 +91,13 @@ def by_step(
 def _plot(
     series: tuple[Series, ...], cells: int, rows: int, x: Scale, y: Scale
 ) -> tuple[Line, ...]:
-    points = [point for one in series for point in one.points]
+    points = [point for curve in series for point in curve.points]
     xs = _limits([px for px, _ in points], x)
     ys = _limits([py for _, py in points], y)
     figure, styles = _figure(cells, rows), ["", "rule", "dim", "bad"]
-    for one in series:
-        styles.append(one.style)
-        _draw(figure, one, len(styles) - 1, (x, y), ys[1], cells)
+    for curve in series:
+        styles.append(curve.style)
+        _draw(figure, curve, len(styles) - 1, (x, y), ys[1], cells)
     x_ticks = _ticks(xs, x, max(2, cells // 12))
     y_ticks = _ticks(ys, y, max(2, rows // 3))
     for name, limits, ticks, scale in (("x", xs, x_ticks, x), ("y", ys, y_ticks, y)):
@@ -111,15 +111,15 @@ def _plot(
 
 @cache
 def preload() -> Any:
-    """Import plotext, now or with the first chart: it takes a quarter of a second. Return its
-    terminal, which must not cut charts to its own size."""
+    """Import plotext now: it takes a quarter of a second. Returns its terminal, which must not cut
+    charts to its own size."""
     import plotext
 
     return type(plotext.terminal)().limit(False, False)
 
 
 def _figure(cells: int, rows: int) -> Any:
-    """A figure of its own: plotext's module-wide one is left alone."""
+    """Return a figure of its own: plotext's module-wide one is left alone."""
     terminal = preload()
     import plotext
 
@@ -131,21 +131,21 @@ def _figure(cells: int, rows: int) -> Any:
 
 
 def _pixel(number: int) -> Any:
-    """A colour that stands for style ``number`` until the cells are read."""
+    """Return a colour that stands for style ``number`` until the cells are read."""
     import plotext
 
     return plotext.pixel((number, 0, 0))
 
 
 def _draw(
-    figure: Any, one: Series, number: int, scales: tuple[Scale, Scale], top: float, cells: int
+    figure: Any, curve: Series, number: int, scales: tuple[Scale, Scale], top: float, cells: int
 ) -> None:
     import plotext
 
-    marker = one.marker or (DOT if len(one.points) <= cells // 2 else "braille")
-    finite = [(x, y) for x, y in one.points if math.isfinite(y)]
-    broken = [(x, top) for x, y in one.points if not math.isfinite(y)]
-    alarm = number if one.style == "faint" else 3
+    marker = curve.marker or (DOT if len(curve.points) <= cells // 2 else "braille")
+    finite = [(x, y) for x, y in curve.points if math.isfinite(y)]
+    broken = [(x, top) for x, y in curve.points if not math.isfinite(y)]
+    alarm = number if curve.style == "faint" else 3
     for points, char, style in ((finite, marker, number), (broken, "✗", alarm)):
         shown = [
             (scales[0].place(x), scales[1].place(y))
@@ -158,7 +158,7 @@ def _draw(
 
 
 def _limits(values: Sequence[float], scale: Scale) -> tuple[float, float]:
-    """First and last value of an axis; never equal."""
+    """Return first and last value of an axis, never equal."""
     finite = [v for v in values if math.isfinite(v) and (v > 0 or not scale.log)]
     low = min(finite, default=0.1) if scale.low is None else scale.low
     high = max(finite, default=1.0) if scale.high is None else scale.high
@@ -171,7 +171,7 @@ def _limits(values: Sequence[float], scale: Scale) -> tuple[float, float]:
 
 
 def _ticks(limits: tuple[float, float], scale: Scale, number: int) -> list[float]:
-    """At most about ``number`` round values on an axis."""
+    """Return at most about ``number`` round values on an axis."""
     low, high = limits
     if scale.log:
         first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
@@ -186,7 +186,7 @@ def _ticks(limits: tuple[float, float], scale: Scale, number: int) -> list[float
 
 
 def _step(least: float, scale: Scale) -> float:
-    """The next round distance of ticks that is not below ``least``."""
+    """Return the smallest round distance of ticks that is at least ``least``."""
     if scale.whole:
         return float(max(1, math.ceil(nice_step(least) if least > 1 else 1)))
     unit = 1.0
@@ -201,8 +201,8 @@ def _step(least: float, scale: Scale) -> float:
 def _labels(
     ticks: Sequence[float], text: Callable[[float], str], axis: str, unit: str
 ) -> list[str]:
-    """Each tick in words, the first with the unit; a space keeps the vertical axis' words off its
-    line."""
+    """Return each tick's text, the first with the unit; a space keeps the vertical axis' text off
+    its line."""
     words = [text(tick) + (" " if axis == "y" else "") for tick in ticks]
     if unit and words:
         words[0] = f"{unit} {words[0]}"
@@ -210,7 +210,7 @@ def _labels(
 
 
 def _lines(text: str, styles: Sequence[str]) -> list[Line]:
-    """plotext's coloured text as styled cells."""
+    """Return plotext's coloured text as styled cells."""
     lines: list[Line] = []
     for row in text.split("\n"):
         runs: list[Segment] = []

@@ -1,5 +1,5 @@
-"""The signs that are drawn: one per severity and state on every screen, in the time bar and in
-reports; and their stand-ins of ASCII, one for one, so that columns stay columns."""
+"""Signs for severities and states, the same on every screen, in the time bar and in reports; and
+their ASCII stand-ins, one for one, so that columns stay columns."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ TABLE: Final[Mapping[str, str]] = {
 
 def ascii_of(text: str) -> str:
     """Return the same number of characters, all of them ASCII."""
-    return "".join(_one(sign) for sign in text)
+    return "".join(_sign(sign) for sign in text)
 
 
-def _one(sign: str) -> str:
+def _sign(sign: str) -> str:
     if sign.isascii():
         return sign
     if 0x2800 < ord(sign) <= 0x28FF:  # the dots of a chart of many points

@@ -1,5 +1,7 @@
-"""SVG as text: a few shapes, placed in pixels. What things look like is the page's style sheet's:
-shapes carry classes (``act F odd``), never colours, so one drawing serves light and dark.
+"""SVG as text: a few shapes, placed in pixels.
+
+Shapes carry classes (``act F odd``), never colours, so one drawing serves light and dark: the
+page's style sheet decides their look.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from pardbg.plain_text import plain_lines
 
 
 def escape(text: str) -> str:
-    """Return text from outside for a page or a picture."""
+    """Return untrusted text, escaped for a page or a picture."""
     return html.escape(plain_lines(text))
 
 
@@ -29,13 +31,13 @@ class Svg:
         self._parts: list[str] = []
 
     def rect(self, x: float, y: float, w: float, h: float, style: str, title: str = "") -> None:
-        """A box; ``title`` shows when pointed at."""
+        """Add a box; ``title`` shows when it is pointed at."""
         inner = f"<title>{escape(title)}</title>" if title else ""
         at = f'x="{_n(x)}" y="{_n(y)}" width="{_n(max(w, 0))}" height="{_n(h)}"'
         self._parts.append(f'<rect class="{style}" {at}>{inner}</rect>')
 
     def text(self, x: float, y: float, words: str, style: str = "t", anchor: str = "start") -> None:
-        """Words with their baseline at ``y``; ``anchor``: start, middle or end."""
+        """Add text with its baseline at ``y``; ``anchor``: start, middle or end."""
         place = "" if anchor == "start" else f' text-anchor="{anchor}"'
         self._parts.append(
             f'<text class="{style}" x="{_n(x)}" y="{_n(y)}"{place}>{escape(words)}</text>'
@@ -46,7 +48,7 @@ class Svg:
         self._parts.append(f'<line class="{style}" {ends}/>')
 
     def path(self, points: Sequence[tuple[float, float]], style: str) -> None:
-        """A line through points."""
+        """Add a line through points."""
         if points:
             joined = " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
             self._parts.append(f'<polyline class="{style}" points="{joined}"/>')
@@ -59,12 +61,12 @@ class Svg:
 
 
 def fits(words: str, px: float) -> bool:
-    """Return whether there is room for the words."""
+    """Return whether there is room for the text."""
     return len(words) * CHAR_PX + 4 <= px
 
 
 def ticks(top: float, number: int = 4) -> list[float]:
-    """About ``number`` round values from 0 to ``top``."""
+    """Return about ``number`` round values from 0 to ``top``."""
     if not 0 < top < math.inf:
         return [0.0]
     raw = top / number

@@ -1,1 +1,1 @@
-"""What stands around and beside a page: chrome, time bar, help, comparison."""
+"""The frame of a page: chrome, time bar, help, comparison."""

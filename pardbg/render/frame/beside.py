@@ -1,4 +1,4 @@
-"""Two runs over one another: the same page of both, and between them what differs."""
+"""Two runs, one over the other: the same page of both, and a line of differences."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def between(first: Snapshot, second: Snapshot, name: str, by: str, note: str, ce
         if line_width(line(*start)) + line_width(part) + 2 > cells:
             break
         start += [*part, "  "]
-    made = line(*start)
-    return line(*made, Segment("─" * max(0, cells - line_width(made)), "rule"))
+    text = line(*start)
+    return line(*text, Segment("─" * max(0, cells - line_width(text)), "rule"))
 
 
 def differences(first: Snapshot, second: Snapshot) -> list[Line]:
-    """Return what most people ask of two runs; a sign besides the colour."""
+    """Return the main differences of two runs, with a sign besides the colour."""
     parts = [_ratio("step", first.step_ns, second.step_ns, words.duration)]
-    ours, theirs = _bubble(first), _bubble(second)
-    if ours is not None and theirs is not None:
-        by = theirs - ours
-        parts.append(_part("bubble", words.percent(ours), words.percent(theirs),
+    ours, other = _bubble(first), _bubble(second)
+    if ours is not None and other is not None:
+        by = other - ours
+        parts.append(_part("bubble", words.percent(ours), words.percent(other),
                            words.change(by, unit=""), by, abs(by) >= 0.005))  # fmt: skip
     parts.append(_ratio("memory", _memory(first), _memory(second), words.binary_size))
     if first.loss is not None and second.loss is not None:
@@ -67,7 +67,7 @@ def differences(first: Snapshot, second: Snapshot) -> list[Line]:
 
 
 def _memory(snapshot: Snapshot) -> int:
-    """The rank that has most."""
+    """Return the rank with the most memory."""
     return max((row.memory_bytes or 0 for row in snapshot.ranks), default=0)
 
 
@@ -77,23 +77,23 @@ def _bubble(snapshot: Snapshot) -> float | None:
 
 
 def _ratio(
-    what: str, ours: int | None, theirs: int | None, text: Callable[[float | None], str]
+    what: str, ours: int | None, other: int | None, text: Callable[[float | None], str]
 ) -> Line:
-    if not ours or not theirs:
+    if not ours or not other:
         return ()
-    by = theirs / ours - 1
-    return _part(what, text(ours), text(theirs), words.change(by), by, abs(by) >= NOTABLE)
+    by = other / ours - 1
+    return _part(what, text(ours), text(other), words.change(by), by, abs(by) >= NOTABLE)
 
 
-def _part(what: str, ours: str, theirs: str, by: str, sign: float, notable: bool) -> Line:
+def _part(what: str, ours: str, other: str, by: str, sign: float, notable: bool) -> Line:
     if not notable:
-        return line(Segment(f"{what} {ours} ≈ {theirs}", "dim"))
+        return line(Segment(f"{what} {ours} ≈ {other}", "dim"))
     style, arrow = ("bad", "▲") if sign > 0 else ("good", "▼")
-    return line(Segment(f"{what} {ours} → {theirs} "), Segment(f"{arrow} {by}", style))
+    return line(Segment(f"{what} {ours} → {other} "), Segment(f"{arrow} {by}", style))
 
 
 def _cut(picture: Picture, rows: int, cells: int) -> list[Line]:
-    """A picture in so many lines; what does not fit is counted."""
+    """Return a picture in so many lines; hidden rows are counted."""
     room = rows - len(picture.head) - len(picture.foot)
     body = list(picture.body[: max(0, room)])
     hidden = len(picture.body) - len(body)

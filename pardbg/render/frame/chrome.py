@@ -1,4 +1,4 @@
-"""The lines around every page: header, tabs, the control line, key hints."""
+"""The lines around every page: header, banner, tabs, control line, key hints."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHORT = {
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """How the viewer stands to the run."""
+    """The viewer's mode: live or replay, following, playing, complete."""
 
     replay: bool
     following: bool = True
@@ -49,7 +49,7 @@ def _clock(times: Times) -> Segment:
 
 
 def header(title: str, snapshot: Snapshot | None, mode: Mode, cells: int) -> Line:
-    """Name, state, size, speed, bubble, cost, findings, what is lost, the clock."""
+    """Draw name, state, size, speed, bubble, cost, findings, losses, and the clock."""
     brand = line(Segment(" pardbg ", "brand"))
     if snapshot is None:
         body = line(
@@ -78,14 +78,15 @@ def header(title: str, snapshot: Snapshot | None, mode: Mode, cells: int) -> Lin
     clock = line(Segment(f"{words.clock(wall)} ", "dim"))
     room = cells - line_width(brand) - line_width(clock)
     body = _fill([(rank, part) for rank, part in ranked if line_width(part)], room)
-    made = spread((*brand, *body), clock, cells)
+    whole = spread((*brand, *body), clock, cells)
     return tuple(
-        Segment(r.text, r.style if r.style == "brand" else f"{r.style}+head") for r in made
+        Segment(r.text, r.style if r.style == "brand" else f"{r.style}+head") for r in whole
     )
 
 
 def _fill(parts: Sequence[tuple[int, Line]], room: int) -> Line:
-    """The parts in order, two spaces apart; the highest numbers go first when it is narrow."""
+    """Return the parts in order, two spaces apart; the highest numbers are dropped first if there
+    is no room."""
     kept = list(parts)
     while kept and sum(line_width(p) + 2 for _, p in kept) > room:
         kept.remove(max(kept, key=lambda item: item[0]))
@@ -109,17 +110,17 @@ def _state(snapshot: Snapshot, mode: Mode) -> tuple[str, str]:
 
 
 def banner(snapshot: Snapshot | None, cells: int) -> Line:
-    """Return what holds ranks up: which rank, how long, in which op, at which place, who waits.
-    Empty where every rank gets on. What does not fit goes from the end."""
+    """Draw the hang: rank, duration, op, place, waiting ranks. Empty while every rank makes
+    progress. Its end is cut if there is no room."""
     hang = snapshot.hang if snapshot is not None else None
     if snapshot is None or hang is None:
         return ()
     age = (hang.until_ns or snapshot.t_ns) - hang.since_ns
-    who = f"r{words.rank_set(hang.culprits)}" if hang.culprits else ""
+    culprits = f"r{words.rank_set(hang.culprits)}" if hang.culprits else ""
     waits = f"r{words.rank_set(hang.waiting)} wait{'s' * (len(hang.waiting) == 1)}"
     parts = [
         f"{SIGN[hang.severity][0]} {hang.kind}",
-        f"{who} {words.duration(age)}".lstrip() if age >= 1e9 else who,
+        f"{culprits} {words.duration(age)}".lstrip() if age >= 1e9 else culprits,
         clean(hang.op),
         clean(hang.where or ""),
         "then the job fell apart" if hang.until_ns is not None else waits if hang.waiting else "",
@@ -140,13 +141,13 @@ def _size(snapshot: Snapshot) -> str:
 
 
 def _part(snapshot: Snapshot) -> Line:
-    """Draw which file of a recording in several."""
+    """Draw which file of a recording in several is shown."""
     number, following = snapshot.run.part
     return line(Segment(f"part {number}", "warn")) if number > 1 or following else ()
 
 
 def _life(snapshot: Snapshot) -> Line:
-    """Draw which life or role of a run that has several."""
+    """Draw which life or role of a run with several is shown."""
     part, number = snapshot.part, len(snapshot.parts)
     if part is None:
         return line(Segment(f"[ ] {number} parts", "dim")) if number else ()
@@ -218,7 +219,7 @@ def tabs(names: Sequence[Tab], active: str, cells: int) -> tuple[Line, tuple[tup
 def control_line(
     control: ControlView, under_way: str, message: tuple[str, str], cells: int
 ) -> Line:
-    """Return what control says: a message first, then a command under way, then held or running."""
+    """Draw a message, else the command under way, else held or running."""
     text, style = message
     if text:
         return fit(line(" ", Segment(clip(clean(text), cells - 2), style)), cells)

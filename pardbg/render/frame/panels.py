@@ -1,4 +1,4 @@
-"""What stands in a page's place or over it: nothing to show, the help, the bookmarks."""
+"""Pages without data, and panels: the help, the bookmarks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pardbg.store.history import Bookmark
 
 
 def empty(cells: int, rows: int, title: str, *why: str) -> Picture:
-    """Return a calm page: what is not here, and where to look or what to do."""
+    """Return a calm page that states what is missing, and where to look or what to do."""
     lines: list[Line] = [()] * max(1, rows // 3)
     lines.append(_centred(title, cells, "strong"))
     lines.append(())
@@ -46,8 +46,8 @@ HelpRow = tuple[str, str, str, str]
 
 
 def help_page(rows: Sequence[HelpRow], cells: int, height: int) -> Picture:
-    """Return all actions by group: in two columns where there is room for them, without the
-    commands where it is narrow (the keys and what they do)."""
+    """Return all actions by group, in two columns if there is room; without commands if it is
+    narrow."""
     groups: dict[str, list[HelpRow]] = {}
     for row in rows:
         groups.setdefault(row[0], []).append(row)
@@ -88,7 +88,7 @@ def _block(title: str, entries: Sequence[HelpRow], cells: int) -> list[Line]:
 def bookmark_list(
     marks: Sequence[Bookmark], snapshot: Snapshot | None, cells: int, rows: int
 ) -> Picture:
-    """Number, time from the begin, wall clock and note; ``goto mark N`` goes there."""
+    """Draw number, time from the begin, wall clock and note; ``goto mark N`` goes there."""
     if not marks or snapshot is None:
         return empty(cells, rows, "no bookmark yet: m marks the moment on the screen")
     run = snapshot.run

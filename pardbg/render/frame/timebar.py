@@ -1,4 +1,4 @@
-"""The time bar: where in the run the screens look, and what happened when."""
+"""The time bar: the cursor in the run, and marks of its events."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _EDGE: Final = 24
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """Times on the cells of the bar: start-up and wind-down, where they are long, in few cells."""
+    """The bar's time axis; long start-up and wind-down take few cells."""
 
     times: tuple[int, ...]
     """Where the scale changes: begin, first activity, last activity, end."""
@@ -74,7 +74,7 @@ class Track:
 
     @staticmethod
     def of(begin: int, end: int, active: tuple[int, int] | None, room: int) -> Track:
-        """Return ``room`` cells from ``begin`` to ``end``."""
+        """Return a track of ``room`` cells from ``begin`` to ``end``."""
         last = room - 1
         if active is None or not begin <= active[0] < active[1] <= end:
             return Track((begin, end), (0, last))
@@ -85,7 +85,7 @@ class Track:
         return Track((begin, *active, end), (0, first, behind, last))
 
     def cell(self, t_ns: float) -> int:
-        """Return the cell of a time; times outside are beyond the ends."""
+        """Return the cell of a time, clamped to the ends."""
         return _between(t_ns, self.times, self.cells)
 
     def time(self, cell: int) -> int:
@@ -94,7 +94,7 @@ class Track:
 
 
 def _between(x: float, xs: Sequence[int], ys: Sequence[int]) -> int:
-    """``x`` on the line through the points; beyond the ends it goes on straight."""
+    """Return the point at ``x`` on the line through the points, also beyond its ends."""
     at = min(max(bisect_right(xs, x) - 1, 0), len(xs) - 2)
     return round(ys[at] + (x - xs[at]) * (ys[at + 1] - ys[at]) / max(1, xs[at + 1] - xs[at]))
 
@@ -112,7 +112,7 @@ def time_bar(snapshot: Snapshot, state: Playing, cells: int) -> Line:
 
 
 def time_at(snapshot: Snapshot, state: Playing, cells: int, x: int) -> int | None:
-    """Return the time under column ``x`` of the bar, ns; None: not on its track."""
+    """Return the time under column ``x`` of the bar, ns; None outside its track."""
     start, end = _ends(snapshot, state)
     room, cell = cells - line_width(start) - line_width(end), x - line_width(start)
     track = _track_of(snapshot, state, room)
@@ -120,12 +120,12 @@ def time_at(snapshot: Snapshot, state: Playing, cells: int, x: int) -> int | Non
 
 
 def _track_of(snapshot: Snapshot, state: Playing, room: int) -> Track | None:
-    """None where there is no room for it."""
+    """Return the track; None without room for one."""
     return None if room < 10 else Track.of(*state.bounds(snapshot), state.active, room)
 
 
 def _ends(snapshot: Snapshot, state: Playing) -> tuple[Line, Line]:
-    """Return what stands before and after the track."""
+    """Return the texts before and after the track."""
     begin, last = state.bounds(snapshot)
     total = last - begin
     at_ns = snapshot.t_ns if state.awaited_ns is None else state.awaited_ns
@@ -140,7 +140,7 @@ def _ends(snapshot: Snapshot, state: Playing) -> tuple[Line, Line]:
 
 
 def legend(snapshot: Snapshot, state: Playing, cells: int) -> Line:
-    """Return what the shapes mean, and what , and . move by: the bar's second line."""
+    """Return the bar's second line: the meaning of its marks, and what , and . move by."""
     begin, last = state.bounds(snapshot)
     kinds = {mark.kind for mark in state.marks}
     start: list[Segment | str] = [" "]
@@ -156,16 +156,16 @@ def legend(snapshot: Snapshot, state: Playing, cells: int) -> Line:
     shown = line(*start)
     if near is not None and room - line_width(shown) > 16:
         shape, style, _ = SHAPES[near.kind]
-        said = clip(near.text.splitlines()[0], room - line_width(shown) - 4)
-        shown = line(*shown, " ", Segment(shape, style), Segment(f" {said}"))
+        note = clip(near.text.splitlines()[0], room - line_width(shown) - 4)
+        shown = line(*shown, " ", Segment(shape, style), Segment(f" {note}"))
     return line(*fit(shown, room), " ", *end)
 
 
 def _near(snapshot: Snapshot, state: Playing, reach_ns: int) -> Mark | None:
-    """The mark with words nearest to the cursor, if it is near."""
-    said = [m for m in state.marks if m.text and m.t0_ns - reach_ns <= snapshot.t_ns
+    """Return the labelled mark next to the cursor, if it is near."""
+    labelled = [m for m in state.marks if m.text and m.t0_ns - reach_ns <= snapshot.t_ns
             and snapshot.t_ns <= m.t1_ns + reach_ns]  # fmt: skip
-    return min(said, key=lambda m: abs(m.t0_ns - snapshot.t_ns), default=None)
+    return min(labelled, key=lambda m: abs(m.t0_ns - snapshot.t_ns), default=None)
 
 
 def _sign(state: Playing) -> Line:

@@ -1,1 +1,1 @@
-"""One page of the app each; pages of several parts are packages."""
+"""Pages of the app, one module or package each."""

@@ -1,5 +1,7 @@
-"""What the listed operations add up to: a line per kind, and charts. A kind of collectives is
-(group, op, size), of messages (edge, what, size)."""
+"""Sums of the listed operations: a line per kind, and charts.
+
+A kind of collectives is (group, op, size), a kind of messages (edge, contents, size).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from statistics import median
 from typing import Final
 
 from pardbg import words
-from pardbg.analysis.base.matched import CollectiveRow, P2PRow
+from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.render.draw.bars import Column, choose, headings, keys, side_by_side, table_row
 from pardbg.render.draw.cells import Line, Segment, clean, line
 from pardbg.render.draw.plots import DOT, WHOLE, Point, Scale, Series, plot
@@ -23,7 +25,7 @@ Rows = Sequence[CollectiveRow | P2PRow]
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """All operations of one kind that are listed."""
+    """All listed operations of one kind."""
 
     group: str
     """Of messages the edge."""
@@ -39,12 +41,12 @@ class Sum:
 
 
 def _op(row: CollectiveRow | P2PRow) -> str:
-    """Of a message what it carries, without its number: ``F`` of ``F mb4``."""
+    """Return a message's contents without its number: ``F`` of ``F mb4``."""
     return row.op if isinstance(row, CollectiveRow) else row.label.partition(" ")[0] or "message"
 
 
 def _figures(row: CollectiveRow | P2PRow) -> tuple[int | None, float | None, float | None]:
-    """(wait, skew or time under way, GB/s)"""
+    """Return (wait, skew or time under way, GB/s)."""
     if isinstance(row, CollectiveRow):
         return row.wait_ns, row.skew_ns, row.busbw_gbps
     took = row.transfer_ns
@@ -52,7 +54,7 @@ def _figures(row: CollectiveRow | P2PRow) -> tuple[int | None, float | None, flo
 
 
 def sums(rows: Rows) -> list[Sum]:
-    """By kind, what cost most waiting first."""
+    """Return a sum per kind, the largest total wait first."""
     kinds: dict[tuple[str, str, int], list[tuple[int | None, float | None, float | None]]]
     kinds = defaultdict(list)
     for row in rows:
@@ -60,13 +62,15 @@ def sums(rows: Rows) -> list[Sum]:
         if isinstance(row, P2PRow):
             name = f"{row.src} → {row.dst}"
         kinds[name, _op(row), row.bytes].append(_figures(row))
-    made = []
+    found = []
     for kind, of in kinds.items():
         waits, skews, rates = zip(*of, strict=True)
         known = [wait for wait in waits if wait is not None]
         waited = sum(known) if known else None
-        made.append(Sum(*kind, len(of), waited, _median(skews), _median(rates)))
-    return sorted(made, key=lambda one: (-(one.wait_ns or 0), one.group, one.op, -one.num_bytes))
+        found.append(Sum(*kind, len(of), waited, _median(skews), _median(rates)))
+    return sorted(
+        found, key=lambda each: (-(each.wait_ns or 0), each.group, each.op, -each.num_bytes)
+    )
 
 
 def _median(values: Sequence[float | None]) -> float | None:
@@ -75,24 +79,24 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def summary(rows: Rows, cells: int, limit: int) -> list[Line]:
-    """The table in at most ``limit`` lines; nothing where there is no room for three kinds."""
+    """Draw the table in at most ``limit`` lines; nothing without room for three kinds."""
     found = sums(rows)
     if limit < 3 or len(found) < 2:
         return []
     p2p = isinstance(rows[0], P2PRow)
     table: list[Column[Sum]] = [
-        Column("by kind", 14, lambda one: (clean(one.group), "dim")),
-        Column("what" if p2p else "op", 16, lambda one: (clean(one.op), "strong")),
-        Column("bytes", 8, lambda one: (words.size(one.num_bytes), ""), align="right"),
-        Column("×", 5, lambda one: (str(one.number), ""), align="right"),
-        Column("waited", 9, lambda one: (words.duration(one.wait_ns), ""), align="right"),
+        Column("by kind", 14, lambda kind: (clean(kind.group), "dim")),
+        Column("what" if p2p else "op", 16, lambda kind: (clean(kind.op), "strong")),
+        Column("bytes", 8, lambda kind: (words.size(kind.num_bytes), ""), align="right"),
+        Column("×", 5, lambda kind: (str(kind.number), ""), align="right"),
+        Column("waited", 9, lambda kind: (words.duration(kind.wait_ns), ""), align="right"),
         Column("under way" if p2p else "skew", 9,
-               lambda one: (words.duration(one.skew_ns), ""), rank=1, align="right"),
+               lambda kind: (words.duration(kind.skew_ns), ""), rank=1, align="right"),
         Column("rate" if p2p else "busbw", 9,
-               lambda one: (words.busbw(one.busbw_gbps), ""), rank=2, align="right"),
+               lambda kind: (words.busbw(kind.busbw_gbps), ""), rank=2, align="right"),
     ]  # fmt: skip
     columns = choose(table, cells - 3)
-    lines = [headings(columns), *(table_row(columns, one, cells) for one in found[: limit - 1])]
+    lines = [headings(columns), *(table_row(columns, kind, cells) for kind in found[: limit - 1])]
     if len(found) > limit - 1:
         more = f"  … {words.plural(len(found) - limit + 1, 'more kind')} that waited less"
         lines[-1] = line(Segment(more, "faint"))
@@ -100,8 +104,8 @@ def summary(rows: Rows, cells: int, limit: int) -> list[Line]:
 
 
 def charts(rows: Rows, cells: int, height: int) -> list[Line]:
-    """Side by side, each op in its style: bus bandwidth by message size and lateness per rank; of
-    messages the rate, and how long each rank's receives stood."""
+    """Draw bus bandwidth by message size and lateness per rank, side by side, each op in its style;
+    for messages the rate, and how long each rank's receives waited."""
     if height < _LEAST_ROWS + 1 or not rows:
         return []
     size = (cells - 4) // 2
@@ -127,7 +131,7 @@ def charts(rows: Rows, cells: int, height: int) -> list[Line]:
 
 
 def _rates(rows: Rows) -> dict[str, list[Point]]:
-    """GB/s by bytes."""
+    """Return points of GB/s by bytes."""
     points: dict[str, list[Point]] = defaultdict(list)
     for row in rows:
         rate = _figures(row)[2]
@@ -137,7 +141,7 @@ def _rates(rows: Rows) -> dict[str, list[Point]]:
 
 
 def _lateness(rows: Rows) -> dict[str, list[Point]]:
-    """By rank: how much later than the first it came; how long its receive stood."""
+    """Return points by rank: its lateness, or how long its receive waited."""
     points: dict[str, list[Point]] = defaultdict(list)
     for row in rows:
         if isinstance(row, P2PRow):

@@ -1,4 +1,4 @@
-"""The collectives page: each op matched over its ranks, who came when, and the verdict."""
+"""The collectives page: each op matched over its ranks, arrivals and verdict."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.base.matched import Arrival, CollectiveRow, P2PRow
+from pardbg.analysis.comm.op_rows import Arrival, CollectiveRow, P2PRow
 from pardbg.render.draw.axis import Axis
 from pardbg.render.draw.bars import LEVELS, Column, choose, facts, headings, rule, table_row
 from pardbg.render.draw.cells import (
@@ -55,14 +55,14 @@ RowKey = tuple[tuple[int, str], str, int, int, int, int]
 
 
 def key_of(row: CollectiveRow | P2PRow) -> RowKey:
-    """Return what names a row while the list grows."""
+    """Return the identity of a row, which stays while the list grows."""
     if isinstance(row, CollectiveRow):
         return (row.key, row.group, row.seq, -1, -1, 0)
     return (row.key, row.group, row.order, row.src, row.dst, row.tag)
 
 
 def shows_p2p(snapshot: Snapshot, swapped: bool) -> bool:
-    """Return whether to show p2p: without collectives, or the other one on request."""
+    """Return whether to show p2p: if there are no collectives, or the other list on request."""
     return (not snapshot.collectives and bool(snapshot.p2p)) != swapped
 
 
@@ -93,18 +93,17 @@ def _text(row: CollectiveRow | P2PRow) -> str:
 
 
 def begins_at(snapshot: Snapshot, rows: Sequence[CollectiveRow | P2PRow], by_wait: bool) -> int:
-    """Return the row to show before one is chosen: where ranks disagree and have not got on; in a
-    hang else at what they are stuck in (where a culprit is missing, else where anybody is), else at
-    the newest."""
+    """Return the row to show while none is selected: a mismatch that ranks are stuck at; in a hang
+    the op with a missing culprit, else with any missing rank; else the newest."""
     newest, hang = 0 if by_wait else len(rows) - 1, snapshot.hang
-    told = {(f.group, f.seq) for f in snapshot.findings if f.kind.endswith("-mismatch")}
-    if by_wait or not (hang or told):
+    mismatches = {(f.group, f.seq) for f in snapshot.findings if f.kind.endswith("-mismatch")}
+    if by_wait or not (hang or mismatches):
         return newest
     bad = [(i, row) for i, row in enumerate(rows) if row.verdict not in _GOOD and _is_open(row)]
     apart = (i for i, row in bad if row.verdict.endswith("mismatch"))
     if hang is None:  # uneven shares may be called so until all have come: no finding
         ops = ((i, row) for i, row in bad if isinstance(row, CollectiveRow))
-        return next((i for i, row in ops if (row.group, row.seq) in told), newest)
+        return next((i for i, row in ops if (row.group, row.seq) in mismatches), newest)
     of = (i for i, row in bad if not _missing(row).isdisjoint(hang.culprits))
     return next(apart, next(of, bad[0][0] if bad else newest))
 
@@ -254,20 +253,20 @@ def _p2p_columns(cells: int, begin_ns: int) -> list[Column[P2PRow]]:
 
 
 def operation(row: CollectiveRow, cells: int = 99) -> str:
-    """Return ``all_reduce max``; without its reduction where there is no room for it."""
+    """Return ``all_reduce max``, without its reduction if there is no room."""
     text = f"{row.op} {row.reduce}".rstrip()
     return clean(text if len(text) <= cells else row.op)
 
 
 def _skewed(row: CollectiveRow) -> bool:
-    """Waiting for the last rank cost far more than moving the data."""
+    """Return whether waiting for the last rank cost far more than moving the data."""
     if row.skew_ns is None or row.transfer_ns is None:
         return False
     return row.skew_ns > _SKEW_NS and row.skew_ns > _SKEW_TIMES * row.transfer_ns
 
 
 def verdict(row: CollectiveRow) -> str:
-    """Return ``MISSING 2`` where ranks are missing, ``waits for 2`` while they may come yet."""
+    """Return ``MISSING 2`` for missing ranks, ``waits for 2`` while they may still come."""
     if row.missing:
         verb = "waits for" if row.verdict == "incomplete" else "MISSING"
         return f"{verb} {words.rank_set(row.missing)}"
@@ -277,7 +276,7 @@ def verdict(row: CollectiveRow) -> str:
 
 
 def _p2p_verdict(row: P2PRow) -> tuple[str, str]:
-    """A receive that was posted ahead is nothing to worry about."""
+    """Return a message's verdict; a receive posted ahead is no problem."""
     if row.verdict == "incomplete" and row.send_ns is None:
         return "posted", "dim"
     loud = {"matched": "dim", "incomplete": "warn"}
@@ -285,10 +284,10 @@ def _p2p_verdict(row: P2PRow) -> tuple[str, str]:
 
 
 def strip(row: CollectiveRow, cells: int) -> Line:
-    """Return a mark per rank in the order of the group: how late it came, or that it has not.
+    """Draw a mark per rank in the order of the group: its lateness, or that it is missing.
 
-    ``▁`` first … ``█`` last, ``·`` missing; all ``▁`` where hosts issue ahead of their devices.
-    More ranks than cells: the latest of each bucket.
+    ``▁`` first … ``█`` last, ``·`` missing; all ``▁`` if hosts issue ahead of their devices. With
+    more ranks than cells: the latest of each bucket.
     """
     arrivals = row.arrivals
     if not arrivals:
@@ -304,7 +303,8 @@ def strip(row: CollectiveRow, cells: int) -> Line:
 
 
 def _of_hosts(row: CollectiveRow) -> bool:
-    """All have issued it, and who of them arrived last is not known: a device gets there later."""
+    """Return whether all have issued the op on their hosts and the last arrival is unknown: devices
+    get there later."""
     return row.verdict == "matched" and row.skew_ns is None
 
 
@@ -318,8 +318,8 @@ def _mark(bucket: Sequence[Arrival], first: int, last: int, lost: bool) -> Segme
 
 
 def arrivals(row: CollectiveRow, snapshot: Snapshot, cells: int, limit: int) -> tuple[Line, ...]:
-    """Return one op over time, a line per rank: when it came, how long it waited, when it was done.
-    Of more ranks than ``limit``: culprits, and then those that came last."""
+    """Draw one op over time, a line per rank: arrival, wait, completion. Of more ranks than
+    ``limit``: culprits, then the last to arrive."""
     name = f"{operation(row)} {clean(row.label or row.group)} #{row.seq}"
     held = f"{words.size(row.bytes)} {clean(row.dtype)}"
     head = line(" ", rule(f"{name}  {held}", cells - 2, clip(clean(row.detail), cells // 2)))
@@ -341,7 +341,7 @@ def arrivals(row: CollectiveRow, snapshot: Snapshot, cells: int, limit: int) -> 
 
 
 def _shown(row: CollectiveRow, snapshot: Snapshot, limit: int) -> list[Arrival]:
-    """Return the arrivals that a few lines are for, in the order of the group."""
+    """Return the arrivals to show in a few lines, in the order of the group."""
     held_up_by = snapshot.hang.culprits if snapshot.hang is not None else ()
 
     def weight(a: Arrival) -> tuple[bool, bool, float]:
@@ -374,7 +374,7 @@ def _arrival(a: Arrival, begin: int, span: int, last: int, row: CollectiveRow, s
 
 
 def message(row: P2PRow, now_ns: int, cells: int) -> tuple[Line, ...]:
-    """Return one message over time: when its send and its receive came, and when it was there."""
+    """Draw one message over time: send, receive, completion."""
     name = f"{row.src} → {row.dst} {clean(row.label)}"
     head = line(" ", rule(f"{name}  {words.size(row.bytes)}", cells - 2, clean(row.group)))
     came = [t_ns for t_ns in (row.send_ns, row.recv_ns) if t_ns is not None]
@@ -406,18 +406,18 @@ def _came(a: Arrival, begin: int) -> str:
 
 
 def detail(row: CollectiveRow | P2PRow, snapshot: Snapshot, cells: int, rows: int) -> Picture:
-    """Return the selected row in full, for the detail panel."""
+    """Draw the selected row in full, for the detail panel."""
     if isinstance(row, CollectiveRow):
         lines = arrivals(row, snapshot, cells, 4096)
         return Picture((lines[0],), lines[1:], (line(Segment(
             "  ● came   ░ waits for the last   ━ data moves", "dim")),))  # fmt: skip
-    told = [
+    shown = [
         ("edge", f"{row.src} → {row.dst} on {clean(row.group)}"), ("what", clean(row.label)),
         ("number", str(row.order)), ("tag", str(row.tag)), ("bytes", words.size(row.bytes)),
         ("send issued", _at(row.send_ns, snapshot)), ("receive issued", _at(row.recv_ns, snapshot)),
         ("done", _at(row.done_ns, snapshot)), ("verdict", row.verdict),
     ]  # fmt: skip
-    return Picture(body=tuple(facts(told)))
+    return Picture(body=tuple(facts(shown)))
 
 
 def _at(t_ns: int | None, snapshot: Snapshot) -> str:

@@ -1,4 +1,4 @@
-"""The debug page: where each rank is held and what comes next, stacks, the source of the selected
+"""The debug page: where each rank is held and its next op, stacks, the source of the selected
 frame, the audit trail."""
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class DebugPageState:
 
 
 def _other_version(found: SourceLines, title: str) -> bool:
-    """The line does not lie in the function that the stack names: the file was changed since."""
+    """Return whether the line lies outside the function that the stack names: the file has changed
+    since."""
     function = title.partition(" · ")[2].partition(" · ")[0].rpartition(" ")[2]
     at = found.place.line - found.first
     here = found.lines[at]
@@ -84,8 +85,7 @@ def _other_version(found: SourceLines, title: str) -> bool:
 
 
 def stacks_shown(snapshot: Snapshot, look: DebugPageState) -> tuple[dict[int, Stack], int | None]:
-    """Return the newest stacks there are, and when they were taken: asked for, or recorded when
-    ranks stood still."""
+    """Return the newest stacks and their time: asked for, or recorded at a standstill."""
     recorded = {stack.rank: spots(stack.frames) for stack in snapshot.stacks}
     taken = max((stack.t_ns for stack in snapshot.stacks), default=None)
     if look.stacks and (taken is None or (look.stacks_ns or 0) >= taken):
@@ -94,7 +94,7 @@ def stacks_shown(snapshot: Snapshot, look: DebugPageState) -> tuple[dict[int, St
 
 
 def debug(snapshot: Snapshot, cells: int, rows: int, look: DebugPageState | None = None) -> Picture:
-    """The page at ``cells`` x ``rows``: ranks with their stacks and the source of the selected
+    """Draw the page at ``cells`` x ``rows``: ranks with their stacks and the source of the selected
     frame; below, over the full width, the console, which scrolls and shows its newest line."""
     look = look or DebugPageState()
     status = _status(snapshot, look, cells)
@@ -116,7 +116,8 @@ def debug(snapshot: Snapshot, cells: int, rows: int, look: DebugPageState | None
 def _over(
     snapshot: Snapshot, look: DebugPageState, cells: int, rows: int
 ) -> tuple[list[Line], list[int]]:
-    """Ranks, stacks and source in exactly ``rows`` lines; the rank of each line (-1: none)."""
+    """Draw ranks, stacks and source in exactly ``rows`` lines; returns the rank of each line (-1:
+    none)."""
     left_size = cells * 11 // 20 if cells >= WIDE else cells
     ranks, focus, places = _ranks(snapshot, left_size, look)
     shown, taken = stacks_shown(snapshot, look)
@@ -143,7 +144,7 @@ def _over(
 def _window(
     lines: Sequence[Line], places: list[int], focus: int | None, rows: int
 ) -> tuple[list[Line], list[int]]:
-    """At most ``rows`` of the lines: the heading, and those around the selected one."""
+    """Return at most ``rows`` of the lines: the heading, and those around the selected one."""
     if len(lines) <= rows:
         return list(lines), list(places)
     start = max(1, min((focus or 1) - rows // 2, len(lines) - rows + 1))
@@ -152,7 +153,7 @@ def _window(
 
 
 def _title(shown: Mapping[int, Stack], look: DebugPageState) -> str:
-    """``rank 2 · missing_rank.py:45 wait_for · frame 0 of 3``."""
+    """Return text such as ``rank 2 · missing_rank.py:45 wait_for · frame 0 of 3``."""
     own = own_spots(shown.get(look.selected if look.selected is not None else -1, ()))
     if not own:
         return "source"
@@ -162,7 +163,7 @@ def _title(shown: Mapping[int, Stack], look: DebugPageState) -> str:
 
 
 def _status(snapshot: Snapshot, look: DebugPageState, cells: int) -> tuple[Line, ...]:
-    """Mode, lease, what is pending, and why: in lines of its own where it is long."""
+    """Draw mode, lease, pending ops and the reason, over several lines if it is long."""
     control = snapshot.control
     if control.mode == "running":
         return (_free(snapshot, look, cells),)
@@ -191,7 +192,7 @@ def _status(snapshot: Snapshot, look: DebugPageState, cells: int) -> tuple[Line,
 
 
 def _free(snapshot: Snapshot, look: DebugPageState, cells: int) -> Line:
-    """Draw who waits for whom and what one can do while nothing is held."""
+    """Draw waiting ranks, and what the user can do while nothing is held."""
     hang = snapshot.hang
     hint = "space holds every rank at a consistent cut" if look.can_control else (
         "a recording: ←→ moves in time, :up and :down go through the frames"
@@ -201,20 +202,20 @@ def _free(snapshot: Snapshot, look: DebugPageState, cells: int) -> Line:
         for rank in snapshot.ranks
         if rank.state == "waiting" and snapshot.t_ns - (rank.since_ns or 0) >= _WAIT_NS
     ]
-    said, style = "▶ running", "good"
+    shown, style = "▶ running", "good"
     if hang is not None:
-        who = f"{words.ranks_text(hang.culprits)} hold{'s' * (len(hang.culprits) == 1)}"
-        text = f"{who} {words.ranks_text(hang.waiting)} up" if hang.waiting else hang.kind
+        holding = f"{words.ranks_text(hang.culprits)} hold{'s' * (len(hang.culprits) == 1)}"
+        text = f"{holding} {words.ranks_text(hang.waiting)} up" if hang.waiting else hang.kind
         if hang.until_ns is not None:
             text = f"ended with {hang.kind}"
         sign, style = SIGN[hang.severity]
-        said = f"{sign} {text}"
+        shown = f"{sign} {text}"
     elif waits:
-        said, style = f"◷ {words.ranks_text(waits)} {words.waits_text(waits)} in an op", "warn"
+        shown, style = f"◷ {words.ranks_text(waits)} {words.waits_text(waits)} in an op", "warn"
     elif snapshot.ranks and {rank.state for rank in snapshot.ranks} <= {"ended", "lost"}:
-        said, style = "■ ended", "dim"
-    hint = clip(hint, max(0, cells - width(said) - 5))
-    return fit(line("  ", Segment(said, style), Segment(f"   {hint}", "faint")), cells)
+        shown, style = "■ ended", "dim"
+    hint = clip(hint, max(0, cells - width(shown) - 5))
+    return fit(line("  ", Segment(shown, style), Segment(f"   {hint}", "faint")), cells)
 
 
 def _ranks(
@@ -236,8 +237,8 @@ def _ranks(
         coming = snapshot.control.waiting.get(rank.rank) or nexts.get(rank.rank, "")
         if snapshot.hang is not None and rank.rank in snapshot.hang.culprits:
             coming = snapshot.hang.where or "others wait for it"
-        made = fit(_rank(rank, snapshot, coming, now_size, staged, room), cells)
-        return fit(selected(made), cells, "+sel") if rank.rank == look.selected else made
+        row = fit(_rank(rank, snapshot, coming, now_size, staged, room), cells)
+        return fit(selected(row), cells, "+sel") if rank.rank == look.selected else row
 
     breaks = _breaks(snapshot, cells)
     places = [-1, *(rank.rank for rank in snapshot.ranks), *[-1] * len(breaks)]
@@ -246,7 +247,7 @@ def _ranks(
 
 
 def _now_size(snapshot: Snapshot, nexts: Mapping[int, str], cells: int) -> int:
-    """Return the cells for what ranks do: those that what comes next leaves, and vice versa."""
+    """Return the cells for ranks' activities, shared with those for their next ops."""
     hang = snapshot.hang
     coming = [*nexts.values(), hang.where or "" if hang is not None else ""]
     most = max((width(clean(now)) for now in {r.now for r in snapshot.ranks}), default=0) + 2
@@ -254,23 +255,23 @@ def _now_size(snapshot: Snapshot, nexts: Mapping[int, str], cells: int) -> int:
 
 
 def _breaks(snapshot: Snapshot, cells: int) -> list[Line]:
-    """Breakpoints and watches, with how often each matched; nothing where none is set."""
+    """Draw breakpoints and watches with their matches; nothing without any."""
     lines: list[Line] = []
-    for one in snapshot.control.breaks:
-        matched = f"matched {one.hits} ×" if one.hits else "not matched yet"
-        where = "" if one.ranks == "all" else f"on {one.ranks}  "
-        once = "once  " if one.once else ""
-        made = line(
-            Segment(f"  {'◉' if one.watch else '●'}{one.number:>3}  ", "held"),
-            Segment(f"{'watch ' if one.watch else ''}{clean(one.condition)}", "strong"),
+    for entry in snapshot.control.breaks:
+        matched = f"matched {entry.hits} ×" if entry.hits else "not matched yet"
+        where = "" if entry.ranks == "all" else f"on {entry.ranks}  "
+        once = "once  " if entry.once else ""
+        text = line(
+            Segment(f"  {'◉' if entry.watch else '●'}{entry.number:>3}  ", "held"),
+            Segment(f"{'watch ' if entry.watch else ''}{clean(entry.condition)}", "strong"),
             Segment(f"  {where}{once}{matched}", "dim"),
         )  # fmt: skip
-        lines.append(fit(made, cells))
+        lines.append(fit(text, cells))
     return lines
 
 
 def _nexts(snapshot: Snapshot) -> dict[int, str]:
-    """Return what comes next per rank: what control says, else the plan."""
+    """Return rank -> next op, by control, else by the plan."""
     found: dict[int, str] = {}
     step = snapshot.pipeline.step if snapshot.pipeline else None
     for rank in step.ranks if step else ():
@@ -318,8 +319,8 @@ def _stacks(
 def source(
     found: SourceLines | None, title: str, cells: int, rows: int, stack: Stack = ()
 ) -> list[Line]:
-    """Return a heading and the lines around the current one, or where there are none all frames of
-    its stack, in at most ``rows`` lines; nothing where no frame is known."""
+    """Draw a heading and the lines around the current one, or all frames of the stack if the source
+    is missing, in at most ``rows`` lines; nothing without a frame."""
     if found is None or rows < 2:
         return []
     lines = [line(" ", rule(title, cells - 2, found.note if found.lines else ""))]
@@ -332,8 +333,8 @@ def source(
         ]  # its frames at least, the innermost first
         return lines[:rows]
     if _other_version(found, title):
-        said = clip("  another version of this file ran: its lines were others", cells)
-        lines.append(line(Segment(said, "warn")))
+        note = clip("  another version of this file ran: its lines were others", cells)
+        lines.append(line(Segment(note, "warn")))
     room = rows - len(lines)
     at = found.place.line - found.first
     start = max(0, min(at - room // 2, len(found.lines) - room))
@@ -341,10 +342,10 @@ def source(
     for index, text in enumerate(found.lines[start : start + room], start):
         number = f" {found.first + index:>{digits}} "
         now = index == at
-        made = line(
+        heading = line(
             Segment(number, "accent" if now else "faint"),
             Segment("▶ " if now else "  ", "accent"),
             Segment(clip(clean(text.expandtabs(4)), cells - digits - 5), "strong" if now else ""),
         )
-        lines.append(fit(selected(made), cells, "+sel") if now else made)
+        lines.append(fit(selected(heading), cells, "+sel") if now else heading)
     return lines

@@ -1,4 +1,4 @@
-"""all_to_all as a matrix of figures, and the load that made it: who sends how much to whom."""
+"""all_to_all as a matrix of figures, and the load behind it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ _NAME, _CELL = 10, 11
 
 
 def exchanged(view: TrafficView, ranks: Sequence[int]) -> bool:
-    """Return whether ranks exchanged parts that a ring of neighbours cannot show."""
+    """Return whether ranks exchanged parts, which a ring of neighbours cannot show."""
     if len(ranks) < 3 or not any(op == "all_to_all" for _, op, *_ in view.ops):
         return False
     return any(edge.source == "observed" for edge in view.edges)
 
 
 def exchange(view: TrafficView, ranks: Sequence[int], cells: int) -> list[Line]:
-    """Senders down, receivers across, sums at the ends; nothing where figures do not fit. What
-    was exchanged is observed; other traffic stands here if neither ring nor star can show it."""
+    """Draw senders down, receivers across, sums at the ends; nothing if the figures do not fit.
+    Exchanged bytes are observed; other traffic is drawn here if neither ring nor star can show
+    it."""
     if len(ranks) > MOST_RANKS or _NAME + _CELL * (len(ranks) + 1) + 4 > cells:
         return []
     source = "observed" if exchanged(view, ranks) else "modelled"
@@ -54,7 +55,7 @@ def exchange(view: TrafficView, ranks: Sequence[int], cells: int) -> list[Line]:
 
 
 def _figure(amount: float | None, own: bool, mean: float, rates: bool) -> Segment:
-    """Draw one pair: a quarter above the mean of all stands out, a quarter below stands back."""
+    """Draw one pair: bright a quarter above the mean of all, dim a quarter below."""
     if own:
         return Segment(right("╲", _CELL), "faint")
     if amount is None:
@@ -68,7 +69,8 @@ def _words(amount: float, rates: bool) -> str:
 
 
 def loads(ranks: Sequence[RankNow], cells: int, rows: int) -> list[Line]:
-    """Numbers that a program logged in parts of one name (``block 2 expert/0`` …), a line each."""
+    """Draw numbers that a program logged in parts of one name (``block 2 expert/0`` …), a line
+    each."""
     groups = _groups(ranks)
     if not groups or rows < 2:
         return []
@@ -77,7 +79,7 @@ def loads(ranks: Sequence[RankNow], cells: int, rows: int) -> list[Line]:
     for key, parts in list(groups.items())[: rows - 1]:
         label = Segment(left(clip(clean(key), name), name), "dim")
         lines.append(line(" ", label, *_parts(parts, gap)))
-    return [fit(made, cells) for made in lines]
+    return [fit(row, cells) for row in lines]
 
 
 def _groups(ranks: Sequence[RankNow]) -> Mapping[str, dict[int, float]]:
@@ -92,7 +94,7 @@ def _groups(ranks: Sequence[RankNow]) -> Mapping[str, dict[int, float]]:
 
 
 def _parts(parts: Mapping[int, float], gap: str) -> list[Segment]:
-    """``0▅143``: the number of the part, its share of the largest, its value."""
+    """Return ``0▅143``: number of the part, its share of the largest, its value."""
     top = max(parts.values()) or 1.0
     mean = sum(parts.values()) / len(parts)
     runs = []

@@ -1,4 +1,4 @@
-"""The memory page: what the bytes of each rank are, beside what is expected, and their course."""
+"""The memory page: categories of each rank's bytes, beside the expected ones, and over time."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ def memory(
     left_over = rows - (5 if not drawn else 4) - len(drawn)
     # Lines per rank: bar, expectation and history, and a line between where there is room.
     density = next((d for d in (4, 3) if len(snapshot.memory) * d <= left_over), 1)
-    made = peaks or {}
+    by_rank = peaks or {}
 
     @cache
     def of(at: int) -> list[Line]:
         row = snapshot.memory[at]
-        return _rank(row, scale, cells, density, row.rank == chosen, made.get(row.rank))
+        return _rank(row, scale, cells, density, row.rank == chosen, by_rank.get(row.rank))
 
     number = len(snapshot.memory) * density
     places = tuple(row.rank for row in snapshot.memory for _ in range(density))
@@ -100,8 +100,8 @@ def memory(
 
 
 def _sharding(snapshot: Snapshot, cells: int, rows: int) -> list[Line]:
-    """The picture of a sharded step, in what a line per rank leaves; half of the page at least
-    where that is enough."""
+    """Draw a sharded step in the rows that a line per rank leaves; half of the page at least if
+    that is enough."""
     if snapshot.sharding is None:
         return []
     taken = (3 if rows < SMALL else 5) + len(snapshot.memory)
@@ -179,7 +179,7 @@ def stack(row: MemoryRow, size: int, top: float, mark_expected: bool) -> Line:
 
 
 def _expected(row: MemoryRow, scale: _Scale) -> Line:
-    """A marker under the bar where parameters, gradients and optimizer are expected to end."""
+    """Draw a marker under the bar at the expected end of parameters, gradients and optimizer."""
     if row.expected_bytes is None:
         return line(Segment("no expectation: the kind of sharding is not known", "faint"))
     drawn = Row(scale.bar)
@@ -207,7 +207,7 @@ def _expected(row: MemoryRow, scale: _Scale) -> Line:
 
 
 def _history(row: MemoryRow, size: int) -> Line:
-    """The total over the run on its own scale, said beside it; what else moves within a step."""
+    """Draw the total over the run on its own scale, and what else changes within a step."""
     values = resample([value for _, value in row.history], min(size - 26, 120))
     if len(values) < 2:
         return (Segment(_moves(row).lstrip(), "dim"),)
@@ -218,14 +218,14 @@ def _history(row: MemoryRow, size: int) -> Line:
 
 
 def _moves(row: MemoryRow) -> str:
-    """Return what the bar cannot say: it stands for the moment between two steps."""
-    said = ""
+    """Return what the bar cannot show: it stands for the time between two steps."""
+    text = ""
     if row.gathered_peak_bytes:
-        said += f"   a step gathers up to {words.binary_size(row.gathered_peak_bytes)} beside P"
+        text += f"   a step gathers up to {words.binary_size(row.gathered_peak_bytes)} beside P"
     least, peak = row.activations_least_bytes, row.activations_peak_bytes
     if least is not None and peak is not None and least < 0.9 * peak:
-        said += f"   activations {words.binary_size(least)} to {words.binary_size(peak)}, by step"
-    return said
+        text += f"   activations {words.binary_size(least)} to {words.binary_size(peak)}, by step"
+    return text
 
 
 def _foot(cells: int, rows: int, snapshot: Snapshot, sharded: bool) -> tuple[Line, ...]:

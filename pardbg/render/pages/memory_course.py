@@ -1,5 +1,5 @@
-"""Memory in time: one rank's total taken apart and its course; a sharded step as a picture: when
-each unit's parameters are fetched, whole, and thrown away."""
+"""Memory over time: a rank's total by category; a sharded step as a picture of when each unit's
+parameters are fetched, whole, and freed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NEAR: Final = 2.0
 
 def parts(row: MemoryRow) -> tuple[tuple[str, int], ...]:
     """Return (letter, bytes) of the stacked bar. A resident set also holds Python and its
-    libraries, so what is not attributed belongs into the bar only where a device counted it."""
+    libraries, so unattributed bytes belong into the bar only if a device counted them."""
     values = (row.parameters_bytes, row.gradients_bytes, row.optimizer_bytes,
               row.activations_bytes,
               row.unattributed_bytes if row.total_kind == "allocated" else 0)  # fmt: skip
@@ -40,7 +40,7 @@ def parts(row: MemoryRow) -> tuple[tuple[str, int], ...]:
 
 
 def whole(row: MemoryRow, cells: int) -> list[Line]:
-    """Return all that the rank has, as one bar up to its limit, and what "other" is."""
+    """Draw a rank's memory as one bar up to its limit, and what "other" is."""
     if not row.total_bytes:
         return []
     own = dict(parts(row))
@@ -64,20 +64,20 @@ def whole(row: MemoryRow, cells: int) -> list[Line]:
     if row.total_kind == "allocated":
         other = "buffers, temporaries and what no object names"
     share = words.percent(own["U"] / row.total_bytes, 0)
-    said = f"  P+G+O+A {words.binary_size(known)}   other {words.binary_size(own['U'])} ({share}): "
+    text = f"  P+G+O+A {words.binary_size(known)}   other {words.binary_size(own['U'])} ({share}): "
     return [
         (),
         line(" ", rule(f"all of rank {row.rank}", cells - 2, note)),
         line("  ", drawn.line()),
-        line(Segment(said, ""), Segment(clip(other, max(8, cells - width(said))), "dim")),
+        line(Segment(text, ""), Segment(clip(other, max(8, cells - width(text))), "dim")),
     ]
 
 
 def course(snapshot: Snapshot, own: MemoryRow, cells: int, height: int) -> list[Line]:
-    """Over time: the total of every rank with the limit, and one rank's categories; side by side
-    where there is room, else the categories alone once there are some."""
+    """Draw the total of every rank with the limit, and one rank's categories, side by side if there
+    is room, else the categories alone once there are some."""
     panels = [_categories(own, snapshot.t_begin_ns), _totals(snapshot, own)]
-    panels = [panel for panel in panels if any(one.points for one in panel[2])]
+    panels = [panel for panel in panels if any(series.points for series in panel[2])]
     panels = panels[: 2 if cells >= 110 else 1]
     if not panels:
         return []
@@ -95,7 +95,7 @@ Panel = tuple[str, str, list[Series]]
 
 
 def _categories(own: MemoryRow, begin_ns: int) -> Panel:
-    """One upon the other: the highest letter is all that is counted."""
+    """Return the categories stacked: the top line is the sum."""
     below: dict[int, int] = {}
     shown = []
     for name, points in own.course:
@@ -129,7 +129,7 @@ def _totals(snapshot: Snapshot, own: MemoryRow) -> Panel:
 
 
 def _key(shown: list[Series]) -> Line:
-    """The letters of the categories; nothing where the series have none."""
+    """Return the letters of the categories; nothing without series of them."""
     names = {style: name for name, style in _STYLES.items()}
     items = ((o.marker, o.style, names[o.style]) for o in shown if o.style in names)
     return line("  ", keys(items, 80))
@@ -166,13 +166,13 @@ def sharding(view: ShardingView, cells: int, rows: int) -> list[Line]:
 
 
 def legend() -> Line:
-    """Return what the marks mean."""
+    """Return the meaning of the marks."""
     names = ((_FETCH, "all_gather"), (_WHOLE, "whole"), (_REDUCE, "reduce"))
     return line("  ", keys(((char * 2, style, word) for (char, style), word in names), 80))
 
 
 def _shown(units: Sequence[UnitRow], most: int) -> Sequence[UnitRow]:
-    """All units, or the first and every n-th of the others."""
+    """Return all units, or the first and every n-th of the others."""
     if len(units) <= most:
         return units
     last = len(units) - 1
@@ -180,7 +180,7 @@ def _shown(units: Sequence[UnitRow], most: int) -> Sequence[UnitRow]:
 
 
 def _phases(view: ShardingView, axis: Axis) -> Line:
-    """Draw where forward, backward and the optimizer lie, in words."""
+    """Draw the names of forward, backward and optimizer over their times."""
     drawn = Row(axis.cells)
     for name, t0, t1 in view.phases:
         if name == "recompute":
@@ -206,7 +206,7 @@ def _unit(unit: UnitRow, axis: Axis, gutter: int) -> Line:
 
 
 def _sum(view: ShardingView, axis: Axis, gutter: int, height: int) -> list[Line]:
-    """Bytes whole at once, as columns: a full one is all parameters."""
+    """Draw the bytes that are whole at once as columns; a full column is all parameters."""
     tops = [0] * axis.cells
     ends = [t for t, _ in view.curve[1:]] + [view.t1_ns]
     for (t0, size), t1 in zip(view.curve, ends, strict=True):

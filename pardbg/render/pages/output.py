@@ -1,4 +1,4 @@
-"""The output page: what the job prints, line by line, made harmless for the terminal."""
+"""The output page: the job's output line by line, made harmless for the terminal."""
 
 from __future__ import annotations
 
@@ -35,9 +35,11 @@ def output(
     at: int | None = None,
     ahead: Sequence[tuple[int, float]] = (),
 ) -> Picture:
-    """Return the page at ``cells`` x ``rows``; the newest line is last. ``at``: the line that a
-    search for ``contains`` stands at; without it the lines are those that contain it. ``ahead``:
-    (step, loss) of a whole recording."""
+    """Draw the page at ``cells`` x ``rows``; the newest line is last.
+
+    ``at``: the line selected by a search for ``contains``; without it only lines that contain it
+    are shown. ``ahead``: (step, loss) of a whole recording.
+    """
     if not lines:
         if contains:
             return empty(cells, rows, f"No line contains “{clean(contains)}”.", "esc clears it.")
@@ -54,11 +56,11 @@ def output(
     body: list[Line] = []
     focus = None
     for index, entry in enumerate(lines):
-        made = output_lines(entry, snapshot.t_begin_ns, cells)
+        drawn = output_lines(entry, snapshot.t_begin_ns, cells)
         if index == at:
             focus = len(body)
-            made = tuple(fit(selected(row), cells, "+sel") for row in made)
-        body += made
+            drawn = tuple(fit(selected(row), cells, "+sel") for row in drawn)
+        body += drawn
     if at is None:
         body += _course(snapshot, lines, cells, rows - len(body) - 2, ahead)
     return Picture(head, tuple(body), focus=focus, follow=at is None)
@@ -71,10 +73,10 @@ def _course(
     rows: int,
     ahead: Sequence[tuple[int, float]],
 ) -> list[Line]:
-    """Room to spare: when each rank printed, and on which stream; and the loss."""
+    """Draw, if there is room, when each rank printed on which stream, and the loss."""
     whose: dict[int, list[OutputLine]] = defaultdict(list)
-    for one in sorted(lines, key=lambda one: one.stream == "stderr"):  # errors over the rest
-        whose[-1 if one.rank is None else one.rank].append(one)
+    for entry in sorted(lines, key=lambda entry: entry.stream == "stderr"):  # errors over the rest
+        whose[-1 if entry.rank is None else entry.rank].append(entry)
     span = snapshot.t_ns - snapshot.t_begin_ns
     if rows < len(whose) + 4 or span <= 0:
         return []
@@ -83,13 +85,13 @@ def _course(
     drawn.append(line(" " * 10, *ruler(axis).line()))
     for rank, own in sorted(whose.items()):
         row = Row(axis.cells)
-        for one in own:
-            mark = ("!", "stderr") if one.stream == "stderr" else ("■", "spark")
-            row.put(min(axis.x(one.t_ns), axis.cells - 1), *mark)
-        errors = sum(one.stream == "stderr" for one in own)
-        said = f"  {words.plural(len(own), 'line')}" + (f", {errors} on stderr" if errors else "")
-        who = "job" if rank < 0 else f"r{rank}"
-        drawn.append(line(Segment(f"  {who:<8}", "accent"), row.line(), Segment(said, "dim")))
+        for entry in own:
+            mark = ("!", "stderr") if entry.stream == "stderr" else ("■", "spark")
+            row.put(min(axis.x(entry.t_ns), axis.cells - 1), *mark)
+        errors = sum(entry.stream == "stderr" for entry in own)
+        text = f"  {words.plural(len(own), 'line')}" + (f", {errors} on stderr" if errors else "")
+        source = "job" if rank < 0 else f"r{rank}"
+        drawn.append(line(Segment(f"  {source:<8}", "accent"), row.line(), Segment(text, "dim")))
     height = min(24, rows - len(drawn) - 2)
     if len({step for step, _ in (*snapshot.loss_history, *ahead)}) < 2:
         return drawn
@@ -106,9 +108,9 @@ _MOST_ROWS: Final = 4
 def output_lines(
     entry: OutputLine, begin_ns: int, cells: int, most: int = _MOST_ROWS
 ) -> tuple[Line, ...]:
-    """Draw when, by whom and what was printed, in at most ``most`` rows."""
+    """Draw time, rank and text of a line, in at most ``most`` rows."""
     when = words.offset(max(0, entry.t_ns - begin_ns), 1e7)
-    who = f"r{entry.rank}" if entry.rank is not None else ""
+    source = f"r{entry.rank}" if entry.rank is not None else ""
     style = "stderr" if entry.stream == "stderr" else ""
     text, room = clean(_ESCAPES.sub("", entry.text)).rstrip(), max(4, cells - 18)
     underline = not text.strip(" ^~")  # of a traceback: folded it would point at nothing
@@ -116,7 +118,7 @@ def output_lines(
     if len(folded) > most:
         folded[most - 1 :] = [clip(" ".join(folded[most - 1 :]), room)]
     start = line(
-        Segment(f" {when:>9} ", "faint"), Segment(f"{who:<4} ", "accent" if who else ""),
+        Segment(f" {when:>9} ", "faint"), Segment(f"{source:<4} ", "accent" if source else ""),
         Segment("! " if style else "  ", style), Segment(folded[0], style),
     )  # fmt: skip
     return (start, *(line(" " * 17, Segment(row, style)) for row in folded[1:]))

@@ -1,4 +1,4 @@
-"""The overview page: one row per rank, and with room to spare the run's course below; one rank in
+"""The overview page: a row per rank, and with room to spare the run's course below; and a rank in
 full, for the detail panel."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PHASES = ("data", "forward", "backward", "pipeline", "optimizer")
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """The course of a recording at its end."""
+    """The course of a whole recording."""
 
     times: tuple[tuple[int, int], ...]
     """(step, ns)"""
@@ -75,7 +75,8 @@ def overview(
     look: OverviewPageState | None = None,
     printed: Sequence[OutputLine] = (),
 ) -> Picture:
-    """The page at ``cells`` x ``rows``; ``printed``: the job's last lines, where there is room."""
+    """Draw the page at ``cells`` x ``rows``; ``printed``: the job's last output lines, shown if
+    there is room."""
     look = look or OverviewPageState()
     if not snapshot.ranks:
         return empty(cells, rows, "No rank has reported yet.",
@@ -85,11 +86,11 @@ def overview(
 
     shown = snapshot.ranks
     if look.contains:
-        said = [column for column in columns if column.title not in _DRAWN]
+        named = [column for column in columns if column.title not in _DRAWN]
         shown = tuple(
             rank
             for rank in shown
-            if look.contains.lower() in plain(table_row(said, rank, cells)).lower()
+            if look.contains.lower() in plain(table_row(named, rank, cells)).lower()
         )
     places = tuple(rank.rank for rank in shown)
     head = ((), headings(columns))
@@ -115,7 +116,7 @@ def _columns(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
     metrics = {rank.metrics[:4] for rank in snapshot.ranks}  # often the same on all of many
     logged = max((width(_logged(values)) for values in metrics), default=0)
     culprits = snapshot.hang.culprits if snapshot.hang is not None else ()
-    made: list[Column[RankNow]] = [
+    columns: list[Column[RankNow]] = [
         Column("rank", 4, lambda r: (str(r.rank), "strong"), align="right"),
         Column("node", 4, lambda r: ("" if r.node is None else f"n{r.node}", "dim")),
         Column("host", min(12, max([4, *(width(r.host) for r in snapshot.ranks)])),
@@ -142,11 +143,11 @@ def _columns(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
                align="right"),
         Column("clock", 7, lambda r: (_clock(r.clock_error_ns), "dim"), rank=10, align="right"),
     ]  # fmt: skip
-    said = {
+    texts = {
         "node": len({rank.node for rank in snapshot.ranks}) > 1, "logged": logged > 0,
         "stage": any(rank.stages for rank in snapshot.ranks),
     }  # fmt: skip
-    return [column for column in made if said.get(column.title, True)]
+    return [column for column in columns if texts.get(column.title, True)]
 
 
 def _lag(rank: RankNow) -> tuple[str, str]:
@@ -160,12 +161,13 @@ def _lost(rank: RankNow) -> tuple[str, str]:
 
 
 def _logged(metrics: Sequence[tuple[str, float]]) -> str:
-    """``staleness 3``: the newest of what the program logs, but the loss."""
+    """Return ``staleness 3``: the newest of the metrics that the program logs, without the loss."""
     return clean(" · ".join(f"{name} {words.number(value)}" for name, value in metrics))
 
 
 def _trend(values: Sequence[int], cells: int) -> str:
-    """Steady values lie in the middle, so that both a rise and a fall show."""
+    """Return values around their mean, so that steady ones lie in the middle, and both a rise and a
+    fall show."""
     if not values:
         return " " * cells
     middle = (min(values) + max(values)) / 2
@@ -205,7 +207,7 @@ def _clock(error_ns: int | None) -> str:
 
 
 def _below(snapshot: Snapshot, cells: int, rows: int, ahead: Ahead | None) -> tuple[Line, ...]:
-    """Loss and step time as curves, phases, findings: as much as fits under the table."""
+    """Draw loss and step time as curves, phases, findings: as much as fits under the table."""
     lines: list[Line] = []
     found = brief(snapshot.findings, cells - 4)[: max(1, rows // 3)]
     charts = rows - len(found) - (2 if found else 0)
@@ -218,7 +220,7 @@ def _below(snapshot: Snapshot, cells: int, rows: int, ahead: Ahead | None) -> tu
 
 
 def _tail(snapshot: Snapshot, printed: Sequence[OutputLine], cells: int, rows: int) -> list[Line]:
-    """The end of the job's output, if at least a few lines of it fit."""
+    """Draw the end of the job's output, if at least a few lines of it fit."""
     if rows < 6 or not printed:
         return []
     shown = printed[-(rows - 2) :]
@@ -226,20 +228,20 @@ def _tail(snapshot: Snapshot, printed: Sequence[OutputLine], cells: int, rows: i
     return [
         (),
         head,
-        *(row for one in shown for row in output_lines(one, snapshot.t_begin_ns, cells, 1)),
+        *(row for entry in shown for row in output_lines(entry, snapshot.t_begin_ns, cells, 1)),
     ]
 
 
 def _ahead(
     shown: Sequence[tuple[int, float]], known: Sequence[tuple[int, float]]
 ) -> list[tuple[int, float]]:
-    """Points behind the last one shown, as many as there are on screen or a few."""
+    """Return points after the last one shown, as many as are on the screen, or a few."""
     last = shown[-1][0] if shown else -1
     return [point for point in known if point[0] > last][: max(16, len(shown))]
 
 
 def _charts(snapshot: Snapshot, cells: int, height: int, ahead: Ahead | None) -> list[Line]:
-    """Charts side by side where they fit: step time, loss, and the phases of a step."""
+    """Draw step time, loss and the phases of a step, side by side if they fit."""
     panels: list[tuple[str, str, list[Line]]] = []
     count = 3 if cells >= 110 else 2 if cells >= 64 else 1
     size = (cells - 2) // count - 2
@@ -254,8 +256,8 @@ def _charts(snapshot: Snapshot, cells: int, height: int, ahead: Ahead | None) ->
     to_come = _ahead(losses, ahead.losses if ahead else ())
     if losses or to_come:
         chart = by_step(losses, size, height, "loss", words.number, None, to_come)
-        said = snapshot.loss_source or "backward"
-        title = "loss" if said == "backward" else f"loss, {said}"
+        source = snapshot.loss_source or "backward"
+        title = "loss" if source == "backward" else f"loss, {source}"
         panels.append((title, _course(losses) if losses else "to come", chart))
     phases = _phases(snapshot)
     if phases:
@@ -270,7 +272,7 @@ def _charts(snapshot: Snapshot, cells: int, height: int, ahead: Ahead | None) ->
 
 
 def _course(losses: Sequence[tuple[int, float]]) -> str:
-    """``5.746 → NaN``."""
+    """Return text such as ``5.746 → NaN``."""
     return " → ".join(words.number(value) for _, value in (losses[0], losses[-1]))
 
 
@@ -288,11 +290,11 @@ def _phases(snapshot: Snapshot) -> list[Bar]:
 
 
 def rank(snapshot: Snapshot, number: int, cells: int, rows: int) -> Picture:
-    """Return all that is known of rank ``number`` at the cursor."""
+    """Draw all facts of rank ``number`` at the cursor."""
     now = next((row for row in snapshot.ranks if row.rank == number), None)
     if now is None:
         return Picture(body=(line(Segment(f"  rank {number} is not in this run", "dim")),))
-    told: list[tuple[str, str]] = [
+    shown: list[tuple[str, str]] = [
         ("now", f"{clean(now.now)} ({now.state})"),
         ("process", f"pid {now.pid} on {clean(now.host)}"
                     f"{'' if now.node is None else f' · node {now.node}'}"),
@@ -307,7 +309,7 @@ def rank(snapshot: Snapshot, number: int, cells: int, rows: int) -> Picture:
         *((clean(name)[:17], words.number(value)) for name, value in now.metrics[:8]),
         *_pipeline(snapshot, number), *_memory(snapshot, number),
     ]  # fmt: skip
-    body = facts(told, 18)
+    body = facts(shown, 18)
     height = min(8, rows - len(body) - 3)
     if height >= 3 and len(now.step_ns) > 1:
         last = now.step if now.step is not None else 0

@@ -1,5 +1,5 @@
-"""What the debug page lists: all ranks' stacks as one tree, in which ranks that stand in the same
-place share a line; and the console: what was asked and answered, and the audit trail, by time."""
+"""Contents of the debug page: all ranks' stacks as one tree, in which ranks at the same place share
+a line; and the console with commands, answers and the audit trail, by time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pardbg.words import offset, whole
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A frame."""
+    """A frame of a stack."""
 
     text: str
     """``train.py:88 train_step``"""
@@ -39,7 +39,8 @@ class _Node:
 
 
 def stacks_of(data: Mapping[str, Any]) -> dict[int, Stack]:
-    """The main thread's stack per rank, from the reply to ``where``; odd entries are left out."""
+    """Return the main thread's stack per rank from the reply to ``where``; malformed entries are
+    left out."""
     stacks = data.get("stacks")
     found = stacks.items() if isinstance(stacks, Mapping) else ()
     known = ((whole(str(rank)), _main_thread(threads)) for rank, threads in found)
@@ -56,8 +57,8 @@ def _main_thread(threads: Any) -> Stack:
 
 
 def spots(frames: Sequence[Any]) -> Stack:
-    """Return a stack as it travels ([file, line, function], outermost first), without the agent's
-    own frames at its end."""
+    """Return a stack as sent ([file, line, function], outermost first), without the agent's own
+    frames at its end."""
     ours = (at for at, frame in enumerate(frames) if "pardbg_agent/" in _file(frame))
     own = next(ours, len(frames))
     while own > 1 and _file(frames[own - 1]).endswith("/threading.py"):
@@ -85,7 +86,7 @@ def _spot(frame: Any) -> Spot:
 
 
 def tree(stacks: Mapping[int, Stack], cells: int, first: Sequence[int] = ()) -> list[Line]:
-    """Return the merged tree, the branch with ranks of ``first`` first, then the larger one; a run
+    """Return the merged tree, the branch with ranks of ``first`` first, then the larger ones; a run
     of frames shared by all is one line."""
     root = _Node()
     for rank, stack in sorted(stacks.items()):
@@ -117,17 +118,17 @@ def _branch(
             break
         spots.append(after)
         node = child
-    who = f"{words.plural(len(node.ranks), 'rank')} {words.rank_set(node.ranks)}"
+    ranks = f"{words.plural(len(node.ranks), 'rank')} {words.rank_set(node.ranks)}"
     start = f" {indent}├ "
-    room = cells - width(start) - width(who) - 4
-    lines.append(line(Segment(start, "faint"), Segment(who, "accent"), Segment("  "),
+    room = cells - width(start) - width(ranks) - 4
+    lines.append(line(Segment(start, "faint"), Segment(ranks, "accent"), Segment("  "),
                       *_runs(spots, room)))  # fmt: skip
     for after, child in _ordered(node, first):
         _branch(after, child, indent + "  ", cells, lines, first)
 
 
 def _runs(spots: Sequence[Spot], room: int) -> list[Segment]:
-    """The frames that fit; the innermost of the program's own comes first and is loud (of library
+    """Return the frames that fit; the program's own innermost comes first and is bright (of library
     frames the innermost)."""
     last = len(spots) - 1
     loud = next((at for at in range(last, -1, -1) if spots[at].user), last)
@@ -145,7 +146,7 @@ def _runs(spots: Sequence[Spot], room: int) -> list[Segment]:
 
 
 def _with_gaps(spots: Sequence[Spot], kept: set[int]) -> list[tuple[int, Spot]]:
-    """(place, frame) of what is kept, and a ``…`` for each run of what is not."""
+    """Return (place, frame) of the kept frames, and a ``…`` for each run of others."""
     shown: list[tuple[int, Spot]] = []
     for at, spot in enumerate(spots):
         if at in kept:
@@ -170,23 +171,25 @@ class Entry:
 
 
 def console(snapshot: Snapshot, typed: Sequence[Entry], you: str, cells: int) -> list[Line]:
-    """Return all lines, the newest last; ``you`` is this viewer's name in the audit trail."""
+    """Draw all lines, the newest last; ``you`` is this viewer's name in the audit trail."""
     trail = [
         (t_ns, at, _trail(t_ns - snapshot.t_begin_ns, _named(text, you), cells))
         for at, (t_ns, text) in enumerate(snapshot.control.log)
         if not (you and text.startswith(f"inspect by {you}"))  # it stands there as it was typed
     ]
-    told = "\n".join(text for _, text in snapshot.control.log)
-    said = [
-        (one.t_ns, at, _typed(one, cells))
-        for at, one in enumerate(typed, len(trail))
-        if not (one.text and f"→ {one.text}\n" in f"{told}\n")  # the trail has it, with its time
+    logged = "\n".join(text for _, text in snapshot.control.log)
+    entries = [
+        (entry.t_ns, at, _typed(entry, cells))
+        for at, entry in enumerate(typed, len(trail))
+        if not (
+            entry.text and f"→ {entry.text}\n" in f"{logged}\n"
+        )  # the trail has it, with its time
     ]
-    return [row for _, _, rows in sorted(trail + said, key=lambda e: e[:2]) for row in rows]
+    return [row for _, _, rows in sorted(trail + entries, key=lambda e: e[:2]) for row in rows]
 
 
 def _named(text: str, you: str) -> str:
-    """Viewers by the begin of their names, this one as ``you``."""
+    """Return text with viewers by the begin of their names, this one as ``you``."""
     text = text.replace(you, "you") if you else text
     return VIEWER.sub(r"\1", clean(text))
 
@@ -200,13 +203,13 @@ def _trail(since_ns: int, text: str, cells: int) -> list[Line]:
     ]
 
 
-def _typed(one: Entry, cells: int) -> list[Line]:
-    text = clean(one.text.expandtabs(4))
-    return [line(Segment(f" {row}", one.style)) for row in fold(text, cells - 2)]
+def _typed(entry: Entry, cells: int) -> list[Line]:
+    text = clean(entry.text.expandtabs(4))
+    return [line(Segment(f" {row}", entry.style)) for row in fold(text, cells - 2)]
 
 
 def fold(text: str, cells: int) -> list[str]:
-    """Return ``text`` over as many rows as it needs; the indentation is kept on each."""
+    """Return ``text`` over as many rows as it needs, each with its indentation."""
     indent = " " * min(len(text) - len(text.lstrip()), cells // 2)
     rows: list[str] = []
     while width(text) > cells:

@@ -53,7 +53,7 @@ Place = tuple[int, str]
 
 
 def places(lanes: Lanes) -> list[Place]:
-    """Return the rows of the page, top to bottom."""
+    """Return the (rank, lane) of each row of the page, top to bottom."""
     return [
         (rank, name)
         for rank in sorted(lanes)
@@ -64,8 +64,8 @@ def places(lanes: Lanes) -> list[Place]:
 def around(
     ranks: Sequence[int], chosen: int, rows: int, also: int | None
 ) -> tuple[int, ...] | None:
-    """Of many ranks those to list: a screen of ``rows`` lines before and after the chosen one at
-    least, and ``also``; None: all of them. The same for ``rows`` neighbours."""
+    """Return the ranks to list of many: at least a screen of ``rows`` lines before and after the
+    selected one, and ``also``; None: all. Equal for ``rows`` neighbours."""
     if len(ranks) <= MANY:
         return None
     each = max(16, rows)
@@ -92,8 +92,10 @@ def timeline(
     spot: Spot | None = None,
     about: WaitedFor | None = None,
 ) -> Picture:
-    """Return the page at ``cells`` x ``rows``; ``rows`` of the picture count `places`. ``about``:
-    what the chosen box at ``spot`` waited for."""
+    """Draw the page at ``cells`` x ``rows``; ``rows`` of the picture count `places`.
+
+    ``about``: what the selected box at ``spot`` waited for.
+    """
     if not any(span for rank in lanes.values() for span in rank.values()):
         if not lanes and not snapshot.ranks:
             return empty(cells, rows, "Nothing to draw yet.", "No rank has reported.")
@@ -159,13 +161,14 @@ def _head(
 
 def _gutter(rank: int, name: str, first: bool, chosen: bool) -> Line:
     mark = Segment(("▸" if first else "│") if chosen else " ", "accent")
-    who = Segment(left(f"r{rank}" if first else "", 5), "strong" if chosen else "")
-    return fit(line(mark, who, Segment(left(clean(name), 8), "dim"), " "), GUTTER)
+    label = Segment(left(f"r{rank}" if first else "", 5), "strong" if chosen else "")
+    return fit(line(mark, label, Segment(left(clean(name), 8), "dim"), " "), GUTTER)
 
 
 @dataclass(frozen=True, slots=True)
 class _Arrow:
-    """From the chosen wait to where its culprit came: over what is blank, a sign at its end."""
+    """An arrow from the selected wait to its culprit's arrival, over blank cells, with a sign at
+    its end."""
 
     x: int
     between: range
@@ -173,7 +176,7 @@ class _Arrow:
     sign: str
 
     def over(self, row: Line, y: int) -> Line:
-        """Row ``y`` with it."""
+        """Return row ``y`` with the arrow."""
         if y == self.end:
             return overlay(row, self.x, self.sign, "culprit")
         if y in self.between and not plain(row)[self.x : self.x + 1].strip():
@@ -184,13 +187,13 @@ class _Arrow:
 def _arrow(
     starts: Mapping[Place, int], spot: Spot, span: LaneSpan, about: WaitedFor, axis: Axis
 ) -> _Arrow | None:
-    """None where nobody came later, or is not listed."""
+    """Return the arrow; None if nobody arrived later, or is not listed."""
     begin = starts[spot.rank, spot.lane]
-    theirs = [y for (rank, _), y in starts.items() if rank == about.rank]
+    others = [y for (rank, _), y in starts.items() if rank == about.rank]
     comm = starts.get((about.rank if about.rank is not None else -1, "comm"))
-    if not theirs or about.rank is None:
+    if not others or about.rank is None:
         return None
-    end = comm if comm is not None else theirs[-1]
+    end = comm if comm is not None else others[-1]
     at = axis.x(span.t1_ns if about.came_ns is None else about.came_ns)
     at = GUTTER + min(max(at, 0), axis.cells - 1)
     step = 1 if end > begin else -1
@@ -206,7 +209,8 @@ def _inspected(
     about: WaitedFor | None,
     cells: int,
 ) -> tuple[Line, ...]:
-    """The chosen box in words: how long beside others of its kind in sight, for whom."""
+    """Draw the facts of the selected box: its duration beside others of its kind, and its
+    culprit."""
     if spot is None or span is None:
         return ()
     name = clean(about.op if about is not None else span.label) or span.style.partition(".")[2]
@@ -228,18 +232,18 @@ def _inspected(
         else:
             late = words.duration(about.late_ns)
             came = f"not there after {late}" if about.came_ns is None else f"{late} later"
-            said = f"waited for r{about.rank}: {came}"
-            tail.append(Segment(said, "culprit"))
+            text = f"waited for r{about.rank}: {came}"
+            tail.append(Segment(text, "culprit"))
     return (), *inspected(head, tail, cells)
 
 
 def lane(
     spans: Sequence[LaneSpan], axis: Axis, mark: LaneSpan | None = None, named: bool = True
 ) -> Line:
-    """Return one lane: a box per span, labelled where the label fits; ``mark`` is the chosen one.
+    """Draw one lane: a box per span, labelled if the label fits; ``mark`` is the selected one.
 
-    Boxes come in order and never overlap, so runs are made at once instead of cell by cell:
-    a full screen holds thousands of them.
+    Boxes come in order and never overlap, so runs are made at once instead of cell by cell: a full
+    screen holds thousands of them.
     """
     runs: list[Segment] = []
     painted = 0
@@ -272,7 +276,7 @@ def lane(
 
 
 def _shown(label: str, style: str, size: int) -> str:
-    """Return what stands in a box of ``size`` cells."""
+    """Return the text in a box of ``size`` cells."""
     root = style.partition(".")[0]
     if root in HATCHED:
         return "░" * size
@@ -290,7 +294,7 @@ def _shown(label: str, style: str, size: int) -> str:
 
 
 def _shorter(label: str, size: int) -> str:
-    """``all_reduce #43``, ``all_reduce``, ``AR #43`` or ``AR``: the first that fits."""
+    """Return the first that fits of ``all_reduce #43``, ``all_reduce``, ``AR #43`` and ``AR``."""
     op, _, rest = label.partition(" ")
     number = rest.rpartition(" ")[2] if "#" in rest else rest
     short_op = kind_of(op).label
@@ -300,7 +304,8 @@ def _shorter(label: str, size: int) -> str:
 
 @lru_cache(maxsize=16384)
 def _box(label: str, style: str, size: int, odd: bool, named: bool) -> tuple[Segment, ...]:
-    """A box of ``size`` cells; without a style blank. The same ones come again with each frame."""
+    """Return a box of ``size`` cells, blank without a style. The same ones come again with each
+    frame."""
     hatched = style.partition(".")[0] in HATCHED
     text = _shown(label, style, size) if named or hatched else " " * size
     if style.startswith("action") and style.count(".") == 1:

@@ -1,8 +1,8 @@
-"""The traffic page: who sends to whom, how fast, seen or modelled.
+"""The traffic page: bytes and rates between ranks, observed or modelled.
 
-Ranks that talk to their neighbours lie on a ring, those that all talk to one make a star, and
-everything else is a matrix. ``━━`` was observed (p2p), ``┄┄`` is modelled: what a ring algorithm
-would move.
+Ranks that talk to their neighbours lie on a ring, those that all talk to one form a star, and
+everything else is a matrix. ``━━`` was observed (p2p), ``┄┄`` is modelled: the traffic of a ring
+algorithm.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class TrafficPageState:
 
 
 def busiest(view: TrafficView) -> list[Edge]:
-    """Return the busiest edges first."""
+    """Return the edges, the busiest first."""
     return sorted(view.edges, key=lambda e: (-e.rate_bps, -e.bytes, e.src, e.dst))
 
 
 def traffic(
     snapshot: Snapshot, cells: int, rows: int, look: TrafficPageState | None = None
 ) -> Picture:
-    """Return the page at ``cells`` x ``rows``: picture, edges, operations."""
+    """Draw the page at ``cells`` x ``rows``: picture, edges, operations."""
     look = look or TrafficPageState()
     view = snapshot.traffic
     edges = busiest(view)
@@ -86,7 +86,7 @@ def traffic(
 def _course(
     chosen: Edge | None, edges: Sequence[Edge], view: TrafficView, cells: int, height: int
 ) -> list[Line]:
-    """The chosen edge over the window, all others together behind it."""
+    """Draw the selected edge over the window, all others together behind it."""
     if chosen is None or not chosen.course or height < 9:
         return []
     each = view.window_ns / len(chosen.course)
@@ -120,22 +120,22 @@ def _title(view: TrafficView, cells: int) -> Line:
         f"{words.short_count(g.num_ops)} ops {words.size(g.bytes)}"
         for g in sorted(view.groups, key=lambda g: len(g.ranks) == 1)[:3]
     )
-    made = line("  ", Segment(clip(groups, cells - 3), "strong"))
+    text = line("  ", Segment(clip(groups, cells - 3), "strong"))
     rates = f"   rates over {words.duration(view.window_ns)}"
     for more in (
         line(Segment("   observed ", "dim"), Segment("━━", "observed"),
              Segment("  modelled ring ", "dim"), Segment("┄┄", "modelled")),
         line(Segment(rates, "faint")),
     ):  # fmt: skip
-        if line_width(made) + line_width(more) <= cells:
-            made = line(*made, *more)
-    return fit(made, cells)
+        if line_width(text) + line_width(more) <= cells:
+            text = line(*text, *more)
+    return fit(text, cells)
 
 
 def _drawing(
     view: TrafficView, ranks: Sequence[int], cells: int, rows: int, look: TrafficPageState
 ) -> list[Line]:
-    """Ring, star or matrix, whichever the traffic is and fits; nothing where none does."""
+    """Draw ring, star or matrix, whichever the traffic is and fits; nothing if none does."""
     if len(ranks) < 2:
         return []
     edges = {(edge.src, edge.dst): edge for edge in view.edges}
@@ -159,31 +159,31 @@ def _drawing(
 
 
 def _main(edges: Sequence[Edge]) -> list[Edge]:
-    """The edges that make the shape: seen ones where there are any, less what moved little (the
-    broadcast of parameters before a thousand steps on a ring)."""
+    """Return the edges that make the shape: observed ones if there are any, without those that
+    moved little (the broadcast of parameters before a thousand steps on a ring)."""
     seen = [edge for edge in edges if edge.source == "observed"] or list(edges)
     most = max((edge.bytes for edge in seen), default=0)
     return [edge for edge in seen if edge.bytes * _LITTLE >= most]
 
 
 def _is_ring(ranks: Sequence[int], edges: Sequence[Edge]) -> bool:
-    """Do neighbours on the circle talk to each other, and nobody else?"""
+    """Return whether neighbours on the circle talk to each other, and nobody else."""
     place = {rank: at for at, rank in enumerate(ranks)}
     apart = ((place[edge.dst] - place[edge.src]) % len(ranks) for edge in edges)
     return len(ranks) <= MOST and all(step in (1, len(ranks) - 1) for step in apart)
 
 
 def _where(step: RingStep | None, cells: int) -> list[Line]:
-    """``step 2/6 reduce-scatter   chunk 0▶1 c3  1▶2 c0``, and the slowest link."""
+    """Draw ``step 2/6 reduce-scatter chunk 0▶1 c3 1▶2 c0``, and the slowest link."""
     if step is None:
         return []
-    made = [
+    parts = [
         Segment("  step ", "dim"), Segment(f"{step.part}/{step.parts} ", "strong"),
         Segment(clean(step.phase), "strong"), Segment("   chunk ", "dim"),
     ]  # fmt: skip
     for move in step.moves:
-        made += [Segment(f" {move.src}▶{move.dst} ", "dim"), Segment(f"c{move.chunk} ")]
-    lines = [fit(line(*made), cells)]
+        parts += [Segment(f" {move.src}▶{move.dst} ", "dim"), Segment(f"c{move.chunk} ")]
+    lines = [fit(line(*parts), cells)]
     if step.slowest is not None:
         sizes = sorted({move.bytes for move in step.moves}, reverse=True)
         src, dst = step.slowest
@@ -197,7 +197,7 @@ def _where(step: RingStep | None, cells: int) -> list[Line]:
 
 def matrix(ranks: Sequence[int], edges: Mapping[tuple[int, int], Edge], cells: int, rows: int
            ) -> list[Line]:  # fmt: skip
-    """Senders down, receivers across; the taller the block, the higher the rate."""
+    """Draw senders down, receivers across; the taller the block, the higher the rate."""
     top = max((edge.rate_bps for edge in edges.values()), default=0.0) or 1.0
     each = 3 if len(ranks) * 3 + 14 <= cells else 1
     shown = list(ranks)[: max(1, (cells - 14) // each)]

@@ -1,4 +1,4 @@
-"""The report's pictures: schedule, ledger, steps, memory, collectives. Pure: values in, SVG out."""
+"""The report's pictures: schedule, ledger, steps, memory, collectives, as SVG."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from statistics import median
 from typing import Final
 
 from pardbg.analysis.answers.report_pipeline import RankUse
-from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.base.steps import StepRow
+from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.pipeline.observed import CAUSES, PipelineRank, PipelineStep
 from pardbg.analysis.pipeline.planned import Planned, lay_out, makespan
@@ -32,7 +32,8 @@ MEMORY: Final = (
 
 
 def schedule(step: PipelineStep, num_stages: int) -> str:
-    """Return what ran, in proportion to time, under what was planned; idle stretches by cause."""
+    """Draw the observed actions in proportion to time under the planned ones, idle time by
+    cause."""
     rows = step.ranks[:MAX_RANKS]
     plan = lay_out(step, step, num_stages) if any(row.plan for row in rows) else {}
     window = max(step.t1_ns - step.t0_ns, round(makespan(plan)), 1)
@@ -88,29 +89,29 @@ def _kind(kind: str) -> str:
 
 
 def ledger(use: Sequence[RankUse]) -> str:
-    """Per rank, over all steps: busy, and idle by cause, of the window."""
+    """Draw busy and idle by cause per rank, as shares of the window over all steps."""
     shown = use[:MAX_RANKS]
     svg = Svg(WIDTH, len(shown) * 26 + 4, "bubble ledger: busy and idle by cause, per rank")
     room = WIDTH - LEFT - RIGHT
-    for at, one in enumerate(shown):
+    for at, row in enumerate(shown):
         top, x = at * 26 + 2, LEFT
-        svg.text(LEFT - 8, top + 15, f"rank {one.rank}", "t", "end")
-        parts = [("busy", "busy", "busy", one.busy)]
-        parts += [(cause, f"idle {cause}", CAUSE_WORD[cause], one.idle[cause]) for cause in CAUSES]
+        svg.text(LEFT - 8, top + 15, f"rank {row.rank}", "t", "end")
+        parts = [("busy", "busy", "busy", row.busy)]
+        parts += [(cause, f"idle {cause}", CAUSE_WORD[cause], row.idle[cause]) for cause in CAUSES]
         for part, style, word, share in parts:
             width = share * room
             svg.rect(x, top, width, 20, style, f"{word}: {percent(share)}")
-            said = percent(share)
-            if part == "busy" and fits(f"busy {said}", width):
-                said = f"busy {said}"
-            if fits(said, width):
-                svg.text(x + width / 2, top + 14, said, f"on {part}", "middle")
+            text = percent(share)
+            if part == "busy" and fits(f"busy {text}", width):
+                text = f"busy {text}"
+            if fits(text, width):
+                svg.text(x + width / 2, top + 14, text, f"on {part}", "middle")
             x += width
     return svg.markup()
 
 
 def steps(rows: Sequence[StepRow]) -> str:
-    """A bar per step (or per few), the median as a line, the loss above it where there is one."""
+    """Draw a bar per step (or per few), the median as a line, and the loss above."""
     bars = _thinned(rows)
     top = max(row.duration_ns for row in rows)
     typical = median(row.duration_ns for row in rows)
@@ -138,7 +139,7 @@ def steps(rows: Sequence[StepRow]) -> str:
 
 
 def _thinned(rows: Sequence[StepRow]) -> list[tuple[int, int, float]]:
-    """(first step, last, median ns) per bar."""
+    """Return (first step, last step, median ns) per bar."""
     per = math.ceil(len(rows) / MAX_BARS)
     parts = [rows[i : i + per] for i in range(0, len(rows), per)]
     return [(p[0].step, p[-1].step, median(row.duration_ns for row in p)) for p in parts]
@@ -164,7 +165,8 @@ def _loss_line(
 
 
 def memory(rows: Sequence[MemoryRow]) -> str:
-    """Per rank: what its memory is made of; a mark where the model's ZeRO level would have it."""
+    """Draw the categories of each rank's memory, with a mark where the model's ZeRO level expects
+    it."""
     tops = [max(sum(n or 0 for n in sizes(row)), row.expected_bytes or 0) for row in rows]
     top = max(tops, default=0) or 1
     svg = Svg(WIDTH, len(rows) * 26 + 22, "memory per rank by category")
@@ -178,10 +180,10 @@ def memory(rows: Sequence[MemoryRow]) -> str:
         y, x = at * 26 + 18, LEFT
         svg.text(LEFT - 8, y + 15, f"rank {row.rank}", "t", "end")
         for (word, letter), size in zip(MEMORY, sizes(row), strict=True):
-            width, said = (size or 0) / top * room, binary_size(size or 0)
-            svg.rect(x, y, width, 20, f"mem {letter}", f"{word}: {said}")
-            if fits(said, width):
-                svg.text(x + width / 2, y + 14, said, f"on mem {letter}", "middle")
+            width, text = (size or 0) / top * room, binary_size(size or 0)
+            svg.rect(x, y, width, 20, f"mem {letter}", f"{word}: {text}")
+            if fits(text, width):
+                svg.text(x + width / 2, y + 14, text, f"on mem {letter}", "middle")
             x += width
         if row.expected_bytes is not None:
             mark = LEFT + row.expected_bytes / top * room
@@ -192,14 +194,14 @@ def memory(rows: Sequence[MemoryRow]) -> str:
 
 
 def sizes(row: MemoryRow) -> tuple[int | None, ...]:
-    """In the order of MEMORY."""
+    """Return the bytes in the order of MEMORY."""
     return (row.parameters_bytes, row.gradients_bytes, row.optimizer_bytes,
             row.activations_peak_bytes)  # fmt: skip
 
 
 def last_ranks(rows: Sequence[CollectiveRow], ranks: Sequence[int]) -> str:
-    """Return how often each rank came last to a collective, and the wait it caused; of many ranks
-    those that caused most."""
+    """Draw how often each rank arrived last at a collective and the wait that it caused; of many
+    ranks those that caused most."""
     times: Counter[int] = Counter()
     waits: Counter[int] = Counter()
     for row in rows:
@@ -215,6 +217,6 @@ def last_ranks(rows: Sequence[CollectiveRow], ranks: Sequence[int]) -> str:
         svg.text(LEFT - 8, y + 13, f"rank {rank}", "t", "end")
         svg.rect(LEFT, y, width, 16, "late", f"{duration(waits[rank])} of waiting")
         often = "once" if times[rank] == 1 else f"{count(times[rank])} times"
-        said = f"last {often}, the others waited {duration(waits[rank])}"
-        svg.text(LEFT + width + 8, y + 12, said if times[rank] else "never last", "t dim")
+        text = f"last {often}, the others waited {duration(waits[rank])}"
+        svg.text(LEFT + width + 8, y + 12, text if times[rank] else "never last", "t dim")
     return svg.markup()

@@ -32,7 +32,7 @@ MAX_ROWS: Final = 64
 
 
 def page(report: Report, source: str) -> str:
-    """Return the page. ``source``: the session's name."""
+    """Return the report's page. ``source``: the session's name."""
     sections = (
         _head(report, source), _facts(report), _findings(report), _pipeline(report.pipeline),
         _steps(report), _collectives(report), _p2p(report), _memory(report), _ranks(report),
@@ -82,20 +82,20 @@ def _facts(report: Report) -> str:
     found = [f.severity for f in report.findings]
     errors = f", {plural(found.count('error'), 'error')}" if "error" in found else ""
     facts.append((str(len(found)), f"finding{'' if len(found) == 1 else 's'}{errors}"))
-    made = "".join(f'<div class="fact"><b>{_e(b)}</b><span>{_e(s)}</span></div>' for b, s in facts)
-    return f'<div class="facts">{made}</div>'
+    cells = "".join(f'<div class="fact"><b>{_e(b)}</b><span>{_e(s)}</span></div>' for b, s in facts)
+    return f'<div class="facts">{cells}</div>'
 
 
 def _findings(report: Report) -> str:
     found = report.findings
     if not found:
         return _section("Findings", f'<div class="finding good">{_e(nothing(report))}</div>')
-    made = [
+    items = [
         f'<div class="finding {_e(f.severity)}"><b>{_e(f.severity)} · {_e(f.kind)}</b>'
         f"{_e(f.text)}</div>"
         for f in found[:MAX_FINDINGS]
     ]
-    return _section("Findings", "".join(made) + _more(found, MAX_FINDINGS))
+    return _section("Findings", "".join(items) + _more(found, MAX_FINDINGS))
 
 
 def _pipeline(pipeline: PipelineReport | None) -> str:
@@ -106,8 +106,8 @@ def _pipeline(pipeline: PipelineReport | None) -> str:
         ("measured", pipeline.bubble_fraction), ("implied", pipeline.implied_fraction),
         ("bound", pipeline.bound_fraction),
     )  # fmt: skip
-    said = [f"{word} {percent(figure)}" for word, figure in figures if figure is not None]
-    body = f"<p>Bubble: {_e(', '.join(said))}.</p>" if said else ""
+    shares = [f"{word} {percent(figure)}" for word, figure in figures if figure is not None]
+    body = f"<p>Bubble: {_e(', '.join(shares))}.</p>" if shares else ""
     if (step := pipeline.typical) is not None:
         kinds = sorted({a.kind for row in step.ranks for a in row.actions} & KIND_WORD.keys())
         keys = [_key(f"act {kind}", KIND_WORD[kind]) for kind in kinds] + _idle_keys()
@@ -129,8 +129,8 @@ def _steps(report: Report) -> str:
         return ""
     body = _figure(charts.steps(report.steps), "Longest over ranks. ", [])
     if shares := phase_shares([step for step in report.steps if step.phases]):
-        said = ", ".join(f"{name} {percent(share)}" for name, share in shares[:8])
-        body += f'<p class="dim">Of the steps, mean over ranks: {_e(said)}.</p>'
+        text = ", ".join(f"{name} {percent(share)}" for name, share in shares[:8])
+        body += f'<p class="dim">Of the steps, mean over ranks: {_e(text)}.</p>'
     return _section("Steps", body)
 
 
@@ -139,7 +139,7 @@ def _collectives(report: Report) -> str:
     if not found:
         return ""
     heads = ("group", "op", "number", "bytes", "skew", "wait", "transfer", "busbw", "not matched")
-    odd = [(count(one.num_odd) if one.num_odd else "",) for one in found]
+    odd = [(count(kind.num_odd) if kind.num_odd else "",) for kind in found]
     rows = [(*row, *also) for row, also in zip(op_rows(found[:MAX_ROWS]), odd, strict=False)]
     body = _table(heads, rows, left=2) + _more(found, MAX_ROWS)
     if any(row.last_rank is not None for row in report.collectives):
@@ -180,11 +180,11 @@ def _foot(report: Report, source: str) -> str:
     wall_ns = report.run.wall_ns
     begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_ns / 1e9))
     when = f"Run of {begun}. " if wall_ns else ""
-    said = (
+    text = (
         f"{when}{count(report.num_records)} records from {source}. Collectives: times of unlike "
         f"sources are not mixed; figures marked – are not known."
     )
-    return f"<footer>{_e(said)}</footer>"
+    return f"<footer>{_e(text)}</footer>"
 
 
 # ------------------------------------------------------------------ parts
@@ -219,5 +219,5 @@ def _more(rows: Sequence[object], most: int) -> str:
 
 
 def _file(name: str) -> str:
-    """The style sheet, or the shadings by which causes of idle differ, not by colour alone."""
+    """Return the style sheet, or the patterns that tell causes of idle apart without colour."""
     return resources.files("pardbg.render.reports").joinpath(name).read_text("utf-8")

@@ -1,5 +1,5 @@
-"""Control's answers in words, for people: of a verb, and what held ranks answered about themselves,
-one rank's answer or all beside each other with the differences marked."""
+"""Replies to control verbs as text: the outcome of a verb, and answers of held ranks about
+themselves, alone or side by side with the differences marked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOTHING_NEXT = "—"
 
 
 def text(verb: Verb, data: dict[str, Any]) -> str:
-    """Return the answer to ``verb``; ``data`` is the reply's."""
+    """Return the reply to ``verb`` as text."""
     if verb is Verb.RANKS:
         return _ranks(data)
     if verb is Verb.WHERE:
@@ -33,24 +33,24 @@ def text(verb: Verb, data: dict[str, Any]) -> str:
 
 
 def breakpoints(data: dict[str, Any]) -> list[str]:
-    """Return one line each: number, condition, ranks, matches."""
+    """Return a line per breakpoint: number, condition, ranks, matches."""
     lines = []
-    for one in data.get("breaks") or []:
-        watch = "watch " if one.get("kind") else ""
-        parts = [f"{one['number']:>3}  {watch}{one['condition']}", f"rank {one['ranks']}"]
-        parts += [f"matched {one['hits']} ×" if one["hits"] else "not matched yet"]
-        parts += ["once"] if one.get("once") else []
-        parts += [f"the next {one['ignore']} pass"] if one.get("ignore") else []
+    for entry in data.get("breaks") or []:
+        watch = "watch " if entry.get("kind") else ""
+        parts = [f"{entry['number']:>3}  {watch}{entry['condition']}", f"rank {entry['ranks']}"]
+        parts += [f"matched {entry['hits']} ×" if entry["hits"] else "not matched yet"]
+        parts += ["once"] if entry.get("once") else []
+        parts += [f"the next {entry['ignore']} pass"] if entry.get("ignore") else []
         lines.append(" · ".join(parts))
     return lines or ["no breakpoint is set: break action==B and mb==3"]
 
 
 def _status(data: dict[str, Any]) -> str:
-    """Mode, lease, what each held rank would do next, and who waits for one of them."""
+    """Return mode, lease, each held rank's next op, and the waiting ranks."""
     lines = [_headline(data)]
-    said = {int(rank): str(what) for rank, what in dict(data.get("waiting") or {}).items()}
-    said |= {int(rank): what for rank, what in dict(data.get("held") or {}).items()}
-    lines += [f"{rank:>5}  {what or NOTHING_NEXT}" for rank, what in sorted(said.items())]
+    waiting = {int(rank): str(what) for rank, what in dict(data.get("waiting") or {}).items()}
+    waiting |= {int(rank): what for rank, what in dict(data.get("held") or {}).items()}
+    lines += [f"{rank:>5}  {what or NOTHING_NEXT}" for rank, what in sorted(waiting.items())]
     return "\n".join(lines)
 
 
@@ -77,7 +77,7 @@ def _ranks(data: dict[str, Any]) -> str:
 
 
 def _doing(row: dict[str, Any]) -> str:
-    """Held, ended, waiting in an op, or the phase or action it is in."""
+    """Return whether the rank is held, has ended, waits in an op, or its phase or action."""
     if not row.get("alive", True):
         return "ended"
     if row.get("held"):
@@ -88,7 +88,7 @@ def _doing(row: dict[str, Any]) -> str:
 
 
 def _stacks(data: dict[str, Any]) -> str:
-    """Ranks with the same main-thread stack together, innermost frame last."""
+    """Return the ranks grouped by main-thread stack, innermost frame last."""
     lines = []
     for branch in data.get("tree") or []:
         raised = [rank for rank in branch["ranks"] if _raised(data, rank)]
@@ -108,7 +108,7 @@ def _stacks(data: dict[str, Any]) -> str:
 
 
 def _other_threads(threads: Sequence[dict[str, Any]]) -> list[str]:
-    """``thread writer at job.py:30 in run``, of those that stand somewhere in the program."""
+    """Return ``thread writer at job.py:30 in run`` of the threads inside the program."""
     found = []
     for thread in threads:
         frames = [(str(f[0]), int(f[1]), str(f[2])) for f in thread.get("frames") or ()]
@@ -118,14 +118,14 @@ def _other_threads(threads: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _raised(data: dict[str, Any], rank: int) -> bool:
-    """It is held at an exception: its frames are those of the traceback."""
+    """Return whether the rank is held at an exception: its frames are those of the traceback."""
     stacks = dict(data.get("stacks") or {})
     threads = stacks.get(rank) or stacks.get(str(rank)) or []
     return any(thread.get("inside") == "exception" for thread in threads if thread.get("main"))
 
 
 def _tail(file: str) -> str:
-    """The last two parts of a path say which file it is."""
+    """Return the last two parts of a path, which identify the file."""
     return "/".join(str(file).split("/")[-2:])
 
 
@@ -134,36 +134,36 @@ MAX_ROWS = 30
 
 
 def answers(data: Mapping[str, Any], *, compare: bool = False) -> list[str]:
-    """Return lines for the console or a terminal; ``data`` is the reply's."""
-    by_rank = {int(rank): dict(said) for rank, said in dict(data.get("answers") or {}).items()}
+    """Return the lines of a reply for the console or a terminal."""
+    by_rank = {int(rank): dict(answer) for rank, answer in dict(data.get("answers") or {}).items()}
     if not by_rank:
         return ["no rank was asked"]
-    good = {rank: said for rank, said in by_rank.items() if said.get("ok")}
-    lines = [f"rank {rank}: {said.get('error') or 'no answer'}"
-             for rank, said in by_rank.items() if not said.get("ok")]  # fmt: skip
-    raised = {rank: said for rank, said in good.items() if said.get("raised")}
+    good = {rank: answer for rank, answer in by_rank.items() if answer.get("ok")}
+    lines = [f"rank {rank}: {answer.get('error') or 'no answer'}"
+             for rank, answer in by_rank.items() if not answer.get("ok")]  # fmt: skip
+    raised = {rank: answer for rank, answer in good.items() if answer.get("raised")}
     if compare and raised:
-        good = {rank: said for rank, said in good.items() if rank not in raised}
+        good = {rank: answer for rank, answer in good.items() if rank not in raised}
         # Errors are not equal values: ranks on which there is none stand apart.
         lines = [
-            *(f"{rank:>5} ✗ {' '.join(str(said.get('text', '')).split())}"
-              for rank, said in sorted(raised.items())), *lines,
+            *(f"{rank:>5} ✗ {' '.join(str(answer.get('text', '')).split())}"
+              for rank, answer in sorted(raised.items())), *lines,
         ]  # fmt: skip
         if not good:
             return [*lines, "nothing to compare: no rank has a value"]
     if compare and good:
-        hashed = any("hashes" in said for said in good.values())
+        hashed = any("hashes" in answer for answer in good.values())
         return [*(_hashes(good) if hashed else _beside(good)), *lines]
     return [*_texts(good), *lines]
 
 
 def _texts(good: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """Each different answer once, with the ranks that gave it."""
+    """Return each different answer once, with its ranks."""
     if len(good) == 1:
         return str(next(iter(good.values())).get("text", "")).splitlines() or [""]
     same: dict[str, list[int]] = {}
-    for rank, said in sorted(good.items()):
-        same.setdefault(str(said.get("text", "")), []).append(rank)
+    for rank, answer in sorted(good.items()):
+        same.setdefault(str(answer.get("text", "")), []).append(rank)
     lines = []
     for text, ranks in same.items():
         rows = text.splitlines() or [""]
@@ -173,15 +173,15 @@ def _texts(good: Mapping[int, Mapping[str, Any]]) -> list[str]:
 
 
 def _beside(good: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """A row per rank: the value, and how it differs from what most ranks have."""
-    keys = {rank: said.get("hash") or said.get("text", "") for rank, said in good.items()}
+    """Return a row per rank: the value, and its difference from the most frequent one."""
+    keys = {rank: answer.get("hash") or answer.get("text", "") for rank, answer in good.items()}
     usual = _most(keys)
     odd = [rank for rank, key in sorted(keys.items()) if key != usual]
     base = next((s.get("number") for r, s in good.items() if keys[r] == usual), None)
     lines = []
-    for rank, said in sorted(good.items()):
-        text = " ".join(str(said.get("text", "")).split())
-        mark, number = "≠" if rank in odd else "=", said.get("number")
+    for rank, answer in sorted(good.items()):
+        text = " ".join(str(answer.get("text", "")).split())
+        mark, number = "≠" if rank in odd else "=", answer.get("number")
         if rank in odd and isinstance(number, float) and isinstance(base, float):
             text += f"   {number - base:+.3g}"
         lines.append(f"{rank:>5} {mark} {text}")
@@ -194,8 +194,8 @@ def _beside(good: Mapping[int, Mapping[str, Any]]) -> list[str]:
 
 
 def _hashes(good: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """The first tensor whose replicas differ, and how many do."""
-    tables = {rank: dict(said.get("hashes") or {}) for rank, said in sorted(good.items())}
+    """Return the first tensor whose replicas differ, and the number of such tensors."""
+    tables = {rank: dict(answer.get("hashes") or {}) for rank, answer in sorted(good.items())}
     names = list(dict.fromkeys(name for table in tables.values() for name in table))
     rows = []
     for name in names:
@@ -212,7 +212,7 @@ def _hashes(good: Mapping[int, Mapping[str, Any]]) -> list[str]:
 
 
 def _most(values: Mapping[int, Any]) -> Any:
-    """Return what most ranks have; the lowest rank's where none is more frequent."""
+    """Return the most frequent value; the lowest rank's if none is more frequent."""
     counted = Counter(values.values()).most_common()
     best = counted[0][1]
     return next(value for _, value in sorted(values.items()) if dict(counted)[value] == best)

@@ -30,13 +30,13 @@ _LOSS_SOURCES: Final = {
 
 
 def nothing(report: Report) -> str:
-    """Return what a report without findings says."""
+    """Return the text of a report without findings."""
     limit = "; speed is not judged by host times" if report.run.times == "host" else ""
     return f"nothing wrong was seen{limit}"
 
 
 def table(rows: Sequence[Sequence[str]], left: Sequence[int] = (), cells: int = 1000) -> list[str]:
-    """Return columns as wide as needed; those not at the ``left`` stand to the right."""
+    """Return rows as aligned columns: to the left those in ``left``, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -50,7 +50,7 @@ def table(rows: Sequence[Sequence[str]], left: Sequence[int] = (), cells: int = 
 def shown_rows(
     report: Report, rows: Sequence[Row], rank_of: Callable[[Row], int], most: int
 ) -> Sequence[Row]:
-    """Return ``most`` rows: the first ones, and those of culprits wherever they stand."""
+    """Return ``most`` rows: the first ones, and those of culprits wherever they are."""
     if len(rows) <= most:
         return rows
     culprits = {rank for finding in report.findings for rank in finding.culprits}
@@ -61,7 +61,7 @@ def shown_rows(
 
 
 def phase_shares(steps: Sequence[StepRow]) -> list[tuple[str, float]]:
-    """Return each phase's share of the steps' time, mean over ranks, the largest first."""
+    """Return each phase's share of step time, mean over ranks, the largest first."""
     sums: Counter[str] = Counter()
     for step in steps:
         sums.update(step.phases)
@@ -70,7 +70,7 @@ def phase_shares(steps: Sequence[StepRow]) -> list[tuple[str, float]]:
 
 
 def rank_rows(ranks: Sequence[RankTotals]) -> list[tuple[str, ...]]:
-    """Rank, host, pid, state, steps, records lost, the agent's share."""
+    """Return rank, host, pid, state, steps, lost records and the agent's share per rank."""
     return [
         (
             str(r.now.rank), r.now.host, str(r.now.pid),
@@ -82,24 +82,24 @@ def rank_rows(ranks: Sequence[RankTotals]) -> list[tuple[str, ...]]:
 
 
 def op_rows(ops: Sequence[Messages]) -> list[tuple[str, ...]]:
-    """Group, op, number, bytes, skew, wait, transfer, busbw (medians)."""
+    """Return group, op, number, bytes, skew, wait, transfer, busbw (medians) per row."""
     return [
         (
-            *one.name, count(one.number), size(one.bytes), duration(one.skew_ns),
-            duration(one.wait_ns), duration(one.transfer_ns), busbw(one.busbw_gbps),
+            *row.name, count(row.number), size(row.bytes), duration(row.skew_ns),
+            duration(row.wait_ns), duration(row.transfer_ns), busbw(row.busbw_gbps),
         )
-        for one in ops
+        for row in ops
     ]  # fmt: skip
 
 
 def edge_rows(edges: Sequence[Messages]) -> list[tuple[str, ...]]:
-    """Edge, number, bytes, in all, transfer (medians)."""
+    """Return edge, number, bytes, total bytes, transfer (medians) per row."""
     return [
         (
-            " → ".join(one.name), count(one.number), size(one.bytes), size(one.total_bytes),
-            duration(one.transfer_ns),
+            " → ".join(row.name), count(row.number), size(row.bytes), size(row.total_bytes),
+            duration(row.transfer_ns),
         )
-        for one in edges
+        for row in edges
     ]  # fmt: skip
 
 
@@ -121,10 +121,10 @@ def path_lines(path: CriticalPath | None) -> list[str]:
 
 
 def stage_lines(stages: Sequence[StageTime]) -> list[str]:
-    """Return a row per stage: median of each kind, and nine tenths of them."""
+    """Return a row per stage: the median of each kind of action, and its 90th percentile."""
     by_stage: dict[tuple[int, int], dict[str, StageTime]] = defaultdict(dict)
-    for one in stages:
-        by_stage[one.stage, one.rank][one.kind] = one
+    for time in stages:
+        by_stage[time.stage, time.rank][time.kind] = time
     kinds = [kind for kind in "FBIW" if any(kind in row for row in by_stage.values())]
     if not by_stage or not kinds:
         return []
@@ -144,41 +144,41 @@ def _cell(row: StageTime | None) -> str:
 
 def wait_lines(waits: Sequence[MicrobatchWait]) -> list[str]:
     """Return ``longest waits: rank 0's 0B0 78 ms for 1B0 on rank 1; …``"""
-    said = [
+    texts = [
         f"rank {w.rank}'s {w.action} {duration(w.wait_ns)} for {w.producer} on rank "
         f"{w.producer_rank}"
         for w in waits[:MAX_WAITS]
     ]
-    if not said:
+    if not texts:
         return []
-    return [f"longest waits of a step: {said[0]}", *(f"  {one}" for one in said[1:])]
+    return [f"longest waits of a step: {texts[0]}", *(f"  {text}" for text in texts[1:])]
 
 
 def peak_lines(peaks: Mapping[int, Peak]) -> list[str]:
     """Return lines on where each rank had the most microbatches in flight."""
     shown = list(peaks.items())[:MAX_PEAKS]
-    said = [f"rank {rank} after {peak.action} ({peak.number})" for rank, peak in shown]
+    texts = [f"rank {rank} after {peak.action} ({peak.number})" for rank, peak in shown]
     more = ", …" if len(peaks) > MAX_PEAKS else ""
-    if not said:
+    if not texts:
         return []
-    text = f"most in flight (step {shown[0][1].step}): {', '.join(said)}{more}"
+    text = f"most in flight (step {shown[0][1].step}): {', '.join(texts)}{more}"
     return wrap(text, WIDTH, subsequent_indent="  ")
 
 
 def overlap_lines(rows: Sequence[RankOverlap]) -> list[str]:
-    """Per rank and step: exposed, hidden, waited, and what others waited for it; of many ranks
-    those most waited for."""
-    told = [row for row in rows if any(astuple(row)[1:])]
-    if not told:
+    """Return exposed, hidden, waiting and caused waiting time per rank and step; of many ranks
+    those that others waited for most."""
+    shown = [row for row in rows if any(astuple(row)[1:])]
+    if not shown:
         return []
     lines = ["rank   exposed    hidden   waited for others   others waited for it"]
-    most = sorted(told, key=lambda row: -row.waited_for_ns)[:MAX_ROWS]
+    most = sorted(shown, key=lambda row: -row.waited_for_ns)[:MAX_ROWS]
     for row in sorted(most, key=lambda row: row.rank):
         lines.append(
             f"{row.rank:>4}{duration(row.exposed_ns):>10}{duration(row.hidden_ns):>10}"
             f"{duration(row.waiting_ns):>20}{duration(row.waited_for_ns):>23}"
         )
-    left = len(told) - len(most)
+    left = len(shown) - len(most)
     return [*lines, f"… and {plural(left, 'more rank')}, less waited for"] if left else lines
 
 
@@ -198,7 +198,7 @@ def bandwidth_lines(rows: Sequence[Bandwidth]) -> list[str]:
 
 
 def finite_losses(report: Report) -> list[float]:
-    """Return the losses of the steps that have one that is a number."""
+    """Return the losses of the steps that have a finite one."""
     return [s.loss for s in report.steps if s.loss is not None and isfinite(s.loss)]
 
 
@@ -212,7 +212,7 @@ def not_finite_text(broken: NotFinite | None) -> str:
 
 def loss_text(report: Report) -> str:
     """Return ``5.7461 → 4.6558 (printed by Megatron)``, and since when it is not finite; ``none
-    known`` where steps have none, empty without steps."""
+    known`` for steps without losses, empty without steps."""
     losses, source = finite_losses(report), report.loss_source
     source = _LOSS_SOURCES.get(source, source)
     parts = [f"{number(losses[0])} → {number(losses[-1])} ({source})"] if losses else []

@@ -11,7 +11,7 @@ from typing import Final
 
 from pardbg.analysis.answers.report import Report
 from pardbg.analysis.answers.report_pipeline import PipelineReport, RankUse, by_edge, by_op
-from pardbg.analysis.base.matched import CollectiveRow, P2PRow
+from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.analysis.pipeline.mesh import PipelineSummary
@@ -47,7 +47,7 @@ HOST_TIMES: Final = (
 
 
 def text(report: Report) -> str:
-    """Return the report of ``pardbg.analysis.answers.report.report`` for a terminal."""
+    """Return the report as text for a terminal."""
     sections = (
         _run(report), _findings(report), _parts(report), _ranks(report), _pipeline(report),
         _steps(report), _collectives(report), _p2p(report), _memory(report),
@@ -91,7 +91,7 @@ def _run(report: Report) -> list[str]:
 
 
 def _ended(report: Report) -> str:
-    """Return how a run without an exit code stands."""
+    """Return the text for a run without an exit code."""
     if report.run.truncated:
         return "cut off"
     if report.live:
@@ -116,7 +116,7 @@ def _findings(report: Report) -> list[str]:
 
 
 def _parts(report: Report) -> list[str]:
-    """The lives and roles of a run that has several, and of which the figures are."""
+    """Return the lives and roles of a run with several, and which of them the figures are of."""
     begun = min((part.begin_ns for part in report.parts), default=0)
     rows = [("", "part", "ranks", "steps", "from", "for")]
     for part in report.parts[:MAX_RANKS]:
@@ -124,8 +124,8 @@ def _parts(report: Report) -> list[str]:
         since, lasted = duration(part.begin_ns - begun), duration(part.end_ns - part.begin_ns)
         rows.append((here, name, rank_set(part.ranks), str(part.num_steps), since, lasted))
     which = "the newest life" if report.part is None else f"part {report.part}"
-    said = f"the figures of this report are of {which}; --part N shows another"
-    lines = [*table(rows, (0, 1, 2), WIDTH), *_more(report.parts, "part"), said]
+    note = f"the figures of this report are of {which}; --part N shows another"
+    lines = [*table(rows, (0, 1, 2), WIDTH), *_more(report.parts, "part"), note]
     return _titled("Parts", lines) if report.parts else []
 
 
@@ -150,53 +150,53 @@ def _pipeline(report: Report) -> list[str]:
         lines[0] += f" (the newest; {count(pipeline.num_older_steps)} older ones are not in here)"
     if measured is None:
         return _titled(title, [*lines, *peak_lines(pipeline.peaks)])
-    said = [
+    figures = [
         f"bubble {percent(measured)}", f"implied {percent(implied)}",
         f"bound {percent(pipeline.bound_fraction)}",
     ]  # fmt: skip
     if implied is not None:
-        said.append(f"excess {percent(measured - implied)}")
+        figures.append(f"excess {percent(measured - implied)}")
     if pipeline.num_held:
         lines[0] += f" ({pipeline.num_held} left out: held by the debugger)"
-    lines += ["   ".join(said), *path_lines(pipeline.critical_path), ""]
+    lines += ["   ".join(figures), *path_lines(pipeline.critical_path), ""]
     lines += [*_idle_table(pipeline.use), *peak_lines(pipeline.peaks)]
     lines += [*wait_lines(pipeline.waits), "", *stage_lines(pipeline.stages)]
     return _titled(title, lines + _others(report.pipelines))
 
 
 def _others(pipelines: Sequence[PipelineSummary]) -> list[str]:
-    """All pipelines of a run that has several; the figures above are the first one's."""
+    """Return all pipelines of a run with several; the figures above are the first one's."""
     if len(pipelines) < 2:
         return []
     rows = [("pipeline", "ranks", "bubble")]
-    for one in pipelines[:MAX_RANKS]:
-        rows.append((one.label, rank_set(one.ranks), percent(one.bubble_fraction)))
-    known = [one for one in pipelines if one.bubble_fraction is not None]
-    worst = max(known, key=lambda one: one.bubble_fraction or 0, default=None)
-    said = f"the figures above are those of {pipelines[0].label}"
+    for pipeline in pipelines[:MAX_RANKS]:
+        rows.append((pipeline.label, rank_set(pipeline.ranks), percent(pipeline.bubble_fraction)))
+    known = [pipeline for pipeline in pipelines if pipeline.bubble_fraction is not None]
+    worst = max(known, key=lambda pipeline: pipeline.bubble_fraction or 0, default=None)
+    note = f"the figures above are those of {pipelines[0].label}"
     if worst is pipelines[0]:
-        said += ", which has the largest bubble"
+        note += ", which has the largest bubble"
     elif worst is not None:
-        said += f"; the largest bubble is that of {worst.label}"
-    return ["", *table(rows, (0, 1), WIDTH), *_more(pipelines, "pipeline"), said]
+        note += f"; the largest bubble is that of {worst.label}"
+    return ["", *table(rows, (0, 1), WIDTH), *_more(pipelines, "pipeline"), note]
 
 
 def _idle_table(use: Sequence[RankUse]) -> list[str]:
-    """Per rank, over the complete steps: busy and idle by cause, of the window."""
+    """Return busy and idle by cause per rank, over the complete steps, as shares of the window."""
     rows = [("rank", "busy", "", *CAUSE_SHORT.values(), "in flight")]
-    for one in use[:MAX_RANKS]:
-        bound = "" if one.in_flight_bound is None else f"/{one.in_flight_bound}"
+    for row in use[:MAX_RANKS]:
+        bound = "" if row.in_flight_bound is None else f"/{row.in_flight_bound}"
         rows.append(
             (
-                str(one.rank), percent(one.busy), _bar(one.busy),
-                *(percent(one.idle[cause]) for cause in CAUSE_SHORT), f"{one.max_in_flight}{bound}",
+                str(row.rank), percent(row.busy), _bar(row.busy),
+                *(percent(row.idle[cause]) for cause in CAUSE_SHORT), f"{row.max_in_flight}{bound}",
             )
         )  # fmt: skip
     return table(rows, (2,), WIDTH) + _more(use) if use else []
 
 
 def _steps(report: Report) -> list[str]:
-    """Return lines on where a step's time goes, by phase."""
+    """Return step time by phase."""
     steps = [s for s in report.steps if s.phases]
     if not steps:
         return []
@@ -209,7 +209,8 @@ def _steps(report: Report) -> list[str]:
 
 
 def _inside(pipeline: PipelineReport, lasted: Mapping[int, int]) -> list[tuple[str, str, str]]:
-    """Forward and backward of a pipeline's phase, mean over its ranks; the rest of it waits."""
+    """Return forward and backward within a pipeline's phase, mean over its ranks; the rest of it
+    waits."""
     sums: Counter[str] = Counter()
     known = [step for step in pipeline.steps if step.step in lasted]
     for step in known:

@@ -1,4 +1,5 @@
-"""Short answers as lines: checks (and JUnit's XML for CI), two runs side by side, a post-mortem."""
+"""Short results as lines: checks (and JUnit XML for CI), a comparison of two runs, a
+post-mortem."""
 
 from __future__ import annotations
 
@@ -23,17 +24,17 @@ def check_lines(results: Sequence[Result]) -> list[str]:
     """Return ``ok bubble<12% measured 10.4% (p50 of 24 steps)``"""
     width = max(len(result.check.text) for result in results)
     return [
-        f"{'ok  ' if result.ok else 'FAIL'}  {clean(result.check.text):<{width}}  {_said(result)}"
+        f"{'ok  ' if result.ok else 'FAIL'}  {clean(result.check.text):<{width}}  {_text(result)}"
         for result in results
     ]
 
 
-def _said(result: Result) -> str:
+def _text(result: Result) -> str:
     return result.text if result.measured is None else f"measured {result.text}"
 
 
 def metric_list() -> str:
-    """Return every metric with its unit, its aggregate and what it says."""
+    """Return every metric with its unit, aggregate and meaning."""
     rows = [("metric", "unit", "of", "taken", "what")]
     for metric in METRICS.values():
         units = "/".join(UNITS[metric.unit]) or "-"
@@ -41,9 +42,9 @@ def metric_list() -> str:
         rows.append((name, units, metric.over or "run", metric.aggregate, metric.doc))
         if metric.filter:
             rows.append(("", "", "", "", f"[…]: {metric.filter}"))
-    made = table(rows, range(5))
-    made += ["", f"aggregates: {AGGREGATES}, as in step.p95", f"short: {', '.join(NO)}"]
-    return "\n".join(made)
+    lines = table(rows, range(5))
+    lines += ["", f"aggregates: {AGGREGATES}, as in step.p95", f"short: {', '.join(NO)}"]
+    return "\n".join(lines)
 
 
 def junit(results: Sequence[Result], session: str) -> str:
@@ -59,14 +60,14 @@ def junit(results: Sequence[Result], session: str) -> str:
 
 def _case(result: Result) -> str:
     head = f'<testcase classname="pardbg" name={quoteattr(_xml(result.check.text))}>'
-    said = escape(_xml(_said(result)))
+    text = escape(_xml(_text(result)))
     if result.ok:
-        return f"{head}<system-out>{said}</system-out></testcase>"
-    return f"{head}<failure message={quoteattr(_xml(_said(result)))}>{said}</failure></testcase>"
+        return f"{head}<system-out>{text}</system-out></testcase>"
+    return f"{head}<failure message={quoteattr(_xml(_text(result)))}>{text}</failure></testcase>"
 
 
 def _xml(text: str) -> str:
-    """Return what XML can hold."""
+    """Return the characters that XML can hold."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
@@ -74,7 +75,7 @@ _MARKS = {"more": "▲", "less": "▼", "same": "=", "few": "?", "only a": "A", 
 
 
 def diff_text(found: Diff) -> str:
-    """Return the comparison; A and B are named as the files were."""
+    """Return the comparison as text; A and B are named as the files were."""
     changed = [row for row in found.rows if row.outcome not in ("same", "few")]
     same = [row for row in found.rows if row.outcome == "same"]
     few = [row for row in found.rows if row.outcome == "few"]
@@ -107,7 +108,7 @@ def _diff_line(row: Row) -> str:
 
 
 def change(row: Row) -> str:
-    """Return ``+12.3%``; of fractions in points."""
+    """Return ``+12.3%``; for fractions points."""
     if row.a is None or row.b is None:
         return "only B" if row.a is None else "only A"
     if not (math.isfinite(row.a) and math.isfinite(row.b)):
@@ -120,7 +121,7 @@ def change(row: Row) -> str:
 
 
 def _noise(row: Row) -> str:
-    """The interval of the change, where there is one."""
+    """Return the interval of the change, if there is one."""
     if row.low is None or row.high is None or not row.a:
         return ""
     if row.unit == "fraction":
@@ -136,7 +137,7 @@ def _times(number: int) -> str:
 
 @dataclass(slots=True)
 class RankEnd:
-    """What one process's ring said of its end."""
+    """The last records of a process's ring."""
 
     rank: int
     proc: str
@@ -155,29 +156,29 @@ class RankEnd:
 
 
 def postmortem_lines(ranks: Sequence[RankEnd], findings: Sequence[Finding]) -> list[str]:
-    """80 columns, ranks in order."""
-    made = []
+    """Return a line per rank, in order, in 80 columns."""
+    lines = []
     newest = max((rank.last_ns for rank in ranks), default=0)
     for rank in sorted(ranks, key=lambda r: r.rank):
         doing = clean(rank.what or "host code")
         if rank.open_op:
             doing += f", {clean(rank.open_op)} open for {duration(rank.open_ns)}"
-        made.append(f"rank {rank.rank:<3} step {rank.step:<5} {doing}")
-        said = f"{rank.from_ring:,} records from its ring"
+        lines.append(f"rank {rank.rank:<3} step {rank.step:<5} {doing}")
+        text = f"{rank.from_ring:,} records from its ring"
         if rank.lost:
-            said += f", {rank.lost:,} lost before them"
+            text += f", {rank.lost:,} lost before them"
         if rank.alive:
-            said += ", its process is alive"
+            text += ", its process is alive"
         earlier = newest - rank.last_ns
         if earlier > 1_000_000_000:
-            said += f", last sign of life {duration(earlier)} before the others'"
-        made.append(f"         {said}")
+            text += f", last sign of life {duration(earlier)} before the others'"
+        lines.append(f"         {text}")
     silent = [rank.rank for rank in ranks if not rank.from_ring and not rank.alive]
     if silent:
-        made.append(f"{ranks_text(silent)}: the session file already had all of it")
+        lines.append(f"{ranks_text(silent)}: the session file already had all of it")
     if findings:
-        made.append("")
+        lines.append("")
     for finding in findings:
         mark = SIGN[finding.severity][0]
-        made += wrap(f"{mark} {finding.text}", 80, subsequent_indent="  ")
-    return made
+        lines += wrap(f"{mark} {finding.text}", 80, subsequent_indent="  ")
+    return lines

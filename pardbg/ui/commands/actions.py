@@ -1,5 +1,5 @@
-"""The one registry of actions: it makes the bindings, the ``?`` help and what it says of a word,
-the hints at the bottom, the ``:`` command line, and the help of ``pardbg ctl``.
+"""The registry of actions: it makes the bindings, the ``?`` help, the hints at the bottom, the
+``:`` command line, and the help of ``pardbg ctl``.
 
 Handlers register by the action's id (``pardbg.ui.main``); a test checks that each action has one.
 """
@@ -29,7 +29,7 @@ GROUP_TITLES: dict[Group, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something a user can do."""
+    """An action of the user."""
 
     id: str
     keys: tuple[str, ...]
@@ -206,25 +206,25 @@ ACTIONS: tuple[Action, ...] = (
 
 
 def for_mode(live: bool) -> Iterator[Action]:
-    """Return the actions that mean something in this mode."""
+    """Return the actions of this mode."""
     other: Context = "replay" if live else "live"
     return (action for action in ACTIONS if action.context != other)
 
 
 def hints(live: bool) -> list[Action]:
-    """Return what the bottom line offers, in order."""
+    """Return the actions that the bottom line offers, in order."""
     return sorted((a for a in for_mode(live) if a.hint), key=lambda action: action.hint)
 
 
 def by_command(word: str, live: bool) -> list[Action]:
-    """Actions whose command is ``word``, or else starts with it; most exact first."""
+    """Return the actions whose command is ``word``, or else starts with it."""
     named = [action for action in for_mode(live) if action.command]
     exact = [action for action in named if action.command == word]
     return exact or [action for action in named if action.command.startswith(word)]
 
 
 def ctl_help() -> dict[str, str]:
-    """Return verb -> help of everything ``pardbg ctl`` can ask of a run."""
+    """Return verb -> help, for all verbs of ``pardbg ctl``."""
     return {a.verb.value: a.help for a in ACTIONS if a.verb is not None}
 
 
@@ -251,26 +251,26 @@ _FOOTER: Final = 2
 
 
 def own(screen: str, live: bool) -> list[tuple[Action, str]]:
-    """Return the screen's own actions that mean something in this mode, with their labels."""
+    """Return the screen's own actions in this mode, with their labels."""
     known = {action.id: action for action in for_mode(live)}
     return [(known[id_], label) for id_, label in OWN.get(screen, {}).items() if id_ in known]
 
 
 def footer(screen: str, live: bool) -> list[tuple[Action, str]]:
-    """Return what the bottom line offers: pause or play, the screen's own, then what works
-    everywhere. A label is empty where the action's own is meant."""
+    """Return the actions of the bottom line: pause or play, the screen's own, then those of all
+    screens. An empty label means the action's own."""
     first, *rest = hints(live)
-    mine = own(screen, live)[:_FOOTER]
-    taken = {first.id, *(action.id for action, _ in mine)}
-    return [(first, ""), *mine, *((action, "") for action in rest if action.id not in taken)]
+    first_own = own(screen, live)[:_FOOTER]
+    taken = {first.id, *(action.id for action, _ in first_own)}
+    return [(first, ""), *first_own, *((action, "") for action in rest if action.id not in taken)]
 
 
 INDENT: Final = "  "
 
 
 def explain(text: str) -> list[str]:
-    """Return usage, one sentence, and what more there is to say, examples indented twice; nothing
-    for a word nobody knows. Lines may be long."""
+    """Return usage, one sentence, and further text about a word, examples indented twice; empty for
+    an unknown word. Lines may be long."""
     word = word_of(text)
     found = [action for action in ACTIONS if action.command == word]
     if not found:
@@ -289,7 +289,7 @@ def explain(text: str) -> list[str]:
 
 
 def wrapped(lines: Sequence[str], cells: int) -> list[str]:
-    """Return the same for a terminal so wide; what is indented stays so."""
+    """Return the lines wrapped to a width, with their indentation."""
     out: list[str] = []
     for text in lines:
         indent = text[: len(text) - len(text.lstrip())]

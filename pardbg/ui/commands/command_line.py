@@ -1,5 +1,5 @@
-"""The ``:`` line: words to actions, what may come next (verbs, fields of EXPR, rank sets, words of
-a usage), and the line under the prompt that says so."""
+"""The ``:`` line: parsing to actions, completion (verbs, fields of EXPR, rank sets, words of a
+usage), and the line under the prompt."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _number(text: str) -> float:
 
 
 def factor(text: str) -> float:
-    """Return a speed: ``2``, ``0.5``, ``4x``."""
+    """Return the playing speed of ``2``, ``0.5`` or ``4x``."""
     value = _number(text.strip().lower().rstrip("x×"))
     if value <= 0:
         raise UserError("a speed is a number above 0, such as 2 or 0.5")
@@ -95,7 +95,8 @@ _COMPARED: Final = re.compile(r"(\w+)\s*[!=]=\s*(\w*)$")
 
 
 def complete(text: str, live: bool, ranks: Sequence[int] = ()) -> list[str]:
-    """Return lines ``text`` may become, best first; a blank at the end where more must come."""
+    """Return the lines that ``text`` may become, best first; with a blank at the end if more must
+    follow."""
     if " " not in text:
         known = (_with_blank(action) for action in for_mode(live) if action.command)
         return [word for word in known if _starts(word, text)]
@@ -112,35 +113,35 @@ def complete(text: str, live: bool, ranks: Sequence[int] = ()) -> list[str]:
 def _options(
     action: Action, rest: str, ranks: Sequence[int], live: bool
 ) -> tuple[str, Sequence[str]]:
-    """(what of the rest stays, words that may stand after it)."""
+    """Return (the part of the rest that stays, words that may follow it)."""
     before, word = action.command, rest.rpartition(" ")[2]
     head = rest[: len(rest) - len(word)]
-    said = head.split()
-    if said and said[-1] == "on":
+    words = head.split()
+    if words and words[-1] == "on":
         return _in_rank_set(head, word, ranks)
     if before in _CONDITIONS:
-        return _condition(rest, said, before == "condition")
+        return _condition(rest, words, before == "condition")
     if before in _RANKED:
-        if before == "pause" and len(said) == 1:
+        if before == "pause" and len(words) == 1:
             return head, ("hold",)
-        return (head, ()) if said else _in_rank_set(head, word, ranks)
+        return (head, ()) if words else _in_rank_set(head, word, ranks)
     if before == "help":
         return head, [a.command for a in for_mode(live) if a.command]
     if before == COMPARE:
-        hashed = said == ["--hash"]
+        hashed = words == ["--hash"]
         return head, ("params", "grads", "optimizer") if hashed else ("--hash ", "on ")
     if before in INSPECT:
-        return head, ("on ",) if said or before in ("list", "args", "locals") else ()
-    if not said:
+        return head, ("on ",) if words or before in ("list", "args", "locals") else ()
+    if not words:
         return head, _alternatives(action.usage, ranks)
     if "on RANKS" in action.usage:
         return head, ("on ",)
     return _in_rank_set(head, word, ranks) if "[RANKS]" in action.usage else (head, ())
 
 
-def _condition(rest: str, said: Sequence[str], numbered: bool) -> tuple[str, Sequence[str]]:
-    """A field, a value of the field that is compared, or what joins two comparisons."""
-    if numbered and not said:
+def _condition(rest: str, words: Sequence[str], numbered: bool) -> tuple[str, Sequence[str]]:
+    """Complete a field, a value of the compared field, or a word that joins two comparisons."""
+    if numbered and not words:
         return rest, ()
     compared = _COMPARED.search(rest)
     if compared is not None:
@@ -148,7 +149,7 @@ def _condition(rest: str, said: Sequence[str], numbered: bool) -> tuple[str, Seq
     found = _LAST.search(rest)
     at = found.start() if found else len(rest)
     fields = sorted(FIELDS)
-    return rest[:at], [*fields, *(f"{word} " for word in _JOINING)] if said else fields
+    return rest[:at], [*fields, *(f"{word} " for word in _JOINING)] if words else fields
 
 
 def _in_rank_set(head: str, word: str, ranks: Sequence[int]) -> tuple[str, Sequence[str]]:
@@ -158,7 +159,7 @@ def _in_rank_set(head: str, word: str, ranks: Sequence[int]) -> tuple[str, Seque
 
 
 def _alternatives(usage: str, ranks: Sequence[int]) -> list[str]:
-    """``off|summary|full [RANKS]`` -> off, summary, full; ``slow>K`` -> ``slow>``."""
+    """Return off, summary, full of ``off|summary|full [RANKS]``, and ``slow>`` of ``slow>K``."""
     first = usage.partition(" ")[0]
     if "|" not in first:
         return [str(rank) for rank in ranks[:MAX_RANKS]] if first == "N" else []
@@ -174,14 +175,14 @@ def _starts(word: str, typed: str) -> bool:
 
 
 def note_line(cells: int) -> Line:
-    """Under the prompt for a bookmark's note."""
+    """Return the line under the prompt for a bookmark's note."""
     parts = (" ", Segment("enter", "key"), " keep   ", Segment("esc", "key"), " not")
     return fit(line(*parts), cells)
 
 
 def candidates_line(text: str, live: bool, completions: Sequence[str], cells: int) -> Line:
-    """Return usages of the commands ``text`` may become; of a single one its help, or the words
-    that may come next. ``completions``: whole lines."""
+    """Return the usages of commands that ``text`` may become; for a single one its help, or the
+    words that may follow. ``completions``: whole lines."""
     found = candidates(text, live)
     if len(found) != 1:
         return fit(line(" ", *(Segment(f"{usage}  ", "key") for usage, _ in found)), cells)

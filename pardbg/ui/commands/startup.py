@@ -1,5 +1,5 @@
-"""What outlives a session of the viewer: the commands of ``.pardbgrc`` files, given one after the
-other when a live viewer starts, and the lines typed at the ``:`` prompt."""
+"""State beyond one session of the viewer: commands of ``.pardbgrc`` files, run when a live viewer
+starts, and the history of the ``:`` prompt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REFUSED: Final = ("kill", "quit", "leave", "command")
 
 @dataclass(frozen=True, slots=True)
 class RcLine:
-    """One command and where it stands: ``.pardbgrc:3``."""
+    """A command of a file and its place: ``.pardbgrc:3``."""
 
     place: str
     text: str
@@ -31,23 +31,23 @@ class RcLine:
 
 @dataclass(frozen=True, slots=True)
 class Rc:
-    """What was found in the files: commands, and files that were refused (a line each)."""
+    """The files' commands, and a line for each refused file."""
 
     lines: tuple[RcLine, ...] = ()
     problems: tuple[str, ...] = ()
 
 
-def understood(one: RcLine) -> Command:
-    """Raises UserError."""
-    found = command_line.parse(one.text, live=True)
+def parse_rc_line(line: RcLine) -> Command:
+    """Return the parsed command. Raises UserError."""
+    found = command_line.parse(line.text, live=True)
     if found.action.command in REFUSED:
         raise UserError(f"{found.action.command} cannot be a start command")
     return found
 
 
-def asked(action: Action, argument: str) -> tuple[Verb, str | None, dict[str, object]] | None:
-    """Return (verb, rank set, arguments) of what goes to the hub; None: it is the screen's. Raises
-    UserError."""
+def hub_request(action: Action, argument: str) -> tuple[Verb, str | None, dict[str, object]] | None:
+    """Return (verb, rank set, arguments) of a command for the hub; None for one of the screen.
+    Raises UserError."""
     if action.id.startswith("inspect_"):
         ranks, args = inspect_words(action.id.removeprefix("inspect_"), argument)
         return Verb.INSPECT, ranks or "held", args
@@ -64,17 +64,20 @@ def run_rc(
     perform: Callable[[Command], str],
     say: Callable[[str, bool], None],
 ) -> None:
-    """All lines in order, whatever becomes of each; waits for every answer, so not in the UI's
-    thread. ``ask(verb, ranks, **args)`` is the port's, ``perform`` does what is the screen's and
-    says what is wrong with it, ``say(text, bad)`` tells the user."""
+    """Run all lines in order, whatever becomes of each. Waits for every answer, so not on the UI's
+    thread.
+
+    ``ask(verb, ranks, **args)`` is the port's, ``perform`` does a screen's command and returns what
+    is wrong with it, ``say(text, bad)`` shows a line.
+    """
     for problem in rc.problems:
         say(problem, True)
-    for one in rc.lines:
+    for line in rc.lines:
         try:
-            found = understood(one)
-            request = asked(found.action, found.argument)
+            found = parse_rc_line(line)
+            request = hub_request(found.action, found.argument)
         except UserError as error:
-            say(f"{one.place}: {error}", True)
+            say(f"{line.place}: {error}", True)
             continue
         if request is None:
             wrong = perform(found)
@@ -84,7 +87,7 @@ def run_rc(
             reply = ask(verb, ranks, **args)
             wrong = "" if reply.ok else reply.error or "refused"
             done = str(reply.data.get("text") or "ok")
-        say(f"{one.place}: {wrong or f'{one.text}: {done}'}", bool(wrong))
+        say(f"{line.place}: {wrong or f'{line.text}: {done}'}", bool(wrong))
 
 
 KEPT: Final = 500
@@ -94,14 +97,14 @@ _SLACK: Final = 2
 
 
 class History:
-    """Oldest first. Without a path nothing is kept; what cannot be read or written is left out."""
+    """Typed lines, oldest first. Without a path nothing is kept; unreadable files are ignored."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self.lines: list[str] = []
 
     def load(self) -> None:
-        """Read the file; a long one is written again, cut."""
+        """Read the file; a long one is shortened."""
         if self._path is None:
             return
         with contextlib.suppress(OSError):
@@ -113,14 +116,14 @@ class History:
                 os.replace(fresh, self._path)
 
     def add(self, line: str) -> bool:
-        """Remember a line; False: it was the last one already."""
+        """Add a line; False: it repeats the last one."""
         if not line or self.lines[-1:] == [line]:
             return False
         self.lines = [*self.lines[1 - KEPT :], line[:MAX_LINE]]
         return True
 
     def keep(self, line: str) -> None:
-        """Write it down. Slow: not in the UI's thread."""
+        """Append a line to the file. Slow: not on the UI's thread."""
         if self._path is not None and line.isprintable():
             with contextlib.suppress(OSError):
                 self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,1 @@
-"""Between the store and the screens: the feeding thread, the cursor, the controller."""
+"""Between store and screens: the engine's thread, the cursor, the controller."""

@@ -1,7 +1,7 @@
-"""The controller: commands to the hub on worker threads, and what is said meanwhile.
+"""The controller: sends commands to the hub on worker threads.
 
-What the screens show as held or running is `Snapshot.control`, the agents' own word. The controller
-only says that a command is under way, and passes on an error.
+Whether ranks are held is `Snapshot.control`, as the agents report it. The controller only knows
+which commands are under way, and passes on errors.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NO_PORT = "this viewer has no control: it shows a recording"
 
 
 class Controller:
-    """Sends one command at a time; what was answered is posted from the worker's thread."""
+    """Sends commands one at a time; answers are posted from the worker's thread."""
 
     def __init__(
         self,
@@ -55,17 +55,17 @@ class Controller:
 
     @property
     def under_way(self) -> str:
-        """Return what the hub was asked and has not answered yet; empty: nothing."""
+        """Return the text of the newest command without an answer; empty if there is none."""
         with self._lock:
             return self._sent[-1][1] if self._sent else ""
 
     def toggle(self, control: ControlView) -> Reply | None:
-        """Pause what runs, run what is held; None: it was sent."""
+        """Pause a running job, or continue a held one; None: the command was sent."""
         runs = control.mode == "running" and not control.held
         return self.send(Verb.PAUSE if runs else Verb.CONTINUE)
 
     def send(self, verb: Verb, ranks: str | None = None, **args: Any) -> Reply | None:
-        """Send; a Reply comes back only where it was refused at once."""
+        """Send a command. Returns a Reply only if it is refused at once."""
         if self._port is None:
             return Reply(False, NO_PORT, {})
         if verb is Verb.KILL:  # asked for in so many words
@@ -87,7 +87,7 @@ class Controller:
         return self._run(verb, words, partial(self._port.command, verb, ranks, **args))
 
     def ask(self, verb: Verb, ranks: str | None = None, **args: Any) -> Reply:
-        """Send and wait for the answer: not in the UI's thread."""
+        """Send a command and wait for its answer; not on the UI's thread."""
         if self._port is None:
             return Reply(False, NO_PORT, {})
         self.used = True
@@ -101,7 +101,7 @@ class Controller:
         return self._run(Verb.MARK, "keeping the bookmark…", call)
 
     def take(self, back: bool = False) -> Reply | None:
-        """Take control over from another viewer; or give it ``back``: every rank runs on."""
+        """Take control over from another viewer, or give it ``back``: every rank runs on."""
         if self._port is None:
             return Reply(False, NO_PORT, {})
         self.used = not back
@@ -109,7 +109,7 @@ class Controller:
         return self._run(None, words, self._port.leave if back else self._port.take)
 
     def farewell(self, timeout_s: float = 1.0) -> None:
-        """On the way out: let every rank run on, without waiting long for a hub that is gone."""
+        """Let every rank run on when the viewer leaves, without waiting long for a dead hub."""
         port = self._port
         if port is None or not self.used:
             return
@@ -118,7 +118,7 @@ class Controller:
         thread.join(timeout_s)
 
     def _run(self, verb: Verb | None, words: str, call: Callable[[], Reply | None]) -> Reply | None:
-        """Ask on a worker's thread; None: it is under way."""
+        """Send on a worker's thread; None: it is under way."""
 
         def work() -> None:
             try:

@@ -1,6 +1,6 @@
-"""Where in time the screens look: following a live run, back in it, or anywhere in a recording.
+"""The cursor: following a live run, back in it, or anywhere in a recording.
 
-Keys move it on the UI's thread, the engine reads it on its own, so every method holds a lock.
+Keys move it on the UI's thread and the engine reads it on its own, so every method holds a lock.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pardbg.session.navigation.replay import ReplayClock
 
 
 class TimeCursor:
-    """The chosen time, ns by the hub's clock; None means the newest one of a live run."""
+    """The selected time, ns by the hub's clock; None is the newest time of a live run."""
 
     def __init__(self, clock: ReplayClock | None = None) -> None:
         self._lock = threading.Lock()
@@ -31,7 +31,7 @@ class TimeCursor:
 
     @property
     def following(self) -> bool:
-        """Return whether it is live and at the newest time."""
+        """Return whether the run is live and the cursor at its newest time."""
         return self._clock is None and self._t_ns is None
 
     @property
@@ -43,7 +43,7 @@ class TimeCursor:
         return self._clock.speed if self._clock is not None else 1.0
 
     def bounds(self, begin_ns: int, end_ns: int) -> None:
-        """First and last time there is."""
+        """Set the first and last time of the run."""
         with self._lock:
             if self._clock is not None:
                 self._clock.bounds(begin_ns, end_ns)
@@ -52,12 +52,12 @@ class TimeCursor:
             self._begin_ns, self._end_ns = begin_ns, end_ns
 
     def at(self, now_s: float) -> int | None:
-        """Return the chosen time, moved on while it plays."""
+        """Return the selected time, advanced if a recording plays."""
         with self._lock:
             return self._t_ns if self._clock is None else self._clock.now(now_s)
 
     def play(self, change: Callable[[ReplayClock, float], None]) -> None:
-        """Change how a recording plays, by the clock and the time (s); a live run does not."""
+        """Change how a recording plays, by its clock and the time (s); no effect on a live run."""
         with self._lock:
             if self._clock is not None:
                 change(self._clock, time.monotonic())
@@ -68,7 +68,7 @@ class TimeCursor:
         self.play(ReplayClock.stop)
 
     def seek(self, t_ns: int) -> None:
-        """To ``t_ns``, kept inside the run; the end of a live run is following it."""
+        """Move to ``t_ns`` within the run; the end of a live run means following it."""
         with self._lock:
             self.moved, self._at_end = True, False
             if self._clock is not None:
@@ -77,7 +77,7 @@ class TimeCursor:
                 self._t_ns = None if t_ns >= self._end_ns else max(t_ns, self._begin_ns)
 
     def open_at(self, t_ns: int) -> bool:
-        """To where a recording opens, unless somebody has chosen a time; False: somebody has."""
+        """Move to where a recording opens; False if the user has already selected a time."""
         with self._lock:
             if self._clock is None or self.moved:
                 return False
@@ -85,12 +85,13 @@ class TimeCursor:
             return True
 
     def move(self, by_ns: int, from_ns: int) -> None:
-        """By ``by_ns``, either way; from ``from_ns`` where it follows a live run."""
+        """Move by ``by_ns`` in either direction, from ``from_ns`` if the cursor follows a live
+        run."""
         now = self.at(time.monotonic())
         self.seek((from_ns if now is None else now) + by_ns)
 
     def follow(self) -> None:
-        """The newest time; of a recording, its end."""
+        """Move to the newest time, or to the end of a recording."""
         with self._lock:
             self._t_ns = None
             self.moved = self._at_end = True

@@ -1,6 +1,6 @@
-"""The feeding thread: source → store → analysis → one frozen value per frame.
+"""The engine's thread: source → store → analysis → one frozen value per frame.
 
-Everything that touches the store happens here, on one thread: applying messages and asking the
+Everything that touches the store happens on this one thread: applying messages, and asking the
 analysis.
 """
 
@@ -35,8 +35,8 @@ MOST_RECORDS = 1_000_000
 
 
 class Engine:
-    """Runs the thread; ``post`` gets frames, one-line errors, where a journey ended, and how much
-    of a recording is read before its first frame."""
+    """Runs the thread. ``post`` gets frames, one-line errors, the end of each journey in time, and
+    how much of a recording is read before its first frame."""
 
     def __init__(
         self,
@@ -59,11 +59,11 @@ class Engine:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pardbg-engine", daemon=True)
         self._journeys: deque[Journey | Bookmark] = deque()
-        self._told_s = 0.0
-        self._owed = False
+        self._reported_s = 0.0
+        self._whole_owed = False
         """The last frame was a partial one: the whole one is to come."""
         self._revision: object = None
-        self._made: Frame | None = None
+        self._shown: Frame | None = None
         self._was_finished = False
         self._errors: set[str] = set()
 
@@ -73,25 +73,25 @@ class Engine:
         self._thread.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """End the thread; the source stays open, for whoever opened it."""
+        """End the thread; the source stays open for its owner."""
         self._ended.set()
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
     def want(self, want: Want) -> None:
-        """Set what the next frames must hold; a change is answered at once."""
+        """Set what the next frames must have; a change is answered at once."""
         if want != self._want:
             self._want = want
             self._wake.set()
 
     def wake(self) -> None:
-        """The cursor was moved."""
+        """Answer a moved cursor."""
         self._wake.set()
 
     def go(self, journey: Journey | Bookmark) -> None:
-        """Move the cursor to a place that the store knows; or take a bookmark of a recording (a
-        live run's come back from the hub)."""
+        """Move the cursor to a place found in the store; or take a bookmark of a recording (those
+        of a live run come back from the hub)."""
         self._journeys.append(journey)
         self._wake.set()
 
@@ -99,7 +99,7 @@ class Engine:
 
     def _run(self) -> None:
         try:
-            with self._gc.alone():
+            with self._gc.suppressed():
                 while not self._ended.is_set():
                     self._turn()
                     self._gc.tick(self._pace.idle or self._cursor.following)
@@ -114,19 +114,19 @@ class Engine:
         else:
             self._loader.read(POLL_MS)
             if self._loader.notice:
-                self._tell_once(self._loader.notice)
+                self._report_once(self._loader.notice)
         if not self._loader.opened:
             if self._ended.is_set() or not self._loader.open():
                 return
             self._wake.set()
         asked = self._wake.is_set()
-        if asked or self._owed or self._due():
+        if asked or self._whole_owed or self._due():
             self._wake.clear()
             self._travel()
             self._look(asked)
 
     def _turn_finished(self) -> None:
-        """Nothing more comes of the source: read the second one, look for findings, or wait."""
+        """After the source's end: read the second source, look for findings, or wait."""
         second = self._loader.second
         if not self._was_finished:
             self._finish()
@@ -137,20 +137,20 @@ class Engine:
             self._wake.wait(PLAY_PERIOD_S if self._cursor.playing else 0.5)
 
     def _read_on(self) -> None:
-        """A slice of a recording: frames and keys come in between."""
+        """Read a slice of a recording; frames and keys come in between."""
         self._loader.read_slice(
             lambda: self._ended.is_set() or (self._loader.opened and self._wake.is_set())
         )
         now = time.monotonic()
-        if now - self._told_s >= LOADING_PERIOD_S:
-            self._told_s = now
-            if self._made is None:
+        if now - self._reported_s >= LOADING_PERIOD_S:
+            self._reported_s = now
+            if self._shown is None:
                 self._post(Loading(self._loader.share))
             else:
-                self._post(FrameReady(replace(self._made, loaded=self._loader.share)))
+                self._post(FrameReady(replace(self._shown, loaded=self._loader.share)))
 
     def _finish(self) -> None:
-        """Everything was read, or the run has ended."""
+        """Settle once everything is read, or the run has ended."""
         self._was_finished = True
         self._loader.settle()
         self._revision = None
@@ -159,21 +159,21 @@ class Engine:
             self._to_first_error()
 
     def _to_first_error(self) -> None:
-        """Somebody who opens a recording of a job that went wrong looks for what went wrong. Not in
-        a large one: looking takes long there."""
+        """Open a recording of a failed job at its first error; not a large one, in which the search
+        takes long."""
         if self._cursor.moved:
             return
         if sum(process.num_records for process in self._store.procs.values()) > MOST_RECORDS:
             return
         error = self._places.first_error()
-        there_ns = self._places.there_ns(error) if error is not None else 0
-        if error is not None and self._cursor.open_at(there_ns):
+        present_ns = self._places.present_ns(error) if error is not None else 0
+        if error is not None and self._cursor.open_at(present_ns):
             text = f"opened at the first error ({error.kind}); home goes to the start"
             self._post(Arrived(text))
 
     def _searching(self) -> bool:
-        """Nothing to do: look for findings that were gone again by the end of a recording."""
-        if self._cursor.following or self._cursor.playing or self._made is None:
+        """While idle, look for findings that were withdrawn before the end of a recording."""
+        if self._cursor.following or self._cursor.playing or self._shown is None:
             return False
         if not self._pace.idle:
             return False  # somebody moves about: no key shall wait for this
@@ -208,13 +208,13 @@ class Engine:
     # ---------------------------------------------------------------- frames
 
     def _due(self) -> bool:
-        """Is there something new to see, and is it time?"""
-        made = self._made
-        if not self._pace.is_time(made is not None and made.awaited_ns is not None):
+        """Return whether there is something new to show and its time has come."""
+        shown = self._shown
+        if not self._pace.is_time(shown is not None and shown.awaited_ns is not None):
             return False
         if self._cursor.playing:
             return True
-        if made is not None and made.awaited_ns is None and self._loader.share < 1:
+        if shown is not None and shown.awaited_ns is None and self._loader.share < 1:
             return False  # what is shown is whole: the rest of the recording changes nothing
         return bool(self._store.revision != self._revision)
 
@@ -225,23 +225,23 @@ class Engine:
         try:
             self._store.settle()  # what came costs the same however often one looks
             with self._pace.frame():
-                frame = self._maker.awaiting(self._made, now_s) or self._maker.make(
+                frame = self._maker.awaiting(self._shown, now_s) or self._maker.make(
                     self._want, now_s, self._is_partial(asked)
                 )
         except Exception as error:  # noqa: BLE001 - one bad record must not blind the viewer
-            self._tell_once(f"cannot show this moment: {type(error).__name__}: {error}")
-        self._owed = frame is not None and not frame.whole and not self._cursor.playing
+            self._report_once(f"cannot show this moment: {type(error).__name__}: {error}")
+        self._whole_owed = frame is not None and not frame.whole and not self._cursor.playing
         if frame is None:
             return
         if self._maker.num_looks > looks:
-            self._pace.was(
+            self._pace.note(
                 whole=self._maker.whole, many=self._analysis.has_partial and self._maker.many,
                 urgent=self._maker.changed,
             )  # fmt: skip
-        self._made = frame
+        self._shown = frame
         self._post(FrameReady(frame))
 
-    def _tell_once(self, text: str) -> None:
+    def _report_once(self, text: str) -> None:
         if text not in self._errors and len(self._errors) < _MOST_ERRORS:
             self._errors.add(text)
             self._post(Trouble(text))
@@ -252,7 +252,11 @@ class Engine:
         if not self._analysis.has_partial:
             return False
         if self._cursor.following:
-            whole = self._made is None or self._owed or not (self._maker.many and self._pace.slow)
+            whole = (
+                self._shown is None
+                or self._whole_owed
+                or not (self._maker.many and self._pace.slow)
+            )
             return not whole and (asked or not self._pace.whole_is_due)
-        slow = self._pace.slow or self._made is None
+        slow = self._pace.slow or self._shown is None
         return slow and (self._cursor.playing or asked)

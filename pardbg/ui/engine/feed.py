@@ -1,5 +1,5 @@
-"""What the UI asks of the engine and gets from it: a page says what it needs (`Want`), and a frame
-comes as one frozen value (`Frame`). The UI never sees the store, and analyses nothing."""
+"""Requests and answers between UI and engine: a page states its needs (`Want`), a frame comes as
+one frozen value (`Frame`). The UI never sees the store, and analyses nothing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class OutputWant:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What the visible screen needs beyond the snapshot."""
+    """What the visible page needs beyond the snapshot."""
 
     timeline: TimelineWant | None = None
     output: OutputWant | None = None
@@ -73,7 +73,7 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The second of two runs that are looked at together."""
+    """The second of two runs shown together."""
 
     name: str
     snapshot: Snapshot
@@ -85,7 +85,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Everything a screen draws from."""
+    """Everything that a screen draws from."""
 
     snapshot: Snapshot
     following: bool = True
@@ -132,7 +132,7 @@ class Frame:
 
 
 class Analysis:
-    """The analysis as the engine calls it; tests give their own."""
+    """The analysis as the engine calls it; tests have their own."""
 
     has_partial = True
     """A snapshot can be had without what takes longest."""
@@ -147,19 +147,19 @@ class Analysis:
     def lanes(
         self, store: Any, t0_ns: int, t1_ns: int, columns: int, ranks: tuple[int, ...] | None
     ) -> Lanes:
-        """Return what a timeline shows of these ranks; None: of all."""
+        """Return the timeline lanes of these ranks; None: of all."""
         return lanes(store, t0_ns, t1_ns, columns, ranks)
 
     def output(self, store: Any, t_ns: int, want: OutputWant) -> tuple[OutputLine, ...]:
-        """Return what was printed up to a moment."""
+        """Return the output lines up to a time."""
         return lines(store, t_ns, want.limit, contains=want.contains, rank=want.rank)
 
     def findings(self, store: Any, t_ns: int | None) -> Iterable[Finding]:
-        """Return findings at a moment, without the rest of a snapshot."""
+        """Return the findings at a time, without the rest of a snapshot."""
         return findings(View(store, t_ns))
 
     def whatif(self, store: Any, t_ns: int | None) -> WhatIf | str | None:
-        """Return other schedules by the steps up to a moment."""
+        """Return other schedules, by the steps up to a time."""
         return kept_whatif(View(store, t_ns))
 
     def ticks(self, store: Any, t_ns: int | None, want: TicksWant) -> Ticks | None:

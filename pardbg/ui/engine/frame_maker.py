@@ -1,4 +1,4 @@
-"""One frame: what the page wants, asked of the analysis at the cursor."""
+"""Frames: what the page wants, asked of the analysis at the cursor."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class FrameMaker:
             snapshot, whole = replace(snapshot, findings=self._last.findings), True
         elif whole:
             self._last = snapshot
-        self._places.saw(snapshot.findings, snapshot.t_ns)
+        self._places.take(snapshot.findings, snapshot.t_ns)
         if whole:
             t_ns, found = snapshot.t_ns, snapshot.findings
             if gone := self._places.withdrawn(found, t_ns, snapshot.t_begin_ns):
@@ -116,7 +116,7 @@ class FrameMaker:
         )
 
     def _active(self) -> tuple[int, int] | None:
-        """The recording's bounds, looked for where more of it has come."""
+        """Return the recording's active bounds, looked for again when more of it is read."""
         if self._bounds is None or self._bounds[0] != self._store.revision:
             self._bounds = self._store.revision, active_bounds(self._store)
         return self._bounds[1]
@@ -142,15 +142,16 @@ class FrameMaker:
         if before is not None and whole:
             viewport = self._in_turn(viewport, before)
             before = before if t_ns is None else None
-        made = self._made(self._store, t_ns, want.pipeline_of, viewport, before, partial=not whole)
+        made = self._ask(self._store, t_ns, want.pipeline_of, viewport, before, partial=not whole)
         self.whole = whole
         self._kept = _Kept(moment, made, whole, want.viewport)
         return made, whole
 
     def _complete(self, known: _Kept, t_ns: int | None, want: Want) -> Snapshot:
-        """Return the same whole snapshot, with sections that the page draws and it lacks."""
+        """Return the whole snapshot ``known`` with the sections that the page draws and it
+        lacks."""
         viewport = replace(want.viewport, sections=want.viewport.sections | known.viewport.sections)
-        drawn = self._made(
+        drawn = self._ask(
             self._store, t_ns, want.pipeline_of, viewport, known.snapshot, partial=True
         )
         lacking = {n: getattr(drawn, n) for n in viewport.sections - known.viewport.sections}
@@ -170,7 +171,7 @@ class FrameMaker:
             return False
         return stopped(self._kept.snapshot) != stopped(self._last)
 
-    def _made(
+    def _ask(
         self, store: Any, t_ns: int | None, rank: int | None, viewport: Viewport,
         before: Snapshot | None = None, *, partial: bool,
     ) -> Snapshot:  # fmt: skip
@@ -178,8 +179,8 @@ class FrameMaker:
         return self._analysis.snapshot(store, t_ns, rank, viewport, before, partial)
 
     def _in_turn(self, viewport: Viewport, before: Snapshot) -> Viewport:
-        """Return the viewport and a part of the other ranks: each whole snapshot of a live run
-        makes another part of those rows anew. After a time in the past, all."""
+        """Return the viewport and a share of the other ranks: each whole snapshot of a live run
+        makes another share of those rows anew. After a time in the past, all ranks."""
         if viewport.ranks is None or before.t_ns < before.t_end_ns:
             return replace(viewport, ranks=None)
         turn = self.num_looks % TURNS
@@ -187,8 +188,8 @@ class FrameMaker:
         return replace(viewport, ranks=viewport.ranks.union(others))
 
     def _look_at(self, part: int | None, now_s: float) -> tuple[int, int]:
-        """Choose a part; begin and end of what is looked at. Back at the whole run, the cursor is
-        where it was before a part took it to its own time."""
+        """Select a part, and return begin and end of what is shown. Back at the whole run, the
+        cursor returns to where it was before."""
         if part == self._part:
             return self._loader.bounds()
         if self._part is None:
@@ -201,26 +202,27 @@ class FrameMaker:
             self._cursor.seek(self._left_ns)
         return found
 
-    def awaiting(self, made: Frame | None, now_s: float) -> Frame | None:
-        """Return the previous frame, marked, while the moment asked for is not read yet."""
+    def awaiting(self, shown: Frame | None, now_s: float) -> Frame | None:
+        """Return the previous frame, marked, while the selected time is not read yet."""
         t_ns = self._cursor.at(now_s)
-        if not self._cursor.replay or t_ns is None or made is None or self._loader.is_read(t_ns):
+        if not self._cursor.replay or t_ns is None or shown is None or self._loader.is_read(t_ns):
             return None
         return replace(
-            made, awaited_ns=t_ns, loaded=self._loader.share, playing=self._cursor.playing,
+            shown, awaited_ns=t_ns, loaded=self._loader.share, playing=self._cursor.playing,
             speed=self._cursor.speed,
         )  # fmt: skip
 
     def _ahead(self) -> Ahead | None:
-        """Made once, when the recording is read."""
+        """Return the course of the whole recording, once it is read."""
         if self._whole is None and self._loader.finished:
-            end = self._made(self._store, None, None, Viewport(sections=frozenset()), partial=True)
+            end = self._ask(self._store, None, None, Viewport(sections=frozenset()), partial=True)
             times = tuple((row.step, row.duration_ns) for row in end.steps)
             self._whole = Ahead(times, end.loss_history)
         return self._whole
 
     def _source(self, want: Want) -> SourceLines | None:
-        """Read once per place: a file may change while one looks, a stack does not."""
+        """Return the source lines of a place. Read once per place: the file may change meanwhile, a
+        recorded stack does not."""
         if want.source is not None and (
             self._source_read is None or self._source_read.place != want.source
         ):
@@ -230,8 +232,8 @@ class FrameMaker:
     def _lanes(
         self, want: Want, snapshot: Snapshot, active: tuple[int, int] | None
     ) -> tuple[Lanes, int, int]:
-        """Lanes, and begin and end of their window: at the cursor, but not behind the last thing
-        that a rank of a recording did."""
+        """Return lanes, and begin and end of their window, which ends at the cursor or at the last
+        activity of a recording."""
         t1, timeline = snapshot.t_ns, want.timeline
         if timeline is None:
             return {}, t1, t1
@@ -243,28 +245,29 @@ class FrameMaker:
         return lanes, t0, t1
 
     def _beside(self, want: Want, t_ns: int, whole: bool) -> Comparison | None:
-        """The second run where it stands at the same step."""
+        """Return the second run at the same step."""
         second = self._loader.second
         if second is None or not second.source.finished:
             return None
         place = aligned(self._store, t_ns, second.store)
-        made = self._made(
+        snapshot = self._ask(
             second.store, place.t_ns, want.pipeline_of, want.viewport, partial=not whole
         )
-        detail = schedule_detail(made.pipeline) if want.schedule else None
-        return Comparison(second.name, made, place.by, place.note, detail)
+        detail = schedule_detail(snapshot.pipeline) if want.schedule else None
+        return Comparison(second.name, snapshot, place.by, place.note, detail)
 
 
 def stopped(snapshot: Snapshot) -> tuple[object, ...]:
-    """Return what holds ranks up, and who has come to a stop."""
+    """Return the hang, and the ranks that have stopped."""
     hang = snapshot.hang
     rows = tuple((r.rank, r.state) for r in snapshot.ranks if r.state not in ("running", "waiting"))
     return (None if hang is None else (hang.kind, hang.culprits)), rows
 
 
 def _shows(snapshot: Snapshot, rank: int | None) -> bool:
-    """Its pipeline is the one that ``rank`` chooses, as in `pipeline_view`."""
-    index = next((i for i, one in enumerate(snapshot.pipelines) if rank in one.ranks), 0)
+    """Return whether the snapshot's pipeline is the one that ``rank`` selects, as in
+    `pipeline_view`."""
+    index = next((i for i, pipeline in enumerate(snapshot.pipelines) if rank in pipeline.ranks), 0)
     return snapshot.pipeline is None or snapshot.pipeline.index == index
 
 

@@ -1,6 +1,6 @@
-"""Where one can go in a run: its findings so far, the marks on the time bar, and journeys.
+"""Landmarks of a run: its findings so far, marks on the time bar, and journeys in time.
 
-Belongs to the engine: everything here reads the store, on the engine's thread.
+Part of the engine: everything here reads the store, on the engine's thread.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _NEAR_NS: Final = 200_000_000
 
 
 def _key(finding: Finding) -> tuple[object, ...]:
-    """Return what makes a finding at two moments the same."""
+    """Return the identity of a finding over time."""
     return finding.kind, finding.culprits or finding.ranks, finding.group, finding.seq
 
 
-def _is_said_by(finding: Finding, now: Finding) -> bool:
-    """It is one of those that are said together by now, or of which some are left."""
+def _is_merged_into(finding: Finding, now: Finding) -> bool:
+    """Return whether a finding on many ranks is now part of ``now``, or was reduced to it."""
     if (finding.kind, finding.where) != (now.kind, now.where):
         return False
     many = max(len(finding.ranks), len(now.ranks)) >= MANY
@@ -42,8 +42,8 @@ def _is_said_by(finding: Finding, now: Finding) -> bool:
 
 
 @dataclass(slots=True)
-class _Gathered:
-    """Findings of a part of the run."""
+class _PartFindings:
+    """The findings of a part of the run."""
 
     found: dict[tuple[object, ...], Finding] = field(default_factory=dict)
     seen_ns: dict[tuple[object, ...], int] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class _Gathered:
 
 @dataclass(frozen=True, slots=True)
 class Journey:
-    """Where to go: ``goto`` as typed, or ``by`` units from here."""
+    """A destination: ``goto`` as typed, or ``by`` units from here."""
 
     goto: str = ""
     unit: str = ""
@@ -66,30 +66,30 @@ class Journey:
 
 
 class Places:
-    """Findings and marks of the run or of a part of it, gathered as they are seen."""
+    """Findings and marks of the run or of a part of it, collected as they appear."""
 
     def __init__(
         self, store: Any, findings: Callable[[Any, int | None], Iterable[Finding]]
     ) -> None:
         self._store, self._look = store, findings
-        self._of_part: dict[int | None, _Gathered] = defaultdict(_Gathered)
+        self._of_part: dict[int | None, _PartFindings] = defaultdict(_PartFindings)
         self._here = self._of_part[None]
         self._marks: tuple[Mark, ...] = ()
         self._made_s = 0.0
         self._made_of: object = None
 
     def look_at(self, part: int | None) -> None:
-        """From here on those of a part alone; None: of whatever is looked at without one."""
+        """Use the findings of one part from here on; None: of whatever is shown without a part."""
         self._here = self._of_part[part]
         self.forget()
 
     @property
     def findings(self) -> list[Finding]:
-        """By the time they begin: finding 1 is the first."""
+        """Return the findings by begin: finding 1 is the first."""
         return sorted(self._here.found.values(), key=lambda f: (since_ns(f), f.kind))
 
-    def saw(self, findings: Iterable[Finding], t_ns: int) -> None:
-        """Findings of a snapshot at ``t_ns``."""
+    def take(self, findings: Iterable[Finding], t_ns: int) -> None:
+        """Take the findings of a snapshot at ``t_ns``."""
         for finding in findings:
             key = _key(finding)
             known = self._here.found.get(key)
@@ -100,8 +100,8 @@ class Places:
                 self._here.found[key] = finding
 
     def withdrawn(self, now: Iterable[Finding], t_ns: int, begin_ns: int) -> tuple[Finding, ...]:
-        """Warnings and errors that were there before ``t_ns``, are not any more, and that nothing
-        took the place of, as notes that say since when; the newest ones."""
+        """Return warnings and errors that were there before ``t_ns`` and are gone without a
+        successor, as notes with the time of withdrawal; the newest ones."""
         present = tuple(now)
         there = {_key(finding) for finding in present}
         instead = {(f.kind, f.culprits) for f in present} | {f.culprits for f in present}
@@ -110,40 +110,40 @@ class Places:
             if key in there or self._here.seen_ns[key] >= t_ns:
                 self._here.gone_ns.pop(key, None)
                 continue
-            told = finding.kind, finding.culprits
-            if finding.severity == "info" or {told, finding.culprits or told} & instead:
+            about = finding.kind, finding.culprits
+            if finding.severity == "info" or {about, finding.culprits or about} & instead:
                 continue
-            if any(_is_said_by(finding, of_more) for of_more in present):
+            if any(_is_merged_into(finding, of_more) for of_more in present):
                 continue
             since = self._here.gone_ns[key] = min(t_ns, self._here.gone_ns.get(key, t_ns))
             text = f"withdrawn at {duration(max(0, since - begin_ns))}: {finding.text}"
-            gone[told] = replace(finding, severity="info", text=text, t_ns=since)
+            gone[about] = replace(finding, severity="info", text=text, t_ns=since)
         return tuple(sorted(gone.values(), key=lambda f: -f.t_ns)[:_MOST_WITHDRAWN])
 
     def search(self, begin_ns: int, end_ns: int) -> bool:
-        """Look at one more moment of a recording; False when all were looked at."""
+        """Look at one more time of a recording; False once all were looked at."""
         if self._here.sampled >= SAMPLES:
             return False
         self._here.sampled += 1
         at = end_ns - (end_ns - begin_ns) * (self._here.sampled - 1) // SAMPLES
-        self.saw(self._look(self._store, at), at)
+        self.take(self._look(self._store, at), at)
         return True
 
     def first_error(self) -> Finding | None:
         """Return the error of a whole recording that began first."""
         end_ns = self._store.end_ns
         found = list(self._look(self._store, end_ns))
-        self.saw(found, end_ns)
+        self.take(found, end_ns)
         errors = [finding for finding in found if finding.severity == "error"]
         return min(errors, key=since_ns, default=None)
 
     @property
     def searched(self) -> float:
-        """Return how much of the search for findings is done, 0..1."""
+        """Return the progress of the search for findings, 0..1."""
         return self._here.sampled / SAMPLES
 
     def marks(self) -> tuple[Mark, ...]:
-        """For the time bar; made again when something came, once a second at most."""
+        """Return the marks of the time bar; made anew after changes, once a second at most."""
         now = time.monotonic()
         of = (self._store.revision, len(self._here.found), self._store.bookmarks.all())
         if of != self._made_of and now - self._made_s >= MARKS_PERIOD_S:
@@ -151,9 +151,9 @@ class Places:
             self._marks = marks(self._store, self.findings)
         return self._marks
 
-    def there_ns(self, finding: Finding) -> int:
-        """Return a moment at which the finding is there, as early as is known to some tenths of a
-        second: what began at a time may be found only when it has lasted."""
+    def present_ns(self, finding: Finding) -> int:
+        """Return a time at which the finding is present, as early as known to some tenths of a
+        second. A finding may appear only after its cause has lasted for a while."""
         key = _key(finding)
         late = self._here.seen_ns.get(key, finding.t_ns)
         early = max(since_ns(finding), finding.evidence.t_ns if finding.evidence else 0)
@@ -161,20 +161,20 @@ class Places:
             if late - early <= _NEAR_NS:
                 break
             middle = (early + late) // 2
-            there = key in {_key(one) for one in self._look(self._store, middle)}
+            there = key in {_key(found) for found in self._look(self._store, middle)}
             early, late = (early, middle) if there else (middle, late)
         return max(late, early)
 
     def forget(self) -> None:
-        """Make the marks again at once: a bookmark was set."""
+        """Make the marks anew at once, after a bookmark was set."""
         self._made_s, self._made_of = 0.0, None
 
     def go(self, journey: Journey, t_ns: int, begin_ns: int, end_ns: int) -> Found:
-        """Return where a journey ends. Raises UserError."""
+        """Return the end of a journey. Raises UserError."""
         if journey.goto:
             target = parse(journey.goto)
             found = find(self._store, t_ns, target, begin_ns, end_ns, self.findings, journey.step)
             if target.kind == "finding":
-                return replace(found, t_ns=self.there_ns(self.findings[target.number - 1]))
+                return replace(found, t_ns=self.present_ns(self.findings[target.number - 1]))
             return found
         return beside(self._store, t_ns, journey.unit, journey.by, journey.rank, self.findings)

@@ -1,4 +1,4 @@
-"""Reading: messages from the source into the store, in slices, and how far that has come."""
+"""Reading: messages of the source into the store, in slices, and the progress."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LATE_NS = 2_000_000_000
 
 
 class Loader:
-    """Applies what a source has to a store. On the engine's thread alone."""
+    """Applies a source's messages to a store, on the engine's thread."""
 
     def __init__(
         self, source: Source, store: Any, cursor: TimeCursor, second: SecondRecording | None
@@ -37,26 +37,26 @@ class Loader:
 
     @property
     def finished(self) -> bool:
-        """Return whether the source has nothing more."""
+        """Return whether the source has no more messages."""
         return self._source.finished
 
     @property
     def share(self) -> float:
-        """Return how much of a recording is read, 0..1."""
+        """Return the share of a recording that is read, 0..1."""
         return 1.0 if self._source.finished else float(getattr(self._source, "progress", 1.0))
 
     @property
     def notice(self) -> str:
-        """Why nothing comes, where the source knows."""
+        """Return the reason why no messages come, if the source knows it."""
         return str(getattr(self._source, "notice", ""))
 
     @property
     def so_far(self) -> str:
-        """Return the same in words, for an answer that more reading may change."""
+        """Return the share that is read as text, for an answer that more reading may change."""
         return "" if self.share >= 1 else f" ({percent(self.share, 0)} of the recording is read)"
 
     def bounds(self) -> tuple[int, int]:
-        """Begin and end of the session, as far as they are known; the cursor is told, too."""
+        """Return begin and end of the session as far as known; sets them in the cursor, too."""
         begin, end = self._store.begin_ns, self._store.end_ns
         if not self._source.finished:
             end = max(end, getattr(self._source, "end_ns", None) or 0)
@@ -64,7 +64,7 @@ class Loader:
         return begin, end
 
     def read_slice(self, waited_for: Callable[[], bool]) -> None:
-        """A slice of a recording; a short one where somebody waits for a frame."""
+        """Read a slice of a recording; a short one if a frame is waited for."""
         until = time.monotonic() + LOAD_SLICE_S
         while not self._source.finished:
             self.read(0)
@@ -72,7 +72,7 @@ class Loader:
                 break
 
     def read_second(self, second: SecondRecording) -> bool:
-        """Read a slice of the run beside this one; True: that was the last."""
+        """Read a slice of the second recording; True: it was the last."""
         until = time.monotonic() + LOAD_SLICE_S
         while not second.source.finished and time.monotonic() < until:
             second.store.apply_all(second.source.poll(0))
@@ -81,18 +81,18 @@ class Loader:
         return second.source.finished
 
     def settle(self) -> None:
-        """Everything was read: nothing waits for later messages any more."""
+        """Note that everything was read: no record waits for later messages any more."""
         settle = getattr(self._store, "settle", None)
         if settle is not None:
             settle()
 
     def is_read(self, t_ns: int) -> bool:
-        """Return whether nothing that is still to be read changes what is seen at that time."""
+        """Return whether messages still to be read cannot change the view at that time."""
         return self._source.finished or t_ns + LATE_NS <= self._read_ns
 
     def open(self) -> bool:
-        """Choose where a recording opens: at the end of an early training step, its begin where
-        none has ended in what could be read so far. False: read on first."""
+        """Open the recording at the end of an early training step, or at its begin if none has
+        ended in what could be read so far. False: read on first."""
         stepped = self._source.finished or every_rank_stepped(self._store)
         if not stepped and time.monotonic() - self._begun_s < OPENING_S:
             return False
@@ -101,15 +101,14 @@ class Loader:
         return True
 
     def to_opening(self) -> None:
-        """To where a recording opens, as far as it is read, unless somebody has moved, be it while
-        that is looked for."""
+        """Move to where the recording opens, as far as it is read, unless the user has moved."""
         begin, _ = self.bounds()
         if not self._cursor.moved:
             end = opening(self._store)
             self._cursor.open_at(begin if end is None else end)
 
     def read(self, wait_ms: int) -> None:
-        """Apply what came; wait ``wait_ms`` at most for the first of it."""
+        """Apply the messages that have come; wait at most ``wait_ms`` for the first."""
         messages = self._source.poll(wait_ms)
         for message in messages:
             self._store.apply(message)

@@ -1,4 +1,5 @@
-"""What the engine's thread says to the UI. Frames may be replaced by newer ones, words never."""
+"""Messages of the engine's thread to the UI. A frame may be replaced by a newer one, a text
+never."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from pardbg.ui.engine.feed import Frame
 
 
 class _Newest(Message, bubble=False):
-    """Only the newest waiting one of a kind is handled."""
+    """A message of which only the newest waiting one is handled."""
 
     def can_replace(self, message: Message) -> bool:
         return type(message) is type(self)
@@ -26,28 +27,28 @@ class FrameReady(_Newest, bubble=False):
 
 @dataclass
 class Loading(_Newest, bubble=False):
-    """A recording is being read: how much of it is."""
+    """Progress of reading a recording, before its first frame."""
 
     share: float
 
 
 @dataclass
 class Trouble(Message, bubble=False):
-    """One line about something that failed in the viewer."""
+    """One line about a failure in the viewer."""
 
     text: str
 
 
 @dataclass
 class Arrived(Message, bubble=False):
-    """Where a journey in time ended, in words."""
+    """The end of a journey in time, as text."""
 
     text: str
 
 
 @dataclass
 class Answered(Message, bubble=False):
-    """The hub answered a command (or the port raised)."""
+    """The hub's answer to a command, or an exception of the port."""
 
     verb: Verb | None
     """None: ``take`` or ``leave``."""

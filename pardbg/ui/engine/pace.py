@@ -1,5 +1,5 @@
-"""When the next frame is due: what a frame costs decides how often one comes by itself; and
-Python's full collections, kept out of the frames that somebody waits for."""
+"""The time of the next frame, by the cost of the last; and Python's full garbage collections, kept
+out of frames that the user waits for."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ IDLE_S = 1.5
 
 
 class Pace:
-    """Times of the frames made so far."""
+    """Times and costs of the last frames."""
 
     def __init__(self, cursor: TimeCursor) -> None:
         self._cursor = cursor
@@ -43,7 +43,7 @@ class Pace:
 
     @contextmanager
     def frame(self) -> Iterator[None]:
-        """Around the making of one: its CPU time counts."""
+        """Measure a frame's CPU time."""
         spent = time.thread_time()
         try:
             yield
@@ -51,7 +51,7 @@ class Pace:
             self._looked_s = time.monotonic()
             self._cost_s = time.thread_time() - spent
 
-    def was(self, *, whole: bool, many: bool, urgent: bool) -> None:
+    def note(self, *, whole: bool, many: bool, urgent: bool) -> None:
         """Note what the last frame was: whole or partial. ``many``: there are so many ranks that
         partial frames come between whole ones of a live run; ``urgent``: the next whole one is to
         come soon."""
@@ -61,7 +61,7 @@ class Pace:
 
     @property
     def whole_is_due(self) -> bool:
-        """Return whether the next frame, while following, has everything in it."""
+        """Return whether the next frame, while following, is a whole one."""
         if not (self._many and self.slow):
             return True
         share = URGENT_SHARE if self._urgent else MANY_SHARE
@@ -69,7 +69,7 @@ class Pace:
 
     @property
     def idle(self) -> bool:
-        """Return whether nobody has navigated for a while."""
+        """Return whether the user has not navigated for a while."""
         return time.monotonic() - self._looked_s > IDLE_S
 
     @property
@@ -78,7 +78,7 @@ class Pace:
         return self._whole_s > SLOW_S
 
     def is_time(self, awaited: bool) -> bool:
-        """Return whether the period of this mode is over; ``awaited``: the moment is not read
+        """Return whether the period of the mode is over; ``awaited``: the selected time is not read
         yet."""
         period = LIVE_PERIOD_S if self._cursor.following else LOOK_BACK_PERIOD_S
         if self._cursor.playing or awaited:
@@ -98,14 +98,14 @@ _NEVER: Final = 1 << 30
 
 
 class GcPauses:
-    """When to collect. The young generations stay Python's own business: they take no time."""
+    """Times of full collections. The young generations are left to Python: they take no time."""
 
     def __init__(self) -> None:
         self._last_s = time.monotonic()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """While this lasts nobody else makes full collections."""
+    def suppressed(self) -> Iterator[None]:
+        """Keep Python from full collections of its own while this lasts."""
         young, middle, old = gc.get_threshold()
         gc.set_threshold(young, middle, _NEVER)
         try:
@@ -114,7 +114,7 @@ class GcPauses:
             gc.set_threshold(young, middle, old)
 
     def tick(self, idle: bool) -> None:
-        """Between two frames; ``idle``: nobody waits for the next one."""
+        """Collect if it is time, between two frames; ``idle``: nobody waits for the next one."""
         passed = time.monotonic() - self._last_s
         if passed > (PERIOD_S if idle else LATEST_S):
             gc.collect()

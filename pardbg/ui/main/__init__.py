@@ -1,1 +1,1 @@
-"""The main screen, and the handlers of its actions: time, control, looking around, the app."""
+"""The main screen, and the handlers of its actions: time, control, selection, the app."""

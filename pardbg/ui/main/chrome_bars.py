@@ -17,12 +17,12 @@ LEGEND_ROWS = 30
 
 
 class ChromeBars:
-    """Paints them from a frame and the message that is being said."""
+    """Paints the lines around a page from a frame and the current message."""
 
     def __init__(
         self, title: str, live: bool, controller: Controller, unit: Callable[[], str]
     ) -> None:
-        """``unit``: what ``,`` and ``.`` move by."""
+        """Set up the bars; ``unit`` returns what ``,`` and ``.`` move by."""
         self._title, self._live, self._controller, self._unit = title, live, controller, unit
         self.header = Lines(id="header", ground="bar.header")
         self.banner = Lines(id="banner")
@@ -33,7 +33,8 @@ class ChromeBars:
         """Text and style."""
 
     def paint(self, frame: Frame | None, cells: int, rows: int, screen: str) -> None:
-        """All three at this size; the hints are ``screen``'s, none where the prompt writes."""
+        """Paint all bars at this size, with the hints of ``screen`` (empty: none, the prompt is
+        there)."""
         snapshot = frame.snapshot if frame else None
         mode = chrome.Mode(
             not self._live, frame.following if frame else True, frame.playing if frame else False,
@@ -68,7 +69,8 @@ class ChromeBars:
         return action.label
 
     def _status_lines(self, frame: Frame | None, cells: int, rows: int) -> tuple[Line, ...]:
-        """The message, else the time bar (with its legend where there is room), else control."""
+        """Return the message, else the time bar (with its legend if there is room), else
+        control."""
         if frame is not None and (not self._live or not frame.following):
             return self._time_lines(frame, cells, rows)
         if self.message[0] or frame is None:

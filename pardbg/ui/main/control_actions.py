@@ -1,4 +1,4 @@
-"""What the keys and commands about control do: verbs, breakpoints, looking into ranks."""
+"""Handlers of the keys and commands about control: verbs, breakpoints, inspection."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOVING = (Verb.PAUSE, Verb.CONTINUE, Verb.STEP, Verb.TICK, Verb.NEXT, Verb.OP, 
 
 
 class ControlActions:
-    """Sends verbs to the hub and shows what it answers."""
+    """Sends verbs to the hub and shows its answers."""
 
     def __init__(self, view: ScreenPort, controller: Controller) -> None:
         self._view, self._controller = view, controller
@@ -38,7 +38,7 @@ class ControlActions:
         """The one before ``up`` or ``down``."""
 
     def handlers(self) -> Handlers:
-        """By action id."""
+        """Return the handlers by action id."""
         verbs = {a.id: partial(self._verb, a.verb) for a in ACTIONS if a.verb is not None}
         words = {f"inspect_{word}": partial(self.inspect, word) for word, _ in INSPECTIONS}
         return {
@@ -59,8 +59,8 @@ class ControlActions:
             self._frame = 0
         words = argument.split()
         verb = verb_meant(verb, words)
-        said, args = verb_words(verb, words)
-        self.refused(self._controller.send(verb, said or ranks, **args))
+        named, args = verb_words(verb, words)
+        self.refused(self._controller.send(verb, named or ranks, **args))
 
     def _toggle(self, _argument: str) -> None:
         frame = self._view.shared.frame
@@ -68,7 +68,7 @@ class ControlActions:
             self.refused(self._controller.toggle(frame.snapshot.control))
 
     def _break_here(self, _argument: str) -> None:
-        """The command is written out, to be changed or just entered."""
+        """Write the command into the prompt, to be edited or entered."""
         self._view.ask(":", f"break {self._break_text()}")
 
     def _break_text(self) -> str:
@@ -89,7 +89,7 @@ class ControlActions:
         self._view.paint()
 
     def on_answered(self, event: Answered) -> None:
-        """The hub's answer: an error is said; stacks and lists go to the debug page."""
+        """Show the hub's answer: an error as a message, stacks and lists on the debug page."""
         debug = self._debug
         name = event.verb.value if event.verb else "control"
         if not event.reply.ok:
@@ -119,15 +119,15 @@ class ControlActions:
                 self._view.say(text, "held")
         self._view.paint()
 
-    def said_at_start(self, text: str, bad: bool) -> None:
-        """Show what became of a line of a ``.pardbgrc``."""
+    def show_start_result(self, text: str, bad: bool) -> None:
+        """Show the result of a line of a ``.pardbgrc``."""
         debug = self._debug
         debug.say(text, "bad" if bad else "dim")
         if bad:
             self._view.say(text, "bad")
 
     def typed(self, command: str) -> None:
-        """A line of the prompt stands in the console, over its answer."""
+        """Add a line of the prompt to the console, above its answer."""
         self._debug.say(f"(pardbg) {command}", "strong")
 
     @property
@@ -140,14 +140,14 @@ class ControlActions:
     # ---------------------------------------------------------------- looking into ranks
 
     def inspect(self, word: str, argument: str) -> None:
-        """``p loss``, ``compare --hash grads``: of the selected rank where none is said."""
+        """Send ``p loss`` or ``compare --hash grads``, for the selected rank if none is named."""
         ranks, args = inspect_words(word, argument)
         self._comparing = word == COMPARE
         ranks = ranks or str(self._view.shared.rank)
         self.refused(self._controller.send(Verb.INSPECT, ranks, frame=self._frame, **args))
 
     def on_frame(self, frame: Frame) -> None:
-        """Ranks were held somewhere else than before: the page about them needs their stacks."""
+        """Ask for stacks when ranks are held elsewhere than before and the debug page is shown."""
         self._follow_hit(frame)
         held = frame.snapshot.control.held if frame.snapshot.control.mode == "held" else {}
         if self._view.active != "debug" or not self._controller.present or not held:
@@ -159,7 +159,7 @@ class ControlActions:
             self._controller.send(Verb.WHERE)
 
     def _follow_hit(self, frame: Frame) -> None:
-        """Once at each hit of a breakpoint or watch, its rank is the selected one."""
+        """Select the rank of a breakpoint or watch, once per hit."""
         control = frame.snapshot.control
         why = control.reason if control.mode == "held" and frame.following else ""
         if why == self._followed:
@@ -173,13 +173,13 @@ class ControlActions:
             self._view.page.redraw()
 
     def _show_answer(self, lines: list[str]) -> None:
-        """In the console: it keeps its newest line in view, and scrolls."""
+        """Add an answer to the console, which keeps its newest line in view."""
         for text in lines:
             self._debug.say(text, "")
         self._view.show_page("debug")
 
     def _frame_up(self, _argument: str) -> None:
-        """The caller's frame, as pdb's ``up``."""
+        """Select the caller's frame, as pdb's ``up``."""
         self._look_from(self._frame + 1)
 
     def _frame_down(self, _argument: str) -> None:
@@ -200,7 +200,7 @@ class ControlActions:
             self._view.show_page("debug")
 
     def _keep_frame(self, reply: Reply) -> None:
-        """There is no frame beyond the outermost: stay."""
-        said = list(dict(reply.data.get("answers") or {}).values())
-        if said and all(str(one.get("error") or "").startswith("no frame") for one in said):
+        """Stay at the outermost frame if there is none beyond it."""
+        found = list(dict(reply.data.get("answers") or {}).values())
+        if found and all(str(answer.get("error") or "").startswith("no frame") for answer in found):
             self._frame = min(self._before, self._frame)

@@ -60,7 +60,8 @@ _PAGES: tuple[type[Page], ...] = (
 class MainScreen(Screen[None]):
     """Header, tabs, one page, control line or time bar, key hints.
 
-    The parts that do what keys and commands ask for register by action id (``handlers``)."""
+    The parts that handle keys and commands register by action id (``handlers``).
+    """
 
     AUTO_FOCUS = ""
     """The prompt takes keys only when it was asked for."""
@@ -105,7 +106,7 @@ class MainScreen(Screen[None]):
         self._make_widgets()
 
     def _make_widgets(self) -> None:
-        """Held by name: a frame may come before they are on the screen."""
+        """Make the widgets as attributes: a frame may come before they are mounted."""
         self._ready = self._prompting = False
         self._too_small = Lines(id="small")
         self._tabs = Tabs([(number, name) for number, name, _ in SCREENS], id="tabs")
@@ -134,16 +135,16 @@ class MainScreen(Screen[None]):
 
     @property
     def page(self) -> Page:
-        """Return the page that is visible."""
+        """Return the visible page."""
         return self.pages[self._active]
 
     @property
     def active(self) -> str:
-        """Return its name."""
+        """Return the visible page's name."""
         return self._active
 
     def take_frame(self, frame: Frame) -> None:
-        """A new frame: draw the chrome and the page that is visible."""
+        """Take a new frame: draw the chrome and the visible page."""
         last, self.shared.frame = self.shared.frame, frame
         ranks = [row.rank for row in frame.snapshot.ranks]
         if last is None and ranks and self.shared.rank not in ranks:
@@ -175,14 +176,14 @@ class MainScreen(Screen[None]):
         self.call_after_refresh(self.want_page)
 
     def paint(self) -> None:
-        """Header, status and hints; the pages paint themselves."""
+        """Draw header, status and hints; pages draw themselves."""
         if self._ready and not self._small and self._cells:
             self._bars.paint(
                 self.shared.frame, self._cells, self._rows, "" if self._prompting else self._active
             )
 
     def say(self, text: str, style: str = "dim", seconds: float = _MESSAGE_S) -> None:
-        """One line at the bottom, for a while or until the next key."""
+        """Show one line at the bottom for some seconds, or until the next key."""
         self._bars.message = (text, style)
         self._message_number += 1
         number = self._message_number
@@ -195,7 +196,7 @@ class MainScreen(Screen[None]):
             self.say("")
 
     def show_page(self, name: str) -> None:
-        """Switch; the engine is told what the page needs."""
+        """Switch to a page, and tell the engine what it needs."""
         self._active = name
         self._switcher.current = name
         self._tabs.activate(name)
@@ -204,7 +205,7 @@ class MainScreen(Screen[None]):
         self.paint()
 
     def show_finding(self, finding: Finding) -> None:
-        """The findings page with this one chosen."""
+        """Switch to the findings page, with this one selected."""
         page = self.pages["findings"]
         assert isinstance(page, FindingsPage)
         page.point_at(finding)
@@ -217,7 +218,7 @@ class MainScreen(Screen[None]):
         self._want(replace(page.want(), part=self.shared.part, viewport=viewport))
 
     def push_panel(self, panel: Panel) -> None:
-        """Show it over the page; a ``:`` or ``/`` typed over it closes it and opens the prompt."""
+        """Open a panel over the page; ``:`` or ``/`` typed in it closes it and opens the prompt."""
         self.app.push_screen(panel, lambda kind: self.ask(kind) if kind else None)
         self.want_page()  # a panel may draw any section
 
@@ -226,7 +227,7 @@ class MainScreen(Screen[None]):
         self.want_page()
 
     def on_clicked_lines_clicked(self, event: ClickedLines.Clicked) -> None:
-        """A click on the time bar goes there."""
+        """Go to the time under a click on the time bar."""
         frame = self.shared.frame
         t_ns = self._bars.time_at(frame, self._cells, event.x) if frame and not event.y else None
         if t_ns is not None:
@@ -238,7 +239,7 @@ class MainScreen(Screen[None]):
     # ---------------------------------------------------------------- keys and commands
 
     def action_press(self, key: str) -> None:
-        """A key of the registry."""
+        """Handle a key of the registry."""
         if self._bars.message[0]:
             self.say("")
         if key in _MATCH and self.page.match(_MATCH[key]):
@@ -249,13 +250,13 @@ class MainScreen(Screen[None]):
             self.perform(action, "")
 
     def perform(self, action: Action, argument: str) -> None:
-        """Do it; a wrong argument is answered in one line."""
+        """Do an action; a wrong argument is answered in one line."""
         wrong = self.attempt(action, argument)
         if wrong:
             self.say(wrong, "bad")
 
     def attempt(self, action: Action, argument: str) -> str:
-        """Do it; what is wrong with the argument, in one line, or nothing."""
+        """Do an action; return what is wrong with the argument in one line, or nothing."""
         try:
             self.handlers[action.id](argument)
         except UserError as error:
@@ -300,8 +301,8 @@ class MainScreen(Screen[None]):
             self.perform(found.action, found.argument)
 
     def typed_ahead(self, event: events.Key) -> bool:
-        """A character typed before the prompt had the focus is meant for it. (The prompt itself
-        lets no character pass, so none comes here twice; enter finds it by its bindings.)"""
+        """Pass a character typed before the prompt had the focus on to it. (The prompt consumes its
+        characters, so none comes here twice; enter finds it by its bindings.)"""
         meant = self._prompting and event.is_printable
         if meant:
             self._prompt.post_message(events.Key(event.key, event.character))

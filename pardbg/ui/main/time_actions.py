@@ -1,4 +1,4 @@
-"""What the keys and commands about time do: playing, moving, zooming, bookmarks."""
+"""Handlers of the keys and commands about time: playing, moving, zooming, bookmarks."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ class TimeActions:
     def __init__(
         self, view: ScreenPort, cursor: TimeCursor, engine: Engine, keep: Callable[[Bookmark], None]
     ) -> None:
-        """``keep``: a bookmark; one without text takes the mark at its time away."""
+        """Set up the handlers; ``keep`` stores a bookmark, or removes one if its text is empty."""
         self._view, self._cursor, self._engine, self._keep = view, cursor, engine, keep
         self.unit = UNITS[0]
         """What ``,`` and ``.`` move by where a page has no unit of its own."""
 
     def handlers(self) -> Handlers:
-        """By action id."""
+        """Return the handlers by action id."""
         return {
             "play": lambda _: self._play(ReplayClock.toggle),
             "slower": lambda _: self._play(ReplayClock.slower),
             "faster": lambda _: self._play(ReplayClock.faster),
             "reverse": lambda _: self._play(lambda clock, s: clock.set_speed(-clock.speed, s)),
             "speed": self._speed,
-            "back": lambda _: self._move(-self._one(False)),
-            "forward": lambda _: self._move(self._one(False)),
-            "step_back": lambda _: self._move(-self._one(True)),
-            "step_forward": lambda _: self._move(self._one(True)),
+            "back": lambda _: self._move(-self._unit_ns(False)),
+            "forward": lambda _: self._move(self._unit_ns(False)),
+            "step_back": lambda _: self._move(-self._unit_ns(True)),
+            "step_forward": lambda _: self._move(self._unit_ns(True)),
             "begin": self._begin,
             "end": self._follow,
             "follow": self._follow,
@@ -79,7 +79,7 @@ class TimeActions:
             self._cursor.move(by_ns, frame.snapshot.t_ns)
             self._engine.wake()
 
-    def _one(self, whole_step: bool) -> int:
+    def _unit_ns(self, whole_step: bool) -> int:
         frame = self._view.shared.frame
         if frame is None:
             return 0
@@ -103,17 +103,17 @@ class TimeActions:
 
     @property
     def moves_by(self) -> str:
-        """Return what ``,`` and ``.`` move by now."""
+        """Return what ``,`` and ``.`` move by."""
         return self._view.page.unit or self.unit
 
     def seek(self, t_ns: int) -> None:
-        """To this time."""
+        """Move to a time."""
         self._cursor.stop()
         self._cursor.seek(t_ns)
         self._engine.wake()
 
     def jump_to(self, evidence: Evidence) -> None:
-        """To the moment, the rank and the screen that show something."""
+        """Go to the time, rank and screen of a finding's evidence."""
         if evidence.rank is not None:
             self._view.shared.rank = evidence.rank
         self._view.show_page(evidence.screen)
@@ -159,7 +159,7 @@ class TimeActions:
             self._view.ask(NOTE)
 
     def bookmark(self, note: str) -> None:
-        """Mark the moment that is on the screen."""
+        """Mark the time on the screen."""
         frame = self._view.shared.frame
         if frame is not None:
             self._keep(Bookmark(frame.snapshot.t_ns, note.strip() or "bookmark"))

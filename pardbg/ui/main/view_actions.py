@@ -1,5 +1,5 @@
-"""What the keys for looking around do (pages, selection, details, filters), and those about pardbg
-itself (the prompt, help, pictures, colours, leaving)."""
+"""Handlers of the keys about what is shown (pages, selection, details, filters), and about pardbg
+itself (prompt, help, pictures, colours, leaving)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from pardbg.ui.screens.panel import HelpPanel, Panel, word_panel
 
 
 class SelectionActions:
-    """Chooses what is shown; moves nothing in time or in the run."""
+    """Selects what is shown; moves nothing in time or in the run."""
 
     def __init__(self, view: ScreenPort, jump_to: Callable[[Evidence], None]) -> None:
-        """``jump_to``: to the moment that shows something."""
+        """Set up the handlers; ``jump_to`` goes to a finding's evidence."""
         self._view, self._jump_to = view, jump_to
 
     def handlers(self) -> Handlers:
-        """By action id."""
+        """Return the handlers by action id."""
         shows = {f"show_{name}": partial(self._show, name) for _, name, _ in SCREENS}
         return {
             **shows,
@@ -52,7 +52,7 @@ class SelectionActions:
         }
 
     def filter(self, text: str) -> None:
-        """Show only what contains ``text``; empty: everything."""
+        """Show only rows that contain ``text``; empty: all."""
         self._view.page.filter(text)
         self._view.want_page()
 
@@ -83,8 +83,8 @@ class SelectionActions:
 
         def draw(cells: int, rows: int) -> Picture:
             now = view.shared.frame
-            made = page.detail(now, cells, rows) if now else None
-            return made[1] if made else Picture()
+            shown = page.detail(now, cells, rows) if now else None
+            return shown[1] if shown else Picture()
 
         view.push_panel(Panel(found[0], draw))
 
@@ -136,7 +136,7 @@ class SelectionActions:
         self._view.want_page()
 
     def _turn_part(self, by: int) -> bool:
-        """To the next life or role of the run, and from the last one to the newest life again."""
+        """Go to the next life or role of the run, and from the last to the newest life again."""
         shared = self._view.shared
         number = len(shared.frame.snapshot.parts) if shared.frame else 0
         shared.part = ((shared.part or 0) + by) % (number + 1) or None
@@ -144,13 +144,13 @@ class SelectionActions:
 
 
 class AppActions:
-    """Works on the app as a whole; ``title`` names it in pictures."""
+    """Acts on the app as a whole; ``title`` names it in pictures."""
 
     def __init__(self, view: ScreenPort, app: App[Any], title: str) -> None:
         self._view, self._app, self._title = view, app, title
 
     def handlers(self) -> Handlers:
-        """By action id."""
+        """Return the handlers by action id."""
         return {
             "command": lambda _: self._view.ask(":"),
             "help": self._help,
@@ -167,7 +167,7 @@ class AppActions:
         view.push_panel(word_panel(argument, lines) if lines else HelpPanel(view.live, view.active))
 
     def _picture(self, argument: str) -> None:
-        """Save what is on the screen; a thread of its own writes the file."""
+        """Save the screen as an SVG file, written on a thread of its own."""
         frame = self._view.shared.frame
         at = frame.snapshot.t_ns - frame.snapshot.t_begin_ns if frame is not None else 0
         self._view.say("")
@@ -194,9 +194,9 @@ _SPACES = re.compile(r"<text (?![^>]*xml:space)")
 
 
 def save_svg(svg: str, session: str, screen: str, t_ns: int, named: str = "") -> Path:
-    """Write it as ``session-screen-12.345s.svg`` where pardbg was started, or as ``named``.
+    """Write ``session-screen-12.345s.svg`` into the current directory, or to ``named``.
 
-    ``t_ns``: from the run's begin. An existing file is kept. Raises OSError.
+    ``t_ns`` counts from the run's begin. An existing file is kept. Raises OSError.
     """
     stem = re.sub(r"[^\w.-]+", "-", session.removesuffix(".mcap")).strip("-") or "pardbg"
     path = Path(named).expanduser() if named else Path(f"{stem}-{screen}-{t_ns / 1e9:.3f}s.svg")

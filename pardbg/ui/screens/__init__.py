@@ -1,1 +1,1 @@
-"""Pages, one module each: what is selected, how far one zooms, which render function draws."""
+"""Pages, one module each: selection, zoom, and the render function that draws."""

@@ -1,4 +1,4 @@
-"""What all pages share: a frame to draw from, a selected rank, and how keys reach them."""
+"""What all pages share: the newest frame, the selected rank, and the handlers of keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pardbg.ui.widgets.lines import PicturePane
 
 @dataclass(slots=True)
 class Shared:
-    """What the pages have in common: one selected rank everywhere."""
+    """State that all pages share: above all, one selected rank."""
 
     rank: int = 0
     part: int | None = None
@@ -31,7 +31,7 @@ class Shared:
 
 
 class Page(PicturePane):
-    """A page. Subclasses draw; they may select rows of their own, zoom, and open a detail."""
+    """A page. Subclasses draw; they may have rows to select, zoom, and a detail."""
 
     name_ = ""
     unit = ""
@@ -48,7 +48,7 @@ class Page(PicturePane):
         """The filter."""
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
-        """Return the page as it is now."""
+        """Return the page's picture."""
         raise NotImplementedError
 
     def want(self) -> Want:
@@ -67,7 +67,7 @@ class Page(PicturePane):
         return frozenset(found)
 
     def _first_in_view(self) -> Sequence[int]:
-        """A rank in the uppermost line on the screen, where lines are ranks."""
+        """Return a rank in the uppermost line on the screen, if lines are ranks."""
         return self.rows_in_view()[:1]
 
     def redraw(self) -> None:
@@ -88,15 +88,15 @@ class Page(PicturePane):
         return frame is None or frame.sections.issuperset(self.sections)
 
     def _drawn(self, frame: Frame, cells: int, rows: int) -> Picture:
-        """The page; of two runs, where it can show both, one over the other."""
+        """Return the page's picture; for two runs both, one over the other, if the page can."""
         other = frame.other
         if other is None or not self.twofold:
             return self.draw(frame, cells, rows)
 
         def draw(snapshot: Snapshot, width: int, height: int) -> Picture:
             schedule = other.schedule if snapshot is other.snapshot else frame.schedule
-            one = replace(frame, snapshot=snapshot, schedule=schedule, other=None, ticks=None)
-            return self.draw(one, width, height)
+            half = replace(frame, snapshot=snapshot, schedule=schedule, other=None, ticks=None)
+            return self.draw(half, width, height)
 
         return beside(
             frame.snapshot, other.snapshot, other.name, other.by, other.note, draw, cells, rows
@@ -116,46 +116,47 @@ class Page(PicturePane):
         self.redraw()
 
     def ranks(self) -> list[int]:
-        """Return the ranks one can select, top to bottom."""
+        """Return the selectable ranks, top to bottom."""
         frame = self.shared.frame
         return [row.rank for row in frame.snapshot.ranks] if frame else []
 
     def choose(self, index: int) -> None:
-        """A row was clicked: its index is a rank here."""
+        """Select the rank of a clicked row: the index is a rank here."""
         if index in self.ranks():
             self.shared.rank = index
         self.redraw()
 
     def zoom(self, by: int) -> bool:
-        """Zoom: +1 closer, -1 wider, 0 everything; False where there is nothing to zoom."""
+        """Zoom: +1 closer, -1 wider, 0 everything; False if the page has no zoom."""
         return False
 
     def other(self) -> bool:
-        """Switch to the page's other form; False where it has none."""
+        """Switch to the page's other form; False if it has none."""
         return False
 
     def grid(self) -> bool:
-        """Show ticks instead of time, or back; False where there are none."""
+        """Switch between ticks and time; False if the page has no ticks."""
         return False
 
     def cell(self, by: int) -> bool:
-        """To the cell before or after the chosen one; False where there are no cells."""
+        """Select the cell before or after the selected one; False without cells."""
         return False
 
     def match(self, by: int) -> bool:
-        """To the match after or before of what is searched for; False where nothing is."""
+        """Go to the match before or after; False without a search."""
         return False
 
     def pick(self, index: int, x: int) -> None:
-        """Column ``x`` of a row was clicked."""
+        """Handle a click on column ``x`` of a row."""
         self.choose(index)
 
     def turn(self, by: int) -> bool:
-        """To what the page shows one of several of, +1 on or -1 back; False where it does not."""
+        """Go to the next (+1) or previous (-1) of several things the page shows one of; False if
+        there is just one."""
         return False
 
     def follow(self) -> None:
-        """Back to the newest."""
+        """Go back to the newest."""
         self.follow_end()
 
     def filter(self, text: str) -> None:
@@ -163,14 +164,13 @@ class Page(PicturePane):
         self.redraw()
 
     def time_step_ns(self, snapshot: Snapshot) -> int:
-        """Return how far one press of an arrow moves: a twentieth of a step unless a page knows
-        better."""
+        """Return how far one press of an arrow moves, in ns: a twentieth of a step by default."""
         return max(1, (snapshot.step_ns or 100_000_000) // 20)
 
     def jump(self, frame: Frame) -> Evidence | None:
-        """Return where enter goes to; None: it opens the detail."""
+        """Return the evidence that enter goes to; None: enter opens the detail."""
         return None
 
     def detail(self, frame: Frame, cells: int, rows: int) -> tuple[str, Picture] | None:
-        """Title and picture of the detail panel; the selected rank unless a page has better."""
+        """Return title and picture of the detail panel: the selected rank by default."""
         return f"rank {self.shared.rank}", rank_page(frame.snapshot, self.shared.rank, cells, rows)

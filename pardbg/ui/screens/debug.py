@@ -1,4 +1,4 @@
-"""7 Debug."""
+"""Page 7, Debug."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class DebugPage(Page):
         return Want(source=Place(spot.file, spot.line) if spot.file else None)
 
     def _own(self) -> list[Spot]:
-        """The selected rank's own frames, innermost first."""
+        """Return the selected rank's own frames, innermost first."""
         frame = self.shared.frame
         if frame is None:
             return []
@@ -61,7 +61,7 @@ class DebugPage(Page):
         super().move(by)
 
     def look_from(self, number: int) -> bool:
-        """Look at frame ``number``, 0 the innermost; False where there is no such frame."""
+        """Select frame ``number``, 0 the innermost; False if there is no such frame."""
         if not 0 <= number < len(self._own()):
             return False
         self.frame = number
@@ -69,7 +69,7 @@ class DebugPage(Page):
         return True
 
     def stacks(self, data: Mapping[str, Any]) -> int:
-        """Take the answer to ``where``; the number of ranks it holds."""
+        """Take the answer to ``where``; return the number of ranks in it."""
         self._stacks = stacks_of(data)
         frame = self.shared.frame
         self._stacks_ns = frame.snapshot.t_ns if frame else None
@@ -77,7 +77,7 @@ class DebugPage(Page):
         return len(self._stacks)
 
     def say(self, text: str, style: str = "dim") -> None:
-        """A line of the console; it is brought into view."""
+        """Add a line to the console and bring it into view."""
         frame = self.shared.frame
         live = frame is not None and self.shared.can_control
         t_ns = frame.snapshot.t_ns if frame is not None and live else _LAST_NS

@@ -30,8 +30,8 @@ class _Pane(PicturePane):
 
 
 class Panel(ModalScreen[str]):
-    """A framed picture that scrolls; it draws again with each new frame. Its result is a prompt
-    that was asked for over it (``:`` or ``/``), or nothing."""
+    """A framed picture that scrolls and is drawn anew with each frame. Its result is the prompt
+    that was asked for in it (``:`` or ``/``), or empty."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,enter,question_mark", "dismiss('')", "close"),
@@ -64,7 +64,7 @@ class Panel(ModalScreen[str]):
 
 
 def word_panel(word: str, lines: Sequence[str]) -> Panel:
-    """Return what one word means."""
+    """Return a panel about one word."""
 
     def draw(cells: int, _height: int) -> Picture:
         shown = wrapped(lines, max(20, cells - 1))
@@ -77,7 +77,7 @@ def word_panel(word: str, lines: Sequence[str]) -> Panel:
 
 
 class HelpPanel(Panel):
-    """All actions, the screen's own first; ``/`` searches."""
+    """Help: all actions, the screen's own first; ``/`` searches."""
 
     AUTO_FOCUS = ""
     """Keys scroll until a search was asked for."""
@@ -114,11 +114,11 @@ class HelpPanel(Panel):
 
 
 def _help_rows(live: bool, screen: str) -> list[HelpRow]:
-    """Every action of this mode, from the registry; each once."""
-    mine = [action for action, _ in own(screen, live)]
+    """Return every action of this mode once."""
+    first = [action for action, _ in own(screen, live)]
     order: list[Group] = list(GROUP_TITLES)
-    others = (action for action in for_mode(live) if action not in mine)
-    rows = [(f"This screen: {screen.capitalize()}", action) for action in mine]
+    others = (action for action in for_mode(live) if action not in first)
+    rows = [(f"This screen: {screen.capitalize()}", action) for action in first]
     rows += [
         (GROUP_TITLES[action.group], action)
         for action in sorted(others, key=lambda action: order.index(action.group))

@@ -1,4 +1,4 @@
-"""2 Pipeline."""
+"""Page 2, Pipeline."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from pardbg.ui.screens.base import Page, Shared
 
 
 class PipelinePage(Page):
-    """The schedule as planned and as seen, by time or by tick; or what other schedules would
-    take."""
+    """The planned and observed schedule by time or by tick, or the what-if pane."""
 
     name_ = "pipeline"
     twofold = True
@@ -88,7 +87,7 @@ class PipelinePage(Page):
         return True
 
     def pick(self, index: int, x: int) -> None:
-        """A click on a cell chooses it."""
+        """Select the clicked cell."""
         frame = self.shared.frame
         if frame is not None and frame.ticks is not None and self._by_tick(frame):
             found = cell_at(frame.snapshot, frame.ticks, self.size.width, self._look, index, x)
@@ -96,7 +95,7 @@ class PipelinePage(Page):
         super().pick(index, x)
 
     def move(self, by: int) -> None:
-        """Of another rank another cell: the one of the same tick, or the nearest before."""
+        """Select another rank, and its cell of the same tick or the nearest before."""
         frame, before = self.shared.frame, self.shared.rank
         super().move(by)
         if self._cell is not None and frame is not None and frame.ticks is not None:
@@ -108,19 +107,19 @@ class PipelinePage(Page):
             self.redraw()
 
     def detail(self, frame: Frame, cells: int, rows: int) -> tuple[str, Picture] | None:
-        """By ticks, enter looks at a cell first; its answer stands under the grid."""
+        """By ticks, enter selects a cell first; its facts stand under the grid."""
         if frame.ticks is not None and self._by_tick(frame) and self._cell is None:
             self.cell(0)
             return None
         return super().detail(frame, cells, rows)
 
     def follow(self) -> None:
-        """Back to the newest; no cell is looked at any more."""
+        """Go back to the newest, without a selected cell."""
         self._cell = None
         super().follow()
 
     def turn(self, by: int) -> bool:
-        """To the pipeline before or after this one; False where there is one at most."""
+        """Go to the previous or next pipeline; False if there is one at most."""
         frame = self.shared.frame
         names = frame.snapshot.pipelines if frame else ()
         view = frame.snapshot.pipeline if frame else None
@@ -143,7 +142,7 @@ class PipelinePage(Page):
         return [row.rank for row in step.ranks] if step else super().ranks()
 
     def time_step_ns(self, snapshot: Snapshot) -> int:
-        """About one column of the drawing."""
+        """Return the time of about one column of the drawing, in ns."""
         view = snapshot.pipeline
         step = view.last_complete or view.step if view else None
         if step is None:

@@ -1,5 +1,4 @@
-"""Pages that list rows, and those without a state of their own: overview, collectives, traffic,
-memory, findings, output."""
+"""Pages that list rows: overview, collectives, traffic, memory, findings, output."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ _LIMIT = 2000
 
 
 class OverviewPage(Page):
-    """Every rank in a row."""
+    """A row per rank."""
 
     name_ = "overview"
     twofold = True
@@ -58,7 +57,7 @@ class MemoryPage(Page):
 
 
 class RowsPage(Page):
-    """A list of which one row is chosen: it stays chosen while others come and go around it."""
+    """A list with one selected row, which stays selected while others come and go around it."""
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
@@ -74,19 +73,19 @@ class RowsPage(Page):
         return ()
 
     def key(self, row: Any) -> object:
-        """Return what names a row."""
+        """Return the identity of a row."""
         raise NotImplementedError
 
-    def unchosen(self, frame: Frame, rows: Sequence[Any]) -> int:
-        """Return the one to begin at."""
+    def default_row(self, frame: Frame, rows: Sequence[Any]) -> int:
+        """Return the row to show while none is selected."""
         return 0
 
     def at(self, frame: Frame) -> int:
-        """Return the place of the chosen row."""
+        """Return the index of the selected row."""
         rows = self.rows(frame)
         names = [self.key(row) for row in rows]
         here = self._chosen in names
-        self._at = names.index(self._chosen) if here else self.unchosen(frame, rows)
+        self._at = names.index(self._chosen) if here else self.default_row(frame, rows)
         return self._at
 
     def move(self, by: int) -> None:
@@ -109,7 +108,7 @@ class RowsPage(Page):
 
 
 class CollectivesPage(RowsPage):
-    """Operations matched over their ranks; follows the newest until a row is selected."""
+    """Ops matched over their ranks; follows the newest until a row is selected."""
 
     name_ = "collectives"
     sections = ("collectives", "p2p")
@@ -128,11 +127,11 @@ class CollectivesPage(RowsPage):
     def key(self, row: Any) -> object:
         return key_of(row)
 
-    def unchosen(self, frame: Frame, rows: Sequence[Any]) -> int:
+    def default_row(self, frame: Frame, rows: Sequence[Any]) -> int:
         return begins_at(frame.snapshot, rows, self._by_wait)
 
     def grid(self) -> bool:
-        """Order by time, or what cost most waiting first."""
+        """Switch between order of time and most waiting first."""
         self._by_wait, self._chosen = not self._by_wait, None
         self.redraw()
         return True
@@ -172,7 +171,7 @@ class TrafficPage(RowsPage):
 
 
 class FindingsPage(RowsPage):
-    """List findings in words; enter goes to the moment and the place that show it."""
+    """The findings; enter goes to the time and place of the evidence."""
 
     name_ = "findings"
 
@@ -189,23 +188,23 @@ class FindingsPage(RowsPage):
     def key(self, row: Finding) -> object:
         return row.kind, row.culprits, row.group, row.seq
 
-    def unchosen(self, frame: Frame, rows: Sequence[Any]) -> int:
+    def default_row(self, frame: Frame, rows: Sequence[Any]) -> int:
         return min(self._at, max(0, len(rows) - 1))
 
     def want(self) -> Want:
-        """Lanes up to the moment of the chosen finding."""
+        """Ask for lanes up to the time of the selected finding."""
         frame = self.shared.frame
         found = self.rows(frame) if frame is not None else []
         if frame is None or self._at >= len(found):
             return Want()
         width = self.app.size.width
         columns = (width * 3 // 5 if width >= WIDE else width) - 16
-        one = found[self._at]
-        ranks = about(frame.snapshot, one)
-        return Want(timeline=TimelineWant(None, max(10, columns), ranks, end_ns=one.t_ns))
+        finding = found[self._at]
+        ranks = about(frame.snapshot, finding)
+        return Want(timeline=TimelineWant(None, max(10, columns), ranks, end_ns=finding.t_ns))
 
     def point_at(self, finding: Finding) -> None:
-        """Choose it, now or as soon as it is there."""
+        """Select a finding, now or as soon as it appears."""
         self._chosen = self.key(finding)
         self.redraw()
 
@@ -215,7 +214,7 @@ class FindingsPage(RowsPage):
 
 
 class OutputPage(Page):
-    """What the job prints; the filter is applied by the analysis."""
+    """The job's output; the analysis applies the filter."""
 
     name_ = "output"
     _at: int | None = None
@@ -232,7 +231,7 @@ class OutputPage(Page):
         return output(frame.snapshot, frame.output, self.contains, cells, rows, self._at, ahead)
 
     def match(self, by: int) -> bool:
-        """To the match after or before, in all lines; False where nothing is searched for."""
+        """Go to the match after or before, in all lines; False without a search."""
         frame = self.shared.frame
         if not self.contains or frame is None or frame.output is None:
             return False

@@ -1,4 +1,4 @@
-"""3 Timeline."""
+"""Page 3, Timeline."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TimelinePage(Page):
         return Want(timeline=TimelineWant(span_ns, width, ranks, self._spot, end_ns))
 
     def _look_at(self, frame: Frame, spot: Spot | None) -> None:
-        """Choose a box; the window stays where it is for as long as one is chosen."""
+        """Select a box; the window stays while one is selected."""
         self._spot = spot
         self.sections = ("collectives", "p2p") if spot is not None else ()  # what it waited for
         self._stay_ns = frame.lanes_t1_ns if spot is not None else None
@@ -64,7 +64,7 @@ class TimelinePage(Page):
         )
 
     def _lanes(self, frame: Frame) -> Lanes:
-        """Return the lanes that the filter leaves."""
+        """Return the lanes that match the filter."""
         lanes: Lanes = frame.lanes
         wanted = whole(self.contains)
         if wanted is not None:
@@ -79,7 +79,7 @@ class TimelinePage(Page):
     # ---- the chosen box
 
     def cell(self, by: int) -> bool:
-        """Move to the box before or after; at first to the rank's longest wait in sight."""
+        """Select the box before or after; at first the rank's longest wait in the window."""
         frame = self.shared.frame
         if frame is None:
             return False
@@ -101,7 +101,7 @@ class TimelinePage(Page):
         return True
 
     def move(self, by: int) -> None:
-        """With a box chosen, to that of the lane above or below at the same time."""
+        """With a box selected, select that of the lane above or below at the same time."""
         frame, spot = self.shared.frame, self._spot
         if frame is None or spot is None:
             super().move(by)
@@ -117,7 +117,7 @@ class TimelinePage(Page):
             self._choose(frame, rows[index], time_at(_window(frame), self.size.width, x))
 
     def _choose(self, frame: Frame, place: tuple[int, str], t_ns: int) -> None:
-        """The box of a lane that is at a time or nearest to it."""
+        """Select the box of a lane at a time, or the nearest."""
         self.shared.rank, lane = place
         spans = self._lanes(frame).get(place[0], {}).get(lane, ())
 
@@ -128,12 +128,12 @@ class TimelinePage(Page):
         self._look_at(frame, Spot(place[0], lane, near.t0_ns) if near is not None else None)
 
     def follow(self) -> None:
-        """Back to the newest; no box is looked at any more."""
+        """Go back to the newest, without a selected box."""
         self._spot, self._stay_ns, self.sections = None, None, ()
         super().follow()
 
     def detail(self, frame: Frame, cells: int, rows: int) -> tuple[str, Picture] | None:
-        """Enter looks at a box first; its answer stands under the lanes."""
+        """Enter selects a box first; its facts stand under the lanes."""
         if self._spot is None and self.cell(0):
             return None
         return super().detail(frame, cells, rows)

@@ -1,1 +1,1 @@
-"""Widgets: they show pictures that ``pardbg.render`` draws, and hold no data of their own."""
+"""Widgets that show pictures of ``pardbg.render`` and hold no data of their own."""

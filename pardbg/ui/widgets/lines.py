@@ -1,4 +1,4 @@
-"""Widgets of drawn lines, by Textual's line API: a line is painted again only when it changed."""
+"""Widgets of drawn lines, by Textual's line API: only changed lines are painted again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pardbg.ui.palette import style
 
 
 class Lines(Widget):
-    """Shows lines as they are given, one terminal row each."""
+    """Shows lines, one terminal row each."""
 
     def __init__(self, *, id: str | None = None, ground: str = "") -> None:
         super().__init__(id=id)
@@ -68,7 +68,7 @@ class Lines(Widget):
 
 
 class ClickedLines(Lines):
-    """Lines that say where they were clicked."""
+    """Lines that report where they are clicked."""
 
     @dataclass
     class Clicked(Message):
@@ -80,7 +80,7 @@ class ClickedLines(Lines):
 
 
 class Tabs(Lines):
-    """The tab line; a click chooses."""
+    """The tab line; a click selects a page."""
 
     @dataclass
     class Chosen(Message):
@@ -114,13 +114,13 @@ _FEW_ROWS: Final = 4
 
 
 def _beyond(above: int, below: int) -> Line:
-    """``▲ 3  ▼ 992 more``"""
+    """Return a hint such as ``▲ 3  ▼ 992 more``."""
     text = "  ".join([f"▲ {above}"] * (above > 0) + [f"▼ {below} more"] * (below > 0))
     return line(Segment(f"  {text} ", "accent"))
 
 
 class PicturePane(Lines):
-    """Shows a `Picture`; keeps its focus row in view and says how much lies beyond."""
+    """Shows a `Picture`, keeps its focus row in view and states how many rows lie beyond."""
 
     @dataclass
     class Clicked(Message):
@@ -145,18 +145,18 @@ class PicturePane(Lines):
 
     @property
     def room(self) -> int:
-        """Body rows that fit."""
+        """Return the number of body rows that fit."""
         used = len(self._picture.head) + len(self._picture.foot)
         return max(1, self.size.height - used)
 
     def rows_in_view(self) -> list[int]:
-        """Return what the body's lines on the screen show: their ``Picture.rows``."""
+        """Return the ``Picture.rows`` of the body lines on the screen."""
         rows = self._picture.rows[self._top : self._top + self.room]
         return [row for row in rows if row >= 0]
 
     def show_picture(self, picture: Picture) -> None:
-        """Show it; scroll only if the focus row moved out of view, if the room for it shrank, or
-        if the end is followed."""
+        """Show a picture. It scrolls only if the focus row has moved out of view, if the room for
+        it shrinks, or if the end is followed."""
         was_seen = self._focus is not None and self._top <= self._focus < self._top + self._shown
         self._picture, moved = picture, picture.focus != self._focus
         moved |= was_seen and self.room < self._shown
@@ -181,7 +181,7 @@ class PicturePane(Lines):
         self._paint()
 
     def follow_end(self) -> None:
-        """To the newest line where it is the last; elsewhere back to the chosen row."""
+        """Go to the newest line if it is the last; elsewhere back to the selected row."""
         self._tail, self._focus = True, None
         if self._picture.follow:
             self.scroll_rows(len(self._picture.body))
@@ -197,8 +197,8 @@ class PicturePane(Lines):
         self.show((*picture.head, *body, *picture.foot))
 
     def _hint(self, row: Line, at: int, below: int) -> Line:
-        """The row at the edge, ending in how many rows lie beyond. A row that this would cut is one
-        of those, but the chosen one."""
+        """Return the row at the edge with the number of rows beyond. A row that this would cut
+        counts as one of those, unless it is selected."""
         tail, cells = _beyond(self._top, below), self.size.width
         cut = width("".join(run.text for run in row).rstrip()) > cells - line_width(tail)
         if cut and at != self._picture.focus and self.room > _FEW_ROWS:

@@ -1,4 +1,4 @@
-"""The line one types on: ``:`` commands with completion and history, ``/`` filters."""
+"""The prompt: ``:`` commands with completion and history, ``/`` filters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOTE: Final = "m"
 
 
 class _Likely(Suggester):
-    """What the line will probably be: typed before, else the first completion."""
+    """The likely rest of the line: from the history, else the first completion."""
 
     def __init__(self, likely: Callable[[str], str | None]) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
@@ -30,11 +30,11 @@ class _Likely(Suggester):
 
 
 class Prompt(Input):
-    """A one-line input that knows what it is asked for (``:`` or ``/``)."""
+    """A one-line input for one purpose (``:`` or ``/``)."""
 
     @dataclass
     class Done(Message):
-        """The line was entered (``text``) or given up (``None``)."""
+        """The line was entered (``text``) or abandoned (``None``)."""
 
         kind: str
         text: str | None
@@ -48,14 +48,14 @@ class Prompt(Input):
 
     @dataclass
     class Kept(Message):
-        """A line is new in the history."""
+        """A new line for the history file."""
 
         line: str
 
     def __init__(
         self, complete: Complete, history: History | None = None, *, id: str | None = None
     ) -> None:
-        """``complete``: the whole lines that a text may become, best first."""
+        """Set up the prompt; ``complete`` returns the whole lines a text may become, best first."""
         likely = _Likely(self._likely)
         super().__init__(id=id, compact=True, select_on_focus=False, suggester=likely)
         self._complete = complete
@@ -86,7 +86,7 @@ class Prompt(Input):
         self.post_message(self.Done(self.kind, text))
 
     def on_key(self, event: events.Key) -> None:
-        """Keys an input does not have: give up, complete, and the lines before."""
+        """Handle keys that an input does not have: abandon, complete, recall."""
         if event.key == "escape":
             self.post_message(self.Done(self.kind, None))
         elif event.key == "tab":
@@ -106,7 +106,7 @@ class Prompt(Input):
         self.cursor_position = len(text)
 
     def _tab(self) -> None:
-        """As far as all completions agree; from there on one after the other."""
+        """Complete as far as all completions agree; from there on cycle through them."""
         if self.value in self._round:
             self._put(self._round[(self._round.index(self.value) + 1) % len(self._round)])
             return
@@ -125,7 +125,7 @@ class Prompt(Input):
         return found or next(iter(self._complete(value)), None)
 
     def _recall(self, by: int) -> None:
-        """Lines typed before; below the newest is what was being typed."""
+        """Recall lines of the history; below the newest is the line being typed."""
         lines = self.history.lines
         if self._at >= len(lines):
             self._typed = self.value
@@ -134,7 +134,7 @@ class Prompt(Input):
 
 
 def _shared(found: Sequence[str]) -> str:
-    """Return what all of them begin with."""
+    """Return the common beginning of the texts."""
     first, last = min(found), max(found)
     differ = (at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1])
     return first[: next(differ, len(first))]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pardbg.analysis.answers.snapshot import Snapshot, snapshot
-from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.comm.matching import busbw_factor
+from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.comm.traffic import ring_bytes
 from pardbg_agent import wire
 from pardbg_agent.wire import Flag

@@ -10,8 +10,8 @@ from pardbg.analysis.answers.checks import parse, run
 from pardbg.analysis.answers.metrics import METRICS
 from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.comm.matching import collectives
+from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings import findings
 from pardbg.analysis.pipeline.mesh import pipeline_names

@@ -7,7 +7,7 @@ import sys
 from itertools import pairwise
 
 from pardbg import words
-from pardbg.analysis.base.matched import Arrival, CollectiveRow
+from pardbg.analysis.comm.op_rows import Arrival, CollectiveRow
 from pardbg.render.draw.cells import plain
 from pardbg.render.draw.plots import Scale, Series, by_step, plot
 from pardbg.render.pages.collective_charts import charts, sums

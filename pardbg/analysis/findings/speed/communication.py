@@ -12,8 +12,8 @@ import numpy as np
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import Interval, total, union
-from pardbg.analysis.base.matched import CollectiveRow
-from pardbg.analysis.comm.collected import Collected
+from pardbg.analysis.comm.collective_columns import CollectiveColumns
+from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.overlap import Overlap
 from pardbg.analysis.findings.evidence import at_row, first
 from pardbg.analysis.findings.finding import Candidate
@@ -106,7 +106,7 @@ def small_messages(view: View, looked_at: Window) -> Iterable[Candidate]:
         )  # fmt: skip
 
 
-def _small(rows: Collected) -> Iterator[list[CollectiveRow]]:
+def _small(rows: CollectiveColumns) -> Iterator[list[CollectiveRow]]:
     """Each step's small collectives in groups that have enough of them for a run."""
     barrier = rows.ops.index("barrier") if "barrier" in rows.ops else -1
     small = np.flatnonzero((rows.of["bytes"] < SMALL_BYTES) & (rows.of["op"] != barrier))

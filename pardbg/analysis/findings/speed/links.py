@@ -18,9 +18,9 @@ import numpy as np
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import Interval, clip, total
-from pardbg.analysis.base.matched import CollectiveRow, P2PRow
 from pardbg.analysis.base.spans import p2p_waits
-from pardbg.analysis.comm.collected import Collected
+from pardbg.analysis.comm.collective_columns import CollectiveColumns
+from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings.evidence import at_row, first
 from pardbg.analysis.findings.finding import Candidate, Evidence
@@ -82,7 +82,7 @@ def _keep_worst(
         worst[at] = found
 
 
-def _by_kind(rows: Collected) -> dict[Kind, dict[Ranks, Array]]:
+def _by_kind(rows: CollectiveColumns) -> dict[Kind, dict[Ranks, Array]]:
     """Return which collectives are of a kind, by their ranks."""
     of, barrier = rows.of, rows.ops.index("barrier") if "barrier" in rows.ops else -1
     good = (of["transfer_ns"] >= 0) & (of["bytes"] > 0) & (of["true_ends"] != 0)

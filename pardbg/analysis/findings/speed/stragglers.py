@@ -13,9 +13,9 @@ import numpy as np
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import Interval
-from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.base.spans import read_ahead
-from pardbg.analysis.comm.collected import Collected
+from pardbg.analysis.comm.collective_columns import CollectiveColumns
+from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.findings.evidence import first
 from pardbg.analysis.findings.finding import Candidate, Evidence, Label
 from pardbg.analysis.findings.kinds.speed_kinds import Lateness, Straggler
@@ -103,7 +103,9 @@ def _without_victims(
     yield from (one for of, one in late.items() if of not in victims)
 
 
-def _latest(view: View, looked_at: Window, rows: Collected, clear: float) -> Iterable[Array]:
+def _latest(
+    view: View, looked_at: Window, rows: CollectiveColumns, clear: float
+) -> Iterable[Array]:
     """Return each group's collectives where lateness was largest in a step: all that follow are
     late, too. The group with most steps first, and only those where a rank may be called late."""
     if not len(rows):
@@ -121,7 +123,9 @@ def _latest(view: View, looked_at: Window, rows: Collected, clear: float) -> Ite
     return sorted(each, key=lambda of: (-len(of), firsts[int(group[of[0]])]))
 
 
-def _with_late(looked_at: Window, rows: Collected, best: Array, half: Array, clear: float) -> Array:
+def _with_late(
+    looked_at: Window, rows: CollectiveColumns, best: Array, half: Array, clear: float
+) -> Array:
     """Return groups with a rank that came late to these collectives in most steps."""
     is_best = np.zeros(len(rows), np.bool_)
     is_best[best] = True

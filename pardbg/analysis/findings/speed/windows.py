@@ -18,11 +18,11 @@ import numpy as np
 from pardbg.analysis.base.asof import View, per_store, per_view
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.intervals import Interval, clip, subtract, total, union
-from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.base.spans import records, stretches
 from pardbg.analysis.base.steps import last_step_rows
-from pardbg.analysis.comm.collected import Collected, of_rows
+from pardbg.analysis.comm.collective_columns import CollectiveColumns, of_rows
 from pardbg.analysis.comm.matching import collectives, matched_in
+from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.overlap import Overlap, overlaps
 from pardbg.analysis.findings.finding import Candidate
 from pardbg.events import fields
@@ -57,7 +57,7 @@ class Window:
     """step -> rank -> (t0, t1)"""
     since_ns: int
     """Begin of the step before them."""
-    rows: Collected | None = None
+    rows: CollectiveColumns | None = None
     """Where the program counts no steps: its collectives are their only measure."""
 
     @property
@@ -169,7 +169,7 @@ def per_window(
 
 
 @per_view
-def rows_in(view: View, looked_at: Window) -> Collected:
+def rows_in(view: View, looked_at: Window) -> CollectiveColumns:
     """Return the matched collectives of the window's steps."""
     if looked_at.rows is not None:
         return looked_at.rows

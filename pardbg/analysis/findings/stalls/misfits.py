@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from pardbg.analysis.base.asof import View, per_view
-from pardbg.analysis.base.matched import P2PRow
 from pardbg.analysis.comm.matching import calls
+from pardbg.analysis.comm.op_rows import P2PRow
 from pardbg.analysis.findings.finding import GroupKey
 from pardbg.analysis.hangs.newest import newest_collectives, newest_messages
 from pardbg.store.process import Process

@@ -9,8 +9,8 @@ from itertools import islice
 from typing import Final, cast
 
 from pardbg.analysis.base.asof import View, per_view
-from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.comm.matching import CALLS_LABEL, calls, compared
+from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.ops import UNKNOWN_OP, Issue, group_label, issues, tail_start
 from pardbg.analysis.findings.evidence import at_row, first
 from pardbg.analysis.findings.finding import Candidate, Evidence, GroupKey, Label

@@ -9,8 +9,8 @@ from typing import Final
 from pardbg.analysis.base.asof import View, per_store
 from pardbg.analysis.base.control import control_view
 from pardbg.analysis.base.holds import was_held
-from pardbg.analysis.base.matched import CollectiveRow
 from pardbg.analysis.comm.matching import collectives
+from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.p2p import p2p_between
 from pardbg.analysis.findings.evidence import at_row, first
 from pardbg.analysis.findings.exits import bad_ends, is_transport, termination

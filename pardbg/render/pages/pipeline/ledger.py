@@ -1,5 +1,5 @@
-"""Busy and idle of each rank in figures, one sentence that explains an idle stretch; and what
-stands under the page's title: the pipelines to choose from, what a run without a schedule lacks."""
+"""Busy and idle time of each rank in figures, one sentence that explains an idle interval; and the
+lines under the page's title: the pipelines to select, and what a run without a schedule lacks."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _loud(cause: Cause, share: dict[Cause, float]) -> str:
 
 
 def path_words(path: CriticalPath) -> Line:
-    """Return what the step's length rests on, in one line."""
+    """Return the critical path in one line."""
     whole = max(path.window_ns, 1)
     most = sorted(path.by_rank().items(), key=lambda item: -item[1])[:4]
     ranks = ", ".join(f"r{rank} {words.percent(ns / whole, 0)}" for rank, ns in most)
@@ -100,7 +100,7 @@ def path_words(path: CriticalPath) -> Line:
 
 
 def flight(rank: PipelineRank, cells: int) -> Line:
-    """In-flight microbatches now, the bound, and what they hold."""
+    """Draw microbatches in flight, their bound, and the bytes that they keep."""
     bound = rank.in_flight_bound or rank.max_in_flight
     full = "■" * min(rank.in_flight, 8) + "□" * max(0, min(bound, 8) - rank.in_flight)
     over = rank.in_flight_bound is not None and rank.max_in_flight > rank.in_flight_bound
@@ -119,7 +119,8 @@ def flight(rank: PipelineRank, cells: int) -> Line:
 def choose_idle(
     view: PipelineView, cursor_ns: int, rank: int | None, at_cursor: bool
 ) -> tuple[PipelineStep, Idle, bool] | None:
-    """Return the selected rank's idle under the cursor, else the largest telling one (True)."""
+    """Return the selected rank's idle interval under the cursor, else its largest significant one
+    (True)."""
     if at_cursor and view.step is not None:
         for row in view.step.ranks:
             if row.rank == rank:
@@ -136,7 +137,7 @@ def choose_idle(
 
 
 def explain(step: PipelineStep, idle: Idle, largest: bool, cells: int) -> Line:
-    """The idle stretch in words: who, when, how long, and why; the step where there is room."""
+    """Draw an idle interval as text: rank, time, duration, cause; and the step if there is room."""
     head = f"largest idle of step {step.step}: " if largest else "idle: "
     whole = _explain(step, idle, head)
     return whole if line_width(whole) <= cells else _explain(step, idle, "")
@@ -173,7 +174,7 @@ def _why(step: PipelineStep, idle: Idle) -> list[Segment]:
 
 
 def _slower(step: PipelineStep, action: ActionSpan | None) -> list[Segment]:
-    """``, which took 12% longer than its stage's median``, where that is so."""
+    """Return ``, which took 12% longer than its stage's median`` if so."""
     if action is None or action.t1_ns is None:
         return []
     same: Sequence[int] = [
@@ -209,15 +210,15 @@ _LACKS = {
 
 
 def lacks(view: PipelineView, cells: int) -> tuple[Line, ...]:
-    """Return one line that says what is not there, where the rows come without a plan."""
+    """Return one line about what is missing where the rows have no plan."""
     short, long = _LACKS.get(view.source, ("", ""))
     text = long if len(long) + 2 <= cells else short
     return (crop(line(Segment(f" {text}", "dim")), cells),) if text else ()
 
 
 def choices(snapshot: Snapshot, cells: int) -> tuple[Line, ...]:
-    """Return the run's pipelines with their bubbles, as many as fit around the one that is shown;
-    the worst of all is named."""
+    """Draw the run's pipelines with their bubbles, as many as fit around the selected one; the
+    worst is named."""
     names, view = snapshot.pipelines, snapshot.pipeline
     if len(names) < 2 or view is None:
         return ()

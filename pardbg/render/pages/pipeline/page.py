@@ -1,4 +1,5 @@
-"""The pipeline page: plan and seen schedule, ledger, the answer in words, the bubble by step."""
+"""The pipeline page: planned and observed schedule, ledger, the answer as text, the bubble by
+step."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ _NO_DETAIL = ScheduleDetail({}, None, {})
 
 @dataclass(frozen=True, slots=True)
 class PipelinePageState:
-    """How the reader looks at the page."""
+    """The reader's view of the page: selection and form."""
 
     selected: int | None = None
     at_cursor: bool = False
@@ -62,7 +63,7 @@ class PipelinePageState:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """What all rows of one picture share."""
+    """The values that all rows of one picture share."""
 
     view: PipelineView
     step: PipelineStep
@@ -92,7 +93,7 @@ def pipeline(
     look: PipelinePageState | None = None,
     detail: ScheduleDetail | None = None,
 ) -> Picture:
-    """Return the page at ``cells`` x ``rows``; without ``detail`` what was seen alone."""
+    """Draw the page at ``cells`` x ``rows``; without ``detail`` observed rows alone."""
     look = look or PipelinePageState()
     view = snapshot.pipeline
     early = view is None and not any(rank.step_ns for rank in snapshot.ranks)
@@ -211,7 +212,7 @@ def _waiting(view: PipelineView) -> tuple[Line, ...]:
 
 
 def _ledger_step(frame: _Frame) -> PipelineStep:
-    """Figures come from a complete step where there is one, so that they do not jump."""
+    """Return the step of the figures: a complete one if there is any, so that they do not jump."""
     return frame.step if frame.step.complete else frame.measured
 
 
@@ -230,7 +231,7 @@ def _heads(frame: _Frame, rows: int) -> tuple[Line, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Density:
-    """Lines per rank: the richest that fits is taken."""
+    """Lines per rank; the richest that fits is used."""
 
     plan: int = 1
     tall: int = 0
@@ -253,7 +254,8 @@ _DENSITIES: tuple[_Density, ...] = (
 
 
 def _ranks(frame: _Frame, room: int) -> tuple[tuple[Line, ...], tuple[int, ...]]:
-    """Rows of all ranks at the richest density that fits, and which rank each row shows."""
+    """Draw the rows of all ranks at the richest density that fits; returns the rank of each row,
+    too."""
     total = len(frame.step.ranks)
     fitting = _DENSITIES
     if not any(rank.plan for rank in frame.step.ranks):
@@ -308,11 +310,11 @@ def _rank(frame: _Frame, rank: PipelineRank, density: _Density) -> list[Line]:
 
 def _name(rank: int | None, stages: str, chosen: bool, row: str) -> Line:
     mark = Segment("▸" if chosen and rank is not None else "│" if chosen else " ", "accent")
-    who = f"r{rank}" if rank is not None else ""
+    name = f"r{rank}" if rank is not None else ""
     # "s4" leaves room before the row's name; of several stages the numbers say enough.
     stage = f"s{stages}" if 0 < len(stages) < 3 else stages
     return line(
-        mark, Segment(left(who, 4), "strong" if chosen else ""), Segment(left(stage, 4), "dim"),
+        mark, Segment(left(name, 4), "strong" if chosen else ""), Segment(left(stage, 4), "dim"),
         Segment(left(row, 6), "faint" if row in ("plan", "flight") else "dim"),
     )  # fmt: skip
 
@@ -340,7 +342,7 @@ def _foot(frame: _Frame, rows: int) -> tuple[Line, ...]:
 
 
 def _bubbles(view: PipelineView, cells: int) -> Line:
-    """The bubble by step, and the range it moves in."""
+    """Draw the bubble by step, and its range."""
     history = view.bubble_history
     if not history:
         why = "times are the host's" if view.times == "host" else "no complete step yet"
@@ -358,7 +360,7 @@ def _bubbles(view: PipelineView, cells: int) -> Line:
 
 
 def _history(frame: _Frame, height: int) -> tuple[Line, ...]:
-    """Room to spare: the bubble of each step, and what the schedule implies, dotted."""
+    """Draw, if there is room, the bubble of each step, and the implied one dotted."""
     measured, implied = frame.view.bubble_history, frame.view.implied_history
     if not measured:
         return ()
@@ -375,7 +377,7 @@ def _history(frame: _Frame, height: int) -> tuple[Line, ...]:
 
 
 def longest_ns(snapshot: Snapshot) -> int:
-    """Return the time that the axis of this snapshot's page has to cover, ns."""
+    """Return the time that the page's axis has to cover, in ns."""
     view = snapshot.pipeline
     steps = (view.step, view.last_complete) if view is not None else ()
     return max((step.t1_ns - step.t0_ns for step in steps if step is not None), default=0)

@@ -1,8 +1,8 @@
-"""The pipeline's schedule: planned and seen rows on one time axis.
+"""The pipeline's schedule: planned and observed rows on one time axis.
 
-A seen row is drawn in proportion to time: a filled box per action with its label, shortened when
-narrow; idle stretches shaded by cause, each cause with a character of its own; the running action
-in a brighter shade that grows; and, where the rank is held, what comes next behind ``‖``.
+An observed row is in proportion to time: a filled box per action with its label, shortened if
+narrow; idle intervals shaded by cause, each with a character of its own; the running action in a
+brighter shade that grows; and, if the rank is held, its next action after ``‖``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _TRANSFER = re.compile(r"(SEND|RECV)_([A-Z]).*?(?:mb(\d+))?$")
 
 
 def token(kind: str, microbatch: int) -> str:
-    """Neighbouring microbatches take turns between two shades, so boxes need no border."""
+    """Return an action's style; neighbouring microbatches alternate between two shades, so boxes
+    need no border."""
     base = kind if kind in "FBIW" else "X"
     return f"action.{base}.{'odd' if microbatch % 2 else 'even'}"
 
@@ -50,8 +51,8 @@ def token(kind: str, microbatch: int) -> str:
 def label(
     stage: int, kind: str, microbatch: int, cells: int, many_stages: bool, later: bool = False
 ) -> str:
-    """Return the longest form that fits: ``4F5``, ``F5``, ``F``; without its number a stage that is
-    not the rank's first one is ``f5``, ``f``."""
+    """Return the longest form that fits: ``4F5``, ``F5``, ``F``; in short forms a stage that is not
+    the rank's first is ``f5``, ``f``."""
     short = kind if len(kind) == 1 else {"UNSHARD": "U", "RESHARD": "R"}.get(kind, "G")
     number = str(microbatch) if microbatch >= 0 else ""
     letter = short.lower() if later else short
@@ -62,7 +63,7 @@ def label(
 
 
 def even(sizes: Iterable[int]) -> int:
-    """Return how long labels in a row may be, so that most boxes have the same form."""
+    """Return the length of labels in a row at which most boxes have the same form."""
     known = sorted(size for size in sizes if size > 0)
     return known[len(known) // 4] if known else 0
 
@@ -74,8 +75,8 @@ def plan_row(
     cursor: int | None = None,
     pairs: Sequence[tuple[str, str]] = (),
 ) -> Row:
-    """Return the plan: a label where the action would begin and a thin line as long as it would
-    last; a double one where a forward and a backward are one overlapped action."""
+    """Draw the plan: a label at each action's begin and a thin line over its duration, a double one
+    for an overlapped forward and backward."""
     row = Row(axis.cells)
     painted = 0
     paired = {action for pair in pairs for action in pair}
@@ -100,8 +101,8 @@ def seen_row(
     rank: PipelineRank, axis: Axis, now_ns: int, many_stages: bool,
     path: Collection[str] = (),
 ) -> Row:  # fmt: skip
-    """Return what ran, up to ``now_ns``, over its idle stretches; actions of the critical path have
-    a mark at their end, where there is room for it."""
+    """Draw the observed actions up to ``now_ns`` over idle intervals; actions of the critical path
+    have a mark at their end if there is room."""
     row = Row(axis.cells)
     for idle in rank.idles:
         start, end = axis.x(idle.t0_ns), axis.x(min(idle.t1_ns, now_ns))
@@ -132,7 +133,7 @@ def seen_row(
 
 
 def short_next(text: str, many_stages: bool) -> str:
-    """Return what comes next, in few cells: ``F5``, ``recv B5``, else the words themselves."""
+    """Return the next op in few cells: ``F5``, ``recv B5``, else the text itself."""
     moved = _TRANSFER.match(text)
     if moved is not None:
         verb, kind, microbatch = moved.groups()
@@ -147,7 +148,7 @@ def _box(
     row: Row, action: ActionSpan, axis: Axis, now_ns: int, named: Callable[[ActionSpan, int], str],
     painted: int,
 ) -> int:  # fmt: skip
-    """Paint one action, ``named`` in so many cells; return the end of what is painted so far."""
+    """Paint one action, labelled in ``named`` cells; return the end of what is painted so far."""
     running = action.t1_ns is None
     start = max(axis.x(action.t0_ns), painted)
     end = axis.x(now_ns if action.t1_ns is None else action.t1_ns)
@@ -167,7 +168,7 @@ def _box(
 
 
 def duration_row(rank: PipelineRank, axis: Axis, now_ns: int, words_in: bool = True) -> Row:
-    """Return the boxes' lower part: each action's own duration, where it is wanted and most fit."""
+    """Draw the boxes' lower part: each action's duration, if wanted and if most fit."""
     row = Row(axis.cells)
     sizes = [axis.x(a.t1_ns) - axis.x(a.t0_ns) for a in rank.actions if a.t1_ns is not None]
     words_in = words_in and even(sizes) >= _SHORTEST_DURATION
@@ -195,8 +196,10 @@ def duration_row(rank: PipelineRank, axis: Axis, now_ns: int, words_in: bool = T
 def flight_row(
     rank: PipelineRank, curve: Sequence[tuple[int, int]], axis: Axis, now_ns: int
 ) -> Row:
-    """In-flight microbatches over the same time: a step curve under the boxes. ``curve``:
-    (t_ns, microbatches) at each change."""
+    """Draw microbatches in flight over the same time, as a step curve under the boxes.
+
+    ``curve``: (t_ns, microbatches) at each change.
+    """
     row = Row(axis.cells)
     top = max(rank.max_in_flight, rank.in_flight_bound or 0, 1)
     ends = [axis.x(t_ns) for t_ns, _ in curve[1:]] + [axis.x(now_ns)]
@@ -223,7 +226,7 @@ def gap_row(axis: Axis, cursor: int | None) -> Row:
 def legend(
     kinds: Sequence[str], cells: int, paired: bool = False, many_stages: bool = False
 ) -> Line:
-    """Return what letters and shadings mean, as far as it fits."""
+    """Return the meaning of letters and shadings, as far as it fits."""
     parts: list[Segment] = []
     for kind in kinds:
         parts += [Segment(kind, f"plan.{kind}"), Segment(f" {KIND_WORD.get(kind, kind)}  ", "dim")]

@@ -1,7 +1,7 @@
-"""The pipeline page by ticks: what ran, what comes next and who waits, however long it took.
+"""The pipeline page by ticks: done, next and waiting actions, whatever their duration.
 
 Drawn while ranks are held, and whenever the reader asks (``g``), live and in replay. All pipelines
-of the run stand one over the other, the selected rank's is the one that the words are about.
+of the run stand one over the other; the text is about the selected rank's.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ORDER = {
 
 @dataclass(frozen=True, slots=True)
 class TickPageState:
-    """How the reader looks at the grid."""
+    """The reader's view of the grid: selection."""
 
     selected: int | None = None
     """The rank."""
@@ -54,19 +54,19 @@ class TickPageState:
 def tick_page(
     snapshot: Snapshot, ticks: Ticks, cells: int, rows: int, look: TickPageState | None = None
 ) -> Picture:
-    """Return the page at ``cells`` x ``rows``; ``ticks.grids`` has one grid at least."""
+    """Draw the page at ``cells`` x ``rows``; ``ticks.grids`` has one grid at least."""
     look = look or TickPageState()
     grids, tail = ticks.grids, _tail(snapshot, cells)
     chosen, seen = _in_view(ticks, look, cells - tail)
     head = [_title(snapshot, chosen, cells)]
-    said = _said(ticks, chosen, look, cells, rows)
+    text = _foot(ticks, chosen, look, cells, rows)
     foot: list[Line] = [()] * (rows >= 30) + [legend(chosen, cells)] if rows >= 20 else []
     numbers = line(" " * NAME, *ruler(seen, chosen.tick, chosen.num_ticks).line())
     more = beyond(seen, chosen)
     head += [()] * (rows >= 30) + [
         fit(spread(fit(numbers, cells - line_width(more)), more, cells), cells)
     ]
-    room = rows - len(head) - len(foot) - len(said)
+    room = rows - len(head) - len(foot) - len(text)
     body: list[Line] = []
     places: list[int] = []
     for grid in grids:
@@ -74,15 +74,15 @@ def tick_page(
         body += lines
         places += whose
     if len(body) <= room:  # the words stand right under the grid
-        body += said
+        body += text
     else:
-        foot = [*said, *foot]
+        foot = [*text, *foot]
     focus = places.index(look.selected) if look.selected in places else None
     return Picture(tuple(head), tuple(body), tuple(foot), focus=focus, rows=tuple(places))
 
 
 def _in_view(ticks: Ticks, look: TickPageState, cells: int) -> tuple[TickGrid, Window]:
-    """The selected rank's grid, and the ticks that are shown: the chosen cell's is among them."""
+    """Return the selected rank's grid, and the ticks shown, which include the selected cell's."""
     grids = ticks.grids
     chosen = next((g for g in grids if any(r.rank == look.selected for r in g.rows)), grids[0])
     own = [cell for row in chosen.rows if row.rank == look.selected for cell in row.cells]
@@ -107,7 +107,8 @@ def cell_under(rows: Iterable[TickRow], seen: Window, rank: int, x: int) -> Tick
 
 
 def _tail(snapshot: Snapshot, cells: int) -> int:
-    """Cells of the gutter at the right: the same whatever stands in it, so that no cell moves."""
+    """Return the cells of the gutter at the right, the same whatever its contents, so that no cell
+    moves."""
     if snapshot.control.mode == "running":  # no gates, only who waits
         return 9 if cells < _WIDE else 13
     return 34 if cells >= 160 else 20 if cells >= _WIDE else 18
@@ -135,7 +136,7 @@ def _title(snapshot: Snapshot, grid: TickGrid, cells: int) -> Line:
 
 
 def beyond(seen: Window, grid: TickGrid) -> Line:
-    """Return how many ticks lie beyond the edges."""
+    """Return the number of ticks beyond the edges."""
     before, after = seen.first - 1, grid.num_ticks - (seen.first + seen.number - 1)
     text = "  ".join([f"◀ {before}"] * (before > 0) + [f"{after} ▶"] * (after > 0))
     return (Segment(f" {text} ", "accent"),) if text else ()
@@ -159,7 +160,7 @@ def grid_lines(
     height: tuple[int, int],
     named: bool,
 ) -> tuple[list[Line], list[int]]:
-    """Return the lines of a pipeline, and which rank each shows."""
+    """Return the lines of a pipeline, and the rank of each."""
     tall, gap = height
     lines: list[Line] = []
     places: list[int] = []
@@ -183,7 +184,7 @@ def grid_lines(
 
 
 def _unit(row: TickRow) -> tuple[str, int]:
-    """In what the row's actions are told: (unit, its ns)."""
+    """Return the unit of the row's durations: (unit, its ns)."""
     spans = [cell.span for cell in row.cells if cell.span is not None]
     longest = max((s.t1_ns - s.t0_ns for s in spans if s.t1_ns is not None), default=0)
     if not longest:
@@ -192,7 +193,7 @@ def _unit(row: TickRow) -> tuple[str, int]:
 
 
 def _lower(row: TickRow, seen: Window, unit_ns: int) -> Row:
-    """The boxes' second line: each action's own time, where it fits; 0: empty."""
+    """Draw the boxes' second line: each action's duration, if it fits; with 0 empty."""
     drawn = Row(seen.cells)
     for cell in row.cells:
         if cell.span is None or not seen.shows(cell.tick) or cell.state in ("plan", "next"):
@@ -228,7 +229,7 @@ def _name(row: TickRow, chosen: bool) -> Line:
 
 
 def words(grid: TickGrid) -> Words:
-    """Return the grid's last tick, who waits, and the next."""
+    """Draw the grid's last tick, the waiting ranks, and the next tick."""
     waits = {row.rank: row.waits_for for row in grid.rows if row.waits_for is not None}
     coming = {row.rank: row.coming for row in grid.rows if row.coming is not None}
     ran = {row.rank: row.ran for row in grid.rows}
@@ -237,19 +238,19 @@ def words(grid: TickGrid) -> Words:
     return did(f"tick {grid.tick}", ran, waits, coming, grid.many_stages)
 
 
-def _said(ticks: Ticks, grid: TickGrid, look: TickPageState, cells: int, rows: int) -> list[Line]:
-    """Return what the tick did, what is in flight, and the chosen cell."""
+def _foot(ticks: Ticks, grid: TickGrid, look: TickPageState, cells: int, rows: int) -> list[Line]:
+    """Draw the last tick, microbatches in flight, and the selected cell."""
     lines: list[Line] = [()] if rows >= 20 else []
     lines += _wrapped(words(grid), cells - 2, 2 if rows < 30 else 3)
     lines.append(flight(grid, cells))
     cell = ticks.cell
     if cell is not None and (cell.rank, cell.action) == (look.selected, look.cursor):
-        lines += [()] * (rows >= 30) + _told(cell, grid.many_stages, cells)
+        lines += [()] * (rows >= 30) + _cell_facts(cell, grid.many_stages, cells)
     return lines
 
 
 def _wrapped(parts: Words, cells: int, most: int) -> list[Line]:
-    """The words over lines, broken between them."""
+    """Return text over lines, broken between its parts."""
     lines: list[list[Segment]] = [[]]
     used = 0
     for text, style in parts:
@@ -265,7 +266,7 @@ def _wrapped(parts: Words, cells: int, most: int) -> list[Line]:
 
 
 def flight(grid: TickGrid, cells: int) -> Line:
-    """Draw microbatches in flight on each rank, of those that its schedule allows."""
+    """Draw microbatches in flight on each rank, and the number that its schedule allows."""
     parts: list[Segment] = [Segment("  in flight ", "dim")]
     for row in grid.rows:
         bound = row.in_flight_bound
@@ -281,8 +282,8 @@ def flight(grid: TickGrid, cells: int) -> Line:
     return fit(parts, cells)
 
 
-def _told(cell: CellDetail, many_stages: bool, cells: int) -> list[Line]:
-    """The chosen cell: duration beside the median, bytes in and out, who waited for it."""
+def _cell_facts(cell: CellDetail, many_stages: bool, cells: int) -> list[Line]:
+    """Draw the selected cell: duration beside the median, bytes in and out, waiting ranks."""
     head: list[Segment] = [
         Segment(f"r{cell.rank} {cell.action} ", "strong"),
         Segment(f"tick {cell.tick} ", "dim"),
@@ -301,9 +302,12 @@ def _told(cell: CellDetail, many_stages: bool, cells: int) -> list[Line]:
         parts += [Segment(f"{word} ", "dim"), Segment(_moved(moved, arrow), ""), Segment("  ")]
     if cell.waited_ns and cell.needs:
         parts.append(Segment(f"waited {duration(cell.waited_ns)} for {cell.needs}  "))
-    who = ", ".join(f"r{rank} {short(action, many_stages)} {duration(ns)}"
+    actions = ", ".join(f"r{rank} {short(action, many_stages)} {duration(ns)}"
                     for rank, action, ns in cell.waiters)  # fmt: skip
-    parts += [Segment("waited for by ", "dim"), Segment(who or "nobody", "warn" if who else "")]
+    parts += [
+        Segment("waited for by ", "dim"),
+        Segment(actions or "nobody", "warn" if actions else ""),
+    ]
     return inspected(head, parts, cells)
 
 
@@ -318,7 +322,7 @@ def _moved(transfers: tuple[Transfer, ...], arrow: str) -> str:
 
 
 def legend(grid: TickGrid, cells: int) -> Line:
-    """Draw what the letters and signs in sight mean."""
+    """Draw the meaning of the letters and signs on the page."""
     kinds = sorted({cell.kind for row in grid.rows for cell in row.cells if cell.kind in KIND_WORD},
                    key="FBIW".index)  # fmt: skip
     parts: list[Segment] = [Segment("  ")]

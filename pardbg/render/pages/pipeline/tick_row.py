@@ -1,8 +1,8 @@
-"""Rows of the tick grid: every cell has the same width, and nothing else is ever drawn in them.
+"""Rows of the tick grid: every cell has the same width, and contains nothing else.
 
-A cell is a gap and a body. The body of what ran is filled; of the last tick it is bright; what
-comes next stands between two edges; the rest of the plan is dim. Gates and waits stand in a gutter
-of their own at the right.
+A cell is a gap and a body. The body of a done action is filled; of the last tick it is bright; the
+next one stands between two edges; the rest of the plan is dim. Gates and waits stand in a gutter of
+their own at the right.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOBODY = "·"
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The ticks that fit: all rows of all grids show the same ones."""
+    """The ticks that fit; all rows of all grids show the same ones."""
 
     first: int
     """From 1."""
@@ -46,7 +46,7 @@ class Window:
 
 
 def window(grids: tuple[TickGrid, ...], room: int, at: int) -> Window:
-    """As many ticks as fit in ``room`` cells, with ``at`` and, before it, most of them in view."""
+    """Return as many ticks as fit in ``room`` cells, with ``at`` and, before it, most of them."""
     most = max((grid.num_ticks for grid in grids), default=1)
     labels = (
         len(short(cell.action, grid.many_stages))
@@ -60,7 +60,7 @@ def window(grids: tuple[TickGrid, ...], room: int, at: int) -> Window:
 
 
 def ruler(seen: Window, tick: int, num_ticks: int) -> Row:
-    """Return the ticks' numbers, as many as fit; the last tick's always."""
+    """Return as many of the ticks' numbers as fit; the last tick's always."""
     row = Row(seen.cells)
     if seen.shows(tick):
         row.put(seen.x(tick) + 1, str(tick), "held")
@@ -74,7 +74,7 @@ def ruler(seen: Window, tick: int, num_ticks: int) -> Row:
 
 
 def grid_row(row: TickRow, grid: TickGrid, seen: Window, cursor: str | int | None) -> Row:
-    """Return one rank's cells; ``cursor`` is the action that the reader chose, or its tick."""
+    """Draw one rank's cells; ``cursor`` is the selected action, or its tick."""
     drawn = Row(seen.cells)
     taken = {cell.tick for cell in row.cells}
     for tick in range(seen.first, min(grid.tick, seen.first + seen.number - 1) + 1):
@@ -118,7 +118,7 @@ def _cell(drawn: Row, cell: TickCell, many_stages: bool, seen: Window) -> None:
 
 
 def gutter(row: TickRow, many_stages: bool, cells: int) -> Line:
-    """Draw where the rank is held and what it waits for, in exactly ``cells`` cells."""
+    """Draw the rank's gate and what it waits for, in exactly ``cells`` cells."""
     parts: list[Segment] = [Segment("┊ ", "faint")]
     if row.gate:
         text = clean(short_next(row.gate, many_stages))

@@ -1,4 +1,5 @@
-"""What-if: other schedules, microbatches and splits beside the run, the fastest first."""
+"""What-if: other schedules, numbers of microbatches and splits beside the run, the fastest
+first."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ _BAR = 24
 
 
 def whatif(answer: WhatIf | str | None, cells: int, rows: int, coming: bool = False) -> Picture:
-    """Return the pane at ``cells`` x ``rows``. ``coming``: there is a pipeline to ask about."""
+    """Draw the pane at ``cells`` x ``rows``. ``coming``: there is a pipeline to ask about."""
     if answer is None and coming:
         return empty(cells, rows, "Trying the other schedules …", "p: back to the schedule")
     if answer is None:
@@ -21,20 +22,20 @@ def whatif(answer: WhatIf | str | None, cells: int, rows: int, coming: bool = Fa
     if isinstance(answer, str):
         return empty(cells, rows, answer[:1].upper() + answer[1:] + ".", "p: back to the schedule")
     head = (*_verdict(answer, cells), (), _heading(cells))
-    foot = tuple(crop(one, cells) for one in _notes(answer))
+    foot = tuple(crop(note, cells) for note in _notes(answer))
     return Picture(head=head, body=_table(answer, cells), foot=((), *foot))
 
 
 def text(answer: WhatIf) -> str:
-    """Return the same for a pipe: 80 columns, no colour."""
+    """Return the pane as plain text for a pipe: 80 columns, no colour."""
     cells = 80
     lines = (*_verdict(answer, cells), (), _heading(cells), *_table(answer, cells), (),
              *_notes(answer))  # fmt: skip
-    return "\n".join("".join(run.text for run in one).rstrip() for one in lines)
+    return "\n".join("".join(run.text for run in row).rstrip() for row in lines)
 
 
 def shape(option: Option) -> str:
-    """Return ``Interleaved1F1B v=2 m=8``."""
+    """Return text such as ``Interleaved1F1B v=2 m=8``."""
     virtual = f" v={option.num_virtual}" if option.num_virtual > 1 else ""
     return f"{option.schedule}{virtual} m={option.num_microbatches}"
 
@@ -53,7 +54,7 @@ def _verdict(answer: WhatIf, cells: int) -> tuple[Line, ...]:
         Segment("; a win must be more than "),
         Segment(words.percent(answer.margin), "strong"),
     )
-    return tuple(crop(one, cells) for one in (ran, model, _advice(answer), _more(answer)) if one)
+    return tuple(crop(text, cells) for text in (ran, model, _advice(answer), _more(answer)) if text)
 
 
 def _advice(answer: WhatIf) -> Line:
@@ -70,14 +71,14 @@ def _advice(answer: WhatIf) -> Line:
 
 def _more(answer: WhatIf) -> Line:
     best = answer.best_microbatches
-    said = " at best: if smaller microbatches cost no efficiency"
-    return () if best is None else _winner("more", best, said)
+    text = " at best: if smaller microbatches cost no efficiency"
+    return () if best is None else _winner("more", best, text)
 
 
-def _winner(name: str, best: Option, said: str) -> Line:
+def _winner(name: str, best: Option, text: str) -> Line:
     return line(
         Segment(f" {name} ", "dim"), Segment(shape(best), "good"), Segment("  "),
-        Segment(words.duration(best.step_ns), "strong"), Segment(f"/step{said}"),
+        Segment(words.duration(best.step_ns), "strong"), Segment(f"/step{text}"),
     )  # fmt: skip
 
 
@@ -99,7 +100,7 @@ def _row(answer: WhatIf, option: Option, slowest: float, cells: int) -> Line:
     style = "strong" if option.runs_now else "good" if mark == "★" else ""
     name = option.schedule + (" equal" if option.equal else "")
     change = option.step_ns / answer.predicted_ns - 1
-    said = "now" if option.runs_now else words.change(change, 0)
+    text = "now" if option.runs_now else words.change(change, 0)
     step = ("~" if option.assumed else "") + words.duration(option.step_ns)
     drawn: Line = ()
     if cells >= 110:
@@ -108,7 +109,7 @@ def _row(answer: WhatIf, option: Option, slowest: float, cells: int) -> Line:
         Segment(f" {mark} ", "accent" if mark != " " else ""), Segment(left(name, _NAME), style),
         Segment(right(str(option.num_virtual), 2), "dim"),
         Segment(right(str(option.num_microbatches), 4), "dim"),
-        Segment(right(step, 9), "strong"), drawn, Segment(right(said, 6), style or "dim"),
+        Segment(right(step, 9), "strong"), drawn, Segment(right(text, 6), style or "dim"),
         Segment(right(words.percent(option.bubble_fraction), 8), "warn"),
         Segment(right(str(option.in_flight), 8)),
         Segment(right(words.binary_size(option.activation_bytes), 10)),

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.comm.collected import of_rows
-from pardbg.analysis.comm.gathered import Gathered
+from pardbg.analysis.comm.collective_columns import IssuedCollectives, of_rows
 from pardbg.analysis.comm.matching import collectives, match, matched_in
 from pardbg.session.reader import load
 from tests.unit.trace_builder import MS, Trace, ns
@@ -21,7 +20,7 @@ def test_columns_say_what_a_close_look_finds(name: str) -> None:
     store = load(SESSIONS / f"{name}.mcap")
     late = store.begin_ns + (store.end_ns - store.begin_ns) * 9 // 10
     for view in (View(store, None), View(store, late)):
-        found = Gathered(view, 0)
+        found = IssuedCollectives(view, 0)
         everything = found.last(None)
         alike = [at for at in everything if found.alike[at]]
         looked = {
@@ -71,7 +70,7 @@ def test_of_a_few_more_is_to_be_looked_at() -> None:
     two.collective("alone", "all_reduce", 13, 14)
     trace.end(20)
     view = View(trace.store(), None)
-    found = Gathered(view, 0)
+    found = IssuedCollectives(view, 0)
     places = found.last(None)
     keys = [(0, "a", 0), (0, "a", 1), (0, "b", 0), (0, "b", 1)]
     assert [found.key(at) for at in places] == keys
@@ -96,6 +95,6 @@ def test_who_has_not_come_yet_is_told_from_who_came_before(second: float | None,
     trace.ranks[0].collective("world", "all_reduce", 50, None)
     if second is not None:
         trace.ranks[1].collective("world", "all_reduce", second, None)
-    found = Gathered(View(trace.store(), ns(100)), ns(40))
+    found = IssuedCollectives(View(trace.store(), ns(100)), ns(40))
     (place,) = found.last(None)
     assert found.cut(place) is cut

@@ -1,26 +1,35 @@
-"""Collectives of all ranks as columns: which of them all members issued alike and completed.
+"""Collectives of all ranks as columns.
 
-Of most collectives there is no more to look at. A thousand ranks issue so many that an object per
-op and rank is what takes long.
+`IssuedCollectives` has what each rank issued, and which collectives all members issued alike and
+completed: of most there is no more to look at, and an object per op and rank is what takes long for
+a thousand ranks. `CollectiveColumns` has matched collectives, for callers that look at all of many
+and make rows of few.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
 
 from pardbg.analysis.base.asof import View, per_store
-from pardbg.analysis.base.matched import Arrival
 from pardbg.analysis.base.rank_columns import Columns
-from pardbg.analysis.comm.collected import TRUE_ENDS, UNTIMED
+from pardbg.analysis.comm.op_rows import Arrival, CollectiveRow
 from pardbg.analysis.comm.ops import UNKNOWN_OP, Issue, source_of, unknown_group
 from pardbg.store.definitions import GroupDef, OpDef
 from pardbg.store.process import Process
 from pardbg.store.table import Array
 from pardbg_agent import wire
+
+TRUE_ENDS: Final = ("completed", "device")
+"""Sources of a true end: one known only from a wait says when somebody looked."""
+UNTIMED: Final = ("", "polled")
+"""Sources that time nothing: that it completed is known, and not when, or not before a poll came
+by."""
 
 MAX_MEMBERS: Final = 4096
 SAYS: Final = attrgetter("op", "reduce", "dtype", "root")
@@ -40,11 +49,12 @@ Facts = tuple[
 """(group, op, seq, step, bytes, arrivals, last rank, (skew, wait, transfer) in ns)"""
 
 
-class Gathered:
-    """Collectives issued since ``start_ns``, one row per rank, sorted by group, sequence and rank.
+class IssuedCollectives:
+    """Collectives issued since ``start_ns``, one row per rank, sorted by group, sequence number and
+    rank.
 
-    Groups of one rank are left out where there are several ranks: nothing is exchanged in those,
-    frameworks call them out of habit.
+    In a run of several ranks, groups of one rank are left out: they exchange nothing, frameworks
+    call them out of habit.
     """
 
     def __init__(self, view: View, start_ns: int) -> None:
@@ -74,7 +84,7 @@ class Gathered:
 
     @property
     def steps(self) -> Array:
-        """Return the step of each collective, that of the rank which issued it first."""
+        """Return the step of each collective on the rank that issued it first."""
         return self._rows["step"][self._first_row]
 
     def key(self, at: int) -> tuple[int, str, int]:
@@ -87,7 +97,7 @@ class Gathered:
         return int(self.first_ns[at]), int(self._done_ns[at])
 
     def facts(self, wanted: Sequence[int]) -> Iterator[Facts]:
-        """Return what is to be said of collectives that all members issued alike."""
+        """Return the facts of collectives that all members issued alike."""
         at = np.array(wanted, np.int64)
         first, rows = self._first_row[at], self._rows
         kinds = np.where(self._one_kind[at], self._kind[self._starts[at]], self._kinds.index(""))
@@ -113,8 +123,8 @@ class Gathered:
             )  # fmt: skip
 
     def columns(self, wanted: Array) -> tuple[Columns, Columns, list[str]]:
-        """Return what is to be said of collectives that all members issued alike, and of each
-        rank's part in them, and the names of ops, as in ``Collected``."""
+        """Return columns of collectives that all members issued alike, columns of each rank's part
+        in them, and the names of ops, as in ``CollectiveColumns``."""
         first, rows, counts = self._first_row[wanted], self._rows, self._ends - self._starts
         timed = [kind not in UNTIMED for kind in self._kinds]
         known = np.array(timed)[self._kind[self._starts]]
@@ -138,7 +148,7 @@ class Gathered:
         return of, whose | {"rank": self._ranks[rows["who"][part]]}, list(names)
 
     def parts(self, wanted: Sequence[int]) -> dict[int, dict[int, Issue]]:
-        """Return what each rank issued, for collectives that are to be looked at closely."""
+        """Return each rank's issue, for collectives that have to be matched one by one."""
         names = (
             "who", "of", "seq", "op", "t0_ns", "t1_ns", "done_ns", "has", "source", "a", "b",
             "peer", "flags", "step", "stage", "microbatch", "failed", "asked",
@@ -148,19 +158,19 @@ class Gathered:
             part = slice(self._starts[at], self._ends[at])
             columns = (self._rows[name][part].tolist() for name in names)
             found[at] = {
-                ranks[who]: Issue(
-                    ranks[who], self._own_groups[of], seq, self._ops[op], t0, t1,
+                ranks[place]: Issue(
+                    ranks[place], self._own_groups[of], seq, self._ops[op], t0, t1,
                     done if has else None, self._sources[source], a, b, peer, bool(flags & _SEND),
                     step, stage, mb, failed, asked < 0,
                 )
-                for who, of, seq, op, t0, t1, done, has, source, a, b, peer, flags, step, stage,
+                for place, of, seq, op, t0, t1, done, has, source, a, b, peer, flags, step, stage,
                 mb, failed, asked in zip(*columns, strict=True)
             }  # fmt: skip
         return found
 
     def cut(self, at: int) -> bool:
-        """Of the collective a rank's part may have been issued before ``start_ns``: it is not
-        among the rows, and none that are say that the rank has still to come to it."""
+        """Return whether a rank may have issued its part of the collective before ``start_ns``:
+        then the part is not among the rows, and the rank must not be taken for missing."""
         part = slice(self._starts[at], self._ends[at])
         group = self.groups[number := int(self._rows["group"][part][0])]
         if number in self._uneven or not 0 < len(group.ranks) <= MAX_MEMBERS:
@@ -173,7 +183,7 @@ class Gathered:
         )
 
     def _newest_seq(self, rank: int, number: int) -> int:
-        """Return the newest seq of a rank that has no rows of the group here."""
+        """Return a rank's newest sequence number in a group of which it has no rows here."""
         if (rank, number) not in self._newest:
             process, name = self._view.ranks[rank], _name(self.groups[number])
             table, visible = self._view.rows(process, "issue")
@@ -184,7 +194,7 @@ class Gathered:
         return self._newest[rank, number]
 
     def reached(self, at: int) -> Mapping[int, int]:
-        """Return the newest seq of each rank in the collective's group."""
+        """Return each rank's newest sequence number in the collective's group."""
         group = self._rows["group"]
         part = slice(*group.searchsorted(group[self._starts[at]] + np.arange(2)))
         ranks, seqs = self._ranks[self._rows["who"][part]], self._rows["seq"][part]
@@ -193,8 +203,7 @@ class Gathered:
     # ------------------------------------------------------------------ inside
 
     def _columns(self, start_ns: int) -> tuple[Columns, Columns]:
-        """Return what was issued since a time, and what completed since each rank issued the
-        first."""
+        """Return the ops issued since a time, and those completed since each rank's first issue."""
         ops, completed = self._view.all("issue"), self._view.all("done")
         begins = ops.before(start_ns)
         issued = ops.take(_ISSUED, begins)
@@ -205,7 +214,7 @@ class Gathered:
         return _wide(issued), _wide(done)
 
     def _number(self, issued: Columns) -> None:
-        """Numbers that are the same for all ranks, in place of each process's own ids."""
+        """Replace each process's own ids by numbers that are the same for all ranks."""
         names = _names(self._view)
         several = len(self._processes) > 1
         issued["own"] = issued["who"] << 16 | issued["group_id"]
@@ -228,7 +237,7 @@ class Gathered:
         issued["says"] = np.array([says for _, says in ops], np.int64)[issued["op"]]
 
     def _complete(self, issued: Columns, done: Columns) -> None:
-        """The newest completion of each op, by process, group and seq."""
+        """Add each op's newest completion, by process, group and sequence number."""
         own = done["who"] << 16 | done["group_id"]
         place = np.minimum(self._own.searchsorted(own), max(len(self._own) - 1, 0))
         good = np.flatnonzero(self._own[place] == own) if len(own) else np.empty(0, np.int64)
@@ -251,22 +260,23 @@ class Gathered:
         self._sources = [source_of(flag) for flag in flags.tolist()]
 
     def _sort(self, issued: Columns) -> None:
-        """Sort the rows; what a rank issued twice under one number counts once."""
+        """Sort the rows; two issues of a rank under one number count once."""
         key = issued["group"] << 32 | issued["seq"]
         order = np.argsort(key, kind="stable")
         order = order[key[order] >= 0]
-        key, who = key[order], issued["who"][order]
+        key, place = key[order], issued["who"][order]
         new = np.ones(len(key), np.bool_)
         new[1:] = key[1:] != key[:-1]
         once = new.copy()
-        once[1:] |= who[1:] != who[:-1]
+        once[1:] |= place[1:] != place[:-1]
         self._rows = {name: column[order[once]] for name, column in issued.items()}
         self._starts = np.flatnonzero(new[once])
         self._ends = np.append(self._starts, np.count_nonzero(once))[1:]
         self._ranks = np.array(list(self._view.ranks), np.int64)
 
     def _judge(self) -> None:
-        """Per collective: whether all members issued it alike and completed it; its times."""
+        """Set per collective: whether all members issued it alike and completed it, and its
+        times."""
         rows, starts, counts = self._rows, self._starts, self._ends - self._starts
         members = [() if g in self._uneven or len(group.ranks) > MAX_MEMBERS else group.ranks
                    for g, group in enumerate(self.groups)]  # fmt: skip
@@ -297,7 +307,7 @@ class Gathered:
 
 
 class _Names:
-    """What ranks' own ids of groups and ops mean, looked up once for all cursors."""
+    """Groups and ops by the ranks' own ids, looked up once for all cursors."""
 
     def __init__(self, processes: Sequence[Process]) -> None:
         self._processes = processes
@@ -306,7 +316,8 @@ class _Names:
         self._numbers: dict[Any, int] = {}
 
     def group(self, own: int) -> tuple[GroupDef, int, int]:
-        """(group, number of its name, number of its definition) of rank's place << 16 | id."""
+        """Return (group, number of its name, number of its definition) of rank's place << 16 |
+        id."""
         found = self._groups.get(own)
         if found is None:
             process = self._processes[own >> 16]
@@ -316,7 +327,8 @@ class _Names:
         return found
 
     def op(self, code: int) -> tuple[OpDef, int]:
-        """Return (op, number of what all ranks must say alike of it) of rank's place << 32 | id."""
+        """Return (op, number of the fields that all ranks must agree on) of rank's place << 32 |
+        id."""
         found = self._ops.get(code)
         if found is None:
             op = self._processes[code >> 32].ops.get(code & 0xFFFFFFFF, UNKNOWN_OP)
@@ -338,3 +350,99 @@ def _name(group: GroupDef) -> tuple[int, str]:
 
 def _wide(columns: Columns) -> Columns:
     return {name: column.astype(np.int64, copy=False) for name, column in columns.items()}
+
+
+Make = Callable[[list[int]], Iterable[CollectiveRow]]
+"""Makes rows of some."""
+
+
+@dataclass(frozen=True, eq=False)
+class CollectiveColumns:
+    """Matched collectives in order of step, within a step by first arrival."""
+
+    of: Columns
+    """One value per collective: ``step``, ``group`` (a number), ``op`` (its place in ``ops``),
+    ``bytes``, ``transfer_ns`` (-1: not known), ``wait_ns``, ``last_rank``, ``true_ends`` (of all
+    ranks), ``count`` (of ranks)."""
+    parts: Columns
+    """One value per rank of each: ``rank``, ``issued_ns``, ``done_ns``."""
+    ops: Sequence[str]
+    make: Make
+
+    def __len__(self) -> int:
+        return len(self.of["step"])
+
+    @cached_property
+    def starts(self) -> Array:
+        """Return the index of each collective's first part."""
+        counts = self.of["count"]
+        begins: Array = np.cumsum(counts) - counts
+        return begins
+
+    @cached_property
+    def row_of(self) -> Array:
+        """Return the collective of each part."""
+        return np.repeat(np.arange(len(self)), self.of["count"])
+
+    @cached_property
+    def _rows_made(self) -> dict[int, CollectiveRow]:
+        return {}
+
+    def row(self, at: int) -> CollectiveRow:
+        """Return one collective as a row."""
+        return self.rows([at])[0]
+
+    def rows(self, wanted: Sequence[int]) -> list[CollectiveRow]:
+        """Return some collectives as rows."""
+        known = self._rows_made
+        if new := [at for at in wanted if at not in known]:
+            known.update(zip(new, self.make(new), strict=True))
+        return [known[at] for at in wanted]
+
+    def half_ns(self) -> Array:
+        """Return the time at which half of the ranks had issued each collective."""
+        ordered = np.lexsort((self.parts["issued_ns"], self.row_of))
+        if not len(self):
+            return ordered
+        half: Array = self.parts["issued_ns"][ordered][self.starts + (self.of["count"] - 1) // 2]
+        return half
+
+
+def by_step(of: Columns, parts: Columns, ops: Sequence[str], make: Make) -> CollectiveColumns:
+    """Return the collectives of two ranks at least, grouped by step in order of each step's first
+    collective; otherwise in their order."""
+    _, firsts, inverse = np.unique(of["step"], return_index=True, return_inverse=True)
+    order = np.argsort(firsts[inverse], kind="stable")
+    order = order[of["count"][order] > 1]
+    counts = of["count"][order]
+    begins = (np.cumsum(of["count"]) - of["count"])[order]
+    at = np.arange(int(counts.sum())) + np.repeat(begins - (np.cumsum(counts) - counts), counts)
+    return CollectiveColumns(
+        {name: column[order] for name, column in of.items()},
+        {name: column[at] for name, column in parts.items()},
+        ops,
+        lambda places: make(order[places].tolist()),
+    )
+
+
+def of_rows(steps: Sequence[int], rows: Sequence[CollectiveRow]) -> CollectiveColumns:
+    """Return matched rows as columns; ``steps`` has the step to use for each."""
+    keys = {key: i for i, key in enumerate(dict.fromkeys(row.key for row in rows))}
+    ops = {op: i for i, op in enumerate(dict.fromkeys(row.op for row in rows))}
+    values = [
+        (step, keys[row.key], ops[row.op], row.bytes,
+         -1 if row.transfer_ns is None else row.transfer_ns, row.wait_ns or 0,
+         -1 if row.last_rank is None else row.last_rank,
+         all(a.source in TRUE_ENDS for a in row.arrivals), len(row.arrivals))
+        for step, row in zip(steps, rows, strict=True)
+    ]  # fmt: skip
+    names = (
+        "step", "group", "op", "bytes", "transfer_ns", "wait_ns", "last_rank", "true_ends", "count",
+    )  # fmt: skip
+    parts = [a[:3] for row in rows for a in row.arrivals]
+    return by_step(
+        dict(zip(names, np.array(values, np.int64).reshape(-1, len(names)).T, strict=True)),
+        dict(zip(("rank", "issued_ns", "done_ns"), np.array(parts, np.int64).reshape(-1, 3).T,
+                 strict=True)),
+        list(ops), lambda places: [rows[place] for place in places],
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Ops matched over ranks, as values: collectives over their group, a send with its receive."""
+"""Rows of matched ops: collectives over their group, a send with its receive."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Arrival(NamedTuple):  # a thousand ranks have many: a dataclass takes thre
 
     @property
     def came_ns(self) -> int | None:
-        """Return its arrival time without holds."""
+        """Return the arrival time without holds."""
         return None if self.issued_ns is None else self.issued_ns - self.held_ns
 
     @property
     def left_ns(self) -> int | None:
-        """Return its completion time without holds."""
+        """Return the completion time without holds."""
         if self.completed_ns is None:
             return None
         return self.completed_ns - self.held_ns - self.held_in_ns
@@ -74,7 +74,7 @@ class CollectiveRow:
 
     @property
     def issued(self) -> dict[int, int]:
-        """Return rank -> when, of those that have issued it."""
+        """Return rank -> issue time in ns, of the ranks that have issued it."""
         return {a.rank: a.issued_ns for a in self.arrivals if a.issued_ns is not None}
 
 
@@ -110,7 +110,7 @@ class P2PRow:
 
     @property
     def transfer_ns(self) -> int | None:
-        """Return how long it took from when both sides were there; None while that is not known,
-        and where only a bound of it is."""
+        """Return the time from when both sides were posted to completion; None while unknown, and
+        if only a bound is known."""
         known = self.recv_ns is not None and self.done_ns is not None and not self.polled
         return self.moving_ns if known else None
