@@ -155,12 +155,13 @@ class Core:
         spent, calls = self.cost()
         cost, num_calls = max(0, spent - self.spent[0]), calls - self.spent[1]
         step = self.step if n is None else max(0, n)
+        device = self.device
+        timed = device is not None and self.guard.call("device", device.step_ended, step, t1)
+        flags = int(Flag.DEVICE) if timed else 0
         self.record(
-            Kind.STEP, Lane.STEP, 0, 0, t0, t1, step, 0, wire.NO_GROUP, wire.NONE, wire.NONE,
+            Kind.STEP, Lane.STEP, flags, 0, t0, t1, step, 0, wire.NO_GROUP, wire.NONE, wire.NONE,
             wire.NONE, cost, num_calls,
         )  # fmt: skip
-        if self.device is not None:
-            self.guard.call("device", self.device.step_ended, step, t1)
         self.sums.write(self.record, t0, t1, step)
         if self.watches.slow is not None:
             self._watch_step(self.watches.slow, step, t0, t1)

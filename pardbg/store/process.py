@@ -9,6 +9,7 @@ from typing import Any, Final
 from pardbg.events.decode import Head
 from pardbg.store.clocks import Clocks, Reading
 from pardbg.store.definitions import Failure, GroupDef, ModelDef, OpDef
+from pardbg.store.device_times import DeviceTimes
 from pardbg.store.intake import DONE_P2P, ISSUE_COLLECTIVE, ISSUE_P2P, TABLE_NAMES, Came, Seen, move
 from pardbg.store.table import Rows, Table, Totals
 from pardbg.words import whole
@@ -73,6 +74,7 @@ class Process:
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._pending_received = 0
+        self.device_times = DeviceTimes()
         self._pending_offsets: list[tuple[int, int]] = []
         """(pending records before a new offset was told, the one that holds for them)"""
         self._tables = {

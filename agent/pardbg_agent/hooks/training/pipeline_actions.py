@@ -29,7 +29,8 @@ from pardbg_agent.wire import NONE, DefKind, Flag, Gate, Kind, Lane
 
 FORWARD: Final = "F"
 _PHASES: Final = {"F": "forward", "B": "backward", "I": "backward", "W": "backward"}
-_ACTION, _COMPUTE, _FAILED = int(Kind.ACTION), int(Lane.COMPUTE), int(Flag.FAILED)
+_ACTION, _COMPUTE = int(Kind.ACTION), int(Lane.COMPUTE)
+_FAILED, _TIMED = int(Flag.FAILED), int(Flag.DEVICE)
 
 
 @dataclass(slots=True, eq=False)
@@ -183,6 +184,9 @@ class Actions:
         if self._open:
             action = self._open[-1]
             action.t0 = now_ns()
+            if action.on_device is not None and self._c.device is not None:
+                self._c.guard.call(HOOK, self._c.device.drop, action.on_device)
+                action.on_device = self._c.guard.call(HOOK, self._c.device.begin, action.t0)
             self._c.status.now(
                 self._c.step, self._x.loop.phase, action.name, action.stage, action.mb, action.t0
             )
@@ -253,14 +257,14 @@ class Actions:
 
     def _write(self, fields: list[Any], action: Action) -> None:
         c, span = self._c, action.on_device
-        c.span_ended(*fields)
         if span is not None and c.device is not None:
             if fields[2] & _FAILED:
                 c.guard.call(HOOK, c.device.drop, span)
-            else:
-                c.guard.call(
-                    HOOK, c.device.action_ended, span, action.name, action.stage, action.mb
-                )
+            elif c.guard.call(
+                HOOK, c.device.action_ended, span, action.name, action.stage, action.mb
+            ):
+                fields[2] |= _TIMED
+        c.span_ended(*fields)
 
 
 def of(c: _core.Core) -> Actions:

@@ -34,7 +34,7 @@ from pardbg_agent.wire import NO_GROUP, NONE, Flag, Gate, Kind, Lane
 
 _PHASE, _LANE = int(Kind.PHASE), int(Lane.PHASE)
 _METRIC, _COUNTER = int(Kind.METRIC), int(Lane.COUNTER)
-_FAILED, _INFERRED = int(Flag.FAILED), int(Flag.INFERRED)
+_FAILED, _INFERRED, _TIMED = int(Flag.FAILED), int(Flag.INFERRED), int(Flag.DEVICE)
 _MIN_INFERRED_NS = 1_000
 _SEEN = int(Flag.FLOAT | Flag.INFERRED)
 """A number that a hook saw and the program did not log."""
@@ -101,9 +101,9 @@ def phase_ends(
 ) -> None:
     """Leave a phase of the main loop."""
     flags = _FAILED if failed else 0
+    if c.device is not None and c.guard.call(HOOK, c.device.phase_ended, c.defs.name(name)):
+        flags |= _TIMED
     c.span_ended(_PHASE, _LANE, flags, c.defs.name(name), t0, t1, c.step, NONE, NONE, 0, 0)
-    if c.device is not None:
-        c.guard.call(HOOK, c.device.phase_ended, c.defs.name(name))
     x.loop.phase = 0
 
 
