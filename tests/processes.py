@@ -17,8 +17,9 @@ MARK = "PARDBG_TEST_SESSION"
 left the process group, the session and its parent."""
 SHARED = "PARDBG_TEST_SHARED"
 """A directory of all workers of one pytest."""
-_KEPT = (MARK, "PARDBG_HOOKS", "PARDBG_NATIVE")
-"""What ranks inherit of PARDBG...: the mark, and which way a test wants ops to be seen."""
+_KEPT = (MARK, "PARDBG_HOOKS", "PARDBG_NATIVE", "PARDBG_SIM")
+"""What ranks inherit of PARDBG...: the mark, which way a test wants ops to be seen, and where the
+simulated accelerator is built."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,8 @@ class Status:
         """(gate class, name_id, since_ns)"""
         self.health = block(wire.STATUS_HEALTH, wire.STATUS_HEALTH_OFFSET)
         """(heartbeat_ns, sent, dropped, errors, level, hook_ns)"""
+        self.device = block(wire.STATUS_DEVICE, wire.STATUS_DEVICE_OFFSET)
+        """(lead_ns, at_ns, error_ns, left out)"""
 
 
 def _clamped(fields: tuple[Any, ...]) -> list[int]:

@@ -57,6 +57,10 @@ class Progress:
 class Core:
     """Everything hooks need. ``record`` and ``record_f`` are the ring's closures."""
 
+    device: Any = None
+    """Times on the device (hooks.device.device_records) where tensors of this rank are on one and
+    can be timed."""
+
     def __init__(
         self, ring: Ring, defs: Defs, who: identity.Identity, run: RunSettings | None
     ) -> None:
@@ -156,6 +160,8 @@ class Core:
             Kind.STEP, Lane.STEP, 0, 0, t0, t1, step, 0, wire.NO_GROUP, wire.NONE, wire.NONE,
             wire.NONE, cost, num_calls,
         )  # fmt: skip
+        if self.device is not None:
+            self.guard.call("device", self.device.step_ended, step, t1)
         self.sums.write(self.record, t0, t1, step)
         if self.watches.slow is not None:
             self._watch_step(self.watches.slow, step, t0, t1)

@@ -122,6 +122,13 @@ class Kind(enum.IntEnum):
     CALLS), seq: calls on one group are made by all its members, in order."""
     CALL = 18
     """... and is over, t0..t1."""
+    DEVICE = 19
+    """What the host issued ran on the device, t0..t1 on the host's clock. The lane says what: COMM
+    an op (t0: its arrival), COMPUTE an action, PHASE, STEP; name, flags, group, seq, stage,
+    microbatch and peer as in that record. a = the host's lead: t0 less its issue; b = error of t0
+    and t1."""
+    DEVICE_BEGIN = 20
+    """The op of such a DEVICE to come has arrived, t0 = t1; only where it is not soon over."""
 
 
 CALLS: Final = "calls"
@@ -197,6 +204,11 @@ STATUS_HEALTH_OFFSET: Final = 1216
 STATUS_HEALTH: Final = struct.Struct("<qQQIIQ")
 """heartbeat_ns of the agent's thread, records sent, records dropped, hook errors, level,
 hook time in all (ns). Written by the agent's thread only."""
+STATUS_DEVICE_OFFSET: Final = 1280
+STATUS_DEVICE: Final = struct.Struct("<qqqQ")
+"""How far the host was ahead of the device when it issued what the device reached last (ns), when
+that was (host's clock; 0: never), error of the newest anchor of both clocks (-1: there is none),
+number of spans without times. Written by the agent's thread only."""
 BEAT_NS: Final = 200_000_000
 """Maximum time between two heartbeats of an agent whose thread gets the GIL."""
 

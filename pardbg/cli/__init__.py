@@ -62,14 +62,14 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
 
 def _write_no_more() -> None:
-    """Keep the interpreter from flushing, at exit, into a stdout that takes nothing."""
+    """Point stdout at /dev/null, so that the flush at exit does not fail."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _open_standard_streams() -> None:
-    """Keep the numbers of closed standard streams (`>&-`) from files of ours. What stdout and
-    stderr cannot encode gets a stand-in, not a traceback."""
+    """Open closed standard streams (`>&-`) on /dev/null, so that no file of ours gets their
+    numbers. Characters that stdout and stderr cannot encode are replaced."""
     while (fd := os.open(os.devnull, os.O_RDWR)) < 3:
         pass
     os.close(fd)

@@ -1,4 +1,4 @@
-"""How a command that stands where a job would stands and ends as the job itself would."""
+"""Ends of commands that stand in for a job: exit code, signal, terminal as the job's own."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def end_as(status: int) -> int:
-    """Return the job's exit code, or die of the signal that it died of (``status`` < 0): whoever
-    waits for us sees what it would see without us."""
+    """Return the job's exit code, or die of the signal that it died of (``status`` < 0), so that
+    the waiting process sees the job's own end."""
     if status >= 0:
         return status
     sys.stdout.flush()
@@ -31,12 +31,12 @@ def end_as(status: int) -> int:
         signal.signal(-status, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [-status])
     os.kill(os.getpid(), -status)
-    return 128 - status  # one that ends nobody here
+    return 128 - status  # the signal ends no process here
 
 
 def run_plain(argv: list[str], why: str) -> NoReturn:
-    """Become the job, unwatched: pardbg cannot record here, and says so in a line. Raises
-    CommandError where it cannot be started, either."""
+    """Become the job, unwatched, after one line that says why nothing is recorded. Raises
+    CommandError if the job cannot be started."""
     talk(f"NOT recorded, the job runs without pardbg: {why}")
     sys.stdout.flush()
     sys.stderr.flush()
@@ -52,8 +52,8 @@ def run_plain(argv: list[str], why: str) -> NoReturn:
 
 @contextlib.contextmanager
 def ending_with_us(handle: RunHandle | None) -> Iterator[None]:
-    """The job ends when our terminal is closed or we are told to end, as when the user leaves the
-    screen. It outlives a viewer that is killed: nobody decided that it should end."""
+    """End the job inside the context if the terminal is closed or SIGTERM arrives. A job outlives a
+    viewer that is killed: nobody decided that it should end."""
 
     def end(number: int, frame: FrameType | None) -> None:
         assert handle is not None

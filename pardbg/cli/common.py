@@ -1,4 +1,4 @@
-"""Shared parts of the commands: errors, files to write, what the shell completes."""
+"""Shared parts of commands: errors, output files, common options, shell completion."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def echo(text: str, err: bool = False) -> None:
 
 
 def trouble(error: OSError) -> str | None:
-    """Return what the machine lacks, where no command has said it better; None: a bug of ours."""
+    """Return what the machine lacks, as text for the user; None: the error is a bug of pardbg."""
     if isinstance(error, FileNotFoundError) and error.filename is None:
         return "the current directory no longer exists: cd to another one"
     words = {
@@ -44,7 +44,7 @@ def trouble(error: OSError) -> str | None:
 
 
 def session_path(text: str) -> tuple[Path, bool]:
-    """Return a session file, or the one a live run is writing; and whether it still grows."""
+    """Return (session file, whether it still grows) for a path or the name of a live run."""
     from pardbg.hub.run.runs import list_runs
 
     path, runs = Path(text), list_runs()
@@ -56,8 +56,8 @@ def session_path(text: str) -> tuple[Path, bool]:
 
 
 def load_session(text: str, part: int | None = None) -> Store:
-    """Load a session file, or what a live run has recorded so far, and look at one of its parts.
-    Raises UserError."""
+    """Load a session file, or a live run's recording so far, or one part of either. Raises
+    UserError."""
     from pardbg.session.reader import load
 
     path, growing = session_path(text)
@@ -90,8 +90,9 @@ def new_file(path: Path, force: bool) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: Path, force: bool) -> Iterator[Path]:
-    """Yield a folder as ``new_file`` does; with ``force`` files of the same names are replaced, and
-    a folder in it that has others is refused: two exports' files would be one table."""
+    """Yield a folder that replaces ``path`` at the end, as ``new_file`` does. With ``force`` files
+    of the same names are replaced; a subfolder with other files is refused, because files of two
+    exports would read as one table."""
     if path.exists() and not path.is_dir():
         raise UserError(
             f"{path} is a file, and this format writes a folder of tables; choose another -o"
@@ -172,13 +173,13 @@ JSON: Final = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 
 
 def writes(what: str) -> Callable[[F], F]:
-    """Options ``-o``, required, and ``--force``."""
+    """Return options ``-o``, required, and ``--force``."""
     path = click.Path(path_type=Path)
     return all_of(click.option("-o", "--output", type=path, required=True, help=what), FORCE)
 
 
 def skips(default: int = 0) -> Callable[[F], F]:
-    """Option ``--skip``; its default is told where it is not 0."""
+    """Return option ``--skip``; help shows its default unless it is 0."""
     return click.option("--skip", type=click.IntRange(0), default=default, metavar="N",
                         show_default=default > 0,
                         help="Skip the first N steps (warm-up).")  # fmt: skip

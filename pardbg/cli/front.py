@@ -1,4 +1,4 @@
-"""The help of ``pardbg``, ``pardbg help TOPIC``, and the begin of a job's command."""
+"""Help of ``pardbg`` and ``pardbg help TOPIC``; recognition of a job's command."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Front(click.Group):
 
 
 def _begins_job(command: str, word: str) -> bool:
-    """A program; not the name of a live run."""
+    """Return whether a word begins a job's command, rather than naming a live run."""
     from pardbg.hub.run.runs import RunError, find_run
 
     if shutil.which(word) is None:

@@ -30,7 +30,7 @@ RECORDED_TIMEOUT_S = 30.0
 
 
 def default_session_path(name: str) -> Path:
-    """Return ``<user data>/pardbg/sessions/<name>-<date>-<time>.mcap``"""
+    """Return ``<user data>/pardbg/sessions/<name>-<date>-<time>.mcap``."""
     import platformdirs
 
     stem = re.sub(r"[^\w.-]+", "-", name) or "run"
@@ -47,10 +47,10 @@ def history_path() -> Path:
 
 
 def follow(handle: RunHandle, streams: Streams, *, attentive: bool = False) -> int:
-    """Pass the job's input and signals through until it ends and is recorded, while the launcher
-    passes its output on; return the job's exit code, < 0 for a signal.
+    """Pass input and signals to the job until it has ended and is recorded, while the launcher
+    carries its output; return its exit code, < 0 for a signal.
 
-    ``attentive``: raise the level where something is wrong.
+    ``attentive``: raise the level around findings.
     """
     from pardbg.hub.ranks.processes import orphaned
     from pardbg.hub.run import jobs
@@ -84,7 +84,7 @@ def follow(handle: RunHandle, streams: Streams, *, attentive: bool = False) -> i
 
 
 def _wait_passed(handle: RunHandle, flow: Flow) -> None:
-    """Until the reader of our output has what the job has written, as a job at a pipe waits."""
+    """Wait until our reader has the job's output so far, as a job at a plain pipe would."""
     marks = flow.written()
     while not flow.passed(marks):
         if not handle.launcher_alive():
@@ -93,8 +93,8 @@ def _wait_passed(handle: RunHandle, flow: Flow) -> None:
 
 
 def _wait_recorded(handle: RunHandle, flow: Flow) -> None:
-    """Until the session is closed. A process that the job has left behind, with its output, keeps
-    the launcher here, and nobody else."""
+    """Wait until the session is closed. A process that outlives the job keeps the launcher, but not
+    this command."""
     until = time.monotonic() + RECORDED_TIMEOUT_S
     while handle.alive() and time.monotonic() < until:
         if handle.recorded() is not None and not flow.ended:
@@ -134,7 +134,7 @@ def recorded_words(handle: RunHandle) -> str:
 
 @contextmanager
 def raised_level(run_dir: Path | None) -> Iterator[None]:
-    """While the job runs: full detail for a while where something is wrong (level summary)."""
+    """Record full detail around findings inside the context, for a job of level summary."""
     if run_dir is None:
         yield
         return
@@ -149,8 +149,8 @@ def raised_level(run_dir: Path | None) -> Iterator[None]:
 
 
 def follow_and_report(handle: RunHandle, streams: Streams, *, attentive: bool = False) -> int:
-    """Without a terminal: the job's output (its ``streams`` lead to stderr), then the report on
-    stdout; return as ``follow``."""
+    """Show the job's output on stderr (by its ``streams``), then the report on stdout; return as
+    ``follow``. For use without a terminal."""
     from pardbg.analysis.answers.report import report
     from pardbg.render.reports.text import text
     from pardbg.session.reader import SessionError, load
@@ -222,7 +222,7 @@ def farewell(run_dir: Path, ends: bool = False) -> int:
 
 
 def _copy(path: Path, at: int, out: IO[bytes]) -> int:
-    """Copy what a growing file has from ``at`` on to a stream; return where it ended."""
+    """Copy a growing file from offset ``at`` on to a stream; return its end."""
     try:
         with path.open("rb") as file:
             file.seek(at)

@@ -1,6 +1,4 @@
-"""Commands about this machine: its live runs, what it offers to pardbg and what to do about what it
-lacks, and the native build.
-"""
+"""Commands about this machine: its live runs, a check of what pardbg needs, the native build."""
 
 from __future__ import annotations
 
@@ -82,7 +80,7 @@ def find_live(name: str | None) -> Run:
 
 
 def find_target(name: str | None, key: Path | None) -> Target:
-    """Return how that live run is reached: here, or by its address. Raises UserError."""
+    """Return a live run by its name or address. Raises UserError."""
     from pardbg.hub.target import elsewhere, local
 
     if name is not None and name.startswith(("tcp:", "ssh:")):
@@ -126,11 +124,11 @@ class Check:
     name: str
     status: Status
     text: str
-    """What was found; for ``warn`` and ``bad`` also what to do."""
+    """Result, with the remedy for ``warn`` and ``bad``."""
 
 
 def _version(package: str) -> str | None:
-    """Of an installed package; None: it is not here."""
+    """Return the version of an installed package; None if it is not installed."""
     from importlib import metadata
 
     try:
@@ -161,7 +159,7 @@ def _agent() -> Check:
 
 
 def _native() -> Check:
-    """Check how jobs of this Python see their ops."""
+    """Check whether jobs of this Python record ops in C++."""
     from pardbg_agent import native
 
     try:
@@ -179,14 +177,14 @@ def _probe(code: str, *options: str, **env: str) -> subprocess.CompletedProcess[
 
 
 def _started(**env: str) -> subprocess.CompletedProcess[str]:
-    """Print whether the agent is there, with PARDBG pointing at nothing."""
+    """Print whether a Python process loads the agent, with PARDBG naming an empty directory."""
     with tempfile.TemporaryDirectory() as nowhere:
         code = "import sys; print('pardbg_agent.autostart' in sys.modules)"
         return _probe(code, PARDBG=nowhere, **env)
 
 
 def _pth() -> Check:
-    """Does the wheel's .pth start the agent by itself in this environment?"""
+    """Check whether the wheel's .pth file starts the agent in this environment."""
     if _started().stdout.strip() == "True":
         return Check("start (.pth)", "ok", "active: programs of this environment need no change")
     return Check("start (.pth)", "warn",
@@ -194,7 +192,7 @@ def _pth() -> Check:
 
 
 def _injection() -> Check:
-    """Does the PYTHONPATH way work, as the launcher uses it for environments without the wheel?"""
+    """Check the start by PYTHONPATH, which serves environments without the wheel."""
     import pardbg_agent
 
     boot = str(Path(pardbg_agent.__file__).parent / "boot")
@@ -240,7 +238,7 @@ def _zeromq() -> Check:
 
 
 def _stacks() -> Check:
-    """py-spy reads stacks from outside when a rank holds the GIL; it needs ptrace."""
+    """Check py-spy, which reads stacks of ranks that hold the GIL and needs ptrace."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     if shutil.which("py-spy", path=path) is None:
         return Check("py-spy", "warn", "not on PATH: no stacks of a rank that holds the GIL")
@@ -273,5 +271,5 @@ CHECKS: Final[tuple[Callable[[], Check], ...]] = (
     _python, _torch, _agent, _native, _pth, _injection, _shared_memory, _run_directory, _zeromq,
     _stacks, _terminal, _runs,
 )  # fmt: skip
-"""In the order a user would want to read them."""
+"""Checks of ``doctor``, in the order of its output."""
 COMMANDS = (ls, doctor, native)

@@ -228,7 +228,7 @@ def _start_own(
 
 
 def _give(handle: RunHandle, rc: Rc) -> None:
-    """Give the run its first commands; it runs on where they cannot be given."""
+    """Give the run its first commands; a failure is reported and ends nothing."""
     try:
         apply_rc(handle.run_dir, rc, talk)
     except Exception as error:  # noqa: BLE001
@@ -249,8 +249,8 @@ def _watch_job(
     after: Callable[[Path], None] | None = None,
     **more: Any,
 ) -> int:
-    """TUI beside a new job, which ``ends`` with it or not; without a terminal, the job's output
-    and then the report. ``after`` gets the recording at the end."""
+    """Start a job and show it in the TUI, with which the job ``ends`` or not; without a terminal
+    show its output and then the report. ``after`` gets the recording of an ended job."""
     from pardbg.cli import headless
     from pardbg.cli.as_the_job import end_as, ending_with_us, run_plain
     from pardbg.hub.run.config import SetupError
@@ -313,9 +313,8 @@ def _list_recipes() -> None:
 
 
 def _session_target(output: Path | None, name: str, force: bool) -> Path:
-    """Return the file to record to: a new one, an empty one, or with ``force`` one that is there.
-    Refused before anything starts if it cannot be written; a new one is made by the hub, so that
-    a run that is killed before leaves none."""
+    """Return the file to record to: new, empty, or with ``force`` an existing one. Raises UserError
+    if it cannot be written. The hub makes a new one, so a run that is killed early leaves none."""
     from pardbg.cli.headless import default_session_path
     from pardbg.hub.removal import remove_empty
     from pardbg.hub.run.runs import list_runs
@@ -354,7 +353,7 @@ def _job(job: list[str] | None) -> list[str]:
 
 
 def _job_name(argv: list[str]) -> str:
-    """The program's file name: ``train`` for ``torchrun --nproc-per-node 2 train.py``."""
+    """Return the program's name: ``train`` for ``torchrun --nproc-per-node 2 train.py``."""
     scripts = [Path(word) for word in argv if word.endswith(".py")]
     return (scripts[0] if scripts else Path(argv[0])).stem
 

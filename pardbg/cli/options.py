@@ -24,7 +24,7 @@ MIN_HOLD_S: Final = wire.LEASE_NS / 1e9
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What ``recording_options`` and ``node_options`` said, by the options' names."""
+    """Values of ``recording_options`` and ``node_options``, by the options' names."""
 
     limits: PartLimits
     level: str | None
@@ -53,7 +53,7 @@ class Recording:
 
 
 class _AtLeast(click.ParamType[int]):
-    """A size or a duration."""
+    """Option value: a size or duration with a minimum."""
 
     def __init__(self, name: str, parse: Callable[[str], int], least: str) -> None:
         self.name = name
@@ -70,7 +70,7 @@ class _AtLeast(click.ParamType[int]):
 
 
 class _OnException(click.ParamType[float]):
-    """Seconds; 0 for ``die``."""
+    """Option value of ``--on-exception``: seconds, 0 for ``die``."""
 
     name = "WHAT"
 
@@ -133,7 +133,7 @@ node_options: Final = all_of(
                  "number (default: from torchrun's options, Slurm or Kubernetes)."),
     click.option("--nnodes", type=click.IntRange(1), metavar="N", help="Number of nodes."),
 )  # fmt: skip
-"""For a job of several nodes: the same command on each."""
+"""Options for a job of several nodes, the same on each."""
 
 
 def recording(

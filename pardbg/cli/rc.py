@@ -1,4 +1,4 @@
-"""The commands that a viewer or a job begins with.
+"""First commands of a viewer or a job, from files.
 
 [Note: .pardbgrc] ``rc`` in the user's configuration directory runs by itself. ``./.pardbgrc`` may
 have come with somebody else's project, and what it says reaches the ranks: the user is shown it and
@@ -31,7 +31,7 @@ from pardbg.words import binary_size
 
 RC_NAME: Final = ".pardbgrc"
 ENV_TRUST: Final = "PARDBG_TRUST_RC"
-"""Directories, with colons between, whose ``.pardbgrc`` runs unasked."""
+"""Variable with directories, separated by colons, whose ``.pardbgrc`` runs unasked."""
 MAX_RC_BYTES: Final = 64 << 10
 MAX_ANSWERS_BYTES: Final = 1 << 20
 HEADLESS: Final = (*EDITS, Verb.LEVEL, Verb.MARK)
@@ -51,7 +51,7 @@ def user_rc() -> Path:
 
 
 def viewer_rc(rc_file: Path | None, no_rc: bool) -> Rc:
-    """Return the commands a viewer starts with; asks. Raises UserError for a named file."""
+    """Return a viewer's first commands; may ask the user. Raises UserError for a named file."""
     named = named_rc(rc_file)
     if no_rc:
         return named
@@ -88,7 +88,7 @@ def _short(path: Path) -> str:
 
 
 def _read(path: Path, shown: str, *, own: bool) -> str:
-    """Raises OSError. ``own``: only if nobody else can have written it."""
+    """Read a file of commands; ``own`` refuses one that others can write. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(fd, "rb") as file:
         facts = os.fstat(fd)
@@ -112,7 +112,7 @@ def _lines(text: str, shown: str) -> list[RcLine]:
 
 
 def _may_run(text: str) -> bool:
-    """Whether the user trusts this content, or the directory; asks once per content."""
+    """Return whether the user trusts this content or the directory; ask once per content."""
     if not _lines(text, RC_NAME):
         return True
     trusted = filter(None, os.environ.get(ENV_TRUST, "").split(os.pathsep))
@@ -134,7 +134,7 @@ def _answers_path() -> Path:
 
 
 def _answers() -> dict[str, bool]:
-    """Content's SHA-256 -> what the user said of it."""
+    """Return the user's earlier answers, by SHA-256 of the content."""
     with contextlib.suppress(OSError), _answers_path().open(encoding="utf-8") as file:
         pairs = (line.split() for line in file.read(MAX_ANSWERS_BYTES).splitlines())
         return {pair[0]: pair[1] == "yes" for pair in pairs if len(pair) == 2}
@@ -142,7 +142,7 @@ def _answers() -> dict[str, bool]:
 
 
 def _remember(digest: str, answer: bool) -> None:
-    """What cannot be written is asked again."""
+    """Keep an answer; without a place for it, the question comes again."""
     path = _answers_path()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -154,8 +154,8 @@ def _remember(digest: str, answer: bool) -> None:
 
 
 def apply_rc(run_dir: Path, rc: Rc, talk: Callable[[str], None]) -> None:
-    """Give the commands to an unattended run, as a script would. A hit of their breakpoints holds
-    the job for HOLD_S, and the user is told."""
+    """Give commands to an unattended run, as a script would. A hit of their breakpoints holds the
+    job for ``HOLD_S`` and tells the user."""
     if not rc.lines:
         return
     from pardbg.hub.client import HubControl  # slow to import

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: list[str]) -> int:
-    """0 when the run is over; 2 for a run that cannot be served."""
+    """Run the hub or relay; return 0 after the run, 2 for a run that cannot be served."""
     parser = argparse.ArgumentParser(prog="pardbg hub")
     parser.add_argument("run_dir", type=Path)
     # Descriptors: the job's output, to read when the launcher is gone; where the owner is told
@@ -60,8 +60,8 @@ def _relay(config: RunConfig, sources: list[int]) -> Relay:
 
 
 def outlive_signals(config: RunConfig, serving: list[Hub | Relay], heard_fd: int = -1) -> None:
-    """The hub ends with its job, not of a signal that was sent to all: SIGTERM ends it only where
-    there is no job (any more), and then it closes the session."""
+    """Make the hub end with its job, not of a signal to all processes: SIGTERM ends it, with the
+    session closed, only without a running job."""
 
     def stop(number: int) -> None:
         launched = (config.dir / files.LAUNCH_FILE).exists()

@@ -1,6 +1,6 @@
-"""Watches while only sums are recorded: where something seems wrong, full detail for a while.
+"""Full detail around findings for runs of level summary.
 
-A viewer without a screen, in the process that started the run. The hub itself decodes nothing.
+A viewer without a screen, in the process that started the run: the hub itself decodes nothing.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from pardbg.store import Limits, Store
 from pardbg.words import duration
 
 RAISE_S: Final = 20.0
-"""Time for which everything is recorded after something seems wrong."""
+"""Time with full detail after a finding, in s."""
 AGAIN_NS: Final = 600_000_000_000
-"""Time before the same thing raises the level again: what is always so needs no more detail."""
+"""Time before the same reason raises the level again, in ns."""
 POLL_S: Final = 0.25
 PERIOD_S: Final = 1.0
 SHARE: Final = 100
-"""Looking takes at most 1/SHARE of a core."""
+"""The analysis takes at most 1/SHARE of a core."""
 SLOW: Final = 3.0
-"""Multiple of the median of the steps before at which a step is worth a look."""
+"""Multiple of the median of earlier steps at which a step counts as slow."""
 OPEN_NS: Final = 2_000_000_000
 """Minimum time of an open op, also longer than SLOW steps."""
 STEPS: Final = 32
@@ -38,13 +38,13 @@ _LIMITS: Final = Limits(4096, 1 << 62, 1000, 1000, 1000)
 
 
 class AutoLevel:
-    """Decides what is worth more detail, from a store that holds sums and states."""
+    """Decision when to record full detail, from a store of sums and states."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[object, ...], int] = {}
 
     def check(self, view: View) -> str | None:
-        """Why everything should be recorded now; None: nothing new is wrong."""
+        """Return the reason for full detail now; None: nothing new is wrong."""
         loud = (found for found in findings(view) if found.severity != "info")
         reasons: list[tuple[tuple[object, ...], str]] = [
             *(((one.kind, one.culprits or one.ranks), one.text) for one in loud),
@@ -88,7 +88,7 @@ class AutoLevel:
 
 
 class Watcher:
-    """Looks from a thread of its own until stopped or the run ends."""
+    """Thread that raises the level around findings, until stopped or until the run ends."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
 
-from mcap.records import Chunk
-
 from pardbg.errors import NONSENSE
 from pardbg.events.decode import Malformed, decode_map
 from pardbg.events.fields import MAX_GROUPS
-from pardbg.session.reader import messages_of, unpack_chunk
+from pardbg.session.reader import StoredChunk
 from pardbg_agent.wire import NOTE_LEAVING, DefKind, Key
 
 RECENT_BYTES: Final = 64 << 20
@@ -202,7 +200,7 @@ class Recent:
     dropped: int = 0
     """Messages that are no longer here; the session file has them."""
     num_bytes: int = 0
-    _chunks: deque[tuple[Chunk, int, int]] = field(default_factory=deque)
+    _chunks: deque[tuple[StoredChunk, int, int]] = field(default_factory=deque)
     """(chunk, how many messages of these kinds it has, their bytes), the oldest first."""
     _open: deque[Wire] = field(default_factory=deque)
     _open_bytes: int = 0
@@ -219,7 +217,7 @@ class Recent:
         while self.num_bytes > self.limit_bytes:
             self._drop_oldest()
 
-    def closed(self, chunk: Chunk) -> None:
+    def closed(self, chunk: StoredChunk) -> None:
         """Note a chunk of the recording: what came since the one before is in it."""
         if self._open:
             self._chunks.append((chunk, len(self._open), self._open_bytes))
@@ -244,8 +242,8 @@ class Recent:
         self.dropped += num
 
 
-def _unpacked(chunks: Iterable[Chunk]) -> Iterator[Wire]:
+def _unpacked(chunks: Iterable[StoredChunk]) -> Iterator[Wire]:
     for chunk in chunks:
-        for message in messages_of(unpack_chunk(chunk), {}):
+        for message in chunk.messages():
             if message.key[:1] not in (Key.DEFINITION.value, Key.STATE.value):
                 yield message.key, message.payload

@@ -31,7 +31,7 @@ HEARTBEAT_MS, SILENCE_MS = 2_000, 10_000
 SILENT_NS: Final = 5_000_000_000
 """Silence after which a remote hub is reported; a hub speaks once a second."""
 WAITING: Final = 100_000
-"""Messages that wait while the caller draws: a thousand ranks send ten thousand a second."""
+"""Limit on waiting messages; a thousand ranks send ten thousand per second."""
 MAX_POLL: Final = 5_000
 """Messages per ``poll`` at most, so that a flood does not keep the caller from drawing."""
 
@@ -60,10 +60,10 @@ def _socket(
 
 
 class LiveSource:
-    """A store's source: what was missed, then what comes. Use it from one thread.
+    """A store's source: the history, then live messages. For use in one thread.
 
-    It subscribes first and keeps what comes; the history arrives on CTRL; then what was kept. A
-    hub that came back after a crash is joined again. Raises ConfigError for no run.
+    It subscribes first and keeps live messages until the history has arrived on CTRL. A hub that
+    was restarted is joined again. Raises ConfigError for no run.
     """
 
     def __init__(self, run: Path | Target) -> None:
@@ -82,9 +82,9 @@ class LiveSource:
         self._hub: str | None = None
         self._ended = self._run_ended = False
         self.history: dict[str, Any] = {}
-        """What the hub said of the history it sent: messages, bytes, dropped."""
+        """Size of the history that the hub sent: messages, bytes, dropped."""
         self.notice = ""
-        """Why nothing comes, where the hub said so: it is asked again and again."""
+        """Reason of the hub for sending nothing; the viewer keeps asking."""
         self.malformed = 0
 
     @property
@@ -116,7 +116,7 @@ class LiveSource:
         return out
 
     def close(self) -> None:
-        """Let go of the run; it goes on."""
+        """Disconnect; the run goes on."""
         self._ended = True
         self._sub.close(linger=0)
         self._ctrl.close(linger=100)
@@ -137,7 +137,7 @@ class LiveSource:
         return out
 
     def _from_ctrl(self) -> list[Message]:
-        """History messages; at its end, what was kept meanwhile."""
+        """Return messages of the history and, after its end, those kept meanwhile."""
         out: list[Message] = []
         with contextlib.suppress(zmq.Again):
             while len(out) < MAX_POLL:
@@ -177,7 +177,7 @@ class LiveSource:
             self._ctrl.send(pack({"t": Msg.JOIN.value, "id": self._request}), zmq.NOBLOCK)
 
     def _check_hub(self, payload: bytes) -> None:
-        """Another hub speaks: the old one was killed. Ask the new one for what was missed."""
+        """Join again if another hub sends: the previous one was killed."""
         if not self._joined:
             return
         try:
@@ -190,7 +190,7 @@ class LiveSource:
             self._join()
 
     def _look(self) -> None:
-        """Nothing came: has the run ended?"""
+        """Check whether the run has ended or its hub is silent."""
         now = time.monotonic_ns()
         if now - self._looked_ns >= LOOK_NS:
             self._looked_ns = now
@@ -201,7 +201,7 @@ class LiveSource:
 
 
 def _is_end(message: Message) -> bool:
-    """The run's, as its hub says it last."""
+    """Return whether a message is the run's end, the hub's last definition."""
     with contextlib.suppress(Malformed):
         fields = unpack(message.payload)
         return fields.get("k") == DefKind.END.value and fields.get("proc") is None
@@ -209,25 +209,25 @@ def _is_end(message: Message) -> bool:
 
 
 class HubControl:
-    """The control port of a live run. Any thread; the socket lives in a thread of its own.
+    """Control port of a live run, for any thread; its socket has a thread of its own.
 
-    ``script``: each command is a process of its own, so control is kept between them and only the
-    lease (``lease_s`` of a command) ends it.
+    ``script``: commands come from one process each, so control stays between them and ends with the
+    lease (``lease_s`` of a command).
     """
 
     def __init__(self, run: Path | Target, *, script: bool = False) -> None:
         self._target = run if isinstance(run, Target) else local(run)
         self._script = script
         self._lock = threading.Lock()
-        """Of what follows: any thread asks, and the socket's thread answers."""
+        """Lock for the attributes below: any thread asks, and the socket's thread answers."""
         self._identity = viewer_address()
         self.name = viewer_name(self._identity)
-        """What the audit trail calls this viewer."""
+        """Name of this viewer in the audit trail."""
         self._numbers = itertools.count(1)
         self._out: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._waiting: dict[int, Future[Reply]] = {}
         self._ended = ""
-        """Why nothing is sent any more; empty: it is."""
+        """Reason for sending no more; empty while the thread works."""
         self._pipe = WakePipe()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="pardbg-control", daemon=True)
@@ -286,7 +286,8 @@ class HubControl:
                 self._waiting.pop(number, None)
 
     def _send(self, message: dict[str, Any], future: Future[Reply] | None) -> int:
-        """Hand it to the thread; its number. They reach the hub in rising order."""
+        """Queue a message for the thread; return its number. Numbers reach the hub in rising
+        order."""
         with self._lock:
             number = next(self._numbers)
             if self._ended:
@@ -311,7 +312,7 @@ class HubControl:
             self._end(why)
 
     def _end(self, why: str) -> None:
-        """Release those who wait for an answer that cannot come; write the pipe no more."""
+        """Fail all requests without an answer, and close the pipe."""
         with self._lock:
             self._ended = why
             waiting, self._waiting = self._waiting, {}
@@ -347,7 +348,7 @@ class HubControl:
                     socket.send(pack({"t": Msg.LEASE.value}), zmq.NOBLOCK)
 
     def _send_all(self, socket: zmq.Socket[bytes]) -> bool:
-        """False: close."""
+        """Send queued messages; return False at a request to close."""
         while not self._out.empty():
             message = self._out.get()
             if message is None:

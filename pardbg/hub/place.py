@@ -18,7 +18,7 @@ WAIT_S: Final = 300.0
 """Maximum wait for the file of node 0."""
 POLL_S: Final = 0.2
 FRESH_S: Final = 3600.0
-"""A shared file older than this is another job's."""
+"""Age in s beyond which a shared file is another job's."""
 LISTENS_S: Final = 60.0
 """Maximum wait for a newer file if the hub in it does not listen: it may be an earlier step's."""
 _NODE: Final = (

@@ -1,5 +1,5 @@
-"""A session of what a killed run left: its file up to the last whole chunk, and beyond that what
-its rings still have. For when nobody was left to write it: ranks, hub and launcher all killed.
+"""Recovery of a session after ranks, hub and launcher were all killed: the session file up to its
+last whole chunk, and newer records from the rings.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from pardbg_agent.wire import DefKind, Key
 
 @dataclass(slots=True)
 class Recovered:
-    """What went into the new session."""
+    """Contents of the new session."""
 
     run: str
     from_file: int = 0
-    """Messages of the session file."""
+    """Messages taken from the session file."""
     file_problem: str = ""
-    """Why there are none, or why they end early."""
+    """Why the session file gave no messages, or not all."""
     ranks: list[RankEnd] = field(default_factory=list)
 
 
@@ -147,7 +147,7 @@ class _Recovery:
         )  # fmt: skip
 
     def _define_clock(self, proc: str) -> None:
-        """The rings of a directory are of one host; of another boot nothing is known."""
+        """Define a process's clock: the hub's own, or unknown after another boot of the host."""
         boot = self.definitions.process(proc).fields.get("boot_id")
         same = self.dead.config is None or boot == self.dead.config.boot_id
         self._define(
@@ -157,7 +157,7 @@ class _Recovery:
     # -- what is said besides
 
     def _say_output(self, last: int) -> None:
-        """Lines of the job that the hub did not come to."""
+        """Write the job's output that the hub had not read."""
         for name, stream in ((files.OUT_FILE, "stdout"), (files.ERR_FILE, "stderr")):
             tail = Tail(self.dead.path / name, stream, self.resumed.offsets.get(stream, 0))
             while lines := tail.read(last, final=True):
@@ -213,7 +213,8 @@ class _Recovery:
 
 
 def _is_note(message: Message) -> bool:
-    """Return whether it is a note of the reader on a file that ends early: this one will not."""
+    """Return whether a message is the reader's note on a truncated file, which the new file is
+    not."""
     return message.received_ns == 0 and b"session.truncated" in message.payload
 
 
@@ -233,13 +234,13 @@ def _facts(config: RunConfig | None, path: Path, rings: Rings) -> RunFacts:
 
 
 def _lives(ring: Mapped) -> bool:
-    """Its process is still there (and is the one that made the ring, as far as that is known)."""
+    """Return whether the ring's process exists and maps it."""
     lives = bool(ring.started) and start_time(ring.pid) == ring.started
     return lives and maps(ring.pid, f"{ring.proc}{RING}")
 
 
 def _last_sign(ring: Mapped) -> int:
-    """Newest time in its status blocks and its ring (its own clock)."""
+    """Return the newest time in a ring's header and status blocks, on the rank's clock."""
     buffer = ring.buffer
     now = stable_fields(buffer, wire.STATUS_NOW, wire.STATUS_NOW_OFFSET)[6]
     op = stable_fields(buffer, wire.STATUS_OP, wire.STATUS_OP_OFFSET)[5]

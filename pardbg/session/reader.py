@@ -1,48 +1,49 @@
 """Reads a session file into messages, as a Source. A hostile or cut-off file costs bounded memory.
 
-docs/session-format.md says what is in the file.
+docs/session-format.md describes the file.
 """
 
 from __future__ import annotations
 
 import json
-import struct
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import BinaryIO, Final, TypeVar, cast
 
 import msgpack
 import zstandard
-from mcap.exceptions import McapError
 from mcap.opcode import Opcode
-from mcap.records import Channel, Chunk, Footer, Header, Metadata
+from mcap.records import Channel, Chunk, Footer, Header, McapRecord, Metadata
 from mcap.records import Message as McapMessage
-from mcap.stream_reader import StreamReader
+from mcap.stream_reader import StreamReader, get_chunk_data_stream
+from mcap.writer import MCAP0_MAGIC
 
 from pardbg.errors import UserError
 from pardbg.events.fields import MAX_NUMBER
-from pardbg.session import pack
-from pardbg.session.container import MAGIC, read_summary, records_in
+from pardbg.session import appending, layout, message_blocks, record_blocks
+from pardbg.session.appending import HEAD, read_statistics
+from pardbg.session.layout import (
+    FORMAT,
+    MAPS,
+    MAX_CHANNELS,
+    PROFILE,
+    RECORDS,
+    RUN_METADATA,
+    Stream,
+    Streams,
+)
+from pardbg.session.message_blocks import MAX_MESSAGES, Numbered
 from pardbg.store.source import Message
 from pardbg.store.store import NOTE_TRUNCATED, Store
 from pardbg.words import whole
 from pardbg_agent import wire
 
 T = TypeVar("T")
-FORMAT: Final = 2
-"""Newest file format this reader knows."""
-PROFILE: Final = "pardbg"
-RUN_METADATA: Final = "pardbg.run"
-PACK_TOPIC: Final = "messages"
-PACK_ENCODING: Final = "x-pardbg-pack"
-PACK_KEY: Final = b"P"
-"""In place of a key: the channel's messages are packs of many."""
 MAX_CHUNK_BYTES: Final = 64 << 20
-"""Chunks are about 1 MiB; a larger one than this is damage or malice."""
-MAX_CHANNELS: Final = 1 << 16
+"""Chunks are a few MiB; a larger one than this is damage or malice."""
 MAX_CHANNEL_BYTES: Final = 1 << 12
 FREE_BYTES: Final = 64 << 20
 """Payloads that a file of any size may have, together."""
@@ -52,9 +53,7 @@ RECORDS_WEIGH: Final = 4
 """Records count so many times: they are packed 5 to 15 times, never more than 64."""
 MESSAGE_BYTES: Final = 128
 """What a message takes beside its payload."""
-DAMAGED: Final = (
-    McapError, struct.error, ValueError, KeyError, OverflowError, zstandard.ZstdError,
-)  # fmt: skip
+DAMAGED: Final = (*appending.DAMAGED, zstandard.ZstdError)
 
 
 class SessionError(UserError):
@@ -72,7 +71,7 @@ class _Bounded:
 
 
 class Allowance:
-    """What the messages of a file may take in memory: as much as one of its size honestly holds."""
+    """Memory that the messages of a file may take: as much as one of its size honestly holds."""
 
     def __init__(self) -> None:
         self._left = FREE_BYTES
@@ -88,10 +87,59 @@ class Allowance:
         return messages
 
 
-def records_of(file: BinaryIO) -> Iterator[Any]:
+def records_of(file: BinaryIO) -> Iterator[McapRecord]:
     """Return the MCAP records from the begin of a file on; chunks as they are, packed."""
-    bounded: Any = _Bounded(file)
+    bounded = cast(BinaryIO, _Bounded(file))
     return StreamReader(bounded, emit_chunks=True, record_size_limit=MAX_CHUNK_BYTES).records
+
+
+@dataclass(slots=True)
+class Decoder:
+    """Turns the chunks of one file into messages: knows its channels."""
+
+    streams: Streams = field(default_factory=dict)
+    """Channels of the chunks so far."""
+    num_messages: int = 0
+    """Of the file, up to the newest chunk that was decoded."""
+
+    def messages(self, chunk: Chunk) -> list[Message]:
+        """Return the messages of a chunk, in the order in which they came."""
+        return self.messages_of(unpack_chunk(chunk))
+
+    def messages_of(self, records: Sequence[McapRecord]) -> list[Message]:
+        """Return the messages of a chunk's records. Raises ValueError."""
+        found = Numbered([], [])
+        blocks: list[tuple[bytes, bytes]] = []
+        for record in records:
+            if isinstance(record, Channel):
+                if len(self.streams) < MAX_CHANNELS:
+                    self.streams[record.id] = layout.stream_of(record)
+            elif isinstance(record, McapMessage):
+                stream = self.streams.get(record.channel_id, _UNKNOWN)
+                if stream.encoding == RECORDS:
+                    blocks.append((stream.key, record.data))
+                else:
+                    found.extend(message_blocks.decode(stream.key, record.data))
+            if len(found.numbers) > MAX_MESSAGES:
+                raise ValueError("a chunk of too many messages")
+        found.extend(record_blocks.decode(blocks))
+        self.num_messages = max(found.numbers, default=self.num_messages - 1) + 1
+        return [layout.unwrapped(message) for message in found.in_order()]
+
+
+_UNKNOWN: Final = Stream(b"?", MAPS)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """A chunk as it stands in the file, and what decodes it."""
+
+    chunk: Chunk
+    decoder: Decoder
+
+    def messages(self) -> list[Message]:
+        """Return its messages."""
+        return self.decoder.messages(self.chunk)
 
 
 class SessionSource:
@@ -100,11 +148,10 @@ class SessionSource:
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self.path = path
         self.end_ns: int | None = None
-        """When the last message came, as the summary says it; None without one."""
+        """When the last message was received, as the statistics say; None without them."""
         self._file = file
-        self._summary = read_summary(file)
         self._finished = False
-        self._keys: dict[int, bytes] = {}
+        self._decoder = Decoder()
         self._allowance = Allowance()
         self._records = records_of(file)
         self._waiting: list[Message] = self._begin()
@@ -129,8 +176,7 @@ class SessionSource:
         self._file.close()
 
     def _begin(self) -> list[Message]:
-        """Read up to the run's metadata; refuse what is not a session of a known format."""
-        messages: list[Message] = []
+        """Read up to the run's metadata; refuse what is not a session of this format."""
         try:
             header = next(self._records)
             if not isinstance(header, Header) or header.profile != PROFILE:
@@ -138,51 +184,42 @@ class SessionSource:
             for record in self._records:
                 if isinstance(record, Metadata) and record.name == RUN_METADATA:
                     return [self._run(record.metadata)]
-                messages += self._take(record)
-                if messages:
+                if isinstance(record, Chunk):
                     break
         except (StopIteration, *DAMAGED):
-            return messages + self._end(truncated=True)
-        return messages
+            pass
+        return self._end(truncated=True)
 
-    def _run(self, said: dict[str, str]) -> Message:
-        """The run's facts as a definition, for a file that was cut off before the hub's own."""
-        for name, known in (("format", FORMAT), ("wire", wire.PROTOCOL_VERSION)):
-            if number_of(said.get(name)) > known:
-                raise SessionError(
-                    f"{self.path} was written by a newer pardbg ({name} {said[name][:20]}, this "
-                    f"one reads {known}): update pardbg to open it"
-                )
-        facts: dict[str, Any] = {"k": wire.DefKind.RUN.value}
-        facts.update({name: said.get(name, "") for name in ("run", "name", "host", "cwd")})
-        facts["recipe"] = said.get("recipe") or None
-        facts["t_ns"], facts["wall_ns"] = (
-            number_of(said.get("t_ns")),
-            number_of(said.get("wall_ns")),
-        )
-        facts["argv"] = words_of(said.get("argv", ""))
-        counted = self._summary.statistics if self._summary is not None else None
+    def _run(self, metadata: dict[str, str]) -> Message:
+        """Return the run's facts as a definition, for a file cut off before the hub's own."""
+        check_versions(self.path, metadata)
+        counted = read_statistics(self._file)
         if counted is not None and counted.message_count:
-            end_ns = counted.message_end_time - facts["wall_ns"] + facts["t_ns"]
+            to_wall_ns = number_of(metadata.get("wall_ns")) - number_of(metadata.get("t_ns"))
+            end_ns = counted.message_end_time - to_wall_ns
             self.end_ns = end_ns if 0 < end_ns < MAX_NUMBER else None
-        return Message(wire.Key.DEFINITION.value, msgpack.packb(facts), facts["t_ns"])
+        t_ns = number_of(metadata.get("t_ns"))
+        facts = {
+            "k": wire.DefKind.RUN.value,
+            **{name: metadata.get(name, "") for name in ("run", "name", "host", "cwd")},
+            "recipe": metadata.get("recipe") or None, "t_ns": t_ns,
+            "wall_ns": number_of(metadata.get("wall_ns")),
+            "argv": words_of(metadata.get("argv", "")),
+        }  # fmt: skip
+        return Message(wire.Key.DEFINITION.value, msgpack.packb(facts), t_ns)
 
     def _next(self) -> list[Message]:
         try:
             record = next(self._records)
             if isinstance(record, Footer):
                 return self._end(truncated=False)
-            return self._take(record)
+            if not isinstance(record, Chunk):
+                return []
+            return self._allowance.spend(len(record.data), self._decoder.messages(record))
         except StopIteration:
             return self._end(truncated=False)
         except DAMAGED:  # cut off or damaged here: what came before is good
             return self._end(truncated=True)
-
-    def _take(self, record: Any) -> list[Message]:
-        chunk = isinstance(record, Chunk)
-        messages = list(messages_of(unpack_chunk(record) if chunk else [record], self._keys))
-        data = getattr(record, "data", b"")
-        return self._allowance.spend(len(data), messages)
 
     def _end(self, truncated: bool) -> list[Message]:
         self._finished = True
@@ -190,6 +227,19 @@ class SessionSource:
             return []
         note = {"k": wire.DefKind.NOTE.value, "key": NOTE_TRUNCATED, "value": True}
         return [Message(wire.Key.DEFINITION.value, msgpack.packb(note), 0)]
+
+
+def check_versions(path: Path, metadata: dict[str, str]) -> None:
+    """Refuse a file of another format: SessionError."""
+    for name, known in (("format", FORMAT), ("wire", wire.PROTOCOL_VERSION)):
+        number = number_of(metadata.get(name))
+        if number > known:
+            raise SessionError(
+                f"{path} was written by a newer pardbg ({name} {number}, this one reads {known}): "
+                "update pardbg to open it"
+            )
+    if number_of(metadata.get("format")) != FORMAT:
+        raise SessionError(f"{path} is of a format from before the first release: record it anew")
 
 
 @contextmanager
@@ -240,72 +290,41 @@ def load(path: str | Path, *, growing: bool = False) -> Store:
     return store
 
 
-def messages_of(records: list[Any], keys: dict[int, bytes]) -> Iterator[Message]:
-    """Return the messages of a chunk's MCAP records, adding its channels to ``keys``."""
-    packs = 0
-    for record in records:
-        if isinstance(record, Channel):
-            if len(keys) < MAX_CHANNELS:
-                keys[record.id] = key_of(record)
-        elif isinstance(record, McapMessage):
-            key = keys.get(record.channel_id, b"?")
-            if key != PACK_KEY:
-                yield Message(key, record.data, record.publish_time)
-                continue
-            packs += 1
-            if packs > 1:
-                raise ValueError("a chunk has one pack: its limit is the chunk's")
-            yield from pack.unpack(record.data)
-
-
 def _check_magic(path: Path, file: BinaryIO) -> None:
-    head = file.read(len(MAGIC))
+    head = file.read(len(MCAP0_MAGIC))
     if not head:
         raise SessionError(f"{path} is empty: nothing was recorded")
-    if not MAGIC.startswith(head) and head != MAGIC:
+    if not MCAP0_MAGIC.startswith(head) and head != MCAP0_MAGIC:
         raise SessionError(
             f"{path} is not a session: record one with `pardbg run -o S.mcap -- CMD`"
         )
-    if len(head) < len(MAGIC):
+    if len(head) < len(MCAP0_MAGIC):
         raise SessionError(f"{path} is cut off after {len(head)} bytes: nothing of it is left")
     file.seek(0)
 
 
-def unpack_chunk(chunk: Chunk) -> list[Any]:
-    """Return a chunk's records; checks its size before unpacking, its CRC after."""
-    if chunk.uncompressed_size > MAX_CHUNK_BYTES:
+def unpack_chunk(chunk: Chunk) -> list[McapRecord]:
+    """Return a chunk's channels and messages; checks its size before unpacking, its CRC after."""
+    size = chunk.uncompressed_size
+    if size > MAX_CHUNK_BYTES or chunk.compression not in ("zstd", ""):
+        raise ValueError("chunk too large, or compressed in another way")
+    if chunk.compression == "zstd" and zstandard.frame_content_size(chunk.data) > MAX_CHUNK_BYTES:
         raise ValueError("chunk too large")
-    if chunk.compression == "zstd":
-        if zstandard.frame_content_size(chunk.data) > MAX_CHUNK_BYTES:
-            raise ValueError("chunk too large")
-        plain = zstandard.ZstdDecompressor().decompress(
-            chunk.data, max_output_size=chunk.uncompressed_size
-        )
-    elif chunk.compression == "":
-        plain = chunk.data
-    else:
-        raise ValueError(f"compression {chunk.compression}")
-    if chunk.uncompressed_crc and zlib.crc32(plain) != chunk.uncompressed_crc:
-        raise ValueError("chunk CRC")
-    found: list[Any] = []
-    for opcode, stream, length in records_in(plain):
-        if len(found) >= pack.MAX_MESSAGES:
-            raise ValueError("a chunk of too many messages")
+    stream, end = get_chunk_data_stream(chunk, validate_crc=True)
+    found: list[McapRecord] = []
+    while stream.count < end:
+        opcode, length = HEAD.unpack(stream.read(HEAD.size))
+        after = stream.count + length
+        if after > end or len(found) >= 2 * MAX_MESSAGES:
+            raise ValueError("a record longer than its chunk, or too many messages")
         if opcode == Opcode.CHANNEL and length <= MAX_CHANNEL_BYTES:
             found.append(Channel.read(stream))
         elif opcode == Opcode.MESSAGE:
             found.append(McapMessage.read(stream, length))
+        if stream.count > after:
+            raise ValueError("a record longer than it says")
+        stream.read(after - stream.count)
     return found
-
-
-def key_of(channel: Channel) -> bytes:
-    """Return the wire's first frame: from the channel's metadata, else from its topic."""
-    said = channel.metadata.get("key", "") + channel.metadata.get("proc", "")
-    if not said:
-        topic, _, proc = channel.topic.partition("/")
-        letters = {"records": "R", "defs": "D", "output": "O", "control": "C", "state": "S"}
-        said = letters.get(topic, "?") + ("" if proc == "hub" else proc)
-    return said.encode("ascii", "replace")
 
 
 def number_of(text: str | None) -> int:

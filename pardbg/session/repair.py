@@ -19,13 +19,14 @@ import msgpack
 from mcap.data_stream import ReadDataStream
 from mcap.opcode import Opcode
 from mcap.records import Channel, Chunk, Header, Metadata, Statistics
+from mcap.writer import MCAP0_MAGIC
 
 from pardbg.events import fields
 from pardbg.events.decode import Malformed, decode_map
-from pardbg.session import reader
-from pardbg.session.container import MAGIC
+from pardbg.session import layout, reader
+from pardbg.session.layout import END_METADATA, MAX_CHANNELS, PROFILE, RUN_METADATA
 from pardbg.session.reader import SessionError
-from pardbg.session.writer import END_METADATA, RunFacts, SessionWriter
+from pardbg.session.writer import RunFacts, SessionWriter
 from pardbg.store.source import Message
 from pardbg.store.store import NOTE_TRUNCATED
 from pardbg.words import duration, size
@@ -91,7 +92,7 @@ class _Repair:
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self.path, self.data = path, data
         self.done = Repaired()
-        self.keys: dict[int, bytes] = {}
+        self.decoder = reader.Decoder()
         self.metadata: dict[str, str] = {}
         self.end: dict[str, str] = {}
         """What the file says of its end."""
@@ -138,7 +139,7 @@ class _Repair:
 
     def _survey(self) -> None:
         """Walk over the whole file once: chunks, channels, metadata, and what makes no sense."""
-        at, size = len(MAGIC), len(self.data)
+        at, size = len(MCAP0_MAGIC), len(self.data)
         while at < size - _HEAD:
             end = self._record(at)
             if end is None:
@@ -174,12 +175,12 @@ class _Repair:
 
     def _begins_record(self, at: int) -> bool:
         rest = len(self.data) - at
-        return rest < _HEAD or 1 <= self.data[at] <= Opcode.DATA_END or rest == len(MAGIC)
+        return rest < _HEAD or 1 <= self.data[at] <= Opcode.DATA_END or rest == len(MCAP0_MAGIC)
 
     def _take_chunk(self, at: int, end: int) -> None:
         for record in reader.unpack_chunk(self._chunk(at, end)):
-            if isinstance(record, Channel) and len(self.keys) < reader.MAX_CHANNELS:
-                self.keys[record.id] = reader.key_of(record)
+            if isinstance(record, Channel) and len(self.decoder.streams) < MAX_CHANNELS:
+                self.decoder.streams[record.id] = layout.stream_of(record)
         self.chunks.append((at, end))
         self.done.num_chunks += 1
 
@@ -194,19 +195,19 @@ class _Repair:
         stream = ReadDataStream(BytesIO(body))
         if opcode == Opcode.HEADER:
             header: Header = Header.read(stream)
-            if header.profile != reader.PROFILE:
+            if header.profile != PROFILE:
                 raise SessionError(f"{self.path} is an MCAP file, but not a pardbg session")
         elif opcode == Opcode.METADATA:
             found: Metadata = Metadata.read(stream)
-            if found.name == reader.RUN_METADATA:
+            if found.name == RUN_METADATA:
                 self.metadata = dict(found.metadata)
             elif found.name == END_METADATA:
                 self.end = dict(found.metadata)
                 self._expect(reader.number_of(found.metadata.get("num_messages")))
         elif opcode == Opcode.CHANNEL:
             channel: Channel = Channel.read(stream)
-            if len(self.keys) < reader.MAX_CHANNELS:
-                self.keys.setdefault(channel.id, reader.key_of(channel))
+            if len(self.decoder.streams) < MAX_CHANNELS:
+                self.decoder.streams.setdefault(channel.id, layout.stream_of(channel))
         elif opcode == Opcode.STATISTICS:
             statistics: Statistics = Statistics.read(stream)
             self._expect(statistics.message_count)
@@ -238,7 +239,7 @@ class _Repair:
         """Of a chunk; none where its CRC is good and its content makes no sense all the same."""
         records = reader.unpack_chunk(self._chunk(begin, end))
         try:
-            found = list(reader.messages_of(records, self.keys))
+            found = self.decoder.messages_of(records)
         except reader.DAMAGED:
             self.done.lost.append((begin, end))
             return []

@@ -1,56 +1,54 @@
 """Writes a session: one MCAP file, every message as it came. docs/session-format.md has the layout.
 
 A killed writer leaves a file that is good up to its last whole chunk; ``resume`` goes on with it.
-
-[Note: bookmarks put into a recorded session] A bookmark is a CONTROL message like those a live run
-records, so a file is read in one way, by older versions too. It comes in one more small chunk, in
-the place of the file's summary, which is written anew behind it: some kilobytes, however long the
-recording is. What was recorded is never written over, so it is whole whatever happens in the
-middle; a file that then ends without a summary reads as one that was cut off, and `pardbg repair`
-makes a new one.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from io import BytesIO
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-import msgpack
 from mcap.data_stream import RecordBuilder
-from mcap.records import Channel, Chunk
+from mcap.records import Channel, Chunk, ChunkIndex
 from mcap.records import Message as McapMessage
+from mcap.summary import Summary
 
 from pardbg import __version__
-from pardbg.session import container, pack
-from pardbg.session.container import Left, Summary, read_summary
-from pardbg.session.reader import (
-    DAMAGED,
+from pardbg.errors import NONSENSE
+from pardbg.events.decode import decode_map
+from pardbg.session import appending, layout, message_blocks, record_blocks
+from pardbg.session.appending import Left, chunk_record, statistics_of
+from pardbg.session.layout import (
+    END_METADATA,
     FORMAT,
-    PACK_ENCODING,
-    PACK_KEY,
-    PACK_TOPIC,
+    MAX_CHANNELS,
     PROFILE,
     RUN_METADATA,
-    SessionError,
-    messages_of,
+    SCHEMAS,
+)
+from pardbg.session.message_blocks import MAX_MESSAGES, Block, Numbered
+from pardbg.session.reader import (
+    DAMAGED,
+    Decoder,
+    StoredChunk,
     records_of,
     unpack_chunk,
 )
-from pardbg.store.history import BOOKMARK, UNMARK, Bookmark
+from pardbg.session.record_blocks import is_batch
 from pardbg.store.source import Message
 from pardbg_agent import wire
-from pardbg_agent.wire import Key
+from pardbg_agent.wire import DefKind, Key
 
-END_METADATA: Final = "pardbg.end"
 CHUNK_BYTES: Final = 1 << 20
 """Payloads of a chunk, together, before they are packed."""
+PROCESS_BYTES: Final = 1 << 16
+"""A chunk may be larger if it has so many bytes of each process: small blocks cost more."""
+MAX_CHUNK_BYTES: Final = 8 << 20
 FLUSH_NS: Final = 2_000_000_000
 """A chunk is closed after this long. Records that a killed hub had in it are in the rings, output
 is in its files: the next hub takes them again."""
@@ -60,11 +58,8 @@ REPLAY_BYTES: Final = 16 << 20
 """Unpacked size of the newest chunks that are read when a session goes on: the history that late
 viewers get (some 30 to 60 MiB as it was sent)."""
 _MAX_NS: Final = 1 << 62
-_CHANNEL: Final = Channel(
-    id=1, topic=PACK_TOPIC, message_encoding=PACK_ENCODING, schema_id=0,
-    metadata={"key": PACK_KEY.decode(), "proc": ""},
-)  # fmt: skip
-"""In every chunk, so that each can be read alone."""
+_DEFINITION: Final = Key.DEFINITION.value
+_RECORDS: Final = Key.RECORDS.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,34 +91,80 @@ class RunFacts:
         return {"k": wire.DefKind.RUN.value, **asdict(self), "argv": list(self.argv)}
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """State of a recording up to an offset, with which a killed writer's successor reads on."""
+
+    offset: int
+    """Of the end of a whole chunk."""
+    index: bytes
+    """Channels and statistics up to there, as MCAP records."""
+
+    def summary(self) -> Summary:
+        """Return the index; an empty one where it makes no sense."""
+        try:
+            found = appending.parsed(self.index)
+        except DAMAGED:
+            found = Summary()
+        return found if found.statistics is not None else appending.empty_summary()
+
+
+NOTHING_KNOWN: Final = Known(0, b"")
+
+
 class SessionWriter:
     """Appends messages. Raises OSError where the file cannot be written."""
 
     def __init__(self, path: Path, facts: RunFacts, left: Left | None = None) -> None:
-        """``left``: what stands in the file, behind which to go on."""
+        """``left``: what stands in the file, behind which to go on; ValueError where its channels
+        are not numbered as a writer does."""
         self.path = path
         self.num_messages = self.num_written = 0
         """In all, and of them in whole chunks in the file."""
         self.written_ns = 0
         """When the newest of those was received."""
-        self.on_chunk: Callable[[Chunk], None] = lambda chunk: None
+        self.on_chunk: Callable[[StoredChunk], None] = lambda chunk: None
         """Called with each chunk that was written: what came since the one before."""
-        self._to_wall = facts.wall_ns - facts.t_ns
         self._waiting: list[Message] = []
         self._waiting_bytes = 0
+        self._limit_bytes = CHUNK_BYTES
         self._close_ns = 0
         """When the chunk in progress is old enough."""
         self._last_ns = 0
-        self._file: BinaryIO = open(path, "wb" if left is None else "ab")  # noqa: SIM115
+        self._channels: dict[bytes, int] = {}
+        """Channel by key; of the empty key: that of messages with their own."""
+        self._prefixes: dict[bytes, str] = {}
+        """Beginnings of processes' topics."""
+        self._decoder = Decoder()
+        self._to_wall_ns = facts.wall_ns - facts.t_ns
+        self._before = left.summary if left is not None else None
+        self._summary = self._before or appending.empty_summary()
+        """Channels of the whole file; the rest is of what it had before this writer."""
+        self._counts = Counter[int]()
+        """Messages of this writer, by channel."""
+        self._file: BinaryIO = open(path, "r+b" if left else "w+b")  # noqa: SIM115
         if left is None:
-            self._summary = container.begin(self._file, PROFILE, f"pardbg {__version__}")
-            self._summary.channels.append(_CHANNEL)
-            container.write_metadata(self._file, self._summary, RUN_METADATA, facts.metadata())
-            self._file.flush()
+            self._mcap = appending.make_writer(self._file)
+            self._begin(facts.metadata())
         else:
-            self._summary = left.summary
-            self._file.truncate(left.summary.data_end)
-            self._file.seek(left.summary.data_end)
+            self._mcap = appending.continued(self._file, left.summary)
+            self._go_on(left)
+
+    def _begin(self, metadata: dict[str, str]) -> None:
+        self._mcap.start(PROFILE, f"pardbg {__version__}")
+        self._mcap.add_metadata(RUN_METADATA, metadata)
+        for schema in SCHEMAS:
+            self._mcap.register_schema(schema.name, schema.encoding, schema.data)
+        self._file.flush()
+
+    def _go_on(self, left: Left) -> None:
+        self._file.truncate(left.data_end)
+        self._file.seek(left.data_end)
+        for number, channel in left.summary.channels.items():
+            stream = layout.stream_of(channel)
+            self._channels[stream.key], self._decoder.streams[number] = number, stream
+            if proc := stream.key[1:]:
+                self._prefixes[proc] = channel.topic.rpartition("/")[0]
 
     def write(self, key: bytes, payload: bytes, received_ns: int) -> None:
         """Record one message."""
@@ -135,18 +176,28 @@ class SessionWriter:
         self._waiting.append(Message(key, payload, received_ns))
         self._waiting_bytes += len(payload)
         self.num_messages += 1
-        if self._waiting_bytes >= CHUNK_BYTES or len(self._waiting) >= pack.MAX_MESSAGES:
+        if self._waiting_bytes >= self._limit_bytes or len(self._waiting) >= MAX_MESSAGES:
             self.flush()
 
     def began_with(self, num_messages: int, newest_ns: int) -> None:
-        """Say what the file had before: number of messages, when the newest was received."""
+        """Note what the file had before: number of messages, when the newest was received."""
         self.num_messages = self.num_written = num_messages
         self._last_ns = self.written_ns = newest_ns
 
     @property
     def num_bytes(self) -> int:
-        """Size of the file so far, less the chunk in progress (at most CHUNK_BYTES, packed)."""
+        """Size of the file so far, less the chunk in progress (at most MAX_CHUNK_BYTES, packed)."""
         return self._file.tell()
+
+    def known(self) -> Known:
+        """Return the state of the file up to its newest whole chunk."""
+        out = RecordBuilder()
+        for channel in self._summary.channels.values():
+            channel.write(out)
+        statistics = statistics_of(appending.empty_summary())
+        counts = Counter(statistics_of(self._summary).channel_message_counts) + self._counts
+        replace(statistics, channel_message_counts=dict(counts)).write(out)
+        return Known(self.num_bytes, appending.built(out))
 
     def tick(self, now: int) -> None:
         """Close the chunk in progress when it is old enough."""
@@ -157,22 +208,16 @@ class SessionWriter:
         """Close the chunk in progress; what was written so far survives a killed hub."""
         messages, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if messages:
-            begin, end = messages[0].received_ns, messages[-1].received_ns
-            out = RecordBuilder()
-            _CHANNEL.write(out)
-            McapMessage(
-                channel_id=_CHANNEL.id, log_time=begin + self._to_wall,
-                publish_time=begin, sequence=(self.num_messages - len(messages)) & 0xFFFFFFFF,
-                data=pack.pack(messages),
-            ).write(out)  # fmt: skip
-            chunk = container.write_chunk(
-                self._file, self._summary, container.built(out), {_CHANNEL.id: 1},
-                begin + self._to_wall, end + self._to_wall,
-            )  # fmt: skip
-            self.on_chunk(chunk)
-        self._file.flush()
-        self.num_written += len(messages)
-        self.written_ns = messages[-1].received_ns if messages else self.written_ns
+            begin = self._file.tell()
+            self._add(messages)
+            self._mcap.flush()  # type: ignore[no-untyped-call]
+            self.on_chunk(StoredChunk(self._written(begin), self._decoder))
+            self.num_written += len(messages)
+            self.written_ns = messages[-1].received_ns
+
+    def _written(self, begin: int) -> Chunk:
+        size = self._file.tell() - begin
+        return chunk_record(os.pread(self._file.fileno(), size, begin))
 
     def close(self, code: int | None = None, hub_restarts: int = 0) -> None:
         """End the file properly: metadata, index, summary."""
@@ -182,8 +227,8 @@ class SessionWriter:
             "num_messages": str(self.num_messages),
         }
         self.flush()
-        container.write_metadata(self._file, self._summary, END_METADATA, facts)
-        container.write_summary(self._file, self._summary)
+        self._mcap.add_metadata(END_METADATA, facts)
+        appending.finish(self._mcap, self._file, self._before)
         self._file.close()
 
     def abandon(self) -> None:
@@ -193,169 +238,166 @@ class SessionWriter:
         except OSError:
             pass
 
+    # -- a chunk
+
+    def _add(self, messages: Sequence[Message]) -> None:
+        """Hand the messages to mcap, as one block for each channel."""
+        by_key: dict[bytes, Numbered] = {}
+        for number, message in enumerate(messages, self.num_messages - len(messages)):
+            into = by_key.get(message.key)
+            if into is None:
+                into = by_key[message.key] = Numbered([], [])
+            into.numbers.append(number)
+            into.messages.append(message)
+        odd = Numbered([], [])
+        batches: list[Numbered] = []
+        for key in sorted(by_key):
+            part = by_key[key]
+            if not key or not self._has_channel(key, part.messages):
+                odd.extend(part)
+            elif key[:1] != _RECORDS:
+                self._add_block(message_blocks.encode(part))
+            elif all(is_batch(message.payload) for message in part.messages):
+                batches.append(part)
+            else:
+                odd.extend(part)
+        if odd.numbers:
+            self._has_channel(b"", ())
+            wrapped = [layout.wrapped(message) for message in odd.messages]
+            self._add_block(message_blocks.encode(Numbered(odd.numbers, wrapped)))
+        for block in record_blocks.encode(batches):
+            self._add_block(block)
+        size = PROCESS_BYTES * len(self._prefixes)
+        self._limit_bytes = min(max(CHUNK_BYTES, size), MAX_CHUNK_BYTES)
+
+    def _add_block(self, block: Block) -> None:
+        channel = self._channels[block.key]
+        self._counts[channel] += 1
+        self._mcap.add_message(
+            channel, block.last_ns + self._to_wall_ns, block.data,
+            block.first_ns + self._to_wall_ns, block.sequence & 0xFFFF_FFFF,
+        )  # fmt: skip
+
+    def _has_channel(self, key: bytes, messages: Sequence[Message]) -> bool:
+        """Return whether a key has a channel of its own, which it gets now if there is room."""
+        if key not in self._channels:
+            channel = layout.channel_of(key, self._prefix(key, messages))
+            if channel is None or (key and len(self._summary.channels) >= MAX_CHANNELS):
+                return False
+            self._register(key, channel)
+        return True
+
+    def _prefix(self, key: bytes, messages: Sequence[Message]) -> str:
+        """Return what the topics of the key's process begin with: its rank, if it is known."""
+        proc = key[1:]
+        if proc not in self._prefixes:
+            ranks = map(_rank_of, messages) if key[:1] == _DEFINITION else ()
+            rank = next((rank for rank in ranks if rank is not None), None)
+            self._prefixes[proc] = layout.prefix_of(proc, rank)
+        return self._prefixes[proc]
+
+    def _register(self, key: bytes, channel: Channel) -> None:
+        number = self._mcap.register_channel(
+            channel.topic, channel.message_encoding, channel.schema_id, channel.metadata
+        )
+        channel = replace(channel, id=number)
+        self._channels[key], self._summary.channels[number] = number, channel
+        self._decoder.streams[number] = layout.stream_of(channel)
+
+
+def _rank_of(message: Message) -> int | None:
+    """Return the rank that a PROCESS definition says."""
+    try:
+        fields = decode_map(message.payload)
+    except NONSENSE:
+        return None
+    rank = fields.get("rank") if fields.get("k") == DefKind.PROCESS.value else None
+    return rank if isinstance(rank, int) and rank >= 0 else None
+
 
 def whole_messages(path: Path) -> Iterator[Message]:
     """Yield messages of a file that may be cut off anywhere, up to its last whole chunk."""
-    keys: dict[int, bytes] = {}
+    decoder = Decoder()
     try:
         with open(path, "rb") as file:
             for record in records_of(file):
                 if isinstance(record, Chunk):
-                    yield from messages_of(unpack_chunk(record), keys)
+                    yield from decoder.messages(record)
     except (*DAMAGED, OSError):
         return
 
 
-Seen = Callable[[Chunk, int, list[Message]], None]
+Seen = Callable[[StoredChunk, int, list[Message]], None]
 """Gets a chunk that was kept, its offset, and its messages."""
 
 
 def resume(
-    path: Path, facts: RunFacts, seen: Seen = lambda *_: None, known: int = 0
+    path: Path, facts: RunFacts, seen: Seen = lambda *_: None, known: Known = NOTHING_KNOWN
 ) -> SessionWriter:
     """Go on with a session whose writer was killed, behind its last whole chunk: what is in the
-    file stays as it is and, but for its end, unread. ``seen`` gets the chunks from ``known`` on, an
-    offset, and the last REPLAY_BYTES. Raises OSError."""
+    file stays as it is and, but for its end, unread. ``seen`` gets the chunks that are not
+    ``known``, and the last REPLAY_BYTES. Raises OSError."""
     with open(path, "rb", buffering=0) as file:
-        left = container.survey(file, _CHANNEL)
+        left = appending.survey(file)
         if left.metadata.get("format") != str(FORMAT):
             return _written_anew(path, facts, seen)
-        num_messages, newest_ns = 0, 0
-        for start, end, _ in _newest(left, known):
-            try:
-                chunk = container.chunk_at(file, start, end)
-                records = unpack_chunk(chunk)
-                messages = list(messages_of(records, {}))
-            except DAMAGED:
-                left = container.survey(file, _CHANNEL, start)
-                break
-            before = next((r.sequence for r in records if isinstance(r, McapMessage)), 0)
-            num_messages = before + len(messages)
-            newest_ns = messages[-1].received_ns if messages else newest_ns
-            seen(chunk, start, messages)
-    writer = SessionWriter(path, facts, left)
-    writer.began_with(num_messages, newest_ns)
+        decoder, newest_ns = _read_on(file, left, known, seen)
+    try:
+        writer = SessionWriter(path, facts, left)
+    except ValueError:
+        return _written_anew(path, facts, seen)
+    writer.began_with(decoder.num_messages, newest_ns)
     return writer
 
 
-def _newest(left: Left, known: int) -> list[tuple[int, int, int]]:
-    """The chunks of the file's last REPLAY_BYTES, and those from ``known`` on."""
-    plain, first = 0, len(left.chunks)
-    while first and (left.chunks[first - 1][0] >= known or plain < REPLAY_BYTES):
+def _read_on(file: BinaryIO, left: Left, known: Known, seen: Seen) -> tuple[Decoder, int]:
+    """Read the file's newest chunks; add channels and numbers of messages to ``left``, which ends
+    before the first damaged one. Return what decoded them, and when the last message came."""
+    if known.offset > left.data_end:
+        known = NOTHING_KNOWN
+    before, counts = known.summary(), Counter[int]()
+    channels, decoder, newest_ns = before.channels, Decoder(), 0
+    decoder.streams = layout.streams_of(channels)
+    for index in _newest(left, known.offset):
+        at = index.chunk_start_offset
+        file.seek(at)
+        try:
+            chunk = chunk_record(file.read(index.chunk_length))
+            records = unpack_chunk(chunk)
+            messages = decoder.messages_of(records)
+        except DAMAGED:
+            left.cut(at)
+            break
+        if at >= known.offset:
+            channels.update({r.id: r for r in records if isinstance(r, Channel)})
+            counts.update(r.channel_id for r in records if isinstance(r, McapMessage))
+        newest_ns = messages[-1].received_ns if messages else newest_ns
+        seen(StoredChunk(chunk, decoder), at, messages)
+    left.summary.schemas = {schema.id: schema for schema in SCHEMAS}
+    left.summary.channels = channels
+    left.count(counts + Counter(statistics_of(before).channel_message_counts))
+    return decoder, newest_ns
+
+
+def _newest(left: Left, known: int) -> list[ChunkIndex]:
+    """Return the chunks of the file's last REPLAY_BYTES, and those from ``known`` on."""
+    chunks = left.summary.chunk_indexes
+    plain, first = 0, len(chunks)
+    while first and (chunks[first - 1].chunk_start_offset >= known or plain < REPLAY_BYTES):
         first -= 1
-        plain += left.chunks[first][2]
-    return left.chunks[first:]
+        plain += chunks[first].uncompressed_size
+    return chunks[first:]
 
 
 def _written_anew(path: Path, facts: RunFacts, seen: Seen) -> SessionWriter:
-    """Go on with a file that has no beginning, or is of an older format: what can be read of it is
-    written to a new file beside it, which then takes its place."""
+    """Go on with a file that has no beginning: what can be read of it is written to a new file
+    beside it, which then takes its place."""
     fresh = path.with_name(path.name + ".resume")
-    writer, waiting = SessionWriter(fresh, facts), list[Message]()
-
-    def closed(chunk: Chunk) -> None:
-        seen(chunk, 0, waiting.copy())
-        waiting.clear()
-
-    writer.on_chunk = closed
+    writer = SessionWriter(fresh, facts)
+    writer.on_chunk = lambda stored: seen(stored, 0, stored.messages())
     for message in whole_messages(path):
-        waiting.append(message)
         writer.write(message.key, message.payload, message.received_ns)
     writer.flush()
     os.replace(fresh, path)
     writer.path = path
     return writer
-
-
-TOPIC: Final = "control"
-_EMPTY: Final = {"key": Key.CONTROL.value.decode(), "proc": ""}
-
-
-def add_bookmarks(path: Path, marks: Sequence[Bookmark], t_ns: int) -> None:
-    """Write ``marks`` (an empty text takes the mark at its time away) into the file at ``path``.
-
-    ``t_ns``: the session's newest time. Raises SessionError, one line for the user.
-    """
-    try:
-        if not os.access(path, os.W_OK):
-            raise SessionError(f"{path.name} is read-only: the bookmark is here until you leave")
-        with open(path, "r+b", buffering=0) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # another viewer of the same file waits
-            summary = read_summary(file)
-            if summary is None or not summary.known or summary.statistics is None:
-                raise SessionError(
-                    f"{path.name} has no whole summary: `pardbg repair` it to keep bookmarks"
-                )
-            begin = summary.data_end
-            _replace_end(file, begin, _end(summary, [_map(mark, t_ns) for mark in marks], t_ns))
-    except OSError as error:
-        raise SessionError(f"cannot keep the bookmark: {error.strerror or error}") from None
-
-
-def _replace_end(file: BinaryIO, begin: int, end: bytes) -> None:
-    """Write ``end`` from ``begin`` on, to the disk; on failure put back what was there."""
-    number = file.fileno()
-    size = os.fstat(number).st_size
-    before = os.pread(number, size - begin, begin)
-    try:
-        if os.pwrite(number, end, begin) < len(end):
-            raise OSError("no space left on the device")
-        os.ftruncate(number, begin + len(end))
-    except OSError:
-        os.pwrite(number, before, begin)
-        os.ftruncate(number, size)
-        raise
-    os.fsync(number)
-
-
-def _map(mark: Bookmark, t_ns: int) -> dict[str, Any]:
-    event = BOOKMARK if mark.text else UNMARK
-    return {"t_ns": t_ns, "event": event, "at_ns": mark.t_ns, "text": mark.text,
-            "wall_ns": time.time_ns()}  # fmt: skip
-
-
-def _end(summary: Summary, maps: Sequence[dict[str, Any]], t_ns: int) -> bytes:
-    """Return the chunk, the end of the data, and the summary with the chunk in it, as they stand
-    from ``summary.data_end`` on."""
-    statistics = summary.statistics
-    assert statistics is not None
-    channel, fresh = _channel(summary)
-    log_ns = max(statistics.message_end_time, statistics.message_start_time)
-    builder = RecordBuilder()
-    if fresh:
-        channel.write(builder)
-    for number, fields in enumerate(maps):
-        McapMessage(
-            channel_id=channel.id, log_time=log_ns, publish_time=t_ns,
-            sequence=(statistics.message_count + number) & 0xFFFFFFFF, data=msgpack.packb(fields),
-        ).write(builder)  # fmt: skip
-    made = _Placed(summary.data_end)
-    container.write_chunk(
-        made, summary, container.built(builder), {channel.id: len(maps)}, log_ns, log_ns
-    )
-    container.write_summary(made, summary)
-    return made.getvalue()
-
-
-class _Placed(BytesIO):
-    """Bytes that will stand at an offset of a file, and tell offsets of that file."""
-
-    def __init__(self, offset: int) -> None:
-        super().__init__()
-        self._offset = offset
-
-    def tell(self) -> int:
-        return self._offset + super().tell()
-
-
-def _channel(summary: Summary) -> tuple[Channel, bool]:
-    """The channel of CONTROL messages; made where the session had none."""
-    for channel in summary.channels:
-        if channel.topic == TOPIC:
-            return channel, False
-    number = max((channel.id for channel in summary.channels), default=0) + 1
-    made = Channel(
-        id=number, topic=TOPIC, message_encoding="msgpack", metadata=dict(_EMPTY), schema_id=0
-    )
-    summary.channels.append(made)
-    return made, True

@@ -10,9 +10,9 @@ from textual import events
 
 from pardbg.control.language.verbs import ControlPort
 from pardbg.render.draw.plots import preload
+from pardbg.session.bookmarks import add_bookmarks
 from pardbg.session.navigation.replay import ReplayClock
 from pardbg.session.reader import SessionError
-from pardbg.session.writer import add_bookmarks
 from pardbg.store.history import Bookmark
 from pardbg.store.source import Source
 from pardbg.store.store import Store

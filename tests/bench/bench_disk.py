@@ -3,7 +3,7 @@
 Each recorded recipe is written again by ``pardbg repair``, so the figure is the writer's, whoever
 recorded the file. These runs take some seconds: what is there once per run (definitions) and per
 second (STATE) weighs much in them, so the rows alone are beside it, and a made run of 200,000
-records. Speed is CPU time against format 1, one MCAP message each, in turns.
+records. Speed is CPU time against a plain mcap file, one message each, in turns.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from statistics import median
 
 import numpy as np
 import zstandard
+from mcap.reader import make_reader
 from mcap.writer import Writer
 
-from pardbg.session import columns
-from pardbg.session.reader import PROFILE, RUN_METADATA, open_session
+from pardbg.session import record_blocks
+from pardbg.session.message_blocks import Numbered
+from pardbg.session.reader import open_session
 from pardbg.session.repair import repair
 from pardbg.session.writer import RunFacts, SessionWriter
 from pardbg.store.source import Message
@@ -59,14 +61,15 @@ def _recipes(folder: Path) -> list[Figure]:
 
 
 def _rows(frames: list[Message]) -> tuple[int, int]:
-    """(records, bytes of them alone as one pack has them)."""
-    frames = sorted(frames, key=lambda message: message.key)
-    keys = sorted({message.key for message in frames})
-    counts = [wire.FRAME.unpack_from(m.payload)[2] for m in frames]
-    body = b"".join(m.payload[wire.FRAME.size :] for m in frames)
-    procs = np.repeat([keys.index(m.key) for m in frames], counts)
-    packed = columns.pack(np.frombuffer(body, columns.DTYPE), procs)
-    return sum(counts), len(zstandard.ZstdCompressor(9).compress(packed))
+    """(records, bytes of them alone in one chunk)."""
+    groups: dict[bytes, Numbered] = {}
+    for number, message in enumerate(frames):
+        group = groups.setdefault(message.key, Numbered([], []))
+        group.numbers.append(number)
+        group.messages.append(message)
+    blocks = record_blocks.encode(list(groups.values()))
+    packed = zstandard.ZstdCompressor(3).compress(b"".join(block.data for block in blocks))
+    return sum(wire.FRAME.unpack_from(m.payload)[2] for m in frames), len(packed)
 
 
 def _made(folder: Path) -> Figure:
@@ -88,21 +91,21 @@ def _messages(path: Path) -> list[Message]:
 
 
 def _speed(folder: Path) -> list[Figure]:
-    """Large and small batches, written and read, in both formats in turns."""
+    """Large and small batches, written and read, as a session and as a plain file in turns."""
     figures = []
     for size in (BATCH, 12):
         messages = stream(size)
-        old, new = folder / "1.mcap", folder / "2.mcap"
-        writes = _ratio(partial(write_2, new, messages), partial(write_1, old, messages))
-        reads = _ratio(partial(_messages, new), partial(_messages, old))
-        assert _messages(new)[1:] == _messages(old)[1:]  # but for the run's facts
-        bytes_2, bytes_1 = new.stat().st_size, old.stat().st_size
+        plain, session = folder / "plain.mcap", folder / "session.mcap"
+        writes = _ratio(partial(write, session, messages), partial(write_plain, plain, messages))
+        reads = _ratio(partial(_messages, session), partial(read_plain, plain))
+        assert _messages(session)[1:] == messages  # but for the run's facts
+        sizes = session.stat().st_size / plain.stat().st_size
         count = sum(wire.FRAME.unpack_from(m.payload)[2] for m in messages)
         for name, (ours, ratio) in (("write", writes), ("read", reads)):
-            note = f"batches of {size}: {ratio:.2f}× the time of format 1"
-            figures.append(Figure(f"{name} packs", count / ours, "records/core-s", 2e6,
+            note = f"batches of {size}: {ratio:.2f}× the time of plain mcap"
+            figures.append(Figure(f"{name} blocks", count / ours, "records/core-s", 2e6,
                                   higher_is_better=True, note=note))  # fmt: skip
-        figures.append(Figure(f"size, batches of {size}", bytes_2 / bytes_1, "× format 1"))
+        figures.append(Figure(f"size, batches of {size}", sizes, "× plain mcap"))
     return figures
 
 
@@ -136,29 +139,30 @@ def stream(size: int) -> list[Message]:
     return made
 
 
-def write_2(path: Path, messages: Iterable[Message]) -> None:
+def write(path: Path, messages: Iterable[Message]) -> None:
     writer = SessionWriter(path, FACTS)
     for message in messages:
         writer.write(message.key, message.payload, message.received_ns)
     writer.close(0)
 
 
-def write_1(path: Path, messages: Iterable[Message]) -> None:
-    """As the writer of format 1 did."""
+def write_plain(path: Path, messages: Iterable[Message]) -> None:
+    """Each message as it came, in zstd chunks of 1 MiB."""
     with open(path, "wb") as file:
         writer = Writer(file)
-        writer.start(profile=PROFILE)
-        writer.add_metadata(RUN_METADATA, {**FACTS.metadata(), "format": "1"})
+        writer.start()
         channels: dict[bytes, int] = {}
         for number, message in enumerate(messages):
             key, time_ns = message.key, message.received_ns
             if key not in channels:
-                channels[key] = writer.register_channel(
-                    f"records/{key[1:].decode()}", "x-pardbg-records", 0,
-                    {"key": key[:1].decode(), "proc": key[1:].decode()},
-                )  # fmt: skip
+                channels[key] = writer.register_channel(key.decode(), "", 0)
             writer.add_message(channels[key], time_ns, message.payload, time_ns, number)
         writer.finish()
+
+
+def read_plain(path: Path) -> int:
+    with open(path, "rb") as file:
+        return sum(len(message.data) for _, _, message in make_reader(file).iter_messages())
 
 
 if __name__ == "__main__":

@@ -34,9 +34,10 @@ def test_ring_file_layout() -> None:
         (wire.STATUS_OP_OFFSET, wire.STATUS_OP),
         (wire.STATUS_GATE_OFFSET, wire.STATUS_GATE),
         (wire.STATUS_HEALTH_OFFSET, wire.STATUS_HEALTH),
+        (wire.STATUS_DEVICE_OFFSET, wire.STATUS_DEVICE),
         (wire.RING_DATA_OFFSET, wire.RECORD),
     ]
-    assert [offset for offset, _ in blocks] == [0, 1024, 1088, 1152, 1216, 4096]
+    assert [offset for offset, _ in blocks] == [0, 1024, 1088, 1152, 1216, 1280, 4096]
     for (offset, block), (next_offset, _) in pairwise(blocks):
         assert offset + block.size <= next_offset
 
@@ -46,6 +47,7 @@ def test_status_block_layouts() -> None:
     assert wire.STATUS_OP.format == "<IIHhIqI4xqq"
     assert wire.STATUS_GATE.format == "<IIq"
     assert wire.STATUS_HEALTH.format == "<qQQIIQ"
+    assert wire.STATUS_DEVICE.format == "<qqqQ"
     assert wire.FRAME.format == "<HHIQQq"
     assert wire.FRAME.size == 32  # 2+2+4 + 8+8+8
 
@@ -55,6 +57,7 @@ def test_kinds() -> None:
         "ACTION": 1, "OP_ISSUE": 2, "OP_DONE": 3, "WAIT": 4, "STEP": 5, "PHASE": 6, "SPAN": 7,
         "METRIC": 8, "MEMORY": 9, "HELD": 10, "LOST": 11, "FSDP": 12,
         "PROBE": 13, "SPAN_BEGIN": 14, "PART": 15, "OP_SUM": 16, "CALL_BEGIN": 17, "CALL": 18,
+        "DEVICE": 19, "DEVICE_BEGIN": 20,
     }  # fmt: skip
     assert {lane.name: int(lane) for lane in wire.Lane} == {
         "STEP": 0, "PHASE": 1, "COMPUTE": 2, "COMM": 3, "WAIT": 4, "USER": 5, "GATE": 6,

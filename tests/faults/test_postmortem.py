@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pardbg.analysis.answers.ranks import rank_rows
+from pardbg.analysis.answers.ranks import Activity, rank_rows
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings import findings
 from pardbg.errors import UserError
@@ -125,7 +125,9 @@ def test_the_open_op_of_each_rank_and_who_is_missing(tmp_path: Path) -> None:
     store = load(out)
     last = max(rank.last_ns for rank in found.ranks)
     view = View(store, last)
-    assert {row.rank: row.now for row in rank_rows(view, None)}[0] == "all_reduce dp #3"
+    assert {row.rank: row.now for row in rank_rows(view, None)}[0] == Activity(
+        "in", "all_reduce dp #3"
+    )
     said = [(f.culprits, f.group, f.seq) for f in findings(View(store, None))]
     assert ((1,), "dp", 3) in said
     assert [line for _, (_, _, line) in store.output.last(None, 9)] == ["stuck", "stuck"]

@@ -14,7 +14,10 @@ from mcap.data_stream import RecordBuilder
 from mcap.records import Channel, Chunk
 from mcap.records import Message as McapMessage
 
-from pardbg.session import container
+from pardbg.session import message_blocks
+from pardbg.session.appending import built
+from pardbg.session.layout import MAPS, RECORDS
+from pardbg.session.message_blocks import Numbered
 from pardbg.session.writer import RunFacts, SessionWriter
 from pardbg.store.source import Message
 from pardbg_agent import wire
@@ -157,14 +160,16 @@ def bombed(data: bytes, rng: random.Random) -> bytes:
     size = rng.choice((1 << 20, LARGE_BYTES, LARGE_BYTES))
     records = RecordBuilder()
     if rng.random() < 0.5:
-        key = rng.choice(("O", "C", "S", "D0.n.1", "R0.n.1", "P"))
-        Channel(9, "x", "msgpack", {"key": key, "proc": ""}, 0).write(records)
-        McapMessage(9, 1, rng.choice((b"", b"\x81\xa1k\xa1x", bytes(1000))), 1, 1).write(records)
-    plain = container.built(records) or bytes(31)
+        key = rng.choice(("O", "C", "S", "D0.n.1", "R0.n.1", ""))
+        Channel(9, "x", rng.choice((MAPS, RECORDS)), {"key": key}, 0).write(records)
+        block = message_blocks.encode(Numbered([1], [Message(b"O", b"\x81\xa1k\xa1x", 1)])).data
+        data = rng.choice((b"", b"\x81\xa1k\xa1x", bytes(1000), block))
+        McapMessage(9, 1, data, 1, 1).write(records)
+    plain = built(records) or bytes(31)
     plain = rng.choice((plain * (size // len(plain)), bytes(size)))
     out = RecordBuilder()
     claimed = rng.choice((len(plain), len(plain), 1, 0, 1 << 62, 64 << 20))
     packed = zstandard.ZstdCompressor(1, write_content_size=rng.random() < 0.7).compress(plain)
     Chunk("zstd", packed, 1, 1, rng.choice((0, zlib.crc32(plain))), claimed).write(out)
     end = len(data) - 300 if len(data) > 600 else len(data)
-    return data[:end] + container.built(out) * rng.choice((1, 8, 60)) + data[end:]
+    return data[:end] + built(out) * rng.choice((1, 8, 60)) + data[end:]

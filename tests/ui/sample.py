@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pardbg.analysis.answers.ranks import RankNow
+from pardbg.analysis.answers.ranks import Activity, RankNow
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.answers.timeline import LaneSpan
 from pardbg.analysis.base.control import ControlView
@@ -149,13 +149,16 @@ def _run(name: str, t0: int) -> RunInfo:
 def _rank_rows(p: int, t: int, pipelined: bool) -> tuple[RankNow, ...]:
     rows = []
     for rank in range(p):
-        state, now = ("running", f"{rank}F5") if pipelined else ("running", "backward")
+        state, now = "running", Activity("in", f"{rank}F5" if pipelined else "backward")
         since = t - (7 + rank * 3) * MS
         if rank % 4 == 2:
-            state, now = ("held", f"held before {rank}F4") if pipelined else ("running", "forward")
+            state = "held" if pipelined else "running"
+            now = Activity("held before", f"{rank}F4") if pipelined else Activity("in", "forward")
         if rank % 4 == 3:
             state = "waiting"
-            now = f"recv {rank - 1}→{rank} mb4" if pipelined else "all_reduce dp #43"
+            now = Activity(
+                "in", f"recv {rank - 1}→{rank} mb4" if pipelined else "all_reduce dp #43"
+            )
             since = t - 1200 * MS
         steps = tuple((408 + (rank * 7 + i * i * 3) % 13) * MS for i in range(24))
         history = tuple((280 + 4 * min(i, 20) + rank * 9 + (i * 5) % 7) * MIB for i in range(32))
@@ -234,7 +237,7 @@ def held(snapshot: Snapshot) -> Snapshot:
     )  # fmt: skip
     control = ControlView("held", "view-3f", 9 * S, "pause", nexts, 0, log)
     ranks = tuple(
-        replace(r, state="held", now=f"held before {nexts.get(r.rank, 'STEP')}",
+        replace(r, state="held", now=Activity("held before", nexts.get(r.rank, "STEP")),
                 since_ns=snapshot.t_ns - 2 * S)
         for r in snapshot.ranks)  # fmt: skip
     return replace(snapshot, control=control, ranks=ranks)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from pardbg.lab import recipes
 from pardbg.session.navigation import travel
 from pardbg.session.navigation.replay import ReplayClock
 from pardbg.session.reader import open_session
@@ -41,7 +43,7 @@ async def test_goto_finding_lands_where_the_finding_is_there() -> None:
         await type_(pilot, "goto finding 1")
         await until(lambda: app.main.active == "findings", "the findings page")
         await shows(app, "✗ nan")
-        await shows(app, "rank 2 had a loss that is not finite first, in step 5")
+        await shows(app, "first non-finite loss: rank 2, step 5")
 
 
 @pytest.mark.parametrize("key", ["1", "3", "4", "6"])
@@ -57,7 +59,14 @@ async def test_the_end_shows_something(key: str) -> None:
             await shows(app, "backward")
 
 
-async def test_up_and_down_go_through_the_frames_of_a_recorded_stack() -> None:
+async def test_up_and_down_go_through_the_frames_of_a_recorded_stack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The recording was made where recipes lay in another folder: their source is looked for below
+    # the working directory.
+    (tmp_path / "pardbg").mkdir()
+    (tmp_path / "pardbg/recipes").symlink_to(Path(recipes.__file__).parent)
+    monkeypatch.chdir(tmp_path)
     async with replayed("fault-missing-rank", (120, 40)) as (app, pilot):
         await shows(app, "opened at the first error")
         await pilot.press("7")

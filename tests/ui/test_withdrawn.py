@@ -20,7 +20,7 @@ def places() -> Places:
 
 def test_a_warning_that_is_not_there_any_more_is_withdrawn() -> None:
     seen = places()
-    seen.saw([LATE], 3 * S)
+    seen.take([LATE], 3 * S)
     assert seen.withdrawn([LATE], 3 * S, 0) == ()
     (gone,) = seen.withdrawn([], 5 * S, 0)
     assert (gone.kind, gone.severity, gone.culprits) == ("straggler", "info", (2,))
@@ -28,14 +28,14 @@ def test_a_warning_that_is_not_there_any_more_is_withdrawn() -> None:
     (still,) = seen.withdrawn([], 9 * S, 0)
     assert still.t_ns == 5 * S
     assert seen.withdrawn([], 2 * S, 0) == ()  # back in time: it has not been said there
-    seen.saw([LATE], 10 * S)
+    seen.take([LATE], 10 * S)
     assert seen.withdrawn([LATE], 10 * S, 0) == ()  # it is so again
 
 
 def test_what_another_finding_took_the_place_of_is_not_withdrawn() -> None:
     """The window has moved on, or more is known of the same rank by now. Notes come and go."""
     seen = places()
-    seen.saw([LATE, replace(LATE, kind="late-rank", severity="info", culprits=(1,))], 3 * S)
+    seen.take([LATE, replace(LATE, kind="late-rank", severity="info", culprits=(1,))], 3 * S)
     assert seen.withdrawn([replace(LATE, seq=9)], 5 * S, 0) == ()
     assert seen.withdrawn([replace(LATE, kind="exception")], 6 * S, 0) == ()
 
@@ -45,9 +45,9 @@ def test_what_is_said_together_with_others_by_now_is_not_withdrawn() -> None:
     seen = places()
     one = [replace(LATE, kind="memory-creep", culprits=(n,), ranks=(n,)) for n in range(3)]
     five = replace(one[0], culprits=(0, 1, 2, 3, 4), ranks=(0, 1, 2, 3, 4))
-    seen.saw(one, 3 * S)
+    seen.take(one, 3 * S)
     assert seen.withdrawn([five], 5 * S, 0) == ()
-    seen.saw([five], 5 * S)
+    seen.take([five], 5 * S)
     assert (
         seen.withdrawn([replace(five, culprits=(0, 1, 2, 3), ranks=(0, 1, 2, 3))], 6 * S, 0) == ()
     )
@@ -59,10 +59,10 @@ def test_what_is_said_together_with_others_by_now_is_not_withdrawn() -> None:
 def test_a_part_of_the_run_has_findings_of_its_own() -> None:
     """What another life is told of is neither to come in this one nor withdrawn."""
     seen = places()
-    seen.saw([LATE], 3 * S)
+    seen.take([LATE], 3 * S)
     seen.look_at(2)
     assert seen.findings == []
     assert seen.withdrawn([], 5 * S, 0) == ()
-    seen.saw([replace(LATE, culprits=(1,))], 5 * S)
+    seen.take([replace(LATE, culprits=(1,))], 5 * S)
     seen.look_at(None)
     assert [finding.culprits for finding in seen.findings] == [(2,)]

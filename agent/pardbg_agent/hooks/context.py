@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from pardbg_agent import core as _core
 from pardbg_agent.hooks.call_sites import CallSites
+from pardbg_agent.hooks.device import device_records
 from pardbg_agent.hooks.training.batch_loss import BatchLoss
 from pardbg_agent.wire import NO_GROUP, NONE, NOTE_THREAD, DefKind, Flag
 
@@ -263,6 +264,7 @@ def forget() -> None:
     _next = _Next()
     c = _core.CURRENT
     if c is not None:
+        device_records.stop(c)
         c.context = None
         c.optimizers = list
         c.pollers.clear()

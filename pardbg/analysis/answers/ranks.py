@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -25,6 +25,24 @@ from pardbg.events import fields
 from pardbg.store.process import Process
 from pardbg_agent import wire
 
+ActivityKind = Literal[
+    "unknown", "not started", "in", "after", "host code", "held before", "held at", "stopped",
+    "exited", "ended", "terminated", "lost",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What a rank does, or did last; `pardbg.render.frame.activity` has the words."""
+
+    kind: ActivityKind
+    what: str = ""
+    """Action, op or phase; the launcher that terminated the rank, or why it was lost."""
+    span: str = ""
+    """The program's own span around it."""
+    silent: bool = False
+    """The rank has shown no sign of life since."""
+
 
 @dataclass(frozen=True, slots=True)
 class RankNow:
@@ -37,8 +55,7 @@ class RankNow:
     stages: tuple[int, ...]
     """Pipeline stages on this rank; empty without a pipeline."""
     state: RankStateName
-    now: str
-    """What it does, in words: ``0F5``, ``held before 2F4``, ``recv 2→3 mb4``, ``forward``."""
+    now: Activity
     since_ns: int | None
     step: int | None
     step_ns: tuple[int, ...]
@@ -161,74 +178,75 @@ def _stages(view: View, rank: int) -> tuple[int, ...]:
 
 def _now(
     view: View, rank: int, process: Process, status: Mapping[str, Any]
-) -> tuple[RankStateName, str, int | None]:
-    """Return (state, activity as text, since when in ns)."""
+) -> tuple[RankStateName, Activity, int | None]:
+    """Return (state, activity, since when in ns)."""
+    over = _ended(view, rank, process, status)
+    if over is not None:
+        return over
+    if status.get("held"):
+        held_since = fields.integer_or_none(status, "held_since_ns")
+        since = held_since or fields.integer_or_none(status, "since_ns")
+        following = fields.text(status, "next")
+        raised = following.startswith("exception ")
+        return "held", Activity("held at" if raised else "held before", following), since
+    if fields.text(status, "os") in ("T", "t"):
+        return "stale", Activity("stopped"), _newest_visible(view, process)
+    silent = _silent_since(view, process, status)
+    if silent is not None:
+        return "stale", replace(_last_activity(view, process, status), silent=True), silent
+    running = running_action(view, rank)
+    if running is not None:
+        return "running", Activity("in", running[1].text), running[1].t0_ns
+    span = open_span(view, rank)
+    inside = span.text if span is not None else ""
+    found = recorded(view, process, WAITING_NS)
+    if found is not None:
+        return found.state, replace(found.activity, span=inside), found.since_ns
+    open_op = fields.text(status, "open_op")
+    open_since = fields.integer_or_none(status, "open_since_ns")
+    if open_op and open_since is not None and view.t_ns - open_since >= WAITING_NS:
+        return "waiting", Activity("in", open_op, inside), open_since
+    finished = _newest_action(view, process)
+    if finished is not None and finished[0] > (state_at(view)[0] or 0):
+        return "running", Activity("after", finished[1]), finished[0]  # newer than STATE
+    last = _last_activity(view, process, status)
+    if not status and last.kind == "unknown":
+        return "unknown", last, None
+    return "running", replace(last, span=inside), fields.integer_or_none(status, "since_ns")
+
+
+def _ended(
+    view: View, rank: int, process: Process, status: Mapping[str, Any]
+) -> tuple[RankStateName, Activity, int | None] | None:
+    """Return the same for a rank that does not run: it has ended, or has not started."""
     end = view.proc_end(process)
     if end is not None:
         if end[1] not in ("lost", "killed"):
-            return "ended", "ended", end[0]
+            return "ended", Activity("ended"), end[0]
         if rank in ended_ranks(view):
-            return "ended", f"ended by {launcher(view)}", end[0]
-        return "lost", end[1], end[0]
+            return "ended", Activity("terminated", launcher(view)), end[0]
+        return "lost", Activity("lost", end[1]), end[0]
     run_end = view.run_end
     if run_end is not None:
-        return "ended", "ended", run_end[0]
+        return "ended", Activity("ended"), run_end[0]
     if process.started_ns is not None and process.started_ns > view.t_ns:
-        return "unknown", "not started", None
+        return "unknown", Activity("not started"), None
     if status.get("alive") is False:
-        # The hub says at once how it ended; until then nothing bad is known.
-        return "ended", "process has ended", state_at(view)[0]
-    if status.get("held"):
-        held_since = fields.integer_or_none(status, "held_since_ns")
-        return (
-            "held",
-            _held_text(status),
-            held_since or fields.integer_or_none(status, "since_ns"),
-        )
-    if fields.text(status, "os") in ("T", "t"):
-        return "stale", "stopped (SIGSTOP)", _newest_visible(view, process)
-    silent = _silent_since(view, process, status)
-    if silent is not None:
-        return "stale", f"no sign of life, last {_doing(view, process, status)}", silent
-    running = running_action(view, rank)
-    if running is not None:
-        return "running", running[1].text, running[1].t0_ns
-    found = recorded(view, process, WAITING_NS)
-    if found is not None:
-        span = open_span(view, rank)
-        inside = f" · {span.text}" if span is not None else ""
-        return found.state, found.text + inside, found.since_ns
-    open_op = fields.text(status, "open_op")
-    open_since = fields.integer_or_none(status, "open_since_ns")
-    span = open_span(view, rank)
-    inside = f" · {span.text}" if span is not None else ""
-    if open_op and open_since is not None and view.t_ns - open_since >= WAITING_NS:
-        return "waiting", open_op + inside, open_since
-    finished = _newest_action(view, process)
-    if finished is not None and finished[0] > (state_at(view)[0] or 0):
-        return "running", f"after {finished[1]}", finished[0]  # newer than what STATE says
-    doing = _doing(view, process, status)
-    if not status and not doing:
-        return "unknown", "", None
-    return "running", doing + inside, fields.integer_or_none(status, "since_ns")
+        # The hub reports at once how it ended; until then nothing bad is known.
+        return "ended", Activity("exited"), state_at(view)[0]
+    return None
 
 
-def _held_text(status: Mapping[str, Any]) -> str:
-    following = fields.text(status, "next")
-    at = "at" if following.startswith("exception ") else "before"
-    return f"held {at} {following}" if following else "held"
-
-
-def _doing(view: View, process: Process, status: Mapping[str, Any]) -> str:
+def _last_activity(view: View, process: Process, status: Mapping[str, Any]) -> Activity:
     """Return the rank's activity by its STATE message, else by its newest phase or action."""
     text = fields.text(status, "what") or fields.text(status, "phase")
     if text or status:
-        return text or "host code"
+        return Activity("in", text) if text else Activity("host code")
     action = _newest_action(view, process)
     table, visible = view.rows(process, "phase")
     if visible and (action is None or int(table.when[visible - 1]) > action[0]):
-        return f"after {process.name(int(table.col('name_id')[visible - 1]))}"
-    return f"after {action[1]}" if action is not None else ""
+        return Activity("after", process.name(int(table.col("name_id")[visible - 1])))
+    return Activity("after", action[1]) if action is not None else Activity("unknown")
 
 
 def _newest_action(view: View, process: Process) -> tuple[int, str] | None:
@@ -287,7 +305,7 @@ class Doing(NamedTuple):
     """A rank's activity according to its records."""
 
     state: RankStateName
-    text: str
+    activity: Activity
     since_ns: int
 
 
@@ -302,15 +320,15 @@ def recorded(view: View, process: Process, least_wait_ns: int) -> Doing | None:
         table = process.table("wait")
         since = int(table.col("t0_ns")[wait])
         if int(table.when[wait]) - since >= least_wait_ns:
-            return Doing("waiting", _op_text(view, process, wait), since)
+            return Doing("waiting", Activity("in", _op_text(view, process, wait)), since)
     phase = _around(view, process, "phase")
     if phase is not None:
         table = process.table("phase")
         name = process.name(int(table.col("name_id")[phase]))
-        return Doing("running", name, int(table.col("t0_ns")[phase]))
+        return Doing("running", Activity("in", name), int(table.col("t0_ns")[phase]))
     if not len(process.table("phase")):
         return None
-    return Doing("running", "host code", _last_end(view, process))
+    return Doing("running", Activity("host code"), _last_end(view, process))
 
 
 def _ends_later(view: View, process: Process, name: str) -> bool:

@@ -210,6 +210,9 @@ def _subjects(found: Sequence[Judged]) -> Iterator[Judged]:
 def _alike(found: Sequence[Judged]) -> Iterator[Judged]:
     """Join candidates of one rank each that differ in figures alone: a thousand would bury the
     others."""
+    if len(found) < MANY:
+        yield from found
+        return
     of = {id(one): severity for one, severity in found}
 
     def likeness(one: Candidate) -> object:

@@ -39,9 +39,14 @@ class Evidence:
 
 class Facts:
     """Facts that a finding rests on: fields of a frozen dataclass for each kind or family of kinds,
-    in ``kinds``. Severity, sentence and advice are functions of them."""
+    in ``kinds``. Severity, sentence and advice are functions of them; what the kind means (its
+    docstring), needs, and what to try (``hint``) is its row of docs/findings.md."""
 
     __slots__ = ()
+    needs: ClassVar[str] = "–"
+    """Minimum that must have been seen."""
+    hint: ClassVar[str] = ""
+    """What to try."""
     screen: ClassVar[str] = ""
     """Screen with the evidence, where the candidate names none; empty: there is none."""
 
@@ -54,8 +59,8 @@ class Facts:
         raise NotImplementedError
 
     def advice(self) -> str:
-        """Return what to try."""
-        return ""
+        """Return what to try, by these facts."""
+        return self.hint
 
     def beyond_load(self) -> bool:
         """Return whether an overloaded host is no explanation (for facts about speed)."""

@@ -1,7 +1,8 @@
-"""The boards of this node's processes (``pardbg_agent.control.posts``), read as they change, and
-copies of the other nodes' beside them: so ranks of all nodes compare what they are about to do.
+"""Boards of this node's processes (``pardbg_agent.control.posts``) and copies of other nodes'
+boards, so that ranks of all nodes compare their next ops.
 
-What is lost on the way is not on the copy, and says nothing there: nothing is sent twice.
+A post that is lost on the way is missing on the copy; absence is not evidence, and nothing is sent
+twice.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ LOOK_NS: Final = 250_000_000
 PIECE_BYTES: Final = 1 << 20
 """Approximate bytes of posts in a message."""
 MAX_COPIES: Final = 512
-"""A third of a MiB each, in shared memory; ranks beyond that are not compared here."""
+"""Maximum number of copies, a third of a MiB each; further ranks are not compared here."""
 TURN_MS: Final = 2
-"""Time between two looks while somebody watches."""
+"""Time between two looks while a watch is set, in ms."""
 
 Change = list[Any]
 """[proc, rank, kinds, job, [[place, bytes], ...]]; rank -1: its process has ended."""
@@ -42,14 +43,14 @@ Change = list[Any]
 class _Own:
     peer: Peer
     seen: int = 0
-    """Posts passed on."""
+    """Number of posts passed on."""
     told: tuple[int, int] = (-1, 0)
-    """(rank, kinds) passed on."""
+    """(rank, kinds of watches) passed on."""
 
 
 @dataclass(slots=True)
 class Boards:
-    """Of one run's directory of rings."""
+    """Boards in one run's directory of rings."""
 
     folder: Path
     run: str
@@ -59,11 +60,11 @@ class Boards:
 
     @property
     def active(self) -> bool:
-        """Return whether somebody here watches."""
+        """Return whether a watch is set on this node."""
         return any(own.peer.kinds for own in self._own.values())
 
     def changes(self, now: int) -> Iterator[list[Change]]:
-        """Yield what is new since the last call, in messages."""
+        """Yield changes since the last call, in messages of about ``PIECE_BYTES``."""
         gone = self._look(now) if now - self._looked_ns >= LOOK_NS else []
         piece, size = gone, 0
         for proc, own in self._own.items():
@@ -110,8 +111,8 @@ class Boards:
                 peer.close()
 
     def take(self, changes: list[Change], by_ns: int) -> None:
-        """Write what is new on other nodes, with their times moved. Raises ValueError and the like
-        where it makes no sense."""
+        """Write other nodes' changes to the copies, with times moved by ``by_ns``. Raises
+        ValueError and the like for malformed changes."""
         for proc, rank, kinds, job, posts in changes:
             copy = self._copies.get(proc) or self._copy(proc, job, rank)
             if copy is None:
@@ -125,7 +126,7 @@ class Boards:
                 del self._copies[proc]  # its file goes at the next look
 
     def _copy(self, proc: str, job: int, rank: int) -> Posts | None:
-        """A new one; None without room for it, or for a process that has ended."""
+        """Make a copy's board; None without room for it, or for a process that has ended."""
         if rank < 0 or len(self._copies) >= MAX_COPIES:
             return None
         if not re.fullmatch(r"[\w.-]{1,200}", proc):
@@ -136,7 +137,7 @@ class Boards:
         return self._copies.get(proc)
 
     def close(self) -> None:
-        """Unmap them all; the files go with the rings."""
+        """Unmap all boards; the files are removed with the rings."""
         for own in self._own.values():
             own.peer.close()
         self._own.clear()
@@ -144,5 +145,5 @@ class Boards:
 
 
 def _name(proc: str) -> str:
-    """Another one with each copier: who has seen the last one end looks at it no more."""
+    """Return a copy's file name, a new one for each copier: readers drop one that has ended."""
     return f"{proc}~{os.getpid()}"

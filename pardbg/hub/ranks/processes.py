@@ -1,4 +1,4 @@
-"""What the kernel says of a process: when it started, how it ended. Quick to import."""
+"""Facts of the kernel on a process: start time, exit code, state. Quick to import."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ stat_fields: Final = identity.stat_fields
 
 
 def exit_code(pid: int, started: str) -> int | None:
-    """Return the exit code of a process not reaped yet; None if it is too late."""
+    """Return the exit code of a process that is not reaped; None if it is too late."""
     fields = stat_fields(pid, ended=True)
     if len(fields) < 50 or fields[19] != started or fields[0] not in "ZX":
         return None
@@ -24,7 +24,8 @@ def exit_code(pid: int, started: str) -> int | None:
 
 
 def schedule(pid: int) -> list[int]:
-    """(ns that its main thread ran, ns that it was ready without a core); empty: not known."""
+    """Return [ns that the main thread ran, ns that it was ready without a core]; empty: not
+    known."""
     return [int(word) for word in read_text(f"/proc/{pid}/schedstat").split()[:2]]
 
 
@@ -34,7 +35,7 @@ def maps(pid: int, name: str) -> bool:
 
 
 def runnable() -> float:
-    """Threads of this host that run or are ready to, per core; 0 where the kernel does not say."""
+    """Return the host's runnable threads per core; 0 if the kernel does not say."""
     words = read_text("/proc/loadavg").split()
     number = whole(words[3].partition("/")[0]) if len(words) > 3 else None
     return max(0, (number or 0) - 1) / (os.cpu_count() or 1)  # one of them asks
@@ -58,7 +59,8 @@ def handles(pid: int, number: int) -> bool:
 
 
 def orphaned() -> bool:
-    """Return whether the kernel ignores SIGTSTP in our process group: nobody would wake us."""
+    """Return whether the kernel ignores SIGTSTP in our process group: no shell would continue
+    it."""
     ours, pid = os.getpgrp(), os.getpid()
     while (fields := stat_fields(pid)) and int(fields[2]) == ours:
         pid = int(fields[1])

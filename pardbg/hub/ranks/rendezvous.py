@@ -1,9 +1,8 @@
-"""Asks the job's store, as one more client of it, which ranks have come: for those of which nothing
-was ever heard.
+"""Query of the job's TCPStore for ranks that the hub has not heard of.
 
-Each rank of gloo's default group leaves its address at the job's TCPStore before it waits for the
-others. The client says who it is and asks whether keys are there: it writes nothing, waits for
-nothing, and is not in a rank. A store that keeps no such key of ranks that are known is not read.
+Each rank of gloo's default group puts its address into the store before it waits for the others.
+The hub, as one more client, only checks whether keys exist: it writes nothing and waits for
+nothing. A store without keys of known ranks is left alone.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ _KEY: Final = "/default_pg/0//cpu//0/{}"
 
 
 class Rendezvous:
-    """Asks, in threads of its own; ``took`` gives what they found."""
+    """Queries of the job's store in threads of their own; ``took`` returns the results."""
 
     def __init__(self) -> None:
         self._found: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._asked_ns = 0
 
     def look(self, known: Mapping[int, int], now: int) -> None:
-        """Some rank waits. ``known``: rank -> pid of those that are heard of."""
+        """Query the store, now and then, while a rank waits. ``known``: rank -> pid."""
         if now - self._asked_ns >= AGAIN_NS and known:
             self._asked_ns = now
             threading.Thread(target=self._ask, args=(dict(known),), daemon=True).start()
@@ -58,8 +57,7 @@ class Rendezvous:
 
 
 def environ(pid: int) -> dict[str, str]:
-    """Return what a process was started with; empty where it is gone, or another's or another
-    host's."""
+    """Return the environment that a process was started with; empty if it cannot be read."""
     try:
         words = Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace").split("\0")
     except OSError:
@@ -68,8 +66,8 @@ def environ(pid: int) -> dict[str, str]:
 
 
 def came(address: str, port: int, ranks: Sequence[int]) -> list[int]:
-    """Return which ranks left their address at the store. Raises OSError, and ValueError where the
-    other side is no such store."""
+    """Return ranks whose address is in the store. Raises OSError; ValueError if the other side is
+    no TCPStore."""
     found = []
     with socket.create_connection((address, port), TIMEOUT_S) as store:
         store.sendall(_HELLO)

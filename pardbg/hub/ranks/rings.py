@@ -1,4 +1,4 @@
-"""The rings of this host, mapped: where each rank is now, and what a dead one had not sent."""
+"""Rings of this host's processes: each rank's status, and records that dead ranks had not sent."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ FRESH_NS: Final = 3_000_000_000
 """A process that cannot be seen (another pid namespace) lives while its heartbeat is younger."""
 BATCH: Final = 4096
 LOAD_SHARE: Final = 0.1
-"""Weight of a look, some times a second, in the mean of the host's load."""
+"""Weight of one measurement in the running mean of the host's load."""
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(slots=True)
 class Mapped:
-    """One process's ring file."""
+    """A process's ring file, mapped."""
 
     proc: str
     path: Path
@@ -41,20 +41,20 @@ class Mapped:
     """The process's start time as /proc gives it: a pid alone may be another's by now."""
     seen_alive: bool = False
     dead_ns: int = 0
-    """When it was found dead; 0: it lives."""
+    """Time at which it was found dead; 0: it lives."""
     os_state: str = ""
-    """The kernel's letter for it: R runs, S sleeps, D blocked, T stopped, t traced."""
+    """State in the kernel: R running, S asleep, D blocked, T stopped, t traced."""
     cpu: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=8))
-    """(when, CPU ticks used) at the last looks."""
+    """(time in ns, CPU ticks used) of the last measurements."""
     scheduled: list[int] = field(default_factory=list)
-    """``processes.schedule`` at the last look."""
+    """``processes.schedule`` of the last measurement."""
     code: int | None = None
-    """Exit code as subprocess gives it (-9: SIGKILL); None where it was not seen."""
+    """Exit code as subprocess gives it (-9: SIGKILL); None: not known."""
     exit_fd: int = -1
     """Becomes readable when the process ends."""
 
     def busy(self) -> float | None:
-        """Return cores used over the last looks."""
+        """Return the number of cores used over the last measurements; None: not known."""
         if len(self.cpu) < 2 or self.cpu[-1][0] - self.cpu[0][0] < 400_000_000:
             return None
         (t0, used0), (t1, used1) = self.cpu[0], self.cpu[-1]
@@ -67,7 +67,7 @@ class Mapped:
 
 @dataclass(slots=True)
 class Rescued:
-    """What was left in a dead process's files."""
+    """Definitions and records from a dead process's files."""
 
     definitions: list[bytes] = field(default_factory=list)
     batches: list[tuple[int, bytes]] = field(default_factory=list)
@@ -77,18 +77,18 @@ class Rescued:
 
 
 class Rings:
-    """All rings of a run on this host."""
+    """Rings of a run on this host, by process."""
 
     def __init__(self, ring_dir: Path, definitions: Definitions, run: str = "") -> None:
         self.mapped: dict[str, Mapped] = {}
         self.unreadable: dict[str, str] = {}
-        """Ring files that make no sense, with the reason."""
+        """Reasons for unreadable ring files, by process."""
         self._dir, self._definitions = ring_dir, definitions
         self._run, self._load = run, 0.0
-        """Its mark is in the directory if files may be removed there."""
+        """Run id: files may be removed in a directory with its mark."""
 
     def scan(self) -> list[str]:
-        """Map rings that have appeared; their processes."""
+        """Map new rings; return their processes."""
         new = []
         try:
             names = [e.name for e in os.scandir(self._dir) if e.name.endswith(RING)]
@@ -114,7 +114,7 @@ class Rings:
         return new
 
     def died(self, now: int) -> list[str]:
-        """Processes found dead since the last call: looks at each."""
+        """Look at each process; return those found dead since the last call."""
         found = []
         self._load += LOAD_SHARE * (runnable() - self._load)
         for ring in self.mapped.values():
@@ -124,8 +124,8 @@ class Rings:
         return found
 
     def left(self, now: int) -> list[str]:
-        """Processes that have just ended, by one system call: who was first is told from whom a
-        launcher ended after it."""
+        """Return processes that have just ended, by one system call: fast enough to tell the first
+        failure from processes that a launcher ended afterwards."""
         by_fd = {r.exit_fd: r for r in self.mapped.values() if r.exit_fd >= 0 and not r.dead_ns}
         if not by_fd:
             return []
@@ -138,11 +138,11 @@ class Rings:
         return [ring.proc for ring in gone]
 
     def rows(self, now: int) -> dict[str, dict[str, Any]]:
-        """STATE's ``ranks``: what each status block says."""
+        """Return STATE's ``ranks``: a row per process from its status block."""
         return {proc: self.row(ring) for proc, ring in self.mapped.items()}
 
     def computing(self) -> dict[str, int]:
-        """proc -> since when a pipeline action runs there (the rank's clock)."""
+        """Return the begin of running pipeline actions, by process (the rank's clock)."""
         out = {}
         for proc, ring in self.mapped.items():
             now = stable_fields(ring.buffer, wire.STATUS_NOW, wire.STATUS_NOW_OFFSET)
@@ -151,7 +151,7 @@ class Rings:
         return out
 
     def rescue(self, proc: str, start: int) -> Rescued:
-        """Return what a dead process left from record ``start`` on."""
+        """Return a dead process's definitions, and its records from index ``start`` on."""
         ring = self.mapped[proc]
         reader = ring.reader
         reader.next, reader.lost = start, 0
@@ -217,6 +217,7 @@ class Rings:
         )
         phase_name = names.get(phase, "")
         what = f"{stage}{names.get(action, '?')}{mb}" if action and stage >= 0 else ""
+        lead, reached, *_ = stable_fields(buffer, wire.STATUS_DEVICE, wire.STATUS_DEVICE_OFFSET)
         open_op = _op_words(names.get(op_id, "op"), facts.groups.get(group, ""), seq, peer, flags)
         return {
             "rank": facts.rank if facts.fields else ring.reader.header.rank,
@@ -228,14 +229,15 @@ class Rings:
             "held": held, "held_since_ns": held_since if held else 0,
             "next": names.get(next_id, "") if held else "",
             "heartbeat_ns": heartbeat, "sent": sent, "dropped": dropped, "errors": errors,
+            "lead_ns": lead, "reached_ns": reached,
             "level": level, "hook_ns": hook_ns, "os": ring.os_state, "cpu": ring.busy(),
             "scheduled": ring.scheduled, "load": round(100 * self._load),
         }  # fmt: skip
 
 
 def _unrecorded(ring: Mapped, head: int) -> bytes:
-    """The OP_ISSUE of the oldest open op, as the status block knows it: an op is recorded after
-    its call, in which the process may end (gloo aborts it when sizes do not fit)."""
+    """Return the OP_ISSUE of the oldest open op from the status block. An op is recorded after its
+    call, in which the process may end (gloo aborts it when sizes do not fit)."""
     name_id, seq, group_id, peer, flags, t0, num_open, a, b = stable_fields(
         ring.buffer, wire.STATUS_OP, wire.STATUS_OP_OFFSET
     )
@@ -246,7 +248,7 @@ def _unrecorded(ring: Mapped, head: int) -> bytes:
     records = np.frombuffer(ring.buffer, RECORD_DTYPE, capacity, wire.RING_DATA_OFFSET)[:head]
     same = (records["t0_ns"] == t0) & (records["seq"] == seq) & (records["group_id"] == group_id)
     if same.any() or (head > capacity and t0 < records["t0_ns"].min()):
-        return b""  # told, or too long ago to say
+        return b""  # recorded, or older than the ring
     step = stable_fields(ring.buffer, wire.STATUS_NOW, wire.STATUS_NOW_OFFSET)[0]
     return wire.RECORD.pack(
         wire.Kind.OP_ISSUE, wire.Lane.COMM, flags, name_id, t0, t0, max(step, 0), seq, group_id,
@@ -262,7 +264,7 @@ def _op_words(op: str, group: str, seq: int, peer: int, flags: int) -> str:
 
 
 def _watch_exit(pid: int) -> int:
-    """A descriptor that becomes readable when the process ends; -1 where there is none."""
+    """Return a descriptor that becomes readable at the process's end; -1 if there is none."""
     try:
         return os.pidfd_open(pid)
     except (OSError, AttributeError):

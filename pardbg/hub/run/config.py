@@ -111,7 +111,7 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """run.json."""
+    """Configuration of a run, kept in run.json."""
 
     run: str
     name: str

@@ -37,7 +37,7 @@ CHUNK: Final = 1 << 20
 PIPE_BYTES: Final = 1 << 20
 POLL_S: Final = 0.01
 STACK_BYTES: Final = 256 << 10
-"""Of a thread: the address space may be limited (``ulimit -v``)."""
+"""Stack of a thread: the address space may be limited (``ulimit -v``)."""
 QUIET_S: Final = 0.1
 """Time in which a terminal's last output may still be inside the kernel."""
 CATCH_UP_S: Final = 1.0
@@ -52,7 +52,7 @@ class Route:
     """Descriptors of one output stream, shared by all processes that may carry it."""
 
     source: int
-    """Our end of the job's pipe or terminal; -1: closed."""
+    """The owner's end of the job's pipe or terminal; -1: closed."""
     spool: int
     through: int
     """The owner's stream."""

@@ -60,7 +60,7 @@ class Launcher:
         self._stdio = stdio
         """None: the job has no owner, and its output is only kept."""
         self._umask = umask
-        """The job's."""
+        """Umask of the job."""
         self._copier: Copier | None = None
         self._steward: Steward | None = None
         self._hub_given_up = False

@@ -40,7 +40,7 @@ class Streams:
     routes: list[Route]
     charge: int
     terminal: bool = False
-    """stdin and stdout are one terminal, and the job's controlling one."""
+    """Whether stdin and stdout are one terminal, the job's controlling one."""
     heard: tuple[int, int] = field(default_factory=os.pipe)
     """Pipe by which launcher, guardian and hub report the signals that they receive."""
     signals: Passing = field(init=False)
@@ -100,7 +100,7 @@ def _same(fd: int, other: int) -> bool:
 
 
 def _pipe() -> tuple[int, int]:
-    """(our end, the job's end)"""
+    """Make a pipe; return (owner's end, job's end)."""
     source, end = os.pipe()
     with contextlib.suppress(OSError):
         fcntl.fcntl(source, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
@@ -115,7 +115,7 @@ def _own_stdin() -> int:
 
 
 def _terminal_like(fd: int) -> tuple[int, int]:
-    """(our side, the job's side)"""
+    """Make a terminal like ``fd``; return (owner's side, job's side)."""
     master, slave = pty.openpty()
     settings = termios.tcgetattr(fd)
     settings[1] &= ~termios.OPOST

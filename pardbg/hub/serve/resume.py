@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgpack
-from mcap.records import Chunk
 
 from pardbg.errors import NONSENSE
 from pardbg.events.decode import decode_map, frame_head
@@ -25,8 +24,9 @@ from pardbg.hub.backlog import Definitions, Recent, Wire
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.run_files import read_part
+from pardbg.session.reader import StoredChunk
 from pardbg.session.rotation import Rotation, part_path
-from pardbg.session.writer import SessionWriter, resume
+from pardbg.session.writer import NOTHING_KNOWN, Known, SessionWriter, resume
 from pardbg.store.source import Message
 from pardbg.store.store import PART
 from pardbg.words import binary_size, plural
@@ -119,19 +119,19 @@ def open_writer(
         if before is None or not path.exists():
             return SessionWriter(path, config.facts), parts, resumed, None
         size = os.stat(path).st_size
-        at, state = read_state(config.dir, path)
+        before_it, state = read_state(config.dir, path)
         for key, payload in state:
             known(Message(key, payload, 0))
 
-        def seen(chunk: Chunk, offset: int, messages: list[Message]) -> None:
+        def seen(chunk: StoredChunk, offset: int, messages: list[Message]) -> None:
             for message in messages:
-                if offset >= at:
+                if offset >= before_it.offset:
                     known(message)
                 if message.key[:1] != Key.DEFINITION.value:
                     recent.add(message.key, message.payload)
             recent.closed(chunk)
 
-        writer = resume(path, config.facts, seen, at)
+        writer = resume(path, config.facts, seen, before_it)
     except OSError as error:
         return None, None, resumed, f"recording stopped: {path}: {error.strerror or error}"
     resumed.number += NUMBER_SKIP
@@ -147,24 +147,26 @@ def open_writer(
 def keep_state(folder: Path, writer: SessionWriter, messages: Sequence[Wire]) -> int:
     """Write what the recording says up to here, all of which is in whole chunks; return how many
     bytes that took. What cannot be written costs the next hub time, nothing else."""
-    value = {"file": writer.path.name, "at": writer.num_bytes, "messages": messages}
+    file = writer.known()
+    value = {"file": writer.path.name, "at": file.offset, "index": file.index,
+             "messages": messages}  # fmt: skip
     raw: bytes = msgpack.packb(value)
     with contextlib.suppress(OSError):
         files.write_whole(folder / files.STATE_FILE, raw)
     return len(raw)
 
 
-def read_state(folder: Path, session: Path) -> tuple[int, list[Wire]]:
-    """Return (offset in the recording, messages that say what it says before): (0, none) where
-    that is not known."""
+def read_state(folder: Path, session: Path) -> tuple[Known, list[Wire]]:
+    """Return (state of the recording, messages that say what it says before): (NOTHING_KNOWN, none)
+    where that is not known."""
     try:
         value = msgpack.unpackb((folder / files.STATE_FILE).read_bytes())
         at, messages = int(value["at"]), [(bytes(k), bytes(p)) for k, p in value["messages"]]
         if value["file"] == session.name and at <= os.stat(session).st_size:
-            return at, messages
+            return Known(at, bytes(value["index"])), messages
     except (OSError, *NONSENSE):
         pass
-    return 0, []
+    return NOTHING_KNOWN, []
 
 
 def _number(said: dict[str, Any]) -> int:

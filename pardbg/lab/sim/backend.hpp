@@ -34,7 +34,7 @@ template <typename T> Tensors flat(const std::vector<T>& list) {
     for (auto& t : flat(item)) out.push_back(t);
   return out;
 }
-inline int64_t bytes_of(const Tensors& ts) {
+inline int64_t num_bytes(const Tensors& ts) {
   int64_t n = 0;
   for (auto& t : ts) n += int64_t(t.numel() * t.element_size());
   return n;
@@ -198,21 +198,22 @@ class SimBackend final : public c10d::Backend {
     return c10::make_intrusive<SimWork>(rank_, type, end, stream, std::move(op.outputs));
   }
   // gloo's op on aliases; kernels that touch these tensors wait for it (data, not time).
-  template <typename Go> static Start start(Tensors touched, Go go) {
+  template <typename Go> static Start start(const Tensors& writes, const Tensors& reads, Go go) {
+    std::vector<std::pair<at::Tensor, bool>> touched;
+    for (auto& t : writes) touched.emplace_back(t, true);
+    for (auto& t : reads) touched.emplace_back(t, false);
     return [touched, go]() mutable {
-      if (!settings().blind) for (auto& t : touched) await_data(t.storage());
+      if (!settings().blind) for (auto& [t, written] : touched) await_data(t, written);
       WorkPtr work = go();
       if (!work) return;
-      for (auto& t : touched)
-        pend(t.storage(), {[work] { return work->isCompleted(); }, [work] { work->wait(); }});
+      for (auto& [t, written] : touched)
+        pend(t.storage(), {bytes_of(t, written), [work] { return work->isCompleted(); }, [work] { work->wait(); }});
     };
   }
   template <typename Go>
   WorkPtr collective(const char* name, OpType type, Tensors out, const Tensors& in, bool async, Go go) {
-    const auto cost = comm_cost(name, std::max(bytes_of(out), bytes_of(in)));
-    Tensors touched = out;
-    touched.insert(touched.end(), in.begin(), in.end());
-    auto begin = start(touched, go);
+    const auto cost = comm_cost(name, std::max(num_bytes(out), num_bytes(in)));
+    auto begin = start(out, in, go);
     if (!batch_) {
       auto work = place("", type, async, {{}, {}, out.empty() ? in : out, cost, true, async, name});
       begin();
@@ -227,9 +228,9 @@ class SimBackend final : public c10d::Backend {
     return {};
   }
   template <typename Go> WorkPtr p2p(const char* name, OpType type, Tensors& ts, Peer peer, Go go) {
-    peer.bytes = bytes_of(ts);
+    peer.bytes = num_bytes(ts);
     const auto cost = comm_cost(name, peer.bytes);
-    auto begin = start(ts, go);
+    auto begin = peer.send ? start({}, ts, go) : start(ts, {}, go);
     if (!batch_) {
       const auto [a, b] = std::minmax(rank_, peer.rank);
       auto work = place(std::to_string(a) + ":" + std::to_string(b), type, true,

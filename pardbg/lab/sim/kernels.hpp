@@ -14,10 +14,11 @@
 
 namespace sim {
 
-// ---- data on its way: backend ops that still read or write a storage. A kernel that touches it
+// ---- data on its way: backend ops that still read or write a part of a storage. What touches it
 // waits for them on the host, which knows neither of streams nor of waits (FSDP2 uses only events).
 
 struct Flight {
+  Bytes bytes;
   std::function<bool()> done;
   std::function<void()> wait;
 };
@@ -36,7 +37,10 @@ inline void pend(const c10::Storage& s, Flight flight) {
   all.of[s.unsafeGetStorageImpl()].push_back(std::move(flight));
   all.num = all.of.size();
 }
-inline void await_data(const c10::Storage& s) {
+inline bool collide(const Bytes& a, const Bytes& b) {
+  return a.begin < b.end && b.begin < a.end && (a.writes || b.writes);
+}
+inline void await_data(const c10::Storage& s, Bytes bytes) {
   auto& all = immortal<Flights>();
   if (!all.num) return;
   std::vector<Flight> mine;
@@ -44,15 +48,23 @@ inline void await_data(const c10::Storage& s) {
     std::lock_guard guard(all.lock);
     auto found = all.of.find(s.unsafeGetStorageImpl());
     if (found == all.of.end()) return;
-    mine = std::move(found->second);
-    all.of.erase(found);
+    for (auto& f : found->second) if (collide(f.bytes, bytes)) mine.push_back(f);
+    std::erase_if(found->second, [&](Flight& f) { return collide(f.bytes, bytes); });
+    if (found->second.empty()) all.of.erase(found);
     all.num = all.of.size();
   }
   for (auto& f : mine) {
     if (!f.done()) counts().data_waits++;
-    f.wait();
+    without_gil(f.wait);
   }
 }
+
+inline Bytes bytes_of(const at::Tensor& t, bool writes) {
+  const size_t size = t.element_size(), offset = size_t(t.storage_offset());
+  const auto span = at::detail::computeStorageNbytes(t.sizes(), t.strides(), size);
+  return {offset * size, offset * size + size_t(span), writes};
+}
+inline void await_data(const at::Tensor& t, bool writes) { await_data(t.storage(), bytes_of(t, writes)); }
 
 // ---- aliases: the same memory under the other device, the whole storage, so that a view of the
 // one is a view of the other
@@ -68,8 +80,7 @@ inline at::Tensor alias(c10::Storage s, const at::Tensor& like, c10::DispatchKey
   if (like.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);
   return t;
 }
-inline c10::Storage host_storage(const c10::Storage& s, bool read) {
-  if (read && !settings().blind) await_data(s);
+inline c10::Storage host_storage(const c10::Storage& s) {
   auto* keep = new c10::Storage(s);
   return {c10::Storage::use_byte_size_t(), s.nbytes(),
       at::DataPtr(const_cast<void*>(s.data()), keep,
@@ -78,7 +89,7 @@ inline c10::Storage host_storage(const c10::Storage& s, bool read) {
 }
 inline bool on_device(const at::Tensor& t) { return t.defined() && t.device().type() == DEVICE; }
 inline at::Tensor host_alias(const at::Tensor& t) {
-  return on_device(t) ? alias(host_storage(t.storage(), true), t, c10::DispatchKey::CPU) : t;
+  return on_device(t) ? alias(host_storage(t.storage()), t, c10::DispatchKey::CPU) : t;
 }
 
 // The tensors of one call, to the host and back.
@@ -95,13 +106,14 @@ struct Call {
     for (auto& p : pairs) if (p.device.is_same(t)) return p.host;
     if (device < 0) device = t.device().index();
     bytes += int64_t(t.numel() * t.element_size());
+    if (!view && !settings().blind) await_data(t, written);
     const bool grows = written && !t.numel();  // an out= that the kernel will resize
     c10::Storage host;
     if (grows) {
       host = c10::Storage(c10::Storage::use_byte_size_t(), 0, c10::GetCPUAllocator(), true);
     } else {
       for (auto& [d, h] : storages) if (d.is_alias_of(t.storage())) host = h;
-      if (!host) storages.emplace_back(t.storage(), host = host_storage(t.storage(), !view));
+      if (!host) storages.emplace_back(t.storage(), host = host_storage(t.storage()));
     }
     return pairs.emplace_back(Pair{t, alias(host, t, c10::DispatchKey::CPU), grows}).host;
   }
@@ -252,7 +264,10 @@ inline at::Tensor& set_tensor(at::Tensor& t, const at::Tensor& from) {
 inline at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
   const bool out = !on_device(to), in = !on_device(from);
   const auto stream = current_stream((out ? from : to).device().index());
-  if (out) await_data(from.storage());  // also a blind device gives the host what is true
+  if (out || !settings().blind) {  // also a blind device gives the host what is true
+    if (!in) await_data(from, false);
+    if (!out) await_data(to, true);
+  }
   host_alias(to).copy_(host_alias(from));
   const std::string name = out ? "copy:dtoh" : in ? "copy:htod" : "aten::copy_";
   launch(stream, name, cost_of(name, int64_t(from.numel() * from.element_size())));
@@ -264,7 +279,7 @@ inline at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor&
   return copy_from(from, to, false);
 }
 inline at::Scalar item(const at::Tensor& t) {
-  await_data(t.storage());
+  await_data(t, false);
   synchronize(mark(current_stream(t.device().index())));
   return at::_local_scalar_dense(host_alias(t));
 }

@@ -98,7 +98,11 @@ struct Memory final : c10::DeviceAllocator {
 };
 inline c10::Allocator* allocator() { return &immortal<Memory>(); }
 
-void await_data(const c10::Storage&);
+struct Bytes {  // a part of a storage, and what is done with it
+  size_t begin = 0, end = SIZE_MAX;
+  bool writes = true;
+};
+void await_data(const c10::Storage&, Bytes = {});
 
 struct Hooks final : at::PrivateUse1HooksInterface {
   using Index = c10::DeviceIndex;

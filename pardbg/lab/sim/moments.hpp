@@ -5,6 +5,7 @@
 // depends on others and gets its time once all of those have theirs. A held moment gets it from
 // outside: the end of a collective, or a device that stops until it is released.
 #pragma once
+#include <Python.h>
 #include <time.h>
 
 #include <atomic>
@@ -13,13 +14,24 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include <pybind11/gil.h>
+
 namespace sim {
 
 constexpr int64_t UNKNOWN = -1;
+
+// Wait without the GIL, whoever has it: a GPU's launch would not wait at all, and gloo's worker
+// may need the GIL to let go of a tensor that Python has seen.
+template <typename F> auto without_gil(F wait) {
+  std::optional<pybind11::gil_scoped_release> released;
+  if (Py_IsInitialized() && PyGILState_Check()) released.emplace();
+  return wait();
+}
 
 inline int64_t now() {
   timespec t;
@@ -131,7 +143,7 @@ inline int64_t know(const Time& t) {  // blocks until its time is known
   while ((at = evaluate(t)) == UNKNOWN) settled().wait(guard);
   return at;
 }
-inline void reach(const Time& t) { sleep_until(know(t)); }
+inline void reach(const Time& t) { without_gil([&] { sleep_until(know(t)); }); }
 inline void synchronize(const Time& t) {  // what a synchronizing call is
   counts().syncs++;
   reach(t);

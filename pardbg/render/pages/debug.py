@@ -28,6 +28,7 @@ from pardbg.render.draw.cells import (
     wrap,
 )
 from pardbg.render.draw.signs import SIGN, SIGNS
+from pardbg.render.frame.activity import activity_text
 from pardbg.render.pages.stacks import (
     VIEWER,
     Entry,
@@ -250,7 +251,9 @@ def _now_size(snapshot: Snapshot, nexts: Mapping[int, str], cells: int) -> int:
     """Return the cells for ranks' activities, shared with those for their next ops."""
     hang = snapshot.hang
     coming = [*nexts.values(), hang.where or "" if hang is not None else ""]
-    most = max((width(clean(now)) for now in {r.now for r in snapshot.ranks}), default=0) + 2
+    most = (
+        max((width(activity_text(now)) for now in {r.now for r in snapshot.ranks}), default=0) + 2
+    )
     return max(18, min(44, most, cells - min(20, max(map(width, coming), default=0))))
 
 
@@ -287,7 +290,7 @@ def _rank(
     since = "" if rank.since_ns is None else words.duration(
         max(0, snapshot.t_ns - rank.since_ns))  # fmt: skip
     stages = ",".join(map(str, rank.stages))
-    doing = rank.state if rank.state == "held" and coming else clean(rank.now) or rank.state
+    doing = rank.state if rank.state == "held" and coming else activity_text(rank.now) or rank.state
     text = clip(doing, now_size - 2)
     return line(
         Segment(f"  {rank.rank:>4}  ", "strong"),

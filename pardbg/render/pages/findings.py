@@ -26,6 +26,7 @@ from pardbg.render.draw.cells import (
     wrap,
 )
 from pardbg.render.draw.signs import SIGN, SIGNS
+from pardbg.render.frame.activity import activity_text
 from pardbg.render.frame.panels import empty
 from pardbg.render.pages.stacks import own_spots, spots
 from pardbg.render.pages.timeline import MANY, Window, lane
@@ -243,7 +244,7 @@ def _places(snapshot: Snapshot, finding: Finding, cells: int) -> list[Line]:
         for stack in snapshot.stacks
         if few is None or stack.rank in few
     }
-    longest = max((width(clean(row.now) or row.state) for row in listed), default=0)
+    longest = max((width(activity_text(row.now) or row.state) for row in listed), default=0)
     size = max(16, min(longest + 2, cells // 2 - _GUTTER))
     title = "every rank" if few is None else f"{len(listed)} of {len(snapshot.ranks)} ranks"
     lines: list[Line] = [(), rule(title, cells, "at the cursor")]
@@ -254,7 +255,7 @@ def _places(snapshot: Snapshot, finding: Finding, cells: int) -> list[Line]:
         place = own[0].text if own else ""
         if culprit and finding.where:
             place = clean(finding.where)
-        now = left(clip(clean(row.now) or row.state, size), size)
+        now = left(clip(activity_text(row.now) or row.state, size), size)
         lines.append(line(
             Segment(left(f"r{row.rank}", 5), "culprit" if culprit else ""),
             Segment(f"{sign} ", style), Segment(now),

@@ -38,6 +38,7 @@ from pardbg.render.draw.cells import (
 )
 from pardbg.render.draw.plots import by_step
 from pardbg.render.draw.signs import SIGNS
+from pardbg.render.frame.activity import activity_text
 from pardbg.render.frame.panels import empty
 from pardbg.render.pages.findings import brief
 from pardbg.render.pages.output import output_lines
@@ -177,7 +178,7 @@ def _trend(values: Sequence[int], cells: int) -> str:
 
 def _now(rank: RankNow, now_ns: int, cells: int, culprit: bool) -> Line:
     sign, style = SIGNS[rank.state]
-    text = clean(rank.now) or rank.state
+    text = activity_text(rank.now) or rank.state
     since = ""
     if rank.since_ns is not None and (culprit or rank.state in ("waiting", "held", "stale")):
         since = " " + words.duration(max(0, now_ns - rank.since_ns))
@@ -295,7 +296,7 @@ def rank(snapshot: Snapshot, number: int, cells: int, rows: int) -> Picture:
     if now is None:
         return Picture(body=(line(Segment(f"  rank {number} is not in this run", "dim")),))
     shown: list[tuple[str, str]] = [
-        ("now", f"{clean(now.now)} ({now.state})"),
+        ("now", f"{activity_text(now.now)} ({now.state})"),
         ("process", f"pid {now.pid} on {clean(now.host)}"
                     f"{'' if now.node is None else f' · node {now.node}'}"),
         ("stages", ",".join(map(str, now.stages)) or "no pipeline"),

@@ -15,6 +15,7 @@ from pardbg.analysis.base.losses import NotFinite
 from pardbg.analysis.base.steps import StepRow
 from pardbg.analysis.pipeline.critical_path import CriticalPath, MicrobatchWait
 from pardbg.analysis.pipeline.in_flight import Peak
+from pardbg.render.frame.activity import activity_text
 from pardbg.words import busbw, count, duration, number, percent, plural, ranks_text, size
 
 WIDTH: Final = 80
@@ -74,7 +75,7 @@ def rank_rows(ranks: Sequence[RankTotals]) -> list[tuple[str, ...]]:
     return [
         (
             str(r.now.rank), r.now.host, str(r.now.pid),
-            r.now.now if r.now.state == "ended" else r.now.state, count(r.num_steps),
+            activity_text(r.now.now) if r.now.state == "ended" else r.now.state, count(r.num_steps),
             count(r.now.dropped_records), percent(r.agent_overhead_fraction, 2),
         )
         for r in ranks

@@ -90,7 +90,7 @@ def many(times: Checked, num: int) -> dict[str, Any]:
                 work = dist.all_reduce(tensor, async_op=kind == 3)
             begun = now_ns()
             if work is not None:
-                assert times.end_with(span, work.get_future(), "group")
+                assert times.end_with(span, work, "group")
             else:
                 times.end(span)
             spent_ns += now_ns() - begun
@@ -122,7 +122,7 @@ def ahead(times: DeviceTimes) -> list[list[float]]:
         span = times.begin(now_ns(), found.append)
         work = dist.all_reduce(sync, async_op=is_async)
         if is_async:
-            times.end_with(span, work.get_future(), "group")
+            times.end_with(span, work, "group")
             work.wait()
         else:
             times.end(span)
@@ -149,7 +149,7 @@ def beside(times: DeviceTimes, num: int = 64) -> tuple[int, int]:
             sim.spend(20, "side")
         span = times.begin(at, found.append)
         work = dist.all_reduce(tensor, async_op=True)
-        times.end_with(span, work.get_future(), "group")
+        times.end_with(span, work, "group")
         with side:
             sim.spend(1, "behind")
         work.wait()

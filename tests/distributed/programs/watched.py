@@ -39,6 +39,7 @@ class Record:
     b: int
     says: tuple[Any, ...] = ()
     """Of an op: reduction, dtype, root, tag, and whether several tensors are one op."""
+    lane: wire.Lane = wire.Lane.STEP
 
     @property
     def text(self) -> str:
@@ -127,7 +128,7 @@ def read_rank(path: Path) -> Rank:
 
 
 def _record(fields: tuple[Any, ...], names: dict[int, Any], groups: dict[int, str]) -> Record:
-    kind, _, flags, name, t0, t1, step, seq, group, stage, mb, peer, a, b, _ = fields
+    kind, lane, flags, name, t0, t1, step, seq, group, stage, mb, peer, a, b, _ = fields
     if flags & Flag.FLOAT:
         a = wire.RECORD_F.unpack(wire.RECORD.pack(*fields))[12]
     said = names.get(name, {})
@@ -135,4 +136,5 @@ def _record(fields: tuple[Any, ...], names: dict[int, Any], groups: dict[int, st
     return Record(
         Kind(kind), Flag(flags), said.get("s", said.get("op", "")), t0, t1, step, seq,
         groups.get(group, ""), stage, mb, peer, a, b, tuple(said.get(key) for key in says),
+        wire.Lane(lane),
     )  # fmt: skip

@@ -335,8 +335,9 @@ def test_it_is_as_of_the_cursor() -> None:
     assert [f.kind for f in findings(View(store, ns(6)))] == ["exception"]
 
 
-def states(trace: Trace) -> list[tuple[str, str]]:
-    return [(row.state, row.now) for row in snapshot(trace.store(), None).ranks]
+def states(trace: Trace) -> list[tuple[str, str, str]]:
+    """(state, kind of activity, what of it) of each rank."""
+    return [(row.state, row.now.kind, row.now.what) for row in snapshot(trace.store(), None).ranks]
 
 
 def test_a_rank_that_its_launcher_killed_is_not_lost() -> None:
@@ -347,7 +348,7 @@ def test_a_rank_that_its_launcher_killed_is_not_lost() -> None:
     for rank in (0, 1):
         ends(trace, trace.ranks[rank], 600, "killed", -15)
     trace.end(700, code=1)
-    assert states(trace) == [("ended", "ended by torchrun")] * 2 + [("lost", "killed")]
+    assert states(trace) == [("ended", "terminated", "torchrun")] * 2 + [("lost", "lost", "killed")]
 
 
 def test_nor_is_one_that_was_ended_after_another_aborted_over_a_mismatch() -> None:
@@ -363,7 +364,8 @@ def test_nor_is_one_that_was_ended_after_another_aborted_over_a_mismatch() -> No
     trace.end(400, code=1)
     assert "size-mismatch" in said(trace)
     assert states(trace) == [
-        ("ended", "ended by torchrun"), ("lost", "killed"), ("ended", "ended by torchrun"),
+        ("ended", "terminated", "torchrun"), ("lost", "lost", "killed"),
+        ("ended", "terminated", "torchrun"),
     ]  # fmt: skip
 
 
@@ -374,11 +376,11 @@ def test_a_rank_that_raised_and_was_killed_at_its_exit_is_not_lost() -> None:
     ends(trace, trace.ranks[0], 20, "exit", 1)
     ends(trace, trace.ranks[1], 30, "killed", -15)
     trace.end(60, code=1)
-    assert states(trace) == [("ended", "ended"), ("ended", "ended by its launcher")]
+    assert states(trace) == [("ended", "ended", ""), ("ended", "terminated", "its launcher")]
 
 
 def test_a_rank_of_which_nothing_is_known_is_lost() -> None:
     trace = three()
     ends(trace, trace.ranks[0], 100, "lost")
     trace.end(200, code=1)
-    assert next(state for state, _ in states(trace)) == "lost"
+    assert next(state for state, *_ in states(trace)) == "lost"

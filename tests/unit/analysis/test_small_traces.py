@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pardbg.analysis.answers.ranks import RankNow
+from pardbg.analysis.answers.ranks import Activity, RankNow
 from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.answers.timeline import Spot, lanes, waited_for
@@ -181,13 +181,17 @@ def stated(said: dict[str, object], t: float = 50, at: float | None = None) -> R
 
 def test_rank_states() -> None:
     held = stated({"held": 8, "held_since_ns": ns(20), "next": "2F4"})
-    assert (held.state, held.now, held.since_ns) == ("held", "held before 2F4", ns(20))
+    assert (held.state, held.now, held.since_ns) == ("held", Activity("held before", "2F4"), ns(20))
     waiting = stated({"open": 1, "open_op": "recv 2→3 mb4", "open_since_ns": ns(20)})
-    assert (waiting.state, waiting.now, waiting.since_ns) == ("waiting", "recv 2→3 mb4", ns(20))
+    assert (waiting.state, waiting.now, waiting.since_ns) == (
+        "waiting",
+        Activity("in", "recv 2→3 mb4"),
+        ns(20),
+    )
     busy = stated({"what": "forward", "since_ns": ns(45)})
-    assert (busy.state, busy.now, busy.step) == ("running", "forward", 3)
+    assert (busy.state, busy.now, busy.step) == ("running", Activity("in", "forward"), 3)
     running = stated({"action": "F", "stage": 0, "mb": 5, "since_ns": ns(45), "what": "0F5"})
-    assert (running.state, running.now) == ("running", "0F5")
+    assert (running.state, running.now) == ("running", Activity("in", "0F5"))
     assert stated({"alive": False}).state == "ended"
     stale = stated({"what": "forward", "heartbeat_ns": ns(10)}, t=5000)
     assert stale.state == "stale" and stale.since_ns == ns(10)
@@ -197,7 +201,10 @@ def test_rank_states_without_state_messages() -> None:
     trace = two_ranks()
     store = trace.store()
     assert [r.state for r in snapshot(store, ns(3)).ranks] == ["running", "running"]
-    assert [r.now for r in snapshot(store, ns(3)).ranks] == ["after 0F1", "1B0"]
+    assert [r.now for r in snapshot(store, ns(3)).ranks] == [
+        Activity("after", "0F1"),
+        Activity("in", "1B0"),
+    ]
     trace.end(20)
     assert [r.state for r in snapshot(trace.store(), None).ranks] == ["ended", "ended"]
 

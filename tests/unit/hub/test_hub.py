@@ -105,7 +105,7 @@ def test_history_is_kept_as_it_is_recorded(rig: Rig, monkeypatch: pytest.MonkeyP
     recent, sent = rig.hub._recent, []
 
     def held() -> int:
-        packed = sum(len(chunk.data) for chunk, _, _ in recent._chunks)
+        packed = sum(len(stored.chunk.data) for stored, _, _ in recent._chunks)
         return packed + sum(len(payload) for _, payload in recent._open)
 
     sizes = []

@@ -14,7 +14,7 @@ from pardbg.hub.run import config as files
 from pardbg.hub.serve import hub as hub_module
 from pardbg.hub.serve.resume import read_state
 from pardbg.session import writer
-from pardbg.session.writer import whole_messages
+from pardbg.session.writer import NOTHING_KNOWN, Known, whole_messages
 from pardbg_agent import wire
 from tests.distributed.runs import coverage
 from tests.unit.hub.hub_rig import FakeAgent, Peer, Rig, dead_ring, recorded
@@ -47,7 +47,7 @@ def test_a_hub_reads_on_from_where_the_one_before_kept_its_state(
     other.send("bye", last_index=50, dropped=0)
     rig.until(lambda: rig.hub._agents.ended, "its end")
     rig.until(lambda: known(rig)["offsets"]["stdout"] == 4, "the output")
-    rig.until(lambda: read_state(rig.config.dir, session)[0] > 0, "the state")
+    rig.until(lambda: read_state(rig.config.dir, session)[0].offset > 0, "the state")
     monkeypatch.setattr(rig.hub, "_keep_at", 1 << 40)  # not again: the rest is read
     agent.records(50, 5)
     rig.until(lambda: rig.hub._collector.counters.records == 106, "the rest")
@@ -115,11 +115,11 @@ def test_the_ring_of_an_ended_process_goes_after_the_file_has_what_was_in_it(
 def test_a_state_that_is_not_of_this_file_is_not_believed(tmp_path: Path, state: str) -> None:
     session = tmp_path / "s.mcap"
     session.write_bytes(bytes(100))
-    value = {"file": "s.mcap", "at": 100, "messages": [[b"D", b"x"]]}
+    value = {"file": "s.mcap", "at": 100, "index": b"", "messages": [[b"D", b"x"]]}
     value |= {"of another file": {"file": "t.mcap"}, "beyond the file": {"at": 101}}.get(state, {})
     raw = msgpack.packb(value)[: -1 if state == "cut" else None]
     if state != "none":
         (tmp_path / files.STATE_FILE).write_bytes(raw)
-    assert read_state(tmp_path, session) == (0, [])
+    assert read_state(tmp_path, session) == (NOTHING_KNOWN, [])
     (tmp_path / files.STATE_FILE).write_bytes(msgpack.packb({**value, "file": "s.mcap", "at": 100}))
-    assert read_state(tmp_path, session) == (100, [(b"D", b"x")])
+    assert read_state(tmp_path, session) == (Known(100, b""), [(b"D", b"x")])

@@ -52,10 +52,13 @@ def test_the_file_says_what_it_is_to_any_mcap_reader(tmp_path: Path) -> None:
     assert about["pardbg.run"]["argv"] == '["torchrun", "x.py"]'
     assert about["pardbg.end"] == {"code": "3", "hub_restarts": "1", "num_messages": "4"}
     assert summary is not None and summary.statistics is not None
-    assert summary.statistics.message_count == 1  # the pack of all four
-    assert [(topic, encoding) for topic, encoding, _ in found] == [("messages", "x-pardbg-pack")]
-    # wall = monotonic + (9000 - 1000); from the first message to the last one
-    assert [(m.publish_time, m.log_time) for _, _, m in found] == [(1_100, 9_100)]
+    assert summary.statistics.message_count == 3  # a block for each channel
+    assert {schema.name for schema in summary.schemas.values()} == {"pardbg.maps", "pardbg.records"}
+    # The records are in no form that FRAME has. wall = monotonic + (9000 - 1000).
+    assert sorted((topic, form, m.publish_time, m.log_time) for topic, form, m in found) == [
+        ("/hub/definitions", "msgpack", 9_100, 9_100), ("/hub/output", "msgpack", 9_200, 9_200),
+        ("/other", "msgpack", 9_200, 9_300),
+    ]  # fmt: skip
     (index,) = summary.chunk_indexes
     assert (index.message_start_time, index.message_end_time) == (9_100, 9_300)
 
@@ -120,7 +123,7 @@ def test_a_killed_writers_file_goes_on_in_place(tmp_path: Path) -> None:
     killed.write(b"O", b"lost with its chunk", 1_400)
     killed.abandon()
     seen: list[Message] = []
-    writer = resume(path, FACTS, lambda chunk, offset, messages: seen.extend(messages))
+    writer = resume(path, FACTS, lambda stored, offset, messages: seen.extend(messages))
     assert seen == MESSAGES
     assert list(whole_messages(path)) == MESSAGES  # in place before anything new is written
     writer.write(b"R0.n0.1", b"more", 2_000)

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from mcap.reader import make_reader
 
-from pardbg.session import writer
+from pardbg.session import bookmarks
+from pardbg.session.appending import summary_place
+from pardbg.session.bookmarks import add_bookmarks
 from pardbg.session.reader import SessionError, load
 from pardbg.session.repair import repair
-from pardbg.session.writer import add_bookmarks, whole_messages
+from pardbg.session.writer import whole_messages
 from pardbg.store.history import Bookmark
 from tests.unit.session.test_reader import write
 
@@ -46,11 +48,11 @@ def test_only_the_end_of_the_file_is_written(tmp_path: Path) -> None:
     path = write(tmp_path / "s.mcap")
     inode, data = path.stat().st_ino, path.read_bytes()
     with open(path, "rb") as file:
-        summary = writer.read_summary(file)
-    assert summary is not None
+        place = summary_place(file)
+    assert place is not None
     add_bookmarks(path, [MARK], 5_000_000)
     assert path.stat().st_ino == inode and list(tmp_path.iterdir()) == [path]
-    assert path.read_bytes()[: summary.data_end] == data[: summary.data_end]
+    assert path.read_bytes()[: place[0]] == data[: place[0]]
 
 
 def test_nothing_is_lost_wherever_the_write_is_cut_off(tmp_path: Path) -> None:
@@ -58,10 +60,10 @@ def test_nothing_is_lost_wherever_the_write_is_cut_off(tmp_path: Path) -> None:
     path, cut, out = write(tmp_path / "s.mcap"), tmp_path / "cut.mcap", tmp_path / "r.mcap"
     before, old = payloads(path), path.read_bytes()
     with open(path, "rb") as file:
-        summary = writer.read_summary(file)
-    assert summary is not None
+        place = summary_place(file)
+    assert place is not None
     add_bookmarks(path, [MARK], 5_000_000)
-    new, begin = path.read_bytes(), summary.data_end
+    new, begin = path.read_bytes(), place[0]
     for count in range(begin, len(new), 41):
         cut.write_bytes(new[:count] + old[count:])
         store = load(cut)
@@ -85,7 +87,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(
         failed.append(pwrite(number, data[: len(data) // 2], offset))
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(writer.os, "pwrite", full)
+    monkeypatch.setattr(bookmarks.os, "pwrite", full)
     with pytest.raises(SessionError, match="cannot keep the bookmark: No space left"):
         add_bookmarks(path, [MARK], 5_000_000)
     assert failed and path.read_bytes() == old
@@ -94,7 +96,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(
 def test_two_viewers_of_one_file_do_not_write_over_each_other(tmp_path: Path) -> None:
     path = write(tmp_path / "s.mcap")
     program = (
-        "import sys; from pathlib import Path; from pardbg.session.writer import *\n"
+        "import sys; from pathlib import Path; from pardbg.session.bookmarks import *\n"
         "first = int(sys.argv[2])\n"
         "for i in range(20): add_bookmarks(Path(sys.argv[1]), [Bookmark(first + i, 'm')], 9)"
     )
@@ -115,6 +117,6 @@ def test_a_read_only_file_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "s.mcap")
-    monkeypatch.setattr(writer.os, "access", lambda *_: False)  # root may write anything
+    monkeypatch.setattr(bookmarks.os, "access", lambda *_: False)  # root may write anything
     with pytest.raises(SessionError, match=r"s\.mcap is read-only"):
         add_bookmarks(path, [MARK], 5_000_000)

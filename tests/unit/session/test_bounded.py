@@ -13,7 +13,8 @@ from mcap.records import Channel, Chunk
 from mcap.records import Message as McapMessage
 
 from pardbg.events.decode import Malformed, decode_map, leading
-from pardbg.session import container, reader
+from pardbg.session import reader
+from pardbg.session.appending import built
 from pardbg.session.reader import load
 from pardbg.session.writer import SessionWriter
 from pardbg_agent import wire
@@ -54,14 +55,14 @@ def test_what_compresses_well_by_nature_is_read_whole(tmp_path: Path) -> None:
 
 
 def _chunk(records: RecordBuilder) -> Chunk:
-    plain = container.built(records)
+    plain = built(records)
     packed = zstandard.ZstdCompressor(1).compress(plain)
     return Chunk("zstd", packed, 1, 1, 0, len(plain))
 
 
 def test_a_chunk_of_too_many_messages_is_refused_before_they_are_made() -> None:
     records = RecordBuilder()
-    for _ in range((1 << 16) + 1):
+    for _ in range((1 << 17) + 1):
         McapMessage(1, 1, b"", 1, 1).write(records)
     with pytest.raises(ValueError, match="messages"):
         reader.unpack_chunk(_chunk(records))

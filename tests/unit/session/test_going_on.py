@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgpack
 import pytest
 from mcap.reader import make_reader
+from mcap.summary import Summary
 
 from pardbg.session import reader, writer
+from pardbg.session.layout import SCHEMAS
 from pardbg.session.repair import repair
-from pardbg.session.writer import REPLAY_BYTES, RunFacts, SessionWriter, resume, whole_messages
+from pardbg.session.writer import (
+    NOTHING_KNOWN,
+    REPLAY_BYTES,
+    Known,
+    RunFacts,
+    SessionWriter,
+    resume,
+    whole_messages,
+)
 from pardbg.store.source import Message
 
 FACTS = RunFacts("run-1", "1f1b", "n0", ("torchrun", "x.py"), "/w", "", t_ns=1_000, wall_ns=9_000)
@@ -31,6 +42,23 @@ def killed(path: Path, num_chunks: int, size: int = 1 << 10) -> list[Message]:
     return messages
 
 
+def killed_with_state(path: Path, num_chunks: int) -> Known:
+    """A killed writer's file, and its state at the end of the last chunk."""
+    killed(path, num_chunks, size=2048)
+    writer = resume(path, FACTS)
+    known = writer.known()
+    writer.abandon()
+    return known
+
+
+def summary_of(path: Path) -> Summary:
+    """As mcap's own reader finds it."""
+    with path.open("rb") as file:
+        found = make_reader(file).get_summary()
+    assert found is not None
+    return found
+
+
 def bytes_read() -> int:
     """By this process, from files, so far."""
     return int(Path("/proc/self/io").read_text().split()[1])
@@ -41,7 +69,7 @@ def test_what_any_mcap_reader_finds_is_what_a_writer_that_lived_would_have_left(
 ) -> None:
     path, whole = tmp_path / "s.mcap", tmp_path / "whole.mcap"
     messages = killed(path, 20)
-    later = Message(b"R0.n0.1", b"more", 9_000)
+    later = Message(b"C", b"more", 9_000)
     going_on = resume(path, FACTS)
     going_on.write(later.key, later.payload, later.received_ns)
     going_on.close(code=0)
@@ -51,14 +79,15 @@ def test_what_any_mcap_reader_finds_is_what_a_writer_that_lived_would_have_left(
         if n % 2:
             lived.flush()
     lived.close(code=0)
-    assert path.read_bytes() == whole.read_bytes()
+    found, expected = summary_of(path), summary_of(whole)
+    assert found.channels == expected.channels and found.schemas == expected.schemas
+    assert found.statistics == expected.statistics and len(found.schemas) == len(SCHEMAS)
+    assert found.metadata_indexes[0] == expected.metadata_indexes[0]
+    assert found.chunk_indexes[:20] == expected.chunk_indexes[:20]
+    assert len(found.chunk_indexes) == len(expected.chunk_indexes) == 21
     with path.open("rb") as file:
-        found = make_reader(file, validate_crcs=True)
-        summary = found.get_summary()
-        assert summary is not None and summary.statistics is not None
-        assert len(summary.chunk_indexes) == summary.statistics.chunk_count == 21
-        packs = [m.sequence for _, _, m in found.iter_messages()]
-    assert packs == list(range(0, 42, 2))
+        numbers = [m.sequence for _, _, m in make_reader(file, validate_crcs=True).iter_messages()]
+    assert numbers == list(range(0, 42, 2))
     assert list(whole_messages(path)) == [*messages, later]
 
 
@@ -73,10 +102,10 @@ def test_a_longer_recording_costs_no_more_to_go_on_with(
     cost = []
     for num_chunks in (50, 400):
         path = tmp_path / f"{num_chunks}.mcap"
-        killed(path, num_chunks, size=2048)
+        known = killed_with_state(path, num_chunks)
         unpacked.clear()
         before = bytes_read()
-        resume(path, FACTS, known=path.stat().st_size).abandon()
+        resume(path, FACTS, known=known).abandon()
         cost.append((bytes_read() - before, len(unpacked)))
     (few, few_unpacked), (many, many_unpacked) = cost
     assert 0 < few_unpacked == many_unpacked < 10
@@ -146,11 +175,36 @@ def test_a_file_that_was_closed_goes_on_before_its_end(tmp_path: Path) -> None:
     assert ends[0]["num_messages"] == "2"
 
 
-def test_a_writer_keeps_little_of_each_chunk(tmp_path: Path) -> None:
-    """A recording of days has a million of them: their index is kept as it will be written."""
-    made = SessionWriter(tmp_path / "s.mcap", FACTS)
-    for n in range(100):
-        made.write(b"O", b"x", 2_000 + n)
-        made.flush()
-    assert len(made._summary.chunks) <= 100 * 100
-    made.close()
+@pytest.mark.parametrize("read", ["all", "what is not known"])
+def test_channels_and_numbers_of_messages_are_those_of_the_whole_file(
+    tmp_path: Path, read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three channels, two of them before the state that was kept; none is read again for it."""
+    monkeypatch.setattr(writer, "REPLAY_BYTES", 0)
+    path = tmp_path / "s.mcap"
+    made = SessionWriter(path, FACTS)
+    made.write(b"D0.n0.1", msgpack.packb({"k": "process", "rank": 7}), 2_000)
+    made.write(b"O", b"\x80", 2_001)
+    made.flush()
+    known = made.known()
+    made.write(b"O", b"\x80", 2_002)
+    made.write(b"C", b"\x80", 2_003)
+    made.flush()
+    made.abandon()
+    seen: list[Message] = []
+    going_on = resume(
+        path, FACTS, lambda stored, offset, found: seen.extend(found),
+        known if read != "all" else NOTHING_KNOWN,
+    )  # fmt: skip
+    assert len(seen) == (4 if read == "all" else 2)
+    assert going_on.num_messages == 4
+    going_on.write(b"D0.n0.1", b"\x80", 3_000)
+    going_on.close()
+    summary = summary_of(path)
+    assert summary.statistics is not None
+    topics = {channel.topic: number for number, channel in summary.channels.items()}
+    counts = summary.statistics.channel_message_counts
+    assert {topic: counts[number] for topic, number in topics.items()} == {
+        "/rank/7/definitions": 2, "/hub/output": 2, "/hub/events": 1,
+    }  # fmt: skip
+    assert [m.payload[:1] for m in whole_messages(path)] == [b"\x82", *[b"\x80"] * 4]

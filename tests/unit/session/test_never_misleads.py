@@ -18,6 +18,7 @@ from pardbg.analysis.base.control import trail
 from pardbg.analysis.base.losses import NotFinite
 from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.frame import chrome
+from pardbg.render.frame.activity import activity_text
 from pardbg.render.pages.debug import DebugPageState, debug
 from pardbg.render.pages.overview import overview
 from pardbg.render.pages.pipeline.page import PipelinePageState, longest_ns, pipeline
@@ -206,11 +207,12 @@ def test_now_is_what_the_records_around_the_cursor_say_on_every_page(name: str) 
         now = snapshot(store, first + (last - first) * part // 10, partial=True)
         debug_lines = lines_of(debug(now, 160, 40))
         for row, shown in zip(now.ranks, lines_of(overview(now, 160, 40))[2:], strict=False):
-            assert row.now in shown and any(row.now in text for text in debug_lines)
-            if row.state == "running" and row.now in ("forward", "backward", "optimizer"):
-                assert row.now in around(store, row.rank, now.t_ns, "phase")
+            activity = activity_text(row.now)
+            assert activity in shown and any(activity in text for text in debug_lines)
+            if row.state == "running" and activity in ("forward", "backward", "optimizer"):
+                assert activity in around(store, row.rank, now.t_ns, "phase")
             for op in now.collectives if row.state == "waiting" else ():
-                if row.now == f"{op.op} {op.label} #{op.seq}":
+                if activity == f"{op.op} {op.label} #{op.seq}":
                     waits += 1
                     mine = next(a for a in op.arrivals if a.rank == row.rank)
                     assert mine.issued_ns is not None and mine.issued_ns <= now.t_ns

@@ -127,10 +127,14 @@ def test_another_programs_mcap(tmp_path: Path) -> None:
         open_session(foreign(tmp_path / "a.mcap", "ros2", {}))
 
 
-@pytest.mark.parametrize(("name", "number"), [("format", "3"), ("wire", "2")])
-def test_newer_versions_are_refused(tmp_path: Path, name: str, number: str) -> None:
-    path = foreign(tmp_path / "a.mcap", "pardbg", {name: number})
-    with pytest.raises(SessionError, match=f"newer pardbg .{name} {number}"):
+@pytest.mark.parametrize(
+    ("name", "number", "says"),
+    [("format", "4", "newer pardbg .format 4"), ("wire", "2", "newer pardbg .wire 2"),
+     ("format", "2", "record it anew")],
+)  # fmt: skip
+def test_other_versions_are_refused(tmp_path: Path, name: str, number: str, says: str) -> None:
+    path = foreign(tmp_path / "a.mcap", "pardbg", {"format": "3", "wire": "1", name: number})
+    with pytest.raises(SessionError, match=says):
         open_session(path)
 
 

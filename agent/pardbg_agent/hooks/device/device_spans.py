@@ -31,11 +31,14 @@ class DeviceSpan:
     issued_ns: int
     end_event: Any
     ended: Callable[[DeviceSpan], None]
-    """Called by the agent's thread when both times are known."""
+    """Called by the agent's thread when both events have been read."""
     begin_ns: int = 0
     end_ns: int = 0
     error_ns: int = 0
     """The larger of both times' errors."""
+    num_read: int = 0
+    is_told: bool = False
+    """For the caller."""
 
     @property
     def lead_ns(self) -> int:
@@ -59,11 +62,17 @@ class DeviceTimes:
         self.clock = DeviceClock(new_event, self.streams.new())
         self.pool, self.queue = EventPool(new_event), EventQueue()
         self.lead_ns = 0
-        """Of the span that was reached last."""
+        """Of the span that was reached last, at ``newest_ns``."""
+        self.newest_ns = 0
         self.num_captured = 0
         """Spans left out because their stream captured a graph, whose events have no times."""
         self.num_lost = 0
         """Spans whose times could not be read."""
+
+    @property
+    def num_left_out(self) -> int:
+        """Spans without times, for whatever reason."""
+        return self.num_captured + self.num_lost + self.pool.refused
 
     def begin(self, issued_ns: int, ended: Callable[[DeviceSpan], None]) -> DeviceSpan | None:
         """Begin a span on the current stream, at what comes next there. None: left out, counted."""
@@ -79,20 +88,26 @@ class DeviceTimes:
         self.queue.put(self._current(), begin, (span, True))
         return span
 
-    def end(self, span: DeviceSpan) -> None:
-        """End it on the current stream, with what was issued there last."""
+    def end(self, span: DeviceSpan) -> bool:
+        """End it on the current stream, with what was issued there last. False: it is dropped."""
         if self._capturing():
             self.num_captured += 1
             self.drop(span)
-            return
+            return False
         span.end_event.record()
         self.queue.put(self._current(), span.end_event, (span, False))
+        return True
 
-    def end_with(self, span: DeviceSpan, future: Any, key: Any) -> bool:
-        """End it when an asynchronous op does. ``key``: of the backend's stream that the op is on.
-        False: the op is not the device's, or has no stream to be followed on; it is dropped."""
+    def end_with(self, span: DeviceSpan, work: Any, key: Any) -> bool:
+        """End it when the asynchronous op of a Work does. ``key``: of the backend's stream that the
+        op is on. False: its end is not the device's to tell, and it is dropped."""
+        try:
+            future = work.get_future()
+        except (RuntimeError, NotImplementedError):  # a backend without
+            future = None
         # One that is not done would make the host wait.
-        stream = self.streams.of(key) if future.done() and not self._capturing() else None
+        done = future is not None and future.done() and not self._capturing()
+        stream = self.streams.of(key) if done else None
         if stream is None:
             self.drop(span)
             return False
@@ -126,17 +141,18 @@ class DeviceTimes:
         except RuntimeError:  # of another device
             found = None
         self.pool.give(event)
+        span.num_read += 1
         if found is None:
             self.num_lost += 1
-            return
-        at, error = found
-        span.error_ns = max(span.error_ns, error)
-        if is_begin:
-            span.begin_ns = at
-            self.lead_ns = span.lead_ns
         else:
-            span.end_ns = at
-        if span.begin_ns and span.end_ns:  # their streams are read in any order
+            at, error = found
+            span.error_ns = max(span.error_ns, error)
+            if is_begin:
+                span.begin_ns = self.newest_ns = at
+                self.lead_ns = span.lead_ns
+            else:
+                span.end_ns = at
+        if span.num_read == 2:  # their streams are read in any order
             span.ended(span)
 
     def _give_back(self, *events: Any) -> None:

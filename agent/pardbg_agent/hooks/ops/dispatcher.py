@@ -19,6 +19,7 @@ from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.comm.op_arguments import Args
 from pardbg_agent.hooks.context import LOCAL, Op
+from pardbg_agent.hooks.device.device_records import HOOK
 from pardbg_agent.hooks.ops import works
 from pardbg_agent.hooks.ops.issue import failed, lost, make_begin
 from pardbg_agent.hooks.patching import unframed, unseen
@@ -87,6 +88,8 @@ def make_kernel(spec: C10dOp, redispatch: Any) -> Any:
                     )  # fmt: skip
                 if flags & _ASYNC:
                     (c.context or context.of(c)).sites.note(t0)
+                if c.device is not None and not op.host_waits:
+                    c.guard.call(HOOK, c.device.op_issued, op.token, works.work_of(result))
                 if state.group is not None:
                     state.op = op  # the method that Python called ties it to its Work
                 else:

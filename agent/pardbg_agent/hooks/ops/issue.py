@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from pardbg_agent.hooks import context
 from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.comm.op_arguments import Args, any_contents, bytes_per_rank, contents_of
 from pardbg_agent.hooks.context import Context, Group, Op, Signature, State
+from pardbg_agent.hooks.device import device_records
+from pardbg_agent.hooks.ops import works
 from pardbg_agent.hooks.watch import probes
 from pardbg_agent.hooks.watch.op_watches import Coming, at_gate
 from pardbg_agent.tables.c10d_ops import C10dOp
@@ -136,7 +139,7 @@ def _begin(spec: C10dOp) -> Any:
             ))  # fmt: skip
             if bad is not None:
                 c.guard.call("probe", probes.tell, c, op, bad)
-            return op
+            return op if on_cpu or c.device is None else _arrives(c, op, state)
         except Exception as error:  # noqa: BLE001 - the guard
             lost(c, hook, error)
             return None if state.numbered else count(c, args, state)
@@ -144,12 +147,20 @@ def _begin(spec: C10dOp) -> Any:
     return begin
 
 
+def _arrives(c: _core.Core, op: Op, state: State) -> Op:
+    c.guard.call(device_records.HOOK, c.device.op_begins, op, state.coalescing)
+    return op
+
+
 def _is_fake(c: _core.Core, tensor: Any) -> bool:
     """Of a tensor that is not on the host: whether it is on no device either, while a graph is
     traced."""
     if tensor.is_meta:
         return True
-    c.computes_on(tensor.device.type)
+    if c.device is None and c.run is not None:
+        c.computes_on(tensor.device.type)
+        done = partial(works.device_done, c)
+        c.guard.call(device_records.HOOK, device_records.start, c, tensor.device, done)
     return False
 
 
@@ -197,6 +208,8 @@ def _sign(
 
 def failed(c: _core.Core, op: Op) -> None:
     """Record that the backend refused the op."""
+    if c.device is not None:
+        c.guard.call(device_records.HOOK, c.device.op_refused, op.token)
     c.ops.completed(op.token)
     if c.level > 1:
         c.record(

@@ -6,9 +6,10 @@
   waited for in a backward is complete at the backward's end at the latest (DONE_WAITED);
 - gloo's send, recv and reduce_scatter have no future: in ``Work.wait``;
 - functional collectives: their wait is ``_c10d_functional::wait_tensor``, matched by storage;
-- on a device ``Work.wait`` returns before the op is complete: there the agent's thread polls
-  ``is_completed`` (DONE_POLLED). For that the Work is held until the poll that sees it complete (as
-  long as the thread sleeps, wire.BEAT_NS at most, longer than needed), at most MAX_POLLED of them.
+- on a device ``Work.wait`` returns before the op is complete: there events tell (``hooks.device``,
+  DONE_DEVICE). Where they cannot, the agent's thread polls ``is_completed`` (DONE_POLLED). For that
+  the Work is held until the poll that sees it complete (as long as the thread sleeps, wire.BEAT_NS
+  at most, longer than needed), at most MAX_POLLED of them.
 
 No tensor is held anywhere, and Works only in that last case: elsewhere a weak reference to the
 Work's Python object leads to the op's numbers."""
@@ -25,6 +26,7 @@ import torch
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks.context import LOCAL, Context, Op, OpenWorks, local, of
+from pardbg_agent.hooks.device.device_records import HOOK
 from pardbg_agent.hooks.patching import Patches, unframed, unseen, wait_gate
 from pardbg_agent.hooks.watch import op_watches
 from pardbg_agent.life.own_frames import hide_own
@@ -38,8 +40,8 @@ SHORT_NS: Final = 2_000
 
 _DONE, _WAIT, _COMM, _LANE_WAIT = int(Kind.OP_DONE), int(Kind.WAIT), int(Lane.COMM), int(Lane.WAIT)
 _FAILED = int(Flag.FAILED)
-COMPLETED, WAITED, POLLED = (
-    int(Flag.DONE_COMPLETED), int(Flag.DONE_WAITED), int(Flag.DONE_POLLED),
+COMPLETED, WAITED, POLLED, DEVICE = (
+    int(Flag.DONE_COMPLETED), int(Flag.DONE_WAITED), int(Flag.DONE_POLLED), int(Flag.DONE_DEVICE),
 )  # fmt: skip
 
 _ref = weakref.ref
@@ -77,12 +79,31 @@ def waited(c: _core.Core, op: Op, t0: int, t1: int, failed: bool) -> None:
         done(c, op, t1, WAITED | (_FAILED if failed else 0))
 
 
+def device_done(c: _core.Core, op: Op, end_ns: int) -> None:
+    """Note that an op has ended on the device; 0: it is not known when."""
+    if end_ns:
+        done(c, op, end_ns, DEVICE)
+    else:
+        c.ops.completed(op.token)
+
+
+def work_of(result: Any) -> Any:
+    """Return the Work in what a c10d op returned; None: it runs on the current stream."""
+    boxed = result[-1] if type(result) is tuple else result
+    return None if boxed is None else _Work.unbox(boxed)
+
+
+def _no_work(c: _core.Core, op: Op) -> None:
+    """The backend has the op on the current stream and gives no Work."""
+    if c.device is None or not c.device.follows(op.token):
+        c.ops.completed(op.token)
+
+
 def follow(c: _core.Core, op: Op, result: Any) -> None:
     """See to the completion of an op that C++ issued: nobody is known to wait for it at once."""
-    boxed = result[-1] if type(result) is tuple else result
-    work = None if boxed is None else _Work.unbox(boxed)
-    if work is None:  # the backend made the stream wait already and gives no Work
-        c.ops.completed(op.token)
+    work = work_of(result)
+    if work is None:
+        _no_work(c, op)
     else:
         _seen_to(c, (c.context or of(c)).works, op, work)
 
@@ -90,7 +111,8 @@ def follow(c: _core.Core, op: Op, result: Any) -> None:
 def _seen_to(c: _core.Core, works: OpenWorks, op: Op, work: Any) -> bool:
     """Have the Work's future tell, or the agent's thread look. False: it has no future."""
     if not op.host_waits:
-        _poll_later(c, works, op, work)
+        if c.device is None or not c.device.follows(op.token):
+            _poll_later(c, works, op, work)
         return True
     no_future, followed = works.no_future, works.followed
     if no_future and (op.group_id, op.name_id) in no_future:
@@ -227,7 +249,7 @@ def _method(original: Any, spec: C10dOp) -> Any:
                 state.op = None
                 try:  # not guard.call: a call less for each op
                     if work is None:
-                        c.ops.completed(op.token)
+                        _no_work(c, op)
                     elif op.flags & _ASYNC or not op.host_waits:
                         tie(c, op, work, has_future)
                     else:
@@ -329,6 +351,10 @@ def _end_coalescing(original: Any) -> Any:
     @unframed
     def end(self: Any, *args: Any, **kwargs: Any) -> Any:
         local().coalescing = False
-        return original(self, *args, **kwargs)
+        work = original(self, *args, **kwargs)
+        c = _core.CURRENT
+        if c is not None and c.device is not None:
+            c.guard.call(HOOK, c.device.batch_issued, work)
+        return work
 
     return end

@@ -19,6 +19,7 @@ from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.context import Context, local
+from pardbg_agent.hooks.device.device_records import HOOK
 from pardbg_agent.hooks.memory import saved_tensors, usage
 from pardbg_agent.hooks.patching import wait_gate
 from pardbg_agent.hooks.training import step_phases
@@ -44,6 +45,8 @@ class Action:
     """A sampled forward: what it saves for backward."""
     phase: str = ""
     """The phase that it is, where no schedule's run encloses it."""
+    on_device: Any = None
+    """Its span there."""
 
 
 class Actions:
@@ -51,7 +54,7 @@ class Actions:
 
     def __init__(self, c: _core.Core, x: Context) -> None:
         self._c, self._x = c, x
-        self._pending: tuple[Any, list[Any]] | None = None
+        self._pending: tuple[Any, list[Any], Action] | None = None
         """A forward whose loss is still to be computed: (whose, fields of its record)."""
         self._defined: dict[tuple[str, tuple[int, ...]], Plan] = {}
         self._open: list[Action] = []
@@ -158,6 +161,8 @@ class Actions:
             action.phase = _PHASES[verb]
             step_phases.phase_begins(c, self._x, action.phase, action.t0)
             self._x.forward_seen = True
+        if c.device is not None:
+            action.on_device = c.guard.call(HOOK, c.device.begin, action.t0)
         c.status.now(c.step, self._x.phase, name, stage, mb, action.t0)
         local().action += 1
         c.gate.inside += 1
@@ -197,10 +202,10 @@ class Actions:
             action.stage, action.mb, num_bytes, self._x.phase,
         ]  # fmt: skip
         if loss_of is not None and not failed:
-            self._pending = (loss_of, fields)
+            self._pending = (loss_of, fields, action)
             c.status.now(c.step, self._x.phase, 0, NONE, NONE, t1)
         else:
-            c.span_ended(*fields)
+            self._write(fields, action)
         self._note(action, num_bytes, t1, failed)
 
     def _note(self, action: Action, num_bytes: int, t1: int, failed: bool) -> None:
@@ -243,8 +248,19 @@ class Actions:
     def flush(self) -> None:
         """Write a forward that no loss followed."""
         if self._pending is not None:
-            fields, self._pending = self._pending[1], None
-            self._c.span_ended(*fields)
+            (_, fields, action), self._pending = self._pending, None
+            self._write(fields, action)
+
+    def _write(self, fields: list[Any], action: Action) -> None:
+        c, span = self._c, action.on_device
+        c.span_ended(*fields)
+        if span is not None and c.device is not None:
+            if fields[2] & _FAILED:
+                c.guard.call(HOOK, c.device.drop, span)
+            else:
+                c.guard.call(
+                    HOOK, c.device.action_ended, span, action.name, action.stage, action.mb
+                )
 
 
 def of(c: _core.Core) -> Actions:

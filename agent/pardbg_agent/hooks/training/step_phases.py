@@ -21,6 +21,7 @@ from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context, patching
 from pardbg_agent.hooks.context import LOCAL, Context, local
+from pardbg_agent.hooks.device.device_records import HOOK
 from pardbg_agent.hooks.memory import saved_tensors, usage
 from pardbg_agent.hooks.ops import native_way, works
 from pardbg_agent.hooks.patching import Patches, spend, unframed, wait_gate
@@ -91,6 +92,8 @@ def phase_begins(c: _core.Core, x: Context, name: str, t0: int) -> None:
             c.step_t0 = x.anchor_ns = t0  # what came before was set-up, not a step
     x.phase = c.defs.name(name)
     c.status.now(c.step, x.phase, 0, NONE, NONE, t0)
+    if c.device is not None:
+        c.guard.call(HOOK, c.device.phase_begins, t0)
 
 
 def phase_ends(
@@ -99,6 +102,8 @@ def phase_ends(
     """Leave a phase of the main loop."""
     flags = _FAILED if failed else 0
     c.span_ended(_PHASE, _LANE, flags, c.defs.name(name), t0, t1, c.step, NONE, NONE, 0, 0)
+    if c.device is not None:
+        c.guard.call(HOOK, c.device.phase_ended, c.defs.name(name))
     x.phase = 0
 
 

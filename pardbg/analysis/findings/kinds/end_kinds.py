@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Note, Severity
 from pardbg.analysis.findings.kinds.exit_codes import killed_text
@@ -23,7 +23,7 @@ class _Failure(Facts):
     """The first failure of a run."""
 
     __slots__ = ()
-    screen: ClassVar[str] = "timeline"
+    screen = "timeline"
 
     def severity(self) -> Severity:
         return "error"
@@ -38,8 +38,10 @@ def _waiting_text(waiting: tuple[int, ...], ranks: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Raised(_Failure):
-    """An exception that ended ranks."""
+    """An uncaught exception ended a rank; the same one on several ranks is one finding."""
 
+    needs = "the agent in that process"
+    hint = "This is the first failure; errors of other ranks follow from it."
     error: str
     step: int
     first: int
@@ -62,14 +64,13 @@ class Raised(_Failure):
             )
         return f"{text}.{_waiting_text(self.waiting, about.ranks)}"
 
-    def advice(self) -> str:
-        return "This is the first failure; errors of other ranks follow from it."
-
 
 @dataclass(frozen=True, slots=True)
 class Exited(_Failure):
-    """An exit code of ranks that raised nothing."""
+    """A process exited with a code other than 0 and no exception."""
 
+    needs = "the hub on its host"
+    hint = "Look for sys.exit or os._exit in the program, and at the end of the job's output."
     code: int | None
     waiting: tuple[int, ...]
 
@@ -79,14 +80,16 @@ class Exited(_Failure):
             f"{_waiting_text(self.waiting, about.ranks)}"
         )
 
-    def advice(self) -> str:
-        return "Look for sys.exit or os._exit in the program, and at the end of the job's output."
-
 
 @dataclass(frozen=True, slots=True)
 class Lost(_Failure):
-    """A process that was killed, or of which nothing is heard any more."""
+    """A process was ended by a signal (named if the hub saw it in time), or is silent."""
 
+    hint = (
+        "See what it did last in the timeline, and the job's output for a signal or an "
+        "out-of-memory kill."
+    )
+    needs = "the hub on its host; 15 s of silence elsewhere"
     killed: bool
     code: int | None
     waiting: tuple[int, ...]
@@ -99,18 +102,14 @@ class Lost(_Failure):
         )
 
     def advice(self) -> str:
-        return _KILLED_ADVICE.get(
-            self.code or 0,
-            "See what it did last in the timeline, and the job's output for a signal or an "
-            "out-of-memory kill.",
-        )
+        return _KILLED_ADVICE.get(self.code or 0, self.hint)
 
 
 @dataclass(frozen=True, slots=True)
 class Harmless(Note):
     """A bad end of a rank in a job that ended well."""
 
-    screen: ClassVar[str] = "timeline"
+    screen = "timeline"
     raised: bool
     killed: bool
     code: int | None
@@ -126,7 +125,7 @@ class Harmless(Note):
 class Followed(Note):
     """Ends of ranks that follow from others' ends."""
 
-    screen: ClassVar[str] = "timeline"
+    screen = "timeline"
     after: tuple[int, ...]
     waited_for: tuple[int, ...]
     """Ranks that all of them waited for; empty: not all did."""
@@ -142,6 +141,11 @@ class Followed(Note):
 class LeftEarly(_Failure):
     """Ranks that exited normally while others were connected to them."""
 
+    hint = (
+        "Have every rank stop at the same step: uneven data is the usual cause "
+        "(torch.distributed.algorithms.join, or drop the rest)."
+    )
+
     def text(self, about: Candidate) -> str:
         left = about.culprits
         return (
@@ -149,18 +153,17 @@ class LeftEarly(_Failure):
             f"then lost the connection."
         )
 
-    def advice(self) -> str:
-        return (
-            "Have every rank stop at the same step: uneven data is the usual cause "
-            "(torch.distributed.algorithms.join, or drop the rest)."
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class CutOff(Facts):
-    """Connections that were lost with no end of a rank before."""
+    """Ranks lost connections or were told to end, and no first failure is known."""
 
-    screen: ClassVar[str] = "timeline"
+    needs = "1.5 s"
+    hint = (
+        "What came first is not known: look at ranks on other hosts, the network, and who ended "
+        "the job."
+    )
+    screen = "timeline"
     error: str
     sure: bool
     """Nothing more can become known."""
@@ -172,32 +175,28 @@ class CutOff(Facts):
         error = f": {self.error}" if self.error else ""
         return f"{ranks_text(about.ranks)} ended: lost a connection, or told to end{error}."
 
-    def advice(self) -> str:
-        return (
-            "What came first is not known: look at ranks on other hosts, the network, and who "
-            "ended the job."
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class ExitCode(_Failure):
-    """The job's exit code."""
+    """The job's exit code was not 0. An error only if no other finding explains it."""
 
-    screen: ClassVar[str] = "output"
+    needs = "the run's end"
+    hint = "See the end of the job's output."
+    screen = "output"
     code: int | None
 
     def text(self, about: Candidate) -> str:
         return f"the job ended with exit code {self.code}."
 
-    def advice(self) -> str:
-        return "See the end of the job's output."
-
 
 @dataclass(frozen=True, slots=True)
 class Interrupted(Note):
-    """A job that was ended on purpose."""
+    """Note: somebody ended the job on purpose: Ctrl-C, `:kill`, SIGTERM to `pardbg run`, to
+    torchrun (a scheduler's) or to all ranks."""
 
-    screen: ClassVar[str] = "timeline"
+    needs = "a rank's own end, the launcher's words, or the hub's"
+    hint = "It was ended on purpose; errors that ranks then reported follow from that."
+    screen = "timeline"
     by: str
     """``Ctrl-C (SIGINT)``, ``SIGTERM``, ``kill by view-1a2b``"""
 
@@ -206,15 +205,14 @@ class Interrupted(Note):
         ended = f"; {ranks_text(ranks)} ended with it" if ranks else ""
         return f"the run was ended by {self.by}{ended}."
 
-    def advice(self) -> str:
-        return "It was ended on purpose; errors that ranks then reported follow from that."
-
 
 @dataclass(frozen=True, slots=True)
 class ThreadRaised(Facts):
-    """An exception that ended a thread of the program while its main thread went on."""
+    """An exception ended a thread of the program, not the rank."""
 
-    screen: ClassVar[str] = "timeline"
+    needs = "the same"
+    hint = "What waits for this thread will wait forever."
+    screen = "timeline"
     thread: str
     error: str
 
@@ -225,46 +223,13 @@ class ThreadRaised(Facts):
             f"rank continues without it."
         )
 
-    def advice(self) -> str:
-        return "What waits for this thread will wait forever."
-
 
 KINDS: Final[tuple[Kind, ...]] = (
-    kind(
-        "exception", (Raised, Harmless),
-        "an uncaught exception ended a rank; the same one on several ranks is one finding",
-        "the agent in that process", "its place in the code",
-    ),
-    kind(
-        "thread-exception", ThreadRaised,
-        "an exception ended a thread of the program, not the rank", "the same",
-        "what waits for the thread",
-    ),
-    kind(
-        "rank-lost", (Lost, Followed, Harmless),
-        "a process was ended by a signal (named if the hub saw it in time), or is silent",
-        "the hub on its host; 15 s of silence elsewhere",
-        "the output; `dmesg` for an out-of-memory kill",
-    ),
-    kind(
-        "rank-exited", Exited,
-        "a process exited with a code other than 0 and no exception", "the hub on its host",
-        "sys.exit and os._exit",
-    ),
-    kind(
-        "cut-off", CutOff,
-        "ranks lost connections or were told to end, and no first failure is known", "1.5 s",
-        "other hosts, the network, who ended the job",
-    ),
-    kind(
-        "exit-code", ExitCode,
-        "the job's exit code was not 0. An error only if no other finding explains it",
-        "the run's end", "the job's output",
-    ),
-    kind(
-        "interrupted", Interrupted,
-        "note: somebody ended the job on purpose: Ctrl-C, `:kill`, SIGTERM to `pardbg run`, to "
-        "torchrun (a scheduler's) or to all ranks",
-        "a rank's own end, the launcher's words, or the hub's",
-    ),
+    kind("exception", (Raised, Harmless)),
+    kind("thread-exception", ThreadRaised),
+    kind("rank-lost", (Lost, Followed, Harmless)),
+    kind("rank-exited", Exited),
+    kind("cut-off", CutOff),
+    kind("exit-code", ExitCode),
+    kind("interrupted", Interrupted),
 )  # fmt: skip

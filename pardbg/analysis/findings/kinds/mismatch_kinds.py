@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Label, Severity
 from pardbg.analysis.findings.kinds.kind import Kind, kind
@@ -23,7 +23,7 @@ class _Disagreement(Facts):
     """Ranks that will not get past an op."""
 
     __slots__ = ()
-    screen: ClassVar[str] = "collectives"
+    screen = "collectives"
 
     def severity(self) -> Severity:
         return "error"
@@ -89,8 +89,11 @@ Side = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class MessageMismatch(_Disagreement):
-    """A message whose two sides do not fit."""
+    """A message is sent with a different size or dtype than received; the side that differs from
+    earlier messages is named, else both."""
 
+    hint = "Both sides must bring tensors of one size and dtype."
+    needs = "both calls to be recorded"
     of: Literal["size", "dtype"]
     src: int
     dst: int
@@ -132,8 +135,15 @@ class MessageMismatch(_Disagreement):
 
 @dataclass(frozen=True, slots=True)
 class ThreadOrder(_Disagreement):
-    """Ranks of which two threads issue ops on one group, in an order that differs."""
+    """Ranks issue ops on one group from two threads, in different order on different ranks
+    (replaces the mismatches that follow; also found where the ops look alike and only the numbers
+    are wrong); gives the threads' names, the op, and where they are."""
 
+    needs = "an op that one rank's main thread issued and another rank's other thread"
+    hint = (
+        "Give each thread a group of its own (new_group), or issue all ops of a group from one "
+        "thread."
+    )
     label: Label
     threads: tuple[str, ...]
     """Names, without MainThread."""
@@ -152,12 +162,6 @@ class ThreadOrder(_Disagreement):
             f"{ranks_text(about.ranks)} issue ops on {self.label} from two threads (MainThread, "
             f"{', '.join(self.threads[:_MAX_PLACES])}), in an order that differs: #{about.seq} is "
             f"{issued}.{f' Call sites: {sites}.' if sites else ''}"
-        )
-
-    def advice(self) -> str:
-        return (
-            "Give each thread a group of its own (new_group), or issue all ops of a group from "
-            "one thread."
         )
 
 
@@ -197,36 +201,29 @@ _ORDER_NEEDS: Final = (
 KINDS: Final[tuple[Kind, ...]] = (
     kind(
         "op-mismatch size-mismatch dtype-mismatch root-mismatch", (Mismatch, RehearsedOrder),
-        "ranks of a group disagree on its n-th op; the minority is named; on an even split, those "
-        "that differ from what they did there in earlier steps (at least 2); else nobody, and both "
-        "places are given",
-        "both calls to be recorded", "the call on the rank that differs",
+        "ranks of a group disagree on its n-th op; the minority is named; on an even split, "
+        "those that differ from what they did there in earlier steps (at least 2); else "
+        "nobody, and both places are given",
+        needs="both calls to be recorded",
+        attempt="the call on the rank that differs",
     ),
-    kind(
-        "p2p-size-mismatch p2p-dtype-mismatch", (MessageMismatch, RehearsedOrder),
-        "a message is sent with a different size or dtype than received; the side that differs "
-        "from earlier messages is named, else both",
-        "both calls to be recorded", "the same shapes and dtypes on both sides",
-    ),
+    kind("p2p-size-mismatch p2p-dtype-mismatch", (MessageMismatch, RehearsedOrder)),
     kind(
         "call-mismatch", Mismatch,
         "ranks make set-up calls with different arguments or in a different order: "
-        "init_process_group (address, port, world size), new_group, split_group, init_device_mesh",
-        "the calls to be recorded", "the call on the rank that differs",
+        "init_process_group (address, port, world size), new_group, split_group, "
+        "init_device_mesh",
+        needs="the calls to be recorded",
+        attempt="the call on the rank that differs",
     ),
-    kind(
-        "thread-order", ThreadOrder,
-        "ranks issue ops on one group from two threads, in different order on different ranks "
-        "(replaces the mismatches that follow; also found where the ops look alike and only the "
-        "numbers are wrong); gives the threads' names, the op, and where they are",
-        "an op that one rank's main thread issued and another rank's other thread",
-        "a group per thread",
-    ),
+    kind("thread-order", ThreadOrder),
     kind(
         "skipped-op extra-op op-order wrong-group wrong-peer", RehearsedOrder,
-        "in a rehearsal: one rank skips an op that the rest of its group issues, issues an extra "
-        "one, swaps two, issues it on another group, or sends to a different peer than ranks in "
-        "the same role; replaces the mismatches and deadlocks that follow",
-        _ORDER_NEEDS, "the place that the finding gives",
+        "in a rehearsal: one rank skips an op that the rest of its group issues, issues an "
+        "extra one, swaps two, issues it on another group, or sends to a different peer than "
+        "ranks in the same role; replaces the mismatches and deadlocks that follow",
+        needs="`pardbg rehearse`: all ops of all ranks, including those past the point where "
+        "ranks would be stuck",
+        attempt="the place that the finding gives",
     ),
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final, Literal
+from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import MANY, Candidate, Facts, Note, Severity
 from pardbg.analysis.findings.kinds.exit_codes import killed_text
@@ -24,8 +24,9 @@ from pardbg.words import (
 
 @dataclass(frozen=True, slots=True)
 class RecordsDropped(Facts):
-    """Records that were lost on their way, or beyond what is kept."""
+    """Records were lost, so figures have gaps."""
 
+    hint = "Record less (`--level summary`), or in a larger ring (PARDBG_RING)."
     number: int
 
     def text(self, about: Candidate) -> str:
@@ -40,8 +41,9 @@ class RecordsDropped(Facts):
 
 @dataclass(frozen=True, slots=True)
 class RecordsMissing(Note):
-    """Ranks whose first records are not here."""
+    """Note: a rank's first records are missing: a viewer that joined late, a truncated file."""
 
+    hint = "The whole recording has them."
     most: int
 
     def text(self, about: Candidate) -> str:
@@ -53,7 +55,7 @@ class RecordsMissing(Note):
 
 @dataclass(frozen=True, slots=True)
 class LimitReached(Facts):
-    """Messages that a store had no room for any more."""
+    """What a store had no room for any more: processes, groups, plans, definitions."""
 
     refused: tuple[tuple[str, int], ...]
     """(what, number)"""
@@ -65,8 +67,9 @@ class LimitReached(Facts):
 
 @dataclass(frozen=True, slots=True)
 class LivesForgotten(Note):
-    """Lives of a job of which only the ends are kept."""
+    """Note: of a job that was restarted very often, only the ends of its first lives are kept."""
 
+    hint = "`--part N` of a recording shows more of them."
     number: int
 
     def text(self, about: Candidate) -> str:
@@ -80,22 +83,22 @@ class LivesForgotten(Note):
 class RankUnrecorded(Facts):
     """Ranks that groups name and of which no record came, though ops with them are over."""
 
+    hint = (
+        "The agent is not in those processes, or their part of the recording is missing: see "
+        "`pardbg doctor` there."
+    )
+
     def text(self, about: Candidate) -> str:
         return (
             f"nothing was recorded of {ranks_text(about.ranks)}: what they did is unknown, and "
             f"figures over ranks leave {agreed('it', about.ranks)} out."
         )
 
-    def advice(self) -> str:
-        return (
-            "The agent is not in those processes, or their part of the recording is missing: see "
-            "`pardbg doctor` there."
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class UnknownGroup(Facts):
-    """Ops on groups whose definition never came."""
+    """Ops on a group whose definition was lost: they cannot be matched, and no rank counts as
+    missing from them."""
 
     def text(self, about: Candidate) -> str:
         return (
@@ -106,8 +109,9 @@ class UnknownGroup(Facts):
 
 @dataclass(frozen=True, slots=True)
 class HookError(Facts):
-    """A hook of the agent that failed and is off."""
+    """One of the agent's hooks failed and was switched off."""
 
+    hint = "Please report it, with `pardbg doctor`."
     hook: str
     error: str
 
@@ -120,8 +124,9 @@ class HookError(Facts):
 
 @dataclass(frozen=True, slots=True)
 class UnknownData(Note):
-    """Data of another version."""
+    """The file is from a newer version."""
 
+    hint = "Use a newer pardbg."
     number: int
 
     def text(self, about: Candidate) -> str:
@@ -133,7 +138,9 @@ class UnknownData(Note):
 
 @dataclass(frozen=True, slots=True)
 class Truncated(Note):
-    """A session file that ends early."""
+    """The file ends early."""
+
+    hint = "`pardbg repair` makes the file whole."
 
     def text(self, about: Candidate) -> str:
         return "the session file ends early: what was recorded up to its last whole chunk is here."
@@ -144,8 +151,9 @@ class Truncated(Note):
 
 @dataclass(frozen=True, slots=True)
 class RecorderLost(Note):
-    """Processes of pardbg that were killed while the job ran."""
+    """Hub, launcher, its guardian or `pardbg run` was killed while the job ran: which one."""
 
+    hint = "Gaps, if any, are `records-missing`."
     lost: tuple[tuple[str, int], ...]
     """(which one, how often)"""
 
@@ -161,7 +169,8 @@ class RecorderLost(Note):
 
 @dataclass(frozen=True, slots=True)
 class RecorderLimit(Facts):
-    """Messages that the hub left out because there was too much at a time."""
+    """The hub had more processes (32,768) or definitions (64 MiB) than it keeps at a time, and left
+    out the rest; what has ended does not count."""
 
     of: Literal["processes", "definitions"]
     limit: int
@@ -211,9 +220,10 @@ class LifeEnd:
 
 @dataclass(frozen=True, slots=True)
 class Restarted(Facts):
-    """A job whose workers were started anew."""
+    """The workers were restarted by torchelastic."""
 
-    screen: ClassVar[str] = "output"
+    hint = "What ended the earlier attempts is in the job's output; `[` `]` and --part show it."
+    screen = "output"
     times: int
     lives: tuple[LifeEnd, ...]
 
@@ -221,9 +231,6 @@ class Restarted(Facts):
         times = "once" if self.times == 1 else f"{self.times} times"
         text = f"the workers were restarted {times}: what is shown is since then."
         return " ".join((text, *(life.text for life in self.lives)))
-
-    def advice(self) -> str:
-        return "What ended the earlier attempts is in the job's output; `[` `]` and --part show it."
 
 
 NODE_ADVICE: Final = (
@@ -236,7 +243,8 @@ NODE_ADVICE: Final = (
 class NodeLost(Facts):
     """Nodes that the hub hears nothing of."""
 
-    screen: ClassVar[str] = "overview"
+    hint = NODE_ADVICE
+    screen = "overview"
     nodes: tuple[int, ...]
 
     def severity(self) -> Severity:
@@ -244,9 +252,6 @@ class NodeLost(Facts):
 
     def text(self, about: Candidate) -> str:
         return silent_nodes(self.nodes, about.ranks)
-
-    def advice(self) -> str:
-        return NODE_ADVICE
 
     def subject(self, about: Candidate) -> str:
         return "silent"
@@ -263,8 +268,9 @@ class NodeLost(Facts):
 
 @dataclass(frozen=True, slots=True)
 class SeveralJobs(Facts):
-    """Rank numbers that are more than one process at a time."""
+    """One rank number in two processes at once: each job is a part."""
 
+    hint = "`[` `]` and --part show the others."
     jobs: tuple[str, ...]
 
     def text(self, about: Candidate) -> str:
@@ -274,22 +280,18 @@ class SeveralJobs(Facts):
             f"time: the command runs several jobs{which}, and what is shown is one of them."
         )
 
-    def advice(self) -> str:
-        return "`[` `]` and --part show the others."
-
 
 @dataclass(frozen=True, slots=True)
 class RemoteCalls(Note):
-    """torch.distributed.rpc, whose calls pass no hook."""
+    """RPC of torch.distributed is in use: its calls are spans, their contents are not seen."""
+
+    hint = "`where` and Debug show the stacks of workers that wait."
 
     def text(self, about: Candidate) -> str:
         return (
             "torch.distributed.rpc is in use: its calls are spans of the timeline; what they "
             "carry, who serves them and waits inside them are not covered."
         )
-
-    def advice(self) -> str:
-        return "`where` and Debug show the stacks of workers that wait."
 
 
 _UNSEEN_ADVICE: Final = {
@@ -303,8 +305,10 @@ _UNSEEN_ADVICE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class NoRanks(Facts):
-    """A run that ended without a rank."""
+    """No process with the agent formed a group."""
 
+    hint = "See `pardbg doctor`."
+    needs = "the run's end"
     output: Literal["no space", "raised", ""]
     """Cause that the job's output names."""
 
@@ -323,7 +327,9 @@ class NoRanks(Facts):
 
 @dataclass(frozen=True, slots=True)
 class ClockUnaligned(Facts):
-    """Clocks that were not aligned with those of other hosts."""
+    """A host's clock is not aligned, or only to 1 ms or worse; or it jumped."""
+
+    needs = "several hosts"
 
     def text(self, about: Candidate) -> str:
         return (
@@ -349,7 +355,8 @@ class ClockImprecise(Note):
 class ClockJump(Facts):
     """A clock that went ahead or back by itself."""
 
-    screen: ClassVar[str] = "timeline"
+    hint = "A machine that was suspended, or a container that was restored."
+    screen = "timeline"
     by_ns: int
     within_ns: int
     before: int
@@ -364,69 +371,21 @@ class ClockJump(Facts):
             f"belong is not known."
         )
 
-    def advice(self) -> str:
-        return "A machine that was suspended, or a container that was restored."
-
 
 KINDS: Final[tuple[Kind, ...]] = (
-    kind(
-        "restarted", Restarted,
-        "torchelastic restarted the workers", "–", "what ended them before, in the output",
-    ),
-    kind(
-        "recorder-lost", RecorderLost,
-        "hub, launcher, its guardian or `pardbg run` was killed while the job ran: which one",
-        "–", "gaps, if any, are `records-missing`",
-    ),
-    kind(
-        "recorder-limit", RecorderLimit,
-        "the hub had more processes (32,768) or definitions (64 MiB) than it keeps at a time, and "
-        "left out the rest; what has ended does not count",
-    ),
-    kind(
-        "several-jobs", SeveralJobs,
-        "one rank number in two processes at once: each job is a part", "–", "`[` `]`, `--part N`",
-    ),
-    kind(
-        "rpc", RemoteCalls,
-        "torch.distributed.rpc is in use: its calls are spans, their contents are not seen",
-        "–", "Debug's stacks",
-    ),
-    kind(
-        "no-ranks", NoRanks,
-        "no process with the agent formed a group", "the run's end", "`pardbg doctor`",
-    ),
-    kind(
-        "clock-uncertain", (ClockUnaligned, ClockImprecise, ClockJump),
-        "a host's clock is not aligned, or only to 1 ms or worse; or it jumped", "several hosts",
-    ),
-    kind(
-        "records-dropped", RecordsDropped,
-        "records were lost, so figures have gaps", "–", "`--level summary`, a larger ring",
-    ),
-    kind(
-        "records-missing", RecordsMissing,
-        "note: a rank's first records are missing: a viewer that joined late, a truncated file",
-        "–", "the whole recording",
-    ),
-    kind(
-        "limit-reached", LimitReached,
-        "what a store had no room for any more: processes, groups, plans, definitions",
-    ),
-    kind(
-        "lives-forgotten", LivesForgotten,
-        "note: of a job that was restarted very often, only the ends of its first lives are kept",
-        "–", "`--part N` of a recording shows more of them",
-    ),
-    kind(
-        "unknown-group", UnknownGroup,
-        "ops on a group whose definition was lost: they cannot be matched, and no rank counts as "
-        "missing from them",
-    ),
-    kind(
-        "hook-error", HookError,
-        "one of the agent's hooks failed and was switched off", "–", "report it",
-    ),
-    kind("unknown-data", UnknownData, "the file is from a newer version", "–", "a newer pardbg"),
-    kind("truncated", Truncated, "the file ends early", "–", "`pardbg repair`"),
+    kind("restarted", Restarted),
+    kind("recorder-lost", RecorderLost),
+    kind("recorder-limit", RecorderLimit),
+    kind("several-jobs", SeveralJobs),
+    kind("rpc", RemoteCalls),
+    kind("no-ranks", NoRanks),
+    kind("clock-uncertain", (ClockUnaligned, ClockImprecise, ClockJump)),
+    kind("records-dropped", RecordsDropped),
+    kind("records-missing", RecordsMissing),
+    kind("limit-reached", LimitReached),
+    kind("lives-forgotten", LivesForgotten),
+    kind("unknown-group", UnknownGroup),
+    kind("hook-error", HookError),
+    kind("unknown-data", UnknownData),
+    kind("truncated", Truncated),
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Label, Note, Severity
 from pardbg.analysis.findings.kinds.kind import Kind, kind
@@ -17,9 +17,18 @@ NOTE_SHARE: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class HostOverloaded(Note):
-    """Ranks of one host have fewer cores than threads that want to run."""
+    """Note: ranks share too few cores, so times are the machine's. While it holds, findings about
+    speed that it may explain are notes (`straggler` unless data, compute or other ops account for
+    it, `exposed-communication`, `small-messages`, `slow-link`, `schedule-excess`, `stage-imbalance`
+    unless an even split saves a fifth), and waits for ranks that work are reported as many times
+    later as there are threads per core, at most 8."""
 
-    screen: ClassVar[str] = "overview"
+    needs = (
+        "1.5 threads per core that want to run, or ranks that are usually ready without a core for "
+        "a twentieth of a step"
+    )
+    hint = "Run fewer processes on that host, or fewer threads in each (OMP_NUM_THREADS)."
+    screen = "overview"
     host: str
     num_ranks: int
     cores: int
@@ -34,9 +43,6 @@ class HostOverloaded(Note):
         load = f", load {self.load * (self.cores or 1):.0f}" if self.load else ""
         ready = f"; ranks wait {percent(self.share, 0)} of the time for one" if self.share else ""
         return f"{ranks} {cores} of host {self.host}{load}{ready}: times are the machine's."
-
-    def advice(self) -> str:
-        return "Run fewer processes on that host, or fewer threads in each (OMP_NUM_THREADS)."
 
 
 Lateness = Literal["data", "compute", "communication", "core", "host", "unknown"]
@@ -58,8 +64,20 @@ _STRAGGLER_ADVICE: Final[dict[Lateness, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Straggler(Facts):
-    """Ranks that come last to a group's collectives in most steps."""
+    """The same ranks (one, several, a whole host) come last to a group's collectives; says which
+    phase makes them late: data, compute, other ops, host code; or that they do no more work than
+    the others but get no core (with `host-overloaded` it names nobody); if no phase accounts for
+    it, a note; who is late from waiting for those in other groups waits in turn and is not
+    named."""
 
+    hint = "Look at what makes it late."
+    needs = (
+        "10 of the last 12 steps, by 5 ms, a tenth of a step, and twice the other ranks' spread. "
+        "On an overloaded host, where single steps prove nothing: 12 steps whose mean lateness, "
+        "less the time the rank had no core, exceeds the others' by a tenth of a step, half as "
+        "much again as their spread, and two standard errors. A note if a step would be shorter by "
+        "less than 10 ms or a tenth, not counting its extra time without a core"
+    )
     label: Label
     num_late: int
     num_steps: int
@@ -120,8 +138,19 @@ class Straggler(Facts):
 
 @dataclass(frozen=True, slots=True)
 class SlowSteps(Facts):
-    """Steps that are slow now and then."""
+    """Every k-th step is slow: the period, who makes it slow (one rank, a different one each time,
+    all), and where its time goes. Without a period only if an op moves ten times what other steps'
+    ops do. A note if all ranks do it (an evaluation) or a mean step would be shorter by less than
+    10 ms or a tenth."""
 
+    needs = (
+        "12 steps after the first 8; four slow steps of a period, longer by half a step, 20 ms and "
+        "four times the usual spread; or three slow steps with a large op"
+    )
+    hint = (
+        "Look at what the program does at those steps only: evaluation, logging, a checkpoint, "
+        "garbage collection, gathering of objects."
+    )
     every: int | None
     """Period; None: no period, a large op."""
     num_slow: int
@@ -167,12 +196,6 @@ class SlowSteps(Facts):
             f"{', and the others wait' if of else ''}."
         )
 
-    def advice(self) -> str:
-        return (
-            "Look at what the program does at those steps only: evaluation, logging, a "
-            "checkpoint, garbage collection, gathering of objects."
-        )
-
 
 _EXCESS_WORDS: Final[dict[Cause, tuple[str, str]]] = {
     "communication": (
@@ -197,9 +220,15 @@ _EXCESS_WORDS: Final[dict[Cause, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class StageImbalance(Facts):
-    """A pipeline rank that computes more than the others."""
+    """A pipeline rank computes a fifth more than the mean of the ranks. A note if an even split
+    would save less than 5% of a step."""
 
-    screen: ClassVar[str] = "pipeline"
+    needs = "the same"
+    hint = (
+        "Move layers to the ranks that have less to do, or give it a faster device if its share is "
+        "even."
+    )
+    screen = "pipeline"
     stages: tuple[int, ...]
     more: float
     """Its work above the mean of the ranks, as a share."""
@@ -226,21 +255,20 @@ class StageImbalance(Facts):
             f"than the ranks do on average, and the others wait for it.{would}"
         )
 
-    def advice(self) -> str:
-        return (
-            "Move layers to the ranks that have less to do, or give it a faster device if its "
-            "share is even."
-        )
-
     def beyond_load(self) -> bool:
         return (self.worth or 0.0) >= 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class TooFewMicrobatches(Facts):
-    """A pipeline that too few microbatches fill."""
+    """Fewer than 2 per rank: a third of the pipeline or more must idle."""
 
-    screen: ClassVar[str] = "pipeline"
+    needs = "the same"
+    hint = (
+        "More microbatches per step (smaller ones, or more gradient accumulation), or a schedule "
+        "with several stages per rank; `pardbg whatif` says what each would bring."
+    )
+    screen = "pipeline"
     microbatches: int
     bound: float
     measured: float
@@ -257,21 +285,18 @@ class TooFewMicrobatches(Facts):
             f"{percent(self.then, 0)}."
         )
 
-    def advice(self) -> str:
-        return (
-            "More microbatches per step (smaller ones, or more gradient accumulation), or a "
-            "schedule with several stages per rank; `pardbg whatif` says what each would bring."
-        )
-
     def beyond_load(self) -> bool:
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleExcess(Facts):
-    """A pipeline that idles more than its plan implies."""
+    """The pipeline idles 10 points more than its plan implies (a warning from 20 points and 10 ms
+    per step, unless ranks share cores); names the cause."""
 
-    screen: ClassVar[str] = "pipeline"
+    hint = "Look at tensors in transit, host code, uneven actions."
+    needs = "the same"
+    screen = "pipeline"
     excess: float
     implied: float
     cause: Cause
@@ -301,9 +326,15 @@ class ScheduleExcess(Facts):
 
 @dataclass(frozen=True, slots=True)
 class ExposedCommunication(Facts):
-    """Communication that no compute hides."""
+    """Ranks idle while data moves, for a fifth of a step (a warning from 40%, if compute could hide
+    15% of the step and it is 20 ms or more)."""
 
-    screen: ClassVar[str] = "collectives"
+    needs = "the same"
+    hint = (
+        "Issue it earlier and wait later (async_op=True, DDP's buckets, FSDP's prefetch), send "
+        "less of it, or let more compute lie between two."
+    )
+    screen = "collectives"
     exposed_ns: float
     share: float
     could_hide_ns: float
@@ -327,18 +358,14 @@ class ExposedCommunication(Facts):
             f"shorter at best."
         )
 
-    def advice(self) -> str:
-        return (
-            "Issue it earlier and wait later (async_op=True, DDP's buckets, FSDP's prefetch), "
-            "send less of it, or let more compute lie between two."
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class SmallMessages(Facts):
-    """A loop over tensors with a collective for each."""
+    """8 or more collectives below 64 KiB in a row."""
 
-    screen: ClassVar[str] = "collectives"
+    needs = "the same, and a twentieth of a step (a warning from 15% and 32 of them)"
+    hint = "Combine them: DDP's buckets, one flat tensor, or the coalesced form of the op."
+    screen = "collectives"
     op: str
     number: int
     """Per step."""
@@ -357,15 +384,16 @@ class SmallMessages(Facts):
             f"is the number of rounds, {duration(self.cost_ns)} a step, not the bytes."
         )
 
-    def advice(self) -> str:
-        return "Combine them: DDP's buckets, one flat tensor, or the coalesced form of the op."
-
 
 @dataclass(frozen=True, slots=True)
 class SlowGroup(Facts):
     """A group whose collectives take longer than those of its siblings."""
 
-    screen: ClassVar[str] = "collectives"
+    hint = (
+        "Look at the hosts of these ranks and the path between them: cable, switch port, adapter, "
+        "another program's traffic."
+    )
+    screen = "collectives"
     op: str
     bytes: float
     own_ns: float
@@ -382,18 +410,22 @@ class SlowGroup(Facts):
             f"{self.siblings} groups like it.{which}"
         )
 
-    def advice(self) -> str:
-        return (
-            "Look at the hosts of these ranks and the path between them: cable, switch port, "
-            "adapter, another program's traffic."
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class SlowLink(Facts):
-    """A link over which messages take longer than over the others."""
+    """Messages of one size take 3 times as long over one link as over the others; or a group's
+    collectives 3 times as long as its siblings' (same op, size and number of ranks)."""
 
-    screen: ClassVar[str] = "traffic"
+    needs = (
+        "receivers that waited for them, or three similar groups whose op completions are observed "
+        "(not inferred from waits); a twentieth of a step. Links inside one collective cannot be "
+        "told apart"
+    )
+    hint = (
+        "Look at the path between the hosts of these ranks: cable, switch port, adapter, another "
+        "program's traffic; or put neighbours of the ring on one host."
+    )
+    screen = "traffic"
     src: int
     dst: int
     bytes: float
@@ -411,89 +443,15 @@ class SlowLink(Facts):
             f"links."
         )
 
-    def advice(self) -> str:
-        return (
-            "Look at the path between the hosts of these ranks: cable, switch port, adapter, "
-            "another program's traffic; or put neighbours of the ring on one host."
-        )
-
 
 KINDS: Final[tuple[Kind, ...]] = (
-    kind(
-        "host-overloaded", HostOverloaded,
-        "note: ranks share too few cores, so times are the machine's. While it holds, findings "
-        "about speed that it may explain are notes (`straggler` unless data, compute or other ops "
-        "account for it, `exposed-communication`, `small-messages`, `slow-link`, "
-        "`schedule-excess`, `stage-imbalance` unless an even split saves a fifth), and waits for "
-        "ranks that work are reported as many times later as there are threads per core, at most 8",
-        "1.5 threads per core that want to run, or ranks that are usually ready without a core for "
-        "a twentieth of a step",
-        "fewer processes or threads on that host",
-    ),
-    kind(
-        "straggler", Straggler,
-        "the same ranks (one, several, a whole host) come last to a group's collectives; says "
-        "which phase makes them late: data, compute, other ops, host code; or that they do no more "
-        "work than the others but get no core (with `host-overloaded` it names nobody); if no "
-        "phase accounts for it, a note; who is late from waiting for those in other groups waits "
-        "in turn and is not named",
-        "10 of the last 12 steps, by 5 ms, a tenth of a step, and twice the other ranks' spread. "
-        "On an overloaded host, where single steps prove nothing: 12 steps whose mean lateness, "
-        "less the time the rank had no core, exceeds the others' by a tenth of a step, half as "
-        "much again as their spread, and two standard errors. A note if a step would be shorter by "
-        "less than 10 ms or a tenth, not counting its extra time without a core",
-        "what makes it late",
-    ),
-    kind(
-        "slow-steps", SlowSteps,
-        "every k-th step is slow: the period, who makes it slow (one rank, a different one each "
-        "time, all), and where its time goes. Without a period only if an op moves ten times what "
-        "other steps' ops do. A note if all ranks do it (an evaluation) or a mean step would be "
-        "shorter by less than 10 ms or a tenth",
-        "12 steps after the first 8; four slow steps of a period, longer by half a step, 20 ms and "
-        "four times the usual spread; or three slow steps with a large op",
-        "what the program does only in those steps",
-    ),
-    kind(
-        "stage-imbalance", StageImbalance,
-        "a pipeline rank computes a fifth more than the mean of the ranks. A note if an even split "
-        "would save less than 5% of a step",
-        "the same",
-        "another split: `pardbg whatif` has the even one",
-    ),
-    kind(
-        "too-few-microbatches", TooFewMicrobatches,
-        "fewer than 2 per rank: a third of the pipeline or more must idle",
-        "the same",
-        "more microbatches, or stages per rank",
-    ),
-    kind(
-        "schedule-excess", ScheduleExcess,
-        "the pipeline idles 10 points more than its plan implies (a warning from 20 points and "
-        "10 ms per step, unless ranks share cores); names the cause",
-        "the same",
-        "tensors in transit, host code, uneven actions",
-    ),
-    kind(
-        "exposed-communication", ExposedCommunication,
-        "ranks idle while data moves, for a fifth of a step (a warning from 40%, if compute could "
-        "hide 15% of the step and it is 20 ms or more)",
-        "the same",
-        "issue earlier, wait later, send less",
-    ),
-    kind(
-        "small-messages", SmallMessages,
-        "8 or more collectives below 64 KiB in a row",
-        "the same, and a twentieth of a step (a warning from 15% and 32 of them)",
-        "buckets, one flat tensor",
-    ),
-    kind(
-        "slow-link", (SlowLink, SlowGroup),
-        "messages of one size take 3 times as long over one link as over the others; or a group's "
-        "collectives 3 times as long as its siblings' (same op, size and number of ranks)",
-        "receivers that waited for them, or three similar groups whose op completions are observed "
-        "(not inferred from waits); a twentieth of a step. Links inside one collective cannot be "
-        "told apart",
-        "the path between the two",
-    ),
+    kind("host-overloaded", HostOverloaded),
+    kind("straggler", Straggler),
+    kind("slow-steps", SlowSteps),
+    kind("stage-imbalance", StageImbalance),
+    kind("too-few-microbatches", TooFewMicrobatches),
+    kind("schedule-excess", ScheduleExcess),
+    kind("exposed-communication", ExposedCommunication),
+    kind("small-messages", SmallMessages),
+    kind("slow-link", (SlowLink, SlowGroup)),
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final, Literal
+from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Label, Note, Severity
 from pardbg.analysis.findings.kinds.absence import Absence, threads_text
@@ -41,7 +41,7 @@ class Waiting:
 class Stalled(Facts):
     """Ranks that wait for others: for ``blamed``, where all their waits lead."""
 
-    screen: ClassVar[str] = "timeline"
+    screen = "timeline"
     blamed: tuple[int, ...]
     never_made: bool
     """It never made the group whose op the others are in."""
@@ -234,8 +234,10 @@ class Misaddressed(Stalled):
 
 @dataclass(frozen=True, slots=True)
 class StuckOp(Stalled):
-    """An op that all its ranks issued and that does not end."""
+    """All ranks issued an op and it does not end. An error if one of them is stopped or gone."""
 
+    hint = "Look at the transport: no rank is missing."
+    needs = "5 s"
     op: Label
     waited_ns: int
     call: bool
@@ -278,8 +280,12 @@ _UNSEEN_ADVICE: Final[dict[AtStore, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class UnseenRank(Stalled):
-    """An op that does not end, of a group with ranks of which no record has come."""
+    """An op does not end and some rank of its group was never heard from (in gloo's
+    init_process_group the job's store tells which ranks have arrived; the others are culprits); or
+    ops with that rank have ended and it is still unknown: figures over ranks leave it out."""
 
+    hint = "Look for the agent in that rank: `pardbg doctor` there."
+    needs = "5 s; one op"
     op: Label
     waited_ns: int
     unseen: tuple[int, ...]
@@ -312,9 +318,12 @@ _CALL_ADVICE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StuckCall(Facts):
-    """A call of one rank that does not end while no other rank is missing."""
+    """A call on a single rank does not end and no other rank is missing: exit,
+    destroy_process_group, torch.save and load, a checkpoint. A note while it is busy."""
 
-    screen: ClassVar[str] = "timeline"
+    hint = "Look at its place in the code."
+    needs = "4 s without CPU time; 60 s"
+    screen = "timeline"
     call: str
     op: Label
     """The call with what it was called with."""
@@ -346,9 +355,11 @@ class StuckCall(Facts):
 
 @dataclass(frozen=True, slots=True)
 class LateRank(Note):
-    """A rank that others waited for."""
+    """Note: a rank arrived that late; the wait is over."""
 
-    screen: ClassVar[str] = "collectives"
+    needs = "a wait long enough to be reported"
+    hint = "It is over. See in the timeline what the rank did meanwhile."
+    screen = "collectives"
     late_ns: int
     op: Label
     absence: Absence
@@ -362,81 +373,72 @@ class LateRank(Note):
             return text
         return f"{text} Meanwhile it {self.absence.text(over=True)}."
 
-    def advice(self) -> str:
-        return "It is over. See in the timeline what the rank did meanwhile."
-
 
 _SAME: Final = "the same"
 KINDS: Final[tuple[Kind, ...]] = (
     kind(
         "missing-rank", (MissingRank, LeftEarly),
-        "ranks wait in an op that a living rank has not issued, or that an ended one never will. "
-        "If the rank makes progress (its records keep arriving), a note after 3 s, provided none "
-        "of the eight ops before was waited for a fifth as long, and a warning after 10 s",
-        "2 s",
-        "what that rank does instead: the finding gives the place, and the thread that holds a "
-        "lock it waits for",
+        "ranks wait in an op that a living rank has not issued, or that an ended one never "
+        "will. If the rank makes progress (its records keep arriving), a note after 3 s, "
+        "provided none of the eight ops before was waited for a fifth as long, and a warning "
+        "after 10 s",
+        needs="2 s",
+        attempt="what that rank does instead: the finding gives the place, and the thread that "
+        "holds a lock it waits for",
     ),
     kind(
         "rank-stopped", MissingRank,
         "`missing-rank`, and the rank is stopped: SIGSTOP, or a native debugger",
-        "2 s; the hub on its host", "`kill -CONT`",
+        needs="2 s; the hub on its host",
+        attempt="`kill -CONT`",
     ),
     kind(
-        "gil-held", MissingRank, "`missing-rank`, and the rank is in C code that holds the GIL",
-        "2 s; the hub on its host", "let that call release the GIL",
+        "gil-held", MissingRank,
+        "`missing-rank`, and the rank is in C code that holds the GIL",
+        needs="2 s; the hub on its host",
+        attempt="let that call release the GIL",
     ),
     kind(
-        "in-debugger", MissingRank, "`missing-rank`, and the rank is in pdb or at another prompt",
-        "2 s", "continue there",
+        "in-debugger", MissingRank,
+        "`missing-rank`, and the rank is in pdb or at another prompt",
+        needs="2 s",
+        attempt="continue there",
     ),
     kind(
-        "deadlock", Deadlock, "ranks wait for each other, through two groups or more",
-        "2 s. Error only if their stacks are in those ops", "one order of groups on all ranks",
+        "deadlock", Deadlock,
+        "ranks wait for each other, through two groups or more",
+        needs="2 s. Error only if their stacks are in those ops",
+        attempt="one order of groups on all ranks",
     ),
     kind(
-        "p2p-cycle", Deadlock, "`deadlock`, with all of them in sends and receives", _SAME,
-        "isend/irecv, or one side first",
+        "p2p-cycle", Deadlock,
+        "`deadlock`, with all of them in sends and receives",
+        needs="the same",
+        attempt="isend/irecv, or one side first",
     ),
     kind(
         "unpaired-send unpaired-recv", (Deadlock, Misaddressed),
-        "`deadlock`, with one rank in a message whose other side is in a collective; or a message "
-        "addressed to a rank other than the one waiting for it",
-        _SAME, "one of the two is wrong: compare the two places",
+        "`deadlock`, with one rank in a message whose other side is in a collective; or a "
+        "message addressed to a rank other than the one waiting for it",
+        needs="the same",
+        attempt="one of the two is wrong: compare the two places",
     ),
     kind(
         "p2p-tag-mismatch", (Deadlock, RehearsedOrder),
-        "a send and a receive wait for each other under different tags", "2 s",
-        "compare the two calls",
+        "a send and a receive wait for each other under different tags",
+        needs="2 s",
+        attempt="compare the two calls",
     ),
-    kind(
-        "stuck-call", StuckCall,
-        "a call on a single rank does not end and no other rank is missing: exit, "
-        "destroy_process_group, torch.save and load, a checkpoint. A note while it is busy",
-        "4 s without CPU time; 60 s", "its place in the code",
-    ),
-    kind(
-        "stuck-op", StuckOp,
-        "all ranks issued an op and it does not end. An error if one of them is stopped or gone",
-        "5 s", "the transport",
-    ),
-    kind(
-        "unseen-rank", (UnseenRank, RankUnrecorded),
-        "an op does not end and some rank of its group was never heard from (in gloo's "
-        "init_process_group the job's store tells which ranks have arrived; the others are "
-        "culprits); or ops with that rank have ended and it is still unknown: figures over ranks "
-        "leave it out",
-        "5 s; one op", "the agent in that rank",
-    ),
-    kind(
-        "late-rank", LateRank, "note: a rank arrived that late; the wait is over",
-        "a wait long enough to be reported", "what it did meanwhile",
-    ),
+    kind("stuck-call", StuckCall),
+    kind("stuck-op", StuckOp),
+    kind("unseen-rank", (UnseenRank, RankUnrecorded)),
+    kind("late-rank", LateRank),
     kind(
         "node-lost", (NodeLost, MissingRank),
         "a node of the job is silent: the network, its relay or the node itself; its ranks. "
         "Withdrawn when it is back. Where others wait for its ranks, who waits in which op",
-        "5 s; 2 s where others wait for several ranks of one host that fell silent at one moment",
-        "the node; its `pardbg run` says whether it finds the hub",
+        needs="5 s; 2 s where others wait for several ranks of one host that fell silent at "
+        "one moment",
+        attempt="the node; its `pardbg run` says whether it finds the hub",
     ),
 )  # fmt: skip

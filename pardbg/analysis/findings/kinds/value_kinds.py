@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Severity
 from pardbg.analysis.findings.kinds.kind import Kind, kind
@@ -14,9 +14,17 @@ from pardbg.words import agreed, binary_size, duration, percent, ranks_text, siz
 
 @dataclass(frozen=True, slots=True)
 class MemoryCreep(Facts):
-    """Memory that grows step by step."""
+    """A rank's memory grows steadily, step by step."""
 
-    screen: ClassVar[str] = "memory"
+    needs = (
+        "24 steps after the first 10, 16 MiB (64 MiB where only the process's memory is known) and "
+        "4%; it grows as much at the end as at the start (a warm-up does not)"
+    )
+    hint = (
+        "Look for lists that keep tensors over steps: losses without .item(), outputs kept for "
+        "logging, graphs held by a tensor that needs grad."
+    )
+    screen = "memory"
     per_step_bytes: float
     since_step: int
     now_bytes: int
@@ -35,18 +43,17 @@ class MemoryCreep(Facts):
             f"{binary_size(self.known_bytes)}; another GiB every {duration(gib_ns)}."
         )
 
-    def advice(self) -> str:
-        return (
-            "Look for lists that keep tensors over steps: losses without .item(), outputs kept for "
-            "logging, graphs held by a tensor that needs grad."
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryImbalance(Facts):
-    """Ranks that use much more memory than the others."""
+    """A rank uses a quarter and 64 MiB more than the others."""
 
-    screen: ClassVar[str] = "memory"
+    needs = "half a window"
+    hint = (
+        "The fullest rank decides what batch and model fit: move layers, the embedding or "
+        "evaluation off it, or look for what it alone keeps."
+    )
+    screen = "memory"
     rank: int
     bytes: int
     usual_bytes: float
@@ -66,18 +73,18 @@ class MemoryImbalance(Facts):
             f"({binary_size(self.usual_bytes)}); {more}."
         )
 
-    def advice(self) -> str:
-        return (
-            "The fullest rank decides what batch and model fit: move layers, the embedding or "
-            "evaluation off it, or look for what it alone keeps."
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryNearLimit(Facts):
-    """Memory of a device, or of a cgroup, that is nearly full."""
+    """More than 92% of a known limit is used: of the device, or of the cgroup that processes share
+    (then the rank with the most is shown, without a culprit)."""
 
-    screen: ClassVar[str] = "memory"
+    needs = "CUDA, or a cgroup (v1, v2) with a memory limit"
+    hint = (
+        "Smaller microbatches, activation checkpointing, or sharding (ZeRO) of what 6 Memory shows "
+        "as the largest part."
+    )
+    screen = "memory"
     used_bytes: int
     limit_bytes: int
     cgroup_of: str
@@ -99,20 +106,20 @@ class MemoryNearLimit(Facts):
             f"Rank {self.fullest} has the most: {binary_size(self.fullest_bytes)}."
         )
 
-    def advice(self) -> str:
-        return (
-            "Smaller microbatches, activation checkpointing, or sharding (ZeRO) of what 6 Memory "
-            "shows as the largest part."
-        )
-
 
 # -- numbers
 
 
 @dataclass(frozen=True, slots=True)
 class NotFinite(Facts):
-    """Where the first NaN or infinity was."""
+    """Where the first non-finite value was: a rank's loss, or its input to an op; and the
+    parameter. An error if it persists, a note if it passes (gradient scaling)."""
 
+    hint = "Look at that rank's batch in that step."
+    needs = (
+        "CPU tensors of 16 KiB or more (16 elements of each, all of them within 0.05 % of the "
+        "time), or a loss; `PARDBG_PROBES=off` disables it"
+    )
     what: str
     """``loss``, or ``input to send 0→1``."""
     step: int
@@ -151,9 +158,16 @@ class NotFinite(Facts):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDivergence(Facts):
-    """Replicas of a model that are not equal any more."""
+    """Parameters that DistributedDataParallel replicates are not bit-identical; names the rank
+    whose optimizer stepped less often. A note if they agree again (local SGD)."""
 
-    screen: ClassVar[str] = "timeline"
+    needs = "CPU tensors, every 10th step; `PARDBG_PROBES=off` disables it"
+    hint = (
+        "Replicas stay equal only if they start equal and take equal updates: look at what that "
+        "rank's optimizer gets (learning rate, gradient clipping, skipped steps), at parameters "
+        "outside DDP, and at a no_sync without a synchronized backward after it."
+    )
+    screen = "timeline"
     parts: tuple[str, ...]
     """Parameters that differ."""
     step: int
@@ -200,19 +214,19 @@ class ReplicaDivergence(Facts):
             )
         return text
 
-    def advice(self) -> str:
-        return (
-            "Replicas stay equal only if they start equal and take equal updates: look at what "
-            "that rank's optimizer gets (learning rate, gradient clipping, skipped steps), at "
-            "parameters outside DDP, and at a no_sync without a synchronized backward after it."
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class NoGradientExchange(Facts):
-    """Ranks that train replicas and exchange no gradient."""
+    """Ranks began with the same parameters and step an optimizer, but exchange nothing above 1 KiB,
+    nor an eighth of the model per step, after the first backward: a skipped average, an unwrapped
+    model. At the end of a run; live, from step 1,000."""
 
-    screen: ClassVar[str] = "collectives"
+    needs = "CPU parameters; all records present"
+    hint = (
+        "Wrap the model (DistributedDataParallel, fully_shard) or average the gradients. If the "
+        "ranks are meant to train independently, ignore this."
+    )
+    screen = "collectives"
     parameters_bytes: int
     num_steps: int
 
@@ -223,18 +237,18 @@ class NoGradientExchange(Facts):
             f"gradient: they train independently."
         )
 
-    def advice(self) -> str:
-        return (
-            "Wrap the model (DistributedDataParallel, fully_shard) or average the gradients. If "
-            "the ranks are meant to train independently, ignore this."
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class NoGradient(Facts):
-    """Optimizers whose parameters never have a gradient."""
+    """An optimizer took three steps, has no state, and none of its parameters ever had a gradient:
+    it changes nothing."""
 
-    screen: ClassVar[str] = "memory"
+    hint = (
+        "Give it the parameters that backward fills (made before the model was wrapped or moved, "
+        "it has others) and clear gradients after step(), not before it; a wrapper may keep "
+        "gradients elsewhere (main_grad)."
+    )
+    screen = "memory"
     optimizer: str
 
     def text(self, about: Candidate) -> str:
@@ -243,64 +257,13 @@ class NoGradient(Facts):
             f"parameter that it has had a gradient at any of its steps: it changes nothing."
         )
 
-    def advice(self) -> str:
-        return (
-            "Give it the parameters that backward fills (made before the model was wrapped or "
-            "moved, it has others) and clear gradients after step(), not before it; a wrapper may "
-            "keep gradients elsewhere (main_grad)."
-        )
-
 
 KINDS: Final[tuple[Kind, ...]] = (
-    kind(
-        "memory-creep", MemoryCreep,
-        "a rank's memory grows steadily, step by step",
-        "24 steps after the first 10, 16 MiB (64 MiB where only the process's memory is known) and "
-        "4%; it grows as much at the end as at the start (a warm-up does not)",
-        "what keeps tensors across steps",
-    ),
-    kind(
-        "memory-imbalance", MemoryImbalance,
-        "a rank uses a quarter and 64 MiB more than the others",
-        "half a window",
-        "what only it keeps",
-    ),
-    kind(
-        "memory-near-limit", MemoryNearLimit,
-        "more than 92% of a known limit is used: of the device, or of the cgroup that processes "
-        "share (then the rank with the most is shown, without a culprit)",
-        "CUDA, or a cgroup (v1, v2) with a memory limit",
-        "smaller microbatches, checkpointing, sharding",
-    ),
-    kind(
-        "nan", NotFinite,
-        "where the first non-finite value was: a rank's loss, or its input to an op; and the "
-        "parameter. An error if it persists, a note if it passes (gradient scaling)",
-        "CPU tensors of 16 KiB or more (16 elements of each, all of them within 0.05 % of the "
-        "time), or a loss; `PARDBG_PROBES=off` disables it",
-        "that rank's batch in that step",
-    ),
-    kind(
-        "replica-divergence", ReplicaDivergence,
-        "parameters that DistributedDataParallel replicates are not bit-identical; names the rank "
-        "whose optimizer stepped less often. A note if they agree again (local SGD)",
-        "CPU tensors, every 10th step; `PARDBG_PROBES=off` disables it",
-        "what that rank's optimizer got",
-    ),
-    kind(
-        "no-gradient-exchange", NoGradientExchange,
-        "ranks began with the same parameters and step an optimizer, but exchange nothing above "
-        "1 KiB, nor an eighth of the model per step, after the first backward: a skipped average, "
-        "an unwrapped model. At the end of a run; live, from step 1,000",
-        "CPU parameters; all records present",
-        "the ranks",
-    ),
-    kind(
-        "no-gradient", NoGradient,
-        "an optimizer took three steps, has no state, and none of its parameters ever had a "
-        "gradient: it changes nothing",
-        "–",
-        "which parameters it was given; whether gradients are cleared before it steps; where a "
-        "wrapper keeps them",
-    ),
+    kind("memory-creep", MemoryCreep),
+    kind("memory-imbalance", MemoryImbalance),
+    kind("memory-near-limit", MemoryNearLimit),
+    kind("nan", NotFinite),
+    kind("replica-divergence", ReplicaDivergence),
+    kind("no-gradient-exchange", NoGradientExchange),
+    kind("no-gradient", NoGradient),
 )  # fmt: skip

@@ -1,0 +1,148 @@
+"""Four watched ranks on simulated accelerators; the agent's thread is played by one of ours, as
+there is no hub. Prints the release of each case and the device's log since, in ns."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+import pardbg.lab.sim.device as sim
+import pardbg_agent
+from pardbg_agent import core
+from tests.accelerator.programs.jobs import MICROBATCHES, MS, WIDTH, Stage
+from tests.processes import wait_until
+
+
+def agents_thread() -> None:
+    while True:
+        for poll in list(core.CURRENT.pollers) if core.CURRENT else ():
+            poll()
+        time.sleep(0.01)
+
+
+def together(work: Callable[[], Any]) -> dict[str, Any]:
+    """Issue ``work`` on stopped streams, and release them on all ranks at one time."""
+    torch.sim.synchronize()
+    dist.barrier()
+    sim.take_log()
+    step, syncs = core.CURRENT.step, sim.counts()["syncs"]
+    stop = sim.hold()
+    kept = work()
+    at, syncs = torch.tensor([sim.native.now()]), sim.counts()["syncs"] - syncs
+    dist.all_reduce(at, dist.ReduceOp.MAX)
+    sim.release(stop, int(at))
+    torch.sim.synchronize()
+    del kept
+    return {"at": int(at), "step": step, "syncs": syncs, "log": sim.take_log()}
+
+
+def pipeline(rank: int, size: int) -> dict[str, Any]:
+    stage = PipelineStage(Stage().to("sim"), rank, size, torch.device("sim"))
+    schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=torch.nn.functional.mse_loss)
+    optimizer = torch.optim.SGD(stage.submod.parameters(), lr=0.1)
+    x = torch.randn(MICROBATCHES, WIDTH, device="sim")
+
+    def step() -> None:
+        schedule.step(
+            *([x] if rank == 0 else []),
+            **({"target": x, "losses": []} if rank == size - 1 else {}),
+        )
+        optimizer.step()
+
+    step()
+    sim.settings.blind = True
+    found = together(step)
+    sim.settings.blind = False
+    return found
+
+
+def ops(rank: int, size: int) -> dict[str, Any]:
+    """Rank 2's kernels take 30 ms, not 20; then an op of 1 ms: sync, async, functional, a batch."""
+    from torch.distributed._functional_collectives import all_reduce
+
+    sim.settings.op_ns = {"aten::mm": 20 * MS}
+    sim.settings.comm_default_ns = MS
+    sim.settings.speed = 1.5 if rank == 2 else 1.0
+    a, b = torch.ones(4, 4, device="sim"), torch.ones(4, device="sim")
+
+    def work() -> Any:
+        a @ a
+        dist.all_reduce(b)
+        a @ a
+        works = [dist.all_reduce(b, async_op=True)]
+        works[0].wait()
+        works.append(all_reduce(b, "sum", dist.group.WORLD))
+        pair = [
+            dist.P2POp(dist.isend, b, (rank + 1) % size),
+            dist.P2POp(dist.irecv, torch.empty(4, device="sim"), (rank - 1) % size),
+        ]
+        return works, dist.batch_isend_irecv(pair)
+
+    found = together(work)
+    sim.settings.speed, sim.settings.op_ns = 1.0, {}
+    return found
+
+
+def sharded(rank: int, size: int) -> dict[str, Any]:
+    """A step of FSDP2: it issues ops on streams of its own, and gets no Work."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(3))).to("sim")
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(8, 32, device="sim")
+
+    def step() -> None:
+        model(x).sum().backward()
+        optimizer.step()
+
+    step()
+    return together(step)
+
+
+def hang(rank: int, size: int) -> dict[str, Any]:
+    """Rank 1's device stops before an op, for as long as the others' agents take to notice."""
+    torch.sim.synchronize()
+    dist.barrier()
+    stop = sim.hold() if rank == 1 else None
+    step = core.CURRENT.step
+    dist.all_reduce(torch.ones(4, device="sim"))
+    if rank != 1:
+        ring = core.CURRENT.device
+        wait_until(lambda: any(span.is_told for span, _ in ring._open.values()), what="arrival")
+    dist.all_reduce(torch.zeros(1))  # all have looked
+    if stop is not None:
+        time.sleep(0.1)
+        sim.release(stop, sim.native.now())
+    torch.sim.synchronize()
+    return {"step": step}
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore")
+    dist.init_process_group(sim.GROUP)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    sim.settings.comm_default_ns = 0
+    dist.all_reduce(torch.ones(1, device="sim"))
+    threading.Thread(target=agents_thread, daemon=True).start()
+    found = {case.__name__: case(rank, size) for case in (pipeline, ops, sharded, hang)}
+    device = core.CURRENT.device
+    if device is not None:
+        wait_until(lambda: not device.times.queue.heads(), what="all times read")
+    found["left_out"] = None if device is None else device.times.num_left_out
+    pardbg_agent.detach()
+    print(json.dumps(found), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Watched ranks on simulated accelerators: what their records say of the device is the truth."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from pardbg_agent.wire import Flag, Kind, Lane
+from tests.distributed.programs.watched import Rank, Record, run_watched
+from tests.forked import Job
+
+pytestmark = pytest.mark.timeout(200)
+MS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Watched:
+    """One rank: its records, and what it printed."""
+
+    ring: Rank
+    told: dict[str, Any]
+
+    def device(self, case: str, lane: Lane) -> list[Record]:
+        """DEVICE records of a case's step, in the order of their begin."""
+        found = [
+            r for r in self.ring.of(Kind.DEVICE)
+            if r.lane == lane and r.step == self.told[case]["step"] and r.t0 >= self.since(case)
+        ]  # fmt: skip
+        return sorted(found, key=lambda r: r.t0)
+
+    def since(self, case: str) -> int:
+        return int(self.told[case]["at"]) - 20_000  # an anchor's error is below
+
+    def truth(self, case: str, *names: str) -> list[tuple[int, int]]:
+        """(arrival, end) of launches in the device's log."""
+        return sorted((e[3], e[5]) for e in self.told[case]["log"] if e[0] in names)
+
+
+def ran(way: str) -> list[Watched]:
+    env = {"PARDBG_HOOKS": way}
+    job = Job("job", 4, ("tests.accelerator.programs.watched_jobs",), env=env)
+    ended, rings = run_watched([job])["job"]
+    assert not any(ended.codes), ended.whole.err[-3000:]
+    return [Watched(rings[r], json.loads(ended.out[r].splitlines()[-1])) for r in range(4)]
+
+
+@pytest.fixture(scope="module")
+def ranks(simulated: str) -> list[Watched]:
+    return ran("dispatcher")
+
+
+def bubble(spans: list[list[tuple[int, int]]]) -> float:
+    first, last = min(s[0] for own in spans for s in own), max(s[1] for own in spans for s in own)
+    return 1 - sum(t1 - t0 for own in spans for t0, t1 in own) / (len(spans) * (last - first))
+
+
+def test_actions_are_the_devices_not_their_launches(ranks: list[Watched]) -> None:
+    device, host = [], []
+    for rank in ranks:
+        actions = [r for r in rank.device("pipeline", Lane.COMPUTE) if r.name in "FB"]
+        truth = rank.truth("pipeline", "F", "B")
+        assert len(actions) == len(truth) == 16
+        for action, (begin, end) in zip(actions, truth, strict=True):
+            assert abs(action.t0 - begin) <= action.b and abs(action.t1 - end) <= action.b
+            assert action.a > begin - rank.told["pipeline"]["at"]  # issued before the release
+        device.append([(r.t0, r.t1) for r in actions])
+        step = rank.told["pipeline"]["step"]
+        launches = [r for r in rank.ring.of(Kind.ACTION) if r.step == step and r.name in "FB"]
+        host.append([(r.t0, r.t1) for r in launches])
+    # (p - 1) / (p - 1 + m) = 3 / 11
+    assert bubble(device) == pytest.approx(3 / 11, abs=0.005)
+    assert abs(bubble(host) - 3 / 11) > 0.1
+
+
+def test_ops_arrive_and_end_when_the_device_does(ranks: list[Watched]) -> None:
+    for number, rank in enumerate(ranks):
+        ops = [r for r in rank.device("ops", Lane.COMM) if r.name == "all_reduce"]
+        at = rank.told["ops"]["at"]
+        # A product of 20 ms (rank 2: 30), an op of 1 ms from the last arrival, twice; a third op.
+        slow = number == 2
+        expected = [(30 if slow else 20, 31), (61 if slow else 51, 62), (62, 63)]
+        assert len(ops) == 3
+        for op, (arrival, end) in zip(ops, expected, strict=True):
+            assert op.t0 == pytest.approx(at + arrival * MS, abs=op.b)
+            assert op.t1 == pytest.approx(at + end * MS, abs=op.b)
+        pair = [r for r in rank.device("ops", Lane.COMM) if r.flags & Flag.P2P]
+        ((_, end),) = rank.truth("ops", "coalesced")
+        assert {bool(r.flags & Flag.SEND) for r in pair} == {True, False}
+        for op in pair:  # one end for both; the third op was not waited for
+            assert op.t0 == pytest.approx(at + 62 * MS, abs=op.b)
+            assert op.t1 == pytest.approx(end, abs=op.b)
+
+
+def test_sharded_ops_without_a_work_are_timed(ranks: list[Watched]) -> None:
+    for rank in ranks:
+        for name, in_log in (
+            ("all_gather", "all_gather_into_tensor"), ("reduce_scatter", "reduce_scatter_tensor"),
+        ):  # fmt: skip
+            ops = [r for r in rank.device("sharded", Lane.COMM) if r.name == name]
+            truth = rank.truth("sharded", in_log)
+            assert len(ops) == len(truth) >= 3
+            for op, (arrival, end) in zip(ops, truth, strict=True):
+                assert abs(op.t0 - arrival) <= op.b and abs(op.t1 - end) <= op.b
+
+
+def test_every_op_on_the_device_ends_by_its_clock(ranks: list[Watched]) -> None:
+    for rank in ranks:
+        done = {(r.group, r.flags & Flag.P2P, r.seq): r for r in rank.ring.of(Kind.OP_DONE)}
+        timed = rank.ring.of(Kind.DEVICE)
+        ops = [r for r in timed if r.lane == Lane.COMM]
+        assert ops
+        for op in ops:
+            end = done[op.group, op.flags & Flag.P2P, op.seq]
+            assert end.flags & Flag.DONE_DEVICE and end.t1 == op.t1
+        assert not any(r.flags & Flag.DONE_POLLED for r in done.values())
+        assert rank.told["left_out"] == 0
+        assert rank.ring.defined("error") == []
+
+
+def test_phases_and_steps_are_timed_too(ranks: list[Watched]) -> None:
+    for rank in ranks:
+        (pipeline,) = [r for r in rank.device("pipeline", Lane.PHASE) if r.name == "pipeline"]
+        truth = rank.truth("pipeline", "F", "B")
+        assert pipeline.t1 == pytest.approx(truth[-1][1], abs=pipeline.b)
+        (step,) = rank.device("pipeline", Lane.STEP) or [None]
+        assert step is None or step.t1 >= truth[-1][1] - step.b
+
+
+def test_recording_synchronizes_nothing(ranks: list[Watched]) -> None:
+    for rank in ranks:
+        assert [rank.told[case]["syncs"] for case in ("pipeline", "ops", "sharded")] == [0, 0, 0]
+
+
+def test_an_op_that_hangs_says_who_has_arrived(ranks: list[Watched]) -> None:
+    arrived = [
+        any(r.step == rank.told["hang"]["step"] for r in rank.ring.of(Kind.DEVICE_BEGIN))
+        for rank in ranks
+    ]
+    assert arrived == [True, False, True, True]
