@@ -42,7 +42,7 @@ MAX_OPS: Final = 16
 MAX_FINDINGS: Final = 12
 HOST_TIMES: Final = (
     "The run computes on a device, and all times here are the host's: no bubble, skew, bandwidth\n"
-    "or straggler follows from them. The C++ hooks time no device: PARDBG_HOOKS=dispatcher does."
+    "or straggler follows from them. (C++ hooks time no device; PARDBG_HOOKS=dispatcher does.)"
 )
 
 
