@@ -81,10 +81,8 @@ class Process:
             name: Table("t0_ns" if name.startswith("issue") else "t1_ns", limit, keep_ns)
             for name in TABLE_NAMES
         }
-        self.totals = {
-            name: Totals(self._tables[name]) for name in (ISSUE_COLLECTIVE, ISSUE_P2P, DONE_P2P)
-        }
-        self.totals[PART] = Totals(self._tables[PART])
+        counted = (ISSUE_COLLECTIVE, ISSUE_P2P, DONE_P2P, PART)
+        self.totals = {name: Totals(self._tables[name]) for name in counted}
         self.totals[SUMMED] = Totals(self._tables[SUMMED], sums=True)
 
     # ------------------------------------------------------------------ reading
