@@ -155,21 +155,25 @@ class Core:
         t0, t1 = self.step_t0, clock.now_ns() if t1 is None else t1
         spent, calls = self.cost()
         cost, num_calls = max(0, spent - self.spent[0]), calls - self.spent[1]
-        self.spent, self.step_t0 = (spent, calls), t1
         step = self.step if n is None else max(0, n)
+        device = self.device
+        timed = device is not None and self.guard.call("device", device.step_ended, step, t1)
+        flags = int(Flag.DEVICE) if timed else 0
         self.record(
-            Kind.STEP, Lane.STEP, 0, 0, t0, t1, step, 0, wire.NO_GROUP, wire.NONE, wire.NONE,
+            Kind.STEP, Lane.STEP, flags, 0, t0, t1, step, 0, wire.NO_GROUP, wire.NONE, wire.NONE,
             wire.NONE, cost, num_calls,
         )  # fmt: skip
-        if self.device is not None:
-            self.guard.call("device", self.device.step_ended, step, t1)
         self.sums.write(self.record, t0, t1, step)
         if self.watches.slow is not None:
             self._watch_step(self.watches.slow, step, t0, t1)
-        self.step = step + 1
+        self.count_step(step + 1, t1, spent, calls)
         self.changed()
         if self.budget > 0:
             self._keep_budget(cost, t1 - t0)
+
+    def count_step(self, step: int, t_ns: int, spent_ns: int, calls: int) -> None:
+        """Begin this step at ``t_ns``, with the hooks' cost so far. C++ calls it too."""
+        self.step, self.step_t0, self.spent = step, t_ns, (spent_ns, calls)
 
     def cost(self) -> tuple[int, int]:
         """Return (ns, calls) of all hooks so far."""

@@ -7,13 +7,14 @@ record are what takes long, however little came.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pardbg.events.decode import KNOWN_KINDS, records_from, taken, usable
+from pardbg.store.device_times import LAUNCH, DeviceTimes, concerned
 from pardbg.store.table import Rows, blocks_of, column
 from pardbg_agent import wire
 
@@ -28,8 +29,12 @@ _SPLIT: Final = {
 _KINDS: Final = {
     int(kind): kind.name.lower()
     for kind in wire.Kind
-    if kind not in (wire.Kind.OP_ISSUE, wire.Kind.OP_DONE, wire.Kind.LOST)
-}
+    if kind
+    not in (
+        wire.Kind.OP_ISSUE, wire.Kind.OP_DONE, wire.Kind.LOST, wire.Kind.DEVICE,
+        wire.Kind.DEVICE_BEGIN,
+    )
+} | {LAUNCH: "launch"}  # fmt: skip
 """``action``, ``wait``, ``step``, ``phase``, ``span``, ``metric``, ``memory`` ..."""
 TABLE_NAMES: Final = (
     *_KINDS.values(), ISSUE_COLLECTIVE, ISSUE_P2P, DONE_COLLECTIVE, DONE_P2P,
@@ -85,6 +90,8 @@ class Seen:
 class Taker(Protocol):
     """A process."""
 
+    device_times: DeviceTimes
+
     def came(self) -> Came | None:
         """Return what came; it is the caller's from now on."""
 
@@ -113,6 +120,8 @@ def move(processes: Iterable[Taker]) -> None:
 
 def _move(batch: Sequence[tuple[Taker, Came]]) -> None:
     records = records_from(b"".join(body for _, came in batch for body in came.bodies))
+    if concerned(records).any():
+        records, batch = _on_device_clock(records, batch)
     good = usable(records)
     records = _shifted(records, [came for _, came in batch])
     who = np.repeat(np.arange(len(batch)), [came.offsets[-1][0] for _, came in batch])
@@ -126,6 +135,22 @@ def _move(batch: Sequence[tuple[Taker, Came]]) -> None:
                            kind="stable")]  # fmt: skip
     if len(at):
         _distribute(batch, records, at, who[at], tables[at])
+
+
+def _on_device_clock(
+    records: NDArray[Any], batch: Sequence[tuple[Taker, Came]]
+) -> tuple[NDArray[Any], Sequence[tuple[Taker, Came]]]:
+    """Settle what ran on devices, process by process: some may get more records."""
+    parts, changed, begin = [], [], 0
+    for process, came in batch:
+        *before, (number, offset) = came.offsets
+        part = records[begin : begin + number]
+        begin += number
+        if concerned(part).any():
+            part = process.device_times.settle(part)
+        parts.append(part)
+        changed.append((process, replace(came, offsets=(*before, (len(part), offset)))))
+    return np.concatenate(parts), changed
 
 
 def _shifted(records: NDArray[Any], came: Sequence[Came]) -> NDArray[Any]:

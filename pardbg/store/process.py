@@ -9,6 +9,7 @@ from typing import Any, Final
 from pardbg.events.decode import Head
 from pardbg.store.clocks import Clocks, Reading
 from pardbg.store.definitions import Failure, GroupDef, ModelDef, OpDef
+from pardbg.store.device_times import DeviceTimes
 from pardbg.store.intake import DONE_P2P, ISSUE_COLLECTIVE, ISSUE_P2P, TABLE_NAMES, Came, Seen, move
 from pardbg.store.table import Rows, Table, Totals
 from pardbg.words import whole
@@ -73,16 +74,15 @@ class Process:
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._pending_received = 0
+        self.device_times = DeviceTimes()
         self._pending_offsets: list[tuple[int, int]] = []
         """(pending records before a new offset was told, the one that holds for them)"""
         self._tables = {
             name: Table("t0_ns" if name.startswith("issue") else "t1_ns", limit, keep_ns)
             for name in TABLE_NAMES
         }
-        self.totals = {
-            name: Totals(self._tables[name]) for name in (ISSUE_COLLECTIVE, ISSUE_P2P, DONE_P2P)
-        }
-        self.totals[PART] = Totals(self._tables[PART])
+        counted = (ISSUE_COLLECTIVE, ISSUE_P2P, DONE_P2P, PART)
+        self.totals = {name: Totals(self._tables[name]) for name in counted}
         self.totals[SUMMED] = Totals(self._tables[SUMMED], sums=True)
 
     # ------------------------------------------------------------------ reading

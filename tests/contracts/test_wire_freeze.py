@@ -72,7 +72,7 @@ def test_flags_and_gates() -> None:
     assert {flag.name: int(flag) for flag in wire.Flag} == {
         "FLOAT": 1, "P2P": 2, "SEND": 4, "DONE_COMPLETED": 8, "DONE_WAITED": 16,
         "DONE_POLLED": 32, "DONE_DEVICE": 64, "FAILED": 128, "ASYNC": 256, "RECOMPUTE": 512,
-        "INFERRED": 1024, "PACED": 2048, "OTHER_THREAD": 4096,
+        "INFERRED": 1024, "PACED": 2048, "OTHER_THREAD": 4096, "DEVICE": 8192,
     }  # fmt: skip
     assert {gate.name: int(gate) for gate in wire.Gate} == {
         "SEND": 1, "RECV": 2, "COLLECTIVE": 4, "ACTION": 8, "STEP": 16, "OPTIMIZER": 32,

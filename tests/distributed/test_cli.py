@@ -34,9 +34,11 @@ def test_a_job_is_recorded_and_reported_and_its_output_is_its_own(tmp_path: Path
 
     text = pardbg("report", str(session), code=NO_TORCH)
     assert text.code == 0, text.err
-    assert "nothing wrong was seen" in text.out and "all_reduce" in text.out
+    assert "all_reduce" in text.out
     report = json.loads(pardbg("report", str(session), "--json", code=NO_TORCH).out)
     VALIDATOR.validate(report)
+    # What runs beside the tests may overload the host.
+    assert {one["kind"] for one in report["findings"]} <= {"host-overloaded"}
     assert [rank["num_steps"] for rank in report["ranks"]] == [4, 4]
     reduces = [row for row in report["collectives"] if row["op"] == "all_reduce"]
     # One bucket of 577 float32 gradients per step.

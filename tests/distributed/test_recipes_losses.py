@@ -98,7 +98,7 @@ def test_the_catalogues_command_runs_paced_and_ends_clean(name: str) -> None:
     done = run_argv(argv, env=rank_env(), timeout_s=50)
     assert done.code == 0, done.err
     assert "Traceback" not in done.err and "Warning" not in done.err, done.err
-    assert done.lines(0)[0] == "compute is paced: each block sleeps 5 ms in forward"
+    assert done.lines(0)[0] == "compute is paced: each block takes 5 ms in forward"
     reporter = 0 if name == "ddp" else 1  # a pipeline's last rank computes the loss
     steps = [line for line in done.lines(reporter) if line.startswith("step ")]
     assert [line.split()[1] for line in steps] == ["0", "1"]

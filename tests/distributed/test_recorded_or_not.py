@@ -80,13 +80,13 @@ def test_a_disk_that_fills_up(tmp_path: Path, small_tmpfs: Path) -> None:
 
 
 def test_a_hub_that_is_gone_for_good(tmp_path: Path) -> None:
-    """Launcher and hub killed: nobody closes the recording, and that is said."""
+    """All that would start a hub is killed: nobody closes the recording, and that is said."""
     session = tmp_path / "s.mcap"
     with owned(run_argv(session, "import time; print('up', flush=True); input(); exit(4)")) as job:
         handle = handle_of(session)
         found = children(handle)
         wait_until(lambda: session.exists() and session.stat().st_size > 0, 20, "a recording")
-        for name in ("launcher", "hub"):
+        for name in ("guardian", "launcher", "hub"):
             os.kill(found[name].pid, signal.SIGKILL)
         wait_until(lambda: not handle.hub_alive(), 20, "the hub's end")
         out, err = job.communicate(b"\n", timeout=30)

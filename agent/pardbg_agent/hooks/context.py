@@ -12,12 +12,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from pardbg_agent import core as _core
 from pardbg_agent.hooks.call_sites import CallSites
 from pardbg_agent.hooks.device import device_records
-from pardbg_agent.hooks.training.batch_loss import BatchLoss
 from pardbg_agent.wire import NO_GROUP, NONE, NOTE_THREAD, DefKind, Flag
 
 T = TypeVar("T")
@@ -69,9 +68,81 @@ class Signature(NamedTuple):
     next_seq: Callable[[], int]
 
 
+# State that C++ shares: its own types where it sees ops (native/held.hpp), else these.
+
+
+@dataclass(slots=True, eq=False)
+class Nesting:
+    """Hooked calls that enclose the code that runs now on a thread."""
+
+    forward: int = 0
+    """Depth of wrapped models' forwards."""
+    action: int = 0
+    """Depth of pipeline actions."""
+    backward: int = 0
+    pipeline: int = 0
+    """Depth of schedules' runs."""
+    initializing: int = 0
+    """Depth of optimizers' step() calls that only make their state."""
+    inside: dict[Any, list[Any]] | None = None
+    """In a wrapper's step(): the optimizers that it stepped, and which parameters of each."""
+    open: Any = None
+    """A count of activations that began behind a step and ends with the next backward."""
+    optimizer: Any = None
+    """(weak reference to the outermost optimizer whose step() runs, since when)"""
+
+
+@dataclass(slots=True, eq=False)
+class LoopState:
+    """Place of the program in its training loop."""
+
+    phase: int = 0
+    """Name id of the phase that runs."""
+    anchor_ns: int = 0
+    """Since when the host may have been in a forward that no hook sees."""
+    forward_seen: bool = False
+    """A forward was measured since the anchor."""
+    begun: bool = False
+    """A first phase was seen."""
+    wrapped: bool = False
+    """A wrapped model's forward was seen: activations are counted there."""
+    num_schedules: int = 0
+    """Schedule steps since a step ended: the next one ends it if no optimizer does."""
+    saved: Any = None
+    """On sampled steps, from a forward's end to its backward's: its saved_tensors.Count."""
+    gathered_bytes: int = 0
+    """Bytes of unsharded parameters of all FSDP units, now."""
+
+
+@dataclass(slots=True, eq=False)
+class UnitState:
+    """An FSDP unit, whose parameters are gathered and freed together."""
+
+    num_bytes: int = 0
+    """Bytes of its unsharded parameters."""
+    names: Any = None
+    """verb -> name id"""
+    whole: bool = False
+    """Its parameters are unsharded, according to the records so far."""
+    resharded_ns: int = 0
+
+
+class StateTypes(NamedTuple):
+    """Types of the shared state."""
+
+    nesting: Any
+    loop: Any
+    unit: Any
+
+
+IN_PYTHON: Final = StateTypes(Nesting, LoopState, UnitState)
+TYPES = IN_PYTHON
+"""Types that this process uses; set by ``use_types``."""
+
+
 @dataclass(slots=True, eq=False)
 class State:
-    """Per thread: what encloses the code that runs now."""
+    """State of one thread."""
 
     group: Any = None
     """ProcessGroup whose Python method is running: the op that comes next is Python's."""
@@ -89,33 +160,20 @@ class State:
     """Between a backend's group start and end no gate may hold."""
     futures: list[tuple[Op, Any]] = field(default_factory=list)
     """Ops issued in the backward that runs, and their futures; emptied when it ends."""
-    action: int = 0
-    """Depth of pipeline actions."""
-    pipeline: int = 0
-    backward: int = 0
+    nest: Any = field(default_factory=lambda: TYPES.nesting())
     recompute: int = 0
     """Depth of checkpointed regions that run again."""
-    forward: int = 0
     fsdp: Any = None
-    """What before_forward gave for the FSDP root whose forward runs."""
+    """Result of before_forward for the FSDP root whose forward runs."""
     counting: Any = None
     """A count of what autograd saves (saved_tensors.Count) that is on."""
-    open: Any = None
-    """A count of activations that began behind a step and ends with the next backward."""
-    optimizer: Any = None
-    """Outermost optimizer whose step() runs, and since when."""
-    inside: dict[Any, list[Any]] | None = None
-    """In a wrapper's step(): the optimizers that it stepped, and which parameters of each."""
     own_ns: int = 0
     """Under ``watch slow``: since when this thread has waited for nobody."""
     own_step: int = NONE
     own_at: int = 0
     """What of that step has come already: ops and actions."""
     unscaled: tuple[float, float] | None = None
-    """The loss that a GradScaler has just scaled for the backward that comes next, and what
-    it was divided by."""
-    initializing: int = 0
-    """Depth of optimizers' step() calls that only make their state."""
+    """(loss that a GradScaler has just scaled for the next backward, what it was divided by)"""
 
 
 _MAX_THREADS = 16
@@ -184,32 +242,15 @@ class Context:
     labels: Any = field(default_factory=dict)
     """(data_ptr, send) -> (F or B, stage, microbatch) of p2p ops that a stage prepared: a dict, or
     native_way.Labels."""
-    phase: int = 0
-    """Name id of the phase the main loop is in."""
-    anchor_ns: int = 0
-    """Since when the host may have been in a forward that no hook sees."""
-    forward_seen: bool = False
-    """A forward was measured since the anchor."""
-    loss: BatchLoss = field(default_factory=BatchLoss)
-    """What backward was called on since an optimizer stepped: the loss that its gradients belong
-    to, also with gradient accumulation."""
-    of_schedules: int = 0
-    """Schedule steps since a step ended: the next one ends it if no optimizer does."""
-    saved: Any = None
-    """On sampled steps, from a forward's end to its backward's: what it saved (saved.Count)."""
+    loop: Any = field(default_factory=lambda: TYPES.loop())
     recomputed_bytes: int = 0
     """The most that one recomputed region held in that backward."""
     never_counted: bool = False
     """The program forbids saved-tensor hooks somewhere: activations are not counted any more."""
-    wrapped: bool = False
-    """A wrapped model's forward was seen: activations are counted there."""
-    begun: bool = False
     optimizers: Any = field(default_factory=weakref.WeakSet)
     fsdp_groups: Any = field(default_factory=weakref.WeakSet)
     fsdp_units: Any = field(default_factory=weakref.WeakKeyDictionary)
-    """FSDPParamGroup -> its bytes, name ids and state"""
-    gathered_bytes: int = 0
-    """Unsharded parameters of all units, now."""
+    """FSDPParamGroup -> UnitState"""
     schedules: Any = field(default_factory=weakref.WeakKeyDictionary)
     """schedule -> {has_backward: this rank's planned compute actions}"""
     actions: Any = None
@@ -268,6 +309,16 @@ def forget() -> None:
         c.context = None
         c.optimizers = list
         c.pollers.clear()
+
+
+def use_types(types: StateTypes) -> None:
+    """Hold the shared state in objects of these types, from now on; drops what hooks know. Threads
+    that already have their state keep it, and C++ leaves their calls to Python."""
+    global TYPES
+    if TYPES is not types:
+        TYPES = types
+        LOCAL.state.nest = types.nesting()
+    forget()
 
 
 os.register_at_fork(after_in_child=forget)

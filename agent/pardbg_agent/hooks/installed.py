@@ -13,6 +13,7 @@ from torch.distributed import device_mesh
 from pardbg_agent import core as _core
 from pardbg_agent.hooks import context, frameworks, patching
 from pardbg_agent.hooks.comm import groups, host_calls
+from pardbg_agent.hooks.context import StateTypes
 from pardbg_agent.hooks.memory import saved_tensors, wrappers
 from pardbg_agent.hooks.ops import dispatcher, native_way, works
 from pardbg_agent.hooks.patching import Patches, unframed
@@ -32,11 +33,15 @@ class OpHooks(Protocol):
 
     name: str
 
+    @property
+    def types(self) -> StateTypes:
+        """Return the types of the state that hooks share with it."""
+
     def install(self) -> None:
-        """From here on ops are recorded, and held at gates."""
+        """Record ops, and hold them at gates."""
 
     def uninstall(self) -> None:
-        """From here on ops pass."""
+        """Stop intercepting ops."""
 
 
 class Installed:
@@ -59,8 +64,8 @@ class Installed:
     def _install(self) -> None:
         compiler = torch.compiler
         patching.use_compiling(compiler.is_compiling, compiler.is_dynamo_compiling)
-        context.forget()
         self._ops = choose()
+        context.use_types(self._ops.types)
         groups.PROCESS.source = self._ops.name
         self._ops.install()
         works.install(self._patches, getattr(self._ops, "wait_of", None))

@@ -1,12 +1,12 @@
 // The agent's hot path: every c10d op recorded in the ring without Python, and without the GIL.
 //
-// A kernel at BackendSelect looks up what it knows of this kind of op on this group, numbers it, goes
-// on to the backend, and writes OP_ISSUE; completion is state.hpp's. What needs a person's or Python's
-// word (a closed gate, watches, a first-seen kind of op, tensors on a device or of an odd sort, values
-// that are not finite) is asked of Python before the op goes on: hooks/comm/hotpath.
+// A kernel at BackendSelect looks up the signature of this kind of op on this group, numbers the op,
+// goes on to the backend, and writes OP_ISSUE; completion is state.hpp's. Python decides before the
+// op is issued (hooks/ops/native_way) where a gate is closed or watched, the kind of op is new, a
+// tensor is on a device or has no plain storage, or values are not finite.
 //
-// The frequent ops have kernels with their own C++ signatures: boxing the arguments and the result
-// would cost half of all. Where torch's are others, and for the rest, one boxed kernel does.
+// The frequent ops have kernels with their own C++ signatures: boxing of arguments and result would
+// double the cost. Where torch's signatures differ, and for the other ops, a boxed kernel does.
 
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
@@ -24,51 +24,32 @@ using torch::jit::Stack;
 namespace pardbg {
 namespace {
 
-struct Spec {  // as hooks/comm/op_arguments.SPECS, in its order: places of arguments
-  const char* name;
-  const char* op;
+struct Spec {  // a row of pardbg_agent.tables.c10d_ops: places of arguments, -1: there is none
+  int number;  // of the row
   int group, root, tag, async_op, reduce;
-  int ins, outs;  // tensors that go in and come out; equal: in place; -1: none that count
+  int in, out;  // tensors that go in and come out; equal: in place
   bool p2p, send, future, functional;
-  bool parts;  // more than one number says how much goes to whom
+  bool probed;  // NaN in its input spreads
+  bool parts;   // more than one number says how many bytes go to each rank
+  std::string name, op;
 };
-constexpr Spec kSpecs[] = {
-    {"allreduce_", "all_reduce", 1, -1, -1, 4, 2, 0, 0, false, false, true, true, false},
-    {"allreduce_coalesced_", "all_reduce", 1, -1, -1, 3, 2, 0, 0, false, false, true, true, false},
-    {"broadcast_", "broadcast", 1, 2, -1, 4, -1, 0, 0, false, false, true, true, false},
-    {"reduce_", "reduce", 1, 3, -1, 5, 2, 0, 0, false, false, true, false, false},
-    {"allgather_", "all_gather", 2, -1, -1, 3, -1, 1, 0, false, false, true, false, false},
-    {"_allgather_base_", "all_gather", 2, -1, -1, 3, -1, 1, 0, false, false, true, true, false},
-    {"allgather_into_tensor_coalesced_", "all_gather", 2, -1, -1, 3, -1, 1, 0, false, false, true,
-     true, false},
-    {"allgather_coalesced_", "all_gather", 2, -1, -1, 3, -1, 1, 0, false, false, true, false, false},
-    {"reduce_scatter_", "reduce_scatter", 2, -1, -1, 4, 3, 1, 0, false, false, false, false, false},
-    {"_reduce_scatter_base_", "reduce_scatter", 2, -1, -1, 4, 3, 1, 0, false, false, false, true,
-     false},
-    {"reduce_scatter_tensor_coalesced_", "reduce_scatter", 2, -1, -1, 4, 3, 1, 0, false, false,
-     false, true, false},
-    {"gather_", "gather", 2, 3, -1, 4, -1, 1, 0, false, false, true, false, false},
-    {"scatter_", "scatter", 2, 3, -1, 4, -1, 1, 0, false, false, true, false, false},
-    {"alltoall_", "all_to_all", 2, -1, -1, 3, -1, 1, 0, false, false, true, false, true},
-    {"alltoall_base_", "all_to_all", 2, -1, -1, 5, -1, 1, 0, false, false, true, true, true},
-    {"barrier", "barrier", 1, -1, -1, 3, -1, -1, -1, false, false, true, false, false},
-    {"send", "send", 1, 2, 3, -1, -1, 0, 0, true, true, false, false, false},
-    {"recv_", "recv", 1, 2, 3, -1, -1, 0, 0, true, false, false, false, false},
-    {"recv_any_source_", "recv", 1, -1, 2, -1, -1, 0, 0, true, false, false, false, false},
-};
-constexpr int kNumSpecs = sizeof(kSpecs) / sizeof(Spec);
+// The table, which Python gives once. Never freed: ops that are open keep names of it.
+std::vector<Spec>& specs() {
+  static auto* const all = new std::vector<Spec>;
+  return *all;
+}
 constexpr auto kKey = c10::DispatchKey::BackendSelect;
 
 std::atomic<State*> current{nullptr};  // of this process's Core; never freed: ops still point to it
-std::atomic<bool> passing{false};      // the agent is off in this process
-py::object* asks = nullptr;            // hooks.comm.native.ask, and what watch slow wants of a wait
-py::object* slow_waited = nullptr;
+std::atomic<bool> agent_off{false};    // in this process
+py::object* ask_python = nullptr;      // native_way.ask
+py::object* slow_waited = nullptr;     // native_way._waited, for watch slow
 
-// Flag.OTHER_THREAD of this thread's ops, as Python said it of the first one.
+// Flag.OTHER_THREAD of this thread's ops, which Python decides for the first one.
 thread_local bool thread_known = false;
 thread_local uint16_t thread_flag = 0;
 
-struct Tensors {  // of an op, added up
+struct Tensors {  // of one side of an op
   int64_t bytes = 0;
   const at::Tensor* first = nullptr;
   bool plain = true;  // ordinary tensors in host memory
@@ -94,12 +75,30 @@ struct Tensors {  // of an op, added up
   }
 };
 
-struct Seen {  // what the arguments of an op say
+struct Call {  // an op's arguments, read
   Tensors in, out;
   c10d::ProcessGroup* group = nullptr;
   int reduce = -1;
   int64_t root = -1, tag = 0;
   bool async = true;
+
+  template <typename T>
+  void tensors(const Spec& spec, int place, const T& t) {
+    if (place == spec.in || (spec.in < 0 && place == 0)) in.add(t);  // a barrier's has no bytes
+    else if (place == spec.out) out.add(t);
+  }
+  void read(const Spec& spec, int place, const at::Tensor& t) { tensors(spec, place, t); }
+  void read(const Spec& spec, int place, at::TensorList list) { tensors(spec, place, list); }
+  void read(const Spec&, int, const c10::intrusive_ptr<c10d::ProcessGroup>& g) { group = g.get(); }
+  void read(const Spec&, int, const c10::intrusive_ptr<c10d::ReduceOp>& r) { reduce = r->op_; }
+  void read(const Spec&, int, const std::optional<at::Tensor>&) {}
+  void read(const Spec& spec, int place, bool v) {
+    if (place == spec.async_op) async = v;
+  }
+  void read(const Spec& spec, int place, int64_t v) {
+    if (place == spec.root) root = v;
+    else if (place == spec.tag) tag = v;
+  }
 };
 
 template <typename T>
@@ -107,52 +106,45 @@ T* object(const IValue& v) {  // the schema says that it is one
   return static_cast<T*>(v.toObjectRef().getSlot(0).toCapsule().get());
 }
 
-Seen seen(const Spec& spec, const IValue* args) {
-  Seen s;
-  s.in.add(args[spec.ins < 0 ? 0 : spec.ins]);  // a barrier's has no bytes
-  if (spec.outs != spec.ins) s.out.add(args[spec.outs]);
-  s.group = object<c10d::ProcessGroup>(args[spec.group]);
-  if (spec.reduce >= 0) s.reduce = object<c10d::ReduceOp>(args[spec.reduce])->op_;
-  if (spec.root >= 0) s.root = args[spec.root].toInt();
-  if (spec.tag >= 0) s.tag = args[spec.tag].toInt();
-  if (spec.async_op >= 0) s.async = args[spec.async_op].toBool();
-  return s;
+Call read_boxed(const Spec& spec, const IValue* args) {
+  Call c;
+  c.in.add(args[std::max(0, spec.in)]);  // a barrier's has no bytes
+  if (spec.out != spec.in) c.out.add(args[spec.out]);
+  c.group = object<c10d::ProcessGroup>(args[spec.group]);
+  if (spec.reduce >= 0) c.reduce = object<c10d::ReduceOp>(args[spec.reduce])->op_;
+  if (spec.root >= 0) c.root = args[spec.root].toInt();
+  if (spec.tag >= 0) c.tag = args[spec.tag].toInt();
+  if (spec.async_op >= 0) c.async = args[spec.async_op].toBool();
+  return c;
 }
 
-template <int N, typename... Args>
-Seen seen(const std::tuple<Args...>& args) {
-  constexpr const Spec& spec = kSpecs[N];
-  Seen s;
-  s.in.add(std::get<spec.ins>(args));
-  if constexpr (spec.outs != spec.ins) s.out.add(std::get<spec.outs>(args));
-  s.group = std::get<spec.group>(args).get();
-  if constexpr (spec.reduce >= 0) s.reduce = std::get<spec.reduce>(args)->op_;
-  if constexpr (spec.root >= 0) s.root = std::get<spec.root>(args);
-  if constexpr (spec.tag >= 0) s.tag = std::get<spec.tag>(args);
-  if constexpr (spec.async_op >= 0) s.async = std::get<spec.async_op>(args);
-  return s;
+template <typename... Args>
+Call read_typed(const Spec& spec, const Args&... args) {
+  Call c;
+  int place = 0;
+  (c.read(spec, place++, args), ...);
+  return c;
 }
 
-struct Coming {  // what goes on about an op from before its issue on
+struct Issue {  // an op from before its issue until it is followed
   std::shared_ptr<Follow> follow;  // null: it has no record
   std::vector<const void*> outs;   // storages of a functional collective's output
 };
 
-// Python's word: it waits at the gate, numbers the op, and says what it is. Leaves `c.follow` null
-// for an op that has no record. Only KeyboardInterrupt and the like come out of it.
-void ask(int n, const std::vector<IValue>& args, Key key, bool learn, Coming& c) {
-  const Spec& spec = kSpecs[n];
+// Have Python wait at the gate and number and name the op. Leaves `c.follow` null for an op that has
+// no record. Raises KeyboardInterrupt and the like only.
+void ask(const Spec& spec, const std::vector<IValue>& args, Key key, bool learn, Issue& c) {
   py::gil_scoped_acquire gil;
-  if (asks == nullptr) return;
+  if (ask_python == nullptr) return;
   const auto group = args[spec.group].toCustomClass<c10d::ProcessGroup>();
   py::list given(args.size());
   for (size_t i = 0; i < args.size(); i++)
     given[i] = int(i) == spec.group ? py::none() : torch::jit::toPyObject(args[i]);
-  const py::object said = (*asks)(n, py::cast(group), reinterpret_cast<uintptr_t>(key.group),
+  const py::object fields = (*ask_python)(spec.number, py::cast(group), reinterpret_cast<uintptr_t>(key.group),
                                   spec.p2p ? -1 : key.reduce, given);
   State* s = current.load();
-  if (said.is_none() || s == nullptr) return;
-  const py::tuple op = said.cast<py::tuple>();
+  if (fields.is_none() || s == nullptr) return;
+  const py::tuple op = fields.cast<py::tuple>();
   auto follow = std::make_shared<Follow>(*s);
   Record& r = follow->r;
   follow->token = op[0].cast<uint64_t>(), r.name_id = op[1].cast<uint32_t>();
@@ -170,17 +162,16 @@ void ask(int n, const std::vector<IValue>& args, Key key, bool learn, Coming& c)
   s->keep(key, Signature{known, edge, r.group_id, r.name_id, r.peer});
 }
 
-// What happens before the op goes to the backend. `boxed` gives its arguments for Python.
+// Number the op before it goes to the backend. `boxed` gives its arguments for Python.
 template <typename Boxed>
-void begin(int n, const Seen& op, Boxed&& boxed, Coming& c) {
-  const Spec& spec = kSpecs[n];
+void begin(const Spec& spec, const Call& op, Boxed&& boxed, Issue& c) {
   State* s = current.load(std::memory_order_acquire);
-  if (s == nullptr && passing.load(std::memory_order_relaxed)) return;
+  if (s == nullptr && agent_off.load(std::memory_order_relaxed)) return;
   const Tensors& in = op.in;
   const bool plain = in.plain && op.out.plain;
   // Only the root of a scatter has something that goes in.
   const at::Tensor* first = in.first != nullptr ? in.first : op.out.first;
-  Key key{n, op.group, first == nullptr ? -1 : int(first->scalar_type()), op.reduce, op.root,
+  Key key{spec.number, op.group, first == nullptr ? -1 : int(first->scalar_type()), op.reduce, op.root,
           op.tag};
   const int level = s == nullptr ? 0 : s->level.load(std::memory_order_relaxed);
   Label label;
@@ -196,10 +187,9 @@ void begin(int n, const Seen& op, Boxed&& boxed, Coming& c) {
   const bool simple = s != nullptr && plain && (thread_known || level == 0);
   const bool found = simple && s->find(key, known);
   if (!found || (level > 0 && s->closed.load(std::memory_order_acquire)) ||
-      (level > 1 && ((spec.reduce >= 0 && n != 8) || spec.send) && in.first != nullptr &&
-       s->probes.load(std::memory_order_relaxed) &&
+      (level > 1 && spec.probed && in.first != nullptr && s->probes.load(std::memory_order_relaxed) &&
        !finite(*in.first, in.bytes, s->probe_ns, s->since_ns))) {
-    ask(n, boxed(), key, plain, c);
+    ask(spec, boxed(), key, plain, c);
     return;
   }
   const uint32_t seq = known.group->next[spec.p2p].fetch_add(1, std::memory_order_relaxed);
@@ -214,34 +204,34 @@ void begin(int n, const Seen& op, Boxed&& boxed, Coming& c) {
   c.follow = std::make_shared<Follow>(*s);
   Record& r = c.follow->r;
   r.seq = seq;
-  if (spec.ins >= 0) r.a = in.bytes, r.b = spec.outs == spec.ins ? in.bytes : op.out.bytes;
+  if (spec.in >= 0) r.a = in.bytes, r.b = spec.out == spec.in ? in.bytes : op.out.bytes;
   r.name_id = known.name_id, r.group_id = known.group_id, r.peer = known.peer;
   r.stage = label.stage, r.mb = label.mb;
   r.step = s->step.load(std::memory_order_relaxed);
   r.flags = thread_flag | (op.async ? kAsync : 0) | (spec.p2p ? kP2P : 0) | (spec.send ? kSend : 0);
   r.t0 = now_ns();
   Open& open = c.follow->open;
-  open.group = known.group, open.group_id = r.group_id, open.op = spec.op, open.seq = seq;
+  open.group = known.group, open.group_id = r.group_id, open.op = spec.op.c_str(), open.seq = seq;
   open.p2p = spec.p2p, open.send = spec.send, open.peer = r.peer, open.tag = op.tag;
   open.name_id = r.name_id, open.t0 = r.t0, open.a = r.a, open.b = r.b;
   s->table.issued(open, known.edge);
   s->hook_calls.fetch_add(1, std::memory_order_relaxed);
 }
 
-// How many bytes of an all_to_all go to whom: collectives.tell_parts.
-void tell_parts(const Spec& spec, const IValue* args, Follow& f) {
+// Write the bytes of an all_to_all that go to each rank, as issue.record_parts does.
+void record_parts(const Spec& spec, const IValue* args, Follow& f) {
   const auto& ranks = f.open.group->ranks;
   const size_t num = ranks.size(), own = object<c10d::ProcessGroup>(args[spec.group])->getRank();
   std::vector<int64_t> parts;
-  if (args[spec.ins].isTensor()) {
-    const at::Tensor& t = args[spec.ins].toTensor();
+  if (args[spec.in].isTensor()) {
+    const at::Tensor& t = args[spec.in].toTensor();
     const auto bytes = static_cast<int64_t>(t.nbytes());
     const auto rows = args[4].toIntVector();
     const int64_t row = bytes / std::max<int64_t>(1, t.dim() > 0 ? t.size(0) : 1);
     if (rows.empty()) parts.assign(num, bytes / static_cast<int64_t>(num));
     for (const int64_t n : rows) parts.push_back(n * row);
   } else {
-    for (const IValue& part : args[spec.ins].toListRef())
+    for (const IValue& part : args[spec.in].toListRef())
       parts.push_back(static_cast<int64_t>(part.toTensor().nbytes()));
   }
   if (parts.size() != num || num > kMaxParts) return;
@@ -253,8 +243,8 @@ void tell_parts(const Spec& spec, const IValue* args, Follow& f) {
   }
 }
 
-// The output tensors of a functional collective: its wait will come for one of them.
-void expect(State& s, const std::vector<const void*>& outs, const std::shared_ptr<Follow>& follow) {
+// Remember a functional collective by its output tensors: its wait names one of them.
+void expect_waits(State& s, const std::vector<const void*>& outs, const std::shared_ptr<Follow>& follow) {
   std::lock_guard<std::mutex> guard(s.lock);
   for (const void* data : outs) {
     if (s.tensors.insert_or_assign(data, follow).second) s.tensors_by_age.push_back(data);
@@ -265,8 +255,8 @@ void expect(State& s, const std::vector<const void*>& outs, const std::shared_pt
   }
 }
 
-// The op is issued: its record, and who tells of its completion.
-void issued(const Spec& spec, Coming& c, const c10::intrusive_ptr<c10d::Work>& work) {
+// Record the op as issued, and have its completion seen.
+void issued(const Spec& spec, Issue& c, const c10::intrusive_ptr<c10d::Work>& work) {
   Follow& f = *c.follow;
   State& s = f.state;
   Record& r = f.r;
@@ -278,7 +268,7 @@ void issued(const Spec& spec, Coming& c, const c10::intrusive_ptr<c10d::Work>& w
   }
   f.any_source = spec.p2p && spec.root < 0;
   if (!f.host_waits) {
-    f.told = true;
+    f.has_reporter = true;
     std::lock_guard<std::mutex> guard(s.lock);
     if (s.polled.size() >= kMaxPolled) {
       s.polled.front().first->finish();
@@ -289,33 +279,33 @@ void issued(const Spec& spec, Coming& c, const c10::intrusive_ptr<c10d::Work>& w
     c10::intrusive_ptr<c10::ivalue::Future> future;
     try {
       future = work->getFuture();
-    } catch (const std::exception&) {  // it has none; its end or its wait tells
+    } catch (const std::exception&) {  // it has none: the Work's end or wait reports
     }
     if (future && future->completed() && !future->hasError()) {
       f.done(r.t1, kCompleted);
       return;
     }
     if (future) {
-      f.told = true;
+      f.has_reporter = true;
       future->addCallback([follow = c.follow](c10::ivalue::Future& ended) {
         follow->done(now_ns(), ended.hasError() ? kCompleted | kFailed : kCompleted);
       });
     }
   }
-  if (follow_work(*work, c.follow) && !c.outs.empty()) expect(s, c.outs, c.follow);
+  if (follow_work(*work, c.follow) && !c.outs.empty()) expect_waits(s, c.outs, c.follow);
 }
 
-void refused(Follow& f) {
+void record_refusal(Follow& f) {
   f.finish();
   f.r.flags |= kFailed, f.r.t1 = now_ns();
   if (f.state.level.load() > 1) f.state.ring.write(f.r);
 }
 
-// Whatever the hook does, the op is issued exactly once, and fails as it would have. `look` is what
-// comes before, `call` issues, `work_of` finds the Work in what that returns.
-template <int N, typename Look, typename Call, typename WorkOf>
-auto around(Look&& look, Call&& call, WorkOf&& work_of) {
-  Coming c;
+// Issue an op exactly once whatever the hook does, with the exceptions that it has without it. `look`
+// comes before, `call` issues, `work_of` finds the Work in the result.
+template <typename Look, typename Go, typename WorkOf>
+auto around(const Spec& spec, Look&& look, Go&& call, WorkOf&& work_of) {
+  Issue c;
   try {
     look(c);
   } catch (py::error_already_set&) {
@@ -327,23 +317,23 @@ auto around(Look&& look, Call&& call, WorkOf&& work_of) {
   if (c.follow->r.flags & kAsync) c.follow->state.places.note(c.follow->r.t0);
   auto result = [&] {
     try {
-      const Stands issuing(kIssues);
+      const InState issuing(kIssues);
       return call();
     } catch (...) {
-      refused(*c.follow);
+      record_refusal(*c.follow);
       throw;
     }
   }();
   try {
-    issued(kSpecs[N], c, work_of(result));
+    issued(spec, c, work_of(result));
   } catch (const std::exception&) {
     c.follow->state.errors += 1;
-    c.follow->finish();  // nothing else may say it
+    c.follow->finish();  // nothing else reports its end
   }
   return result;
 }
 
-// As torch's own registry of such Works knows them: empty tensors have no data, but a storage each.
+// The key of torch's own registry of such Works: empty tensors have no data, but a storage each.
 const void* storage_of(const at::Tensor& t) { return t.storage().unsafeGetStorageImpl(); }
 void outputs(const at::Tensor& t, std::vector<const void*>& found) {
   if (t.has_storage()) found.push_back(storage_of(t));
@@ -367,50 +357,71 @@ const c10::intrusive_ptr<c10d::Work>& work_in(const Result& result) {
 
 constexpr auto kAfter = c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
 
-template <int N>
-void boxed_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-  constexpr const Spec& spec = kSpecs[N];
-  around<N>(
-      [&](Coming& c) {
-        const size_t num = op.schema().arguments().size();
-        const IValue* args = stack->data() + stack->size() - num;
-        begin(N, seen(spec, args), [&] { return std::vector<IValue>(args, args + num); }, c);
-        if (!c.follow) return;
-        if (spec.functional && c.follow->r.flags & kAsync) outputs(args[0], c.outs);
-        if constexpr (spec.parts)
-          if (!c.follow->token && c.follow->state.level.load() > 1)
-            tell_parts(spec, args, *c.follow);
-      },
-      [&] {
-        op.redispatchBoxed(keys & kAfter, stack);
-        return stack;
-      },
-      [](Stack* s) {
-        const bool is = !s->empty() && s->back().isCustomClass();
-        return is ? s->back().toCustomClass<c10d::Work>() : c10::intrusive_ptr<c10d::Work>();
-      });
+class BoxedKernel final : public c10::OperatorKernel {
+ public:
+  explicit BoxedKernel(const Spec& spec) : spec_(spec) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    const Spec& spec = spec_;
+    around(
+        spec,
+        [&](Issue& c) {
+          const size_t num = op.schema().arguments().size();
+          const IValue* args = stack->data() + stack->size() - num;
+          begin(spec, read_boxed(spec, args), [&] { return std::vector<IValue>(args, args + num); }, c);
+          if (!c.follow) return;
+          if (spec.functional && c.follow->r.flags & kAsync) outputs(args[0], c.outs);
+          if (spec.parts && !c.follow->token && c.follow->state.level.load() > 1)
+            record_parts(spec, args, *c.follow);
+        },
+        [&] {
+          op.redispatchBoxed(keys & kAfter, stack);
+          return stack;
+        },
+        [](Stack* s) {
+          const bool is = !s->empty() && s->back().isCustomClass();
+          return is ? s->back().toCustomClass<c10d::Work>() : c10::intrusive_ptr<c10d::Work>();
+        });
+  }
+
+ private:
+  const Spec& spec_;
+};
+torch::CppFunction boxed_kernel(const Spec& spec) {
+  // Kept for good: a kernel may run in one thread while another unregisters it.
+  static auto* const kept = new std::map<int, c10::BoxedKernel>;
+  auto found = kept->find(spec.number);
+  if (found == kept->end()) {
+    auto made = c10::BoxedKernel::makeFromFunctor(std::make_unique<BoxedKernel>(spec));
+    found = kept->emplace(spec.number, std::move(made)).first;
+  }
+  return torch::CppFunction::makeFromBoxedKernel(found->second);
 }
 
-template <int N, typename Signature>
+// A kernel with the op's own signature. `Slot` tells kernels of equal signatures apart.
+template <int Slot, typename Signature>
 struct Typed;
-template <int N, typename Result, typename... Args>
-struct Typed<N, Result(Args...)> {
+template <int Slot, typename Result, typename... Args>
+struct Typed<Slot, Result(Args...)> {
+  static inline const Spec* row = nullptr;
   static Result kernel(c10::DispatchKeySet keys, Args... args) {
-    constexpr const Spec& spec = kSpecs[N];
+    const Spec& spec = *row;
     static const auto op = c10::Dispatcher::singleton()
-                               .findSchemaOrThrow((std::string("c10d::") + spec.name).c_str(), "")
+                               .findSchemaOrThrow(("c10d::" + spec.name).c_str(), "")
                                .template typed<Result(Args...)>();
-    return around<N>(
-        [&](Coming& c) {
-          const auto all = std::tie(args...);
-          begin(N, seen<N>(all), [&] { return std::vector<IValue>{IValue(args)...}; }, c);
+    return around(
+        spec,
+        [&](Issue& c) {
+          begin(spec, read_typed(spec, args...),
+                [&] { return std::vector<IValue>{IValue(args)...}; }, c);
           if (c.follow && spec.functional && c.follow->r.flags & kAsync)
-            outputs(std::get<0>(all), c.outs);
+            outputs(std::get<0>(std::tie(args...)), c.outs);
         },
         [&]() -> Result { return op.redispatch(keys & kAfter, std::forward<Args>(args)...); },
         [](const Result& result) -> const auto& { return work_in(result); });
   }
-  static torch::CppFunction function() {
+  static torch::CppFunction function(const Spec& spec) {
+    row = &spec;
     using F = Result(c10::DispatchKeySet, Args...);
     return torch::CppFunction(c10::CompileTimeFunctionPointer<F, &kernel>());
   }
@@ -422,24 +433,19 @@ using ReduceArg = const c10::intrusive_ptr<c10d::ReduceOp>&;
 using Lists = std::tuple<std::vector<at::Tensor>, WorkPtr>;
 using One = std::tuple<at::Tensor, WorkPtr>;
 
-// The kernel with the op's own signature, as torch/csrc/distributed/c10d/ProcessGroup.hpp has it.
-template <int N>
-torch::CppFunction typed_kernel() {
-  constexpr std::string_view name = kSpecs[N].name;
-  if constexpr (name == "allreduce_")
-    return Typed<N, Lists(at::TensorList, GroupArg, ReduceArg, const std::optional<at::Tensor>&, bool,
-                          int64_t)>::function();
-  else if constexpr (name == "broadcast_")
-    return Typed<N, Lists(at::TensorList, GroupArg, int64_t, int64_t, bool, int64_t)>::function();
-  else if constexpr (name == "_allgather_base_")
-    return Typed<N, One(at::Tensor&, at::Tensor&, GroupArg, bool, int64_t)>::function();
-  else if constexpr (name == "_reduce_scatter_base_")
-    return Typed<N, One(at::Tensor&, at::Tensor&, GroupArg, ReduceArg, bool, int64_t)>::function();
-  else if constexpr (name == "send" || name == "recv_")
-    return Typed<N, WorkPtr(at::TensorList, GroupArg, int64_t, int64_t)>::function();
-  else
-    throw std::invalid_argument("boxed");
-}
+// Signatures of the frequent ops, as torch/csrc/distributed/c10d/ProcessGroup.hpp has them.
+const std::map<std::string_view, torch::CppFunction (*)(const Spec&)> kTyped = {
+    {"allreduce_", &Typed<0, Lists(at::TensorList, GroupArg, ReduceArg,
+                                   const std::optional<at::Tensor>&, bool, int64_t)>::function},
+    {"broadcast_", &Typed<1, Lists(at::TensorList, GroupArg, int64_t, int64_t, bool,
+                                   int64_t)>::function},
+    {"_allgather_base_", &Typed<2, One(at::Tensor&, at::Tensor&, GroupArg, bool,
+                                       int64_t)>::function},
+    {"_reduce_scatter_base_", &Typed<3, One(at::Tensor&, at::Tensor&, GroupArg, ReduceArg, bool,
+                                            int64_t)>::function},
+    {"send", &Typed<4, WorkPtr(at::TensorList, GroupArg, int64_t, int64_t)>::function},
+    {"recv_", &Typed<5, WorkPtr(at::TensorList, GroupArg, int64_t, int64_t)>::function},
+};
 
 // _c10d_functional::wait_tensor: functional collectives and DTensor wait here.
 void wait_tensor(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
@@ -460,7 +466,7 @@ void wait_tensor(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack*
   }
   const int64_t t0 = now_ns();
   try {
-    const Stands waiting(kWaits);
+    const InState waiting(kWaits);
     op.redispatchBoxed(rest, stack);
   } catch (...) {
     if (held) held->waited(t0, now_ns(), true);
@@ -495,7 +501,7 @@ PyObject* wait(PyObject* original, PyObject* const* args, Py_ssize_t num, PyObje
     } catch (const std::exception&) {
     }
   }
-  const Stands waiting(kWaits);
+  const InState waiting(kWaits);
   if (!held) return PyObject_Vectorcall(original, args, num, names);
   Follow& f = *held;
   const int64_t t0 = now_ns();
@@ -512,18 +518,17 @@ PyObject* wait(PyObject* original, PyObject* const* args, Py_ssize_t num, PyObje
 PyMethodDef wait_def = {"wait", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&wait)),
                         METH_FASTCALL | METH_KEYWORDS, nullptr};
 
-template <int N>
-void add(torch::Library& library) {
-  const auto has = c10::Dispatcher::singleton().findSchema(
-      {std::string("c10d::") + kSpecs[N].name, ""});
-  if (has) {
+void add(torch::Library& library, const Spec& spec) {
+  const std::string& name = spec.name;
+  if (!c10::Dispatcher::singleton().findSchema({"c10d::" + name, ""})) return;
+  if (const auto typed = kTyped.find(name); typed != kTyped.end()) {
     try {
-      library.impl(kSpecs[N].name, typed_kernel<N>());
-    } catch (const std::exception&) {  // another torch's signature, or none of these
-      library.impl(kSpecs[N].name, torch::CppFunction::makeFromBoxedFunction<&boxed_kernel<N>>());
+      library.impl(name.c_str(), typed->second(spec));
+      return;
+    } catch (const std::exception&) {  // another torch's signature
     }
   }
-  if constexpr (N + 1 < kNumSpecs) add<N + 1>(library);
+  library.impl(name.c_str(), boxed_kernel(spec));
 }
 torch::Library* registered = nullptr;  // not destroyed at exit: torch may be gone by then
 torch::Library* registered_waits = nullptr;
@@ -536,14 +541,14 @@ void uninstall() {
 void install() {
   if (registered != nullptr) return;
   registered = new torch::Library(torch::Library::IMPL, "c10d", kKey, __FILE__, __LINE__);
-  add<0>(*registered);
+  for (const Spec& spec : specs()) add(*registered, spec);
   registered_waits =
       new torch::Library(torch::Library::IMPL, "_c10d_functional", kKey, __FILE__, __LINE__);
   registered_waits->impl("wait_tensor", torch::CppFunction::makeFromBoxedFunction<&wait_tensor>());
 }
 
-// Look for ended ops on a device: were there any to look at? And what ended, of whatever kind, while
-// watch slow is on.
+// Look for ended ops on a device. Returns all ops that ended while watch slow is on, and whether there
+// were device ops to look at.
 std::pair<std::deque<std::pair<Record, int64_t>>, bool> poll(State& s) {
   py::gil_scoped_release no_gil;
   std::deque<std::pair<std::shared_ptr<Follow>, c10::intrusive_ptr<c10d::Work>>> open, still;
@@ -551,7 +556,7 @@ std::pair<std::deque<std::pair<Record, int64_t>>, bool> poll(State& s) {
     std::lock_guard<std::mutex> guard(s.lock);
     open.swap(s.polled);
   }
-  const bool some = !open.empty();
+  const bool looked = !open.empty();
   for (auto& entry : open) {
     if (entry.second->isCompleted())
       entry.first->done(now_ns(), kPolled);
@@ -561,7 +566,7 @@ std::pair<std::deque<std::pair<Record, int64_t>>, bool> poll(State& s) {
   open.clear();  // Works die here, on no lock of ours
   std::lock_guard<std::mutex> guard(s.lock);
   s.polled.insert(s.polled.begin(), still.begin(), still.end());
-  return {std::exchange(s.slow_ended, {}), some};
+  return {std::exchange(s.slow_ended, {}), looked};
 }
 
 }  // namespace

@@ -32,9 +32,9 @@ struct Owner {  // of one Core's state; both live until the process ends
   py::object python_ended, python_now;  // and what the other two were
 };
 
-// Whole numbers of a call, each within its bounds. False: Python's own is to be called.
+// Read the whole numbers of a call. False: one is out of its bounds, so Python's function is called.
 template <int Num>
-bool whole(PyObject* const* args, Py_ssize_t num, const int64_t (&low)[Num],
+bool read_numbers(PyObject* const* args, Py_ssize_t num, const int64_t (&low)[Num],
            const int64_t (&high)[Num], int64_t (&v)[Num]) {
   if (num != Num) return false;
   for (int i = 0; i < Num; i++) {
@@ -54,7 +54,7 @@ PyObject* record(PyObject* self, PyObject* const* args, Py_ssize_t num) {
   static const int64_t high[] = {255, 255, 65535, UINT32_MAX, INT64_MAX, INT64_MAX, UINT32_MAX,
                                  UINT32_MAX, 65535, 32767, 32767, 32767, INT64_MAX, INT64_MAX};
   int64_t v[14];
-  if (!whole(args, num, low, high, v))
+  if (!read_numbers(args, num, low, high, v))
     return PyObject_Vectorcall(owner.fallback.ptr(), args, num, nullptr);
   Record r{};
   r.kind = v[0], r.lane = v[1], r.flags = v[2], r.name_id = v[3], r.t0 = v[4], r.t1 = v[5];
@@ -71,7 +71,7 @@ PyObject* ended(PyObject* self, PyObject* const* args, Py_ssize_t num) {
   static const int64_t high[] = {255, 255, 65535, UINT32_MAX, INT64_MAX, INT64_MAX, UINT32_MAX,
                                  32767, 32767, INT64_MAX, UINT32_MAX};
   int64_t v[11];
-  if (!whole(args, num, low, high, v))
+  if (!read_numbers(args, num, low, high, v))
     return PyObject_Vectorcall(owner.python_ended.ptr(), args, num, nullptr);
   Record r{};
   r.kind = v[0], r.lane = v[1], r.flags = v[2], r.name_id = v[3], r.t0 = v[4], r.t1 = v[5];
@@ -87,7 +87,7 @@ PyObject* now(PyObject* self, PyObject* const* args, Py_ssize_t num) {
   static const int64_t low[] = {INT64_MIN, 0, 0, -32768, -32768, INT64_MIN};
   static const int64_t high[] = {INT64_MAX, UINT32_MAX, UINT32_MAX, 32767, 32767, INT64_MAX};
   int64_t v[6];
-  if (!whole(args, num, low, high, v))
+  if (!read_numbers(args, num, low, high, v))
     return PyObject_Vectorcall(owner.python_now.ptr(), args, num, nullptr);
   owner.show(v[0], v[1], v[2], v[3], v[4], v[5]);
   Py_RETURN_NONE;
@@ -99,6 +99,16 @@ PyCFunction fast(PyObject* (*f)(PyObject*, PyObject* const*, Py_ssize_t)) {
 PyMethodDef record_def = {"record", fast(&record), METH_FASTCALL, nullptr};
 PyMethodDef ended_def = {"span_ended", fast(&ended), METH_FASTCALL, nullptr};
 PyMethodDef now_def = {"now", fast(&now), METH_FASTCALL, nullptr};
+
+// A row of pardbg_agent.tables.c10d_ops.
+Spec spec_of(const py::handle& op, int number) {
+  const auto place = [&](const char* name) { return op.attr(name).cast<int>(); };
+  const auto is = [&](const char* name) { return op.attr(name).cast<bool>(); };
+  return Spec{number, place("group"), place("root"), place("tag"), place("is_async"), place("reduce"),
+              place("input"), place("output"), is("p2p"), is("send"), is("future"),
+              is("functional"), is("probed"), !op.attr("parts").is_none(),
+              op.attr("torch_name").cast<std::string>(), op.attr("kind").cast<std::string>()};
+}
 
 struct Labels {  // Context.labels
   State* state;
@@ -129,7 +139,6 @@ PyObject* quick(PyObject* self, PyObject* const* args, Py_ssize_t num, PyObject*
     case 'f': return forward(q, args, num, names);
     case 'b': return backward(q, args, num, names);
     case 'u': return unit(q, args, num, names);
-    case 'r': return root(q, args, num, names);
     case 'o': return optimizer_begins(q, args, num, names);
     default: return optimizer_ended(q, args, num, names);
   }
@@ -137,7 +146,7 @@ PyObject* quick(PyObject* self, PyObject* const* args, Py_ssize_t num, PyObject*
 PyMethodDef quick_def = {"quick", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&quick)),
                          METH_FASTCALL | METH_KEYWORDS, nullptr};
 
-// What is to stand in the place of `python`, which is `original` with its hook, or a hook alone.
+// Return the function that replaces `python`, which is `original` with its hook, or a hook alone.
 py::object quick_of(py::object original, py::object python, char kind, char letter, bool send) {
   const py::capsule self(
       new Quick{original.release().ptr(), python.release().ptr(), kind, letter, send}, [](void* p) {
@@ -160,16 +169,23 @@ PYBIND11_MODULE(_hotpath, m) {
     return py::detail::get_type_info(typeid(c10d::Work)) != nullptr &&
            py::detail::get_type_info(typeid(c10d::ProcessGroup)) != nullptr;
   });
-  m.def("asks", [](py::object ask, py::object waited) {
-    asks = new py::object(std::move(ask)), slow_waited = new py::object(std::move(waited));
+  m.def("set_up", [](py::object ask, py::object waited, const py::list& ops,
+                     std::vector<std::string> programs, std::vector<std::string> libraries) {
+    ask_python = new py::object(std::move(ask)), slow_waited = new py::object(std::move(waited));
+    code_files() = {std::move(programs), std::move(libraries)};
+    specs().reserve(ops.size());  // kernels point to the rows
+    for (const py::handle row : ops) specs().push_back(spec_of(row, int(specs().size())));
   });
-  m.def("pass_all", [](bool on) { passing = on; });
+  m.def("turn_off", [] { agent_off = true; });
+  m.attr("Nesting") = py::handle(reinterpret_cast<PyObject*>(held_type<Nesting>()));
+  m.attr("LoopState") = py::handle(reinterpret_cast<PyObject*>(held_type<LoopState>()));
+  m.attr("UnitState") = py::handle(reinterpret_cast<PyObject*>(held_type<UnitState>()));
   m.def("forked", [] {
     if (State* s = current.exchange(nullptr)) s->gone = true;
-    passing = thread_known = false;
+    agent_off = thread_known = false;
     for (Slot& slot : slots)  // of threads that stayed behind
       if (&slot != own_slot.slot) slot.thread = 0;
-    run = Run{}, loop = Loop{}, units().known.clear();
+    run = Run{}, attached = Attached{}, units().known.clear();
   });
   m.def("wait_of", [](py::object original) {
     auto f = py::reinterpret_steal<py::object>(PyCFunction_New(&wait_def, original.ptr()));
@@ -179,16 +195,9 @@ PYBIND11_MODULE(_hotpath, m) {
   m.def("method", [](const py::object& function) {
     return py::reinterpret_steal<py::object>(PyInstanceMethod_New(function.ptr()));
   });
-  m.def("knows", &knows);
-  m.def("knows_units", &knows_units);
-  m.def("rest", [] { rest(), units().forget(); });
-  m.def("specs", [] {
-    py::list all;
-    for (const Spec& s : kSpecs)
-      all.append(py::make_tuple(s.name, s.op, s.group, s.root, s.tag, s.async_op, s.p2p, s.send,
-                                s.future, s.functional, s.reduce >= 0, s.parts));
-    return all;
-  });
+  m.def("register_callbacks", &register_callbacks);
+  m.def("register_units", &register_units);
+  m.def("detach", [] { detach(), units().forget(); });
   py::class_<Labels>(m, "Labels")
       .def("__bool__", [](Labels& l) { return l.state->num_labels.load() > 0; })
       .def("__setitem__", [](Labels& l, std::pair<uintptr_t, bool> key,
@@ -212,15 +221,15 @@ PYBIND11_MODULE(_hotpath, m) {
       });
   py::class_<Owner>(m, "Table", py::dynamic_attr())
       .def(py::init<py::buffer, uint64_t, uint64_t, uint64_t, uint64_t, py::object>())
-      // From here on this Core's ops are ours, and the ring's indices. Python's writer is switched
-      // over in one go: it may be writing in other threads.
+      // Take over this Core's ops and the ring's indices. Python's writer is switched over in one
+      // go: it may be writing in other threads.
       .def("adopt", [](Owner& o, py::object ring) {
         py::cast(&o).inc_ref();  // `record` may be called as long as the process lives
         auto take = py::cpp_function([s = o.state] { return s->ring.take(); });
         auto old = ring.attr("take");
         o.state->ring.start(old().cast<uint64_t>());
         ring.attr("take") = take;
-        current = o.state, passing = false;
+        current = o.state, agent_off = false;
         const py::capsule self(&o);
         const auto function = [&](PyMethodDef& def) {
           return py::reinterpret_steal<py::object>(PyCFunction_New(&def, self.ptr()));
@@ -234,13 +243,14 @@ PYBIND11_MODULE(_hotpath, m) {
                      bool quick) {
         State& s = *o.state;
         s.step = step, s.closed = closed, s.slow = slow, s.probes = probes, s.quick = quick;
-        if (s.level.exchange(level) != level) until(o, py::none(), 0, 0);
+        if (s.level.exchange(level) != level) set_native_until(o, py::none(), 0, 0);
       })
-      .def("follows", [](Owner& o, py::object core, py::object context, double budget) {
+      .def("attach", [](Owner& o, py::object core, py::object context, py::object loop,
+                        double budget) {
         units().forget();
-        follows(o, std::move(core), std::move(context), budget);
+        attach(o, std::move(core), std::move(context), std::move(loop), budget);
       })
-      .def("until", &until)
+      .def("set_native_until", &set_native_until)
       .def("run_begins", &run_begins)
       .def("run_ended", &run_ended)
       .def("pull", &pull)
@@ -260,7 +270,7 @@ PYBIND11_MODULE(_hotpath, m) {
                               PyCode_Addr2Line(at.code, at.offset),
                               py::handle(at.code->co_name));
       })
-      .def("standing", [](Owner&) {  // thread -> what it is in, as inspect.stacks has it
+      .def("standing", [](Owner&) {  // thread -> "op" or "wait", for inspect.stacks
         py::dict found;
         for (const Slot& slot : slots)
           if (const int in = slot.in.load(); in != kNowhere && slot.thread.load() != 0)
@@ -270,12 +280,12 @@ PYBIND11_MODULE(_hotpath, m) {
       .def("errors", [](Owner& o) { return o.state->errors.load(); })
       .def("sums", [](Owner& o) { return o.state->sums.take(); })
       .def("poll", [](Owner& o) {
-        const auto [slow, some] = poll(*o.state);
+        const auto [slow, looked] = poll(*o.state);
         py::list ended;
         for (const auto& [r, t1] : slow)
           ended.append(py::make_tuple(r.name_id, r.t0, r.step, r.seq, r.group_id, r.flags, r.stage,
                                       r.mb, r.peer, r.a, r.b, t1));
-        return py::make_tuple(ended, some);
+        return py::make_tuple(ended, looked);
       })
       .def_property_readonly("labels", [](Owner& o) { return Labels{o.state}; })
       // -- op_table.OpTable

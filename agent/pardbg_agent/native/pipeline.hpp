@@ -1,7 +1,7 @@
-// The methods of torch.distributed.pipelining's stages, seen without Python while nothing is out of
-// the ordinary: in a schedule's run, no gate closed, no watch that looks at actions, no step of which
-// activations are counted. Else their hooks in Python are called (hooks/training/pipeline), which
-// write the same. Included by module.hpp; all of it runs with the GIL.
+// The methods of torch.distributed.pipelining's stages, seen without Python in a schedule's run while
+// no gate is closed, no watch looks at actions, and no activations are counted. Else their hooks in
+// Python (hooks/training/pipeline) write the same records. Included by module.hpp; all of it runs
+// with the GIL.
 
 #pragma once
 
@@ -14,7 +14,7 @@ struct Quick {  // a method, and its hook in Python
   PyObject *original, *python;
   // a: an action, with the verb's first letter; l: loss; m: messages, F or B; phases.hpp's: f, b:
   // forward and backward, o, e: the optimizer's begin and end, which have no original; fsdp.hpp's:
-  // u: a unit moves, with its verb's letter; r: the root's forward begins or ends (b, e)
+  // u: a unit moves, with its verb's letter
   char kind, letter;
   bool send;
 };
@@ -36,26 +36,22 @@ struct Run {  // of this thread: a schedule's step
 };
 thread_local Run run;
 
-struct Words {  // names of attributes
+struct Words {  // interned names of attributes
 #define PARDBG_WORD(word) PyObject* const word = PyUnicode_InternFromString(#word)
   PARDBG_WORD(stage_index);
   PARDBG_WORD(num_stages);
   PARDBG_WORD(has_backward);
   PARDBG_WORD(tensor);
   PARDBG_WORD(defs);
-  PARDBG_WORD(state);
   PARDBG_WORD(step);
   PARDBG_WORD(step_t0);
   PARDBG_WORD(spent);
   PARDBG_WORD(hook_ns);
   PARDBG_WORD(hook_calls);
   PARDBG_WORD(explicit_steps);
-  PARDBG_WORD(loss);
-  PARDBG_WORD(clear);
+  PARDBG_WORD(count_step);
   PARDBG_WORD(_is_compiling_flag);
   PARDBG_WORD(_all_gather_result);
-  PARDBG_WORD(_state_ctx);
-  PARDBG_WORD(iter_forward_root);
   PARDBG_WORD(_sharded_state);
   PARDBG_WORD(reduce_grads);
 #undef PARDBG_WORD
@@ -70,14 +66,14 @@ py::object get(PyObject* of, PyObject* word) {
   if (found == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(found);
 }
-int64_t whole(PyObject* number, int64_t high) {
+int64_t number_within(PyObject* number, int64_t high) {
   int overflow = 0;
   const int64_t v = PyLong_Check(number) ? PyLong_AsLongLongAndOverflow(number, &overflow) : -1;
   if (overflow != 0 || v < 0 || v > high) throw std::out_of_range("pipeline");
   return v;
 }
 int64_t number(PyObject* of, PyObject* word, int64_t high = INT16_MAX) {
-  return whole(get(of, word).ptr(), high);
+  return number_within(get(of, word).ptr(), high);
 }
 // Read once a run: attributes looked up anew cost ten times as much where the caches are cold.
 Stage stage_of(PyObject* object) {
@@ -91,7 +87,7 @@ Stage stage_of(PyObject* object) {
   return s;
 }
 
-// Whatever of ours goes wrong is counted and dropped, and an exception of the program's is kept.
+// Count and drop what goes wrong in the hook; the program's own exception is kept.
 template <typename F>
 bool guarded(State& s, F&& f) {
   py::error_scope programs;
@@ -142,7 +138,7 @@ bool full_backward(PyObject* const* args, Py_ssize_t num, PyObject* names) {
 Act act_of(const Quick& q, PyObject* const* args, Py_ssize_t num, PyObject* names) {
   Act a;
   a.stage = stage_of(args[0]);
-  if (q.letter != 'R') a.mb = static_cast<int16_t>(whole(args[1], INT16_MAX));
+  if (q.letter != 'R') a.mb = static_cast<int16_t>(number_within(args[1], INT16_MAX));
   if (q.letter == 'F' || q.letter == 'R')
     a.verb = q.letter == 'F' ? 0 : 4;
   else if (a.stage.has_backward)
@@ -155,16 +151,16 @@ Act act_of(const Quick& q, PyObject* const* args, Py_ssize_t num, PyObject* name
   return a;
 }
 
-// What pipeline_actions.Actions keeps of those that ran: for Python, when it asks.
+// Give Python the actions that ran since it last asked: pipeline_actions.Actions keeps them.
 void pull(Owner& o, py::dict counts, py::list done) {
   for (const auto& [verb, stage, mb] : std::exchange(o.noted, {})) {
     const py::tuple key = py::make_tuple(kVerbs[verb], stage);
     PyObject* before = PyDict_GetItemWithError(counts.ptr(), key.ptr());
     counts[key] = (before == nullptr ? 0 : PyLong_AsLongLong(before)) + 1;
     if (verb == 4) continue;
-    const auto said =
+    const auto text =
         py::reinterpret_steal<py::object>(PyUnicode_FromFormat("%d%s%d", stage, kVerbs[verb], mb));
-    if (!said || PyList_Append(done.ptr(), said.ptr()) != 0) throw py::error_already_set();
+    if (!text || PyList_Append(done.ptr(), text.ptr()) != 0) throw py::error_already_set();
   }
 }
 
@@ -212,7 +208,7 @@ PyObject* loss(const Quick& q, PyObject* const* args, Py_ssize_t num, PyObject* 
   return PyObject_Vectorcall(last ? q.python : q.original, args, num, names);
 }
 
-// get_fwd_recv_ops(mb) and its like: the ops are known by stage and microbatch when they are issued.
+// get_fwd_recv_ops(mb) and its like: label the ops by stage and microbatch for their issue.
 PyObject* messages(const Quick& q, PyObject* const* args, Py_ssize_t num, PyObject* names) {
   State* s = on();
   if (s == nullptr || num != 2 || names != nullptr)
@@ -222,7 +218,7 @@ PyObject* messages(const Quick& q, PyObject* const* args, Py_ssize_t num, PyObje
   const int64_t t0 = now_ns();
   guarded(*s, [&] {
     const Label label{q.letter, stage_of(args[0]).index,
-                      static_cast<int16_t>(whole(args[1], INT16_MAX))};
+                      static_cast<int16_t>(number_within(args[1], INT16_MAX))};
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(ops); i++) {
       const py::object tensor = get(PyList_GET_ITEM(ops, i), words().tensor);
       if (!THPVariable_Check(tensor.ptr())) continue;

@@ -1,13 +1,16 @@
-// Where in the program an asynchronous op was issued: its wait is elsewhere. The thread's own frames
-// are read as they lie, without the GIL: it is in C++, so nothing changes them. Layouts are those of
-// CPython 3.11 and 3.12; with another one no place is known.
+// Call sites of asynchronous ops, whose waits are elsewhere in the program. The thread's own frames are
+// read without the GIL: the thread is in C++, so nothing changes them. Layouts are those of CPython
+// 3.11 and 3.12; other versions have no call sites.
 
 #pragma once
 
 #include <Python.h>
 
+#include <algorithm>
+#include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "table.hpp"
 
@@ -32,8 +35,24 @@ struct Frame {
 #define PARDBG_FRAMES 1
 #endif
 
+// pardbg_agent.tables.code_files: parts of paths of programs and of libraries, which Python gives.
+struct CodeFiles {
+  std::vector<std::string> programs, libraries;
+};
+inline CodeFiles& code_files() {
+  static auto* const all = new CodeFiles;
+  return *all;
+}
+inline bool is_program(std::string_view file) {
+  const auto has = [&](const std::string& part) { return file.find(part) != file.npos; };
+  const auto& [programs, libraries] = code_files();
+  if (file.starts_with('<')) return false;
+  return std::any_of(programs.begin(), programs.end(), has) ||
+         std::none_of(libraries.begin(), libraries.end(), has);
+}
+
 #ifdef PARDBG_FRAMES
-// Which code is the program's own. Code that is known is kept, so that its address means it.
+// Whether code is the program's own. Known code is kept alive, so that its address identifies it.
 class Codes {
  public:
   struct Recent {  // of one thread: what it looks up needs no lock
@@ -46,9 +65,9 @@ class Codes {
   }
 
   bool is_users(PyCodeObject* code, Recent* recent) {
-    Recent& mine = recent[(reinterpret_cast<uintptr_t>(code) >> 5) & 63];
-    if (mine.code != code) mine = Recent{code, look_up(code)};
-    return mine.users;
+    Recent& own = recent[(reinterpret_cast<uintptr_t>(code) >> 5) & 63];
+    if (own.code != code) own = Recent{code, look_up(code)};
+    return own.users;
   }
 
  private:
@@ -64,7 +83,7 @@ class Codes {
     const PyGILState_STATE gil = PyGILState_Ensure();
     const char* file = PyUnicode_AsUTF8(code->co_filename);
     if (file == nullptr) PyErr_Clear();
-    const bool users = file != nullptr && is_programs(file);
+    const bool users = file != nullptr && is_program(file);
     Py_INCREF(code);
     PyGILState_Release(gil);
     std::lock_guard<std::mutex> guard(lock_);
@@ -72,11 +91,6 @@ class Codes {
     return users;
   }
 
-  static bool is_programs(std::string_view file) {
-    for (const char* part : {"-packages/", "/lib/python3", "/torch/", "/pardbg_agent/"})
-      if (file.find(part) != file.npos) return false;
-    return !file.starts_with('<');
-  }
 
   std::mutex lock_;
   std::unordered_map<const PyCodeObject*, bool> known_;

@@ -22,22 +22,22 @@ constexpr int64_t kShortNs = 2'000;  // works.SHORT_NS: a wait below found the o
 constexpr size_t kMaxTensors = 1024, kMaxPolled = 256, kMaxSlow = 4096, kMaxSignatures = 1 << 16;
 constexpr int64_t kOpNs = 700;  // what an op costs here, for the agent's own account
 
-// What each thread is in: the issue of an op, or a wait for one. A stack of Python's does not say so,
-// as nothing of ours is on it. Slots: a thread that is alone in its own needs no lock.
+// Whether each thread is issuing an op or waiting for one: Python's stacks do not show it, as C++ has
+// no frames there. Each thread has its own slot, so that no lock is needed.
 enum Standing : int { kNowhere, kIssues, kWaits };
 struct Slot {
   std::atomic<unsigned long> thread{0};  // threading.get_ident(); 0: free
   std::atomic<int> in{kNowhere};
 };
-constexpr size_t kMaxThreads = 256;  // others are not told
+constexpr size_t kMaxThreads = 256;  // later ones have no slot
 inline Slot slots[kMaxThreads];
 
 struct OwnSlot {
   OwnSlot() {
     for (Slot& s : slots) {
-      unsigned long nobody = 0;
+      unsigned long free = 0;
       if (s.thread.load(std::memory_order_relaxed) == 0 &&
-          s.thread.compare_exchange_strong(nobody, PyThread_get_thread_ident())) {
+          s.thread.compare_exchange_strong(free, PyThread_get_thread_ident())) {
         slot = &s;
         return;
       }
@@ -50,15 +50,15 @@ struct OwnSlot {
 };
 inline thread_local OwnSlot own_slot;
 
-class Stands {  // as long as it lives, this thread does
+class InState {  // marks this thread as standing there while it lives
  public:
-  explicit Stands(Standing in) : slot_(own_slot.slot) {
+  explicit InState(Standing in) : slot_(own_slot.slot) {
     if (slot_ == nullptr) return;
     outer_ = slot_->in.load(std::memory_order_relaxed);
     slot_->in.store(in, std::memory_order_relaxed);
   }
-  Stands(const Stands&) = delete;
-  ~Stands() {
+  InState(const InState&) = delete;
+  ~InState() {
     if (slot_ != nullptr) slot_->in.store(outer_, std::memory_order_relaxed);
   }
 
@@ -67,7 +67,7 @@ class Stands {  // as long as it lives, this thread does
   int outer_ = kNowhere;
 };
 
-struct Key {  // what ops with one signature have in common
+struct Key {  // equal for ops of one signature
   int op;
   const void* group;
   int dtype, reduce;  // reduce: the operator; of a p2p op its label, F or B
@@ -159,15 +159,15 @@ struct State {
       Signature known{};
     };
     static thread_local Recent recent[8];
-    Recent& mine = recent[(Hash()(key) >> 4) & 7];
+    Recent& own = recent[(Hash()(key) >> 4) & 7];
     const uint64_t change = signatures_change.load(std::memory_order_acquire);
-    if (mine.state != this || mine.change != change || !(mine.key == key)) {
+    if (own.state != this || own.change != change || !(own.key == key)) {
       std::shared_lock<std::shared_mutex> guard(signatures_lock);
       const auto at = signatures.find(key);
       if (at == signatures.end()) return false;
-      mine = Recent{this, change, key, at->second};
+      own = Recent{this, change, key, at->second};
     }
-    out = mine.known;
+    out = own.known;
     return true;
   }
 
@@ -199,7 +199,7 @@ struct Follow {
   uint64_t token = 0;  // which has a number
   bool host_waits = true;  // Work.wait returns when the op is complete, not when a stream was told
   bool any_source = false;
-  std::atomic<bool> told{false};  // something but its Work says when it is complete
+  std::atomic<bool> has_reporter{false};  // a future or a poll reports its end, not its Work
   std::atomic<bool> waited_for{false};
   std::function<void()> before;  // what the Work had to call at its end: the profiler's
 
@@ -253,7 +253,7 @@ struct Tied {
     Follow& f = *follow;
     if (f.before) f.before();
     // A message ends in its wait (any thread's); others on the backend's worker.
-    if (!f.told && f.host_waits && !f.any_source)
+    if (!f.has_reporter && f.host_waits && !f.any_source)
       f.done(now_ns(), f.r.flags & kP2P ? kWaited : kCompleted);
   }
 };
@@ -262,7 +262,7 @@ struct Tied {
 inline bool follow_work(c10d::Work& work, const std::shared_ptr<Follow>& follow) {
   std::unique_lock<std::mutex> guard(Inside::lock(work), std::try_to_lock);
   if (!guard || Inside::completed(work)) {
-    if (!follow->told && follow->host_waits) follow->done(now_ns(), kCompleted);
+    if (!follow->has_reporter && follow->host_waits) follow->done(now_ns(), kCompleted);
     return false;
   }
   auto& at_end = Inside::at_end(work);

@@ -20,7 +20,7 @@ from typing import Final
 
 from pardbg.analysis.answers.metrics import METRICS, Metric, Number, Scope, Unit
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.times import times
+from pardbg.analysis.base.times import are_launches
 from pardbg.analysis.findings.finding import SEVERITIES
 from pardbg.analysis.pipeline.chains import why_none
 from pardbg.analysis.pipeline.pipelines import layouts
@@ -165,7 +165,7 @@ def run(store: Store, checks: Sequence[Check], skip: int = 0) -> list[Result]:
 
 
 def _why_none(scope: Scope, check: Check, named: str) -> str:
-    if check.metric.of_speed and times(scope.view):
+    if check.metric.of_speed and are_launches(scope.view):
         return f"{named} is not known: times are the host's, and the run computes on a device"
     if check.metric.name in ("bubble", "implied", "excess"):
         why = why_none(scope.view)
@@ -178,7 +178,7 @@ def _why_none(scope: Scope, check: Check, named: str) -> str:
 
 def _result(scope: Scope, check: Check) -> Result:
     metric = check.metric
-    hidden = metric.of_speed and times(scope.view)
+    hidden = metric.of_speed and are_launches(scope.view)
     values = () if hidden else metric.values(scope, check.filter)
     if not values:
         named = f"{metric.name}[{check.filter}]" if check.filter else metric.name

@@ -10,7 +10,7 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import held_ns
-from pardbg.analysis.base.times import times
+from pardbg.analysis.base.times import are_launches
 from pardbg.analysis.comm.collective_columns import CollectiveColumns
 from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.findings.speed.windows import overlaps_in, rows_in, window
@@ -96,7 +96,7 @@ def pipeline_report(view: View) -> PipelineReport | None:
     free = [step for step in steps if not held[step.step]] or steps
     bubbles = [s.bubble_fraction for s in free if s.bubble_fraction is not None]
     implied = [s.implied_fraction for s in free if s.implied_fraction is not None]
-    timed = [] if times(view) else free  # launches have an order, and no durations
+    timed = [] if are_launches(view) else free  # launches have an order, and no durations
     return PipelineReport(
         schedule=layout.plan.schedule if layout.plan is not None else "",
         num_stages=layout.num_stages,
@@ -227,7 +227,7 @@ def rank_overlaps(view: View) -> tuple[RankOverlap, ...]:
     only the ranks that others waited for most. Empty with too few steps, and for host times of a
     device run."""
     looked_at = window(view)
-    if looked_at is None or times(view):
+    if looked_at is None or are_launches(view):
         return ()
     caused = _caused(rows_in(view, looked_at))
     ranks = sorted(looked_at.spans[looked_at.steps[-1]])

@@ -15,7 +15,7 @@ from pardbg.analysis.base.holds import stalls, unheld_ns, was_held
 from pardbg.analysis.base.intervals import Interval, intersect, subtract, total, union
 from pardbg.analysis.base.spans import read_ahead, stretches
 from pardbg.analysis.base.steps import LAST, StepRow, last_step_rows, step_rows
-from pardbg.analysis.base.times import times
+from pardbg.analysis.base.times import are_launches
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.overlap import Ops, blocked, ops_by_rank, under_way
 from pardbg.analysis.pipeline.dependencies import COMPUTE
@@ -79,7 +79,7 @@ def last_step_split(
     """Return the shares of a rank's newest ended step; in a pipeline of its newest complete
     schedule step. With ``reuse`` a split made when fewer records had come will do. None where the
     times are the host's of a run on a device."""
-    if times(view):
+    if are_launches(view):
         return None
     if pipeline is not None:
         for row in pipeline.ranks:

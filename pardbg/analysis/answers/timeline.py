@@ -357,7 +357,7 @@ def _messages(snapshot: Snapshot, rank: int) -> Found:
         late = (snapshot.t_ns if peers is None else peers) - own
         if not sends and row.waited_ns is not None:
             late = row.waited_ns
-        if snapshot.run.times and peers is not None:
+        if snapshot.run.times == "host" and peers is not None:
             late = 0
         about = WaitedFor(op, row.bytes, peer, peers, late)
         yield own, row.done_ns, about if late > 0 else WaitedFor(op, row.bytes, None, None, 0)

@@ -11,6 +11,7 @@ import numpy as np
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import Interval, clip, union
 from pardbg.analysis.base.rank_columns import MANY
+from pardbg.analysis.base.times import times
 from pardbg.store.process import Process
 from pardbg_agent import wire
 
@@ -171,7 +172,8 @@ def stretches(
 
 
 def p2p_waits(view: View, rank: int, window: Interval) -> list[Interval]:
-    """Return the merged intervals around the window in which the host waited for p2p ops."""
-    process = view.ranks.get(rank)
+    """Return stretches around the window in which the host waited for p2p ops, merged. What a host
+    waits for says nothing about its device: none, where times are the device's."""
+    process = None if times(view) == "device" else view.ranks.get(rank)
     waits = [] if process is None else records(view, process, "wait", window)
     return union((record.t0_ns, record.t1_ns) for record in waits if record.flags & wire.Flag.P2P)

@@ -13,9 +13,9 @@ from pardbg.analysis.base.asof import View, per_view
 from pardbg.events import fields
 from pardbg.store.process import Process
 
-Times = Literal["", "host"]
-"""``host``: times of the host, of a run that computes on a device. Empty: the host computes, so
-its times are the run's."""
+Times = Literal["", "host", "device"]
+"""``device``: times of the devices that the run computes on. ``host``: of such a run, but of its
+launches. Empty: the host computes, so its times are the run's."""
 
 
 def device(process: Process) -> str:
@@ -26,6 +26,14 @@ def device(process: Process) -> str:
 
 @per_view
 def times(view: View) -> Times:
-    """Return the clock of the run's times. One rank on a device makes them the host's: a figure
-    over ranks never mixes two clocks."""
-    return "host" if any(map(device, view.ranks.values())) else ""
+    """Return whose the run's times are: a single rank on a device without times of its own makes
+    them the host's, since a figure over ranks never mixes two clocks."""
+    on_device = [process for process in view.ranks.values() if device(process)]
+    if not on_device:
+        return ""
+    return "device" if all(process.device_times.seen for process in on_device) else "host"
+
+
+def are_launches(view: View) -> bool:
+    """Return whether the times are the host's launches: they have an order, and no durations."""
+    return times(view) == "host"

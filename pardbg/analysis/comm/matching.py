@@ -12,7 +12,7 @@ import numpy as np
 
 from pardbg.analysis.base.asof import MEMO_MAX, View, per_view
 from pardbg.analysis.base.holds import unheld_ns, was_held
-from pardbg.analysis.base.times import times as whose
+from pardbg.analysis.base.times import are_launches
 from pardbg.analysis.comm.collective_columns import (
     MAX_MEMBERS,
     SAYS,
@@ -177,7 +177,7 @@ def _row(
     arrivals: tuple[Arrival, ...], last_rank: int | None, times: Times, members: int | None = None,
 ) -> CollectiveRow:  # fmt: skip
     skew, wait, transfer = times
-    if whose(view):  # hosts run ahead of their devices: who issues last need not arrive last
+    if are_launches(view):  # hosts run ahead of their devices: who issues last need not arrive last
         skew = wait = last_rank = None
     most = None
     if transfer is not None and arrivals[0].source == "polled":

@@ -13,7 +13,7 @@ import numpy as np
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.holds import unheld_ns
 from pardbg.analysis.base.spans import Span, enclosing
-from pardbg.analysis.base.times import times
+from pardbg.analysis.base.times import are_launches
 from pardbg.analysis.comm.op_rows import P2PRow, Verdict
 from pardbg.analysis.comm.ops import Issue, issues, issues_at, tail_start
 from pardbg_agent import wire
@@ -196,7 +196,7 @@ def _row(
         recv_ns=recv.t0_ns if recv is not None else None,
         done_ns=done,
         verdict=_verdict(view, send, recv),
-        waited_ns=None if times(view) else _waited(view, send, recv),
+        waited_ns=None if are_launches(view) else _waited(view, send, recv),
         moving_ns=_moving(view, send, recv, done),
         sides=((send.bytes, send.op.dtype), (recv.bytes, recv.op.dtype)) if send and recv else None,
         phase=sent_in.name if sent_in is not None else "",

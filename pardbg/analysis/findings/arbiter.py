@@ -208,16 +208,17 @@ def _subjects(found: Sequence[Judged]) -> Iterator[Judged]:
 
 
 def _alike(found: Sequence[Judged]) -> Iterator[Judged]:
-    """Join candidates of one rank each that differ in figures alone: a thousand would bury the
-    others."""
+    """Join candidates of one rank each, and one group, that differ in figures alone: a thousand
+    would bury the others."""
     if len(found) < MANY:
         yield from found
         return
     of = {id(one): severity for one, severity in found}
 
     def likeness(one: Candidate) -> object:
-        single = len(one.culprits or one.ranks) == 1
-        return (one.where, of[id(one)], kind_of_facts(one.facts)) if single else None
+        if len(one.culprits or one.ranks) != 1:
+            return None
+        return one.where, one.group, of[id(one)], kind_of_facts(one.facts)
 
     for same in _groups(found, likeness):
         yield from _likewise(same) if len(same) >= MANY else same

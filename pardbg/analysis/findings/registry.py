@@ -12,7 +12,7 @@ import pardbg.analysis.findings.recording as recording
 import pardbg.analysis.findings.stalls.waiting as waiting
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.run import rehearsed
-from pardbg.analysis.base.times import times
+from pardbg.analysis.base.times import are_launches
 from pardbg.analysis.findings.arbiter import STALLS, decided, surviving
 from pardbg.analysis.findings.ends import ended_by_launcher, ends, thread_failures
 from pardbg.analysis.findings.finding import Candidate, Finding
@@ -111,6 +111,6 @@ def findings(view: View) -> tuple[Finding, ...]:
     """Return all findings at the cursor, the worst first, then the newest."""
     # Times of a rehearsal count events: nothing that is measured is found in them.
     detectors = OF_ORDER if rehearsed(view) else DETECTORS
-    if times(view):
+    if are_launches(view):
         detectors = tuple(one for one in detectors if one not in OF_SPEED)
     return decided(chain.from_iterable(detect(view) for detect in detectors))

@@ -1,4 +1,4 @@
-"""Which pipeline action an action waits for. Text form ``2B5``: stage 2, backward, microbatch 5."""
+"""Pipeline actions and what they need. Text form ``2B5``: stage 2, backward, microbatch 5."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def compute_actions(text: str) -> tuple[str, ...]:
 
 
 def producer(action: str, num_stages: int) -> str | None:
-    """The action whose output ``action`` needs; None where it needs nothing (the first stage's F).
+    """Return the action whose output ``action`` needs; None: it needs none (the first stage's F).
 
     ``kF i`` needs ``(k-1)F i``; ``kB i`` and ``kI i`` need the same of stage k+1, on the last
     stage its own ``kF i``; ``kW i`` needs ``kI i``. A stage that splits its backward gives its
@@ -74,15 +74,15 @@ def twin(action: str) -> str | None:
 
 
 def source(action: str, num_stages: int, known: Container[str]) -> str | None:
-    """Return the action whose output ``action`` needs, in the form in which it is known; None: it
-    needs nothing, or what it needs is not known."""
+    """Return the action whose output ``action`` needs, in the form that is ``known``; None: it
+    needs none, or that one is not known."""
     needed = producer(action, num_stages)
     forms = (needed, twin(needed)) if needed is not None else ()
     return next((form for form in forms if form is not None and form in known), None)
 
 
 def satisfied(action: str, num_stages: int, done: Collection[str]) -> bool:
-    """Return whether what ``action`` needs is among the actions finished on any rank."""
+    """Return whether the inputs of ``action`` are among the actions that any rank has done."""
     needed = producer(action, num_stages)
     if needed is not None and needed not in done and twin(needed) not in done:
         return False

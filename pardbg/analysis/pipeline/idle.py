@@ -1,4 +1,4 @@
-"""Why a rank of a pipeline computed nothing: its idle split by cause, without remainder."""
+"""Idle time of a pipeline's ranks, split by cause without remainder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pardbg_agent import wire
 
 
 class Call(NamedTuple):
-    """A stretch in which the host was inside the call that issues a send or a receive."""
+    """The host's time inside a call that issues a send or a receive."""
 
     t0_ns: int
     t1_ns: int
@@ -27,7 +27,7 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the split of one rank's idle rests on."""
+    """The observations by which one rank's idle time is split."""
 
     rank: int
     num_stages: int
@@ -35,7 +35,7 @@ class Evidence:
     """Action -> (end or None while it runs, rank), over all ranks."""
     stage_rank: Mapping[int, int]
     waits: Sequence[Interval] = ()
-    """Stretches in which the host waited for p2p ops, in order and apart from each other."""
+    """Waits of the host for p2p ops, in order and apart from each other."""
     receives: Mapping[tuple[str, int, int], Sequence[tuple[int, int | None]]] = field(
         default_factory=dict
     )
@@ -45,7 +45,7 @@ class Evidence:
 
 
 def busy_intervals(spans: Sequence[ActionSpan], window_end: int) -> list[Interval]:
-    """Union of the compute actions; one that still runs counts up to the window's end."""
+    """Return the union of the compute actions; a running one counts up to the window's end."""
     return union(
         (s.t0_ns, s.t1_ns if s.t1_ns is not None else window_end)
         for s in spans
@@ -58,7 +58,7 @@ def split(
 ) -> tuple[Idle, ...]:
     """Return the idle stretches of one rank in the window. busy + idle == window, exactly.
 
-    ``upcoming``: the planned action after the last one seen, in a step that is not over.
+    ``upcoming``: the planned action after the last one that has begun, in a step under way.
     """
     begin, end = window
     busy = clip(busy_intervals(spans, end), begin, end)
@@ -83,7 +83,7 @@ def _plain(evidence: Evidence, begin: int, end: int, cause: Cause) -> tuple[Idle
 
 
 def _gap(evidence: Evidence, begin: int, end: int, action: str | None, running: bool) -> list[Idle]:
-    """A gap before ``action``: dependency, then communication where seen, the rest host."""
+    """Split a gap before ``action``: dependency, then communication where observed, else host."""
     if end <= begin:
         return []
     name, rank, ready = _producer(evidence, action, begin, end, running)
@@ -102,8 +102,8 @@ def _gap(evidence: Evidence, begin: int, end: int, action: str | None, running: 
 
 
 def _calling(evidence: Evidence, begin: int, end: int) -> list[Idle]:
-    """A stretch without a wait: communication inside a call that sends a tensor or receives one
-    that exists by then, host elsewhere.
+    """Split a stretch without a wait: communication inside a call that sends a tensor, or receives
+    one that exists by then; host elsewhere.
 
     A receive posted before its tensor exists waits for nothing, so its call is the host's.
     """
@@ -133,9 +133,9 @@ def _calling(evidence: Evidence, begin: int, end: int) -> list[Idle]:
 def _producer(
     evidence: Evidence, action: str | None, begin: int, end: int, running: bool
 ) -> tuple[str | None, int | None, int]:
-    """(producer, its rank, when it was done within the gap).
+    """Return (producer, its rank, when it was done within the gap).
 
-    A producer on the rank itself is never waited for: the rank was idle for another reason.
+    A rank never waits for a producer of its own: it was idle for another reason.
     """
     needed = producer(action, evidence.num_stages) if action is not None else None
     if needed is None:
@@ -147,7 +147,7 @@ def _producer(
         rank = evidence.stage_rank.get(parsed.stage) if parsed is not None else None
         if rank is None or rank == evidence.rank:
             return None, None, begin
-        # Not begun, if the action still waits; if it ran, the producer's record was lost.
+        # The producer has not begun if the action still waits; else its record was lost.
         return needed, rank, end if running else begin
     done, rank = known
     if rank == evidence.rank:
@@ -156,7 +156,7 @@ def _producer(
 
 
 def _either(evidence: Evidence, action: str) -> str:
-    """The form in which the action was seen: an I gives the gradient that a B would."""
+    """Return the form of an action that has run: an I gives the gradient that a B would."""
     other = twin(action)
     if other is None or action in evidence.ended or other not in evidence.ended:
         return action
@@ -164,14 +164,14 @@ def _either(evidence: Evidence, action: str) -> str:
 
 
 def _waits(evidence: Evidence, begin: int, end: int) -> Sequence[Interval]:
-    """The waits that touch [begin, end]; few of a step's do."""
+    """Return the waits that touch [begin, end]; few of a step's do."""
     lo = bisect_left(evidence.waits, begin, key=lambda wait: wait[1])
     hi = bisect_left(evidence.waits, end, key=lambda wait: wait[0])
     return evidence.waits[lo:hi]
 
 
 def _receiving(evidence: Evidence, action: str | None, end: int) -> list[Interval]:
-    """The stretch in which the receive of the action's input was under way."""
+    """Return the stretch in which the receive of the action's input was under way."""
     parsed = parse(action) if action is not None else None
     if parsed is None:
         return []
@@ -189,7 +189,7 @@ Receives = dict[tuple[str, int, int], list[tuple[int, int | None]]]
 
 
 def receives(view: View, rank: int, step: int) -> Receives:
-    """Return the step's receives that the pipeline labelled with what they carry."""
+    """Return the step's receives that have a pipeline's label."""
     process = view.ranks.get(rank)
     if process is None:
         return {}

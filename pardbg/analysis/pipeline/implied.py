@@ -55,7 +55,9 @@ def schedule_detail(view: PipelineView | None) -> ScheduleDetail | None:
     measured = view.last_complete or step
     return ScheduleDetail(
         lay_out(step, measured, view.num_stages),
-        None if view.times else critical_path(step if step.complete else measured, view.num_stages),
+        None
+        if view.times == "host"
+        else critical_path(step if step.complete else measured, view.num_stages),
         {rank.rank: tuple(in_flight_curve(rank)) for rank in step.ranks},
     )
 

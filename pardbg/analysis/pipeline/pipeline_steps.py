@@ -9,7 +9,7 @@ from pardbg.analysis.base.asof import MEMO_MAX, View, per_store
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.intervals import Interval, clip, total
 from pardbg.analysis.base.spans import p2p_waits
-from pardbg.analysis.base.times import times
+from pardbg.analysis.base.times import are_launches, times
 from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.analysis.pipeline.idle import Evidence, busy_intervals, calls, receives, split
 from pardbg.analysis.pipeline.implied import bound_fraction, implied_fraction
@@ -155,7 +155,7 @@ def _make_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
     if not ranks:
         return None  # a part of a recording begins in the step: no rank's records are whole
     length = window[1] - window[0]
-    busy, launches = sum(row.busy_ns for row in ranks), times(view)
+    busy, launches = sum(row.busy_ns for row in ranks), are_launches(view)
     return PipelineStep(
         step=step,
         complete=complete,
@@ -278,7 +278,7 @@ def _rank_row(
     rank = evidence.rank
     begun = {span.text for span in row}
     following = next((text for text in layout.order.get(rank, ()) if text not in begun), None)
-    launches = bool(times(view))
+    launches = are_launches(view)
     idles = () if launches else split(evidence, row, window, None if complete else following)
     ended = sorted((s for s in row if s.t1_ns is not None), key=lambda s: s.t1_ns or 0)
     now, peak, per_stage = in_flight([(span.stage, span.kind) for span in ended])
@@ -354,7 +354,7 @@ def _implied(view: View, layout: Layout, step: int, bubble: float) -> float | No
 def step_bubble(view: View, layout: Layout, step: int) -> float | None:
     """Return the bubble of a complete step without the rest of its figures; None: not complete, or
     the times are the host's of a run on a device."""
-    if times(view):
+    if are_launches(view):
         return None
     cache = view.memo("bubble")
     key = (layout.key, step)

@@ -1,4 +1,4 @@
-"""The pipeline actions of one step as they ran, with the plan they belong to."""
+"""The run's pipelines: their plans, ranks and stages, and the actions recorded of a step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SAME_NS = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A pipeline: its plan (where known), ranks in pipeline order, and who has which stage."""
+    """A pipeline: its plan (where known), its ranks in pipeline order, and the stages of each."""
 
     plan: PlanDef | None
     group: str
@@ -34,7 +34,7 @@ class Layout:
     num_microbatches: int
     epoch: int
     chain: Chain | None = None
-    """No schedule ran: what ranks do between messages of their own."""
+    """Where no schedule ran: ranks that hand a batch on by messages of their own."""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -47,7 +47,7 @@ class Layout:
 
     @property
     def table(self) -> str:
-        """Return the table its actions are in."""
+        """Return the name of the table with its actions."""
         return "phase" if self.chain is not None else "action"
 
     def pairs(self, rank: int) -> tuple[tuple[str, str], ...]:
@@ -61,18 +61,18 @@ class Layout:
 
 @per_view
 def layouts(view: View) -> list[Layout]:
-    """Return the pipelines of the run at the cursor, the one with the lowest rank first."""
+    """Return the run's pipelines at the cursor, the one with the lowest rank first."""
     epoch = view.epoch
     plans = [plan for (e, _), plan in view.store.plans.items() if e == epoch and plan.ranks]
-    made = [_planned(view, plan) for plan in plans]
+    found = [_planned(view, plan) for plan in plans]
     ran = {rank for plan in plans for rank in plan.ranks
            if rank in view.ranks and len(view.ranks[rank].table("action"))}  # fmt: skip
-    made = [layout for layout in made if not ran.isdisjoint(layout.ranks)] or made
-    if not made:
+    found = [layout for layout in found if not ran.isdisjoint(layout.ranks)] or found
+    if not found:
         sizes = view.joined("action").sizes.tolist()
         seen = tuple(rank for rank, size in zip(view.ranks, sizes, strict=True) if size)
-        made = [_observed(view, seen)] if seen else _chained(view)
-    return sorted(made, key=lambda layout: min(layout.ranks))
+        found = [_observed(view, seen)] if seen else _chained(view)
+    return sorted(found, key=lambda layout: min(layout.ranks))
 
 
 def _planned(view: View, plan: PlanDef) -> Layout:
@@ -128,7 +128,7 @@ def step_rows(view: View, layout: Layout, step: int) -> dict[int, list[ActionSpa
 
 @per_view
 def spans(view: View, rank: int, step: int) -> list[ActionSpan]:
-    """All actions of a rank in a step that are visible or running at the cursor, by begin."""
+    """Return a rank's actions of a step that are over or running at the cursor, by begin."""
     process = view.ranks.get(rank)
     if process is None:
         return []
@@ -147,7 +147,7 @@ def spans(view: View, rank: int, step: int) -> list[ActionSpan]:
 
 @per_view
 def running_action(view: View, rank: int) -> tuple[int, ActionSpan] | None:
-    """Return (step, action) that runs at the cursor: begun, not ended."""
+    """Return (step, action) of the action that runs on a rank at the cursor."""
     process = view.ranks.get(rank)
     if process is None:
         return None
@@ -155,7 +155,7 @@ def running_action(view: View, rank: int) -> tuple[int, ActionSpan] | None:
 
 
 def _running_recorded(view: View, process: Process, rank: int) -> tuple[int, ActionSpan] | None:
-    """A record that ends after the cursor and began before it: replay knows the future."""
+    """Return the action of a record that spans the cursor: in a replay later records are there."""
     table, visible = view.rows(process, "action")
     for row in range(visible, min(len(table), visible + 8)):
         if int(table.col("t0_ns")[row]) > view.t_ns:
@@ -169,7 +169,7 @@ def _running_recorded(view: View, process: Process, rank: int) -> tuple[int, Act
 
 
 def _running_stated(view: View, process: Process, rank: int) -> tuple[int, ActionSpan] | None:
-    """Return what the status block says runs, if no record of it has come."""
+    """Return the action that the status block names, while its record has not come."""
     state = states(view).get(process.proc)
     if state is None or view.proc_end(process) is not None or state.get("held"):
         return None

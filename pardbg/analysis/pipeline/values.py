@@ -1,4 +1,4 @@
-"""A pipeline's steps as they ran, as values.
+"""Values of a pipeline: actions, idle time, steps.
 
 All times are hub-clock monotonic nanoseconds. Fractions are 0..1. ``None`` means not known, which
 is shown as such; 0 is a rank, a stage and a microbatch.
@@ -15,8 +15,8 @@ from pardbg.analysis.base.times import Times
 Cause = Literal["warmup", "dependency", "communication", "host", "cooldown"]
 CAUSES: tuple[Cause, ...] = ("warmup", "dependency", "communication", "host", "cooldown")
 PlanSource = Literal["schedule", "corrected", "observed", "chain"]
-"""Where a pipeline's plan is from: the schedule object, that with a known error put right, or
-nowhere: then its rows are observed actions, or phases of ranks that hand a batch on."""
+"""Source of a pipeline's plan: the schedule object, or that with a known error corrected. Without
+a plan its rows are observed actions, or phases of ranks that hand a batch on (``chain``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +39,21 @@ class ActionSpan:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """A stretch in which a rank computed nothing, and why."""
+    """A stretch in which a rank computed nothing, and its cause."""
 
     rank: int
     t0_ns: int
     t1_ns: int
     cause: Cause
     producer: str | None
-    """For dependency and communication: the action waited for, ``2B0``."""
+    """The action waited for, ``2B0``; of dependency and communication."""
     producer_rank: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineRank:
-    """A rank's row in one pipeline step. busy + sum(idle) == window, exactly; where the times are
-    the host's of a run on a device, ``busy_ns`` is that of its launches, and idle is not known."""
+    """A rank's row in one pipeline step. busy + sum(idle) == window, exactly. Of a run on a device
+    with the host's times, ``busy_ns`` is that of the launches, and idle is not known."""
 
     rank: int
     stages: tuple[int, ...]
@@ -70,7 +70,7 @@ class PipelineRank:
     activation_bytes: int | None
     """In-flight microbatches times the sampled bytes per microbatch, at the cursor."""
     next_action: str | None
-    """The planned action after the last one seen (live or at the cursor)."""
+    """The planned action after the last one that has begun at the cursor."""
     pairs: tuple[tuple[str, str], ...] = ()
     """(forward, backward) that the plan has as one overlapped action, as DualPipeV does."""
 
@@ -83,16 +83,16 @@ class PipelineStep:
     t1_ns: int
     """Window of the step so far: first compute begin to last compute end over all ranks."""
     bubble_fraction: float | None
-    """None, as what is implied, where the times are the host's of a run on a device."""
+    """None, like ``implied_fraction``, of a run on a device with the host's times."""
     implied_fraction: float | None
     bound_fraction: float | None
     ranks: tuple[PipelineRank, ...]
     held_ns: int = 0
-    """Held out of it: the window ended so much later. Not 0: all times are as without holds."""
+    """Time by which holds delayed the window's end. Not 0: all times are as without the holds."""
 
     @property
     def excess_fraction(self) -> float | None:
-        """Return the bubble beyond what the plan implies; None: one of them is not known."""
+        """Return the bubble beyond the implied one; None: one of the two is not known."""
         if self.bubble_fraction is None or self.implied_fraction is None:
             return None
         return self.bubble_fraction - self.implied_fraction
@@ -114,15 +114,15 @@ class PipelineView:
     step: PipelineStep | None
     """The step at the cursor (running or last)."""
     last_complete: PipelineStep | None
-    """The newest complete step at or before the cursor, for figures that must not jump."""
+    """The newest complete step at the cursor, for figures that must not jump."""
     bubble_history: tuple[tuple[int, float], ...]
     """(step, bubble_fraction) of the last complete steps, at most 64."""
     implied_history: tuple[tuple[int, float], ...] = ()
     """(step, implied_fraction) of the same steps, where it is known."""
     source: PlanSource = "schedule"
     index: int = 0
-    """Which of ``Snapshot.pipelines`` it is."""
+    """Its place in ``Snapshot.pipelines``."""
     predicted: str = ""
-    """What the program was predicted to take, as it says itself."""
+    """Predicted step time, as the program notes it."""
     times: Times = ""
-    """Whose clock the actions' times are."""
+    """The clock of the actions' times."""

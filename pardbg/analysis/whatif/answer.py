@@ -25,7 +25,7 @@ from statistics import median
 from typing import Final
 
 from pardbg.analysis.base.asof import View, per_store
-from pardbg.analysis.base.times import times
+from pardbg.analysis.base.times import are_launches
 from pardbg.analysis.pipeline.dependencies import compute_actions, parse
 from pardbg.analysis.pipeline.in_flight import in_flight, peak_size
 from pardbg.analysis.pipeline.pipeline_steps import newest_step
@@ -125,7 +125,7 @@ def whatif(
     found = layouts(view)
     if not found:
         return "no pipeline ran: what-if answers for pipeline schedules"
-    if times(view):
+    if are_launches(view):
         return "the run's times are the host's, and it computes on a device: nothing to measure by"
     layout = found[0]
     if layout.plan is None or not layout.planned:

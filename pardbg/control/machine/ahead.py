@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from pardbg.analysis.pipeline.dependencies import COMPUTE, compute_actions, parse, producer, twin
+from pardbg.analysis.pipeline.dependencies import COMPUTE, compute_actions, parse, source
 from pardbg.control.machine.cut import Ripe, View
 from pardbg.control.machine.permits import DRAIN, Permit
 from pardbg_agent.ctrl.agent_messages import State
@@ -66,11 +66,9 @@ def _plans(plans: tuple[tuple[str, ...], ...]) -> _Plans:
     num_stages = max((action.stage for text in where if (action := parse(text))), default=0) + 1
     sources = {}
     for text, (r, _) in where.items():
-        found = producer(text, num_stages)
-        for source in (found, twin(found) if found else None):
-            if source in where and where[source][0] != r:
-                sources[text] = source
-                break
+        found = source(text, num_stages, where)
+        if found is not None and where[found][0] != r:
+            sources[text] = found
     return _Plans(rows, where, sources)
 
 

@@ -9,6 +9,7 @@ from pardbg import words
 from pardbg.analysis.answers.ranks import RankNow
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.base.control import ControlView
+from pardbg.analysis.base.times import Times
 from pardbg.render.draw.cells import (
     Line,
     Segment,
@@ -43,6 +44,11 @@ class Mode:
     """Findings of this moment are still looked for."""
 
 
+def _clock(times: Times) -> Segment:
+    """Name the clock of a run on a device: launches are to be told from what ran."""
+    return Segment(f"{times} times" if times else "", "warn" if times == "host" else "dim")
+
+
 def header(title: str, snapshot: Snapshot | None, mode: Mode, cells: int) -> Line:
     """Draw name, state, size, speed, bubble, cost, findings, losses, and the clock."""
     brand = line(Segment(" pardbg ", "brand"))
@@ -58,7 +64,7 @@ def header(title: str, snapshot: Snapshot | None, mode: Mode, cells: int) -> Lin
         (0, (Segment(f" {state}", state_style),)),
         (1, (Segment(name, "strong"),)),
         (1, (Segment("times count events" if snapshot.run.rehearsed else "", "warn"),)),
-        (1, (Segment("host times" if snapshot.run.times else "", "warn"),)),
+        (1, (_clock(snapshot.run.times),)),
         (1, _part(snapshot)),
         (1 if snapshot.part else 6, _life(snapshot)),
         (5, (Segment(_size(snapshot)),)),

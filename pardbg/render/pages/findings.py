@@ -71,7 +71,7 @@ def findings(
     found = ordered(snapshot.findings)
     if not found:
         why = "No rank is missing, no operation disagrees, no stage stands out."
-        if snapshot.run.times:
+        if snapshot.run.times == "host":
             why = "No rank is missing, no operation disagrees. Speed is not judged by host times."
         if snapshot.t_ns < snapshot.t_end_ns and not snapshot.live:
             why = "Findings appear when they could be known; the end key goes to all of them."

@@ -53,7 +53,7 @@ def _head(report: Report, source: str) -> str:
     parts = [plural(len(report.ranks), "rank")]
     if run.num_hosts > 1:
         parts.append(f"{run.num_hosts} hosts")
-    parts += [run.backend, duration(report.duration_ns), "host times" if run.times else ""]
+    parts += [run.backend, duration(report.duration_ns), f"{run.times} times" if run.times else ""]
     parts.append("cut off" if run.truncated else "" if code is None else f"exit code {code}")
     argv = f"<p><code>$ {_e(shlex.join(run.argv))}</code></p>" if run.argv else ""
     shown = " · ".join(part for part in parts if part)

@@ -42,7 +42,7 @@ MAX_OPS: Final = 16
 MAX_FINDINGS: Final = 12
 HOST_TIMES: Final = (
     "The run computes on a device, and all times here are the host's: no bubble, skew, bandwidth\n"
-    "or straggler follows from them."
+    "or straggler follows from them. (C++ hooks time no device; PARDBG_HOOKS=dispatcher does.)"
 )
 
 
@@ -75,8 +75,10 @@ def _run(report: Report) -> list[str]:
         lines += _wrapped("$ " + shlex.join(run.argv), "  ")
     if run.rehearsed:
         lines.append("A rehearsal: times count events, 10 µs each, and measure nothing.")
-    if run.times:
+    if run.times == "host":
         lines.append(HOST_TIMES)
+    elif run.times:
+        lines.append("Times are the devices', on the hosts' clocks.")
     if loss := loss_text(report):
         lines.append(f"loss {loss}")
     part, following = run.part
@@ -201,7 +203,7 @@ def _steps(report: Report) -> list[str]:
     rows = [("phase", "of the steps", "")]
     for phase, share in phase_shares(steps):
         rows.append((phase, percent(share), _bar(share)))
-        if phase == "pipeline" and report.pipeline is not None and not report.run.times:
+        if phase == "pipeline" and report.pipeline is not None and report.run.times != "host":
             rows += _inside(report.pipeline, {step.step: step.duration_ns for step in steps})
     return _titled("Phases", table(rows[:9], (0, 2), WIDTH))
 

@@ -7,6 +7,7 @@ import re
 import struct
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -148,18 +149,18 @@ def test_records_of_both_sides_lie_in_one_ring(monkeypatch: pytest.MonkeyPatch) 
 
 
 @needs_native
-def test_the_table_of_ops_is_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_state_has_the_same_fields_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pardbg_agent.hooks import context
     from pardbg_agent.hooks.ops import native_way
-    from pardbg_agent.tables.c10d_ops import C10D_OPS
 
     monkeypatch.setenv("PARDBG_NATIVE", NATIVE)
-    assert native_way.module().specs() == [
-        (
-            s.torch_name, s.kind, s.group, s.root, s.tag, s.is_async, s.p2p, s.send, s.future,
-            s.functional, s.reduce >= 0, s.parts is not None,
-        )
-        for s in C10D_OPS
-    ]  # fmt: skip
+    native_way.module()
+    for ours, theirs in zip(context.IN_PYTHON, native_way.NativeWay().types, strict=True):
+        names = [field.name for field in fields(ours)]
+        assert set(names) == {name for name in vars(theirs) if not name.startswith("_")}
+        for name in names:
+            if name != "names":
+                assert getattr(theirs(), name) == getattr(ours(), name)
 
 
 def test_looks_at_inputs_have_the_same_limits_on_both_sides() -> None:

@@ -33,11 +33,13 @@ from tests.unit.hooks.fake_world import fake_world
 NUM, SEEDS = 60, 12
 SEEN = (Kind.PHASE, Kind.METRIC, Kind.STEP, Kind.FSDP)
 
-KEPT = ("phase", "forward_seen", "begun", "wrapped", "saved", "of_schedules", "gathered_bytes")
-STATE = (
-    "action", "pipeline", "backward", "recompute", "forward", "fsdp", "counting", "open",
-    "optimizer", "inside", "unscaled", "initializing",
+LOOP = (
+    "phase", "forward_seen", "begun", "wrapped", "saved", "num_schedules", "gathered_bytes",
 )  # fmt: skip
+NEST = (
+    "action", "pipeline", "backward", "forward", "open", "optimizer", "inside", "initializing",
+)  # fmt: skip
+STATE = ("recompute", "fsdp", "counting", "unscaled")
 
 Odd = Callable[["Program"], None]
 
@@ -219,15 +221,17 @@ def said_of(seed: int, path: Path, c: core.Core) -> tuple[list[Any], list[Any]]:
     for _ in range(NUM):
         draw.choice(some)(program) if draw.random() < 0.2 else program.step()
     x = context.of(c)
-    state = [(name, getattr(context.local(), name)) for name in STATE]
+    local = context.local()
+    state = [(name, getattr(local, name)) for name in STATE]
+    state += [(name, getattr(local.nest, name)) for name in NEST]
     records = [
         (r.kind, r.name, r.step, int(r.flags), r.stage, r.mb, r.peer, r.group,
          *((r.a, r.b) if r.kind != Kind.STEP else ()))
         for r in read_rank(path).records
         if r.kind in SEEN
     ]  # fmt: skip
-    known = [c.step, c.loss, len(x.optimizers), x.loss.only, x.loss.fresh, c.guard.errors]
-    return records, [*known, *(getattr(x, name) for name in KEPT), *state]
+    known = [c.step, c.loss, len(x.optimizers), c.guard.errors]
+    return records, [*known, *(getattr(x.loop, name) for name in LOOP), *state]
 
 
 @needs_native

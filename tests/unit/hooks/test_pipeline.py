@@ -85,7 +85,7 @@ def test_a_step_is_recorded_and_python_is_asked_where_it_must_be(
         assert all(r.t0 < lost < r.t1 for r, lost in forwards)
         assert c.pipeline.done == ACTIONS[:4] == c.pipeline.plan
         assert c.context.actions.counts == {("F", 0): 2, ("B", 0): 2, ("REDUCE_GRAD", 0): 1}
-    assert c.guard.errors == 0 and c.gate.inside == local().action == 0
+    assert c.guard.errors == 0 and c.gate.inside == local().nest.action == 0
 
 
 def test_a_call_by_name_two_part_backwards_and_an_evaluation(way: str, watched: Path) -> None:
@@ -121,7 +121,9 @@ def test_a_forward_that_raises(way: str, watched: Path) -> None:
     assert isinstance(caught.value.__cause__, ArithmeticError)
     failed = rank(watched).of(Kind.ACTION)[len(ACTIONS) :]
     assert [(r.text, r.flags) for r in failed] == [("0F0", Flag.FAILED)]
-    assert c.pipeline.done == [] and c.gate.inside == local().action == local().pipeline == 0
+    assert (
+        c.pipeline.done == [] and c.gate.inside == local().nest.action == local().nest.pipeline == 0
+    )
     job.net.fails = False
     job.stage.clear_runtime_states()
     job.step()

@@ -99,7 +99,7 @@ def test_a_recomputed_forward_is_marked_and_its_bytes_come_on_top(c: core.Core) 
     (backward,) = rank(c).of(Kind.PHASE, "backward")
     assert len(again) == 2 and all(r.flags == Flag.RECOMPUTE for r in again)
     assert backward.t0 < again[0].t0 < again[0].t1 <= again[1].t0 < again[1].t1 < backward.t1
-    assert context.of(c).saved is None and context.local().recompute == 0
+    assert context.of(c).loop.saved is None and context.local().recompute == 0
 
     kept, activations = checkpointed(c, wrap=False)
     assert torch.equal(grad, kept)
@@ -164,7 +164,7 @@ def test_a_model_that_nothing_wraps_is_counted_up_to_its_backward(c: core.Core) 
     losses = plain_loop(4)
     found = rank(c).of(Kind.MEMORY, "activations")
     assert [(r.step, r.a, r.b) for r in found] == [(1, 96, 96), (2, 96, 96)]
-    assert hooks_on_top() is None and context.local().open is None
+    assert hooks_on_top() is None and context.local().nest.open is None
     hooks.uninstall()
     assert plain_loop(4) == losses
 
@@ -173,15 +173,15 @@ def test_hooks_of_the_programs_own_stay_in_order(c: core.Core) -> None:
     """Its own begin behind ours and are on while backward runs: ours wait for their end."""
     c.step = 0
     plain_loop(1)
-    assert context.local().open is not None
+    assert context.local().nest.open is not None
     weight = torch.nn.Parameter(torch.ones(4))
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
         (weight * weight).sum().backward()
-        assert context.local().open is not None and hooks_on_top() is not None
+        assert context.local().nest.open is not None and hooks_on_top() is not None
     assert weight.grad is not None and weight.grad.tolist() == [2.0] * 4
-    first = context.local().open
+    first = context.local().nest.open
     (weight * 1).square().sum().backward()  # four floats between the two
-    assert context.local().open is not first  # another count, for the next microbatch
+    assert context.local().nest.open is not first  # another count, for the next microbatch
     found = rank(c).of(Kind.MEMORY, "activations")
     assert [(r.step, r.a) for r in found] == [(1, 16)]
 

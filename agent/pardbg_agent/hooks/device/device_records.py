@@ -47,15 +47,17 @@ class DeviceRecords:
 
     # -- ops
 
-    def op_begins(self, op: Any, in_batch: bool) -> None:
-        """The op is issued next: its arrival is what the current stream reaches now."""
+    def op_begins(self, op: Any, in_batch: bool) -> bool:
+        """The op is issued next: its arrival is what the current stream reaches now. Return whether
+        it is timed."""
         if self._c.level < 2:
-            return
+            return False
         span = self.times.begin(op.t0, partial(self._op_ended, op))
         if span is not None:
             self._open[op.token] = span, op
             if in_batch:
                 self._batch.append(op.token)
+        return span is not None
 
     def op_issued(self, token: int, work: Any) -> None:
         """The op was issued; ``work`` is None where it runs on the current stream."""
@@ -111,9 +113,9 @@ class DeviceRecords:
         """Begin something that ``action_ended`` ends."""
         return self.times.begin(issued_ns, _ignore) if self._c.level > 1 else None
 
-    def action_ended(self, span: DeviceSpan | None, name_id: int, stage: int, mb: int) -> None:
-        """End a pipeline action."""
-        self._end(span, _COMPUTE, name_id, stage, mb)
+    def action_ended(self, span: DeviceSpan | None, name_id: int, stage: int, mb: int) -> bool:
+        """End a pipeline action. This and the others return whether it is timed."""
+        return self._end(span, _COMPUTE, name_id, stage, mb)
 
     def drop(self, span: DeviceSpan) -> None:
         """Forget an action that failed."""
@@ -125,25 +127,25 @@ class DeviceRecords:
             self.times.drop(self._phase)
         self._phase = self.begin(issued_ns)
 
-    def phase_ended(self, name_id: int) -> None:
+    def phase_ended(self, name_id: int) -> bool:
         """End it."""
         span, self._phase = self._phase, None
-        self._end(span, _PHASE, name_id)
+        return self._end(span, _PHASE, name_id)
 
-    def step_ended(self, step: int, t1_ns: int) -> None:
+    def step_ended(self, step: int, t1_ns: int) -> bool:
         """End a training step, and begin the next one."""
         span, self._step = self._step, self.begin(t1_ns)
-        self._end(span, _STEP, 0, step=step)
+        return self._end(span, _STEP, 0, step=step)
 
     def _end(
         self, span: DeviceSpan | None, lane: int, name_id: int, stage: int = NONE, mb: int = NONE,
         step: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> bool:  # fmt: skip
         if span is None:
-            return
+            return False
         number = self._c.step if step is None else step
         span.ended = partial(self._span_ended, lane, name_id, number, stage, mb)
-        self.times.end(span)
+        return self.times.end(span)
 
     def _span_ended(
         self, lane: int, name_id: int, step: int, stage: int, mb: int, span: DeviceSpan

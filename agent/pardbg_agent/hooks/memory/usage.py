@@ -174,7 +174,7 @@ def _exact(c: _core.Core, x: Context, t: int) -> None:
     known.gradients_bytes = 0
     state = master = 0
     _, shards = _sharding(x, held)
-    inside = local().inside or {}  # DeepSpeed shows its optimizer one group at a time
+    inside = local().nest.inside or {}  # DeepSpeed shows its optimizer one group at a time
     for optimizer in x.optimizers:
         for p in inside.get(optimizer) or parameters_of(optimizer):
             if id(p) in seen:

@@ -39,6 +39,7 @@ class Dispatcher:
     """Kernels of our own for the c10d ops: the only way before torch 2.14."""
 
     name = "dispatcher"
+    types = context.IN_PYTHON
 
     def __init__(self) -> None:
         self._libraries: list[Any] = []

@@ -25,6 +25,7 @@ from pardbg_agent.wire import MAX_PARTS, NONE, REDUCE, Flag, Kind, Lane
 _ISSUE, _PART, _COMM = int(Kind.OP_ISSUE), int(Kind.PART), int(Lane.COMM)
 _ASYNC, _P2P, _SEND, _FAILED = int(Flag.ASYNC), int(Flag.P2P), int(Flag.SEND), int(Flag.FAILED)
 _unbox = torch._C._distributed_c10d.ProcessGroup.unbox
+_TIMED = int(Flag.DEVICE)
 _new_op = tuple.__new__
 """Op's own constructor is a Python function: twice as slow, and this runs for every op."""
 
@@ -148,8 +149,9 @@ def _begin(spec: C10dOp) -> Any:
 
 
 def _arrives(c: _core.Core, op: Op, state: State) -> Op:
-    c.guard.call(device_records.HOOK, c.device.op_begins, op, state.coalescing)
-    return op
+    """Return the op, flagged if its times on the device will be told."""
+    timed = c.guard.call(device_records.HOOK, c.device.op_begins, op, state.coalescing)
+    return op._replace(flags=op.flags | _TIMED) if timed else op
 
 
 def _is_fake(c: _core.Core, tensor: Any) -> bool:
@@ -159,6 +161,8 @@ def _is_fake(c: _core.Core, tensor: Any) -> bool:
         return True
     if c.device is None and c.run is not None:
         c.computes_on(tensor.device.type)
+        if c.native is not None:
+            return False  # C++ does not see an op's end on the device
         done = partial(works.device_done, c)
         c.guard.call(device_records.HOOK, device_records.start, c, tensor.device, done)
     return False

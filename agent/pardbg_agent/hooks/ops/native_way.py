@@ -19,15 +19,15 @@ from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context, patching
 from pardbg_agent.hooks.comm import groups
-from pardbg_agent.hooks.context import LOCAL, Context, Op, State
+from pardbg_agent.hooks.context import LOCAL, Op, StateTypes
 from pardbg_agent.hooks.memory import saved_tensors
 from pardbg_agent.hooks.ops import issue
 from pardbg_agent.hooks.patching import Patches, unseen
-from pardbg_agent.hooks.training.batch_loss import BatchLoss
 from pardbg_agent.hooks.watch import op_watches, probes
 from pardbg_agent.life.own_frames import hide_own
 from pardbg_agent.native import Unusable, loaded, state
 from pardbg_agent.op_table import OpsState, as_state
+from pardbg_agent.tables import code_files
 from pardbg_agent.tables.c10d_ops import C10D_OPS
 from pardbg_agent.wire import CALLS, RING_DATA_OFFSET, STATUS_NOW_OFFSET, STATUS_OP_OFFSET
 
@@ -54,7 +54,9 @@ def module() -> Any:
         path = state()
         if _process.module is None:
             _process.module = loaded(path)
-            _process.module.asks(ask, _waited)
+            _process.module.set_up(
+                ask, _waited, list(C10D_OPS), code_files.PROGRAMS, code_files.LIBRARIES
+            )
             os.register_at_fork(after_in_child=_forked)
     except Unusable as error:
         _process.why_not = str(error)
@@ -83,6 +85,12 @@ class NativeWay:
 
     name = "native"
 
+    @property
+    def types(self) -> StateTypes:
+        """C++ holds the state that it shares with Python."""
+        made = _process.module
+        return StateTypes(made.Nesting, made.LoopState, made.UnitState)
+
     def install(self) -> None:
         _core.ON_START = _adopt
         if _core.CURRENT is not None:
@@ -93,7 +101,7 @@ class NativeWay:
         """Unregister. What is open still tells of its completion."""
         _core.ON_START = None
         _process.module.uninstall()
-        _process.module.rest()
+        _process.module.detach()
 
     def wait_of(self, original: Any) -> Any:
         """Work.wait, in C++."""
@@ -108,19 +116,17 @@ def quick(patches: Patches, owner: Any, name: str, original: Any, *what: Any) ->
         patches.set(owner, name, _process.module.method(made))
 
 
-def knows_steps(share_of: Any, see_loss: Any, after_backward: Any) -> None:
-    """Give C++ what it needs of training steps' hooks (native/phases.hpp)."""
+def register_callbacks(see_loss: Any, after_backward: Any) -> None:
+    """Give C++ the functions of step hooks that it calls (native/phases.hpp)."""
     if groups.PROCESS.source == NativeWay.name:
-        _process.module.knows(
-            LOCAL, State, Context, BatchLoss, share_of, see_loss, after_backward,
-            vars(torch.compiler),
-        )  # fmt: skip
+        _process.module.register_callbacks(see_loss, after_backward, vars(torch.compiler))
 
 
-def knows_units(unit: type, named: Any, unsharded: Any) -> None:
-    """The same of FSDP2's units (native/fsdp.hpp)."""
+def register_units(named: Any, unsharded: Any) -> None:
+    """Give C++ the function that finds FSDP2's units, and the state of a gathered one
+    (native/fsdp.hpp)."""
     if groups.PROCESS.source == NativeWay.name:
-        _process.module.knows_units(unit, Context, named, unsharded)
+        _process.module.register_units(named, unsharded)
 
 
 def quick_call(patches: Patches, owner: Any, name: str, original: Any, kind: str) -> None:
@@ -155,10 +161,10 @@ def quick_hook(hook: Any, kind: str) -> Any:
     return watched
 
 
-def python_ends_steps(c: _core.Core) -> None:
-    """The next step's end is none that C++ may see."""
+def disable_native_step_end(c: _core.Core) -> None:
+    """Leave the end of the next steps to Python."""
     if c.native is not None:
-        c.native.until(None, 0, 0)
+        c.native.set_native_until(None, 0, 0)
 
 
 def _is_new(c: _core.Core) -> bool:
@@ -170,7 +176,7 @@ def _adopt(c: _core.Core) -> None:
     """This Core's ring index and op table are in C++ from here on."""
     made = _process.module
     if c.run is None:
-        made.pass_all(True)
+        made.turn_off()
         return
     if c.native is None and _is_new(c):
         ring = c.ring
@@ -184,7 +190,7 @@ def _adopt(c: _core.Core) -> None:
         c.gate.inside_native = table.inside
     if c.native is not None:
         x = context.of(c)
-        c.native.follows(c, x, c.budget)
+        c.native.attach(c, x, x.loop, c.budget)
         x.labels = c.native.table.labels
         c.call_site = c.native.place
         c.pollers.append(c.native.poll)

@@ -125,7 +125,7 @@ def _seen_to(c: _core.Core, works: OpenWorks, op: Op, work: Any) -> bool:
     followed.add(op.token)
     future.add_done_callback(partial(_complete, c, op, followed))
     state = LOCAL.state
-    if state.backward:
+    if state.nest.backward:
         state.futures.append((op, future))
     return True
 

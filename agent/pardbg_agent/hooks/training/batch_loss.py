@@ -20,14 +20,9 @@ class BatchLoss:
     that the step before had.
     """
 
-    __slots__ = ("_closure", "_number", "_of", "_outside", "_parts", "_step", "fresh", "only")
+    __slots__ = ("_closure", "_number", "_of", "_outside", "_parts", "_step")
 
     def __init__(self) -> None:
-        self.only: tuple[weakref.ref[Any], float, int] | None = None
-        """(scalar, value, step) of a microbatch that was seen in C++ (native/phases.hpp), which
-        is none of the parts yet."""
-        self.fresh = True
-        """There are no parts, and there is no closure."""
         self._parts: list[tuple[float, float]] = []
         """(value, the share that it was multiplied by, or 1)"""
         self._step = NONE
@@ -44,24 +39,13 @@ class BatchLoss:
         weak reference, in whose step() backward was called, and the time, or None: its second
         evaluation (LBFGS) is of the same batch. It begins where there are no gradients, or where
         the shares would be more than 1."""
-        if self.only is not None:
-            ref, first, at = self.only
-            self.only = None
-            self._add(ref, first, 1.0, at, None)
-        return self._add(weakref.ref(of), value, share, step, closure)
-
-    def _add(
-        self, ref: weakref.ref[Any], value: float, share: float, step: int, closure: Any
-    ) -> float:
         if step != self._step:
             self.clear()
             self._step = step
-        self.fresh = False
-        of = ref()
         known = self._of.get(id(of))
-        if known is not None and known() is of is not None:
+        if known is not None and known() is of:
             return self.value()
-        self._of[id(of)] = ref
+        self._of[id(of)] = weakref.ref(of)
         if closure is None or closure is not self._closure:
             self._outside = len(self._parts)
         elif self._shares() + share > 1 + _NEAR or _cleared(closure[0]()):
@@ -88,7 +72,6 @@ class BatchLoss:
         if len(self._parts) > 1 and abs(self._shares() - 1) < _NEAR:
             self._number = len(self._parts)
         self._parts, self._closure, self._of = [], None, {}
-        self.only, self.fresh = None, True
 
 
 def _cleared(optimizer: Any) -> bool:

@@ -35,7 +35,7 @@ def _hook_units(patches: Patches, module: ModuleType) -> None:
     # Else Dynamo may trace them and must find Python, or they are another torch's.
     quick = hasattr(module, "_dynamo_disable") and hasattr(module, "ShardedState")
     if quick:
-        native_way.knows_units(Unit, named, module.ShardedState.UNSHARDED)
+        native_way.register_units(named, module.ShardedState.UNSHARDED)
     for name, verb, moves in (
         ("unshard", "unshard", lambda u: u._all_gather_result is None and not u.is_unsharded),
         ("wait_for_unshard", "wait unshard", lambda u: u._all_gather_result is not None),
@@ -48,24 +48,16 @@ def _hook_units(patches: Patches, module: ModuleType) -> None:
             native_way.quick(patches, unit, name, original, "u", _LETTERS[verb], False)
 
 
-class Unit:
-    """A unit: FSDP gathers and throws away its parameters together."""
-
-    __slots__ = ("names", "num_bytes", "resharded_ns", "whole")
-
-    def __init__(self, unit: Any) -> None:
-        self.num_bytes = sum(
-            math.prod(p._orig_size) * p.sharded_param.element_size() for p in unit.fsdp_params
-        )
-        """Bytes of its unsharded parameters."""
-        self.names: dict[str, int] = {}
-        """verb -> name id"""
-        self.whole = False
-        """Its parameters are unsharded, as far as these records say."""
-        self.resharded_ns = 0
+def _new_unit(group: Any) -> Any:
+    unit = context.TYPES.unit()
+    unit.names = {}
+    unit.num_bytes = sum(
+        math.prod(p._orig_size) * p.sharded_param.element_size() for p in group.fsdp_params
+    )
+    return unit
 
 
-def named(x: context.Context, unit: Any, letter: str) -> tuple[Unit, int] | None:
+def named(x: context.Context, unit: Any, letter: str) -> tuple[Any, int] | None:
     """Return what is known of a unit, and the name of a verb of it; None: nothing yet."""
     known = x.fsdp_units.get(unit)
     verb = next(verb for verb, its in _LETTERS.items() if its == letter)
@@ -81,7 +73,7 @@ def _before(verb: str, moves: Any) -> Any:
         known = x.fsdp_units.get(unit)
         if known is None:
             x.fsdp_groups.add(unit)
-            known = x.fsdp_units[unit] = Unit(unit)
+            known = x.fsdp_units[unit] = _new_unit(unit)
         return verb, unit, known, now_ns()
 
     return before
@@ -93,7 +85,7 @@ def _after(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
     whole = bool(unit.is_unsharded)
     if whole != known.whole:
         known.whole = whole
-        x.gathered_bytes += known.num_bytes if whole else -known.num_bytes
+        x.loop.gathered_bytes += known.num_bytes if whole else -known.num_bytes
     if verb == "reshard":
         if whole:
             return  # kept for backward
@@ -103,11 +95,11 @@ def _after(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
     if c.level > 1:
         c.record(
             _FSDP, _COMM, _FAILED if failed else 0, _name(c, unit, known, verb), t0, t1, c.step, 0,
-            NO_GROUP, NONE, NONE, NONE, known.num_bytes, x.gathered_bytes,
+            NO_GROUP, NONE, NONE, NONE, known.num_bytes, x.loop.gathered_bytes,
         )  # fmt: skip
 
 
-def _name(c: _core.Core, unit: Any, known: Unit, verb: str) -> int:
+def _name(c: _core.Core, unit: Any, known: Any, verb: str) -> int:
     """``layers.0 unshard``; names of modules come with the first forward."""
     name = known.names.get(verb)
     if name is None:
@@ -115,21 +107,17 @@ def _name(c: _core.Core, unit: Any, known: Unit, verb: str) -> int:
         name = c.defs.name(f"{fqn or 'root'} {verb}")
         if fqn is not None:
             known.names[verb] = name
-    return name
+    return int(name)
 
 
 def _hook_root(patches: Patches, module: ModuleType) -> None:
     """The root's forward begins in ``_root_pre_forward`` and has ended when its outputs get their
     pre-backward hook. Both are looked up on each call, so modules sharded before us count too."""
     state = module.FSDPState
-    for name, hooked, letter in (
-        ("_root_pre_forward", _root_begins, "b"),
-        ("_register_pre_backward_hook", _root_ended, "e"),
-    ):
-        original = getattr(state, name)
-        patches.set(state, name, hooked(original))
-        if hasattr(module, "_dynamo_disable"):
-            native_way.quick(patches, state, name, original, "r", letter, False)
+    for name, hooked in (
+        ("_root_pre_forward", _root_begins), ("_register_pre_backward_hook", _root_ended),
+    ):  # fmt: skip
+        patches.set(state, name, hooked(getattr(state, name)))
 
 
 def _root_begins(original: Any) -> Any:

@@ -29,7 +29,8 @@ from pardbg_agent.wire import NONE, DefKind, Flag, Gate, Kind, Lane
 
 FORWARD: Final = "F"
 _PHASES: Final = {"F": "forward", "B": "backward", "I": "backward", "W": "backward"}
-_ACTION, _COMPUTE, _FAILED = int(Kind.ACTION), int(Lane.COMPUTE), int(Flag.FAILED)
+_ACTION, _COMPUTE = int(Kind.ACTION), int(Lane.COMPUTE)
+_FAILED, _TIMED = int(Flag.FAILED), int(Flag.DEVICE)
 
 
 @dataclass(slots=True, eq=False)
@@ -99,9 +100,9 @@ class Actions:
         self._forget(planned)
         self._run_t0 = t0 = now_ns()
         step_phases.phase_begins(c, x, "pipeline", t0)
-        local().pipeline += 1
+        local().nest.pipeline += 1
         if c.native is not None:
-            c.native.run_begins(c, x.phase)
+            c.native.run_begins(c, x.loop.phase)
             c.pipeline.pull = functools.partial(c.native.pull, self.counts)
 
     def run_ended(self, t1: int, failed: bool) -> None:
@@ -109,9 +110,9 @@ class Actions:
         if self._c.native is not None:
             self._c.native.run_ended()
         self.flush()
-        local().pipeline -= 1
+        local().nest.pipeline -= 1
         self.phase_pauses(t1, failed)
-        self._x.of_schedules += 1
+        self._x.loop.num_schedules += 1
 
     def phase_pauses(self, t: int, failed: bool = False) -> None:
         """The phase of the run that is open ends: the run does, or the optimizer steps inside
@@ -122,7 +123,7 @@ class Actions:
 
     def phase_resumes(self, t: int) -> None:
         """The optimizer stepped; what is left of the run belongs to the next step."""
-        if local().pipeline:
+        if local().nest.pipeline:
             self._run_t0 = t
 
     def _forget(self, planned: list[str]) -> None:
@@ -149,7 +150,7 @@ class Actions:
         activations that ``module`` saves in a forward are counted in sampled steps."""
         c = self._c
         self.flush()
-        if not local().pipeline:
+        if not local().nest.pipeline:
             self._own_step(verb, stage, mb)
         if c.gate.closed:
             self._gate(verb, stage, mb)
@@ -157,14 +158,14 @@ class Actions:
         sampled = module is not None and verb == FORWARD and saved_tensors.due(c.step)
         count = saved_tensors.begin(c, module) if sampled else None
         action = Action(verb, name, stage, mb, now_ns(), count)
-        if not local().pipeline and not local().action and verb in _PHASES:
+        if not local().nest.pipeline and not local().nest.action and verb in _PHASES:
             action.phase = _PHASES[verb]
             step_phases.phase_begins(c, self._x, action.phase, action.t0)
-            self._x.forward_seen = True
+            self._x.loop.forward_seen = True
         if c.device is not None:
             action.on_device = c.guard.call(HOOK, c.device.begin, action.t0)
-        c.status.now(c.step, self._x.phase, name, stage, mb, action.t0)
-        local().action += 1
+        c.status.now(c.step, self._x.loop.phase, name, stage, mb, action.t0)
+        local().nest.action += 1
         c.gate.inside += 1
         self._open.append(action)
         return action
@@ -183,8 +184,11 @@ class Actions:
         if self._open:
             action = self._open[-1]
             action.t0 = now_ns()
+            if action.on_device is not None and self._c.device is not None:
+                self._c.guard.call(HOOK, self._c.device.drop, action.on_device)
+                action.on_device = self._c.guard.call(HOOK, self._c.device.begin, action.t0)
             self._c.status.now(
-                self._c.step, self._x.phase, action.name, action.stage, action.mb, action.t0
+                self._c.step, self._x.loop.phase, action.name, action.stage, action.mb, action.t0
             )
 
     def ended(self, action: Action, t1: int, failed: bool, loss_of: Any = None) -> None:
@@ -192,18 +196,18 @@ class Actions:
         forward; ``loss_computed`` is called with it."""
         c = self._c
         self._open = [other for other in self._open if other is not action]
-        local().action -= 1
+        local().nest.action -= 1
         c.gate.inside -= 1
         num_bytes = saved_tensors.end(c, action.count) if action.count is not None else 0
         if action.phase:
             step_phases.phase_ends(c, self._x, action.phase, action.t0, t1, failed)
         fields = [
             _ACTION, _COMPUTE, _FAILED if failed else 0, action.name, action.t0, t1, c.step,
-            action.stage, action.mb, num_bytes, self._x.phase,
+            action.stage, action.mb, num_bytes, self._x.loop.phase,
         ]  # fmt: skip
         if loss_of is not None and not failed:
             self._pending = (loss_of, fields, action)
-            c.status.now(c.step, self._x.phase, 0, NONE, NONE, t1)
+            c.status.now(c.step, self._x.loop.phase, 0, NONE, NONE, t1)
         else:
             self._write(fields, action)
         self._note(action, num_bytes, t1, failed)
@@ -253,14 +257,14 @@ class Actions:
 
     def _write(self, fields: list[Any], action: Action) -> None:
         c, span = self._c, action.on_device
-        c.span_ended(*fields)
         if span is not None and c.device is not None:
             if fields[2] & _FAILED:
                 c.guard.call(HOOK, c.device.drop, span)
-            else:
-                c.guard.call(
-                    HOOK, c.device.action_ended, span, action.name, action.stage, action.mb
-                )
+            elif c.guard.call(
+                HOOK, c.device.action_ended, span, action.name, action.stage, action.mb
+            ):
+                fields[2] |= _TIMED
+        c.span_ended(*fields)
 
 
 def of(c: _core.Core) -> Actions:

@@ -55,8 +55,8 @@ def _ends(c: _core.Core, region: Any, *_: Any) -> None:
         c, int(Kind.PHASE), int(Lane.PHASE), int(Flag.RECOMPUTE), NAME, t0, now_ns()
     )
     x = context.of(c)
-    if x.saved is not None:
-        x.recomputed_bytes = max(x.recomputed_bytes, _held(x.saved, *region._pardbg_where))
+    if x.loop.saved is not None:
+        x.recomputed_bytes = max(x.recomputed_bytes, _held(x.loop.saved, *region._pardbg_where))
 
 
 def _held(saved: Any, frame: Any, gid: Any) -> int:

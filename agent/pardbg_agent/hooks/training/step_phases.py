@@ -26,7 +26,7 @@ from pardbg_agent.hooks.memory import saved_tensors, usage
 from pardbg_agent.hooks.ops import native_way, works
 from pardbg_agent.hooks.patching import Patches, spend, unframed, wait_gate
 from pardbg_agent.hooks.tensors import parameters_of
-from pardbg_agent.hooks.training.batch_loss import share_of
+from pardbg_agent.hooks.training.batch_loss import BatchLoss, share_of
 from pardbg_agent.hooks.training.cycle import Cycle, is_outer
 from pardbg_agent.hooks.watch import diverge, not_finite, probes
 from pardbg_agent.life.late_imports import LateImports
@@ -34,7 +34,7 @@ from pardbg_agent.wire import NO_GROUP, NONE, Flag, Gate, Kind, Lane
 
 _PHASE, _LANE = int(Kind.PHASE), int(Lane.PHASE)
 _METRIC, _COUNTER = int(Kind.METRIC), int(Lane.COUNTER)
-_FAILED, _INFERRED = int(Flag.FAILED), int(Flag.INFERRED)
+_FAILED, _INFERRED, _TIMED = int(Flag.FAILED), int(Flag.INFERRED), int(Flag.DEVICE)
 _MIN_INFERRED_NS = 1_000
 _SEEN = int(Flag.FLOAT | Flag.INFERRED)
 """A number that a hook saw and the program did not log."""
@@ -44,7 +44,7 @@ _SHARES = "torchtitan.components.loss"
 
 def install(patches: Patches, late: LateImports) -> list[Any]:
     """Hook optimizers, backward, DDP's forward and data loaders; gives the handles to remove."""
-    native_way.knows_steps(share_of, _see_loss, after_backward)
+    native_way.register_callbacks(_see_loss, after_backward)
     original = torch.autograd.backward
     patches.around(
         torch.autograd, "backward", "backward", before_backward, after_backward, _in_a_run
@@ -86,12 +86,12 @@ def _hook_ddp(patches: Patches, ddp: Any) -> None:
 
 def phase_begins(c: _core.Core, x: Context, name: str, t0: int) -> None:
     """Enter a phase of the main loop."""
-    if not x.begun:
-        x.begun = True
+    if not x.loop.begun:
+        x.loop.begun = True
         if c.step == 0:
-            c.step_t0 = x.anchor_ns = t0  # what came before was set-up, not a step
-    x.phase = c.defs.name(name)
-    c.status.now(c.step, x.phase, 0, NONE, NONE, t0)
+            c.step_t0 = x.loop.anchor_ns = t0  # what came before was set-up, not a step
+    x.loop.phase = c.defs.name(name)
+    c.status.now(c.step, x.loop.phase, 0, NONE, NONE, t0)
     if c.device is not None:
         c.guard.call(HOOK, c.device.phase_begins, t0)
 
@@ -101,15 +101,15 @@ def phase_ends(
 ) -> None:
     """Leave a phase of the main loop."""
     flags = _FAILED if failed else 0
+    if c.device is not None and c.guard.call(HOOK, c.device.phase_ended, c.defs.name(name)):
+        flags |= _TIMED
     c.span_ended(_PHASE, _LANE, flags, c.defs.name(name), t0, t1, c.step, NONE, NONE, 0, 0)
-    if c.device is not None:
-        c.guard.call(HOOK, c.device.phase_ended, c.defs.name(name))
-    x.phase = 0
+    x.loop.phase = 0
 
 
 def _before_data(c: _core.Core, *_: Any) -> int:
     t0 = now_ns()
-    local().optimizer = None  # one whose step() raised never said that it ended
+    local().nest.optimizer = None  # one whose step() raised never said that it ended
     phase_begins(c, context.of(c), "data", t0)
     return t0
 
@@ -117,7 +117,7 @@ def _before_data(c: _core.Core, *_: Any) -> int:
 def _after_data(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
     x = context.of(c)
     if failed:  # StopIteration: there was no batch
-        x.phase = 0
+        x.loop.phase = 0
         c.status.now(c.step, 0, 0, NONE, NONE, t1)
         return
     phase_ends(c, x, "data", t0, t1)
@@ -126,27 +126,32 @@ def _after_data(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
 
 def before_forward(c: _core.Core, module: Any, *_: Any, **__: Any) -> Any:
     """A wrapped model's outermost forward (DDP, FSDP)."""
-    if local().forward or local().action or local().backward or local().pipeline:
+    if (
+        local().nest.forward
+        or local().nest.action
+        or local().nest.backward
+        or local().nest.pipeline
+    ):
         return None
     x = context.of(c)
-    x.wrapped = True
+    x.loop.wrapped = True
     _take_off(c, x, 0)
     count = saved_tensors.begin(c, module) if torch.is_grad_enabled() else None
     t0 = now_ns()
     phase_begins(c, x, "forward", t0)
-    local().forward += 1
+    local().nest.forward += 1
     return t0, count
 
 
 def after_forward(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
     """It returned."""
     t0, count = what
-    local().forward -= 1
+    local().nest.forward -= 1
     x = context.of(c)
     if count is not None:
-        x.saved, x.recomputed_bytes = count, 0
+        x.loop.saved, x.recomputed_bytes = count, 0
         usage.activations(c, saved_tensors.end(c, count), t1)
-    x.forward_seen = True
+    x.loop.forward_seen = True
     if c.watches.memory is not None:
         usage.watch(c)
     phase_ends(c, x, "forward", t0, t1, failed)
@@ -154,40 +159,40 @@ def after_forward(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
 
 def _in_a_run() -> bool:
     """Return whether a schedule's run is under way, one of whose actions it is."""
-    return bool(LOCAL.state.pipeline)
+    return bool(LOCAL.state.nest.pipeline)
 
 
 def before_backward(c: _core.Core, tensors: Any, *_: Any, **__: Any) -> Any:
     """Backward begins, from ``tensors``."""
     x = context.of(c)
-    if local().action:  # a pipeline stage's own
-        if not local().pipeline and not local().backward:
+    if local().nest.action:  # a pipeline stage's own
+        if not local().nest.pipeline and not local().nest.backward:
             _see_loss(c, x, tensors)
         return None
-    if local().backward or local().pipeline:
+    if local().nest.backward or local().nest.pipeline:
         return None  # reentrant checkpointing; a loss that begins it in parts, whose forward it is
     t0 = now_ns()
     _take_off(c, x, t0)
-    if not x.forward_seen and 0 < x.anchor_ns < t0 - _MIN_INFERRED_NS:
-        context.phase_record(c, _PHASE, _LANE, _INFERRED, "forward", x.anchor_ns, t0)
+    if not x.loop.forward_seen and 0 < x.loop.anchor_ns < t0 - _MIN_INFERRED_NS:
+        context.phase_record(c, _PHASE, _LANE, _INFERRED, "forward", x.loop.anchor_ns, t0)
     _see_loss(c, x, tensors)
     if c.watches.memory is not None:
         usage.watch(c)
     phase_begins(c, x, "backward", t0)
-    local().backward += 1
+    local().nest.backward += 1
     return t0
 
 
 def after_backward(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
     """It returned."""
-    local().backward -= 1
+    local().nest.backward -= 1
     if local().futures:
         works.backward_ended(c, t1)
     x = context.of(c)
-    if x.saved is not None:
+    if x.loop.saved is not None:
         if x.recomputed_bytes:
-            usage.activations(c, x.saved.num_bytes, t1, x.recomputed_bytes)
-        x.saved = None
+            usage.activations(c, x.loop.saved.num_bytes, t1, x.recomputed_bytes)
+        x.loop.saved = None
     phase_ends(c, x, "backward", t0, t1, failed)
     _anchor(c, x, t1)
 
@@ -197,27 +202,27 @@ def _see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
     unscaled, local().unscaled = local().unscaled, None
     if is_plain_scalar(tensors) and _SHARES not in sys.modules:
         value, share = unscaled or (tensors.item(), share_of(tensors))
-        log_loss(c, x.loss.add(tensors, value, share, c.step, local().optimizer))
+        log_loss(c, x.part(BatchLoss).add(tensors, value, share, c.step, local().nest.optimizer))
 
 
 def before_scale(c: _core.Core, scaler: Any, outputs: Any, *_: Any, **__: Any) -> Any:
     """``scaler.scale(loss).backward()``: the loss is what it was before."""
-    if is_plain_scalar(outputs) and not local().action:
+    if is_plain_scalar(outputs) and not local().nest.action:
         local().unscaled = outputs.item(), share_of(outputs)
 
 
 def _anchor(c: _core.Core, x: Context, t: int) -> None:
     """From here on the host may be in a forward. Where nothing wraps the model, what autograd saves
     from here to the backward are its activations."""
-    x.anchor_ns, x.forward_seen = t, False
+    x.loop.anchor_ns, x.loop.forward_seen = t, False
     if (
-        x.wrapped
+        x.loop.wrapped
         or x.actions is not None
-        or local().open is not None
+        or local().nest.open is not None
         or not torch.is_grad_enabled()
     ):
         return
-    local().open = saved_tensors.begin_without(
+    local().nest.open = saved_tensors.begin_without(
         c, lambda: itertools.chain.from_iterable(map(parameters_of, x.optimizers))
     )
 
@@ -231,15 +236,15 @@ def stop_counting() -> None:
 
 def _take_off(c: _core.Core, x: Context, t: int) -> None:
     """The count that ``_anchor`` began ends; 0 for ``t``: it was for nothing."""
-    count = local().open
+    count = local().nest.open
     if count is None:
         return
     num_bytes = saved_tensors.take_off(c, count)
     if num_bytes is None:
         return  # the program's own hooks are above it
-    local().open = None
+    local().nest.open = None
     if t and num_bytes:
-        x.saved, x.recomputed_bytes = count, 0
+        x.loop.saved, x.recomputed_bytes = count, 0
         usage.activations(c, num_bytes, t)
 
 
@@ -282,7 +287,7 @@ def _made(original: Any) -> Any:
             if not is_outer(self, to_come):
                 to_come.add(self)
                 if _core.CURRENT is not None:
-                    native_way.python_ends_steps(_core.CURRENT)
+                    native_way.disable_native_step_end(_core.CURRENT)
 
     return init
 
@@ -290,12 +295,12 @@ def _made(original: Any) -> Any:
 def _before_state(*_: Any, **__: Any) -> bool:
     """A checkpoint's load makes the state that it is to fill by a step() with a learning rate of
     0: that is no training."""
-    local().initializing += 1
+    local().nest.initializing += 1
     return True
 
 
 def _after_state(*_: Any) -> None:
-    local().initializing -= 1
+    local().nest.initializing -= 1
 
 
 def _step_comes(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -313,9 +318,9 @@ def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 def _optimizer_begins(optimizer: Any) -> None:
     c = _core.CURRENT
-    if c is None or c.level == 0 or "optimizer" in c.guard.disabled or local().initializing:
+    if c is None or c.level == 0 or "optimizer" in c.guard.disabled or local().nest.initializing:
         return
-    outer = local().optimizer
+    outer = local().nest.optimizer
     if outer is not None and outer[0]() not in (None, optimizer):
         context.of(c).part(Cycle).to_come.discard(optimizer)
         return  # ZeroRedundancyOptimizer steps its local one inside
@@ -334,8 +339,8 @@ def _enter(c: _core.Core, optimizer: Any) -> None:
     x = context.of(c)
     c.guard.call("start", usage.look_at_start, c, x, optimizer)
     t0 = now_ns()
-    local().optimizer = (weakref.ref(optimizer), t0)
-    if local().inside is None:
+    local().nest.optimizer = (weakref.ref(optimizer), t0)
+    if local().nest.inside is None:
         _phase_begins(c, x, t0)
 
 
@@ -348,10 +353,10 @@ def _phase_begins(c: _core.Core, x: Context, t0: int) -> None:
 
 
 def _optimizer_ended(optimizer: Any) -> None:
-    c, outer = _core.CURRENT, local().optimizer
+    c, outer = _core.CURRENT, local().nest.optimizer
     if c is None or outer is None or outer[0]() is not optimizer:
         return
-    local().optimizer = None
+    local().nest.optimizer = None
     c.guard.call("optimizer", _leave, c, optimizer, outer[1], now_ns())
 
 
@@ -359,7 +364,7 @@ def _leave(c: _core.Core, optimizer: Any, t0: int, t1: int) -> None:
     """The end of its phase, and of the training step if it is the one that ends it."""
     x = context.of(c)
     x.optimizers.add(optimizer)
-    inside = local().inside
+    inside = local().nest.inside
     if inside is not None:
         inside.setdefault(optimizer, []).extend(parameters_of(optimizer))
         return
@@ -375,24 +380,24 @@ def hook_wrapper(patches: Patches, owner: Any) -> None:
 def _before_wrapper(c: _core.Core, *_: Any, **__: Any) -> Any:
     """A wrapper's step(), which steps its optimizer once for each group of parameters: one phase
     and one round, with what it gathers and copies."""
-    if local().inside is not None:
+    if local().nest.inside is not None:
         return None
     t0 = now_ns()
-    local().inside = {}
+    local().nest.inside = {}
     _phase_begins(c, context.of(c), t0)
     return t0
 
 
 def _after_wrapper(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
     """It returned; where it stepped none (an overflow), the round goes on."""
-    x, inside = context.of(c), local().inside
+    x, inside = context.of(c), local().nest.inside
     phase_ends(c, x, "optimizer", t0, t1, failed)
     try:
         if inside and not failed:
             round_ended(c, x, next(reversed(inside)), t1)
             return
     finally:
-        local().inside = None
+        local().nest.inside = None
     _anchor(c, x, t1)
     if x.actions is not None:
         x.actions.phase_resumes(t1)
@@ -400,7 +405,7 @@ def _after_wrapper(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
 
 def round_ended(c: _core.Core, x: Context, optimizer: Any, t1: int) -> None:
     """An optimizer stepped, until ``t1``; perhaps it was the last one of a training step."""
-    x.loss.clear()
+    x.part(BatchLoss).clear()
     if x.part(Cycle).stepped(optimizer):
         if x.optimizers:  # else their parameters live elsewhere
             c.guard.call("memory", usage.sample, c, x, t1)
@@ -410,7 +415,7 @@ def round_ended(c: _core.Core, x: Context, optimizer: Any, t1: int) -> None:
         t1 = now_ns()
     _anchor(c, x, now_ns())
     if x.actions is not None:
-        x.actions.phase_resumes(x.anchor_ns)
+        x.actions.phase_resumes(x.loop.anchor_ns)
     spend(c, t1)
 
 
@@ -421,7 +426,7 @@ def _leave_to_native(c: _core.Core, x: Context) -> None:
         return
     known = x.part(usage.Usage)
     if not known.graded or c.num_over:
-        native_way.python_ends_steps(c)
+        native_way.disable_native_step_end(c)
         return
     step = c.step
     while not (
@@ -431,17 +436,17 @@ def _leave_to_native(c: _core.Core, x: Context) -> None:
         or saved_tensors.due(step + 1)
     ):
         step += 1
-    c.native.until(x.part(Cycle).only, step, known.total_ns + usage.TOTAL_EVERY_NS)
+    c.native.set_native_until(x.part(Cycle).only, step, known.total_ns + usage.TOTAL_EVERY_NS)
 
 
 def step_ended(c: _core.Core, x: Context) -> None:
     """End a training step: write its record, pass its gate. The program's own step() has
     precedence."""
-    x.of_schedules = 0
+    x.loop.num_schedules = 0
     if c.explicit_steps:
         return
     c.step_end()
-    x.phase = 0
+    x.loop.phase = 0
     c.status.now(c.step, 0, 0, NONE, NONE, c.step_t0)
     if c.gate.closed:
         wait_gate(c, Gate.STEP, f"step {c.step}")
@@ -451,7 +456,7 @@ def schedule_begins(c: _core.Core, x: Context) -> None:
     """Without an optimizer, a schedule's step() that begins ends the step before it."""
     if x.part(Cycle).used or c.explicit_steps:
         return
-    if x.of_schedules:
+    if x.loop.num_schedules:
         step_ended(c, x)
     elif c.gate.closed:
         wait_gate(c, Gate.STEP, f"step {c.step}")

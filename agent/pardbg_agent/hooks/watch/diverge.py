@@ -1,15 +1,15 @@
 """`watch diverge`: replicas' gradients before each optimizer step, and their parameters after it,
 compared by the sums of their bits on the board (``pardbg_agent.control.posts``).
 
-Replicas are what DistributedDataParallel keeps equal, and what DTensors say is replicated along a
-mesh axis. Gradients come first, so the first thing that differs is the one that is named. Each rank
-posts its sums and goes on; the last one to come compares, and is held: at the optimizer for
-gradients, at the step's end for parameters. Who differs is said by majority, once per watch: what
-differs once differs for good. All bits are read in every step; on a device the sums run there and
-are fetched together, which waits for it twice per step.
+Replicas are the parameters that DistributedDataParallel keeps equal, and DTensors replicated along
+a mesh axis. Gradients are compared first, so the first difference is named. Each rank posts its
+sums and goes on; the last rank to arrive compares, and is held: at the optimizer for gradients, at
+the step's end for parameters. A majority decides which ranks differ, once per watch, as a
+difference stays. All bits are read in every step; on a device the sums run there and are fetched
+together, which waits for the device twice per step.
 
-A sum has the optimizer's own place in the step in its key (its nth step() since the step began), so
-a rank that is told to watch later than another compares nothing else than what belongs together."""
+The key of a sum has the optimizer's nth step() within the training step, so ranks that begin to
+watch at different times still compare equal moments."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class Replica:
     axis: int = -1
     """Of DTensors: the mesh axis along which they are replicated."""
     told: int = -1
-    """Number of the watch that has said that they differ."""
+    """Number of the watch that has reported a difference."""
     first: int = -1
     """First step that was compared for that watch."""
     watch: int = -1
 
 
 class Known:
-    """An optimizer: how often it stepped in this step, and its replicas."""
+    """An optimizer's number of step() calls in this training step, and its replicas."""
 
     __slots__ = ("made_for", "nth", "replicas", "step")
 
@@ -69,16 +69,16 @@ class Known:
 
 
 class Optimizers(weakref.WeakKeyDictionary[Any, Known]):
-    """optimizer -> what is known of it"""
+    """optimizer -> Known"""
 
 
 def optimizer_begins(optimizer: Any) -> None:
-    """An optimizer is going to step; before training's hook, which holds at the gates that
-    ``stop`` closes."""
+    """Compare gradients before an optimizer's step. Runs before training's hook, which holds at the
+    gates that ``stop`` closes."""
     c = _core.CURRENT
     if c is None or not c.level or _HOOK in c.guard.disabled or patching.compiling():
         return
-    outer = LOCAL.state.optimizer
+    outer = LOCAL.state.nest.optimizer
     if outer is not None and outer[0]() not in (None, optimizer):
         return  # stepped by another one (ZeroRedundancyOptimizer)
     seen = context.of(c).part(Optimizers)
@@ -91,11 +91,11 @@ def optimizer_begins(optimizer: Any) -> None:
 
 
 def optimizer_ended(optimizer: Any) -> None:
-    """It has stepped."""
+    """Compare parameters after an optimizer's step."""
     c = _core.CURRENT
     if c is None or c.watches.diverge is None or not c.level or _HOOK in c.guard.disabled:
         return
-    known, outer = context.of(c).part(Optimizers).get(optimizer), LOCAL.state.optimizer
+    known, outer = context.of(c).part(Optimizers).get(optimizer), LOCAL.state.nest.optimizer
     if known is None or patching.compiling() or outer is None or outer[0]() is not optimizer:
         return
     _look(c, optimizer, known, "parameter", c.watches.diverge)
@@ -110,7 +110,7 @@ def _look(c: _core.Core, optimizer: Any, known: Known, kind: str, watch: Watch) 
 
 def _compare_all(c: _core.Core, optimizer: Any, known: Known, kind: str, watch: Watch) -> None:
     if not mismatch.comparable(c) or torch._C._len_torch_dispatch_stack():
-        return  # the latter: somebody counts the program's ops, and ours are none of them
+        return  # the latter: the program counts its ops; add none
     x = mismatch.of(c)
     x.tell()
     made_for = (len(optimizer.param_groups), len(probes.replicas(c)))
@@ -141,9 +141,9 @@ def _compare(
     theirs = {other.rank: other.sums(what, which) for other in found}
     sums = {rank: each for rank, each in theirs.items() if each is not None}
     if not sums or len(sums) < len(found) or x.own.rank in sums:
-        return  # not the last one to come; or two jobs that nothing tells apart
+        return  # not the last rank to arrive; or two jobs that nothing tells apart
     if not last and x.own.rank > min(sums):
-        return  # of those who waited for other nodes' sums, one tells
+        return  # of the ranks that waited for other nodes' sums, one reports
     if replica.told == watch.number or any(each.told == watch.number for each in sums.values()):
         replica.told = watch.number
         return
@@ -172,7 +172,7 @@ def _difference(replica: Replica, kind: str, sums: dict[int, tuple[int, ...]], s
 
 
 def _sums(replica: Replica, gradients: bool) -> list[int] | None:
-    """One for each parameter; of very many, one for each few. None: they cannot be read now."""
+    """Sums of parameters, one each, or folded to MAX_SUMS. None: they cannot be read now."""
     tensors = [_tensor(ref(), replica.axis, gradients) for ref, _ in replica.parameters]
     devices = {t.device for t in tensors if t is not None}
     kinds = {device.type for device in devices}
@@ -229,7 +229,7 @@ def _replicas_of(c: _core.Core, optimizer: Any) -> Iterator[Replica]:
 
 
 def _distributed(x: context.Context, mine: list[Any]) -> Iterator[Replica]:
-    """DTensors that are replicated along an axis of their mesh."""
+    """Yield DTensors that are replicated along an axis of their mesh."""
     names = {
         id(param.sharded_param): str(param._param_fqn)
         for unit in list(x.fsdp_groups) for param in unit.fsdp_params
@@ -250,5 +250,5 @@ def _distributed(x: context.Context, mine: list[Any]) -> Iterator[Replica]:
 
 
 def _name(group_key: str, number: int, named: list[tuple[Any, str]]) -> str:
-    """Equal on all ranks that have the same parameters there."""
+    """Name of a replica, equal on all ranks with the same parameters."""
     return "\0".join((group_key, str(number), *(name for _, name in named)))

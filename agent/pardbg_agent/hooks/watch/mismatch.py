@@ -2,9 +2,9 @@
 is issued (``control.posts``: how; ``control.agreement``: what must be equal). Its own gate comes
 right after, and holds a rank that disagrees: it has not issued, and those inside go on waiting.
 
-Left alone, as two ranks may rightly count them differently: ops of groups without a name (made by
-hand), ops inside a backend's coalescing, receives on an edge that has had one from anybody, and all
-ops of a rank whose numbers could not be counted on.
+Not compared, as ranks may rightly number them differently: ops of groups without a name (made by
+hand), ops inside a backend's coalescing, receives on an edge that had a receive from any source,
+and all ops of a rank whose counting failed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST: Final = 4096
 
 
 class Comparing:
-    """The board of one Core's process, and those of the others."""
+    """The board of one Core's process, and the boards of other processes."""
 
     def __init__(self, c: _core.Core) -> None:
         path = c.ring.path
@@ -46,7 +46,7 @@ class Comparing:
         c.watches_changed = self.tell
 
     def tell(self) -> None:
-        """Have the board say what this rank watches: others wait for nobody who does not."""
+        """Write what this rank watches on its board: others wait for ranks that watch only."""
         watches = self.core.watches
         kinds = (bit for kind, bit in posts.KINDS.items() if getattr(watches, kind) is not None)
         self.own.identify(self.core.identity.rank, sum(kinds))
@@ -68,7 +68,7 @@ class Comparing:
 
 
 def of(c: _core.Core) -> Comparing:
-    """Return this Core's comparison. Raises OSError without room for its posts."""
+    """Return this Core's comparison. Raises OSError where its board has no room."""
     parts = context.of(c).parts
     found: Comparing | None = parts.get(Comparing)
     if found is None:
@@ -77,7 +77,7 @@ def of(c: _core.Core) -> Comparing:
 
 
 def comparable(c: _core.Core) -> bool:
-    """Return whether this rank's numbers mean what the others' do."""
+    """Return whether this rank's sequence numbers are comparable with other ranks'."""
     return "c10d.count" not in c.guard.disabled and c.identity.rank >= 0
 
 
@@ -121,7 +121,7 @@ def _compare(c: _core.Core, x: Comparing, op: Any) -> None:
 
 
 class _Here(NamedTuple):
-    """A collective that this rank has posted."""
+    """A collective that this rank has posted, with its peers' boards."""
 
     group: Group
     what: int
@@ -137,24 +137,24 @@ class _Here(NamedTuple):
 
 
 def _disagrees_away(c: _core.Core, x: Comparing, here: _Here) -> str:
-    """The same with ranks of other nodes, whose posts come a moment late. Those seen only now may
-    wait just so: of two that disagree the one that came later is held. A wait that a watch asked
-    for is no more the agent's cost than a hold."""
+    """Compare with ranks of other nodes, whose posts arrive a moment late. Both ranks of a pair may
+    wait so: of two that disagree the later one is held. This wait, like a hold, is not the agent's
+    cost."""
     waited = posts.waited(here.found, lambda other: other.find(here.what, here.seq))
     c.hook_ns -= waited
     return _disagrees(x, here, later=True) if waited else ""
 
 
 def _disagrees(x: Comparing, here: _Here, later: bool = False) -> str:
-    """Most of the time all slots are equal to the byte, and there is nothing to decode. ``later``:
-    those that came after this rank do not count."""
+    """Return the message about a disagreement, or an empty text. Slots are mostly equal to the
+    byte, and then nothing is decoded. ``later``: ignore ranks that came after this one."""
     for other in here.found:
         slot = other.find(here.what, here.seq)
         if slot is not None and not posts.same(slot, here.packed):
             break
     else:
         return ""
-    x.others.refresh()  # who has died since does not count
+    x.others.refresh()  # ranks that died since do not count
     others = posts.posts(x.others.of(here.group.ranks, 0), here.what, here.seq)
     if others is None or x.own.rank in others:
         return ""
@@ -168,7 +168,8 @@ def _disagrees(x: Comparing, here: _Here, later: bool = False) -> str:
 
 
 def _is_late(c: _core.Core, x: Comparing, here: _Here, limit_ns: float) -> str:
-    """Only the last one to come says anything: all others that watch must be there."""
+    """Return the message about this rank's lateness, if it is the last of all that watch to
+    come."""
     mine = _mine(x, here)
     others = posts.posts(here.found, here.what, here.seq)
     if not others or not agreement.late(mine, others, limit_ns, here.where):
@@ -181,7 +182,7 @@ def _is_late(c: _core.Core, x: Comparing, here: _Here, limit_ns: float) -> str:
     others = posts.posts(watching, here.what, here.seq)
     if not others or len(others) < len(watching) or x.own.rank in others:
         return ""
-    # A pause is no lateness: nobody waits longer than since the last one was let go.
+    # A pause is no lateness: waits count from the moment the last rank was released.
     since = 0
     for held, since_ns in (posts.gate_of(c.ring.buffer), *(o.gate() for o in x.others.all())):
         if held:
@@ -191,7 +192,8 @@ def _is_late(c: _core.Core, x: Comparing, here: _Here, limit_ns: float) -> str:
 
 
 def _compare_pair(c: _core.Core, x: Comparing, op: Any, number: int) -> None:
-    """A send and its receive: the first one posts, the second one finds it."""
+    """Compare a send with its receive: the first of the two posts, the second one finds the
+    post."""
     group, send, peer, me = op.group, op.spec.send, op.peer, c.identity.rank
     tag = op.args[op.spec.tag]
     if peer < 0 or (not send and c.ops.num_on_edge(group.key, NONE, tag, False)):

@@ -1,11 +1,11 @@
 """``watch nan``: values that are not finite, before they spread.
 
-Looked at while the watch is set, whatever it costs: all that a rank puts into a collective or a
-send, before it is issued; the loss that backward is called on and numbers that the program logs;
-every gradient, at the optimizer's gate. (Without a watch ``probes`` looks at a share of it.)
+Checked while the watch is set, at any cost: the inputs of collectives and sends before their issue;
+the loss that backward is called on and numbers that the program logs; every gradient, at the
+optimizer's gate. (Without a watch ``probes`` checks a share of the inputs.)
 
-What goes into an op is read in host memory only, as on a device each op would wait for it: said
-once. Gradients there are looked at all together, which waits for the device once per step.
+Inputs are read in host memory only, as on a device each op would wait for it; a line says so once.
+Gradients on a device are checked all together, which waits for the device once per step.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from pardbg_agent.settings import complain
 from pardbg_agent.wire import REDUCE
 
 _BOUNDS: Final = {REDUCE.index("min"), REDUCE.index("max")}
-"""Reductions whose inputs may well be infinite: that is where a minimum begins."""
+"""Reductions whose inputs may well be infinite, as a minimum's start value is."""
 _WRAPPED: Final = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 
 @dataclass(slots=True)
 class Found:
-    """What the watch has said."""
+    """Reports of the watch so far."""
 
     hit: tuple[int, int] = (-1, -1)
-    """(watch, step) of the last one: NaN spreads, so once in a step is enough."""
+    """(watch, step) of the last report: NaN spreads, so one per step is enough."""
     device_said: bool = False
 
 
 def before_issue(c: _core.Core, watch: Watch, op: Any) -> None:
-    """Check what this rank puts into the op that comes next (``op_watches.Coming``)."""
+    """Check the inputs of the op that comes next (``op_watches.Coming``)."""
     spec = op.spec
     if spec.kind in ("recv", "barrier") or not _due(c, watch):
         return
     if spec.kind == "broadcast" and op.peer != c.identity.rank:
-        return  # nobody has written to it yet
+        return  # a receiver's tensor is not written yet
     for tensor in inputs(spec, op.args):
         found = _look(c, tensor, op.reduce in _BOUNDS)
         if found is not None:
@@ -75,7 +75,7 @@ def gradients(c: _core.Core, watch: Watch, optimizer: Any) -> None:
     bad = [(at, p) for at, p in there if _say(p.grad) is not None]
     if not bad:
         return
-    at, parameter = bad[-1]  # backward goes from the end to the begin: closest to the source
+    at, parameter = bad[-1]  # backward runs from last to first: closest to the source
     name = _given_name(optimizer, parameter) or _name_of(parameter) or f"parameter {at}"
     more = f", and of {len(bad) - 1} more" if len(bad) > 1 else ""
     _stop(c, watch, f"{_say(parameter.grad)} in the gradient of {name}{more}")
@@ -91,7 +91,7 @@ def _stop(c: _core.Core, watch: Watch, text: str) -> None:
 
 
 def _look(c: _core.Core, tensor: Any, bounds: bool) -> str | None:
-    """An input of an op: what ``_say`` says of it, if it is in host memory."""
+    """Return ``_say`` of an op's input in host memory; None for one on a device."""
     if tensor.is_cpu:
         return _say(tensor, bounds)
     known = of(c).part(Found)
@@ -104,8 +104,9 @@ def _look(c: _core.Core, tensor: Any, bounds: bool) -> str | None:
 
 
 def all_finite(tensors: list[Any]) -> bool:
-    """Of any number of tensors on one device or several, waiting once for each; no tensor of their
-    size is made. While a graph is captured nothing may be asked of a device: taken as yes."""
+    """Return whether all values of these tensors are finite, waiting once for each device and
+    making no tensor of their size. While a graph is captured a device cannot be asked: then
+    True."""
     if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
         return True
     by_device: dict[Any, list[Any]] = {}
@@ -142,7 +143,7 @@ def _say(tensor: Any, bounds: bool = False) -> str | None:
 
 
 def _given_name(optimizer: Any, parameter: Any) -> str | None:
-    """An optimizer that was made of named parameters knows."""
+    """Name of a parameter in an optimizer that was made of named parameters."""
     for group in optimizer.param_groups:
         for name, p in zip(group.get("param_names") or (), group["params"], strict=False):
             if p is parameter:
@@ -159,7 +160,8 @@ def _name_of(parameter: Any) -> str | None:
 
 
 def _gradients(modules: Iterable[Any]) -> Iterator[str]:
-    """``the gradient of head.weight``: those that are not finite, the last parameters first."""
+    """Yield ``the gradient of head.weight`` for gradients that are not finite, last parameters
+    first."""
     for module in modules:
         for name, p in reversed(list(module.named_parameters())):
             grad = local_part(p.grad)
@@ -168,8 +170,8 @@ def _gradients(modules: Iterable[Any]) -> Iterator[str]:
 
 
 def _modules() -> list[Any]:
-    """The program's outermost modules, whoever keeps them. Only asked for once something was
-    found: it looks through all objects there are."""
+    """The program's outermost modules, found among all objects of the process: slow, so it is
+    called only once something was found."""
     found = [o for o in gc.get_objects() if issubclass(type(o), torch.nn.Module)]
     parts = [module.__dict__.get("_modules", {}) for module in found]
     inner = {id(module) for names in parts for module in names.values()}
@@ -177,7 +179,7 @@ def _modules() -> list[Any]:
 
 
 def _plain(name: str) -> str:
-    """Without what wrappers add."""
+    """A parameter's name without the prefixes that wrappers add."""
     for prefix in _WRAPPED:
         name = name.replace(prefix, "") if prefix.startswith("_") else name.removeprefix(prefix)
     return name

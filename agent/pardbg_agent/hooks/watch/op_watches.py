@@ -1,6 +1,6 @@
-"""The op that comes next, at a closed gate: in words, field by field for breakpoints, and for the
-watches that look at an op before it is issued (``pardbg_agent.control.watches``). And
-``watch slow>K``: what takes more than K times this rank's own median of the same thing."""
+"""The next op at a closed gate: its text, its fields for breakpoints, and watches that check an op
+before its issue (``pardbg_agent.control.watches``). And ``watch slow>K``: ops, actions and steps
+that take more than K times this rank's median of the same thing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Coming:
     mb: int
 
     def text(self) -> str:
-        """Return it in words: ``all_reduce dp #42``, ``SEND_F 2→3 mb4``."""
+        """Return the op as text: ``all_reduce dp #42``, ``SEND_F 2→3 mb4``."""
         spec, group = self.spec, self.group
         if not spec.p2p:
             return f"{spec.kind} {group.name} #{self.core.ops.num_issued(group.key)}"
@@ -57,7 +57,7 @@ class Coming:
         return f"{self.spec.kind.upper()}_{self.label}"
 
     def facts(self) -> dict[str, Any]:
-        """Return it field by field, for breakpoints; what is not known is None."""
+        """Return the op's fields for breakpoints; unknown ones are None."""
         spec, group = self.spec, self.group
         return {
             "op": spec.kind,
@@ -74,7 +74,7 @@ class Coming:
 
 
 def at_gate(op: Coming) -> None:
-    """Wait at the gate of an op that comes, if it is closed."""
+    """Wait at the gate of the next op while it is closed."""
     c, gate = op.core, Gate.COLLECTIVE
     if op.spec.p2p:
         gate = Gate.SEND if op.spec.send else Gate.RECV
@@ -83,9 +83,9 @@ def at_gate(op: Coming) -> None:
 
 
 def before_issue(c: _core.Core, op: Coming) -> None:
-    """A watch of BEFORE_ISSUE is set. The op's gate comes right after this: a watch that matches
-    says ``c.gate.stop(...)``, and the gate holds. Each kind is its own hook to the guard: one that
-    fails does not take the others with it."""
+    """Run the watches of BEFORE_ISSUE. The op's gate comes right after: a watch that matches calls
+    ``c.gate.stop(...)``, and the gate holds. The guard knows each kind as its own hook, so a failed
+    one does not disable the others."""
     watches = c.watches
     if watches.mismatch is not None or watches.skew is not None:
         c.guard.call("watch mismatch", mismatch.check, c, op)
@@ -96,12 +96,12 @@ def before_issue(c: _core.Core, op: Coming) -> None:
         c.guard.call("watch nan", not_finite.before_issue, c, watches.nan, op)
 
 
-# -- watch slow: an op, from its issue to its completion, where that is seen; the same verb of the
-# same stage of a pipeline; a training step; and the time of its own that a rank takes before an op
-# or an action, since it last waited for anybody or passed a gate. That is looked at when the rank
-# comes to the gate: so the rank that is late is found before those that wait for it find that op
-# slow. An op and an own time are compared with those at the same place of earlier steps, as what
-# comes at the begin of a step usually takes longer than the rest. Holds do not count.
+# -- watch slow: an op from its issue to its completion, where that is seen; an action of one verb
+# and stage; a training step; and the own time of a rank before an op or an action, since it last
+# waited or passed a gate. Own time is checked when the rank comes to the gate, so a late rank is
+# found before the ranks that wait for it find their op slow. Ops and own times are compared with
+# those at the same place of earlier steps, as the first ones of a step usually take longer. Holds
+# do not count.
 
 _P2P, _SEND = int(Flag.P2P), int(Flag.SEND)
 
@@ -111,7 +111,7 @@ class First(dict[int, tuple[int, int]]):
 
 
 def comes(c: _core.Core, key: Hashable, text: Callable[[], str]) -> None:
-    """Check how long this thread has worked by itself towards the op or action that comes next."""
+    """Check this thread's own time before the op or action that comes next."""
     watch = c.watches.slow
     if watch is None:
         return

@@ -1,16 +1,15 @@
-"""Numbers that went wrong, seen where they begin: NaN and infinity before a collective spreads
-them, and replicas that are no longer equal.
+"""Probes of values: NaN and infinity before a collective spreads them, and checksums of replicas.
 
 - **nan**: the input of a reducing collective or a send, on the CPU, of 16 KiB or more, is summed
-  before it is issued (a NaN or an infinity in it makes the sum one); a sum that is not finite is
-  looked at element by element, and the parameters' gradients at the next optimizer step.
+  before the op is issued (NaN or infinity in it shows in the sum); if the sum is not finite, each
+  element is checked, and at the next optimizer step the parameters' gradients.
 - **checksum**: every EVERY steps, after the optimizer, the bits of the parameters that
-  DistributedDataParallel replicates are added up as integers: equal replicas give equal sums. The
-  analysis compares ranks; here nobody talks to anybody. Without DDP (gradients averaged by hand,
-  optimizers that shard their state) it is all plain parameters that the optimizer steps.
+  DistributedDataParallel replicates are added up as integers: equal replicas give equal sums, which
+  the analysis compares. Ranks exchange nothing. Without DDP (gradients averaged by hand, optimizers
+  that shard their state) all plain parameters that the optimizer steps are added up.
 
-Only tensors in host memory, and at most SHARE of the time each (but a few elements of each input
-are always looked at); ``PARDBG_PROBES=off`` leaves out all.
+Tensors in host memory only, and at most SHARE of the time for each probe (a few elements of each
+input are always checked); ``PARDBG_PROBES=off`` disables both.
 """
 
 from __future__ import annotations
@@ -41,21 +40,21 @@ LEAST_BYTES: Final = 16_384
 EVERY: Final = 10
 """Steps between two checksums; the first step has one too."""
 SHARE: Final = 0.0005
-"""Of the time, for inputs of ops, and again for checksums."""
+"""Share of the time that probes of inputs may take, and checksums again."""
 SAMPLED: Final = 16
-"""Elements of an input that are looked at where there is no time for all of them."""
+"""Elements of an input that are checked where there is no time for all of them."""
 FREE_NS: Final = 20_000_000
-"""Time probes may take before SHARE counts: the first steps are slow ones."""
+"""Time probes may take before SHARE counts, as the first steps are slow."""
 MAX_TOLD: Final = 64
 """NaN records of a process."""
 MAX_RECORDS: Final = 16
 """Records of one checksum: each has the sums of as many parameters, in up to 8 parts."""
 MAX_LOOKS: Final = 64
-"""Optimizers' ends in a step at which checksums are made."""
+"""Optimizer steps within a training step that have checksums."""
 MAX_STEPPED: Final = 1024
-"""Parameters that no DDP has which a checksum reads."""
+"""Parameters without DDP that a checksum reads."""
 MAX_ELEMENTS: Final = 1 << 18
-"""Maximum elements of a parameter that a checksum reads; which ones moves on from time to time."""
+"""Elements of a parameter that a checksum reads; another part each time."""
 
 _PROBE, _LANE = int(Kind.PROBE), int(Lane.COUNTER)
 _P2P_FLAGS = int(Flag.P2P | Flag.SEND)
@@ -64,7 +63,7 @@ _MASK: Final = (1 << 63) - 1
 
 
 class Allowance:
-    """What one kind of probe has taken, and whether it may take more."""
+    """Time budget of one kind of probe."""
 
     __slots__ = ("since_ns", "spent_ns")
 
@@ -79,22 +78,22 @@ class Allowance:
 
 _inputs: Final = Allowance()
 _checksums: Final = Allowance()
-"""The process's: attach() after detach() gives no more."""
+"""Of the process: attach() after detach() gives no new budget."""
 
 
 class Probes:
-    """What they have cost and found."""
+    """State of the probes of one Core."""
 
     def __init__(self) -> None:
         self.on = os.environ.get(ENV) != "off"
-        """Whether inputs of ops are looked at."""
+        """Whether inputs of ops are probed."""
         self.told = 0
         self.ask_gradients = False
         self.replicas: Any = weakref.WeakKeyDictionary()
         """DistributedDataParallel module -> its number, in the order they were made."""
         self.number = itertools.count()
         self.looks = (NONE, 0)
-        """(a step with checksums, optimizers' ends in it so far)"""
+        """(a step with checksums, optimizer steps in it so far)"""
         self.names: Any = weakref.WeakKeyDictionary()
         """module -> ((parameter, name), ...) by weak reference to the parameter."""
 
@@ -117,8 +116,8 @@ def install(patches: Patches, late: LateImports) -> None:
 
 def check_input(c: _core.Core, tensor: Any) -> tuple[int, int] | None:
     """Return (number of values that are not finite, place of the first) of an op's input; None: all
-    are, or it was not checked. Where there is no time for all of them, SAMPLED are looked at first:
-    what is wrong in all of a tensor is seen at the first op. Never raises."""
+    are finite, or it was not checked. Where there is no time for all elements, SAMPLED of them are
+    checked, which finds a tensor that is wrong throughout. Never raises."""
     known = context.of(c).part(Probes)
     if c.level < 2 or not known.on or known.told >= MAX_TOLD:
         return None
@@ -146,7 +145,7 @@ def not_finite(tensor: Any) -> tuple[int, int] | None:
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return None
     if torch._C._len_torch_dispatch_stack():
-        return None  # somebody counts the program's ops: ours are not
+        return None  # the program counts its ops: add none
     with torch.no_grad():
         values = tensor.detach()
         if values.is_complex():
@@ -161,7 +160,7 @@ def not_finite(tensor: Any) -> tuple[int, int] | None:
 
 
 def tell(c: _core.Core, op: Op, bad: tuple[int, int]) -> None:
-    """PROBE of an op that spreads values that are not finite."""
+    """Write the PROBE record of an op that spreads values that are not finite."""
     known = context.of(c).part(Probes)
     known.told += 1
     known.ask_gradients = True
@@ -173,8 +172,9 @@ def tell(c: _core.Core, op: Op, bad: tuple[int, int]) -> None:
 
 
 def _tell_gradients(c: _core.Core, optimizer: Any) -> None:
-    """PROBE of parameters whose gradient is not finite: how many, and the last one in the model's
-    order. Backward goes from the end to the begin, so that one is the closest to the source."""
+    """Write the PROBE record of parameters whose gradient is not finite: their number, and the last
+    one in the model's order. Backward runs from the last to the first, so the last is closest to
+    the source."""
     known = context.of(c).part(Probes)
     names = {id(p): name for m in list(known.replicas) for p, name in _named(known, m)}
     bad: list[tuple[int, str, int]] = []
@@ -214,7 +214,7 @@ def replicas(c: _core.Core) -> list[tuple[Any, int]]:
 
 
 def replicated(module: Any) -> Iterable[tuple[str, Any]]:
-    """Return (name, parameter) of those that a DistributedDataParallel keeps equal on its ranks."""
+    """Return (name, parameter) of what a DistributedDataParallel keeps equal on its ranks."""
     ignored = getattr(module, "parameters_to_ignore", None) or ()
     for name, p in module.module.named_parameters():
         if name not in ignored and type(p) is torch.nn.Parameter:
@@ -222,7 +222,7 @@ def replicated(module: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _named(probes: Probes, module: Any) -> Iterable[tuple[Any, str]]:
-    """(parameter, name) of those that this module keeps equal on all its ranks."""
+    """(parameter, name) of the parameters that this module keeps equal on all its ranks."""
     known = probes.names.get(module)
     if known is None:
         known = probes.names[module] = tuple(
@@ -232,11 +232,11 @@ def _named(probes: Probes, module: Any) -> Iterable[tuple[Any, str]]:
 
 
 def optimizer_ended(optimizer: Any) -> None:
-    """An outermost optimizer has stepped (before the step's number moves on)."""
+    """Probe after an outermost optimizer's step, before the training step's number moves on."""
     c = _core.CURRENT
     if c is None or c.level < 2 or _HOOK in c.guard.disabled or torch.compiler.is_compiling():
         return
-    known, outer = context.of(c).part(Probes), LOCAL.state.optimizer
+    known, outer = context.of(c).part(Probes), LOCAL.state.nest.optimizer
     due = c.step % EVERY == 0 and (bool(known.replicas) or c.identity.world_size > 1)
     if (
         not known.on
@@ -254,8 +254,8 @@ def optimizer_ended(optimizer: Any) -> None:
 
 
 def _look_at_all(c: _core.Core, known: Probes, optimizer: Any, look: int) -> None:
-    """``look``: which of the step's looks at replicas it is, NONE for none. Each has rows of its
-    own: not every rank can afford the same ones."""
+    """Read gradients and checksums that are due. ``look``: number of this checksum in the step,
+    NONE for none; each has its own rows, as not every rank can afford the same ones."""
     with torch.no_grad():
         if known.ask_gradients:
             known.ask_gradients = False
@@ -269,7 +269,7 @@ def _look_at_all(c: _core.Core, known: Probes, optimizer: Any, look: int) -> Non
 
 
 def _stepped(optimizer: Any) -> list[tuple[Any, str]]:
-    """(parameter, name) of the plain ones on the host that an optimizer steps."""
+    """(parameter, name) of plain parameters in host memory that an optimizer steps."""
     return [
         (p, f"parameter-{at}")
         for at, p in enumerate(parameters_of(optimizer))
@@ -278,8 +278,8 @@ def _stepped(optimizer: Any) -> list[tuple[Any, str]]:
 
 
 def _checksum(c: _core.Core, named: list[tuple[Any, str]], pg: Any, head: str, number: int) -> None:
-    """PROBE ``checksum A B …``: a = all these parameters' bits in one sum, b = a byte for each
-    part, so that unequal replicas show which part differs. seq: which of the step's records, the
+    """Write PROBE records ``checksum A B …``: a = the bits of these parameters in one sum, b = a
+    byte for each part, which shows where replicas differ. seq: the record's number in the step, the
     same on all ranks."""
     if not named:
         return

@@ -189,7 +189,7 @@ def _figures(view: PipelineView) -> Line:
     step = view.last_complete or view.step
     if step is None:
         return ()
-    if view.times:
+    if view.times == "host":
         bound = words.percent(step.bound_fraction)
         return (Segment("host times: launches, not computation", "warn"),
                 Segment("  bound ", "dim"), Segment(bound, "strong"))  # fmt: skip
@@ -345,7 +345,7 @@ def _bubbles(view: PipelineView, cells: int) -> Line:
     """Draw the bubble by step, and its range."""
     history = view.bubble_history
     if not history:
-        why = "times are the host's" if view.times else "no complete step yet"
+        why = "times are the host's" if view.times == "host" else "no complete step yet"
         return line(Segment(f"  bubble by step: {why}", "dim"))
     values = [value for _, value in history]
     low, high = min(values), max(values)
