@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
+from mcap.exceptions import EndOfFile
+from mcap.records import Chunk
+from mcap.stream_reader import StreamReader
 
 from pardbg.hub import removal
 from pardbg.hub.run import config as files
@@ -28,6 +32,14 @@ def known(rig: Rig) -> dict[str, Any]:
         "definitions": [p for k, p in hub._definitions.messages() if k != b"D"],
         "ended": dict(hub._agents.ended), "restarts": hub._resumed.restarts,
     }  # fmt: skip
+
+
+def num_chunks(session: Path) -> int:
+    found = 0
+    with session.open("rb") as file, contextlib.suppress(EndOfFile):  # nobody closed it
+        for record in StreamReader(file, emit_chunks=True).records:
+            found += isinstance(record, Chunk)
+    return found
 
 
 def test_a_hub_reads_on_from_where_the_one_before_kept_its_state(
@@ -54,7 +66,7 @@ def test_a_hub_reads_on_from_where_the_one_before_kept_its_state(
     before, unpacked, real = known(rig), [], writer.unpack_chunk
     monkeypatch.setattr(writer, "unpack_chunk", lambda chunk: unpacked.append(1) or real(chunk))
     rig.kill_hub()
-    assert len(unpacked) <= 2
+    assert len(unpacked) <= num_chunks(session) - 2  # the first records' are not
     assert known(rig) == {**before, "restarts": 1}
     rig.kill_hub()
     assert known(rig)["restarts"] == 2
