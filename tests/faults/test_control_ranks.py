@@ -176,7 +176,7 @@ def test_a_rank_killed_and_a_rank_that_raises_while_others_are_held(tmp_path: Pa
         trail = said(handle)
         definitions = maps(session_of(handle), b"D")
     ends = {d["proc"]: d.get("reason") for d in definitions if d["k"] == "end"}
-    assert [event for event, _ in trail if event != "resend"][:2] == ["pause", "cut"]
+    assert [event for event, _ in trail if event != "resend"][:2] == ["verb", "cut"]
     gone = [text for event, text in trail if event == "detach"]
     # torchelastic may have ended rank 0 before the hub looked for rank 1.
     assert "rank 1 is gone" in gone[:2] and any(t.startswith("rank 0 ") for t in gone[:2]), gone
