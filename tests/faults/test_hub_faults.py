@@ -15,7 +15,8 @@ import pytest
 from mcap.reader import make_reader
 
 from pardbg.events.control_codes import Verb, Why
-from pardbg.events.control_facts import Refusal
+from pardbg.events.control_events import event_of
+from pardbg.events.control_facts import Left, Refusal
 from pardbg.hub.client import HubControl, LiveSource
 from pardbg.hub.ranks.stack_requests import py_spy
 from pardbg.store.source import Message
@@ -59,8 +60,9 @@ def test_a_viewer_killed_while_it_holds_lets_the_ranks_run_on(tmp_path: Path) ->
         viewer.stdout.close()
         assert handle.wait(40) == 0
         messages = session_of(handle)
-    left = [event for event in maps(messages, b"C") if event["event"] == "leave"]
-    assert "disconnected: all ranks run on" in left[0]["text"]
+    facts = [event_of(plain).fact for plain in maps(messages, b"C")]
+    [left] = [fact for fact in facts if isinstance(fact, Left)]
+    assert left.disconnected and left.was_held
 
 
 def plain_output(steps: int) -> list[str]:

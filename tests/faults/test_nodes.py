@@ -139,7 +139,7 @@ def test_two_nodes_are_held_as_one_and_nothing_is_lost_with_hub_or_relay(
         ends = [d for d in maps(messages, b"D") if d["k"] == "end" and d.get("proc")]
         assert sorted((d["reason"], d["dropped"]) for d in ends) == [("exit", 0), ("exit", 0)]
         seen = events(messages)
-        assert {"node", "node_back", "hub_restart"} <= set(seen) and "gap" not in seen
+        assert {"node", "node_new_relay", "hub_restart"} <= set(seen) and "gap" not in seen
         assert not second.session.exists()
 
 

@@ -1,7 +1,7 @@
 """Frozen dataclasses to plain values (maps, lists, numbers, text) and back, by their annotations.
 
 One bounded reader per annotation: a value of another type, a list or map that is too long and a
-number that no clock or counter can show are ``Malformed``; text that is too long is cut. Unknown
+number of more than 64 bits are ``Malformed``; text that is too long is cut. Unknown
 keys are skipped, and fields with their default values are not written. A union of dataclasses is
 told apart by ``t``, the ``TAG`` of each. Maps whose keys are tuples travel as lists of pairs.
 
@@ -22,7 +22,9 @@ MAX_TEXT: Final = 10_000
 """Characters of a text without a limit of its own."""
 MAX_ITEMS: Final = 1 << 17
 """Items of one list or map."""
-MAX_NUMBER: Final = 1 << 63
+MIN_NUMBER: Final = -(1 << 63)
+MAX_NUMBER: Final = (1 << 64) - 1
+"""What msgpack carries; hashes are unsigned and take all 64 bits."""
 MAX_DEPTH: Final = 64
 """Levels of lists and maps in a value that is annotated as ``object``."""
 
@@ -194,7 +196,7 @@ def _text(limit: int) -> Read:
 
 
 def _int(plain: Any) -> int:
-    if type(plain) is not int or not -MAX_NUMBER <= plain < MAX_NUMBER:
+    if type(plain) is not int or not MIN_NUMBER <= plain <= MAX_NUMBER:
         raise Malformed("not a number")
     return plain
 

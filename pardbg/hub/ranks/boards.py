@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from pardbg.events.decode import Malformed
 from pardbg.hub.ctrl_messages import Change
 from pardbg.hub.removal import remove_ring
 from pardbg_agent.control.posts import (
@@ -109,19 +111,25 @@ class Boards:
                 peer.close()
 
     def take(self, changes: Iterable[Change], by_ns: int) -> None:
-        """Write what is new on other nodes, with their times moved. Raises ValueError and the like
-        where it makes no sense."""
-        for proc, rank, kinds, job, posts in changes:
-            copy = self._copies.get(proc) or self._copy(proc, job, rank)
-            if copy is None:
-                continue
-            copy.identify(rank, kinds | ELSEWHERE)
-            for place, raw in posts:
-                if 0 <= place < NUM_PLACES:
-                    copy.write(place, moved(place, raw, by_ns))
-            if rank < 0:
-                copy.end()
-                del self._copies[proc]  # its file goes at the next look
+        """Write what is new on other nodes, with their times moved. Raises Malformed."""
+        for change in changes:
+            try:
+                self._write(change, by_ns)
+            except (ValueError, struct.error) as error:
+                raise Malformed(f"board: {error}") from None
+
+    def _write(self, change: Change, by_ns: int) -> None:
+        proc, rank, kinds, job, posts = change
+        copy = self._copies.get(proc) or self._copy(proc, job, rank)
+        if copy is None:
+            return
+        copy.identify(rank, kinds | ELSEWHERE)
+        for place, raw in posts:
+            if 0 <= place < NUM_PLACES:
+                copy.write(place, moved(place, raw, by_ns))
+        if rank < 0:
+            copy.end()
+            del self._copies[proc]  # its file goes at the next look
 
     def _copy(self, proc: str, job: int, rank: int) -> Posts | None:
         """Make a copy's board; None without room for it, or for a process that has ended."""

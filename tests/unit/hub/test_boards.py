@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pardbg.events.decode import Malformed
 from pardbg.hub.ctrl_messages import BoardNews
 from pardbg.hub.ranks import boards
 from pardbg.hub.ranks.boards import LOOK_NS, Boards
@@ -15,7 +16,7 @@ from pardbg_agent.control import posts
 from pardbg_agent.control.posts import ELSEWHERE, KINDS, PLACES, PeerPosts, Posts
 from pardbg_agent.ctrl.codec import decode, encode
 
-JOB, OP = 7, posts.hash64("op", "0@abc")
+JOB, OP = 2**64 - 7, posts.hash64("op", "0@abc")
 SUM = posts.pack_what("all_reduce", 0, 1, -1, 4096, 4096, "float32", "1024")
 
 
@@ -103,8 +104,9 @@ def test_nonsense_is_refused_or_left_out(
     sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, b = sides
-    with pytest.raises(ValueError):
-        b.boards.take([["../x", 0, 1, JOB, []]], 0)
+    for bad in (("../x", 0, 1, JOB, ()), ("0.n0.1", 0, 1 << 40, JOB, ())):
+        with pytest.raises(Malformed):
+            b.boards.take([bad], 0)
     b.boards.take([["0.n0.1", 0, 1, JOB, [[0, b"x"], [-1, b"y" * 128], [1 << 15, b"z"]]]], 5)
     assert seen(b, 0, 1) is None
     monkeypatch.setattr(boards, "MAX_COPIES", 1)
