@@ -53,8 +53,9 @@ def whole_rounds(num_ranks: int, count: int) -> bool:
 
 
 def _pipeline(
-    name: str, summary: str, module: str, can: Takes = any_number, stages_per_rank: int = 1
-) -> Recipe:
+    name: str, summary: str, module: str, can: Takes = any_number, stages_per_rank: int = 1,
+    since: str = "2.4",
+) -> Recipe:  # fmt: skip
     most = BLOCKS // stages_per_rank
     each = "a stage" if stages_per_rank == 1 else f"{stages_per_rank} stages"
 
@@ -73,6 +74,7 @@ def _pipeline(
         ),
         able=able,
         options=(microbatches(),),
+        since=since,
         screen="pipeline",
     )
 
@@ -93,12 +95,12 @@ RECIPES = (
               "two stages on each rank, all microbatches through one, then through the other",
               "looped_bfs", stages_per_rank=2),
     _pipeline("zb", "interleaved, backward cut in two: weights' gradients wait for idle time", "zb",
-              whole_rounds, stages_per_rank=2),
+              whole_rounds, stages_per_rank=2, since="2.5"),
     _pipeline("zbv",
               "backward cut in two, stages laid out as a V: rank 0 has the first and the last",
-              "zbv", stages_per_rank=2),
+              "zbv", stages_per_rank=2, since="2.6"),
     _pipeline("dualpipev",
               "a V of stages where a forward and a backward pass each other as one action",
-              "dualpipev", two_per_rank, stages_per_rank=2),
+              "dualpipev", two_per_rank, stages_per_rank=2, since="2.9"),
     tables.RECIPE,
 )  # fmt: skip

@@ -1,0 +1,35 @@
+"""``python -m pardbg_agent.hooks [FILE]``: print what this Python's torch lacks of the parts that
+hooks go to, as a JSON list; into FILE if one is named."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import sys
+import warnings
+
+from pardbg_agent.hooks.installed import Installed
+
+
+def missing() -> list[str]:
+    """Put all hooks of torch in place in this process, and return what was not found."""
+    installed = Installed()
+    installed.install()
+    warnings.simplefilter("ignore")  # torch's about itself
+    for module in installed.awaited:
+        if module.startswith("torch."):
+            with contextlib.suppress(ImportError):  # another release's
+                importlib.import_module(module)
+    installed.uninstall()
+    return installed.missing
+
+
+def main() -> None:
+    text = json.dumps(missing())
+    with open(sys.argv[1], "w") if sys.argv[1:] else contextlib.nullcontext(sys.stdout) as out:
+        out.write(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
