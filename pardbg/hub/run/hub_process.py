@@ -1,4 +1,4 @@
-"""Starting the hub of a run: by the launcher, and by the guardian once both were killed."""
+"""Starting the hub of a run: by the launcher, and by guardian or keeper once both were killed."""
 
 from __future__ import annotations
 

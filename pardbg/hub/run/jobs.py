@@ -21,6 +21,7 @@ from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.output import Copier
 from pardbg.hub.run.run_files import (
     JobEnd,
+    Launch,
     Process,
     has_ended,
     read_job,
@@ -154,7 +155,7 @@ def adopt_orphans(adopt: bool = True) -> None:
 
 
 def reap(run_dir: Path) -> None:
-    """Record the end of a job that became our child when launcher and guardian were killed."""
+    """Record the end of a job that became our child when all in between were killed."""
     job = read_job(run_dir)
     if job is None or has_ended(run_dir):
         return
@@ -180,7 +181,8 @@ class Successor:
         """The job's stdout and stderr in memory; empty: it has an owner (see ``flow``)."""
         self._killing = Killing(config.dir)
         self._launch = read_launch(config.dir)
-        self._others = {"guardian": self._launch.guardian if self._launch else None}
+        launch = self._launch or Launch()
+        self._others = {"guardian": launch.guardian, "keeper": launch.keeper}
         if config.owner_pid is not None:
             self._others["owner"] = Process(config.owner_pid, config.owner_start)
         self._copier: Copier | None = None
@@ -191,7 +193,7 @@ class Successor:
 
     def tick(self) -> list[str]:
         """Do what is due. Return the processes just found to be killed: launcher, guardian,
-        owner."""
+        keeper, owner."""
         now = time.monotonic()
         if self._launch is None or now < self._look_at:
             return []

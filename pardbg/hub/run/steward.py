@@ -1,7 +1,9 @@
-"""Work of launcher and guardian for a job with an owner (``pardbg run``): carrying its output and,
-once the owner is gone, passing on signals and the hang-up of its terminal.
+"""Work of launcher, guardian and keeper for a job with an owner (``pardbg run``).
 
-Launcher and guardian each have a ``Steward``; the guardian's works when the launcher is dead.
+They carry its output and, once the owner is gone, pass on signals and its terminal's hang-up.
+
+Each of them has a ``Steward``; the guardian's works when the launcher is dead, the keeper's when
+both are.
 """
 
 from __future__ import annotations
@@ -63,10 +65,10 @@ class Owner:
 class Steward:
     """One process's share of the work: ``turn`` is called again and again."""
 
-    def __init__(self, stdio: Stdio, owner: Owner, *, launcher: bool) -> None:
+    def __init__(self, stdio: Stdio, owner: Owner, members: bytes) -> None:
         self._owner, self._heard = owner, stdio.heard_r
-        self._launcher = launcher
-        """Whether this process is the launcher; else it is the guardian."""
+        self.members = members
+        """Processes that are left in the owner's process group: see ``signals``."""
         self.flow = Flow(stdio.routes, stdio.charge)
         self._modes = TerminalModes() if stdio.terminal else None
         throughs = [route.through for route in stdio.routes]
@@ -95,7 +97,7 @@ class Steward:
         if reports := signals.read_reports(self._heard):
             time.sleep(signals.REPORT_S)
             reports |= signals.read_reports(self._heard)
-            for number in signals.sent_to_group(reports, launcher=self._launcher):
+            for number in signals.sent_to_group(reports, self.members):
                 jobs.send(run_dir, number, group=True)
 
     def _look_for_hang_up(self, run_dir: Path) -> None:
