@@ -10,8 +10,10 @@ import functools
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from pardbg_agent.ctrl.agent_messages import OpenOp
 from pardbg_agent.wire import CALLS, NO_GROUP, NONE, Flag, Kind, Lane
 
 Edge = tuple[str, int, int, bool]
@@ -37,6 +39,15 @@ class Issued(NamedTuple):
     since_ns: int
     bytes_in: int
     bytes_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpsState:
+    """The part of STATE that is about ops."""
+
+    open: tuple[OpenOp, ...]
+    issued: dict[str, int]
+    p2p: dict[Edge, int]
 
 
 class Call(NamedTuple):
@@ -179,9 +190,9 @@ class OpTable:
             except RuntimeError:  # another thread changed the dict in between
                 continue
 
-    def snapshot(self) -> dict[str, Any]:
-        """STATE's ``open``, ``issued`` and ``p2p``; without calls, where no gate is."""
-        edges = [[*edge, n] for edge, n in list(self._edges.items())]
+    def snapshot(self) -> OpsState:
+        """Return what STATE reports of ops; without calls, where no gate is."""
+        edges = [(*edge, n) for edge, n in list(self._edges.items())]
         return as_state(list(self._open.values()), list(self._collectives.items()), edges)
 
     def idle(self) -> None:
@@ -201,19 +212,18 @@ class OpTable:
 
 def as_state(
     ops: Iterable[Sequence[Any]], issued: Iterable[tuple[str, int]], edges: Iterable[Sequence[Any]]
-) -> dict[str, Any]:
-    """Return the snapshot of these. An op is told by the fields of
-    pardbg.control.machine.cut.OpenOp, in its order."""
+) -> OpsState:
+    """Return the snapshot of these; an edge is (group, peer, tag, send, number)."""
     known = [op for op in map(Issued._make, ops) if not op.group.startswith(CALLS)]
-    return {
-        "open": [
-            [op.group, op.op, op.seq, op.peer if op.p2p else None, op.send, op.tag,
-             op.order if op.p2p else 0, op.since_ns]
+    return OpsState(
+        tuple(
+            OpenOp(op.group, op.op, op.seq, op.peer if op.p2p else None, bool(op.send), op.tag,
+                   op.order if op.p2p else 0, op.since_ns)
             for op in known
-        ],
-        "issued": {key: n for key, n in issued if not key.startswith(CALLS)},
-        "p2p": [list(edge) for edge in edges],
-    }  # fmt: skip
+        ),
+        {key: n for key, n in issued if not key.startswith(CALLS)},
+        {(group, peer, tag, bool(send)): n for group, peer, tag, send, n in edges},
+    )  # fmt: skip
 
 
 MAX_GAPS: Final = 32

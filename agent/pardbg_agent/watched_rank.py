@@ -9,7 +9,8 @@ from typing import Any, Final, SupportsIndex
 
 from pardbg_agent import clock, identity, wire
 from pardbg_agent.control.gate import GateControl, nothing
-from pardbg_agent.control.watches import LATER, NO_WATCHES, STEP, Medians, Watch, Watches
+from pardbg_agent.control.watches import LATER, NO_WATCHES, STEP, Medians, Watches
+from pardbg_agent.ctrl.agent_messages import Watch
 from pardbg_agent.defs import Defs
 from pardbg_agent.guard import Guard
 from pardbg_agent.op_table import Call, OpTable, Sums, Unrecorded

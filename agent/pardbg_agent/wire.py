@@ -181,8 +181,8 @@ class Flag(enum.IntFlag):
     OTHER_THREAD = 4096
     """Flag of an issue: by a Python thread that is not the main one (its name: NOTE_THREAD)."""
     DEVICE = 8192
-    """Times are of the launch on the host: a DEVICE record with the same lane, whose ``a`` is this
-    t0, says when it ran. Of an OP_DONE without DONE_DEVICE: none will come."""
+    """Times are of the launch on the host: a DEVICE record with the same lane, whose t0 less its
+    lead is this t0, says when it ran. Of an OP_DONE without DONE_DEVICE: none will come."""
 
 
 # --------------------------------------------------------------------------- ring file
@@ -344,68 +344,3 @@ WATCH_KINDS: Final = ("nan", "mismatch", "slow", "skew", "memory", "diverge")
 def address(name: str) -> bytes:
     """Return a DEALER identity that nobody else can claim: the name, and a secret."""
     return f"{name}/{os.urandom(16).hex()}".encode("ascii")
-
-
-class Msg(str, enum.Enum):
-    """``t`` of a CTRL message: one msgpack map per ZeroMQ message, {"v", "t", "id"|"re", ...}."""
-
-    # agent -> hub (identity ``PROC/secret``: see ``address``)
-    HELLO = "hello"
-    """The PROCESS definition's fields, and "ring", "defs": paths of the shared files."""
-    STATE = "state"
-    """While control is active: {"sn", "re", "held", "step", "open", "issued", "p2p", "done",
-    "next"}; see AgentState in pardbg.control.machine.cut. Sent at each change, polled
-    every 5 ms. Also "rank", "held_since_ns", "plan", "closed" (the gate), "t_ns". Shapes: "open":
-    [OpenOp's fields as an array, in order], "issued": {group key: n},
-    "p2p": [[group key, peer, tag, send, n], ...]."""
-    PONG = "pong"
-    """{"re", "t_ns"}: the agent's clock when the ping came."""
-    BYE = "bye"
-    """{"last_index", "dropped"}"""
-
-    # hub -> agent
-    WELCOME = "welcome"
-    """Answer to HELLO: {"hub": id of this hub process, "next": index of the first record this
-    hub still wants}. Another "hub" than before: the agent says HELLO, sends all definitions again,
-    and records from "next" on (else all), as far as the ring still has them. HELLO also comes after
-    a reconnect, every second until WELCOME, and when the hub was silent for 5 s: idempotent."""
-    PERMIT = "permit"
-    """{"id", "count", "n", "stop", "lease_ns"}: pass gates; each passed gate in ``count`` uses one
-    of ``n``; with none left, hold at the next gate in ``stop``. n = 0 is hold. The agent runs on
-    by itself ``lease_ns`` after the last PERMIT or LEASE."""
-    RUN = "run"
-    """{"id"}: open the gate."""
-    LEASE = "lease"
-    """{"lease_ns"} hub -> agent; viewer -> hub: renew."""
-    PING = "ping"
-    WHERE = "where"
-    """{"id"} -> ACK with {"stacks": [{"thread", "frames": [[file, line, function], ...]}]}."""
-    LEVEL = "level"
-    """{"id", "level"}"""
-    BREAKS = "breaks"
-    """{"id", "breaks": [{"n": its number, "gates": mask, "tree": condition, "ignore": matches to
-    let pass, "once": bool}, ...]}: all breakpoints of this rank from now on. A match closes the
-    rank's own gate and is told in STATE: "hit": [number, text], "hits": {number: matches}.
-    Also "watches": [{"n", "kind": of WATCH_KINDS, "limit", "ignore"}, ...] (absent: none); a hit's
-    text then says what was found. -> ACK, with "unknown": kinds that the agent does not have."""
-    ASK = "ask"
-    """{"id", "kind", "expr", "frame"} -> ACK with "text" and what pardbg_agent.control.evaluate
-    says of it. Run by the held thread in its own frame; only where the job allows it (run.json's
-    "allow_eval")."""
-    DELAY = "delay"
-    """{"id", "ns"}: be so much later in each training step (a planted straggler); 0: no more."""
-
-    # either way
-    ACK = "ack"
-    """{"re", "ok", "error"?, ...}: the answer to the request ``re``."""
-
-    # viewer -> hub (identity ``view-/secret``)
-    JOIN = "join"
-    """Late viewer: everything it missed comes as DATA messages on this socket (frames
-    [key, payload]), then ACK {"re", "ok", "run"}."""
-    COMMAND = "command"
-    """{"id", "verb", "ranks", "args"}; see pardbg.control.language.verbs."""
-    TAKE = "take"
-    """Take control over from whoever has it."""
-    LEAVE = "leave"
-    """Give control up and let everything run on."""

@@ -17,8 +17,8 @@ from pardbg.control.language.arguments import (
     verb_meant,
     verb_words,
 )
-from pardbg.control.language.verbs import Verb
 from pardbg.errors import UserError
+from pardbg.events.control_codes import Verb
 from pardbg.ui.commands.actions import explain, wrapped
 
 _ELSEWHERE = {
@@ -94,13 +94,16 @@ def ctl(
     from pardbg.cli import headless
 
     run_name, verb, ranks, args = _ctl_words(_hashing(words) if hash_ else words)
+    compare = COMPARE in words[:2]
     if verb is Verb.KILL and run_name is None:
         raise UserError(
             "kill ends the job: name the run, as in `pardbg ctl RUN kill` (`pardbg ls`)"
         )
     if verb is Verb.INSPECT:
         args["frame"] = frame
-    return headless.control(find_target(run_name, key), verb, ranks, json_, lease, timeout, args)
+    return headless.control(
+        find_target(run_name, key), verb, ranks, json_, lease, timeout, args, compare=compare
+    )
 
 
 def _ctl_words(
@@ -118,7 +121,7 @@ def _ctl_words(
     text = " ".join(rest[1:])
     if word in INSPECT or word == COMPARE:
         ranks, args = inspect_words(word, text)
-        return run_name, Verb.INSPECT, ranks or "held", {**args, "compare": word == COMPARE}
+        return run_name, Verb.INSPECT, ranks or "held", args
     if word in verbs:
         verb = verb_meant(verbs[word], text.split())
         return run_name, verb, *verb_words(verb, text.split())

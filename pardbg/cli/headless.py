@@ -17,7 +17,7 @@ from pardbg.cli.common import echo, talk
 from pardbg.words import duration
 
 if TYPE_CHECKING:
-    from pardbg.control.language.verbs import Verb
+    from pardbg.events.control_codes import Verb
     from pardbg.hub.run.flow import Flow
     from pardbg.hub.run.start import RunHandle
     from pardbg.hub.run.terminal import Streams
@@ -165,9 +165,10 @@ def follow_and_report(handle: RunHandle, streams: Streams, *, attentive: bool = 
 
 def control(
     target: Target, verb: Verb, ranks: str | None, json_: bool, lease_s: float, timeout_s: float,
-    args: Mapping[str, Any],
+    args: Mapping[str, Any], compare: bool = False,
 ) -> int:  # fmt: skip
     """Send one control command; print the answer. Return 0 acknowledged, 1 refused, 2 bad usage."""
+    from pardbg.events.commands import Answers
     from pardbg.hub.client import HubControl
 
     port = HubControl(target, script=True)
@@ -177,21 +178,21 @@ def control(
     finally:
         port.close()
         target.close()
-    if json_:
-        answer = {"ok": reply.ok, "error": reply.error, **reply.data}
-        echo(json.dumps(answer, indent=2, default=str))
-    elif reply.ok:
-        from pardbg.render.reports.replies import answers, text
+    from pardbg.render.frame.control_words import error_text
+    from pardbg.render.reports.replies import answers, as_json, text
 
-        if "answers" in reply.data:
-            echo("\n".join(answers(reply.data, compare=bool(args.get("compare")))))
-        else:
-            echo(text(verb, reply.data))
+    answer = reply.answer
+    if json_:
+        echo(json.dumps(as_json(reply), indent=2, default=str))
+    elif isinstance(answer, Answers):
+        echo("\n".join(answers(answer, compare=compare)))
+    elif reply.ok:
+        echo(text(verb, reply))
     if reply.ok:
-        said = list(dict(reply.data.get("answers") or {}).values())
-        return 1 if said and not any(one.get("ok") for one in said) else 0
-    talk(reply.error or "refused")
-    return 2 if reply.data.get("usage") else 1
+        found = list(answer.answers.values()) if isinstance(answer, Answers) else []
+        return 1 if found and all(one.refusal for one in found) else 0
+    talk(error_text(reply))
+    return 2 if reply.usage else 1
 
 
 def farewell(run_dir: Path, ends: bool = False) -> int:

@@ -20,10 +20,12 @@ from typing import Any, Final
 import click
 
 from pardbg.cli.common import all_of, echo, has_terminal
-from pardbg.control.language.verbs import Reply, Verb
 from pardbg.control.machine.breakpoints import EDITS
 from pardbg.control.machine.holding import HOLD_S
 from pardbg.errors import UserError
+from pardbg.events.commands import Reply
+from pardbg.events.control_codes import Verb, Why
+from pardbg.events.control_facts import Refusal
 from pardbg.plain_text import plain_lines
 from pardbg.ui.commands.command_line import Command
 from pardbg.ui.commands.startup import Rc, RcLine, run_rc
@@ -164,7 +166,8 @@ def apply_rc(run_dir: Path, rc: Rc, talk: Callable[[str], None]) -> None:
 
     def ask(verb: Verb, ranks: str | None, **args: Any) -> Reply:
         if verb not in HEADLESS:
-            return Reply(False, f"{verb.value} needs running ranks and a viewer", {})
+            text = f"{verb.value} needs running ranks and a viewer"
+            return Reply(refusal=Refusal(Why.INVALID, text))
         return port.command(verb, ranks, 10.0, lease_s=HOLD_S, **args)
 
     def perform(found: Command) -> str:

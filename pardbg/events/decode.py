@@ -21,6 +21,7 @@ from pardbg.events.fields import (
     MAX_STRING_BYTES,
 )
 from pardbg_agent import wire
+from pardbg_agent.ctrl import codec
 
 RECORD_DTYPE: Final = np.dtype([(name, code) for name, code in wire.RECORD_FIELDS])
 assert RECORD_DTYPE.itemsize == wire.RECORD_BYTES
@@ -29,8 +30,7 @@ _WHOLE: Final = np.dtype((np.void, wire.RECORD_BYTES))
 KNOWN_KINDS: Final = frozenset(int(kind) for kind in wire.Kind)
 
 
-class Malformed(ValueError):
-    """Input that does not follow the layout; counted by whoever catches it."""
+Malformed = codec.Malformed
 
 
 class Newer(Malformed):

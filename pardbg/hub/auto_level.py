@@ -15,8 +15,8 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.steps import last_step_rows
 from pardbg.analysis.findings import findings
 from pardbg.analysis.pipeline.pipelines import states
-from pardbg.control.language.verbs import Verb
 from pardbg.events import fields
+from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl, LiveSource
 from pardbg.store import Limits, Store
 from pardbg.words import duration
@@ -114,7 +114,7 @@ class Watcher:
                 spent = time.thread_time()
                 why = auto_level.check(View(store, None))
                 if why is not None:
-                    control.command(Verb.LEVEL, None, 5.0, level="full", for_s=RAISE_S, why=why)
+                    control.command(Verb.LEVEL, None, 5.0, level="full", for_s=RAISE_S, reason=why)
                 due = time.monotonic() + max(PERIOD_S, (time.thread_time() - spent) * SHARE)
         finally:
             control.close()

@@ -4,25 +4,42 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import queue
 import threading
 import time
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import zmq
 
-from pardbg.control.language.verbs import Reply, Verb
-from pardbg.events.decode import Malformed, leading
+from pardbg.events.commands import (
+    Arguments,
+    Command,
+    FromHub,
+    FromViewer,
+    Join,
+    Joined,
+    Leave,
+    Reply,
+    Take,
+)  # fmt: skip
+from pardbg.events.control_codes import Verb, Why
+from pardbg.events.control_facts import Refusal
+from pardbg.events.decode import Malformed, decode_map, leading
 from pardbg.hub.ctrl_messages import pack, unpack, viewer_address, viewer_name
 from pardbg.hub.serve.sockets import Role, secure_client
 from pardbg.hub.target import Target, local
+from pardbg.render.frame.control_words import refusal_text
 from pardbg.store.source import Message
 from pardbg.words import duration
+from pardbg_agent.ctrl.agent_messages import Lease
+from pardbg_agent.ctrl.codec import reader
 from pardbg_agent.sender.wake import WakePipe
-from pardbg_agent.wire import DefKind, Key, Msg
+from pardbg_agent.wire import DefKind, Key
+
+_from_hub: Final = reader(FromHub)
 
 RENEW_S: Final = 2.0
 JOIN_AGAIN_NS: Final = 3_000_000_000
@@ -81,8 +98,8 @@ class LiveSource:
         self._request = 0
         self._hub: str | None = None
         self._ended = self._run_ended = False
-        self.history: dict[str, Any] = {}
-        """Size of the history that the hub sent: messages, bytes, dropped."""
+        self.history: Joined | None = None
+        """What the hub says of the history that it sent."""
         self.notice = ""
         """Reason of the hub for sending nothing; the viewer keeps asking."""
         self.malformed = 0
@@ -152,19 +169,19 @@ class LiveSource:
 
     def _is_joined(self, raw: bytes) -> bool:
         try:
-            message = unpack(raw)
+            message = unpack(raw, _from_hub)
         except Malformed:
             self.malformed += 1
             return False
-        if message.get("t") != Msg.ACK or message.get("re") != self._request:
+        if not isinstance(message, Reply) or message.re != self._request:
             return False
-        if not message.get("ok"):
-            self.notice = str(message.get("error") or "the hub refuses this viewer")
+        if message.refusal is not None:
+            self.notice = refusal_text(message.refusal)
             self._kept = []  # the history, once it comes, has it
             return False
-        self.notice = ""
-        self._hub = str(message.get("hub"))
-        self.history = message.get("history") or {}
+        if not isinstance(message.answer, Joined):
+            return False
+        self.notice, self._hub, self.history = "", message.answer.hub, message.answer
         return True
 
     def _join(self) -> None:
@@ -174,7 +191,7 @@ class LiveSource:
         self._asked_ns = now
         self._request += 1
         with contextlib.suppress(zmq.Again):
-            self._ctrl.send(pack({"t": Msg.JOIN.value, "id": self._request}), zmq.NOBLOCK)
+            self._ctrl.send(pack(Join(self._request)), zmq.NOBLOCK)
 
     def _check_hub(self, payload: bytes) -> None:
         """Join again if another hub sends: the previous one was killed."""
@@ -203,7 +220,7 @@ class LiveSource:
 def _is_end(message: Message) -> bool:
     """Return whether a message is the run's end, the hub's last definition."""
     with contextlib.suppress(Malformed):
-        fields = unpack(message.payload)
+        fields = decode_map(message.payload)
         return fields.get("k") == DefKind.END.value and fields.get("proc") is None
     return False
 
@@ -224,33 +241,31 @@ class HubControl:
         self.name = viewer_name(self._identity)
         """Name of this viewer in the audit trail."""
         self._numbers = itertools.count(1)
-        self._out: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._out: queue.SimpleQueue[FromViewer | None] = queue.SimpleQueue()
         self._waiting: dict[int, Future[Reply]] = {}
-        self._ended = ""
-        """Reason for sending no more; empty while the thread works."""
+        self._ended: Refusal | None = None
+        """Why nothing is sent any more; None: it is."""
         self._pipe = WakePipe()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="pardbg-control", daemon=True)
         self._thread.start()
 
     def command(
-        self, verb: Verb | str, ranks: str | None = None, timeout_s: float = 30.0, **args: Any
-    ) -> Reply:
-        """Send and wait for the acknowledgement (a verb, ``signal`` or ``kill``)."""
-        word = verb.value if isinstance(verb, Verb) else verb
-        args = {**args, "timeout_s": timeout_s, "pid": os.getpid()}
-        if self._script:
-            args["keep"] = True
-        message = {"t": Msg.COMMAND.value, "verb": word, "ranks": ranks, "args": args}
+        self, verb: Verb | str, ranks: str | None = None, timeout_s: float = 30.0, *,
+        lease_s: float = 0.0, **args: Any,
+    ) -> Reply:  # fmt: skip
+        """Send and wait for the answer; ``args`` are fields of Arguments."""
+        asked = Arguments(**args)
+        message = Command(0, Verb(verb), ranks, asked, timeout_s, self._script, lease_s)
         return self._ask(message, timeout_s + 1.0)
 
     def take(self) -> Reply:
         """Take control over from whoever has it."""
-        return self._ask({"t": Msg.TAKE.value}, 5.0)
+        return self._ask(Take(0), 5.0)
 
     def leave(self) -> None:
         """Give control up; every rank runs on."""
-        self._send({"t": Msg.LEAVE.value}, None)
+        self._send(Leave(), None)
 
     def close(self) -> None:
         """Leave (unless ``script``) and end the thread."""
@@ -260,14 +275,14 @@ class HubControl:
         if not self._script:
             self.leave()
         with self._lock:
-            if not self._ended:
+            if self._ended is None:
                 self._out.put(None)
                 self._pipe.wake()
         self._thread.join(2.0)
 
-    def _ask(self, message: dict[str, Any], timeout_s: float) -> Reply:
+    def _ask(self, message: Command | Take, timeout_s: float) -> Reply:
         if self._closed:
-            return Reply(False, "control is closed", {})
+            return Reply(refusal=Refusal(Why.CLOSED))
         future: Future[Reply] = Future()
         number = self._send(message, future)
         deadline = time.monotonic() + timeout_s
@@ -277,48 +292,46 @@ class HubControl:
                 if future.done():
                     return future.result()
                 if not self._target.alive():
-                    return Reply(False, f"{self._target.run} has ended", {})
+                    return Reply(refusal=Refusal(Why.RUN_ENDED, self._target.run))
                 if time.monotonic() >= deadline:
-                    took = duration(timeout_s * 1e9)
-                    return Reply(False, f"no answer from the hub in {took}", {})
+                    return Reply(refusal=Refusal(Why.NO_ANSWER, ns=int(timeout_s * 1e9)))
         finally:
             with self._lock:
                 self._waiting.pop(number, None)
 
-    def _send(self, message: dict[str, Any], future: Future[Reply] | None) -> int:
-        """Queue a message for the thread; return its number. Numbers reach the hub in rising
-        order."""
+    def _send(self, message: Command | Take | Leave, future: Future[Reply] | None) -> int:
+        """Hand it to the thread; its number. They reach the hub in rising order."""
         with self._lock:
             number = next(self._numbers)
-            if self._ended:
+            if self._ended is not None:
                 if future is not None:
-                    future.set_result(Reply(False, self._ended, {}))
+                    future.set_result(Reply(refusal=self._ended))
                 return number
             if future is not None:
                 self._waiting[number] = future
-            self._out.put({**message, "id": number})
+            self._out.put(replace(message, id=number))
             self._pipe.wake()
         return number
 
     # -- inside the thread
 
     def _run(self) -> None:
-        why = "control is closed"
+        why = Refusal(Why.CLOSED)
         try:
             self._serve()
         except Exception as error:  # noqa: BLE001 - whoever asks must hear of it at once
-            why = f"this viewer's control has failed: {type(error).__name__}: {error}"
+            why = Refusal(Why.FAILED, f"{type(error).__name__}: {error}")
         finally:
             self._end(why)
 
-    def _end(self, why: str) -> None:
-        """Fail all requests without an answer, and close the pipe."""
+    def _end(self, why: Refusal) -> None:
+        """Release those who wait for an answer that cannot come; write the pipe no more."""
         with self._lock:
             self._ended = why
             waiting, self._waiting = self._waiting, {}
         self._pipe.close()
         for future in waiting.values():
-            future.set_result(Reply(False, why, {}))
+            future.set_result(Reply(refusal=why))
 
     def _serve(self) -> None:
         context: zmq.Context[Any] = zmq.Context()
@@ -345,7 +358,7 @@ class HubControl:
             if time.monotonic() - renewed >= RENEW_S and not self._script:
                 renewed = time.monotonic()
                 with contextlib.suppress(zmq.Again):
-                    socket.send(pack({"t": Msg.LEASE.value}), zmq.NOBLOCK)
+                    socket.send(pack(Lease(0)), zmq.NOBLOCK)
 
     def _send_all(self, socket: zmq.Socket[bytes]) -> bool:
         """Send queued messages; return False at a request to close."""
@@ -362,15 +375,12 @@ class HubControl:
             while True:
                 frames = socket.recv_multipart(zmq.NOBLOCK)
                 with contextlib.suppress(Malformed):
-                    self._answered(unpack(frames[0]))
+                    self._answered(unpack(frames[0], _from_hub))
 
-    def _answered(self, message: dict[str, Any]) -> None:
-        number = message.get("re")
-        if message.get("t") != Msg.ACK or not isinstance(number, int):
+    def _answered(self, message: FromHub) -> None:
+        if not isinstance(message, Reply):
             return
         with self._lock:
-            future = self._waiting.pop(number, None)
+            future = self._waiting.pop(message.re, None)
         if future is not None:
-            data = message.get("data") or message.get("history") or {}
-            error = message.get("error")
-            future.set_result(Reply(bool(message.get("ok")), error and str(error), dict(data)))
+            future.set_result(message)

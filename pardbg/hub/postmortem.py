@@ -11,6 +11,8 @@ from typing import Any
 
 import msgpack
 
+from pardbg.events.control_events import ControlEvent
+from pardbg.events.control_facts import Postmortem
 from pardbg.events.decode import records_from
 from pardbg.hub.backlog import Definitions
 from pardbg.hub.ranks.processes import maps, start_time
@@ -180,11 +182,8 @@ class _Recovery:
                     reason="exit" if left else "killed",
                 )  # fmt: skip
         from_rings = sum(rank.from_ring for rank in self.done.ranks)
-        text = (
-            f"made after the end: {self.done.from_file} messages of the session file and "
-            f"{from_rings} records of {len(rings)} rings"
-        )
-        self._say(Key.CONTROL, last + 1, event="postmortem", by="", text=text)
+        fact = Postmortem(self.done.from_file, from_rings, len(rings))
+        self._say(Key.CONTROL, **ControlEvent(fact, t_ns=last + 1).plain())
         end = read_end(self.dead.path)
         if len(died) == len(rings) and end is not None and end.code is not None:
             self._define(

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import zmq
@@ -19,7 +20,26 @@ import zmq
 from pardbg.events.decode import Malformed
 from pardbg.hub import MAX_CTRL_BYTES, MAX_MESSAGE_BYTES
 from pardbg.hub.backlog import Definitions
-from pardbg.hub.ctrl_messages import PIECE_BYTES, VERSION, Node, pack, process_of, unpack
+from pardbg.hub.ctrl_messages import (
+    PIECE_BYTES,
+    VERSION,
+    BoardNews,
+    Forget,
+    Kill,
+    Known,
+    Lines,
+    Look,
+    Looked,
+    Notice,
+    Rows,
+    Salvage,
+    Salvaged,
+    ToRelay,
+    TurnedAway,
+    pack,
+    process_of,
+    unpack,
+)  # fmt: skip
 from pardbg.hub.ranks.boards import TURN_MS, Boards
 from pardbg.hub.ranks.rings import Rescued, Rings
 from pardbg.hub.ranks.stack_requests import py_spy
@@ -34,7 +54,13 @@ from pardbg.hub.serve.state_feed import RowNews
 from pardbg.hub.uplink import BatchOrder, Uplink
 from pardbg.plain_text import plain
 from pardbg.words import duration
-from pardbg_agent.wire import Key, Msg
+from pardbg_agent.ctrl.agent_messages import Bye, FromAgent, Hello, Ping, Pong, ToAgent, Welcome
+from pardbg_agent.ctrl.codec import reader
+from pardbg_agent.wire import Key
+
+_from_agent: Final = reader(FromAgent)
+_to_agent: Final = reader(ToAgent)
+_to_relay: Final = reader(ToRelay)
 
 MS: Final = 1_000_000
 SCAN_NS: Final = 250 * MS
@@ -68,9 +94,9 @@ class Relay:
         self._due_hellos: set[bytes] = set()
         """Processes whose HELLO is to be forwarded over this connection."""
         self._at: dict[bytes, bytes] = {}
-        """Process -> socket identity of its HELLO."""
-        self._found: deque[tuple[int, str, Any]] = deque()
-        """Stacks that threads of the relay read from outside."""
+        """Process -> identity that it said HELLO with."""
+        self._found: deque[Looked] = deque()
+        """Stacks read from outside, by other threads."""
         self._news = RowNews()
         self._scan_ns = self._output_ns = self._exit_ns = 0
         self._complained_ns, self._down_since = 0, time.monotonic_ns()
@@ -139,7 +165,7 @@ class Relay:
         now = time.monotonic_ns()
         if self._up.up:
             for changes in self._boards.changes(now):
-                self._up.send(Node.BOARDS, changes=changes)
+                self._up.send(BoardNews(tuple(changes)))
         self._pass_data()
         self._pass_up()
         for sender, said in self._up.receive():
@@ -149,8 +175,7 @@ class Relay:
         self._say_output(now)
         self._complain(now)
         while self._found and self._up.up:
-            number, proc, found = self._found.popleft()
-            self._up.send(Node.LOOKED, id=number, proc=proc, found=found)
+            self._up.send(self._found.popleft())
         self._successor.tick()
         return self._is_over(now)
 
@@ -203,13 +228,13 @@ class Relay:
                 self._due_hellos.discard(proc)
 
     def _pass_message(self, identity: bytes, payload: bytes) -> None:
-        kind, proc = unpack(payload).get("t"), process_of(identity)
-        if kind == Msg.HELLO.value:
+        message, proc = unpack(payload, _from_agent), process_of(identity)
+        if isinstance(message, Hello):
             self._at[proc] = identity
             self._hellos[proc] = payload
             self._due_hellos.add(proc)
             return
-        if kind == Msg.BYE.value:
+        if isinstance(message, Bye):
             self._left(proc)
         self._up.forward(proc, payload)
 
@@ -221,73 +246,72 @@ class Relay:
     # -- what the hub says
 
     def _from_hub(self, proc: bytes, payload: bytes) -> None:
+        if not proc:
+            with contextlib.suppress(Malformed):
+                self._take_own(unpack(payload, _to_relay))
+            return
         try:
-            message = unpack(payload)
+            message = unpack(payload, _to_agent)
         except Malformed:
             return
-        if not proc:
-            self._take_own(message)
-        elif message.get("t") == Msg.PING.value:  # one clock for all of this node
-            said = {"t": Msg.PONG.value, "re": message.get("id"), "t_ns": time.monotonic_ns()}
-            self._up.forward(proc, pack(said))
+        if isinstance(message, Ping):  # one clock for all of this node
+            self._up.forward(proc, pack(Pong(message.id, time.monotonic_ns())))
         else:
-            if message.get("t") == Msg.WELCOME.value:
+            if isinstance(message, Welcome):
                 # Over a new link, or with a new relay, agents begin as with a new hub.
-                message["hub"] = f"{message.get('hub')}/{os.getpid()}.{self._up.num_links}"
-                payload = pack(message)
-                wanted = message.get("next")
+                hub = f"{message.hub}/{os.getpid()}.{self._up.num_links}"
+                payload = pack(replace(message, hub=hub))
                 key = Key.RECORDS.value + proc
-                kept = self._order.welcome(proc, wanted if isinstance(wanted, int) else 0)
+                kept = self._order.welcome(proc, message.next)
                 self._pending.extend((key, batch) for batch in kept)
             with contextlib.suppress(zmq.ZMQError):
                 self._agents.send_multipart((self._at.get(proc, proc), payload), zmq.NOBLOCK)
 
-    def _take_own(self, message: dict[str, Any]) -> None:
-        """Handle a message to the relay itself."""
-        kind, proc = message.get("t"), str(message.get("proc") or "")
-        if kind == Node.KNOWN.value:
+    def _take_own(self, message: ToRelay) -> None:
+        if isinstance(message, Known):
             self._news.force = True
-        elif kind == Node.REFUSED.value:
-            self._up.problem = plain(str(message.get("why")))
-        elif kind == Node.RESCUE.value and proc in self._rings.mapped:
-            self._rescue(proc, int(message.get("start") or 0))
-        elif kind == Node.FORGET.value and proc in self._rings.mapped:
+        elif isinstance(message, TurnedAway):
+            self._up.problem = plain(message.why)
+        elif isinstance(message, Salvage):
+            self._rescue(message.proc, message.start)
+        elif isinstance(message, Forget):
+            self._forget(message.proc)
+        elif isinstance(message, BoardNews):
+            self._boards.take(message.changes, message.by_ns)
+        elif isinstance(message, Look):
+            threading.Thread(target=self._look, args=(message,), daemon=True).start()
+        elif isinstance(message, Kill):
+            jobs.ask_to_kill(self.config.dir)
+        elif isinstance(message, Notice):
+            files.add_notice(self.config.dir, plain(message.text))
+        else:
+            self._done = True
+
+    def _forget(self, proc: str) -> None:
+        if proc in self._rings.mapped:
             self._rings.forget(proc)
             self._gone.pop(proc, None)
             self._definitions.ended(proc)
             self._order.forget(proc.encode("ascii"))
-        elif kind == Node.BOARDS.value:
-            self._boards.take(message["changes"], int(message["by_ns"]))
-        elif kind == Node.LOOK.value:
-            words = int(message.get("id") or 0), proc, int(message.get("pid") or 0)
-            threading.Thread(target=self._look, args=words, daemon=True).start()
-        elif kind == Node.SIGNAL.value:
-            number = message.get("number")
-            if number is None:
-                jobs.ask_to_kill(self.config.dir)
-            elif jobs.job_pid(self.config.dir) is not None:
-                jobs.send(self.config.dir, int(number), group=True)
-        elif kind == Node.NOTICE.value:
-            files.add_notice(self.config.dir, plain(str(message.get("text"))))
-        elif kind == Node.END.value:
-            self._done = True
 
     def _rescue(self, proc: str, start: int) -> None:
-        """Send a dead process's records in pieces: a ring may be larger than a message."""
+        """Send what a process left, in pieces: a ring may hold more than one message may."""
+        if proc not in self._rings.mapped:
+            return
         rescued = self._rings.rescue(proc, start)
         pieces = _pieces(rescued)
         for at, batches in enumerate(pieces):
-            self._up.send(
-                Node.RESCUED, proc=proc, definitions=rescued.definitions if not at else [],
-                batches=batches, last=rescued.last_index, dropped=rescued.dropped,
-                more=at + 1 < len(pieces), first=not at,
-            )  # fmt: skip
+            self._up.send(Salvaged(
+                proc, tuple(rescued.definitions) if not at else (), tuple(batches),
+                rescued.last_index, rescued.dropped, first=not at, more=at + 1 < len(pieces),
+            ))  # fmt: skip
 
-    def _look(self, number: int, proc: str, pid: int) -> None:
+    def _look(self, asked: Look) -> None:
         try:
-            self._found.append((number, proc, py_spy(pid)))
+            self._found.append(Looked(asked.id, asked.proc, py_spy(asked.pid)))
         except Exception as error:  # noqa: BLE001 - said instead of the stack
-            self._found.append((number, proc, f"no answer, and py-spy: {error}"[:200]))
+            problem = f"no answer, and py-spy: {error}"
+            self._found.append(Looked(asked.id, asked.proc, problem=problem))
 
     # -- what is here
 
@@ -308,11 +332,10 @@ class Relay:
             return
         config, rows = self.config, self._rings.rows(now)
         if self._news.take(rows, now):
-            self._news.force = not self._up.send(
-                Node.ROWS, version=VERSION, node=config.node, nnodes=config.nnodes,
-                host=config.host, run=config.run, link=self._up.num_links, rows=rows,
-                gone=self._gone, ended=self.over,
-            )  # fmt: skip
+            self._news.force = not self._up.send(Rows(
+                VERSION, config.node, config.host, config.run, self._up.num_links, rows,
+                self._gone, self.over,
+            ))  # fmt: skip
 
     def _say_output(self, now: int) -> None:
         if now - self._output_ns < OUTPUT_NS or not self._up.up:
@@ -321,7 +344,7 @@ class Relay:
         lines = self._output.lines(now, final=self.over)
         for at in range(0, len(lines), MAX_LINES):
             part = lines[at : at + MAX_LINES]
-            self._up.send(Node.OUTPUT, lines=[[x.stream, x.rank, x.text] for x in part])
+            self._up.send(Lines(tuple((x.stream, x.rank, x.text) for x in part)))
         if lines:
             with contextlib.suppress(OSError):
                 files.write_json(self.config.dir / TOLD_FILE, self._output.offsets)

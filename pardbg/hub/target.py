@@ -16,14 +16,15 @@ from typing import Any, Final
 
 import zmq
 
-from pardbg.control.language.verbs import Verb
+from pardbg.events.commands import Command, HubFacts, Reply
+from pardbg.events.control_codes import Verb
 from pardbg.events.decode import Malformed
 from pardbg.hub.ctrl_messages import pack, unpack, viewer_address
 from pardbg.hub.run.config import ConfigError, Endpoints
 from pardbg.hub.run.start import RunHandle
 from pardbg.hub.serve.sockets import check_keys, keys_of_environment, load_keys, secure_client
 from pardbg.plain_text import plain
-from pardbg_agent.wire import Msg
+from pardbg_agent.ctrl.codec import reader
 
 ENV_REMOTE: Final = "PARDBG_REMOTE"
 """Command that runs pardbg at the other end of ssh, if it is not on the PATH there."""
@@ -78,9 +79,9 @@ def _over_tcp(text: str, key: Path | None, env: Mapping[str, str]) -> Target:
     except OSError as error:
         why = "refused: is the job running?" if isinstance(error, ConnectionRefusedError) else error
         raise ConfigError(f"{text} cannot be reached: {why}") from None
-    said = _status(text, ends.ctrl, keys)
+    facts = _status(text, ends.ctrl, keys)
     return Target(
-        str(said.get("run")), plain(str(said.get("name"))), ends.pub, ends.ctrl, lambda: True,
+        facts.run, plain(facts.name), ends.pub, ends.ctrl, lambda: True,
         keys, where=text,
     )  # fmt: skip
 
@@ -102,9 +103,9 @@ def _keys(path: Path | None, env: Mapping[str, str]) -> dict[str, Any]:
         raise ConfigError(f"{path} is not a pardbg key file") from None
 
 
-def _status(text: str, ctrl: str, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hub's status. Raises ConfigError with the reason for a missing answer."""
-    from zmq.utils.monitor import recv_monitor_message  # imports asyncio
+def _status(text: str, ctrl: str, keys: Mapping[str, Any]) -> HubFacts:
+    """Return what the hub says of itself. Raises ConfigError: why it says nothing."""
+    from zmq.utils.monitor import recv_monitor_message  # brings asyncio, which nobody else wants
 
     context: zmq.Context[Any] = zmq.Context()
     dealer: zmq.Socket[bytes] = context.socket(zmq.DEALER)
@@ -119,14 +120,16 @@ def _status(text: str, ctrl: str, keys: Mapping[str, Any]) -> dict[str, Any]:
     )  # fmt: skip
     try:
         dealer.connect(ctrl)
-        dealer.send(pack({"t": Msg.COMMAND.value, "id": 1, "verb": Verb.STATUS.value}))
+        dealer.send(pack(Command(1, Verb.STATUS)))
         poller = zmq.Poller()
         poller.register(dealer, zmq.POLLIN)
         poller.register(monitor, zmq.POLLIN)
         ready = dict(poller.poll(int(ANSWER_S * 1000)))
         if dealer in ready:
             with contextlib.suppress(Malformed):
-                return dict(unpack(dealer.recv()).get("data") or {})
+                reply = unpack(dealer.recv(), reader(Reply))
+                if isinstance(reply.answer, HubFacts):
+                    return reply.answer
         if monitor in ready:
             event = recv_monitor_message(monitor)["event"]
             if event != zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:

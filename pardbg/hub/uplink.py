@@ -18,7 +18,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from pardbg.events.decode import Malformed, frame_head
 from pardbg.hub import MAX_CTRL_BYTES
-from pardbg.hub.ctrl_messages import RELAY, Node, pack
+from pardbg.hub.ctrl_messages import RELAY, FromRelay, pack
 from pardbg.hub.run.config import Endpoints
 from pardbg.hub.serve.sockets import secure_client
 from pardbg_agent import wire
@@ -109,9 +109,9 @@ class Uplink:
         """Queue a process's CTRL message."""
         return self._send(self.ctrl, (proc, payload))
 
-    def send(self, kind: Node, **fields: Any) -> bool:
-        """Queue a message of the relay itself."""
-        return self._send(self.ctrl, (b"", pack({"t": kind.value, **fields})))
+    def send(self, message: FromRelay) -> bool:
+        """Queue a message of the relay's own."""
+        return self._send(self.ctrl, (b"", pack(message)))
 
     def _send(self, socket: zmq.Socket[bytes], frames: tuple[bytes, bytes]) -> bool:
         try:

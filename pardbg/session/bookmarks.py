@@ -21,11 +21,13 @@ import msgpack
 from mcap.summary import Summary
 from mcap.writer import Writer
 
+from pardbg.events import control_facts
+from pardbg.events.control_events import ControlEvent
 from pardbg.session import appending, layout, message_blocks
 from pardbg.session.appending import read_summary, statistics_of, summary_place
 from pardbg.session.message_blocks import Numbered
 from pardbg.session.reader import SessionError
-from pardbg.store.history import BOOKMARK, UNMARK, Bookmark
+from pardbg.store.history import Bookmark
 from pardbg.store.source import Message
 from pardbg_agent.wire import Key
 
@@ -72,9 +74,8 @@ def _replace_end(file: BinaryIO, begin: int, end: bytes) -> None:
 
 
 def _packed(mark: Bookmark, t_ns: int) -> bytes:
-    event = BOOKMARK if mark.text else UNMARK
-    fields = {"t_ns": t_ns, "event": event, "at_ns": mark.t_ns, "text": mark.text,
-              "wall_ns": time.time_ns()}  # fmt: skip
+    event = ControlEvent(control_facts.Bookmark(mark.t_ns, mark.text), t_ns=t_ns)
+    fields = {**event.plain(), "wall_ns": time.time_ns()}
     packed: bytes = msgpack.packb(fields)
     return packed
 

@@ -21,7 +21,8 @@ from mcap.opcode import Opcode
 from mcap.records import Channel, Chunk, Header, Metadata, Statistics
 from mcap.writer import MCAP0_MAGIC
 
-from pardbg.events import fields
+from pardbg.events import control_facts, fields
+from pardbg.events.control_events import ControlEvent
 from pardbg.events.decode import Malformed, decode_map
 from pardbg.session import layout, reader
 from pardbg.session.layout import END_METADATA, MAX_CHANNELS, PROFILE, RUN_METADATA
@@ -128,9 +129,9 @@ class _Repair:
 
     def _say(self, writer: SessionWriter, newest: int, number: int, ended: bool) -> None:
         """Write into the file what happened to it."""
-        event = {"n": number, "t_ns": newest, "event": "repaired", "by": "",
-                 "text": self.done.text()}  # fmt: skip
-        writer.write(Key.CONTROL.value, msgpack.packb(event), newest)
+        fact = control_facts.Repaired(self.done.text())
+        event = ControlEvent(fact, n=number, t_ns=newest)
+        writer.write(Key.CONTROL.value, msgpack.packb(event.plain()), newest)
         if not ended and not self.done.ended:
             note = {"k": DefKind.NOTE.value, "key": NOTE_TRUNCATED, "value": True}
             writer.write(Key.DEFINITION.value, msgpack.packb(note), newest)

@@ -12,10 +12,6 @@ from pardbg.events import fields
 from pardbg.events.decode import Malformed, decode_map
 
 _SLACK: Final = 1.25
-BOOKMARK: Final = "bookmark"
-"""CONTROL event: ``at_ns`` is marked with ``text``."""
-UNMARK: Final = "unmark"
-"""CONTROL event: the mark at ``at_ns`` is taken away."""
 MAX_BOOKMARKS: Final = 4096
 MAX_TEXT: Final = 200
 
@@ -158,15 +154,6 @@ class Bookmarks:
 
     def __init__(self) -> None:
         self._texts: dict[int, str] = {}
-
-    def take(self, event: Mapping[str, Any]) -> bool:
-        """Take a CONTROL event; False where it is about something else."""
-        word, t_ns = fields.text(event, "event"), fields.integer_or_none(event, "at_ns")
-        if word not in (BOOKMARK, UNMARK):
-            return False
-        if t_ns is not None and t_ns >= 0:
-            self.put(Bookmark(t_ns, fields.text(event, "text") if word == BOOKMARK else ""))
-        return True
 
     def put(self, mark: Bookmark) -> None:
         """Mark a moment; without a text: take its mark away."""

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from pardbg.events import fields
+from pardbg.events import control_facts, fields
+from pardbg.events.control_events import event_of
 from pardbg.events.decode import Full, Malformed, decode_map, frame_head, leading, split_key
 from pardbg.events.fields import MAX_GROUPS, MAX_NAMES_PER_PROC, MAX_PROCS
 from pardbg.store.clocks import Reading
@@ -21,7 +22,7 @@ from pardbg.store.definitions import (
     plan_def,
     told_pairs,
 )
-from pardbg.store.history import Bookmarks, History, StateHistory
+from pardbg.store.history import Bookmark, Bookmarks, History, StateHistory
 from pardbg.store.intake import move
 from pardbg.store.limits import Limits
 from pardbg.store.lives import Part, Past, Starts, end_of, oldest_ended, parts, shown
@@ -291,12 +292,15 @@ class Store:
     def _control(self, _proc: str, message: Message) -> bool:
         if (found := self._hub_map(message, self.controls)) is None:
             return False
-        if self.bookmarks.take(found[1]):
+        t_ns, values = found
+        event = replace(event_of(values), t_ns=t_ns)
+        if isinstance(event.fact, control_facts.Bookmark):
+            self.bookmarks.put(Bookmark(event.fact.at_ns, event.fact.text))
             return True
-        if fields.text(found[1], "event") == PART:
-            self._part_begin_ns = found[0]
-            self.notes[PART] = fields.integer(found[1], "part", 1)
-        self.controls.add(*found, fields.weight(found[1]))
+        if isinstance(event.fact, control_facts.Part):
+            self._part_begin_ns = t_ns
+            self.notes[PART] = event.fact.part
+        self.controls.add(t_ns, event, fields.weight(values))
         return True
 
     def _state(self, _proc: str, message: Message) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from textual import events
 
-from pardbg.control.language.verbs import ControlPort
+from pardbg.events.commands import ControlPort
 from pardbg.render.draw.plots import preload
 from pardbg.session.bookmarks import add_bookmarks
 from pardbg.session.navigation.replay import ReplayClock

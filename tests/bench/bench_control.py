@@ -27,7 +27,7 @@ import msgpack
 import zmq
 
 from pardbg.analysis.base.asof import View as AsOf
-from pardbg.control.language.verbs import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
@@ -127,7 +127,7 @@ def _pauses(control: HubControl) -> list[Span]:
         time.sleep(chance.uniform(0.2, 0.5))
         begin = time.monotonic_ns()
         reply = control.command(Verb.PAUSE)
-        assert reply.ok, reply.error
+        assert reply.ok, reply.refusal
         spans.append((begin, time.monotonic_ns()))
     return spans
 

@@ -21,12 +21,13 @@ import psutil
 import zmq
 
 from pardbg.hub.client import HubControl
-from pardbg.hub.ctrl_messages import RELAY, VERSION, Node, pack, unpack
+from pardbg.hub.ctrl_messages import RELAY, VERSION, Rows, ToRelay, pack, unpack
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import Endpoints, write_json
 from pardbg.hub.serve.sockets import make_keys, secure_client
 from pardbg_agent import wire
-from pardbg_agent.wire import Msg
+from pardbg_agent.ctrl.agent_messages import Hello, Ping, Pong, ToAgent
+from pardbg_agent.ctrl.codec import reader
 from tests.bench.bench_hub import BATCH, batch, make_run, short_dir
 from tests.bench.figures import Figure
 
@@ -50,7 +51,7 @@ class FakeRelay:
             secure_client(socket, keys, "agent")
             socket.connect(end)
         for rank, proc in enumerate(self.procs):
-            hello = {"t": Msg.HELLO.value, "rank": node * ranks + rank, "boot_id": f"n{node}"}
+            hello = Hello({"rank": node * ranks + rank, "boot_id": f"n{node}"})
             self.ctrl.send_multipart((proc, pack(hello)))
 
     def say_rows(self, turn: int) -> None:
@@ -64,9 +65,7 @@ class FakeRelay:
             }
             for rank, proc in enumerate(self.procs)
         }  # fmt: skip
-        said = {"t": Node.ROWS.value, "version": VERSION, "node": self.node, "nnodes": 0,
-                "host": f"n{self.node}", "run": "r", "link": 1, "rows": rows, "gone": {},
-                "ended": False}  # fmt: skip
+        said = Rows(VERSION, self.node, f"n{self.node}", "r", 1, rows, {}, ended=False)
         self.ctrl.send_multipart((b"", pack(said)))
 
     def send(self, first: int, body: bytes) -> None:
@@ -79,10 +78,9 @@ class FakeRelay:
         with contextlib.suppress(zmq.Again):
             while True:
                 proc, raw = self.ctrl.recv_multipart(zmq.NOBLOCK)
-                message = unpack(raw)
-                if message.get("t") == Msg.PING.value:
-                    pong = {"t": Msg.PONG.value, "re": message["id"], "t_ns": time.monotonic_ns()}
-                    self.ctrl.send_multipart((proc, pack(pong)))
+                message = unpack(raw, reader(ToAgent | ToRelay))
+                if isinstance(message, Ping):
+                    self.ctrl.send_multipart((proc, pack(Pong(message.id, time.monotonic_ns()))))
 
 
 def measure(root: Path, relays: int, ranks: int, rate: int, rows_per_s: int) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from pardbg.control.language.expr import gates, parse
 from pardbg_agent.control.breaks import breaks_of
 from pardbg_agent.control.gate import GateControl
+from pardbg_agent.ctrl.agent_messages import BreakAt
 from pardbg_agent.defs import Defs
 from pardbg_agent.op_table import OpTable
 from pardbg_agent.ring import Ring
@@ -72,9 +73,9 @@ def _gates(gate: GateControl, n: int) -> None:
             gate.wait(Gate.COLLECTIVE, "never")
 
 
-def _break(number: int) -> dict[str, object]:
+def _break(number: int) -> BreakAt:
     tree = parse(f"action==B and mb=={10 + number} and stage==2")
-    return {"n": number, "gates": gates(tree), "tree": tree}
+    return BreakAt(number, gates(tree), tree)
 
 
 def _breaks(gate: GateControl, n: int) -> None:

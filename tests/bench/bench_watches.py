@@ -16,6 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from pardbg_agent import core, hooks
 from pardbg_agent.control.breaks import breaks_of
 from pardbg_agent.control.watches import watches_of
+from pardbg_agent.ctrl.agent_messages import Watch
 from tests.bench.figures import Figure
 from tests.distributed.programs.watched import make_run
 
@@ -58,7 +59,7 @@ def _figures() -> list[Figure]:
 
 def _watch(kind: str | None) -> None:
     c = core.ensure()
-    said = [] if kind is None else [{"n": 1, "kind": kind, "limit": 1e15}]
+    said = [] if kind is None else [Watch(1, kind, 1e15)]
     watches = watches_of(said)
     c.gate.set_breaks(breaks_of([]), watches)
     c.watches = watches

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from pardbg.control.language.verbs import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
 from pardbg.hub.run.start import RunHandle, start_run
 from pardbg_agent.wire import CALLS

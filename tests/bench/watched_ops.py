@@ -16,7 +16,8 @@ import torch.distributed as dist
 
 from pardbg_agent import core
 from pardbg_agent.control.breaks import Breaks
-from pardbg_agent.control.watches import NO_WATCHES, Watch, Watches
+from pardbg_agent.control.watches import NO_WATCHES, Watches
+from pardbg_agent.ctrl.agent_messages import Watch
 from pardbg_agent.hooks.watch import mismatch
 
 BLOCKS, CALLS, SPIN_US = 30, 300, 20

@@ -6,7 +6,10 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+from pardbg.events.commands import FromHub, FromViewer
+from pardbg.events.control_facts import Fact
 from pardbg_agent import wire
+from pardbg_agent.ctrl.agent_messages import FromAgent, ToAgent
 
 
 def test_record_layout() -> None:
@@ -84,14 +87,17 @@ def test_message_names() -> None:
         "RECORDS": b"R", "DEFINITION": b"D", "OUTPUT": b"O", "CONTROL": b"C", "STATE": b"S",
     }  # fmt: skip
     # The names travel as text: each is its member's name in lower case.
-    for names in (wire.DefKind, wire.Msg):
-        assert all(member.value == member.name.lower() for member in names)
+    assert all(member.value == member.name.lower() for member in wire.DefKind)
     assert {"run", "process", "name", "op", "group", "plan", "stage", "model", "clock", "end"} <= {
         kind.value for kind in wire.DefKind
     }
-    assert {"hello", "state", "permit", "run", "lease", "where", "ack", "join", "command"} <= {
-        msg.value for msg in wire.Msg
-    }
+    assert {kind.TAG for kind in (*FromAgent.__args__, *ToAgent.__args__)} >= {
+        "hello", "state", "pong", "bye", "done", "stacks", "evaluated", "welcome", "permit", "run",
+        "lease", "ping", "where", "level", "breaks", "ask", "delay",
+    }  # fmt: skip
+    assert {kind.TAG for kind in FromViewer.__args__} == {
+        "join", "command", "take", "leave", "lease",
+    }  # fmt: skip
 
 
 def test_lease_is_ten_seconds() -> None:
@@ -101,4 +107,6 @@ def test_lease_is_ten_seconds() -> None:
 def test_the_protocols_page_names_every_record_and_message() -> None:
     page = (Path(__file__).parents[2] / "docs" / "wire-protocol.md").read_text("utf-8")
     assert [k for k in wire.Kind if f"| `{k.name}` | {k.value} |" not in page] == []
-    assert [m for m in wire.Msg if f"`{m.value}" not in page] == []
+    unions = (FromAgent, ToAgent, FromViewer, FromHub, Fact)
+    tags = {kind.TAG for union in unions for kind in union.__args__}
+    assert sorted(tag for tag in tags if f"`{tag}" not in page) == []

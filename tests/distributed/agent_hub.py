@@ -13,7 +13,9 @@ import msgpack
 import zmq
 
 from pardbg_agent import wire
-from pardbg_agent.wire import Key, Msg
+from pardbg_agent.ctrl.agent_messages import FromAgent, Hello, State, Welcome
+from pardbg_agent.ctrl.codec import decode, encode
+from pardbg_agent.wire import Key
 
 
 class FakeHub:
@@ -77,15 +79,17 @@ class FakeHub:
             self.poll()
         return found
 
-    def send(self, proc: str, kind: Msg, /, **fields: Any) -> None:
-        message = msgpack.packb({"v": 1, "t": kind.value, **fields})
+    def send(self, proc: str, kind: Any, /, **fields: Any) -> None:
+        message = msgpack.packb({"t": kind.TAG, **fields})
         self._router.send_multipart([self._at[proc], message])
 
     def send_raw(self, proc: str, raw: bytes) -> None:
         self._router.send_multipart([self._at[proc], raw])
 
-    def of(self, proc: str, kind: Msg) -> list[dict[str, Any]]:
-        return [m for m in self.ctrl.get(proc, []) if m["t"] == kind.value]
+    def of(self, proc: str, *kinds: Any) -> list[dict[str, Any]]:
+        """Messages of these classes, with all their fields."""
+        tags = [kind.TAG for kind in kinds]
+        return [m for m in self.ctrl.get(proc, []) if m["t"] in tags]
 
     def procs(self) -> list[str]:
         """Who said HELLO, in order of the first."""
@@ -100,7 +104,7 @@ class FakeHub:
         """Wait for a STATE, newest first, whose fields are as wanted."""
 
         def newest() -> Any:
-            states = self.of(proc, Msg.STATE)
+            states = self.of(proc, State)
             return states and all(states[-1][k] == v for k, v in wanted.items()) and states[-1]
 
         return dict(self.until(newest, timeout_s, what=f"state {wanted}"))
@@ -128,12 +132,14 @@ class FakeHub:
     def _take_ctrl(self, frames: list[bytes]) -> None:
         if frames[0].startswith(b"\0"):
             return  # zmq's own name for who lost its place to a newer self
-        proc, message = frames[0].decode().partition("/")[0], msgpack.unpackb(frames[1])
-        if message["t"] == Msg.HELLO.value:
+        proc = frames[0].decode().partition("/")[0]
+        plain = msgpack.unpackb(frames[1], strict_map_key=False)
+        message = encode(decode(FromAgent, plain), whole=True)
+        if message["t"] == Hello.TAG:
             self._at[proc] = frames[0]
         self.ctrl.setdefault(proc, []).append(message)
-        if message["t"] == Msg.HELLO.value and self.welcome:
-            self.send(proc, Msg.WELCOME, hub=self.hub_id, t_ns=time.monotonic_ns())
+        if message["t"] == Hello.TAG and self.welcome:
+            self.send(proc, Welcome, hub=self.hub_id, t_ns=time.monotonic_ns())
 
     def close(self) -> None:
         self._context.destroy(linger=0)

@@ -47,7 +47,20 @@ def maps(messages: list[Message], key: bytes) -> list[dict[str, Any]]:
 
 
 def events(messages: list[Message]) -> list[str]:
-    return [event["event"] for event in maps(messages, b"C")]
+    """Names of the CONTROL messages: the verb of a command, a process and a node with what became
+    of it, else the event."""
+    return [_name(plain) for plain in maps(messages, b"C")]
+
+
+def _name(plain: dict[str, Any]) -> str:
+    event = str(plain["event"])
+    if event in ("verb", "edit"):
+        return str(plain["verb"])
+    if event == "process_lost":
+        return f"{plain['what']}_lost"
+    if event == "node" and plain.get("change", "joined") != "joined":
+        return f"node_{plain['change']}"
+    return event
 
 
 def coverage(messages: list[Message]) -> dict[str, list[tuple[int, int]]]:

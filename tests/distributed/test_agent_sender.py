@@ -20,9 +20,10 @@ import zmq
 
 from pardbg_agent import wire
 from pardbg_agent.control.evaluate import KINDS
+from pardbg_agent.ctrl import agent_messages as m
 from pardbg_agent.defs import read_file
 from pardbg_agent.ring import RingReader
-from pardbg_agent.wire import GATE_ALL, LEASE_NS, Gate, Msg
+from pardbg_agent.wire import GATE_ALL, LEASE_NS, Gate
 from tests.distributed.agent_hub import FakeHub
 from tests.processes import MARK
 
@@ -96,13 +97,14 @@ def test_everything_arrives_and_the_process_says_bye(hub: FakeHub, start: Start)
     process = start("plain")
     proc = hub.wait_proc()
     ended(hub, process)
-    hub.until(lambda: hub.of(proc, Msg.BYE), what="bye")
+    hub.until(lambda: hub.of(proc, m.Bye), what="bye")
     assert len(values(hub, proc)) == 500
-    hello = hub.of(proc, Msg.HELLO)[0]
-    assert (hello["v"], hello["rank"], hello["world_size"], hello["proc"]) == (1, 0, 1, proc)
-    assert hello["pid"] == process.pid
+    hello = hub.of(proc, m.Hello)[0]
+    said = hello["process"]
+    assert (said["rank"], said["world_size"], said["proc"]) == (0, 1, proc)
+    assert said["pid"] == process.pid
     assert Path(hello["ring"]).name == f"{proc}.ring"
-    bye = hub.of(proc, Msg.BYE)[0]
+    bye = hub.of(proc, m.Bye)[0]
     assert (bye["last_index"], bye["dropped"]) == (499, 0)
     kinds = [d["k"] for d in hub.defs[proc]]
     assert kinds[:2] == ["process", "name"]
@@ -122,7 +124,7 @@ def test_records_of_a_thread_that_outlives_the_main_thread(hub: FakeHub, start: 
     process = start("thread_at_end")
     proc = hub.wait_proc()
     ended(hub, process)
-    hub.until(lambda: hub.of(proc, Msg.BYE))
+    hub.until(lambda: hub.of(proc, m.Bye))
     assert len(values(hub, proc)) == 101
 
 
@@ -130,7 +132,7 @@ def test_overwritten_records_are_counted(hub: FakeHub, start: Start) -> None:
     process = start("big", PARDBG_RING="1024")
     proc = hub.wait_proc()
     ended(hub, process)
-    bye = hub.until(lambda: hub.of(proc, Msg.BYE))[0]
+    bye = hub.until(lambda: hub.of(proc, m.Bye))[0]
     assert bye["last_index"] == 199_999
     assert len(hub.records[proc]) + bye["dropped"] == 200_000
     assert hub.dropped[proc] <= bye["dropped"]
@@ -140,20 +142,20 @@ def test_ping_where_and_level(hub: FakeHub, start: Start) -> None:
     process = start("paced")
     proc = hub.wait_proc()
     t0 = time.monotonic_ns()
-    hub.send(proc, Msg.PING, id=7, t_ns=t0)
-    pong = hub.until(lambda: hub.of(proc, Msg.PONG))[0]
+    hub.send(proc, m.Ping, id=7, t_ns=t0)
+    pong = hub.until(lambda: hub.of(proc, m.Pong))[0]
     assert pong["re"] == 7
     assert t0 <= pong["t_ns"] <= time.monotonic_ns()  # the same clock on this host
     hub.until(lambda: hub.records.get(proc), what="the program's first record")
-    hub.send(proc, Msg.WHERE, id=8)
-    ack = hub.until(lambda: hub.of(proc, Msg.ACK))[0]
-    assert (ack["re"], ack["ok"]) == (8, True)
-    main = ack["stacks"][0]
+    hub.send(proc, m.Where, id=8)
+    ack = hub.until(lambda: hub.of(proc, m.Stacks))[0]
+    assert ack["re"] == 8
+    main = ack["threads"][0]
     assert main["thread"] == "MainThread"
     assert [frame[2] for frame in main["frames"]][:2] == ["<module>", "paced"]
-    assert "pardbg" not in [stack["thread"] for stack in ack["stacks"]]
-    hub.send(proc, Msg.LEVEL, id=9, level=1)
-    hub.until(lambda: len(hub.of(proc, Msg.ACK)) == 2)
+    assert "pardbg" not in [stack["thread"] for stack in ack["threads"]]
+    hub.send(proc, m.SetLevel, id=9, level=1)
+    hub.until(lambda: hub.of(proc, m.Done))
     hub.until(lambda: any(d.get("level") == "summary" for d in hub.defs[proc]))
     stop(hub)
     ended(hub, process)
@@ -170,9 +172,9 @@ def test_malformed_control_messages_are_dropped(hub: FakeHub, start: Start) -> N
         b"\x81\xa1t\x92\x01\x02",
     ):
         hub.send_raw(proc, raw)
-    hub.send(proc, Msg.PERMIT, id="x", count="many", n=None)
-    hub.send(proc, Msg.PING, id=1)
-    hub.until(lambda: hub.of(proc, Msg.PONG), what="still answers")
+    hub.send(proc, m.Permit, id="x", count="many", n=None)
+    hub.send(proc, m.Ping, id=1)
+    hub.until(lambda: hub.of(proc, m.Pong), what="still answers")
     stop(hub)
     ended(hub, process)
 
@@ -181,8 +183,8 @@ def test_hold_step_and_run(hub: FakeHub, start: Start) -> None:
     process = start("gates")
     proc = hub.wait_proc()
     hub.until(lambda: any(d["k"] == "op" for d in hub.defs.get(proc, [])), what="it runs")
-    hub.send(proc, Msg.PERMIT, id=1, count=0, n=0, stop=int(Gate.ACTION), lease_ns=LEASE_NS)
-    held = hub.state(proc, re=1, held=int(Gate.ACTION))
+    hub.send(proc, m.Permit, id=1, count=0, n=0, stop=int(Gate.ACTION), lease_ns=LEASE_NS)
+    held = hub.state(proc, reply_to=1, held=int(Gate.ACTION))
     n = int(held["next"].removeprefix("0F"))
     assert held["plan"] == ["0F0", "0F1", "0F2", "0F3"]
     assert held["done"][-1] == f"0F{n - 1}"
@@ -190,35 +192,35 @@ def test_hold_step_and_run(hub: FakeHub, start: Start) -> None:
     assert held["open"] == []
     # one gate at a time, whatever it is: the action, then its all_reduce
     permit = {"count": int(GATE_ALL), "n": 1, "stop": int(GATE_ALL), "lease_ns": LEASE_NS}
-    hub.send(proc, Msg.PERMIT, id=2, **permit)
-    at_op = hub.state(proc, re=2, held=int(Gate.COLLECTIVE))
+    hub.send(proc, m.Permit, id=2, **permit)
+    at_op = hub.state(proc, reply_to=2, held=int(Gate.COLLECTIVE))
     assert at_op["next"] == f"all_reduce dp #{n}"
     assert at_op["done"][-1] == f"0F{n}"
     assert at_op["issued"] == {"dp": n}
     # the same once more, as when the answer was lost: told again, not moved again
     for _ in range(3):
-        num_states = len(hub.of(proc, Msg.STATE))
-        hub.send(proc, Msg.PERMIT, id=2, **permit)
-        hub.until(lambda n=num_states: len(hub.of(proc, Msg.STATE)) > n)
-    assert hub.of(proc, Msg.STATE)[-1]["next"] == at_op["next"]
+        num_states = len(hub.of(proc, m.State))
+        hub.send(proc, m.Permit, id=2, **permit)
+        hub.until(lambda n=num_states: len(hub.of(proc, m.State)) > n)
+    assert hub.of(proc, m.State)[-1]["next"] == at_op["next"]
     # held, but not started with --allow-eval: nobody runs anything here, whoever asks
     for number, kind in enumerate(KINDS, start=100):
-        hub.send(proc, Msg.ASK, id=number, kind=kind, expr="c.pipeline.done.clear()", frame=0)
+        hub.send(proc, m.Ask, id=number, kind=kind, expr="c.pipeline.done.clear()", frame=0)
         answer = hub.until(
-            lambda n=number: [a for a in hub.of(proc, Msg.ACK) if a["re"] == n]
+            lambda n=number: [a for a in hub.of(proc, m.Evaluated) if a["re"] == n]
         )[-1]  # fmt: skip
-        refused = answer.get("error") == "evaluation is off: start the job with --allow-eval"
+        refused = answer["refusal"] == "eval_off"
         assert refused is (kind != "list"), answer
-    assert hub.of(proc, Msg.STATE)[-1]["done"]
-    hub.send(proc, Msg.PERMIT, id=3, **permit)
-    after = hub.state(proc, re=3, held=int(Gate.ACTION))
+    assert hub.of(proc, m.State)[-1]["done"]
+    hub.send(proc, m.Permit, id=3, **permit)
+    after = hub.state(proc, reply_to=3, held=int(Gate.ACTION))
     assert after["next"] == f"0F{n + 1}"
     assert after["issued"] == {"dp": n + 1}
-    hub.send(proc, Msg.RUN, id=4)
-    assert not hub.state(proc, re=4, held=0)["closed"]
-    hub.send(proc, Msg.PERMIT, id=3, **permit)  # late: it was sent before the RUN
-    hub.until(lambda: hub.of(proc, Msg.STATE)[-1]["re"] == 4)
-    serials = [state["sn"] for state in hub.of(proc, Msg.STATE)]
+    hub.send(proc, m.Run, id=4)
+    assert not hub.state(proc, reply_to=4, held=0)["closed"]
+    hub.send(proc, m.Permit, id=3, **permit)  # late: it was sent before the RUN
+    hub.until(lambda: hub.of(proc, m.State)[-1]["reply_to"] == 4)
+    serials = [state["serial"] for state in hub.of(proc, m.State)]
     assert serials == sorted(set(serials))
     stop(hub)
     assert int(ended(hub, process)[-1]) > n + 1
@@ -228,14 +230,16 @@ def test_a_state_never_follows_a_permit_and_shows_the_old_hold(hub: FakeHub, sta
     process = start("gates")
     proc = hub.wait_proc()
     permit = {"count": int(GATE_ALL), "n": 1, "stop": int(GATE_ALL), "lease_ns": LEASE_NS}
-    hub.send(proc, Msg.PERMIT, id=0, **permit)
+    hub.send(proc, m.Permit, id=0, **permit)
     order = []
     for n in range(40):
-        hub.until(lambda n=n: any(s["re"] == n and s["held"] for s in hub.of(proc, Msg.STATE)))
-        order.append(next(s["next"] for s in hub.of(proc, Msg.STATE) if s["re"] == n and s["held"]))
-        hub.send(proc, Msg.PERMIT, id=n + 1, **permit)
+        hub.until(lambda n=n: any(s["reply_to"] == n and s["held"] for s in hub.of(proc, m.State)))
+        order.append(
+            next(s["next"] for s in hub.of(proc, m.State) if s["reply_to"] == n and s["held"])
+        )
+        hub.send(proc, m.Permit, id=n + 1, **permit)
     assert len(set(order)) == 40  # each hold is another gate
-    hub.send(proc, Msg.RUN, id=99)
+    hub.send(proc, m.Run, id=99)
     stop(hub)
     ended(hub, process)
 
@@ -243,8 +247,8 @@ def test_a_state_never_follows_a_permit_and_shows_the_old_hold(hub: FakeHub, sta
 def test_held_ranks_run_on_when_the_hub_dies(hub: FakeHub, start: Start) -> None:
     process = start("gates")
     proc = hub.wait_proc()
-    hub.send(proc, Msg.PERMIT, id=1, count=0, n=0, stop=int(GATE_ALL), lease_ns=700_000_000)
-    hub.until(lambda: any(s["held"] for s in hub.of(proc, Msg.STATE)))
+    hub.send(proc, m.Permit, id=1, count=0, n=0, stop=int(GATE_ALL), lease_ns=700_000_000)
+    hub.until(lambda: any(s["held"] for s in hub.of(proc, m.State)))
     hub.close()
     stop(hub)
     _, err = process.communicate(timeout=10)
@@ -254,13 +258,13 @@ def test_held_ranks_run_on_when_the_hub_dies(hub: FakeHub, start: Start) -> None
 def test_renewed_leases_keep_it_held_and_a_lapse_is_said(hub: FakeHub, start: Start) -> None:
     process = start("gates")
     proc = hub.wait_proc()
-    hub.send(proc, Msg.PERMIT, id=1, count=0, n=0, stop=int(GATE_ALL), lease_ns=300_000_000)
-    held = hub.until(lambda: [s for s in hub.of(proc, Msg.STATE) if s["held"]])[-1]
+    hub.send(proc, m.Permit, id=1, count=0, n=0, stop=int(GATE_ALL), lease_ns=300_000_000)
+    held = hub.until(lambda: [s for s in hub.of(proc, m.State) if s["held"]])[-1]
     renewed = time.monotonic() + 1
     while time.monotonic() < renewed:
-        hub.send(proc, Msg.LEASE, lease_ns=300_000_000)
+        hub.send(proc, m.Lease, lease_ns=300_000_000)
         hub.poll(50)
-    states = hub.of(proc, Msg.STATE)
+    states = hub.of(proc, m.State)
     assert (states[-1]["held"], states[-1]["next"]) == (held["held"], held["next"])
     assert not hub.state(proc, closed=False)["held"]
     stop(hub)
@@ -276,11 +280,11 @@ def test_a_new_hub_gets_all_definitions_and_what_the_old_one_may_have_lost(
     hub.close()
     second = FakeHub(run_dir, write_run=False)
     try:
-        second.until(lambda: second.of(proc, Msg.HELLO), what="hello to the new hub")
+        second.until(lambda: second.of(proc, m.Hello), what="hello to the new hub")
         second.until(lambda: len(second.records.get(proc, {})) > 200)
         stop(second)
         last = int(ended(second, process)[-1])
-        second.until(lambda: second.of(proc, Msg.BYE))
+        second.until(lambda: second.of(proc, m.Bye))
         assert values(second, proc) == list(range(last))  # the ring had it all, from 0
         assert {"process", "name"} <= {d["k"] for d in second.defs[proc]}
         assert second.doubles == 0
@@ -298,8 +302,8 @@ def test_a_new_hub_that_says_what_it_has_gets_the_rest(
     second = FakeHub(run_dir, write_run=False)
     second.welcome = False
     try:
-        second.until(lambda: second.of(proc, Msg.HELLO))
-        second.send(proc, Msg.WELCOME, hub=second.hub_id, next=50)
+        second.until(lambda: second.of(proc, m.Hello))
+        second.send(proc, m.Welcome, hub=second.hub_id, next=50)
         second.until(lambda: len(second.records.get(proc, {})) > 100)
         assert min(second.records[proc]) == 50
         stop(second)
@@ -320,13 +324,13 @@ def test_a_new_hub_that_comes_late_gets_nothing_before_it_has_spoken(
     second = FakeHub(run_dir, write_run=False)
     second.welcome = False
     try:
-        second.until(lambda: len(second.of(proc, Msg.HELLO)) >= 5, what="HELLO, again and again")
+        second.until(lambda: len(second.of(proc, m.Hello)) >= 5, what="HELLO, again and again")
         if meanwhile == "ends":
             stop(second)
         began = time.monotonic()
         second.until(lambda: time.monotonic() - began > 0.3)
         assert proc not in second.records
-        second.send(proc, Msg.WELCOME, hub=second.hub_id, next=50)
+        second.send(proc, m.Welcome, hub=second.hub_id, next=50)
         second.until(lambda: len(second.records.get(proc, {})) > 100)
         assert next(iter(second.records[proc])) == 50
         assert second.flags[proc][0] == wire.FRAME_OLDEST and not any(second.flags[proc][1:])
@@ -348,7 +352,7 @@ def test_the_agent_finds_a_hub_that_comes_late(run_dir: Path, start: Start) -> N
         late.until(lambda: len(late.records.get(proc, {})) > 50)
         stop(late)
         last = int(ended(late, process)[-1])
-        late.until(lambda: late.of(proc, Msg.BYE))
+        late.until(lambda: late.of(proc, m.Bye))
         assert values(late, proc) == list(range(last))
     finally:
         late.close()
@@ -364,7 +368,7 @@ def test_a_process_that_ends_before_its_second_connection_is_made_says_hello_and
         process = start("plain")
         ended(hub, process)
         proc = hub.wait_proc()
-        hub.until(lambda: hub.of(proc, Msg.BYE))
+        hub.until(lambda: hub.of(proc, m.Bye))
         assert len(values(hub, proc)) == 500
 
 
@@ -426,7 +430,7 @@ def test_forked_children_are_ranks_only_if_they_act_as_such(
     process = start("fork")
     lines = dict(line.split() for line in ended(hub, process))
     child, parent = lines["child"], lines["parent"]
-    hub.until(lambda: hub.of(parent, Msg.BYE))
+    hub.until(lambda: hub.of(parent, m.Bye))
     assert child != parent
     assert values(hub, parent) == [1] * 10 + [3] * 10
     # The child left by os._exit: what its sockets still held is in its ring.
@@ -450,7 +454,7 @@ def test_multiprocessing_children_are_processes_of_their_own(
         assert any(wire.NOTE_LEAVING.encode() in payload for payload in said)
         written = ring_values(run_dir, child)
         if method == "spawn":
-            hub.until(lambda child=child: hub.of(child, Msg.BYE))
+            hub.until(lambda child=child: hub.of(child, m.Bye))
             assert values(hub, child) == written
         else:  # it leaves by os._exit, without BYE: its sockets may still hold the last of it
             assert values(hub, child) == written[: len(hub.records[child])]
@@ -488,7 +492,7 @@ def test_curve_keys_of_the_run_are_used(run_dir: Path, start: Start) -> None:
         process = start("plain")
         proc = hub.wait_proc()
         ended(hub, process)
-        hub.until(lambda: hub.of(proc, Msg.BYE))
+        hub.until(lambda: hub.of(proc, m.Bye))
         assert len(values(hub, proc)) == 500
     finally:
         hub.close()

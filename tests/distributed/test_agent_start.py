@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pardbg_agent import wire
-from pardbg_agent.wire import Kind, Msg
+from pardbg_agent.ctrl.agent_messages import Bye, Hello
+from pardbg_agent.wire import Kind
 from tests.distributed.agent_hub import FakeHub
 from tests.processes import Finished
 
@@ -56,9 +57,9 @@ def test_ranks_and_only_ranks_become_processes(
     done = watched(hub, lambda: torchrun(PROGRAM, "workers", nproc=2, env=env))
     assert done.lines(0) == done.lines(1) == ["workers 2 own False"]
     assert errors(hub) == []
-    hellos = [hub.of(proc, Msg.HELLO)[0] for proc in hub.procs()]
-    assert sorted(hello["rank"] for hello in hellos) == [0, 1]
-    assert [len(hub.of(proc, Msg.BYE)) for proc in hub.procs()] == [1, 1]
+    hellos = [hub.of(proc, Hello)[0] for proc in hub.procs()]
+    assert sorted(hello["process"]["rank"] for hello in hellos) == [0, 1]
+    assert [len(hub.of(proc, Bye)) for proc in hub.procs()] == [1, 1]
     assert len(list((run_dir / "rings").glob("*.ring"))) == 2
     for proc in hub.procs():
         assert kinds(hub, proc, Kind.OP_ISSUE) == 6
@@ -70,7 +71,9 @@ def test_a_restarted_rank_is_another_process_of_the_next_epoch(
     env = {"PARDBG": str(run_dir), "PYTHONPATH": str(BOOT)}
     watched(hub, lambda: torchrun("--max-restarts=1", PROGRAM, "restart", nproc=2, env=env))
     said = sorted(
-        (hub.of(p, Msg.HELLO)[0]["epoch"], hub.of(p, Msg.HELLO)[0]["rank"]) for p in hub.procs()
+        (said["epoch"], said["rank"])
+        for p in hub.procs()
+        for said in [hub.of(p, Hello)[0]["process"]]
     )
     assert said == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert sorted(proc.split(".")[0] for proc in hub.procs()) == ["0", "0", "1", "1"]
@@ -86,8 +89,8 @@ def test_attach_detach_attach(
     for proc in hub.procs():
         assert kinds(hub, proc, Kind.OP_ISSUE) == 3 + 5  # not the 2 before, not the 4 between
         assert sorted(hub.records[proc]) == list(range(len(hub.records[proc])))
-        assert len(hub.of(proc, Msg.HELLO)) == 2
+        assert len(hub.of(proc, Hello)) == 2
         # Attached again, it takes the place of its old self, whose BYE may be under way.
-        byes = hub.of(proc, Msg.BYE)
+        byes = hub.of(proc, Bye)
         assert len(byes) in (1, 2)
         assert byes[-1]["last_index"] == len(hub.records[proc]) - 1

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.control.language.verbs import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
 from pardbg.lab.recipes import catalogue
+from pardbg.render.reports.replies import as_json
 from tests.distributed.recorded import recorded
 from tests.distributed.runs import started, wait_ranks
 from tests.forked import forked
@@ -23,7 +24,7 @@ def _held(control: HubControl, reason: str) -> dict[int, str]:
     found: dict[int, str] = {}
 
     def stopped() -> bool:
-        data = control.command(Verb.STATUS).data
+        data = as_json(control.command(Verb.STATUS))
         found.clear()
         found.update(data["held"])
         return data["mode"] == "held" and reason in data["reason"]
@@ -51,7 +52,8 @@ def test_breakpoints_stop_the_pipeline_where_they_say(tmp_path: Path) -> None:
             assert control.command(Verb.WATCH, expr=what).ok
 
         reply = control.command(Verb.UNTIL, expr="op==send and step>=3 and rank==0")
-        assert reply.ok and "rank 0 before SEND_F 0→1" in reply.data["reason"], reply
+        assert reply.ok and reply.status is not None, reply
+        assert [(w.rank, w.next[:10]) for w in reply.status.why] == [(0, "SEND_F 0→1")]
 
         assert control.command(Verb.CONTINUE).ok
         alone = control.command(Verb.PAUSE, "1")
@@ -62,7 +64,7 @@ def test_breakpoints_stop_the_pipeline_where_they_say(tmp_path: Path) -> None:
         left = control.command(Verb.STATUS).data["timeout_ns"]
         assert left is not None and left > 60e9, "gloo's default is half an hour"
         refused = control.command(Verb.BREAK, expr="rnak==2")
-        assert not refused.ok and "did you mean 'rank'" in (refused.error or "")
+        assert not refused.ok and "did you mean 'rank'" in refused.refusal.text
         assert control.command(Verb.CONTINUE).ok
         assert handle.wait(60) == 0
         control.close()

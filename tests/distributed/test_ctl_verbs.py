@@ -12,7 +12,8 @@ import pytest
 
 from pardbg.cli import main
 from pardbg.control.language.arguments import COMPARE, INSPECT
-from pardbg.control.language.verbs import Verb
+from pardbg.events.control_codes import Verb
+from pardbg.events.control_facts import Asked, Edited
 from pardbg.hub.run.start import RunHandle
 from pardbg.lab.recipes import catalogue
 from pardbg.session.reader import load
@@ -65,7 +66,11 @@ def test_every_verb_from_a_script(tmp_path: Path, capsys: pytest.CaptureFixture[
         the_end(ctl, handle)
     words = {verb.value for verb in Verb if verb is not Verb.INSPECT} | {*INSPECT, COMPARE}
     assert words <= ctl.said, "a verb that this test does not know"
-    trail = [event["event"] for _, event in load(tmp_path / "s.mcap").controls.last(None, 500)]
+    facts = [event.fact for _, event in load(tmp_path / "s.mcap").controls.last(None, 500)]
+    trail = [
+        fact.verb.value if isinstance(fact, (Asked, Edited)) else fact.TAG
+        for fact in facts if fact is not None
+    ]  # fmt: skip
     assert {"pause", "step", "hit", "delay", "inspect", "refused", "kill"} <= set(trail)
 
 
@@ -127,7 +132,7 @@ def looking(ctl: Ask) -> None:
     assert ctl("hash params on 1")["answers"]["1"]["ok"]
     wrong = ctl("p no_such_name on 0")["answers"]["0"]
     assert wrong["raised"] and wrong["text"].startswith("NameError")
-    assert ctl("p 1 on 0 --frame 99", code=1)["answers"]["0"]["error"].startswith("no frame 99")
+    assert ctl("p 1 on 0 --frame 99", code=1)["answers"]["0"]["refusal"] == "no_frame"
 
 
 def recording(ctl: Ask) -> None:

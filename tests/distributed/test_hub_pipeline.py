@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pardbg.control.language.verbs import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.events.decode import RECORD_DTYPE
 from pardbg.hub.client import HubControl
 from pardbg.hub.run.start import RunHandle

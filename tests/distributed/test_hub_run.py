@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.control.language.verbs import Verb
 from pardbg.errors import UserError
+from pardbg.events.control_codes import Verb, Why
+from pardbg.events.control_facts import Refusal
 from pardbg.hub.client import HubControl, LiveSource
 from pardbg.hub.run.runs import RunError, find_run, list_runs
 from pardbg.hub.run.start import start_run
@@ -80,7 +81,7 @@ def test_verbs_on_real_agents(tmp_path: Path) -> None:
     with started(fake_job(3, 5000), tmp_path / "s.mcap") as handle:
         control = HubControl(handle.run_dir)
         wait_ranks(control, 3)
-        assert "pause before step" in str(control.command(Verb.STEP).error)
+        assert control.command(Verb.STEP).refusal == Refusal(Why.NOTHING_HELD, verb="step")
         paused = control.command(Verb.PAUSE)
         assert paused.ok and paused.data["mode"] == "held" and len(paused.data["held"]) == 3
         assert control.command(Verb.NEXT).ok

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from pardbg.analysis.answers.snapshot import Snapshot, snapshot
-from pardbg.control.language.verbs import Verb
+from pardbg.events.control_codes import Verb
+from pardbg.events.control_facts import Level
 from pardbg.hub.client import HubControl, LiveSource
 from pardbg.session.reader import load
 from pardbg.session.rotation import PartLimits
@@ -52,7 +53,7 @@ def test_replay_shows_what_the_live_viewer_saw(tmp_path: Path) -> None:
                     kept.append((t_ns, made))
                     if len(kept) == 3:
                         reply = control.command(Verb.MARK, at_ns=t_ns, text="seen live")
-                        assert reply.ok, reply.error
+                        assert reply.ok, reply.refusal
         finally:
             control.close()
             source.close()
@@ -106,7 +107,9 @@ def test_the_level_is_switched_live_and_goes_back(tmp_path: Path) -> None:
                 ended = [len(process.table("step")) for process in store.procs.values()]
                 if levels == [1] and not asked and len(ended) == 2 and min(ended) >= 20:
                     asked = True
-                    reply = control.command(Verb.LEVEL, None, level="full", for_s=2.0, why="test")
+                    reply = control.command(
+                        Verb.LEVEL, None, level="full", for_s=2.0, reason="test"
+                    )
                     assert reply.ok and reply.data["asked"] == 2
         finally:
             control.close()
@@ -114,6 +117,6 @@ def test_the_level_is_switched_live_and_goes_back(tmp_path: Path) -> None:
         assert handle.wait(30) == 0
     assert levels[:3] == [1, 2, 1], levels
     store = load(session)
-    said = [event["text"] for _, event in store.controls.last(None, 100)
-            if event["event"] == "level"]  # fmt: skip
-    assert said[0] == "full for 2 s on 2 ranks: test" and said[1] == "back to summary"
+    events = [event for _, event in store.controls.last(None, 100)]
+    levels_set = [event.fact for event in events if isinstance(event.fact, Level)]
+    assert levels_set[:2] == [Level("full", 2, 2_000_000_000, "test"), Level("summary", back=True)]

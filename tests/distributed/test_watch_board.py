@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from pardbg.control.language.verbs import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
+from pardbg.render.reports.replies import as_json
 from pardbg_agent.control import posts
 from pardbg_agent.wire import RUN_FILE
 from tests.distributed.programs import disagreeing as program
@@ -29,8 +30,8 @@ class Watching:
 
     def do(self, verb: Verb, ranks: str = "", **args: Any) -> dict[str, Any]:
         reply = self._control.command(verb, ranks, **args)
-        assert reply.ok, reply.error
-        return reply.data
+        assert reply.ok, reply.refusal
+        return as_json(reply)
 
     def held(self, says: str) -> dict[str, Any]:
         """STATUS once everybody is held, or waits inside an op for who is held, for this reason."""

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.control.language.verbs import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
 from pardbg.lab.recipes import catalogue
+from pardbg.render.reports.replies import as_json
 from tests.distributed.runs import events, session_of, started, wait_ranks
 from tests.forked import forked
 from tests.processes import rank_env, run_argv, wait_until
@@ -25,7 +26,7 @@ def _stopped(control: HubControl, *says: str) -> str:
 
     def held() -> bool:
         nonlocal reason
-        data = control.command(Verb.STATUS).data
+        data = as_json(control.command(Verb.STATUS))
         reason = data["reason"] if data["mode"] == "held" else ""
         if reason and not all(word in reason for word in says):
             control.command(Verb.CONTINUE)
@@ -48,7 +49,7 @@ def test_each_watch_stops_at_the_rank_it_is_about(tmp_path: Path) -> None:
         assert control.command(Verb.WATCH, "1", expr="slow>1000").ok  # it learns what is usual
         assert control.command(Verb.WATCH, "1", expr="memory>1MiB").ok
         refused = control.command(Verb.WATCH, expr="memory>20ms")
-        assert not refused.ok and "no unit 'ms'" in (refused.error or "")
+        assert not refused.ok and "no unit 'ms'" in refused.refusal.text
 
         reason = _stopped(control, "watch 3: rank 1 step", "memory>1MiB: ")
         assert "allocated (parameters" in reason and reason.count("watch") == 1, reason

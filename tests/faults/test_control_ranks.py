@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.control.language.verbs import Verb
+from pardbg.events.control_codes import Verb
+from pardbg.events.control_events import event_of
 from pardbg.hub.client import HubControl
 from pardbg.hub.run.start import RunHandle
+from pardbg.render.frame.control_words import fact_text
 from tests.distributed.owned import children
 from tests.distributed.runs import fake_job, hub_pid, maps, session_of, started, wait_ranks
 from tests.processes import rank_env, wait_until
@@ -82,7 +84,7 @@ def held(handle: RunHandle, ranks: int = 2) -> HubControl:
     control = HubControl(handle.run_dir)
     wait_ranks(control, ranks)
     reply = control.command(Verb.PAUSE)
-    assert reply.ok, reply.error
+    assert reply.ok, reply.refusal
     return control
 
 
@@ -93,8 +95,8 @@ def runs_on(handle: RunHandle, since: int, what: str) -> None:
 
 def said(handle: RunHandle) -> list[tuple[str, str]]:
     """The audit trail: (event, text)."""
-    events = maps(session_of(handle), b"C")
-    return [(e["event"], str(e.get("text") or e.get("reason"))) for e in events if e["event"]]
+    events = [event_of(plain) for plain in maps(session_of(handle), b"C")]
+    return [(e.fact.TAG, fact_text(e.fact)) for e in events if e.fact is not None]
 
 
 @pytest.mark.timeout(180)
@@ -174,7 +176,7 @@ def test_a_rank_killed_and_a_rank_that_raises_while_others_are_held(tmp_path: Pa
         trail = said(handle)
         definitions = maps(session_of(handle), b"D")
     ends = {d["proc"]: d.get("reason") for d in definitions if d["k"] == "end"}
-    assert [event for event, _ in trail if event != "resend"][:2] == ["pause", "cut"]
+    assert [event for event, _ in trail if event != "resend"][:2] == ["verb", "cut"]
     gone = [text for event, text in trail if event == "detach"]
     # torchelastic may have ended rank 0 before the hub looked for rank 1.
     assert "rank 1 is gone" in gone[:2] and any(t.startswith("rank 0 ") for t in gone[:2]), gone

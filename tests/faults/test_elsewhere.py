@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from pardbg.events.control_codes import Why
+from pardbg.events.control_facts import Refusal
 from pardbg.hub.client import HubControl, LiveSource
 from pardbg.hub.run.config import ConfigError, Place, write_json
 from pardbg.hub.serve.sockets import keys_to_look, make_keys
@@ -68,7 +70,7 @@ def test_over_tcp_one_key_commands_and_the_other_only_looks(
         try:
             wait_for(source, "at work")
             assert looker.command("status").ok
-            assert looker.command("kill", confirm=True).error == "this key permits viewing only"
+            assert looker.command("kill", confirm=True).refusal == Refusal(Why.VIEW_ONLY)
             wrong = {**make_keys(), "server": keys["server"]}
             for refused in (make_keys(), wrong):
                 write_json(tmp_path / "other.key", refused)

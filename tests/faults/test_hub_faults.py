@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from mcap.reader import make_reader
 
-from pardbg.control.language.verbs import Verb
+from pardbg.events.control_codes import Verb, Why
+from pardbg.events.control_events import event_of
+from pardbg.events.control_facts import Left, Refusal
 from pardbg.hub.client import HubControl, LiveSource
 from pardbg.hub.ranks.stack_requests import py_spy
 from pardbg.store.source import Message
@@ -33,13 +35,13 @@ from tests.processes import wait_until
 VIEWER = """
 import sys, time
 from pathlib import Path
-from pardbg.control.language.verbs import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
 from tests.distributed.runs import wait_ranks
 control = HubControl(Path(sys.argv[1]))
 wait_ranks(control, 2)
 reply = control.command(Verb.PAUSE)
-print("held" if reply.ok else reply.error, flush=True)
+print("held" if reply.ok else reply.refusal, flush=True)
 time.sleep(60)
 """
 
@@ -58,8 +60,9 @@ def test_a_viewer_killed_while_it_holds_lets_the_ranks_run_on(tmp_path: Path) ->
         viewer.stdout.close()
         assert handle.wait(40) == 0
         messages = session_of(handle)
-    left = [event for event in maps(messages, b"C") if event["event"] == "leave"]
-    assert "disconnected: all ranks run on" in left[0]["text"]
+    facts = [event_of(plain).fact for plain in maps(messages, b"C")]
+    [left] = [fact for fact in facts if isinstance(fact, Left)]
+    assert left.disconnected and left.was_held
 
 
 def plain_output(steps: int) -> list[str]:
@@ -168,7 +171,7 @@ def test_kill_ends_the_whole_job(tmp_path: Path) -> None:
     with started(fake_job(2, 50000), tmp_path / "s.mcap") as handle:
         control = HubControl(handle.run_dir)
         wait_ranks(control, 2)
-        assert "confirm" in str(control.command("kill").error)
+        assert control.command("kill").refusal == Refusal(Why.UNCONFIRMED)
         assert not handle.ended()
         assert control.command("kill", confirm=True).ok
         assert handle.wait(20) == 143

@@ -14,8 +14,9 @@ from pardbg.hub.ctrl_messages import viewer_address, viewer_name
 from pardbg.hub.run import config as files
 from pardbg.hub.serve import router
 from pardbg.hub.serve.sockets import Role, make_keys
+from pardbg.session.writer import whole_messages
 from pardbg_agent.wire import address
-from tests.unit.hub.hub_rig import Keyed, Peer, Rig, tcp_port
+from tests.unit.hub.hub_rig import Keyed, Peer, Rig, shown, tcp_port
 
 PROC, RELAY = "0.n0.4000000", "relay-1-77"
 FLOOD = 30
@@ -37,14 +38,18 @@ def rig(run_dir: Path, keys: dict[str, Any]) -> Iterator[Rig]:
     rig.close()
 
 
+def process(pid: int, boot_id: str) -> dict[str, Any]:
+    return {"proc": PROC, "rank": 0, "world_size": 1, "host": "n0", "pid": pid, "epoch": 0,
+            "boot_id": boot_id}  # fmt: skip
+
+
 class Job:
     """A rank on an agent's key, held and let go by a viewer on a control key."""
 
     def __init__(self, rig: Rig, keys: dict[str, Any], agent: str, viewer: str) -> None:
         self.rig, self.sn = rig, 0
         self.agent = Keyed(rig, agent, keys, "agent")
-        self.agent.send("hello", proc=PROC, rank=0, world_size=1, host="n0", pid=4000000,
-                        epoch=0, boot_id="elsewhere")  # fmt: skip
+        self.agent.send("hello", process=process(4000000, "elsewhere"))
         self.agent.wait("welcome")
         self.control = Keyed(rig, viewer, keys, "control")
 
@@ -56,8 +61,10 @@ class Job:
         number = by.request("command", verb=verb, ranks=None, args={})
         told = self.agent.wait(answer)
         self.sn += 1
-        self.agent.send("state", sn=self.sn, re=told["id"], rank=0, held=held, next="x", step=0)
-        assert by.wait("ack", number)["ok"]
+        self.agent.send(
+            "state", serial=self.sn, reply_to=told["id"], rank=0, held=held, next="x", step=0
+        )
+        assert by.wait("reply", number)["ok"]
 
 
 def impostors(rig: Rig, keys: dict[str, Any], names: list[str], role: Role) -> list[Keyed]:
@@ -65,8 +72,8 @@ def impostors(rig: Rig, keys: dict[str, Any], names: list[str], role: Role) -> l
     found = []
     for name in names * FLOOD:
         peer = Keyed(rig, name, keys, role)
-        peer.send("hello", proc=PROC, rank=0, world_size=1, host="n0", pid=1, epoch=0, boot_id="x")
-        peer.send("state", sn=999, re=1, rank=0, held=4, next="x", step=0)
+        peer.send("hello", process=process(1, "x"))
+        peer.send("state", serial=999, reply_to=1, rank=0, held=4, next="x", step=0)
         peer.send("command", id=1, verb="continue", ranks=None, args={})
         peer.send("leave")
         peer.socket.send_multipart([PROC.encode(), b"\x80"], zmq.NOBLOCK)
@@ -80,7 +87,8 @@ def check_told_nothing(peers: list[Keyed]) -> None:
     for peer in peers:
         peer.take()
         assert not [m["t"] for m in peer.messages if m["t"] in COMMANDS]
-        assert all(not m["ok"] for m in peer.messages if m["t"] == "ack")
+        replies = [m for m in peer.messages if m["t"] == "reply"]
+        assert all(not m["ok"] for m in map(shown, replies))
 
 
 @pytest.mark.parametrize("secret", [True, False], ids=["ours", "guessable"])
@@ -156,6 +164,6 @@ def test_the_audit_trail_tells_no_viewers_secret(rig: Rig, keys: dict[str, Any])
     status = peer.ask("take")
     assert status["ok"]
     rig.hub._collector.flush(None)
-    said = Path(rig.config.session).read_bytes() + repr(rig.hub._viewers.status()).encode()
+    said = repr([*whole_messages(Path(rig.config.session)), rig.hub._viewers.facts()]).encode()
     assert viewer_name(viewer).encode() in said
     assert viewer.partition(b"/")[2] not in said

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import zmq
 
-from pardbg.control.language.verbs import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
 from pardbg.hub.ctrl_messages import pack
 from pardbg.hub.run.config import NOTICES_FILE, Place
@@ -109,10 +109,10 @@ def test_two_nodes_are_held_as_one_and_nothing_is_lost_with_hub_or_relay(
             ranks = control.command("ranks").data["ranks"]
             with lookers_in_others_names(first, [*ranks, control.name]):
                 held = control.command("pause", timeout_s=40)
-                assert held.ok, held.error
+                assert held.ok, held.refusal
                 assert control.command("continue").ok
             held = control.command("pause", timeout_s=40)
-            assert held.ok, held.error
+            assert held.ok, held.refusal
             wait_until(lambda: all(row["held"] for row in rows_of(control)), 10, "rows that say so")
             places = control.command("where").data["stacks"]
             assert set(map(int, places)) == {0, 1}
@@ -139,7 +139,7 @@ def test_two_nodes_are_held_as_one_and_nothing_is_lost_with_hub_or_relay(
         ends = [d for d in maps(messages, b"D") if d["k"] == "end" and d.get("proc")]
         assert sorted((d["reason"], d["dropped"]) for d in ends) == [("exit", 0), ("exit", 0)]
         seen = events(messages)
-        assert {"node", "node_back", "hub_restart"} <= set(seen) and "gap" not in seen
+        assert {"node", "node_new_relay", "hub_restart"} <= set(seen) and "gap" not in seen
         assert not second.session.exists()
 
 
@@ -161,7 +161,7 @@ def test_ranks_that_spoke_before_there_was_a_hub_are_held_at_once(
                 wait_until(lambda: len(rows_of(control)) == 2, 20, "both ranks")
                 assert control.command("status").data["ranks"] == [0, 1]
                 held = control.command("pause", timeout_s=4)
-                assert held.ok and set(map(int, held.data["held"])) == {0, 1}, held.error
+                assert held.ok and set(map(int, held.data["held"])) == {0, 1}, held.refusal
             finally:
                 control.close()
             second.kill()

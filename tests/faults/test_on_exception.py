@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from pardbg.control.language.verbs import Verb
 from pardbg.control.machine.holding import RUN
+from pardbg.events.control_codes import Verb
+from pardbg.events.control_facts import Asked, Raised
 from pardbg.hub.client import HubControl
 from pardbg.hub.run.config import Place
 from pardbg.hub.run.start import RunHandle
@@ -57,8 +58,11 @@ def test_a_rank_that_raises_is_held_looked_into_and_dies_as_it_would_have(tmp_pa
     with held(tmp_path / "s.mcap") as (handle, control, status):
         assert list(status["held"].values()) == ["exception ValueError: no labels in batch 301"]
         assert status["controller"] == RUN and 590e9 < status["lease_ns"] <= 600e9
-        assert "rank 1 raised ValueError" in status["reason"]
-        assert "waits in all_reduce" in status["waiting"][0]
+        [why] = status["why"]
+        assert (why["t"], why["rank"], why["error"]) == (
+            "exception", 1, "ValueError: no labels in batch 301",
+        )  # fmt: skip
+        assert status["waiting"][0]["op"]["op"] == "all_reduce"
         assert status["timeout_ns"] > 1500e9, "gloo's half an hour is counted down"
 
         said = control.command(Verb.INSPECT, "1", kind="locals", frame=0).data["answers"][1]
@@ -78,7 +82,9 @@ def test_a_rank_that_raises_is_held_looked_into_and_dies_as_it_would_have(tmp_pa
     assert of_rank(err, 1) == of_rank(plain.err, 1)
     assert of_rank(err, 1)[-1] == "[rank1]: ValueError: no labels in batch 301"
     assert notices.startswith("pardbg: rank 1 raised ValueError") and "ctl" in notices
-    trail = [event["event"] for _, event in load(tmp_path / "s.mcap").controls.last(None, 100)]
+    events = load(tmp_path / "s.mcap").controls.last(None, 100)
+    facts = [event.fact for _, event in events if event.fact is not None]
+    trail = [fact.verb.value if isinstance(fact, Asked) else fact.TAG for fact in facts]
     told = ("exception", "cut", "inspect", "refused", "continue")
     assert [name for name in dict.fromkeys(trail) if name in told] == list(told)
 
@@ -119,8 +125,11 @@ def test_a_rank_of_another_node_that_raises_is_held_there(
         assert (second.wait(60), first.wait(60)) == (1, 1)
         err = (second.run_dir / "job.err").read_text()
     assert of_rank(err, 1)[-1] == "[rank1]: ValueError: no labels in batch 301"
-    trail = [event["event"] for _, event in load(tmp_path / "n0.mcap").controls.last(None, 100)]
-    assert trail.index("exception") < trail.index("continue")
+    events = load(tmp_path / "n0.mcap").controls.last(None, 100)
+    facts = [event.fact for _, event in events]
+    raised = next(at for at, fact in enumerate(facts) if isinstance(fact, Raised))
+    let_on = [isinstance(fact, Asked) and fact.verb == Verb.CONTINUE for fact in facts]
+    assert raised < let_on.index(True)
 
 
 @pytest.mark.timeout(90)

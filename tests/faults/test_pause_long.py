@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.control.language.verbs import Verb
+from pardbg.events.control_codes import Verb, Why
+from pardbg.events.control_events import event_of
+from pardbg.events.control_facts import Hit, Lapsed, Left, Released, Taken
 from pardbg.hub.client import HubControl
 from tests.bench.pause_long import finish, hold, plain, start, stopped
 from tests.distributed.recorded import recorded
@@ -34,7 +36,7 @@ def test_held_beyond_the_groups_timeout_the_losses_are_bit_identical(tmp_path: P
         ddp = jobs[1]
         other = HubControl(ddp.handle.run_dir)
         refused = other.command(Verb.CONTINUE)
-        assert not refused.ok and "holds control" in (refused.error or "")
+        assert refused.refusal is not None and refused.refusal.why is Why.TAKEN
         assert other.take().ok
         ddp.control.close()
         ddp.control = other
@@ -48,8 +50,7 @@ def test_held_beyond_the_groups_timeout_the_losses_are_bit_identical(tmp_path: P
                 job.control.command("kill", confirm=True)
                 job.handle.wait(30)
             job.control.close()
-    said = [(event["event"], event.get("text")) for event in maps(session_of(ddp.handle), b"C")]
-    hits = sorted(str(text).partition(":")[0] for event, text in said if event == "hit")
-    assert hits == ["breakpoint 1", "breakpoint 2"]
-    assert any(event == "take" and "taken over from view-" in text for event, text in said)
-    assert not [event for event, _ in said if event in ("leave", "lapsed", "released")]
+    facts = [event_of(plain).fact for plain in maps(session_of(ddp.handle), b"C")]
+    assert sorted(fact.number for fact in facts if isinstance(fact, Hit)) == [1, 2]
+    assert any(isinstance(f, Taken) and str(f.before).startswith("view-") for f in facts)
+    assert not [fact for fact in facts if isinstance(fact, (Left, Lapsed, Released))]

@@ -13,9 +13,10 @@ from typing import Any
 import msgpack
 import zmq
 
-from pardbg.control.language.verbs import Verb
+from pardbg.events.commands import FromViewer
+from pardbg.events.control_codes import Verb
 from pardbg.session.reader import load
-from pardbg_agent.wire import DefKind, Msg
+from pardbg_agent.wire import DefKind
 from tests.siege.limited import where
 from tests.siege.values import mutated_map, mutated_records
 from tests.unit.hub.hub_rig import FakeAgent, Rig, frame
@@ -28,18 +29,19 @@ ENOUGH = 20
 
 def hellos(rank: int) -> dict[str, Any]:
     proc = f"0.n0.{4_000_000 + rank}"
-    return {"v": 1, "t": "hello", "proc": proc, "rank": rank, "world_size": 2, "host": "n0",
-            "pid": 4_000_000 + rank, "epoch": 0, "boot_id": "b", "ring": "r"}  # fmt: skip
+    process = {"proc": proc, "rank": rank, "world_size": 2, "host": "n0",
+               "pid": 4_000_000 + rank, "epoch": 0, "boot_id": "b"}  # fmt: skip
+    return {"t": "hello", "process": process, "ring": "r"}
 
 
 def state(rng: random.Random, rank: int) -> dict[str, Any]:
     return {
-        "v": 1, "t": "state", "sn": rng.randrange(1 << 20), "re": rng.randrange(9), "rank": rank,
+        "t": "state", "serial": rng.randrange(1 << 20), "reply_to": rng.randrange(9), "rank": rank,
         "held": rng.choice((0, 1, 2, 4, 64)), "next": "all_reduce dp #0", "step": 3,
         "plan": ["0F0"],
-        "open": [["dp", "all_reduce", 3, None, False, 0, 5, 1]], "issued": {"dp": 4},
-        "p2p": [["pp", 1, 0, True, 3]], "done": ["0F0"], "closed": True, "held_since_ns": 5,
-        "hit": [1, "2B3"], "hits": {"1": 3}, "t_ns": 7,
+        "open": [{"group": "dp", "op": "all_reduce", "seq": 3, "since_ns": 1}], "issued": {"dp": 4},
+        "p2p": [[["pp", 1, 0, True], 3]], "done": ["0F0"], "closed": True, "held_since_ns": 5,
+        "hit": 1, "hit_text": "2B3", "hits": {"1": 3},
     }  # fmt: skip
 
 
@@ -48,30 +50,30 @@ def from_agent(rng: random.Random, rank: int) -> dict[str, Any]:
     if kind == 0:
         return hellos(rank)
     if kind == 1:
-        return {"v": 1, "t": "pong", "re": rng.randrange(9), "t_ns": time.monotonic_ns()}
+        return {"t": "pong", "re": rng.randrange(9), "t_ns": time.monotonic_ns()}
     if kind == 2:
-        said = {"stacks": [{"thread": "Main", "frames": [["a.py", 3, "f"]]}], "value": 2.5}
-        return {"v": 1, "t": "ack", "re": rng.randrange(40), "ok": True, "data": said, **said}
+        threads = [{"thread": "Main", "frames": [["a.py", 3, "f"]]}]
+        kind_of = rng.choice(("done", "stacks", "evaluated"))
+        return {"t": kind_of, "re": rng.randrange(40), "threads": threads, "text": "2.5"}
     if kind == 3 and rng.random() < 0.05:
-        return {"v": 1, "t": "bye", "last_index": 9, "dropped": 0}
+        return {"t": "bye", "last_index": 9, "dropped": 0}
     return state(rng, rank)
 
 
 ARGS = {
-    "timeout_s": 1.0, "lease_s": 10.0, "confirm": True, "keep": False, "pid": 1, "count": 2,
-    "text": "2B3", "at_ns": 5, "expr": "mb==3", "level": "full", "for_s": 3, "delay_ns": 1000,
-    "number": 1, "name": "loss", "frame": 0, "hold": True, "group": "dp", "kind": "nan",
+    "confirm": True, "count": 2, "text": "2B3", "at_ns": 5, "expr": "mb==3", "level": "full",
+    "for_s": 3, "ns": 1000, "number": 1, "frame": 0, "hold": True, "kind": "nan",
 }  # fmt: skip
 
 
 def from_viewer(rng: random.Random) -> dict[str, Any]:
-    kind = rng.choice(list(Msg))
+    kind = rng.choice(FromViewer.__args__)
     verbs = [verb.value for verb in Verb if verb is not Verb.WHERE]
-    chosen = "command" if rng.random() < 0.7 else kind.value
+    chosen = "command" if rng.random() < 0.7 else kind.TAG
     return {
-        "v": 1, "t": chosen, "id": rng.randrange(1, 99), "verb": rng.choice(verbs),
+        "t": chosen, "id": rng.randrange(1, 99), "verb": rng.choice(verbs),
         "ranks": rng.choice((None, "0", "0-1", "held", "stage=0", "all")), "args": dict(ARGS),
-        "lease_ns": 10**10,
+        "lease_ns": 10**10, "timeout_s": 1.0, "lease_s": 10.0, "keep": False,
     }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgpack
 import zmq
 
-from pardbg.control.language.verbs import Verb
+from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
 from pardbg.session.reader import load
 from tests.distributed.runs import coverage, events, fake_job, session_of, started, wait_ranks

@@ -12,8 +12,8 @@ import msgpack
 from pardbg.control.language.arguments import inspect_words, parse_watch, verb_meant, verb_words
 from pardbg.control.language.expr import fields, gates, parse
 from pardbg.control.language.ranksets import Known, RankFacts, resolve
-from pardbg.control.language.verbs import Verb
 from pardbg.errors import UserError
+from pardbg.events.control_codes import Verb
 from pardbg.session.navigation import goto
 from pardbg.words import parse_duration, parse_size
 from pardbg_agent.control.breaks import compile_tree

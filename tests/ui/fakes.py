@@ -9,7 +9,8 @@ from typing import Any
 
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.base.run import OutputLine
-from pardbg.control.language.verbs import Reply, Verb
+from pardbg.events.commands import Reply
+from pardbg.events.control_codes import Verb
 from pardbg.store.history import Bookmarks, History
 from pardbg.store.source import Message
 from pardbg.ui.app import PardbgApp
@@ -78,7 +79,7 @@ class FakePort:
 
     def __init__(self, reply: Reply | None = None, wait: bool = False) -> None:
         self.asked: list[tuple[str, str | None]] = []
-        self.reply = reply or Reply(True, None, {})
+        self.reply = reply or Reply()
         self.release = threading.Event()
         if not wait:
             self.release.set()

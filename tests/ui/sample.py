@@ -27,6 +27,9 @@ from pardbg.analysis.pipeline.values import (
     PipelineStep,
     PipelineView,
 )
+from pardbg.events.control_codes import Verb
+from pardbg.events.control_events import ControlEvent
+from pardbg.events.control_facts import Asked, Cut
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -186,8 +189,8 @@ def _memory(p: int) -> tuple[MemoryRow, ...]:
         for r in range(p))  # fmt: skip
 
 
-def _control(log: tuple[tuple[int, str], ...] = ()) -> ControlView:
-    return ControlView("running", None, None, "", {}, 0, log)
+def _control() -> ControlView:
+    return ControlView("running", None, None)
 
 
 def snapshot_1f1b(until: int | None = 218 * MS, p: int = 4, m: int = 8) -> Snapshot:
@@ -231,11 +234,11 @@ def held(snapshot: Snapshot) -> Snapshot:
     nexts = {r.rank: r.next_action or "STEP" for r in step.ranks} if step else {}
     base = snapshot.t_ns - 3 * S
     log = (
-        (base, "pause by view-3f"), (base + 40 * MS, "cut: released send 1→2 mb4"),
-        (base + 60 * MS, "held at a cut, 4 of 4 ranks, nothing pending"),
-        (base + 2 * S, "tick by view-3f"),
-    )  # fmt: skip
-    control = ControlView("held", "view-3f", 9 * S, "pause", nexts, 0, log)
+        ControlEvent(Asked(Verb.PAUSE), None, "view-3f", 1, base),
+        ControlEvent(Cut(), None, "", 2, base + 60 * MS),
+        ControlEvent(Asked(Verb.TICK), None, "view-3f", 3, base + 2 * S),
+    )
+    control = ControlView("held", "view-3f", 9 * S, (), nexts, 0, log)
     ranks = tuple(
         replace(r, state="held", now=Activity("held before", nexts.get(r.rank, "STEP")),
                 since_ns=snapshot.t_ns - 2 * S)

@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.control.language.verbs import Reply
+from pardbg.events.commands import Reply, WhereFound
+from pardbg.events.control_codes import Why
+from pardbg.events.control_facts import Refusal
 from pardbg.ui.app import PardbgApp
 from pardbg.ui.commands.actions import ACTIONS, SCREENS, ctl_help, for_mode
+from pardbg_agent.ctrl.agent_messages import Thread
 from tests.ui import sample
 from tests.ui.fakes import FakePort, FakeStore, app_on, shows, text_of, until
 
@@ -80,12 +83,12 @@ async def test_control_keys_ask_the_hub_and_show_only_what_agents_acknowledge() 
 
 
 async def test_a_refused_command_is_one_line() -> None:
-    port = FakePort(Reply(False, "rank 1 is inside an op: pause first", {}))
+    port = FakePort(Reply(refusal=Refusal(Why.NOT_HELD, ranks=(1,))))
     app = app_on(sample.snapshot_1f1b(), port)
     async with app.run_test(size=(80, 24)) as pilot:
         await ready(app)
         await pilot.press("s")
-        await shows(app, "rank 1 is inside an op: pause first")
+        await shows(app, "rank 1 not held")
         assert "pausing" not in text_of(app)
 
 
@@ -102,9 +105,9 @@ async def test_the_job_is_killed_only_if_asked_in_so_many_words() -> None:
 
 
 async def test_where_brings_merged_stacks() -> None:
-    frames = [["/job/train.py", 88, "train_step"]]
-    data = {"stacks": {rank: [{"main": True, "frames": frames}] for rank in range(4)}}
-    app = app_on(sample.snapshot_1f1b(), FakePort(Reply(True, None, data)))
+    main = Thread("MainThread", True, (("/job/train.py", 88, "train_step"),))
+    found = WhereFound(dict.fromkeys(range(4), (main,)))
+    app = app_on(sample.snapshot_1f1b(), FakePort(Reply(answer=found)))
     async with app.run_test(size=(120, 40)) as pilot:
         await ready(app)
         await pilot.press("w")

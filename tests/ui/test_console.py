@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pardbg.control.language.verbs import Reply, Verb
+from pardbg.events.commands import Answers, Reply
+from pardbg.events.control_codes import Verb
+from pardbg.events.control_facts import Breakpoint, Edited
 from pardbg.ui.app import PardbgApp
 from pardbg.ui.commands.startup import Rc, RcLine
+from pardbg_agent.ctrl.agent_messages import Evaluated, NoAnswer
 from tests.ui import sample
 from tests.ui.fakes import FakePort, app_on, shows, text_of, until
 
@@ -77,7 +80,7 @@ async def test_help_explains_a_word() -> None:
 async def test_the_rc_files_commands_are_given_and_what_is_wrong_is_said() -> None:
     lines = ("break step==3", "pipeline", "braek 1")
     rc = Rc(tuple(RcLine(f".pardbgrc:{n}", text) for n, text in enumerate(lines, 1)))
-    port = FakePort(Reply(True, None, {"text": "breakpoint 1: step==3"}))
+    port = FakePort(Reply(answer=Edited(Verb.BREAK, (Breakpoint(1, "step==3"),))))
     app = app_on(sample.snapshot_1f1b(), port, rc=rc)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(lambda: port.asked == [("break", None)], "the breakpoint")
@@ -100,10 +103,8 @@ class Frames(FakePort):
         self.asked.append((verb.value, ranks))
         frame = int(args.get("frame", 0))
         self.frames.append(frame)
-        said = {"ok": True, "text": f"in frame {frame}", "frames": 2}
-        if frame > 1:
-            said = {"ok": False, "error": "no frame 2: there are 0 to 1, 0 the innermost"}
-        return Reply(True, None, {"answers": {0: said}})
+        refusal = NoAnswer.NO_FRAME if frame > 1 else None
+        return Reply(answer=Answers({0: Evaluated(0, refusal, f"in frame {frame}", frames=2)}))
 
 
 async def test_up_and_down_stay_within_the_frames() -> None:
@@ -111,7 +112,7 @@ async def test_up_and_down_stay_within_the_frames() -> None:
     app = app_on(sample.snapshot_1f1b(), port)
     async with app.run_test(size=(120, 40)) as pilot:
         await ready(app)
-        for word, says in (("u", "in frame 1"), ("u", "no frame 2"), ("p x", "in frame 1"),
+        for word, says in (("u", "in frame 1"), ("u", "no such frame"), ("p x", "in frame 1"),
                            ("d", "in frame 0"), ("d", "this is the innermost frame")):  # fmt: skip
             before = len(port.frames)
             keys = ["space" if char == " " else char for char in word]
@@ -126,7 +127,7 @@ async def test_up_and_down_stay_within_the_frames() -> None:
 async def test_the_console_shows_the_newest_answer_keeps_indentation_and_scrolls() -> None:
     """At 80x24 a listing of eleven lines does not fit: its end is in view, its begin a key away."""
     listing = "\n".join(f"{n:>5}     code of line {n}" for n in range(1, 12))
-    port = FakePort(Reply(True, None, {"answers": {0: {"ok": True, "text": listing}}}))
+    port = FakePort(Reply(answer=Answers({0: Evaluated(text=listing)})))
     app = app_on(sample.snapshot_1f1b(), port)
     async with app.run_test(size=(80, 24)) as pilot:
         await ready(app)
@@ -151,8 +152,8 @@ async def test_a_colon_over_a_popup_opens_the_prompt() -> None:
 
 
 async def test_comparing_errors_says_that_they_are_errors() -> None:
-    said = {"ok": True, "raised": True, "text": "NameError: name 'loss' is not defined"}
-    port = FakePort(Reply(True, None, {"answers": {0: said, 1: said}}))
+    raised = Evaluated(raised=True, text="NameError: name 'loss' is not defined")
+    port = FakePort(Reply(answer=Answers({0: raised, 1: raised})))
     app = app_on(sample.snapshot_1f1b(), port)
     async with app.run_test(size=(120, 40)) as pilot:
         await ready(app)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pardbg.events.control_facts import Hit
 from tests.ui.fakes import FakePort, app_on, shows, text_of, until
 from tests.ui.sample import held, snapshot_1f1b
 from tests.ui.test_travel import at_ms, recorded, showing
@@ -74,7 +75,7 @@ async def test_the_selection_follows_a_hit_once() -> None:
     held_now = held(snapshot_1f1b())
     hit = replace(
         held_now,
-        control=replace(held_now.control, reason="breakpoint 1: rank 2 before 2B3 (action==2B3)"),
+        control=replace(held_now.control, why=(Hit(2, 1, "action==2B3", next="2B3"),)),
     )
     app = app_on(hit, FakePort(), start="pipeline")
     async with app.run_test(size=(120, 40)) as pilot:

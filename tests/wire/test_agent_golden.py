@@ -8,6 +8,7 @@ from pathlib import Path
 import msgpack
 
 from pardbg_agent import wire
+from pardbg_agent.ctrl.codec import encode
 from pardbg_agent.defs import Defs
 from pardbg_agent.op_table import OpTable
 from pardbg_agent.ring import Ring
@@ -132,12 +133,20 @@ def test_what_state_says_of_ops() -> None:
     ops = OpTable(lambda *_: None)
     ops.issued("pp", 2, "send", 4, True, True, 3, 7, 9, 1000)
     ops.issued("dp", 1, "all_reduce", 41, False, False, -1, 0, 8, 2000)
-    said = msgpack.unpackb(msgpack.packb(ops.snapshot()))
+    said = msgpack.unpackb(msgpack.packb(encode(ops.snapshot())))
     assert said == {
         "open": [
-            ["pp", "send", 4, 3, True, 7, 0, 1000],
-            ["dp", "all_reduce", 41, None, False, 0, 0, 2000],
+            {
+                "group": "pp",
+                "op": "send",
+                "seq": 4,
+                "peer": 3,
+                "send": True,
+                "tag": 7,
+                "since_ns": 1000,
+            },
+            {"group": "dp", "op": "all_reduce", "seq": 41, "since_ns": 2000},
         ],
         "issued": {"dp": 42},
-        "p2p": [["pp", 3, 7, True, 1]],
+        "p2p": [[["pp", 3, 7, True], 1]],
     }

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pardbg_agent.ctrl.agent_messages import BreakAt
 from pardbg_agent.wire import EXPR_MAX_DEPTH, EXPR_MAX_NODES, EXPR_NUMBERS, EXPR_TEXTS, MAX_BREAKS
 
 Facts = Mapping[str, Any]
@@ -154,21 +155,19 @@ def _counts(one: Break, step: int) -> bool:
     return True
 
 
-def breaks_of(said: Any) -> Breaks:
-    """Parse ``BREAKS.breaks`` as received. Raises BadTree, KeyError, TypeError or ValueError."""
-    if not isinstance(said, list) or len(said) > MAX_BREAKS:
+def breaks_of(asked: Sequence[BreakAt]) -> Breaks:
+    """Compile the breakpoints of a SetBreaks. Raises BadTree."""
+    if len(asked) > MAX_BREAKS:
         raise BadTree("too many breakpoints")
-    return Breaks([_break(one) for one in said])
+    return Breaks([_break(one) for one in asked])
 
 
-def _break(said: Any) -> Break:
-    tree = said["tree"]
-    matches = compile_tree(tree)  # first: what it takes is well-formed
-    ignore = max(0, int(said.get("ignore", 0)))
+def _break(asked: BreakAt) -> Break:
+    matches = compile_tree(asked.tree)  # first: what it takes is well-formed
+    ignore = max(0, asked.ignore)
     return Break(
-        int(said["n"]), int(said["gates"]), tuple(sorted(_equalities(tree), key=_telling)),
-        matches, ignore, ignore, bool(said.get("once")),
-        not _names(tree) & EVENT_FIELDS,
+        asked.number, asked.gates, tuple(sorted(_equalities(asked.tree), key=_telling)),
+        matches, ignore, ignore, asked.once, not _names(asked.tree) & EVENT_FIELDS,
     )  # fmt: skip
 
 

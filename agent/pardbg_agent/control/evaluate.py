@@ -18,12 +18,13 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Final, cast
 
 from pardbg_agent import clock
+from pardbg_agent.ctrl.agent_messages import Evaluated, NoAnswer
 from pardbg_agent.life.own_frames import is_own
 
 KINDS: Final = ("p", "pp", "whatis", "tensor", "list", "args", "locals", "exec", "hash")
@@ -32,10 +33,6 @@ MAX_NAMES: Final = 200
 MAX_REPR: Final = 200
 AROUND: Final = 5
 """Source lines before and after the current one."""
-
-
-class Refused(Exception):
-    """What was asked makes no sense here. One line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +50,25 @@ From = FrameType | TracebackType | None
 
 def answer(
     kind: str, expr: str, frame: int, innermost: From, optimizers: Iterable[Any] = ()
-) -> dict[str, Any]:
-    """Return what ACK carries: {"text", "frame": [file, line, function]}, for ``hash`` also
-    "hashes", for expressions "number" and "hash", by which ranks are compared. ``optimizers``:
-    those that the program has stepped. Raises Refused; what the evaluated code raises is part of
-    the answer ("raised")."""
+) -> Evaluated:
+    """Return the answer to a question of KINDS in that frame, 0 the innermost. ``optimizers``:
+    those that the program has stepped. What the evaluated code raises is part of the answer; a
+    frame or a question that does not exist is its ``refusal``."""
     at = pick(innermost, frame)
-    place = [at.frame.f_code.co_filename, at.line, at.frame.f_code.co_name]
+    num = len(frames(innermost))
+    if at is None:
+        return Evaluated(refusal=NoAnswer.NO_FRAME, frames=num)
     if kind == "list":
-        found: dict[str, Any] | None = _source(at)
+        found = _source(at)
     elif kind == "hash":
         found = _hash(at.frame, expr, optimizers)
+    elif kind in _KINDS:
+        found = _KINDS[kind](at.frame, expr)
     else:
-        found = _KINDS[kind](at.frame, expr) if kind in _KINDS else None
-    if found is None:
-        raise Refused(f"no question {kind!r}: {', '.join(KINDS)}")
-    found["text"] = _cut(str(found.get("text", "")), MAX_TEXT)
-    return {"frame": place, "frames": len(frames(innermost)), **found}
+        return Evaluated(refusal=NoAnswer.NO_QUESTION)
+    code = at.frame.f_code
+    place = code.co_filename, at.line, code.co_name
+    return replace(found, text=_cut(found.text, MAX_TEXT), frame=place, frames=num)
 
 
 def frames(innermost: From) -> list[Place]:
@@ -101,12 +100,10 @@ def _places(innermost: From) -> list[Place]:
     return found
 
 
-def pick(innermost: From, number: int) -> Place:
-    """Return frame ``number``, 0 the innermost. Raises Refused."""
+def pick(innermost: From, number: int) -> Place | None:
+    """Return frame ``number``, 0 the innermost; None: there is none."""
     known = frames(innermost)
-    if not 0 <= number < len(known):
-        raise Refused(f"no frame {number}: there are 0 to {len(known) - 1}, 0 the innermost")
-    return known[number]
+    return known[number] if 0 <= number < len(known) else None
 
 
 def _value(at: FrameType, expr: str) -> Any:
@@ -114,31 +111,34 @@ def _value(at: FrameType, expr: str) -> Any:
     return eval(code, at.f_globals, at.f_locals)  # noqa: S307 - what --allow-eval allows
 
 
-def _print(at: FrameType, expr: str, form: Callable[[Any], str] = repr) -> dict[str, Any]:
+def _print(at: FrameType, expr: str, form: Callable[[Any], str] = repr) -> Evaluated:
     value, raised = _try(lambda: _value(at, expr))
     if raised:
-        return {"text": raised, "raised": True}
+        return Evaluated(text=raised, raised=True)
     text, raised = _try(lambda: form(value))
-    return {"text": text or raised, **_try(lambda: _measure(value), {})[0]}
+    number, digest = _try(lambda: _measure(value), (None, ""))[0]
+    return Evaluated(text=str(text or raised), number=number, hash=digest)
 
 
 def _type_name(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def _tensor(at: FrameType, expr: str) -> dict[str, Any]:
+def _tensor(at: FrameType, expr: str) -> Evaluated:
     value, raised = _try(lambda: _value(at, expr))
     if raised:
-        return {"text": raised, "raised": True}
+        return Evaluated(text=raised, raised=True)
     from pardbg_agent.hooks import tensors as values
 
     described, raised = _try(lambda: values.describe(value))
     if raised or described is None:
-        return {"text": raised or f"{type(value).__name__} is no tensor", "raised": True}
-    return {"text": described["text"], **described}
+        return Evaluated(text=raised or f"{type(value).__name__} is no tensor", raised=True)
+    return Evaluated(
+        text=described["text"], number=described.get("number"), hash=described.get("hash", "")
+    )
 
 
-def _hash(at: FrameType, expr: str, optimizers: Iterable[Any]) -> dict[str, Any]:
+def _hash(at: FrameType, expr: str, optimizers: Iterable[Any]) -> Evaluated:
     """``params``, ``grads``, ``optimizer``, or an expression that gives a tensor, a module, a dict
     or a list of tensors."""
     from pardbg_agent.hooks import tensors as values
@@ -148,29 +148,29 @@ def _hash(at: FrameType, expr: str, optimizers: Iterable[Any]) -> dict[str, Any]
     else:
         named, raised = _try(lambda: values.named(_value(at, expr)))
     if raised:
-        return {"text": raised, "raised": True}
-    return {"text": f"{len(named)} tensors", "hashes": named}
+        return Evaluated(text=raised, raised=True)
+    return Evaluated(text=f"{len(named)} tensors", hashes=named)
 
 
-def _source(at: Place) -> dict[str, Any]:
+def _source(at: Place) -> Evaluated:
     file, line = at.frame.f_code.co_filename, at.line or 1
     rows = [
         f"{n:>5}{' ->' if n == line else '   '} {text.rstrip()}"
         for n in range(max(1, line - AROUND), line + AROUND + 1)
         if (text := linecache.getline(file, n, at.frame.f_globals))
     ]
-    return {"text": "\n".join(rows) or f"no source of {file}"}
+    return Evaluated(text="\n".join(rows) or f"no source of {file}")
 
 
-def _arguments(at: FrameType, _expr: str) -> dict[str, Any]:
+def _arguments(at: FrameType, _expr: str) -> Evaluated:
     code = at.f_code
     count = code.co_argcount + code.co_kwonlyargcount
     count += bool(code.co_flags & 4) + bool(code.co_flags & 8)  # *args, **kwargs
-    return {"text": _names(at, code.co_varnames[:count])}
+    return Evaluated(text=_names(at, code.co_varnames[:count]))
 
 
-def _locals(at: FrameType, _expr: str) -> dict[str, Any]:
-    return {"text": _names(at, tuple(sorted(at.f_locals)))}
+def _locals(at: FrameType, _expr: str) -> Evaluated:
+    return Evaluated(text=_names(at, tuple(sorted(at.f_locals))))
 
 
 def _names(at: FrameType, names: tuple[str, ...]) -> str:
@@ -191,7 +191,7 @@ def _brief(value: Any) -> str:
     return _cut(line, MAX_REPR)
 
 
-def _exec(at: FrameType, expr: str) -> dict[str, Any]:
+def _exec(at: FrameType, expr: str) -> Evaluated:
     """A statement; what it prints is the answer. New names last only in a module's own frame."""
     out = OwnOutput(sys.stdout)
 
@@ -201,7 +201,7 @@ def _exec(at: FrameType, expr: str) -> dict[str, Any]:
             exec(code, at.f_globals, at.f_locals)  # noqa: S102 - what --allow-eval allows
 
     _, raised = _try(run)
-    return {"text": raised or out.text.rstrip() or "done", "raised": bool(raised)}
+    return Evaluated(text=raised or out.text.rstrip() or "done", raised=bool(raised))
 
 
 class OwnOutput:
@@ -220,15 +220,15 @@ class OwnOutput:
         return getattr(self._own if mine else self._others, name)
 
 
-def _measure(value: Any) -> dict[str, Any]:
+def _measure(value: Any) -> tuple[float | None, str]:
     """A number and a hash, where there are any: what ranks are compared by."""
     if isinstance(value, (bool, int, float)):
-        return {"number": float(value)} if abs(value) < 2**53 else {}
+        return float(value) if abs(value) < 2**53 else None, ""
     values = sys.modules.get("pardbg_agent.hooks.tensors")
     if values is None and "torch" in sys.modules:
         from pardbg_agent.hooks import tensors as values
     measured = values.measure(value) if values is not None else None
-    return measured or {}
+    return (measured or {}).get("number"), (measured or {}).get("hash", "")
 
 
 def _try(work: Callable[[], Any], otherwise: Any = "") -> tuple[Any, str]:
@@ -246,7 +246,7 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-_KINDS: Final[dict[str, Callable[[FrameType, str], dict[str, Any]]]] = {
+_KINDS: Final[dict[str, Callable[[FrameType, str], Evaluated]]] = {
     "p": _print, "pp": partial(_print, form=partial(pprint.pformat, width=100, compact=True)),
     "whatis": partial(_print, form=_type_name), "tensor": _tensor,
     "args": _arguments, "locals": _locals, "exec": _exec,

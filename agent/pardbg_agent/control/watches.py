@@ -16,26 +16,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Final
 
+from pardbg_agent.ctrl.agent_messages import Watch
 from pardbg_agent.wire import MAX_BREAKS, WATCH_KINDS
 
 BEFORE_ISSUE: Final = frozenset(("nan", "mismatch", "skew", "slow"))
 """Kinds that look at an op before it is issued."""
 MAX_TEXT: Final = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Watch:
-    """One watch; ``limit`` in the kind's own unit."""
-
-    number: int
-    kind: str
-    limit: float
-    ignore: int = 0
-    """Matches to skip."""
 
 
 class Watches:
@@ -96,23 +85,16 @@ class Watches:
 NO_WATCHES: Final = Watches()
 
 
-def watches_of(said: Any) -> Watches:
-    """Return ``BREAKS.watches`` as it came; None (an older hub): none. Unknown kinds are left out.
-    Raises ValueError, KeyError or TypeError."""
-    if said is None:
-        return NO_WATCHES
-    if not isinstance(said, list) or len(said) > MAX_BREAKS:
+def watches_of(asked: Sequence[Watch]) -> Watches:
+    """Return the watches of a SetBreaks; those of unknown kinds are left out. Raises ValueError."""
+    if len(asked) > MAX_BREAKS:
         raise ValueError("too many watches")
-    known = [_watch(one) for one in said if one["kind"] in WATCH_KINDS]
-    unknown = {str(one["kind"])[:20] for one in said if one["kind"] not in WATCH_KINDS}
-    return Watches(known, tuple(sorted(unknown))) if said else NO_WATCHES
-
-
-def _watch(said: Any) -> Watch:
-    limit = float(said.get("limit") or 0)
-    if not math.isfinite(limit) or limit < 0:
-        raise ValueError(f"limit {limit} of a watch")
-    return Watch(int(said["n"]), str(said["kind"]), limit, max(0, int(said.get("ignore") or 0)))
+    for one in asked:
+        if not math.isfinite(one.limit) or one.limit < 0 or one.ignore < 0:
+            raise ValueError(f"limit {one.limit} of a watch")
+    known = [one for one in asked if one.kind in WATCH_KINDS]
+    unknown = {one.kind for one in asked if one.kind not in WATCH_KINDS}
+    return Watches(known, tuple(sorted(unknown))) if asked else NO_WATCHES
 
 
 # -- what is usual. Short things are never slow, since on a busy machine everything waits some

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import signal
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgpack
 
 from pardbg_agent import clock, wire
 from pardbg_agent.control.watches import NO_WATCHES
+from pardbg_agent.ctrl.agent_messages import Bye, FromAgent, Hello, ToAgent, Welcome
+from pardbg_agent.ctrl.codec import reader
 from pardbg_agent.ring import RingReader
 from pardbg_agent.sender.link import Link
-from pardbg_agent.sender.requests import ControlState, Requests
+from pardbg_agent.sender.requests import Requests, StateReports
 from pardbg_agent.sender.wake import WakePipe
-from pardbg_agent.wire import Key, Msg
+from pardbg_agent.wire import Key
 
 if TYPE_CHECKING:
     from pardbg_agent.watched_rank import Core
@@ -37,6 +39,7 @@ SILENCE_NS: Final = 5_000_000_000
 """Silence of the hub after which HELLO is said again (a restarted hub may not know us)."""
 UNWELCOMED_NS: Final = 1_000_000_000
 """The same before its WELCOME: until then nothing is sent."""
+_read: Final = reader(ToAgent)
 MAX_FAILURES: Final = 20
 """Turns that may fail before the agent's thread gives up and the rank goes on without it."""
 
@@ -63,8 +66,8 @@ class Sender:
         self._idle_ms = FLOW_MS
         self._flags = wire.FRAME_OLDEST
         """Of the next batch."""
-        self._control = ControlState(core)
-        self._requests = Requests(core, self._control, self._say, self.wake)
+        self._control = StateReports(core)
+        self._requests = Requests(core, self._control, self._reply, self.wake)
 
     def start(self) -> None:
         self._core.gate.wake = self.wake
@@ -152,7 +155,7 @@ class Sender:
         self._idle_ms = FLOW_MS if looked or many else IDLE_MS
         self._health()
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def _reply(self, message: FromAgent) -> None:
         assert self._link is not None
         self._link.ctrl(message)
 
@@ -161,28 +164,26 @@ class Sender:
         assert link is not None
         link.greet = False
         link.heard_ns = clock.now_ns()
-        fields = dict(core.defs.process, ring=core.ring.path, defs=core.defs.path)
-        link.ctrl({"t": Msg.HELLO.value, **fields})
+        link.ctrl(Hello(core.defs.process, core.ring.path, core.defs.path))
 
     def _take(self, raw: bytes) -> None:
-        """One CTRL message. That it is none, and what its handler raises (a field is missing, or
-        the handler is wrong), is reported once per kind; the next one may do."""
+        """One CTRL message. That it is malformed, and what its handler raises, is reported once per
+        class of messages; the next one may do."""
         kind = "message"
         try:
-            message = msgpack.unpackb(raw, max_map_len=256, max_array_len=4096)
-            kind = message.get("t")
-            handler = Requests.HANDLERS.get(kind)
-            if kind == Msg.WELCOME.value:
+            message = _read(msgpack.unpackb(raw, max_map_len=256, max_array_len=4096))
+            kind = type(message).__name__
+            if isinstance(message, Welcome):
                 self._welcome(message)
-            elif handler is not None:
-                handler(self._requests, message)
+            else:
+                Requests.HANDLERS[type(message)](self._requests, message)
         except Exception as error:  # noqa: BLE001 - the guard
             self._core.guard.failed(f"control {kind}", error)
 
-    def _welcome(self, message: dict[str, Any]) -> None:
+    def _welcome(self, message: Welcome) -> None:
         link = self._link
         assert link is not None
-        hub, was_lost = message.get("hub"), link.lost_ns
+        hub, was_lost = message.hub, link.lost_ns
         if hub == link.hub and not link.connected:
             return  # the last word of a hub that is gone
         link.lost_ns = 0
@@ -190,8 +191,7 @@ class Sender:
             return
         if link.hub is not None or was_lost:  # a new hub: it has neither definitions nor our HELLO
             self._defs_sent = 0
-            wanted = message.get("next")
-            self._reader.rewind(wanted if isinstance(wanted, int) else 0)
+            self._reader.rewind(message.next)
             self._flags = wire.FRAME_OLDEST
             link.greet = True
         link.hub = hub
@@ -252,8 +252,7 @@ class Sender:
             if link.wait(2) and link.lost_ns:
                 for message in link.messages():
                     self._take(message)
-        link.ctrl({"t": Msg.BYE.value, "last_index": self._reader.next - 1,
-                   "dropped": self._reader.lost})  # fmt: skip
+        link.ctrl(Bye(self._reader.next - 1, self._reader.lost))
         self._health()
         left_ms = (self._stop_at_ns - clock.now_ns()) // 1_000_000
         link.linger_ms = max(1, int(left_ms)) if link.connected else 0

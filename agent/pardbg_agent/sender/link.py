@@ -13,6 +13,8 @@ import msgpack
 import zmq
 
 from pardbg_agent import clock, wire
+from pardbg_agent.ctrl.agent_messages import FromAgent
+from pardbg_agent.ctrl.codec import encode
 from pardbg_agent.sender.wake import WakePipe
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ class Link:
     def __init__(self, core: Core, pipe: WakePipe) -> None:
         run = core.run
         assert run is not None
-        self.hub: Any = None
+        self.hub: str | None = None
         """Id of the hub that welcomed us."""
         self.heard_ns = clock.now_ns()
         self.greet = False
@@ -119,13 +121,11 @@ class Link:
             return False
         return True
 
-    def ctrl(self, message: dict[str, Any]) -> None:
+    def ctrl(self, message: FromAgent) -> None:
         """Queue one CTRL message; dropped if the queue is full (states repeat)."""
+        packed = msgpack.packb(encode(message), default=str, unicode_errors="backslashreplace")
         with contextlib.suppress(zmq.Again):
-            self._ctrl.send(
-                msgpack.packb({"v": 1, **message}, default=str, unicode_errors="backslashreplace"),
-                zmq.NOBLOCK,
-            )
+            self._ctrl.send(packed, zmq.NOBLOCK)
 
     def close(self) -> None:
         """Within ``linger_ms``: what the hub has not taken by then is in the ring file."""

@@ -6,21 +6,39 @@ from __future__ import annotations
 import collections
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pardbg_agent import clock, wire
+from pardbg_agent import clock
 from pardbg_agent.control import evaluate, inspect
 from pardbg_agent.control.breaks import breaks_of
 from pardbg_agent.control.evaluate import TimeLimit
 from pardbg_agent.control.watches import watches_of
-from pardbg_agent.wire import Msg
-from pardbg_agent.words import duration
+from pardbg_agent.ctrl.agent_messages import (
+    Ask,
+    Delay,
+    Done,
+    Evaluated,
+    FromAgent,
+    IssuedAt,
+    Lease,
+    NoAnswer,
+    Permit,
+    Ping,
+    Pong,
+    Run,
+    SetBreaks,
+    SetLevel,
+    Stacks,
+    State,
+    Where,
+)
 
 if TYPE_CHECKING:
     from pardbg_agent.watched_rank import Core
 
 MAX_ISSUED: Final = 64
-"""Open ops whose places are told."""
+"""Open ops whose places are reported."""
 
 
 class Requests:
@@ -28,135 +46,108 @@ class Requests:
     the thread call ``answer``."""
 
     def __init__(
-        self, core: Core, control: ControlState, say: Callable[[dict[str, Any]], None],
+        self, core: Core, control: StateReports, say: Callable[[FromAgent], None],
         wake: Callable[[], None],
     ) -> None:  # fmt: skip
         self._core, self._control, self._say, self._wake = core, control, say, wake
-        self._answers: collections.deque[tuple[dict[str, Any], dict[str, Any]]] = (
-            collections.deque()
-        )
+        self._answers: collections.deque[Evaluated] = collections.deque()
         """What held threads found, to be sent from here."""
         self.limit = TimeLimit()
         """Time limit of what a person has the held thread run."""
         self._obeyed = -1
-        """Id of the newest PERMIT or RUN that was obeyed."""
+        """Id of the newest Permit or Run that was obeyed."""
 
     def new_hub(self) -> None:
         self._obeyed = -1
 
     def answer(self) -> None:
         while self._answers:
-            message, fields = self._answers.popleft()
-            self._ack(message, **fields)
+            self._say(self._answers.popleft())
 
-    def _permit(self, message: dict[str, Any]) -> None:
-        count, n, stop = int(message["count"]), int(message["n"]), int(message["stop"])
-        if self._is_new(message):
-            lease_ns = int(message.get("lease_ns", wire.LEASE_NS))
-            self._core.gate.permit(message.get("id"), count, n, stop, lease_ns)
+    def _permit(self, asked: Permit) -> None:
+        if self._is_new(asked.id):
+            self._core.gate.permit(asked.id, asked.count, asked.n, asked.stop, asked.lease_ns)
         self._control.begin()
 
-    def _go(self, message: dict[str, Any]) -> None:
-        if self._is_new(message):
-            self._core.gate.run(message.get("id"))
+    def _run(self, asked: Run) -> None:
+        if self._is_new(asked.id):
+            self._core.gate.run(asked.id)
         self._control.begin()  # one more state says so
 
-    def _is_new(self, message: dict[str, Any]) -> bool:
-        """The hub sends a PERMIT or RUN again until a STATE follows it: obeyed once, told again."""
-        number = message.get("id")
-        if not isinstance(number, int):
-            return True
+    def _is_new(self, number: int) -> bool:
+        """Return whether to obey: the hub repeats a Permit or Run until a State follows it."""
         new, self._obeyed = number > self._obeyed, max(number, self._obeyed)
         return new
 
-    def _lease(self, message: dict[str, Any]) -> None:
-        self._core.gate.lease(int(message["lease_ns"]))
+    def _lease(self, asked: Lease) -> None:
+        self._core.gate.lease(asked.lease_ns)
 
-    def _ping(self, message: dict[str, Any]) -> None:
-        self._say({"t": Msg.PONG.value, "re": message.get("id"), "t_ns": clock.now_ns()})
+    def _ping(self, asked: Ping) -> None:
+        self._say(Pong(asked.id, clock.now_ns()))
 
-    def _where(self, message: dict[str, Any]) -> None:
+    def _where(self, asked: Where) -> None:
         native = self._core.native
         standing = None if native is None else native.standing()
         found = inspect.stacks(threading.get_ident(), self._core.gate.raised(), standing)
-        self._ack(message, stacks=found, issued=self._issued(), t_ns=clock.now_ns())
+        self._say(Stacks(asked.id, found, tuple(self._issued())))
 
-    def _issued(self) -> list[list[Any]]:
-        """[[when, group, seq, file, line, function], ...] of open asynchronous ops; of a message
-        without its number."""
+    def _issued(self) -> list[IssuedAt]:
+        """Return where open asynchronous ops were issued, of those whose call is known."""
         found = []
-        for group, _, seq, peer, *_, t0 in self._core.ops.snapshot()["open"][:MAX_ISSUED]:
-            site = self._core.call_site(t0)
+        for op in self._core.ops.snapshot().open[:MAX_ISSUED]:
+            site = self._core.call_site(op.since_ns)
             if site is not None:
-                found.append([t0, group, seq if peer is None else -1, *site])
+                seq = op.seq if op.peer is None else -1
+                found.append((op.since_ns, op.group, seq, *site))
         return found
 
-    def _level(self, message: dict[str, Any]) -> None:
-        self._core.set_level(int(message["level"]))
-        self._ack(message, level=self._core.level)
+    def _level(self, asked: SetLevel) -> None:
+        self._core.set_level(asked.level)
+        self._say(Done(asked.id))
 
-    def _breaks(self, message: dict[str, Any]) -> None:
+    def _breaks(self, asked: SetBreaks) -> None:
         try:
-            watches = watches_of(message.get("watches"))
-            self._core.gate.set_breaks(breaks_of(message.get("breaks")), watches)
+            watches = watches_of(asked.watches)
+            self._core.gate.set_breaks(breaks_of(asked.breaks), watches)
             self._core.watch(watches)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-            self._ack(message, ok=False, error=f"breakpoints refused: {error}")
+            self._say(Done(asked.id, f"breakpoints refused: {error}"))
         else:
-            self._ack(message, unknown=list(watches.unknown))
+            self._say(Done(asked.id, unknown=watches.unknown))
 
-    def _delay(self, message: dict[str, Any]) -> None:
-        self._core.gate.set_delay(int(message["ns"]))
-        self._ack(message)
+    def _delay(self, asked: Delay) -> None:
+        self._core.gate.set_delay(asked.ns)
+        self._say(Done(asked.id))
 
-    def _ask(self, message: dict[str, Any]) -> None:
-        """Something to be looked at in the held thread; the answer comes when that thread has it.
-        Which of the hub's questions make sense is decided here, where the code would run."""
-        kind, expr = str(message.get("kind")), str(message.get("expr") or "")
+    def _ask(self, asked: Ask) -> None:
+        """Have the held thread evaluate; the answer comes when that thread has it. Which of the
+        hub's questions make sense is decided here, where the code would run."""
         run = self._core.run
-        if kind != "list" and not (run is not None and run.allow_eval):
-            refusal = "evaluation is off: start the job with --allow-eval"
-            self._ack(message, ok=False, error=refusal)
+        if asked.kind != "list" and not (run is not None and run.allow_eval):
+            self._say(Evaluated(asked.id, NoAnswer.EVAL_OFF))
             return
-        number = message.get("frame")
 
         def work(innermost: Any) -> None:
             try:
                 found = evaluate.answer(
-                    kind,
-                    expr,
-                    number if isinstance(number, int) else 0,
-                    innermost,
-                    self._core.optimizers(),
+                    asked.kind, asked.expr, asked.frame, innermost, self._core.optimizers()
                 )
-                self._answers.append((message, {**found, "ok": True}))
+                self._answers.append(replace(found, re=asked.id))
             except Exception as error:  # noqa: BLE001 - the training's thread must come back
-                self._answers.append((message, {"ok": False, "error": str(error)[:500]}))
+                self._answers.append(Evaluated(asked.id, NoAnswer.FAILED, str(error)[:500]))
 
         def limited(innermost: Any) -> None:
             if not self.limit.run(lambda: work(innermost)):
-                error = f"ended: it took more than {duration(self.limit.limit_ns)}"
-                self._answers.append((message, {"ok": False, "error": error}))
+                self._answers.append(Evaluated(asked.id, NoAnswer.TOO_LONG))
             self._wake()
 
         if not self._core.gate.ask(limited):
-            error = "it is not held at a gate: it runs, or waits in an op"
-            self._ack(message, ok=False, error=error)
+            self._say(Evaluated(asked.id, NoAnswer.NOT_HELD))
 
-    def _ack(self, message: dict[str, Any], **fields: Any) -> None:
-        self._say({"t": Msg.ACK.value, "re": message.get("id"), "ok": True} | fields)
-
-    HANDLERS: Final[dict[Any, Callable[[Requests, dict[str, Any]], None]]] = {
-        Msg.PERMIT.value: _permit,
-        Msg.RUN.value: _go,
-        Msg.LEASE.value: _lease,
-        Msg.PING.value: _ping,
-        Msg.WHERE.value: _where,
-        Msg.LEVEL.value: _level,
-        Msg.BREAKS.value: _breaks,
-        Msg.DELAY.value: _delay,
-        Msg.ASK.value: _ask,
-    }
+    HANDLERS: Final[dict[type, Callable[..., None]]] = {
+        Permit: _permit, Run: _run, Lease: _lease, Ping: _ping, Where: _where, SetLevel: _level,
+        SetBreaks: _breaks, Delay: _delay, Ask: _ask,
+    }  # fmt: skip
 
 
 # -- STATE
@@ -164,12 +155,12 @@ REPEAT_NS: Final = 1_000_000_000
 """Interval at which an unchanged STATE is repeated."""
 
 
-class ControlState:
-    """When a STATE is due, and what it says."""
+class StateReports:
+    """When a State is due, and what it reports."""
 
     def __init__(self, core: Core) -> None:
         self.active = False
-        """From the first PERMIT to the state that says that the rank runs on."""
+        """From the first Permit to the state that says that the rank runs on."""
         self.rests = False
         """The last state said that it is held, and has no op open."""
         self._core = core
@@ -185,44 +176,36 @@ class ControlState:
         """Send one whatever the rest says."""
         self._sent, self.rests = (), False
 
-    def next_state(self) -> dict[str, Any] | None:
-        """Return the STATE message if something changed since the last one, or it is time to repeat
-        it."""
-        core, now = self._core, clock.now_ns()
-        key = self._key()
+    def next_state(self) -> State | None:
+        """Return the State if something changed since the last one, or it is time to repeat it."""
+        now, key = clock.now_ns(), self._key()
         if key == self._sent and now - self._sent_ns < REPEAT_NS:
             return None
         self._sent, self._sent_ns = key, now
-        state = self._consistent()
-        self.active = state["closed"]
-        self.rests = bool(state["held"]) and not state["open"]
         self._serial += 1
-        rank = core.identity.rank
-        return {"t": Msg.STATE.value, "sn": self._serial, "rank": rank, "t_ns": now, **state}
+        state = self._consistent()
+        self.active = state.closed
+        self.rests = bool(state.held) and not state.open
+        return state
 
     def _key(self) -> tuple[Any, ...]:
         core = self._core
         done = core.pipeline.done
         return core.gate.revision, core.ops.revision, core.step, id(done), len(done)
 
-    def _consistent(self) -> dict[str, Any]:
+    def _consistent(self) -> State:
         """Gate first, ops after, again if the gate moved between: a state that says *held* has
         every op that was issued before the hold."""
         core = self._core
         for _ in range(100):
             gate = core.gate.state()
             ops = core.ops.snapshot()
-            done, plan = list(core.pipeline.done), list(core.pipeline.plan)
+            done, plan = tuple(core.pipeline.done), tuple(core.pipeline.plan)
             if core.gate.state() == gate:
                 break
-        return {
-            "re": gate.reply_to, "held": gate.held, "held_since_ns": gate.since_ns,
-            "next": gate.next, "closed": gate.closed, "step": core.step, **ops,
-            "done": done, "plan": plan,
-            "hit": gate.hit, "hits": {str(n): c for n, c in _hits(core).items()},
-        }  # fmt: skip
-
-
-def _hits(core: Core) -> dict[int, int]:
-    """number -> matches so far, of breakpoints and watches."""
-    return {**core.gate.breaks.hits(), **core.gate.watches.hits}
+        number, found = gate.hit or (None, "")
+        return State(
+            core.identity.rank, self._serial, gate.reply_to, gate.held, gate.since_ns, gate.next,
+            core.step, ops.open, ops.issued, ops.p2p, done, plan, gate.closed, number, found,
+            {**core.gate.breaks.hits(), **core.gate.watches.hits},
+        )  # fmt: skip

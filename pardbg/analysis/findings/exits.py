@@ -13,7 +13,7 @@ from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.run import lines
 from pardbg.analysis.findings.kinds.exit_codes import signal_name
 from pardbg.analysis.hangs.newest import newest_collectives
-from pardbg.events import fields
+from pardbg.events.control_facts import Killed
 from pardbg.store.definitions import Failure
 from pardbg.store.process import Process
 from pardbg.words import whole
@@ -138,9 +138,8 @@ def _terminated(view: View, end: BadEnd) -> bool:
 def _by_viewers(view: View) -> Iterator[TerminationRequest]:
     """Return requests such as ``:kill yes``."""
     for t_ns, event in view.store.controls.last(view.t_ns, _EVENTS):
-        verb = fields.text(event, "event")
-        if verb in ("kill", "signal"):
-            yield TerminationRequest(t_ns, f"{verb} by {fields.text(event, 'by') or 'a viewer'}")
+        if isinstance(event.fact, Killed):
+            yield TerminationRequest(t_ns, f"kill by {event.by or 'a viewer'}")
 
 
 def _passed_on(view: View) -> Iterator[TerminationRequest]:

@@ -38,6 +38,7 @@ from pardbg.analysis.findings.kinds.recording_kinds import (
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import lost_nodes
 from pardbg.events import fields
+from pardbg.events.control_facts import Fact, HubRestarted, Limit, ProcessLost
 from pardbg.store.process import Process
 from pardbg_agent import wire
 
@@ -45,8 +46,8 @@ _LINES: Final = 2000
 CLOCK_NS: Final = 1_000_000
 """Uncertainty that is worth a line: about as long as a small collective."""
 _LOST: Final = {
-    "hub_restart": "the hub", "launcher_lost": "the launcher",
-    "guardian_lost": "the launcher's guardian", "owner_lost": "`pardbg run`",
+    "hub": "the hub", "launcher": "the launcher",
+    "guardian": "the launcher's guardian", "owner": "`pardbg run`",
 }  # fmt: skip
 _LIMITS: Final[tuple[Literal["processes", "definitions"], ...]] = ("processes", "definitions")
 
@@ -134,7 +135,7 @@ def unreadable(view: View) -> Iterable[Candidate]:
 def recorder_lost(view: View) -> Iterable[Candidate]:
     """Find processes of pardbg that were killed: the job did not notice, the recording may."""
     controls = view.store.controls.last(view.t_ns, len(view.store.controls))
-    known = ((t_ns, _LOST.get(fields.text(event, "event"))) for t_ns, event in controls)
+    known = ((t_ns, _LOST.get(_lost_process(event.fact))) for t_ns, event in controls)
     lost = [(t_ns, name) for t_ns, name in known if name is not None]
     if lost:
         counts = Counter(name for _, name in lost)
@@ -142,16 +143,22 @@ def recorder_lost(view: View) -> Iterable[Candidate]:
         yield Candidate(kind="recorder-lost", t_ns=lost[-1][0], facts=facts)
 
 
+def _lost_process(fact: Fact | None) -> str:
+    """Return the process of pardbg that was killed; empty: none."""
+    if isinstance(fact, HubRestarted):
+        return "hub"
+    return fact.what if isinstance(fact, ProcessLost) else ""
+
+
 def recorder_limits(view: View) -> Iterable[Candidate]:
     """Find what the hub left out because there was too much of it at a time."""
     controls = view.store.controls.last(view.t_ns, len(view.store.controls))
-    reached = [(t, event) for t, event in controls if fields.text(event, "event") == "limit"]
+    reached = [(t_ns, e.fact) for t_ns, e in controls if isinstance(e.fact, Limit)]
     for of in _LIMITS:
-        events = [(t_ns, event) for t_ns, event in reached if fields.text(event, "what") == of]
-        if events:
-            number = sum(fields.integer(event, "num", 0) for _, event in events)
-            t_ns, newest = events[-1]
-            facts = RecorderLimit(of, fields.integer(newest, "limit", 0), number)
+        limits = [(t_ns, limit) for t_ns, limit in reached if limit.what == of]
+        if limits:
+            t_ns, newest = limits[-1]
+            facts = RecorderLimit(of, newest.limit, sum(limit.num for _, limit in limits))
             yield Candidate(kind="recorder-limit", t_ns=t_ns, facts=facts)
 
 
@@ -160,9 +167,8 @@ def recorder_limits(view: View) -> Iterable[Candidate]:
 
 def nodes_lost(view: View) -> Iterable[Candidate]:
     """Find nodes of the job that the hub hears nothing of, until they are back."""
-    for t_ns, event in lost_nodes(view):
-        ranks = fields.integers(event, "ranks")
-        facts = NodeLost((fields.integer(event, "node", -1),))
+    for t_ns, node in lost_nodes(view):
+        ranks, facts = node.ranks, NodeLost((node.node,))
         yield Candidate(kind="node-lost", t_ns=t_ns, ranks=ranks, culprits=ranks, facts=facts)
 
 

@@ -4,11 +4,12 @@ threads' lines: Python keeps no owner of a lock, and nothing is asked of the pro
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from pardbg.analysis.hangs.stacks import is_user, place
-from pardbg.store.definitions import Frame, frames_of
+from pardbg.store.definitions import Frame
+from pardbg_agent.ctrl.agent_messages import Thread
 
 MAX_TEXT: Final = 1_000_000
 """Longer files are not read."""
@@ -19,10 +20,10 @@ Inside = tuple[str, int, int, int]
 """(lock as it is written, line that takes it, first and last line inside)"""
 
 
-def lock_waits(threads: Sequence[Mapping[str, Any]], source: Source) -> list[str]:
+def lock_waits(threads: Sequence[Thread], source: Source) -> list[str]:
     """Return ``MainThread waits for self.lock; thread writer is inside it at a.py:30 in run``, one
     for each thread of a rank that stands at a lock which some thread is inside of."""
-    stacks = [(str(t.get("thread")), frames_of(t.get("frames"))) for t in threads]
+    stacks = [(thread.thread, thread.frames) for thread in threads]
     found = []
     for name, frames in stacks:
         lock = _awaited(frames[-1], source) if frames else ""

@@ -10,9 +10,10 @@ from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.hangs.stacks import place, waits_in_op
 from pardbg.analysis.pipeline.pipelines import running_action, state_at, states
 from pardbg.events import fields
-from pardbg.store.definitions import Frame, frames_of
+from pardbg.events.control_codes import NodeChange
+from pardbg.events.control_facts import Node, Stall
+from pardbg.store.definitions import MAX_FRAMES, Frame, frames_of
 from pardbg.store.process import Process
-from pardbg.words import whole
 from pardbg_agent.wire import BEAT_NS
 
 SILENT_NS: Final = 6 * BEAT_NS
@@ -166,16 +167,14 @@ def _silent(said: Mapping[str, Any], state_ns: int | None) -> int:
     return silent if silent >= SILENT_NS else 0
 
 
-def lost_nodes(view: View) -> list[tuple[int, Mapping[str, Any]]]:
-    """Return (when, CONTROL message) of each node that the hub hears nothing of."""
-    silent: dict[int, tuple[int, Mapping[str, Any]]] = {}
+def lost_nodes(view: View) -> list[tuple[int, Node]]:
+    """Return (when, node) of each node that the hub hears nothing of."""
+    silent: dict[int, tuple[int, Node]] = {}
     for t_ns, event in view.store.controls.last(view.t_ns, len(view.store.controls)):
-        word = fields.text(event, "event")
-        if word in ("node_lost", "node_back", "node"):
-            node = fields.integer(event, "node", -1)
-            silent.pop(node, None)
-            if word == "node_lost":
-                silent[node] = (t_ns, event)
+        if isinstance(event.fact, Node):
+            silent.pop(event.fact.node, None)
+            if event.fact.change is NodeChange.LOST:
+                silent[event.fact.node] = (t_ns, event.fact)
     return list(silent.values())
 
 
@@ -184,7 +183,7 @@ def is_cut_off(view: View, host: str) -> bool:
     """Return whether nothing is heard of a whole host, as far as one can tell: of several ranks
     there, and not of all hosts, the agents fell silent at one moment; or the hub says so."""
     ranks = {rank: process for rank, process in view.ranks.items() if process.host == host}
-    if any(ranks.keys() <= set(fields.integers(said, "ranks")) for _, said in lost_nodes(view)):
+    if any(ranks.keys() <= {*node.ranks} for _, node in lost_nodes(view)):
         return True
     if len(ranks) < 2 or len(ranks) == len(view.ranks):
         return False
@@ -200,13 +199,25 @@ Stack = tuple[int, tuple[Frame, ...], str, str, Threads, str]
 """(when, frames, inside, source, threads, lock it waits for)"""
 
 
+def _stalls(view: View) -> list[Stall]:
+    events = (event for _, event in view.store.controls.last(view.t_ns, _STALLS))
+    return [event.fact for event in events if isinstance(event.fact, Stall)]
+
+
 @per_view
 def stall_stacks(view: View) -> dict[int, Stack]:
     """Return rank -> its newest stack that the hub took at a standstill."""
     found: dict[int, Stack] = {}
-    for t_ns, said in view.store.controls.last(view.t_ns, _STALLS):
-        if fields.text(said, "event") == "stall":
-            _take(found, fields.integer(said, "since_ns", t_ns), said)
+    for stall in _stalls(view):
+        t_ns, source = stall.since_ns, stall.source
+        found.update({rank: (t_ns, (), "", word, (), "") for rank, word in source.items()})
+        for part in stall.stacks:
+            for rank in part.ranks:
+                lock = "; ".join(stall.locks.get(rank, ()))
+                found[rank] = (
+                    t_ns, part.frames[:MAX_FRAMES], part.inside.get(rank, ""),
+                    source.get(rank, ""), part.threads.get(rank, ()), lock,
+                )  # fmt: skip
     return found
 
 
@@ -215,48 +226,13 @@ def issue_places(view: View) -> dict[tuple[int, str, int] | tuple[int, int], str
     """Return where open asynchronous ops were issued, by (rank, group key, seq) of a collective,
     and by (rank, when)."""
     found: dict[tuple[int, str, int] | tuple[int, int], str] = {}
-    for _, said in view.store.controls.last(view.t_ns, _STALLS):
-        issued = fields.mapping(said, "issued") if fields.text(said, "event") == "stall" else {}
-        for word, rows in issued.items():
-            rank = whole(str(word))
-            for row in rows if rank is not None and isinstance(rows, (list, tuple)) else ():
-                at = place(frames_of([row[3:]])) if _is_issued(row) else None
-                if rank is not None and at is not None:
-                    found[rank, row[1], row[2]] = found[rank, row[0]] = at
+    for stall in _stalls(view):
+        for rank, rows in stall.issued.items():
+            for t_ns, group, seq, *frame in rows:
+                at = place(frames_of([frame]))
+                if at is not None:
+                    found[rank, group, seq] = found[rank, t_ns] = at
     return found
-
-
-def _is_issued(row: Any) -> bool:
-    if not isinstance(row, (list, tuple)) or len(row) != 6:
-        return False
-    return isinstance(row[0], int) and isinstance(row[1], str) and isinstance(row[2], int)
-
-
-def _take(found: dict[int, Stack], t_ns: int, said: Mapping[str, Any]) -> None:
-    source, locks = fields.mapping(said, "source"), fields.mapping(said, "locks")
-    for rank, word in source.items():
-        number = whole(str(rank))
-        if number is not None:
-            found[number] = (t_ns, (), "", str(word)[:200], (), "")
-    parts = said.get("stacks")
-    for part in parts if isinstance(parts, (list, tuple)) else ():
-        if not isinstance(part, dict):
-            continue
-        frames = frames_of(part.get("frames"))
-        inside = fields.mapping(part, "inside")
-        threads = fields.mapping(part, "threads")
-        for rank in fields.integers(part, "ranks"):
-            word = str(source.get(str(rank), ""))[:200]
-            said_inside = str(inside.get(str(rank), ""))[:16]
-            lock = "; ".join(fields.texts(locks, str(rank)))[:300]
-            own = _threads(threads.get(str(rank)))
-            found[rank] = (t_ns, frames, said_inside, word, own, lock)
-
-
-def _threads(said: Any) -> Threads:
-    rows = said if isinstance(said, (list, tuple)) else ()
-    pairs = [row for row in rows if isinstance(row, (list, tuple)) and len(row) == 2]
-    return tuple((str(name)[:80], frames_of(frames)) for name, frames in pairs)
 
 
 def host_load(view: View, ranks: Iterable[int]) -> float:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pardbg.control.language.expr import parse
-from pardbg.control.language.verbs import Verb
 from pardbg.errors import UserError
+from pardbg.events.control_codes import Verb
 from pardbg.words import SIZE_UNITS, TIME_UNITS, parse_duration, whole
 from pardbg_agent.wire import LEVELS, WATCH_KINDS
 

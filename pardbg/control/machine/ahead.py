@@ -16,8 +16,9 @@ from functools import lru_cache
 from typing import Final
 
 from pardbg.analysis.pipeline.dependencies import COMPUTE, compute_actions, parse, source
-from pardbg.control.machine.cut import AgentState, Ripe, View
+from pardbg.control.machine.cut import Ripe, View
 from pardbg.control.machine.permits import DRAIN, Permit
+from pardbg_agent.ctrl.agent_messages import State
 from pardbg_agent.wire import Gate
 
 MAX_TURNS: Final = 2
@@ -117,7 +118,7 @@ class _Chain:
                     todo.append((source, k // len(row)))
 
 
-def _place(state: AgentState, row: tuple[str, ...]) -> int | None:
+def _place(state: State, row: tuple[str, ...]) -> int | None:
     if not row or row[: len(state.done)] != state.done:
         return None
     if len(state.done) < len(row):
@@ -142,7 +143,7 @@ def _can_be_told(view: View, ripe: Ripe) -> bool:
     return view.state is not None and any(ripe(view, op) for op in view.state.open)
 
 
-def _permit(state: AgentState, n: int) -> Permit:
+def _permit(state: State, n: int) -> Permit:
     """``n`` more actions, and what they send."""
     found = parse(state.next) if state.held else None
     if state.held & Gate.INSIDE:

@@ -2,232 +2,235 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Final
 
-from pardbg.control.language.verbs import Verb
-from pardbg.control.machine.breakpoints import EDITS, Breakpoints
-from pardbg.control.machine.delivery import Outbox
+from pardbg.control.machine.breakpoints import Breakpoints, Refuse
 from pardbg.control.machine.holding import RUN
 from pardbg.control.machine.moves import Moves
+from pardbg.control.machine.outbox import Outbox
 from pardbg.control.machine.permits import HOLD, PASS, permits, step_target
-from pardbg.control.machine.state import Command, ControlState, Mode
+from pardbg.control.machine.state import ControlState, Order
 from pardbg.errors import UserError
-from pardbg.words import countdown, duration, ranks_text, whole
-from pardbg_agent.wire import Msg
+from pardbg.events.control_codes import Mode, Verb, Why
+from pardbg.events.control_facts import Asked, Delayed, Edited, Fact, Paused, Refusal, RunsOn
+from pardbg_agent.ctrl.agent_messages import Delay
 
-MAX_QUEUE = 8
-MAX_COUNT = 10_000
+EDITS: Final = (
+    Verb.BREAK, Verb.TBREAK, Verb.UNTIL, Verb.CONDITION, Verb.IGNORE, Verb.DELETE, Verb.BREAKS,
+    Verb.DELAY, Verb.WATCH,
+)  # fmt: skip
+"""Verbs that hold no rank by themselves."""
+MAX_QUEUE: Final = 8
+MAX_COUNT: Final = 10_000
 """Maximum number of times a verb may be asked for at once."""
-RUN_WAIT_NS = 1_000_000_000
-"""Maximum time ``continue`` waits for the agents' word before it is answered anyway."""
-MAX_ROUNDS = 4
+RUN_WAIT_NS: Final = 1_000_000_000
+"""Maximum time ``continue`` waits for the agents' states before it is answered anyway."""
+MAX_ROUNDS: Final = 4
 """``next``: how often ranks that settling left inside the step are sent on to its end."""
 
 
 class CommandRules:
-    """Begins commands that were not refused, and ends those whose sender waits no longer."""
+    """Begins orders that are not refused, and ends those whose sender waits no longer."""
 
     def __init__(self, control: ControlState, outbox: Outbox, moves: Moves) -> None:
         self._control, self._outbox, self._moves = control, outbox, moves
 
-    def refusal(self, command: Command, now: int) -> str | None:
-        """Why a command is not begun; None: it may be."""
+    def take(self, order: Order, now: int) -> None:
+        """Refuse an order, or begin it."""
+        refusal = self._refusal(order, now)
+        if refusal is not None:
+            self._moves.refuse(order, refusal, now)
+        elif order.verb in EDITS:
+            self._edit(order, now)
+        else:
+            self._control.lease.grant(order.by, now, keep=order.keep, period_ns=order.lease_ns)
+            self._outbox.pass_lease_on(now)
+            if order.verb is Verb.CONTINUE:
+                self._outbox.event(asked(order), now, order.by)
+                self._continue(order, now)
+            else:  # published with the mode it leads to
+                self._begin(order, now)
+                self._outbox.event(asked(order), now, order.by)
+
+    def _refusal(self, order: Order, now: int) -> Refusal | None:
+        """Return why an order is not begun; None: it may be."""
         control = self._control
         holder = control.lease.holder
-        if holder not in (None, RUN, command.by):
-            left = countdown(control.lease.left_ns(now) or 0)
-            return f"{holder} holds control (lease {left}): take it over first"
-        if command.verb is Verb.CONTINUE or command.verb in EDITS:
-            return "no such rank yet" if command.verb is Verb.DELAY and not control.views else None
+        if holder not in (None, RUN, order.by):
+            return Refusal(Why.TAKEN, holder=holder or "", ns=control.lease.left_ns(now) or 0)
+        if order.verb is Verb.CONTINUE or order.verb in EDITS:
+            nobody = order.verb is Verb.DELAY and not control.views
+            return Refusal(Why.NO_SUCH_RANK) if nobody else None
         if not control.views:
-            return "no rank yet: the job has not formed a process group"
-        if command.verb is Verb.PAUSE:
+            return Refusal(Why.NO_RANK_YET)
+        if order.verb is Verb.PAUSE:
             return None
         if control.mode is Mode.RUNNING:
-            return f"nothing is held: pause before {command.verb.value}"
-        held = [view for view in control.of_ranks(command.ranks) if view.held]
+            return Refusal(Why.NOTHING_HELD, verb=order.verb.value)
+        held = [view for view in control.of_ranks(order.ranks) if view.held]
         if held and len(dying := control.dying(held)) == len(held):
-            return f"{ranks_text(dying)} stopped at an exception: continue lets it die"
+            return Refusal(Why.AT_EXCEPTION, ranks=tuple(dying))
         if len(control.queue) >= MAX_QUEUE:
-            return f"{MAX_QUEUE} commands wait already: let them come to their cut"
+            return Refusal(Why.QUEUE_FULL, number=MAX_QUEUE)
         return None
 
-    def begin(self, command: Command, now: int) -> None:
+    def _begin(self, order: Order, now: int) -> None:
         """Do it now, or once the cut that is being made is reached."""
-        if command.verb is Verb.PAUSE:
-            self._pause(command, now)
+        if order.verb is Verb.PAUSE:
+            self._pause(order, now)
         elif self._control.mode is Mode.HELD:
-            self.advance(command, now)
+            self.advance(order, now)
         else:
-            self._control.queue.append(command)
+            self._control.queue.append(order)
 
-    def _pause(self, command: Command, now: int) -> None:
+    def _pause(self, order: Order, now: int) -> None:
         control = self._control
-        everybody = {view.rank for view in control.views.values()} <= set(command.ranks)
-        wanted = control.free & {view.proc for view in control.of_ranks(command.ranks)}
+        everybody = {view.rank for view in control.views.values()} <= set(order.ranks)
+        wanted = control.free & {view.proc for view in control.of_ranks(order.ranks)}
         if wanted:  # it held some, now more or all
             control.pinned.procs |= wanted
             if everybody:
                 control.pinned.clear()
             self._moves.hold_free(wanted, now)
         if control.mode is Mode.HELD:
-            control.pinned.forever = control.pinned.forever or bool(command.args.get("hold"))
-            self._outbox.ack(command, **control.status(now))
+            control.pinned.forever = control.pinned.forever or order.args.hold
+            self._outbox.answer(order, now)
             return
-        control.current.append(command)
+        control.current.append(order)
         if control.mode is not Mode.RUNNING:
             return  # the cut that is being settled is the answer
         self._moves.enter(Mode.PAUSING, now)
-        control.reason = "pause"
-        chosen = list(control.views.values()) if everybody else control.of_ranks(command.ranks)
+        control.why = (Paused(),)
+        chosen = list(control.views.values()) if everybody else control.of_ranks(order.ranks)
         if not everybody:
             control.free = set(control.views) - {view.proc for view in chosen}
             for proc in control.free:
                 self._outbox.permit(control.views[proc], PASS, now)
             control.pinned.procs = {view.proc for view in chosen}
-            control.pinned.forever = bool(command.args.get("hold"))
+            control.pinned.forever = order.args.hold
         for view in chosen:
             self._outbox.permit(view, HOLD, now)
 
-    def advance(self, command: Command, now: int) -> None:
-        """Begin a command that moves held ranks."""
+    def advance(self, order: Order, now: int) -> None:
+        """Begin an order that moves held ranks."""
         control = self._control
-        chosen = [v for v in control.of_ranks(command.ranks) if v.held and not control.dying([v])]
+        chosen = [v for v in control.of_ranks(order.ranks) if v.held and not control.dying([v])]
         if not chosen:
-            self._outbox.ack(command, f"{ranks_text(command.ranks)} not held")
+            self._outbox.refuse(order, Refusal(Why.NOT_HELD, ranks=order.ranks))
             return
         states = [view.state for view in chosen if view.state is not None]
-        granted = permits(command.verb, states, control.by_pipeline())
-        if command.verb is Verb.NEXT:
-            control.goal = (command.ranks, step_target(states), MAX_ROUNDS)
-        control.current.append(command)
-        control.why = []
+        granted = permits(order.verb, states, control.by_pipeline())
+        if order.verb is Verb.NEXT:
+            control.goal = (order.ranks, step_target(states), MAX_ROUNDS)
+        control.current.append(order)
+        control.stopped_by = []
         control.pinned.procs -= granted.keys()
         control.before = control.states()
         self._moves.enter(Mode.STEPPING, now)
-        control.reason = self._count(command)
+        control.why = (self._count(order),)
         for proc, permit in granted.items():
             view = control.views[proc]
             if permit.n or view.state is None or not permit.holds(view.state.held):
                 self._outbox.permit(view, permit, now)
 
-    def _count(self, command: Command) -> str:
-        """Note which time it is; in words, ``tick x5 (2 of 5)``."""
+    def _count(self, order: Order) -> Asked:
+        """Note which time it is."""
         known = self._control.again
-        if known is None or known[0] is not command:
-            number = whole(str(command.args.get("count", 1)), MAX_COUNT) or 1
-            known = (command, 0, number)
-        self._control.again = (command, known[1] + 1, known[2])
-        times = f" ({known[1] + 1} of {known[2]})" if known[2] > 1 else ""
-        return words_of(command) + times
+        if known is None or known[0] is not order:
+            known = (order, 0, min(max(order.args.count, 1), MAX_COUNT))
+        self._control.again = (order, known[1] + 1, known[2])
+        return asked(order, known[1] + 1)
 
-    def continue_(self, command: Command, now: int) -> None:
+    def _continue(self, order: Order, now: int) -> None:
         """Let everything run on."""
         control = self._control
         if control.mode is Mode.RUNNING:
-            if command.verb is not Verb.UNTIL:  # that one is answered where it stops
-                self._outbox.ack(command, **control.status(now))
+            if order.verb is not Verb.UNTIL:  # that one is answered where it stops
+                self._outbox.answer(order, now)
             return
-        self._moves.run_on("running", "", now, by=command.by)
-        if command.verb is Verb.UNTIL:
+        self._moves.run_on(RunsOn(), now, by=order.by)
+        if order.verb is Verb.UNTIL:
             return
-        control.leaving.append((command, now + RUN_WAIT_NS))
+        control.leaving.append((order, now + RUN_WAIT_NS))
         if control.lease.keep:
             control.lease.drop()  # a script does not stay to give control back
 
-    def edit(self, command: Command, now: int, keep: bool, lease_ns: int) -> str | None:
-        """Carry out a verb about breakpoints or delays. Return what is wrong with it, or None."""
-        control = self._control
+    def _edit(self, order: Order, now: int) -> None:
+        """Carry out a verb about breakpoints or delays."""
+        control, outbox = self._control, self._outbox
         try:
-            text = _edit(control.breakpoints, command, keep, lease_ns)
+            fact = _edit(control.breakpoints, order)
+        except Refuse as error:
+            self._moves.refuse(order, error.refusal, now)
+            return
         except UserError as error:
-            return str(error)
-        if command.verb is Verb.DELAY:
-            ns = int(command.args.get("ns", 0))
-            delay = {"t": Msg.DELAY.value, "id": self._outbox.next_id(), "ns": ns}
-            for view in control.of_ranks(command.ranks):
-                self._outbox.tell(view, delay)
-        elif command.verb is not Verb.BREAKS:
-            self._outbox.tell_breaks(control.views.values())
-        if command.verb is not Verb.BREAKS:
-            self._outbox.event(command.verb.value, now, by=command.by, text=text)
-        if command.verb is Verb.UNTIL:
-            control.until.append(command)
-            self.continue_(command, now)
+            self._moves.refuse(order, Refusal(Why.INVALID, str(error)), now)
+            return
+        if order.verb is Verb.BREAKS:
+            outbox.answer(order, now)
+            return
+        if order.verb is Verb.DELAY:
+            for view in control.of_ranks(order.ranks):
+                outbox.send(view, Delay(outbox.next_id(), order.args.ns))
         else:
-            self._outbox.ack(command, **{**control.status(now), "text": text})
-        return None
+            outbox.send_breaks(control.views.values())
+        if order.verb is Verb.UNTIL:
+            outbox.event(fact, now, order.by)
+            control.until.append(order)
+            self._continue(order, now)
+        else:
+            outbox.event(fact, now, order.by, [order])
 
     def answer_leaving(self, now: int) -> None:
-        """Answer who let the ranks go, once agents say that they run."""
+        """Answer ``continue`` once the agents' states say that ranks run."""
         control = self._control
-        still = []
         runs = all(view.fresh and not view.held for view in control.views.values())
-        for command, deadline in control.leaving:
-            if runs or now >= deadline or control.mode is not Mode.RUNNING:
-                self._outbox.ack(command, **control.status(now))
-            else:
-                still.append((command, deadline))
-        control.leaving = still
+        over = control.mode is not Mode.RUNNING or runs
+        for order in [order for order, deadline in control.leaving if over or now >= deadline]:
+            self._outbox.answer(order, now)
+        control.leaving = [one for one in control.leaving if not over and now < one[1]]
 
     def expire(self, now: int) -> None:
-        """Answer who does not want to wait longer; what it asked for goes on."""
+        """Answer senders that do not want to wait longer; what they asked for goes on."""
         control = self._control
         for waiting in (control.current, control.queue, control.until):
-            for command in [c for c in waiting if c.deadline_ns and now >= c.deadline_ns]:
-                waiting.remove(command)
-                error = f"no cut yet: {control.under_way}; it goes on"
+            for order in [o for o in waiting if o.deadline_ns and now >= o.deadline_ns]:
+                waiting.remove(order)
+                refusal = Refusal(Why.NO_CUT_YET, ranks=control.under_way())
                 if waiting is control.until:
-                    error = f"{command.args.get('expr')} was not true yet; it goes on"
-                self._outbox.ack(command, error, **control.status(now))
+                    refusal = Refusal(Why.NOT_TRUE_YET, order.args.expr)
+                self._outbox.refuse(order, refusal, now)
 
-    def end_until(self, text: str, now: int) -> None:
-        """End an ``until`` that can no longer be reached."""
-        for command in self._control.until:
-            self._outbox.ack(command, text, **self._control.status(now))
+    def end_until(self, now: int) -> None:
+        """End each ``until`` that can no longer be reached, as the job has ended."""
+        for order in self._control.until:
+            self._outbox.refuse(order, Refusal(Why.JOB_ENDED), now)
         self._control.until = []
 
 
-def _edit(table: Breakpoints, command: Command, keep: bool, lease_ns: int) -> str:
-    """Carry out a verb of EDITS. Return what was done. Raises UserError."""
-    args, verb = command.args, command.verb
+def asked(order: Order, time: int = 1) -> Asked:
+    """Return the fact that an order was given."""
+    times = min(max(order.args.count, 1), MAX_COUNT)
+    return Asked(order.verb, order.text, order.args.expr, time, times)
+
+
+def _edit(table: Breakpoints, order: Order) -> Fact:
+    """Carry out a verb of EDITS. Raises UserError and Refuse."""
+    args, verb = order.args, order.verb
     if verb in (Verb.BREAK, Verb.TBREAK, Verb.UNTIL, Verb.WATCH):
-        ranks = command.ranks if command.text not in ("", "all") else None
-        expr = str(args.get("expr", ""))
-        made = table.add(
-            expr, ranks, command.by, keep=keep, lease_ns=lease_ns,
+        ranks = order.ranks if order.text not in ("", "all") else None
+        changed = [table.add(
+            args.expr, ranks, order.by, keep=order.keep, lease_ns=order.lease_ns,
             once=verb in (Verb.TBREAK, Verb.UNTIL), watch=verb is Verb.WATCH,
-        )  # fmt: skip
-        where = "" if ranks is None else f" on {ranks_text(ranks)}"
-        return f"{made.what}: {made.text}{where}"
-    if verb is Verb.CONDITION:
-        changed = table.change(_number(args, "number"), str(args.get("expr", "")))
-        return f"{changed.what}: {changed.text}"
-    if verb is Verb.IGNORE:
-        changed = table.ignore(_number(args, "number"), _number(args, "count"))
-        return f"{changed.what}: skips the next {changed.ignore} matches"
-    if verb is Verb.DELETE:
-        numbers = args.get("numbers") or []
-        if not isinstance(numbers, list) or not all(isinstance(n, int) for n in numbers):
-            raise UserError("delete takes breakpoint numbers, or nothing for all")
-        gone = table.delete(numbers)
-        return f"{', '.join(one.what for one in gone)} deleted" if gone else "none is set"
-    if verb is Verb.DELAY:
-        late, who = _number(args, "ns"), ranks_text(command.ranks)
-        return f"{who} delayed by {duration(late)} in each step" if late else f"{who} not delayed"
-    return f"{len(table.as_dicts())} breakpoints"
-
-
-def words_of(command: Command) -> str:
-    """Return text such as ``pause 0-1``, ``until step==100``: as the user wrote it."""
-    count = command.args.get("count")
-    times = f"x{count}" if isinstance(count, int) and count > 1 else ""
-    parts = (command.verb.value, str(command.args.get("expr", "")), command.text, times)
-    return " ".join(filter(None, parts))
-
-
-def _number(args: dict[str, Any], name: str) -> int:
-    value = args.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 40:
-        raise UserError(f"{name} is a number, not {str(value)[:20]!r}")
-    return value
+        )]  # fmt: skip
+    elif verb is Verb.CONDITION:
+        changed = [table.change(args.number, args.expr)]
+    elif verb is Verb.IGNORE:
+        changed = [table.ignore(args.number, args.count)]
+    elif verb is Verb.DELETE:
+        changed = table.delete(args.numbers)
+    elif verb is Verb.DELAY:
+        return Delayed(order.ranks, args.ns)
+    else:
+        changed = []
+    return Edited(verb, tuple(one.info() for one in changed))

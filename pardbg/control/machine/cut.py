@@ -20,56 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True, slots=True)
-class OpenOp:
-    """An op that a rank issued and that is not complete."""
-
-    group: str
-    op: str
-    seq: int
-    peer: int | None
-    """p2p only: the other global rank."""
-    send: bool
-    tag: int
-    order: int
-    """p2p only: number of this (group, src, dst, tag) edge's earlier ops of this rank."""
-    since_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class AgentState:
-    """What an agent says of itself while control is active (wire.Msg.STATE)."""
-
-    proc: str
-    rank: int
-    serial: int
-    """``sn``: grows with each state; an older one is ignored."""
-    reply_to: int | None
-    """The newest PERMIT or RUN this state already follows."""
-    held: int
-    """Gate class the training thread is held at; 0: it runs (or waits inside an op)."""
-    held_since_ns: int
-    next: str
-    """What comes next there, text form: ``2F4``, ``SEND_F 2→3 mb4``, ``all_reduce dp #42``."""
-    step: int
-    open: tuple[OpenOp, ...] = ()
-    issued: dict[str, int] = field(default_factory=dict)
-    """group key -> number of collectives issued on it."""
-    p2p: dict[tuple[str, int, int, bool], int] = field(default_factory=dict)
-    """(group key, peer, tag, send) -> number issued."""
-    done: tuple[str, ...] = ()
-    """Pipeline compute actions finished in this schedule step, text form, in order."""
-    plan: tuple[str, ...] = ()
-    """Planned compute actions of this rank's schedule step (empty: no pipeline)."""
-    closed: bool = True
-    """Its gate holds, or would; False: it runs on (RUN came, or its lease is over)."""
-    hit: int | None = None
-    """The breakpoint or watch that stopped it; None: a permit did."""
-    hit_text: str = ""
-    """What a watch found."""
-    hits: dict[int, int] = field(default_factory=dict)
-    """breakpoint -> matches on this rank so far."""
+from pardbg.events.control_facts import Stuck, Waits
+from pardbg_agent.ctrl.agent_messages import OpenOp, State
 
 
 @dataclass(slots=True)
@@ -78,7 +30,7 @@ class View:
 
     proc: str
     rank: int
-    state: AgentState | None = None
+    state: State | None = None
     """Its newest state; None before the first."""
     asked: int = 0
     """Id of the newest PERMIT or RUN sent to it; 0: none."""
@@ -113,10 +65,10 @@ class Settlement:
     """Procs to release by one op, now."""
     under_way: tuple[str, ...] = ()
     """Procs that have not come to a gate, or not answered."""
-    stuck: dict[str, str] = field(default_factory=dict)
-    """Procs inside an op for which somebody is gone: they will come to no gate. With the reason."""
-    waiting: dict[str, tuple[OpenOp, str]] = field(default_factory=dict)
-    """Procs inside an op that waits, in the end, for a pinned rank: the op, and in words."""
+    stuck: dict[str, Stuck] = field(default_factory=dict)
+    """Procs inside an op for which a rank is gone: they will come to no gate."""
+    waiting: dict[str, Waits] = field(default_factory=dict)
+    """Procs inside an op that waits, in the end, for a pinned rank."""
 
     @property
     def reached(self) -> bool:
@@ -141,7 +93,7 @@ def settle(
     that are not to be held at all."""
     release: set[str] = set()
     under_way: list[str] = []
-    stuck: dict[str, str] = {}
+    stuck: dict[str, Stuck] = {}
     waiting = _waiting(views, groups, ripe, pinned) if pinned else {}
     for view in views.values():
         if view.held or view.proc in waiting:
@@ -153,7 +105,7 @@ def settle(
             behind, lost = missing(view, op, views, groups)
             lost = [rank for rank in lost if rank in departed]
             if lost:  # it never completes, so nobody is moved for it
-                gone = gone or f"rank {view.rank} is in {words(op)}, and rank {lost[0]} is gone"
+                gone = gone or Stuck(view.rank, op, lost[0])
             else:
                 release.update(other.proc for other in behind if other.held)
         if gone is not None and view.fresh:
@@ -166,10 +118,10 @@ def settle(
 def _waiting(
     views: Mapping[str, View], groups: Mapping[str, tuple[int, ...]], ripe: Ripe,
     pinned: Collection[str],
-) -> dict[str, tuple[OpenOp, str]]:  # fmt: skip
+) -> dict[str, Waits]:  # fmt: skip
     """Return the ranks inside an op that cannot complete while the pinned ranks stay, directly or
     through others that wait for them."""
-    waiting: dict[str, tuple[OpenOp, str]] = {}
+    waiting: dict[str, Waits] = {}
     loose = [view for view in views.values() if not view.held and view.fresh and view.state]
     grew = True
     while grew:
@@ -187,12 +139,12 @@ def _waiting(
 def _waits_for(
     view: View, groups: Mapping[str, tuple[int, ...]], views: Mapping[str, View], ripe: Ripe,
     those: Collection[str],
-) -> tuple[OpenOp, str] | None:  # fmt: skip
+) -> Waits | None:  # fmt: skip
     for op in view.state.open if view.state else ():
         behind = missing(view, op, views, groups)[0] if ripe(view, op) else []
         for other in behind:
             if other.proc in those:
-                return op, f"waits in {words(op)} for rank {other.rank}"
+                return Waits(view.rank, op, other.rank)
     return None
 
 
@@ -255,13 +207,6 @@ def _issued(peer: View, op: OpenOp, rank: int) -> bool:
 def epoch_of(proc: str) -> str:
     """Return the epoch in ``epoch.host.pid``."""
     return proc.partition(".")[0]
-
-
-def words(op: OpenOp) -> str:
-    """Return text such as ``all_reduce dp #42``, ``recv from 2``."""
-    if op.peer is None:
-        return f"{op.op} {op.group} #{op.seq}"
-    return f"{op.op} {'to' if op.send else 'from'} {'any rank' if op.peer < 0 else op.peer}"
 
 
 class GracePeriod:

@@ -22,7 +22,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from pardbg.control.machine.cut import OpenOp, Settlement, epoch_of
+from pardbg.control.machine.cut import Settlement, epoch_of
+from pardbg.events.control_codes import NotHeld
+from pardbg.events.control_facts import Raised
+from pardbg_agent.ctrl.agent_messages import OpenOp
 from pardbg_agent.wire import LEASE_NS
 
 MARGIN: Final = 0.2
@@ -51,7 +54,8 @@ class HeldRanks:
     def update(self, found: Settlement, timeouts: Mapping[str, int], now: int) -> bool:
         """Take note of who waits; True: it is time to let the pinned ranks go."""
         self._seen = {
-            (proc, op): self._seen.get((proc, op), now) for proc, (op, _) in found.waiting.items()
+            (proc, wait.op): self._seen.get((proc, wait.op), now)
+            for proc, wait in found.waiting.items()
         }
         ends, release = [], []
         for (_, op), seen in self._seen.items():
@@ -117,6 +121,7 @@ MAX_HOLD_S: Final = 3600.0
 FOLLOWS_NS: Final = 60_000_000_000
 """An exception within this time after a rank was let die is a consequence."""
 _PREFIX: Final = "exception "
+"""How the agent labels such a gate; not shown."""
 
 
 @dataclass(slots=True)
@@ -130,19 +135,19 @@ class UncaughtErrors:
     _let_die: dict[str, int] = field(default_factory=dict)
     """epoch (one start of the job's ranks) -> when one was let die, hub ns."""
 
-    def refusal(self, proc: str, now: int) -> str:
-        """Return why this one is not held; empty if it is."""
+    def refusal(self, proc: str, now: int) -> NotHeld | None:
+        """Return why this one is not held; None: it is."""
         if not self.hold_ns:
-            return "exceptions are not held in this run"
+            return NotHeld.OFF
         died = self._let_die.get(epoch_of(proc))
         if died is not None and now - died < FOLLOWS_NS:
-            return "another rank was let die before"
-        return ""
+            return NotHeld.FOLLOWS
+        return None
 
-    def add(self, proc: str, rank: int, coming: str) -> str:
+    def add(self, proc: str, rank: int, coming: str) -> Raised:
         """Hold it. Return why all ranks stop. ``coming``: what comes next there, as it reports."""
         self.procs[proc] = coming.removeprefix(_PREFIX)
-        return f"rank {rank} raised {self.procs[proc]}: continue lets it die"
+        return Raised(rank, self.procs[proc])
 
     def let_die(self, proc: str, now: int) -> None:
         """Let it die."""

@@ -1,204 +1,245 @@
-"""The control state machine: commands and agents' states in, permits, answers and events out.
+"""The control state machine: ``step`` is the one function that changes a ControlState.
 
-No I/O and no clock of its own: every input carries ``now`` (hub monotonic ns), every output waits
-in ``drain()``. A command is answered when its new cut is reached, or when it is clear that the
-ranks run on.
+No I/O and no clock of its own: every input carries ``now`` (hub monotonic ns). An order is answered
+when its new cut is reached, or when it is clear that the ranks run on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from typing import Final
 
-from pardbg.control.language.verbs import Verb
-from pardbg.control.machine.breakpoints import EDITS
-from pardbg.control.machine.command_rules import CommandRules, words_of
-from pardbg.control.machine.cut import AgentState, View
-from pardbg.control.machine.delivery import Outbox
+from pardbg.control.machine.breakpoints import Refuse
+from pardbg.control.machine.command_rules import CommandRules
+from pardbg.control.machine.cut import View
 from pardbg.control.machine.holding import RUN
+from pardbg.control.machine.inputs import (
+    Acknowledged,
+    Departed,
+    Forgotten,
+    GivenUp,
+    Input,
+    Joined,
+    Learned,
+    Ordered,
+    Renewed,
+    Reported,
+    Restored,
+    TakenOver,
+    Ticked,
+)  # fmt: skip
 from pardbg.control.machine.moves import Moves, Settling
+from pardbg.control.machine.outbox import Outbox
 from pardbg.control.machine.permits import HOLD, PASS
-from pardbg.control.machine.state import Ack, Command, ControlState, Effect, Mode
+from pardbg.control.machine.state import ControlState, Effect
+from pardbg.errors import UserError
+from pardbg.events.control_codes import Mode, Verb
+from pardbg.events.control_facts import (
+    Attached,
+    Detached,
+    Edited,
+    Lapsed,
+    Left,
+    RunsOn,
+    Stray,
+    Taken,
+)
 from pardbg_agent.wire import Gate
 
-RENEW_NS = 2_000_000_000
+RENEW_NS: Final = 2_000_000_000
+
+
+def step(control: ControlState, given: Input) -> tuple[ControlState, list[Effect]]:
+    """Return the state after an input, and what the hub has to carry out, in order. The state that
+    is given is changed in place: the caller goes on with the returned one alone. Call with Ticked
+    often (every 20 ms while ``active``)."""
+    parts = _Parts(control)
+    _HANDLERS[type(given)](parts, given)
+    return control, parts.outbox.effects
 
 
 class Machine:
-    """One run's control. Call ``tick`` often (20 ms while ``active``)."""
+    """The state of one run's control, and effects that wait to be carried out."""
 
     def __init__(self, first_id: int = 1) -> None:
-        self.control = ControlState()
-        """What the hub reads; only the machine changes it."""
-        self._outbox = Outbox(self.control, first_id)
-        self._moves = Moves(self.control, self._outbox)
-        self._commands = CommandRules(self.control, self._outbox, self._moves)
-        self._settling = Settling(self.control, self._outbox, self._moves, self._commands.advance)
+        self.control = ControlState(first_id)
+        self._effects: list[Effect] = []
+
+    def take(self, given: Input) -> None:
+        """Take an input."""
+        self.control, effects = step(self.control, given)
+        self._effects += effects
 
     def drain(self) -> list[Effect]:
         """Return everything to be done since the last call, in order."""
-        return self._outbox.drain()
+        effects, self._effects = self._effects, []
+        return effects
 
-    def acked(self, proc: str, number: int) -> None:
-        """Note that a process answered the message of that number."""
-        self._outbox.deliveries.acked(proc, number)
 
-    def learned(
-        self,
-        groups: dict[str, tuple[int, ...]],
-        timeouts: dict[str, int],
-        pipelines: dict[str, tuple[int, ...]],
-    ) -> None:
-        """Take members and timeouts (ns) of groups and ranks of pipelines from definitions."""
+class _Parts:
+    """The machine's parts at work on one input."""
+
+    def __init__(self, control: ControlState) -> None:
+        self.control, self.outbox = control, Outbox(control)
+        self.moves = Moves(control, self.outbox)
+        self.commands = CommandRules(control, self.outbox, self.moves)
+
+    def learned(self, given: Learned) -> None:
         control = self.control
-        control.groups, control.timeouts, control.pipelines = groups, timeouts, pipelines
+        control.groups, control.timeouts = dict(given.groups), dict(given.timeouts)
+        control.pipelines = dict(given.pipelines)
+
+    def restored(self, given: Restored) -> None:
+        table = self.control.breakpoints
+        table.skip(given.number)
+        self.control.restored = True
+        for info in given.breaks:
+            try:
+                table.restore(info)
+            except (UserError, Refuse):
+                continue  # the hub says which are set
 
     # -- agents
 
-    def joined(self, proc: str, rank: int, now: int) -> None:
-        """Add a process that said hello (again), or whose rank became known."""
-        known = self.control.views.get(proc)
+    def joined(self, given: Joined) -> None:
+        control, now = self.control, given.now
+        known = control.views.get(given.proc)
         if known is not None:
-            self._rank_known(known, rank)
+            self._rank_known(known, given.rank)
             return
-        self.control.views[proc] = View(proc, rank)
-        self.control.departed.discard(rank)
-        # A hub before this one may have told it others.
-        if self.control.breakpoints or self.control.restored:
-            self._outbox.tell_breaks([self.control.views[proc]])
-        if self.control.mode is Mode.RUNNING:
+        view = control.views[given.proc] = View(given.proc, given.rank)
+        control.departed.discard(given.rank)
+        # A hub before this one may have sent it others.
+        if control.breakpoints or control.restored:
+            self.outbox.send_breaks([view])
+        if control.mode is Mode.RUNNING:
             return
-        if self.control.free:
-            self.control.free.add(proc)
-            self._outbox.permit(self.control.views[proc], PASS, now)
+        if control.free:
+            control.free.add(given.proc)
+            self.outbox.permit(view, PASS, now)
             return
-        self._outbox.permit(self.control.views[proc], HOLD, now)
-        if self.control.mode is Mode.HELD:
-            self._moves.enter(Mode.PAUSING, now)
-        self.control.reason = f"rank {rank} joined"
-        text = f"{self.control.reason} while held: it stops at its next gate"
-        self._outbox.event("attach", now, text=text)
+        self.outbox.permit(view, HOLD, now)
+        if control.mode is Mode.HELD:
+            self.moves.enter(Mode.PAUSING, now)
+        fact = Attached(given.rank)
+        control.why = (fact,)
+        self.outbox.event(fact, now)
 
-    def gone(self, proc: str, now: int, why: str = "ended") -> None:
-        """Remove a process that ended, was lost or killed."""
-        view = self.control.views.pop(proc, None)
+    def departed(self, given: Departed) -> None:
+        control, now = self.control, given.now
+        view = control.views.pop(given.proc, None)
         if view is None:
             return
-        self.control.departed.add(view.rank)
-        self._outbox.deliveries.gone(proc)
-        self.control.raised.let_die(proc, now)
-        if self.control.mode is not Mode.RUNNING:
-            self._outbox.event("detach", now, text=f"rank {view.rank} {why}")
-            if not self.control.views:
-                self._moves.run_on("running", "no rank is left", now)
-            elif self.control.lease.holder == RUN and not self.control.raised.procs:
-                self._moves.run_on("running", "nobody is at an exception any more", now)
-        if not self.control.views:
-            self._commands.end_until("the job ended before it was true", now)
-        self.tick(now)
+        control.departed.add(view.rank)
+        control.deliveries.gone(given.proc)
+        control.raised.let_die(given.proc, now)
+        if control.mode is not Mode.RUNNING:
+            self.outbox.event(Detached(view.rank, given.how), now)
+            if not control.views:
+                self.moves.run_on(RunsOn(no_rank_left=True), now)
+            elif control.lease.holder == RUN and not control.raised.procs:
+                self.moves.run_on(RunsOn(no_exception_left=True), now)
+        if not control.views:
+            self.commands.end_until(now)
+        self._settle(now)
 
-    def state(self, state: AgentState, now: int) -> None:
-        """Take an agent's STATE, unless a newer one is known. What follows of it comes with
-        the next ``tick``, once for all states that came by then."""
-        view = self.control.views.get(state.proc)
+    def reported(self, given: Reported) -> None:
+        """Take a State, unless a newer one is known. What follows of it comes with the next Ticked,
+        once for all states that came by then."""
+        state, now, control = given.state, given.now, self.control
+        view = control.views.get(state.proc)
         if view is None or (view.state is not None and state.serial <= view.state.serial):
             return
         view.state, view.heard_ns = state, now
-        self._outbox.deliveries.state(state.proc, state.reply_to)
+        control.deliveries.state(state.proc, state.reply_to)
         if state.rank >= 0:
             self._rank_known(view, state.rank)
-        self.control.breakpoints.count(state.proc, state.hits)
+        control.breakpoints.count(state.proc, state.hits)
         if state.hit is not None and state.held:
-            self._moves.at_breakpoint(view, state, state.hit, now)
+            self.moves.at_breakpoint(view, state, state.hit, now)
         elif state.held & Gate.EXCEPTION:
-            self._moves.at_exception(view, state, now)
-        elif state.held and view.fresh and self.control.mode is Mode.RUNNING:
-            self._moves.stray(view, f"rank {view.rank} was held by a hub that is gone", now)
+            self.moves.at_exception(view, state, now)
+        elif state.held and view.fresh and control.mode is Mode.RUNNING:
+            self.moves.stray(Stray(view.rank), view, now)
+
+    def acknowledged(self, given: Acknowledged) -> None:
+        self.control.deliveries.acked(given.proc, given.number)
 
     # -- viewers
 
-    def command(self, command: Command, now: int, *, keep: bool = False, lease_ns: int = 0) -> None:
-        """Start a control verb. The answer comes through ``drain``, now or later."""
-        refusal = self._commands.refusal(command, now)
-        if refusal is None and command.verb in EDITS:
-            refusal = self._commands.edit(command, now, keep, lease_ns)
-            if refusal is None:
-                return
-        if refusal is not None:
-            self._outbox.ack(command, refusal)
-            text = f"{command.verb.value}: {refusal}"
-            self._outbox.event("refused", now, by=command.by, text=text)
-            return
-        self.control.lease.grant(command.by, now, keep=keep, period_ns=lease_ns)
-        self._outbox.pass_lease_on(now)
-        text = words_of(command)
-        if command.verb is Verb.CONTINUE:
-            self._outbox.event("continue", now, by=command.by, text=text)
-            self._commands.continue_(command, now)
-        else:  # told with the mode it leads to
-            self._commands.begin(command, now)
-            self._outbox.event(command.verb.value, now, by=command.by, text=text)
-        self.tick(now)
+    def ordered(self, given: Ordered) -> None:
+        self.commands.take(given.order, given.now)
+        self._settle(given.now)
 
-    def take(self, viewer: str, re: int, now: int) -> None:
+    def taken_over(self, given: TakenOver) -> None:
         """Control changes hands; ranks stay as they are."""
-        before = self.control.lease.holder
-        self.control.lease.grant(viewer, now)
-        self._outbox.pass_lease_on(now)
-        text = f"taken over from {before}" if before not in (None, viewer) else "taken"
-        self._outbox.event("take", now, by=viewer, text=text)
-        self._outbox.put(Ack(viewer, re, True, data=self.control.status(now)))
+        viewer, before = given.order.by, self.control.lease.holder
+        self.control.lease.grant(viewer, given.now)
+        self.outbox.pass_lease_on(given.now)
+        fact = Taken(None if before == viewer else before)
+        self.outbox.event(fact, given.now, viewer, [given.order])
 
-    def leave(self, viewer: str, now: int, text: str = "left: all ranks run on") -> None:
-        """Free control, as its holder leaves (or is unreachable): all ranks run on."""
-        if self.control.lease.holder != viewer:
-            return
-        self.control.lease.drop()
-        held = self.control.mode is not Mode.RUNNING
-        self._moves.run_on("leave", f"{viewer} {text}" if held else "", now, by=viewer)
+    def given_up(self, given: GivenUp) -> None:
+        if self.control.lease.holder == given.viewer:
+            self.control.lease.drop()
+            held = self.control.mode is not Mode.RUNNING
+            fact = Left(given.viewer, given.disconnected, held)
+            self.moves.run_on(fact, given.now, by=given.viewer)
+        self.forgotten(Forgotten(given.viewer, given.now))
 
-    def forget(self, viewer: str, now: int) -> None:
-        """Delete the breakpoints of a viewer that is gone."""
-        gone = self.control.breakpoints.forget(viewer)
+    def forgotten(self, given: Forgotten) -> None:
+        gone = tuple(one.info() for one in self.control.breakpoints.forget(given.viewer))
         if gone:
-            self._outbox.tell_breaks(self.control.views.values())
-            text = f"breakpoint {', '.join(map(str, gone))}: {viewer} is gone"
-            self._outbox.event("delete", now, by=viewer, text=text)
+            self.outbox.send_breaks(self.control.views.values())
+            fact = Edited(Verb.DELETE, gone, viewer_gone=given.viewer)
+            self.outbox.event(fact, given.now, given.viewer)
 
-    def renew(self, viewer: str, now: int) -> bool:
-        """Renew the lease for its holder; or for any viewer, while the run itself holds a rank."""
-        if not self.control.lease.renew(RUN if self.control.lease.holder == RUN else viewer, now):
-            return False
-        self._outbox.pass_lease_on(now)
-        return True
+    def renewed(self, given: Renewed) -> None:
+        lease = self.control.lease
+        if lease.renew(RUN if lease.holder == RUN else given.viewer, given.now):
+            self.outbox.pass_lease_on(given.now)
 
     # -- time
 
-    def tick(self, now: int, computing: Mapping[str, int] | None = None) -> None:
-        """Time passed, or something changed: settle, answer, renew, lapse."""
-        if computing is not None:
+    def ticked(self, given: Ticked) -> None:
+        if given.computing is not None:
             for view in self.control.views.values():
-                view.computing_since_ns = computing.get(view.proc, 0)
-        if self.control.lease.lapsed(now):
-            text = f"the lease of {self.control.lease.holder} lapsed: all ranks run on"
-            self.control.lease.drop()
-            if self.control.mode is not Mode.RUNNING:
-                self._moves.run_on("lapsed", text, now)
-        self._commands.answer_leaving(now)
-        self._moves.hold_loose(now)
-        if self.control.settling:
-            self._settling.settle(now)
-        elif self.control.mode is Mode.HELD:
-            self._settling.watch_held(now)
-        if self.control.mode is not Mode.RUNNING and now - self.control.renewed >= RENEW_NS:
-            self._outbox.pass_lease_on(now)
-            self._outbox.event("", now)  # no event: what is left of the lease and of the timeouts
-        self._outbox.tell_again(now)
-        self._moves.miss_silent(now)
-        self._commands.expire(now)
+                view.computing_since_ns = given.computing.get(view.proc, 0)
+        self._settle(given.now)
+
+    def _settle(self, now: int) -> None:
+        """Time passed, or something changed: settle, answer, renew, lapse."""
+        control = self.control
+        if control.lease.lapsed(now):
+            fact = Lapsed(control.lease.holder or "")
+            control.lease.drop()
+            if control.mode is not Mode.RUNNING:
+                self.moves.run_on(fact, now)
+        self.commands.answer_leaving(now)
+        self.moves.hold_loose(now)
+        settling = Settling(control, self.outbox, self.moves, self.commands.advance)
+        if control.settling:
+            settling.settle(now)
+        elif control.mode is Mode.HELD:
+            settling.watch_held(now)
+        if control.mode is not Mode.RUNNING and now - control.renewed >= RENEW_NS:
+            self.outbox.pass_lease_on(now)
+            self.outbox.event(None, now)  # what is left of the lease and of the timeouts
+        self.outbox.send_again(now)
+        self.moves.miss_silent(now)
+        self.commands.expire(now)
 
     def _rank_known(self, view: View, rank: int) -> None:
-        """A process says which rank it is, now or anew: other breakpoints may be its."""
+        """A process reports its rank, now or anew: other breakpoints may be its."""
         if view.rank != rank:
             view.rank = rank
             if self.control.breakpoints:
-                self._outbox.tell_breaks([view])
+                self.outbox.send_breaks([view])
+
+
+_HANDLERS: Final[dict[type, Callable[..., None]]] = {
+    Learned: _Parts.learned, Restored: _Parts.restored, Joined: _Parts.joined,
+    Departed: _Parts.departed, Reported: _Parts.reported, Acknowledged: _Parts.acknowledged,
+    Ordered: _Parts.ordered, TakenOver: _Parts.taken_over, GivenUp: _Parts.given_up,
+    Forgotten: _Parts.forgotten, Renewed: _Parts.renewed, Ticked: _Parts.ticked,
+}  # fmt: skip

@@ -6,17 +6,37 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
 
 from pardbg.control.machine.ahead import ahead
-from pardbg.control.machine.breakpoints import Breakpoint
-from pardbg.control.machine.cut import AgentState, Settlement, View, settle
-from pardbg.control.machine.delivery import Outbox
+from pardbg.control.machine.cut import Settlement, View, settle
 from pardbg.control.machine.holding import RUN
+from pardbg.control.machine.outbox import Outbox
 from pardbg.control.machine.outcome import outcome
 from pardbg.control.machine.permits import HOLD, ONE_OP, PASS, to_step
-from pardbg.control.machine.state import Command, ControlState, Mode
-from pardbg.words import countdown, duration, ranks_text
+from pardbg.control.machine.state import ControlState, Order
+from pardbg.events.control_codes import Mode, Why
+from pardbg.events.control_facts import (
+    Cut,
+    Hit,
+    LetGo,
+    Loose,
+    Outcome,
+    Raised,
+    Refusal,
+    Refused,
+    Released,
+    RunsOn,
+    Silent,
+    Stray,
+    UnderWay,
+)
+from pardbg_agent.ctrl.agent_messages import State
 from pardbg_agent.wire import LEASE_NS, Gate
+
+MAX_WHY: Final = 64
+"""Facts of a status: at a mismatch each rank of a group may stop."""
 
 
 class Moves:
@@ -30,15 +50,19 @@ class Moves:
         control = self._control
         if mode is Mode.RUNNING:
             control.goal = control.again = None
-            control.why = []
+            control.stopped_by = []
             control.free = set()
             control.pinned.clear()
             control.grace_period.clear()
             control.settlement = Settlement()
         control.mode, control.since, control.reported = mode, now, 0
 
-    def run_on(self, event: str, text: str, now: int, by: str = "") -> None:
-        """Open every gate; whatever waited for a cut is told so."""
+    def refuse(self, order: Order, refusal: Refusal, now: int) -> None:
+        """Refuse an order; the refusal is recorded."""
+        self._outbox.event(Refused(order.verb.value, refusal), now, order.by, [order])
+
+    def run_on(self, cause: LetGo, now: int, by: str = "") -> None:
+        """Open every gate; whatever waits for a cut is answered."""
         control = self._control
         was = control.mode
         waiting = [*control.current, *control.queue]
@@ -49,12 +73,12 @@ class Moves:
         self.enter(Mode.RUNNING, now)
         if control.lease.holder == RUN:
             control.lease.drop()
-        control.reason = text
-        for command in waiting:
-            error = f"{command.verb.value} ended without a cut: {text or 'the ranks run on'}"
-            self._outbox.ack(command, error, **control.status(now))
-        if was is not Mode.RUNNING or event != "running":
-            self._outbox.event(event, now, by=by, text=text)
+        control.why = () if cause == RunsOn() else (cause,)
+        for order in waiting:
+            refusal = Refusal(Why.NO_CUT, verb=order.verb.value, cause=cause)
+            self._outbox.refuse(order, refusal, now)
+        if was is not Mode.RUNNING or not isinstance(cause, RunsOn):
+            self._outbox.event(cause, now, by)
 
     def stop_all(self, by: str, keep: bool, lease_ns: int, now: int) -> None:
         """Everybody else at the next gate; ``by`` holds control if nobody does."""
@@ -64,7 +88,7 @@ class Moves:
         control.current += control.until
         control.until = []
         self.enter(Mode.PAUSING, now)
-        control.reason = control.stopped_by
+        control.why = tuple(control.stopped_by[:MAX_WHY])
         for view in control.views.values():
             self._outbox.permit(view, HOLD, now)
 
@@ -93,8 +117,9 @@ class Moves:
         control = self._control
         if control.mode is Mode.HELD:
             self.enter(Mode.PAUSING, now)
-        control.reason = f"{ranks_text(view.rank for view in loose)} came loose"
-        self._outbox.event("loose", now, text=f"{control.reason}: held again")
+        fact = Loose(tuple(sorted(view.rank for view in loose)))
+        control.why = (fact,)
+        self._outbox.event(fact, now)
         for view in loose:
             self._outbox.permit(view, PASS if view.proc in control.free else HOLD, now)
 
@@ -106,11 +131,9 @@ class Moves:
             return
         for view in over:
             view.state = None
-        ranks = ranks_text(view.rank for view in over)
-        text = f"nothing heard from {ranks} for {duration(LEASE_NS)}: running on without control"
-        self._outbox.event("silent", now, text=text)
+        self._outbox.event(Silent(tuple(sorted(view.rank for view in over)), LEASE_NS), now)
 
-    def at_exception(self, view: View, state: AgentState, now: int) -> None:
+    def at_exception(self, view: View, state: State, now: int) -> None:
         """Hold a rank at its uncaught exception, and the others too."""
         control = self._control
         if control.acted_on(view, state.held_since_ns):
@@ -118,56 +141,49 @@ class Moves:
         refusal = control.raised.refusal(view.proc, now)
         if refusal and control.mode is Mode.RUNNING:
             self._outbox.run(view, now)
-            self._outbox.event("exception", now, text=f"rank {view.rank}: not held, {refusal}")
+            self._outbox.event(Raised(view.rank, not_held=refusal), now)
             return
-        text = control.raised.add(view.proc, view.rank, state.next)
-        control.why.append(text)
+        fact = control.raised.add(view.proc, view.rank, state.next)
+        control.stopped_by.append(fact)
         control.pinned.procs.add(view.proc)
         if control.mode is Mode.RUNNING:
             self.stop_all(RUN, True, control.raised.hold_ns, now)
         elif control.free:
             self.hold_free(set(control.free), now)
-        self._outbox.event("exception", now, by=control.lease.holder or "", text=text)
+        self._outbox.event(fact, now, by=control.lease.holder or "")
 
-    def at_breakpoint(self, view: View, state: AgentState, number: int, now: int) -> None:
+    def at_breakpoint(self, view: View, state: State, number: int, now: int) -> None:
         """Hold a rank at its breakpoint, and the others too."""
         control = self._control
         known = control.breakpoints.get(number)
         if control.acted_on(view, state.held_since_ns):
             return
         if known is None:  # deleted, or another rank's once, or told to a hub that is gone
-            text = f"rank {view.rank} before {state.next} hit {number}, which is set no more"
-            self.stray(view, text, now)
+            self.stray(Stray(view.rank, number, state.next), view, now)
             return
-        text = _hit_text(known, view.rank, state)
-        control.why.append(text)
+        fact = Hit(
+            view.rank, number, known.text, bool(known.kind), state.hit_text, state.next, state.step
+        )
+        control.stopped_by.append(fact)
         control.pinned.procs.add(view.proc)
         if control.mode is Mode.RUNNING:
             self.stop_all(known.by, known.keep, known.lease_ns, now)
         elif control.free:
             self.hold_free(set(control.free), now)
-        self._outbox.event("hit", now, by=known.by, text=text)
+        self._outbox.event(fact, now, by=known.by)
         if known.once:
             control.breakpoints.delete([number])
-            self._outbox.tell_breaks(control.views.values())
+            self._outbox.send_breaks(control.views.values())
 
-    def stray(self, view: View, text: str, now: int) -> None:
+    def stray(self, fact: Stray, view: View, now: int) -> None:
         """Have a rank that holds itself for an unknown reason do what the others do."""
-        runs = self._control.mode is Mode.RUNNING
-        if runs:
+        running = self._control.mode is Mode.RUNNING
+        free = view.proc in self._control.free
+        if running:
             self._outbox.run(view, now)
-        elif view.proc in self._control.free:
+        elif free:
             self._outbox.permit(view, PASS, now)
-        after = "it runs on" if runs or view.proc in self._control.free else "held with the others"
-        self._outbox.event("stray", now, text=f"{text}: {after}")
-
-
-def _hit_text(known: Breakpoint, rank: int, state: AgentState) -> str:
-    """Why everybody stops: who, where, and what a watch found."""
-    if not known.kind:
-        return f"{known.what}: rank {rank} before {state.next} ({known.text})"
-    found = f"{known.text}: {state.hit_text}" if state.hit_text else known.text
-    return f"{known.what}: rank {rank} step {state.step}, {found}; before {state.next}"
+        self._outbox.event(replace(fact, runs=running or free), now)
 
 
 REPORT_NS = 2_000_000_000
@@ -182,7 +198,7 @@ class Settling:
         control: ControlState,
         outbox: Outbox,
         moves: Moves,
-        advance: Callable[[Command, int], None],
+        advance: Callable[[Order, int], None],
     ) -> None:
         self._control, self._outbox, self._moves = control, outbox, moves
         self._advance = advance
@@ -212,50 +228,52 @@ class Settling:
             self._cut(now)
         elif now - max(control.since, control.reported) >= REPORT_NS:
             control.reported = now
-            control.reason = control.under_way
-            self._outbox.event("wait", now, text=control.reason)
+            fact = UnderWay(control.under_way())
+            control.why = (fact,)
+            self._outbox.event(fact, now)
 
     def _cut(self, now: int) -> None:
         control = self._control
         if self._pursue(now):
             return
         self._moves.enter(Mode.HELD, now)
-        why = [control.stopped_by, *control.settlement.stuck.values()]
-        control.reason = "; ".join(filter(None, why))
-        text = "; ".join(filter(None, [control.reason, self._did()]))
-        self._outbox.event("cut", now, text=text)
-        if self._once_more(now):
+        control.why = (*control.stopped_by, *control.settlement.stuck.values())[:MAX_WHY]
+        cut = Cut(self._outcome())
+        again = self._again()
+        current = [] if again else control.current
+        if not again:
+            control.current, control.again = [], None
+        self._outbox.event(cut, now, answers=current)
+        if again is not None:
+            self._once_more(again, now)
             return
-        current, control.current = control.current, []
-        control.again = None
-        for command in current:
-            self._outbox.ack(command, **control.status(now), text=text)
         while control.queue and control.mode is Mode.HELD:
             self._advance(control.queue.popleft(), now)
 
-    def _did(self) -> str:
-        """Return what the verb that moved the ranks did, in words; empty where none did."""
+    def _outcome(self) -> Outcome | None:
+        """Return what the verb that moved the ranks did; None: no verb did."""
         control = self._control
         if control.again is None:
-            return ""
-        command, time, times = control.again
-        where = f"{time} of {times}" if times > 1 else ""
+            return None
+        order, time, times = control.again
         pipelines = list(control.pipelines.values())
-        return outcome(command.verb, control.before, control.states(), pipelines, where)
+        found = outcome(order.verb, control.before, control.states(), pipelines)
+        return replace(found, time=time, times=times)
 
-    def _once_more(self, now: int) -> bool:
-        """The verb was asked for several times, and nothing else stopped the ranks."""
+    def _again(self) -> Order | None:
+        """Return the verb if it was asked for several times, and nothing else stopped the ranks."""
         control = self._control
         if control.again is None:
-            return False
-        command, time, times = control.again
-        if time >= times or control.reason or control.current != [command]:
-            return False
+            return None
+        order, time, times = control.again
+        return order if time < times and not control.why and control.current == [order] else None
+
+    def _once_more(self, order: Order, now: int) -> None:
+        control = self._control
         control.current = []
-        self._advance(command, now)
+        self._advance(order, now)
         if control.mode is Mode.STEPPING:
-            self._outbox.event(command.verb.value, now, text=control.reason)
-        return True
+            self._outbox.event(control.why[0], now)
 
     def _pursue(self, now: int) -> bool:
         """At a cut on the way of ``next``: settling may have moved ranks op by op into the step;
@@ -293,11 +311,11 @@ class Settling:
         if not control.pinned.update(control.settlement, control.timeouts, now):
             return
         ranks = [control.views[proc].rank for proc in control.pinned.procs if proc in control.views]
-        left = countdown(control.pinned.left_ns(now) or 0)
-        text = f"{ranks_text(ranks)} let go: {control.nearest()} times out in {left}"
+        waits = next(iter(control.waiting().values()), None)
+        fact = Released(tuple(sorted(ranks)), waits, control.pinned.left_ns(now) or 0)
         procs, control.pinned.procs = control.pinned.procs, set()
         if control.free or control.lease.holder == RUN:  # it alone was held: all ranks run on
-            self._moves.run_on("released", text, now)
+            self._moves.run_on(fact, now)
             return
         for proc in procs & control.views.keys():
             if proc in control.raised.procs:
@@ -305,5 +323,5 @@ class Settling:
             else:
                 self._outbox.permit(control.views[proc], ONE_OP, now)
         self._moves.enter(Mode.PAUSING, now)
-        control.why = [text]
-        self._outbox.event("released", now, text=text)
+        control.stopped_by = [fact]
+        self._outbox.event(fact, now)

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pardbg.analysis.pipeline.dependencies import COMPUTE, parse, satisfied
-from pardbg.control.language.verbs import Verb
-from pardbg.control.machine.cut import AgentState
+from pardbg.events.control_codes import Verb
+from pardbg_agent.ctrl.agent_messages import State
 from pardbg_agent.wire import GATE_ALL, GATE_OPS, Gate
 
 # Without INSIDE: a tick runs an action whatever collectives it has.
@@ -54,24 +54,24 @@ FLOW = Permit(int(Gate.ACTION), 0, int(FLOW_STOP))
 """On through the optimizer to the first receive or action of the next step."""
 
 
-def planned_actions(states: Iterable[AgentState]) -> list[str]:
+def planned_actions(states: Iterable[State]) -> list[str]:
     """Return the compute actions of their plans."""
     texts = (text for state in states for text in state.plan)
     return [text for text in texts if (found := parse(text)) and found.kind in COMPUTE]
 
 
-def num_stages(states: Iterable[AgentState]) -> int:
+def num_stages(states: Iterable[State]) -> int:
     """Return the number of stages, as far as plans say it."""
     known = (action for text in planned_actions(states) if (action := parse(text)))
     return max((action.stage for action in known), default=0) + 1
 
 
-def next_action(state: AgentState) -> str | None:
+def next_action(state: State) -> str | None:
     """Return the first planned compute action not yet done; None at the end or without a plan."""
     return next((text for text in planned_actions([state]) if text not in state.done), None)
 
 
-def tick(pipeline: Sequence[AgentState]) -> dict[str, Permit]:
+def tick(pipeline: Sequence[State]) -> dict[str, Permit]:
     """proc -> permit for one tick of one pipeline whose ranks are all held."""
     permits = _tick(pipeline)
     for state in pipeline:
@@ -83,7 +83,7 @@ def tick(pipeline: Sequence[AgentState]) -> dict[str, Permit]:
     return permits
 
 
-def _tick(pipeline: Sequence[AgentState]) -> dict[str, Permit]:
+def _tick(pipeline: Sequence[State]) -> dict[str, Permit]:
     planned = [state for state in pipeline if planned_actions([state])]
     unplanned = [state for state in pipeline if state not in planned]
     if not planned:
@@ -108,7 +108,7 @@ def _tick(pipeline: Sequence[AgentState]) -> dict[str, Permit]:
     return permits
 
 
-def _rounds(planned: Sequence[AgentState]) -> tuple[list[AgentState], list[AgentState]]:
+def _rounds(planned: Sequence[State]) -> tuple[list[State], list[State]]:
     """(ranks whose schedule step is over while the pipeline goes on to the next, the others)."""
     going = [state for state in planned if next_action(state) is not None]
     over = [state for state in planned if next_action(state) is None]
@@ -119,7 +119,7 @@ def _rounds(planned: Sequence[AgentState]) -> tuple[list[AgentState], list[Agent
     return behind, [*going, *(state for state in over if state.step >= first)]
 
 
-def to_gate(states: Sequence[AgentState], gates: int) -> dict[str, Permit]:
+def to_gate(states: Sequence[State], gates: int) -> dict[str, Permit]:
     """Each rank to its next gate of these: who is held at one passes it, unless others still
     have to come there first (so that all stand at the same one afterwards): they are at no such
     gate, or at one before it."""
@@ -134,14 +134,14 @@ def to_gate(states: Sequence[AgentState], gates: int) -> dict[str, Permit]:
     }
 
 
-def _behind(state: AgentState, other: AgentState) -> bool:
+def _behind(state: State, other: State) -> bool:
     """It has issued fewer collectives on the groups that both are in."""
     both = state.issued.keys() & other.issued.keys()
     counts = [other.issued[group] - state.issued[group] for group in both]
     return min(counts, default=0) >= 0 and max(counts, default=0) > 0
 
 
-def step_target(states: Sequence[AgentState]) -> int:
+def step_target(states: Sequence[State]) -> int:
     """Return how many steps each rank has behind it after ``next``: as many as the one furthest on
     will have at the end of the step it is in, or one more if all stand at that end already."""
     ends = {state.step if state.held & Gate.STEP else state.step + 1 for state in states}
@@ -149,7 +149,7 @@ def step_target(states: Sequence[AgentState]) -> int:
     return max(ends) + 1 if all_there else max(ends)
 
 
-def to_step(states: Sequence[AgentState], target: int) -> dict[str, Permit]:
+def to_step(states: Sequence[State], target: int) -> dict[str, Permit]:
     """Permits for the ranks that have fewer than ``target`` steps behind them."""
     stop = int(Gate.STEP | Gate.BREAK)
     return {
@@ -158,7 +158,7 @@ def to_step(states: Sequence[AgentState], target: int) -> dict[str, Permit]:
 
 
 def permits(
-    verb: Verb, chosen: Sequence[AgentState], pipelines: Sequence[Sequence[AgentState]]
+    verb: Verb, chosen: Sequence[State], pipelines: Sequence[Sequence[State]]
 ) -> dict[str, Permit]:
     """Return the permits of a verb for the chosen (held) ranks; for a tick, by pipeline."""
     if verb is Verb.STEP:

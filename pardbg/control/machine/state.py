@@ -1,54 +1,25 @@
-"""The state of control, which the machine's parts share; and as values for the hub, the commands
-that come in and what is to be done."""
+"""The state of control, which the machine's parts share; the commands under way and the effects
+that the hub carries out."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, Final
 
-from pardbg.control.language.verbs import Verb
 from pardbg.control.machine.breakpoints import Breakpoints
-from pardbg.control.machine.cut import AgentState, GracePeriod, Settlement, View
+from pardbg.control.machine.cut import GracePeriod, Settlement, View
+from pardbg.control.machine.delivery import Deliveries, Send
 from pardbg.control.machine.holding import HeldRanks, Lease, UncaughtErrors
-from pardbg.words import ranks_text
-
-MAX_REASONS: Final = 3
-
-
-@dataclass(frozen=True, slots=True)
-class ToAgent:
-    """A CTRL message to one process (``t`` and fields of wire.Msg)."""
-
-    proc: str
-    message: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Ack:
-    """The answer to a viewer's request."""
-
-    viewer: str
-    re: int
-    ok: bool
-    error: str | None = None
-    data: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """A CONTROL message, without ``n`` and ``t_ns``."""
-
-    fields: dict[str, Any]
-
-
-Effect = ToAgent | Ack | Event
+from pardbg.events.commands import Arguments
+from pardbg.events.control_codes import Mode, Verb
+from pardbg.events.control_events import Status
+from pardbg.events.control_facts import Fact, Refusal, Waits
+from pardbg_agent.ctrl.agent_messages import State
 
 
 @dataclass(slots=True)
-class Command:
+class Order:
     """A viewer's command while it is under way."""
 
     viewer: str
@@ -60,27 +31,43 @@ class Command:
     ranks: tuple[int, ...]
     text: str = ""
     """The rank set as the user wrote it."""
+    args: Arguments = field(default_factory=Arguments)
     deadline_ns: int = 0
     """When its sender wants an answer at the latest; 0: whenever."""
-    args: dict[str, Any] = field(default_factory=dict)
-    """What else the verb needs; see Verb."""
+    keep: bool = False
+    """``by`` is a script, which does not stay."""
+    lease_ns: int = 0
 
 
-class Mode(str, Enum):
-    RUNNING = "running"
-    """-> PAUSING by pause."""
-    PAUSING = "pausing"
-    """-> HELD at the cut; -> RUNNING by continue, leave, a lapsed lease or the last rank's end."""
-    HELD = "held"
-    """-> STEPPING by step, tick, next, op; -> PAUSING when a rank joins; -> RUNNING as above."""
-    STEPPING = "stepping"
-    """-> HELD at the new cut; -> RUNNING as above."""
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A fact to be recorded and published, and the one answer to the orders that it ends."""
+
+    fact: Fact | None
+    status: Status
+    by: str = ""
+    answers: tuple[Order, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer to an order that nothing is recorded of: refused, or nothing changed."""
+
+    order: Order
+    status: Status | None = None
+    refusal: Refusal | None = None
+
+
+Effect = Send | Event | Answer
 
 
 class ControlState:
     """Which ranks are held, why and for how long; the machine's parts change it."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_id: int = 1) -> None:
+        self.next_id = first_id
+        """Of the newest message that wants an answer; ids increase."""
+        self.deliveries = Deliveries()
         self.mode = Mode.RUNNING
         self.lease = Lease()
         self.views: dict[str, View] = {}
@@ -95,25 +82,26 @@ class ControlState:
         self.raised = UncaughtErrors()
         self.restored = False
         """A hub before this one was killed: agents may have what it told them."""
-        self.reason = ""
+        self.why: tuple[Fact, ...] = ()
+        """Why ranks are held, or what is being waited for; of Status."""
         self.settlement = Settlement()
         self.grace_period = GracePeriod()
-        self.current: list[Command] = []
-        self.queue: deque[Command] = deque()
-        self.leaving: list[tuple[Command, int]] = []
-        self.until: list[Command] = []
+        self.current: list[Order] = []
+        self.queue: deque[Order] = deque()
+        self.leaving: list[tuple[Order, int]] = []
+        self.until: list[Order] = []
         self.departed: set[int] = set()
         self.free: set[str] = set()
         """Procs that nobody asked to hold (``pause RANKS``)."""
-        self.why: list[str] = []
-        """What stopped the ranks, where nobody asked for it: a breakpoint."""
+        self.stopped_by: list[Fact] = []
+        """What stopped the ranks, where no viewer asked for it: a breakpoint, an exception."""
         self.hits: set[tuple[str, int]] = set()
         """(proc, held since) of hits that were acted on."""
         self.goal: tuple[tuple[int, ...], int, int] | None = None
         """``next``: (ranks, steps behind them at the end, rounds left)."""
-        self.before: dict[int, AgentState] = {}
+        self.before: dict[int, State] = {}
         """rank -> its state when the verb that moves ranks began."""
-        self.again: tuple[Command, int, int] | None = None
+        self.again: tuple[Order, int, int] | None = None
         """That verb, which time it is, and how often it was asked for."""
         self.since = self.renewed = self.reported = 0
 
@@ -138,22 +126,16 @@ class ControlState:
         """Return the number of ops issued and not complete, over all ranks."""
         return sum(len(view.state.open) for view in self.views.values() if view.state)
 
-    def status(self, now: int) -> dict[str, Any]:
-        """Return the fields of ControlView."""
-        return {
-            "mode": self.mode.value,
-            "controller": self.lease.holder,
-            "lease_ns": self.lease.left_ns(now),
-            "reason": self.reason,
-            "held": self.held() if self.active else {},
-            "pending": self.pending() if self.active else 0,
-            "queued": len(self.queue),
-            "waiting": self.waiting(),
-            "timeout_ns": self.pinned.left_ns(now),
-            "breaks": self.breakpoints.as_dicts(),
-        }
+    def status(self, now: int) -> Status:
+        """Return what viewers are told of control."""
+        left = self.pinned.left_ns(now)
+        return Status(
+            self.mode, self.lease.holder, self.lease.left_ns(now), self.why,
+            self.held() if self.active else {}, self.pending() if self.active else 0,
+            len(self.queue), self.waiting(), left, self.breakpoints.infos(),
+        )  # fmt: skip
 
-    def states(self) -> dict[int, AgentState]:
+    def states(self) -> dict[int, State]:
         """Return rank -> what it said last."""
         return {view.rank: view.state for view in self.views.values() if view.state is not None}
 
@@ -167,7 +149,7 @@ class ControlState:
         """Return the held ranks that are at an exception: no step leads on from there."""
         return [view.rank for view in views if view.proc in self.raised.procs]
 
-    def by_pipeline(self) -> list[list[AgentState]]:
+    def by_pipeline(self) -> list[list[State]]:
         """Held ranks' states, one list per pipeline; ranks of none together."""
         held = {view.rank: view.state for view in self.views.values() if view.held and view.state}
         lists = [[held[r] for r in ranks if r in held] for ranks in self.pipelines.values()]
@@ -175,28 +157,16 @@ class ControlState:
         lists.append([state for rank, state in held.items() if rank not in seen])
         return [states for states in lists if states]
 
-    def nearest(self) -> str:
-        for proc, (_, text) in self.settlement.waiting.items():
-            if proc in self.views:
-                return f"rank {self.views[proc].rank} {text} and"
-        return "somebody's op"
+    def waiting(self) -> dict[int, Waits]:
+        """Return the ranks that wait for a rank that is held on purpose."""
+        return {
+            self.views[p].rank: w for p, w in self.settlement.waiting.items() if p in self.views
+        }
 
-    def waiting(self) -> dict[int, str]:
-        """rank -> what it waits in, of those that wait for a rank that is held on purpose."""
-        waiting = self.settlement.waiting.items()
-        return {self.views[p].rank: text for p, (_, text) in waiting if p in self.views}
-
-    @property
-    def under_way(self) -> str:
-        """Return the ranks that have not reached a gate, in words."""
-        ranks = [self.views[p].rank for p in self.settlement.under_way if p in self.views]
-        return f"{ranks_text(ranks)} not at a gate yet"
-
-    @property
-    def stopped_by(self) -> str:
-        """Return ``why`` in words: at a mismatch each rank of a group may stop, with a text."""
-        more = len(self.why) - MAX_REASONS
-        return "; ".join(self.why[:MAX_REASONS] + [f"and {more} more"] * (more > 0))
+    def under_way(self) -> tuple[int, ...]:
+        """Return the ranks that have not reached a gate."""
+        found = (self.views[p].rank for p in self.settlement.under_way if p in self.views)
+        return tuple(sorted(found))
 
     def acted_on(self, view: View, since: int) -> bool:
         """Return whether that stop of its own was acted on already, and mark it so."""

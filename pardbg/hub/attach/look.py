@@ -54,7 +54,5 @@ def _frames(rank: JobRank) -> tuple[tuple[str, int, str], ...] | str:
         threads = py_spy(rank.pid)
     except (OSError, ValueError) as error:
         return why_no_stack(str(error))
-    main = next((one for one in threads if one["main"]), threads[0] if threads else None)
-    if main is None:
-        return "no Python thread"
-    return tuple((str(file), int(line or 0), str(name)) for file, line, name in main["frames"])
+    main = next((one for one in threads if one.main), threads[0] if threads else None)
+    return "no Python thread" if main is None else main.frames

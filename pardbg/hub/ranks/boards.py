@@ -10,11 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from pardbg.events.decode import Malformed
+from pardbg.hub.ctrl_messages import Change
 from pardbg.hub.removal import remove_ring
 from pardbg_agent.control.posts import (
     ELSEWHERE,
@@ -34,9 +37,6 @@ MAX_COPIES: Final = 512
 """Maximum number of copies, a third of a MiB each; further ranks are not compared here."""
 TURN_MS: Final = 2
 """Time between two looks while a watch is set, in ms."""
-
-Change = list[Any]
-"""[proc, rank, kinds, job, [[place, bytes], ...]]; rank -1: its process has ended."""
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class Boards:
             if not posts and own.told == (peer.rank, peer.kinds):
                 continue
             own.seen, own.told = count, (peer.rank, peer.kinds)
-            piece.append([proc, peer.rank, peer.kinds, peer.job, list(posts.items())])
+            piece.append((proc, peer.rank, peer.kinds, peer.job, tuple(posts.items())))
             size += sum(map(len, posts.values()))
             if size >= PIECE_BYTES:
                 yield piece
@@ -89,7 +89,7 @@ class Boards:
         for proc, own in list(self._own.items()):
             if not own.peer.alive():
                 del self._own[proc]
-                gone.append([proc, -1, 0, own.peer.job, []])
+                gone.append((proc, -1, 0, own.peer.job, ()))
                 own.peer.close()
         with contextlib.suppress(OSError):
             for entry in os.scandir(self.folder):
@@ -110,20 +110,26 @@ class Boards:
             else:
                 peer.close()
 
-    def take(self, changes: list[Change], by_ns: int) -> None:
-        """Write other nodes' changes to the copies, with times moved by ``by_ns``. Raises
-        ValueError and the like for malformed changes."""
-        for proc, rank, kinds, job, posts in changes:
-            copy = self._copies.get(proc) or self._copy(proc, job, rank)
-            if copy is None:
-                continue
-            copy.identify(rank, kinds | ELSEWHERE)
-            for place, raw in posts:
-                if 0 <= place < NUM_PLACES:
-                    copy.write(place, moved(place, raw, by_ns))
-            if rank < 0:
-                copy.end()
-                del self._copies[proc]  # its file goes at the next look
+    def take(self, changes: Iterable[Change], by_ns: int) -> None:
+        """Write what is new on other nodes, with their times moved. Raises Malformed."""
+        for change in changes:
+            try:
+                self._write(change, by_ns)
+            except (ValueError, struct.error) as error:
+                raise Malformed(f"board: {error}") from None
+
+    def _write(self, change: Change, by_ns: int) -> None:
+        proc, rank, kinds, job, posts = change
+        copy = self._copies.get(proc) or self._copy(proc, job, rank)
+        if copy is None:
+            return
+        copy.identify(rank, kinds | ELSEWHERE)
+        for place, raw in posts:
+            if 0 <= place < NUM_PLACES:
+                copy.write(place, moved(place, raw, by_ns))
+        if rank < 0:
+            copy.end()
+            del self._copies[proc]  # its file goes at the next look
 
     def _copy(self, proc: str, job: int, rank: int) -> Posts | None:
         """Make a copy's board; None without room for it, or for a process that has ended."""

@@ -13,9 +13,9 @@ import struct
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from pardbg.words import agreed, ranks_text
+from pardbg.events.control_facts import Rendezvous as Came
 
 TIMEOUT_S: Final = 2.0
 AGAIN_NS: Final = 4_000_000_000
@@ -30,7 +30,7 @@ class Rendezvous:
     """Queries of the job's store in threads of their own; ``took`` returns the results."""
 
     def __init__(self) -> None:
-        self._found: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._found: queue.SimpleQueue[Came] = queue.SimpleQueue()
         self._asked_ns = 0
 
     def look(self, known: Mapping[int, int], now: int) -> None:
@@ -39,8 +39,8 @@ class Rendezvous:
             self._asked_ns = now
             threading.Thread(target=self._ask, args=(dict(known),), daemon=True).start()
 
-    def took(self) -> list[dict[str, Any]]:
-        """Return the fields of CONTROL messages "rendezvous"."""
+    def took(self) -> list[Came]:
+        """Return what was found since the last call."""
         return [self._found.get() for _ in range(self._found.qsize())]
 
     def _ask(self, known: Mapping[int, int]) -> None:
@@ -50,8 +50,7 @@ class Rendezvous:
             if len(known) < size <= MAX_RANKS:
                 there = came(of["MASTER_ADDR"], int(of["MASTER_PORT"]), range(size))
                 if set(there) & known.keys():
-                    text = f"{ranks_text(there)} {agreed('has', there)} come to the job's store"
-                    self._found.put({"event": "rendezvous", "text": text, "came": there})
+                    self._found.put(Came(tuple(there)))
         except (StopIteration, KeyError, ValueError, OSError):
             return  # nothing is known, and nothing is said
 

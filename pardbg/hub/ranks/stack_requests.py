@@ -15,10 +15,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pardbg.analysis.hangs.locks import MAX_TEXT, lock_waits
 from pardbg.analysis.hangs.stacks import is_user
+from pardbg.events.commands import StackGroup, WhereFound
+from pardbg.hub.ctrl_messages import Looked
+from pardbg_agent.ctrl.agent_messages import Frame, IssuedAt, Stacks, Thread
 
 WAIT_NS: Final = 1_000_000_000
 """Silence after which an agent is inspected from outside: something holds its GIL."""
@@ -33,22 +36,19 @@ IN_OPS: Final = ("wait", "op", "call")
 MAX_OUTSIDE: Final = 32
 """Maximum number of processes inspected from outside per request."""
 
-Stack = list[list[Any]]
-"""[[file, line, function], …], outermost first."""
-
 
 @dataclass(slots=True)
 class Request:
     """A request under way."""
 
-    answer: Callable[[dict[str, Any]], None]
+    answer: Callable[[WhereFound], None]
     waiting: dict[str, tuple[int, int]]
-    """proc -> (rank, pid) of processes without an answer yet."""
+    """proc -> (rank, pid) of processes that have not answered."""
     since_ns: int
-    stacks: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    stacks: dict[int, tuple[Thread, ...]] = field(default_factory=dict)
     """rank -> threads"""
-    issued: dict[int, list[Any]] = field(default_factory=dict)
-    """rank -> places that issued its open asynchronous ops"""
+    issued: dict[int, tuple[IssuedAt, ...]] = field(default_factory=dict)
+    """rank -> where its open asynchronous ops were issued"""
     source: dict[int, str] = field(default_factory=dict)
     """rank -> agent, py-spy, or the reason for a missing stack."""
     threads: dict[str, threading.Thread] = field(default_factory=dict)
@@ -60,20 +60,18 @@ class Request:
 class StackRequests:
     """All requests under way. ``dump`` reads a process from outside, in a thread of its own."""
 
-    def __init__(self, dump: Callable[[int], list[dict[str, Any]]] | None = None) -> None:
+    def __init__(self, dump: Callable[[int], tuple[Thread, ...]] | None = None) -> None:
         self._requests: dict[int, Request] = {}
         self._dump = dump or py_spy
         self.elsewhere: Callable[[int, str, int], bool] = lambda number, proc, pid: False
-        """Asks a process's own node to inspect it; returns False for a process of this node."""
-        self._results: queue.SimpleQueue[tuple[int, str, list[dict[str, Any]] | str]] = (
-            queue.SimpleQueue()
-        )
+        """Have a process looked at on its own node; False: it is here."""
+        self._results: queue.SimpleQueue[Looked] = queue.SimpleQueue()
 
     def ask(
         self,
         number: int,
         procs: dict[str, tuple[int, int]],
-        answer: Callable[[dict[str, Any]], None],
+        answer: Callable[[WhereFound], None],
         now: int,
         silent: Iterable[str] = (),
     ) -> None:
@@ -83,20 +81,16 @@ class StackRequests:
             self._inspect_outside(number, request, proc)
         self.tick(now)
 
-    def answered(self, number: int, proc: str, message: dict[str, Any]) -> None:
-        """Take an agent's ACK."""
-        threads, issued, request = (
-            message.get("stacks"),
-            message.get("issued"),
-            self._requests.get(number),
-        )
-        if request is not None and proc in request.waiting and isinstance(issued, list) and issued:
-            request.issued[request.waiting[proc][0]] = issued
-        self._take(number, proc, "agent", threads if isinstance(threads, list) else [])
+    def answered(self, proc: str, answer: Stacks) -> None:
+        """Take an agent's answer."""
+        request = self._requests.get(answer.re)
+        if request is not None and proc in request.waiting and answer.issued:
+            request.issued[request.waiting[proc][0]] = answer.issued
+        self._take(answer.re, proc, "agent", answer.threads)
 
-    def looked(self, number: int, proc: str, found: list[dict[str, Any]] | str) -> None:
-        """Take a process's threads from its own node, or the reason for missing ones."""
-        self._results.put((number, proc, found))
+    def looked(self, found: Looked) -> None:
+        """Take what was seen of a process on another node, or why nothing was."""
+        self._results.put(found)
 
     def gone(self, proc: str) -> None:
         """Stop waiting for a process that has ended."""
@@ -112,17 +106,19 @@ class StackRequests:
                 for proc in list(request.waiting):
                     self._inspect_outside(number, request, proc)
                     if proc in request.elsewhere and now - request.since_ns >= ELSEWHERE_NS:
-                        self._results.put((number, proc, "no answer, neither from its node"))
+                        problem = "no answer, neither from its node"
+                        self._results.put(Looked(number, proc, problem=problem))
         while not self._results.empty():
-            number, proc, found = self._results.get()
-            if isinstance(found, str):
-                self._take(number, proc, found[:200])
+            found = self._results.get()
+            if found.problem:
+                self._take(found.id, found.proc, found.problem[:200])
             else:
-                self._take(number, proc, "py-spy", found)
+                self._take(found.id, found.proc, "py-spy", found.threads)
 
     def _inspect_outside(self, number: int, request: Request, proc: str) -> None:
         if len(request.threads) >= MAX_OUTSIDE and proc not in request.threads:
-            self._results.put((number, proc, f"no answer; inspecting {MAX_OUTSIDE} others already"))
+            problem = f"no answer; inspecting {MAX_OUTSIDE} others already"
+            self._results.put(Looked(number, proc, problem=problem))
         elif proc in request.waiting and proc not in request.threads:
             arguments = (number, proc, request.waiting[proc][1])
             if proc in request.elsewhere or self.elsewhere(*arguments):
@@ -134,12 +130,13 @@ class StackRequests:
 
     def _look(self, number: int, proc: str, pid: int) -> None:
         try:
-            self._results.put((number, proc, self._dump(pid)))
+            self._results.put(Looked(number, proc, self._dump(pid)))
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            self._results.put((number, proc, f"no answer, and py-spy: {error}"))
+            problem = f"no answer, and py-spy: {error}"
+            self._results.put(Looked(number, proc, problem=problem))
 
     def _take(
-        self, number: int, proc: str, source: str, threads: list[dict[str, Any]] | None = None
+        self, number: int, proc: str, source: str, threads: tuple[Thread, ...] | None = None
     ) -> None:
         """Take the first result of a process: its threads, or in ``source`` why there are none."""
         request = self._requests.get(number)
@@ -155,17 +152,14 @@ class StackRequests:
         request = self._requests[number]
         if not request.waiting:
             del self._requests[number]
-            tree, source = merge(request.stacks), cache(program_text)
-            locks = {rank: lock_waits(threads, source) for rank, threads in request.stacks.items()}
-            request.answer(
-                {
-                    "stacks": request.stacks,
-                    "source": request.source,
-                    "tree": tree,
-                    "locks": locks,
-                    "issued": request.issued,
-                }
-            )
+            source = cache(program_text)
+            locks = {
+                rank: waits
+                for rank, threads in request.stacks.items()
+                if (waits := tuple(lock_waits(threads, source)))
+            }
+            tree = merge(request.stacks)
+            request.answer(WhereFound(request.stacks, request.source, tree, locks, request.issued))
 
 
 def program_text(file: str) -> str:
@@ -179,35 +173,32 @@ def program_text(file: str) -> str:
         return ""
 
 
-def merge(stacks: dict[int, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Merge equal main-thread stacks: [{"ranks": […], "frames": […]}], most ranks first."""
-    groups: dict[str, tuple[list[int], Stack]] = {}
+def merge(stacks: Mapping[int, tuple[Thread, ...]]) -> tuple[StackGroup, ...]:
+    """Return equal main-thread stacks together, most ranks first."""
+    groups: dict[tuple[Frame, ...], list[int]] = {}
     for rank, threads in sorted(stacks.items()):
-        frames: Stack = speaking(threads).get("frames", [])[:MAX_FRAMES]
-        groups.setdefault(json.dumps(frames, default=str), ([], frames))[0].append(rank)
-    parts = sorted(groups.values(), key=lambda part: (-len(part[0]), part[0]))
-    return [{"ranks": ranks, "frames": frames} for ranks, frames in parts]
+        found = speaking(threads)
+        groups.setdefault(found.frames[:MAX_FRAMES] if found else (), []).append(rank)
+    parts = sorted(groups.items(), key=lambda part: (-len(part[1]), part[1]))
+    return tuple(StackGroup(tuple(ranks), frames) for frames, ranks in parts)
 
 
-def speaking(threads: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the thread that shows the rank's place: the main thread, or a thread in an op that the
-    main thread waits for."""
-    main = next((t for t in threads if t.get("main")), threads[0] if threads else {})
-    frames = main.get("frames") or [["", 0, ""]]
-    if main.get("inside") or not str(frames[-1][0]).endswith(WAITING):
+def speaking(threads: Sequence[Thread]) -> Thread | None:
+    """Return the thread that says where a rank is: the main one, unless it waits for other threads
+    and one of these is in an op."""
+    main = next((t for t in threads if t.main), threads[0] if threads else None)
+    if main is None or main.inside or not (main.frames and main.frames[-1][0].endswith(WAITING)):
         return main
-    return next((t for t in threads if t.get("inside") in IN_OPS), main)
+    return next((t for t in threads if t.inside in IN_OPS), main)
 
 
-def telling(thread: Mapping[str, Any]) -> bool:
-    """Return whether a thread stands in an op or in the user's program."""
-    frames = [(str(f[0]), 0, "") for f in thread.get("frames") or ()]
-    return thread.get("inside") in IN_OPS or any(map(is_user, frames))
+def telling(thread: Thread) -> bool:
+    """Return whether it stands in an op, or somewhere in the program."""
+    return thread.inside in IN_OPS or any(map(is_user, thread.frames))
 
 
-def py_spy(pid: int) -> list[dict[str, Any]]:
-    """Return a process's threads, read from outside without stopping it. Raises OSError,
-    ValueError."""
+def py_spy(pid: int) -> tuple[Thread, ...]:
+    """Threads of a process, read from outside without stopping it. Raises OSError or ValueError."""
     beside = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
     program = shutil.which("py-spy", path=os.pathsep.join(map(str, beside)))
     program = program or shutil.which("py-spy")
@@ -220,15 +211,15 @@ def py_spy(pid: int) -> list[dict[str, Any]]:
     if done.returncode != 0:
         words = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise OSError(words[-1] if words else f"exit code {done.returncode}")
-    return [
-        {
-            "thread": str(thread.get("thread_name") or thread.get("thread_id")),
-            "main": thread.get("thread_name") == "MainThread",
-            "inside": "gil" if thread.get("owns_gil") else "",
-            "frames": [
-                [frame.get("filename"), frame.get("line"), frame.get("name")]
+    return tuple(
+        Thread(
+            str(thread.get("thread_name") or thread.get("thread_id")),
+            thread.get("thread_name") == "MainThread",
+            tuple(
+                (str(frame.get("filename")), int(frame.get("line") or 0), str(frame.get("name")))
                 for frame in reversed(thread.get("frames", [])[:MAX_FRAMES])
-            ],
-        }
+            ),
+            "gil" if thread.get("owns_gil") else "",
+        )
         for thread in json.loads(done.stdout)
-    ]
+    )

@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
 
+from pardbg.control.machine.inputs import (
+    Acknowledged,
+    Departed,
+    Joined,
+    Learned,
+    Reported,
+)  # fmt: skip
 from pardbg.control.machine.machine import Machine
+from pardbg.events.control_codes import Gone
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions, older_half
-from pardbg.hub.ctrl_messages import Node, agent_state
+from pardbg.hub.ctrl_messages import BoardNews, Change, Row
 from pardbg.hub.ranks.boards import Boards
 from pardbg.hub.ranks.rings import Rescued, Rings
 from pardbg.hub.ranks.stack_requests import StackRequests
 from pardbg.hub.serve.collector import Collector
-from pardbg.hub.serve.nodes import Known, Nodes
+from pardbg.hub.serve.nodes import KnownNode, Nodes
 from pardbg.hub.serve.questions import Questions
 from pardbg.hub.serve.router import Router
 from pardbg.store.clocks import SAME, ClockEstimate, Offset
 from pardbg.words import whole
 from pardbg_agent import wire
-from pardbg_agent.wire import DefKind, Key, Msg
+from pardbg_agent.ctrl.agent_messages import (
+    Bye,
+    Done,
+    Evaluated,
+    FromAgent,
+    Hello,
+    Ping,
+    Pong,
+    Stacks,
+    State,
+    Welcome,
+)  # fmt: skip
+from pardbg_agent.wire import DefKind, Key
 
 SCAN_NS: Final = 250_000_000
 SETTLE_NS: Final = 150_000_000
@@ -53,7 +74,7 @@ class Agents:
         """By process; those behind one relay share its node's."""
         self._node_clocks: dict[str, ClockEstimate] = {}
         """By the relay's identity."""
-        self._byes: dict[str, dict[str, Any]] = {}
+        self._byes: dict[str, Bye] = {}
         self._hello: set[str] = set()
         self._heard: dict[str, int] = {}
         self._left: dict[str, int] = {}
@@ -67,7 +88,7 @@ class Agents:
         procs = {*self._hello, *self._rings.mapped, *self.nodes.rows} - self.ended.keys()
         return {proc: self._rank(proc) for proc in procs}
 
-    def rows(self, now: int) -> dict[str, dict[str, Any]]:
+    def rows(self, now: int) -> dict[str, Row]:
         """STATE's ``ranks`` of every node."""
         return self.nodes.rows | self._rings.rows(now)
 
@@ -85,30 +106,33 @@ class Agents:
         """Return its process id (on its own host)."""
         return int(proc.rpartition(".")[2])
 
-    def defined(self, proc: str, fields: dict[str, Any]) -> None:
+    def defined(self, proc: str, fields: Mapping[str, object]) -> None:
         """Tell control what a definition says."""
         kind = fields.get("k")
         if kind == DefKind.PROCESS and proc in self._machine.control.views:
-            self._machine.joined(proc, self._rank(proc), self._collector.clock())
+            self._machine.take(Joined(proc, self._rank(proc), self._collector.clock()))
         elif kind in (DefKind.GROUP, DefKind.PLAN):
             known = self._definitions
-            self._machine.learned(known.groups, known.timeouts, known.pipelines)
+            self._machine.take(Learned(known.groups, known.timeouts, known.pipelines))
 
-    def message(self, proc: str, message: dict[str, Any], now: int) -> None:
+    def message(self, proc: str, message: FromAgent, now: int) -> None:
         """Handle one CTRL message of an agent. Raises Malformed."""
-        handlers: dict[str, Callable[[str, dict[str, Any], int], None]] = {
-            Msg.HELLO.value: self._on_hello,
-            Msg.STATE.value: lambda proc, said, now: self._machine.state(
-                agent_state(proc, said), now
-            ),
-            Msg.PONG.value: self._on_pong,
-            Msg.ACK.value: self._on_ack,
-            Msg.BYE.value: self._on_bye,
-        }
-        handler = handlers.get(str(message.get("t")))
-        if handler is None or proc.count(".") < 2 or whole(proc.rpartition(".")[2]) is None:
-            raise Malformed("agent message")
-        handler(proc, message, now)
+        if proc.count(".") < 2 or whole(proc.rpartition(".")[2]) is None:
+            raise Malformed("process")
+        if isinstance(message, State):
+            self._machine.take(Reported(replace(message, proc=proc), now))
+        elif isinstance(message, Hello):
+            self._on_hello(proc, message, now)
+        elif isinstance(message, Pong):
+            self._on_pong(proc, message, now)
+        elif isinstance(message, Done):
+            self._machine.take(Acknowledged(proc, message.re))
+        elif isinstance(message, Stacks):
+            self._where.answered(proc, message)
+        elif isinstance(message, Evaluated):
+            self.questions.answered(proc, message)
+        else:
+            self._on_bye(proc, message, now)
         if proc in self._hello:
             self._heard[proc] = now
 
@@ -136,17 +160,17 @@ class Agents:
         self.nodes.tick(now)
         self._ping_remote(now)
 
-    def _on_boards(self, node: Known, changes: list[Any]) -> None:
+    def _on_boards(self, node: KnownNode, changes: tuple[Change, ...]) -> None:
         by_ns = self.offset_ns(next(iter(node.rows), ""))
         self.boards.take(changes, by_ns)
         self._pass_boards(changes, node, by_ns)
 
-    def _pass_boards(self, changes: list[Any], source: Known | None, by_ns: int) -> None:
+    def _pass_boards(self, changes: Iterable[Change], source: KnownNode | None, by_ns: int) -> None:
         """To the other nodes. ``by_ns``: what to add to their times for our clock."""
         for node in self.nodes:
             if node is not source and not node.silent:
                 theirs = self.offset_ns(next(iter(node.rows), ""))
-                self.nodes.tell(node, Node.BOARDS, changes=changes, by_ns=by_ns - theirs)
+                self.nodes.tell(node, BoardNews(tuple(changes), by_ns - theirs))
 
     def _gone_elsewhere(self, proc: str, now: int) -> None:
         """A process ended on another node: what it left is fetched, once its last words came."""
@@ -179,11 +203,11 @@ class Agents:
             self._where.gone(proc)
             self.questions.gone(proc)
             if proc not in self._byes:
-                self._machine.gone(proc, now, "is gone")
+                self._machine.take(Departed(proc, now, Gone.GONE))
 
     # -- messages
 
-    def _on_hello(self, proc: str, message: dict[str, Any], now: int) -> None:
+    def _on_hello(self, proc: str, message: Hello, now: int) -> None:
         if not self._collector.admit(proc.encode("ascii")):
             return
         first = proc not in self._hello
@@ -191,13 +215,13 @@ class Agents:
         self._byes.pop(proc, None)
         facts = self._definitions.process(proc)
         if not facts.fields:
-            facts.fields = message
+            facts.fields = dict(message.process)
         if proc not in self._rings.mapped:
             self._rings.scan()
         self._welcome(proc, now)
         if not first or proc in self.ended:
             return
-        if message.get("boot_id") == self._boot_id:
+        if message.process.get("boot_id") == self._boot_id:
             self._define_clock(proc, SAME, now)
         else:
             relay, clock = self._router.relay_of(proc), ClockEstimate()
@@ -205,34 +229,24 @@ class Agents:
             self._clocks[proc] = clock
             if clock.offset is not None:
                 self._define_clock(proc, clock.offset, now)
-        self._machine.joined(proc, self._rank(proc), now)
+        self._machine.take(Joined(proc, self._rank(proc), now))
 
-    def _on_pong(self, proc: str, message: dict[str, Any], now: int) -> None:
-        clock, ping, theirs = self._clocks.get(proc), message.get("re"), message.get("t_ns")
-        if clock is None or not isinstance(ping, int) or not isinstance(theirs, int):
-            return
-        offset = clock.answered(ping, theirs, now)
+    def _on_pong(self, proc: str, message: Pong, now: int) -> None:
+        clock = self._clocks.get(proc)
+        offset = clock.answered(message.re, message.t_ns, now) if clock is not None else None
         if offset is not None:
             for other, same in self._clocks.items():
                 if same is clock and other not in self.ended:
                     self._define_clock(other, offset, now)
 
-    def _on_ack(self, proc: str, message: dict[str, Any], now: int) -> None:
-        number = message.get("re")
-        if isinstance(number, int):
-            self._machine.acked(proc, number)
-            self._where.answered(number, proc, message)
-            self.questions.answered(number, proc, message)
-
-    def _on_bye(self, proc: str, message: dict[str, Any], now: int) -> None:
+    def _on_bye(self, proc: str, message: Bye, now: int) -> None:
         self._byes[proc] = message
         self._hello.discard(proc)
         self._where.gone(proc)
         self.questions.gone(proc)
-        self._machine.gone(proc, now, "ended")
+        self._machine.take(Departed(proc, now))
         if proc not in self._rings.mapped and self.nodes.node_of(proc) is None:
-            self._end(proc, "exit", int(message.get("last_index") or 0),
-                      int(message.get("dropped") or 0), now)  # fmt: skip
+            self._end(proc, "exit", message.last_index, message.dropped, now)
 
     # -- ends
 
@@ -269,7 +283,7 @@ class Agents:
         if code is not None:
             left = code >= 0  # os._exit says no farewell and is no kill
         reason = "exit" if left else "killed"
-        self._machine.gone(proc, now, "is gone")
+        self._machine.take(Departed(proc, now, Gone.GONE))
         self._end(proc, reason, rescued.last_index, rescued.dropped, dead_ns, code)
 
     def _end(
@@ -301,16 +315,13 @@ class Agents:
         elsewhere = self.nodes.rows.keys()
         for proc in self._hello - self.ended.keys() - self._rings.mapped.keys() - elsewhere:
             if now - self._heard.get(proc, now) >= LOST_NS:
-                self._machine.gone(proc, now, "is lost")
+                self._machine.take(Departed(proc, now, Gone.LOST))
                 self._end(proc, "lost", self._head(proc) - 1, 0, now)
 
     # -- small things
 
     def _welcome(self, proc: str, now: int) -> bool:
-        message = {
-            "t": Msg.WELCOME.value, "hub": self._hub_id, "t_ns": now, "next": self._head(proc),
-        }  # fmt: skip
-        return self._router.send(proc, message)
+        return self._router.send(proc, Welcome(self._hub_id, self._head(proc), now))
 
     def _head(self, proc: str) -> int:
         """The index after its newest record here."""
@@ -324,7 +335,7 @@ class Agents:
             if proc not in self.ended and clock.due(now):  # the first of a node: then it is not due
                 self._ping += 1
                 clock.sent(self._ping, now)
-                self._router.send(proc, {"t": Msg.PING.value, "id": self._ping, "t_ns": now})
+                self._router.send(proc, Ping(self._ping, now))
 
     def _define_clock(self, proc: str, offset: Offset, now: int) -> None:
         self._collector.define(

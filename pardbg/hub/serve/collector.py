@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgpack
 import zmq
 
+from pardbg.events.control_events import ControlEvent
 from pardbg.events.decode import Head, Malformed, frame_head
 from pardbg.hub.backlog import Definitions, Recent
 from pardbg.hub.serve.bundles import MANY, Bundles
@@ -175,6 +176,12 @@ class Collector:
         self.number += 1
         fields = {"n": self.number, "t_ns": self._now(), **fields}
         self.accept(key.value, msgpack.packb(fields, unicode_errors="backslashreplace"))
+
+    def control(self, event: ControlEvent) -> int:
+        """Record and publish what happened to control; return the message's number."""
+        plain = event.plain()
+        self.say(Key.CONTROL, **{k: v for k, v in plain.items() if k not in ("n", "t_ns")})
+        return self.number
 
     def define(self, **fields: Any) -> None:
         """Record and publish a definition of the hub; that something has ended, behind its

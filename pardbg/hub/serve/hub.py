@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgpack
 
 from pardbg import __version__
+from pardbg.control.machine.delivery import Send
+from pardbg.control.machine.inputs import Learned, Ticked
 from pardbg.control.machine.machine import Machine
-from pardbg.control.machine.state import Ack, Event, ToAgent
+from pardbg.control.machine.state import Event
+from pardbg.events.commands import Reply
+from pardbg.events.control_events import ControlEvent
+from pardbg.events.control_facts import (
+    Fact,
+    Gap,
+    HubRestarted,
+    Limit,
+    Part,
+    Problem,
+    ProcessLost,
+    Refused,
+)
+from pardbg.events.control_facts import Node as NodeFact
 from pardbg.hub.backlog import DEFINITION_BYTES, Definitions, Recent, Wire
-from pardbg.hub.ctrl_messages import Node, notice
+from pardbg.hub.ctrl_messages import End, Kill, Notice
 from pardbg.hub.ranks.boards import TURN_MS, Boards
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.ranks.rings import Rings
@@ -27,14 +42,14 @@ from pardbg.hub.run.run_files import Recorded, read_end, write_recorded
 from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import EARLY_NS, MAX_PROCESSES, Collector
 from pardbg.hub.serve.job_output import JobOutput, Line
-from pardbg.hub.serve.nodes import Known, Notices
+from pardbg.hub.serve.nodes import Notices
 from pardbg.hub.serve.resume import KEEP_BYTES, Resumed, keep_state, open_writer
 from pardbg.hub.serve.router import Router
 from pardbg.hub.serve.sockets import Listening, Sockets, begin_to_listen
 from pardbg.hub.serve.state_feed import StateFeed
 from pardbg.hub.serve.viewers import Viewers
 from pardbg.plain_text import plain
-from pardbg.store.store import PART
+from pardbg.render.frame.control_words import nodes_text, notice
 from pardbg_agent.wire import DefKind, Key
 
 US: Final = 1_000
@@ -108,7 +123,7 @@ class Hub:
     def close(self) -> None:
         """Close sockets, mappings and the session."""
         self._close_session()
-        self._agents.nodes.tell_all(Node.END)
+        self._agents.nodes.tell_all(End())
         self._agents.boards.close()
         self._rings.close(remove=self.over)
         self._output.close()
@@ -147,10 +162,10 @@ class Hub:
         nodes.on_looked = self._where.looked
         self._viewers = Viewers(
             self.config, self.id, self._router, self._collector, self._definitions,
-            self._recent, self._agents, self._machine, self._where, self._signal_job,
+            self._recent, self._agents, self._machine, self._where, self._kill_job,
         )  # fmt: skip
         known = self._definitions
-        self._machine.learned(known.groups, known.timeouts, known.pipelines)
+        self._machine.take(Learned(known.groups, known.timeouts, known.pipelines))
         self._collector.on_definition = self._agents.defined
         self._router.on_agent = self._agents.message
         self._router.on_viewer = self._viewers.message
@@ -163,11 +178,17 @@ class Hub:
             **config.facts.definition(), version=__version__, loss_pattern=config.loss_pattern
         )
         if resumed.restarted:
-            said = self._viewers.restore(resumed.breaks, resumed.break_number)
-            self._control_event("hub_restart", "; ".join([resumed.text, *said]))
+            now = time.monotonic_ns()
+            known = self._viewers.restore(resumed.breaks, resumed.break_number, now)
+            lost = {one.number for one in resumed.breaks} - {*known}
+            restarted = HubRestarted(
+                resumed.hub, resumed.num_bytes, resumed.num_messages, resumed.held, known,
+                tuple(sorted(lost)),
+            )  # fmt: skip
+            self._record(restarted)
             self._collector.flush(None)  # known even if this hub dies at once, too
         if self._collector.write_error:
-            self._control_event("error", self._collector.write_error)
+            self._record(Problem(self._collector.write_error))
             self._told_write_error = True
 
     # -- one turn
@@ -186,13 +207,11 @@ class Hub:
         self._router.receive()
         now = time.monotonic_ns()
         self._agents.tick(now)
-        if self._machine.control.active:
-            self._machine.tick(now, self._agents.computing())
-        else:
-            self._machine.tick(now)
+        computing = self._agents.computing() if self._machine.control.active else None
+        self._machine.take(Ticked(now, computing))
         self._carry_out()
-        for event, text in self._node_notices.due(now):
-            self._notice({"event": event, "text": text})
+        for facts in self._node_notices.due(now):
+            self._notice(partial(_same_words, nodes_text(facts)))
         self._where.tick(now)
         self._viewers.tick(now)
         self._router.tick(now)
@@ -203,8 +222,8 @@ class Hub:
         self._collector.flush(now)
         self._keep_state()
         self._check_writer()
-        for who in self._successor.tick():
-            self._control_event(f"{who}_lost", f"{who} killed: job and hub continue without it")
+        for what in self._successor.tick():
+            self._record(ProcessLost(what))
         return self._is_over(now)
 
     def _turn_after_end(self) -> None:
@@ -219,25 +238,39 @@ class Hub:
     def _carry_out(self) -> None:
         """Carry out the control machine's effects."""
         for effect in self._machine.drain():
-            if isinstance(effect, ToAgent):
+            if isinstance(effect, Send):
                 self._router.send(effect.proc, effect.message)
             elif isinstance(effect, Event):
-                self._collector.say(Key.CONTROL, **effect.fields)
-                self._notice(effect.fields)
-            elif isinstance(effect, Ack):
-                self._router.ack(effect.viewer, effect.re, effect.error, effect.data)
+                self._publish(effect)
+            else:
+                order = effect.order
+                reply = Reply(order.re, effect.refusal, status=effect.status)
+                self._router.reply(order.viewer, reply)
 
-    def _notice(self, event: dict[str, Any]) -> None:
-        """Tell a user without a screen that the job is held, and what to do."""
-        text = notice(event, self.config.run)
+    def _publish(self, effect: Event) -> None:
+        """Record what happened; the same fact answers the orders that it ends."""
+        event = ControlEvent(effect.fact, effect.status, effect.by)
+        number, fact = self._collector.control(event), effect.fact
+        refusal = fact.refusal if isinstance(fact, Refused) else None
+        for order in effect.answers:
+            reply = Reply(
+                order.re, refusal, fact if refusal is None else None, effect.status, number
+            )
+            self._router.reply(order.viewer, reply)
+        self._notice(partial(notice, event))
+
+    def _notice(self, words: Callable[[str], str]) -> None:
+        """Tell a user without a screen that the job is held, and what to do. ``words``: the line,
+        by the run's name, which differs from node to node; empty: not of interest."""
+        text = words(self.config.run)
         if text:
             files.add_notice(self.config.dir, plain(text))
-            for node in self._agents.nodes.running:  # there the run is called otherwise
-                self._agents.nodes.tell(node, Node.NOTICE, text=notice(event, node.run))
+            for node in self._agents.nodes.running:
+                self._agents.nodes.tell(node, Notice(words(node.run)))
 
-    def _node_event(self, event: str, node: Known, text: str) -> None:
-        self._control_event(event, text, node=node.number, ranks=node.ranks())
-        self._node_notices.add(event, node, text, time.monotonic_ns())
+    def _node_event(self, fact: NodeFact) -> None:
+        self._record(fact)
+        self._node_notices.add(fact, time.monotonic_ns())
 
     # -- what the hub says
 
@@ -259,7 +292,7 @@ class Hub:
             self._gap_ns = now
             for proc, num in gaps.items():
                 rank = self._definitions.process(proc).rank
-                self._control_event("gap", f"rank {rank}: {num} records lost", proc=proc, num=num)
+                self._record(Gap(rank, num, proc))
             gaps.clear()
 
     def _say_limits(self, now: int) -> None:
@@ -274,12 +307,11 @@ class Hub:
             num = total - self._told_limits.get(what, 0)
             if num:
                 self._told_limits[what] = total
-                text = f"more than {limit:,} {what}: {num} left out"
-                self._control_event("limit", text, what=what, limit=limit, num=num)
+                self._record(Limit(what, limit, num))
 
-    def _control_event(self, event: str, text: str, **fields: Any) -> None:
+    def _record(self, fact: Fact) -> None:
         status = self._machine.control.status(time.monotonic_ns())
-        self._collector.say(Key.CONTROL, event=event, by="", text=text, **{**status, **fields})
+        self._collector.control(ControlEvent(fact, status))
 
     _told_write_error = False
 
@@ -287,7 +319,7 @@ class Hub:
         if self._collector.write_error and not self._told_write_error:
             self._told_write_error = True
             print(self._collector.write_error, flush=True)
-            self._control_event("error", self._collector.write_error)
+            self._record(Problem(self._collector.write_error))
 
     def _begin_part(self, number: int) -> list[Wire]:
         """Return what the recording's part ``number`` begins with: all that is needed to read it
@@ -295,23 +327,18 @@ class Hub:
         files.write_json(self.config.dir / files.PART_FILE, {"part": number})
         self._keep_at = KEEP_BYTES
         self._state.news.force = True
-        name = Path(self.config.session).name
-        return self._all_known(event=PART, part=number, text=f"part {number} of {name}")
+        return self._all_known(number)
 
-    def _all_known(self, **fields: Any) -> list[Wire]:
+    def _all_known(self, part: int) -> list[Wire]:
         """Return every definition, and a message of how far the run has come."""
         heads = {p.decode("ascii"): head for p, head in self._collector.heads.next.items()}
         self._collector.number += 1
         now = time.monotonic_ns()
-        event = {
-            "n": self._collector.number, "t_ns": now, "by": "", "heads": heads,
-            "offsets": self._output.offsets, "ended": self._agents.ended,
-            "hub_restarts": self._resumed.restarts, **self._machine.control.status(now), **fields,
-        }  # fmt: skip
-        return [
-            *self._definitions.messages(),
-            (Key.CONTROL.value, msgpack.packb(event, unicode_errors="backslashreplace")),
-        ]
+        fact = Part(part, heads, self._output.offsets, self._agents.ended, self._resumed.restarts)
+        status = self._machine.control.status(now)
+        event = ControlEvent(fact, status, n=self._collector.number, t_ns=now).plain()
+        packed = msgpack.packb(event, unicode_errors="backslashreplace")
+        return [*self._definitions.messages(), (Key.CONTROL.value, packed)]
 
     _keep_at = KEEP_BYTES
     """Size of the recording at which the state is kept next."""
@@ -323,7 +350,7 @@ class Hub:
             return
         self._collector.flush(None)
         if self._collector.writer is writer:
-            size = keep_state(self.config.dir, writer, self._all_known(event=PART))
+            size = keep_state(self.config.dir, writer, self._all_known(1))
             self._keep_at = writer.num_bytes + max(KEEP_BYTES, size)
 
     # -- the end
@@ -402,13 +429,14 @@ class Hub:
     _told: Sequence[Any] = ()
     """Signals that the job was given: see ``JobEnd``."""
 
-    def _signal_job(self, number: int | None) -> str | None:
-        """Send a signal to the job's group, or (None) end the job. Return an error, or None."""
-        self._agents.nodes.tell_all(Node.SIGNAL, number=number)
+    def _kill_job(self) -> bool:
+        """End the job, on all nodes; return False if it has ended."""
+        self._agents.nodes.tell_all(Kill())
         if jobs.job_pid(self.config.dir) is None:
-            return None if self._agents.nodes.running else "the job has ended"
-        if number is None:
-            jobs.ask_to_kill(self.config.dir)
-        else:
-            jobs.send(self.config.dir, number, group=True)
-        return None
+            return bool(self._agents.nodes.running)
+        jobs.ask_to_kill(self.config.dir)
+        return True
+
+
+def _same_words(text: str, _run: str) -> str:
+    return text

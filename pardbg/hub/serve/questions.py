@@ -1,66 +1,59 @@
-"""What agents are asked for viewers: questions that are answered together, levels for a while."""
+"""Questions to agents on behalf of viewers: evaluations answered together, levels for a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from pardbg.words import duration
-from pardbg_agent.wire import LEVELS, Msg
+from pardbg.events.commands import Answers
+from pardbg_agent.ctrl.agent_messages import Evaluated, NoAnswer, SetLevel
 
 WAIT_NS: Final = 10_000_000_000
-"""After this long an evaluation is said to run still; its rank answers nobody any more."""
-MAX_TEXT: Final = 10_000
-_KEPT: Final = ("ok", "error", "text", "frame", "frames", "raised", "number", "hash", "hashes")
+"""Time after which a rank is reported as still evaluating; it answers nobody any more."""
 MOST_NS: Final = 24 * 3600 * 1_000_000_000
 
 
 @dataclass(slots=True)
 class _Inquiry:
-    answer: Callable[[dict[str, Any]], None]
+    answer: Callable[[Answers], None]
     waiting: dict[str, int]
-    """proc -> rank of who has not answered."""
+    """proc -> rank of processes that have not answered."""
     since_ns: int
-    answers: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """rank -> what it said: "ok", and "text" or "error"."""
+    answers: dict[int, Evaluated] = field(default_factory=dict)
+    """By rank."""
 
 
 class Questions:
-    """All of them that are under way."""
+    """All evaluations that are under way."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Inquiry] = {}
 
     def ask(
-        self, number: int, procs: Mapping[str, int], answer: Callable[[dict[str, Any]], None],
-        now: int,
-    ) -> None:  # fmt: skip
-        """The agents ``procs`` (proc -> rank) were asked with id ``number``."""
+        self, number: int, procs: Mapping[str, int], answer: Callable[[Answers], None], now: int
+    ) -> None:
+        """Note that the agents ``procs`` (proc -> rank) were asked with id ``number``."""
         self._known[number] = _Inquiry(answer, dict(procs), now)
         self._finish(number)
 
-    def answered(self, number: int, proc: str, message: Mapping[str, Any]) -> None:
-        """An agent's ACK."""
-        kept = {key: message[key] for key in _KEPT if key in message}
-        for key in ("text", "error"):
-            if key in kept:
-                kept[key] = str(kept[key])[:MAX_TEXT]
-        self._take(number, proc, kept)
+    def answered(self, proc: str, answer: Evaluated) -> None:
+        """Take an agent's answer."""
+        self._take(answer.re, proc, answer)
 
     def gone(self, proc: str) -> None:
         """A process ended meanwhile."""
         for number in list(self._known):
-            self._take(number, proc, {"ok": False, "error": "it ended meanwhile"})
+            self._take(number, proc, Evaluated(number, NoAnswer.ENDED))
 
     def tick(self, now: int) -> None:
-        late = {"ok": False, "error": f"no answer in {duration(WAIT_NS)}: it still runs"}
+        """Answer without ranks that take too long."""
         for number, inquiry in list(self._known.items()):
             if now - inquiry.since_ns >= WAIT_NS:
                 for proc in list(inquiry.waiting):
-                    self._take(number, proc, late)
+                    self._take(number, proc, Evaluated(number, NoAnswer.SILENT))
 
-    def _take(self, number: int, proc: str, answer: dict[str, Any]) -> None:
+    def _take(self, number: int, proc: str, answer: Evaluated) -> None:
         inquiry = self._known.get(number)
         if inquiry is not None and proc in inquiry.waiting:
             inquiry.answers[inquiry.waiting.pop(proc)] = answer
@@ -70,13 +63,13 @@ class Questions:
         inquiry = self._known.get(number)
         if inquiry is not None and not inquiry.waiting:
             del self._known[number]
-            inquiry.answer({"answers": dict(sorted(inquiry.answers.items()))})
+            inquiry.answer(Answers(dict(sorted(inquiry.answers.items()))))
 
 
 class Levels:
     """Asks agents for a level and, where it was for a while, for the one before."""
 
-    def __init__(self, send: Callable[[str, dict[str, Any]], bool]) -> None:
+    def __init__(self, send: Callable[[str, SetLevel], bool]) -> None:
         self._send = send
         self._back: dict[str, tuple[int, int]] = {}
         """proc -> (when, to which level)."""
@@ -94,7 +87,7 @@ class Levels:
             elif for_ns and until > now:
                 self._back[proc] = (until, before)  # it is at that level afterwards anyway
                 continue
-            if self._send(proc, {"t": Msg.LEVEL.value, "id": 0, "level": level}):
+            if self._send(proc, SetLevel(0, level)):
                 asked.append(proc)
         return asked
 
@@ -103,12 +96,5 @@ class Levels:
         over = [(proc, level) for proc, (until, level) in self._back.items() if until <= now]
         for proc, level in over:
             del self._back[proc]
-            self._send(proc, {"t": Msg.LEVEL.value, "id": 0, "level": level})
+            self._send(proc, SetLevel(0, level))
         return over
-
-
-def number_of(word: object) -> int | None:
-    """``full`` or 2 -> 2; None: no such level."""
-    if isinstance(word, str) and word in LEVELS:
-        return LEVELS.index(word)
-    return word if isinstance(word, int) and 0 <= word < len(LEVELS) else None

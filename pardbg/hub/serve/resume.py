@@ -19,6 +19,9 @@ from typing import Any, Final
 import msgpack
 
 from pardbg.errors import NONSENSE
+from pardbg.events.control_codes import Mode
+from pardbg.events.control_events import ControlEvent, event_of
+from pardbg.events.control_facts import Breakpoint, HubRestarted, Part
 from pardbg.events.decode import decode_map, frame_head
 from pardbg.hub.backlog import Definitions, Recent, Wire
 from pardbg.hub.run import config as files
@@ -28,8 +31,6 @@ from pardbg.session.reader import StoredChunk
 from pardbg.session.rotation import Rotation, part_path
 from pardbg.session.writer import NOTHING_KNOWN, Known, SessionWriter, resume
 from pardbg.store.source import Message
-from pardbg.store.store import PART
-from pardbg.words import binary_size, plural
 from pardbg_agent.wire import DefKind, Key
 
 NUMBER_SKIP: Final = 1_000_000
@@ -50,9 +51,13 @@ class Resumed:
     heads: dict[bytes, int] = field(default_factory=dict)
     offsets: dict[str, int] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
-    text: str = ""
-    breaks: list[Any] = field(default_factory=list)
-    """Breakpoints and watches that were set, as Breakpoint.as_dict has them."""
+    hub: str = ""
+    """Id of the hub that was lost."""
+    num_bytes: int = 0
+    """Of the recording that it left."""
+    num_messages: int = 0
+    breaks: tuple[Breakpoint, ...] = ()
+    """Breakpoints and watches that were set."""
     break_number: int = 0
     """The highest that one of them ever had."""
     held: bool = False
@@ -79,22 +84,21 @@ class Resumed:
         self.number = max(self.number, int(fields.get("n", 0)))
         if kind == Key.OUTPUT.value and "off" in fields:
             self.offsets[str(fields.get("stream"))] = int(fields["off"])
-        if kind == Key.CONTROL.value and fields.get("event") == "hub_restart":
-            self.restarts += 1
-        if kind == Key.CONTROL.value and isinstance(fields.get("breaks"), list):
-            self.breaks = [one for one in fields["breaks"] if isinstance(one, dict)]
-            self.break_number = max([self.break_number, *map(_number, self.breaks)])
-            self.held = fields.get("mode") != "running"
-        if kind == Key.CONTROL.value and fields.get("event") == PART:
-            self._part(fields)
+        if kind == Key.CONTROL.value:
+            self._control(event_of(fields))
 
-    def _part(self, fields: dict[str, Any]) -> None:
-        """Find where the part before ended."""
-        for proc, head in dict(fields.get("heads") or {}).items():
-            self.heads[str(proc).encode("ascii")] = int(head)
-        self.offsets.update({str(k): int(v) for k, v in dict(fields.get("offsets") or {}).items()})
-        self.ended.update({str(k): str(v) for k, v in dict(fields.get("ended") or {}).items()})
-        self.restarts = int(fields.get("hub_restarts") or 0)
+    def _control(self, event: ControlEvent) -> None:
+        if isinstance(event.fact, HubRestarted):
+            self.restarts += 1
+        if event.status is not None:
+            self.breaks = event.status.breaks
+            self.break_number = max([self.break_number, *(one.number for one in self.breaks)])
+            self.held = event.status.mode is not Mode.RUNNING
+        if isinstance(event.fact, Part):  # where the part before ended
+            self.heads.update({p.encode("ascii"): n for p, n in event.fact.heads.items()})
+            self.offsets.update(event.fact.offsets)
+            self.ended.update(event.fact.ended)
+            self.restarts = event.fact.hub_restarts
 
 
 def open_writer(
@@ -136,11 +140,8 @@ def open_writer(
         return None, None, resumed, f"recording stopped: {path}: {error.strerror or error}"
     resumed.number += NUMBER_SKIP
     resumed.restarts += 1
-    resumed.text = (
-        f"hub {before.get('hub')} was lost; its {binary_size(size)} gave "
-        + plural(writer.num_messages, "message")
-        + ("; the ranks that it held run on" if resumed.held else "")
-    )
+    resumed.hub, resumed.num_bytes = str(before.get("hub")), size
+    resumed.num_messages = writer.num_messages
     return writer, parts, resumed, None
 
 
@@ -167,8 +168,3 @@ def read_state(folder: Path, session: Path) -> tuple[Known, list[Wire]]:
     except (OSError, *NONSENSE):
         pass
     return NOTHING_KNOWN, []
-
-
-def _number(said: dict[str, Any]) -> int:
-    number = said.get("number")
-    return number if isinstance(number, int) else 0

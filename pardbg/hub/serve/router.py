@@ -8,26 +8,40 @@ called by a digest of its secret.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import zmq
 
-from pardbg.errors import NONSENSE, UserError
-from pardbg.events.decode import Malformed
+from pardbg.errors import NONSENSE
+from pardbg.events.commands import FromViewer, Reply
+from pardbg.events.control_codes import Why
+from pardbg.events.control_facts import Refusal
+from pardbg.events.decode import Malformed, decode_map
 from pardbg.hub.backlog import Wire
-from pardbg.hub.ctrl_messages import RELAY, VIEWER, pack, process_of, unpack, viewer_name
+from pardbg.hub.ctrl_messages import (
+    RELAY,
+    VIEWER,
+    FromRelay,
+    ToRelay,
+    pack,
+    process_of,
+    unpack,
+    viewer_name,
+)  # fmt: skip
 from pardbg.hub.serve.sockets import OWNER, Role, ServerSecurity
-from pardbg_agent.wire import Msg
+from pardbg_agent.ctrl.agent_messages import FromAgent, Hello, Ping, ToAgent
+from pardbg_agent.ctrl.codec import decode, reader
 
 MAX_VIEWERS: Final = 64
 """Of those who may command, and of those who may only look: they do not keep each other out."""
 MAX_LOGGED: Final = 20
 PROBE_NS: Final = 200_000_000
 
-Handler = Callable[[str, dict[str, Any], int], None]
-"""(who, message, when). UserError and NONSENSE say that the message makes no sense."""
+_from_agent: Final = reader(FromAgent)
+_from_relay: Final = reader(FromRelay)
+_from_viewer: Final = reader(FromViewer)
 
 
 @dataclass(slots=True)
@@ -40,8 +54,8 @@ class Viewer:
     """Still to be sent, after ``waits``."""
     waits: Wire | None = None
     """What its socket did not take yet."""
-    then: dict[str, Any] | None = None
-    """The ACK that ends the history."""
+    then: Reply | None = None
+    """What ends the history."""
 
 
 class Router:
@@ -50,9 +64,10 @@ class Router:
     def __init__(self, socket: zmq.Socket[bytes], security: ServerSecurity) -> None:
         self.viewers: dict[str, Viewer] = {}
         self.malformed = 0
-        self.on_agent: Handler = lambda proc, message, now: None
-        self.on_relay: Handler = lambda relay, message, now: None
-        self.on_viewer: Callable[[str, dict[str, Any], Role, int], None] = lambda *_: None
+        self.on_agent: Callable[[str, FromAgent, int], None] = lambda *_: None
+        self.on_relay: Callable[[str, FromRelay, int], None] = lambda *_: None
+        self.on_viewer: Callable[[str, FromViewer, Role, int], None] = lambda *_: None
+        """Handlers of (sender, message, when); they raise Malformed."""
         self._at: dict[str, bytes] = {}
         """Process or relay -> its identity, of the newest HELLO."""
         self._via: dict[str, str] = {}
@@ -74,22 +89,20 @@ class Router:
             self._take(frames)
         return limit
 
-    def send(self, proc: str, message: dict[str, Any]) -> bool:
+    def send(self, proc: str, message: ToAgent) -> bool:
         """Send to a process; False if it is not connected (or takes no more)."""
         via = self._via.get(proc)
         if via is not None:
             return self._send(self._at.get(via), proc.encode("ascii"), pack(message)) is True
         return self._send(self._at.get(proc), pack(message)) is True
 
-    def ack(
-        self, viewer: str, re: Any, error: str | None = None, data: Mapping[str, Any] | None = None
-    ) -> None:
-        """Answer a viewer's request: with what it is refused for, or data."""
+    def reply(self, viewer: str, reply: Reply) -> None:
+        """Answer a viewer's request."""
         known = self.viewers.get(viewer)
         if known is not None:
-            self._send(known.address, pack(_answer(re, error, data)))
+            self._send(known.address, pack(reply))
 
-    def send_relay(self, relay: str, message: dict[str, Any]) -> bool:
+    def send_relay(self, relay: str, message: ToRelay) -> bool:
         """Send to a relay itself."""
         return self._send(self._at.get(relay), b"", pack(message)) is True
 
@@ -109,7 +122,7 @@ class Router:
         """Return the relay that the process is behind; None: it is here, or reaches us itself."""
         return self._via.get(proc)
 
-    def history(self, viewer: str, messages: Iterable[Wire], then: dict[str, Any]) -> None:
+    def history(self, viewer: str, messages: Iterable[Wire], then: Reply) -> None:
         """Send a late viewer what it missed, bit by bit, then ``then``."""
         known = self.viewers[viewer]
         known.history, known.waits, known.then = iter(messages), None, then
@@ -123,7 +136,7 @@ class Router:
         if now - self._probed_ns >= PROBE_NS:
             self._probed_ns = now
             for name, viewer in list(self.viewers.items()):
-                if self._send(viewer.address, pack({"t": Msg.PING.value, "t_ns": now})) is None:
+                if self._send(viewer.address, pack(Ping(t_ns=now))) is None:
                     self._gone(name)
 
     @property
@@ -132,44 +145,43 @@ class Router:
         return any(viewer.then is not None for viewer in self.viewers.values())
 
     def _take(self, frames: list[zmq.Frame]) -> None:
-        identity = frames[0].bytes
+        identity, raw = frames[0].bytes, frames[-1].bytes
         try:
-            message = unpack(frames[-1].bytes)
             role = self._security.role(frames[-1])
             now = time.monotonic_ns()
             if len(frames) != (3 if identity.startswith(RELAY) else 2):
                 raise Malformed("frames")
             if identity.startswith(VIEWER):
-                self._from_viewer(identity, message, role, now)
+                self._from_viewer(identity, raw, role, now)
             elif role not in ("agent", OWNER):
                 raise Malformed("role")
             elif len(frames) == 2:
-                self._from_agent(identity, message, now)
+                self._from_agent(identity, unpack(raw, _from_agent), now)
             else:
-                self._from_relay(identity, frames[1].bytes.decode("ascii"), message, now)
-        except (UserError, *NONSENSE) as error:
+                self._from_relay(identity, frames[1].bytes.decode("ascii"), raw, now)
+        except NONSENSE as error:
             self.malformed += 1
             if self.malformed <= MAX_LOGGED:
                 print(f"dropped a message on CTRL of {identity!r}: {error!r}", flush=True)
 
-    def _from_agent(self, identity: bytes, message: dict[str, Any], now: int) -> None:
+    def _from_agent(self, identity: bytes, message: FromAgent, now: int) -> None:
         proc = process_of(identity).decode("ascii")
-        if proc not in self._at or message.get("t") == Msg.HELLO.value:
+        if proc not in self._at or isinstance(message, Hello):
             self._at[proc] = identity  # not of a late message: it may have attached again
         self._via.pop(proc, None)
         self.on_agent(proc, message, now)
 
-    def _from_relay(self, identity: bytes, proc: str, message: dict[str, Any], now: int) -> None:
+    def _from_relay(self, identity: bytes, proc: str, raw: bytes, now: int) -> None:
         name = identity.decode("ascii")
         self._at[name] = identity
         if proc:
             self.reach(proc, name)
-            self.on_agent(proc, message, now)
+            self.on_agent(proc, unpack(raw, _from_agent), now)
         else:
-            self.on_relay(name, message, now)
+            self.on_relay(name, unpack(raw, _from_relay), now)
 
     def _from_viewer(
-        self, identity: bytes, message: dict[str, Any], role: Role | Literal["owner"], now: int
+        self, identity: bytes, raw: bytes, role: Role | Literal["owner"], now: int
     ) -> None:
         if role == "agent":
             raise Malformed("role")
@@ -177,10 +189,15 @@ class Router:
         name = viewer_name(identity)
         if name not in self.viewers:
             if sum(viewer.role == may for viewer in self.viewers.values()) >= MAX_VIEWERS:
-                text = f"{MAX_VIEWERS} viewers are connected already: close one"
-                self._send(identity, pack(_answer(message.get("id"), text, None)))
+                refusal = Refusal(Why.MANY_VIEWERS, number=MAX_VIEWERS)
+                self._send(identity, pack(Reply(_request(raw), refusal)))
                 return
             self.viewers[name] = Viewer(identity, may)
+        try:
+            message = unpack(raw, _from_viewer)
+        except Malformed:
+            self._send(identity, pack(Reply(_request(raw), Refusal(Why.MALFORMED))))
+            raise
         self.on_viewer(name, message, may, now)
 
     def _serve(self, name: str, viewer: Viewer) -> None:
@@ -216,7 +233,11 @@ class Router:
         return True
 
 
-def _answer(re: Any, error: str | None, data: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {
-        "t": Msg.ACK.value, "re": re, "ok": error is None, "error": error, "data": data or {},
-    }  # fmt: skip
+def _request(raw: bytes) -> int:
+    """Return the id of a request that is not read otherwise; 0: none. Raises Malformed."""
+    return decode(_Request, decode_map(raw)).id
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    id: int = 0

@@ -13,13 +13,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pardbg.analysis.hangs.stacks import kept
+from pardbg.events.commands import StackGroup, WhereFound
+from pardbg.events.control_events import ControlEvent
+from pardbg.events.control_facts import Stall, StallPart
+from pardbg.hub.ctrl_messages import Row
 from pardbg.hub.ranks.rendezvous import Rendezvous
 from pardbg.hub.ranks.stack_requests import StackRequests, speaking, telling
 from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import Collector
 from pardbg.hub.serve.router import Router
-from pardbg.words import ranks_text
-from pardbg_agent.wire import BEAT_NS, Key, Msg
+from pardbg_agent.ctrl.agent_messages import Frame, Thread
+from pardbg_agent.ctrl.agent_messages import Where as AskWhere
+from pardbg_agent.wire import BEAT_NS, Key
 
 STATE_NS: Final = 100_000_000
 STATE_PER_RANK_NS: Final = 500_000
@@ -59,14 +64,14 @@ class RowNews:
         self.told_ns = 0
         self.force = True
         """Say them at the next turn, changed or not."""
-        self._told: dict[str, Any] = {}
+        self._told: dict[str, Row] = {}
 
     def due(self, now: int) -> bool:
         """Return whether it is time to look at them."""
         rate = max(STATE_NS, STATE_PER_RANK_NS * len(self._told))
         return self.force or now - self.told_ns >= rate
 
-    def take(self, rows: dict[str, dict[str, Any]], now: int) -> bool:
+    def take(self, rows: dict[str, Row], now: int) -> bool:
         """Return whether to say ``rows`` now; they count as said then."""
         seen = {
             proc: {k: v for k, v in row.items() if k not in _VOLATILE} for proc, row in rows.items()
@@ -93,7 +98,7 @@ class StateFeed:
     def tick(self, now: int) -> None:
         """Say STATE where it is due, and ask ranks that stand still for their stacks."""
         for found in self._rendezvous.took():
-            self._collector.say(Key.CONTROL, **found)
+            self._collector.control(ControlEvent(found))
         if not self.news.due(now):
             return
         rows = self._agents.rows(now)
@@ -101,9 +106,7 @@ class StateFeed:
         if self.news.take(rows, now):
             self._collector.say(Key.STATE, hub=self._hub_id, ranks=rows)
 
-    def _on_our_clock(
-        self, rows: dict[str, dict[str, Any]], offsets: Mapping[str, int]
-    ) -> dict[str, dict[str, Any]]:
+    def _on_our_clock(self, rows: dict[str, Row], offsets: Mapping[str, int]) -> dict[str, Row]:
         if not offsets:
             return rows
         return {
@@ -111,7 +114,7 @@ class StateFeed:
             for proc, row in rows.items()
         }
 
-    def _watch_standstill(self, told: dict[str, dict[str, Any]], now: int) -> None:
+    def _watch_standstill(self, told: dict[str, Row], now: int) -> None:
         """``told``: by each process's own clock."""
         offsets = {proc: by for proc in told if (by := self._agents.offset_ns(proc))}
         due, rows = self._standstill.due(told, now, offsets), self._on_our_clock(told, offsets)
@@ -127,10 +130,10 @@ class StateFeed:
         self._stall_number -= 1  # viewers' questions count upwards
         number = self._stall_number
         pids = {proc: self._agents.pid(proc) for proc in due}
-        ask(self._where, number, rows, pids, lambda said: self._collector.say(Key.CONTROL, **said),
-            now)  # fmt: skip
+        ask(self._where, number, rows, pids,
+            lambda stall: self._collector.control(ControlEvent(stall)), now)  # fmt: skip
         for proc in due:
-            self._router.send(proc, {"t": Msg.WHERE.value, "id": number})
+            self._router.send(proc, AskWhere(number))
 
 
 @dataclass(slots=True)
@@ -149,7 +152,7 @@ class Standstill:
         self._ranks: dict[str, _Still] = {}
 
     def due(
-        self, rows: Mapping[str, Mapping[str, Any]], now: int, offsets: Mapping[str, int] = _NONE
+        self, rows: Mapping[str, Row], now: int, offsets: Mapping[str, int] = _NONE
     ) -> list[str]:
         """Processes whose stacks are wanted now. Rows tell times by their process's own clock:
         ``offsets`` to ours, which are told anew now and then, change nothing in a status."""
@@ -168,9 +171,7 @@ class Standstill:
             self._ranks[proc].asked = True
         return due[:MAX_RANKS]
 
-    def _stalled(
-        self, rows: Mapping[str, Mapping[str, Any]], now: int, offsets: Mapping[str, int]
-    ) -> bool:
+    def _stalled(self, rows: Mapping[str, Row], now: int, offsets: Mapping[str, int]) -> bool:
         since = (
             max(row["open_since_ns"] + offsets.get(proc, 0), self._ranks[proc].since_ns)
             for proc, row in rows.items() if row["open"]
@@ -178,7 +179,7 @@ class Standstill:
         return any(now - began >= STALL_NS for began in since)
 
 
-def silent(rows: Mapping[str, Mapping[str, Any]], procs: list[str], now: int) -> list[str]:
+def silent(rows: Mapping[str, Row], procs: list[str], now: int) -> list[str]:
     """Of these, whose agents will not answer."""
     return [
         proc
@@ -190,45 +191,35 @@ def silent(rows: Mapping[str, Mapping[str, Any]], procs: list[str], now: int) ->
 def ask(
     where: StackRequests,
     number: int,
-    rows: Mapping[str, Mapping[str, Any]],
+    rows: Mapping[str, Row],
     pids: Mapping[str, int],
-    say: Callable[[dict[str, Any]], None],
+    say: Callable[[Stall], object],
     now: int,
 ) -> None:
-    """Have stacks taken; ``say`` gets the fields of the CONTROL message "stall"."""
+    """Have stacks taken; ``say`` gets them."""
     procs = {proc: (int(rows[proc]["rank"]), pid) for proc, pid in pids.items()}
-    ranks = sorted(rank for rank, _ in procs.values())
 
-    def answer(data: dict[str, Any]) -> None:
-        say(
-            {
-                "event": "stall",
-                "text": f"no progress for 2 s; stacks of {ranks_text(ranks)}",
-                "since_ns": now,
-                "stacks": [_part(part, data["stacks"]) for part in data["tree"]],
-                "source": {str(rank): word for rank, word in data["source"].items()},
-                "issued": {str(rank): rows for rank, rows in data.get("issued", {}).items()},
-                "locks": {str(rank): waits for rank, waits in data["locks"].items() if waits},
-            }
-        )
+    def answer(found: WhereFound) -> None:
+        parts = tuple(_part(part, found.stacks) for part in found.tree)
+        say(Stall(now, parts, found.source, found.issued, found.locks))
 
     where.ask(number, procs, answer, now, silent(rows, list(procs), now))
 
 
-def _part(part: Mapping[str, Any], stacks: Mapping[int, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Ranks that stand in one place: {"ranks", "frames", "inside": {rank: what of}, "threads":
-    {rank: [[name, frames], …]}}; threads where one beside the main one says something."""
-    inside, threads = {}, {}
-    for rank in part["ranks"]:
-        one = speaking(stacks.get(rank, ()))
-        if one.get("inside"):
-            inside[str(rank)] = str(one["inside"])
-        others = [t for t in stacks.get(rank, ()) if t is not one and telling(t)]
-        if others or not one.get("main", True):
-            threads[str(rank)] = [
-                [str(t.get("thread")), list(kept(t["frames"], MAX_DEPTH // 4))]
-                for t in [one, *others][:MAX_THREADS]
-            ]
-    frames = list(kept(part["frames"], MAX_DEPTH))
-    said = {"ranks": part["ranks"], "frames": frames, "inside": inside}
-    return said | {"threads": threads} if threads else said
+def _part(part: StackGroup, stacks: Mapping[int, tuple[Thread, ...]]) -> StallPart:
+    """Ranks that stand in one place; with threads where one beside the main one says where."""
+    inside: dict[int, str] = {}
+    threads: dict[int, tuple[tuple[str, tuple[Frame, ...]], ...]] = {}
+    for rank in part.ranks:
+        first = speaking(stacks.get(rank, ()))
+        if first is None:
+            continue
+        if first.inside:
+            inside[rank] = first.inside
+        others = [t for t in stacks.get(rank, ()) if t is not first and telling(t)]
+        if others or not first.main:
+            threads[rank] = tuple(
+                (thread.thread, kept(thread.frames, MAX_DEPTH // 4))
+                for thread in [first, *others][:MAX_THREADS]
+            )
+    return StallPart(part.ranks, kept(part.frames, MAX_DEPTH), inside, threads)

@@ -3,35 +3,65 @@
 from __future__ import annotations
 
 import os
-import signal
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
 from pardbg.control.language.ranksets import Known, RankFacts, resolve, unseen
-from pardbg.control.language.verbs import Verb
 from pardbg.control.machine.cut import View
+from pardbg.control.machine.inputs import (
+    Forgotten,
+    GivenUp,
+    Ordered,
+    Renewed,
+    Restored,
+    TakenOver,
+)  # fmt: skip
 from pardbg.control.machine.machine import Machine
-from pardbg.control.machine.state import Command
+from pardbg.control.machine.state import Order
 from pardbg.errors import UserError
+from pardbg.events.commands import (
+    Answer,
+    Command,
+    FromViewer,
+    HubFacts,
+    Join,
+    Joined,
+    Leave,
+    LevelAsked,
+    Marked,
+    RankRows,
+    Reply,
+    Take,
+)  # fmt: skip
+from pardbg.events.control_codes import Verb, Why
+from pardbg.events.control_events import ControlEvent
+from pardbg.events.control_facts import (
+    Bookmark,
+    Breakpoint,
+    Fact,
+    Inspected,
+    Killed,
+    Level,
+    Refusal,
+    Refused,
+)
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions, Recent
 from pardbg.hub.ranks.stack_requests import StackRequests
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import Collector
-from pardbg.hub.serve.questions import Levels, number_of
+from pardbg.hub.serve.questions import Levels
 from pardbg.hub.serve.router import Router
 from pardbg.hub.serve.sockets import Role
-from pardbg.store.history import BOOKMARK, MAX_TEXT, UNMARK
-from pardbg.words import duration, plural, ranks_text
-from pardbg_agent.wire import LEASE_NS, LEVELS, Key, Msg
+from pardbg_agent.ctrl.agent_messages import Ask, Lease
+from pardbg_agent.ctrl.agent_messages import Where as AskWhere
+from pardbg_agent.wire import LEASE_NS, LEVELS
 
 QUESTIONS: Final = (Verb.WHERE, Verb.RANKS, Verb.STATUS)
 RECORDING: Final = (Verb.MARK, Verb.LEVEL)
-SIGNALS: Final = {"INT": signal.SIGINT, "TERM": signal.SIGTERM}
 MAX_EXPR: Final = 2_000
 SCRIPT: Final = "ctl"
 """Name of the controller if each command is a process of its own."""
@@ -43,12 +73,12 @@ class Viewers:
     def __init__(
         self, config: RunConfig, hub_id: str, router: Router, collector: Collector,
         definitions: Definitions, recent: Recent, agents: Agents,
-        machine: Machine, where: StackRequests, signal_job: Callable[[int | None], str | None],
+        machine: Machine, where: StackRequests, kill_job: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._config, self._hub_id, self._router = config, hub_id, router
         self._collector, self._definitions, self._recent = collector, definitions, recent
         self._agents = agents
-        self._machine, self._where, self._signal_job = machine, where, signal_job
+        self._machine, self._where, self._kill_job = machine, where, kill_job
         self._number = 0
         self._levels = Levels(router.send)
         self._last: dict[str, int] = {}
@@ -62,231 +92,174 @@ class Viewers:
         for viewer in [v for v, until in self._missed.items() if now >= until]:
             del self._missed[viewer]
             if viewer not in self._router.viewers:
-                self._machine.forget(viewer, now)
+                self._machine.take(Forgotten(viewer, now))
         for level in dict.fromkeys(level for _, level in self._levels.tick(now)):
-            self._said("level", "", f"back to {LEVELS[level]}", now)
+            self._record(Level(LEVELS[level], back=True), "", now)
 
-    def message(self, viewer: str, message: dict[str, Any], role: Role, now: int) -> None:
+    def message(self, viewer: str, message: FromViewer, role: Role, now: int) -> None:
         """Handle one message of a viewer. Raises Malformed."""
-        kind, number = str(message.get("t")), message.get("id")
-        if kind == Msg.LEASE:
-            if role == "control":
-                self._machine.renew(viewer, now)
+        may_control = role == "control"
+        if isinstance(message, Lease):
+            if may_control:
+                self._machine.take(Renewed(viewer, now))
             return
-        if kind == Msg.LEAVE:
-            if role == "control":
-                self._machine.leave(viewer, now)
-                self._machine.forget(viewer, now)
+        if isinstance(message, Leave):
+            if may_control:
+                self._machine.take(GivenUp(viewer, now))
             return
-        if not isinstance(number, int):
-            raise Malformed("request without id")
-        if number <= self._last.get(viewer, -1):
-            if role == "control":  # who may only look writes nothing into the recording
-                self._said("refused", viewer, f"request {number} was repeated: dropped", now)
+        if message.id <= self._last.get(viewer, -1):
+            if may_control:  # a viewer that may only look writes nothing into the recording
+                refusal = Refusal(Why.REPEATED, number=message.id)
+                self._record(Refused("", refusal), viewer, now)
             raise Malformed("request came again")
-        self._last[viewer] = number
-        if kind == Msg.JOIN:
-            self._join(viewer, number)
-        elif kind == Msg.TAKE:
-            if self._may(viewer, number, role):
-                self._machine.take(viewer, number, now)
-        elif kind == Msg.COMMAND:
-            self._command(viewer, number, message, role, now)
+        self._last[viewer] = message.id
+        if isinstance(message, Join):
+            self._join(viewer, message.id)
+        elif isinstance(message, Command):
+            self._command(viewer, message, may_control, now)
+        elif may_control:
+            self._machine.take(TakenOver(_order(viewer, message), now))
         else:
-            raise Malformed("viewer message")
+            self._refuse(viewer, message.id, Refusal(Why.VIEW_ONLY))
 
     def left(self, viewer: str, now: int) -> None:
         """Release what a viewer held that can no longer be reached."""
         self._last.pop(viewer, None)
-        self._machine.leave(viewer, now, "disconnected: all ranks run on")
-        self._machine.forget(viewer, now)
+        self._machine.take(GivenUp(viewer, now, disconnected=True))
 
-    def restore(self, breaks: Sequence[Mapping[str, Any]], number: int) -> list[str]:
-        """Restore the previous hub's breakpoints; return text for the audit trail. Those of a
-        viewer that does not return are deleted."""
-        table, lost = self._machine.control.breakpoints, []
-        table.skip(number)
-        self._machine.control.restored = True
-        for one in breaks:
-            try:
-                table.restore(one)
-            except UserError as error:
-                lost.append(f"breakpoint {one.get('number')} is lost: {error}")
-        until = time.monotonic_ns() + LEASE_NS
-        self._missed = {str(one.get("by")): until for one in breaks if one.get("keep") is not True}
-        numbers = ", ".join(str(one["number"]) for one in table.as_dicts())
-        return [f"breakpoint {numbers} set again"] * bool(numbers) + lost
+    def restore(self, breaks: Sequence[Breakpoint], number: int, now: int) -> tuple[int, ...]:
+        """Restore the previous hub's breakpoints; return the numbers of those that are set. Those
+        of a viewer that does not return are deleted."""
+        self._machine.take(Restored(breaks, number))
+        self._missed = {one.by: now + LEASE_NS for one in breaks if not one.keep}
+        return tuple(one.number for one in self._machine.control.breakpoints.infos())
 
     # -- joining
 
     def _join(self, viewer: str, number: int) -> None:
         definitions = self._definitions.messages()
         messages = chain(definitions, self._recent.messages())
-        history = {
-            "messages": len(definitions) + len(self._recent), "bytes": self._recent.num_bytes,
-            "dropped": self._recent.dropped, "definitions_left_out": self._definitions.left_out,
-        }  # fmt: skip
-        then = {
-            "t": Msg.ACK.value, "re": number, "ok": True, "run": self._config.run,
-            "hub": self._hub_id, "history": history, "status": self.status(),
-        }  # fmt: skip
-        self._router.history(viewer, messages, then)
+        joined = Joined(
+            self._config.run, self._hub_id, len(definitions) + len(self._recent),
+            self._recent.num_bytes, self._recent.dropped, self._definitions.left_out,
+        )  # fmt: skip
+        self._router.history(viewer, messages, Reply(number, answer=joined))
 
     # -- commands
 
-    def _command(
-        self, viewer: str, number: int, message: dict[str, Any], role: Role, now: int
-    ) -> None:
-        args = message.get("args") or {}
-        word, text = str(message.get("verb")), message.get("ranks")
-        if not isinstance(args, dict) or not (text is None or isinstance(text, str)):
-            raise Malformed("command")
-        if word in ("signal", Verb.KILL.value):
-            if self._may(viewer, number, role):
-                self._end_job(viewer, number, word, args, now)
-            return
+    def _command(self, viewer: str, asked: Command, may_control: bool, now: int) -> None:
+        verb, text = asked.verb, asked.ranks
         try:
-            verb = Verb(word)
             ranks = resolve(text, self._known()) if self._agents.known() else unseen(text)
         except UserError as error:
-            none_held = text == "held"
-            words = "nothing is held: pause first" if none_held else str(error)
-            self._refuse(viewer, number, words, usage=not none_held)
+            invalid = Refusal(Why.INVALID, str(error))
+            self._refuse(viewer, asked.id, Refusal(Why.NOTHING_HELD) if text == "held" else invalid)
             return
-        except ValueError:
-            verbs = ", ".join(verb.value for verb in Verb)
-            self._refuse(viewer, number, f"no verb '{word[:40]}'; verbs: {verbs}", usage=True)
-            return
-        if verb is Verb.WHERE and role == "control":
-            self._machine.renew(viewer, now)
-        keep, timeout = bool(args.get("keep")), _seconds(args.get("timeout_s"))
-        command = Command(
-            viewer, SCRIPT if keep else viewer, number, verb, ranks, text or "",
-            now + timeout if timeout else 0, args,
+        if verb is Verb.WHERE and may_control:
+            self._machine.take(Renewed(viewer, now))
+        timeout, lease_ns = _ns(asked.timeout_s), _ns(asked.lease_s)
+        order = Order(
+            viewer, SCRIPT if asked.keep else viewer, asked.id, verb, ranks, text or "", asked.args,
+            now + timeout if timeout else 0, asked.keep, lease_ns,
         )  # fmt: skip
         if verb in QUESTIONS:
-            self._question(command, now)
-        elif not self._may(viewer, number, role):
-            return
-        elif verb in RECORDING:
-            self._record(command, now)
+            self._question(order, now)
+        elif not may_control:
+            self._refuse(viewer, asked.id, Refusal(Why.VIEW_ONLY))
+        elif verb is Verb.KILL:
+            self._kill(order, now)
+        elif verb is Verb.MARK:
+            self._mark(order, now)
+        elif verb is Verb.LEVEL:
+            self._set_level(order, now)
         elif verb is Verb.INSPECT:
-            self._inspect(command, now)
+            self._inspect(order, now)
         else:
-            lease_ns = _seconds(args.get("lease_s"))
-            self._machine.command(command, now, keep=keep, lease_ns=lease_ns)
+            self._machine.take(Ordered(order, now))
 
-    def _end_job(self, viewer: str, number: int, word: str, args: dict[str, Any], now: int) -> None:
-        owner, refusal = self._config.owner_pid, ""
-        chosen: int | None = None
-        if word == "signal":
-            chosen = SIGNALS.get(str(args.get("signal")))
-            if owner is None or args.get("pid") != owner:
-                refusal = "only the job's owner can send signals: use kill"
-            elif chosen is None:
-                refusal = "signal is INT or TERM"
-        elif args.get("confirm") is not True:
-            refusal = "kill ends the job: it needs confirmation"
-        if refusal:
-            self._refuse(viewer, number, refusal)
+    def _kill(self, order: Order, now: int) -> None:
+        if not order.args.confirm:
+            self._refuse(order.viewer, order.re, Refusal(Why.UNCONFIRMED))
             return
-        self._said(word, viewer, f"{word} the job", now)
-        self._router.ack(viewer, number, self._signal_job(chosen))
+        number = self._record(Killed(), order.viewer, now)
+        refusal = None if self._kill_job() else Refusal(Why.JOB_ENDED)
+        self._router.reply(order.viewer, Reply(order.re, refusal, Killed(), n=number))
 
-    # -- about the recording
+    # -- about the recording: no rank is held, so no control is needed
 
-    def _record(self, command: Command, now: int) -> None:
-        """Set a bookmark or the level: holds no rank, so needs no control."""
-        viewer, number, args = command.viewer, command.re, command.args
-        if command.verb is Verb.MARK:
-            at, text = args.get("at_ns"), str(args.get("text") or "")[:MAX_TEXT]
-            event = UNMARK if not text and at is not None else BOOKMARK
-            at_ns = at if isinstance(at, int) and 0 <= at <= now else now
-            self._collector.say(
-                Key.CONTROL, event=event, by=viewer, at_ns=at_ns, text=text or "bookmark"
-            )
-            self._router.ack(viewer, number, None, {"at_ns": at_ns})
+    def _mark(self, order: Order, now: int) -> None:
+        at_ns, text = order.args.at_ns, order.args.text
+        remove = not text and at_ns is not None
+        at_ns = at_ns if at_ns is not None and 0 <= at_ns <= now else now
+        fact = Bookmark(at_ns, "" if remove else text or "bookmark")
+        number = self._collector.control(ControlEvent(fact, by=order.viewer))
+        self._router.reply(order.viewer, Reply(order.re, answer=Marked(at_ns), n=number))
+
+    def _set_level(self, order: Order, now: int) -> None:
+        if order.args.level not in LEVELS:
+            self._refuse(order.viewer, order.re, Refusal(Why.BAD_LEVEL))
             return
-        level = number_of(args.get("level"))
-        if level is None:
-            self._refuse(viewer, number, f"a level is {', '.join(LEVELS)}", usage=True)
-            return
-        rows, known = self._agents.rows(now), self._agents.known()
+        level, for_ns = LEVELS.index(order.args.level), _ns(order.args.for_s)
+        rows = self._agents.rows(now)
         present = {
             proc: int(rows.get(proc, {}).get("level", len(LEVELS) - 1))
-            for proc, rank in known.items() if rank in command.ranks
-        }  # fmt: skip
-        for_ns = _seconds(args.get("for_s"))
-        asked = self._levels.ask(present, level, for_ns, now)
-        while_ = f" for {duration(for_ns)}" if for_ns else ""
-        why = f": {str(args['why'])[:MAX_TEXT]}" if args.get("why") else ""
+            for proc, _ in self._asked(order)
+        }
+        asked, number = self._levels.ask(present, level, for_ns, now), 0
         if asked:
-            text = f"{LEVELS[level]}{while_} on {plural(len(asked), 'rank')}{why}"
-            self._said("level", viewer, text, now)
-        self._router.ack(viewer, number, None, {"level": LEVELS[level], "asked": len(asked)})
+            fact = Level(LEVELS[level], len(asked), for_ns, order.args.reason)
+            number = self._record(fact, order.viewer, now)
+        answer = LevelAsked(LEVELS[level], len(asked))
+        self._router.reply(order.viewer, Reply(order.re, answer=answer, n=number))
 
-    def _said(self, event: str, by: str, text: str, now: int) -> None:
-        status = self._machine.control.status(now)
-        self._collector.say(Key.CONTROL, event=event, by=by, text=text, **status)
+    def _record(self, fact: Fact, by: str, now: int) -> int:
+        return self._collector.control(ControlEvent(fact, self._machine.control.status(now), by))
 
     # -- questions
 
-    def _question(self, command: Command, now: int) -> None:
-        if command.verb is Verb.STATUS:
-            self._answer(command, self.status())
-        elif command.verb is Verb.RANKS:
-            rows, mode = self._agents.rows(now), self._machine.control.mode.value
-            chosen = {p: row for p, row in rows.items() if row["rank"] in command.ranks}
-            self._answer(command, {"ranks": chosen, "mode": mode})
+    def _question(self, order: Order, now: int) -> None:
+        if order.verb is Verb.STATUS:
+            status = self._machine.control.status(now)
+            self._router.reply(order.viewer, Reply(order.re, None, self.facts(), status))
+        elif order.verb is Verb.RANKS:
+            rows, mode = self._agents.rows(now), self._machine.control.mode
+            chosen = {p: row for p, row in rows.items() if row["rank"] in order.ranks}
+            self._answer(order, RankRows(chosen, mode))
         else:
-            pids = {proc: (rank, self._agents.pid(proc)) for proc, rank in self._asked(command)}
+            pids = {proc: (rank, self._agents.pid(proc)) for proc, rank in self._asked(order)}
             self._number += 1
-            self._where.ask(self._number, pids, partial(self._answer, command), now)
+            self._where.ask(self._number, pids, partial(self._answer, order), now)
             for proc in pids:
-                self._router.send(proc, {"t": Msg.WHERE.value, "id": self._number})
+                self._router.send(proc, AskWhere(self._number))
 
-    def _inspect(self, command: Command, now: int) -> None:
+    def _inspect(self, order: Order, now: int) -> None:
         """Evaluate in the ranks' own frames; in the audit trail, as it may change them."""
-        args, procs = command.args, dict(self._asked(command))
-        kind, expr = str(args.get("kind", ""))[:20], str(args.get("expr") or "")[:MAX_EXPR]
-        frame = args.get("frame")
+        args, procs = order.args, dict(self._asked(order))
         self._number += 1
-        message = {
-            "t": Msg.ASK.value, "id": self._number, "kind": kind, "expr": expr,
-            "frame": frame if isinstance(frame, int) else 0,
-        }  # fmt: skip
-        text = f"{kind} {expr} on {ranks_text(command.ranks)}"[:300]
-        self._said("inspect", command.viewer, text, now)
-        self._machine.renew(command.viewer, now)
-        self._agents.questions.ask(self._number, procs, partial(self._answer, command), now)
+        expr = args.expr[:MAX_EXPR]
+        self._record(Inspected(args.kind, expr, order.ranks), order.viewer, now)
+        self._machine.take(Renewed(order.viewer, now))
+        self._agents.questions.ask(self._number, procs, partial(self._answer, order), now)
         for proc in procs:
-            self._router.send(proc, message)
+            self._router.send(proc, Ask(self._number, args.kind, expr, args.frame))
 
-    def _asked(self, command: Command) -> list[tuple[str, int]]:
+    def _asked(self, order: Order) -> list[tuple[str, int]]:
         """(process, rank) of its ranks."""
-        return [(p, r) for p, r in self._agents.known().items() if r in command.ranks]
+        return [(p, r) for p, r in self._agents.known().items() if r in order.ranks]
 
-    def _answer(self, command: Command, data: Mapping[str, Any]) -> None:
-        self._router.ack(command.viewer, command.re, None, data)
+    def _answer(self, order: Order, answer: Answer) -> None:
+        self._router.reply(order.viewer, Reply(order.re, answer=answer))
 
-    def status(self) -> dict[str, Any]:
-        """Answer with the controller, the held ranks and the hub's state."""
+    def facts(self) -> HubFacts:
+        """Return the hub's own state."""
         counters = self._collector.counters
-        return {
-            **self._machine.control.status(self._collector.clock()),
-            "run": self._config.run,
-            "name": self._config.name,
-            "hub": self._hub_id,
-            "hub_pid": os.getpid(),
-            "ranks": sorted(view.rank for view in self._machine.control.views.values()),
-            "viewers": len(self._router.viewers),
-            "messages": counters.messages,
-            "records": counters.records,
-            "refused": counters.refused,
-            "malformed": counters.malformed + self._router.malformed + self._definitions.malformed,
-            "recording": self._collector.write_error or "ok",
-            "session": self._config.session,
-        }
+        malformed = counters.malformed + self._router.malformed + self._definitions.malformed
+        return HubFacts(
+            self._config.run, self._config.name, self._hub_id, os.getpid(),
+            tuple(sorted(view.rank for view in self._machine.control.views.values())),
+            len(self._router.viewers), counters.messages, counters.records, counters.refused,
+            malformed, self._collector.write_error or "ok", self._config.session,
+        )  # fmt: skip
 
     # -- small things
 
@@ -301,23 +274,18 @@ class Viewers:
         axes = {axis: list(groups.values()) for axis, groups in self._definitions.axes.items()}
         return Known(facts, axes)
 
-    def _may(self, viewer: str, number: int, role: Role) -> bool:
-        if role == "control":
-            return True
-        self._refuse(viewer, number, "this key permits viewing only")
-        return False
+    def _refuse(self, viewer: str, number: int, refusal: Refusal) -> None:
+        self._router.reply(viewer, Reply(number, refusal))
 
-    def _refuse(self, viewer: str, number: int, error: str, *, usage: bool = False) -> None:
-        """``usage``: the request itself makes no sense (a script ends with 2)."""
-        self._router.ack(viewer, number, error, {"usage": True} if usage else None)
+
+def _order(viewer: str, asked: Take) -> Order:
+    return Order(viewer, viewer, asked.id, Verb.STATUS, ())
 
 
 def _waits(view: View | None) -> bool:
     return view is not None and view.state is not None and not view.held and bool(view.state.open)
 
 
-def _seconds(value: Any) -> int:
-    """A number of seconds from outside as ns; 0 for nothing or nonsense."""
-    if isinstance(value, (int, float)) and 0 < value <= 86400:
-        return int(value * 1e9)
-    return 0
+def _ns(seconds: float) -> int:
+    """Return a time from outside in ns; 0 for nothing or nonsense."""
+    return int(seconds * 1e9) if 0 < seconds <= 86400 else 0

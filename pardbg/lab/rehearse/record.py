@@ -13,6 +13,8 @@ import msgpack
 
 from pardbg.analysis.findings.stalls.rehearsed import NOTE, PLACES
 from pardbg.analysis.hangs.stacks import place
+from pardbg.events.control_events import ControlEvent
+from pardbg.events.control_facts import Stall, StallPart
 from pardbg.lab.rehearse.differences import differences
 from pardbg.lab.rehearse.order import Played
 from pardbg.lab.rehearse.rank_trace import Frame
@@ -106,9 +108,9 @@ def write(path: Path, said: Rehearsal, played: Mapping[int, Played]) -> None:
     stuck = [one for one in played.values() if one.stuck is not None and not one.cut]
     if stuck:
         ranks = sorted(one.trace.rank for one in stuck)
-        _say(writer, Key.CONTROL.value, last + STALL_NS, n=1, t_ns=last + STALL_NS, event="stall",
-             text=f"goes no further; stacks of {ranks_text(ranks)}", since_ns=last + STALL_NS,
-             stacks=_stacks(stuck), source={str(rank): "rehearsal" for rank in ranks})  # fmt: skip
+        when = last + STALL_NS
+        stall = Stall(when, _stacks(stuck), dict.fromkeys(ranks, "rehearsal"))
+        _say(writer, Key.CONTROL.value, when, **ControlEvent(stall, n=1, t_ns=when).plain())
         _say(writer, Key.OUTPUT.value, last + END_NS, n=number + 1, t_ns=last + END_NS, rank=None,
              stream="stdout", text=f"{ranks_text(ranks)} would go no further")  # fmt: skip
     else:
@@ -155,7 +157,7 @@ def _frames(played: Mapping[int, Played]) -> list[tuple[int, bytes, bytes]]:
     return made
 
 
-def _stacks(stuck: Sequence[Played]) -> list[dict[str, Any]]:
+def _stacks(stuck: Sequence[Played]) -> tuple[StallPart, ...]:
     """Return where ranks stand, those that stand together as one."""
     found: dict[tuple[Frame, ...], list[int]] = defaultdict(list)
     for one in stuck:
@@ -163,7 +165,7 @@ def _stacks(stuck: Sequence[Played]) -> list[dict[str, Any]]:
         if one.stuck is not None and one.stuck < len(stacks):
             found[stacks[one.stuck]].append(one.trace.rank)
     parts = list(found.items())[:MAX_STACKS]
-    return [{"ranks": sorted(ranks), "frames": stack, "inside": {}} for stack, ranks in parts]
+    return tuple(StallPart(tuple(sorted(ranks)), stack) for stack, ranks in parts)
 
 
 def _places(played: Mapping[int, Played]) -> list[tuple[int, int, str]]:

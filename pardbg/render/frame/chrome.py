@@ -23,6 +23,7 @@ from pardbg.render.draw.cells import (
     width,
 )
 from pardbg.render.draw.signs import SIGN
+from pardbg.render.frame.control_words import why_text
 
 Tab = tuple[int, str]
 SHORT = {
@@ -226,15 +227,15 @@ def control_line(
     if under_way:
         return fit(line(" ", Segment(under_way, "held")), cells)
     if control.mode == "running" and not control.held:
-        return fit(line(" ", Segment(clip(clean(control.reason), cells - 2), "dim")), cells)
+        return fit(line(" ", Segment(clip(clean(why_text(control.why)), cells - 2), "dim")), cells)
     parts = [Segment(" "), Segment(_held_words(control), "held")]
     if control.lease_ns is not None:
         low = control.lease_ns < 4e9
         parts += [Segment(" · ", "faint"), Segment(f"lease {words.countdown(control.lease_ns)}",
                                           "warn" if low else "dim")]  # fmt: skip
     parts += [Segment(" · ", "faint"), Segment(_pending(control.pending), "dim")]
-    if control.mode == "held" and control.reason:  # a breakpoint, a watch: why comes first
-        why = clip(clean(control.reason), max(20, cells - 3 - line_width(parts)))
+    if control.mode == "held" and control.why:  # a breakpoint, a watch: why comes first
+        why = clip(clean(why_text(control.why)), max(20, cells - 3 - line_width(parts)))
         parts += [Segment(" · ", "faint"), Segment(why, "strong")]
     for number, (rank, coming) in enumerate(sorted(control.held.items())):
         part = (Segment("  " if number else "  next ", "faint"), Segment(f"r{rank} ", "dim"),

@@ -29,8 +29,9 @@ from pardbg.render.draw.cells import (
 )
 from pardbg.render.draw.signs import SIGN, SIGNS
 from pardbg.render.frame.activity import activity_text
+from pardbg.render.frame.audit_trail import viewer
+from pardbg.render.frame.control_words import waits_text, why_text
 from pardbg.render.pages.stacks import (
-    VIEWER,
     Entry,
     Stack,
     console,
@@ -173,8 +174,7 @@ def _status(snapshot: Snapshot, look: DebugPageState, cells: int) -> tuple[Line,
     style = "held"
     parts = [Segment("  "), Segment(sign, style)]
     if control.controller:
-        by = "you" if control.controller == look.you else control.controller
-        parts += [Segment("  by ", "dim"), Segment(VIEWER.sub(r"\1", clean(by)))]
+        parts += [Segment("  by ", "dim"), Segment(clean(viewer(control.controller, look.you)))]
     if control.lease_ns is not None:
         style = "warn" if control.lease_ns < 4e9 else "strong"
         parts += [Segment("  lease ", "dim"), Segment(words.countdown(control.lease_ns), style)]
@@ -184,7 +184,7 @@ def _status(snapshot: Snapshot, look: DebugPageState, cells: int) -> tuple[Line,
         parts += [Segment("  first timeout in ", "dim"), Segment(limit, style)]
     pending = words.plural(control.pending, "pending op") if control.pending else "no pending op"
     parts += [Segment(f"  {pending}", "warn" if control.pending else "dim")]
-    reason = clean(control.reason)
+    reason = clean(why_text(control.why))
     short = line_width(parts) + width(reason) + 2 <= cells
     if reason and short:
         parts += [Segment(f"  {reason}", "dim")]
@@ -235,7 +235,8 @@ def _ranks(
         if at == 0:
             return heading
         rank = snapshot.ranks[at - 1]
-        coming = snapshot.control.waiting.get(rank.rank) or nexts.get(rank.rank, "")
+        waits = snapshot.control.waiting.get(rank.rank)
+        coming = waits_text(waits) if waits is not None else nexts.get(rank.rank, "")
         if snapshot.hang is not None and rank.rank in snapshot.hang.culprits:
             coming = snapshot.hang.where or "others wait for it"
         row = fit(_rank(rank, snapshot, coming, now_size, staged, room), cells)
@@ -260,13 +261,13 @@ def _now_size(snapshot: Snapshot, nexts: Mapping[int, str], cells: int) -> int:
 def _breaks(snapshot: Snapshot, cells: int) -> list[Line]:
     """Draw breakpoints and watches with their matches; nothing without any."""
     lines: list[Line] = []
-    for entry in snapshot.control.breaks:
-        matched = f"matched {entry.hits} ×" if entry.hits else "not matched yet"
-        where = "" if entry.ranks == "all" else f"on {entry.ranks}  "
-        once = "once  " if entry.once else ""
+    for one in snapshot.control.breaks:
+        matched = f"matched {one.hits} ×" if one.hits else "not matched yet"
+        where = "" if one.on is None else f"on {words.rank_set(one.on, '-')}  "
+        once = "once  " if one.once else ""
         text = line(
-            Segment(f"  {'◉' if entry.watch else '●'}{entry.number:>3}  ", "held"),
-            Segment(f"{'watch ' if entry.watch else ''}{clean(entry.condition)}", "strong"),
+            Segment(f"  {'◉' if one.kind else '●'}{one.number:>3}  ", "held"),
+            Segment(f"{'watch ' if one.kind else ''}{clean(one.condition)}", "strong"),
             Segment(f"  {where}{once}{matched}", "dim"),
         )  # fmt: skip
         lines.append(fit(text, cells))

@@ -3,16 +3,18 @@ a line; and the console with commands, answers and the audit trail, by time."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.hangs.stacks import is_user
+from pardbg.events.commands import WhereFound
 from pardbg.render.draw.cells import Line, Segment, clean, clip, line, width
-from pardbg.words import offset, whole
+from pardbg.render.frame.audit_trail import trail
+from pardbg.words import offset
+from pardbg_agent.ctrl.agent_messages import Frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,30 +40,21 @@ class _Node:
     children: dict[Spot, _Node] = field(default_factory=dict)
 
 
-def stacks_of(data: Mapping[str, Any]) -> dict[int, Stack]:
-    """Return the main thread's stack per rank from the reply to ``where``; malformed entries are
-    left out."""
-    stacks = data.get("stacks")
-    found = stacks.items() if isinstance(stacks, Mapping) else ()
-    known = ((whole(str(rank)), _main_thread(threads)) for rank, threads in found)
-    return {rank: stack for rank, stack in known if stack and rank is not None}
+def stacks_of(found: WhereFound) -> dict[int, Stack]:
+    """Return the main thread's stack per rank, from the answer to ``where``."""
+    stacks = {}
+    for rank, threads in found.stacks.items():
+        main = next((t for t in threads if t.main), threads[0] if threads else None)
+        if main is not None and main.frames:
+            stacks[rank] = spots(main.frames)
+    return stacks
 
 
-def _main_thread(threads: Any) -> Stack:
-    if not isinstance(threads, Sequence) or isinstance(threads, (str, bytes)):
-        return ()
-    maps = [thread for thread in threads if isinstance(thread, Mapping)]
-    main = next((t for t in maps if t.get("main")), maps[0] if maps else {})
-    frames = main.get("frames")
-    return spots(frames) if isinstance(frames, Sequence) else ()
-
-
-def spots(frames: Sequence[Any]) -> Stack:
-    """Return a stack as sent ([file, line, function], outermost first), without the agent's own
-    frames at its end."""
-    ours = (at for at, frame in enumerate(frames) if "pardbg_agent/" in _file(frame))
+def spots(frames: Sequence[Frame]) -> Stack:
+    """Return a stack, outermost first, without the agent's own frames at its end."""
+    ours = (at for at, frame in enumerate(frames) if "pardbg_agent/" in frame[0])
     own = next(ours, len(frames))
-    while own > 1 and _file(frames[own - 1]).endswith("/threading.py"):
+    while own > 1 and frames[own - 1][0].endswith("/threading.py"):
         own -= 1  # the gate's wait: it says nothing about the program either
     return tuple(map(_spot, frames[: own or 1]))
 
@@ -72,17 +65,10 @@ def own_spots(stack: Stack) -> list[Spot]:
     return own or list(stack[-1:])
 
 
-def _file(frame: Any) -> str:
-    return str(frame[0]) if isinstance(frame, Sequence) and frame else ""
-
-
-def _spot(frame: Any) -> Spot:
-    if isinstance(frame, Sequence) and not isinstance(frame, str) and len(frame) >= 3:
-        file, number, function = frame[:3]
-        text = f"{str(file).rpartition('/')[2]}:{number} {function}"
-        at = number if isinstance(number, int) else 0
-        return Spot(clean(text), is_user((str(file), 0, "")), str(file), at)
-    return Spot(clean(str(frame)), False)
+def _spot(frame: Frame) -> Spot:
+    file, number, function = frame
+    text = f"{file.rpartition('/')[2]}:{number} {function}"
+    return Spot(clean(text), is_user((file, 0, "")), file, number)
 
 
 def tree(stacks: Mapping[int, Stack], cells: int, first: Sequence[int] = ()) -> list[Line]:
@@ -156,7 +142,6 @@ def _with_gaps(spots: Sequence[Spot], kept: set[int]) -> list[tuple[int, Spot]]:
     return shown
 
 
-VIEWER: Final = re.compile(r"\b(view-[0-9a-f]{4})([0-9a-f]*)")
 _STAMP: Final = 12
 
 
@@ -168,30 +153,25 @@ class Entry:
     """When it came, by the run's clock; a recording's audit trail comes before all of them."""
     text: str
     style: str = ""
+    n: int = 0
+    """Number of the CONTROL message that says the same. Where the audit trail has that one, with
+    its time, this line is left out."""
 
 
 def console(snapshot: Snapshot, typed: Sequence[Entry], you: str, cells: int) -> list[Line]:
-    """Draw all lines, the newest last; ``you`` is this viewer's name in the audit trail."""
-    trail = [
-        (t_ns, at, _trail(t_ns - snapshot.t_begin_ns, _named(text, you), cells))
-        for at, (t_ns, text) in enumerate(snapshot.control.log)
-        if not (you and text.startswith(f"inspect by {you}"))  # it stands there as it was typed
+    """Return all lines, the newest last; ``you`` is this viewer's name in the audit trail."""
+    log = snapshot.control.log
+    shown = {event.n for event in log if event.n}
+    found = [
+        (one.t_ns, at, _trail(one.t_ns - snapshot.t_begin_ns, clean(one.text), cells))
+        for at, one in enumerate(trail(log, you))
     ]
-    logged = "\n".join(text for _, text in snapshot.control.log)
-    entries = [
-        (entry.t_ns, at, _typed(entry, cells))
-        for at, entry in enumerate(typed, len(trail))
-        if not (
-            entry.text and f"→ {entry.text}\n" in f"{logged}\n"
-        )  # the trail has it, with its time
+    found += [
+        (one.t_ns, at, _typed(one, cells))
+        for at, one in enumerate(typed, len(found))
+        if one.n not in shown
     ]
-    return [row for _, _, rows in sorted(trail + entries, key=lambda e: e[:2]) for row in rows]
-
-
-def _named(text: str, you: str) -> str:
-    """Return text with viewers by the begin of their names, this one as ``you``."""
-    text = text.replace(you, "you") if you else text
-    return VIEWER.sub(r"\1", clean(text))
+    return [row for _, _, rows in sorted(found, key=lambda e: e[:2]) for row in rows]
 
 
 def _trail(since_ns: int, text: str, cells: int) -> list[Line]:

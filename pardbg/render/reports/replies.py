@@ -9,66 +9,76 @@ from typing import Any
 
 from pardbg import words
 from pardbg.analysis.hangs.stacks import is_user, place
-from pardbg.control.language.verbs import Verb
+from pardbg.events.commands import (
+    Answers,
+    RankRows,
+    Reply,
+    WhereFound,
+)  # fmt: skip
+from pardbg.events.control_codes import Mode, Verb
+from pardbg.events.control_events import Status
+from pardbg.render.frame.control_words import (
+    breakpoints_text,
+    done_text,
+    error_text,
+    no_answer_text,
+    waits_text,
+    why_text,
+)  # fmt: skip
 from pardbg.words import agreed, ranks_text
+from pardbg_agent.ctrl.agent_messages import Evaluated, Thread
+from pardbg_agent.wire import Gate
 
 NOTHING_NEXT = "—"
 
 
-def text(verb: Verb, data: dict[str, Any]) -> str:
-    """Return the reply to ``verb`` as text."""
-    if verb is Verb.RANKS:
-        return _ranks(data)
-    if verb is Verb.WHERE:
-        return _stacks(data)
+def as_json(reply: Reply) -> dict[str, Any]:
+    """Return a reply as ``ctl --json`` prints it: ok, error and the verb's own fields."""
+    found = {"ok": reply.ok, "error": error_text(reply) or None, **reply.data}
+    if isinstance(reply.answer, Answers):
+        for rank, one in reply.answer.answers.items():
+            good, error = one.refusal is None, no_answer_text(one) or None
+            found["answers"][rank] |= {"ok": good, "error": error}
+    if reply.status is not None:
+        found["reason"] = why_text(reply.status.why)
+    text = done_text(reply)
+    return {**found, "text": text} if text else found
+
+
+def text(verb: Verb, reply: Reply) -> str:
+    """Return the answer to ``verb``."""
+    answer, status = reply.answer, reply.status
+    if isinstance(answer, RankRows):
+        return _ranks(answer)
+    if isinstance(answer, WhereFound):
+        return _stacks(answer)
     if verb is Verb.KILL:
         return "the job was told to end"
-    if verb is Verb.LEVEL:
-        return f"{words.plural(int(data.get('asked', 0)), 'rank')} asked for level {data['level']}"
-    if verb is Verb.MARK:
-        return "bookmark kept"
-    if verb is Verb.BREAKS:
-        return "\n".join(breakpoints(data))
-    return str(data["text"]) if data.get("text") else _status(data)
+    if verb is Verb.BREAKS and status is not None:
+        return "\n".join(breakpoints_text(status.breaks))
+    return done_text(reply) or (_status(status) if status is not None else "ok")
 
 
-def breakpoints(data: dict[str, Any]) -> list[str]:
-    """Return a line per breakpoint: number, condition, ranks, matches."""
-    lines = []
-    for entry in data.get("breaks") or []:
-        watch = "watch " if entry.get("kind") else ""
-        parts = [f"{entry['number']:>3}  {watch}{entry['condition']}", f"rank {entry['ranks']}"]
-        parts += [f"matched {entry['hits']} ×" if entry["hits"] else "not matched yet"]
-        parts += ["once"] if entry.get("once") else []
-        parts += [f"the next {entry['ignore']} pass"] if entry.get("ignore") else []
-        lines.append(" · ".join(parts))
-    return lines or ["no breakpoint is set: break action==B and mb==3"]
+def _status(status: Status) -> str:
+    """Mode, lease, what each held rank would do next, and which ranks wait for one of them."""
+    found = {rank: waits_text(waits) for rank, waits in status.waiting.items()} | dict(status.held)
+    rows = [f"{rank:>5}  {what or NOTHING_NEXT}" for rank, what in sorted(found.items())]
+    return "\n".join([_headline(status), *rows])
 
 
-def _status(data: dict[str, Any]) -> str:
-    """Return mode, lease, each held rank's next op, and the waiting ranks."""
-    lines = [_headline(data)]
-    waiting = {int(rank): str(what) for rank, what in dict(data.get("waiting") or {}).items()}
-    waiting |= {int(rank): what for rank, what in dict(data.get("held") or {}).items()}
-    lines += [f"{rank:>5}  {what or NOTHING_NEXT}" for rank, what in sorted(waiting.items())]
-    return "\n".join(lines)
+def _headline(status: Status) -> str:
+    parts = [status.mode.value]
+    if status.lease_ns is not None and status.mode is not Mode.RUNNING:
+        parts.append(f"lease {words.countdown(status.lease_ns)}")
+    if status.pending:
+        parts.append(f"{words.plural(status.pending, 'op')} pending")
+    if status.timeout_ns is not None:
+        parts.append(f"an op times out in {words.countdown(status.timeout_ns)}")
+    return " · ".join(filter(None, [*parts, why_text(status.why)]))
 
 
-def _headline(data: dict[str, Any]) -> str:
-    parts = [str(data.get("mode", "running"))]
-    if data.get("lease_ns") is not None and parts[0] != "running":
-        parts.append(f"lease {words.countdown(data['lease_ns'])}")
-    if data.get("pending"):
-        parts.append(f"{words.plural(data['pending'], 'op')} pending")
-    if data.get("timeout_ns") is not None:
-        parts.append(f"an op times out in {words.countdown(data['timeout_ns'])}")
-    if data.get("reason"):
-        parts.append(str(data["reason"]))
-    return " · ".join(parts)
-
-
-def _ranks(data: dict[str, Any]) -> str:
-    rows = sorted(dict(data.get("ranks") or {}).values(), key=lambda row: row.get("rank", -1))
+def _ranks(found: RankRows) -> str:
+    rows = sorted(found.ranks.values(), key=lambda row: str(row.get("rank", -1)).rjust(9))
     lines = [" rank  step  now"]
     for row in rows:
         what = _doing(row)
@@ -76,94 +86,90 @@ def _ranks(data: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _doing(row: dict[str, Any]) -> str:
-    """Return whether the rank is held, has ended, waits in an op, or its phase or action."""
+def _doing(row: Mapping[str, object]) -> str:
+    """Held, ended, waiting in an op, or the phase or action it is in."""
     if not row.get("alive", True):
         return "ended"
-    if row.get("held"):
-        coming = str(row.get("next") or "its next gate")
-        return f"held {'at' if coming.startswith('exception ') else 'before'} {coming}"
+    held = row.get("held")
+    if isinstance(held, int) and held:
+        at = "at" if held & Gate.EXCEPTION else "before"
+        return f"held {at} {row.get('next') or 'its next gate'}"
     what, op = str(row.get("what") or ""), str(row.get("open_op") or "")
     return " · ".join(filter(None, (what, f"{op} is open" if op else "")))
 
 
-def _stacks(data: dict[str, Any]) -> str:
-    """Return the ranks grouped by main-thread stack, innermost frame last."""
+def _stacks(found: WhereFound) -> str:
+    """Ranks with the same main-thread stack together, innermost frame last."""
     lines = []
-    for branch in data.get("tree") or []:
-        raised = [rank for rank in branch["ranks"] if _raised(data, rank)]
-        there = " raised here" if raised else ""
-        lines.append(f"rank {words.rank_set(branch['ranks'])}{there}")
-        own = [f for f in branch["frames"] if not str(f[0]).startswith("<frozen")]  # Python's start
-        frames = [f"{_tail(file)}:{row} {name}" for file, row, name in own or branch["frames"]]
+    for group in found.tree:
+        raised = any(_raised(found, rank) for rank in group.ranks)
+        lines.append(f"rank {words.rank_set(group.ranks)}{' raised here' if raised else ''}")
+        own = [f for f in group.frames if not f[0].startswith("<frozen")]  # Python's start
+        frames = [f"{_tail(file)}:{row} {name}" for file, row, name in own or group.frames]
         lines += [f"    {frame}" for frame in frames] or ["    no frames"]
-    for rank, threads in sorted(dict(data.get("stacks") or {}).items()):
+    for rank, threads in sorted(found.stacks.items()):
         lines += [f"rank {rank} {where}" for where in _other_threads(threads)]
-    for rank, waits in sorted(dict(data.get("locks") or {}).items()):
+    for rank, waits in sorted(found.locks.items()):
         lines += [f"rank {rank} {wait}" for wait in waits]
-    for rank, source in sorted(dict(data.get("source") or {}).items()):
+    for rank, source in sorted(found.source.items()):
         if source != "agent":
             lines.append(f"rank {rank}: {source}")
     return "\n".join(lines) or "no rank answered"
 
 
-def _other_threads(threads: Sequence[dict[str, Any]]) -> list[str]:
-    """Return ``thread writer at job.py:30 in run`` of the threads inside the program."""
-    found = []
-    for thread in threads:
-        frames = [(str(f[0]), int(f[1]), str(f[2])) for f in thread.get("frames") or ()]
-        if not thread.get("main") and any(map(is_user, frames)):
-            found.append(f"thread {thread.get('thread')} at {place(frames)}")
-    return found
+def _other_threads(threads: Sequence[Thread]) -> list[str]:
+    """``thread writer at job.py:30 in run``, of those that stand somewhere in the program."""
+    found = [thread for thread in threads if not thread.main and any(map(is_user, thread.frames))]
+    return [f"thread {thread.thread} at {place(thread.frames)}" for thread in found]
 
 
-def _raised(data: dict[str, Any], rank: int) -> bool:
-    """Return whether the rank is held at an exception: its frames are those of the traceback."""
-    stacks = dict(data.get("stacks") or {})
-    threads = stacks.get(rank) or stacks.get(str(rank)) or []
-    return any(thread.get("inside") == "exception" for thread in threads if thread.get("main"))
+def _raised(found: WhereFound, rank: int) -> bool:
+    """It is held at an exception: its frames are those of the traceback."""
+    threads = found.stacks.get(rank, ())
+    return any(thread.main and thread.inside == "exception" for thread in threads)
 
 
 def _tail(file: str) -> str:
-    """Return the last two parts of a path, which identify the file."""
-    return "/".join(str(file).split("/")[-2:])
+    """The last two parts of a path say which file it is."""
+    return "/".join(file.split("/")[-2:])
 
 
 MAX_ROWS = 30
 """Differing tensors listed."""
 
 
-def answers(data: Mapping[str, Any], *, compare: bool = False) -> list[str]:
-    """Return the lines of a reply for the console or a terminal."""
-    by_rank = {int(rank): dict(answer) for rank, answer in dict(data.get("answers") or {}).items()}
-    if not by_rank:
+def answers(found: Answers, *, compare: bool = False) -> list[str]:
+    """Return lines for the console or a terminal."""
+    if not found.answers:
         return ["no rank was asked"]
-    good = {rank: answer for rank, answer in by_rank.items() if answer.get("ok")}
-    lines = [f"rank {rank}: {answer.get('error') or 'no answer'}"
-             for rank, answer in by_rank.items() if not answer.get("ok")]  # fmt: skip
-    raised = {rank: answer for rank, answer in good.items() if answer.get("raised")}
+    good = {rank: one for rank, one in found.answers.items() if one.refusal is None}
+    lines = [
+        f"rank {rank}: {no_answer_text(one)}"
+        for rank, one in found.answers.items() if one.refusal is not None
+    ]  # fmt: skip
+    raised = {rank: one for rank, one in good.items() if one.raised}
     if compare and raised:
-        good = {rank: answer for rank, answer in good.items() if rank not in raised}
+        good = {rank: one for rank, one in good.items() if rank not in raised}
         # Errors are not equal values: ranks on which there is none stand apart.
         lines = [
-            *(f"{rank:>5} ✗ {' '.join(str(answer.get('text', '')).split())}"
-              for rank, answer in sorted(raised.items())), *lines,
+            *(f"{rank:>5} ✗ {' '.join(one.text.split())}" for rank, one in sorted(raised.items())),
+            *lines,
         ]  # fmt: skip
         if not good:
             return [*lines, "nothing to compare: no rank has a value"]
     if compare and good:
-        hashed = any("hashes" in answer for answer in good.values())
+        hashed = any(one.hashes for one in good.values())
         return [*(_hashes(good) if hashed else _beside(good)), *lines]
     return [*_texts(good), *lines]
 
 
-def _texts(good: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """Return each different answer once, with its ranks."""
+def _texts(good: Mapping[int, Evaluated]) -> list[str]:
+    """Each different answer once, with the ranks that gave it."""
     if len(good) == 1:
-        return str(next(iter(good.values())).get("text", "")).splitlines() or [""]
+        return next(iter(good.values())).text.splitlines() or [""]
     same: dict[str, list[int]] = {}
-    for rank, answer in sorted(good.items()):
-        same.setdefault(str(answer.get("text", "")), []).append(rank)
+    for rank, one in sorted(good.items()):
+        same.setdefault(one.text, []).append(rank)
     lines = []
     for text, ranks in same.items():
         rows = text.splitlines() or [""]
@@ -172,18 +178,17 @@ def _texts(good: Mapping[int, Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _beside(good: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """Return a row per rank: the value, and its difference from the most frequent one."""
-    keys = {rank: answer.get("hash") or answer.get("text", "") for rank, answer in good.items()}
+def _beside(good: Mapping[int, Evaluated]) -> list[str]:
+    """A row per rank: the value, and how it differs from what most ranks have."""
+    keys = {rank: one.hash or one.text for rank, one in good.items()}
     usual = _most(keys)
     odd = [rank for rank, key in sorted(keys.items()) if key != usual]
-    base = next((s.get("number") for r, s in good.items() if keys[r] == usual), None)
+    base = next((one.number for rank, one in good.items() if keys[rank] == usual), None)
     lines = []
-    for rank, answer in sorted(good.items()):
-        text = " ".join(str(answer.get("text", "")).split())
-        mark, number = "≠" if rank in odd else "=", answer.get("number")
-        if rank in odd and isinstance(number, float) and isinstance(base, float):
-            text += f"   {number - base:+.3g}"
+    for rank, one in sorted(good.items()):
+        text, mark = " ".join(one.text.split()), "≠" if rank in odd else "="
+        if rank in odd and one.number is not None and base is not None:
+            text += f"   {one.number - base:+.3g}"
         lines.append(f"{rank:>5} {mark} {text}")
     if odd:
         lines.append(f"{ranks_text(odd)} {agreed('differs', odd)};"
@@ -193,9 +198,9 @@ def _beside(good: Mapping[int, Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _hashes(good: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """Return the first tensor whose replicas differ, and the number of such tensors."""
-    tables = {rank: dict(answer.get("hashes") or {}) for rank, answer in sorted(good.items())}
+def _hashes(good: Mapping[int, Evaluated]) -> list[str]:
+    """The first tensor whose replicas differ, and how many do."""
+    tables = {rank: one.hashes for rank, one in sorted(good.items())}
     names = list(dict.fromkeys(name for table in tables.values() for name in table))
     rows = []
     for name in names:

@@ -199,8 +199,8 @@ _ROWS: Final[dict[str, Callable[[Store], list[tuple[Any, ...]]]]] = {
     ],
     "output": lambda store: [(t, *line) for t, line in _all(store.output)],
     "control": lambda store: [
-        (t, str(fields.get("event", "")), _as_json(fields))
-        for t, fields in _all(store.controls)
+        (t, event.fact.TAG if event.fact is not None else "", _as_json(event.plain()))
+        for t, event in _all(store.controls)
     ],
 }  # fmt: skip
 """Rows of each table in OTHERS."""

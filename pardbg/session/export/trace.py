@@ -218,8 +218,9 @@ def _instants(view: View) -> list[str]:
         for f in findings(view)
     ]  # fmt: skip
     for t_ns, event in view.store.controls.last(None, len(view.store.controls)):
-        name = f"control: {event.get('event', '')}"
-        lines.append(_instant(name, "g", 0, max(0, t_ns - view.begin_ns), event))
+        fields = event.plain()
+        name = f"control: {fields['event']}"
+        lines.append(_instant(name, "g", 0, max(0, t_ns - view.begin_ns), fields))
     return lines
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Finding
-from pardbg.events import fields
+from pardbg.events.control_codes import Mode
+from pardbg.events.control_facts import HubRestarted
 from pardbg.session.navigation.travel import since_ns
 from pardbg.store.store import Store
 
@@ -51,9 +52,9 @@ def _pauses(store: Store) -> Iterator[Mark]:
     """From where a pause was asked for to where everything ran on."""
     since: int | None = None
     for t_ns, event in store.controls.last(None, len(store.controls)):
-        if "mode" not in event:
+        if event.status is None:
             continue
-        running = fields.text(event, "mode") == "running" and not event.get("held")
+        running = event.status.mode is Mode.RUNNING and not event.status.held
         if not running and since is None:
             since = t_ns
         elif running and since is not None:
@@ -72,8 +73,8 @@ def _drops(store: Store) -> Iterable[Mark]:
 def _restarts(store: Store) -> Iterator[Mark]:
     """The hub's restarts, and the first process of each new epoch."""
     for t_ns, event in store.controls.last(None, len(store.controls)):
-        if fields.text(event, "event") == "hub_restart":
-            yield Mark(t_ns, t_ns, "restart", fields.text(event, "text"))
+        if isinstance(event.fact, HubRestarted):
+            yield Mark(t_ns, t_ns, "restart", f"hub {event.fact.hub} was lost, another took over")
     begun: dict[int, int] = {}
     for process in store.procs.values():
         if process.epoch and process.rank is not None and process.started_ns is not None:

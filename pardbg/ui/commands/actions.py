@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from pardbg.control.language.arguments import PDB, USAGE
 from pardbg.control.language.manual import RANKS_TEXT, manual, word_of
-from pardbg.control.language.verbs import Verb
+from pardbg.events.control_codes import Verb
 
 Context = Literal["any", "live", "replay"]
 Group = Literal["control", "time", "screens", "look", "app"]

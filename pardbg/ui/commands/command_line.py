@@ -11,8 +11,8 @@ from typing import Final
 
 from pardbg.control.language.arguments import COMPARE, INSPECT, PDB
 from pardbg.control.language.expr import FIELDS
-from pardbg.control.language.verbs import Verb
 from pardbg.errors import UserError
+from pardbg.events.control_codes import Verb
 from pardbg.render.draw.cells import Line, Segment, fit, line
 from pardbg.session.navigation.goto import FORMS as PLACES
 from pardbg.ui.commands.actions import Action, by_command, for_mode

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from pardbg.control.language.arguments import inspect_words, verb_meant, verb_words
-from pardbg.control.language.verbs import Reply, Verb
 from pardbg.errors import UserError
+from pardbg.events.commands import Reply
+from pardbg.events.control_codes import Verb
+from pardbg.render.frame.control_words import done_text, error_text
 from pardbg.ui.commands import command_line
 from pardbg.ui.commands.actions import Action
 from pardbg.ui.commands.command_line import Command
@@ -85,8 +87,8 @@ def run_rc(
         else:
             verb, ranks, args = request
             reply = ask(verb, ranks, **args)
-            wrong = "" if reply.ok else reply.error or "refused"
-            done = str(reply.data.get("text") or "ok")
+            wrong = error_text(reply)
+            done = done_text(reply) or "ok"
         say(f"{line.place}: {wrong or f'{line.text}: {done}'}", bool(wrong))
 
 

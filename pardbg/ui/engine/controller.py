@@ -15,7 +15,9 @@ from textual.message import Message
 
 from pardbg.analysis.base.control import ControlView
 from pardbg.control.language.arguments import MOVES
-from pardbg.control.language.verbs import ControlPort, Reply, Verb
+from pardbg.events.commands import ControlPort, Reply
+from pardbg.events.control_codes import Verb, Why
+from pardbg.events.control_facts import Refusal
 from pardbg.ui.engine.messages import Answered
 
 _UNDER_WAY = {
@@ -25,7 +27,6 @@ _UNDER_WAY = {
 }  # fmt: skip
 MOST_MOVES = 2
 """Verbs that move ranks under way at a time: one, and one that waits for its cut."""
-NO_PORT = "this viewer has no control: it shows a recording"
 
 
 class Controller:
@@ -67,10 +68,10 @@ class Controller:
     def send(self, verb: Verb, ranks: str | None = None, **args: Any) -> Reply | None:
         """Send a command. Returns a Reply only if it is refused at once."""
         if self._port is None:
-            return Reply(False, NO_PORT, {})
+            return Reply(refusal=Refusal(Why.RECORDING))
         if verb is Verb.KILL:  # asked for in so many words
             if ranks != "yes":
-                return Reply(False, "kill ends the job for everybody: type `:kill yes`", {})
+                return Reply(refusal=Refusal(Why.SAY_YES))
             ranks, args = None, {"confirm": True}
         with self._lock:
             moves = sum(sent in MOVES for sent, _ in self._sent)
@@ -89,21 +90,21 @@ class Controller:
     def ask(self, verb: Verb, ranks: str | None = None, **args: Any) -> Reply:
         """Send a command and wait for its answer; not on the UI's thread."""
         if self._port is None:
-            return Reply(False, NO_PORT, {})
+            return Reply(refusal=Refusal(Why.RECORDING))
         self.used = True
         return self._port.command(verb, ranks, **args)
 
     def mark(self, t_ns: int, text: str) -> Reply | None:
         """Set a bookmark in the run's recording; without text, remove it."""
         if self._port is None:
-            return Reply(False, "no hub to keep the bookmark: this viewer only looks", {})
+            return Reply(refusal=Refusal(Why.NO_BOOKMARK))
         call = partial(self._port.command, Verb.MARK, at_ns=t_ns, text=text)
         return self._run(Verb.MARK, "keeping the bookmark…", call)
 
     def take(self, back: bool = False) -> Reply | None:
         """Take control over from another viewer, or give it ``back``: every rank runs on."""
         if self._port is None:
-            return Reply(False, NO_PORT, {})
+            return Reply(refusal=Refusal(Why.RECORDING))
         self.used = not back
         words = "giving control up…" if back else "taking control…"
         return self._run(None, words, self._port.leave if back else self._port.take)
@@ -122,9 +123,9 @@ class Controller:
 
         def work() -> None:
             try:
-                reply = call() or Reply(True, None, {})
+                reply = call() or Reply()
             except Exception as error:  # noqa: BLE001 - the port is another process's other end
-                reply = Reply(False, f"no answer from the hub: {error}", {})
+                reply = Reply(refusal=Refusal(Why.FAILED, str(error)))
             with self._lock:
                 self._sent.remove((verb, words))
             self._post(Answered(verb, reply))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from textual.message import Message
 
-from pardbg.control.language.verbs import Reply, Verb
+from pardbg.events.commands import Reply
+from pardbg.events.control_codes import Verb
 from pardbg.ui.engine.feed import Frame
 
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 
-from pardbg.control.language.arguments import COMPARE, MOVES, inspect_words, verb_meant, verb_words
-from pardbg.control.language.verbs import Reply, Verb
+from pardbg.analysis.pipeline.dependencies import parse
+from pardbg.control.language.arguments import COMPARE, inspect_words, verb_meant, verb_words
 from pardbg.errors import UserError
-from pardbg.render.reports.replies import answers, breakpoints
+from pardbg.events.commands import Answers, Reply, WhereFound
+from pardbg.events.control_codes import Verb
+from pardbg.events.control_facts import Fact, Hit
+from pardbg.render.frame.control_words import done_text, error_text
+from pardbg.render.reports.replies import answers, text
 from pardbg.ui.commands.actions import ACTIONS, INSPECTIONS, Handlers
 from pardbg.ui.engine.controller import Controller
 from pardbg.ui.engine.feed import Frame
 from pardbg.ui.engine.messages import Answered
 from pardbg.ui.main.screen_port import ScreenPort
 from pardbg.ui.screens.debug import DebugPage
+from pardbg_agent.ctrl.agent_messages import NoAnswer
 
-_HIT = re.compile(r"(?:breakpoint|tbreak|watch|until)\b[^:]*: rank (\d+) ")
-_ACTION = re.compile(r"\d+[FBIW]\d+")
 _MOVING = (Verb.PAUSE, Verb.CONTINUE, Verb.STEP, Verb.TICK, Verb.NEXT, Verb.OP, Verb.UNTIL)
 """Verbs after which a rank has other frames."""
 
@@ -28,7 +30,7 @@ class ControlActions:
     def __init__(self, view: ScreenPort, controller: Controller) -> None:
         self._view, self._controller = view, controller
         self._comparing = False
-        self._followed = ""
+        self._followed: tuple[Fact, ...] = ()
         """Why ranks were held when the selection last followed."""
         self._frame = 0
         """Which of a held rank's own frames is looked at; 0 the innermost."""
@@ -78,45 +80,38 @@ class ControlActions:
         view = snapshot.pipeline if snapshot else None
         step = view.step or view.last_complete if view else None
         for row in step.ranks if step else ():
-            if row.rank == self._view.shared.rank and not _ACTION.search(coming):
+            if row.rank == self._view.shared.rank and parse(coming) is None:
                 coming = row.next_action or ""
-        action = _ACTION.search(coming)
-        return f"action=={action[0]}" if action else f"rank=={self._view.shared.rank} and op=="
+        rank = self._view.shared.rank
+        return f"action=={coming}" if parse(coming) is not None else f"rank=={rank} and op=="
 
     def refused(self, reply: Reply | None) -> None:
-        if reply is not None and reply.error:
-            self._view.say(reply.error, "bad")
+        if reply is not None and reply.refusal is not None:
+            self._view.say(error_text(reply), "bad")
         self._view.paint()
 
     def on_answered(self, event: Answered) -> None:
-        """Show the hub's answer: an error as a message, stacks and lists on the debug page."""
-        debug = self._debug
-        name = event.verb.value if event.verb else "control"
-        if not event.reply.ok:
-            text = event.reply.error or f"{name}: the hub refused"
-            debug.say(text, "bad")
-            self._view.say(text, "bad")
+        """The hub's answer: an error is said; stacks and lists go to the debug page."""
+        debug, reply, verb = self._debug, event.reply, event.verb
+        if not reply.ok:
+            debug.say(error_text(reply), "bad", reply.n)
+            self._view.say(error_text(reply), "bad")
             return
-        if event.verb is Verb.WHERE:
-            if not debug.stacks(event.reply.data):
+        answer = reply.answer
+        if isinstance(answer, WhereFound):
+            if not debug.stacks(answer):
                 self._view.say("no rank answered with a stack", "warn")
             self._view.want_page()
-        elif event.verb in (Verb.RANKS, Verb.STATUS):
-            for key, value in sorted(event.reply.data.items(), key=str):
-                debug.say(f"{key}: {value}")
-            self._view.show_page("debug")
-        elif event.verb is Verb.INSPECT:
-            self._show_answer(answers(event.reply.data, compare=self._comparing))
-            self._keep_frame(event.reply)
-        elif event.verb is Verb.BREAKS:
-            for text in breakpoints(event.reply.data):
-                debug.say(text)
-            self._view.show_page("debug")
+        elif isinstance(answer, Answers):
+            self._show_answer(answers(answer, compare=self._comparing))
+            self._keep_frame(answer)
+        elif verb in (Verb.RANKS, Verb.STATUS, Verb.BREAKS):
+            self._show_answer(text(verb, reply).splitlines())
         else:
-            text = str(event.reply.data.get("text") or "")
-            debug.say(text if event.verb in MOVES and text else f"{name}: {text or 'ok'}")
-            if text:  # what it did, on whatever page one is
-                self._view.say(text, "held")
+            done = done_text(reply)
+            debug.say(f"{verb.value if verb else 'control'}: {done or 'ok'}", "dim", reply.n)
+            if done:  # what it did, on whatever page one is
+                self._view.say(done, "held")
         self._view.paint()
 
     def show_start_result(self, text: str, bad: bool) -> None:
@@ -161,21 +156,21 @@ class ControlActions:
     def _follow_hit(self, frame: Frame) -> None:
         """Select the rank of a breakpoint or watch, once per hit."""
         control = frame.snapshot.control
-        why = control.reason if control.mode == "held" and frame.following else ""
+        why = control.why if control.mode == "held" and frame.following else ()
         if why == self._followed:
             return
         self._followed = why
-        hit = _HIT.match(why)
-        if hit is not None and int(hit[1]) != self._view.shared.rank:
-            self._view.shared.rank = int(hit[1])
+        hit = why[0] if why else None
+        if isinstance(hit, Hit) and hit.rank != self._view.shared.rank:
+            self._view.shared.rank = hit.rank
             self._frame = 0
             self._view.want_page()
             self._view.page.redraw()
 
     def _show_answer(self, lines: list[str]) -> None:
-        """Add an answer to the console, which keeps its newest line in view."""
-        for text in lines:
-            self._debug.say(text, "")
+        """In the console: it keeps its newest line in view, and scrolls."""
+        for row in lines:
+            self._debug.say(row, "")
         self._view.show_page("debug")
 
     def _frame_up(self, _argument: str) -> None:
@@ -199,8 +194,8 @@ class ControlActions:
         else:
             self._view.show_page("debug")
 
-    def _keep_frame(self, reply: Reply) -> None:
-        """Stay at the outermost frame if there is none beyond it."""
-        found = list(dict(reply.data.get("answers") or {}).values())
-        if found and all(str(answer.get("error") or "").startswith("no frame") for answer in found):
+    def _keep_frame(self, found: Answers) -> None:
+        """There is no frame beyond the outermost: stay."""
+        refusals = {one.refusal for one in found.answers.values()}
+        if refusals == {NoAnswer.NO_FRAME}:
             self._frame = min(self._before, self._frame)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from pardbg.events.commands import WhereFound
 from pardbg.render.draw.cells import Picture
 from pardbg.render.pages.debug import DebugPageState, debug, stacks_shown
 from pardbg.render.pages.stacks import Entry, Spot, Stack, own_spots, stacks_of
@@ -68,21 +66,22 @@ class DebugPage(Page):
         self.redraw()
         return True
 
-    def stacks(self, data: Mapping[str, Any]) -> int:
-        """Take the answer to ``where``; return the number of ranks in it."""
-        self._stacks = stacks_of(data)
+    def stacks(self, found: WhereFound) -> int:
+        """Take the answer to ``where``; return the number of ranks it holds."""
+        self._stacks = stacks_of(found)
         frame = self.shared.frame
         self._stacks_ns = frame.snapshot.t_ns if frame else None
         self.redraw()
         return len(self._stacks)
 
-    def say(self, text: str, style: str = "dim") -> None:
-        """Add a line to the console and bring it into view."""
+    def say(self, text: str, style: str = "dim", n: int = 0) -> None:
+        """Add a line to the console and bring it into view; ``n``: number of the CONTROL message
+        that says the same."""
         frame = self.shared.frame
         live = frame is not None and self.shared.can_control
         t_ns = frame.snapshot.t_ns if frame is not None and live else _LAST_NS
         if self._typed:
             t_ns = max(t_ns, self._typed[-1].t_ns)
-        self._typed = (*self._typed[-_CONSOLE:], Entry(t_ns, text, style))
+        self._typed = (*self._typed[-_CONSOLE:], Entry(t_ns, text, style, n))
         self.follow_end()
         self.redraw()

@@ -17,6 +17,7 @@ import pardbg_agent
 from pardbg_agent import active, wire
 from pardbg_agent import core as core_module
 from pardbg_agent.control import inspect
+from pardbg_agent.ctrl.agent_messages import Thread
 from pardbg_agent.ring import RingReader
 from pardbg_agent.settings import FULL, OFF, SUMMARY, RunSettings, budget_from_env, level_from_env
 from pardbg_agent.watched_rank import Core
@@ -287,17 +288,17 @@ def test_a_full_tmpfs_gives_a_smaller_ring(run_dir: Path, monkeypatch: pytest.Mo
 
 def test_stacks_show_the_program_and_not_the_agent() -> None:
     found = inspect.stacks()
-    assert found[0]["main"]
-    assert found[0]["frames"][-1][2] == "test_stacks_show_the_program_and_not_the_agent"
-    assert found[0]["frames"][-1][0] == __file__
-    assert all(isinstance(line, int) for _, line, _ in found[0]["frames"])
+    assert found[0].main
+    assert found[0].frames[-1][2] == "test_stacks_show_the_program_and_not_the_agent"
+    assert found[0].frames[-1][0] == __file__
+    assert all(isinstance(line, int) for _, line, _ in found[0].frames)
 
 
 def test_stacks_are_bounded() -> None:
-    def deep(n: int) -> list[dict[str, Any]]:
+    def deep(n: int) -> tuple[Thread, ...]:
         return inspect.stacks() if n == 0 else deep(n - 1)
 
-    frames = deep(200)[0]["frames"]
+    frames = deep(200)[0].frames
     assert len(frames) == inspect.MAX_FRAMES
     assert frames[-1][2] == "deep"  # the innermost ones are kept
 

@@ -12,6 +12,7 @@ from pardbg.control.language.expr import gates, parse
 from pardbg_agent.control import evaluate
 from pardbg_agent.control.breaks import breaks_of
 from pardbg_agent.control.gate import GateControl
+from pardbg_agent.ctrl.agent_messages import BreakAt, NoAnswer
 from pardbg_agent.wire import GATE_ALL, LEASE_NS, Gate
 from tests.unit.agent.test_gate import until
 
@@ -32,32 +33,30 @@ def training(step: int, *rest: int, scale: float = 0.5) -> list[dict[str, Any]]:
 
 def test_answers_from_the_frame() -> None:
     value, kind, args, printed, source, unknown, failed, left, long = training(3, 7)
-    assert value["text"] == "42.5" and value["number"] == 42.5  # 3 * 0.5 + 41
-    assert value["frame"][2] == "training"
-    assert kind["text"] == "builtins.tuple"
-    assert args["text"].splitlines() == ["step = 3", "scale = 0.5", "rest = (7,)"]
-    assert printed["text"] == "3"
-    assert "-> " in source["text"] and "evaluate.answer(kind" in source["text"]
-    assert unknown["raised"] and unknown["text"].startswith("NameError: name 'no_such'")
-    assert failed["raised"] and failed["text"] == "ZeroDivisionError: division by zero"
-    assert left["raised"] and left["text"] == "SystemExit: 3", "a rank is not ended by a question"
-    assert len(long["text"]) == evaluate.MAX_TEXT
+    assert value.text == "42.5" and value.number == 42.5  # 3 * 0.5 + 41
+    assert value.frame is not None and value.frame[2] == "training"
+    assert kind.text == "builtins.tuple"
+    assert args.text.splitlines() == ["step = 3", "scale = 0.5", "rest = (7,)"]
+    assert printed.text == "3"
+    assert "-> " in source.text and "evaluate.answer(kind" in source.text
+    assert unknown.raised and unknown.text.startswith("NameError: name 'no_such'")
+    assert failed.raised and failed.text == "ZeroDivisionError: division by zero"
+    assert left.raised and left.text == "SystemExit: 3", "a rank is not ended by a question"
+    assert len(long.text) == evaluate.MAX_TEXT
 
 
 def test_frames_go_up_to_the_callers() -> None:
     def inner() -> list[str]:
         mine = "inner's"
         here = sys._getframe()
-        found = [evaluate.answer("p", "mine", n, here)["text"] for n in (0, 1)]
+        found = [evaluate.answer("p", "mine", n, here).text for n in (0, 1)]
         assert mine
         return found
 
     mine = "outer's"
     assert inner() == ['"inner\'s"', '"outer\'s"'] and mine
-    with pytest.raises(evaluate.Refused, match="no frame 999: there are 0 to"):
-        evaluate.answer("p", "1", 999, sys._getframe())
-    with pytest.raises(evaluate.Refused, match="no question 'import'"):
-        evaluate.answer("import", "os", 0, sys._getframe())
+    assert evaluate.answer("p", "1", 999, sys._getframe()).refusal is NoAnswer.NO_FRAME
+    assert evaluate.answer("import", "os", 0, sys._getframe()).refusal is NoAnswer.NO_QUESTION
 
 
 def test_tensors_in_words() -> None:
@@ -67,19 +66,19 @@ def test_tensors_in_words() -> None:
     model = torch.nn.Linear(2, 2)
     here = sys._getframe()
     described = evaluate.answer("tensor", "x", 0, here)
-    lines = described["text"].splitlines()
+    lines = described.text.splitlines()
     assert lines[0] == "(2, 2) float32 cpu"
     # Of 1, 2, 3: mean 2, norm sqrt(1 + 4 + 9) = 3.74166.
     assert lines[1] == "min 1  mean 2  max 3  norm 3.74166"
-    assert lines[3] == "1 NaN, 0 infinite of 4" and described["not_finite"] == 1
-    assert evaluate.answer("p", "x[0, 1]", 0, here)["number"] == 2.0
-    first = evaluate.answer("hash", "model", 0, here)["hashes"]
+    assert lines[3] == "1 NaN, 0 infinite of 4"
+    assert evaluate.answer("p", "x[0, 1]", 0, here).number == 2.0
+    first = evaluate.answer("hash", "model", 0, here).hashes
     assert sorted(first) == ["bias", "weight"]
     with torch.no_grad():
         model.bias[1] += 1
-    second = evaluate.answer("hash", "model", 0, here)["hashes"]
+    second = evaluate.answer("hash", "model", 0, here).hashes
     assert first["weight"] == second["weight"] and first["bias"] != second["bias"]
-    assert evaluate.answer("tensor", "here", 0, here)["text"] == "frame is no tensor"
+    assert evaluate.answer("tensor", "here", 0, here).text == "frame is no tensor"
 
 
 def _gate() -> GateControl:
@@ -91,7 +90,7 @@ def test_the_held_thread_itself_runs_it_and_stays_held() -> None:
     gate.permit(1, 0, 0, GATE_ALL, LEASE_NS)
     assert not gate.ask(lambda _: None), "nobody is held"
     tree = parse("action==B")
-    gate.set_breaks(breaks_of([{"n": 1, "gates": gates(tree), "tree": tree}]))
+    gate.set_breaks(breaks_of([BreakAt(1, gates(tree), tree)]))
     thread = threading.Thread(target=gate.wait, args=(Gate.STEP, "step 1"), daemon=True)
     thread.start()
     until(lambda: gate.state().held)
@@ -146,5 +145,5 @@ def test_what_other_threads_print_meanwhile_is_theirs(capsys: pytest.CaptureFixt
 
     assert both is not None
     answer = evaluate.answer("exec", "both()", 0, sys._getframe())
-    assert answer["text"] == "of the question"
+    assert answer.text == "of the question"
     assert capsys.readouterr().out == "of the program\n"

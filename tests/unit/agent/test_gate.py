@@ -16,6 +16,7 @@ from pardbg.control.language.expr import gates, parse
 from pardbg_agent.control.breaks import Breaks, breaks_of
 from pardbg_agent.control.gate import GateControl
 from pardbg_agent.control.inspect import frames_of
+from pardbg_agent.ctrl.agent_messages import BreakAt
 from pardbg_agent.wire import GATE_ALL, GATE_OPS, LEASE_NS, Gate, Kind
 
 SEC = 1_000_000_000
@@ -344,7 +345,7 @@ def test_the_stack_of_a_held_thread_ends_where_it_met_the_gate() -> None:
 
 def _breaks(text: str) -> Breaks:
     tree = parse(text)
-    return breaks_of([{"n": 3, "gates": gates(tree), "tree": tree}])
+    return breaks_of([BreakAt(3, gates(tree), tree)])
 
 
 def test_a_breakpoint_closes_the_gate_by_itself_and_says_which() -> None:
@@ -408,6 +409,6 @@ def test_a_hold_does_not_hide_a_hit_that_was_not_told_yet() -> None:
         assert world.gate.state().hit is None and not world.gate.state().held
 
 
-def _broken(text: str) -> dict[str, Any]:
+def _broken(text: str) -> BreakAt:
     tree = parse(text)
-    return {"n": 1, "gates": gates(tree), "tree": tree}
+    return BreakAt(1, gates(tree), tree)

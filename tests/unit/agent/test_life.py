@@ -12,6 +12,7 @@ import pytest
 
 from pardbg_agent import autostart, core, wire
 from pardbg_agent.life import calls
+from pardbg_agent.op_table import OpsState
 from pardbg_agent.ring import RingReader
 from pardbg_agent.settings import load_run
 
@@ -90,7 +91,7 @@ def test_calls_are_open_ops_that_no_gate_knows() -> None:
     one = calls.begin(c, "new_group", "ranks 0,1", calls.together((0, 1, 2)), (0, 1, 2))
     two = calls.alone(c, "exit")
     assert c.ops.revision == 2 * 2 - 2 and c.ops.num_open == 0  # two issued, two open
-    assert c.ops.snapshot() == {"open": [], "issued": {}, "p2p": []}
+    assert c.ops.snapshot() == OpsState((), {}, {})
     calls.end(c, two)
     calls.end(c, one, failed=True)
     assert c.ops.revision == 2 * 2

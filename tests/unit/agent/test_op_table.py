@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from pardbg_agent import wire
-from pardbg_agent.op_table import OpTable
+from pardbg_agent.ctrl.agent_messages import OpenOp
+from pardbg_agent.op_table import OpsState, OpTable
 from pardbg_agent.ring import Ring
 from pardbg_agent.wire import NO_GROUP, NONE, Flag
 from tests.hook_ways import NATIVE, needs_native
@@ -73,16 +74,13 @@ def test_orders_count_per_directed_edge_and_tag(make: Make) -> None:
 def test_a_collective_is_open_between_issue_and_completion(make: Make) -> None:
     ops, blocks = make()
     token = ops.issued("dp", 2, "all_reduce", 41, False, False, -1, 0, 9, 1000, -1, 64, 32)
-    assert ops.snapshot() == {
-        "open": [["dp", "all_reduce", 41, None, False, 0, 0, 1000]],
-        "issued": {"dp": 42},
-        "p2p": [],
-    }
+    op = OpenOp("dp", "all_reduce", 41, since_ns=1000)
+    assert ops.snapshot() == OpsState((op,), {"dp": 42}, {})
     assert blocks[-1] == (9, 41, 2, -1, 0, 1000, 1, 64, 32)
     assert ops.completed(token)
     assert not ops.completed(token)
-    assert ops.snapshot()["open"] == []
-    assert ops.snapshot()["issued"] == {"dp": 42}
+    assert ops.snapshot().open == ()
+    assert ops.snapshot().issued == {"dp": 42}
     assert blocks[-1] == (0, 0, NO_GROUP, NONE, 0, 0, 0, 0, 0)
 
 
@@ -92,9 +90,9 @@ def test_p2p_counts_its_edge_and_not_the_group(make: Make) -> None:
     ops.issued("pp", 1, "send", 1, True, True, 3, 5, 9, 20)
     ops.issued("pp", 1, "recv", 2, True, False, 3, 5, 8, 30)
     found = ops.snapshot()
-    assert [op[6] for op in found["open"]] == [0, 1, 0]  # order
-    assert found["p2p"] == [["pp", 3, 5, True, 2], ["pp", 3, 5, False, 1]]
-    assert found["issued"] == {}
+    assert [op.order for op in found.open] == [0, 1, 0]
+    assert found.p2p == {("pp", 3, 5, True): 2, ("pp", 3, 5, False): 1}
+    assert found.issued == {}
     assert blocks[-1] == (9, 0, 1, 3, Flag.P2P | Flag.SEND, 10, 3, 0, 0)
 
 
@@ -110,7 +108,7 @@ def test_the_status_block_shows_the_oldest_open_op(make: Make) -> None:
 def test_a_gap_in_seq_does_not_lower_the_count(make: Make) -> None:
     ops, _ = make()
     ops.issued("dp", 1, "all_reduce", 4, False, False, -1, 0, 5, 10)
-    assert ops.snapshot()["issued"] == {"dp": 5}
+    assert ops.snapshot().issued == {"dp": 5}
 
 
 def test_revision_changes_with_each_issue_and_completion(make: Make) -> None:

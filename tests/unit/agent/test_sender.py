@@ -14,9 +14,10 @@ import pytest
 from pardbg_agent import core as core_module
 from pardbg_agent import wire
 from pardbg_agent.core import Core
+from pardbg_agent.ctrl.agent_messages import Lease, SetLevel, Welcome
+from pardbg_agent.ctrl.codec import encode
 from pardbg_agent.sender.agent_thread import FLOW_MS, IDLE_MS, Sender
 from pardbg_agent.sender.requests import Requests
-from pardbg_agent.wire import Msg
 
 
 @pytest.fixture
@@ -50,10 +51,10 @@ def test_the_last_word_of_a_hub_that_is_gone_is_no_welcome(core: Core) -> None:
     sender = Sender(core)
     link = SimpleNamespace(hub="old", lost_ns=5, connected=False, greet=False)
     sender._link = link  # type: ignore[assignment]
-    sender._welcome({"hub": "old", "next": 7})
+    sender._welcome(Welcome("old", 7))
     assert link.lost_ns == 5
     link.connected = True
-    sender._welcome({"hub": "new", "next": 0})
+    sender._welcome(Welcome("new"))
     assert (link.lost_ns, link.hub, link.greet) == (0, "new", True)
     assert sender._flags == wire.FRAME_OLDEST
 
@@ -82,12 +83,12 @@ def test_what_a_handler_raises_is_reported_once_and_the_next_message_is_taken(
         raise ZeroDivisionError("a bug")
 
     sender: Sender = core.sender
-    monkeypatch.setitem(Requests.HANDLERS, Msg.LEVEL.value, wrong)
-    level = msgpack.packb({"t": Msg.LEVEL.value, "level": 0})
+    monkeypatch.setitem(Requests.HANDLERS, SetLevel, wrong)
+    level = msgpack.packb(encode(SetLevel(1, 0)))
     sender._take(level)
     sender._take(level)
     sender._take(b"\xc1")
-    sender._take(msgpack.packb({"t": Msg.LEASE.value, "lease_ns": 10}))
+    sender._take(msgpack.packb(encode(Lease(10))))
     told = [d for d in map(msgpack.unpackb, core.defs.payloads) if d["k"] == "error"]
-    assert [d["where"] for d in told] == ["control level", "control message"]
+    assert [d["where"] for d in told] == ["control SetLevel", "control message"]
     assert "ZeroDivisionError: a bug" in told[0]["text"] and core.guard.errors == 3

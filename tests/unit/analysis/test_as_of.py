@@ -66,7 +66,7 @@ def run() -> list[Message]:
                                    for p in trace.ranks})  # fmt: skip
         if step == 4:
             trace.hub(wire.Key.CONTROL, begin + 30, event="pause", mode="held", held={0: "0F1"})
-            trace.hub(wire.Key.CONTROL, begin + 60, event="continue", mode="running", held={})
+            trace.hub(wire.Key.CONTROL, begin + 60, event="running", mode="running", held={})
         came(begin + 60)
     trace.end(6 * STEP)
     came(6 * STEP + LATE)

@@ -33,7 +33,7 @@ def view(beats: Sequence[float], lost: bool = False, per_host: int = 2) -> View:
         for rank, (proc, beat) in enumerate(zip(trace.ranks, beats, strict=True))
     })  # fmt: skip
     if lost:
-        trace.hub(wire.Key.CONTROL, 5001, event="node_lost", node=3, ranks=[2], text="node 3 …")
+        trace.hub(wire.Key.CONTROL, 5001, event="node", change="lost", node=3, ranks=[2])
     return View(trace.store(), ns(5010))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pardbg.analysis.hangs.locks import lock_waits
+from pardbg_agent.ctrl.agent_messages import Thread
 
 PROGRAM = """\
 import threading
@@ -45,7 +46,7 @@ FILES = {"/job/log.py": PROGRAM}
 def said(**threads: list[tuple[int, str]]) -> list[str]:
     """Of threads by name: (line, function), outermost first."""
     rows = [
-        {"thread": name, "frames": [["/job/log.py", line, function] for line, function in frames]}
+        Thread(name, frames=tuple(("/job/log.py", line, function) for line, function in frames))
         for name, frames in threads.items()
     ]
     return lock_waits(rows, lambda file: FILES.get(file, ""))
@@ -72,7 +73,7 @@ def test_nothing_is_said_of_who_is_not_known_or_of_what_is_no_lock() -> None:
     assert said(MainThread=[(17, "step")], writer=[(6, "write")]) == []
     assert said(MainThread=[(18, "step")], writer=[(19, "step")]) == []
     assert said(MainThread=[(400, "step")], writer=[(6, "write")]) == []
-    assert lock_waits([{"thread": "a", "frames": [["/gone.py", 1, "f"]]}], lambda _: "") == []
+    assert lock_waits([Thread("a", frames=(("/gone.py", 1, "f"),))], lambda _: "") == []
 
 
 def test_who_is_between_acquire_and_release_is_inside() -> None:

@@ -18,6 +18,7 @@ from pardbg.analysis.findings.kinds.recording_kinds import HookError
 from pardbg.analysis.findings.kinds.speed_kinds import Straggler
 from pardbg.analysis.memory.breakdown import zero_bytes
 from pardbg.analysis.pipeline.dependencies import compute_actions, parse, producer, satisfied
+from pardbg.events.control_facts import Asked, Cut
 from pardbg.render.reports.text import WIDTH, text
 from pardbg.store import Store
 from pardbg_agent import wire
@@ -211,11 +212,10 @@ def test_rank_states_without_state_messages() -> None:
 
 def test_control_as_of() -> None:
     trace = Trace(2)
-    trace.hub(wire.Key.CONTROL, 5, event="pause", mode="pausing", controller="view-1",
-              lease_ns=10_000 * MS, by="view-1", text="all ranks")  # fmt: skip
+    trace.hub(wire.Key.CONTROL, 5, event="verb", verb="pause", mode="pausing", controller="view-1",
+              lease_ns=10_000 * MS, by="view-1")  # fmt: skip
     trace.hub(wire.Key.CONTROL, 9, event="cut", mode="held", controller="view-1",
-              lease_ns=10_000 * MS, held={0: "0F1", 1: "1F0"}, pending=1,
-              reason="asked")  # fmt: skip
+              lease_ns=10_000 * MS, held={0: "0F1", 1: "1F0"}, pending=1)  # fmt: skip
     trace.hub(wire.Key.CONTROL, 90, event="running", mode="running")
     store = trace.store()
     assert snapshot(store, ns(1)).control.mode == "running"
@@ -223,7 +223,9 @@ def test_control_as_of() -> None:
     assert (held.mode, held.controller, held.pending) == ("held", "view-1", 1)
     assert held.held == {0: "0F1", 1: "1F0"}
     assert held.lease_ns == 9_998 * MS
-    assert held.log[0] == (ns(5), "pause by view-1: all ranks → asked")
+    assert [(e.t_ns, e.by, type(e.fact)) for e in held.log] == [
+        (ns(5), "view-1", Asked), (ns(9), "", Cut),
+    ]  # fmt: skip
     after = snapshot(store, None).control
     assert (after.mode, after.held, after.lease_ns) == ("running", {}, None)
 

@@ -68,7 +68,7 @@ def test_the_place_of_an_asynchronous_op_is_where_it_was_issued() -> None:
     trace.hub(
         wire.Key.CONTROL, 2100, event="stall", since_ns=ns(2100), stacks=parts,
         source={str(rank): "agent" for rank in range(3)},
-        issued={"2": [[ns(1), key, 0, "/job/train.py", 40, "start"], ["of another version"]]},
+        issued={"2": [[ns(1), key, 0, "/job/train.py", 40, "start"]]},
     )  # fmt: skip
     said = found(trace, 2200)["op-mismatch"]
     assert (said.culprits, said.where) == ((2,), "train.py:40 in start")

@@ -36,7 +36,7 @@ def stepped(until: int = 99, *, plan: bool = True) -> Trace:
     ticks = (("0F0",), ("0F1", "1F0"), ("1B0",), ("0B0", "1F1"), ("1B1",), ("0B1",))
     for number, actions in enumerate(ticks[:until]):
         t = 1000.0 * (number + 1)
-        trace.hub(wire.Key.CONTROL, t, event="tick", mode="stepping")
+        trace.hub(wire.Key.CONTROL, t, event="verb", verb="tick", mode="stepping")
         for text in actions:
             trace.ranks[int(text[0])].action(text, t + 5, t + 15)
         trace.hub(wire.Key.CONTROL, t + 50, event="cut", mode="held", held={"0": "x", "1": "y"})

@@ -13,8 +13,11 @@ from pardbg.cli import rc
 from pardbg.cli.ctl import _ctl_words, ctl
 from pardbg.control.language.arguments import COMPARE, INSPECT, PDB, inspect_words, verb_meant
 from pardbg.control.language.manual import MANUAL, manual
-from pardbg.control.language.verbs import Reply, Verb
 from pardbg.errors import UserError
+from pardbg.events.commands import Reply
+from pardbg.events.control_codes import Verb, Why
+from pardbg.events.control_facts import Breakpoint, Edited, Refusal
+from pardbg.render.frame.control_words import refusal_text
 from pardbg.ui.commands.actions import ACTIONS, explain
 from pardbg.ui.commands.command_line import complete, parse
 from pardbg.ui.commands.startup import KEPT, History, Rc, RcLine, run_rc
@@ -96,7 +99,7 @@ def test_ctl_explains_a_verb(words: list[str], capsys: pytest.CaptureFixture[str
 
 def test_ctl_words() -> None:
     assert _ctl_words(("!x", "=", "1", "on", "0")) == (
-        None, Verb.INSPECT, "0", {"kind": "exec", "expr": "x = 1", "compare": False},
+        None, Verb.INSPECT, "0", {"kind": "exec", "expr": "x = 1"},
     )  # fmt: skip
     assert _ctl_words(("run-1", "b")) == ("run-1", Verb.BREAKS, None, {})
     quoted = (None, Verb.TBREAK, "0", {"expr": "op==send and mb==3"})
@@ -255,8 +258,8 @@ def test_errors_name_file_and_line_and_the_rest_goes_on() -> None:
     def ask(verb: Verb, ranks: str | None, **args: Any) -> Reply:
         asked.append((verb.value, ranks, args))
         if verb is Verb.PAUSE:
-            return Reply(False, "no rank yet", {})
-        return Reply(True, None, {"text": "breakpoint 1: step==3"})
+            return Reply(refusal=Refusal(Why.NO_RANK_YET))
+        return Reply(answer=Edited(Verb.BREAK, (Breakpoint(1, "step==3"),)))
 
     def perform(found: Any) -> str:
         done.append(f"{found.action.command} {found.argument}")
@@ -271,4 +274,4 @@ def test_errors_name_file_and_line_and_the_rest_goes_on() -> None:
     assert texts[2].startswith(".pardbgrc:2: no command 'braek': did you mean 'break'?")
     assert texts[3].startswith(".pardbgrc:3:") and "did you mean 'rank'" in texts[3]
     assert texts[5:] == [".pardbgrc:5: kill cannot be a start command",
-                         ".pardbgrc:6: no rank yet"]  # fmt: skip
+                         f".pardbgrc:6: {refusal_text(Refusal(Why.NO_RANK_YET))}"]  # fmt: skip

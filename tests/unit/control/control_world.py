@@ -13,15 +13,32 @@ A program is a list of words::
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pardbg.control.language.verbs import Verb
-from pardbg.control.machine.cut import AgentState, OpenOp
+import msgpack
+
+from pardbg.control.machine.delivery import Send
+from pardbg.control.machine.inputs import Acknowledged, Joined, Ordered, Renewed, Reported, Ticked
 from pardbg.control.machine.machine import Machine
-from pardbg.control.machine.state import Ack, Command, Event, ToAgent
+from pardbg.control.machine.state import Event, Order
+from pardbg.events.commands import Arguments, Reply
+from pardbg.events.control_codes import Verb
+from pardbg.events.control_events import ControlEvent, event_of
+from pardbg.events.control_facts import Asked, Edited, Refused
 from pardbg_agent.control.breaks import Breaks, breaks_of
 from pardbg_agent.control.watches import NO_WATCHES, Watches, watches_of
+from pardbg_agent.ctrl.agent_messages import (
+    Delay,
+    Lease,
+    OpenOp,
+    Permit,
+    Run,
+    SetBreaks,
+    State,
+    ToAgent,
+)
+from pardbg_agent.ctrl.codec import decode, encode
 from pardbg_agent.wire import GATE_ALL, Gate
 
 GATES = {"send": Gate.SEND, "recv": Gate.RECV, "coll": Gate.COLLECTIVE, "opt": Gate.OPTIMIZER,
@@ -65,28 +82,29 @@ class Rank:
     def next(self) -> str:
         return self.program[self.at] if self.at < len(self.program) else "end"
 
-    def message(self, message: dict[str, Any]) -> None:
-        """PERMIT, RUN, BREAKS or DELAY, as the agent does it."""
-        if message["t"] == "breaks":
-            new = breaks_of(message["breaks"])
+    def message(self, message: ToAgent) -> None:
+        """Permit, Run, SetBreaks or Delay, as the agent does it, from what travels."""
+        message = decode(ToAgent, msgpack.unpackb(msgpack.packb(encode(message))))
+        if isinstance(message, SetBreaks):
+            new = breaks_of(message.breaks)
             new.keep_counts(self.breaks)
             self.breaks = new
-            self.watches = watches_of(message.get("watches"))
-        elif message["t"] == "delay":
-            self.late_ns = message["ns"]
-        elif message["t"] in ("permit", "run"):
-            if message["id"] <= (self.reply_to or 0):
+            self.watches = watches_of(message.watches)
+        elif isinstance(message, Delay):
+            self.late_ns = message.ns
+        elif isinstance(message, (Permit, Run)):
+            if message.id <= (self.reply_to or 0):
                 return  # it came before
-            if message["t"] == "run" or message["n"] or not self.held & message["stop"]:
+            if isinstance(message, Run) or message.n or not self.held & message.stop:
                 self.hit = None
-        if message["t"] == "permit":
-            self.closed, self.reply_to = True, message["id"]
-            self.count, self.left, self.stop = message["count"], message["n"], message["stop"]
+        if isinstance(message, Permit):
+            self.closed, self.reply_to = True, message.id
+            self.count, self.left, self.stop = message.count, message.n, message.stop
             if self.held and self._passes(self.held):
                 self.held = 0
                 self._issue()
-        elif message["t"] == "run":
-            self.closed, self.reply_to = False, message["id"]
+        elif isinstance(message, Run):
+            self.closed, self.reply_to = False, message.id
             if self.held:
                 self.held = 0
                 self._issue()
@@ -157,15 +175,17 @@ class Rank:
         elif word not in ("opt", "step", "begin", "raise"):
             self.done.append(word)
 
-    def state(self) -> AgentState:
+    def state(self) -> State:
         self.serial += 1
-        return AgentState(
-            proc=self.proc, rank=self.rank, serial=self.serial, reply_to=self.reply_to,
+        state = State(
+            rank=self.rank, serial=self.serial, reply_to=self.reply_to,
             held=self.held, held_since_ns=self.at, next=self.next, step=self.step,
             closed=self.closed, hit=self.hit, hit_text=self.hit_text, hits=self.breaks.hits(),
             open=tuple(self.open), issued=dict(self.issued), p2p=dict(self.p2p),
             done=tuple(self.done), plan=self.plan,
         )  # fmt: skip
+        plain = msgpack.unpackb(msgpack.packb(encode(state)), strict_map_key=False)
+        return replace(decode(State, plain), proc=self.proc)
 
 
 class World:
@@ -177,14 +197,14 @@ class World:
         self.ranks = [Rank(i, program, tuple(plan)) for i, (program, plan) in pairs]
         self.machine = Machine()
         self.now = 1_000_000_000
-        self.acks: list[Ack] = []
-        self.events: list[dict[str, Any]] = []
-        self.lines: list[str] = []
+        self.acks: list[Reply] = []
+        """Answers, by the order in which they came; ``re`` is the request's."""
+        self.events: list[ControlEvent] = []
         self._request = 0
         self.times: Callable[[], int] = lambda: 1
         """How often a message between hub and ranks arrives; 0: it is lost."""
         for rank in self.ranks:
-            self.machine.joined(rank.proc, rank.rank, self.now)
+            self.machine.take(Joined(rank.proc, rank.rank, self.now))
         self.machine.control.groups = {
             "dp": tuple(range(len(programs))),
             "pp": tuple(range(len(programs))),
@@ -197,12 +217,12 @@ class World:
         self._request += 1
         chosen = tuple(range(len(self.ranks)) if ranks is None else ranks)
         text = "" if ranks is None else "some"
-        command = Command(by, by, self._request, Verb(verb), chosen, text, args=args)
-        self.machine.command(command, self.now)
+        order = Order(by, by, self._request, Verb(verb), chosen, text, Arguments(**args))
+        self.machine.take(Ordered(order, self.now))
         self.settle()
         return self._request
 
-    def ack(self, re: int) -> Ack | None:
+    def ack(self, re: int) -> Reply | None:
         return next((ack for ack in self.acks if ack.re == re), None)
 
     def settle(self, rounds: int = 400, ms: int = 20) -> None:
@@ -218,9 +238,10 @@ class World:
             for rank in self.ranks:
                 state = rank.state()
                 for _ in range(self.times()):
-                    self.machine.state(state, self.now)
-            self.machine.renew(self.machine.control.lease.holder or "", self.now)
-            self.machine.tick(self.now)
+                    self.machine.take(Reported(state, self.now))
+            holder = self.machine.control.lease.holder or ""
+            self.machine.take(Renewed(holder, self.now))
+            self.machine.take(Ticked(self.now))
             quiet = 0 if moved or self._deliver() else quiet + 1
             if quiet > 3:
                 return
@@ -229,22 +250,43 @@ class World:
     def _deliver(self) -> bool:
         moved = False
         for effect in self.machine.drain():
-            if isinstance(effect, ToAgent):
+            if isinstance(effect, Send):
                 for rank in (r for r in self.ranks if r.proc == effect.proc):
                     for _ in range(self.times()):
                         self._say(rank, effect.message)
-                moved = moved or effect.message["t"] != "lease"
-            elif isinstance(effect, Ack):
-                self.acks.append(effect)
+                moved = moved or not isinstance(effect.message, Lease)
             elif isinstance(effect, Event):
-                self.events.append(effect.fields)
+                self._publish(effect)
+            else:
+                reply = Reply(effect.order.re, effect.refusal, status=effect.status)
+                self.acks.append(reply)
         return moved
 
-    def _say(self, rank: Rank, message: dict[str, Any]) -> None:
+    def _publish(self, effect: Event) -> None:
+        fact, n = effect.fact, len(self.events) + 1
+        event = ControlEvent(fact, effect.status, effect.by, n, self.now)
+        travelled = msgpack.unpackb(msgpack.packb(event.plain()), strict_map_key=False)
+        assert event_of(travelled) == event
+        self.events.append(event)
+        refusal = fact.refusal if isinstance(fact, Refused) else None
+        for order in effect.answers:
+            answer = fact if refusal is None else None
+            self.acks.append(Reply(order.re, refusal, answer, effect.status, n))
+
+    def names(self) -> list[str]:
+        """Names of the events: the verb of a command, else the fact's."""
+        return [f.verb.value if isinstance(f, (Asked, Edited)) else f.TAG for f in self.facts()]
+
+    def facts(self, *kinds: type) -> list[Any]:
+        """Facts that were published, of these kinds (all: none named)."""
+        found = [event.fact for event in self.events if event.fact is not None]
+        return [fact for fact in found if not kinds or isinstance(fact, kinds)]
+
+    def _say(self, rank: Rank, message: ToAgent) -> None:
         rank.message(message)
-        if message["t"] in ("breaks", "delay"):
+        if isinstance(message, (SetBreaks, Delay)):
             for _ in range(self.times()):
-                self.machine.acked(rank.proc, message["id"])
+                self.machine.take(Acknowledged(rank.proc, message.id))
 
     def _complete(self) -> None:
         """An op is complete when everybody in it has issued it."""

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from pardbg.control.machine.ahead import ahead
-from pardbg.control.machine.cut import AgentState, OpenOp, View
+from pardbg.control.machine.cut import View
+from pardbg.control.machine.inputs import (
+    Renewed,
+    Reported,
+    Ticked,
+)
+from pardbg_agent.ctrl.agent_messages import OpenOp, State
 from pardbg_agent.wire import Gate
 from tests.unit.control.control_world import Rank, World, one_f_one_b, plan_1f1b
 
@@ -20,8 +26,8 @@ def one(
     """A rank of 3 with one microbatch (its plan: F0 B0), told to hold."""
     plan = (f"{rank}F0", f"{rank}B0") if plan is None else plan
     ops = () if waits_for is None else (OpenOp("pp", "recv", 0, waits_for, False, 0, 0, 0),)
-    state = AgentState(
-        f"0.n0.{rank}", rank, 1, 5, held, 0, "", step, ops, done=plan[:done], plan=plan
+    state = State(
+        rank, 1, 5, held, 0, "", step, ops, done=plan[:done], plan=plan, proc=f"0.n0.{rank}"
     )
     return View(state.proc, rank, state, asked=5, settles=True)
 
@@ -122,10 +128,10 @@ class Timed(World):
 
     def _tell(self) -> None:
         for rank in self.ranks:
-            self.machine.state(rank.state(), self.now)
-        self.machine.renew("view-a", self.now)
+            self.machine.take(Reported(rank.state(), self.now))
+        self.machine.take(Renewed("view-a", self.now))
         computing = {r.proc: self.now for r in self.ranks if self._computes(r)}
-        self.machine.tick(self.now, computing)
+        self.machine.take(Ticked(self.now, computing))
 
 
 def pause_ms(at_ms: int) -> int:

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from pardbg.control.language.arguments import inspect_words, parse_watch, verb_words
-from pardbg.control.language.verbs import Verb
 from pardbg.errors import UserError
+from pardbg.events.commands import Answers
+from pardbg.events.control_codes import Verb
 from pardbg.hub.serve.questions import WAIT_NS, Questions
 from pardbg.render.reports.replies import answers
+from pardbg_agent.ctrl.agent_messages import Evaluated, NoAnswer
 
 
 @pytest.mark.parametrize(
@@ -101,8 +103,8 @@ def test_what_is_asked_of_whom() -> None:
         inspect_words("p", "")
 
 
-def _said(**by_rank: dict[str, Any]) -> dict[str, Any]:
-    return {"answers": {int(name[1:]): {"ok": True, **said} for name, said in by_rank.items()}}
+def _said(**by_rank: dict[str, Any]) -> Answers:
+    return Answers({int(name[1:]): Evaluated(**said) for name, said in by_rank.items()})
 
 
 def test_a_column_per_rank_with_the_first_that_differs() -> None:
@@ -129,21 +131,19 @@ def test_the_first_tensor_whose_replicas_differ() -> None:
 
 
 def test_who_does_not_answer_is_named_and_the_others_are_not_lost() -> None:
-    got: list[dict[str, Any]] = []
+    got: list[Answers] = []
     inquiries = Questions()
     inquiries.ask(1, {"a": 0, "b": 1, "c": 2}, got.append, now=0)
-    inquiries.answered(1, "a", {"ok": True, "text": "5", "other": "dropped"})
-    inquiries.answered(1, "a", {"ok": True, "text": "again"})
+    inquiries.answered("a", Evaluated(1, text="5"))
+    inquiries.answered("a", Evaluated(1, text="again"))
     inquiries.gone("b")
     inquiries.tick(WAIT_NS - 1)
     assert got == []
     inquiries.tick(WAIT_NS)
-    inquiries.answered(1, "c", {"ok": True, "text": "too late"})
-    assert got == [{"answers": {
-        0: {"ok": True, "text": "5"},
-        1: {"ok": False, "error": "it ended meanwhile"},
-        2: {"ok": False, "error": "no answer in 10 s: it still runs"},
-    }}]  # fmt: skip
+    inquiries.answered("c", Evaluated(1, text="too late"))
+    ((zero, one, two),) = [found.answers.values() for found in got]
+    assert (zero.text, zero.refusal) == ("5", None)
+    assert (one.refusal, two.refusal) == (NoAnswer.ENDED, NoAnswer.SILENT)
 
 
 @pytest.mark.parametrize(

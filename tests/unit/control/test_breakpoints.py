@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from pardbg.control.machine.machine import Mode
+from pardbg.control.machine.inputs import (
+    Departed,
+    GivenUp,
+    Renewed,
+    Reported,
+    Ticked,
+)
+from pardbg.events.control_codes import Mode, Why
+from pardbg.events.control_facts import Edited, Hit, Refusal, Refused, Released
+from pardbg_agent.ctrl.agent_messages import Watch
 from tests.unit.control.control_world import World, one_f_one_b, plan_1f1b
 
 S = 1_000_000_000
@@ -33,12 +42,14 @@ def test_a_hit_holds_every_rank_and_the_one_that_hit_where_it_stands() -> None:
     assert world.ranks[1].next == "1B0" and world.ranks[1].held
     assert "2B0" in world.ranks[2].done
     status = world.machine.control.status(world.now)
-    assert status["reason"] == "breakpoint 1: rank 1 before 1B0 (action==1B0)"
+    (why,) = status.why
+    assert isinstance(why, Hit) and (why.number, why.rank, why.next) == (1, 1, "1B0")
+    assert why.condition == "action==1B0"
     # Rank 0 wants 1B0's gradient; rank 2's own send of 2B0's waits for nobody to receive it yet.
-    assert set(status["waiting"]) == {0, 2}
-    assert status["waiting"][0].endswith("for rank 1")
-    assert status["breaks"][0]["hits"] == 1
-    assert [e["event"] for e in world.events][-2:] == ["hit", "cut"]
+    assert set(status.waiting) == {0, 2}
+    assert status.waiting[0].for_rank == 1
+    assert status.breaks[0].hits == 1
+    assert world.names()[-2:] == ["hit", "cut"]
     # It hits again in the next step, and only then.
     world.command("continue")
     assert world.machine.control.mode is Mode.HELD and world.ranks[1].step == 1
@@ -62,10 +73,10 @@ def test_until_that_is_never_true_is_answered_when_the_job_ends() -> None:
     asked = world.command("until", expr="step==99")
     assert world.ack(asked) is None
     for rank in world.ranks:
-        world.machine.gone(rank.proc, world.now)
+        world.machine.take(Departed(rank.proc, world.now))
     world.settle()
     answer = world.ack(asked)
-    assert answer is not None and not answer.ok and "before it was true" in (answer.error or "")
+    assert answer is not None and answer.refusal == Refusal(Why.JOB_ENDED)
 
 
 def test_only_on_the_ranks_that_were_named_and_conditions_can_change() -> None:
@@ -75,29 +86,29 @@ def test_only_on_the_ranks_that_were_named_and_conditions_can_change() -> None:
     world.command("ignore", number=1, count=1)
     world.command("continue")
     assert world.ranks[2].next == "2F2" and world.ranks[2].step == 1, "the first was ignored"
-    listed = world.machine.control.status(world.now)["breaks"]
-    assert [(b["ranks"], b["condition"], b["hits"]) for b in listed] == [
-        ("2", "action==F and mb==2", 2)
-    ]
+    listed = world.machine.control.status(world.now).breaks
+    assert [(b.on, b.condition, b.hits) for b in listed] == [((2,), "action==F and mb==2", 2)]
 
 
 def test_wrong_ones_are_refused_in_one_line() -> None:
     world = pipeline()
-    for verb, args, says in [
-        ("break", {"expr": "rnak==2"}, "did you mean 'rank'"),
-        ("condition", {"number": 4, "expr": "step==1"}, "no breakpoint 4; there are: none"),
-        ("ignore", {"number": "x", "count": 1}, "number is a number"),
-        ("delete", {"numbers": [7]}, "no breakpoint 7"),
+    for verb, args, why, number in [
+        ("break", {"expr": "rnak==2"}, Why.INVALID, 0),
+        ("condition", {"number": 4, "expr": "step==1"}, Why.NO_BREAKPOINT, 4),
+        ("ignore", {"number": 9, "count": 1}, Why.NO_BREAKPOINT, 9),
+        ("delete", {"numbers": (7,)}, Why.NO_BREAKPOINT, 7),
     ]:
         ack = world.ack(world.command(verb, **args))
-        assert ack is not None and not ack.ok and says in (ack.error or ""), ack
+        assert ack is not None and ack.refusal is not None
+        assert (ack.refusal.why, ack.refusal.number) == (why, number)
+        refused = world.facts()[-1]
+        assert refused == Refused(verb, ack.refusal), "it is in the audit trail"
 
 
 def test_the_breakpoints_of_a_viewer_that_leaves_go_with_it() -> None:
     world = pipeline()
     set_break(world, "action==1B0")
-    world.machine.leave("view-a", world.now)
-    world.machine.forget("view-a", world.now)
+    world.machine.take(GivenUp("view-a", world.now))
     world.settle()
     assert world.machine.control.mode is Mode.RUNNING
     assert [rank.next for rank in world.ranks] == ["end"] * 3, "nothing stopped it"
@@ -110,18 +121,17 @@ def test_two_hits_at_once_are_one_pause_and_both_are_said() -> None:
     world.command("continue")
     assert world.machine.control.mode is Mode.HELD
     assert [world.ranks[0].next, world.ranks[1].next] == ["0F1", "1F0"]
-    assert world.machine.control.reason.count("breakpoint") == 2
-    assert [event["event"] for event in world.events].count("hit") == 2
+    assert [type(fact) for fact in world.machine.control.why] == [Hit, Hit]
+    assert world.names().count("hit") == 2
 
 
-def test_of_many_hits_at_once_the_first_are_said_and_how_many_there_were() -> None:
+def test_many_hits_at_once_are_all_reasons() -> None:
     world = World([["coll dp", "step", "coll dp", "step"] for _ in range(8)])
     world.command("pause")
     set_break(world, "step==1")
     world.command("continue")
-    told = world.machine.control.reason
-    assert told.count("breakpoint 1: rank") == 3 and told.endswith("; and 5 more"), told
-    assert [event["event"] for event in world.events].count("hit") == 8
+    assert [type(fact) for fact in world.machine.control.why] == [Hit] * 8
+    assert world.names().count("hit") == 8
 
 
 def test_a_watch_is_in_the_table_and_its_hit_says_what_was_found() -> None:
@@ -130,30 +140,29 @@ def test_a_watch_is_in_the_table_and_its_hit_says_what_was_found() -> None:
     world.command("pause")
     set_break(world, "step==7")
     made = world.ack(world.command("watch", [1], expr="memory>8B"))
-    assert made is not None and made.data["text"] == "watch 2: memory>8B on rank 1"
-    listed = world.machine.control.status(world.now)["breaks"]
-    listed = [(b["number"], b["kind"], b["ranks"]) for b in listed]
-    assert listed == [(1, "", "all"), (2, "memory", "1")]
+    assert made is not None and isinstance(made.answer, Edited)
+    (info,) = made.answer.breakpoints
+    assert (info.number, info.condition, info.on) == (2, "memory>8B", (1,))
+    listed = [(b.number, b.kind, b.on) for b in world.machine.control.status(world.now).breaks]
+    assert listed == [(1, "", None), (2, "memory", (1,))]
     world.command("continue")
     assert world.machine.control.mode is Mode.HELD
-    assert world.machine.control.status(world.now)["reason"] == (
-        "watch 2: rank 1 step 0, memory>8B: 9 B allocated, more than 8 B; before coll dp"
-    )
-    assert [event["event"] for event in world.events if event["event"] == "watch"]
+    (why,) = world.machine.control.status(world.now).why
+    assert why == Hit(1, 2, "memory>8B", True, "9 B allocated, more than 8 B", "coll dp", step=0)
+    assert "watch" in world.names()
     world.command("condition", number=2, expr="memory>1KiB")
-    assert world.machine.control.breakpoints.for_rank(1)["watches"] == [
-        {"n": 2, "kind": "memory", "limit": 1024.0, "ignore": 0}
-    ]
-    assert world.machine.control.breakpoints.for_rank(0)["watches"] == []
-    for verb, args, says in [
-        ("watch", {"expr": "memory>2"}, "a unit is missing"),
-        ("watch", {"expr": "nan>3"}, "nan has no limit"),
-        ("condition", {"number": 2, "expr": "step==3"}, "cannot watch 'step==3'"),
-        ("condition", {"number": 1, "expr": "nan"}, "a condition compares something"),
+    table = world.machine.control.breakpoints
+    assert table.for_rank(1, 1).watches == (Watch(2, "memory", 1024.0),)
+    assert table.for_rank(0, 1).watches == ()
+    for verb, args in [
+        ("watch", {"expr": "memory>2"}),
+        ("watch", {"expr": "nan>3"}),
+        ("condition", {"number": 2, "expr": "step==3"}),
+        ("condition", {"number": 1, "expr": "nan"}),
     ]:
         ack = world.ack(world.command(verb, **args))
-        assert ack is not None and not ack.ok and says in (ack.error or ""), ack
-    world.command("delete", numbers=[2])
+        assert ack is not None and ack.refusal is not None and ack.refusal.why is Why.INVALID
+    world.command("delete", numbers=(2,))
     world.command("continue")
     assert [rank.next for rank in world.ranks] == ["end"] * 2
 
@@ -161,10 +170,10 @@ def test_a_watch_is_in_the_table_and_its_hit_says_what_was_found() -> None:
 def test_one_rank_alone_is_held_and_let_go_before_somebodys_op_times_out() -> None:
     world = _alone(hold=False)
     status = world.machine.control.status(world.now)
-    assert list(status["held"]) == [1] and set(status["waiting"]) == {0, 2}
-    assert 25 * S <= status["timeout_ns"] <= 30 * S
+    assert list(status.held) == [1] and set(status.waiting) == {0, 2}
+    assert 25 * S <= status.timeout_ns <= 30 * S
     # A fifth of the timeout, 6 s, is left when it is let go.
-    until = world.now + status["timeout_ns"] - 6 * S
+    until = world.now + status.timeout_ns - 6 * S
     while world.now < until - S:
         assert world.machine.control.mode is Mode.HELD
         _second(world)
@@ -172,8 +181,8 @@ def test_one_rank_alone_is_held_and_let_go_before_somebodys_op_times_out() -> No
     _second(world)
     assert world.machine.control.mode is Mode.RUNNING
     world.settle()
-    said = [event["text"] for event in world.events if event["event"] == "released"]
-    assert len(said) == 1 and said[0].startswith("rank 1 let go: rank")
+    (released,) = world.facts(Released)
+    assert released.ranks == (1,) and released.waits is not None and released.waits.rank != 1
     assert [rank.next for rank in world.ranks] == ["end"] * 3
 
 
@@ -200,9 +209,9 @@ def test_a_delay_goes_to_the_ranks_that_were_named() -> None:
 def _second(world: World) -> None:
     world.now += S
     for rank in world.ranks:
-        world.machine.state(rank.state(), world.now)
-    world.machine.renew("view-a", world.now)
-    world.machine.tick(world.now)
+        world.machine.take(Reported(rank.state(), world.now))
+    world.machine.take(Renewed("view-a", world.now))
+    world.machine.take(Ticked(world.now))
 
 
 def _alone(hold: bool) -> World:

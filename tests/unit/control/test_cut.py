@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pardbg.control.machine.cut import AgentState, GracePeriod, OpenOp, View, settle
+from pardbg.control.machine.cut import GracePeriod, View, settle
+from pardbg_agent.ctrl.agent_messages import OpenOp, State
 from pardbg_agent.wire import Gate
 
 GROUPS = {"dp": (0, 1, 2)}
@@ -25,8 +26,8 @@ def view(
     asked: int = 5,
     reply: int = 5,
 ) -> View:
-    state = AgentState(
-        f"0.n0.{rank}", rank, 1, reply, held, 0, "", 0, open, {"dp": issued}, p2p or {}
+    state = State(
+        rank, 1, reply, held, 0, "", 0, open, {"dp": issued}, p2p or {}, proc=f"0.n0.{rank}"
     )
     return View(state.proc, rank, state, asked)
 
@@ -140,7 +141,8 @@ def test_a_rank_in_a_long_compute_is_waited_for() -> None:
 def test_who_waits_for_a_dead_rank_will_come_to_no_gate() -> None:
     found = settle(views(view(0, 0, (recv(1, 0),)), view(2, Gate.STEP)), GROUPS, departed={1})
     assert found.reached
-    assert found.stuck == {"0.n0.0": "rank 0 is in recv from 1, and rank 1 is gone"}
+    stuck = found.stuck["0.n0.0"]
+    assert (list(found.stuck), stuck.rank, stuck.op.op, stuck.gone) == (["0.n0.0"], 0, "recv", 1)
 
 
 def test_a_rank_that_was_never_seen_may_still_come() -> None:

@@ -7,7 +7,15 @@ import random
 import pytest
 
 from pardbg.control.machine.delivery import AGAIN_NS, Deliveries
-from pardbg.control.machine.machine import Mode
+from pardbg.control.machine.inputs import (
+    GivenUp,
+    Renewed,
+    Reported,
+    Ticked,
+)
+from pardbg.events.control_codes import Mode, Why
+from pardbg.events.control_facts import Hit, Lapsed, Loose, Resent, Silent, Stray
+from pardbg_agent.ctrl.agent_messages import Permit, Run, SetBreaks
 from pardbg_agent.wire import LEASE_NS
 from tests.unit.control.control_world import World, one_f_one_b, plan_1f1b
 
@@ -19,10 +27,6 @@ def pipeline(size: int = 3, microbatches: int = 3, steps: int = 1) -> World:
         [one_f_one_b(r, size, microbatches, steps) for r in range(size)],
         [plan_1f1b(r, size, microbatches) for r in range(size)],
     )
-
-
-def texts(world: World, event: str) -> list[str]:
-    return [e["text"] for e in world.events if e["event"] == event]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -47,38 +51,40 @@ def test_lost_and_doubled_messages_change_nothing_but_the_time(seed: int) -> Non
     assert front == [
         ["0F0"], ["0F1", "1F0"], ["0F2", "1F1", "2F0"], ["2B0"], ["1B0", "2F1"],
     ]  # fmt: skip
-    assert texts(world, "resend"), "the audit trail says that messages were lost"
+    assert world.facts(Resent), "the audit trail says that messages were lost"
 
 
 def test_a_lost_run_is_said_again_and_no_longer_than_a_lease() -> None:
     world = pipeline()
     world.command("pause")
     world.times = lambda: 0
-    world.machine.leave("view-a", world.now)
+    world.machine.take(GivenUp("view-a", world.now))
     world._deliver()
     world.times = lambda: 1
     for _ in range(20):
         world.settle()
     assert [rank.next for rank in world.ranks] == ["end"] * 3
     deaf = Deliveries()
-    deaf.told("0.n0.0", {"t": "run", "id": 7})
-    sent = [bool(deaf.due(now)) for now in range(S, 16 * S, S)]
+    deaf.add("0.n0.0", Run(7))
+    sent = [bool(deaf.due(now, LEASE_NS)) for now in range(S, 16 * S, S)]
     assert sent == [False] + [True] * 11 + [False] * 3
 
 
 def test_only_the_newest_is_said_again_until_it_is_answered() -> None:
     told = Deliveries()
-    told.told("0.n0.0", {"t": "permit", "id": 7})
-    told.told("0.n0.0", {"t": "permit", "id": 8})
-    told.told("0.n0.0", {"t": "breaks", "id": 9})
-    assert told.due(S) == []
-    again = told.due(S + AGAIN_NS)
-    assert [(one.message["id"], first) for one, first in again] == [(8, True), (9, True)]
+    told.add("0.n0.0", Permit(7, 0, 0, 0))
+    told.add("0.n0.0", Permit(8, 0, 0, 0))
+    told.add("0.n0.0", SetBreaks(9))
+    assert told.due(S, 5) == []
+    again = told.due(S + AGAIN_NS, 5)
+    assert [(one.message, first) for one, first in again] == [
+        (Permit(8, 0, 0, 0, 5), True), (SetBreaks(9), True),
+    ]  # fmt: skip
     told.state("0.n0.0", 7)
     told.acked("0.n0.0", 9)
-    assert [one.message["id"] for one, _ in told.due(S + 2 * AGAIN_NS)] == [8]
+    assert [one.message.id for one, _ in told.due(S + 2 * AGAIN_NS, 5)] == [8]
     told.state("0.n0.0", 8)
-    assert told.due(S + 3 * AGAIN_NS) == []
+    assert told.due(S + 3 * AGAIN_NS, 5) == []
 
 
 def test_a_hit_that_nobody_knows_is_said_and_holds_nobody() -> None:
@@ -90,10 +96,8 @@ def test_a_hit_that_nobody_knows_is_said_and_holds_nobody() -> None:
     world.command("continue")
     assert world.machine.control.mode is Mode.RUNNING
     assert [rank.next for rank in world.ranks] == ["end"] * 3
-    assert texts(world, "stray") == [
-        "rank 1 before 1F1 hit 1, which is set no more: it runs on",
-        "rank 1 before 1F1 hit 1, which is set no more: it runs on",
-    ], "once a step"
+    stray = Stray(1, 1, "1F1", runs=True)
+    assert world.facts(Stray) == [stray, stray], "once a step"
 
 
 def test_a_rank_that_a_hub_before_this_one_held_runs_on() -> None:
@@ -102,7 +106,7 @@ def test_a_rank_that_a_hub_before_this_one_held_runs_on() -> None:
     rank.closed, rank.stop, rank.reply_to = True, 127, 4
     world.settle()
     assert [rank.next for rank in world.ranks] == ["end"] * 3
-    assert texts(world, "stray")[0].endswith("held by a hub that is gone: it runs on")
+    assert world.facts(Stray)[0] == Stray(1, runs=True)
 
 
 def test_ranks_beside_a_held_one_stop_too_when_a_breakpoint_hits() -> None:
@@ -115,7 +119,8 @@ def test_ranks_beside_a_held_one_stop_too_when_a_breakpoint_hits() -> None:
     world.settle()
     assert world.where() == ["*0F1", "*1F0", "*opt"]
     assert world.machine.control.mode is Mode.HELD
-    assert world.machine.control.reason.startswith("breakpoint 1: rank 0 before 0F1")
+    (why,) = world.machine.control.why
+    assert isinstance(why, Hit) and (why.number, why.rank, why.next) == (1, 0, "0F1")
 
 
 def test_a_pause_while_another_settles_is_answered_by_its_own_cut() -> None:
@@ -125,7 +130,8 @@ def test_a_pause_while_another_settles_is_answered_by_its_own_cut() -> None:
     every = world.command("pause")
     other = world.command("pause", by="view-b")
     refused = world.ack(other)
-    assert refused is not None and "view-a holds control" in str(refused.error)
+    assert refused is not None and refused.refusal is not None
+    assert (refused.refusal.why, refused.refusal.holder) == (Why.TAKEN, "view-a")
     assert world.ack(alone) is None and world.ack(every) is None
     for rank in world.ranks:
         rank.busy = False
@@ -153,11 +159,11 @@ def test_a_lease_that_is_over_cannot_be_renewed() -> None:
     world = pipeline()
     world.command("pause")
     world.now += LEASE_NS
-    assert not world.machine.renew("view-a", world.now)
-    world.machine.tick(world.now)
+    assert not world.machine.take(Renewed("view-a", world.now))
+    world.machine.take(Ticked(world.now))
     assert world.machine.control.mode is Mode.RUNNING
     world._deliver()
-    assert texts(world, "lapsed") == ["the lease of view-a lapsed: all ranks run on"]
+    assert world.facts(Lapsed) == [Lapsed("view-a")]
 
 
 def test_ranks_whose_leases_end_one_after_the_other_are_all_held_again() -> None:
@@ -168,10 +174,10 @@ def test_ranks_whose_leases_end_one_after_the_other_are_all_held_again() -> None
     for rank in world.ranks:
         rank.closed = False
         rank.held = 0
-        world.machine.state(rank.state(), world.now)
-        world.machine.tick(world.now)
+        world.machine.take(Reported(rank.state(), world.now))
+        world.machine.take(Ticked(world.now))
         world._deliver()
-    assert texts(world, "loose") == [f"rank {n} came loose: held again" for n in (0, 1)]
+    assert world.facts(Loose) == [Loose((0,)), Loose((1,))]
     world.settle()
     assert world.machine.control.mode is Mode.HELD and all(rank.held for rank in world.ranks)
 
@@ -184,15 +190,13 @@ def test_a_rank_that_fell_silent_is_not_said_to_be_held() -> None:
     world.ranks.remove(silent)
     for _ in range(11):
         world.now += S
-        world.machine.renew("view-a", world.now)
+        world.machine.take(Renewed("view-a", world.now))
         for rank in world.ranks:
-            world.machine.state(rank.state(), world.now)
-        world.machine.tick(world.now)
+            world.machine.take(Reported(rank.state(), world.now))
+        world.machine.take(Ticked(world.now))
     world._deliver()
     assert sorted(world.machine.control.held()) == [0, 1]
-    assert texts(world, "silent") == [
-        "nothing heard from rank 2 for 10 s: running on without control"
-    ]
+    assert world.facts(Silent) == [Silent((2,), LEASE_NS)]
     silent.closed, silent.held = False, 0
     silent.program.insert(silent.at, "busy")
     world.ranks.append(silent)

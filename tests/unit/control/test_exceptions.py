@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,10 +15,19 @@ import pytest
 
 from pardbg.cli.options import ON_EXCEPTION
 from pardbg.control.machine.holding import FOLLOWS_NS, RUN
-from pardbg.control.machine.state import Mode
-from pardbg.hub.ctrl_messages import notice
+from pardbg.control.machine.inputs import (
+    Departed,
+    Renewed,
+    Reported,
+    Ticked,
+)
+from pardbg.events.control_codes import Mode, NotHeld, Why
+from pardbg.events.control_events import ControlEvent, Status
+from pardbg.events.control_facts import Lapsed, Paused, Raised, Refusal, Released, RunsOn
 from pardbg.hub.run.config import NOTICES_FILE
+from pardbg.render.frame.control_words import notice
 from pardbg_agent.control import evaluate, inspect
+from pardbg_agent.ctrl.agent_messages import Evaluated
 from pardbg_agent.wire import GATE_ALL, LEASE_NS, Gate, Kind
 from tests.unit.agent.test_gate import World, until
 from tests.unit.control.control_world import World as Ranks
@@ -82,7 +92,7 @@ def test_without_a_word_from_the_hub_it_dies_when_the_lease_is_over() -> None:
 def test_questions_are_answered_from_the_frames_the_exception_left() -> None:
     """Also while the main thread is held somewhere else."""
     world = World()
-    answers: list[dict[str, Any]] = []
+    answers: list[Evaluated] = []
     with world.thread_at(Gate.STEP):
         thread = held_thread(world)
         asked = [("p", "batch", 0), ("args", "", 0), ("list", "", 0), ("p", "error", 1)]
@@ -96,20 +106,20 @@ def test_questions_are_answered_from_the_frames_the_exception_left() -> None:
         world.gate.run(1)
         thread.join(5)
     value, args, source, caller = answers
-    assert value["text"] == "[3, 0]" and value["frame"][2] == "fails"
-    assert args["text"] == "step = 3"
+    assert value.text == "[3, 0]" and value.frame is not None and value.frame[2] == "fails"
+    assert args.text == "step = 3"
     # The frame's own line is where ``finally`` ended; what counts is where it was raised.
-    (arrow,) = [row for row in source["text"].splitlines() if row[5:8] == " ->"]
+    (arrow,) = [row for row in source.text.splitlines() if row[5:8] == " ->"]
     assert 'raise ValueError("no labels")' in arrow
-    assert caller["frame"][2] == "caught" and caller["text"].startswith("NameError")
+    assert caller.frame is not None and caller.frame[2] == "caught" and caller.raised
 
 
 def test_where_shows_the_traceback_of_a_thread_that_raised() -> None:
     main = threading.main_thread().ident
     assert main is not None
     found = inspect.stacks(raised={main: caught()})[0]
-    assert [frame[2] for frame in found["frames"]] == ["caught", "fails"]
-    assert found["inside"] == "exception"
+    assert [frame[2] for frame in found.frames] == ["caught", "fails"]
+    assert found.inside == "exception"
 
 
 def test_a_traceback_is_bounded() -> None:
@@ -143,10 +153,10 @@ def wait(world: Ranks, seconds: int, viewer: str = "") -> None:
     for _ in range(seconds):
         world.now += SEC
         for rank in world.ranks:
-            world.machine.state(rank.state(), world.now)
+            world.machine.take(Reported(rank.state(), world.now))
         if viewer:
-            world.machine.renew(viewer, world.now)
-        world.machine.tick(world.now)
+            world.machine.take(Renewed(viewer, world.now))
+        world.machine.take(Ticked(world.now))
         world._deliver()
 
 
@@ -154,13 +164,15 @@ def test_the_run_itself_holds_a_rank_that_raised_and_anybody_may_command() -> No
     world = raising()
     machine = world.machine
     assert (machine.control.mode, machine.control.lease.holder) == (Mode.HELD, RUN)
-    assert machine.control.reason == "rank 1 raised raise: continue lets it die"
+    assert machine.control.why == (Raised(1, "raise"),)
     status = machine.control.status(world.now)
-    assert list(status["held"]) == [1]
-    assert status["waiting"] == {0: "waits in all_reduce dp #0 for rank 1"}
+    assert list(status.held) == [1]
+    assert [(w.rank, w.op.op, w.for_rank) for w in status.waiting.values()] == [
+        (0, "all_reduce", 1)
+    ]
     stepped = world.ack(world.command("step"))
     assert stepped is not None
-    assert stepped.error == "rank 1 stopped at an exception: continue lets it die"
+    assert stepped.refusal == Refusal(Why.AT_EXCEPTION, ranks=(1,))
     assert world.ranks[1].held, "no verb but continue lets it die"
     answer = world.ack(world.command("continue", by="view-b"))
     assert answer is not None and answer.ok
@@ -171,12 +183,12 @@ def test_a_viewer_that_is_there_keeps_it_and_the_time_is_over_without_one() -> N
     world = raising(hold_s=60)
     machine = world.machine
     wait(world, 40)
-    assert machine.renew("view-b", world.now), "anybody's word counts"
+    machine.take(Renewed("view-b", world.now))  # any viewer's word counts
     wait(world, 59)
     assert machine.control.mode is Mode.HELD
     wait(world, 1)
     assert machine.control.mode is Mode.RUNNING and machine.control.lease.holder is None
-    assert machine.control.reason == f"the lease of {RUN} lapsed: all ranks run on"
+    assert machine.control.why == (Lapsed(RUN),)
 
 
 def test_it_is_let_die_before_another_ranks_timeout() -> None:
@@ -186,7 +198,9 @@ def test_it_is_let_die_before_another_ranks_timeout() -> None:
     assert machine.control.mode is Mode.HELD
     wait(world, 4)  # a fifth of the timeout is left
     assert machine.control.mode is Mode.RUNNING
-    assert machine.control.reason.startswith("rank 1 let go: rank 0 waits in all_reduce dp #0")
+    (released,) = machine.control.why
+    assert isinstance(released, Released) and released.ranks == (1,)
+    assert released.waits is not None and released.waits.rank == 0
 
 
 def test_hold_keeps_it_past_timeouts() -> None:
@@ -202,14 +216,14 @@ def test_an_exception_that_follows_from_a_death_is_not_held() -> None:
     world.machine.control.raised.hold_ns = 600 * SEC
     world.settle()
     world.command("continue")
-    world.machine.gone(world.ranks[1].proc, world.now)
+    world.machine.take(Departed(world.ranks[1].proc, world.now))
     del world.ranks[1]
     world.machine.control.groups = {"dp": (0,)}
     world.settle()
     assert world.machine.control.mode is Mode.RUNNING and not world.ranks[0].held
-    assert world.events[-1]["text"] == "rank 0: not held, another rank was let die before"
-    assert world.machine.control.raised.refusal("0.n0.7", world.now + FOLLOWS_NS) == ""
-    assert world.machine.control.raised.refusal("1.n0.7", world.now) == "", (
+    assert world.facts()[-1] == Raised(0, not_held=NotHeld.FOLLOWS)
+    assert world.machine.control.raised.refusal("0.n0.7", world.now + FOLLOWS_NS) is None
+    assert world.machine.control.raised.refusal("1.n0.7", world.now) is None, (
         "restarted: another life"
     )
 
@@ -219,11 +233,11 @@ def test_two_raise_at_once_and_a_killed_one_frees_the_rest() -> None:
     world.machine.control.raised.hold_ns = 600 * SEC
     world.settle()
     assert sorted(world.machine.control.held()) == [0, 1]
-    world.machine.gone(world.ranks[0].proc, world.now, "is gone")
+    world.machine.take(Departed(world.ranks[0].proc, world.now))
     assert sorted(world.machine.control.held()) == [1]
-    world.machine.gone(world.ranks[1].proc, world.now, "is gone")
+    world.machine.take(Departed(world.ranks[1].proc, world.now))
     assert world.machine.control.mode is Mode.RUNNING
-    assert world.machine.control.reason == "nobody is at an exception any more"
+    assert world.machine.control.why == (RunsOn(no_exception_left=True),)
 
 
 def test_where_exceptions_are_not_held_it_is_let_go_at_once() -> None:
@@ -232,14 +246,14 @@ def test_where_exceptions_are_not_held_it_is_let_go_at_once() -> None:
 
 
 def test_who_follows_the_job_is_told() -> None:
-    event = {"event": "exception", "mode": "pausing", "lease_ns": 600 * SEC,
-             "text": "rank 1 raised ValueError: x: continue lets it die"}  # fmt: skip
+    status = Status(Mode.PAUSING, RUN, 600 * SEC)
+    event = ControlEvent(Raised(1, "ValueError: x"), status)
     assert notice(event, "ddp-1") == (
         "rank 1 raised ValueError: x: continue lets it die (unattended: in 10m00s); "
         "`pardbg ctl ddp-1 where`, `continue`, or `pardbg watch ddp-1`"
     )
-    assert notice({**event, "event": "pause"}, "ddp-1") == ""
-    assert notice({**event, "mode": "running"}, "ddp-1") == ""
+    assert notice(replace(event, fact=Paused()), "ddp-1") == ""
+    assert notice(replace(event, status=Status(Mode.RUNNING)), "ddp-1") == ""
 
 
 @pytest.mark.parametrize(
@@ -260,8 +274,8 @@ def test_the_hub_holds_tells_who_follows_and_a_viewer_that_is_there_counts(run_d
     try:
         agent, viewer = FakeAgent(rig, 0), Peer(rig, "view-1")
         early = viewer.command("break", "0-1", expr="step==99")  # as a .pardbgrc does
-        assert early["data"]["text"] == "breakpoint 1: step==99 on ranks 0,1"
-        assert "no rank yet" in viewer.command("break", "stage=2", expr="step==99")["error"]
+        assert [b["on"] for b in early["data"]["breakpoints"]] == [[0, 1]]
+        assert not viewer.command("break", "stage=2", expr="step==99")["ok"]
         agent.hello()
         agent.state(None, int(Gate.EXCEPTION), next="exception ValueError: x", held_since_ns=7)
         permit = agent.wait("permit")
@@ -277,9 +291,9 @@ def test_the_hub_holds_tells_who_follows_and_a_viewer_that_is_there_counts(run_d
         assert notices.startswith("pardbg: rank 0 raised ValueError: x: continue lets it die (")
         lease = rig.hub._machine.control.lease
         lease.until_ns -= 40 * SEC  # most of it is over
-        viewer.send("lease")
+        viewer.send("lease", lease_ns=0)
         rig.until(lambda: (lease.left_ns(time.monotonic_ns()) or 0) > 50 * SEC, "the viewer's word")
-        viewer.request("command", verb="continue", ranks=None, args={})
+        viewer.request("command", verb="continue")
         assert agent.wait("run")["id"] > permit["id"]
     finally:
         rig.close()

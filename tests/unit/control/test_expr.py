@@ -11,6 +11,7 @@ import pytest
 from pardbg.control.language.expr import gates, parse
 from pardbg.errors import UserError
 from pardbg_agent.control.breaks import BadTree, Breaks, breaks_of, compile_tree
+from pardbg_agent.ctrl.agent_messages import BreakAt
 from pardbg_agent.wire import EXPR_MAX_NODES, MAX_BREAKS, Gate
 
 B3 = {"action": "B", "stage": 2, "mb": 3, "step": 7, "rank": 2, "host": "n1", "loss": 2.5}
@@ -160,9 +161,9 @@ def test_size_and_number_are_bounded() -> None:
         breaks_of([_break("step==1")] * (MAX_BREAKS + 1))
 
 
-def _break(text: str, number: int = 1, **more: Any) -> dict[str, Any]:
+def _break(text: str, number: int = 1, **more: Any) -> BreakAt:
     tree = parse(text)
-    return {"n": number, "gates": gates(tree), "tree": tree, **more}
+    return BreakAt(number, gates(tree), tree, **more)
 
 
 def _hits(breaks: Breaks, gate: Gate, facts: list[dict[str, Any]]) -> list[bool]:

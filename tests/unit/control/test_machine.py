@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from pardbg.control.language.verbs import Verb
 from pardbg.control.machine.command_rules import MAX_QUEUE
-from pardbg.control.machine.cut import AgentState
+from pardbg.control.machine.delivery import Send
+from pardbg.control.machine.inputs import (
+    Departed,
+    GivenUp,
+    Joined,
+    Ordered,
+    Reported,
+    TakenOver,
+    Ticked,
+)
 from pardbg.control.machine.outcome import outcome
-from pardbg.control.machine.state import Ack, Command, Mode, ToAgent
+from pardbg.control.machine.state import Order
+from pardbg.events.control_codes import Mode, Verb, Why
+from pardbg.events.control_facts import Cut, Hit, Outcome, Refusal, Stuck, Taken, UnderWay
+from pardbg_agent.ctrl.agent_messages import Lease, Permit, State
 from pardbg_agent.wire import Gate
 from tests.unit.control.control_world import World, one_f_one_b, plan_1f1b
 
@@ -39,7 +50,7 @@ def test_pause_holds_every_rank_and_answers_at_the_cut() -> None:
     assert world.where() == ["*0F0", "*recv 0", "*recv 1", "*recv 2"]
     assert world.machine.control.mode is Mode.HELD
     assert world.acks[-1].data["held"] == {0: "0F0", 1: "recv 0", 2: "recv 1", 3: "recv 2"}
-    assert [event["event"] for event in world.events] == ["pause", "cut"]
+    assert world.names() == ["pause", "cut"]
 
 
 def test_ticks_draw_the_wavefront() -> None:
@@ -206,7 +217,7 @@ def test_continue_is_answered_when_the_ranks_run() -> None:
     assert ack is not None and ack.ok
     assert world.machine.control.mode is Mode.RUNNING
     assert world.where() == ["end"] * 4
-    assert world.events[-1]["event"] == "running"
+    assert world.names()[-1] == "running"
 
 
 @pytest.mark.parametrize("verb", ["step", "tick", "next", "op"])
@@ -214,13 +225,13 @@ def test_nothing_held_refuses_to_step(verb: str) -> None:
     world = World([["busy"]])
     ack = world.ack(world.command(verb))
     assert ack is not None and not ack.ok
-    assert ack.error == f"nothing is held: pause before {verb}"
+    assert ack.refusal == Refusal(Why.NOTHING_HELD, verb=verb)
 
 
 def test_no_rank_yet_is_said() -> None:
     world = World([])
     ack = world.ack(world.command("pause"))
-    assert ack is not None and ack.error is not None and ack.error.startswith("no rank yet")
+    assert ack is not None and ack.refusal == Refusal(Why.NO_RANK_YET)
 
 
 def test_commands_queue_up_and_too_many_are_refused() -> None:
@@ -229,7 +240,7 @@ def test_commands_queue_up_and_too_many_are_refused() -> None:
     pause = world.command("pause")
     steps = [world.command("step") for _ in range(MAX_QUEUE)]
     refused = world.ack(world.command("step"))
-    assert refused is not None and not refused.ok and "wait already" in str(refused.error)
+    assert refused is not None and refused.refusal == Refusal(Why.QUEUE_FULL, number=MAX_QUEUE)
     world.ranks[0].busy = False
     world.settle()
     assert [ack.re for ack in world.acks if ack.ok] == [pause, *steps]
@@ -248,11 +259,14 @@ def test_continue_ends_what_waits_for_a_cut() -> None:
 def test_one_viewer_in_control_until_another_takes_over() -> None:
     world = held_at_start(pipeline())
     refused = world.ack(world.command("step", by="view-b"))
-    assert refused is not None and "view-a holds control" in str(refused.error)
-    world.machine.take("view-b", 99, world.now)
+    assert refused is not None and refused.refusal is not None
+    assert (refused.refusal.why, refused.refusal.holder) == (Why.TAKEN, "view-a")
+    order = Order("view-b", "view-b", 99, Verb.STATUS, ())
+    world.machine.take(TakenOver(order, world.now))
     world.settle()
     taken = world.ack(99)
-    assert taken is not None and taken.data["controller"] == "view-b"
+    assert taken is not None and taken.status is not None
+    assert (taken.answer, taken.status.controller) == (Taken("view-a"), "view-b")
     assert world.machine.control.mode is Mode.HELD
     stepped = world.ack(world.command("step", [0], by="view-b"))
     assert stepped is not None and stepped.ok
@@ -260,47 +274,46 @@ def test_one_viewer_in_control_until_another_takes_over() -> None:
 
 def test_leave_lets_everything_run_on_at_once() -> None:
     world = held_at_start(pipeline())
-    world.machine.leave("view-b", world.now)  # not the holder: nothing happens
+    world.machine.take(GivenUp("view-b", world.now))  # not the holder: nothing happens
     assert world.machine.control.mode is Mode.HELD
-    world.machine.leave("view-a", world.now)
+    world.machine.take(GivenUp("view-a", world.now))
     world.settle()
     assert world.where() == ["end"] * 4
-    assert world.events[-1]["event"] == "leave"
+    assert world.names()[-1] == "leave"
 
 
 def test_a_lease_that_is_not_renewed_lapses() -> None:
     world = held_at_start(pipeline())
-    world.machine.tick(world.machine.control.lease.until_ns - 1)
+    world.machine.take(Ticked(world.machine.control.lease.until_ns - 1))
     assert world.machine.control.mode is Mode.HELD
-    world.machine.tick(world.machine.control.lease.until_ns)
+    world.machine.take(Ticked(world.machine.control.lease.until_ns))
     assert world.machine.control.mode is Mode.RUNNING
     world.settle()
     assert world.where() == ["end"] * 4
-    assert world.events[-1]["event"] == "lapsed"
+    assert world.names()[-1] == "lapsed"
 
 
 def test_agents_get_what_is_left_of_the_lease_and_never_more() -> None:
     world = World([["busy"]])
     machine = world.machine
-    machine.command(Command("view-a", "view-a", 1, Verb.PAUSE, (0,)), world.now)
+    machine.take(Ordered(Order("view-a", "view-a", 1, Verb.PAUSE, (0,)), world.now))
     machine.drain()
-    machine.tick(world.now + 4 * S)
-    # LEASE, and the PERMIT that nobody has answered.
-    told = [
-        (e.message["t"], e.message["lease_ns"]) for e in machine.drain() if isinstance(e, ToAgent)
-    ]
-    assert told == [("lease", 6 * S), ("permit", 6 * S)]
+    machine.take(Ticked(world.now + 4 * S))
+    # The Lease, and the Permit that nobody has answered.
+    sent = [e.message for e in machine.drain() if isinstance(e, Send)]
+    assert [(type(m), m.lease_ns) for m in sent] == [(Lease, 6 * S), (Permit, 6 * S)]
 
 
 def test_a_script_keeps_control_between_its_commands() -> None:
     """One process per command: all of them hold control as ``ctl``; a minute was asked for."""
     world = World([["coll dp"] * 3])
-    first = Command("view-1", "ctl", 1, Verb.PAUSE, (0,))
-    world.machine.command(first, world.now, keep=True, lease_ns=60 * S)
+    script = {"keep": True, "lease_ns": 60 * S}
+    first = Order("view-1", "ctl", 1, Verb.PAUSE, (0,), **script)
+    world.machine.take(Ordered(first, world.now))
     world.settle()
     assert world.machine.control.lease.left_ns(world.now) == pytest.approx(60 * S, abs=2 * S)
-    second = Command("view-2", "ctl", 2, Verb.STEP, (0,))
-    world.machine.command(second, world.now, keep=True, lease_ns=60 * S)
+    second = Order("view-2", "ctl", 2, Verb.STEP, (0,), **script)
+    world.machine.take(Ordered(second, world.now))
     world.settle()
     assert [ack.ok for ack in world.acks] == [True, True]
 
@@ -308,11 +321,11 @@ def test_a_script_keeps_control_between_its_commands() -> None:
 def test_a_rank_that_joins_while_held_is_held_too() -> None:
     world = World([["coll dp"], ["busy", "coll dp"]])
     late = world.ranks[1]
-    world.machine.gone(late.proc, world.now)
+    world.machine.take(Departed(late.proc, world.now))
     world.machine.drain()
     world.command("pause")
     assert world.machine.control.mode is Mode.HELD
-    world.machine.joined(late.proc, 1, world.now)
+    world.machine.take(Joined(late.proc, 1, world.now))
     assert world.machine.control.mode is Mode.PAUSING
     late.busy = False
     world.settle()
@@ -324,7 +337,7 @@ def test_the_death_of_the_last_rank_under_way_ends_the_pause() -> None:
     world = World([["coll dp"], ["busy"]])
     request = world.command("pause")
     assert world.ack(request) is None
-    world.machine.gone("0.n0.1", world.now, "was killed")
+    world.machine.take(Departed("0.n0.1", world.now))
     world.settle()
     ack = world.ack(request)
     assert ack is not None and ack.ok and ack.data["held"] == {0: "coll dp"}
@@ -335,17 +348,20 @@ def test_who_waits_for_a_dead_rank_is_named_at_the_cut() -> None:
     world.settle()
     dead = world.ranks.pop(1)
     request = world.command("pause")
-    world.machine.gone(dead.proc, world.now)
+    world.machine.take(Departed(dead.proc, world.now))
     world.ranks[1].busy = False
     world.settle()
     ack = world.ack(request)
     assert ack is not None and ack.ok
-    assert ack.data["reason"] == "rank 0 is in all_reduce dp #0, and rank 1 is gone"
+    assert ack.status is not None
+    (stuck,) = ack.status.why
+    assert isinstance(stuck, Stuck) and (stuck.rank, stuck.gone) == (0, 1)
+    assert (stuck.op.op, stuck.op.group, stuck.op.seq) == ("all_reduce", "dp", 0)
 
 
 def test_no_rank_left_ends_control() -> None:
     world = held_at_start(World([["coll dp"]]))
-    world.machine.gone("0.n0.0", world.now)
+    world.machine.take(Departed("0.n0.0", world.now))
     assert world.machine.control.mode is Mode.RUNNING
 
 
@@ -366,15 +382,13 @@ def test_a_rank_that_ran_on_by_itself_is_held_again() -> None:
 
 def test_a_deadline_answers_with_who_is_under_way_and_the_pause_goes_on() -> None:
     world = World([["coll dp"], ["busy"]])
-    command = Command("view-a", "view-a", 7, Verb.PAUSE, (0, 1), deadline_ns=world.now + 2 * S)
-    world.machine.command(command, world.now)
+    order = Order("view-a", "view-a", 7, Verb.PAUSE, (0, 1), deadline_ns=world.now + 2 * S)
+    world.machine.take(Ordered(order, world.now))
     world.settle(ms=500)
     ack = world.ack(7)
-    assert isinstance(ack, Ack) and not ack.ok
-    assert ack.error == "no cut yet: rank 1 not at a gate yet; it goes on"
+    assert ack is not None and ack.refusal == Refusal(Why.NO_CUT_YET, ranks=(1,))
     assert world.machine.control.mode is Mode.PAUSING
-    waits = [event["text"] for event in world.events if event["event"] == "wait"]
-    assert waits[0] == "rank 1 not at a gate yet"
+    assert world.facts(UnderWay)[0] == UnderWay((1,))
 
 
 def test_states_that_come_out_of_order_are_ignored() -> None:
@@ -382,7 +396,7 @@ def test_states_that_come_out_of_order_are_ignored() -> None:
     old = world.ranks[0].state()
     world.command("pause")
     serial = world.machine.control.views["0.n0.0"].state
-    world.machine.state(old, world.now)
+    world.machine.take(Reported(old, world.now))
     assert world.machine.control.views["0.n0.0"].state is serial
 
 
@@ -391,31 +405,33 @@ def test_each_verb_says_what_it_did() -> None:
     world = held_at_start(pipeline())
     world.machine.control.pipelines = {"pp": (0, 1, 2, 3)}
 
-    def text(verb: str, ranks: list[int] | None = None) -> str:
+    def outcome_of(verb: str, ranks: list[int] | None = None) -> Outcome:
         ack = world.ack(world.command(verb, ranks))
-        assert ack is not None and ack.ok
-        assert world.events[-1]["text"] == ack.data["text"]  # the audit trail says it, too
-        return str(ack.data["text"])
+        assert ack is not None and isinstance(ack.answer, Cut)
+        event = world.events[-1]
+        assert (event.fact, event.n) == (ack.answer, ack.n), "one answer: what was recorded"
+        assert ack.answer.outcome is not None
+        return ack.answer.outcome
 
-    assert text("tick") == (
-        "tick 1 ran r0 F0; r2 waits for 1F0 · r3 waits for 2F0; next r0 F1 · r1 F0"
-    )
-    assert text("tick") == (
-        "tick 2 ran r0 F1 · r1 F0; r3 waits for 2F0; next r0 F2 · r1 F1 · r2 F0"
-    )
-    assert text("step", [0]).startswith("step ran r0 F2; now r0 before send 1 · r1 before")
+    first = outcome_of("tick")
+    assert (first.tick, first.ran) == (1, {0: ("0F0",)})
+    assert (first.waits, first.coming) == ({2: "1F0", 3: "2F0"}, {0: "0F1", 1: "1F0"})
+    second = outcome_of("tick")
+    assert (second.tick, second.ran) == (2, {0: ("0F1",), 1: ("1F0",)})
+    assert (second.waits, second.coming) == ({3: "2F0"}, {0: "0F2", 1: "1F1", 2: "2F0"})
+    step = outcome_of("step", [0])
+    assert (step.tick, step.ran, step.places[0]) == (None, {0: ("0F2",)}, "send 1")
 
 
 def test_a_verb_several_times() -> None:
     world = held_at_start(pipeline())
     ack = world.ack(world.command("tick", count=3))
     assert ack is not None and ack.ok
-    assert "(3 of 3) ran" in ack.data["text"]
+    assert isinstance(ack.answer, Cut) and ack.answer.outcome is not None
+    assert (ack.answer.outcome.time, ack.answer.outcome.times) == (3, 3)
     assert done(world) == [{"0F0", "0F1", "0F2"}, {"1F0", "1F1"}, {"2F0"}, set()]
-    told = [event["event"] for event in world.events]
-    assert told == ["pause", "cut", "tick", "cut", "tick", "cut", "tick", "cut"]
-    # Not a number: once.
-    world.command("tick", count="many")
+    assert world.names() == ["pause", "cut", "tick", "cut", "tick", "cut", "tick", "cut"]
+    world.command("tick", count=0)  # no number of times: once
     assert done(world)[3] == {"3F0"}
 
 
@@ -423,7 +439,7 @@ def test_a_breakpoint_ends_a_count() -> None:
     world = held_at_start(pipeline())
     world.command("break", expr="action==2F0")
     ack = world.ack(world.command("tick", count=9))
-    assert ack is not None and ack.ok and "breakpoint 1" in ack.data["text"]
+    assert ack is not None and ack.status is not None and isinstance(ack.status.why[0], Hit)
     assert done(world)[2] == set()
 
 
@@ -431,24 +447,23 @@ def test_a_tick_runs_an_action_with_the_collectives_inside() -> None:
     """The permits of a tick do not stop at ops inside an action; those of a step do."""
     world = held_at_start(pipeline())
     stops = [
-        effect.message["stop"] for effect in _permits(world, "tick") if effect.message["n"]
+        permit.stop for permit in _permits(world, "tick") if permit.n
     ]  # fmt: skip
     assert stops and not any(stop & Gate.INSIDE for stop in stops)
-    pauses = [e.message["stop"] for e in _permits(held_at_start(pipeline()), "step")]
+    pauses = [permit.stop for permit in _permits(held_at_start(pipeline()), "step")]
     assert pauses and all(stop & Gate.INSIDE for stop in pauses)
 
 
-def _permits(world: World, verb: str) -> list[ToAgent]:
-    command = Command("view-a", "view-a", 99, Verb(verb), tuple(range(len(world.ranks))))
-    world.machine.command(command, world.now)
-    drained = world.machine.drain()
-    return [e for e in drained if isinstance(e, ToAgent) and e.message["t"] == "permit"]
+def _permits(world: World, verb: str) -> list[Permit]:
+    order = Order("view-a", "view-a", 99, Verb(verb), tuple(range(len(world.ranks))))
+    world.machine.take(Ordered(order, world.now))
+    sent = [e.message for e in world.machine.drain() if isinstance(e, Send)]
+    return [message for message in sent if isinstance(message, Permit)]
 
 
 def test_a_tick_without_named_actions_is_a_step_and_says_so() -> None:
     """Ranks that hand a batch on by hand: nothing says what an action is, so the step ends it."""
-    before = {0: AgentState("a", 0, 1, None, 1, 0, "recv 1→0", 7)}
-    after = {0: AgentState("a", 0, 2, None, 1, 9, "recv 1→0", 8)}
-    assert outcome(Verb.TICK, before, after, ()) == (
-        "tick ran step 7 (no actions are named); now r0 before recv 1→0"
-    )
+    before = {0: State(0, 1, None, 1, 0, "recv 1→0", 7)}
+    after = {0: State(0, 2, None, 1, 9, "recv 1→0", 8)}
+    found = outcome(Verb.TICK, before, after, ())
+    assert (found.steps, found.ran, found.places) == ((7, 8), {}, {0: "recv 1→0"})

@@ -283,8 +283,8 @@ def test_level_off_records_nothing_and_counts_on(watched: Path) -> None:
     dist.all_reduce(torch.zeros(2))
     dist.broadcast(torch.zeros(2), src=0)
     dist.send(torch.zeros(2), dst=0)
-    (key,) = c.ops.snapshot()["issued"]
-    assert c.ops.snapshot()["issued"] == {key: 3} and c.ops.num_on_edge(key, 0, 0, True) == 1
+    (key,) = c.ops.snapshot().issued
+    assert c.ops.snapshot().issued == {key: 3} and c.ops.num_on_edge(key, 0, 0, True) == 1
     c.set_level(FULL)
     dist.all_reduce(torch.zeros(2))
     dist.send(torch.zeros(2), dst=0)
@@ -336,4 +336,4 @@ def test_an_op_is_not_open_for_ever_where_its_hook_fails(
             patch.setattr(c.ops, "_status", lambda *args: 1 / 0)
         dist.all_reduce(torch.zeros(2), async_op=True)
     assert c.guard.errors >= 1
-    assert c.ops.num_open == 0 and c.ops.snapshot()["open"] == []
+    assert c.ops.num_open == 0 and c.ops.snapshot().open == ()

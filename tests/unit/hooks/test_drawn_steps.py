@@ -19,7 +19,8 @@ from torch.utils.checkpoint import checkpoint
 
 import pardbg_agent
 from pardbg_agent import core
-from pardbg_agent.control.watches import NO_WATCHES, Watch, Watches
+from pardbg_agent.control.watches import NO_WATCHES, Watches
+from pardbg_agent.ctrl.agent_messages import Watch
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.memory import usage
 from pardbg_agent.hooks.training import step_phases

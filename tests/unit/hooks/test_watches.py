@@ -18,6 +18,7 @@ import pardbg_agent
 from pardbg_agent import core, hooks
 from pardbg_agent.control.breaks import breaks_of
 from pardbg_agent.control.watches import watches_of
+from pardbg_agent.ctrl.agent_messages import Watch
 from pardbg_agent.hooks.context import Op
 from pardbg_agent.hooks.memory import usage
 from pardbg_agent.hooks.watch import not_finite, op_watches
@@ -40,7 +41,7 @@ def c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[core.Core]:
 
 
 def watch(c: core.Core, kind: str, limit: float = 0.0, number: int = 1) -> None:
-    watches = watches_of([{"n": number, "kind": kind, "limit": limit, "ignore": 0}])
+    watches = watches_of([Watch(number, kind, limit)])
     c.gate.set_breaks(breaks_of([]), watches)
     c.watches = watches
 

@@ -11,13 +11,16 @@ from typing import Any
 import msgpack
 import zmq
 
+from pardbg.events.commands import Reply
 from pardbg.hub.removal import mark
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.serve.hub import Hub
 from pardbg.hub.serve.sockets import Role, secure_client
+from pardbg.render.reports.replies import as_json
 from pardbg.session.writer import whole_messages
 from pardbg_agent import wire
+from pardbg_agent.ctrl.codec import decode
 from pardbg_agent.identity import boot_id
 from pardbg_agent.ring import Ring
 from pardbg_agent.wire import Kind, Lane
@@ -135,20 +138,32 @@ class Peer:
             return fitting[-1] if fitting else None
 
         message: dict[str, Any] = self.rig.until(found, f"{kind} for {self.identity}")
-        return message
+        return shown(message) if kind == "reply" else message
 
     def ask(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """A request; its ACK."""
+        """A request; its reply, as ``ctl --json`` shows it under ``data``."""
         number = self.request(kind, **fields)
-        return self.wait("ack", number)
+        return self.wait("reply", number)
 
     def request(self, kind: str, **fields: Any) -> int:
         self._number += 1
         self.send(kind, id=self._number, **fields)
         return self._number
 
-    def command(self, verb: str, ranks: str | None = None, **args: Any) -> dict[str, Any]:
-        return self.ask("command", verb=verb, ranks=ranks, args=args)
+    def command(
+        self, verb: str, ranks: str | None = None, more: dict[str, Any] | None = None, **args: Any
+    ) -> dict[str, Any]:
+        """A command with these arguments; ``more``: its other fields."""
+        return self.ask("command", verb=verb, ranks=ranks, args=args, **(more or {}))
+
+
+def shown(plain: dict[str, Any]) -> dict[str, Any]:
+    """A reply as it came: whether it is ok, why not, and its fields."""
+    reply = decode(Reply, plain)
+    why = reply.refusal.why if reply.refusal is not None else None
+    data = as_json(reply)
+    return {"ok": reply.ok, "why": why, "error": data["error"], "data": data, "re": reply.re,
+            "n": reply.n}  # fmt: skip
 
 
 def tcp_port() -> int:
@@ -188,7 +203,7 @@ class FakeAgent(Peer):
         }  # fmt: skip
 
     def hello(self) -> dict[str, Any]:
-        self.send("hello", **self.fields)
+        self.send("hello", process=self.fields)
         return self.wait("welcome")
 
     def define(self, kind: str, **fields: Any) -> None:
@@ -202,8 +217,8 @@ class FakeAgent(Peer):
 
     def state(self, reply_to: int | None, held: int, **fields: Any) -> None:
         self.serial += 1
-        self.send("state", sn=self.serial, re=reply_to, rank=self.rank, held=held,
-                  next=fields.pop("next", ""), step=0, **fields)  # fmt: skip
+        self.send("state", serial=self.serial, reply_to=reply_to, rank=self.rank, held=held,
+                  **fields)  # fmt: skip
 
     def obey(self, held: int = int(wire.Gate.COLLECTIVE), next: str = "all_reduce dp #0") -> None:
         """Answer the newest PERMIT: held at a gate."""
@@ -215,6 +230,12 @@ def recorded(rig: Rig, key: bytes) -> list[dict[str, Any]]:
     """The hub's own messages of one kind, decoded."""
     messages = whole_messages(Path(rig.config.session))
     return [msgpack.unpackb(m.payload, strict_map_key=False) for m in messages if m.key == key]
+
+
+def event_names(rig: Rig) -> list[str]:
+    """Names of the recorded CONTROL messages: the verb of a command, else the event."""
+    plain = recorded(rig, b"C")
+    return [one["verb"] if one["event"] in ("verb", "edit") else one["event"] for one in plain]
 
 
 def frame(first: int, count: int, dropped: int = 0) -> bytes:

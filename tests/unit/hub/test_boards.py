@@ -5,16 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import pytest
 
+from pardbg.events.decode import Malformed
+from pardbg.hub.ctrl_messages import BoardNews
 from pardbg.hub.ranks import boards
 from pardbg.hub.ranks.boards import LOOK_NS, Boards
 from pardbg.hub.removal import mark
 from pardbg_agent.control import posts
 from pardbg_agent.control.posts import ELSEWHERE, KINDS, PLACES, PeerPosts, Posts
+from pardbg_agent.ctrl.codec import decode, encode
 
-JOB, OP = 7, posts.hash64("op", "0@abc")
+JOB, OP = 2**64 - 7, posts.hash64("op", "0@abc")
 SUM = posts.pack_what("all_reduce", 0, 1, -1, 4096, 4096, "float32", "1024")
 
 
@@ -33,8 +35,8 @@ class Side:
     def changes(self) -> list[Any]:
         """As they come out of a message."""
         self.now += LOOK_NS
-        pieces = msgpack.unpackb(msgpack.packb(list(self.boards.changes(self.now))))
-        return [change for piece in pieces for change in piece]
+        pieces = [BoardNews(tuple(piece)) for piece in self.boards.changes(self.now)]
+        return [change for one in pieces for change in decode(BoardNews, encode(one)).changes]
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def test_a_post_is_found_on_the_other_node_at_its_time_there(sides: tuple[Side, 
     a.own.post(OP, 42, 1000, SUM)
     a.own.post_sums(9, 3, -1, [5, -6])
     first = a.changes()
-    assert [change[:4] for change in first] == [["0.n0.1", 0, KINDS["mismatch"], JOB]]
+    assert [change[:4] for change in first] == [("0.n0.1", 0, KINDS["mismatch"], JOB)]
     assert a.changes() == [], "once"
     b.boards.take(first, 500)  # a's clock is 500 ns behind
     assert seen(b, 0, 42) == posts.post_of(0, 1500, SUM)
@@ -65,7 +67,7 @@ def test_a_post_is_found_on_the_other_node_at_its_time_there(sides: tuple[Side, 
     b.boards.take(a.changes(), 0)
     found = seen(b, 0, 43)
     assert found is not None and found.held
-    assert b.changes() == [["0.n1.1", 1, 0, JOB, []]], "a copy is nobody's own"
+    assert b.changes() == [("0.n1.1", 1, 0, JOB, ())], "a copy is nobody's own"
 
 
 def test_a_rank_that_ends_there_counts_no_more_here(
@@ -79,7 +81,7 @@ def test_a_rank_that_ends_there_counts_no_more_here(
     (ended,) = (a.boards._own[proc].peer for proc in a.boards._own)
     assert ended.refresh() and not ended.alive()
     gone = a.changes()
-    assert gone == [["0.n0.1", -1, 0, JOB, []]]
+    assert gone == [("0.n0.1", -1, 0, JOB, ())]
     b.boards.take(gone, 0)
     b.others.refresh()
     assert seen(b, 0, 1) is None
@@ -102,8 +104,9 @@ def test_nonsense_is_refused_or_left_out(
     sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, b = sides
-    with pytest.raises(ValueError):
-        b.boards.take([["../x", 0, 1, JOB, []]], 0)
+    for bad in (("../x", 0, 1, JOB, ()), ("0.n0.1", 0, 1 << 40, JOB, ())):
+        with pytest.raises(Malformed):
+            b.boards.take([bad], 0)
     b.boards.take([["0.n0.1", 0, 1, JOB, [[0, b"x"], [-1, b"y" * 128], [1 << 15, b"z"]]]], 5)
     assert seen(b, 0, 1) is None
     monkeypatch.setattr(boards, "MAX_COPIES", 1)

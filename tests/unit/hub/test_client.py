@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import zmq
 
-from pardbg.control.language.verbs import Reply, Verb
+from pardbg.events.commands import Reply
+from pardbg.events.control_codes import Verb, Why
 from pardbg.hub import client
 from pardbg.hub.client import HubControl, LiveSource
 from pardbg.hub.run.start import RunHandle
@@ -72,8 +73,8 @@ def test_a_dead_thread_answers_at_once(rig: Rig, monkeypatch: pytest.MonkeyPatch
     assert not control._thread.is_alive()
     begun = time.monotonic()
     reply = control.command(Verb.STATUS, timeout_s=30.0)
-    assert not reply.ok and reply.error is not None
-    assert reply.error.startswith("this viewer's control has failed: ZMQError")
+    assert reply.refusal is not None and reply.refusal.why is Why.FAILED
+    assert reply.refusal.text.startswith("ZMQError")
     assert time.monotonic() - begun < 5
     control.close()
 
@@ -98,7 +99,7 @@ def test_who_waits_when_the_thread_dies_waits_no_longer(
 def test_what_nobody_waits_for_any_more_is_forgotten(rig: Rig) -> None:
     control = HubControl(rig.config.dir)
     reply = control.command(Verb.STATUS, timeout_s=-0.9)  # 0.1 s in all: the hub stands still
-    assert reply.error == "no answer from the hub in 100 ms"
+    assert reply.refusal is not None and reply.refusal.why is Why.NO_ANSWER
     assert control._waiting == {}
     assert asked(rig, lambda: control.command(Verb.STATUS)).ok, "a late answer harms nobody"
     control.close()

@@ -9,6 +9,22 @@ from pathlib import Path
 
 import msgpack
 
+from pardbg.control.machine.delivery import AGAIN_NS
+from pardbg.events.control_codes import Why
+from pardbg.events.control_events import event_of
+from pardbg.events.control_facts import (
+    Edited,
+    Fact,
+    Hit,
+    HubRestarted,
+    Lapsed,
+    Left,
+    Refusal,
+    Refused,
+    Resent,
+    Stray,
+    Taken,
+)
 from pardbg.hub.run import config as files
 from pardbg.hub.serve.sockets import make_keys
 from pardbg.session.writer import whole_messages
@@ -16,24 +32,23 @@ from pardbg_agent.wire import Gate
 from tests.unit.hub.hub_rig import FakeAgent, Keyed, Peer, Rig, tcp_port
 
 
-def audit(rig: Rig) -> list[tuple[str, str]]:
-    """(event, text) of the session's control records."""
-    out = []
-    for message in whole_messages(Path(rig.config.session)):
-        if message.key == b"C":
-            fields = msgpack.unpackb(message.payload, strict_map_key=False)
-            out.append((fields["event"], str(fields.get("text"))))
-    return [one for one in out if one[0]]
+def audit(rig: Rig) -> list[Fact]:
+    """The facts of the session's control messages."""
+    plain = [
+        msgpack.unpackb(message.payload, strict_map_key=False)
+        for message in whole_messages(Path(rig.config.session)) if message.key == b"C"
+    ]  # fmt: skip
+    return [event.fact for event in map(event_of, plain) if event.fact is not None]
 
 
 def paused(rig: Rig, ranks: int = 1) -> tuple[list[FakeAgent], Peer]:
     agents, viewer = [FakeAgent(rig, rank) for rank in range(ranks)], Peer(rig, "view-1")
     for agent in agents:
         agent.hello()
-    number = viewer.request("command", verb="pause", ranks=None, args={})
+    number = viewer.request("command", verb="pause")
     for agent in agents:
         agent.obey()
-    assert viewer.wait("ack", number)["ok"]
+    assert viewer.wait("reply", number)["ok"]
     return agents, viewer
 
 
@@ -47,7 +62,7 @@ def set_breaks(viewer: Peer) -> None:
         ("op==all_reduce and bytes>1e6", "0", {}), ("step==7", "0-1", {"keep": True}),
         ("seq==1", None, {}),
     ]:  # fmt: skip
-        assert viewer.command("break", ranks, expr=expr, **args)["ok"]
+        assert viewer.command("break", ranks, args, expr=expr)["ok"]
     assert viewer.command("ignore", number=4, count=2)["ok"]
     assert viewer.command("delete", numbers=[2, 5])["ok"]
 
@@ -60,23 +75,22 @@ def test_a_killed_hubs_breakpoints_are_set_again(rig: Rig) -> None:
     for agent in agents:
         agent.hello()
     set_breaks(viewer)
-    before = viewer.command("breaks")["data"]["breaks"]
+    before = rig.hub._machine.control.breakpoints.infos()
     rig.kill_hub()
     for agent in agents:
         agent.messages.clear()
         agent.hello()
-    told = [[b["n"] for b in agent.wait("breaks")["breaks"]] for agent in agents]
+    told = [[b["number"] for b in agent.wait("breaks")["breaks"]] for agent in agents]
     assert told == [[1, 3, 4], [1, 4]]
-    assert rig.hub._machine.control.breakpoints.as_dicts() == before
+    assert rig.hub._machine.control.breakpoints.infos() == before
     script = Peer(rig, "view-2")
-    assert script.command("break", expr="step==1", keep=True)["data"]["text"] == (
-        "breakpoint 6: step==1"
-    ), "no number that an agent may still have"
-    _, text = next(one for one in audit(rig) if one[0] == "hub_restart")
-    assert text.endswith("; breakpoint 1, 3, 4 set again")
+    answer = script.command("break", None, {"keep": True}, expr="step==1")["data"]
+    assert [b["number"] for b in answer["breakpoints"]] == [6], "no number an agent may still have"
+    (restarted,) = [fact for fact in audit(rig) if isinstance(fact, HubRestarted)]
+    assert (restarted.set_again, restarted.not_set) == ((1, 3, 4), ())
 
     coming = "all_reduce dp #7"
-    agents[0].state(None, int(Gate.COLLECTIVE), next=coming, hit=[3, coming])
+    agents[0].state(None, int(Gate.COLLECTIVE), next=coming, hit=3)
     rig.until(lambda: rig.hub._machine.control.views[agents[0].proc].asked, "the hit")
     assert rig.hub._machine.control.lease.holder == "view-1", (
         "who set it, though it is not back yet"
@@ -85,15 +99,17 @@ def test_a_killed_hubs_breakpoints_are_set_again(rig: Rig) -> None:
     rig.until(
         lambda: rig.hub._machine.control.breakpoints.get(3) is None, "its viewer to be missed"
     )
-    assert [b["number"] for b in rig.hub._machine.control.breakpoints.as_dicts()] == [1, 4, 6]
+    assert [b.number for b in rig.hub._machine.control.breakpoints.infos()] == [1, 4, 6]
     rig.hub._machine.control.lease.until_ns = 0
     rig.until(lambda: rig.hub._machine.control.lease.holder is None, "the lease to lapse")
     assert agents[0].wait("run")
     rig.finish()
-    said = dict(audit(rig))
-    assert said["hit"].startswith("breakpoint 3: rank 0 before all_reduce dp #7")
-    assert said["delete"] == "breakpoint 3: view-1 is gone"
-    assert said["lapsed"] == "the lease of view-1 lapsed: all ranks run on"
+    facts = audit(rig)
+    (hit,) = [fact for fact in facts if isinstance(fact, Hit)]
+    assert (hit.number, hit.rank, hit.next) == (3, 0, coming)
+    gone = [fact for fact in facts if isinstance(fact, Edited) and fact.viewer_gone]
+    assert [([b.number for b in f.breakpoints], f.viewer_gone) for f in gone] == [([3], "view-1")]
+    assert Lapsed("view-1") in facts
 
 
 def test_a_viewer_that_comes_back_keeps_its_breakpoints(rig: Rig) -> None:
@@ -101,7 +117,7 @@ def test_a_viewer_that_comes_back_keeps_its_breakpoints(rig: Rig) -> None:
     FakeAgent(rig, 0).hello()
     assert viewer.command("break", expr="mb==3")["ok"]
     rig.kill_hub()
-    viewer.send("lease")
+    viewer.send("lease", lease_ns=0)
     rig.until(lambda: "view-1" in rig.hub._router.viewers, "it to be seen")
     rig.hub._viewers._missed["view-1"] = 0
     rig.until(lambda: not rig.hub._viewers._missed, "the list to be gone through")
@@ -117,15 +133,13 @@ def test_what_a_killed_hub_held_runs_on_and_a_lost_number_is_said(rig: Rig) -> N
         agent.messages.clear()
         agent.hello()
     agents[0].state(1, int(Gate.COLLECTIVE), next="all_reduce dp #7")
-    agents[1].state(None, int(Gate.ACTION), next="1F0", hit=[9, "1F0"])
+    agents[1].state(None, int(Gate.ACTION), next="1F0", hit=9)
     for agent in agents:
         agent.state(agent.wait("run")["id"], 0)
     rig.finish()
-    said = audit(rig)
-    assert ("stray", "rank 0 was held by a hub that is gone: it runs on") in said
-    assert ("stray", "rank 1 before 1F0 hit 9, which is set no more: it runs on") in said
-    restart = next(text for event, text in said if event == "hub_restart")
-    assert restart.endswith("the ranks that it held run on")
+    facts = audit(rig)
+    assert Stray(0, runs=True) in facts and Stray(1, 9, "1F0", runs=True) in facts
+    assert [fact.were_held for fact in facts if isinstance(fact, HubRestarted)] == [True]
 
 
 # ------------------------------------------------------------------ messages that come again
@@ -134,29 +148,30 @@ def test_what_a_killed_hub_held_runs_on_and_a_lost_number_is_said(rig: Rig) -> N
 def test_a_permit_that_is_not_answered_is_sent_again(rig: Rig) -> None:
     agent, viewer = FakeAgent(rig, 0), Peer(rig, "view-1")
     agent.hello()
-    pause = viewer.request("command", verb="pause", ranks=None, args={})
+    pause = viewer.request("command", verb="pause")
     first = agent.wait("permit")["id"]
     agent.messages.clear()
     assert agent.wait("permit")["id"] == first, "the same message, not another one"
     agent.obey()
-    assert viewer.wait("ack", pause)["ok"]
+    assert viewer.wait("reply", pause)["ok"]
     rig.finish()
-    assert ("resend", "rank 0 did not answer permit in 1 s: said again") in audit(rig)
+    assert Resent((0,), ("permit",), AGAIN_NS) in audit(rig)
 
 
 def test_a_command_that_comes_twice_is_obeyed_once(rig: Rig) -> None:
     (agent,), viewer = paused(rig)
     agent.messages.clear()
-    request = viewer.request("command", verb="step", ranks=None, args={})
-    again = {"id": request, "verb": "step", "ranks": None, "args": {}}
+    request = viewer.request("command", verb="step")
+    again = {"id": request, "verb": "step"}
     viewer.send("command", **again)
     agent.obey(int(Gate.OPTIMIZER), "optimizer")
-    assert viewer.wait("ack", request)["ok"]
+    assert viewer.wait("reply", request)["ok"]
     viewer.send("command", **again)
     rig.until(lambda: rig.hub._router.malformed == 2, "both to be refused")
     assert sum(m["t"] == "permit" for m in agent.messages) == 1
     rig.finish()
-    assert audit(rig).count(("refused", f"request {request} was repeated: dropped")) == 2
+    repeated = Refused("", Refusal(Why.REPEATED, number=request))
+    assert audit(rig).count(repeated) == 2
 
 
 # ------------------------------------------------------------------ who may what
@@ -176,11 +191,9 @@ def test_control_is_taken_over_and_the_ranks_stay_held(rig: Rig) -> None:
     second.socket.close()
     agent.state(agent.wait("run")["id"], 0)
     rig.finish()
-    said = audit(rig)
-    assert ("take", "taken over from view-1") in said
-    assert [text for event, text in said if event == "leave"] == [
-        "view-2 disconnected: all ranks run on"
-    ]
+    facts = audit(rig)
+    assert Taken("view-1") in facts
+    assert [f for f in facts if isinstance(f, Left)] == [Left("view-2", disconnected=True)]
 
 
 class Ear:
@@ -231,20 +244,21 @@ def test_keys_and_messages_that_are_forged_or_replayed_are_refused(run_dir: Path
     ear = Ear(ear_port, hub_port)
     try:
         agent = Keyed(rig, "0.n0.4000000", keys, "agent")
-        agent.send("hello", proc=agent.identity, rank=0, world_size=1, host="n0", pid=4000000,
-                   epoch=0, boot_id="elsewhere")  # fmt: skip
+        process = {"proc": agent.identity, "rank": 0, "world_size": 1, "host": "n0",
+                   "pid": 4000000, "epoch": 0, "boot_id": "elsewhere"}  # fmt: skip
+        agent.send("hello", process=process)
         agent.wait("welcome")
         control = Keyed(rig, "view-1", keys, "control", f"tcp://127.0.0.1:{ear_port}")
-        pause = control.request("command", verb="pause", ranks=None, args={})
-        agent.send("state", sn=1, re=agent.wait("permit")["id"], rank=0, held=4, next="x", step=0)
-        assert control.wait("ack", pause)["ok"]
+        pause = control.request("command", verb="pause")
+        agent.send("state", serial=1, reply_to=agent.wait("permit")["id"], rank=0, held=4)
+        assert control.wait("reply", pause)["ok"]
 
         looker = Keyed(rig, "view-2", keys, "viewer")
         assert looker.command("status")["data"]["mode"] == "held"
         for verb in ("pause", "continue", "step", "break", "delay", "inspect", "level", "mark"):
-            assert looker.command(verb)["error"] == "this key permits viewing only"
-        assert looker.ask("take")["error"] == "this key permits viewing only"
-        assert looker.command("kill", confirm=True)["error"] == "this key permits viewing only"
+            assert looker.command(verb)["why"] is Why.VIEW_ONLY
+        assert looker.ask("take")["why"] is Why.VIEW_ONLY
+        assert looker.command("kill", confirm=True)["why"] is Why.VIEW_ONLY
         looker.send("leave")
         before = rig.hub._router.malformed
         Keyed(rig, "view-3", keys, "agent").send("command", id=1, verb="continue", args={})
@@ -253,7 +267,7 @@ def test_keys_and_messages_that_are_forged_or_replayed_are_refused(run_dir: Path
         guesser = {**make_keys(), "server": keys["server"]}
         guessing = Keyed(rig, "view-5", guesser, "control")
         for peer in (stranger, guessing):
-            peer.send("command", id=1, verb="continue", ranks=None, args={})
+            peer.send("command", id=1, verb="continue")
         with socket.create_connection(("127.0.0.1", hub_port)) as replay:
             replay.sendall(bytes(ear.heard))  # a viewer's greeting, handshake and commands
             replay.settimeout(5)
@@ -263,9 +277,9 @@ def test_keys_and_messages_that_are_forged_or_replayed_are_refused(run_dir: Path
         assert len(ear.heard) > 500 and len(rig.hub._router.viewers) == 2
 
         impostor = Keyed(rig, "view-1", keys, "viewer")  # takes the controller's place ...
-        impostor.send("lease")
+        impostor.send("lease", lease_ns=0)
         impostor.send("leave")
-        assert impostor.command("continue")["error"] == "this key permits viewing only"
+        assert impostor.command("continue")["why"] is Why.VIEW_ONLY
         mode = looker.command("status")["data"]["mode"]
         assert mode == "held", "... and may not do more than look"
         assert not any(m["t"] == "run" for m in agent.messages)

@@ -16,6 +16,7 @@ from pardbg.hub.serve import collector, hub
 from pardbg.hub.uplink import BatchOrder
 from pardbg.session.reader import load
 from pardbg.session.writer import whole_messages
+from pardbg_agent.ctrl.agent_messages import Bye, Hello
 from tests.distributed.runs import coverage
 from tests.unit.hub.hub_rig import Peer, Rig, dead_ring, frame, recorded
 
@@ -50,12 +51,12 @@ def live(rig: Rig, life: int, end: str) -> None:
         if end == "killed":  # without BYE: found dead, its ring read
             ring = dead_ring(Path(rig.config.ring_dir), proc, 5, pid, rank)
         fields = {"proc": proc, "rank": rank, "boot_id": "another"}
-        agents.message(proc, {"t": "hello", **fields}, 1)
+        agents.message(proc, Hello(fields), 1)
         data._take([b"D" + key, msgpack.packb({"k": "process", **fields})])
         data._take([b"D" + key, msgpack.packb({"k": "name", "id": 1, "s": "forward"})])
         data._take([b"R" + key, frame(0, 3)])
         if end == "exit":
-            agents.message(proc, {"t": "bye", "last_index": 2, "dropped": 0}, 1)
+            agents.message(proc, Bye(2, 0), 1)
         del ring
 
 

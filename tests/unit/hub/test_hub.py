@@ -13,6 +13,7 @@ import pytest
 import zmq
 
 from pardbg.analysis.answers.report import report
+from pardbg.events.control_codes import Why
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.run import config as files
 from pardbg.hub.serve.hub import Hub
@@ -27,6 +28,7 @@ from tests.unit.hub.hub_rig import (
     Peer,
     Rig,
     dead_ring,
+    event_names,
     frame,
     make_config,
     recorded,
@@ -90,12 +92,12 @@ def test_a_late_viewer_gets_all_definitions_and_the_recent_past(rig: Rig) -> Non
     rig.until(lambda: rig.hub._collector.counters.records == 5, "records")
     viewer = Peer(rig, "view-late")
     ack = viewer.ask("join")
-    assert ack["ok"] and ack["run"] == "test-1"
+    assert ack["ok"] and ack["data"]["run"] == "test-1"
     keys = [key for key, _ in viewer.data]
     proc = agent.proc.encode()
     assert keys[0] == b"D" and b"D" + proc in keys
     assert keys.index(b"D" + proc) < keys.index(b"R" + proc)
-    assert ack["history"]["messages"] == len(viewer.data)
+    assert ack["data"]["messages"] == len(viewer.data)
 
 
 def test_history_is_kept_as_it_is_recorded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +120,7 @@ def test_history_is_kept_as_it_is_recorded(rig: Rig, monkeypatch: pytest.MonkeyP
     assert max(sizes[20:]) <= 1.2 * sizes[19] < recent.num_bytes / 5
     rig.hub._collector.accept(*sent[-1])  # in no chunk yet
     viewer = Peer(rig, "view-late")
-    assert viewer.ask("join")["history"]["messages"] == len(viewer.data)
+    assert viewer.ask("join")["data"]["messages"] == len(viewer.data)
     got = [message for message in viewer.data if message[0] == b"R0.n0.1"]
     assert got == [*sent, sent[-1]][-len(got) :] and len(got) * 6400 > 900_000
     assert recent.dropped == 401 - len(got)
@@ -144,35 +146,34 @@ def test_a_long_history_does_not_stop_the_hub(rig: Rig) -> None:
     slow, other = Peer(rig, "view-slow"), Peer(rig, "view-other")
     number = slow.request("join")
     assert other.command("status")["ok"]
-    slow.wait("ack", number)
+    slow.wait("reply", number)
     assert sum(key.startswith(b"R") for key, _ in slow.data) == 5000
 
 
 def test_pause_step_continue_with_one_agent(rig: Rig) -> None:
     agent, viewer = FakeAgent(rig, 0), Peer(rig, "view-1")
     agent.hello()
-    pause = viewer.request("command", verb="pause", ranks=None, args={})
+    pause = viewer.request("command", verb="pause")
     agent.obey(int(Gate.COLLECTIVE), "all_reduce dp #7")
-    ack = viewer.wait("ack", pause)
+    ack = viewer.wait("reply", pause)
     assert ack["ok"] and ack["data"]["held"] == {0: "all_reduce dp #7"}
     agent.messages.clear()
-    step = viewer.request("command", verb="step", ranks="0", args={})
+    step = viewer.request("command", verb="step", ranks="0")
     agent.obey(int(Gate.OPTIMIZER), "optimizer")
-    assert viewer.wait("ack", step)["data"]["held"] == {0: "optimizer"}
-    go = viewer.request("command", verb="continue", ranks=None, args={})
+    assert viewer.wait("reply", step)["data"]["held"] == {0: "optimizer"}
+    go = viewer.request("command", verb="continue")
     agent.state(agent.wait("run")["id"], 0)
-    assert viewer.wait("ack", go)["data"]["mode"] == "running"
+    assert viewer.wait("reply", go)["data"]["mode"] == "running"
     rig.finish()
-    events = [event["event"] for event in recorded(rig, b"C")]
-    assert events[:6] == ["pause", "cut", "step", "cut", "continue", "running"]
+    assert event_names(rig)[:6] == ["pause", "cut", "step", "cut", "continue", "running"]
 
 
 def test_a_viewer_that_cannot_be_reached_has_left(rig: Rig) -> None:
     agent, viewer = FakeAgent(rig, 0), Peer(rig, "view-1")
     agent.hello()
-    pause = viewer.request("command", verb="pause", ranks=None, args={})
+    pause = viewer.request("command", verb="pause")
     agent.obey()
-    assert viewer.wait("ack", pause)["ok"]
+    assert viewer.wait("reply", pause)["ok"]
     viewer.socket.close()
     agent.wait("run")
     assert rig.hub._machine.control.lease.holder is None
@@ -181,9 +182,9 @@ def test_a_viewer_that_cannot_be_reached_has_left(rig: Rig) -> None:
 def test_leave_lets_go_at_once(rig: Rig) -> None:
     agent, viewer = FakeAgent(rig, 0), Peer(rig, "view-1")
     agent.hello()
-    pause = viewer.request("command", verb="pause", ranks=None, args={})
+    pause = viewer.request("command", verb="pause")
     agent.obey()
-    assert viewer.wait("ack", pause)["ok"]
+    assert viewer.wait("reply", pause)["ok"]
     viewer.send("leave")
     agent.wait("run")
 
@@ -191,38 +192,29 @@ def test_leave_lets_go_at_once(rig: Rig) -> None:
 def test_a_second_viewer_looks_until_it_takes_over(rig: Rig) -> None:
     agent, first, second = FakeAgent(rig, 0), Peer(rig, "view-1"), Peer(rig, "view-2")
     agent.hello()
-    pause = first.request("command", verb="pause", ranks=None, args={})
+    pause = first.request("command", verb="pause")
     agent.obey()
-    assert first.wait("ack", pause)["ok"]
-    assert "view-1 holds control" in second.command("continue")["error"]
+    assert first.wait("reply", pause)["ok"]
+    assert second.command("continue")["why"] is Why.TAKEN
     assert second.command("status")["data"]["controller"] == "view-1"
     assert second.ask("take")["ok"]
-    assert "view-2 holds control" in first.command("continue")["error"]
+    assert first.command("continue")["why"] is Why.TAKEN
 
 
 @pytest.mark.parametrize(
-    ("verb", "ranks", "args", "words"),
-    [
-        ("pause", None, {}, "no rank yet"),
-        ("dance", None, {}, "no verb 'dance'; verbs: pause"),
-        ("kill", None, {}, "confirmation"),
-        ("signal", None, {"signal": "INT"}, "only the job's owner"),
-    ],
+    ("verb", "why"),
+    [("pause", Why.NO_RANK_YET), ("dance", Why.MALFORMED), ("kill", Why.UNCONFIRMED)],
 )
-def test_refused_in_one_line(
-    rig: Rig, verb: str, ranks: str | None, args: dict[str, Any], words: str
-) -> None:
-    answer = Peer(rig, "view-1").command(verb, ranks, **args)
-    assert not answer["ok"]
-    assert words in answer["error"]
-    assert "\n" not in answer["error"]
+def test_refused_in_one_line(rig: Rig, verb: str, why: Why) -> None:
+    answer = Peer(rig, "view-1").command(verb)
+    assert answer["why"] is why and "\n" not in answer["error"]
 
 
 def test_an_unknown_rank_set_is_refused(rig: Rig) -> None:
     agent, viewer = FakeAgent(rig, 0), Peer(rig, "view-1")
     agent.hello()
-    assert viewer.command("ranks", "7")["error"] == "no rank 7; ranks are 0"
-    assert "unknown rank set 'some'" in viewer.command("pause", "some")["error"]
+    assert viewer.command("ranks", "7")["why"] is Why.INVALID
+    assert viewer.command("pause", "some")["why"] is Why.INVALID
 
 
 def test_where_merges_what_the_agents_answer(rig: Rig) -> None:
@@ -230,13 +222,13 @@ def test_where_merges_what_the_agents_answer(rig: Rig) -> None:
     viewer = Peer(rig, "view-1")
     for agent in agents:
         agent.hello()
-    number = viewer.request("command", verb="where", ranks=None, args={})
+    number = viewer.request("command", verb="where")
     frames = [["train.py", 88, "step"]]
     for agent in agents:
         asked = agent.wait("where")
-        agent.send("ack", re=asked["id"], ok=True, stacks=[{"thread": "MainThread", "main": True,
-                                                           "frames": frames}])  # fmt: skip
-    data = viewer.wait("ack", number)["data"]
+        threads = [{"thread": "MainThread", "main": True, "frames": frames}]
+        agent.send("stacks", re=asked["id"], threads=threads)
+    data = viewer.wait("reply", number)["data"]
     assert data["tree"] == [{"ranks": [0, 1], "frames": frames}]
 
 
@@ -305,7 +297,7 @@ def test_a_killed_hubs_successor_goes_on_in_the_same_file(rig: Rig) -> None:
     rig.finish()
     control = recorded(rig, b"C")
     assert [event["event"] for event in control] == ["hub_restart", "gap"]
-    assert control[1]["text"] == "rank 0: 2 records lost"
+    assert (control[1]["rank"], control[1]["num"]) == (0, 2)
     assert [line["text"] for line in recorded(rig, b"O")] == ["one", "two"]
     assert all(event["n"] > last for event in control)
 

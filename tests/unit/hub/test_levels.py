@@ -8,10 +8,11 @@ import pytest
 
 from pardbg.analysis.base.asof import View
 from pardbg.control.language.arguments import verb_words
-from pardbg.control.language.verbs import Verb
 from pardbg.errors import UserError
+from pardbg.events.control_codes import Verb, Why
+from pardbg.events.control_facts import Level
 from pardbg.hub.auto_level import AGAIN_NS, AutoLevel
-from pardbg.hub.serve.questions import Levels, number_of
+from pardbg.hub.serve.questions import Levels
 from pardbg.session.reader import load
 from tests.unit.hub.hub_rig import FakeAgent, Peer, Rig
 from tests.unit.trace_builder import Trace
@@ -22,7 +23,7 @@ S = 1_000_000_000
 def test_a_level_raised_for_a_while_goes_back_to_what_it_was() -> None:
     """Two ranks at summary (1), full (2) for 10 s; asked again at 5 s for 10 s more: until 15."""
     sent: list[tuple[str, int]] = []
-    levels = Levels(lambda proc, message: sent.append((proc, message["level"])) or True)  # type: ignore[func-returns-value]
+    levels = Levels(lambda proc, message: sent.append((proc, message.level)) or True)  # type: ignore[func-returns-value]
     assert levels.ask({"a": 1, "b": 1}, 2, 10 * S, now=0) == ["a", "b"]
     assert levels.tick(9 * S) == []
     levels.ask({"a": 2, "b": 2}, 2, 10 * S, now=5 * S)
@@ -57,7 +58,6 @@ def test_words_of_a_level(text: str, expected: object) -> None:
 def test_words_that_are_no_level(text: str) -> None:
     with pytest.raises(UserError, match="level"):
         verb_words(Verb.LEVEL, text.split())
-    assert number_of("loud") is None and number_of("full") == 2 and number_of(7) is None
 
 
 def run(slow: int | None = None) -> Trace:
@@ -103,14 +103,14 @@ def test_the_hub_switches_levels_and_keeps_bookmarks_for_any_viewer(tmp_path: Pa
             agent.hello()
         viewer = Peer(rig, "view-1")
         viewer.ask("join")
-        answer = viewer.command("level", "1", level="summary", for_s=0.3, why="too much")
-        assert answer["ok"] and answer["data"] == {"level": "summary", "asked": 1}
+        answer = viewer.command("level", "1", level="summary", for_s=0.3, reason="too much")
+        assert (answer["data"]["level"], answer["data"]["asked"]) == ("summary", 1)
         assert agents[1].wait("level")["level"] == 1
         rig.until(lambda: agents[1].wait("level")["level"] == 2, "back to full")
         agents[0].take()
         assert [m for m in agents[0].messages if m["t"] == "level"] == []
         refused = viewer.command("level", None, level="loud")
-        assert not refused["ok"] and "off, summary, full" in refused["error"]
+        assert refused["why"] is Why.BAD_LEVEL
         assert viewer.command("mark", None, at_ns=123, text="here")["ok"]
         assert viewer.command("mark", None, at_ns=456, text="wrong")["ok"]
         assert viewer.command("mark", None, at_ns=456, text="")["ok"]
@@ -118,5 +118,5 @@ def test_the_hub_switches_levels_and_keeps_bookmarks_for_any_viewer(tmp_path: Pa
         rig.close()
     store = load(tmp_path / "s.mcap")
     assert [(m.t_ns, m.text) for m in store.bookmarks.all()] == [(123, "here")]
-    said = [e["text"] for _, e in store.controls.last(None, 99) if e["event"] == "level"]
-    assert said == ["summary for 300 ms on 1 rank: too much", "back to full"]
+    levels = [e.fact for _, e in store.controls.last(None, 99) if isinstance(e.fact, Level)]
+    assert levels == [Level("summary", 1, 300_000_000, "too much"), Level("full", back=True)]

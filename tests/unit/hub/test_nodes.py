@@ -3,6 +3,7 @@ join; and what a viewer finds of it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -11,8 +12,12 @@ import pytest
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.kinds.recording_kinds import NodeLost
-from pardbg.hub.ctrl_messages import VERSION, Node
-from pardbg.hub.serve.nodes import SILENT_NS, TOGETHER_NS, Known, Nodes, Notices
+from pardbg.events.control_codes import NodeChange
+from pardbg.events.control_events import ControlEvent
+from pardbg.events.control_facts import Node
+from pardbg.hub.ctrl_messages import VERSION, Rows, ToRelay, TurnedAway
+from pardbg.hub.serve.nodes import SILENT_NS, TOGETHER_NS, Nodes, Notices
+from pardbg.render.frame.control_words import nodes_text
 from pardbg.store.source import Message
 from pardbg.store.store import Store
 from pardbg.words import silent_nodes
@@ -24,9 +29,9 @@ class FakeRouter:
     """What the hub sends to relays."""
 
     def __init__(self) -> None:
-        self.sent: list[tuple[str, dict[str, Any]]] = []
+        self.sent: list[tuple[str, ToRelay]] = []
 
-    def send_relay(self, relay: str, message: dict[str, Any]) -> bool:
+    def send_relay(self, relay: str, message: ToRelay) -> bool:
         self.sent.append((relay, message))
         return True
 
@@ -41,13 +46,12 @@ class World:
         self.router, self.store, self.now = FakeRouter(), Store(), 0
         self.nodes = Nodes("hub", self.router)  # type: ignore[arg-type]
         self.nodes.on_event = self.event
-        self.said: list[str] = []
+        self.said: list[NodeChange] = []
 
-    def event(self, event: str, node: Known, text: str) -> None:
-        self.said.append(event)
-        fields = {"n": len(self.said), "t_ns": self.now, "event": event, "text": text,
-                  "node": node.number, "ranks": node.ranks()}  # fmt: skip
-        self.store.apply(Message(b"C", msgpack.packb(fields), self.now))
+    def event(self, fact: Node) -> None:
+        self.said.append(fact.change)
+        event = ControlEvent(fact, n=len(self.said), t_ns=self.now)
+        self.store.apply(Message(b"C", msgpack.packb(event.plain()), self.now))
 
     def rows(self, relay: str, at: int, node: int = 1, **more: Any) -> None:
         """A relay's ROWS: two ranks of it."""
@@ -55,7 +59,7 @@ class World:
         rows = {f"0.n{node}.{p}": {"rank": 2 * node + p, "action": ""} for p in (0, 1)}
         said = {"version": VERSION, "node": node, "host": f"n{node}", "run": "r", "link": 1,
                 "rows": rows, "gone": {}, "ended": False, **more}  # fmt: skip
-        self.nodes.message(relay, {"t": Node.ROWS.value, **said}, at)
+        self.nodes.message(relay, Rows(**said), at)
 
     def tick(self, at: int) -> None:
         self.now = at
@@ -65,7 +69,7 @@ class World:
         return [(f.kind, f.ranks) for f in findings(View(self.store, None))]
 
     def refused(self) -> list[str]:
-        return [m["why"] for _, m in self.router.sent if m["t"] == Node.REFUSED.value]
+        return [m.why for _, m in self.router.sent if isinstance(m, TurnedAway)]
 
 
 @pytest.fixture
@@ -88,7 +92,7 @@ def test_a_silent_node_is_a_finding_until_it_is_back(world: World) -> None:
     world.tick(3 * SILENT_NS)
     assert world.findings() == [("node-lost", (2, 3))]
     world.rows("relay-1-b", 3 * SILENT_NS + S)  # another relay of the same run
-    assert world.findings() == [] and world.said[-1] == "node_back"
+    assert world.findings() == [] and world.said[-1] is NodeChange.NEW_RELAY
 
 
 def test_two_lost_nodes_are_two_findings(world: World) -> None:
@@ -111,25 +115,19 @@ def test_many_lost_nodes_are_one_finding(world: World) -> None:
 
 def test_nodes_that_are_lost_together_are_one_line() -> None:
     notices = Notices()
-    nodes = [Known(number, f"n{number}", "r", f"relay-{number}-a") for number in range(1, 2049)]
-    notices.add("node_lost", nodes[0], "node 1 is silent", S)
+    lost = [Node(number, f"n{number}", change=NodeChange.LOST) for number in range(1, 2049)]
+    back = [replace(node, change=NodeChange.BACK) for node in lost]
+    notices.add(lost[0], S)
     assert notices.due(S) == []
-    assert notices.due(S + TOGETHER_NS) == [("node_lost", "node 1 is silent")]
+    assert notices.due(S + TOGETHER_NS) == [[lost[0]]]
     assert notices.due(9 * S) == []
-    for node in nodes:
-        notices.add("node_lost", node, "", 10 * S)
-    for node in nodes[::2]:
-        notices.add("node_back", node, f"node {node.number} is back", 10 * S + 1)
-    for node in nodes[1:-1:2]:
-        notices.add("node_back", node, "", 10 * S + 1)
-    (lost, back) = notices.due(11 * S)
-    assert lost == ("node_lost", "")  # of one: its own line
-    assert back == ("node_back", "nodes 1–2047 are back")
-    for node in nodes:
-        notices.add("node_lost", node, "", 20 * S)
-    ((_, said),) = notices.due(21 * S)
-    assert said.startswith("2,048 nodes (1–2048) are silent: the network")
-    assert said == silent_nodes(range(1, 2049), ())
+    for node in lost:
+        notices.add(node, 10 * S)
+    for node in back[:-1]:
+        notices.add(node, 10 * S + 1)
+    assert notices.due(11 * S) == [lost[-1:], back[:-1]]
+    assert nodes_text(back[:-1]) == "nodes 1–2047 are back"
+    assert nodes_text(lost) == silent_nodes(range(1, 2049), ())
 
 
 def test_a_node_whose_job_has_ended_is_not_lost(world: World) -> None:

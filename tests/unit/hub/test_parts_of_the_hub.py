@@ -11,9 +11,10 @@ from typing import Any
 import msgpack
 import pytest
 
+from pardbg.events.commands import WhereFound
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions, Recent
-from pardbg.hub.ctrl_messages import agent_state, unpack
+from pardbg.hub.ctrl_messages import unpack
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.ranks.rings import Rings
 from pardbg.hub.ranks.stack_requests import WAIT_NS, StackRequests, merge
@@ -25,6 +26,8 @@ from pardbg.hub.serve.collector import Heads
 from pardbg.hub.serve.job_output import MAX_LINE, MAX_LINES, PARTIAL_NS, Tail, split_rank
 from pardbg.hub.serve.sockets import check_endpoints, make_keys
 from pardbg_agent import wire
+from pardbg_agent.ctrl.agent_messages import FromAgent, Stacks, State, Thread
+from pardbg_agent.ctrl.codec import decode, reader
 from pardbg_agent.wire import NOTE_LEAVING, Kind, Lane
 from tests.processes import wait_until
 from tests.unit.hub.hub_rig import dead_ring, make_config
@@ -248,63 +251,65 @@ def test_a_process_is_its_pid_and_its_start() -> None:
     assert start_time(2**22 + 1) == ""
 
 
-STATE = {"sn": 1, "re": 7, "rank": 2, "held": 4, "next": "x", "step": 3,
-         "open": [["g", "send", 0, 3, True, 9, 1, 55]], "issued": {"g": 2},
-         "p2p": [["g", 3, 9, True, 2]], "done": ["0F0"], "plan": ["0F0", "0B0"]}  # fmt: skip
+OPEN = {"group": "g", "op": "send", "seq": 0, "peer": 3, "send": True, "tag": 9, "order": 1,
+        "since_ns": 55}  # fmt: skip
+STATE = {"serial": 1, "reply_to": 7, "rank": 2, "held": 4, "next": "x", "step": 3, "open": [OPEN],
+         "issued": {"g": 2}, "p2p": [[["g", 3, 9, True], 2]], "done": ["0F0"],
+         "plan": ["0F0", "0B0"]}  # fmt: skip
 
 
 def test_a_state_as_a_value() -> None:
-    state = agent_state("0.n0.1", STATE)
+    state = decode(State, STATE)
     assert (state.rank, state.reply_to, state.held, state.step) == (2, 7, 4, 3)
     assert (state.open[0].peer, state.open[0].order, state.open[0].send) == (3, 1, True)
     assert state.p2p == {("g", 3, 9, True): 2}
 
 
-@pytest.mark.parametrize("wrong", [{"sn": "x"}, {"open": [1]}, {"p2p": [[1]]}, {"issued": 3}])
+@pytest.mark.parametrize("wrong", [{"serial": "x"}, {"open": [1]}, {"p2p": [[1]]}, {"issued": 3}])
 def test_a_state_without_sense_is_malformed(wrong: dict[str, Any]) -> None:
     with pytest.raises(Malformed):
-        agent_state("p", {**STATE, **wrong})
+        decode(State, {**STATE, **wrong})
 
 
 @pytest.mark.parametrize("raw", [b"", b"\xc1", msgpack.packb(3), bytes(5 << 20)])
 def test_a_message_without_sense_is_malformed(raw: bytes) -> None:
     with pytest.raises(Malformed):
-        unpack(raw)
+        unpack(raw, reader(FromAgent))
 
 
-def threads(*functions: str) -> list[dict[str, Any]]:
-    frames = [["train.py", 1, name] for name in functions]
-    return [{"thread": "MainThread", "main": True, "frames": frames}]
+def threads(*functions: str) -> tuple[Thread, ...]:
+    frames = tuple(("train.py", 1, name) for name in functions)
+    return (Thread("MainThread", True, frames),)
 
 
 def test_equal_stacks_are_merged() -> None:
     step, load = threads("main", "step"), threads("main", "load")
     tree = merge({0: step, 1: load, 3: step})
-    assert [part["ranks"] for part in tree] == [[0, 3], [1]]
+    assert [part.ranks for part in tree] == [(0, 3), (1,)]
 
 
 def test_where_asks_the_agents_and_looks_from_outside_at_who_is_silent() -> None:
-    answers: list[dict[str, Any]] = []
+    answers: list[WhereFound] = []
     where = StackRequests(dump=lambda pid: threads("gil"))
     where.ask(1, {"p0": (0, 10), "p1": (1, 11)}, answers.append, now=0)
-    where.answered(1, "p0", {"stacks": threads("step")})
+    where.answered("p0", Stacks(1, threads("step")))
     where.tick(WAIT_NS - 1)
     assert answers == []
     wait_until(lambda: where.tick(WAIT_NS) or answers, what="py-spy's answer")
-    assert answers[0]["source"] == {0: "agent", 1: "py-spy"}
-    assert answers[0]["stacks"][1] == threads("gil")
+    assert answers[0].source == {0: "agent", 1: "py-spy"}
+    assert answers[0].stacks[1] == threads("gil")
 
 
 def test_where_says_why_a_rank_has_no_stack() -> None:
-    def fails(pid: int) -> list[dict[str, Any]]:
+    def fails(pid: int) -> tuple[Thread, ...]:
         raise OSError("not installed")
 
-    answers: list[dict[str, Any]] = []
+    answers: list[WhereFound] = []
     where = StackRequests(dump=fails)
     where.ask(1, {"p0": (0, 10), "p1": (1, 11)}, answers.append, now=0)
     where.gone("p1")
     wait_until(lambda: where.tick(WAIT_NS) or answers, what="an answer")
-    assert answers[0]["source"] == {0: "no answer, and py-spy: not installed", 1: "ended meanwhile"}
+    assert answers[0].source == {0: "no answer, and py-spy: not installed", 1: "ended meanwhile"}
 
 
 def test_tcp_without_keys_is_refused(tmp_path: Path) -> None:

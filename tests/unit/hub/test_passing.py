@@ -7,7 +7,7 @@ from typing import Any
 
 import zmq
 
-from pardbg.hub.ctrl_messages import Node
+from pardbg.hub.ctrl_messages import BoardNews
 from pardbg.hub.run.config import Endpoints
 from pardbg.hub.serve.sockets import make_keys
 from pardbg.hub.uplink import MAX_KEPT, MAX_REFUSED, BatchOrder, Uplink
@@ -72,7 +72,7 @@ def test_what_waits_is_bounded() -> None:
 def test_a_relay_ends_at_once_where_no_hub_is() -> None:
     context: zmq.Context[Any] = zmq.Context()
     up = Uplink(context, Endpoints("tcp://127.0.0.1:1"), make_keys(), 1)
-    assert up.send(Node.ROWS) is False and not up.up
+    assert up.send(BoardNews(())) is False and not up.up
     up.close(linger_ms=0)
     ending = threading.Thread(target=context.term, daemon=True)
     ending.start()

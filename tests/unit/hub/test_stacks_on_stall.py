@@ -9,11 +9,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pardbg.events.control_facts import Stall, StallPart
 from pardbg.hub.backlog import Definitions
 from pardbg.hub.ranks.processes import exit_code, start_time
 from pardbg.hub.ranks.rings import Rings
 from pardbg.hub.ranks.stack_requests import StackRequests
 from pardbg.hub.serve.state_feed import Standstill, ask, silent
+from pardbg_agent.ctrl.agent_messages import Stacks, Thread
 from pardbg_agent.ring import Ring
 from tests.processes import wait_until
 
@@ -95,31 +97,30 @@ def test_who_cannot_answer_is_looked_at_from_outside_at_once() -> None:
 
 
 def test_what_is_said_has_equal_stacks_together() -> None:
-    said: list[dict[str, Any]] = []
-    where = StackRequests(dump=lambda pid: [{"main": True, "frames": [["c.py", 9, "hold"]],
-                                     "inside": "gil"}])  # fmt: skip
+    said: list[Stall] = []
+    outside = Thread("MainThread", True, (("c.py", 9, "hold"),), "gil")
+    where = StackRequests(dump=lambda pid: (outside,))
     rows = {"a": row(0, heartbeat_ns=S), "b": row(1, heartbeat_ns=S), "c": row(2)}
     ask(where, -1, rows, {"a": 1, "b": 2, "c": 3}, said.append, S)
-    frames = [["train.py", 5, "step"]]
+    frames = (("train.py", 5, "step"),)
+    writes = (("save.py", 7, "run"),)
     for proc in ("a", "b"):
-        threads = [{"main": True, "frames": frames, "inside": "wait", "thread": "MainThread"}]
+        threads = [Thread("MainThread", True, frames, "wait")]
         if proc == "b":
-            writes, idle = [["save.py", 7, "run"]], [["/usr/lib/python3.11/queue.py", 1, "get"]]
-            threads += [{"thread": "writer", "frames": writes}, {"thread": "x", "frames": idle}]
-        where.answered(-1, proc, {"stacks": threads})
+            idle = (("/usr/lib/python3.11/queue.py", 1, "get"),)
+            threads += [Thread("writer", frames=writes), Thread("x", frames=idle)]
+        where.answered(proc, Stacks(-1, tuple(threads)))
     wait_until(lambda: where.tick(S) or bool(said), 5, "the look from outside")
     (one,) = said
-    assert one["event"] == "stall" and one["since_ns"] == S
-    assert one["stacks"] == [
-        {
-            "ranks": [0, 1],
-            "frames": frames,
-            "inside": {"0": "wait", "1": "wait"},
-            "threads": {"1": [["MainThread", frames], ["writer", writes]]},
-        },
-        {"ranks": [2], "frames": [["c.py", 9, "hold"]], "inside": {"2": "gil"}},
-    ]
-    assert one["source"] == {"0": "agent", "1": "agent", "2": "py-spy"}
+    assert one == Stall(
+        S,
+        (
+            StallPart((0, 1), frames, {0: "wait", 1: "wait"},
+                      {1: (("MainThread", frames), ("writer", writes))}),
+            StallPart((2,), outside.frames, {2: "gil"}),
+        ),
+        {0: "agent", 1: "agent", 2: "py-spy"},
+    )  # fmt: skip
 
 
 def test_a_process_that_ends_is_seen_at_once_with_its_exit_code(tmp_path: Path) -> None:

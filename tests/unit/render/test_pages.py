@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.base.control import Breakpoint
+from pardbg.events.commands import WhereFound
+from pardbg.events.control_facts import Breakpoint, Hit
 from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.frame import chrome
+from pardbg.render.frame.control_words import fact_text
 from pardbg.render.frame.timebar import Playing, Track, legend, time_bar
 from pardbg.render.pages.collectives import CollectivesPageState as CollectivesLook
 from pardbg.render.pages.collectives import collectives, detail, strip
@@ -26,6 +28,7 @@ from pardbg.render.pages.traffic import TrafficPageState as TrafficLook
 from pardbg.render.pages.traffic import traffic
 from pardbg.session.navigation.marks import Mark
 from pardbg.session.source_files import Place, SourceLines
+from pardbg_agent.ctrl.agent_messages import Thread
 from tests.ui.sample import MS, S, held, lanes, snapshot_1f1b, snapshot_ddp
 from tests.ui.sample import output as printed
 
@@ -133,37 +136,35 @@ def test_debug_shows_what_is_held_and_the_trail() -> None:
     for cells in (80, 120):
         text = text_of(debug(made, cells, 34))
         assert "held at a cut" in text and "lease 9 s" in text and "no pending op" in text
-        assert "cut: released send 1→2 mb4" in text
+        assert "pause by view-3f → held at a cut" in text
 
 
 def test_equal_stacks_share_a_line() -> None:
-    def threads(*frames: list[object]) -> list[dict[str, object]]:
-        return [{"thread": "MainThread", "main": True, "frames": list(frames)}]
+    def threads(*frames: tuple[str, int, str]) -> tuple[Thread, ...]:
+        return (Thread("MainThread", True, frames),)
 
-    main: list[object] = ["/job/train.py", 12, "<module>"]
-    step: list[object] = ["/job/train.py", 88, "train_step"]
-    data = {"stacks": {
-        0: threads(main, step, ["/x/pardbg_agent/control/gate.py", 3, "wait"]),
-        1: threads(main, step, ["/usr/lib/threading.py", 331, "wait"]),
-        2: threads(main, ["/job/data.py", 5, "__next__"]),
-    }}  # fmt: skip
-    lines = [plain(row).strip() for row in tree(stacks_of(data), 100)]
+    main, step = ("/job/train.py", 12, "<module>"), ("/job/train.py", 88, "train_step")
+    found = WhereFound({
+        0: threads(main, step, ("/x/pardbg_agent/control/gate.py", 3, "wait")),
+        1: threads(main, step, ("/usr/lib/threading.py", 331, "wait")),
+        2: threads(main, ("/job/data.py", 5, "__next__")),
+    })  # fmt: skip
+    lines = [plain(row).strip() for row in tree(stacks_of(found), 100)]
     assert lines == [
         "├ 3 ranks 0–2  train.py:12 <module>",
         "├ 2 ranks 0,1  train.py:88 train_step",
         "├ 1 rank 2  data.py:5 __next__",
     ]
-    assert stacks_of({"stacks": "nonsense"}) == {}
 
 
 def test_a_stack_that_does_not_fit_keeps_the_programs_own_line() -> None:
     torch = "/env/lib/python3.11/site-packages/torch/distributed"
-    frames = [
-        ["/job/main.py", 3, "<module>"], ["/job/train.py", 88, "train_step"],
-        [f"{torch}/c10d_logger.py", 83, "wrapper"],
-        [f"{torch}/distributed_c10d.py", 3014, "all_reduce"],
-    ]  # fmt: skip
-    stacks = stacks_of({"stacks": {0: [{"main": True, "frames": frames}]}})
+    frames = (
+        ("/job/main.py", 3, "<module>"), ("/job/train.py", 88, "train_step"),
+        (f"{torch}/c10d_logger.py", 83, "wrapper"),
+        (f"{torch}/distributed_c10d.py", 3014, "all_reduce"),
+    )  # fmt: skip
+    stacks = stacks_of(WhereFound({0: (Thread("MainThread", True, frames),)}))
     told = {cells: plain(tree(stacks, cells)[0]).strip() for cells in (130, 90, 50)}
     assert told[130] == (
         "├ 1 rank 0  main.py:3 <module> › train.py:88 train_step › c10d_logger.py:83 wrapper › "
@@ -213,25 +214,27 @@ def test_the_control_line_says_what_was_acknowledged() -> None:
     assert "no such rank" in plain(chrome.control_line(control, "x", ("no such rank", "bad"), 80))
 
 
-WHY = ("watch 2: rank 2 step 41, nan: 3 of 16384 values are not finite (3 NaN; the first at 17) "
-       "in the input of all_reduce dp #42; so is the gradient of layers.0.weight; before "
-       "all_reduce dp #42")  # fmt: skip
+WHY = Hit(
+    2, 2, "nan", True,
+    "3 of 16384 values are not finite (3 NaN; the first at 17) in the input of all_reduce dp #42; "
+    "so is the gradient of layers.0.weight", "all_reduce dp #42", 41,
+)  # fmt: skip
 
 
 def test_why_it_is_held_comes_first_and_in_full_on_the_debug_page() -> None:
     made = held(snapshot_1f1b())
     control = replace(
-        made.control, reason=WHY,
+        made.control, why=(WHY,),
         breaks=(
-            Breakpoint(1, "mb==3", "0,1", 0, True), Breakpoint(2, "nan", "all", 1, False, True),
+            Breakpoint(1, "mb==3", (0, 1), once=True), Breakpoint(2, "nan", hits=1, kind="nan"),
         ),
     )  # fmt: skip
     text = plain(chrome.control_line(control, "", ("", ""), 160))
     assert "nothing pending · watch 2: rank 2 step 41, nan: 3 of 16384" in text
-    assert "next" in plain(chrome.control_line(replace(control, reason=""), "", ("", ""), 160))
+    assert "next" in plain(chrome.control_line(replace(control, why=()), "", ("", ""), 160))
     for cells in (80, 120, 200):
         text = text_of(debug(replace(made, control=control), cells, 34))
-        assert WHY in " ".join(text.split()), cells
+        assert fact_text(WHY) in " ".join(text.split()), cells
         assert "◉  2  watch nan  matched 1 ×" in text, text
         assert "●  1  mb==3  on 0,1  once  not matched yet" in text
 

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from pardbg.control.language.verbs import Verb
+from pardbg.events.commands import Reply
+from pardbg.events.control_codes import Mode, Verb
+from pardbg.events.control_events import Status
+from pardbg.events.control_facts import Breakpoint, Cut, Edited, Hit, Waits
+from pardbg.render.frame.control_words import done_text, fact_text
 from pardbg.render.reports.replies import text
+from pardbg_agent.ctrl.agent_messages import OpenOp
 
 
 def test_who_waits_for_a_rank_that_is_held_alone_and_for_how_long() -> None:
-    data = {
-        "mode": "held", "lease_ns": 59_000_000_000, "pending": 2, "timeout_ns": 25_400_000_000,
-        "held": {2: "SEND_F 2→3 mb0"}, "reason": "",
-        "waiting": {3: "waits in recv from 2 for rank 2", 1: "waits in send to 2 for rank 2"},
+    waiting = {
+        3: Waits(3, OpenOp("pp", "recv", 0, 2), 2),
+        1: Waits(1, OpenOp("pp", "send", 0, 2, True), 2),
     }  # fmt: skip
-    assert text(Verb.STATUS, data).splitlines() == [
+    status = Status(
+        Mode.HELD, lease_ns=59_000_000_000, pending=2, timeout_ns=25_400_000_000,
+        held={2: "SEND_F 2→3 mb0"}, waiting=waiting,
+    )  # fmt: skip
+    assert text(Verb.STATUS, Reply(status=status)).splitlines() == [
         "held · lease 59 s · 2 ops pending · an op times out in 26 s",
         "    1  waits in send to 2 for rank 2",
         "    2  SEND_F 2→3 mb0",
         "    3  waits in recv from 2 for rank 2",
     ]
+
+
+def test_why_ranks_are_held_goes_with_a_cut_and_with_no_other_answer() -> None:
+    status = Status(Mode.HELD, why=(Hit(1, 2, "mb==3", next="1B3"),))
+    cut = done_text(Reply(answer=Cut(), status=status))
+    assert cut == fact_text(status.why[0])
+    edited = Edited(Verb.IGNORE, (Breakpoint(2, "mb==3", ignore=5),))
+    assert done_text(Reply(answer=edited, status=status)) == fact_text(edited)

@@ -14,11 +14,14 @@ from pardbg.analysis.answers.diff import as_dict, diff
 from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.answers.snapshot import Snapshot, snapshot
 from pardbg.analysis.answers.timeline import lanes
-from pardbg.analysis.base.control import trail
 from pardbg.analysis.base.losses import NotFinite
+from pardbg.events.control_codes import Mode, Verb
+from pardbg.events.control_events import ControlEvent, Status
+from pardbg.events.control_facts import Asked, Cut, Hit, Stall
 from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.frame import chrome
 from pardbg.render.frame.activity import activity_text
+from pardbg.render.frame.audit_trail import trail
 from pardbg.render.pages.debug import DebugPageState, debug
 from pardbg.render.pages.overview import overview
 from pardbg.render.pages.pipeline.page import PipelinePageState, longest_ns, pipeline
@@ -113,7 +116,7 @@ def test_a_hang_is_said_on_every_page_with_rank_op_place_and_age(name: str) -> N
     """While it lasts, and after it ended the job; also where findings are still looked for."""
     store = store_of(name)
     stalls = [
-        t for t, said in store.controls.last(store.end_ns, 64) if said.get("event") == "stall"
+        t for t, event in store.controls.last(store.end_ns, 64) if isinstance(event.fact, Stall)
     ]
     during = snapshot(store, stalls[-1] + 2_000_000_000, partial=True)
     assert during.hang is not None and during.hang.until_ns is None
@@ -147,7 +150,8 @@ def test_the_stacks_of_a_standstill_are_in_the_recording() -> None:
 def test_debug_names_the_culprit_its_place_and_its_stack_in_a_recording() -> None:
     """While ranks 0, 1 and 3 wait for rank 2: never "running, no pending op"."""
     store = store_of("fault-missing-rank")
-    stall = next(t for t, c in store.controls.last(store.end_ns, 64) if c.get("event") == "stall")
+    events = store.controls.last(store.end_ns, 64)
+    stall = next(t for t, event in events if isinstance(event.fact, Stall))
     now = snapshot(store, stall + 2_000_000_000)
     place = now.stacks[2].frames[-1]
     listing = source_around(Place(str(RECIPES / "faults" / "missing_rank.py"), 45))
@@ -162,23 +166,25 @@ def test_debug_names_the_culprit_its_place_and_its_stack_in_a_recording() -> Non
 
 
 def test_the_audit_trail_has_a_line_per_verb_with_what_came_of_it() -> None:
-    said = [("pause", "view-0a1b2c3d4e5f", "pause"), ("cut", "", ""), ("tick", "ctl", "tick"),
-            ("cut", "", ""), ("next", "ctl", "next"), ("hit", "ctl", "breakpoint 1: rank 2"),
-            ("cut", "", "breakpoint 1: rank 2")]  # fmt: skip
-    events = [
-        (at, {"event": event, "by": by, "text": text}) for at, (event, by, text) in enumerate(said)
-    ]
-    assert [text for _, text in trail(events)] == [
-        "pause by view-0a1b2c3d4e5f → held at a cut",
-        "tick by ctl → held at a cut",
-        "next by ctl → breakpoint 1: rank 2",
-    ]
-    now = replace(at_end("ddp"), control=replace(at_end("ddp").control, log=trail(events)))
-    (first, *_) = [plain(row) for row in console(now, (), "view-0a1b2c3d4e5f", 80)]
-    assert first.strip().endswith("pause by you → held at a cut")
-    answers = (Entry(0, "breakpoint 1: rank 2"), Entry(0, "something else"))
+    you = "view-0a1b2c3d4e5f"
+    hit = Hit(2, 1, "mb==3", next="2B3")
+    facts = [(Asked(Verb.PAUSE), you), (Cut(), ""), (Asked(Verb.TICK, "0-1"), "ctl"), (Cut(), ""),
+             (Asked(Verb.NEXT), "ctl"), (hit, "ctl"), (Cut(), "")]  # fmt: skip
+    log = tuple(
+        ControlEvent(fact, Status(Mode.HELD, why=(hit,) if at == 6 else ()), by, at + 1, at)
+        for at, (fact, by) in enumerate(facts)
+    )
+    where = "breakpoint 1: rank 2 before 2B3 (mb==3)"
+    assert [(line.text, line.n) for line in trail(log, you)] == [
+        ("pause by you → held at a cut", 2), ("tick by ctl: 0-1 → held at a cut", 4),
+        (f"next by ctl → {where}", 7),
+    ]  # fmt: skip
+    now = replace(at_end("ddp"), control=replace(at_end("ddp").control, log=log))
+    (first, *_) = [plain(row) for row in console(now, (), "", 80)]
+    assert first.strip().endswith("pause by view-0a1b → held at a cut")
+    answers = (Entry(0, where, n=7), Entry(0, "something else"))
     shown = [plain(row) for row in console(now, answers, "", 80)]
-    assert sum("breakpoint 1: rank 2" in row for row in shown) == 1, "said once"
+    assert sum(where in row for row in shown) == 1, "the trail has it"
     assert any("something else" in row for row in shown)
 
 

@@ -57,7 +57,7 @@ def test_a_cut_off_file_gets_its_end_and_says_that_it_was_cut(tmp_path: Path) ->
     assert chunk_places(out)  # has an index again
     store = load(out)
     assert store.truncated  # the run's end was not in the file: it still is not
-    assert [fields["event"] for _, fields in store.controls.last(None, 9)] == ["repaired"]
+    assert [event.fact.TAG for _, event in store.controls.last(None, 9)] == ["repaired"]
 
 
 @pytest.mark.parametrize("damage", ["content", "length", "gone", "zeros"])

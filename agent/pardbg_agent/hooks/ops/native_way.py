@@ -26,7 +26,7 @@ from pardbg_agent.hooks.patching import Patches, unseen
 from pardbg_agent.hooks.watch import op_watches, probes
 from pardbg_agent.life.own_frames import hide_own
 from pardbg_agent.native import Unusable, loaded, state
-from pardbg_agent.op_table import as_state
+from pardbg_agent.op_table import OpsState, as_state
 from pardbg_agent.tables import code_files
 from pardbg_agent.tables.c10d_ops import C10D_OPS
 from pardbg_agent.wire import CALLS, RING_DATA_OFFSET, STATUS_NOW_OFFSET, STATUS_OP_OFFSET
@@ -234,7 +234,7 @@ class NativeTable:
         """Return the number of ops that a backend has; calls are none."""
         return sum(not op[0].startswith(CALLS) for op in self.table.rows()[0])
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> OpsState:
         return as_state(*self.table.rows())
 
     def poll(self) -> bool:

@@ -23,7 +23,7 @@ import torch
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.control import agreement, posts
-from pardbg_agent.control.watches import Watch
+from pardbg_agent.ctrl.agent_messages import Watch
 from pardbg_agent.hooks import context, patching
 from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.context import LOCAL

@@ -19,7 +19,7 @@ from typing import Any, Final
 import torch
 
 from pardbg_agent import core as _core
-from pardbg_agent.control.watches import Watch
+from pardbg_agent.ctrl.agent_messages import Watch
 from pardbg_agent.hooks.comm.op_arguments import inputs
 from pardbg_agent.hooks.context import of
 from pardbg_agent.hooks.tensors import local_part, parameters_of

@@ -13,7 +13,7 @@ from pardbg.analysis.findings.stalls.absences import absence, other_threads
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import IDLE_CORES, Seen, seen
 from pardbg.analysis.hangs.waitgraph import PendingOp, wait_graph
-from pardbg.events import fields
+from pardbg.events.control_facts import Rendezvous
 
 STUCK_NS: Final = 5_000_000_000
 """Minimum time that an op issued by all its ranks has not ended."""
@@ -70,10 +70,10 @@ def _absent(view: View, op: PendingOp, unseen: tuple[int, ...]) -> tuple[tuple[i
     """Return (ranks that have not issued it, whether that is known): by the addresses that ranks
     had left at the job's store when the hub asked it last."""
     events = view.store.controls.last(view.t_ns, _EVENTS)
-    asked = [event for _, event in events if fields.text(event, "event") == "rendezvous"]
+    asked = [event.fact.came for _, event in events if isinstance(event.fact, Rendezvous)]
     if op.op.op != "init_process_group" or not asked:
         return (), "unknown"
-    came = fields.integers(asked[-1], "came")
+    came = asked[-1]
     absent = tuple(rank for rank in unseen if rank not in came)
     return absent, "absent" if absent else "came"
 

@@ -24,6 +24,8 @@ from pardbg.analysis.pipeline.pipelines import Layout, layouts, states, step_row
 from pardbg.analysis.pipeline.play import uniform_slots
 from pardbg.analysis.pipeline.values import ActionSpan
 from pardbg.events import fields
+from pardbg.events.control_codes import Mode, Verb
+from pardbg.events.control_facts import Asked, Edited, Fact, Hit, Lapsed, Left, RunsOn, Taken
 
 CellState = Literal["done", "last", "running", "next", "plan"]
 OrderSource = Literal["plan", "step before", "seen"]
@@ -31,9 +33,8 @@ MOST: Final = 16
 """Maximum number of pipelines that get a grid."""
 _LOOK_BACK: Final = 4
 """Steps to look back for a complete one, where no plan is known."""
-_MOVES: Final = ("step", "tick", "op")
+_MOVES: Final = (Verb.STEP, Verb.TICK, Verb.OP)
 """Verbs after which what has run since is what they ran."""
-_OTHERS: Final = ("pause", "next", "until", "continue", "take", "leave", "lapsed", "running", "hit")
 Order = Mapping[int, Sequence[str]]
 
 
@@ -272,16 +273,20 @@ def _last(
 def _moved_ns(view: View) -> int | None:
     """Return when the last verb was given if it runs some actions and ranks are held, in ns."""
     events = view.store.controls.last(view.t_ns, 64)
-    mode = next((fields.text(e, "mode") for _, e in reversed(events) if "mode" in e), "running")
-    if mode not in ("held", "stepping") or view.run_end is not None:
+    modes = (e.status.mode for _, e in reversed(events) if e.status is not None)
+    if next(modes, Mode.RUNNING) not in (Mode.HELD, Mode.STEPPING) or view.run_end is not None:
         return None
     for t_ns, event in reversed(events):
-        name = fields.text(event, "event")
-        if name in _MOVES:
-            return int(t_ns)
-        if name in _OTHERS:
+        fact = event.fact
+        if isinstance(fact, Asked):
+            return int(t_ns) if fact.verb in _MOVES else None
+        if isinstance(fact, (Taken, Left, Lapsed, RunsOn, Hit)) or _is_until(fact):
             return None
     return None
+
+
+def _is_until(fact: Fact | None) -> bool:
+    return isinstance(fact, Edited) and fact.verb is Verb.UNTIL
 
 
 def _row(

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.pipeline.ticks.cell import CellDetail, Ticks, Transfer
 from pardbg.analysis.pipeline.ticks.grid import TickCell, TickGrid, TickRow
-from pardbg.control.machine.outcome import Words, did, short
 from pardbg.render.draw.bars import inspected
 from pardbg.render.draw.cells import (
     Line,
@@ -25,6 +24,7 @@ from pardbg.render.draw.cells import (
     line_width,
     spread,
 )
+from pardbg.render.frame.control_words import Words, did, short
 from pardbg.render.pages.pipeline.schedule import KIND_WORD, token
 from pardbg.render.pages.pipeline.tick_row import Window, grid_row, gutter, ruler, window
 from pardbg.words import duration, size

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pardbg.analysis.pipeline.ticks.grid import TickCell, TickGrid, TickRow
-from pardbg.control.machine.outcome import short
 from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, fit, line, line_width
+from pardbg.render.frame.control_words import short
 from pardbg.render.pages.pipeline.schedule import HELD, short_next, token
 
 WIDEST = 6

@@ -1,0 +1,1 @@
+"""Control messages as frozen values, and the codec that reads and writes them."""

@@ -1,0 +1,235 @@
+"""What a viewer asks of the hub and what the hub answers: one frozen class per CTRL message, read
+by ``pardbg_agent.ctrl.codec``. Keys, the console and ``pardbg ctl`` ask through a ``ControlPort``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Protocol
+
+from pardbg.events.control_codes import USAGE, Mode, Verb
+from pardbg.events.control_events import Status
+from pardbg.events.control_facts import Fact, Refusal
+from pardbg_agent.ctrl.agent_messages import Evaluated, IssuedAt, Lease, Ping, Thread
+from pardbg_agent.ctrl.codec import Line, Word, encode
+
+# -- viewer -> hub
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Send what this viewer missed as two-frame messages [key, payload], then a Reply."""
+
+    TAG: ClassVar = "join"
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Take control over from the viewer that has it."""
+
+    TAG: ClassVar = "take"
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Give control up and let everything run on."""
+
+    TAG: ClassVar = "leave"
+    id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What a verb needs besides ranks; which fields count is said at each Verb."""
+
+    expr: Line = ""
+    number: int = 0
+    """Of a breakpoint."""
+    numbers: tuple[int, ...] = ()
+    count: int = 1
+    """How often, or matches to skip."""
+    ns: int = 0
+    hold: bool = False
+    """Of a ``pause`` of some ranks: do not release them before a peer times out."""
+    kind: Word = ""
+    frame: int = 0
+    level: Word = ""
+    for_s: float = 0.0
+    reason: Line = ""
+    text: Line = ""
+    at_ns: int | None = None
+    confirm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A verb, with the rank set as the user wrote it."""
+
+    TAG: ClassVar = "command"
+    id: int
+    verb: Verb
+    ranks: Line | None = None
+    args: Arguments = field(default_factory=Arguments)
+    timeout_s: float = 0.0
+    """Answer after so long at the latest; the command itself continues."""
+    keep: bool = False
+    """Of a script, which is a new process for each command: only the lease ends its control."""
+    lease_s: float = 0.0
+
+
+FromViewer = Join | Take | Leave | Command | Lease
+
+# -- hub -> viewer
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Answer to Join, after the history."""
+
+    TAG: ClassVar = "joined"
+    run: Word = ""
+    hub: Word = ""
+    messages: int = 0
+    bytes: int = 0
+    dropped: int = 0
+    definitions_left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HubFacts:
+    """Answer to ``status``, beside the status of control."""
+
+    TAG: ClassVar = "hub"
+    run: Word = ""
+    name: Line = ""
+    hub: Word = ""
+    hub_pid: int = 0
+    ranks: tuple[int, ...] = ()
+    viewers: int = 0
+    messages: int = 0
+    records: int = 0
+    refused: int = 0
+    malformed: int = 0
+    recording: Line = "ok"
+    session: Line = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StackGroup:
+    """Ranks whose main threads stand in the same place."""
+
+    ranks: tuple[int, ...]
+    frames: tuple[tuple[str, int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WhereFound:
+    """Answer to ``where``."""
+
+    TAG: ClassVar = "where"
+    stacks: Mapping[int, tuple[Thread, ...]] = field(default_factory=dict)
+    """Rank -> its threads."""
+    source: Mapping[int, Line] = field(default_factory=dict)
+    """Rank -> ``agent``, ``py-spy``, or why there is no stack."""
+    tree: tuple[StackGroup, ...] = ()
+    """Equal stacks merged, most ranks first."""
+    locks: Mapping[int, tuple[Line, ...]] = field(default_factory=dict)
+    """Rank -> which thread waits for a lock that another is inside of."""
+    issued: Mapping[int, tuple[IssuedAt, ...]] = field(default_factory=dict)
+    """Rank -> where its open asynchronous ops were issued."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankRows:
+    """Answer to ``ranks``: rows of STATE by process."""
+
+    TAG: ClassVar = "ranks"
+    ranks: Mapping[Word, Mapping[Word, object]]
+    mode: Mode = Mode.RUNNING
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Answer to ``inspect``, by rank."""
+
+    TAG: ClassVar = "answers"
+    answers: Mapping[int, Evaluated]
+
+
+@dataclass(frozen=True, slots=True)
+class LevelAsked:
+    """Answer to ``level``: how many ranks it was asked of."""
+
+    TAG: ClassVar = "level_asked"
+    level: Word
+    asked: int
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """Answer to ``mark``."""
+
+    TAG: ClassVar = "marked"
+    at_ns: int
+
+
+Answer = Joined | HubFacts | WhereFound | RankRows | Answers | LevelAsked | Marked | Fact
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The one answer to a request. A verb that changes something is answered with the very fact of
+    the CONTROL message ``n`` that records it."""
+
+    TAG: ClassVar = "reply"
+    re: int = 0
+    refusal: Refusal | None = None
+    answer: Answer | None = None
+    status: Status | None = None
+    n: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return self.refusal is None
+
+    @property
+    def usage(self) -> bool:
+        """Return whether the request itself makes no sense."""
+        return self.refusal is not None and self.refusal.why in USAGE
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Return the fields of status and answer, as ``ctl --json`` prints them."""
+        found: dict[str, Any] = {}
+        for part in (self.status, self.answer):
+            for one in fields(part) if part is not None else ():
+                found[one.name] = encode(getattr(part, one.name), whole=True)
+        return found
+
+
+FromHub = Reply | Ping
+
+
+class ControlPort(Protocol):
+    """What the TUI, the console and ``pardbg ctl`` need of a live hub."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of this viewer in the audit trail."""
+        ...
+
+    def command(
+        self, verb: Verb, ranks: str | None = None, timeout_s: float = 30.0, **args: Any
+    ) -> Reply:
+        """Send and wait for the answer; ``args`` are fields of Arguments. Call from a worker
+        thread."""
+        ...
+
+    def take(self) -> Reply: ...
+
+    def leave(self) -> None:
+        """Give control up; every rank runs on."""
+        ...

@@ -1,0 +1,90 @@
+"""The audit trail of control: a line per verb with what came of it, and the names of viewers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from pardbg.events.control_events import ControlEvent
+from pardbg.events.control_facts import (
+    Asked,
+    Cut,
+    Edited,
+    Fact,
+    Hit,
+    Inspected,
+    Loose,
+    Released,
+    RunsOn,
+    UnderWay,
+)  # fmt: skip
+from pardbg.render.frame.control_words import fact_text, why_text
+
+
+@dataclass(frozen=True, slots=True)
+class TrailLine:
+    """A verb with what came of it, or another event."""
+
+    t_ns: int
+    text: str
+    n: int = 0
+    """Number of the newest CONTROL message that it shows."""
+
+
+_OUTCOMES: Final = (Cut, RunsOn, UnderWay, Loose, Released, Hit)
+_SOON_NS: Final = 2_000_000_000
+"""A breakpoint that is hit so soon after a verb is what came of it."""
+
+
+def trail(events: Iterable[ControlEvent], you: str = "") -> list[TrailLine]:
+    """Return a line per verb, with what came of it: ``tick by you → tick 7 ran …``; other events
+    have a line of their own, but for what this viewer (``you``) evaluated: it stands as typed."""
+    lines: list[TrailLine] = []
+    verb = False
+    """The newest line is of a verb that moves ranks."""
+    for event in events:
+        fact = event.fact
+        if fact is None or (isinstance(fact, Inspected) and you and event.by == you):
+            continue
+        late = isinstance(fact, Hit) and bool(lines) and event.t_ns - lines[-1].t_ns > _SOON_NS
+        if verb and isinstance(fact, _OUTCOMES) and not late:
+            came, last = _came(event), lines[-1]
+            text = last.text if came in last.text else f"{last.text} → {came}"
+            lines[-1] = TrailLine(last.t_ns, text, event.n)
+            continue
+        lines.append(TrailLine(event.t_ns, _line(event, you), event.n))
+        verb = isinstance(fact, Asked)
+    return lines
+
+
+def _came(event: ControlEvent) -> str:
+    """Return what an event that follows a verb says; a cut that says nothing more is what was
+    asked."""
+    fact = event.fact
+    assert fact is not None
+    why = why_text(event.status.why) if isinstance(fact, Cut) and event.status is not None else ""
+    text = "; ".join(filter(None, (why, fact_text(fact))))
+    return text or ("held at a cut" if isinstance(fact, Cut) else _name(fact))
+
+
+def _line(event: ControlEvent, you: str) -> str:
+    """Return ``pause by view-1a2b: 0-1``."""
+    fact = event.fact
+    assert fact is not None
+    name, text = _name(fact), _came(event) if isinstance(fact, Cut) else fact_text(fact)
+    if isinstance(fact, Asked):
+        text = text.removeprefix(name).strip()
+    by = f" by {viewer(event.by, you)}" if event.by else ""
+    return f"{name}{by}: {text}" if text and text != name else name + by
+
+
+def _name(fact: Fact) -> str:
+    return fact.verb.value if isinstance(fact, (Asked, Edited)) else fact.TAG.replace("_", " ")
+
+
+def viewer(name: str, you: str = "") -> str:
+    """Return ``you`` for this viewer, else the begin of a viewer's name."""
+    if name == you and you:
+        return "you"
+    return name[:9] if name.startswith("view-") else name

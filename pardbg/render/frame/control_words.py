@@ -1,0 +1,480 @@
+"""Control in words: facts, outcomes of verbs, refusals and the audit trail. The one place where
+sentences are made of them, for every screen, ``pardbg ctl`` and the job's terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from pardbg.analysis.pipeline.dependencies import parse
+from pardbg.events.commands import (
+    Answers,
+    HubFacts,
+    Joined,
+    LevelAsked,
+    Marked,
+    RankRows,
+    Reply,
+    WhereFound,
+)
+from pardbg.events.control_codes import Gone, Mode, NodeChange, NotHeld, Verb, Why
+from pardbg.events.control_events import ControlEvent
+from pardbg.events.control_facts import (
+    Asked,
+    Attached,
+    Bookmark,
+    Breakpoint,
+    Cut,
+    Delayed,
+    Detached,
+    Edited,
+    Fact,
+    Gap,
+    Hit,
+    HubRestarted,
+    Inspected,
+    Killed,
+    Lapsed,
+    Left,
+    Level,
+    Limit,
+    Loose,
+    Node,
+    Outcome,
+    Part,
+    Paused,
+    Postmortem,
+    Problem,
+    ProcessLost,
+    Raised,
+    Refusal,
+    Refused,
+    Released,
+    Rendezvous,
+    Repaired,
+    Resent,
+    RunsOn,
+    Silent,
+    Stall,
+    Stray,
+    Stuck,
+    Taken,
+    UnderWay,
+    Waits,
+)
+from pardbg.words import (
+    MAX_TERMS,
+    WHY_SILENT,
+    agreed,
+    binary_size,
+    countdown,
+    duration,
+    plural,
+    rank_set,
+    ranks_text,
+    silent_nodes,
+)  # fmt: skip
+from pardbg_agent.ctrl.agent_messages import Evaluated, NoAnswer, OpenOp
+from pardbg_agent.wire import LEVELS
+
+Words = list[tuple[str, str]]
+"""(text, style token) in order."""
+_MOST: Final = 4
+"""Maximum number of actions of a rank that are listed."""
+_MAX_WHY: Final = 3
+
+# -- outcomes: ``tick 7 ran r1 B0 · r2 F2; r0 waits for 2B0; next r1 F3``
+
+
+def outcome_text(done: Outcome) -> str:
+    """Return what a verb did as one line."""
+    where = f" ({done.time} of {done.times})" if done.times > 1 else ""
+    head = done.verb.value + where
+    places = _places(done)
+    if done.steps is not None:
+        unnamed = " (no actions are named)" if done.verb is Verb.TICK else ""
+        return f"{head} {_steps(*done.steps)}{unnamed}; now {places}"
+    if done.passed:
+        return f"{head} passed {grouped(done.passed)}; now {places}"
+    if not done.ran:
+        return f"{head} ran no action; now {places}"
+    if done.tick is not None:
+        head = f"tick {done.tick}{where}"
+    words = did(head, done.ran, done.waits, done.coming, done.many_stages)
+    text = "".join(text for text, _ in words)
+    return text if done.tick is not None else f"{text}; now {places}"
+
+
+def did(
+    head: str,
+    ran: Mapping[int, Sequence[str]] | None,
+    waits: Mapping[int, str],
+    coming: Mapping[int, str],
+    many_stages: bool,
+) -> Words:
+    """Return ``tick 7 ran r1 B0 · r2 F2; r0 waits for 1B0; next r1 F3 · r2 B1``.
+
+    ``ran``: None where there was nothing to run yet; ``waits``: rank -> the action that has to run
+    first on another rank; ``coming``: rank -> what its next tick runs.
+    """
+    parts: Words = [(head, "strong")]
+    if ran is not None:
+        parts += [(" ran ", "dim"), *(_list(ran, many_stages, "strong") or [("nothing", "warn")])]
+    if waits:
+        parts += [("; ", "dim"), (grouped(waits, "waits for "), "warn")]
+    if coming:
+        parts += [("; next ", "dim")]
+        parts += _list({rank: [action] for rank, action in coming.items()}, many_stages, "accent")
+    return parts
+
+
+def short(action: str, many_stages: bool) -> str:
+    """Return ``B5`` where a rank has one stage only, else ``2B5``; other words stay."""
+    parsed = parse(action)
+    if parsed is None or many_stages:
+        return action
+    return action[len(str(parsed.stage)) :]
+
+
+def _list(actions: Mapping[int, Sequence[str]], many_stages: bool, style: str) -> Words:
+    """Merge ranks that do the same: ``r0,4 F3``."""
+    same: dict[str, list[int]] = {}
+    for rank, row in sorted(actions.items()):
+        if row:
+            few = row if len(row) <= _MOST else [row[0], "…", row[-1]]
+            text = " ".join(short(action, many_stages) for action in few)
+            same.setdefault(text, []).append(rank)
+    found: Words = []
+    for text, ranks in same.items():
+        found += [(" · ", "faint")] * bool(found)
+        found += [(f"r{rank_set(ranks)} ", "dim"), (text, style)]
+    return found
+
+
+def grouped(texts: Mapping[int, str], before: str = "") -> str:
+    """Return text such as ``r0–3 before 0F0 · r4 before recv``"""
+    same: dict[str, list[int]] = {}
+    for rank, text in sorted(texts.items()):
+        same.setdefault(text, []).append(rank)
+    return " · ".join(f"r{rank_set(ranks)} {before}{text}" for text, ranks in same.items())
+
+
+def _places(done: Outcome) -> str:
+    text = grouped(done.places, "before ")
+    moving = f"{ranks_text(done.moving)} running" if done.moving else ""
+    return "; ".join(filter(None, [text, moving]))
+
+
+def _steps(old: int, new: int) -> str:
+    if new <= old:
+        return "ended no step"
+    return f"ran step {old}" if new == old + 1 else f"ran steps {old} to {new - 1}"
+
+
+# -- facts
+
+
+def op_text(op: OpenOp) -> str:
+    """Return text such as ``all_reduce dp #42``, ``recv from 2``."""
+    if op.peer is None:
+        return f"{op.op} {op.group} #{op.seq}"
+    return f"{op.op} {'to' if op.send else 'from'} {'any rank' if op.peer < 0 else op.peer}"
+
+
+def waits_text(waits: Waits) -> str:
+    """Return what a rank waits in, and for which rank that is held on purpose."""
+    return f"waits in {op_text(waits.op)} for rank {waits.for_rank}"
+
+
+def breakpoint_name(number: int, watch: bool) -> str:
+    return f"{'watch' if watch else 'breakpoint'} {number}"
+
+
+def why_text(facts: Sequence[Fact]) -> str:
+    """Return why ranks are held, as one line; empty: as a viewer asked."""
+    more = [f"and {len(facts) - _MAX_WHY} more"] if len(facts) > _MAX_WHY else []
+    return "; ".join([*(fact_text(fact) for fact in facts[:_MAX_WHY]), *more])
+
+
+def fact_text(fact: Fact) -> str:
+    """Return a fact as one line, without who caused it; empty where its name says all."""
+    words = _FACTS.get(type(fact))
+    return words(fact) if words is not None else ""
+
+
+def _asked(fact: Asked) -> str:
+    times = f"x{fact.times}" if fact.times > 1 else ""
+    text = " ".join(filter(None, (fact.verb.value, fact.expr, fact.ranks, times)))
+    return f"{text} ({fact.time} of {fact.times})" if fact.time > 1 else text
+
+
+def _runs_on(fact: RunsOn) -> str:
+    if fact.no_rank_left:
+        return "no rank is left"
+    return "no rank is at an exception any more" if fact.no_exception_left else ""
+
+
+def _left(fact: Left) -> str:
+    if not fact.was_held:
+        return ""
+    return f"{fact.viewer} {'disconnected' if fact.disconnected else 'left'}: all ranks run on"
+
+
+def _detached(fact: Detached) -> str:
+    words = {Gone.ENDED: "ended", Gone.GONE: "is gone", Gone.LOST: "is lost"}
+    return f"rank {fact.rank} {words[fact.how]}"
+
+
+def _raised(fact: Raised) -> str:
+    if fact.not_held is NotHeld.OFF:
+        return f"rank {fact.rank}: not held, exceptions are not held in this run"
+    if fact.not_held is NotHeld.FOLLOWS:
+        return f"rank {fact.rank}: not held, another rank was let die before"
+    return f"rank {fact.rank} raised {fact.error}: continue lets it die"
+
+
+def _hit(fact: Hit) -> str:
+    """Where the rank stopped, and what a watch found."""
+    name = breakpoint_name(fact.number, fact.watch)
+    if not fact.watch:
+        return f"{name}: rank {fact.rank} before {fact.next} ({fact.condition})"
+    found = f"{fact.condition}: {fact.found}" if fact.found else fact.condition
+    return f"{name}: rank {fact.rank} step {fact.step}, {found}; before {fact.next}"
+
+
+def _stray(fact: Stray) -> str:
+    text = f"rank {fact.rank} was held by a hub that is gone"
+    if fact.number is not None:
+        text = f"rank {fact.rank} before {fact.next} hit {fact.number}, which is set no more"
+    return f"{text}: {'it runs on' if fact.runs else 'held with the others'}"
+
+
+def _released(fact: Released) -> str:
+    what = "an op"
+    if fact.waits is not None:
+        what = f"rank {fact.waits.rank} {waits_text(fact.waits)} and"
+    return f"{ranks_text(fact.ranks)} let go: {what} times out in {countdown(fact.left_ns)}"
+
+
+def _edited(fact: Edited) -> str:
+    names = ", ".join(breakpoint_name(one.number, bool(one.kind)) for one in fact.breakpoints)
+    if fact.viewer_gone:
+        return f"{names}: {fact.viewer_gone} is gone"
+    if fact.verb is Verb.DELETE:
+        return f"{names} deleted" if names else "none is set"
+    one = fact.breakpoints[0]
+    if fact.verb is Verb.IGNORE:
+        return f"{names}: skips the next {one.ignore} matches"
+    where = (
+        f" on {ranks_text(one.on)}"
+        if one.on is not None and fact.verb is not Verb.CONDITION
+        else ""
+    )
+    return f"{names}: {one.condition}{where}"
+
+
+def _delayed(fact: Delayed) -> str:
+    who = ranks_text(fact.ranks)
+    return f"{who} delayed by {duration(fact.ns)} in each step" if fact.ns else f"{who} not delayed"
+
+
+def _level(fact: Level) -> str:
+    if fact.back:
+        return f"back to {fact.level}"
+    time = f" for {duration(fact.for_ns)}" if fact.for_ns else ""
+    reason = f": {fact.reason}" if fact.reason else ""
+    return f"{fact.level}{time} on {plural(fact.num_ranks, 'rank')}{reason}"
+
+
+def _restarted(fact: HubRestarted) -> str:
+    parts = [f"hub {fact.hub} was lost; its {binary_size(fact.bytes)} gave "
+             + plural(fact.messages, "message")]  # fmt: skip
+    parts += ["the ranks that it held run on"] * fact.were_held
+    parts += [f"breakpoint {', '.join(map(str, fact.set_again))} set again"] * bool(fact.set_again)
+    parts += [f"breakpoint {', '.join(map(str, fact.not_set))} is lost"] * bool(fact.not_set)
+    return "; ".join(parts)
+
+
+def _node(fact: Node) -> str:
+    if fact.change is NodeChange.JOINED:
+        return f"node {fact.node} ({fact.host}) has joined"
+    if fact.change is NodeChange.NEW_RELAY:
+        return f"node {fact.node} ({fact.host}) has a new relay"
+    ranks = f", {ranks_text(fact.ranks)}" if fact.ranks else ""
+    name, time = f"node {fact.node} ({fact.host}{ranks})", duration(fact.silent_ns)
+    if fact.change is NodeChange.LOST:
+        return f"{name} is silent for {time}: {WHY_SILENT}"
+    return f"{name} is back after {time}"
+
+
+def nodes_text(facts: Sequence[Node]) -> str:
+    """Return nodes that were lost, or are back, together as one line."""
+    if len(facts) == 1:
+        return _node(facts[0])
+    numbers = {fact.node for fact in facts}
+    if facts[0].change is NodeChange.LOST:
+        return silent_nodes(numbers, (rank for fact in facts for rank in fact.ranks))
+    return f"nodes {rank_set(numbers, most=MAX_TERMS)} are back"
+
+
+def _stall(fact: Stall) -> str:
+    ranks = sorted({*fact.source, *(rank for part in fact.stacks for rank in part.ranks)})
+    return f"no progress for 2 s; stacks of {ranks_text(ranks)}"
+
+
+_FACTS: Final[dict[type, Callable[[Any], str]]] = {
+    Asked: _asked,
+    Cut: lambda fact: outcome_text(fact.outcome) if fact.outcome is not None else "",
+    RunsOn: _runs_on,
+    Lapsed: lambda fact: f"the lease of {fact.holder} lapsed: all ranks run on",
+    Left: _left,
+    Taken: lambda fact: f"taken over from {fact.before}" if fact.before else "taken",
+    Attached: lambda fact: f"rank {fact.rank} joined while held: it stops at its next gate",
+    Detached: _detached,
+    UnderWay: lambda fact: f"{ranks_text(fact.ranks)} not at a gate yet",
+    Loose: lambda fact: f"{ranks_text(fact.ranks)} came loose: held again",
+    Silent: lambda fact: f"nothing heard from {ranks_text(fact.ranks)} for "
+    f"{duration(fact.silent_ns)}: running on without control",
+    Resent: lambda fact: f"{ranks_text(fact.ranks)} did not answer {', '.join(fact.messages)} in "
+    f"{duration(fact.silent_ns)}: sent again",
+    Raised: _raised,
+    Hit: _hit,
+    Stray: _stray,
+    Released: _released,
+    Stuck: lambda fact: f"rank {fact.rank} is in {op_text(fact.op)}, and rank {fact.gone} is gone",
+    Paused: lambda fact: "pause",
+    Edited: _edited,
+    Delayed: _delayed,
+    Refused: lambda fact: ": ".join(filter(None, (fact.verb, refusal_text(fact.refusal)))),
+    Inspected: lambda fact: f"{fact.kind} {fact.expr} on {ranks_text(fact.ranks)}",
+    Level: _level,
+    Bookmark: lambda fact: fact.text,
+    Killed: lambda fact: "kill the job",
+    Gap: lambda fact: f"rank {fact.rank}: {fact.num} records lost",
+    Limit: lambda fact: f"more than {fact.limit:,} {fact.what}: {fact.num} left out",
+    HubRestarted: _restarted,
+    ProcessLost: lambda fact: f"{fact.what} killed: job and hub continue without it",
+    Problem: lambda fact: fact.problem,
+    Node: _node,
+    Rendezvous: lambda fact: f"{ranks_text(fact.came)} {agreed('has', fact.came)} come to the job's"
+    " store",
+    Stall: _stall,
+    Part: lambda fact: f"part {fact.part} of the recording",
+    Repaired: lambda fact: fact.text,
+    Postmortem: lambda fact: f"made after the end: {fact.from_file} messages of the session file"
+    f" and {fact.from_rings} records of {fact.num_rings} rings",
+}  # fmt: skip
+
+
+# -- refusals
+
+
+def refusal_text(refusal: Refusal) -> str:
+    """Return why a command was refused, as one line: what, and what to do."""
+    return _REFUSALS[refusal.why](refusal)
+
+
+def _no_breakpoint(refusal: Refusal) -> str:
+    there = ", ".join(map(str, refusal.numbers)) or "none is set"
+    return f"no breakpoint {refusal.number}; there are: {there}"
+
+
+def _no_cut(refusal: Refusal) -> str:
+    cause = fact_text(refusal.cause) if refusal.cause is not None else ""
+    return f"{refusal.verb} ended without a cut: {cause or 'the ranks run on'}"
+
+
+_REFUSALS: Final[dict[Why, Callable[[Refusal], str]]] = {
+    Why.TAKEN: lambda r: f"{r.holder} holds control (lease {countdown(r.ns)}): take it over first",
+    Why.NO_SUCH_RANK: lambda r: "no such rank yet",
+    Why.NO_RANK_YET: lambda r: "no rank yet: the job has not formed a process group",
+    Why.NOTHING_HELD: lambda r: (
+        f"nothing is held: pause {f'before {r.verb}' if r.verb else 'first'}"
+    ),
+    Why.NOT_HELD: lambda r: f"{ranks_text(r.ranks)} not held",
+    Why.AT_EXCEPTION: lambda r: (
+        f"{ranks_text(r.ranks)} stopped at an exception: continue lets it die"
+    ),
+    Why.QUEUE_FULL: lambda r: f"{r.number} commands wait already: let them come to their cut",
+    Why.MANY_BREAKPOINTS: lambda r: f"{r.number} breakpoints are set: delete one first",
+    Why.NO_BREAKPOINT: _no_breakpoint,
+    Why.NO_CUT_YET: lambda r: f"no cut yet: {ranks_text(r.ranks)} not at a gate yet; it goes on",
+    Why.NOT_TRUE_YET: lambda r: f"{r.text} was not true yet; it goes on",
+    Why.NO_CUT: _no_cut,
+    Why.JOB_ENDED: lambda r: "the job has ended",
+    Why.INVALID: lambda r: r.text,
+    Why.BAD_LEVEL: lambda r: f"a level is {', '.join(LEVELS)}",
+    Why.VIEW_ONLY: lambda r: "this key permits viewing only",
+    Why.UNCONFIRMED: lambda r: "kill ends the job: it needs confirmation",
+    Why.REPEATED: lambda r: f"request {r.number} was repeated: dropped",
+    Why.MANY_VIEWERS: lambda r: f"{r.number} viewers are connected already: close one",
+    Why.MALFORMED: lambda r: "the hub does not know this request: install one version of pardbg",
+    Why.RECORDING: lambda r: "this viewer has no control: it shows a recording",
+    Why.NO_BOOKMARK: lambda r: "no hub to keep the bookmark: this viewer only looks",
+    Why.SAY_YES: lambda r: "kill ends the job for everybody: type `:kill yes`",
+    Why.CLOSED: lambda r: "control is closed",
+    Why.RUN_ENDED: lambda r: f"{r.text} has ended",
+    Why.NO_ANSWER: lambda r: f"no answer from the hub in {duration(r.ns)}",
+    Why.FAILED: lambda r: f"this viewer's control has failed: {r.text}",
+}
+
+
+def no_answer_text(answer: Evaluated) -> str:
+    """Return why a rank did not evaluate."""
+    last = answer.frames - 1
+    return {
+        NoAnswer.EVAL_OFF: "evaluation is off: start the job with --allow-eval",
+        NoAnswer.NOT_HELD: "it is not held at a gate: it runs, or waits in an op",
+        NoAnswer.NO_FRAME: f"no such frame: there are 0 to {last}, 0 the innermost",
+        NoAnswer.NO_QUESTION: "its agent does not know the question: install one version",
+        NoAnswer.TOO_LONG: "ended: it took more than 5 s",
+        NoAnswer.FAILED: answer.text,
+        NoAnswer.ENDED: "it ended meanwhile",
+        NoAnswer.SILENT: "no answer in 10 s: it still runs",
+        None: "",
+    }[answer.refusal]
+
+
+def error_text(reply: Reply) -> str:
+    """Return why a command was refused; empty: it was not."""
+    return refusal_text(reply.refusal) if reply.refusal is not None else ""
+
+
+def done_text(reply: Reply) -> str:
+    """Return what a verb did; empty where there is nothing to say."""
+    answer = reply.answer
+    if answer is None or isinstance(answer, (Answers, HubFacts, Joined, RankRows, WhereFound)):
+        return ""
+    if isinstance(answer, LevelAsked):
+        return f"{plural(answer.asked, 'rank')} asked for level {answer.level}"
+    if isinstance(answer, Marked):
+        return "bookmark kept"
+    if isinstance(answer, Cut) and reply.status is not None:
+        return "; ".join(filter(None, (why_text(reply.status.why), fact_text(answer))))
+    return fact_text(answer)
+
+
+# -- the job's terminal
+
+
+def notice(event: ControlEvent, run: str) -> str:
+    """Return an event as one line for the user of a job without a screen; empty if not of
+    interest."""
+    fact, status = event.fact, event.status
+    if isinstance(fact, (Raised, Hit)) and status is not None and status.mode is not Mode.RUNNING:
+        left = f" (unattended: in {countdown(status.lease_ns)})" if status.lease_ns else ""
+        how = f"`pardbg ctl {run} where`, `continue`, or `pardbg watch {run}`"
+        return f"{fact_text(fact)}{left}; {how}"
+    return fact_text(fact) if isinstance(fact, (Lapsed, Released)) else ""
+
+
+def breakpoints_text(breaks: Sequence[Breakpoint]) -> list[str]:
+    """Return one line each: number, condition, ranks, matches."""
+    lines = []
+    for one in breaks:
+        ranks = "all" if one.on is None else rank_set(one.on, "-")
+        parts = [f"{one.number:>3}  {'watch ' if one.kind else ''}{one.condition}", f"rank {ranks}"]
+        parts += [f"matched {one.hits} ×" if one.hits else "not matched yet"]
+        parts += ["once"] * one.once + [f"the next {one.ignore} pass"] * bool(one.ignore)
+        lines.append(" · ".join(parts))
+    return lines or ["no breakpoint is set: break action==B and mb==3"]
