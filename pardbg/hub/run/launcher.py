@@ -22,8 +22,17 @@ from pardbg.hub.removal import remove_unstarted
 from pardbg.hub.run import config as files
 from pardbg.hub.run import signals
 from pardbg.hub.run.config import RunConfig
-from pardbg.hub.run.guardian import READY, Guardian, wait_for_directory
-from pardbg.hub.run.hub_process import END_S, MAX_RESTARTS, start_hub
+from pardbg.hub.run.guardian import (
+    END_S,
+    MAX_RESTARTS,
+    READY,
+    Guardian,
+    Owner,
+    Stdio,
+    Steward,
+    start_hub,
+    wait_for_directory,
+)
 from pardbg.hub.run.jobs import Killing, adopt_orphans, write_exit
 from pardbg.hub.run.output import Copier, memory_files
 from pardbg.hub.run.run_files import (
@@ -34,7 +43,6 @@ from pardbg.hub.run.run_files import (
     write_job,
     write_launch,
 )
-from pardbg.hub.run.steward import Owner, Stdio, Steward
 from pardbg.words import duration
 from pardbg_agent import wire
 from pardbg_agent.sender.wake import WakePipe

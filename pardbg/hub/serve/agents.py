@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from pardbg.control.machine.inputs import (
+from pardbg.control.machine.machine import (
     Acknowledged,
     Departed,
     Joined,
     Learned,
+    Machine,
     Reported,
 )  # fmt: skip
-from pardbg.control.machine.machine import Machine
 from pardbg.events.control_codes import Gone
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions, older_half

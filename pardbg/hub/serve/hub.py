@@ -12,8 +12,7 @@ import msgpack
 
 from pardbg import __version__
 from pardbg.control.machine.delivery import Send
-from pardbg.control.machine.inputs import Learned, Ticked
-from pardbg.control.machine.machine import Machine
+from pardbg.control.machine.machine import Learned, Machine, Ticked
 from pardbg.control.machine.state import Event
 from pardbg.events.commands import Reply
 from pardbg.events.control_events import ControlEvent

@@ -1,7 +1,7 @@
 """CTRL: the ROUTER socket. Agents and viewers by name; histories for late viewers.
 
 A name leads to the identity that its client made with its own key, and to no other
-(``key_check``, [Note: names]): an agent or relay is what an agent's key says it is, a viewer is
+(``sockets``, [Note: names]): an agent or relay is what an agent's key says it is, a viewer is
 called by a digest of its secret.
 """
 

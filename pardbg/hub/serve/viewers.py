@@ -10,15 +10,15 @@ from typing import Final
 
 from pardbg.control.language.ranksets import Known, RankFacts, resolve, unseen
 from pardbg.control.machine.cut import View
-from pardbg.control.machine.inputs import (
+from pardbg.control.machine.machine import (
     Forgotten,
     GivenUp,
+    Machine,
     Ordered,
     Renewed,
     Restored,
     TakenOver,
 )  # fmt: skip
-from pardbg.control.machine.machine import Machine
 from pardbg.control.machine.state import Order
 from pardbg.errors import UserError
 from pardbg.events.commands import (
