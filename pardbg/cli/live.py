@@ -15,17 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from pardbg.cli.common import (
-    cannot_draw,
-    complete_recipes,
-    complete_runs,
-    echo,
-    has_terminal,
-    need_terminal,
-    refuse_planted,
-    talk,
-    trouble,
-)
+from pardbg.cli import common
 from pardbg.cli.here import find_target
 from pardbg.cli.options import (
     Recording,
@@ -52,7 +42,7 @@ MACHINE_LACKS = (OSError, termios.error, MemoryError, RuntimeError)
 
 # A recipe's own options, such as `--staleness 2`, are not known here: they go on to the recipe.
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("name", required=False, default="1f1b", shell_complete=complete_recipes)
+@click.argument("name", required=False, default="1f1b", shell_complete=common.complete_recipes)
 @click.argument("own", nargs=-1, type=click.UNPROCESSED, metavar="[RECIPE'S OPTIONS]")
 @click.option("--nproc", type=click.IntRange(1, 64), help="Ranks (default: the recipe's).")
 @click.option(
@@ -122,14 +112,14 @@ def _build_simulated() -> None:
 
     try:
         if not extension.place().exists():
-            talk("the simulated accelerator is built, once: half a minute")
+            common.talk("the simulated accelerator is built, once: half a minute")
         extension.built()
     except (Unusable, OSError) as error:
         raise UserError(f"no simulated accelerator: {error}") from None
 
 
 @click.command()
-@click.argument("run", required=False, shell_complete=complete_runs)
+@click.argument("run", required=False, shell_complete=common.complete_runs)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Session file to write.")
 @recording_options
 @node_options
@@ -151,7 +141,7 @@ def watch(
     key = how.pop("key")
     if output is not None or any(how.values()):
         raise UserError("-o and recording options need a command: `pardbg watch … -- torchrun …`")
-    need_terminal("watch")
+    common.need_terminal("watch")
     return _tui_live(find_target(run, key), "overview", viewer_rc(rc_file, no_rc))
 
 
@@ -200,7 +190,7 @@ def _start(
     from pardbg.hub.run.runs import tidy
     from pardbg.hub.run.start import start_run
 
-    place = find_place(how.hub, how.key, how.node_rank, how.nnodes, argv, os.environ, talk)
+    place = find_place(how.hub, how.key, how.node_rank, how.nnodes, argv, os.environ, common.talk)
     elsewhere = place is not None and place.node > 0  # where the hub records
     session = _session_target(None if elsewhere else output, name, how.force)
     tidy()
@@ -231,21 +221,21 @@ def _start_own(
     except MACHINE_LACKS as error:
         if streams is not None:
             streams.signals.again()
-        text = trouble(error) if isinstance(error, OSError) else None
+        text = common.trouble(error) if isinstance(error, OSError) else None
         raise SetupError(text or f"{type(error).__name__}: {error}") from None
 
 
 def _give(handle: RunHandle, rc: Rc) -> None:
     """Give the run its first commands; a failure is reported and ends nothing."""
     try:
-        apply_rc(handle.run_dir, rc, talk)
+        apply_rc(handle.run_dir, rc, common.talk)
     except Exception as error:  # noqa: BLE001
-        talk(f"commands not given: {error}")
+        common.talk(f"commands not given: {error}")
 
 
 def _rc(rc_file: Path | None, no_rc: bool) -> Rc:
     """Return the commands to begin with; without a terminal only those of a named file."""
-    return viewer_rc(rc_file, no_rc) if has_terminal() else named_rc(rc_file)
+    return viewer_rc(rc_file, no_rc) if common.has_terminal() else named_rc(rc_file)
 
 
 def _watch_job(
@@ -264,9 +254,9 @@ def _watch_job(
     from pardbg.hub.run.config import SetupError
     from pardbg.hub.target import local
 
-    if not has_terminal():
+    if not common.has_terminal():
         if sys.stdin.isatty() and sys.stdout.isatty():
-            talk(f"{cannot_draw()}: running without a screen; the report follows")
+            common.talk(f"{common.cannot_draw()}: running without a screen; the report follows")
         try:
             handle, streams = _start_own(argv, how, STDERR, **more)
         except SetupError as why:
@@ -304,7 +294,7 @@ def _tui_live(target: Target, start_screen: str, rc: Rc, ends: bool = False) -> 
     if target.path is not None:
         return headless.farewell(target.path, ends)
     now = "has ended" if ended else f"keeps running; rejoin: `pardbg watch {target.where}`"
-    talk(f"{target.name} {now}")
+    common.talk(f"{target.name} {now}")
     return 0
 
 
@@ -313,11 +303,11 @@ def _list_recipes() -> None:
 
     width = max(map(len, RECIPES))
     for kind, recipes in by_kind().items():
-        echo(kind.value)
+        common.echo(kind.value)
         for recipe in recipes:
             own = "".join(f" [--{option.name}]" for option in recipe.options)
             ranks = f"{recipe.nproc} {'rank ' if recipe.nproc == 1 else 'ranks'}"
-            echo(f"  {recipe.name:<{width}}  {ranks}  {recipe.summary}{own}")
+            common.echo(f"  {recipe.name:<{width}}  {ranks}  {recipe.summary}{own}")
 
 
 def _session_target(output: Path | None, name: str, force: bool) -> Path:
@@ -328,7 +318,7 @@ def _session_target(output: Path | None, name: str, force: bool) -> Path:
     from pardbg.hub.run.runs import list_runs
 
     path = output if output is not None else default_session_path(name)
-    refuse_planted(path)
+    common.refuse_planted(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -391,7 +381,7 @@ def end_as(status: int) -> int:
 def run_plain(argv: list[str], why: str) -> NoReturn:
     """Become the job, unwatched, after one line that says why nothing is recorded. Raises
     CommandError if the job cannot be started."""
-    talk(f"NOT recorded, the job runs without pardbg: {why}")
+    common.talk(f"NOT recorded, the job runs without pardbg: {why}")
     sys.stdout.flush()
     sys.stderr.flush()
     adopt_orphans(False)

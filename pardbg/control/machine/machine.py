@@ -19,18 +19,8 @@ from pardbg.control.machine.outbox import Outbox
 from pardbg.control.machine.permits import HOLD, PASS
 from pardbg.control.machine.state import ControlState, Effect, Order
 from pardbg.errors import UserError
+from pardbg.events import control_facts as facts
 from pardbg.events.control_codes import Gone, Mode, Verb
-from pardbg.events.control_facts import (
-    Attached,
-    Breakpoint,
-    Detached,
-    Edited,
-    Lapsed,
-    Left,
-    RunsOn,
-    Stray,
-    Taken,
-)
 from pardbg_agent.ctrl.agent_messages import State
 from pardbg_agent.wire import Gate
 
@@ -48,7 +38,7 @@ class Learned:
 class Restored:
     """The breakpoints of a hub that was killed; its numbers are not used again."""
 
-    breaks: Sequence[Breakpoint]
+    breaks: Sequence[facts.Breakpoint]
     number: int
     """The highest that a breakpoint ever had."""
 
@@ -219,7 +209,7 @@ class _Parts:
         self.outbox.permit(view, HOLD, now)
         if control.mode is Mode.HELD:
             self.moves.enter(Mode.PAUSING, now)
-        fact = Attached(given.rank)
+        fact = facts.Attached(given.rank)
         control.why = (fact,)
         self.outbox.event(fact, now)
 
@@ -232,11 +222,11 @@ class _Parts:
         control.deliveries.gone(given.proc)
         control.raised.let_die(given.proc, now)
         if control.mode is not Mode.RUNNING:
-            self.outbox.event(Detached(view.rank, given.how), now)
+            self.outbox.event(facts.Detached(view.rank, given.how), now)
             if not control.views:
-                self.moves.run_on(RunsOn(no_rank_left=True), now)
+                self.moves.run_on(facts.RunsOn(no_rank_left=True), now)
             elif control.lease.holder == RUN and not control.raised.procs:
-                self.moves.run_on(RunsOn(no_exception_left=True), now)
+                self.moves.run_on(facts.RunsOn(no_exception_left=True), now)
         if not control.views:
             self.commands.end_until(now)
         self._settle(now)
@@ -258,7 +248,7 @@ class _Parts:
         elif state.held & Gate.EXCEPTION:
             self.moves.at_exception(view, state, now)
         elif state.held and view.fresh and control.mode is Mode.RUNNING:
-            self.moves.stray(Stray(view.rank), view, now)
+            self.moves.stray(facts.Stray(view.rank), view, now)
 
     def acknowledged(self, given: Acknowledged) -> None:
         self.control.deliveries.acked(given.proc, given.number)
@@ -274,14 +264,14 @@ class _Parts:
         viewer, before = given.order.by, self.control.lease.holder
         self.control.lease.grant(viewer, given.now)
         self.outbox.pass_lease_on(given.now)
-        fact = Taken(None if before == viewer else before)
+        fact = facts.Taken(None if before == viewer else before)
         self.outbox.event(fact, given.now, viewer, [given.order])
 
     def given_up(self, given: GivenUp) -> None:
         if self.control.lease.holder == given.viewer:
             self.control.lease.drop()
             held = self.control.mode is not Mode.RUNNING
-            fact = Left(given.viewer, given.disconnected, held)
+            fact = facts.Left(given.viewer, given.disconnected, held)
             self.moves.run_on(fact, given.now, by=given.viewer)
         self.forgotten(Forgotten(given.viewer, given.now))
 
@@ -289,7 +279,7 @@ class _Parts:
         gone = tuple(one.info() for one in self.control.breakpoints.forget(given.viewer))
         if gone:
             self.outbox.send_breaks(self.control.views.values())
-            fact = Edited(Verb.DELETE, gone, viewer_gone=given.viewer)
+            fact = facts.Edited(Verb.DELETE, gone, viewer_gone=given.viewer)
             self.outbox.event(fact, given.now, given.viewer)
 
     def renewed(self, given: Renewed) -> None:
@@ -309,7 +299,7 @@ class _Parts:
         """Time passed, or something changed: settle, answer, renew, lapse."""
         control = self.control
         if control.lease.lapsed(now):
-            fact = Lapsed(control.lease.holder or "")
+            fact = facts.Lapsed(control.lease.holder or "")
             control.lease.drop()
             if control.mode is not Mode.RUNNING:
                 self.moves.run_on(fact, now)

@@ -20,7 +20,7 @@ import pardbg_agent
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.removal import remove_unstarted
 from pardbg.hub.run import config as files
-from pardbg.hub.run import signals
+from pardbg.hub.run import run_files, signals
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.guardian import (
     END_S,
@@ -35,14 +35,6 @@ from pardbg.hub.run.guardian import (
 )
 from pardbg.hub.run.jobs import Killing, adopt_orphans, write_exit
 from pardbg.hub.run.output import Copier, memory_files
-from pardbg.hub.run.run_files import (
-    Launch,
-    Process,
-    read_hub,
-    this_process,
-    write_job,
-    write_launch,
-)
 from pardbg.words import duration
 from pardbg_agent import wire
 from pardbg_agent.sender.wake import WakePipe
@@ -75,7 +67,7 @@ class Launcher:
         self._hub_retry_at = 0.0
         self._killing = Killing(self.dir)
         parent = os.getppid()
-        self._guardian = Process(parent, start_time(parent))
+        self._guardian = run_files.Process(parent, start_time(parent))
         self._pipe = WakePipe()
         """Woken by each signal, a child's end included."""
         self._sources: list[int] = []
@@ -131,7 +123,7 @@ class Launcher:
         """Wait until the hub listens; return why it does not, or None."""
         assert self.hub is not None
         deadline = time.monotonic() + HUB_START_S
-        while read_hub(self.dir) is None and not self._owner.gone:
+        while run_files.read_hub(self.dir) is None and not self._owner.gone:
             if self.hub.poll() == -signal.SIGKILL and self.restarts < MAX_RESTARTS:
                 self.restarts += 1
                 self._start_hub()
@@ -246,8 +238,14 @@ class Launcher:
         signal.set_wakeup_fd(self._pipe.write_fd, warn_on_full_buffer=False)
 
     def _note_launch(self) -> None:
-        job = Process(self.job.pid, start_time(self.job.pid)) if self.job is not None else None
-        write_launch(self.dir, Launch(this_process(), self._guardian, job))
+        job = (
+            run_files.Process(self.job.pid, start_time(self.job.pid))
+            if self.job is not None
+            else None
+        )
+        run_files.write_launch(
+            self.dir, run_files.Launch(run_files.this_process(), self._guardian, job)
+        )
 
 
 def ended(pid: int) -> int | None:
@@ -266,7 +264,7 @@ def _begin(run_dir: Path, terminal: bool) -> None:
     if terminal:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     with contextlib.suppress(OSError):
-        write_job(run_dir)
+        run_files.write_job(run_dir)
 
 
 def job_env(env: dict[str, str], run_dir: Path) -> dict[str, str]:
