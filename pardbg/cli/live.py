@@ -351,7 +351,6 @@ def _job(job: list[str] | None) -> list[str]:
 
 
 def _job_name(argv: list[str]) -> str:
-    """Return the program's name: ``train`` for ``torchrun --nproc-per-node 2 train.py``."""
     scripts = [Path(word) for word in argv if word.endswith(".py")]
     return (scripts[0] if scripts else Path(argv[0])).stem
 

@@ -144,7 +144,6 @@ class LiveSource:
         return out
 
     def _from_ctrl(self) -> list[Message]:
-        """Return messages of the history and, after its end, those kept meanwhile."""
         out: list[Message] = []
         with contextlib.suppress(zmq.Again):
             while len(out) < MAX_POLL:
@@ -208,7 +207,6 @@ class LiveSource:
 
 
 def _is_end(message: Message) -> bool:
-    """Return whether a message is the run's end, the hub's last definition."""
     with contextlib.suppress(Malformed):
         fields = decode_map(message.payload)
         return fields.get("k") == DefKind.END.value and fields.get("proc") is None
@@ -337,7 +335,6 @@ class HubControl:
             context.term()
 
     def _exchange(self, socket: zmq.Socket[bytes]) -> None:
-        """Send and receive until ``close``."""
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
         poller.register(self._pipe.fd, zmq.POLLIN)

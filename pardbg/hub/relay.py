@@ -188,7 +188,6 @@ class Relay:
                     return
 
     def _pass(self, key: bytes, payload: bytes) -> bool:
-        """Forward a DATA message; return False if the hub's queue is full."""
         if key[:1] == Key.DEFINITION.value:
             self._definitions.add(key, payload)
         elif not self._order.may_forward(key[1:], payload):

@@ -188,7 +188,6 @@ def _joined(before: Summary, after: Summary) -> Summary:
 
 
 def _write_end(file: BinaryIO, summary: Summary) -> None:
-    """Write the end of the data, the summary and the footer."""
     out = RecordBuilder()
     records.DataEnd(0).write(out)  # 0: no CRC over all data; each chunk has its own
     at, start = file.tell(), out.count

@@ -233,7 +233,6 @@ class SessionWriter:
     # -- a chunk
 
     def _add(self, messages: Sequence[Message]) -> None:
-        """Hand the messages to mcap, as one block for each channel."""
         by_key: dict[bytes, Numbered] = {}
         for number, message in enumerate(messages, self.num_messages - len(messages)):
             into = by_key.get(message.key)
@@ -298,7 +297,6 @@ class SessionWriter:
 
 
 def _rank_of(message: Message) -> int | None:
-    """Return the rank that a PROCESS definition says."""
     try:
         fields = decode_map(message.payload)
     except NONSENSE:
@@ -372,7 +370,6 @@ def _read_on(file: BinaryIO, left: Left, known: Known, seen: Seen) -> tuple[Deco
 
 
 def _newest(left: Left, known: int) -> list[ChunkIndex]:
-    """Return the chunks of the file's last REPLAY_BYTES, and those from ``known`` on."""
     chunks = left.summary.chunk_indexes
     plain, first = 0, len(chunks)
     while first and (chunks[first - 1].chunk_start_offset >= known or plain < REPLAY_BYTES):

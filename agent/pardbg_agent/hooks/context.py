@@ -321,8 +321,6 @@ class Context:
 
 
 class _Next:
-    """The Context of the Core that is to come."""
-
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.context = Context()

@@ -165,8 +165,6 @@ class Machine:
 
 
 class _Parts:
-    """The machine's parts at work on one input."""
-
     def __init__(self, control: ControlState) -> None:
         self.control, self.outbox = control, Outbox(control)
         self.moves = Moves(control, self.outbox)
@@ -296,7 +294,6 @@ class _Parts:
         self._settle(given.now)
 
     def _settle(self, now: int) -> None:
-        """Time passed, or something changed: settle, answer, renew, lapse."""
         control = self.control
         if control.lease.lapsed(now):
             fact = facts.Lapsed(control.lease.holder or "")

@@ -292,7 +292,6 @@ class Settling:
             self._moves.hold_again(loose, now)
 
     def _watch_pins(self, now: int) -> None:
-        """Release pinned ranks before a peer's op times out."""
         control = self._control
         if not control.pinned.update(control.settlement, control.timeouts, now):
             return

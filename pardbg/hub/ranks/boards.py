@@ -123,7 +123,6 @@ class Boards:
             del self._copies[proc]  # its file goes at the next look
 
     def _copy(self, proc: str, job: int, rank: int) -> posts.Posts | None:
-        """Make a copy's board; None without room for it, or for a process that has ended."""
         if rank < 0 or len(self._copies) >= MAX_COPIES:
             return None
         if not re.fullmatch(r"[\w.-]{1,200}", proc):

@@ -195,7 +195,6 @@ class Guardian:
             self._reap(ended) or signal.sigtimedwait([signal.SIGCHLD], LOOK_S)
 
     def _reap(self, ended: dict[int, int]) -> bool:
-        """Add ended children to ``ended`` (pid -> status); return whether there were any."""
         found = False
         try:
             while (done := os.waitpid(-1, os.WNOHANG))[0]:
@@ -247,7 +246,6 @@ class Guardian:
         return any(processes.command_line(pid) == ours for pid in processes.children(os.getpid()))
 
     def _forget_unstarted(self) -> None:
-        """Remove a run that has neither a job nor an owner."""
         if self._owner.gone and read_job(self._dir) is None:
             with contextlib.suppress(files.ConfigError):
                 remove_empty(Path(files.load(self._dir).session))

@@ -132,7 +132,6 @@ def write_exit(
 
 
 def _signals_sent(run_dir: Path) -> tuple[tuple[int, int], ...]:
-    """(time in ns, signal): signals that the job was given, the first ones."""
     try:
         lines = (run_dir / files.TOLD_FILE).read_text().splitlines()[:MAX_TOLD]
         return tuple((int(when), int(number)) for when, number in map(str.split, lines))
@@ -214,7 +213,6 @@ class Successor:
         self._killing.finish()
 
     def _record_end(self, now: float) -> None:
-        """Record the end of a job that nobody else recorded within ``REAP_S``."""
         if run_files.has_ended(self._dir) or job_pid(self._dir) is not None:
             return
         if self._code is None:

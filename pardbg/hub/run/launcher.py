@@ -103,7 +103,6 @@ class Launcher:
             remove_unstarted(self.dir.name, [self.dir.parent], files.shm_root())
 
     def _start_both(self) -> str | None:
-        """Return why there is no job, or None."""
         try:
             self._start_hub()
             problem = self._wait_hub()
@@ -120,7 +119,6 @@ class Launcher:
         self.hub = start_hub(self.dir, sources=self._sources, heard=heard)
 
     def _wait_hub(self) -> str | None:
-        """Wait until the hub listens; return why it does not, or None."""
         assert self.hub is not None
         deadline = time.monotonic() + HUB_START_S
         while run_files.read_hub(self.dir) is None and not self._owner.gone:
@@ -145,7 +143,6 @@ class Launcher:
         return line.removeprefix("pardbg hub: ")
 
     def _keep_hub(self) -> None:
-        """Start a killed hub again; leave one that ended on purpose."""
         if self.hub is None or self.hub.poll() is None or self._hub_given_up:
             return
         if self.hub.returncode == 0 or self.restarts >= MAX_RESTARTS:

@@ -92,7 +92,6 @@ class RunHandle:
         return launch.launcher.alive
 
     def _guarded(self) -> bool:
-        """Return whether this process started the run and its guardian is there."""
         return self._launcher is not None and self._launcher.poll() is None
 
     def job_alive(self) -> bool:
@@ -287,7 +286,6 @@ class CommandError(UserError):
 
 
 def _wait_started(handle: RunHandle, behind: _Behind) -> None:
-    """Wait until the job runs or has ended. Raises SetupError."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         gone = behind.gone  # before we look: what there is now is all there will be

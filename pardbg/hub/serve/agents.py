@@ -233,7 +233,6 @@ class Agents:
     # -- ends
 
     def _salvage(self, proc: str, now: int) -> None:
-        """Send on what a dead process could not."""
         ring = self._rings.mapped[proc]
         rescued = self._rings.rescue(proc, self._head(proc))
         self._take_rest(proc, rescued, ring.dead_ns or now, ring.code)
@@ -306,7 +305,6 @@ class Agents:
         return self._router.send(proc, messages.Welcome(self._hub_id, self._head(proc), now))
 
     def _head(self, proc: str) -> int:
-        """The index after its newest record here."""
         return self._collector.heads.next.get(proc.encode("ascii"), 0)
 
     def _ping_remote(self, now: int) -> None:

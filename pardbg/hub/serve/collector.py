@@ -298,7 +298,6 @@ class Collector:
                 self.stop_recording(error)
 
     def _take(self, frames: list[bytes]) -> None:
-        """One message from a socket: count and drop what makes no sense."""
         counters = self.counters
         counters.messages += 1
         if len(frames) != 2:

@@ -183,7 +183,6 @@ class Hub:
     # -- one turn
 
     def _turn(self) -> bool:
-        """Wait for something, do what is due; True when the run is over."""
         active = self._machine.control.active or self._router.busy
         watching = self._agents.boards.active and self._agents.nodes
         quick = TURN_MS if watching else 3 if self._machine.control.settling else 10
@@ -216,7 +215,6 @@ class Hub:
         return self._is_over(now)
 
     def _turn_after_end(self) -> None:
-        """Serve viewers that fetch what is left; record nothing new."""
         self._sockets.wait(20)
         if self._sockets.subscribed():  # say the state at once: nothing is missed
             self._state.news.force = True
@@ -225,7 +223,6 @@ class Hub:
         self._router.tick(time.monotonic_ns())
 
     def _carry_out(self) -> None:
-        """Carry out the control machine's effects."""
         for effect in self._machine.drain():
             if isinstance(effect, Send):
                 self._router.send(effect.proc, effect.message)
@@ -347,7 +344,6 @@ class Hub:
     # -- the end
 
     def _is_over(self, now: int) -> bool:
-        """The job has ended and nothing more comes."""
         if not self._exit_ns:
             if now - self._looked_ns < 100 * MS:
                 return False
@@ -375,7 +371,6 @@ class Hub:
     _looked_ns = 0
 
     def _close_session(self) -> None:
-        """The rest of everything, the run's end, the file's summary. Once."""
         if self._closed:
             return
         self._closed = True
@@ -404,7 +399,6 @@ class Hub:
         self._say_recorded(now)
 
     def _say_recorded(self, now: int) -> None:
-        """Write what there is of the recording, for the command line to report."""
         collector = self._collector
         if collector.write_error:
             print(collector.write_error, flush=True)

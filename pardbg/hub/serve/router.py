@@ -192,7 +192,6 @@ class Router:
         self.on_viewer(name, message, may, now)
 
     def _serve(self, name: str, viewer: Viewer) -> None:
-        """As much of the history as the socket takes now."""
         while (message := viewer.waits or next(viewer.history, None)) is not None:
             viewer.waits = message
             sent = self._send(viewer.address, *message)

@@ -80,7 +80,6 @@ class KeyCheck:
             socket.send(b"")
 
     def _answer(self, frames: list[bytes]) -> list[bytes]:
-        """Frames of a ZAP request: version, id, domain, address, our identity, mechanism, key."""
         role = None
         if len(frames) == 7 and frames[0] == _VERSION and frames[5] == b"CURVE":
             role = self._role_of(frames[2].decode("ascii", "replace"), z85.encode(frames[6]))
@@ -167,7 +166,6 @@ class ServerSecurity:
         self._check.start()
 
     def _role_on(self, domain: str, key: bytes) -> Role | None:
-        """The role of the holder of this key on this socket; None: it may not use it."""
         role = self._roles.get(key)
         return role if role in _MAY.get(domain, ()) else None
 

@@ -190,7 +190,6 @@ class StateFeed:
         }
 
     def _watch_standstill(self, told: dict[str, Row], now: int) -> None:
-        """``told``: by each process's own clock."""
         offsets = {proc: by for proc in told if (by := self._agents.offset_ns(proc))}
         due, rows = self._standstill.due(told, now, offsets), self._on_our_clock(told, offsets)
         if any(
@@ -213,8 +212,6 @@ class StateFeed:
 
 @dataclass(slots=True)
 class _Still:
-    """One rank's status and since when it is that."""
-
     status: tuple[Any, ...]
     since_ns: int
     asked: bool = False

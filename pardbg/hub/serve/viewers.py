@@ -230,7 +230,6 @@ class Viewers:
             self._router.send(proc, Ask(self._number, args.kind, expr, args.frame))
 
     def _asked(self, order: Order) -> list[tuple[str, int]]:
-        """(process, rank) of its ranks."""
         return [(p, r) for p, r in self._agents.known().items() if r in order.ranks]
 
     def _answer(self, order: Order, answer: commands.Answer) -> None:

@@ -261,7 +261,6 @@ def _action(store: Store, t_ns: int, text: str, step: int | None) -> Found:
 
 
 def _rows_of(process: Process, text: str) -> NDArray[np.intp]:
-    """Rows of the action table with this text form."""
     stage = text[: len(text) - len(text.lstrip("0123456789"))]
     name = text[len(stage) :].rstrip("0123456789")
     mb = text[len(stage) + len(name) :]
@@ -352,7 +351,6 @@ def _drops(store: Store) -> Iterable[Mark]:
 
 
 def _restarts(store: Store) -> Iterator[Mark]:
-    """The hub's restarts, and the first process of each new epoch."""
     for t_ns, event in store.controls.last(None, len(store.controls)):
         if isinstance(event.fact, HubRestarted):
             yield Mark(t_ns, t_ns, "restart", f"hub {event.fact.hub} was lost, another took over")

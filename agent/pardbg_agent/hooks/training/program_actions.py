@@ -125,7 +125,6 @@ _said: set[str] = set()
 
 
 def _refuse(text: str) -> None:
-    """One line on stderr, once for each text."""
     if text not in _said and len(_said) < 100:
         _said.add(text)
         complain(text)
