@@ -182,8 +182,8 @@ class Flag(enum.IntFlag):
     OTHER_THREAD = 4096
     """Flag of an issue: by a Python thread that is not the main one (its name: NOTE_THREAD)."""
     DEVICE = 8192
-    """Times are of the launch on the host: a DEVICE record with the same lane, whose ``a`` is this
-    t0, says when it ran. Of an OP_DONE without DONE_DEVICE: none will come."""
+    """Times are of the launch on the host: a DEVICE record with the same lane, whose t0 less its
+    lead is this t0, says when it ran. Of an OP_DONE without DONE_DEVICE: none will come."""
 
 
 # --------------------------------------------------------------------------- ring file

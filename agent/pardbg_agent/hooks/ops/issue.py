@@ -70,8 +70,6 @@ def make_begin(spec: C10dOp) -> Any:
 
 
 def _with_parts(spec: C10dOp, begin: Any) -> Any:
-    """``begin``, and how much goes to whom."""
-
     def tell(c: _core.Core, op: Op, args: Args, state: State) -> None:
         pg = _unbox(args[spec.group]) if state.group is None else state.group
         group = groups.group_of(context.of(c), pg)
