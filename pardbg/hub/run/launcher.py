@@ -13,6 +13,7 @@ import signal
 import subprocess
 import termios
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -20,21 +21,21 @@ import pardbg_agent
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.removal import remove_unstarted
 from pardbg.hub.run import config as files
-from pardbg.hub.run import signals
+from pardbg.hub.run import run_files, signals
 from pardbg.hub.run.config import RunConfig
-from pardbg.hub.run.guardian import READY, Guardian, wait_for_directory
-from pardbg.hub.run.hub_process import END_S, MAX_RESTARTS, start_hub
+from pardbg.hub.run.guardian import (
+    END_S,
+    MAX_RESTARTS,
+    READY,
+    Guardian,
+    Owner,
+    Stdio,
+    Steward,
+    start_hub,
+    wait_for_directory,
+)
 from pardbg.hub.run.jobs import Killing, adopt_orphans, write_exit
 from pardbg.hub.run.output import Copier, memory_files
-from pardbg.hub.run.run_files import (
-    Launch,
-    Process,
-    read_hub,
-    this_process,
-    write_job,
-    write_launch,
-)
-from pardbg.hub.run.steward import Owner, Stdio, Steward
 from pardbg.words import duration
 from pardbg_agent import wire
 from pardbg_agent.sender.wake import WakePipe
@@ -57,7 +58,7 @@ class Launcher:
         sources: list[int],
         owner: Owner,
         umask: int,
-        above: list[Process],
+        above: list[run_files.Process],
     ) -> None:
         """``sources``: output of a job without an owner, in memory: copied by the launcher, or by
         the hub if the launcher is killed. ``above``: keeper and guardian."""
@@ -108,7 +109,6 @@ class Launcher:
             remove_unstarted(self.dir.name, [self.dir.parent], files.shm_root())
 
     def _start_both(self) -> str | None:
-        """Return why there is no job, or None."""
         try:
             self._start_hub()
             problem = self._wait_hub()
@@ -125,10 +125,9 @@ class Launcher:
         self.hub = start_hub(self.dir, sources=self._sources, heard=heard)
 
     def _wait_hub(self) -> str | None:
-        """Wait until the hub listens; return why it does not, or None."""
         assert self.hub is not None
         deadline = time.monotonic() + HUB_START_S
-        while read_hub(self.dir) is None and not self._owner.gone:
+        while run_files.read_hub(self.dir) is None and not self._owner.gone:
             if self.hub.poll() == -signal.SIGKILL and self.restarts < MAX_RESTARTS:
                 self.restarts += 1
                 self._start_hub()
@@ -150,7 +149,6 @@ class Launcher:
         return line.removeprefix("pardbg hub: ")
 
     def _keep_hub(self) -> None:
-        """Start a killed hub again; leave one that ended on purpose."""
         if self.hub is None or self.hub.poll() is None or self._hub_given_up:
             return
         if self.hub.returncode == 0 or self.restarts >= MAX_RESTARTS:
@@ -245,8 +243,11 @@ class Launcher:
         signal.set_wakeup_fd(self._pipe.write_fd, warn_on_full_buffer=False)
 
     def _note_launch(self) -> None:
-        job = Process(self.job.pid, start_time(self.job.pid)) if self.job is not None else None
-        write_launch(self.dir, Launch(this_process(), self._guardian, self._keeper, job))
+        found = run_files.Launch(run_files.this_process(), self._guardian, self._keeper)
+        if self.job is not None:
+            job = run_files.Process(self.job.pid, start_time(self.job.pid))
+            found = replace(found, job=job)
+        run_files.write_launch(self.dir, found)
 
 
 def ended(pid: int) -> int | None:
@@ -265,7 +266,7 @@ def _begin(run_dir: Path, terminal: bool) -> None:
     if terminal:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     with contextlib.suppress(OSError):
-        write_job(run_dir)
+        run_files.write_job(run_dir)
 
 
 def job_env(env: dict[str, str], run_dir: Path) -> dict[str, str]:
@@ -293,9 +294,9 @@ def main(argv: list[str]) -> int:
     signals.report(signals.GUARDIAN, stdio.heard if stdio is not None else -1)
     owner = Owner(words.alive)
     sources = [] if stdio is not None else [*memory_files()]
-    above: list[Process] = []
+    above: list[run_files.Process] = []
     for keeper in (True, False):
-        above.append(this_process())
+        above.append(run_files.this_process())
         adopt_orphans()
         if child := os.fork():
             made = Guardian(words.run, words.roots, stdio, sources, owner, keeper=keeper)
