@@ -110,6 +110,8 @@ class Core:
         """What the hooks keep of it (hooks.context.Context), from their first call on."""
         self.optimizers: Callable[[], list[Any]] = list
         """Gives the optimizers that have stepped. Set by the hooks."""
+        self.out_of_memory: Callable[[BaseException], None] = lambda error: None
+        """Reports what an uncaught torch.OutOfMemoryError ran into. Set by the hooks."""
         self.call_site: Callable[[int], Any] = lambda t0: None  # hooks.call_sites' ``find``
         self.sender: Any = None
         self.starting = False

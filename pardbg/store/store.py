@@ -15,6 +15,7 @@ from pardbg.store.clocks import Reading
 from pardbg.store.definitions import (
     GroupDef,
     PlanDef,
+    failed_request,
     failure,
     group_def,
     model_def,
@@ -108,6 +109,7 @@ class Store:
             wire.DefKind.MODEL.value: self._define_model,
             wire.DefKind.ERROR.value: self._define_error,
             wire.DefKind.EXCEPTION.value: self._define_exception,
+            wire.DefKind.OUT_OF_MEMORY.value: self._define_failed_request,
         }
 
     # ------------------------------------------------------------------ writing
@@ -475,3 +477,9 @@ class Store:
         if said not in process.failures and len(process.failures) < 64:
             self._keep(process, fields.weight(values))
             process.failures.append(said)
+
+    def _define_failed_request(self, process: Process, values: Mapping[str, Any]) -> None:
+        request = failed_request(values, process.offset_ns)
+        if request not in process.failed_requests and len(process.failed_requests) < 64:
+            self._keep(process, fields.weight(values))
+            process.failed_requests.append(request)
