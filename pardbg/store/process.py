@@ -58,7 +58,6 @@ class Process:
         self.failures: list[Failure] = []
         """Exceptions that nobody caught."""
         self.failed_requests: list[FailedRequest] = []
-        """Requests for device memory that failed."""
         self.definition_bytes = 0
         """What its definitions take in memory."""
         self.unknown = self.malformed = 0

@@ -83,8 +83,7 @@ class Store:
         self.output = History(self.limits.output_lines, self.limits.keep_ns)
         self.bookmarks = Bookmarks()
         self.malformed = 0
-        self.unknown_messages = 0
-        self.over_limit = 0
+        self.unknown_messages = self.over_limit = 0
         self.memo: dict[Any, Any] = {}
         """Derived values that analysis keeps; never a source of truth."""
         self._num_records = 0
