@@ -245,7 +245,6 @@ class Core:
                 self.gate.stop(self.watches.nan.number, f"logged {name} is {value}")
 
     def _facts(self) -> dict[str, Any]:
-        """Return what a breakpoint may ask at any gate."""
         who = self.identity
         return {
             "rank": who.rank, "local_rank": who.local_rank, "host": who.host, "step": self.step,

@@ -128,7 +128,6 @@ class _Repair:
         return self.done
 
     def _say(self, writer: SessionWriter, newest: int, number: int, ended: bool) -> None:
-        """Write into the file what happened to it."""
         fact = control_facts.Repaired(self.done.text())
         event = ControlEvent(fact, n=number, t_ns=newest)
         writer.write(Key.CONTROL.value, msgpack.packb(event.plain()), newest)
@@ -220,7 +219,6 @@ class _Repair:
         self.done.expected_messages = max(self.done.expected_messages or 0, count)
 
     def _next_chunk(self, start: int) -> int | None:
-        """Return where the next whole chunk begins, from ``start`` on."""
         for found in _CHUNK.finditer(self.data, start):
             at = found.start()
             length = int.from_bytes(self.data[at + 1 : at + _HEAD], "little")
@@ -249,7 +247,6 @@ class _Repair:
         return known
 
     def _facts(self) -> RunFacts:
-        """From the metadata, else from the hub's own definition of the run."""
         said: dict[str, Any] = dict(self.metadata)
         if not said:
             lost = len(self.done.lost)

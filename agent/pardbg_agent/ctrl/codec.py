@@ -89,7 +89,6 @@ def reader(hint: Any) -> Read:
 
 @cache
 def _defaults(kind: type) -> tuple[tuple[str, Any], ...]:
-    """(name, default value) of each field; a field without a default equals none."""
     return tuple(
         (f.name, f.default_factory() if callable(f.default_factory) else f.default)
         for f in dataclasses.fields(kind)

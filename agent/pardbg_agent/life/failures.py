@@ -66,7 +66,6 @@ class UncaughtErrors:
             self._make_invoke = None
 
     def _watch_threads(self) -> None:
-        """Of those that are there already, too."""
         self._make_invoke = _make_invoke()
         if self._make_invoke is None:
             return  # a threading that we do not know
@@ -81,8 +80,6 @@ class UncaughtErrors:
         return self._seen(self._make_invoke())
 
     def _seen(self, invoke: Callable[..., Any]) -> Callable[..., Any]:
-        """What calls a thread's hook, after us."""
-
         def seen(thread: threading.Thread) -> None:
             value = sys.exc_info()[1]
             if value is not None and not isinstance(value, SystemExit):

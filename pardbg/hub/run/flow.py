@@ -200,7 +200,6 @@ class _Lane:
             _rings(self._gone, POLL_S)
 
     def _take(self, poller: select.poll) -> bool:
-        """Move what the job wrote to the spool; return False at the stream's end."""
         found = dict(poller.poll())
         if found.get(self._route.through, 0) & _GONE:
             self._lose()
@@ -243,7 +242,6 @@ class _Lane:
         os.close(self._route.through)
 
     def _wait(self) -> bool:
-        """Wait for bytes to pass on; return False at the stream's end."""
         while not (self._lost or self._over or self._behind()):
             if _rings(self._came):
                 os.eventfd_read(self._came)

@@ -20,21 +20,21 @@ import pardbg_agent
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.removal import remove_unstarted
 from pardbg.hub.run import config as files
-from pardbg.hub.run import signals
+from pardbg.hub.run import run_files, signals
 from pardbg.hub.run.config import RunConfig
-from pardbg.hub.run.guardian import READY, Guardian, wait_for_directory
-from pardbg.hub.run.hub_process import END_S, MAX_RESTARTS, start_hub
+from pardbg.hub.run.guardian import (
+    END_S,
+    MAX_RESTARTS,
+    READY,
+    Guardian,
+    Owner,
+    Stdio,
+    Steward,
+    start_hub,
+    wait_for_directory,
+)
 from pardbg.hub.run.jobs import Killing, adopt_orphans, write_exit
 from pardbg.hub.run.output import Copier, memory_files
-from pardbg.hub.run.run_files import (
-    Launch,
-    Process,
-    read_hub,
-    this_process,
-    write_job,
-    write_launch,
-)
-from pardbg.hub.run.steward import Owner, Stdio, Steward
 from pardbg.words import duration
 from pardbg_agent import wire
 from pardbg_agent.sender.wake import WakePipe
@@ -67,7 +67,7 @@ class Launcher:
         self._hub_retry_at = 0.0
         self._killing = Killing(self.dir)
         parent = os.getppid()
-        self._guardian = Process(parent, start_time(parent))
+        self._guardian = run_files.Process(parent, start_time(parent))
         self._pipe = WakePipe()
         """Woken by each signal, a child's end included."""
         self._sources: list[int] = []
@@ -103,7 +103,6 @@ class Launcher:
             remove_unstarted(self.dir.name, [self.dir.parent], files.shm_root())
 
     def _start_both(self) -> str | None:
-        """Return why there is no job, or None."""
         try:
             self._start_hub()
             problem = self._wait_hub()
@@ -120,10 +119,9 @@ class Launcher:
         self.hub = start_hub(self.dir, sources=self._sources, heard=heard)
 
     def _wait_hub(self) -> str | None:
-        """Wait until the hub listens; return why it does not, or None."""
         assert self.hub is not None
         deadline = time.monotonic() + HUB_START_S
-        while read_hub(self.dir) is None and not self._owner.gone:
+        while run_files.read_hub(self.dir) is None and not self._owner.gone:
             if self.hub.poll() == -signal.SIGKILL and self.restarts < MAX_RESTARTS:
                 self.restarts += 1
                 self._start_hub()
@@ -145,7 +143,6 @@ class Launcher:
         return line.removeprefix("pardbg hub: ")
 
     def _keep_hub(self) -> None:
-        """Start a killed hub again; leave one that ended on purpose."""
         if self.hub is None or self.hub.poll() is None or self._hub_given_up:
             return
         if self.hub.returncode == 0 or self.restarts >= MAX_RESTARTS:
@@ -238,8 +235,14 @@ class Launcher:
         signal.set_wakeup_fd(self._pipe.write_fd, warn_on_full_buffer=False)
 
     def _note_launch(self) -> None:
-        job = Process(self.job.pid, start_time(self.job.pid)) if self.job is not None else None
-        write_launch(self.dir, Launch(this_process(), self._guardian, job))
+        job = (
+            run_files.Process(self.job.pid, start_time(self.job.pid))
+            if self.job is not None
+            else None
+        )
+        run_files.write_launch(
+            self.dir, run_files.Launch(run_files.this_process(), self._guardian, job)
+        )
 
 
 def ended(pid: int) -> int | None:
@@ -258,7 +261,7 @@ def _begin(run_dir: Path, terminal: bool) -> None:
     if terminal:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     with contextlib.suppress(OSError):
-        write_job(run_dir)
+        run_files.write_job(run_dir)
 
 
 def job_env(env: dict[str, str], run_dir: Path) -> dict[str, str]:
