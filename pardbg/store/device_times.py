@@ -78,10 +78,12 @@ def _replace(
         return
     among = among[np.argsort(pending["t0_ns"][among], kind="stable")]
     issued = pending["t0_ns"][among]
-    _, first = np.unique(records["a"][rows], return_index=True)  # an arrival, later its end
-    rows = rows[np.sort(first)]
-    at = np.minimum(issued.searchsorted(records["a"][rows]), len(issued) - 1)
-    found = issued[at] == records["a"][rows]
+    wanted = records["t0_ns"][rows] - records["a"][rows]  # a: the lead
+    _, first = np.unique(wanted, return_index=True)  # an arrival, later its end
+    first.sort()
+    rows, wanted = rows[first], wanted[first]
+    at = np.minimum(issued.searchsorted(wanted), len(issued) - 1)
+    found = issued[at] == wanted
     rows, of = rows[found], among[at[found]]
     begins, ends = records["t0_ns"][rows].copy(), records["t1_ns"][rows].copy()
     records[rows] = pending[of]

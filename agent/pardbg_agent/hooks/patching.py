@@ -141,7 +141,6 @@ def _names(function: Any) -> tuple[str, ...]:
 def _placed(
     names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A call with its leading named arguments in their places."""
     rest = dict(kwargs)
     for name in names[len(args) :]:
         if name not in rest:
@@ -204,7 +203,7 @@ def unseen(function: Any) -> Any:
     """A function that torch.compile's frame evaluation leaves alone, and all that it calls: our
     code runs between the pieces of compiled programs and must not be compiled as one of theirs."""
     uncounted(function)  # gives it another code object: before that is known to Dynamo
-    frames = torch._C._dynamo.eval_frame
+    frames: Any = torch._C._dynamo.eval_frame
     if hasattr(frames, "set_code_exec_strategy"):
         action, strategy = frames._FrameAction.SKIP, frames._FrameExecStrategy
         frames.set_code_exec_strategy(function.__code__, strategy(action, action))

@@ -39,15 +39,15 @@ ACTION = (Kind.ACTION, Lane.COMPUTE, TIMED, 10, 11, 512, 0)
 def test_a_launch_waits_for_the_device() -> None:
     times = DeviceTimes()
     assert seen(times.settle(records(ISSUE, ACTION))) == []
-    came = records((Kind.DEVICE, Lane.COMPUTE, 0, 40, 60, 10, 0))
+    came = records((Kind.DEVICE, Lane.COMPUTE, 0, 40, 60, 30, 0))
     assert seen(times.settle(came)) == [(Kind.ACTION, 40, 60, 512, 0)]
-    came = records((Kind.DEVICE, Lane.COMM, 0, 60, 90, 10, 7))
+    came = records((Kind.DEVICE, Lane.COMM, 0, 60, 90, 50, 7))
     assert seen(times.settle(came)) == [(Kind.OP_ISSUE, 60, 60, 4096, 7)]  # its end: OP_DONE
     assert times.seen
 
 
 def test_both_in_one_batch_and_launches_are_kept() -> None:
-    found = DeviceTimes().settle(records(ACTION, (Kind.DEVICE, Lane.COMPUTE, 0, 40, 60, 10, 0)))
+    found = DeviceTimes().settle(records(ACTION, (Kind.DEVICE, Lane.COMPUTE, 0, 40, 60, 30, 0)))
     assert seen(found) == [(Kind.ACTION, 40, 60, 512, 0)]
     launch = found[found["kind"] == LAUNCH]
     assert (int(launch["t0_ns"][0]), int(launch["t1_ns"][0])) == (10, 11)
@@ -55,9 +55,9 @@ def test_both_in_one_batch_and_launches_are_kept() -> None:
 
 def test_an_arrival_is_told_once() -> None:
     times = DeviceTimes()
-    begun = records(ISSUE, (Kind.DEVICE_BEGIN, Lane.COMM, 0, 60, 60, 10, 7))
+    begun = records(ISSUE, (Kind.DEVICE_BEGIN, Lane.COMM, 0, 60, 60, 50, 7))
     assert seen(times.settle(begun)) == [(Kind.OP_ISSUE, 60, 60, 4096, 7)]
-    assert seen(times.settle(records((Kind.DEVICE, Lane.COMM, 0, 60, 90, 10, 7)))) == []
+    assert seen(times.settle(records((Kind.DEVICE, Lane.COMM, 0, 60, 90, 50, 7)))) == []
 
 
 def test_an_op_that_the_device_did_not_end_is_the_hosts() -> None:
