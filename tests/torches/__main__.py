@@ -3,8 +3,9 @@
     make torches VERSIONS="2.6 2.9"            (python -m tests.torches 2.6 2.9)
 
 Per release: install it (gigabytes, removed afterwards; ``--keep DIR`` keeps and reuses the
-environments there), build the C++ hot path, run the hooks' tests and every recipe both ways. Exit
-code 1 if something failed.
+environments there), build the C++ hot path, run the hooks' tests and every recipe both ways
+(``--way``: one of them; ``--quick``: the unit tests, and some recipes). Exit code 1 if something
+failed.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ TESTS: Final = (
     "tests/unit/hooks", "tests/distributed/test_hooks_pipeline.py",
     "tests/distributed/test_hooks_training.py", "tests/faults/test_waits.py",
 )  # fmt: skip
+QUICK: Final = "ddp", "1f1b", "interleaved", "zb", "zero1", "zero3", "tp", "moe"
 WAYS: Final = {"C++": "native", "Python": "dispatcher"}
 HEAD: Final = "| torch | way | tests | recipes | not there, and why |\n|---|---|---|---|---|"
 
@@ -103,44 +105,55 @@ def _requirement(distribution: str) -> list[str]:
     return [each for each in found if not each.startswith(leave_out)]
 
 
-def look_at(version: str, folder: Path, index: str | None) -> list[Row]:
+def look_at(version: str, folder: Path, given: argparse.Namespace) -> list[Row]:
     """Return the rows of one release."""
     here = Environment(folder / f"torch-{version}")
-    if not here.install(version, index):
+    if not here.install(version, given.index):
         last = here.log.read_text().strip().splitlines()[-1]
         return [Row(version, "–", missing=[f"not installed: {last[:120]}"], failed=True)]
-    built = here.run([here.python, "-m", "pardbg_agent.native"])
+    built = "C++" in given.way and here.run([here.python, "-m", "pardbg_agent.native"])
     lacks = here.folder / "lacks.json"
     here.run([here.python, "-m", "pardbg_agent.hooks", str(lacks)], PARDBG_NATIVE="off")
     rows = []
-    for way, hooks in WAYS.items():
-        row = Row(version, way)
+    for way in given.way:
+        row, hooks = Row(version, way), WAYS[way]
         if way == "C++" and not built:
             row.missing = [here.log.read_text().strip().splitlines()[-1][:160]]
         else:
             row.missing = json.loads(lacks.read_text()) if lacks.exists() else ["hooks: none"]
-            recipes(here, row, hooks)
-            tests(here, row, hooks)
+            recipes(here, row, hooks, QUICK if given.quick else ())
+            tests(here, row, hooks, TESTS[:1] if given.quick else TESTS)
         rows.append(row)
         print(row.text(), flush=True)
     return rows
 
 
-def recipes(here: Environment, row: Row, hooks: str) -> None:
-    """Run all recipes as one recorded job."""
+def recipes(here: Environment, row: Row, hooks: str, names: Sequence[str]) -> None:
+    """Run recipes (none named: all) as one recorded job, and those that fail without pardbg."""
     results = here.folder / f"recipes-{hooks}.json"
     session = results.with_suffix(".mcap")
     for each in (results, session):
         each.unlink(missing_ok=True)
+    program = [here.python, "-m", "tests.torches.recipes"]
     argv = [here.python, "-m", "pardbg.cli", "run", "-o", str(session), "--",
-            here.python, "-m", "tests.torches.recipes", str(results)]  # fmt: skip
-    here.run(argv, timeout_s=500, PARDBG_HOOKS=hooks)
+            *program, str(results), *names]  # fmt: skip
+    here.run(argv, timeout_s=900, PARDBG_HOOKS=hooks)
     if not results.exists():
         row.recipes, row.failed = "none", True
         return
     found: dict[str, str] = json.loads(results.read_text())
     row.recipes = f"{sum(not why for why in found.values())}/{len(found)}"
-    row.missing += [f"{name}: {why[:100]}" for name, why in found.items() if why]
+    failed = [name for name, why in found.items() if why and name not in why]
+    plain: dict[str, str] = {}
+    alone = results.with_suffix(".plain.json")
+    if failed and here.run([*program, str(alone), *failed], timeout_s=900):
+        plain = json.loads(alone.read_text())
+    for name, why in found.items():
+        if why:
+            row.missing.append(
+                f"{name}: {'without pardbg, too: ' * bool(plain.get(name))}{why[:90]}"
+            )
+    row.failed = row.failed or any(not plain.get(name) for name in failed)
     row.missing += hook_failures(session)
 
 
@@ -148,17 +161,17 @@ def hook_failures(session: Path) -> list[str]:
     """Return the hooks that failed in a recorded run."""
     from pardbg.session.reader import load
 
-    errors = {(where, text.strip().splitlines()[-1]) for process in load(session).processes
+    errors = {(where, text.strip().splitlines()[-1]) for process in load(session).procs.values()
               for _, where, text in process.errors}  # fmt: skip
     return [f"hook {where}: {text[:100]}" for where, text in sorted(errors)]
 
 
-def tests(here: Environment, row: Row, hooks: str) -> None:
+def tests(here: Environment, row: Row, hooks: str, paths: Sequence[str]) -> None:
     """Run the tests of hooks, those of the other way left out."""
     xml = here.folder / f"tests-{hooks}.xml"
     other = next(each for each in WAYS.values() if each != hooks)
     argv = [here.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={xml}",
-            "-k", f"not {other}", *TESTS]  # fmt: skip
+            "-k", f"not {other}", *paths]  # fmt: skip
     here.run(argv, timeout_s=900)
     if not xml.exists():
         row.tests, row.failed = "none", True
@@ -177,14 +190,17 @@ def main() -> int:
     parser.add_argument("versions", nargs="+", metavar="VERSION")
     parser.add_argument("--keep", type=Path, metavar="DIR")
     parser.add_argument("--index", metavar="URL", help="wheel index for torch")
+    parser.add_argument("--way", choices=tuple(WAYS), action="append")
+    parser.add_argument("--quick", action="store_true")
     given = parser.parse_args()
+    given.way = given.way or list(WAYS)
     folder = given.keep or Path(tempfile.mkdtemp(prefix="pardbg-torches-"))
     folder.mkdir(parents=True, exist_ok=True)
     print(HEAD, flush=True)
     rows = []
     try:
         for version in given.versions:
-            rows += look_at(version, folder.absolute(), given.index)
+            rows += look_at(version, folder.absolute(), given)
             if not given.keep:
                 shutil.rmtree(folder / f"torch-{version}", ignore_errors=True)
     finally:

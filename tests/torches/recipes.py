@@ -1,6 +1,6 @@
 """Every recipe that this torch can run, few steps each, as one watched job:
 
-    pardbg run -o S.mcap -- python -m tests.torches.recipes RESULTS.json
+    pardbg run -o S.mcap -- python -m tests.torches.recipes RESULTS.json [NAME …]
 
 RESULTS.json: recipe -> "" (it ran), or why it did not.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from pardbg.lab.recipes.catalogue import RECIPES, Kind, Recipe
@@ -17,10 +18,11 @@ from tests.forked import Ended, Job, run_jobs
 STEPS = 4
 
 
-def runnable() -> dict[str, str | None]:
-    """Return each recipe's reason not to run here; None: it runs."""
+def runnable(names: Sequence[str]) -> dict[str, str | None]:
+    """Return each recipe's (none named: all) reason not to run here; None: it runs."""
     found = {name: recipe for name, recipe in RECIPES.items() if recipe.kind is not Kind.FAULT}
-    return {name: recipe.misfit(recipe.nproc) for name, recipe in found.items() if name != "csv"}
+    chosen = names or [name for name in found if name != "csv"]
+    return {name: found[name].misfit(found[name].nproc) for name in chosen}
 
 
 def job(recipe: Recipe) -> Job:
@@ -35,13 +37,13 @@ def reason(ended: Ended) -> str:
     return lines[0] if lines else "" if not any(ended.codes) else f"exit codes {ended.codes}"
 
 
-def main(results: Path) -> None:
-    why = runnable()
+def main(results: Path, *names: str) -> None:
+    why = runnable(names)
     jobs = [job(RECIPES[name]) for name, misfit in why.items() if misfit is None]
-    ended = run_jobs(jobs, at_once=2, timeout_s=420)
+    ended = run_jobs(jobs, at_once=2, timeout_s=800)
     said = {name: misfit or reason(ended[name]) for name, misfit in why.items()}
     results.write_text(json.dumps(said))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])
