@@ -21,7 +21,7 @@ from pardbg_agent.ctrl.codec import Line, Word, encode
 class Join:
     """Send what this viewer missed as two-frame messages [key, payload], then a Reply."""
 
-    TAG: ClassVar = "join"
+    TAG: ClassVar[str] = "join"
     id: int
 
 
@@ -29,7 +29,7 @@ class Join:
 class Take:
     """Take control over from the viewer that has it."""
 
-    TAG: ClassVar = "take"
+    TAG: ClassVar[str] = "take"
     id: int
 
 
@@ -37,7 +37,7 @@ class Take:
 class Leave:
     """Give control up and let everything run on."""
 
-    TAG: ClassVar = "leave"
+    TAG: ClassVar[str] = "leave"
     id: int = 0
 
 
@@ -68,7 +68,7 @@ class Arguments:
 class Command:
     """A verb, with the rank set as the user wrote it."""
 
-    TAG: ClassVar = "command"
+    TAG: ClassVar[str] = "command"
     id: int
     verb: Verb
     ranks: Line | None = None
@@ -89,7 +89,7 @@ FromViewer = Join | Take | Leave | Command | Lease
 class Joined:
     """Answer to Join, after the history."""
 
-    TAG: ClassVar = "joined"
+    TAG: ClassVar[str] = "joined"
     run: Word = ""
     hub: Word = ""
     messages: int = 0
@@ -102,7 +102,7 @@ class Joined:
 class HubFacts:
     """Answer to ``status``, beside the status of control."""
 
-    TAG: ClassVar = "hub"
+    TAG: ClassVar[str] = "hub"
     run: Word = ""
     name: Line = ""
     hub: Word = ""
@@ -129,7 +129,7 @@ class StackGroup:
 class WhereFound:
     """Answer to ``where``."""
 
-    TAG: ClassVar = "where"
+    TAG: ClassVar[str] = "where"
     stacks: Mapping[int, tuple[Thread, ...]] = field(default_factory=dict)
     """Rank -> its threads."""
     source: Mapping[int, Line] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class WhereFound:
 class RankRows:
     """Answer to ``ranks``: rows of STATE by process."""
 
-    TAG: ClassVar = "ranks"
+    TAG: ClassVar[str] = "ranks"
     ranks: Mapping[Word, Mapping[Word, object]]
     mode: Mode = Mode.RUNNING
 
@@ -155,7 +155,7 @@ class RankRows:
 class Answers:
     """Answer to ``inspect``, by rank."""
 
-    TAG: ClassVar = "answers"
+    TAG: ClassVar[str] = "answers"
     answers: Mapping[int, Evaluated]
 
 
@@ -163,7 +163,7 @@ class Answers:
 class LevelAsked:
     """Answer to ``level``: how many ranks it was asked of."""
 
-    TAG: ClassVar = "level_asked"
+    TAG: ClassVar[str] = "level_asked"
     level: Word
     asked: int
 
@@ -172,7 +172,7 @@ class LevelAsked:
 class Marked:
     """Answer to ``mark``."""
 
-    TAG: ClassVar = "marked"
+    TAG: ClassVar[str] = "marked"
     at_ns: int
 
 
@@ -184,7 +184,7 @@ class Reply:
     """The one answer to a request. A verb that changes something is answered with the very fact of
     the CONTROL message ``n`` that records it."""
 
-    TAG: ClassVar = "reply"
+    TAG: ClassVar[str] = "reply"
     re: int = 0
     refusal: Refusal | None = None
     answer: Answer | None = None

@@ -47,7 +47,7 @@ class Breakpoint:
 class Asked:
     """A viewer's command was accepted."""
 
-    TAG: ClassVar = "verb"
+    TAG: ClassVar[str] = "verb"
     verb: Verb
     ranks: Line = ""
     """The rank set as the user wrote it."""
@@ -88,7 +88,7 @@ class Outcome:
 class Cut:
     """Every rank that is to be held is; the status says why, where nobody asked for it."""
 
-    TAG: ClassVar = "cut"
+    TAG: ClassVar[str] = "cut"
     outcome: Outcome | None = None
 
 
@@ -96,7 +96,7 @@ class Cut:
 class RunsOn:
     """All ranks run on: ``continue``, or no rank is left to hold."""
 
-    TAG: ClassVar = "running"
+    TAG: ClassVar[str] = "running"
     no_rank_left: bool = False
     no_exception_left: bool = False
     """The last rank that was held at its exception is gone."""
@@ -106,7 +106,7 @@ class RunsOn:
 class Lapsed:
     """The lease was not renewed: all ranks run on."""
 
-    TAG: ClassVar = "lapsed"
+    TAG: ClassVar[str] = "lapsed"
     holder: Line
 
 
@@ -114,7 +114,7 @@ class Lapsed:
 class Left:
     """The viewer that had control gave it up, or can be reached no more: all ranks run on."""
 
-    TAG: ClassVar = "leave"
+    TAG: ClassVar[str] = "leave"
     viewer: Line
     disconnected: bool = False
     was_held: bool = True
@@ -124,7 +124,7 @@ class Left:
 class Taken:
     """Control changed hands."""
 
-    TAG: ClassVar = "take"
+    TAG: ClassVar[str] = "take"
     before: Line | None = None
 
 
@@ -132,7 +132,7 @@ class Taken:
 class Attached:
     """A rank joined while others were held: it stops at its next gate."""
 
-    TAG: ClassVar = "attach"
+    TAG: ClassVar[str] = "attach"
     rank: int
 
 
@@ -140,7 +140,7 @@ class Attached:
 class Detached:
     """A rank ended while others were held."""
 
-    TAG: ClassVar = "detach"
+    TAG: ClassVar[str] = "detach"
     rank: int
     how: Gone
 
@@ -149,7 +149,7 @@ class Detached:
 class UnderWay:
     """No cut yet: these ranks have not come to a gate."""
 
-    TAG: ClassVar = "wait"
+    TAG: ClassVar[str] = "wait"
     ranks: tuple[int, ...]
 
 
@@ -157,7 +157,7 @@ class UnderWay:
 class Loose:
     """Ranks ran on by themselves (their lease was over) and are held again."""
 
-    TAG: ClassVar = "loose"
+    TAG: ClassVar[str] = "loose"
     ranks: tuple[int, ...]
 
 
@@ -165,7 +165,7 @@ class Loose:
 class Silent:
     """Nothing came of ranks for a lease: they run on without control."""
 
-    TAG: ClassVar = "silent"
+    TAG: ClassVar[str] = "silent"
     ranks: tuple[int, ...]
     silent_ns: int
 
@@ -174,7 +174,7 @@ class Silent:
 class Resent:
     """Messages that ranks did not answer were sent again."""
 
-    TAG: ClassVar = "resend"
+    TAG: ClassVar[str] = "resend"
     ranks: tuple[int, ...]
     messages: tuple[Word, ...]
     silent_ns: int
@@ -184,7 +184,7 @@ class Resent:
 class Raised:
     """A rank is held at its uncaught exception, or is not."""
 
-    TAG: ClassVar = "exception"
+    TAG: ClassVar[str] = "exception"
     rank: int
     error: Line = ""
     """``ValueError: no labels``"""
@@ -195,7 +195,7 @@ class Raised:
 class Hit:
     """A rank stopped at a breakpoint or watch."""
 
-    TAG: ClassVar = "hit"
+    TAG: ClassVar[str] = "hit"
     rank: int
     number: int
     condition: Line = ""
@@ -210,7 +210,7 @@ class Hit:
 class Stray:
     """A rank held itself for a reason that this hub does not know."""
 
-    TAG: ClassVar = "stray"
+    TAG: ClassVar[str] = "stray"
     rank: int
     number: int | None = None
     """The breakpoint, which is set no more; None: a hub that is gone held it."""
@@ -223,7 +223,7 @@ class Stray:
 class Released:
     """Ranks that were held on purpose are let go, as an op of a rank that waits times out soon."""
 
-    TAG: ClassVar = "released"
+    TAG: ClassVar[str] = "released"
     ranks: tuple[int, ...]
     waits: Waits | None = None
     left_ns: int = 0
@@ -233,7 +233,7 @@ class Released:
 class Stuck:
     """A rank is in an op for which another rank is gone: it will come to no gate."""
 
-    TAG: ClassVar = "stuck"
+    TAG: ClassVar[str] = "stuck"
     rank: int
     op: OpenOp
     gone: int
@@ -243,14 +243,14 @@ class Stuck:
 class Paused:
     """A viewer asked for a pause."""
 
-    TAG: ClassVar = "pause"
+    TAG: ClassVar[str] = "pause"
 
 
 @dataclass(frozen=True, slots=True)
 class Edited:
     """Breakpoints or watches were set, changed or deleted."""
 
-    TAG: ClassVar = "edit"
+    TAG: ClassVar[str] = "edit"
     verb: Verb
     breakpoints: tuple[Breakpoint, ...] = ()
     viewer_gone: Line = ""
@@ -261,7 +261,7 @@ class Edited:
 class Delayed:
     """Ranks are delayed by so much in each step; 0: no more."""
 
-    TAG: ClassVar = "delay"
+    TAG: ClassVar[str] = "delay"
     ranks: tuple[int, ...]
     ns: int
 
@@ -270,7 +270,7 @@ class Delayed:
 class Refused:
     """A command was refused."""
 
-    TAG: ClassVar = "refused"
+    TAG: ClassVar[str] = "refused"
     verb: Word
     refusal: Refusal
 
@@ -279,7 +279,7 @@ class Refused:
 class Inspected:
     """A viewer evaluated code in ranks."""
 
-    TAG: ClassVar = "inspect"
+    TAG: ClassVar[str] = "inspect"
     kind: Word
     expr: Line
     ranks: tuple[int, ...]
@@ -289,7 +289,7 @@ class Inspected:
 class Level:
     """The sampling level of ranks was set, for a time or until it is set again."""
 
-    TAG: ClassVar = "level"
+    TAG: ClassVar[str] = "level"
     level: Word
     num_ranks: int = 0
     for_ns: int = 0
@@ -302,7 +302,7 @@ class Level:
 class Bookmark:
     """A moment is marked with the user's text; without one, its mark is removed."""
 
-    TAG: ClassVar = "bookmark"
+    TAG: ClassVar[str] = "bookmark"
     at_ns: int
     text: Line = ""
 
@@ -311,14 +311,14 @@ class Bookmark:
 class Killed:
     """A viewer ended the job."""
 
-    TAG: ClassVar = "kill"
+    TAG: ClassVar[str] = "kill"
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
     """Records of a rank were lost on the way."""
 
-    TAG: ClassVar = "gap"
+    TAG: ClassVar[str] = "gap"
     rank: int
     num: int
     proc: Word = ""
@@ -328,7 +328,7 @@ class Gap:
 class Limit:
     """The hub left out what was beyond a limit."""
 
-    TAG: ClassVar = "limit"
+    TAG: ClassVar[str] = "limit"
     what: Word
     """``processes``, or ``definitions`` (the limit is in bytes)."""
     limit: int
@@ -339,7 +339,7 @@ class Limit:
 class HubRestarted:
     """The hub was killed, and another took over."""
 
-    TAG: ClassVar = "hub_restart"
+    TAG: ClassVar[str] = "hub_restart"
     hub: Word = ""
     bytes: int = 0
     """Of the recording that the new hub read."""
@@ -355,7 +355,7 @@ class HubRestarted:
 class ProcessLost:
     """A process of pardbg was killed: the job and the hub go on without it."""
 
-    TAG: ClassVar = "process_lost"
+    TAG: ClassVar[str] = "process_lost"
     what: Word
     """``launcher``, ``guardian``, ``keeper`` or ``owner``."""
 
@@ -364,7 +364,7 @@ class ProcessLost:
 class Problem:
     """Nothing is recorded any more."""
 
-    TAG: ClassVar = "error"
+    TAG: ClassVar[str] = "error"
     problem: Line
 
 
@@ -372,7 +372,7 @@ class Problem:
 class Node:
     """A node of the run joined, is silent, or is back."""
 
-    TAG: ClassVar = "node"
+    TAG: ClassVar[str] = "node"
     node: int
     host: Word = ""
     ranks: tuple[int, ...] = ()
@@ -384,7 +384,7 @@ class Node:
 class Rendezvous:
     """Ranks that had come to the job's store, while others wait for the rest."""
 
-    TAG: ClassVar = "rendezvous"
+    TAG: ClassVar[str] = "rendezvous"
     came: tuple[int, ...]
 
 
@@ -404,7 +404,7 @@ class StallPart:
 class Stall:
     """A rank has waited in an op for 2 s; stacks of those that make no progress."""
 
-    TAG: ClassVar = "stall"
+    TAG: ClassVar[str] = "stall"
     since_ns: int
     """When they were asked."""
     stacks: tuple[StallPart, ...] = ()
@@ -419,7 +419,7 @@ class Stall:
 class Part:
     """How far the run had come when this part of the recording began."""
 
-    TAG: ClassVar = "part"
+    TAG: ClassVar[str] = "part"
     part: int = 1
     heads: Mapping[Word, int] = field(default_factory=dict)
     """Process -> index after its newest record."""
@@ -434,7 +434,7 @@ class Part:
 class Repaired:
     """A damaged recording was repaired; ``text`` is the report."""
 
-    TAG: ClassVar = "repaired"
+    TAG: ClassVar[str] = "repaired"
     text: Line = ""
 
 
@@ -442,7 +442,7 @@ class Repaired:
 class Postmortem:
     """The recording was made of a dead run's file and rings."""
 
-    TAG: ClassVar = "postmortem"
+    TAG: ClassVar[str] = "postmortem"
     from_file: int = 0
     """Messages."""
     from_rings: int = 0

@@ -72,7 +72,7 @@ class Rows:
     """The node's processes, at each change and at least once a second. Of a new ``link``, what was
     under way may be lost."""
 
-    TAG: ClassVar = "rows"
+    TAG: ClassVar[str] = "rows"
     version: int
     node: int
     host: Word
@@ -90,7 +90,7 @@ class Rows:
 class Salvaged:
     """Answer to Salvage, in pieces."""
 
-    TAG: ClassVar = "salvaged"
+    TAG: ClassVar[str] = "salvaged"
     proc: Word
     definitions: tuple[bytes, ...]
     batches: tuple[tuple[int, bytes], ...]
@@ -106,7 +106,7 @@ class Salvaged:
 class Looked:
     """Answer to Look."""
 
-    TAG: ClassVar = "looked"
+    TAG: ClassVar[str] = "looked"
     id: int
     proc: Word
     threads: tuple[Thread, ...] = ()
@@ -118,7 +118,7 @@ class Looked:
 class Lines:
     """Output of the job on that node: (stream, rank, text)."""
 
-    TAG: ClassVar = "output"
+    TAG: ClassVar[str] = "output"
     lines: tuple[tuple[Word, int | None, str], ...]
 
 
@@ -129,7 +129,7 @@ class Lines:
 class BoardNews:
     """What is new on boards (``ranks.boards``)."""
 
-    TAG: ClassVar = "boards"
+    TAG: ClassVar[str] = "boards"
     changes: tuple[Change, ...]
     by_ns: int = 0
     """Hub to relay: what to add to their times."""
@@ -142,7 +142,7 @@ class BoardNews:
 class Known:
     """Answer to a relay that the hub did not know, or whose link is new."""
 
-    TAG: ClassVar = "known"
+    TAG: ClassVar[str] = "known"
     hub: Word
 
 
@@ -150,7 +150,7 @@ class Known:
 class TurnedAway:
     """The hub does not take this node."""
 
-    TAG: ClassVar = "refused"
+    TAG: ClassVar[str] = "refused"
     why: Line
 
 
@@ -158,7 +158,7 @@ class TurnedAway:
 class Salvage:
     """Send what an ended process left in its ring, from record ``start`` on."""
 
-    TAG: ClassVar = "salvage"
+    TAG: ClassVar[str] = "salvage"
     proc: Word
     start: int
 
@@ -167,7 +167,7 @@ class Salvage:
 class Forget:
     """Everything of an ended process is here; its ring may go."""
 
-    TAG: ClassVar = "forget"
+    TAG: ClassVar[str] = "forget"
     proc: Word
 
 
@@ -175,7 +175,7 @@ class Forget:
 class Look:
     """Read a process's stacks from outside."""
 
-    TAG: ClassVar = "look"
+    TAG: ClassVar[str] = "look"
     id: int
     proc: Word
     pid: int
@@ -185,14 +185,14 @@ class Look:
 class Kill:
     """End the job on that node."""
 
-    TAG: ClassVar = "kill"
+    TAG: ClassVar[str] = "kill"
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
     """A line for the user at that node's terminal."""
 
-    TAG: ClassVar = "notice"
+    TAG: ClassVar[str] = "notice"
     text: Line
 
 
@@ -200,7 +200,7 @@ class Notice:
 class End:
     """The hub is done; nothing more is taken."""
 
-    TAG: ClassVar = "end"
+    TAG: ClassVar[str] = "end"
 
 
 FromRelay = Rows | Salvaged | Looked | Lines | BoardNews

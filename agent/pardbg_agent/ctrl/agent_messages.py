@@ -25,7 +25,7 @@ class Hello:
     """A process is there (again); answered by Welcome. Repeated until then, and when the hub was
     silent for 5 s."""
 
-    TAG: ClassVar = "hello"
+    TAG: ClassVar[str] = "hello"
     process: Mapping[str, object]
     """Fields of its PROCESS definition."""
     ring: str | None = None
@@ -55,7 +55,7 @@ class State:
     """Where a rank is, at each change while control is active: from the first Permit to the first
     State after a Run. A State after a Permit never shows the hold which that Permit ended."""
 
-    TAG: ClassVar = "state"
+    TAG: ClassVar[str] = "state"
     rank: int
     serial: int
     """Grows with each State; an older one is ignored."""
@@ -93,7 +93,7 @@ class State:
 class Pong:
     """The agent's clock when the Ping came."""
 
-    TAG: ClassVar = "pong"
+    TAG: ClassVar[str] = "pong"
     re: int
     t_ns: int
 
@@ -102,7 +102,7 @@ class Pong:
 class Bye:
     """The process leaves."""
 
-    TAG: ClassVar = "bye"
+    TAG: ClassVar[str] = "bye"
     last_index: int
     """Of its records."""
     dropped: int
@@ -112,7 +112,7 @@ class Bye:
 class Done:
     """Answer to SetBreaks, SetLevel and Delay."""
 
-    TAG: ClassVar = "done"
+    TAG: ClassVar[str] = "done"
     re: int
     error: Line = ""
     """Why it was refused; empty: it was done."""
@@ -141,7 +141,7 @@ IssuedAt = tuple[int, str, int, str, int, str]
 class Stacks:
     """Answer to Where."""
 
-    TAG: ClassVar = "stacks"
+    TAG: ClassVar[str] = "stacks"
     re: int
     threads: tuple[Thread, ...]
     issued: tuple[IssuedAt, ...] = ()
@@ -172,7 +172,7 @@ class NoAnswer(str, Enum):
 class Evaluated:
     """Answer to Ask."""
 
-    TAG: ClassVar = "evaluated"
+    TAG: ClassVar[str] = "evaluated"
     re: int = 0
     refusal: NoAnswer | None = None
     """None: it was evaluated."""
@@ -199,7 +199,7 @@ class Welcome:
     """Answer to Hello. Of another hub than before: the agent says Hello again and sends all
     definitions, and records from ``next`` on, as far as the ring still has them."""
 
-    TAG: ClassVar = "welcome"
+    TAG: ClassVar[str] = "welcome"
     hub: Word
     """Id of the hub's process."""
     next: int = 0
@@ -213,7 +213,7 @@ class Permit:
     gate in ``stop``. ``n`` = 0 is hold. The agent runs on by itself ``lease_ns`` after the last
     Permit or Lease. Obeyed only if its id is higher than any before, always answered by a State."""
 
-    TAG: ClassVar = "permit"
+    TAG: ClassVar[str] = "permit"
     id: int
     count: int
     n: int
@@ -225,7 +225,7 @@ class Permit:
 class Run:
     """Open the gate."""
 
-    TAG: ClassVar = "run"
+    TAG: ClassVar[str] = "run"
     id: int
 
 
@@ -233,7 +233,7 @@ class Run:
 class Lease:
     """Stay held for so long from now on."""
 
-    TAG: ClassVar = "lease"
+    TAG: ClassVar[str] = "lease"
     lease_ns: int
 
 
@@ -241,7 +241,7 @@ class Lease:
 class Ping:
     """Answered by Pong."""
 
-    TAG: ClassVar = "ping"
+    TAG: ClassVar[str] = "ping"
     id: int = 0
     t_ns: int = 0
 
@@ -250,7 +250,7 @@ class Ping:
 class Where:
     """Answered by Stacks."""
 
-    TAG: ClassVar = "where"
+    TAG: ClassVar[str] = "where"
     id: int
 
 
@@ -258,7 +258,7 @@ class Where:
 class SetLevel:
     """Record at this sampling level (wire.LEVELS)."""
 
-    TAG: ClassVar = "level"
+    TAG: ClassVar[str] = "level"
     id: int
     level: int
 
@@ -296,7 +296,7 @@ class SetBreaks:
     """All breakpoints and watches of the rank from now on. A match closes the rank's own gate and
     is reported in State."""
 
-    TAG: ClassVar = "breaks"
+    TAG: ClassVar[str] = "breaks"
     id: int
     breaks: tuple[BreakAt, ...] = ()
     watches: tuple[Watch, ...] = ()
@@ -306,7 +306,7 @@ class SetBreaks:
 class Ask:
     """Evaluate in the held thread's own frame; only where the job allows it."""
 
-    TAG: ClassVar = "ask"
+    TAG: ClassVar[str] = "ask"
     id: int
     kind: Word
     expr: str = ""
@@ -318,7 +318,7 @@ class Ask:
 class Delay:
     """Delay each training step by so much (a planted straggler); 0 ends it."""
 
-    TAG: ClassVar = "delay"
+    TAG: ClassVar[str] = "delay"
     id: int
     ns: int
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,8 @@ def test_a_call_by_name_two_part_backwards_and_an_evaluation(way: str, watched: 
     job.stage.backward_weight_one_chunk(0)
     job.stage.backward_one_chunk(1, job.stage.fwd_cache[1][0][0].sum(), True)
     job.stage.has_backward = False
-    job.stage.backward_one_chunk(0)
+    with contextlib.suppress(KeyError):  # of torch before 2.9, which forgets the chunk first
+        job.stage.backward_one_chunk(0)
     made.run_ended(now_ns(), False)
     found = [r.text for r in rank(watched).of(Kind.ACTION)][len(ACTIONS) :]
     assert found == ["0F0", "0F1", "0I0", "0W0", "0B1"]
