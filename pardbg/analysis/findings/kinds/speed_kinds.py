@@ -45,14 +45,17 @@ class HostOverloaded(Note):
         return f"{ranks} {cores} of host {self.host}{load}{ready}: times are the machine's."
 
 
-Lateness = Literal["data", "compute", "communication", "core", "host", "unknown"]
-MEASURED: Final[tuple[Lateness, ...]] = ("data", "compute", "communication")
+Lateness = Literal["data", "compute", "launch", "communication", "core", "host", "unknown"]
+MEASURED: Final[tuple[Lateness, ...]] = ("data", "compute", "launch", "communication")
 """Causes that are a rank's own on an overloaded host, too. So is ``host`` where the time that the
 rank had no core is known: that is not in it."""
 _STRAGGLER_ADVICE: Final[dict[Lateness, str]] = {
     "data": "Look at the loader: more workers, prefetching, a closer or faster disk.",
     "compute": "Compare the device with the others': clocks, other programs on it, more tokens or "
     "a larger share of the model than the others have.",
+    "launch": "Its device has nothing to do meanwhile: less Python per launch, larger batches, "
+    "torch.compile or graphs; no .item(), print or copy to the host in the loop. Compare the "
+    "host's load and CPU affinity with the others'.",
     "communication": "The wait is in another group's ops first: look for what holds that group up.",
     "core": "Another process runs on these cores: look at CPU affinity (taskset, cgroup) and at "
     "what else runs there.",
@@ -65,10 +68,10 @@ _STRAGGLER_ADVICE: Final[dict[Lateness, str]] = {
 @dataclass(frozen=True, slots=True)
 class Straggler(Facts):
     """The same ranks (one, several, a whole host) come last to a group's collectives; says which
-    phase makes them late: data, compute, other ops, host code; or that they do no more work than
-    the others but get no core (with `host-overloaded` it names nobody); if no phase accounts for
-    it, a note; who is late from waiting for those in other groups waits in turn and is not
-    named."""
+    phase makes them late: data, compute (of a device: it is slow), late launches (host-bound),
+    other ops, host code; or that they do no more work than the others but get no core (with
+    `host-overloaded` it names nobody); if no phase accounts for it, a note; who is late from
+    waiting for those in other groups waits in turn and is not named."""
 
     hint = "Look at what makes it late."
     needs = (
@@ -122,6 +125,8 @@ class Straggler(Facts):
         return {
             "data": f"{its} data loading takes {by} longer",
             "compute": f"{its} compute takes {by} longer ({', '.join(self.phases)})",
+            "launch": f"{its} host launches late: {its} device has nothing queued for {by} more "
+            f"than the others' ({', '.join(self.phases)})",
             "communication": f"{it} {waits} {by} longer in other ops before",
             "core": f"{it} {waits} {by} longer for a CPU core (runnable, not scheduled)",
             "host": f"{it} {spends} {by} more outside of forward and backward",
@@ -206,6 +211,11 @@ _EXCESS_WORDS: Final[dict[Cause, tuple[str, str]]] = {
     "host": (
         "the process busy elsewhere while its input was there",
         "Look at the timeline for what runs between the actions: logging, Python, the loader.",
+    ),
+    "launch": (
+        "a device with nothing queued (host-bound)",
+        "Launch earlier: less Python between the actions, larger microbatches, torch.compile or "
+        "graphs; no .item(), print or copy to the host in the loop.",
     ),
     "dependency": (
         "actions that took longer than their stage's mean, which the others waited for",
@@ -307,6 +317,8 @@ class ScheduleExcess(Facts):
     cost_ns: int
     shared_cores: bool
     """Ranks that compute on a host's cores outnumber them."""
+    alone: bool = False
+    """One rank's device stands for want of launches, the others' do not: it is the culprit."""
 
     def severity(self) -> Severity:
         loud = self.excess >= 0.2 and self.cost_ns >= NOTE_NS
@@ -322,6 +334,9 @@ class ScheduleExcess(Facts):
 
     def advice(self) -> str:
         return _EXCESS_WORDS[self.cause][1]
+
+    def beyond_load(self) -> bool:
+        return self.alone
 
 
 @dataclass(frozen=True, slots=True)
