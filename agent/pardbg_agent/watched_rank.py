@@ -58,6 +58,8 @@ class Progress:
 class Core:
     """Everything hooks need. ``record`` and ``record_f`` are the ring's closures."""
 
+    out_of_memory: Callable[[BaseException], None] | None = None
+    """Reports what an uncaught torch.OutOfMemoryError ran into. Set by the hooks."""
     device: Any = None
     """Times on the device (hooks.device.device_records) where tensors of this rank are on one and
     can be timed."""
@@ -110,7 +112,7 @@ class Core:
         """What the hooks keep of it (hooks.context.Context), from their first call on."""
         self.optimizers: Callable[[], list[Any]] = list
         """Gives the optimizers that have stepped. Set by the hooks."""
-        self.call_site: Callable[[int], Any] = lambda t0: None  # hooks.call_sites' ``find``
+        self.call_site: Callable[[int], Any] = lambda t0: None  # hooks.context's ``find``
         self.sender: Any = None
         self.starting = False
         """In no group yet, and known before that (life.calls)."""
@@ -243,7 +245,6 @@ class Core:
                 self.gate.stop(self.watches.nan.number, f"logged {name} is {value}")
 
     def _facts(self) -> dict[str, Any]:
-        """Return what a breakpoint may ask at any gate."""
         who = self.identity
         return {
             "rank": who.rank, "local_rank": who.local_rank, "host": who.host, "step": self.step,

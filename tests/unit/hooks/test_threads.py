@@ -9,8 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from pardbg_agent.hooks.call_sites import CallSites
-from pardbg_agent.hooks.context import local
+from pardbg_agent.hooks.context import CallSites, local
 from pardbg_agent.wire import Flag
 
 
