@@ -109,8 +109,9 @@ class Kind(enum.IntEnum):
     """The SPAN of the same name and t0 began: t0 = t1. Says what a rank is in before it ends.
     a, b and microbatch as in SPAN."""
     PART = 15
-    """a bytes of an all_to_all (group, seq, name as in its OP_ISSUE) go to peer. For groups of
-    MAX_PARTS ranks at most; what a rank keeps, and parts of no bytes, have no record."""
+    """a bytes of an all_to_all (group, seq, name as in its OP_ISSUE) go to peer, and b bytes are
+    expected from it. For groups of MAX_PARTS ranks at most; what a rank keeps, and parts of no
+    bytes either way, have no record."""
     OP_SUM = 16
     """Level summary: the ops of one kind that completed in a step, t0..t1. name = op definition;
     group; P2P and SEND flags; seq = how many, a = bytes (the larger of in and out each),

@@ -82,7 +82,7 @@ class Process:
             for name in TABLE_NAMES
         }
         counted = (ISSUE_COLLECTIVE, ISSUE_P2P, DONE_P2P, PART)
-        self.totals = {name: Totals(self._tables[name]) for name in counted}
+        self.totals = {name: Totals(self._tables[name], sent=name == PART) for name in counted}
         self.totals[SUMMED] = Totals(self._tables[SUMMED], sums=True)
 
     # ------------------------------------------------------------------ reading

@@ -73,7 +73,8 @@ def _with_parts(spec: C10dOp, begin: Any) -> Any:
     def tell(c: _core.Core, op: Op, args: Args, state: State) -> None:
         pg = _unbox(args[spec.group]) if state.group is None else state.group
         group = groups.group_of(context.of(c), pg)
-        tell_parts(c, op, group, bytes_per_rank(spec, args, len(group.ranks)))
+        num = len(group.ranks)
+        tell_parts(c, op, group, *(bytes_per_rank(spec, args, num, side) for side in (1, 0)))
 
     def begin_and_tell(c: _core.Core, args: Args, state: State) -> Op | None:
         op: Op | None = begin(c, args, state)
@@ -177,15 +178,17 @@ def _at_gate(
     at_gate(Coming(c, spec, groups.group_of(x, pg), args, *seen, reduce, label, what[1], what[2]))
 
 
-def tell_parts(c: _core.Core, op: Op, group: Group, parts: Sequence[int]) -> None:
-    """Record the bytes that an op sends to each peer."""
-    if c.level < 2 or len(parts) != len(group.ranks) or len(parts) > MAX_PARTS:
+def tell_parts(
+    c: _core.Core, op: Op, group: Group, sent: Sequence[int], expected: Sequence[int]
+) -> None:
+    """Record the bytes that an op sends to each peer and expects from it."""
+    if c.level < 2 or not len(sent) == len(expected) == len(group.ranks) <= MAX_PARTS:
         return
-    for peer, num_bytes in zip(group.ranks, parts, strict=True):
-        if num_bytes and peer != c.identity.rank:
+    for peer, num_bytes, back in zip(group.ranks, sent, expected, strict=True):
+        if (num_bytes or back) and peer != c.identity.rank:
             c.record(
                 _PART, _COMM, 0, op.name_id, op.t0, op.t0, op.step, op.seq, op.group_id, NONE,
-                NONE, peer, num_bytes, 0,
+                NONE, peer, num_bytes, back,
             )  # fmt: skip
 
 
