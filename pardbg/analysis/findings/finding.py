@@ -7,7 +7,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final, Literal
 
-from pardbg.analysis.findings.wording import filled, word
+from pardbg.analysis.findings.wording import word
+from pardbg.sentences import filled
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "info")

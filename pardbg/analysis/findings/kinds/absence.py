@@ -7,7 +7,8 @@ from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Severity
 from pardbg.analysis.findings.kinds.exit_codes import killed_text
-from pardbg.analysis.findings.wording import filled, word
+from pardbg.analysis.findings.wording import word
+from pardbg.sentences import filled
 from pardbg.words import duration
 
 Doing = Literal[
@@ -95,7 +96,7 @@ class Absence:
     def advice(self) -> str:
         """Return what to try."""
         case = "gone" if self.doing in GONE else "pdb" if self.doing == "prompt" else self.doing
-        return filled(word(Absence, f"try {case}") or word(Absence, "try"), self, self)
+        return filled(word(Absence, f"try {case}") or word(Absence, "try"), self)
 
     def text(self, many: bool = False, over: bool = False) -> str:
         """Return ``is in forward at train.py:88 in step``, to follow "rank 2, which"; ``many``:
