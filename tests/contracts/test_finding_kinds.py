@@ -20,7 +20,7 @@ from tests.contracts.trees import parsed
 ROOT = Path(__file__).parents[2]
 CODE = ROOT / "pardbg" / "analysis" / "findings"
 SHARED = {
-    "finding", "evidence", "exits", "misfits", "absences", "rehearsed", "windows", "kinds", "kind",
+    "finding", "wording", "exits", "misfits", "absences", "rehearsed", "windows", "kinds", "kind",
 }  # fmt: skip
 """Modules that detectors have in common: facts about the run, none of them a finding."""
 COMPOSED = {"registry", "arbiter"}

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final, Literal
 
+from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.findings.wording import word
 from pardbg.sentences import filled
 
@@ -147,6 +148,16 @@ class Finding:
     def order(self) -> tuple[int, int]:
         """Sorts the worst first, then the newest."""
         return SEVERITIES.index(self.severity), -self.t_ns
+
+
+def first(row: CollectiveRow) -> int:
+    """Return when its first rank issued it, in ns."""
+    return min(row.issued.values(), default=0)
+
+
+def at_row(row: CollectiveRow, rank: int | None) -> Evidence:
+    """Return the collective itself, on its screen."""
+    return Evidence(first(row), rank, "collectives", op=f"{row.op} {row.label} #{row.seq}")
 
 
 def kind_of_facts(value: Any) -> Any:

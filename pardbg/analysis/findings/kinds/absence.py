@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Severity
-from pardbg.analysis.findings.kinds.exit_codes import killed_text
-from pardbg.analysis.findings.wording import word
+from pardbg.analysis.findings.wording import killed_text, word
 from pardbg.sentences import filled
 from pardbg.words import duration
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Note, Severity
-from pardbg.analysis.findings.kinds.exit_codes import killed_text
 from pardbg.analysis.findings.kinds.kind import kinds
+from pardbg.analysis.findings.wording import killed_text
 from pardbg.words import agreed, ranks_text, waits_text
 
 

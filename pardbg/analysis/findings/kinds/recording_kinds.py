@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import MANY, Candidate, Facts, Note, Severity
-from pardbg.analysis.findings.kinds.exit_codes import killed_text
 from pardbg.analysis.findings.kinds.kind import kinds
+from pardbg.analysis.findings.wording import killed_text
 from pardbg.words import (
     agreed,
     binary_size,
