@@ -98,7 +98,7 @@ class Truncated(Note):
 
 @dataclass(frozen=True, slots=True)
 class RecorderLost(Note):
-    """Hub, launcher, its guardian or `pardbg run` was killed while the job ran: which one."""
+    """Hub, launcher, guardian, keeper or `pardbg run` was killed while the job ran: which one."""
 
     lost: tuple[tuple[str, int], ...]
     """(which one, how often)"""
