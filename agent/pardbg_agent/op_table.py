@@ -200,7 +200,6 @@ class OpTable:
         self._idle()
 
     def _show(self) -> None:
-        """Status block: the oldest open op, whichever that is."""
         op = self._first()
         if op is None:
             self._idle()

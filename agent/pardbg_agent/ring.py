@@ -306,7 +306,6 @@ class RingReader:
         return True
 
     def _later_committed(self) -> bool:
-        """Is one of the next records there although this one is not?"""
         first = (self.next + 1) & (self._capacity - 1)
         found = self._marks[first : first + _AHEAD].tolist()  # at the ring's end: fewer
         return max(found, default=0) > self.next + 1

@@ -58,6 +58,8 @@ class Progress:
 class Core:
     """Everything hooks need. ``record`` and ``record_f`` are the ring's closures."""
 
+    out_of_memory: Callable[[BaseException], None] | None = None
+    """Reports what an uncaught torch.OutOfMemoryError ran into. Set by the hooks."""
     device: Any = None
     """Times on the device (hooks.device.device_records) where tensors of this rank are on one and
     can be timed."""
@@ -243,7 +245,6 @@ class Core:
                 self.gate.stop(self.watches.nan.number, f"logged {name} is {value}")
 
     def _facts(self) -> dict[str, Any]:
-        """Return what a breakpoint may ask at any gate."""
         who = self.identity
         return {
             "rank": who.rank, "local_rank": who.local_rank, "host": who.host, "step": self.step,

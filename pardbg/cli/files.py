@@ -9,25 +9,11 @@ from pathlib import Path
 
 import click
 
-from pardbg.cli.common import (
-    FORCE,
-    JSON,
-    PART,
-    complete_sessions,
-    echo,
-    load_session,
-    need_terminal,
-    new_file,
-    new_folder,
-    session_path,
-    skips,
-    talk,
-    writes,
-)
+from pardbg.cli import common
 from pardbg.errors import UserError
 from pardbg.words import whole
 
-SESSION = click.argument("session", shell_complete=complete_sessions)
+SESSION = click.argument("session", shell_complete=common.complete_sessions)
 
 
 @click.command()
@@ -48,7 +34,7 @@ def replay(session: Path, second: Path | None) -> int | None:
     with ExitStack() as opened:
         sources = [opened.enter_context(closing(open_session(path)))
                    for path in (session, second) if path is not None]  # fmt: skip
-        need_terminal("replay", need)
+        common.need_terminal("replay", need)
         other = (second.name, sources[1]) if second is not None else None
         PardbgApp(
             sources[0], None, title=session.name, replay=ReplayClock(), second=other,
@@ -63,8 +49,8 @@ def replay(session: Path, second: Path | None) -> int | None:
               help="Print the report as JSON; its schema is stable.")  # fmt: skip
 @click.option("--html", type=click.Path(path_type=Path),
               help="Write one self-contained HTML page with charts.")  # fmt: skip
-@PART
-@FORCE
+@common.PART
+@common.FORCE
 def report(session: str, json_: bool, html: Path | None, part: int | None, force: bool) -> None:
     """Report on a SESSION file or a live run, as text, JSON or HTML."""
     from pardbg.analysis.answers.report import as_json
@@ -73,16 +59,16 @@ def report(session: str, json_: bool, html: Path | None, part: int | None, force
     from pardbg.ui.engine.pace import GcPauses
 
     with GcPauses().suppressed():
-        store = load_session(session, part)
+        store = common.load_session(session, part)
         data = make_report(store)
     if html is None or json_:
-        echo(json.dumps(as_json(data), indent=2) if json_ else text(data))
+        common.echo(json.dumps(as_json(data), indent=2) if json_ else text(data))
     if html is not None:
         from pardbg.render.reports.html import page
 
-        with new_file(html, force) as fresh:
+        with common.new_file(html, force) as fresh:
             fresh.write_text(page(data, Path(session).name), encoding="utf-8")
-        talk(f"wrote {html}")
+        common.talk(f"wrote {html}")
 
 
 @click.command()
@@ -90,34 +76,34 @@ def report(session: str, json_: bool, html: Path | None, part: int | None, force
 @click.option("--to", "format_", required=True, type=click.Choice(["perfetto", "parquet", "csv"]),
               help="perfetto: a trace, for chrome://tracing too; parquet, csv: tables."
               )  # fmt: skip
-@writes("File (perfetto: .json.gz) or folder (parquet, csv) to write.")
-@PART
+@common.writes("File (perfetto: .json.gz) or folder (parquet, csv) to write.")
+@common.PART
 def export(session: str, format_: str, output: Path, part: int | None, force: bool) -> None:
     """Convert a SESSION for other tools; docs/export.md lists the columns."""
     from pardbg.session.export import tables, trace
 
-    store = load_session(session, part)
+    store = common.load_session(session, part)
     if format_ == "perfetto":
-        with new_file(output, force) as fresh:
+        with common.new_file(output, force) as fresh:
             made = trace.write_trace(store, fresh)
-        talk(
+        common.talk(
             f"wrote {output}: {made.slices:,} slices, {made.flows:,} arrows, "
             f"{made.counters:,} counter values; open it in ui.perfetto.dev"
         )
         return
-    with new_folder(output, force) as fresh:
+    with common.new_folder(output, force) as fresh:
         rows = tables.TABLE_WRITERS[format_](tables.sheets(store), fresh)
     listed = ", ".join(f"{name} {number:,}" for name, number in rows.items())
-    talk(f"wrote {output}: rows of {listed}")
+    common.talk(f"wrote {output}: rows of {listed}")
 
 
 @click.command()
-@click.argument("session", required=False, shell_complete=complete_sessions)
+@click.argument("session", required=False, shell_complete=common.complete_sessions)
 @click.argument("checks", nargs=-1, metavar="CHECK...")
 @click.option("--junit", type=click.Path(path_type=Path), help="Write the results as JUnit XML.")
-@skips()
+@common.skips()
 @click.option("--list", "list_", is_flag=True, help="List the metrics, one per line.")
-@PART
+@common.PART
 def check(
     session: str | None, checks: tuple[str, ...], junit: Path | None, skip: int, list_: bool,
     part: int | None,
@@ -130,37 +116,37 @@ def check(
     from pardbg.render.reports import verdicts as words
 
     if list_:
-        echo(words.metric_list())
+        common.echo(words.metric_list())
         return 0
     if session is None or not checks:
         raise UserError('give a session and checks: `pardbg check S "bubble<12%" no-mismatch`')
     parsed = [rules.parse(text) for text in checks]
-    results = rules.run(load_session(session, part), parsed, skip)
+    results = rules.run(common.load_session(session, part), parsed, skip)
     if junit is not None:
-        with new_file(junit, force=True) as fresh:
+        with common.new_file(junit, force=True) as fresh:
             fresh.write_text(words.junit(results, session), encoding="utf-8")
     for line in words.check_lines(results):
-        echo(line)
+        common.echo(line)
     return 0 if all(result.ok for result in results) else 1
 
 
 @click.command()
 @click.argument("a")
 @click.argument("b")
-@JSON
-@skips(1)
+@common.JSON
+@common.skips(1)
 def diff(a: str, b: str, json_: bool, skip: int) -> None:
     """Compare session B with A: what changed beyond noise, largest first."""
     from pardbg.analysis.answers import diff as compare
     from pardbg.render.reports.verdicts import diff_text
 
-    found = compare.diff(load_session(a), load_session(b), skip)
-    echo(json.dumps(compare.as_dict(found), indent=2) if json_ else diff_text(found))
+    found = compare.diff(common.load_session(a), common.load_session(b), skip)
+    common.echo(json.dumps(compare.as_dict(found), indent=2) if json_ else diff_text(found))
 
 
 @click.command()
 @click.argument("run", metavar="RUN|DIR")
-@writes("Session file to write.")
+@common.writes("Session file to write.")
 def postmortem(run: str, output: Path, force: bool) -> None:
     """Recover a session from a killed RUN (`pardbg ls --dead` lists them).
 
@@ -171,13 +157,15 @@ def postmortem(run: str, output: Path, force: bool) -> None:
     from pardbg.hub.postmortem import recover
     from pardbg.render.reports.verdicts import postmortem_lines
 
-    with new_file(output, force) as fresh:
+    with common.new_file(output, force) as fresh:
         found = recover(run, fresh)
-    for line in postmortem_lines(found.ranks, findings(View(load_session(str(output)), None))):
-        echo(line)
+    for line in postmortem_lines(
+        found.ranks, findings(View(common.load_session(str(output)), None))
+    ):
+        common.echo(line)
     if found.file_problem:
-        talk(f"{found.file_problem}: recovered from the rings alone")
-    talk(
+        common.talk(f"{found.file_problem}: recovered from the rings alone")
+    common.talk(
         f"wrote {output}: {found.from_file:,} messages from the session file, "
         f"{sum(rank.from_ring for rank in found.ranks):,} records from {len(found.ranks)} rings; "
         f"open it with `pardbg replay {output}`"
@@ -186,33 +174,33 @@ def postmortem(run: str, output: Path, force: bool) -> None:
 
 @click.command()
 @click.argument("session", type=click.Path(path_type=Path))
-@writes("Session file to write.")
+@common.writes("Session file to write.")
 def repair(session: Path, output: Path, force: bool) -> None:
     """Rewrite a damaged or truncated SESSION with everything that can still be read."""
     from pardbg.session.repair import repair as rewrite
 
-    with new_file(output, force) as fresh:
+    with common.new_file(output, force) as fresh:
         done = rewrite(session, fresh)
-    talk(f"wrote {output}: {done.text()}")
+    common.talk(f"wrote {output}: {done.text()}")
 
 
 @click.command("import")
 @click.argument(
     "paths", nargs=-1, required=True, metavar="DIR|FILE...", type=click.Path(path_type=Path)
 )
-@writes("Session file to write.")
+@common.writes("Session file to write.")
 def import_(paths: tuple[Path, ...], output: Path, force: bool) -> None:
     """Convert Flight Recorder dumps or profiler traces of several ranks to a session."""
     from pardbg.session.importers.read import import_files
 
-    with new_file(output, force) as fresh:
+    with common.new_file(output, force) as fresh:
         made = import_files(paths, fresh)
-    talk(
+    common.talk(
         f"wrote {output}: {made.source} of {len(made.ranks)} ranks, {made.num_ops:,} ops, "
         f"{made.num_records:,} records"
     )
     for line in made.lacks:
-        talk(f"missing: {line}")
+        common.talk(f"missing: {line}")
 
 
 @click.command()
@@ -221,7 +209,7 @@ def import_(paths: tuple[Path, ...], output: Path, force: bool) -> None:
               help="all, or names separated by commas: 1f1b,zbv,…")  # fmt: skip
 @click.option("--microbatches", help="Numbers to try, as in 8,16 (default: the run's own).")
 @click.option("--stages-per-rank", help="Numbers to try where a schedule has several (default: 2).")
-@JSON
+@common.JSON
 def whatif(
     session: str, schedule: str, microbatches: str | None, stages_per_rank: str | None, json_: bool
 ) -> None:
@@ -237,13 +225,13 @@ def whatif(
     names = _schedules(schedule)
     counts = _numbers("--microbatches", microbatches, 1, 512)
     virtual = _numbers("--stages-per-rank", stages_per_rank, 2, 16)
-    answer = ask(View(load_session(session), None), names, counts, virtual)
+    answer = ask(View(common.load_session(session), None), names, counts, virtual)
     if isinstance(answer, str):
-        raise UserError(f"{session_path(session)[0].name}: {answer}")
-    echo(json.dumps(asdict(answer), indent=2) if json_ else text(answer))
+        raise UserError(f"{common.session_path(session)[0].name}: {answer}")
+    common.echo(json.dumps(asdict(answer), indent=2) if json_ else text(answer))
     if not plans.torch_there():
         there = " and ".join(plans.ONE_STAGE)
-        echo(f"pardbg: torch is not installed here: only {there} are answered", err=True)
+        common.echo(f"pardbg: torch is not installed here: only {there} are answered", err=True)
 
 
 def _schedules(text: str) -> tuple[str, ...]:

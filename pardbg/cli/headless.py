@@ -223,7 +223,6 @@ def farewell(run_dir: Path, ends: bool = False) -> int:
 
 
 def _copy(path: Path, at: int, out: IO[bytes]) -> int:
-    """Copy a growing file from offset ``at`` on to a stream; return its end."""
     try:
         with path.open("rb") as file:
             file.seek(at)

@@ -128,7 +128,6 @@ class Check:
 
 
 def _version(package: str) -> str | None:
-    """Return the version of an installed package; None if it is not installed."""
     from importlib import metadata
 
     try:
@@ -159,7 +158,6 @@ def _agent() -> Check:
 
 
 def _native() -> Check:
-    """Check whether jobs of this Python record ops in C++."""
     from pardbg_agent import native
 
     try:

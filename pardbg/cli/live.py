@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
+import signal
 import sys
 import termios
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from pardbg.cli.common import (
-    cannot_draw,
-    complete_recipes,
-    complete_runs,
-    echo,
-    has_terminal,
-    need_terminal,
-    refuse_planted,
-    talk,
-    trouble,
-)
+from pardbg.cli import common
 from pardbg.cli.here import find_target
 from pardbg.cli.options import (
     Recording,
@@ -31,12 +25,15 @@ from pardbg.cli.options import (
 )
 from pardbg.cli.rc import apply_rc, named_rc, rc_options, viewer_rc
 from pardbg.errors import UserError
+from pardbg.hub.run.jobs import adopt_orphans
+from pardbg.hub.run.start import CommandError
 from pardbg.ui.commands.startup import Rc
 
 if TYPE_CHECKING:
     from pardbg.hub.run.start import RunHandle
     from pardbg.hub.run.terminal import Streams
     from pardbg.hub.target import Target
+
 
 STDOUT, STDERR = 1, 2
 MACHINE_LACKS = (OSError, termios.error, MemoryError, RuntimeError)
@@ -45,7 +42,7 @@ MACHINE_LACKS = (OSError, termios.error, MemoryError, RuntimeError)
 
 # A recipe's own options, such as `--staleness 2`, are not known here: they go on to the recipe.
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("name", required=False, default="1f1b", shell_complete=complete_recipes)
+@click.argument("name", required=False, default="1f1b", shell_complete=common.complete_recipes)
 @click.argument("own", nargs=-1, type=click.UNPROCESSED, metavar="[RECIPE'S OPTIONS]")
 @click.option("--nproc", type=click.IntRange(1, 64), help="Ranks (default: the recipe's).")
 @click.option(
@@ -115,14 +112,14 @@ def _build_simulated() -> None:
 
     try:
         if not extension.place().exists():
-            talk("the simulated accelerator is built, once: half a minute")
+            common.talk("the simulated accelerator is built, once: half a minute")
         extension.built()
     except (Unusable, OSError) as error:
         raise UserError(f"no simulated accelerator: {error}") from None
 
 
 @click.command()
-@click.argument("run", required=False, shell_complete=complete_runs)
+@click.argument("run", required=False, shell_complete=common.complete_runs)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Session file to write.")
 @recording_options
 @node_options
@@ -144,7 +141,7 @@ def watch(
     key = how.pop("key")
     if output is not None or any(how.values()):
         raise UserError("-o and recording options need a command: `pardbg watch … -- torchrun …`")
-    need_terminal("watch")
+    common.need_terminal("watch")
     return _tui_live(find_target(run, key), "overview", viewer_rc(rc_file, no_rc))
 
 
@@ -166,7 +163,7 @@ def run(job: list[str] | None, /, output: Path | None, rc_file: Path | None, **h
     Output and exit code are the job's.
     """
     from pardbg.cli import headless
-    from pardbg.cli.as_the_job import end_as, run_plain
+    from pardbg.cli.live import end_as, run_plain
     from pardbg.hub.run.config import SetupError
 
     argv, said, rc = _job(job), recording(**how), named_rc(rc_file)
@@ -193,7 +190,7 @@ def _start(
     from pardbg.hub.run.runs import tidy
     from pardbg.hub.run.start import start_run
 
-    place = find_place(how.hub, how.key, how.node_rank, how.nnodes, argv, os.environ, talk)
+    place = find_place(how.hub, how.key, how.node_rank, how.nnodes, argv, os.environ, common.talk)
     elsewhere = place is not None and place.node > 0  # where the hub records
     session = _session_target(None if elsewhere else output, name, how.force)
     tidy()
@@ -224,21 +221,21 @@ def _start_own(
     except MACHINE_LACKS as error:
         if streams is not None:
             streams.signals.again()
-        text = trouble(error) if isinstance(error, OSError) else None
+        text = common.trouble(error) if isinstance(error, OSError) else None
         raise SetupError(text or f"{type(error).__name__}: {error}") from None
 
 
 def _give(handle: RunHandle, rc: Rc) -> None:
     """Give the run its first commands; a failure is reported and ends nothing."""
     try:
-        apply_rc(handle.run_dir, rc, talk)
+        apply_rc(handle.run_dir, rc, common.talk)
     except Exception as error:  # noqa: BLE001
-        talk(f"commands not given: {error}")
+        common.talk(f"commands not given: {error}")
 
 
 def _rc(rc_file: Path | None, no_rc: bool) -> Rc:
     """Return the commands to begin with; without a terminal only those of a named file."""
-    return viewer_rc(rc_file, no_rc) if has_terminal() else named_rc(rc_file)
+    return viewer_rc(rc_file, no_rc) if common.has_terminal() else named_rc(rc_file)
 
 
 def _watch_job(
@@ -253,13 +250,13 @@ def _watch_job(
     """Start a job and show it in the TUI, with which the job ``ends`` or not; without a terminal
     show its output and then the report. ``after`` gets the recording of an ended job."""
     from pardbg.cli import headless
-    from pardbg.cli.as_the_job import end_as, ending_with_us, run_plain
+    from pardbg.cli.live import end_as, ending_with_us, run_plain
     from pardbg.hub.run.config import SetupError
     from pardbg.hub.target import local
 
-    if not has_terminal():
+    if not common.has_terminal():
         if sys.stdin.isatty() and sys.stdout.isatty():
-            talk(f"{cannot_draw()}: running without a screen; the report follows")
+            common.talk(f"{common.cannot_draw()}: running without a screen; the report follows")
         try:
             handle, streams = _start_own(argv, how, STDERR, **more)
         except SetupError as why:
@@ -297,7 +294,7 @@ def _tui_live(target: Target, start_screen: str, rc: Rc, ends: bool = False) -> 
     if target.path is not None:
         return headless.farewell(target.path, ends)
     now = "has ended" if ended else f"keeps running; rejoin: `pardbg watch {target.where}`"
-    talk(f"{target.name} {now}")
+    common.talk(f"{target.name} {now}")
     return 0
 
 
@@ -306,11 +303,11 @@ def _list_recipes() -> None:
 
     width = max(map(len, RECIPES))
     for kind, recipes in by_kind().items():
-        echo(kind.value)
+        common.echo(kind.value)
         for recipe in recipes:
             own = "".join(f" [--{option.name}]" for option in recipe.options)
             ranks = f"{recipe.nproc} {'rank ' if recipe.nproc == 1 else 'ranks'}"
-            echo(f"  {recipe.name:<{width}}  {ranks}  {recipe.summary}{own}")
+            common.echo(f"  {recipe.name:<{width}}  {ranks}  {recipe.summary}{own}")
 
 
 def _session_target(output: Path | None, name: str, force: bool) -> Path:
@@ -321,7 +318,7 @@ def _session_target(output: Path | None, name: str, force: bool) -> Path:
     from pardbg.hub.run.runs import list_runs
 
     path = output if output is not None else default_session_path(name)
-    refuse_planted(path)
+    common.refuse_planted(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -354,7 +351,6 @@ def _job(job: list[str] | None) -> list[str]:
 
 
 def _job_name(argv: list[str]) -> str:
-    """Return the program's name: ``train`` for ``torchrun --nproc-per-node 2 train.py``."""
     scripts = [Path(word) for word in argv if word.endswith(".py")]
     return (scripts[0] if scripts else Path(argv[0])).stem
 
@@ -364,3 +360,54 @@ def _need_torch() -> None:
 
     if find_spec("torch") is None:
         raise UserError("a demo trains for real and needs torch: pip install 'pardbg[train]'")
+
+
+def end_as(status: int) -> int:
+    """Return the job's exit code, or die of the signal that it died of (``status`` < 0), so that
+    the waiting process sees the job's own end."""
+    if status >= 0:
+        return status
+    sys.stdout.flush()
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core is the job's
+    with contextlib.suppress(OSError, ValueError):  # SIGKILL, SIGSTOP: no need to
+        signal.signal(-status, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [-status])
+    os.kill(os.getpid(), -status)
+    return 128 - status  # the signal ends no process here
+
+
+def run_plain(argv: list[str], why: str) -> NoReturn:
+    """Become the job, unwatched, after one line that says why nothing is recorded. Raises
+    CommandError if the job cannot be started."""
+    common.talk(f"NOT recorded, the job runs without pardbg: {why}")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    adopt_orphans(False)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        code = 127 if isinstance(error, FileNotFoundError) else 126
+        raise CommandError(f"cannot run {argv[0]!r}: {error.strerror or error}", code) from None
+
+
+@contextlib.contextmanager
+def ending_with_us(handle: RunHandle | None) -> Iterator[None]:
+    """End the job inside the context if the terminal is closed or SIGTERM arrives. A job outlives a
+    viewer that is killed: nobody decided that it should end."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        assert handle is not None
+        handle.kill()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    told = [] if handle is None else [signal.SIGHUP, signal.SIGTERM]
+    before = [(n, signal.signal(n, end)) for n in told if signal.getsignal(n) == signal.SIG_DFL]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)

@@ -53,8 +53,6 @@ class Recording:
 
 
 class _AtLeast(click.ParamType[int]):
-    """Option value: a size or duration with a minimum."""
-
     def __init__(self, name: str, parse: Callable[[str], int], least: str) -> None:
         self.name = name
         self._parse, self._least = parse, least
@@ -70,8 +68,6 @@ class _AtLeast(click.ParamType[int]):
 
 
 class _OnException(click.ParamType[float]):
-    """Option value of ``--on-exception``: seconds, 0 for ``die``."""
-
     name = "WHAT"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:

@@ -175,7 +175,6 @@ def _held(folder: Path) -> Iterator[None]:
 
 
 def _run(plan: Plan, folder: Path) -> tuple[list[Trace], bool]:
-    """Run the ranks; what they left, and whether Ctrl-C ended it."""
     from pardbg.hub.run.own_process import argv as own_process
     from pardbg.lab.rehearse.rank_trace import collect
     from pardbg.lab.rehearse.server import HOST
@@ -211,7 +210,6 @@ def _run(plan: Plan, folder: Path) -> tuple[list[Trace], bool]:
 
 @contextmanager
 def _progress(length: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal; elsewhere a line now and then. Takes the number that are done."""
     if not sys.stderr.isatty():
         said = [time.monotonic()]
 
@@ -242,7 +240,6 @@ def _refuse(traces: Sequence[Trace]) -> None:
 def _recorded(
     path: Path, plan: Plan, traces: Sequence[Trace], transport: Transport, interrupted: bool
 ) -> tuple[Finding, ...]:
-    """Play the ranks, write the session; its findings."""
     from pardbg.analysis.base.asof import View
     from pardbg.analysis.findings import findings
     from pardbg.lab.rehearse.order import play

@@ -10,16 +10,7 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from pardbg.events.fields import (
-    MAX_CONTAINERS,
-    MAX_MAP_BYTES,
-    MAX_MAP_ITEMS,
-    MAX_NUMBER,
-    MAX_PAYLOAD_BYTES,
-    MAX_PROC_ID,
-    MAX_RECORDS_PER_BATCH,
-    MAX_STRING_BYTES,
-)
+from pardbg.events import fields
 from pardbg_agent import wire
 from pardbg_agent.ctrl import codec
 
@@ -56,7 +47,7 @@ class Head:
 
 def split_key(key: bytes) -> tuple[bytes, str]:
     """Split a message key into (wire.Key byte, process id or "")."""
-    if not key or len(key) > MAX_PROC_ID:
+    if not key or len(key) > fields.MAX_PROC_ID:
         raise Malformed("key")
     try:
         return key[:1], key[1:].decode("ascii")
@@ -66,16 +57,16 @@ def split_key(key: bytes) -> tuple[bytes, str]:
 
 def frame_head(payload: bytes) -> Head:
     """Check a records payload without touching its records."""
-    if not wire.FRAME.size <= len(payload) <= MAX_PAYLOAD_BYTES:
+    if not wire.FRAME.size <= len(payload) <= fields.MAX_PAYLOAD_BYTES:
         raise Malformed("records payload size")
     version, flags, count, first, dropped, _sent_ns = wire.FRAME.unpack_from(payload)
     if version != wire.PROTOCOL_VERSION:
         raise Newer(f"records version {version}")
-    if count > MAX_RECORDS_PER_BATCH:
+    if count > fields.MAX_RECORDS_PER_BATCH:
         raise Malformed("records count")
     if len(payload) != wire.FRAME.size + count * wire.RECORD_BYTES:
         raise Malformed("records count does not match size")
-    if first + count > MAX_NUMBER or dropped > MAX_NUMBER:
+    if first + count > fields.MAX_NUMBER or dropped > fields.MAX_NUMBER:
         raise Malformed("records index")
     return Head(count, first, dropped, flags)
 
@@ -94,7 +85,7 @@ def taken(records: NDArray[Any], rows: NDArray[np.intp]) -> NDArray[Any]:
 
 def usable(records: NDArray[Any]) -> NDArray[np.bool_]:
     """Return a mask of the records that were committed, in order, with times a clock can show."""
-    limit = np.int64(MAX_NUMBER)
+    limit = np.int64(fields.MAX_NUMBER)
     t0, t1 = records["t0_ns"], records["t1_ns"]
     ok: NDArray[np.bool_] = (records["mark"] != 0) & (t0 >= 0) & (t1 >= t0) & (t1 < limit)
     return ok
@@ -103,9 +94,9 @@ def usable(records: NDArray[Any]) -> NDArray[np.bool_]:
 def _counter(payload: bytes) -> Callable[[Any], Any] | None:
     """What counts a message's maps and lists while it is decoded; None: it is too short to have too
     many of them."""
-    if len(payload) <= MAX_CONTAINERS:
+    if len(payload) <= fields.MAX_CONTAINERS:
         return None
-    left = MAX_CONTAINERS
+    left = fields.MAX_CONTAINERS
 
     def counted(container: Any) -> Any:
         nonlocal left
@@ -119,7 +110,7 @@ def _counter(payload: bytes) -> Callable[[Any], Any] | None:
 
 def decode_map(payload: bytes) -> dict[str, Any]:
     """Decode one msgpack map with text keys, sizes bounded. Raises Malformed."""
-    if len(payload) > MAX_MAP_BYTES:
+    if len(payload) > fields.MAX_MAP_BYTES:
         raise Malformed("message size")
     counted = _counter(payload)
     try:
@@ -129,10 +120,10 @@ def decode_map(payload: bytes) -> dict[str, Any]:
             list_hook=counted,
             raw=False,
             strict_map_key=False,
-            max_str_len=max(MAX_STRING_BYTES, min(len(payload), 1 << 22)),
+            max_str_len=max(fields.MAX_STRING_BYTES, min(len(payload), 1 << 22)),
             max_bin_len=len(payload),
-            max_array_len=MAX_MAP_ITEMS,
-            max_map_len=MAX_MAP_ITEMS,
+            max_array_len=fields.MAX_MAP_ITEMS,
+            max_map_len=fields.MAX_MAP_ITEMS,
             max_ext_len=0,
             unicode_errors="replace",
         )
@@ -147,14 +138,14 @@ def decode_map(payload: bytes) -> dict[str, Any]:
 def leading(payload: bytes, last: str) -> dict[str, Any]:
     """Return the first values of a map with text keys, up to that of ``last`` (or all of a map
     without it): what follows, a thousand ranks' rows, is not decoded. Raises Malformed."""
-    if len(payload) > MAX_MAP_BYTES:
+    if len(payload) > fields.MAX_MAP_BYTES:
         raise Malformed("message size")
     counted = _counter(payload)
     reader = msgpack.Unpacker(
         object_hook=counted, list_hook=counted,
-        max_buffer_size=max(len(payload), 1), max_str_len=MAX_STRING_BYTES, max_ext_len=0,
-        max_array_len=MAX_MAP_ITEMS, max_map_len=MAX_MAP_ITEMS, unicode_errors="replace",
-        strict_map_key=False,
+        max_buffer_size=max(len(payload), 1), max_str_len=fields.MAX_STRING_BYTES, max_ext_len=0,
+        max_array_len=fields.MAX_MAP_ITEMS, max_map_len=fields.MAX_MAP_ITEMS,
+        unicode_errors="replace", strict_map_key=False,
     )  # fmt: skip
     found: dict[str, Any] = {}
     try:

@@ -14,17 +14,7 @@ from typing import Any, Final
 
 import zmq
 
-from pardbg.events.commands import (
-    Arguments,
-    Command,
-    FromHub,
-    FromViewer,
-    Join,
-    Joined,
-    Leave,
-    Reply,
-    Take,
-)  # fmt: skip
+from pardbg.events import commands
 from pardbg.events.control_codes import Verb, Why
 from pardbg.events.control_facts import Refusal
 from pardbg.events.decode import Malformed, decode_map, leading
@@ -39,7 +29,7 @@ from pardbg_agent.ctrl.codec import reader
 from pardbg_agent.sender.wake import WakePipe
 from pardbg_agent.wire import DefKind, Key
 
-_from_hub: Final = reader(FromHub)
+_from_hub: Final = reader(commands.FromHub)
 
 RENEW_S: Final = 2.0
 JOIN_AGAIN_NS: Final = 3_000_000_000
@@ -98,7 +88,7 @@ class LiveSource:
         self._request = 0
         self._hub: str | None = None
         self._ended = self._run_ended = False
-        self.history: Joined | None = None
+        self.history: commands.Joined | None = None
         """What the hub says of the history that it sent."""
         self.notice = ""
         """Reason of the hub for sending nothing; the viewer keeps asking."""
@@ -154,7 +144,6 @@ class LiveSource:
         return out
 
     def _from_ctrl(self) -> list[Message]:
-        """Return messages of the history and, after its end, those kept meanwhile."""
         out: list[Message] = []
         with contextlib.suppress(zmq.Again):
             while len(out) < MAX_POLL:
@@ -173,13 +162,13 @@ class LiveSource:
         except Malformed:
             self.malformed += 1
             return False
-        if not isinstance(message, Reply) or message.re != self._request:
+        if not isinstance(message, commands.Reply) or message.re != self._request:
             return False
         if message.refusal is not None:
             self.notice = refusal_text(message.refusal)
             self._kept = []  # the history, once it comes, has it
             return False
-        if not isinstance(message.answer, Joined):
+        if not isinstance(message.answer, commands.Joined):
             return False
         self.notice, self._hub, self.history = "", message.answer.hub, message.answer
         return True
@@ -191,7 +180,7 @@ class LiveSource:
         self._asked_ns = now
         self._request += 1
         with contextlib.suppress(zmq.Again):
-            self._ctrl.send(pack(Join(self._request)), zmq.NOBLOCK)
+            self._ctrl.send(pack(commands.Join(self._request)), zmq.NOBLOCK)
 
     def _check_hub(self, payload: bytes) -> None:
         """Join again if another hub sends: the previous one was killed."""
@@ -218,7 +207,6 @@ class LiveSource:
 
 
 def _is_end(message: Message) -> bool:
-    """Return whether a message is the run's end, the hub's last definition."""
     with contextlib.suppress(Malformed):
         fields = decode_map(message.payload)
         return fields.get("k") == DefKind.END.value and fields.get("proc") is None
@@ -241,8 +229,8 @@ class HubControl:
         self.name = viewer_name(self._identity)
         """Name of this viewer in the audit trail."""
         self._numbers = itertools.count(1)
-        self._out: queue.SimpleQueue[FromViewer | None] = queue.SimpleQueue()
-        self._waiting: dict[int, Future[Reply]] = {}
+        self._out: queue.SimpleQueue[commands.FromViewer | None] = queue.SimpleQueue()
+        self._waiting: dict[int, Future[commands.Reply]] = {}
         self._ended: Refusal | None = None
         """Why nothing is sent any more; None: it is."""
         self._pipe = WakePipe()
@@ -253,19 +241,19 @@ class HubControl:
     def command(
         self, verb: Verb | str, ranks: str | None = None, timeout_s: float = 30.0, *,
         lease_s: float = 0.0, **args: Any,
-    ) -> Reply:  # fmt: skip
+    ) -> commands.Reply:  # fmt: skip
         """Send and wait for the answer; ``args`` are fields of Arguments."""
-        asked = Arguments(**args)
-        message = Command(0, Verb(verb), ranks, asked, timeout_s, self._script, lease_s)
+        asked = commands.Arguments(**args)
+        message = commands.Command(0, Verb(verb), ranks, asked, timeout_s, self._script, lease_s)
         return self._ask(message, timeout_s + 1.0)
 
-    def take(self) -> Reply:
+    def take(self) -> commands.Reply:
         """Take control over from whoever has it."""
-        return self._ask(Take(0), 5.0)
+        return self._ask(commands.Take(0), 5.0)
 
     def leave(self) -> None:
         """Give control up; every rank runs on."""
-        self._send(Leave(), None)
+        self._send(commands.Leave(), None)
 
     def close(self) -> None:
         """Leave (unless ``script``) and end the thread."""
@@ -280,10 +268,10 @@ class HubControl:
                 self._pipe.wake()
         self._thread.join(2.0)
 
-    def _ask(self, message: Command | Take, timeout_s: float) -> Reply:
+    def _ask(self, message: commands.Command | commands.Take, timeout_s: float) -> commands.Reply:
         if self._closed:
-            return Reply(refusal=Refusal(Why.CLOSED))
-        future: Future[Reply] = Future()
+            return commands.Reply(refusal=Refusal(Why.CLOSED))
+        future: Future[commands.Reply] = Future()
         number = self._send(message, future)
         deadline = time.monotonic() + timeout_s
         try:
@@ -292,20 +280,24 @@ class HubControl:
                 if future.done():
                     return future.result()
                 if not self._target.alive():
-                    return Reply(refusal=Refusal(Why.RUN_ENDED, self._target.run))
+                    return commands.Reply(refusal=Refusal(Why.RUN_ENDED, self._target.run))
                 if time.monotonic() >= deadline:
-                    return Reply(refusal=Refusal(Why.NO_ANSWER, ns=int(timeout_s * 1e9)))
+                    return commands.Reply(refusal=Refusal(Why.NO_ANSWER, ns=int(timeout_s * 1e9)))
         finally:
             with self._lock:
                 self._waiting.pop(number, None)
 
-    def _send(self, message: Command | Take | Leave, future: Future[Reply] | None) -> int:
+    def _send(
+        self,
+        message: commands.Command | commands.Take | commands.Leave,
+        future: Future[commands.Reply] | None,
+    ) -> int:
         """Hand it to the thread; its number. They reach the hub in rising order."""
         with self._lock:
             number = next(self._numbers)
             if self._ended is not None:
                 if future is not None:
-                    future.set_result(Reply(refusal=self._ended))
+                    future.set_result(commands.Reply(refusal=self._ended))
                 return number
             if future is not None:
                 self._waiting[number] = future
@@ -331,7 +323,7 @@ class HubControl:
             waiting, self._waiting = self._waiting, {}
         self._pipe.close()
         for future in waiting.values():
-            future.set_result(Reply(refusal=why))
+            future.set_result(commands.Reply(refusal=why))
 
     def _serve(self) -> None:
         context: zmq.Context[Any] = zmq.Context()
@@ -343,7 +335,6 @@ class HubControl:
             context.term()
 
     def _exchange(self, socket: zmq.Socket[bytes]) -> None:
-        """Send and receive until ``close``."""
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
         poller.register(self._pipe.fd, zmq.POLLIN)
@@ -377,8 +368,8 @@ class HubControl:
                 with contextlib.suppress(Malformed):
                     self._answered(unpack(frames[0], _from_hub))
 
-    def _answered(self, message: FromHub) -> None:
-        if not isinstance(message, Reply):
+    def _answered(self, message: commands.FromHub) -> None:
+        if not isinstance(message, commands.Reply):
             return
         with self._lock:
             future = self._waiting.pop(message.re, None)

@@ -141,7 +141,6 @@ def _rendezvous(
 
 
 def _option_values(argv: Sequence[str], *options: str) -> list[str]:
-    """Return these options' values in a command line, ``--name VALUE`` or ``--name=VALUE``."""
     parts = ((at, *word.partition("=")) for at, word in enumerate(argv))
     return [
         value if equals else "".join(argv[at + 1 : at + 2])
@@ -188,7 +187,6 @@ def _is_of_now(found: dict[str, Any], written_s: float, begun: float) -> bool:
 
 
 def _free_ports() -> int:
-    """Return the first of three consecutive free ports."""
     for port in range(29_700 + os.getpid() % 1000 * 3, 60_000, 3):
         try:
             for number in range(3):

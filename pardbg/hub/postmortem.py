@@ -159,7 +159,6 @@ class _Recovery:
     # -- what is said besides
 
     def _say_output(self, last: int) -> None:
-        """Write the job's output that the hub had not read."""
         for name, stream in ((files.OUT_FILE, "stdout"), (files.ERR_FILE, "stderr")):
             tail = Tail(self.dead.path / name, stream, self.resumed.offsets.get(stream, 0))
             while lines := tail.read(last, final=True):
@@ -233,13 +232,11 @@ def _facts(config: RunConfig | None, path: Path, rings: Rings) -> RunFacts:
 
 
 def _lives(ring: Mapped) -> bool:
-    """Return whether the ring's process exists and maps it."""
     lives = bool(ring.started) and start_time(ring.pid) == ring.started
     return lives and maps(ring.pid, f"{ring.proc}{RING}")
 
 
 def _last_sign(ring: Mapped) -> int:
-    """Return the newest time in a ring's header and status blocks, on the rank's clock."""
     buffer = ring.buffer
     now = stable_fields(buffer, wire.STATUS_NOW, wire.STATUS_NOW_OFFSET)[6]
     op = stable_fields(buffer, wire.STATUS_OP, wire.STATUS_OP_OFFSET)[5]

@@ -19,27 +19,8 @@ import zmq
 
 from pardbg.events.decode import Malformed
 from pardbg.hub import MAX_CTRL_BYTES, MAX_MESSAGE_BYTES
+from pardbg.hub import ctrl_messages as ctrl
 from pardbg.hub.backlog import Definitions
-from pardbg.hub.ctrl_messages import (
-    PIECE_BYTES,
-    VERSION,
-    BoardNews,
-    Forget,
-    Kill,
-    Known,
-    Lines,
-    Look,
-    Looked,
-    Notice,
-    Rows,
-    Salvage,
-    Salvaged,
-    ToRelay,
-    TurnedAway,
-    pack,
-    process_of,
-    unpack,
-)  # fmt: skip
 from pardbg.hub.ranks.boards import TURN_MS, Boards
 from pardbg.hub.ranks.rings import Rescued, Rings
 from pardbg.hub.ranks.stack_requests import py_spy
@@ -60,7 +41,7 @@ from pardbg_agent.wire import Key
 
 _from_agent: Final = reader(FromAgent)
 _to_agent: Final = reader(ToAgent)
-_to_relay: Final = reader(ToRelay)
+_to_relay: Final = reader(ctrl.ToRelay)
 
 MS: Final = 1_000_000
 SCAN_NS: Final = 250 * MS
@@ -95,7 +76,7 @@ class Relay:
         """Processes whose HELLO is to be forwarded over this connection."""
         self._at: dict[bytes, bytes] = {}
         """Process -> identity that it said HELLO with."""
-        self._found: deque[Looked] = deque()
+        self._found: deque[ctrl.Looked] = deque()
         """Stacks read from outside, by other threads."""
         self._news = RowNews()
         self._scan_ns = self._output_ns = self._exit_ns = 0
@@ -165,7 +146,7 @@ class Relay:
         now = time.monotonic_ns()
         if self._up.up:
             for changes in self._boards.changes(now):
-                self._up.send(BoardNews(tuple(changes)))
+                self._up.send(ctrl.BoardNews(tuple(changes)))
         self._pass_data()
         self._pass_up()
         for sender, said in self._up.receive():
@@ -207,7 +188,6 @@ class Relay:
                     return
 
     def _pass(self, key: bytes, payload: bytes) -> bool:
-        """Forward a DATA message; return False if the hub's queue is full."""
         if key[:1] == Key.DEFINITION.value:
             self._definitions.add(key, payload)
         elif not self._order.may_forward(key[1:], payload):
@@ -228,7 +208,7 @@ class Relay:
                 self._due_hellos.discard(proc)
 
     def _pass_message(self, identity: bytes, payload: bytes) -> None:
-        message, proc = unpack(payload, _from_agent), process_of(identity)
+        message, proc = ctrl.unpack(payload, _from_agent), ctrl.process_of(identity)
         if isinstance(message, Hello):
             self._at[proc] = identity
             self._hellos[proc] = payload
@@ -248,41 +228,41 @@ class Relay:
     def _from_hub(self, proc: bytes, payload: bytes) -> None:
         if not proc:
             with contextlib.suppress(Malformed):
-                self._take_own(unpack(payload, _to_relay))
+                self._take_own(ctrl.unpack(payload, _to_relay))
             return
         try:
-            message = unpack(payload, _to_agent)
+            message = ctrl.unpack(payload, _to_agent)
         except Malformed:
             return
         if isinstance(message, Ping):  # one clock for all of this node
-            self._up.forward(proc, pack(Pong(message.id, time.monotonic_ns())))
+            self._up.forward(proc, ctrl.pack(Pong(message.id, time.monotonic_ns())))
         else:
             if isinstance(message, Welcome):
                 # Over a new link, or with a new relay, agents begin as with a new hub.
                 hub = f"{message.hub}/{os.getpid()}.{self._up.num_links}"
-                payload = pack(replace(message, hub=hub))
+                payload = ctrl.pack(replace(message, hub=hub))
                 key = Key.RECORDS.value + proc
                 kept = self._order.welcome(proc, message.next)
                 self._pending.extend((key, batch) for batch in kept)
             with contextlib.suppress(zmq.ZMQError):
                 self._agents.send_multipart((self._at.get(proc, proc), payload), zmq.NOBLOCK)
 
-    def _take_own(self, message: ToRelay) -> None:
-        if isinstance(message, Known):
+    def _take_own(self, message: ctrl.ToRelay) -> None:
+        if isinstance(message, ctrl.Known):
             self._news.force = True
-        elif isinstance(message, TurnedAway):
+        elif isinstance(message, ctrl.TurnedAway):
             self._up.problem = plain(message.why)
-        elif isinstance(message, Salvage):
+        elif isinstance(message, ctrl.Salvage):
             self._rescue(message.proc, message.start)
-        elif isinstance(message, Forget):
+        elif isinstance(message, ctrl.Forget):
             self._forget(message.proc)
-        elif isinstance(message, BoardNews):
+        elif isinstance(message, ctrl.BoardNews):
             self._boards.take(message.changes, message.by_ns)
-        elif isinstance(message, Look):
+        elif isinstance(message, ctrl.Look):
             threading.Thread(target=self._look, args=(message,), daemon=True).start()
-        elif isinstance(message, Kill):
+        elif isinstance(message, ctrl.Kill):
             jobs.ask_to_kill(self.config.dir)
-        elif isinstance(message, Notice):
+        elif isinstance(message, ctrl.Notice):
             files.add_notice(self.config.dir, plain(message.text))
         else:
             self._done = True
@@ -301,17 +281,17 @@ class Relay:
         rescued = self._rings.rescue(proc, start)
         pieces = _pieces(rescued)
         for at, batches in enumerate(pieces):
-            self._up.send(Salvaged(
+            self._up.send(ctrl.Salvaged(
                 proc, tuple(rescued.definitions) if not at else (), tuple(batches),
                 rescued.last_index, rescued.dropped, first=not at, more=at + 1 < len(pieces),
             ))  # fmt: skip
 
-    def _look(self, asked: Look) -> None:
+    def _look(self, asked: ctrl.Look) -> None:
         try:
-            self._found.append(Looked(asked.id, asked.proc, py_spy(asked.pid)))
+            self._found.append(ctrl.Looked(asked.id, asked.proc, py_spy(asked.pid)))
         except Exception as error:  # noqa: BLE001 - said instead of the stack
             problem = f"no answer, and py-spy: {error}"
-            self._found.append(Looked(asked.id, asked.proc, problem=problem))
+            self._found.append(ctrl.Looked(asked.id, asked.proc, problem=problem))
 
     # -- what is here
 
@@ -332,8 +312,8 @@ class Relay:
             return
         config, rows = self.config, self._rings.rows(now)
         if self._news.take(rows, now):
-            self._news.force = not self._up.send(Rows(
-                VERSION, config.node, config.host, config.run, self._up.num_links, rows,
+            self._news.force = not self._up.send(ctrl.Rows(
+                ctrl.VERSION, config.node, config.host, config.run, self._up.num_links, rows,
                 self._gone, self.over,
             ))  # fmt: skip
 
@@ -344,7 +324,7 @@ class Relay:
         lines = self._output.lines(now, final=self.over)
         for at in range(0, len(lines), MAX_LINES):
             part = lines[at : at + MAX_LINES]
-            self._up.send(Lines(tuple((x.stream, x.rank, x.text) for x in part)))
+            self._up.send(ctrl.Lines(tuple((x.stream, x.rank, x.text) for x in part)))
         if lines:
             with contextlib.suppress(OSError):
                 files.write_json(self.config.dir / TOLD_FILE, self._output.offsets)
@@ -392,7 +372,7 @@ def _pieces(rescued: Rescued) -> list[list[tuple[int, bytes]]]:
     out: list[list[tuple[int, bytes]]] = [[]]
     size = 0
     for first, raw in rescued.batches:
-        if size and size + len(raw) > PIECE_BYTES:
+        if size and size + len(raw) > ctrl.PIECE_BYTES:
             out.append([])
             size = 0
         out[-1].append((first, raw))

@@ -149,7 +149,6 @@ def _private(fd: int) -> bool:
 
 
 def _mark_in(fd: int) -> str:
-    """Return the run's id in a directory's mark; empty without a mark."""
     try:
         file = os.open(MARK_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK,
                        dir_fd=fd)  # fmt: skip

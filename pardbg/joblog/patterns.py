@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, Final, get_type_hints
 
 from pardbg.joblog import events
 from pardbg.joblog.events import Event, Line
 
 Match = re.Match[str]
+Make = Callable[[Line, Match], Event]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Pattern:
     name: str
     needles: tuple[bytes, ...]
     regex: re.Pattern[str]
-    make: Callable[[Line, Match], Event]
+    make: Make
 
 
 def rank_of(line: Line, text: str | None = None) -> int | None:
@@ -35,38 +37,44 @@ def rank_of(line: Line, text: str | None = None) -> int | None:
 
 
 def _int(found: Match, name: str) -> int | None:
-    text = found.groupdict().get(name)
+    return _number(found.groupdict().get(name))
+
+
+def _number(text: str | None) -> int | None:
     return None if text is None else int(text)
-
-
-def _timeout(line: Line, found: Match) -> Event:
-    return events.OpTimeout(
-        line, rank_of(line, found["rank"]), found["op"], _int(found, "seq"), _int(found, "nin"),
-        _int(found, "nout"), _int(found, "ms"),
-    )  # fmt: skip
-
-
-def _gloo_timeout(line: Line, found: Match) -> Event:
-    return events.OpTimeout(line, line.origin.rank, "", None, None, None, int(found["ms"]))
-
-
-def _progress(line: Line, found: Match) -> Event:
-    return events.Progress(
-        line, rank_of(line, found["rank"] if _default(found["group"]) else None), found["group"],
-        _int(found, "seq"), int(found["enqueued"]), _int(found, "started"), int(found["completed"]),
-    )  # fmt: skip
-
-
-def _default(group: str) -> bool:
-    return "default_pg" in group or group in ("", "0")
-
-
-def _not_joined(line: Line, found: Match) -> Event:
-    return events.NotJoined(line, line.origin.rank, _numbers(found["ranks"]), int(found["seq"]))
 
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", text)))
+
+
+_READ: Final[dict[Any, Callable[[Any], Any]]] = {
+    str: lambda text: (text or "").strip(" ,"), int: int, int | None: _number,
+    tuple[int, ...]: _numbers,
+}  # fmt: skip
+"""Type of an event's field -> its value from the text of the group, None without one."""
+
+
+def _as(kind: type[Event]) -> Make:
+    """Return the function that makes an event of groups called as its fields. The group ``own``: a
+    rank of the line's process group."""
+    hints = get_type_hints(kind)
+    readers = {one.name: _READ[hints[one.name]] for one in fields(kind)[2:]}
+
+    def make(line: Line, found: Match) -> Event:
+        groups = found.groupdict()
+        values = {name: read(groups.get(name)) for name, read in readers.items()}
+        return kind(line, rank_of(line, groups.get("own")), **values)
+
+    return make
+
+
+def _progress(line: Line, found: Match) -> Event:
+    default = "default_pg" in found["group"] or found["group"] in ("", "0")
+    return events.Progress(
+        line, rank_of(line, found["own"] if default else None), found["group"],
+        _int(found, "seq"), int(found["enqueued"]), _int(found, "started"), int(found["completed"]),
+    )  # fmt: skip
 
 
 def _disagree(line: Line, found: Match) -> Event:
@@ -78,14 +86,6 @@ def _disagree(line: Line, found: Match) -> Event:
         (ops[0][1] if ops[0] else "", ops[1][1] if ops[1] else ""),
         (shapes[0][1] if shapes[0] else "", shapes[1][1] if shapes[1] else ""),
     )  # fmt: skip
-
-
-def _barrier(line: Line, found: Match) -> Event:
-    return events.BarrierMissed(line, line.origin.rank, _numbers(found["ranks"]))
-
-
-def _joined(line: Line, found: Match) -> Event:
-    return events.NotAllJoined(line, line.origin.rank, int(found["n"]), int(found["of"]))
 
 
 def _unreachable(line: Line, found: Match) -> Event:
@@ -100,18 +100,21 @@ def _init(line: Line, found: Match) -> Event:
     )  # fmt: skip
 
 
-def _device_oom(line: Line, found: Match) -> Event:
-    device = found["device"]
-    return events.OutOfMemory(line, line.origin.rank, device or "device", found["size"] or "", None)
-
-
 def _kernel_oom(line: Line, found: Match) -> Event:
     return events.OutOfMemory(line, None, "", "", int(found["pid"]))
 
 
-def _xid(line: Line, found: Match) -> Event:
-    text = found["text"].strip(" ,")
-    return events.DeviceFault(line, line.origin.rank, found["pci"], int(found["xid"]), text)
+def _ended(line: Line, found: Match, code: int | None = None) -> Event:
+    groups, rank = found.groupdict(), _int(found, "rank")
+    if code is None:
+        code = _exit_code(groups.get("code"), groups.get("signal"))
+    return events.Ended(
+        line, line.origin.rank if rank is None else rank, code, _int(found, "local"),
+        _int(found, "pid"), groups.get("host") or line.origin.host, False,
+    )  # fmt: skip
+
+
+_killed: Final = partial(_ended, code=-signal.SIGKILL)
 
 
 def _exit_code(code: str | None, name: str | None) -> int:
@@ -122,70 +125,26 @@ def _exit_code(code: str | None, name: str | None) -> int:
     return 128 - number if number > 128 else number
 
 
-def _ended(line: Line, found: Match) -> Event:
-    groups = found.groupdict()
-    rank = _int(found, "rank")
-    return events.Ended(
-        line, line.origin.rank if rank is None else rank,
-        _exit_code(groups.get("code"), groups.get("signal")), _int(found, "local"),
-        _int(found, "pid"), groups.get("host") or line.origin.host, False,
-    )  # fmt: skip
-
-
-def _ended_with(code: int) -> Callable[[Line, Match], Event]:
-    def make(line: Line, found: Match) -> Event:
-        host = found.groupdict().get("host") or line.origin.host
-        rank = _int(found, "rank")
-        rank = line.origin.rank if rank is None else rank
-        return events.Ended(line, rank, code, None, _int(found, "pid"), host, False)
-
-    return make
-
-
 def _ordered(line: Line, found: Match) -> Event:
     return events.Ordered(line, line.origin.rank, found.groupdict().get("by") or found[0])
-
-
-def _sizes(line: Line, found: Match) -> Event:
-    return events.SizesDiffer(line, line.origin.rank, _int(found, "a"), _int(found, "b"))
-
-
-def _peer(line: Line, found: Match) -> Event:
-    return events.PeerLost(line, line.origin.rank, found[0])
-
-
-def _stuck(line: Line, found: Match) -> Event:
-    return events.WatchdogStuck(line, line.origin.rank, _int(found, "s"))
-
-
-def _signalled(line: Line, found: Match) -> Event:
-    return events.Signalled(line, line.origin.rank, _int(found, "by"))
 
 
 def _abort(line: Line, found: Match) -> Event:
     return events.Failure(line, line.origin.rank, found["type"], found["text"].strip(), None, True)
 
 
-def _ignored(line: Line, found: Match) -> Event:
-    return events.Event(line, line.origin.rank)
-
-
-def _unknown(line: Line, found: Match) -> Event:
-    return events.Unknown(line, line.origin.rank)
-
-
-_RANK: Final = r"\[(?:PG [^\]]*?)?Rank (?P<rank>\d+)\]"
-_PG: Final = r"\[PG (?:ID )?(?P<group>[^\]]*?)\s*Rank (?P<rank>\d+)\]"
+_RANK: Final = r"\[(?:PG [^\]]*?)?Rank (?P<own>\d+)\]"
+_PG: Final = r"\[PG (?:ID )?(?P<group>[^\]]*?)\s*Rank (?P<own>\d+)\]"
 _COUNTS: Final = (
     r"[Ll]ast enqueued(?: NCCL)? work: (?P<enqueued>-?\d+),"
     r"(?: last started(?: NCCL)? work: (?P<started>-?\d+),)?"
     r" last completed(?: NCCL)? work: (?P<completed>-?\d+)"
 )
-_ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Callable[[Line, Match], Event]], ...]] = (
+_ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Make], ...]] = (
     ("nccl op timeout", (b"atchdog",),
      rf"{_RANK} Watchdog caught collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?"
-     r"OpType=(?P<op>\w+)(?:, TensorShape=\[[\d, ]*\])?(?:, NumelIn=(?P<nin>\d+), "
-     r"NumelOut=(?P<nout>\d+))?, Timeout\(ms\)=(?P<ms>\d+)\)", _timeout),
+     r"OpType=(?P<op>\w+)(?:, TensorShape=\[[\d, ]*\])?(?:, NumelIn=(?P<numel_in>\d+), "
+     r"NumelOut=(?P<numel_out>\d+))?, Timeout\(ms\)=(?P<timeout_ms>\d+)\)", _as(events.OpTimeout)),
     ("nccl counts at a failure", (b"ast enqueued",),
      rf"{_PG}.*?(?:work sequence id|watchdog at work|at NCCL work): (?P<seq>\d+)\D.*?{_COUNTS}",
      _progress),
@@ -193,15 +152,15 @@ _ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Callable[[Line, Match], Ev
      rf"{_PG}.*?(?P<seq>(?!))?{_COUNTS}", _progress),
     ("desync report", (b"collective",),
      r"\[(?P<ranks>[\d, ]+)\] finished collective #\d+, but didn't join collective #(?P<seq>\d+)",
-     _not_joined),
+     _as(events.NotJoined)),
     ("fingerprints differ", (b"collective",),
      r"Rank (?P<ra>\d+) is running collective: (?P<a>CollectiveFingerPrint\("
      r"(?:SequenceNumber=(?P<seq>\d+),? ?)?.*?), ?but Rank (?P<rb>\d+) is running collective: "
      r"(?P<b>.*)", _disagree),
     ("monitored barrier", (b"onitoredBarrier",),
-     r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier", _barrier),
+     r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier", _as(events.BarrierMissed)),
     ("store: clients missing", (b"s joined",),
-     r"(?P<n>\d+)/(?P<of>\d+) (?:clients|workers) joined", _joined),
+     r"(?P<joined>\d+)/(?P<expected>\d+) (?:clients|workers) joined", _as(events.NotAllJoined)),
     ("store: no connection", (b"imed out",),
      r"client socket has timed out after \S+ while trying to connect to (?P<at>\([^)]*\)|\S+)",
      _unreachable),
@@ -210,16 +169,17 @@ _ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Callable[[Line, Match], Ev
      r"nranks (?P<n>\d+)(?:.*commId (?P<id>0x[0-9a-f]+))?.*Init (?P<state>START|COMPLETE)", _init),
     ("device memory", (b"ut of memory",),
      r"(?P<device>CUDA|HIP|XPU|NPU|MPS) out of memory(?:\. Tried to allocate "
-     r"(?P<size>[\d.]+ \w+))?", _device_oom),
+     r"(?P<requested>[\d.]+ \w+))?", _as(events.OutOfMemory)),
     ("kernel memory", (b"ut of memory",),
      r"(?:Out of memory|Memory cgroup out of memory): Killed process (?P<pid>\d+)", _kernel_oom),
     ("xid", (b"Xid (",),
-     r"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F:.]+)\): (?P<xid>\d+),?(?P<text>.*)", _xid),
+     r"NVRM: Xid \(PCI:(?P<device>[0-9a-fA-F:.]+)\): (?P<xid>\d+),?(?P<text>.*)",
+     _as(events.DeviceFault)),
     ("torchrun: signal", (b"SIG",),
      r"[Pp]rocess (?P<pid>\d+) \(?local_rank (?P<local>\d+)\)?.*(?P<signal>SIG[A-Z]+)", _ended),
     ("torchrun: closing", (b"SIG",),
      r"(?:Sending process \d+ closing signal|Closing process \d+ via signal) (?P<by>SIG\w+)",
-     _ignored),
+     _as(Event)),
     ("signal to the launcher", (b"SIG",),
      r"(?:Received|got signal:?) (?:Signals\.)?(?P<by>SIGTERM|SIGINT|SIGHUP|15|2)"
      r"(?: death signal)?\b", _ordered),
@@ -235,35 +195,38 @@ _ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Callable[[Line, Match], Ev
      r"process (?P<local>\d+) terminated with (?:exit code (?P<code>-?\d+)|signal "
      r"(?P<signal>SIG\w+))", _ended),
     ("slurm: out of memory", (b": error: ",),
-     r"error: (?P<host>\S+): task (?P<rank>\d+): Out Of Memory", _ended_with(-signal.SIGKILL)),
+     r"error: (?P<host>\S+): task (?P<rank>\d+): Out Of Memory", _killed),
     ("slurm: exit", (b": error: ",),
      r"error: (?P<host>\S+): tasks? (?P<rank>\d+): Exited with exit code (?P<code>\d+)", _ended),
     ("slurm: killed", (b": error: ",),
-     r"error: (?P<host>\S+): tasks? (?P<rank>\d+): Killed", _ended_with(-signal.SIGKILL)),
+     r"error: (?P<host>\S+): tasks? (?P<rank>\d+): Killed", _killed),
     ("slurm: crashed", (b": error: ",),
      r"error: (?P<host>\S+): tasks? (?P<rank>\d+): (?:Segmentation fault|Aborted)",
-     _ended_with(-signal.SIGSEGV)),
+     partial(_ended, code=-signal.SIGSEGV)),
     ("slurm: cancelled", (b": error: ",),
      r"(?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO (?P<by>[A-Z ]+?))?\s*\*\*\*", _ordered),
     ("dump signal", (b"ast enqueued", b"collective"),
-     r"Received a dump signal .*?(?:from +rank (?P<by>\d+)|from this local rank)", _signalled),
+     r"Received a dump signal .*?(?:from +rank (?P<sender>\d+)|from this local rank)",
+     _as(events.Signalled)),
     ("watchdog stuck", (b"atchdog", b"imed out"),
-     r"(?:watchdog got stuck for (?P<s>\d+) seconds|Heartbeat monitor timed out)", _stuck),
+     r"(?:watchdog got stuck for (?P<seconds>\d+) seconds|Heartbeat monitor timed out)",
+     _as(events.WatchdogStuck)),
     ("gloo timeout", (b"imed out",),
-     r"Timed out waiting (?P<ms>\d+)ms for (?:recv|send) operation", _gloo_timeout),
+     r"Timed out waiting (?P<timeout_ms>\d+)ms for (?:recv|send) operation", _as(events.OpTimeout)),
     ("gloo sizes differ", (b"preamble.length", b"collective"),
-     r"preamble\.length <= op\.nbytes\. (?P<a>\d+) vs (?P<b>\d+)|Is there a distributed collective "
-     r"mismatch", _sizes),
+     r"preamble\.length <= op\.nbytes\. (?P<sent_bytes>\d+) vs (?P<expected_bytes>\d+)|"
+     r"Is there a distributed collective mismatch", _as(events.SizesDiffer)),
     ("peer lost", (b"onnection ", b"roken pipe", b"ncclRemote", b"NET/IB"),
-     r"Connection closed by (?:remote )?peer|Connection reset by peer|Broken pipe|ncclRemoteError"
-     r"|connectFullMesh failed|NET/IB.*(?:status|vendor err)|remote process exited", _peer),
+     r"(?P<text>Connection closed by (?:remote )?peer|Connection reset by peer|Broken pipe|"
+     r"ncclRemoteError|connectFullMesh failed|NET/IB.*(?:status|vendor err)|remote process exited)",
+     _as(events.PeerLost)),
     ("c++ abort", (b"terminate", b"egmentation fault"),
      r"(?P<type>terminate called|Segmentation fault)(?P<text>.*)", _abort),
     ("explained by counts", (b"atchdog",),
      r"(?:watchdog thread terminated|Process group watchdog|watchdogHandler|ncclCommWatchdog"
      r"|watchdog (?:at|detected)|Watchdog (?:thread|finished)|TORCH_NCCL_|terminate called"
-     r"|HeartbeatMonitor|watchdog (?:timeout|interval))", _ignored),
-    ("unknown watchdog line", (b"atchdog",), r"ProcessGroup\w+|Rank \d+\]", _unknown),
+     r"|HeartbeatMonitor|watchdog (?:timeout|interval))", _as(Event)),
+    ("unknown watchdog line", (b"atchdog",), r"ProcessGroup\w+|Rank \d+\]", _as(events.Unknown)),
 )  # fmt: skip
 PATTERNS: Final = tuple(
     Pattern(name, needles, re.compile(regex), make) for name, needles, regex, make in _ROWS

@@ -108,8 +108,6 @@ _ROW: Final = re.compile(r"\s*(host|rank|exitcode|time)\s*:\s(.*)")
 
 
 class _Scanner:
-    """One file's."""
-
     def __init__(self, name: str, before: Origin, log: Log) -> None:
         self._name, self._before, self._log = name, before, log
         self._number = 0
@@ -161,7 +159,6 @@ class _Scanner:
             self._log.add(event)
 
     def _of_traceback(self, line: Line) -> bool:
-        """Take the line if it is part of a traceback, and the failure at its end."""
         key, text = line.origin.process, line.text
         if text.endswith("Traceback (most recent call last):"):
             self._open[key] = _Traceback(line)
@@ -213,7 +210,6 @@ def _table_time(text: str) -> float | None:
 
 
 def _lines_with_needles(block: bytes) -> list[int]:
-    """Return where lines with a needle begin, in order."""
     starts: set[int] = set()
     for needle in (TRACEBACK, *NEEDLES):
         at = block.find(needle)

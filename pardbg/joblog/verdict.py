@@ -80,8 +80,6 @@ MAX_LINES: Final = 4
 
 @dataclass(slots=True)
 class _Group:
-    """Events of one process group, the latest of each rank."""
-
     timeouts: dict[int, events.OpTimeout] = field(default_factory=dict)
     progress: dict[int, events.Progress] = field(default_factory=dict)
 
@@ -131,7 +129,6 @@ def _lines(found: Sequence[Event]) -> tuple[Line, ...]:
 
 
 def _world_size(log: Log) -> int | None:
-    """Return the number of ranks, where a line tells it."""
     told = [one.num_ranks for one in _of(log.events, events.InitStart)]
     told += [one.expected for one in _of(log.events, events.NotAllJoined)]
     for one in _of(log.events, events.OpTimeout):
@@ -184,7 +181,6 @@ def _of_groups(log: Log, world: int | None) -> tuple[list[Conclusion], list[str]
 def _of_group(
     name: str, group: _Group, world: int | None, log: Log
 ) -> tuple[Conclusion, list[str]]:
-    """Return what kept the group's first op that did not end."""
     seqs = {rank: one.seq for rank, one in group.timeouts.items() if one.seq is not None}
     seqs |= {r: one.seq for r, one in group.progress.items() if one.seq is not None}
     seq = min(seqs.values(), default=None)
@@ -379,7 +375,6 @@ def _or_none(number: int | None) -> int:
 
 
 def _inits(found: Sequence[Event]) -> list[Conclusion]:
-    """Communicators that NCCL began and did not complete on all ranks."""
     begun: dict[tuple[str, int], dict[int, events.InitStart]] = defaultdict(dict)
     done: dict[tuple[str, int], set[int]] = defaultdict(set)
     ids = {one.comm: one.comm_id for one in _of(found, events.InitStart) if one.comm_id}
@@ -420,7 +415,6 @@ def _store(found: Sequence[Event]) -> list[Conclusion]:
 
 
 def _reported(found: Sequence[Event]) -> list[Conclusion]:
-    """What torch's own checks name."""
     conclusions: list[Conclusion] = []
     for one in _of(found, events.Disagree)[:1]:
         sides = [

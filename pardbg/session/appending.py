@@ -13,22 +13,10 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from typing import BinaryIO, Final
 
+from mcap import records
 from mcap.data_stream import ReadDataStream, RecordBuilder
 from mcap.exceptions import McapError
 from mcap.opcode import Opcode
-from mcap.records import (
-    Channel,
-    Chunk,
-    ChunkIndex,
-    DataEnd,
-    Footer,
-    McapRecord,
-    Metadata,
-    MetadataIndex,
-    Schema,
-    Statistics,
-    SummaryOffset,
-)
 from mcap.summary import Summary
 from mcap.writer import MCAP0_MAGIC, IndexType, Writer
 
@@ -92,13 +80,13 @@ def summary_place(file: BinaryIO) -> tuple[int, int] | None:
     return (start - _DATA_END.size, size - tail) if opcode == Opcode.DATA_END else None
 
 
-def read_statistics(file: BinaryIO) -> Statistics | None:
+def read_statistics(file: BinaryIO) -> records.Statistics | None:
     """Return the statistics of an open file, whose place stays; None: it has none."""
     at = file.tell()
     try:
         for opcode, stream, _ in records_in(_summary_bytes(file)):
             if opcode == Opcode.STATISTICS:
-                found: Statistics = Statistics.read(stream)
+                found: records.Statistics = records.Statistics.read(stream)
                 return found
     except DAMAGED:
         pass
@@ -129,17 +117,17 @@ def parsed(data: bytes) -> Summary:
     found = Summary()
     for opcode, stream, _ in records_in(data):
         if opcode == Opcode.STATISTICS:
-            found.statistics = Statistics.read(stream)
+            found.statistics = records.Statistics.read(stream)
         elif opcode == Opcode.SCHEMA:
-            schema: Schema = Schema.read(stream)
+            schema: records.Schema = records.Schema.read(stream)
             found.schemas[schema.id] = schema
         elif opcode == Opcode.CHANNEL:
-            channel: Channel = Channel.read(stream)
+            channel: records.Channel = records.Channel.read(stream)
             found.channels[channel.id] = channel
         elif opcode == Opcode.CHUNK_INDEX:
-            found.chunk_indexes.append(ChunkIndex.read(stream))
+            found.chunk_indexes.append(records.ChunkIndex.read(stream))
         elif opcode == Opcode.METADATA_INDEX:
-            found.metadata_indexes.append(MetadataIndex.read(stream))
+            found.metadata_indexes.append(records.MetadataIndex.read(stream))
         elif opcode not in (Opcode.SUMMARY_OFFSET, Opcode.DATA_END, Opcode.FOOTER):
             raise ValueError("a record of an unknown kind in the summary")
     return found
@@ -200,27 +188,26 @@ def _joined(before: Summary, after: Summary) -> Summary:
 
 
 def _write_end(file: BinaryIO, summary: Summary) -> None:
-    """Write the end of the data, the summary and the footer."""
     out = RecordBuilder()
-    DataEnd(0).write(out)  # 0: no CRC over all data; each chunk has its own
+    records.DataEnd(0).write(out)  # 0: no CRC over all data; each chunk has its own
     at, start = file.tell(), out.count
-    offsets: list[SummaryOffset] = []
-    groups: tuple[tuple[int, list[McapRecord]], ...] = (
+    offsets: list[records.SummaryOffset] = []
+    groups: tuple[tuple[int, list[records.McapRecord]], ...] = (
         (Opcode.SCHEMA, [*summary.schemas.values()]),
         (Opcode.CHANNEL, [*summary.channels.values()]),
         (Opcode.STATISTICS, [summary.statistics] if summary.statistics else []),
         (Opcode.CHUNK_INDEX, [*summary.chunk_indexes]),
         (Opcode.METADATA_INDEX, [*summary.metadata_indexes]),
     )
-    for opcode, records in groups:
+    for opcode, group in groups:
         first = out.count
-        for record in records:
+        for record in group:
             record.write(out)
-        offsets.append(SummaryOffset(opcode, at + first, out.count - first))
+        offsets.append(records.SummaryOffset(opcode, at + first, out.count - first))
     offsets_at = out.count
     for offset in offsets:
         offset.write(out)
-    Footer(at + start, at + offsets_at, 0).write(out)  # 0: no CRC
+    records.Footer(at + start, at + offsets_at, 0).write(out)  # 0: no CRC
     file.write(built(out) + MCAP0_MAGIC)
 
 
@@ -265,7 +252,7 @@ def survey(file: BinaryIO) -> Left:
 def empty_summary() -> Summary:
     """Return the summary of no messages."""
     made = Summary()
-    made.statistics = Statistics(
+    made.statistics = records.Statistics(
         attachment_count=0, channel_count=0, channel_message_counts={}, chunk_count=0,
         message_count=0, message_end_time=0, message_start_time=0, metadata_count=0,
         schema_count=0,
@@ -292,18 +279,20 @@ def _look(file: BinaryIO, left: Left, size: int) -> int | None:
     if opcode == Opcode.METADATA and not left.metadata and length <= MAX_METADATA_BYTES:
         file.seek(at + HEAD.size)
         try:
-            found: Metadata = Metadata.read(ReadDataStream(BytesIO(file.read(length))))
+            found: records.Metadata = records.Metadata.read(
+                ReadDataStream(BytesIO(file.read(length)))
+            )
         except DAMAGED:
             return None
         left.metadata = found.metadata
-        left.summary.metadata_indexes.append(MetadataIndex(at, end - at, found.name))
+        left.summary.metadata_indexes.append(records.MetadataIndex(at, end - at, found.name))
         return end
     return None  # the run's end, an index, or nothing that makes sense
 
 
-def _chunk_index(at: int, end: int, head: bytes) -> ChunkIndex:
+def _chunk_index(at: int, end: int, head: bytes) -> records.ChunkIndex:
     _, length, begin_ns, end_ns, plain, _, _ = _CHUNK.unpack_from(head)
-    return ChunkIndex(
+    return records.ChunkIndex(
         chunk_length=end - at, chunk_start_offset=at, compression="zstd",
         compressed_size=length - (_CHUNK.size - HEAD.size) - 8, message_end_time=end_ns,
         message_index_length=0, message_index_offsets={}, message_start_time=begin_ns,
@@ -311,15 +300,15 @@ def _chunk_index(at: int, end: int, head: bytes) -> ChunkIndex:
     )  # fmt: skip
 
 
-def statistics_of(summary: Summary) -> Statistics:
+def statistics_of(summary: Summary) -> records.Statistics:
     """Return the statistics of a summary that has them."""
     assert summary.statistics is not None
     return summary.statistics
 
 
-def chunk_record(data: bytes) -> Chunk:
+def chunk_record(data: bytes) -> records.Chunk:
     """Return the chunk that a whole record is."""
-    found: Chunk = Chunk.read(ReadDataStream(BytesIO(data[HEAD.size :])))
+    found: records.Chunk = records.Chunk.read(ReadDataStream(BytesIO(data[HEAD.size :])))
     return found
 
 

@@ -58,7 +58,6 @@ def add_bookmarks(path: Path, marks: Sequence[Bookmark], t_ns: int) -> None:
 
 
 def _replace_end(file: BinaryIO, begin: int, end: bytes) -> None:
-    """Write ``end`` from ``begin`` on, to the disk; on failure put back what was there."""
     number = file.fileno()
     size = os.fstat(number).st_size
     before = os.pread(number, size - begin, begin)

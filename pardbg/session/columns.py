@@ -144,7 +144,6 @@ def _planes(values: Ints) -> list[NDArray[np.uint8]]:
 
 
 def _numbers(planes: NDArray[np.uint8]) -> Ints:
-    """Undo ``_planes``."""
     folded = np.zeros(planes.shape[1], np.uint64)
     for place, plane in enumerate(planes):  # one or two, mostly
         folded |= plane.astype(np.uint64) << np.uint64(8 * place)

@@ -25,16 +25,6 @@ from pardbg.errors import UserError
 from pardbg.events.fields import MAX_NUMBER
 from pardbg.session import appending, layout, message_blocks, record_blocks
 from pardbg.session.appending import HEAD, read_statistics
-from pardbg.session.layout import (
-    FORMAT,
-    MAPS,
-    MAX_CHANNELS,
-    PROFILE,
-    RECORDS,
-    RUN_METADATA,
-    Stream,
-    Streams,
-)
 from pardbg.session.message_blocks import MAX_MESSAGES, Numbered
 from pardbg.store.source import Message
 from pardbg.store.store import NOTE_TRUNCATED, Store
@@ -97,7 +87,7 @@ def records_of(file: BinaryIO) -> Iterator[McapRecord]:
 class Decoder:
     """Turns the chunks of one file into messages: knows its channels."""
 
-    streams: Streams = field(default_factory=dict)
+    streams: layout.Streams = field(default_factory=dict)
     """Channels of the chunks so far."""
     num_messages: int = 0
     """Of the file, up to the newest chunk that was decoded."""
@@ -112,11 +102,11 @@ class Decoder:
         blocks: list[tuple[bytes, bytes]] = []
         for record in records:
             if isinstance(record, Channel):
-                if len(self.streams) < MAX_CHANNELS:
+                if len(self.streams) < layout.MAX_CHANNELS:
                     self.streams[record.id] = layout.stream_of(record)
             elif isinstance(record, McapMessage):
                 stream = self.streams.get(record.channel_id, _UNKNOWN)
-                if stream.encoding == RECORDS:
+                if stream.encoding == layout.RECORDS:
                     blocks.append((stream.key, record.data))
                 else:
                     found.extend(message_blocks.decode(stream.key, record.data))
@@ -127,7 +117,7 @@ class Decoder:
         return [layout.unwrapped(message) for message in found.in_order()]
 
 
-_UNKNOWN: Final = Stream(b"?", MAPS)
+_UNKNOWN: Final = layout.Stream(b"?", layout.MAPS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +169,10 @@ class SessionSource:
         """Read up to the run's metadata; refuse what is not a session of this format."""
         try:
             header = next(self._records)
-            if not isinstance(header, Header) or header.profile != PROFILE:
+            if not isinstance(header, Header) or header.profile != layout.PROFILE:
                 raise SessionError(f"{self.path} is an MCAP file, but not a pardbg session")
             for record in self._records:
-                if isinstance(record, Metadata) and record.name == RUN_METADATA:
+                if isinstance(record, Metadata) and record.name == layout.RUN_METADATA:
                     return [self._run(record.metadata)]
                 if isinstance(record, Chunk):
                     break
@@ -231,14 +221,14 @@ class SessionSource:
 
 def check_versions(path: Path, metadata: dict[str, str]) -> None:
     """Refuse a file of another format: SessionError."""
-    for name, known in (("format", FORMAT), ("wire", wire.PROTOCOL_VERSION)):
+    for name, known in (("format", layout.FORMAT), ("wire", wire.PROTOCOL_VERSION)):
         number = number_of(metadata.get(name))
         if number > known:
             raise SessionError(
                 f"{path} was written by a newer pardbg ({name} {number}, this one reads {known}): "
                 "update pardbg to open it"
             )
-    if number_of(metadata.get("format")) != FORMAT:
+    if number_of(metadata.get("format")) != layout.FORMAT:
         raise SessionError(f"{path} is of a format from before the first release: record it anew")
 
 
@@ -312,15 +302,18 @@ def unpack_chunk(chunk: Chunk) -> list[McapRecord]:
         raise ValueError("chunk too large")
     stream, end = get_chunk_data_stream(chunk, validate_crc=True)
     found: list[McapRecord] = []
+    num_others = 0
     while stream.count < end:
         opcode, length = HEAD.unpack(stream.read(HEAD.size))
         after = stream.count + length
-        if after > end or len(found) >= 2 * MAX_MESSAGES:
+        if after > end or len(found) + num_others >= 2 * MAX_MESSAGES:
             raise ValueError("a record longer than its chunk, or too many messages")
         if opcode == Opcode.CHANNEL and length <= MAX_CHANNEL_BYTES:
             found.append(Channel.read(stream))
         elif opcode == Opcode.MESSAGE:
             found.append(McapMessage.read(stream, length))
+        else:
+            num_others += 1
         if stream.count > after:
             raise ValueError("a record longer than it says")
         stream.read(after - stream.count)

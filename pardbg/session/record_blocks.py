@@ -94,8 +94,6 @@ def _encode(groups: Sequence[Numbered]) -> list[Block]:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A block to decode."""
-
     key: bytes
     data: bytes
     batches: Head
@@ -159,7 +157,6 @@ def _payloads(heads: bytes, counts: Ints, body: bytes) -> list[bytes]:
 
 
 def _sums(values: Ints, counts: Rows) -> Ints:
-    """Return the sum of each block's values."""
     total = np.concatenate((np.zeros(1, np.int64), np.cumsum(values)))
     begins = columns.begins_of(counts)
     sums: Ints = total[begins + counts] - total[begins]
@@ -172,7 +169,6 @@ def _sums(values: Ints, counts: Rows) -> Ints:
 def _batch_columns(
     groups: Sequence[Numbered], heads: NDArray[Any], sizes: Rows
 ) -> Iterator[Ints]:  # fmt: skip
-    """Yield the columns of BATCHES."""
     received = np.array([m.received_ns for group in groups for m in group.messages], np.int64)
     counts = heads["count"].astype(np.int64)
     yield np.array([number for group in groups for number in group.numbers], np.int64)
@@ -196,7 +192,6 @@ def _heads(batches: Table, counts: Ints, received: Ints) -> bytes:
 
 
 def _before(counts: Ints, sizes: Rows) -> Ints:
-    """Return for each batch how many records its block has before it."""
     total = np.cumsum(counts) - counts
     begins = np.minimum(columns.begins_of(sizes), max(len(total) - 1, 0))
     if not len(total):
@@ -209,7 +204,6 @@ def _before(counts: Ints, sizes: Rows) -> Ints:
 
 
 def _record_columns(records: NDArray[Any], counts: Rows) -> Iterator[Ints]:
-    """Yield the columns of RECORDS."""
     of = np.repeat(np.arange(len(counts)), counts)
     kinds, ends = records["kind"], records["t1_ns"].copy()
     order = _by_kind(kinds, of)

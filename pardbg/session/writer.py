@@ -23,14 +23,6 @@ from pardbg.errors import NONSENSE
 from pardbg.events.decode import decode_map
 from pardbg.session import appending, layout, message_blocks, record_blocks
 from pardbg.session.appending import Left, chunk_record, statistics_of
-from pardbg.session.layout import (
-    END_METADATA,
-    FORMAT,
-    MAX_CHANNELS,
-    PROFILE,
-    RUN_METADATA,
-    SCHEMAS,
-)
 from pardbg.session.message_blocks import MAX_MESSAGES, Block, Numbered
 from pardbg.session.reader import (
     DAMAGED,
@@ -80,10 +72,10 @@ class RunFacts:
     def metadata(self) -> dict[str, str]:
         """Return the ``pardbg.run`` metadata."""
         return {
-            "format": str(FORMAT), "wire": str(wire.PROTOCOL_VERSION), "version": __version__,
-            "run": self.run, "name": self.name, "host": self.host, "argv": json.dumps(self.argv),
-            "cwd": self.cwd, "recipe": self.recipe, "t_ns": str(self.t_ns),
-            "wall_ns": str(self.wall_ns),
+            "format": str(layout.FORMAT), "wire": str(wire.PROTOCOL_VERSION),
+            "version": __version__, "run": self.run, "name": self.name, "host": self.host,
+            "argv": json.dumps(self.argv), "cwd": self.cwd, "recipe": self.recipe,
+            "t_ns": str(self.t_ns), "wall_ns": str(self.wall_ns),
         }  # fmt: skip
 
     def definition(self) -> dict[str, Any]:
@@ -151,9 +143,9 @@ class SessionWriter:
             self._go_on(left)
 
     def _begin(self, metadata: dict[str, str]) -> None:
-        self._mcap.start(PROFILE, f"pardbg {__version__}")
-        self._mcap.add_metadata(RUN_METADATA, metadata)
-        for schema in SCHEMAS:
+        self._mcap.start(layout.PROFILE, f"pardbg {__version__}")
+        self._mcap.add_metadata(layout.RUN_METADATA, metadata)
+        for schema in layout.SCHEMAS:
             self._mcap.register_schema(schema.name, schema.encoding, schema.data)
         self._file.flush()
 
@@ -227,7 +219,7 @@ class SessionWriter:
             "num_messages": str(self.num_messages),
         }
         self.flush()
-        self._mcap.add_metadata(END_METADATA, facts)
+        self._mcap.add_metadata(layout.END_METADATA, facts)
         appending.finish(self._mcap, self._file, self._before)
         self._file.close()
 
@@ -241,7 +233,6 @@ class SessionWriter:
     # -- a chunk
 
     def _add(self, messages: Sequence[Message]) -> None:
-        """Hand the messages to mcap, as one block for each channel."""
         by_key: dict[bytes, Numbered] = {}
         for number, message in enumerate(messages, self.num_messages - len(messages)):
             into = by_key.get(message.key)
@@ -282,7 +273,7 @@ class SessionWriter:
         """Return whether a key has a channel of its own, which it gets now if there is room."""
         if key not in self._channels:
             channel = layout.channel_of(key, self._prefix(key, messages))
-            if channel is None or (key and len(self._summary.channels) >= MAX_CHANNELS):
+            if channel is None or (key and len(self._summary.channels) >= layout.MAX_CHANNELS):
                 return False
             self._register(key, channel)
         return True
@@ -306,7 +297,6 @@ class SessionWriter:
 
 
 def _rank_of(message: Message) -> int | None:
-    """Return the rank that a PROCESS definition says."""
     try:
         fields = decode_map(message.payload)
     except NONSENSE:
@@ -339,7 +329,7 @@ def resume(
     ``known``, and the last REPLAY_BYTES. Raises OSError."""
     with open(path, "rb", buffering=0) as file:
         left = appending.survey(file)
-        if left.metadata.get("format") != str(FORMAT):
+        if left.metadata.get("format") != str(layout.FORMAT):
             return _written_anew(path, facts, seen)
         decoder, newest_ns = _read_on(file, left, known, seen)
     try:
@@ -373,14 +363,13 @@ def _read_on(file: BinaryIO, left: Left, known: Known, seen: Seen) -> tuple[Deco
             counts.update(r.channel_id for r in records if isinstance(r, McapMessage))
         newest_ns = messages[-1].received_ns if messages else newest_ns
         seen(StoredChunk(chunk, decoder), at, messages)
-    left.summary.schemas = {schema.id: schema for schema in SCHEMAS}
+    left.summary.schemas = {schema.id: schema for schema in layout.SCHEMAS}
     left.summary.channels = channels
     left.count(counts + Counter(statistics_of(before).channel_message_counts))
     return decoder, newest_ns
 
 
 def _newest(left: Left, known: int) -> list[ChunkIndex]:
-    """Return the chunks of the file's last REPLAY_BYTES, and those from ``known`` on."""
     chunks = left.summary.chunk_indexes
     plain, first = 0, len(chunks)
     while first and (chunks[first - 1].chunk_start_offset >= known or plain < REPLAY_BYTES):

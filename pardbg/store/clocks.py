@@ -154,7 +154,6 @@ class ClockEstimate:
 
 
 def _agree(one: Offset, other: Offset) -> bool:
-    """Some one offset can be the truth of both."""
     return abs(one.offset_ns - other.offset_ns) <= one.error_ns + other.error_ns
 
 
@@ -167,5 +166,4 @@ def _together(samples: list[Offset]) -> Offset:
 
 
 def _aged(sample: Offset, age_ns: int) -> Offset:
-    """Return what a sample says so long after."""
     return Offset(sample.offset_ns, sample.error_ns + round(DRIFT * age_ns))

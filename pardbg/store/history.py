@@ -68,14 +68,12 @@ class History:
             self._evict(old)
 
     def _too_old(self, now_ns: int) -> int:
-        """Return how many values are, without looking where there are few."""
         most = len(self._times) - self._limit // 5
         if self._keep_ns is None or most <= len(self._times) // 4:
             return 0
         return min(most, bisect_left(self._times, now_ns - self._keep_ns))
 
     def _oldest(self, num_bytes: int) -> int:
-        """Return how many of the oldest values have at least so many bytes together."""
         return bisect_left(list(accumulate(self._sizes)), num_bytes) + 1
 
     def _evict(self, count: int) -> None:

@@ -154,7 +154,6 @@ def _on_device_clock(
 
 
 def _shifted(records: NDArray[Any], came: Sequence[Came]) -> NDArray[Any]:
-    """On the hub's clock."""
     if not any(offset for one in came for _, offset in one.offsets):
         return records
     lengths, offsets = [], []

@@ -11,17 +11,8 @@ from pardbg.events import control_facts, fields
 from pardbg.events.control_events import event_of
 from pardbg.events.decode import Full, Malformed, decode_map, frame_head, leading, split_key
 from pardbg.events.fields import MAX_GROUPS, MAX_NAMES_PER_PROC, MAX_PROCS
+from pardbg.store import definitions
 from pardbg.store.clocks import Reading
-from pardbg.store.definitions import (
-    GroupDef,
-    PlanDef,
-    failure,
-    group_def,
-    model_def,
-    op_def,
-    plan_def,
-    told_pairs,
-)
 from pardbg.store.history import Bookmark, Bookmarks, History, StateHistory
 from pardbg.store.intake import move
 from pardbg.store.limits import Limits
@@ -72,9 +63,9 @@ class Store:
         self.refused: Counter[str] = Counter()
         """What was left out because a limit was reached -> how often."""
         self._may_forget = True
-        self.groups: dict[tuple[int, str], GroupDef] = {}
+        self.groups: dict[tuple[int, str], definitions.GroupDef] = {}
         """(epoch, key) -> group."""
-        self.plans: dict[tuple[int, str], PlanDef] = {}
+        self.plans: dict[tuple[int, str], definitions.PlanDef] = {}
         """(epoch, group key) -> newest plan."""
         self.run: dict[str, Any] = {}
         self.notes: dict[str, Any] = {}
@@ -87,8 +78,7 @@ class Store:
         self.output = History(self.limits.output_lines, self.limits.keep_ns)
         self.bookmarks = Bookmarks()
         self.malformed = 0
-        self.unknown_messages = 0
-        self.over_limit = 0
+        self.unknown_messages = self.over_limit = 0
         self.memo: dict[Any, Any] = {}
         """Derived values that analysis keeps; never a source of truth."""
         self._num_records = 0
@@ -113,6 +103,7 @@ class Store:
             wire.DefKind.MODEL.value: self._define_model,
             wire.DefKind.ERROR.value: self._define_error,
             wire.DefKind.EXCEPTION.value: self._define_exception,
+            wire.DefKind.OUT_OF_MEMORY.value: self._define_failed_request,
         }
 
     # ------------------------------------------------------------------ writing
@@ -384,7 +375,7 @@ class Store:
             end = (t_ns, fields.integer_or_none(values, "code"))
             if end not in self.run_ends:
                 self.run_ends.append(end)
-            self.told = told_pairs(values.get("told")) or self.told
+            self.told = definitions.told_pairs(values.get("told")) or self.told
             return
         process = self._process(proc)
         said = (t_ns, fields.text(values, "reason", "exit"))
@@ -442,13 +433,13 @@ class Store:
             process.names[number] = name
 
     def _define_op(self, process: Process, values: Mapping[str, Any]) -> None:
-        number, op = fields.integer(values, "id", 0), op_def(values)
+        number, op = fields.integer(values, "id", 0), definitions.op_def(values)
         if len(process.ops) < MAX_NAMES_PER_PROC and process.ops.get(number) != op:
             self._keep(process, _OP_BYTES + len(op.op) + len(op.dtype) + len(op.reduce))
             process.ops[number] = op
 
     def _define_group(self, process: Process, values: Mapping[str, Any]) -> None:
-        group = group_def(values, process.epoch)
+        group = definitions.group_def(values, process.epoch)
         known = self.groups.get((group.epoch, group.key))
         if known is None and len(self.groups) >= MAX_GROUPS and not self._forget():
             raise Full("groups")
@@ -465,7 +456,7 @@ class Store:
         key = (process.epoch, fields.text(values, "group"))
         if key not in self.plans and len(self.plans) >= _MAX_PLANS and not self._forget():
             raise Full("plans")
-        plan = plan_def(values, self.plans.get(key))
+        plan = definitions.plan_def(values, self.plans.get(key))
         if not plan.fits:
             raise Malformed("plan")
         if plan != self.plans.get(key):  # sent again: the same object, so caches stay good
@@ -478,7 +469,7 @@ class Store:
             process.stages[stage] = fields.integer(values, "parameters", 0)
 
     def _define_model(self, process: Process, values: Mapping[str, Any]) -> None:
-        model = model_def(values)
+        model = definitions.model_def(values)
         if model != process.model:
             self._keep(process, fields.weight(model.optimizer))
             process.model = model
@@ -494,7 +485,13 @@ class Store:
             process.errors.append(said)
 
     def _define_exception(self, process: Process, values: Mapping[str, Any]) -> None:
-        said = failure(values, process.offset_ns)
+        said = definitions.failure(values, process.offset_ns)
         if said not in process.failures and len(process.failures) < 64:
             self._keep(process, fields.weight(values))
             process.failures.append(said)
+
+    def _define_failed_request(self, process: Process, values: Mapping[str, Any]) -> None:
+        request = definitions.failed_request(values, process.offset_ns)
+        if request not in process.failed_requests and len(process.failed_requests) < 64:
+            self._keep(process, fields.weight(values))
+            process.failed_requests.append(request)

@@ -72,7 +72,6 @@ def _shares(mine: Post, others: Mapping[int, Post], members: int, where: str) ->
 
 
 def _largest(apart: Iterable[Post]) -> list[int]:
-    """Ranks of the largest side among those that disagree with this rank."""
     sides: list[list[Post]] = []
     for post in apart:
         side = next((side for side in sides if not differs(side[0], post)), None)

@@ -142,7 +142,6 @@ def _first_of(likely: Sequence[tuple[int, Break]], known: Facts) -> Break | None
 
 
 def _counts(one: Break, step: int) -> bool:
-    """A match: is it one to stop at?"""
     if one.per_step and one.step == step:
         return False
     one.step = step
@@ -227,7 +226,6 @@ def _telling(equality: tuple[str, Any]) -> int:
 
 
 def _names(tree: Any) -> set[str]:
-    """The fields a (well-formed) condition asks for."""
     if tree[0] == "field":
         return {tree[1]}
     if tree[0] in ("num", "text"):

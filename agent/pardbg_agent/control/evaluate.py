@@ -182,7 +182,6 @@ def _names(at: FrameType, names: tuple[str, ...]) -> str:
 
 
 def _brief(value: Any) -> str:
-    """One line; a tensor by its shape, not by its numbers."""
     shape = getattr(value, "shape", None)
     if shape is not None and hasattr(value, "dtype"):
         return f"{type(value).__name__} {tuple(shape)} {value.dtype} {getattr(value, 'device', '')}"
@@ -221,7 +220,6 @@ class OwnOutput:
 
 
 def _measure(value: Any) -> tuple[float | None, str]:
-    """A number and a hash, where there are any: what ranks are compared by."""
     if isinstance(value, (bool, int, float)):
         return float(value) if abs(value) < 2**53 else None, ""
     values = sys.modules.get("pardbg_agent.hooks.tensors")

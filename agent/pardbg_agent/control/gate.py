@@ -37,8 +37,6 @@ Work = Callable[[FrameType | TracebackType | None], None]
 
 @dataclass(slots=True, eq=False)
 class _Holder:
-    """One thread held at a gate."""
-
     gate: int
     next: str
     since_ns: int
@@ -398,7 +396,6 @@ class GateControl:
         return min(max(left, 0.001), _LONGEST_WAIT_S)
 
     def _show(self) -> None:
-        """Status block, revision, and a nudge to the agent's thread."""
         self.revision += 1
         order = self._in_order()
         if order:

@@ -373,7 +373,6 @@ class PeerPosts:
                 self._foreign.add(path)
 
     def _look(self) -> bool:
-        """Map what is new. False: nothing is."""
         changed = os.stat(self._folder).st_mtime_ns
         if changed == self._changed_ns:
             return False
@@ -451,7 +450,6 @@ def same(slot: bytes, packed: bytes) -> bool:
 
 
 def _span(place: int) -> tuple[int, int]:
-    """(offset, bytes)"""
     if place < SETS * WAYS:
         return _DATA + place * SLOT, SLOT
     return _AREAS + (place - SETS * WAYS) * AREA, AREA

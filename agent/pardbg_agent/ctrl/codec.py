@@ -89,7 +89,6 @@ def reader(hint: Any) -> Read:
 
 @cache
 def _defaults(kind: type) -> tuple[tuple[str, Any], ...]:
-    """(name, default value) of each field; a field without a default equals none."""
     return tuple(
         (f.name, f.default_factory() if callable(f.default_factory) else f.default)
         for f in dataclasses.fields(kind)
@@ -167,7 +166,7 @@ def _map(key: Any, of: Any) -> Read:
     pair = _row((key, of)) if typing.get_origin(key) is tuple else None
 
     def read(plain: Any) -> Any:
-        if pair is not None:
+        if pair is not None and plain != {}:  # `encode` cannot see what keys an empty map has
             return dict(map(pair, _items(plain)))
         if not isinstance(plain, dict) or len(plain) > MAX_ITEMS:
             raise Malformed("not a map, or a long one")

@@ -114,8 +114,6 @@ def choose() -> OpHooks:
 
 
 def _then(original: Any, then: Any) -> Any:
-    """``original``, and then our function with its first argument."""
-
     @unframed
     @functools.wraps(original)
     def followed(*args: Any, **kwargs: Any) -> Any:

@@ -125,7 +125,6 @@ def _names(function: Any) -> tuple[str, ...]:
 def _placed(
     names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A call with its leading named arguments in their places."""
     rest = dict(kwargs)
     for name in names[len(args) :]:
         if name not in rest:

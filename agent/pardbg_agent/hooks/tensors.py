@@ -145,7 +145,6 @@ def bytes_of(tensor: Any) -> int:
 
 
 def _places(tensor: Any) -> tuple[Any, ...]:
-    """Return the places of a sparse tensor's values."""
     layout = getattr(tensor, "layout", torch.strided)
     if layout is torch.sparse_coo:
         return (tensor._indices(),)

@@ -66,7 +66,6 @@ class UncaughtErrors:
             self._make_invoke = None
 
     def _watch_threads(self) -> None:
-        """Of those that are there already, too."""
         self._make_invoke = _make_invoke()
         if self._make_invoke is None:
             return  # a threading that we do not know
@@ -81,8 +80,6 @@ class UncaughtErrors:
         return self._seen(self._make_invoke())
 
     def _seen(self, invoke: Callable[..., Any]) -> Callable[..., Any]:
-        """What calls a thread's hook, after us."""
-
         def seen(thread: threading.Thread) -> None:
             value = sys.exc_info()[1]
             if value is not None and not isinstance(value, SystemExit):
@@ -157,6 +154,8 @@ class UncaughtErrors:
         if self._told >= MAX_TOLD:
             return
         self._told += 1
+        if c.out_of_memory is not None and type(value).__name__ == "OutOfMemoryError":
+            c.guard.call("out of memory", c.out_of_memory, value)
         c.defs.put(
             DefKind.EXCEPTION, t_ns=clock.now_ns(), type=type(value).__name__,
             text=_last_line(value), thread=thread, frames=traceback_of(trace), step=c.step,

@@ -14,25 +14,7 @@ from pardbg_agent.control import evaluate, inspect
 from pardbg_agent.control.breaks import breaks_of
 from pardbg_agent.control.evaluate import TimeLimit
 from pardbg_agent.control.watches import watches_of
-from pardbg_agent.ctrl.agent_messages import (
-    Ask,
-    Delay,
-    Done,
-    Evaluated,
-    FromAgent,
-    IssuedAt,
-    Lease,
-    NoAnswer,
-    Permit,
-    Ping,
-    Pong,
-    Run,
-    SetBreaks,
-    SetLevel,
-    Stacks,
-    State,
-    Where,
-)
+from pardbg_agent.ctrl import agent_messages as messages
 
 if TYPE_CHECKING:
     from pardbg_agent.watched_rank import Core
@@ -46,11 +28,11 @@ class Requests:
     the thread call ``answer``."""
 
     def __init__(
-        self, core: Core, control: StateReports, say: Callable[[FromAgent], None],
+        self, core: Core, control: StateReports, say: Callable[[messages.FromAgent], None],
         wake: Callable[[], None],
     ) -> None:  # fmt: skip
         self._core, self._control, self._say, self._wake = core, control, say, wake
-        self._answers: collections.deque[Evaluated] = collections.deque()
+        self._answers: collections.deque[messages.Evaluated] = collections.deque()
         """What held threads found, to be sent from here."""
         self.limit = TimeLimit()
         """Time limit of what a person has the held thread run."""
@@ -64,12 +46,12 @@ class Requests:
         while self._answers:
             self._say(self._answers.popleft())
 
-    def _permit(self, asked: Permit) -> None:
+    def _permit(self, asked: messages.Permit) -> None:
         if self._is_new(asked.id):
             self._core.gate.permit(asked.id, asked.count, asked.n, asked.stop, asked.lease_ns)
         self._control.begin()
 
-    def _run(self, asked: Run) -> None:
+    def _run(self, asked: messages.Run) -> None:
         if self._is_new(asked.id):
             self._core.gate.run(asked.id)
         self._control.begin()  # one more state says so
@@ -79,19 +61,19 @@ class Requests:
         new, self._obeyed = number > self._obeyed, max(number, self._obeyed)
         return new
 
-    def _lease(self, asked: Lease) -> None:
+    def _lease(self, asked: messages.Lease) -> None:
         self._core.gate.lease(asked.lease_ns)
 
-    def _ping(self, asked: Ping) -> None:
-        self._say(Pong(asked.id, clock.now_ns()))
+    def _ping(self, asked: messages.Ping) -> None:
+        self._say(messages.Pong(asked.id, clock.now_ns()))
 
-    def _where(self, asked: Where) -> None:
+    def _where(self, asked: messages.Where) -> None:
         native = self._core.native
         standing = None if native is None else native.standing()
         found = inspect.stacks(threading.get_ident(), self._core.gate.raised(), standing)
-        self._say(Stacks(asked.id, found, tuple(self._issued())))
+        self._say(messages.Stacks(asked.id, found, tuple(self._issued())))
 
-    def _issued(self) -> list[IssuedAt]:
+    def _issued(self) -> list[messages.IssuedAt]:
         """Return where open asynchronous ops were issued, of those whose call is known."""
         found = []
         for op in self._core.ops.snapshot().open[:MAX_ISSUED]:
@@ -101,30 +83,30 @@ class Requests:
                 found.append((op.since_ns, op.group, seq, *site))
         return found
 
-    def _level(self, asked: SetLevel) -> None:
+    def _level(self, asked: messages.SetLevel) -> None:
         self._core.set_level(asked.level)
-        self._say(Done(asked.id))
+        self._say(messages.Done(asked.id))
 
-    def _breaks(self, asked: SetBreaks) -> None:
+    def _breaks(self, asked: messages.SetBreaks) -> None:
         try:
             watches = watches_of(asked.watches)
             self._core.gate.set_breaks(breaks_of(asked.breaks), watches)
             self._core.watch(watches)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-            self._say(Done(asked.id, f"breakpoints refused: {error}"))
+            self._say(messages.Done(asked.id, f"breakpoints refused: {error}"))
         else:
-            self._say(Done(asked.id, unknown=watches.unknown))
+            self._say(messages.Done(asked.id, unknown=watches.unknown))
 
-    def _delay(self, asked: Delay) -> None:
+    def _delay(self, asked: messages.Delay) -> None:
         self._core.gate.set_delay(asked.ns)
-        self._say(Done(asked.id))
+        self._say(messages.Done(asked.id))
 
-    def _ask(self, asked: Ask) -> None:
+    def _ask(self, asked: messages.Ask) -> None:
         """Have the held thread evaluate; the answer comes when that thread has it. Which of the
         hub's questions make sense is decided here, where the code would run."""
         run = self._core.run
         if asked.kind != "list" and not (run is not None and run.allow_eval):
-            self._say(Evaluated(asked.id, NoAnswer.EVAL_OFF))
+            self._say(messages.Evaluated(asked.id, messages.NoAnswer.EVAL_OFF))
             return
 
         def work(innermost: Any) -> None:
@@ -134,19 +116,22 @@ class Requests:
                 )
                 self._answers.append(replace(found, re=asked.id))
             except Exception as error:  # noqa: BLE001 - the training's thread must come back
-                self._answers.append(Evaluated(asked.id, NoAnswer.FAILED, str(error)[:500]))
+                self._answers.append(
+                    messages.Evaluated(asked.id, messages.NoAnswer.FAILED, str(error)[:500])
+                )
 
         def limited(innermost: Any) -> None:
             if not self.limit.run(lambda: work(innermost)):
-                self._answers.append(Evaluated(asked.id, NoAnswer.TOO_LONG))
+                self._answers.append(messages.Evaluated(asked.id, messages.NoAnswer.TOO_LONG))
             self._wake()
 
         if not self._core.gate.ask(limited):
-            self._say(Evaluated(asked.id, NoAnswer.NOT_HELD))
+            self._say(messages.Evaluated(asked.id, messages.NoAnswer.NOT_HELD))
 
     HANDLERS: Final[dict[type, Callable[..., None]]] = {
-        Permit: _permit, Run: _run, Lease: _lease, Ping: _ping, Where: _where, SetLevel: _level,
-        SetBreaks: _breaks, Delay: _delay, Ask: _ask,
+        messages.Permit: _permit, messages.Run: _run, messages.Lease: _lease, messages.Ping: _ping,
+        messages.Where: _where, messages.SetLevel: _level, messages.SetBreaks: _breaks,
+        messages.Delay: _delay, messages.Ask: _ask,
     }  # fmt: skip
 
 
@@ -176,7 +161,7 @@ class StateReports:
         """Send one whatever the rest says."""
         self._sent, self.rests = (), False
 
-    def next_state(self) -> State | None:
+    def next_state(self) -> messages.State | None:
         """Return the State if something changed since the last one, or it is time to repeat it."""
         now, key = clock.now_ns(), self._key()
         if key == self._sent and now - self._sent_ns < REPEAT_NS:
@@ -193,7 +178,7 @@ class StateReports:
         done = core.pipeline.done
         return core.gate.revision, core.ops.revision, core.step, id(done), len(done)
 
-    def _consistent(self) -> State:
+    def _consistent(self) -> messages.State:
         """Gate first, ops after, again if the gate moved between: a state that says *held* has
         every op that was issued before the hold."""
         core = self._core
@@ -204,7 +189,7 @@ class StateReports:
             if core.gate.state() == gate:
                 break
         number, found = gate.hit or (None, "")
-        return State(
+        return messages.State(
             core.identity.rank, self._serial, gate.reply_to, gate.held, gate.since_ns, gate.next,
             core.step, ops.open, ops.issued, ops.p2p, done, plan, gate.closed, number, found,
             {**core.gate.breaks.hits(), **core.gate.watches.hits},

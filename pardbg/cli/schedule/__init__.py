@@ -161,7 +161,6 @@ def _screen(
 
 
 def _sheets(costs_: str | None, session: str | None) -> tuple[Callable[[Table], Sheet], str]:
-    """(what is said of a table by these durations, the durations in words)"""
     from pardbg.lab.schedules.sheet import sheet
 
     taken = _taken(costs_, session)
@@ -170,7 +169,6 @@ def _sheets(costs_: str | None, session: str | None) -> tuple[Callable[[Table], 
 
 
 def _compute(table: Table, file: str) -> Table:
-    """The table, if it is one of compute alone."""
     if all(op.is_compute for _, _, op in table.ops()):
         return table
     raise UserError(
@@ -277,7 +275,6 @@ COMMANDS: tuple[click.Command, ...] = (schedule,)
 
 
 def _put(text: str, path: Path | None, force: bool, then: str = "") -> None:
-    """Write it to a file; to stdout where none was named."""
     if path is None:
         click.echo(text, nl=False)
         return

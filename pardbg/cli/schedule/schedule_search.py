@@ -108,7 +108,6 @@ def _best(problems: Sequence[Problem], there: Mapping[str, Table], seconds: floa
 
 
 def _fits(one: Predicted, problem: Problem) -> bool:
-    """Runs, on every transport, within the memory."""
     verdict = one.verdict
     per_rank = verdict.num_stages / verdict.num_ranks
     most = max(verdict.in_flight, default=0) / per_rank
@@ -116,7 +115,6 @@ def _fits(one: Predicted, problem: Problem) -> bool:
 
 
 def _built_in(problems: Sequence[Problem]) -> dict[str, Table]:
-    """torch's schedules of this size and with as many stages a rank."""
     from pardbg.analysis.whatif import plans
     from pardbg.lab.schedules.schedule_table import from_plan
 

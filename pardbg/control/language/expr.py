@@ -271,7 +271,6 @@ def _node(*parts: object) -> Tree:
 
 
 def _kind(tree: Tree) -> str:
-    """truth, number or words."""
     if tree[0] in ("and", "or", "not", "in", *_COMPARE):
         return "truth"
     if tree[0] == "field":

@@ -49,8 +49,6 @@ def ahead(
 
 @dataclass(frozen=True, slots=True)
 class _Plans:
-    """Of one pipeline."""
-
     rows: tuple[tuple[str, ...], ...]
     """By rank of the pipeline."""
     where: dict[str, tuple[int, int]]
@@ -129,7 +127,6 @@ def _place(state: State, row: tuple[str, ...]) -> int | None:
 
 
 def _receives(view: View, ripe: Ripe) -> list[int]:
-    """Ranks whose messages it is seen to be without."""
     if view.held or view.state is None:
         return []
     ops = (op for op in view.state.open if op.peer is not None and not op.send)
@@ -144,7 +141,6 @@ def _can_be_told(view: View, ripe: Ripe) -> bool:
 
 
 def _permit(state: State, n: int) -> Permit:
-    """``n`` more actions, and what they send."""
     found = parse(state.next) if state.held else None
     if state.held & Gate.INSIDE:
         n -= 1  # its gate is behind it

@@ -53,7 +53,6 @@ class CommandRules:
                 self._outbox.event(asked(order), now, order.by)
 
     def _refusal(self, order: Order, now: int) -> Refusal | None:
-        """Return why an order is not begun; None: it may be."""
         control = self._control
         holder = control.lease.holder
         if holder not in (None, RUN, order.by):
@@ -75,7 +74,6 @@ class CommandRules:
         return None
 
     def _begin(self, order: Order, now: int) -> None:
-        """Do it now, or once the cut that is being made is reached."""
         if order.verb is Verb.PAUSE:
             self._pause(order, now)
         elif self._control.mode is Mode.HELD:
@@ -134,7 +132,6 @@ class CommandRules:
                 self._outbox.permit(view, permit, now)
 
     def _count(self, order: Order) -> Asked:
-        """Note which time it is."""
         known = self._control.again
         if known is None or known[0] is not order:
             known = (order, 0, min(max(order.args.count, 1), MAX_COUNT))
@@ -142,7 +139,6 @@ class CommandRules:
         return asked(order, known[1] + 1)
 
     def _continue(self, order: Order, now: int) -> None:
-        """Let everything run on."""
         control = self._control
         if control.mode is Mode.RUNNING:
             if order.verb is not Verb.UNTIL:  # that one is answered where it stops

@@ -6,45 +6,133 @@ when its new cut is reached, or when it is clear that the ranks run on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from pardbg.control.machine.breakpoints import Refuse
 from pardbg.control.machine.command_rules import CommandRules
 from pardbg.control.machine.cut import View
 from pardbg.control.machine.holding import RUN
-from pardbg.control.machine.inputs import (
-    Acknowledged,
-    Departed,
-    Forgotten,
-    GivenUp,
-    Input,
-    Joined,
-    Learned,
-    Ordered,
-    Renewed,
-    Reported,
-    Restored,
-    TakenOver,
-    Ticked,
-)  # fmt: skip
 from pardbg.control.machine.moves import Moves, Settling
 from pardbg.control.machine.outbox import Outbox
 from pardbg.control.machine.permits import HOLD, PASS
-from pardbg.control.machine.state import ControlState, Effect
+from pardbg.control.machine.state import ControlState, Effect, Order
 from pardbg.errors import UserError
-from pardbg.events.control_codes import Mode, Verb
-from pardbg.events.control_facts import (
-    Attached,
-    Detached,
-    Edited,
-    Lapsed,
-    Left,
-    RunsOn,
-    Stray,
-    Taken,
-)
+from pardbg.events import control_facts as facts
+from pardbg.events.control_codes import Gone, Mode, Verb
+from pardbg_agent.ctrl.agent_messages import State
 from pardbg_agent.wire import Gate
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """Members and timeouts (ns) of groups and ranks of pipelines, from definitions."""
+
+    groups: Mapping[str, tuple[int, ...]]
+    timeouts: Mapping[str, int]
+    pipelines: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The breakpoints of a hub that was killed; its numbers are not used again."""
+
+    breaks: Sequence[facts.Breakpoint]
+    number: int
+    """The highest that a breakpoint ever had."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A process said hello (again), or its rank became known."""
+
+    proc: str
+    rank: int
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """A process ended, was lost or killed."""
+
+    proc: str
+    now: int
+    how: Gone = Gone.ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """An agent's State."""
+
+    state: State
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """A process answered the message of that number."""
+
+    proc: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """A viewer's control verb."""
+
+    order: Order
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """A viewer takes control; the order is answered."""
+
+    order: Order
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A viewer leaves, or can be reached no more: all ranks run on if it had control, and its
+    breakpoints go."""
+
+    viewer: str
+    now: int
+    disconnected: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """A viewer of the hub before did not come back: its breakpoints go."""
+
+    viewer: str
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """A viewer renews the lease: its own, or the run's while the run itself holds a rank."""
+
+    viewer: str
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time passed."""
+
+    now: int
+    computing: Mapping[str, int] | None = None
+    """Process -> since when a pipeline action runs there (its clock); None: as before."""
+
+
+Input = (
+    Learned | Restored | Joined | Departed | Reported | Acknowledged | Ordered | TakenOver | GivenUp
+    | Forgotten | Renewed | Ticked
+)  # fmt: skip
+
 
 RENEW_NS: Final = 2_000_000_000
 
@@ -77,8 +165,6 @@ class Machine:
 
 
 class _Parts:
-    """The machine's parts at work on one input."""
-
     def __init__(self, control: ControlState) -> None:
         self.control, self.outbox = control, Outbox(control)
         self.moves = Moves(control, self.outbox)
@@ -121,7 +207,7 @@ class _Parts:
         self.outbox.permit(view, HOLD, now)
         if control.mode is Mode.HELD:
             self.moves.enter(Mode.PAUSING, now)
-        fact = Attached(given.rank)
+        fact = facts.Attached(given.rank)
         control.why = (fact,)
         self.outbox.event(fact, now)
 
@@ -134,11 +220,11 @@ class _Parts:
         control.deliveries.gone(given.proc)
         control.raised.let_die(given.proc, now)
         if control.mode is not Mode.RUNNING:
-            self.outbox.event(Detached(view.rank, given.how), now)
+            self.outbox.event(facts.Detached(view.rank, given.how), now)
             if not control.views:
-                self.moves.run_on(RunsOn(no_rank_left=True), now)
+                self.moves.run_on(facts.RunsOn(no_rank_left=True), now)
             elif control.lease.holder == RUN and not control.raised.procs:
-                self.moves.run_on(RunsOn(no_exception_left=True), now)
+                self.moves.run_on(facts.RunsOn(no_exception_left=True), now)
         if not control.views:
             self.commands.end_until(now)
         self._settle(now)
@@ -160,7 +246,7 @@ class _Parts:
         elif state.held & Gate.EXCEPTION:
             self.moves.at_exception(view, state, now)
         elif state.held and view.fresh and control.mode is Mode.RUNNING:
-            self.moves.stray(Stray(view.rank), view, now)
+            self.moves.stray(facts.Stray(view.rank), view, now)
 
     def acknowledged(self, given: Acknowledged) -> None:
         self.control.deliveries.acked(given.proc, given.number)
@@ -176,14 +262,14 @@ class _Parts:
         viewer, before = given.order.by, self.control.lease.holder
         self.control.lease.grant(viewer, given.now)
         self.outbox.pass_lease_on(given.now)
-        fact = Taken(None if before == viewer else before)
+        fact = facts.Taken(None if before == viewer else before)
         self.outbox.event(fact, given.now, viewer, [given.order])
 
     def given_up(self, given: GivenUp) -> None:
         if self.control.lease.holder == given.viewer:
             self.control.lease.drop()
             held = self.control.mode is not Mode.RUNNING
-            fact = Left(given.viewer, given.disconnected, held)
+            fact = facts.Left(given.viewer, given.disconnected, held)
             self.moves.run_on(fact, given.now, by=given.viewer)
         self.forgotten(Forgotten(given.viewer, given.now))
 
@@ -191,7 +277,7 @@ class _Parts:
         gone = tuple(one.info() for one in self.control.breakpoints.forget(given.viewer))
         if gone:
             self.outbox.send_breaks(self.control.views.values())
-            fact = Edited(Verb.DELETE, gone, viewer_gone=given.viewer)
+            fact = facts.Edited(Verb.DELETE, gone, viewer_gone=given.viewer)
             self.outbox.event(fact, given.now, given.viewer)
 
     def renewed(self, given: Renewed) -> None:
@@ -208,10 +294,9 @@ class _Parts:
         self._settle(given.now)
 
     def _settle(self, now: int) -> None:
-        """Time passed, or something changed: settle, answer, renew, lapse."""
         control = self.control
         if control.lease.lapsed(now):
-            fact = Lapsed(control.lease.holder or "")
+            fact = facts.Lapsed(control.lease.holder or "")
             control.lease.drop()
             if control.mode is not Mode.RUNNING:
                 self.moves.run_on(fact, now)

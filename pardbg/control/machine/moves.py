@@ -16,22 +16,8 @@ from pardbg.control.machine.outbox import Outbox
 from pardbg.control.machine.outcome import outcome
 from pardbg.control.machine.permits import HOLD, ONE_OP, PASS, to_step
 from pardbg.control.machine.state import ControlState, Order
+from pardbg.events import control_facts as facts
 from pardbg.events.control_codes import Mode, Why
-from pardbg.events.control_facts import (
-    Cut,
-    Hit,
-    LetGo,
-    Loose,
-    Outcome,
-    Raised,
-    Refusal,
-    Refused,
-    Released,
-    RunsOn,
-    Silent,
-    Stray,
-    UnderWay,
-)
 from pardbg_agent.ctrl.agent_messages import State
 from pardbg_agent.wire import LEASE_NS, Gate
 
@@ -57,11 +43,11 @@ class Moves:
             control.settlement = Settlement()
         control.mode, control.since, control.reported = mode, now, 0
 
-    def refuse(self, order: Order, refusal: Refusal, now: int) -> None:
+    def refuse(self, order: Order, refusal: facts.Refusal, now: int) -> None:
         """Refuse an order; the refusal is recorded."""
-        self._outbox.event(Refused(order.verb.value, refusal), now, order.by, [order])
+        self._outbox.event(facts.Refused(order.verb.value, refusal), now, order.by, [order])
 
-    def run_on(self, cause: LetGo, now: int, by: str = "") -> None:
+    def run_on(self, cause: facts.LetGo, now: int, by: str = "") -> None:
         """Open every gate; whatever waits for a cut is answered."""
         control = self._control
         was = control.mode
@@ -73,11 +59,11 @@ class Moves:
         self.enter(Mode.RUNNING, now)
         if control.lease.holder == RUN:
             control.lease.drop()
-        control.why = () if cause == RunsOn() else (cause,)
+        control.why = () if cause == facts.RunsOn() else (cause,)
         for order in waiting:
-            refusal = Refusal(Why.NO_CUT, verb=order.verb.value, cause=cause)
+            refusal = facts.Refusal(Why.NO_CUT, verb=order.verb.value, cause=cause)
             self._outbox.refuse(order, refusal, now)
-        if was is not Mode.RUNNING or not isinstance(cause, RunsOn):
+        if was is not Mode.RUNNING or not isinstance(cause, facts.RunsOn):
             self._outbox.event(cause, now, by)
 
     def stop_all(self, by: str, keep: bool, lease_ns: int, now: int) -> None:
@@ -117,7 +103,7 @@ class Moves:
         control = self._control
         if control.mode is Mode.HELD:
             self.enter(Mode.PAUSING, now)
-        fact = Loose(tuple(sorted(view.rank for view in loose)))
+        fact = facts.Loose(tuple(sorted(view.rank for view in loose)))
         control.why = (fact,)
         self._outbox.event(fact, now)
         for view in loose:
@@ -131,7 +117,7 @@ class Moves:
             return
         for view in over:
             view.state = None
-        self._outbox.event(Silent(tuple(sorted(view.rank for view in over)), LEASE_NS), now)
+        self._outbox.event(facts.Silent(tuple(sorted(view.rank for view in over)), LEASE_NS), now)
 
     def at_exception(self, view: View, state: State, now: int) -> None:
         """Hold a rank at its uncaught exception, and the others too."""
@@ -141,7 +127,7 @@ class Moves:
         refusal = control.raised.refusal(view.proc, now)
         if refusal and control.mode is Mode.RUNNING:
             self._outbox.run(view, now)
-            self._outbox.event(Raised(view.rank, not_held=refusal), now)
+            self._outbox.event(facts.Raised(view.rank, not_held=refusal), now)
             return
         fact = control.raised.add(view.proc, view.rank, state.next)
         control.stopped_by.append(fact)
@@ -159,9 +145,9 @@ class Moves:
         if control.acted_on(view, state.held_since_ns):
             return
         if known is None:  # deleted, or another rank's once, or told to a hub that is gone
-            self.stray(Stray(view.rank, number, state.next), view, now)
+            self.stray(facts.Stray(view.rank, number, state.next), view, now)
             return
-        fact = Hit(
+        fact = facts.Hit(
             view.rank, number, known.text, bool(known.kind), state.hit_text, state.next, state.step
         )
         control.stopped_by.append(fact)
@@ -175,7 +161,7 @@ class Moves:
             control.breakpoints.delete([number])
             self._outbox.send_breaks(control.views.values())
 
-    def stray(self, fact: Stray, view: View, now: int) -> None:
+    def stray(self, fact: facts.Stray, view: View, now: int) -> None:
         """Have a rank that holds itself for an unknown reason do what the others do."""
         running = self._control.mode is Mode.RUNNING
         free = view.proc in self._control.free
@@ -228,7 +214,7 @@ class Settling:
             self._cut(now)
         elif now - max(control.since, control.reported) >= REPORT_NS:
             control.reported = now
-            fact = UnderWay(control.under_way())
+            fact = facts.UnderWay(control.under_way())
             control.why = (fact,)
             self._outbox.event(fact, now)
 
@@ -238,7 +224,7 @@ class Settling:
             return
         self._moves.enter(Mode.HELD, now)
         control.why = (*control.stopped_by, *control.settlement.stuck.values())[:MAX_WHY]
-        cut = Cut(self._outcome())
+        cut = facts.Cut(self._outcome())
         again = self._again()
         current = [] if again else control.current
         if not again:
@@ -250,7 +236,7 @@ class Settling:
         while control.queue and control.mode is Mode.HELD:
             self._advance(control.queue.popleft(), now)
 
-    def _outcome(self) -> Outcome | None:
+    def _outcome(self) -> facts.Outcome | None:
         """Return what the verb that moved the ranks did; None: no verb did."""
         control = self._control
         if control.again is None:
@@ -306,13 +292,12 @@ class Settling:
             self._moves.hold_again(loose, now)
 
     def _watch_pins(self, now: int) -> None:
-        """Release pinned ranks before a peer's op times out."""
         control = self._control
         if not control.pinned.update(control.settlement, control.timeouts, now):
             return
         ranks = [control.views[proc].rank for proc in control.pinned.procs if proc in control.views]
         waits = next(iter(control.waiting().values()), None)
-        fact = Released(tuple(sorted(ranks)), waits, control.pinned.left_ns(now) or 0)
+        fact = facts.Released(tuple(sorted(ranks)), waits, control.pinned.left_ns(now) or 0)
         procs, control.pinned.procs = control.pinned.procs, set()
         if control.free or control.lease.holder == RUN:  # it alone was held: all ranks run on
             self._moves.run_on(fact, now)

@@ -50,7 +50,6 @@ def _moved(before: State, after: State) -> bool:
 
 
 def _tick(ran: Mapping[int, Sequence[str]], pipe: States) -> int:
-    """The number of the last tick of a pipeline."""
     ticks = tick_numbers(
         {rank: state.plan for rank, state in pipe.items()}, num_stages(pipe.values())
     )
@@ -85,7 +84,6 @@ def _upcoming(pipe: States, waits: dict[int, str], coming: dict[int, str]) -> No
 
 
 def _planned(pipelines: Sequence[Sequence[int]], after: States) -> list[Sequence[int]]:
-    """Pipelines of which every rank told its plan."""
     return [
         ranks for ranks in pipelines
         if ranks and all(rank in after and after[rank].plan for rank in ranks)
@@ -101,6 +99,5 @@ def _many(states: States) -> bool:
 
 
 def _steps(before: States, after: States) -> tuple[int, int]:
-    """Return (first, last + 1) of the training steps that ended."""
     old = min((state.step for state in before.values()), default=0)
     return old, max([old, *(state.step for state in after.values())])

@@ -19,16 +19,7 @@ from typing import Final
 from pardbg.events.decode import Malformed
 from pardbg.hub.ctrl_messages import Change
 from pardbg.hub.removal import remove_ring
-from pardbg_agent.control.posts import (
-    ELSEWHERE,
-    NUM_PLACES,
-    SIZE,
-    SUFFIX,
-    Peer,
-    Posts,
-    map_file,
-    moved,
-)
+from pardbg_agent.control import posts
 
 LOOK_NS: Final = 250_000_000
 PIECE_BYTES: Final = 1 << 20
@@ -41,7 +32,7 @@ TURN_MS: Final = 2
 
 @dataclass(slots=True)
 class _Own:
-    peer: Peer
+    peer: posts.Peer
     seen: int = 0
     """Number of posts passed on."""
     told: tuple[int, int] = (-1, 0)
@@ -55,7 +46,7 @@ class Boards:
     folder: Path
     run: str
     _own: dict[str, _Own] = field(default_factory=dict)
-    _copies: dict[str, Posts] = field(default_factory=dict)
+    _copies: dict[str, posts.Posts] = field(default_factory=dict)
     _looked_ns: int = 0
 
     @property
@@ -70,12 +61,12 @@ class Boards:
         for proc, own in self._own.items():
             peer = own.peer
             peer.refresh()
-            count, posts = peer.news(own.seen)
-            if not posts and own.told == (peer.rank, peer.kinds):
+            count, fresh = peer.news(own.seen)
+            if not fresh and own.told == (peer.rank, peer.kinds):
                 continue
             own.seen, own.told = count, (peer.rank, peer.kinds)
-            piece.append((proc, peer.rank, peer.kinds, peer.job, tuple(posts.items())))
-            size += sum(map(len, posts.values()))
+            piece.append((proc, peer.rank, peer.kinds, peer.job, tuple(fresh.items())))
+            size += sum(map(len, fresh.values()))
             if size >= PIECE_BYTES:
                 yield piece
                 piece, size = [], 0
@@ -93,8 +84,8 @@ class Boards:
                 own.peer.close()
         with contextlib.suppress(OSError):
             for entry in os.scandir(self.folder):
-                proc = entry.name.removesuffix(SUFFIX)
-                if not entry.name.endswith(SUFFIX) or proc in self._own:
+                proc = entry.name.removesuffix(posts.SUFFIX)
+                if not entry.name.endswith(posts.SUFFIX) or proc in self._own:
                     continue
                 if "~" not in proc:
                     self._meet(proc, entry.path)
@@ -104,7 +95,7 @@ class Boards:
 
     def _meet(self, proc: str, path: str) -> None:
         with contextlib.suppress(OSError, ValueError):
-            peer = Peer(path, map_file(path, SIZE), None)
+            peer = posts.Peer(path, posts.map_file(path, posts.SIZE), None)
             if peer.refresh() and peer.alive():
                 self._own[proc] = _Own(peer)
             else:
@@ -119,27 +110,26 @@ class Boards:
                 raise Malformed(f"board: {error}") from None
 
     def _write(self, change: Change, by_ns: int) -> None:
-        proc, rank, kinds, job, posts = change
+        proc, rank, kinds, job, written = change
         copy = self._copies.get(proc) or self._copy(proc, job, rank)
         if copy is None:
             return
-        copy.identify(rank, kinds | ELSEWHERE)
-        for place, raw in posts:
-            if 0 <= place < NUM_PLACES:
-                copy.write(place, moved(place, raw, by_ns))
+        copy.identify(rank, kinds | posts.ELSEWHERE)
+        for place, raw in written:
+            if 0 <= place < posts.NUM_PLACES:
+                copy.write(place, posts.moved(place, raw, by_ns))
         if rank < 0:
             copy.end()
             del self._copies[proc]  # its file goes at the next look
 
-    def _copy(self, proc: str, job: int, rank: int) -> Posts | None:
-        """Make a copy's board; None without room for it, or for a process that has ended."""
+    def _copy(self, proc: str, job: int, rank: int) -> posts.Posts | None:
         if rank < 0 or len(self._copies) >= MAX_COPIES:
             return None
         if not re.fullmatch(r"[\w.-]{1,200}", proc):
             raise ValueError("process")
         with contextlib.suppress(OSError):
-            path = self.folder / (_name(proc) + SUFFIX)
-            self._copies[proc] = Posts.create(str(path), job, rank)
+            path = self.folder / (_name(proc) + posts.SUFFIX)
+            self._copies[proc] = posts.Posts.create(str(path), job, rank)
         return self._copies.get(proc)
 
     def close(self) -> None:

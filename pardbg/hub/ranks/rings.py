@@ -270,7 +270,6 @@ def _op_words(op: str, group: str, seq: int, peer: int, flags: int) -> str:
 
 
 def _watch_exit(pid: int) -> int:
-    """Return a descriptor that becomes readable at the process's end; -1 if there is none."""
     try:
         return os.pidfd_open(pid)
     except (OSError, AttributeError):

@@ -263,7 +263,6 @@ def make(
 
 
 def _cwd() -> str:
-    """Return the current directory's path, for display; empty if it was removed."""
     try:
         return str(Path.cwd())
     except OSError:

@@ -1,27 +1,150 @@
-"""The guardian: the launcher's parent, which outlives it and ends with the run.
+"""Guardian and keeper: the launcher's parent and that one's parent, which end with the run.
 
-It becomes the parent of a job whose launcher was killed, so the exit code stays known, and then
-does the launcher's work for the owner's streams. A run that loses a process before it has a job
-leaves nothing behind: guardian and launcher exist before the run's directories do.
+The nearest one that lives becomes the parent of a job whose launcher was killed, so the exit code
+stays known, and then does the launcher's work for the owner's streams. The keeper also survives a
+SIGKILL to the owner's process group, or to every command line with pardbg's name. A run that loses
+a process before it has a job leaves nothing behind: all three exist before the run's directories.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import select
 import signal
+import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from pardbg.hub.ranks import processes
 from pardbg.hub.removal import remove_empty, remove_unstarted
 from pardbg.hub.run import config as files
-from pardbg.hub.run import jobs
-from pardbg.hub.run.hub_process import END_S, MAX_RESTARTS, start_hub
-from pardbg.hub.run.run_files import has_ended, read_hub, read_job, read_recorded
-from pardbg.hub.run.steward import Owner, Stdio, Steward
+from pardbg.hub.run import jobs, signals
+from pardbg.hub.run.flow import Flow, Route
+from pardbg.hub.run.own_process import argv as own_process
+from pardbg.hub.run.run_files import has_ended, read_hub, read_job, read_launch, read_recorded
+from pardbg.hub.run.terminal import TerminalModes
+
+
+@dataclass(slots=True)
+class Stdio:
+    """Descriptors from the owner: the job's streams, the routes that carry its output, and the
+    pipe that reports received signals."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+    routes: list[Route]
+    charge: int
+    heard_r: int
+    heard: int
+    terminal: bool = False
+    """Whether stdin becomes the job's controlling terminal."""
+
+    @classmethod
+    def of(cls, words: str, terminal: bool) -> Stdio:
+        """Parse the argument that ``Streams.for_launcher`` makes."""
+        stdin, out, err, *fds, charge, heard_r, heard = map(int, words.split(","))
+        routes = [Route(*fds[:3]), Route(*fds[3:])]
+        return cls(stdin, out, err, routes, charge, heard_r, heard, terminal)
+
+    def close_job_ends(self) -> None:
+        """Close the job's ends, which the job has by now."""
+        for fd in (self.stdin, self.stdout, self.stderr):
+            os.close(fd)
+
+
+class Owner:
+    """The process that started the run, watched by a pipe whose other end it holds."""
+
+    def __init__(self, alive_fd: int) -> None:
+        self._poller = select.poll()
+        self._poller.register(alive_fd, 0)
+        self._gone = False
+
+    @property
+    def gone(self) -> bool:
+        self._gone = self._gone or bool(self._poller.poll(0))
+        return self._gone
+
+
+class Steward:
+    """Work of launcher, guardian and keeper for a job with an owner (``pardbg run``): carrying its
+    output and, once the owner is gone, passing on signals and the hang-up of its terminal. Each has
+    a Steward; the guardian's works when the launcher is dead, the keeper's when both are. ``turn``
+    is called again and again.
+    """
+
+    def __init__(self, stdio: Stdio, owner: Owner, members: bytes) -> None:
+        self._owner, self._heard = owner, stdio.heard_r
+        self.members = members
+        """Processes that are left in the owner's process group: see ``signals``."""
+        self.flow = Flow(stdio.routes, stdio.charge)
+        self._modes = TerminalModes() if stdio.terminal else None
+        throughs = [route.through for route in stdio.routes]
+        self._terminals = [fd for fd in throughs if os.isatty(fd)]
+
+    def turn(self, run_dir: Path) -> None:
+        """Do what is due."""
+        self.flow.carry(run_dir)
+        if self._owner.gone:
+            self.restore()
+            self._pass_signals(run_dir)
+            self._look_for_hang_up(run_dir)
+
+    def restore(self) -> None:
+        """Restore the terminal of an owner that was killed before it could."""
+        if self._modes is not None and self._owner.gone:
+            self._modes.restore()
+
+    def linger(self, run_dir: Path) -> None:
+        """Carry output after the job's end while a process that it left behind may write."""
+        while not self.flow.ended:
+            self.flow.carry(run_dir)
+            time.sleep(0.05)
+
+    def _pass_signals(self, run_dir: Path) -> None:
+        if reports := signals.read_reports(self._heard):
+            time.sleep(signals.REPORT_S)
+            reports |= signals.read_reports(self._heard)
+            for number in signals.sent_to_group(reports, self.members):
+                jobs.send(run_dir, number, group=True)
+
+    def _look_for_hang_up(self, run_dir: Path) -> None:
+        """Send SIGHUP if the user closed the terminal: the shell does not know a job whose owner is
+        gone."""
+        poller = select.poll()
+        for fd in self._terminals:
+            poller.register(fd, 0)
+        if any(event & select.POLLHUP for _, event in poller.poll(0)):
+            self._terminals = []
+            jobs.send(run_dir, signal.SIGHUP, group=True)
+
+
+MAX_RESTARTS: Final = 5
+END_S: Final = 20.0
+"""Maximum time for the hub to write the rest of the recording after the job's end."""
+
+
+def start_hub(
+    run_dir: Path, *, sources: Collection[int] = (), heard: int | None = None
+) -> subprocess.Popen[bytes]:
+    """Start the hub. ``sources``: descriptors of the output of a job without an owner; ``heard``:
+    of the pipe that tells which signals came. Raises OSError, RuntimeError."""
+    words = ["--sources", *map(str, sources)] if sources else []
+    words += ["--heard", str(heard)] if heard is not None else []
+    with open(run_dir / files.HUB_LOG, "ab") as log:
+        return subprocess.Popen(
+            own_process("pardbg.hub.__main__", str(run_dir), *words),
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # numpy's, unused: address space
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            pass_fds=(*sources, *([] if heard is None else [heard])), start_new_session=True,
+        )  # fmt: skip
+
 
 LOOK_S: Final = 0.2
 READY: Final = b"+"
@@ -40,11 +163,22 @@ def wait_for_directory(alive_fd: int) -> Path | None:
 
 
 class Guardian:
-    """The launcher's parent after the fork: ``wait`` returns at the end of the run."""
+    """Guardian or keeper after the fork: ``wait`` returns at the end of the run."""
 
-    def __init__(self, run: str, roots: list[Path], stdio: Stdio | None, owner: Owner) -> None:
-        """``roots``: possible parents of the run's directory, which the owner makes."""
-        self._run, self._roots, self._owner = run, roots, owner
+    def __init__(
+        self,
+        run: str,
+        roots: list[Path],
+        stdio: Stdio | None,
+        sources: list[int],
+        owner: Owner,
+        *,
+        keeper: bool,
+    ) -> None:
+        """``roots``: possible parents of the run's directory, which the owner makes. ``sources``:
+        see ``Launcher``."""
+        self._run, self._roots, self._owner, self._sources = run, roots, owner, sources
+        self._line = processes.command_line(os.getpid())
         self._steward: Steward | None = None
         self._hub: int | None = None
         """Pid of the hub that this process started; None: the launcher's hub is in use."""
@@ -52,19 +186,25 @@ class Guardian:
         self._heard = None if stdio is None else stdio.heard
         if stdio is not None:
             stdio.close_job_ends()
-            self._steward = Steward(stdio, owner, launcher=False)
+            self._steward = Steward(stdio, owner, b"" if keeper else signals.GUARDIAN)
+        if keeper:
+            signals.report(signals.KEEPER, -1 if self._heard is None else self._heard)
+            with contextlib.suppress(PermissionError):  # it leads a session
+                os.setsid()
+            set_title(f"{run}: keeps the output and exit code of this job")
 
     @property
     def _dir(self) -> Path:
         places = [root / self._run for root in self._roots]
         return next((path for path in places if path.is_dir()), places[0])
 
-    def wait(self, launcher: int) -> None:
-        """Return after the launcher's end; if its job outlived it, record the job's end first."""
+    def wait(self, child: int) -> None:
+        """Return after the end of ``child`` (launcher or guardian) and of the launcher; if the job
+        outlived them, record its end first."""
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         ended: dict[int, int] = {}
-        while not (launcher in ended and self._look_after(ended)):
-            if launcher not in ended and self._steward is not None:
+        while not ((alone := child in ended and self._alone()) and self._look_after(ended)):
+            if not alone and self._steward is not None:
                 self._steward.flow.close_lost()
             self._reap(ended) or signal.sigtimedwait([signal.SIGCHLD], LOOK_S)
         if self._steward is not None and read_job(self._dir) is not None:
@@ -73,8 +213,14 @@ class Guardian:
         while self._hub is not None and self._hub not in ended and time.monotonic() < deadline:
             self._reap(ended) or signal.sigtimedwait([signal.SIGCHLD], LOOK_S)
 
+    def _alone(self) -> bool:
+        """Return whether the launcher is gone, too."""
+        launch = read_launch(self._dir)
+        if launch is None or launch.launcher is None:
+            return not self._beginning()
+        return not launch.launcher.alive
+
     def _reap(self, ended: dict[int, int]) -> bool:
-        """Add ended children to ``ended`` (pid -> status); return whether there were any."""
         found = False
         try:
             while (done := os.waitpid(-1, os.WNOHANG))[0]:
@@ -112,7 +258,7 @@ class Guardian:
             return
         self._restarts += 1
         with contextlib.suppress(OSError, RuntimeError):  # no process to be had
-            self._hub = start_hub(self._dir, heard=self._heard).pid
+            self._hub = start_hub(self._dir, sources=self._sources, heard=self._heard).pid
 
     def _hub_was_killed(self, ended: Mapping[int, int]) -> bool:
         if self._hub is not None:
@@ -121,12 +267,11 @@ class Guardian:
         return hub is not None and not hub.alive and read_recorded(self._dir) is None
 
     def _beginning(self) -> bool:
-        """Return whether a process that the launcher forked is about to become the job."""
-        ours = processes.command_line(os.getpid())
-        return any(processes.command_line(pid) == ours for pid in processes.children(os.getpid()))
+        """Return whether a child is the launcher, or forked by it and about to become the job."""
+        found = processes.children(os.getpid())
+        return any(processes.command_line(pid) == self._line for pid in found)
 
     def _forget_unstarted(self) -> None:
-        """Remove a run that has neither a job nor an owner."""
         if self._owner.gone and read_job(self._dir) is None:
             with contextlib.suppress(files.ConfigError):
                 remove_empty(Path(files.load(self._dir).session))
@@ -138,3 +283,13 @@ def kill_children(run: str) -> None:
     for pid in processes.children(os.getpid()):
         if run.encode() in processes.command_line(pid):
             os.kill(pid, signal.SIGKILL)
+
+
+def set_title(title: str) -> None:
+    """Replace this process's command line, as ``ps`` and ``pkill -f`` see it, as far as it fits."""
+    fields = processes.stat_fields(os.getpid())
+    with contextlib.suppress(IndexError, ValueError):
+        start, room = int(fields[45]), int(fields[46]) - int(fields[45])
+        if start > 0 and room > 0:
+            ctypes.memset(start, 0, room)
+            ctypes.memmove(start, title.encode()[: room - 1], min(len(title.encode()), room - 1))

@@ -17,16 +17,9 @@ from typing import TYPE_CHECKING, Final
 from pardbg.hub.ranks import processes
 from pardbg.hub.ranks.processes import exit_code
 from pardbg.hub.run import config as files
+from pardbg.hub.run import run_files
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.output import Copier
-from pardbg.hub.run.run_files import (
-    JobEnd,
-    Process,
-    has_ended,
-    read_job,
-    read_launch,
-    write_end,
-)
 
 if TYPE_CHECKING:
     import psutil
@@ -44,7 +37,7 @@ REAP_S: Final = 1.0
 
 def job_pid(run_dir: Path) -> int | None:
     """Return the pid of the job's first process, its session leader; None if it has ended."""
-    job = read_job(run_dir)
+    job = run_files.read_job(run_dir)
     return job.pid if job is not None and job.alive else None
 
 
@@ -132,14 +125,13 @@ def write_exit(
     """Record the job's end. ``code``: as waitpid gives it, < 0 for a signal; None: not known.
     ``untold``: see ``JobEnd``."""
     shell_code = code if code is None or code >= 0 else 128 - code
-    write_end(run_dir, JobEnd(
+    run_files.write_end(run_dir, run_files.JobEnd(
         shell_code, max(0, -(code or 0)), error, time.monotonic_ns(), time.time_ns(), restarts,
         _signals_sent(run_dir), untold,
     ))  # fmt: skip
 
 
 def _signals_sent(run_dir: Path) -> tuple[tuple[int, int], ...]:
-    """(time in ns, signal): signals that the job was given, the first ones."""
     try:
         lines = (run_dir / files.TOLD_FILE).read_text().splitlines()[:MAX_TOLD]
         return tuple((int(when), int(number)) for when, number in map(str.split, lines))
@@ -154,9 +146,9 @@ def adopt_orphans(adopt: bool = True) -> None:
 
 
 def reap(run_dir: Path) -> None:
-    """Record the end of a job that became our child when launcher and guardian were killed."""
-    job = read_job(run_dir)
-    if job is None or has_ended(run_dir):
+    """Record the end of a job that became our child when all in between were killed."""
+    job = run_files.read_job(run_dir)
+    if job is None or run_files.has_ended(run_dir):
         return
     with contextlib.suppress(ChildProcessError, OSError):
         done, status = os.waitpid(job.pid, os.WNOHANG)
@@ -166,7 +158,7 @@ def reap(run_dir: Path) -> None:
 
 def unreaped_code(run_dir: Path) -> int | None:
     """Return the exit code of a job that ended and is not reaped yet; None: too late."""
-    job = read_job(run_dir)
+    job = run_files.read_job(run_dir)
     return exit_code(job.pid, job.start) if job is not None else None
 
 
@@ -179,10 +171,11 @@ class Successor:
         self._sources = sources
         """The job's stdout and stderr in memory; empty: it has an owner (see ``flow``)."""
         self._killing = Killing(config.dir)
-        self._launch = read_launch(config.dir)
-        self._others = {"guardian": self._launch.guardian if self._launch else None}
+        self._launch = run_files.read_launch(config.dir)
+        launch = self._launch or run_files.Launch()
+        self._others = {"guardian": launch.guardian, "keeper": launch.keeper}
         if config.owner_pid is not None:
-            self._others["owner"] = Process(config.owner_pid, config.owner_start)
+            self._others["owner"] = run_files.Process(config.owner_pid, config.owner_start)
         self._copier: Copier | None = None
         self._look_at = 0.0
         self._ended_at = 0.0
@@ -191,12 +184,12 @@ class Successor:
 
     def tick(self) -> list[str]:
         """Do what is due. Return the processes just found to be killed: launcher, guardian,
-        owner."""
+        keeper, owner."""
         now = time.monotonic()
         if self._launch is None or now < self._look_at:
             return []
         self._look_at = now + LOOK_S
-        lost = [] if has_ended(self._dir) else self._find_lost()
+        lost = [] if run_files.has_ended(self._dir) else self._find_lost()
         if self.took_over:
             self._killing.tick()
             self._record_end(now)
@@ -221,8 +214,7 @@ class Successor:
         self._killing.finish()
 
     def _record_end(self, now: float) -> None:
-        """Record the end of a job that nobody else recorded within ``REAP_S``."""
-        if has_ended(self._dir) or job_pid(self._dir) is not None:
+        if run_files.has_ended(self._dir) or job_pid(self._dir) is not None:
             return
         if self._code is None:
             self._code = unreaped_code(self._dir)

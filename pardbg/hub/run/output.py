@@ -88,7 +88,6 @@ class RingFile:
         return True
 
     def _free(self, until: int) -> bool:
-        """Free the whole pages before offset ``until``; return whether there were any."""
         until &= ~(PAGE - 1)
         if until <= self._freed:
             return False
@@ -170,7 +169,6 @@ class Copier:
 
 
 def _ring(path: Path, limit: int) -> RingFile | None:
-    """Open a ring file; None where there is no room even for an empty one."""
     try:
         return RingFile(path, limit)
     except OSError:

@@ -206,7 +206,6 @@ def _look(run_dir: Path) -> Run | None:
 
 
 def _run_rings(run_dir: Path) -> RunRings | None:
-    """Return the remains of a dead run; None for a live one and without remains."""
     try:
         handle = RunHandle(run_dir)
     except ConfigError:
@@ -272,7 +271,6 @@ def _clean_rings(dead: list[RunRings]) -> None:
 
 
 def _any_alive(rings: RunRings) -> bool:
-    """Return whether a rank still writes one of the rings: it outlived its launcher."""
     for path in rings.ring_dir.glob(f"*{RING}"):
         with contextlib.suppress(RingError, OSError, ValueError):
             reader = RingReader.open(str(path))

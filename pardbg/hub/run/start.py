@@ -1,8 +1,8 @@
 """Starting a run: ``start_run`` for the command line, the processes behind it, the run's handle.
 
-The launcher is a small process, the parent of hub and job, and a child of the guardian: the end of
-any of our processes leaves the job alone. Launcher and guardian exist before the run's directories
-are made, so a run that is killed before it has a job leaves nothing behind.
+The launcher is a small process, the parent of hub and job. Its parent is the guardian, whose parent
+is the keeper: the end of any of our processes leaves the job alone. These three exist before the
+run's directories are made, so a run that is killed before it has a job leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -21,20 +21,10 @@ from pardbg.errors import UserError
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.removal import remove_unstarted
 from pardbg.hub.run import config as files
-from pardbg.hub.run import jobs
+from pardbg.hub.run import jobs, run_files
 from pardbg.hub.run.config import Place, RunConfig, SetupError
 from pardbg.hub.run.guardian import kill_children
 from pardbg.hub.run.own_process import argv as own_process
-from pardbg.hub.run.run_files import (
-    Recorded,
-    has_ended,
-    read_end,
-    read_hub,
-    read_job,
-    read_launch,
-    read_part,
-    read_recorded,
-)
 from pardbg.hub.run.terminal import Streams
 from pardbg.session.rotation import UNLIMITED, PartLimits, part_path
 from pardbg.words import duration
@@ -43,7 +33,7 @@ START_TIMEOUT_S: Final = 75.0
 POLL_S: Final = 0.02
 START_POLL_S: Final = 0.003
 END_S: Final = 5.0
-"""Maximum time for guardian and launcher to end without a job."""
+"""Maximum time for keeper, guardian and launcher to end without a job."""
 
 
 class RunHandle:
@@ -70,23 +60,25 @@ class RunHandle:
 
     def parts(self) -> list[Path]:
         """Return the existing files of the recording, oldest first: one, unless it is in parts."""
-        every = [part_path(self.session, n) for n in range(1, read_part(self.run_dir) + 1)]
+        every = [
+            part_path(self.session, n) for n in range(1, run_files.read_part(self.run_dir) + 1)
+        ]
         return [path for path in every if path.exists()] or [self.session]
 
-    def recorded(self) -> Recorded | None:
+    def recorded(self) -> run_files.Recorded | None:
         """Return the result of the recording; None: it goes on, or the hub was killed."""
-        return read_recorded(self.run_dir)
+        return run_files.read_recorded(self.run_dir)
 
     def ended_s(self) -> float:
         """Return when the job ended (or now), in seconds of the wall clock."""
-        end = read_end(self.run_dir)
+        end = run_files.read_end(self.run_dir)
         return end.wall_ns / 1e9 if end is not None else time.time()
 
     def ended(self) -> bool:
         """Return whether the job has ended (its recording may still be open)."""
         if not self.launcher_alive():
             jobs.reap(self.run_dir)
-        return has_ended(self.run_dir) or not self.alive()
+        return run_files.has_ended(self.run_dir) or not self.alive()
 
     def alive(self) -> bool:
         """Return whether launcher, job or hub is there."""
@@ -94,20 +86,19 @@ class RunHandle:
 
     def launcher_alive(self) -> bool:
         """Return whether the launcher runs, so that hub and job are looked after."""
-        launch = read_launch(self.run_dir)
+        launch = run_files.read_launch(self.run_dir)
         if launch is None or launch.launcher is None:
             return self._guarded()
         return launch.launcher.alive
 
     def _guarded(self) -> bool:
-        """Return whether this process started the run and its guardian is there."""
         return self._launcher is not None and self._launcher.poll() is None
 
     def job_alive(self) -> bool:
         return jobs.job_pid(self.run_dir) is not None
 
     def hub_alive(self) -> bool:
-        hub = read_hub(self.run_dir)
+        hub = run_files.read_hub(self.run_dir)
         return hub is not None and hub.alive
 
     def wait(self, timeout_s: float | None = None) -> int:
@@ -131,12 +122,12 @@ class RunHandle:
 
     def exit_code(self, default: int = 1) -> int:
         """Return the job's exit code (128 + signal, as in a shell)."""
-        end = read_end(self.run_dir)
+        end = run_files.read_end(self.run_dir)
         return default if end is None or end.code is None else end.code
 
     def status(self, default: int = 1) -> int:
         """Return how the job ended: its exit code, or less than 0 for a signal."""
-        end = read_end(self.run_dir)
+        end = run_files.read_end(self.run_dir)
         return -end.signal if end is not None and end.signal else self.exit_code(default)
 
     def signal(self, number: int, group: bool = True) -> None:
@@ -201,8 +192,8 @@ def start_run(
 
 
 class _Behind:
-    """Guardian and launcher of a run until it has started. Raises SetupError if they cannot be
-    started."""
+    """Keeper, guardian and launcher of a run until it has started. Raises SetupError if they cannot
+    be started."""
 
     def __init__(self, run: str, env: Mapping[str, str], streams: Streams | None) -> None:
         words, fds = streams.for_launcher() if streams is not None else ([], ())
@@ -244,8 +235,8 @@ class _Behind:
 
     @property
     def gone(self) -> bool:
-        """Return whether guardian and launcher are gone, and no child of theirs is about to become
-        the job."""
+        """Return whether keeper, guardian and launcher are gone, and no child of theirs is about to
+        become the job."""
         poller = select.poll()
         poller.register(self._end, 0)
         return bool(poller.poll(0))
@@ -295,16 +286,15 @@ class CommandError(UserError):
 
 
 def _wait_started(handle: RunHandle, behind: _Behind) -> None:
-    """Wait until the job runs or has ended. Raises SetupError."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         gone = behind.gone  # before we look: what there is now is all there will be
-        end, launch = read_end(handle.run_dir), read_launch(handle.run_dir)
+        end, launch = run_files.read_end(handle.run_dir), run_files.read_launch(handle.run_dir)
         if end is not None and end.error:
             raise SetupError(end.error)
         if end is not None or (launch is not None and launch.job is not None):
             return
-        if gone and read_job(handle.run_dir) is not None:
+        if gone and run_files.read_job(handle.run_dir) is not None:
             return
         if gone:
             raise SetupError(f"the launcher ended: {behind.last_line()}")

@@ -92,7 +92,6 @@ def own_streams(out: int = STDOUT) -> Streams:
 
 
 def _same(fd: int, other: int) -> bool:
-    """Return whether both descriptors lead to the same place."""
     try:
         return os.path.samestat(os.fstat(fd), os.fstat(other))
     except OSError:  # closed
@@ -100,7 +99,6 @@ def _same(fd: int, other: int) -> bool:
 
 
 def _pipe() -> tuple[int, int]:
-    """Make a pipe; return (owner's end, job's end)."""
     source, end = os.pipe()
     with contextlib.suppress(OSError):
         fcntl.fcntl(source, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
@@ -191,7 +189,6 @@ class KeyPassing:
                 return
 
     def _pass_keys(self) -> bool:
-        """Pass the keys that are there; return False at the end of input or of the job's side."""
         try:
             data = os.read(STDIN, 4096)
             before, ctrl_z, after = data.partition(self._suspend_key())

@@ -6,14 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from pardbg.control.machine.inputs import (
-    Acknowledged,
-    Departed,
-    Joined,
-    Learned,
-    Reported,
-)  # fmt: skip
-from pardbg.control.machine.machine import Machine
+from pardbg.control.machine import machine
 from pardbg.events.control_codes import Gone
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions, older_half
@@ -28,18 +21,7 @@ from pardbg.hub.serve.router import Router
 from pardbg.store.clocks import SAME, ClockEstimate, Offset
 from pardbg.words import whole
 from pardbg_agent import wire
-from pardbg_agent.ctrl.agent_messages import (
-    Bye,
-    Done,
-    Evaluated,
-    FromAgent,
-    Hello,
-    Ping,
-    Pong,
-    Stacks,
-    State,
-    Welcome,
-)  # fmt: skip
+from pardbg_agent.ctrl import agent_messages as messages
 from pardbg_agent.wire import DefKind, Key
 
 SCAN_NS: Final = 250_000_000
@@ -56,7 +38,7 @@ class Agents:
 
     def __init__(
         self, hub_id: str, boot_id: str, router: Router, collector: Collector,
-        definitions: Definitions, rings: Rings, machine: Machine, where: StackRequests,
+        definitions: Definitions, rings: Rings, machine: machine.Machine, where: StackRequests,
         boards: Boards,
     ) -> None:  # fmt: skip
         self.ended: dict[str, str] = {}
@@ -74,7 +56,7 @@ class Agents:
         """By process; those behind one relay share its node's."""
         self._node_clocks: dict[str, ClockEstimate] = {}
         """By the relay's identity."""
-        self._byes: dict[str, Bye] = {}
+        self._byes: dict[str, messages.Bye] = {}
         self._hello: set[str] = set()
         self._heard: dict[str, int] = {}
         self._left: dict[str, int] = {}
@@ -110,26 +92,26 @@ class Agents:
         """Tell control what a definition says."""
         kind = fields.get("k")
         if kind == DefKind.PROCESS and proc in self._machine.control.views:
-            self._machine.take(Joined(proc, self._rank(proc), self._collector.clock()))
+            self._machine.take(machine.Joined(proc, self._rank(proc), self._collector.clock()))
         elif kind in (DefKind.GROUP, DefKind.PLAN):
             known = self._definitions
-            self._machine.take(Learned(known.groups, known.timeouts, known.pipelines))
+            self._machine.take(machine.Learned(known.groups, known.timeouts, known.pipelines))
 
-    def message(self, proc: str, message: FromAgent, now: int) -> None:
+    def message(self, proc: str, message: messages.FromAgent, now: int) -> None:
         """Handle one CTRL message of an agent. Raises Malformed."""
         if proc.count(".") < 2 or whole(proc.rpartition(".")[2]) is None:
             raise Malformed("process")
-        if isinstance(message, State):
-            self._machine.take(Reported(replace(message, proc=proc), now))
-        elif isinstance(message, Hello):
+        if isinstance(message, messages.State):
+            self._machine.take(machine.Reported(replace(message, proc=proc), now))
+        elif isinstance(message, messages.Hello):
             self._on_hello(proc, message, now)
-        elif isinstance(message, Pong):
+        elif isinstance(message, messages.Pong):
             self._on_pong(proc, message, now)
-        elif isinstance(message, Done):
-            self._machine.take(Acknowledged(proc, message.re))
-        elif isinstance(message, Stacks):
+        elif isinstance(message, messages.Done):
+            self._machine.take(machine.Acknowledged(proc, message.re))
+        elif isinstance(message, messages.Stacks):
             self._where.answered(proc, message)
-        elif isinstance(message, Evaluated):
+        elif isinstance(message, messages.Evaluated):
             self.questions.answered(proc, message)
         else:
             self._on_bye(proc, message, now)
@@ -203,11 +185,11 @@ class Agents:
             self._where.gone(proc)
             self.questions.gone(proc)
             if proc not in self._byes:
-                self._machine.take(Departed(proc, now, Gone.GONE))
+                self._machine.take(machine.Departed(proc, now, Gone.GONE))
 
     # -- messages
 
-    def _on_hello(self, proc: str, message: Hello, now: int) -> None:
+    def _on_hello(self, proc: str, message: messages.Hello, now: int) -> None:
         if not self._collector.admit(proc.encode("ascii")):
             return
         first = proc not in self._hello
@@ -229,9 +211,9 @@ class Agents:
             self._clocks[proc] = clock
             if clock.offset is not None:
                 self._define_clock(proc, clock.offset, now)
-        self._machine.take(Joined(proc, self._rank(proc), now))
+        self._machine.take(machine.Joined(proc, self._rank(proc), now))
 
-    def _on_pong(self, proc: str, message: Pong, now: int) -> None:
+    def _on_pong(self, proc: str, message: messages.Pong, now: int) -> None:
         clock = self._clocks.get(proc)
         offset = clock.answered(message.re, message.t_ns, now) if clock is not None else None
         if offset is not None:
@@ -239,19 +221,18 @@ class Agents:
                 if same is clock and other not in self.ended:
                     self._define_clock(other, offset, now)
 
-    def _on_bye(self, proc: str, message: Bye, now: int) -> None:
+    def _on_bye(self, proc: str, message: messages.Bye, now: int) -> None:
         self._byes[proc] = message
         self._hello.discard(proc)
         self._where.gone(proc)
         self.questions.gone(proc)
-        self._machine.take(Departed(proc, now))
+        self._machine.take(machine.Departed(proc, now))
         if proc not in self._rings.mapped and self.nodes.node_of(proc) is None:
             self._end(proc, "exit", message.last_index, message.dropped, now)
 
     # -- ends
 
     def _salvage(self, proc: str, now: int) -> None:
-        """Send on what a dead process could not."""
         ring = self._rings.mapped[proc]
         rescued = self._rings.rescue(proc, self._head(proc))
         self._take_rest(proc, rescued, ring.dead_ns or now, ring.code)
@@ -283,7 +264,7 @@ class Agents:
         if code is not None:
             left = code >= 0  # os._exit says no farewell and is no kill
         reason = "exit" if left else "killed"
-        self._machine.take(Departed(proc, now, Gone.GONE))
+        self._machine.take(machine.Departed(proc, now, Gone.GONE))
         self._end(proc, reason, rescued.last_index, rescued.dropped, dead_ns, code)
 
     def _end(
@@ -315,16 +296,15 @@ class Agents:
         elsewhere = self.nodes.rows.keys()
         for proc in self._hello - self.ended.keys() - self._rings.mapped.keys() - elsewhere:
             if now - self._heard.get(proc, now) >= LOST_NS:
-                self._machine.take(Departed(proc, now, Gone.LOST))
+                self._machine.take(machine.Departed(proc, now, Gone.LOST))
                 self._end(proc, "lost", self._head(proc) - 1, 0, now)
 
     # -- small things
 
     def _welcome(self, proc: str, now: int) -> bool:
-        return self._router.send(proc, Welcome(self._hub_id, self._head(proc), now))
+        return self._router.send(proc, messages.Welcome(self._hub_id, self._head(proc), now))
 
     def _head(self, proc: str) -> int:
-        """The index after its newest record here."""
         return self._collector.heads.next.get(proc.encode("ascii"), 0)
 
     def _ping_remote(self, now: int) -> None:
@@ -335,7 +315,7 @@ class Agents:
             if proc not in self.ended and clock.due(now):  # the first of a node: then it is not due
                 self._ping += 1
                 clock.sent(self._ping, now)
-                self._router.send(proc, Ping(self._ping, now))
+                self._router.send(proc, messages.Ping(self._ping, now))
 
     def _define_clock(self, proc: str, offset: Offset, now: int) -> None:
         self._collector.define(

@@ -12,22 +12,11 @@ import msgpack
 
 from pardbg import __version__
 from pardbg.control.machine.delivery import Send
-from pardbg.control.machine.inputs import Learned, Ticked
-from pardbg.control.machine.machine import Machine
+from pardbg.control.machine.machine import Learned, Machine, Ticked
 from pardbg.control.machine.state import Event
+from pardbg.events import control_facts as facts
 from pardbg.events.commands import Reply
 from pardbg.events.control_events import ControlEvent
-from pardbg.events.control_facts import (
-    Fact,
-    Gap,
-    HubRestarted,
-    Limit,
-    Part,
-    Problem,
-    ProcessLost,
-    Refused,
-)
-from pardbg.events.control_facts import Node as NodeFact
 from pardbg.hub.backlog import DEFINITION_BYTES, Definitions, Recent, Wire
 from pardbg.hub.ctrl_messages import End, Kill, Notice
 from pardbg.hub.ranks.boards import TURN_MS, Boards
@@ -181,20 +170,19 @@ class Hub:
             now = time.monotonic_ns()
             known = self._viewers.restore(resumed.breaks, resumed.break_number, now)
             lost = {one.number for one in resumed.breaks} - {*known}
-            restarted = HubRestarted(
+            restarted = facts.HubRestarted(
                 resumed.hub, resumed.num_bytes, resumed.num_messages, resumed.held, known,
                 tuple(sorted(lost)),
             )  # fmt: skip
             self._record(restarted)
             self._collector.flush(None)  # known even if this hub dies at once, too
         if self._collector.write_error:
-            self._record(Problem(self._collector.write_error))
+            self._record(facts.Problem(self._collector.write_error))
             self._told_write_error = True
 
     # -- one turn
 
     def _turn(self) -> bool:
-        """Wait for something, do what is due; True when the run is over."""
         active = self._machine.control.active or self._router.busy
         watching = self._agents.boards.active and self._agents.nodes
         quick = TURN_MS if watching else 3 if self._machine.control.settling else 10
@@ -210,8 +198,8 @@ class Hub:
         computing = self._agents.computing() if self._machine.control.active else None
         self._machine.take(Ticked(now, computing))
         self._carry_out()
-        for facts in self._node_notices.due(now):
-            self._notice(partial(_same_words, nodes_text(facts)))
+        for changes in self._node_notices.due(now):
+            self._notice(partial(_same_words, nodes_text(changes)))
         self._where.tick(now)
         self._viewers.tick(now)
         self._router.tick(now)
@@ -223,11 +211,10 @@ class Hub:
         self._keep_state()
         self._check_writer()
         for what in self._successor.tick():
-            self._record(ProcessLost(what))
+            self._record(facts.ProcessLost(what))
         return self._is_over(now)
 
     def _turn_after_end(self) -> None:
-        """Serve viewers that fetch what is left; record nothing new."""
         self._sockets.wait(20)
         if self._sockets.subscribed():  # say the state at once: nothing is missed
             self._state.news.force = True
@@ -236,7 +223,6 @@ class Hub:
         self._router.tick(time.monotonic_ns())
 
     def _carry_out(self) -> None:
-        """Carry out the control machine's effects."""
         for effect in self._machine.drain():
             if isinstance(effect, Send):
                 self._router.send(effect.proc, effect.message)
@@ -251,7 +237,7 @@ class Hub:
         """Record what happened; the same fact answers the orders that it ends."""
         event = ControlEvent(effect.fact, effect.status, effect.by)
         number, fact = self._collector.control(event), effect.fact
-        refusal = fact.refusal if isinstance(fact, Refused) else None
+        refusal = fact.refusal if isinstance(fact, facts.Refused) else None
         for order in effect.answers:
             reply = Reply(
                 order.re, refusal, fact if refusal is None else None, effect.status, number
@@ -268,7 +254,7 @@ class Hub:
             for node in self._agents.nodes.running:
                 self._agents.nodes.tell(node, Notice(words(node.run)))
 
-    def _node_event(self, fact: NodeFact) -> None:
+    def _node_event(self, fact: facts.Node) -> None:
         self._record(fact)
         self._node_notices.add(fact, time.monotonic_ns())
 
@@ -292,7 +278,7 @@ class Hub:
             self._gap_ns = now
             for proc, num in gaps.items():
                 rank = self._definitions.process(proc).rank
-                self._record(Gap(rank, num, proc))
+                self._record(facts.Gap(rank, num, proc))
             gaps.clear()
 
     def _say_limits(self, now: int) -> None:
@@ -307,9 +293,9 @@ class Hub:
             num = total - self._told_limits.get(what, 0)
             if num:
                 self._told_limits[what] = total
-                self._record(Limit(what, limit, num))
+                self._record(facts.Limit(what, limit, num))
 
-    def _record(self, fact: Fact) -> None:
+    def _record(self, fact: facts.Fact) -> None:
         status = self._machine.control.status(time.monotonic_ns())
         self._collector.control(ControlEvent(fact, status))
 
@@ -319,7 +305,7 @@ class Hub:
         if self._collector.write_error and not self._told_write_error:
             self._told_write_error = True
             print(self._collector.write_error, flush=True)
-            self._record(Problem(self._collector.write_error))
+            self._record(facts.Problem(self._collector.write_error))
 
     def _begin_part(self, number: int) -> list[Wire]:
         """Return what the recording's part ``number`` begins with: all that is needed to read it
@@ -334,7 +320,9 @@ class Hub:
         heads = {p.decode("ascii"): head for p, head in self._collector.heads.next.items()}
         self._collector.number += 1
         now = time.monotonic_ns()
-        fact = Part(part, heads, self._output.offsets, self._agents.ended, self._resumed.restarts)
+        fact = facts.Part(
+            part, heads, self._output.offsets, self._agents.ended, self._resumed.restarts
+        )
         status = self._machine.control.status(now)
         event = ControlEvent(fact, status, n=self._collector.number, t_ns=now).plain()
         packed = msgpack.packb(event, unicode_errors="backslashreplace")
@@ -356,7 +344,6 @@ class Hub:
     # -- the end
 
     def _is_over(self, now: int) -> bool:
-        """The job has ended and nothing more comes."""
         if not self._exit_ns:
             if now - self._looked_ns < 100 * MS:
                 return False
@@ -384,7 +371,6 @@ class Hub:
     _looked_ns = 0
 
     def _close_session(self) -> None:
-        """The rest of everything, the run's end, the file's summary. Once."""
         if self._closed:
             return
         self._closed = True
@@ -413,7 +399,6 @@ class Hub:
         self._say_recorded(now)
 
     def _say_recorded(self, now: int) -> None:
-        """Write what there is of the recording, for the command line to report."""
         collector = self._collector
         if collector.write_error:
             print(collector.write_error, flush=True)

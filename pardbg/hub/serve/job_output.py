@@ -65,7 +65,6 @@ class Tail:
         return lines
 
     def _give_up_most(self) -> None:
-        """Of very many lines only the newest."""
         if (extra := self._rest.count(b"\n") - MAX_LINES) > 0:
             kept = self._rest.split(b"\n", extra)[-1]
             self._skip_to(self.offset + len(self._rest) - len(kept))

@@ -9,22 +9,7 @@ from typing import Final
 from pardbg.events.control_codes import NodeChange
 from pardbg.events.control_facts import Node as NodeFact
 from pardbg.events.decode import Malformed
-from pardbg.hub.ctrl_messages import (
-    VERSION,
-    BoardNews,
-    Change,
-    Forget,
-    FromRelay,
-    Known,
-    Look,
-    Looked,
-    Row,
-    Rows,
-    Salvage,
-    Salvaged,
-    ToRelay,
-    TurnedAway,
-)
+from pardbg.hub import ctrl_messages as ctrl
 from pardbg.hub.ranks.rings import Rescued
 from pardbg.hub.serve.router import Router
 
@@ -51,7 +36,7 @@ class KnownNode:
     silent: bool = False
     ended: bool = False
     """The job has, on that node."""
-    rows: dict[str, Row] = field(default_factory=dict)
+    rows: dict[str, ctrl.Row] = field(default_factory=dict)
     gone: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     """proc -> (when it was found dead, exit code)."""
 
@@ -96,13 +81,13 @@ class Nodes:
         self.on_welcome: Callable[[str], object] = lambda proc: None
         """The process's records from where the hub stands are to come (again)."""
         self.on_rescued: Callable[[str, Rescued, int, int | None], None] = lambda *_: None
-        self.on_looked: Callable[[Looked], None] = lambda looked: None
-        self.on_boards: Callable[[KnownNode, tuple[Change, ...]], None] = lambda *_: None
+        self.on_looked: Callable[[ctrl.Looked], None] = lambda looked: None
+        self.on_boards: Callable[[KnownNode, tuple[ctrl.Change, ...]], None] = lambda *_: None
         self.on_line: Callable[[str, int | None, str], None] = lambda stream, rank, text: None
         self._hub_id, self._router = hub_id, router
         self._nodes: dict[str, KnownNode] = {}
         """By the relay's identity."""
-        self.rows: dict[str, Row] = {}
+        self.rows: dict[str, ctrl.Row] = {}
         """STATE's rows of every process elsewhere, by its own clock."""
         self._node_of: dict[str, KnownNode] = {}
         self._asked: dict[str, int] = {}
@@ -122,20 +107,20 @@ class Nodes:
         """Nodes where the job goes on, as far as one can tell."""
         return [node for node in self if not node.ended and not node.silent]
 
-    def message(self, relay: str, message: FromRelay, now: int) -> None:
+    def message(self, relay: str, message: ctrl.FromRelay, now: int) -> None:
         """Handle one message of a relay. Raises Malformed."""
-        if isinstance(message, Rows):
+        if isinstance(message, ctrl.Rows):
             self._rows(relay, message, now)
             return
         node = self._nodes.get(relay)
         if node is None:
             raise Malformed("an unknown relay")
         node.heard_ns = now
-        if isinstance(message, Salvaged):
+        if isinstance(message, ctrl.Salvaged):
             self._rescued(node, message)
-        elif isinstance(message, BoardNews):
+        elif isinstance(message, ctrl.BoardNews):
             self.on_boards(node, message.changes)
-        elif isinstance(message, Looked):
+        elif isinstance(message, ctrl.Looked):
             self.on_looked(message)
         else:
             for line in message.lines:
@@ -153,13 +138,13 @@ class Nodes:
         node = self.node_of(proc)
         if node is not None and now - self._asked.get(proc, -RESCUE_NS) >= RESCUE_NS:
             self._asked[proc] = now
-            self.tell(node, Salvage(proc, start))
+            self.tell(node, ctrl.Salvage(proc, start))
 
     def forget(self, proc: str) -> None:
         """Everything of it is here."""
         node = self.node_of(proc)
         if node is not None:
-            self.tell(node, Forget(proc))
+            self.tell(node, ctrl.Forget(proc))
             for rows in (node.rows, node.gone, self.rows, self._node_of):
                 rows.pop(proc, None)
 
@@ -168,16 +153,16 @@ class Nodes:
         node = self.node_of(proc)
         if node is None or node.silent:
             return False
-        return self.tell(node, Look(number, proc, pid))
+        return self.tell(node, ctrl.Look(number, proc, pid))
 
-    def tell_all(self, message: ToRelay) -> None:
+    def tell_all(self, message: ctrl.ToRelay) -> None:
         for node in self:
             self.tell(node, message)
 
-    def tell(self, node: KnownNode, message: ToRelay) -> bool:
+    def tell(self, node: KnownNode, message: ctrl.ToRelay) -> bool:
         return self._router.send_relay(node.identity, message)
 
-    def _rows(self, relay: str, message: Rows, now: int) -> None:
+    def _rows(self, relay: str, message: ctrl.Rows, now: int) -> None:
         node = self._nodes.get(relay) or self._arrived(relay, message, now)
         if node is None:
             return
@@ -193,12 +178,12 @@ class Nodes:
         node.heard_ns = now
         if node.link != message.link:
             node.link = message.link
-            self.tell(node, Known(self._hub_id))
+            self.tell(node, ctrl.Known(self._hub_id))
             for proc in rows.keys() - node.gone.keys():
                 self._router.reach(proc, relay)
                 self.on_welcome(proc)
 
-    def _take(self, node: KnownNode, rows: dict[str, Row]) -> None:
+    def _take(self, node: KnownNode, rows: dict[str, ctrl.Row]) -> None:
         for proc in node.rows.keys() - rows.keys():
             if self._node_of.get(proc) is node:
                 del self.rows[proc], self._node_of[proc]
@@ -206,19 +191,19 @@ class Nodes:
         self.rows.update(rows)
         self._node_of.update(dict.fromkeys(rows, node))
 
-    def _arrived(self, relay: str, message: Rows, now: int) -> KnownNode | None:
+    def _arrived(self, relay: str, message: ctrl.Rows, now: int) -> KnownNode | None:
         """A new relay, perhaps in the place of one that was killed."""
         number, run = message.node, message.run
         same = next((node for node in self if node.number == number), None)
         why = ""
-        if message.version != VERSION:
-            why = f"it speaks version {VERSION}, yours {message.version}: install one version"
+        if message.version != ctrl.VERSION:
+            why = f"it speaks version {ctrl.VERSION}, yours {message.version}: install one version"
         elif same is not None and same.run != run and not (same.ended or same.silent):
             why = f"node {number} is already connected ({same.host}): another --node-rank, or wait"
         elif len(self._nodes) >= MAX_NODES:
             why = f"{MAX_NODES} nodes are already connected"
         if why:
-            self._router.send_relay(relay, TurnedAway(why))
+            self._router.send_relay(relay, ctrl.TurnedAway(why))
             return None
         node = KnownNode(number, message.host, run, relay, heard_ns=now)
         if same is not None:
@@ -231,7 +216,7 @@ class Nodes:
             self.on_event(node.fact(NodeChange.NEW_RELAY))
         return node
 
-    def _rescued(self, node: KnownNode, message: Salvaged) -> None:
+    def _rescued(self, node: KnownNode, message: ctrl.Salvaged) -> None:
         proc = message.proc
         if proc not in node.gone:
             return

@@ -1,7 +1,7 @@
 """CTRL: the ROUTER socket. Agents and viewers by name; histories for late viewers.
 
 A name leads to the identity that its client made with its own key, and to no other
-(``key_check``, [Note: names]): an agent or relay is what an agent's key says it is, a viewer is
+(``sockets``, [Note: names]): an agent or relay is what an agent's key says it is, a viewer is
 called by a digest of its secret.
 """
 
@@ -19,17 +19,8 @@ from pardbg.events.commands import FromViewer, Reply
 from pardbg.events.control_codes import Why
 from pardbg.events.control_facts import Refusal
 from pardbg.events.decode import Malformed, decode_map
+from pardbg.hub import ctrl_messages as ctrl
 from pardbg.hub.backlog import Wire
-from pardbg.hub.ctrl_messages import (
-    RELAY,
-    VIEWER,
-    FromRelay,
-    ToRelay,
-    pack,
-    process_of,
-    unpack,
-    viewer_name,
-)  # fmt: skip
 from pardbg.hub.serve.sockets import OWNER, Role, ServerSecurity
 from pardbg_agent.ctrl.agent_messages import FromAgent, Hello, Ping, ToAgent
 from pardbg_agent.ctrl.codec import decode, reader
@@ -40,7 +31,7 @@ MAX_LOGGED: Final = 20
 PROBE_NS: Final = 200_000_000
 
 _from_agent: Final = reader(FromAgent)
-_from_relay: Final = reader(FromRelay)
+_from_relay: Final = reader(ctrl.FromRelay)
 _from_viewer: Final = reader(FromViewer)
 
 
@@ -65,7 +56,7 @@ class Router:
         self.viewers: dict[str, Viewer] = {}
         self.malformed = 0
         self.on_agent: Callable[[str, FromAgent, int], None] = lambda *_: None
-        self.on_relay: Callable[[str, FromRelay, int], None] = lambda *_: None
+        self.on_relay: Callable[[str, ctrl.FromRelay, int], None] = lambda *_: None
         self.on_viewer: Callable[[str, FromViewer, Role, int], None] = lambda *_: None
         """Handlers of (sender, message, when); they raise Malformed."""
         self._at: dict[str, bytes] = {}
@@ -93,18 +84,18 @@ class Router:
         """Send to a process; False if it is not connected (or takes no more)."""
         via = self._via.get(proc)
         if via is not None:
-            return self._send(self._at.get(via), proc.encode("ascii"), pack(message)) is True
-        return self._send(self._at.get(proc), pack(message)) is True
+            return self._send(self._at.get(via), proc.encode("ascii"), ctrl.pack(message)) is True
+        return self._send(self._at.get(proc), ctrl.pack(message)) is True
 
     def reply(self, viewer: str, reply: Reply) -> None:
         """Answer a viewer's request."""
         known = self.viewers.get(viewer)
         if known is not None:
-            self._send(known.address, pack(reply))
+            self._send(known.address, ctrl.pack(reply))
 
-    def send_relay(self, relay: str, message: ToRelay) -> bool:
+    def send_relay(self, relay: str, message: ctrl.ToRelay) -> bool:
         """Send to a relay itself."""
-        return self._send(self._at.get(relay), b"", pack(message)) is True
+        return self._send(self._at.get(relay), b"", ctrl.pack(message)) is True
 
     def reach(self, proc: str, relay: str) -> None:
         """The process is behind that relay. Raises Malformed for one that is here."""
@@ -136,7 +127,7 @@ class Router:
         if now - self._probed_ns >= PROBE_NS:
             self._probed_ns = now
             for name, viewer in list(self.viewers.items()):
-                if self._send(viewer.address, pack(Ping(t_ns=now))) is None:
+                if self._send(viewer.address, ctrl.pack(Ping(t_ns=now))) is None:
                     self._gone(name)
 
     @property
@@ -149,14 +140,14 @@ class Router:
         try:
             role = self._security.role(frames[-1])
             now = time.monotonic_ns()
-            if len(frames) != (3 if identity.startswith(RELAY) else 2):
+            if len(frames) != (3 if identity.startswith(ctrl.RELAY) else 2):
                 raise Malformed("frames")
-            if identity.startswith(VIEWER):
+            if identity.startswith(ctrl.VIEWER):
                 self._from_viewer(identity, raw, role, now)
             elif role not in ("agent", OWNER):
                 raise Malformed("role")
             elif len(frames) == 2:
-                self._from_agent(identity, unpack(raw, _from_agent), now)
+                self._from_agent(identity, ctrl.unpack(raw, _from_agent), now)
             else:
                 self._from_relay(identity, frames[1].bytes.decode("ascii"), raw, now)
         except NONSENSE as error:
@@ -165,7 +156,7 @@ class Router:
                 print(f"dropped a message on CTRL of {identity!r}: {error!r}", flush=True)
 
     def _from_agent(self, identity: bytes, message: FromAgent, now: int) -> None:
-        proc = process_of(identity).decode("ascii")
+        proc = ctrl.process_of(identity).decode("ascii")
         if proc not in self._at or isinstance(message, Hello):
             self._at[proc] = identity  # not of a late message: it may have attached again
         self._via.pop(proc, None)
@@ -176,9 +167,9 @@ class Router:
         self._at[name] = identity
         if proc:
             self.reach(proc, name)
-            self.on_agent(proc, unpack(raw, _from_agent), now)
+            self.on_agent(proc, ctrl.unpack(raw, _from_agent), now)
         else:
-            self.on_relay(name, unpack(raw, _from_relay), now)
+            self.on_relay(name, ctrl.unpack(raw, _from_relay), now)
 
     def _from_viewer(
         self, identity: bytes, raw: bytes, role: Role | Literal["owner"], now: int
@@ -186,22 +177,21 @@ class Router:
         if role == "agent":
             raise Malformed("role")
         may: Role = "control" if role == OWNER else role
-        name = viewer_name(identity)
+        name = ctrl.viewer_name(identity)
         if name not in self.viewers:
             if sum(viewer.role == may for viewer in self.viewers.values()) >= MAX_VIEWERS:
                 refusal = Refusal(Why.MANY_VIEWERS, number=MAX_VIEWERS)
-                self._send(identity, pack(Reply(_request(raw), refusal)))
+                self._send(identity, ctrl.pack(Reply(_request(raw), refusal)))
                 return
             self.viewers[name] = Viewer(identity, may)
         try:
-            message = unpack(raw, _from_viewer)
+            message = ctrl.unpack(raw, _from_viewer)
         except Malformed:
-            self._send(identity, pack(Reply(_request(raw), Refusal(Why.MALFORMED))))
+            self._send(identity, ctrl.pack(Reply(_request(raw), Refusal(Why.MALFORMED))))
             raise
         self.on_viewer(name, message, may, now)
 
     def _serve(self, name: str, viewer: Viewer) -> None:
-        """As much of the history as the socket takes now."""
         while (message := viewer.waits or next(viewer.history, None)) is not None:
             viewer.waits = message
             sent = self._send(viewer.address, *message)
@@ -211,7 +201,7 @@ class Router:
             if not sent:
                 return
             viewer.waits = None
-        if viewer.then is not None and self._send(viewer.address, pack(viewer.then)):
+        if viewer.then is not None and self._send(viewer.address, ctrl.pack(viewer.then)):
             viewer.then = None
 
     def _gone(self, name: str) -> None:

@@ -10,43 +10,21 @@ from typing import Final
 
 from pardbg.control.language.ranksets import Known, RankFacts, resolve, unseen
 from pardbg.control.machine.cut import View
-from pardbg.control.machine.inputs import (
+from pardbg.control.machine.machine import (
     Forgotten,
     GivenUp,
+    Machine,
     Ordered,
     Renewed,
     Restored,
     TakenOver,
 )  # fmt: skip
-from pardbg.control.machine.machine import Machine
 from pardbg.control.machine.state import Order
 from pardbg.errors import UserError
-from pardbg.events.commands import (
-    Answer,
-    Command,
-    FromViewer,
-    HubFacts,
-    Join,
-    Joined,
-    Leave,
-    LevelAsked,
-    Marked,
-    RankRows,
-    Reply,
-    Take,
-)  # fmt: skip
+from pardbg.events import commands
+from pardbg.events import control_facts as facts
 from pardbg.events.control_codes import Verb, Why
 from pardbg.events.control_events import ControlEvent
-from pardbg.events.control_facts import (
-    Bookmark,
-    Breakpoint,
-    Fact,
-    Inspected,
-    Killed,
-    Level,
-    Refusal,
-    Refused,
-)
 from pardbg.events.decode import Malformed
 from pardbg.hub.backlog import Definitions, Recent
 from pardbg.hub.ranks.stack_requests import StackRequests
@@ -94,40 +72,40 @@ class Viewers:
             if viewer not in self._router.viewers:
                 self._machine.take(Forgotten(viewer, now))
         for level in dict.fromkeys(level for _, level in self._levels.tick(now)):
-            self._record(Level(LEVELS[level], back=True), "", now)
+            self._record(facts.Level(LEVELS[level], back=True), "", now)
 
-    def message(self, viewer: str, message: FromViewer, role: Role, now: int) -> None:
+    def message(self, viewer: str, message: commands.FromViewer, role: Role, now: int) -> None:
         """Handle one message of a viewer. Raises Malformed."""
         may_control = role == "control"
         if isinstance(message, Lease):
             if may_control:
                 self._machine.take(Renewed(viewer, now))
             return
-        if isinstance(message, Leave):
+        if isinstance(message, commands.Leave):
             if may_control:
                 self._machine.take(GivenUp(viewer, now))
             return
         if message.id <= self._last.get(viewer, -1):
             if may_control:  # a viewer that may only look writes nothing into the recording
-                refusal = Refusal(Why.REPEATED, number=message.id)
-                self._record(Refused("", refusal), viewer, now)
+                refusal = facts.Refusal(Why.REPEATED, number=message.id)
+                self._record(facts.Refused("", refusal), viewer, now)
             raise Malformed("request came again")
         self._last[viewer] = message.id
-        if isinstance(message, Join):
+        if isinstance(message, commands.Join):
             self._join(viewer, message.id)
-        elif isinstance(message, Command):
+        elif isinstance(message, commands.Command):
             self._command(viewer, message, may_control, now)
         elif may_control:
             self._machine.take(TakenOver(_order(viewer, message), now))
         else:
-            self._refuse(viewer, message.id, Refusal(Why.VIEW_ONLY))
+            self._refuse(viewer, message.id, facts.Refusal(Why.VIEW_ONLY))
 
     def left(self, viewer: str, now: int) -> None:
         """Release what a viewer held that can no longer be reached."""
         self._last.pop(viewer, None)
         self._machine.take(GivenUp(viewer, now, disconnected=True))
 
-    def restore(self, breaks: Sequence[Breakpoint], number: int, now: int) -> tuple[int, ...]:
+    def restore(self, breaks: Sequence[facts.Breakpoint], number: int, now: int) -> tuple[int, ...]:
         """Restore the previous hub's breakpoints; return the numbers of those that are set. Those
         of a viewer that does not return are deleted."""
         self._machine.take(Restored(breaks, number))
@@ -139,21 +117,23 @@ class Viewers:
     def _join(self, viewer: str, number: int) -> None:
         definitions = self._definitions.messages()
         messages = chain(definitions, self._recent.messages())
-        joined = Joined(
+        joined = commands.Joined(
             self._config.run, self._hub_id, len(definitions) + len(self._recent),
             self._recent.num_bytes, self._recent.dropped, self._definitions.left_out,
         )  # fmt: skip
-        self._router.history(viewer, messages, Reply(number, answer=joined))
+        self._router.history(viewer, messages, commands.Reply(number, answer=joined))
 
     # -- commands
 
-    def _command(self, viewer: str, asked: Command, may_control: bool, now: int) -> None:
+    def _command(self, viewer: str, asked: commands.Command, may_control: bool, now: int) -> None:
         verb, text = asked.verb, asked.ranks
         try:
             ranks = resolve(text, self._known()) if self._agents.known() else unseen(text)
         except UserError as error:
-            invalid = Refusal(Why.INVALID, str(error))
-            self._refuse(viewer, asked.id, Refusal(Why.NOTHING_HELD) if text == "held" else invalid)
+            invalid = facts.Refusal(Why.INVALID, str(error))
+            self._refuse(
+                viewer, asked.id, facts.Refusal(Why.NOTHING_HELD) if text == "held" else invalid
+            )
             return
         if verb is Verb.WHERE and may_control:
             self._machine.take(Renewed(viewer, now))
@@ -165,7 +145,7 @@ class Viewers:
         if verb in QUESTIONS:
             self._question(order, now)
         elif not may_control:
-            self._refuse(viewer, asked.id, Refusal(Why.VIEW_ONLY))
+            self._refuse(viewer, asked.id, facts.Refusal(Why.VIEW_ONLY))
         elif verb is Verb.KILL:
             self._kill(order, now)
         elif verb is Verb.MARK:
@@ -179,11 +159,13 @@ class Viewers:
 
     def _kill(self, order: Order, now: int) -> None:
         if not order.args.confirm:
-            self._refuse(order.viewer, order.re, Refusal(Why.UNCONFIRMED))
+            self._refuse(order.viewer, order.re, facts.Refusal(Why.UNCONFIRMED))
             return
-        number = self._record(Killed(), order.viewer, now)
-        refusal = None if self._kill_job() else Refusal(Why.JOB_ENDED)
-        self._router.reply(order.viewer, Reply(order.re, refusal, Killed(), n=number))
+        number = self._record(facts.Killed(), order.viewer, now)
+        refusal = None if self._kill_job() else facts.Refusal(Why.JOB_ENDED)
+        self._router.reply(
+            order.viewer, commands.Reply(order.re, refusal, facts.Killed(), n=number)
+        )
 
     # -- about the recording: no rank is held, so no control is needed
 
@@ -191,13 +173,15 @@ class Viewers:
         at_ns, text = order.args.at_ns, order.args.text
         remove = not text and at_ns is not None
         at_ns = at_ns if at_ns is not None and 0 <= at_ns <= now else now
-        fact = Bookmark(at_ns, "" if remove else text or "bookmark")
+        fact = facts.Bookmark(at_ns, "" if remove else text or "bookmark")
         number = self._collector.control(ControlEvent(fact, by=order.viewer))
-        self._router.reply(order.viewer, Reply(order.re, answer=Marked(at_ns), n=number))
+        self._router.reply(
+            order.viewer, commands.Reply(order.re, answer=commands.Marked(at_ns), n=number)
+        )
 
     def _set_level(self, order: Order, now: int) -> None:
         if order.args.level not in LEVELS:
-            self._refuse(order.viewer, order.re, Refusal(Why.BAD_LEVEL))
+            self._refuse(order.viewer, order.re, facts.Refusal(Why.BAD_LEVEL))
             return
         level, for_ns = LEVELS.index(order.args.level), _ns(order.args.for_s)
         rows = self._agents.rows(now)
@@ -207,12 +191,12 @@ class Viewers:
         }
         asked, number = self._levels.ask(present, level, for_ns, now), 0
         if asked:
-            fact = Level(LEVELS[level], len(asked), for_ns, order.args.reason)
+            fact = facts.Level(LEVELS[level], len(asked), for_ns, order.args.reason)
             number = self._record(fact, order.viewer, now)
-        answer = LevelAsked(LEVELS[level], len(asked))
-        self._router.reply(order.viewer, Reply(order.re, answer=answer, n=number))
+        answer = commands.LevelAsked(LEVELS[level], len(asked))
+        self._router.reply(order.viewer, commands.Reply(order.re, answer=answer, n=number))
 
-    def _record(self, fact: Fact, by: str, now: int) -> int:
+    def _record(self, fact: facts.Fact, by: str, now: int) -> int:
         return self._collector.control(ControlEvent(fact, self._machine.control.status(now), by))
 
     # -- questions
@@ -220,11 +204,13 @@ class Viewers:
     def _question(self, order: Order, now: int) -> None:
         if order.verb is Verb.STATUS:
             status = self._machine.control.status(now)
-            self._router.reply(order.viewer, Reply(order.re, None, self.facts(), status))
+            self._router.reply(
+                order.viewer, commands.Reply(order.re, None, self.hub_facts(), status)
+            )
         elif order.verb is Verb.RANKS:
             rows, mode = self._agents.rows(now), self._machine.control.mode
             chosen = {p: row for p, row in rows.items() if row["rank"] in order.ranks}
-            self._answer(order, RankRows(chosen, mode))
+            self._answer(order, commands.RankRows(chosen, mode))
         else:
             pids = {proc: (rank, self._agents.pid(proc)) for proc, rank in self._asked(order)}
             self._number += 1
@@ -237,24 +223,23 @@ class Viewers:
         args, procs = order.args, dict(self._asked(order))
         self._number += 1
         expr = args.expr[:MAX_EXPR]
-        self._record(Inspected(args.kind, expr, order.ranks), order.viewer, now)
+        self._record(facts.Inspected(args.kind, expr, order.ranks), order.viewer, now)
         self._machine.take(Renewed(order.viewer, now))
         self._agents.questions.ask(self._number, procs, partial(self._answer, order), now)
         for proc in procs:
             self._router.send(proc, Ask(self._number, args.kind, expr, args.frame))
 
     def _asked(self, order: Order) -> list[tuple[str, int]]:
-        """(process, rank) of its ranks."""
         return [(p, r) for p, r in self._agents.known().items() if r in order.ranks]
 
-    def _answer(self, order: Order, answer: Answer) -> None:
-        self._router.reply(order.viewer, Reply(order.re, answer=answer))
+    def _answer(self, order: Order, answer: commands.Answer) -> None:
+        self._router.reply(order.viewer, commands.Reply(order.re, answer=answer))
 
-    def facts(self) -> HubFacts:
+    def hub_facts(self) -> commands.HubFacts:
         """Return the hub's own state."""
         counters = self._collector.counters
         malformed = counters.malformed + self._router.malformed + self._definitions.malformed
-        return HubFacts(
+        return commands.HubFacts(
             self._config.run, self._config.name, self._hub_id, os.getpid(),
             tuple(sorted(view.rank for view in self._machine.control.views.values())),
             len(self._router.viewers), counters.messages, counters.records, counters.refused,
@@ -264,21 +249,21 @@ class Viewers:
     # -- small things
 
     def _known(self) -> Known:
-        facts = {}
+        known = {}
         for proc, rank in self._agents.known().items():
             process, view = self._definitions.process(proc), self._machine.control.views.get(proc)
-            facts[rank] = RankFacts(
+            known[rank] = RankFacts(
                 rank, str(process.fields.get("host", "")), tuple(sorted(process.stages)),
                 held=view is not None and view.held, waiting=_waits(view),
             )  # fmt: skip
         axes = {axis: list(groups.values()) for axis, groups in self._definitions.axes.items()}
-        return Known(facts, axes)
+        return Known(known, axes)
 
-    def _refuse(self, viewer: str, number: int, refusal: Refusal) -> None:
-        self._router.reply(viewer, Reply(number, refusal))
+    def _refuse(self, viewer: str, number: int, refusal: facts.Refusal) -> None:
+        self._router.reply(viewer, commands.Reply(number, refusal))
 
 
-def _order(viewer: str, asked: Take) -> Order:
+def _order(viewer: str, asked: commands.Take) -> Order:
     return Order(viewer, viewer, asked.id, Verb.STATUS, ())
 
 

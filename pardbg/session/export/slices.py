@@ -101,7 +101,6 @@ def _plain(process: Process, table: Table, name: str) -> Slices:
 
 
 def _combined(table: Table, fields: tuple[str, ...]) -> tuple[Array, list[tuple[int, ...]]]:
-    """Per row the number of its combination of values, and what they are."""
     columns = [table.col(name).astype(np.int64) for name in fields]
     packed, room = np.zeros(len(table), np.int64), 1
     for column in columns:

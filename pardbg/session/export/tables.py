@@ -144,7 +144,6 @@ def _texts(column: Column, parts: Sequence[tuple[Process, Table]]) -> Values:
 
 
 def _text(process: Process, source: str, field: str, number: int) -> str:
-    """The words behind an id of a process."""
     if source == "done":
         return source_of(number)
     if source == "op":
@@ -161,7 +160,6 @@ def _text(process: Process, source: str, field: str, number: int) -> str:
 
 
 def _from_rows(name: str, rows: Sequence[Sequence[Any]]) -> Sheet:
-    """A small table from rows of Python values."""
     made = []
     for at, column in enumerate(OTHERS[name]):
         cells = [row[at] for row in rows]

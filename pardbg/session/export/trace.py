@@ -67,8 +67,6 @@ class Counts:
 
 @dataclass(slots=True)
 class _Place:
-    """Where a rank's ops are drawn."""
-
     pid: int
     tids: dict[int, int] = field(default_factory=dict)
     """begin of an op's slice -> its thread"""
@@ -209,7 +207,6 @@ def _instant(name: str, scope: str, pid: int, t: int, args: Mapping[str, Any]) -
 
 
 def _instants(view: View) -> list[str]:
-    """Findings and what control did, over all ranks."""
     lines = [
         _instant(
             f"finding: {f.kind}", "g", 0, max(0, f.t_ns - view.begin_ns),

@@ -125,7 +125,6 @@ def _words(entry: Mapping[str, Any]) -> tuple[str, str, int | None, int | None]:
 
 
 def _bytes(entry: Mapping[str, Any], side: str) -> int:
-    """Sum over tensors of elements times their size; 0 where a dtype is not known."""
     sizes, dtypes = entry.get(f"{side}_sizes"), fields.texts(entry, f"{side}_dtypes")
     if not isinstance(sizes, (list, tuple)):
         return 0

@@ -104,7 +104,6 @@ class _Trace:
         self._gpu()
 
     def _span(self, event: Event) -> Span | None:
-        """[begin, end] in epoch ns."""
         begin, length = event.get("ts"), event.get("dur", 0)
         if not isinstance(begin, (int, float)) or not isinstance(length, (int, float)):
             return None
@@ -127,7 +126,6 @@ class _Trace:
             self.built.span(Kind.STEP, "", *span, step)
 
     def _step_at(self, t_ns: int) -> int:
-        """The step that runs at a time: the last one begun."""
         at = bisect_right(self.steps, t_ns, key=lambda step: step[0][0])
         return self.steps[at - 1][1] if at else 0
 
@@ -142,7 +140,6 @@ class _Trace:
         self.built.span(Kind.SPAN, name, *span, step)
 
     def _op(self, event: Event, span: Span, kernels: Mapping[int, Span]) -> bool:
-        """A collective that says its group; False if it does not."""
         args = event.get("args")
         args = args if isinstance(args, dict) else {}
         group, seq = fields.text(args, "Process Group Name"), fields.integer_or_none(args, "Seq")
@@ -177,7 +174,6 @@ class _Trace:
         return True
 
     def _kernels(self) -> dict[int, Span]:
-        """External id -> its communication kernel."""
         found: dict[int, Span] = {}
         for event in self._gpu_events():
             args, span = event.get("args"), self._span(event)

@@ -85,7 +85,6 @@ def _classified(path: Path) -> tuple[str, int, Any]:
 
 
 def _rank(path: Path, said: int | None) -> int:
-    """Return what the file says, else its name (``nccl_trace_rank_3``)."""
     if said is not None and 0 <= said < 1 << 16:
         return said
     name = path.name
@@ -99,7 +98,6 @@ def _rank(path: Path, said: int | None) -> int:
 
 
 def _content(path: Path) -> Any:
-    """JSON, gzipped JSON or a pickle of plain values."""
     try:
         with open(path, "rb") as file:
             head = file.read(2)

@@ -19,8 +19,15 @@ from typing import Any
 import msgpack
 
 from pardbg.control.machine.delivery import Send
-from pardbg.control.machine.inputs import Acknowledged, Joined, Ordered, Renewed, Reported, Ticked
-from pardbg.control.machine.machine import Machine
+from pardbg.control.machine.machine import (
+    Acknowledged,
+    Joined,
+    Machine,
+    Ordered,
+    Renewed,
+    Reported,
+    Ticked,
+)
 from pardbg.control.machine.state import Event, Order
 from pardbg.events.commands import Arguments, Reply
 from pardbg.events.control_codes import Verb

@@ -6,7 +6,7 @@ import pytest
 
 from pardbg.control.machine.ahead import ahead
 from pardbg.control.machine.cut import View
-from pardbg.control.machine.inputs import (
+from pardbg.control.machine.machine import (
     Renewed,
     Reported,
     Ticked,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pardbg.control.machine.inputs import (
+from pardbg.control.machine.machine import (
     Departed,
     GivenUp,
     Renewed,

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pardbg.control.machine.delivery import AGAIN_NS, Deliveries
-from pardbg.control.machine.inputs import (
+from pardbg.control.machine.machine import (
     GivenUp,
     Renewed,
     Reported,

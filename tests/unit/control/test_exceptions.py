@@ -15,7 +15,7 @@ import pytest
 
 from pardbg.cli.options import ON_EXCEPTION
 from pardbg.control.machine.holding import FOLLOWS_NS, RUN
-from pardbg.control.machine.inputs import (
+from pardbg.control.machine.machine import (
     Departed,
     Renewed,
     Reported,

@@ -6,7 +6,7 @@ import pytest
 
 from pardbg.control.machine.command_rules import MAX_QUEUE
 from pardbg.control.machine.delivery import Send
-from pardbg.control.machine.inputs import (
+from pardbg.control.machine.machine import (
     Departed,
     GivenUp,
     Joined,

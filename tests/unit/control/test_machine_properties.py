@@ -8,8 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pardbg.control.machine.inputs import Departed, GivenUp, Ordered, Ticked
-from pardbg.control.machine.machine import step
+from pardbg.control.machine.machine import Departed, GivenUp, Ordered, Ticked, step
 from pardbg.control.machine.state import ControlState, Order
 from pardbg.events.commands import Arguments
 from pardbg.events.control_codes import Mode, Verb

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.hub.ranks.rendezvous import Rendezvous, came, environ
+from pardbg.hub.serve.state_feed import Rendezvous, came, environ
 
 STORE = """
 import sys, torch.distributed as dist

@@ -93,8 +93,6 @@ def _checkpoint(patches: Patches, name: str, module: ModuleType) -> None:
 
 
 def _watched(name: str, original: Any, describe: Describe) -> Any:
-    """``original``, told when it begins and ends. What it raises is the program's."""
-
     @functools.wraps(original)
     def watched(*args: Any, **kwargs: Any) -> Any:
         if patching.compiling():

@@ -52,7 +52,6 @@ def _hook(patches: Patches, schedule: Any, begins: Any, backward: str) -> None:
 
 
 def _begin(made: Actions, given: Given) -> Any:
-    """The pipeline group of a run that begins."""
     manager = given["self"].stage_manager
     group = manager.pg_mesh.get_group_along_axis(manager.pipeline_axis)
     seam.begin(made, group, manager.stage)

@@ -107,7 +107,6 @@ def _backward(made: Actions, given: Given) -> What:
 
 
 def _log_loss(c: _core.Core, made: Actions) -> None:
-    """The mean over the microbatches, where the loss is computed."""
     engine = made.of_run.of_framework
     total: Any = getattr(engine, "total_loss", None)
     if step_phases.is_plain_scalar(total):

@@ -36,7 +36,6 @@ def hook_combined(patches: Patches, module: ModuleType) -> None:
 
 
 def _begin(made: Actions, given: Given) -> Any:
-    """The pipeline group of a run that begins."""
     communicator = given.get("p2p_communicator")
     state: Any = sys.modules["megatron.core.parallel_state"]
     group = getattr(communicator, "pp_group", None) or state.get_pipeline_model_parallel_group()
@@ -104,7 +103,6 @@ def _backward(made: Actions, given: Given) -> What:
 
 
 def _combined(made: Actions, given: Given) -> list[What]:
-    """A forward, a backward or both."""
     both = []
     if given.get("f_model") is not None:
         both.append(_forward(made, given, "f_model", "f_model_chunk_id"))

@@ -118,7 +118,6 @@ def _rest(keyset: Any) -> Any:
 
 
 def _ends(spec: C10dOp) -> Any:
-    """Return how the completion of an op that C++ issued is seen."""
     functional, future = spec.functional or spec.p2p, spec.future
 
     def ends(c: _core.Core, op: Op, args: Args, result: Any) -> None:

@@ -36,8 +36,6 @@ OFFSETS: Final = RING_DATA_OFFSET, STATUS_OP_OFFSET, STATUS_NOW_OFFSET
 
 
 class _Process:
-    """What the process has of it, once."""
-
     def __init__(self) -> None:
         self.module: Any = None
         self.why_not = ""
@@ -173,7 +171,6 @@ def _is_new(c: _core.Core) -> bool:
 
 
 def _adopt(c: _core.Core) -> None:
-    """This Core's ring index and op table are in C++ from here on."""
     made = _process.module
     if c.run is None:
         made.turn_off()
@@ -305,5 +302,4 @@ def _known(c: _core.Core, op: Op, pg: Any, address: int) -> Any:
 
 @unseen
 def _waited() -> None:
-    """The host has waited for an op while watch slow is on."""
     LOCAL.state.own_ns = now_ns()

@@ -132,7 +132,6 @@ def _seen_to(c: _core.Core, works: OpenWorks, op: Op, work: Any) -> bool:
 
 @unseen
 def _complete(c: _core.Core, op: Op, followed: set[int], _: Any) -> None:
-    """The future's callback, on the backend's worker."""
     t1 = now_ns()
     followed.discard(op.token)
     try:

@@ -89,7 +89,6 @@ class Cycle:
         return not (self._round or optimizer in members or is_outer(optimizer, members))
 
     def _alone(self, optimizer: Any) -> None:
-        """It makes a round, as far as is known."""
         self._first = self._last = self._closer = weakref.ref(optimizer)
         self._members.add(optimizer)
 

@@ -120,8 +120,6 @@ def _after_loss(c: _core.Core, made: Any, t1: int, failed: bool) -> None:
 
 
 def _labelled(original: Any, label: str, send: bool) -> Any:
-    """The method; the ops it prepares are known by stage and microbatch when they are issued."""
-
     @unframed
     @functools.wraps(original)
     def prepared(self: Any, mb: int) -> Any:
@@ -156,7 +154,6 @@ def _before_step(c: _core.Core, schedule: Any, *_: Any, **__: Any) -> Any:
 
 
 def _define(c: _core.Core, x: context.Context, schedule: Any) -> list[str]:
-    """PLAN and STAGE definitions, once per schedule object."""
     stages = stages_of(schedule)
     plan = definition(schedule, pipeline_actions.group_key(stages[0].group))
     planned = pipeline_actions.of(c).define(plan) if plan.order else []

@@ -127,7 +127,6 @@ class Actions:
             self._run_t0 = t
 
     def _forget(self, planned: list[str]) -> None:
-        """Nothing of the plan is done yet."""
         usage.schedule_begins(self._c)
         self.counts.clear()
         self._c.pipeline.begin(planned)

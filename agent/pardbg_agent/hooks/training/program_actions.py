@@ -7,19 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pardbg_agent import core as _core
+from pardbg_agent import schedule_orders as orders
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks.patching import spend
 from pardbg_agent.hooks.training import pipeline_actions
-from pardbg_agent.schedule_orders import (
-    VERBS,
-    Plan,
-    all_forward_all_backward,
-    by_rank,
-    interleaved,
-    one_by_one,
-    one_f_one_b,
-    parse,
-)
 from pardbg_agent.settings import complain
 from pardbg_agent.wire import NONE
 
@@ -27,9 +18,9 @@ MAX_NUMBER: Final = (1 << 15) - 1
 """Stages and microbatches are 16 bit numbers in a record."""
 _ENTRY = re.compile(r"\d{1,5}[FBIW]\d{1,5}")
 _ORDERS: Final[dict[str, tuple[str, Callable[[int, int, int], list[str]]]]] = {
-    "1f1b": ("1f1b", one_f_one_b),
-    "gpipe": ("gpipe", all_forward_all_backward),
-    "afab": ("gpipe", all_forward_all_backward),
+    "1f1b": ("1f1b", orders.one_f_one_b),
+    "gpipe": ("gpipe", orders.all_forward_all_backward),
+    "afab": ("gpipe", orders.all_forward_all_backward),
 }
 """Name in a program -> (name, order of a rank)."""
 
@@ -70,8 +61,8 @@ def _end(c: _core.Core, action: Any, t1: int, failed: bool) -> None:
 
 def action(verb: Any, stage: Any, mb: Any, module: Any) -> ProgramAction | None:
     """Return the action, or None for invalid arguments, reported once."""
-    if verb not in VERBS:
-        _refuse(f"action({verb!r}): it is one of {', '.join(VERBS)}")
+    if verb not in orders.VERBS:
+        _refuse(f"action({verb!r}): it is one of {', '.join(orders.VERBS)}")
         return None
     if not _is_number(stage) or not (_is_number(mb) or mb == NONE):
         _refuse(f"action({verb!r}, stage={stage!r}, mb={mb!r}): whole numbers from 0 on")
@@ -91,34 +82,36 @@ def plan(
     pipeline_actions.of(c).intend(made)
 
 
-def _plan(schedule: str, ranks: list[int], microbatches: int, chunks: int, order: Any) -> Plan:
+def _plan(
+    schedule: str, ranks: list[int], microbatches: int, chunks: int, order: Any
+) -> orders.Plan:
     name = schedule.lower().removeprefix("schedule").replace("_", "").replace("-", "")
     size = len(ranks)
     if not 0 < size <= MAX_NUMBER or chunks < 1 or len(set(ranks)) != size:
         raise ValueError("ranks are the pipeline's, each once, in its order")
     if order is not None:
         rows = _checked(order)
-        actions = [parse(entry) for row in rows.values() for entry in one_by_one(row)]
+        actions = [orders.parse(entry) for row in rows.values() for entry in orders.one_by_one(row)]
         stages = max((stage for stage, _, _ in actions), default=-1) + 1
         microbatches = microbatches or max((mb for _, _, mb in actions), default=-1) + 1
-        return Plan(schedule, tuple(ranks), max(stages, size * chunks), microbatches, rows)
+        return orders.Plan(schedule, tuple(ranks), max(stages, size * chunks), microbatches, rows)
     if not 0 < microbatches <= MAX_NUMBER:
         raise ValueError("how many microbatches? Say microbatches=8")
     if name in _ORDERS and chunks == 1:
         schedule, row = _ORDERS[name]
-        rows = by_rank(ranks, lambda at: row(at, size, microbatches))
+        rows = orders.by_rank(ranks, lambda at: row(at, size, microbatches))
     elif name in ("interleaved", "interleaved1f1b"):
         schedule = "Interleaved1F1B"
-        rows = by_rank(ranks, lambda at: interleaved(at, size, microbatches, chunks))
+        rows = orders.by_rank(ranks, lambda at: orders.interleaved(at, size, microbatches, chunks))
     else:
         raise ValueError('known are "1f1b", "gpipe" and "interleaved"; else say order={rank: […]}')
-    return Plan(schedule, tuple(ranks), size * chunks, microbatches, rows)
+    return orders.Plan(schedule, tuple(ranks), size * chunks, microbatches, rows)
 
 
 def _checked(order: Mapping[Any, Sequence[str]]) -> dict[int, list[str]]:
     rows = {int(rank): [str(entry) for entry in row] for rank, row in order.items()}
     for row in rows.values():
-        for entry in one_by_one(row):
+        for entry in orders.one_by_one(row):
             if _ENTRY.fullmatch(entry) is None:
                 raise ValueError(f'{entry!r} is no action; one is "2B5": stage, kind, microbatch')
     return rows
@@ -132,7 +125,6 @@ _said: set[str] = set()
 
 
 def _refuse(text: str) -> None:
-    """One line on stderr, once for each text."""
     if text not in _said and len(_said) < 100:
         _said.add(text)
         complain(text)

@@ -158,7 +158,6 @@ def after_forward(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
 
 
 def _in_a_run() -> bool:
-    """Return whether a schedule's run is under way, one of whose actions it is."""
     return bool(LOCAL.state.nest.pipeline)
 
 
@@ -283,6 +282,7 @@ def _made(original: Any) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         with contextlib.suppress(Exception):  # one that cannot be hashed
+            context.current().part(usage.Usage).made.add(self)
             to_come = context.current().part(Cycle).to_come
             if not is_outer(self, to_come):
                 to_come.add(self)
@@ -330,7 +330,6 @@ def _optimizer_begins(optimizer: Any) -> None:
 
 
 def _enter(c: _core.Core, optimizer: Any) -> None:
-    """The optimizer's gate, and the begin of its phase."""
     if c.gate.closed:
         watch = c.watches.nan
         if watch is not None:
@@ -345,7 +344,6 @@ def _enter(c: _core.Core, optimizer: Any) -> None:
 
 
 def _phase_begins(c: _core.Core, x: Context, t0: int) -> None:
-    """No forward is under way."""
     _take_off(c, x, 0)
     if x.actions is not None:
         x.actions.phase_pauses(t0)
@@ -361,7 +359,6 @@ def _optimizer_ended(optimizer: Any) -> None:
 
 
 def _leave(c: _core.Core, optimizer: Any, t0: int, t1: int) -> None:
-    """The end of its phase, and of the training step if it is the one that ends it."""
     x = context.of(c)
     x.optimizers.add(optimizer)
     inside = local().nest.inside

@@ -216,7 +216,6 @@ def _tensor(p: Any, axis: int, gradients: bool) -> Any:
 
 
 def _replicas_of(c: _core.Core, optimizer: Any) -> Iterator[Replica]:
-    """Yield what this optimizer's parameters are replicas of."""
     mine = parameters_of(optimizer)
     ids = {id(p) for p in mine}
     x = context.of(c)

@@ -143,7 +143,6 @@ def _say(tensor: Any, bounds: bool = False) -> str | None:
 
 
 def _given_name(optimizer: Any, parameter: Any) -> str | None:
-    """Name of a parameter in an optimizer that was made of named parameters."""
     for group in optimizer.param_groups:
         for name, p in zip(group.get("param_names") or (), group["params"], strict=False):
             if p is parameter:
