@@ -54,10 +54,9 @@ def late(messages: list[Message], rng: random.Random) -> list[Message]:
 def shown(made: Snapshot) -> tuple[object, ...]:
     """What the pages draw of the moment."""
     view = made.pipeline
-    return (
-        None if view is None or view.step is None else (view.step, view.last_complete, view.bubble_history),
-        made.p2p, made.collectives, made.traffic,
-    )  # fmt: skip
+    known = view is not None and view.step is not None
+    pipeline = (view.step, view.last_complete, view.bubble_history) if view and known else None
+    return pipeline, made.p2p, made.collectives, made.traffic
 
 
 def frames(messages: list[Message], whole: Store, every: int) -> Iterator[int]:
