@@ -80,9 +80,10 @@ class Case:
             if handle is not None:
                 self._arrive(handle)
                 for _ in range(self._acts):
-                    if "rank" in self.done or not handle.job_alive():
+                    if "rank" in self.done or handle.ended():
                         break
-                    time.sleep(self._rng.choice((0.0, 0.05, 0.5, 1.5, 3.0)) * self._rng.random())
+                    pauses = (0.0, 0.05, 0.5, 1.5, 3.0) if self._acts < MORE else (1.0, 8.0, 8.0)
+                    time.sleep(self._rng.choice(pauses) * self._rng.random())
                     self._act(handle, run)
             if self._moment == "raised":  # whom an open viewer keeps
                 self._end_viewers()
