@@ -54,8 +54,23 @@ class DeviceTimes:
         self._phase_end_ns = 0
         self._told = np.zeros(0, RECORD_DTYPE)
         """The last arrivals of ops: an op's end may come in the next batch."""
+        self._reached: dict[int, int] = {}
+        """Lane -> newest end of the device's there."""
         self.seen = False
         """Some times of the device have come."""
+
+    def horizon_ns(self) -> int | None:
+        """Return the time up to which work on the device is known, by the rank's own clock; None:
+        nothing that was launched is still to come."""
+        pending = self._pending
+        if pending is None or not len(pending):
+            return None
+        known = []
+        for kind in (Kind.OP_ISSUE, Kind.ACTION):
+            launched = pending["t0_ns"][pending["kind"] == kind]
+            if len(launched):
+                known.append(max(int(launched.min()), self._reached.get(_LANES[kind], 0)))
+        return min(known, default=None)
 
     def settle(self, records: Records) -> Records:
         """Return records with launches as LAUNCH, and what the device reached both as REACHED and
@@ -72,6 +87,9 @@ class DeviceTimes:
         pending = fresh if self._pending is None else np.concatenate([self._pending, fresh])
         records["kind"][launched] = LAUNCH
         records["peer"][launched] = records["lane"][launched]
+        for lane in np.unique(times["lane"]).tolist():
+            newest = int(times["t1_ns"][times["lane"] == lane].max())
+            self._reached[lane] = max(self._reached.get(lane, 0), newest)
         reached, left = _reached(times, pending)
         inferred = self._inferred(reached, pending, left)
         self._arrive(records, times)
