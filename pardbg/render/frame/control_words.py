@@ -62,6 +62,7 @@ from pardbg.events.control_facts import (
     UnderWay,
     Waits,
 )
+from pardbg.events.device_facts import DeviceNews, Ras
 from pardbg.words import (
     MAX_TERMS,
     WHY_SILENT,
@@ -317,6 +318,14 @@ def nodes_text(facts: Sequence[Node]) -> str:
     return f"nodes {rank_set(numbers, most=MAX_TERMS)} are back"
 
 
+def _device(fact: DeviceNews) -> str:
+    """Say what became of a device."""
+    what = f"throttled ({', '.join(fact.reasons)})" if fact.reasons else "at its full clocks"
+    errors = f", {plural(fact.ecc_errors, 'ECC error')}" if fact.ecc_errors else ""
+    xid = f", Xid {fact.xid}" if fact.xid else ""
+    return f"device {fact.index} of {fact.host} is {what}{errors}{xid}"
+
+
 def _stall(fact: Stall) -> str:
     ranks = sorted({*fact.source, *(rank for part in fact.stacks for rank in part.ranks)})
     return f"no progress for 2 s; stacks of {ranks_text(ranks)}"
@@ -358,6 +367,8 @@ _FACTS: Final[dict[type, Callable[[Any], str]]] = {
     Node: _node,
     Rendezvous: lambda fact: f"{ranks_text(fact.came)} {agreed('has', fact.came)} come to the job's"
     " store",
+    Ras: lambda fact: f"NCCL's RAS: {plural(fact.num_comms, 'communicator')}, {len(fact.rows)} odd",
+    DeviceNews: _device,
     Stall: _stall,
     Part: lambda fact: f"part {fact.part} of the recording",
     Repaired: lambda fact: fact.text,

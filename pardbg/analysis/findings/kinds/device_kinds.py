@@ -1,4 +1,4 @@
-"""Kinds of findings about devices: memory that ran out."""
+"""Kinds of findings about devices and NCCL: memory that ran out, lowered clocks, errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Severity
 from pardbg.analysis.findings.kinds.kind import Kind, kind
-from pardbg.words import binary_size, ranks_text
+from pardbg.words import agreed, binary_size, plural, ranks_text
 
 Cause = Literal[
     "request", "fragmentation", "others", "growth", "imbalance",
@@ -108,4 +108,95 @@ class OutOfMemory(Facts):
         return _ADVICE.get(self.cause, _SHARD)
 
 
-KINDS: Final[tuple[Kind, ...]] = (kind("out-of-memory", OutOfMemory),)
+@dataclass(frozen=True, slots=True)
+class DeviceThrottled(Facts):
+    """A device runs below its clocks: it is hot, or at its power limit."""
+
+    needs = "pardbg[nvml] on the device's host"
+    hint = "Look at cooling and power limits (`nvidia-smi -q -d PERFORMANCE`), or use another node."
+    screen = "timeline"
+    host: str
+    index: int
+    reasons: tuple[str, ...]
+    clock_mhz: int
+    max_clock_mhz: int
+    celsius: int
+
+    def text(self, about: Candidate) -> str:
+        of = f", of {ranks_text(about.ranks)}," if about.ranks else ""
+        return (
+            f"device {self.index} on {self.host}{of} is throttled ({', '.join(self.reasons)}): "
+            f"{self.clock_mhz} of {self.max_clock_mhz} MHz at {self.celsius} °C."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceError(Facts):
+    """A device counted uncorrected ECC errors, or its driver reported an Xid."""
+
+    needs = "pardbg[nvml] on the device's host"
+    hint = "See `dmesg` for the Xid; drain the node if it comes again."
+    screen = "timeline"
+    host: str
+    index: int
+    ecc_errors: int
+    xid: int
+
+    def severity(self) -> Severity:
+        return "error" if self.ecc_errors else "warning"
+
+    def text(self, about: Candidate) -> str:
+        of = f", of {ranks_text(about.ranks)}," if about.ranks else ""
+        errors = [plural(self.ecc_errors, "uncorrected ECC error")] if self.ecc_errors else []
+        errors += [f"Xid {self.xid}"] if self.xid else []
+        return f"device {self.index} on {self.host}{of} reported {' and '.join(errors)}."
+
+
+@dataclass(frozen=True, slots=True)
+class NcclWarned(Facts):
+    """NCCL printed a warning. A note where it follows from a rank's end."""
+
+    needs = "NCCL_DEBUG=WARN or INFO in the job's environment"
+    hint = "NCCL_DEBUG=INFO says what led to it; NET/IB lines are about the network."
+    screen = "output"
+    message: str
+    num_times: int
+
+    def text(self, about: Candidate) -> str:
+        by = f" on {ranks_text(about.ranks)}" if about.ranks else ""
+        times = f", {self.num_times} times" if self.num_times > 1 else ""
+        return f"NCCL warned{by}{times}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class RasReport(Facts):
+    """NCCL's RAS, asked when ranks stood still, reports ranks that do not answer, that failed, or
+    that launched an op less often than others."""
+
+    needs = "NCCL 2.28.7 or newer, its RAS on localhost"
+    hint = "Ranks that launched an op less often are those that others wait for."
+    screen = "collectives"
+    rows: tuple[tuple[str, str, tuple[int, ...], bool], ...]
+    """(communicator, what, ranks, whether these are the job's)"""
+
+    def severity(self) -> Severity:
+        bad = {"dead", "unresponsive", "failed"}
+        return "warning" if any(what in bad for _, what, *_ in self.rows) else "info"
+
+    def text(self, about: Candidate) -> str:
+        said = [
+            f"{ranks_text(ranks)}{'' if own else f' of communicator {comm}'} "
+            + (f"{agreed('is', ranks)} {what}" if what in ("dead", "unresponsive", "failed")
+               else f"launched {what} less often than others")
+            for comm, what, ranks, own in self.rows
+        ]  # fmt: skip
+        return f"NCCL's RAS reports: {'; '.join(said)}."
+
+
+KINDS: Final[tuple[Kind, ...]] = (
+    kind("out-of-memory", OutOfMemory),
+    kind("device-throttled", DeviceThrottled),
+    kind("device-error", DeviceError),
+    kind("nccl-warning", NcclWarned),
+    kind("nccl-status", RasReport),
+)  # fmt: skip
