@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.run import lines
-from pardbg.analysis.findings.kinds.exit_codes import signal_name
+from pardbg.analysis.findings.wording import signal_name
 from pardbg.analysis.hangs.newest import newest_collectives
 from pardbg.events.control_facts import Killed
 from pardbg.store.definitions import Failure

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Severity
-from pardbg.analysis.findings.kinds.kind import Kind, kind
+from pardbg.analysis.findings.kinds.kind import kinds
+from pardbg.analysis.findings.wording import word
+from pardbg.sentences import filled
 from pardbg.words import agreed, binary_size, plural, ranks_text
 
 Cause = Literal[
@@ -15,36 +17,12 @@ Cause = Literal[
 ]  # fmt: skip
 """Why the request failed. ``imbalance``: this rank has more than the others; the last four: the
 largest part of what is allocated, where nothing else explains it."""
-_SHARD: Final = "Shard it over more ranks (ZeRO, fully_shard), or use a smaller model or optimizer."
-_ADVICE: Final[dict[Cause, str]] = {
-    "request": "Look at the shapes in that line: one tensor is larger than the device.",
-    "fragmentation": (
-        "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or keep the sizes of batches equal."
-    ),
-    "others": "`nvidia-smi` lists the processes on the device: end them, or use another device.",
-    "growth": (
-        "Look for lists that keep tensors over steps: losses without .item(), outputs kept for "
-        "logging, graphs held by a tensor that needs grad."
-    ),
-    "imbalance": "Move layers, the embedding or longer sequences off this rank.",
-    "activations": (
-        "Smaller microbatches, activation checkpointing, or a schedule with fewer microbatches in "
-        "flight."
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory(Facts):
-    """A device's allocator could not serve a request: what was asked, what held the memory, and
-    why it was too much. An error if the rank ended with it, a note if the program caught it."""
+    """A device's allocator could not serve a request."""
 
-    needs = (
-        "an allocator with statistics; requests of CUDA's are seen where they are made, those of "
-        "other devices if the error is not caught"
-    )
-    hint = "Follows from the cause, which the finding names."
-    screen = "memory"
     cause: Cause
     fatal: bool
     asked_bytes: int | None
@@ -89,32 +67,32 @@ class OutOfMemory(Facts):
         )
 
     def _why(self) -> str:
-        unused, limit = binary_size(self.unused_bytes), binary_size(self.limit_bytes)
-        if self.cause == "request":
-            return f"The request alone is larger than the device's {limit}."
-        if self.cause == "fragmentation":
-            return f"{unused} are reserved and free, but in no block that is large enough."
-        if self.cause == "others":
-            return f"Other processes hold {binary_size(self.others_bytes)} of the device."
-        if self.cause == "growth":
-            return f"Its memory grew by {binary_size(self.per_step_bytes)} a step, steadily."
         if self.cause == "imbalance":
             more = f"; {self.more} differ most" if self.more else ""
             return f"The other ranks peak at {binary_size(self.usual_bytes)}{more}."
-        most = "activations and other" if self.cause == "activations" else self.cause
-        return f"The largest part is {most}."
+        return filled(word(OutOfMemory, f"why {self.cause}"), self)
 
     def advice(self) -> str:
-        return _ADVICE.get(self.cause, _SHARD)
+        return self.tries(self.cause)
+
+
+class _OfDevice(Facts):
+    """About one device; ranks are those that have it in use."""
+
+    __slots__ = ()
+    host: str
+    index: int
+
+    def device(self, about: Candidate) -> str:
+        """Return the device in words."""
+        of = f", of {ranks_text(about.ranks)}," if about.ranks else ""
+        return f"device {self.index} on {self.host}{of}"
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceThrottled(Facts):
+class DeviceThrottled(_OfDevice):
     """A device runs below its clocks: it is hot, or at its power limit."""
 
-    needs = "pardbg[nvml] on the device's host"
-    hint = "Look at cooling and power limits (`nvidia-smi -q -d PERFORMANCE`), or use another node."
-    screen = "timeline"
     host: str
     index: int
     reasons: tuple[str, ...]
@@ -123,20 +101,13 @@ class DeviceThrottled(Facts):
     celsius: int
 
     def text(self, about: Candidate) -> str:
-        of = f", of {ranks_text(about.ranks)}," if about.ranks else ""
-        return (
-            f"device {self.index} on {self.host}{of} is throttled ({', '.join(self.reasons)}): "
-            f"{self.clock_mhz} of {self.max_clock_mhz} MHz at {self.celsius} °C."
-        )
+        return f"{self.device(about)} {filled(word(DeviceThrottled, 'text'), self)}"
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceError(Facts):
+class DeviceError(_OfDevice):
     """A device counted uncorrected ECC errors, or its driver reported an Xid."""
 
-    needs = "pardbg[nvml] on the device's host"
-    hint = "See `dmesg` for the Xid; drain the node if it comes again."
-    screen = "timeline"
     host: str
     index: int
     ecc_errors: int
@@ -146,19 +117,15 @@ class DeviceError(Facts):
         return "error" if self.ecc_errors else "warning"
 
     def text(self, about: Candidate) -> str:
-        of = f", of {ranks_text(about.ranks)}," if about.ranks else ""
         errors = [plural(self.ecc_errors, "uncorrected ECC error")] if self.ecc_errors else []
         errors += [f"Xid {self.xid}"] if self.xid else []
-        return f"device {self.index} on {self.host}{of} reported {' and '.join(errors)}."
+        return f"{self.device(about)} reported {' and '.join(errors)}."
 
 
 @dataclass(frozen=True, slots=True)
 class NcclWarned(Facts):
     """NCCL printed a warning. A note where it follows from a rank's end."""
 
-    needs = "NCCL_DEBUG=WARN or INFO in the job's environment"
-    hint = "NCCL_DEBUG=INFO says what led to it; NET/IB lines are about the network."
-    screen = "output"
     message: str
     num_times: int
 
@@ -173,9 +140,6 @@ class RasReport(Facts):
     """NCCL's RAS, asked when ranks stood still, reports ranks that do not answer, that failed, or
     that launched an op less often than others."""
 
-    needs = "NCCL 2.28.7 or newer, its RAS on localhost"
-    hint = "Ranks that launched an op less often are those that others wait for."
-    screen = "collectives"
     rows: tuple[tuple[str, str, tuple[int, ...], bool], ...]
     """(communicator, what, ranks, whether these are the job's)"""
 
@@ -193,10 +157,7 @@ class RasReport(Facts):
         return f"NCCL's RAS reports: {'; '.join(said)}."
 
 
-KINDS: Final[tuple[Kind, ...]] = (
-    kind("out-of-memory", OutOfMemory),
-    kind("device-throttled", DeviceThrottled),
-    kind("device-error", DeviceError),
-    kind("nccl-warning", NcclWarned),
-    kind("nccl-status", RasReport),
-)  # fmt: skip
+KINDS: Final = kinds({
+    "out-of-memory": OutOfMemory, "device-throttled": DeviceThrottled, "device-error": DeviceError,
+    "nccl-warning": NcclWarned, "nccl-status": RasReport,
+})  # fmt: skip
