@@ -280,7 +280,7 @@ def _devices(report: Report) -> list[str]:
     for one in report.devices[:MAX_RANKS]:
         watts = f"{one.milliwatts // 1000} of {one.limit_milliwatts // 1000} W"
         rows.append(
-            (f"{one.host}:{one.index}", rank_set(one.ranks), f"{one.percent} %",
+            (f"{one.host}:{one.index}", rank_set(one.ranks), percent(one.percent / 100, 0),
              f"{one.clock_mhz} of {one.max_clock_mhz} MHz", watts, f"{one.celsius} °C",
              ", ".join(one.reasons))
         )  # fmt: skip
