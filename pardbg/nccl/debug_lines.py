@@ -27,6 +27,7 @@ _CHOICE: Final = re.compile(
     r"NCCL INFO (?:(?P<op>\w+):\s+)?(?P<bytes>\d+) Bytes\s+-> Algo (?P<algorithm>\w+)\s+"
     r"proto (?P<protocol>\w+)(?:\s+channel\{Lo\.\.Hi\}=\{(?P<low>\d+)\.\.(?P<high>\d+)\})?"
 )
+_NUMBER: Final = re.compile(r"0x[0-9a-f]+|\d+")
 _VERSION: Final = re.compile(r"\b(?:R?NCCL) version (?P<version>\d[\w.+]*)")
 
 
@@ -38,6 +39,11 @@ class Warned:
     host: str
     pid: int
     text: str
+
+    @property
+    def kind(self) -> str:
+        """Return the text without its numbers and addresses."""
+        return _NUMBER.sub("#", self.text)
 
 
 @dataclass(frozen=True, slots=True)

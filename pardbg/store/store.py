@@ -293,19 +293,18 @@ class Store:
         if (found := self._hub_map(message, self.output)) is None:
             return False
         t_ns, values = found
-        rank = fields.integer_or_none(values, "rank")
-        text, stream = fields.text(values, "text"), fields.text(values, "stream")
+        text, stream = fields.text(values, "text"), fields.text(values, "stream", "stdout")
         if "NCCL" in text:
             self.nccl.add(text, t_ns)
-        if stream == "nccl":  # of NCCL_DEBUG_FILE, not what the job printed
+        if stream not in ("stdout", "stderr"):  # of NCCL_DEBUG_FILE, not what the job printed
             return True
-        stream = "stderr" if stream == "stderr" else "stdout"
         offset = fields.integer_or_none(values, "off")
         if offset is not None:  # a hub that was started again reads the job's files again
             if offset <= self._output_offsets.get(stream, -1):
                 return False
             self._output_offsets[stream] = offset
-        self.output.add(t_ns, (rank, stream, text), len(text))
+        line = fields.integer_or_none(values, "rank"), stream, text
+        self.output.add(t_ns, line, len(text))
         return True
 
     def _control(self, _proc: str, message: Message) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
@@ -21,7 +20,6 @@ from pardbg.nccl.debug_lines import Warned
 MAX_WARNINGS: Final = 4
 """Kinds of NCCL's warnings that are findings."""
 EVENTS: Final = 4096
-_NUMBER: Final = re.compile(r"0x[0-9a-f]+|\d+")
 
 
 def nccl_warnings(view: View) -> Iterator[Candidate]:
@@ -29,7 +27,7 @@ def nccl_warnings(view: View) -> Iterator[Candidate]:
     kinds: dict[str, list[Warned]] = defaultdict(list)
     for warned in view.store.nccl.warnings:
         if warned.t_ns <= view.t_ns:
-            kinds[_NUMBER.sub("#", warned.text)].append(warned)
+            kinds[warned.kind].append(warned)
     for same in list(kinds.values())[:MAX_WARNINGS]:
         pids = {warned.pid for warned in same}
         ranks = tuple(rank for rank, process in view.ranks.items() if process.pid in pids)
