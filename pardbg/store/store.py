@@ -303,8 +303,7 @@ class Store:
             if offset <= self._output_offsets.get(stream, -1):
                 return False
             self._output_offsets[stream] = offset
-        line = fields.integer_or_none(values, "rank"), stream, text
-        self.output.add(t_ns, line, len(text))
+        self.output.add(t_ns, (fields.integer_or_none(values, "rank"), stream, text), len(text))
         return True
 
     def _control(self, _proc: str, message: Message) -> bool:
