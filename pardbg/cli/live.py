@@ -53,7 +53,7 @@ MACHINE_LACKS = (OSError, termios.error, MemoryError, RuntimeError)
 )
 @click.option("--steps", type=click.IntRange(1), help="Training steps (default: the recipe's).")
 @click.option("--device", type=click.Choice(("auto", "cuda", "sim")), default="auto",
-              help="auto: a GPU per rank, or the CPU; cuda: shared GPUs; sim: simulated.")  # fmt: skip
+              help="auto: a GPU per rank, or the CPU; cuda: shared; sim: simulated.")  # fmt: skip
 @click.option("--schedule", metavar="S.csv", help="Train with this pipeline schedule (recipe csv).")
 @click.option("--from", "session", metavar="SESSION",
               help="With --schedule: predict the step time from this run's durations.")  # fmt: skip
