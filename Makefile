@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo test native native-asan unit lint bench gpu diagnosis siege frameworks matrix sessions \
+.PHONY: demo test native native-asan unit lint bench diagnosis siege frameworks matrix sessions \
   dist docs pictures snapshots install clean
 .DEFAULT_GOAL := test
 
@@ -66,6 +66,7 @@ snapshots: $(STAMP)
 	$(PYTEST) -q tests/ui/snapshots --snapshot-update
 
 # Ten minutes with a GPU: what only one can prove, as a table. Without one: make gpu DEVICE=sim
+.PHONY: gpu
 gpu: $(STAMP) native
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.gpu $(if $(DEVICE),--device $(DEVICE)) $(ROWS)
 	$(BIN)/python -m pytest -q tests/gpu

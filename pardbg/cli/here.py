@@ -60,7 +60,7 @@ def ls(json_: bool, dead: bool) -> None:
 @JSON
 def doctor(json_: bool) -> int:
     """Check what pardbg needs on this machine; exit 1 if something is missing."""
-    results = [check() for check in CHECKS]
+    results = [check() for check in (*CHECKS, *DEVICE_CHECKS)]
     if json_:
         echo(json.dumps([asdict(result) for result in results], indent=2))
     for result in () if json_ else results:
@@ -295,7 +295,8 @@ def _runs() -> Check:
 
 CHECKS: Final[tuple[Callable[[], Check], ...]] = (
     _python, _torch, _agent, _native, _pth, _injection, _shared_memory, _run_directory, _zeromq,
-    _stacks, _terminal, _nccl, _devices, _runs,
+    _stacks, _terminal, _runs,
 )  # fmt: skip
 """Checks of ``doctor``, in the order of its output."""
+DEVICE_CHECKS: Final[tuple[Callable[[], Check], ...]] = (_nccl, _devices)
 COMMANDS = (ls, doctor, native)
