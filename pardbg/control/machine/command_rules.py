@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pardbg.control.machine.breakpoints import Breakpoints, Refuse
+from pardbg.control.machine.breakpoints import EDITS, Breakpoints, Refuse
 from pardbg.control.machine.holding import RUN
 from pardbg.control.machine.moves import Moves
 from pardbg.control.machine.outbox import Outbox
@@ -15,11 +15,6 @@ from pardbg.events.control_codes import Mode, Verb, Why
 from pardbg.events.control_facts import Asked, Delayed, Edited, Fact, Paused, Refusal, RunsOn
 from pardbg_agent.ctrl.agent_messages import Delay
 
-EDITS: Final = (
-    Verb.BREAK, Verb.TBREAK, Verb.UNTIL, Verb.CONDITION, Verb.IGNORE, Verb.DELETE, Verb.BREAKS,
-    Verb.DELAY, Verb.WATCH,
-)  # fmt: skip
-"""Verbs that hold no rank by themselves."""
 MAX_QUEUE: Final = 8
 MAX_COUNT: Final = 10_000
 """Maximum number of times a verb may be asked for at once."""
