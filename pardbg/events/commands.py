@@ -40,25 +40,32 @@ class Leave(Message, tag="leave"):
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What a verb needs besides ranks; which fields count is said at each Verb."""
+    """What a verb needs besides ranks."""
 
     expr: Line = ""
+    """Condition, watch or expression."""
     number: int = 0
     """Of a breakpoint."""
     numbers: tuple[int, ...] = ()
+    """Breakpoints that ``delete`` deletes; none: all."""
     count: int = 1
     """How often, or matches to skip."""
     ns: int = 0
+    """Of ``delay``, in each step."""
     hold: bool = False
     """Of a ``pause`` of some ranks: do not release them before a peer times out."""
     kind: Word = ""
+    """Of ``inspect``: pardbg_agent.control.evaluate.KINDS."""
     frame: int = 0
     level: Word = ""
     for_s: float = 0.0
+    """Of ``level``; 0: it stays."""
     reason: Line = ""
     text: Line = ""
     at_ns: int | None = None
+    """Of a bookmark; None: now."""
     confirm: bool = False
+    """Whether ``kill`` is meant."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,19 +20,8 @@ import pardbg_agent
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.removal import remove_unstarted
 from pardbg.hub.run import config as files
-from pardbg.hub.run import run_files, signals
+from pardbg.hub.run import guardian, run_files, signals
 from pardbg.hub.run.config import RunConfig
-from pardbg.hub.run.guardian import (
-    END_S,
-    MAX_RESTARTS,
-    READY,
-    Guardian,
-    Owner,
-    Stdio,
-    Steward,
-    start_hub,
-    wait_for_directory,
-)
 from pardbg.hub.run.jobs import Killing, adopt_orphans, write_exit
 from pardbg.hub.run.output import Copier, memory_files
 from pardbg.words import duration
@@ -50,7 +39,9 @@ RESERVED: Final = (files.EXIT_FILE, files.HUB_FILE, files.LAUNCH_FILE, files.REC
 class Launcher:
     """Launcher of one run. ``run`` returns when the job has ended and the hub is done."""
 
-    def __init__(self, config: RunConfig, stdio: Stdio | None, owner: Owner, umask: int) -> None:
+    def __init__(
+        self, config: RunConfig, stdio: guardian.Stdio | None, owner: guardian.Owner, umask: int
+    ) -> None:
         self.config = config
         self.dir = config.dir
         self.hub: subprocess.Popen[bytes] | None = None
@@ -62,7 +53,7 @@ class Launcher:
         self._umask = umask
         """Umask of the job."""
         self._copier: Copier | None = None
-        self._steward: Steward | None = None
+        self._steward: guardian.Steward | None = None
         self._hub_given_up = False
         self._hub_retry_at = 0.0
         self._killing = Killing(self.dir)
@@ -76,7 +67,7 @@ class Launcher:
         if stdio is None:
             self._sources = [*memory_files()]
         else:
-            self._steward = Steward(stdio, owner, launcher=True)
+            self._steward = guardian.Steward(stdio, owner, launcher=True)
 
     def run(self) -> None:
         """Start hub and job, look after them, and record the job's end."""
@@ -116,13 +107,13 @@ class Launcher:
 
     def _start_hub(self) -> None:
         heard = None if self._stdio is None else self._stdio.heard
-        self.hub = start_hub(self.dir, sources=self._sources, heard=heard)
+        self.hub = guardian.start_hub(self.dir, sources=self._sources, heard=heard)
 
     def _wait_hub(self) -> str | None:
         assert self.hub is not None
         deadline = time.monotonic() + HUB_START_S
         while run_files.read_hub(self.dir) is None and not self._owner.gone:
-            if self.hub.poll() == -signal.SIGKILL and self.restarts < MAX_RESTARTS:
+            if self.hub.poll() == -signal.SIGKILL and self.restarts < guardian.MAX_RESTARTS:
                 self.restarts += 1
                 self._start_hub()
             elif self.hub.poll() is not None:
@@ -145,7 +136,7 @@ class Launcher:
     def _keep_hub(self) -> None:
         if self.hub is None or self.hub.poll() is None or self._hub_given_up:
             return
-        if self.hub.returncode == 0 or self.restarts >= MAX_RESTARTS:
+        if self.hub.returncode == 0 or self.restarts >= guardian.MAX_RESTARTS:
             self._hub_given_up = True
             return
         now = time.monotonic()
@@ -158,11 +149,11 @@ class Launcher:
 
     def _end_hub(self) -> None:
         """Wait for the hub, which ends by itself after the job; restart one killed too early."""
-        deadline = time.monotonic() + END_S
+        deadline = time.monotonic() + guardian.END_S
         while self.hub is not None and time.monotonic() < deadline:
             if self.hub.poll() is None:
                 self._pipe.wait(0.05)
-            elif self.hub.returncode in (0, 2) or self.restarts >= MAX_RESTARTS:
+            elif self.hub.returncode in (0, 2) or self.restarts >= guardian.MAX_RESTARTS:
                 return
             else:
                 self.restarts += 1
@@ -285,17 +276,17 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--terminal", action="store_true")
     words = parser.parse_args(argv)
     umask = os.umask(0o077)
-    stdio = Stdio.of(words.stdio, words.terminal) if words.stdio else None
+    stdio = guardian.Stdio.of(words.stdio, words.terminal) if words.stdio else None
     signals.report(signals.GUARDIAN, stdio.heard if stdio is not None else -1)
-    owner = Owner(words.alive)
+    owner = guardian.Owner(words.alive)
     adopt_orphans()
     launcher = os.fork()
     if launcher != 0:
-        Guardian(words.run, words.roots, stdio, owner).wait(launcher)
+        guardian.Guardian(words.run, words.roots, stdio, owner).wait(launcher)
         return 0
     with contextlib.suppress(BrokenPipeError):
-        os.write(words.behind, READY)
-    run_dir = wait_for_directory(words.alive)
+        os.write(words.behind, guardian.READY)
+    run_dir = guardian.wait_for_directory(words.alive)
     if run_dir is None:
         remove_unstarted(words.run, words.roots, files.shm_root())
     else:
