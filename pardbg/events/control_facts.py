@@ -325,7 +325,7 @@ class ProcessLost(Message, tag="process_lost"):
     """A process of pardbg was killed: the job and the hub go on without it."""
 
     what: Word
-    """``launcher``, ``guardian`` or ``owner``."""
+    """``launcher``, ``guardian``, ``keeper`` or ``owner``."""
 
 
 @dataclass(frozen=True, slots=True)

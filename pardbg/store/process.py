@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pardbg.events.decode import Head
 from pardbg.store.clocks import Clocks, Reading
-from pardbg.store.definitions import Failure, GroupDef, ModelDef, OpDef
+from pardbg.store.definitions import FailedRequest, Failure, GroupDef, ModelDef, OpDef
 from pardbg.store.device_times import DeviceTimes
 from pardbg.store.intake import DONE_P2P, ISSUE_COLLECTIVE, ISSUE_P2P, TABLE_NAMES, Came, Seen, move
 from pardbg.store.table import Rows, Table, Totals
@@ -57,6 +57,7 @@ class Process:
         """(t_ns, hook, text): hooks that failed and were disabled."""
         self.failures: list[Failure] = []
         """Exceptions that nobody caught."""
+        self.failed_requests: list[FailedRequest] = []
         self.definition_bytes = 0
         """What its definitions take in memory."""
         self.unknown = self.malformed = 0
@@ -82,7 +83,7 @@ class Process:
             for name in TABLE_NAMES
         }
         counted = (ISSUE_COLLECTIVE, ISSUE_P2P, DONE_P2P, PART)
-        self.totals = {name: Totals(self._tables[name]) for name in counted}
+        self.totals = {name: Totals(self._tables[name], sent=name == PART) for name in counted}
         self.totals[SUMMED] = Totals(self._tables[SUMMED], sums=True)
 
     # ------------------------------------------------------------------ reading
@@ -224,6 +225,7 @@ class Process:
             t_ns = getattr(self, name)
             setattr(self, name, None if t_ns is None else t_ns + by_ns)
         self.failures = [replace(f, t_ns=f.t_ns + by_ns) for f in self.failures]
+        self.failed_requests = [replace(f, t_ns=f.t_ns + by_ns) for f in self.failed_requests]
         self.errors = [(t_ns + by_ns, *rest) for t_ns, *rest in self.errors]  # type: ignore[misc]
 
     def _note_lost(self, t_ns: int, count: int) -> None:

@@ -73,8 +73,7 @@ class Store:
         self.output = History(self.limits.output_lines, self.limits.keep_ns)
         self.bookmarks = Bookmarks()
         self.malformed = 0
-        self.unknown_messages = 0
-        self.over_limit = 0
+        self.unknown_messages = self.over_limit = 0
         self.memo: dict[Any, Any] = {}
         """Derived values that analysis keeps; never a source of truth."""
         self._num_records = 0
@@ -99,6 +98,7 @@ class Store:
             wire.DefKind.MODEL.value: self._define_model,
             wire.DefKind.ERROR.value: self._define_error,
             wire.DefKind.EXCEPTION.value: self._define_exception,
+            wire.DefKind.OUT_OF_MEMORY.value: self._define_failed_request,
         }
 
     # ------------------------------------------------------------------ writing
@@ -466,3 +466,9 @@ class Store:
         if said not in process.failures and len(process.failures) < 64:
             self._keep(process, fields.weight(values))
             process.failures.append(said)
+
+    def _define_failed_request(self, process: Process, values: Mapping[str, Any]) -> None:
+        request = definitions.failed_request(values, process.offset_ns)
+        if request not in process.failed_requests and len(process.failed_requests) < 64:
+            self._keep(process, fields.weight(values))
+            process.failed_requests.append(request)

@@ -222,9 +222,10 @@ class _Mark:
 class Totals:
     """Number and bytes per (op, group, peer, direction) over the first rows of a table."""
 
-    def __init__(self, table: Table, *, sums: bool = False) -> None:
+    def __init__(self, table: Table, *, sums: bool = False, sent: bool = False) -> None:
         self._table = table
         self._sums = sums
+        self._of_a = sums or sent
         """The rows are sums themselves: seq says of how many ops, a their bytes."""
         self._codes: dict[int, int] = {}
         self._keys: list[OpKey] = []
@@ -295,7 +296,7 @@ class Totals:
         packed = pack(self._table, lo, hi)
         keys, inverse = np.unique(packed, return_inverse=True)
         sizes = self._table.col("a")[lo:hi]
-        if not self._sums:
+        if not self._of_a:
             sizes = np.maximum(sizes, self._table.col("b")[lo:hi])
         sizes = np.clip(sizes, 0, 1 << 50)
         index = np.array([self._code(int(key)) for key in keys], dtype=np.int64)

@@ -10,10 +10,10 @@ from tests.forked import Job, run_jobs
 
 @pytest.mark.timeout(200)
 def test_a_recipe_trains_there_as_on_the_cpu(simulated: str) -> None:
-    module = "pardbg.lab.recipes.onef1b"
+    module = "pardbg.lab.recipes.pipeline"
     done = run_jobs(
         [
-            Job(device, 4, (module, "--steps", "2", "--pace", "0.1", "--device", device))
+            Job(device, 4, (module, "1f1b", "--steps", "2", "--pace", "0.1", "--device", device))
             for device in ("auto", "sim")
         ],
         env={"PARDBG_SIM": simulated, "TORCH_CPP_LOG_LEVEL": "ERROR"}, timeout_s=150,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from tests.diagnosis.cases import END, HANG, SLOW, Case, program, recipe, torchrun
+from tests.diagnosis.cases import END, HANG, SLOW, Case, program, quick, recipe, torchrun
 
 Draw = Callable[[random.Random], Case]
 SETUP: dict[str, tuple[tuple[str, ...], str]] = {
@@ -25,6 +25,13 @@ SETUP: dict[str, tuple[tuple[str, ...], str]] = {
     "two-threads": (("thread-order",), END),
 }
 """What the program of setup_programs does, what must be said, and from when seconds count."""
+CULPRIT: dict[str, tuple[tuple[str, ...], str]] = {
+    "skips-in-group": (("deadlock",), HANG), "ring": (("deadlock",), HANG),
+    "extra-in-group": (("deadlock",), HANG), "splits": (("size-mismatch",), END),
+    "monitored": (("missing-rank",), HANG), "monitored-at-step": (("missing-rank",), HANG),
+    "short-timeout": (("missing-rank",), HANG), "swallows": (("op-mismatch",), HANG),
+}  # fmt: skip
+"""The same of culprit_programs."""
 MESSAGES = ("tag", "dtype", "size")
 PLACE = "setup_programs.py"
 PLACED = ("dies-at-import", "never-begins", "group-left-out", "mesh-left-out", "key-nobody-sets",
@@ -73,6 +80,16 @@ def setup(what: str, draw: random.Random) -> Case:
     )
 
 
+def culprit(what: str, draw: random.Random) -> Case:
+    """A job of culprit_programs."""
+    kinds, sort = CULPRIT[what]
+    rank, step = draw.randrange(4), draw.choice((0, 3, 6, 9))
+    words = ("tests.diagnosis.culprit_programs", what, str(rank), str(step))
+    case = Case(f"culprit:{what} r{rank} s{step}", torchrun(4, *words), kinds, ((rank,),), sort,
+                place="culprit_programs.py")  # fmt: skip
+    return quick(case)
+
+
 def training(what: str, draw: random.Random) -> Case:
     """A job of programs."""
     nproc = draw.choice((2, 3, 4, 5))
@@ -85,8 +102,7 @@ def planted(what: str, draw: random.Random) -> Case:
     """A recipe's planted fault."""
     rank, step = draw.randrange(4), draw.randrange(3, 10)
     sort = SLOW if what in ("straggler", "slow-loader", "nan", "memory-imbalance") else HANG
-    pair = (tuple(sorted((rank, (rank + 1) % 4))),) if what == "unpaired-send" else None
-    return recipe(what, 4, rank, step, (_RECIPE_KINDS[what],), pair, sort)
+    return recipe(what, 4, rank, step, (_RECIPE_KINDS[what],), sort=sort)
 
 
 def healthy(what: str, draw: random.Random) -> Case:
@@ -100,7 +116,8 @@ def cases(seed: int, number: int) -> list[Case]:
     """``number`` cases, all classes in turn, in an order drawn too."""
     draw = random.Random(seed)
     makers: list[tuple[Callable[[str, random.Random], Case], str]] = [
-        *((setup, what) for what in SETUP), *((training, what) for what in TRAINING),
+        *((setup, what) for what in SETUP), *((culprit, what) for what in CULPRIT),
+        *((training, what) for what in TRAINING),
         *((planted, what) for what in RECIPES), (healthy, "healthy"), (healthy, "slow-import"),
     ]  # fmt: skip
     made = [make(what, draw) for make, what in (makers[i % len(makers)] for i in range(number))]

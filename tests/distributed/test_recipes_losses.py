@@ -107,8 +107,8 @@ def test_the_catalogues_command_runs_paced_and_ends_clean(name: str) -> None:
 @pytest.mark.parametrize(
     ("module", "world", "says"),
     [
-        ("onef1b", None, "pardbg demo 1f1b"),
-        ("onef1b", "9", "take 2 to 8 ranks"),
+        ("pipeline 1f1b", None, "pardbg demo 1f1b"),
+        ("pipeline 1f1b", "9", "take 2 to 8 ranks"),
         ("ddp", "3", "take 1, 2, 4, 8, 16"),
     ],
 )
@@ -116,7 +116,7 @@ def test_a_world_that_does_not_fit_is_one_line_and_exit_2(
     module: str, world: str | None, says: str
 ) -> None:
     env = rank_env({"RANK": "0", "WORLD_SIZE": world} if world else None)
-    argv = [sys.executable, "-m", f"pardbg.lab.recipes.{module}"]
+    argv = [sys.executable, "-m", *f"pardbg.lab.recipes.{module}".split()]
     done = run_argv(argv, env=env, timeout_s=50)
     assert (done.code, done.out) == (2, "")
     assert len(done.err.splitlines()) == 1 and says in done.err, done.err

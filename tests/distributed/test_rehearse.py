@@ -102,7 +102,7 @@ def test_ddp_stages_with_all_forwards_first_go_on_after_their_first_step(tmp_pat
     """Four stages, four microbatches: the first has no backward before its last forward, where
     torch's search for shapes would leave DDP waiting for a backward (`rebuilt params size`)."""
     argv = command(tmp_path / "S.mcap", world=8)
-    argv[-1:] = ["-m", "pardbg.lab.recipes.dp_pp", "--steps", "3"]
+    argv[-1:] = ["-m", "pardbg.lab.recipes.on_mesh", "dp-pp", "--steps", "3"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=220)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)

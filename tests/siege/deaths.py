@@ -1,4 +1,4 @@
-"""Kills of pardbg's processes, alone and in pairs, from the first 10 ms of `pardbg run` on.
+"""Kills of pardbg's processes, up to four of five at once, from the first 10 ms of `pardbg run` on.
 
 The job's output and exit code are those of a run without pardbg, whoever is killed. If that is
 `pardbg run` itself, before there is a job, then there is none, and nothing of the run is left.
@@ -12,23 +12,27 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections import Counter
+from itertools import combinations
 from pathlib import Path
 
 import psutil
 
 from pardbg.hub.run import config as files
 from pardbg.hub.run.run_files import read_end
-from tests.distributed.owned import PARDBG
-from tests.processes import end_tree, rank_env
+from tests.distributed.owned import starting
+from tests.harness import Found, Tried, campaign, pardbg_run
+from tests.processes import comes_true, end_tree
 
 FROM_S, UNTIL_S = 0.01, 1.6
 """When the kill comes: a run takes 0.4 s to start its job on idle cores, and that 0.4 s."""
 LIMIT_S = 60.0
-VICTIMS = ("run", "launcher", "guardian", "hub", "run+launcher", "run+guardian", "run+hub",
-           "guardian+launcher", "launcher+hub")  # fmt: skip
+OURS = ("run", "keeper", "guardian", "launcher", "hub")
+ABOVE = {*OURS} - {"hub"}
+"""Without any of these nobody is left who could read the job's output."""
+VICTIMS = [
+    group for size in range(1, 5) for group in combinations(OURS, size) if not {*group} >= ABOVE
+]
 LINES = 40
 CODE = 9
 WHOLE = "".join(f"line {number}\n" for number in range(LINES)).encode()
@@ -44,7 +48,7 @@ sys.exit({CODE})
 class Case:
     """One run, whom of it is killed, and what is wrong with what it left."""
 
-    def __init__(self, name: str, victims: str, at_s: float, folder: Path) -> None:
+    def __init__(self, name: str, victims: tuple[str, ...], at_s: float, folder: Path) -> None:
         self.name = name
         """Of the program, and so of the run."""
         self._victims, self._at_s, self._folder = victims, at_s, folder
@@ -55,10 +59,7 @@ class Case:
         program, out = self._folder / self.name, self._folder / "out"
         program.write_text(PROGRAM)
         program.chmod(0o755)
-        argv = [*PARDBG, "run", "-o", str(self._folder / "s.mcap"), "--", str(program)]
-        with out.open("wb") as file, (self._folder / "err").open("wb") as err:
-            run = subprocess.Popen(argv, env=rank_env(), stdin=subprocess.DEVNULL, stdout=file,
-                                   stderr=err, start_new_session=True)  # fmt: skip
+        run = pardbg_run([str(program)], self._folder)
         time.sleep(self._at_s)
         self._kill(run)
         try:
@@ -74,8 +75,8 @@ class Case:
             run.wait()
 
     def _kill(self, run: subprocess.Popen[bytes]) -> None:
-        there = _processes(run)
-        for name in self._victims.split("+"):
+        there = starting(psutil.Process(run.pid))
+        for name in self._victims:
             if name in there:
                 self.killed.add(name)
                 try:
@@ -84,10 +85,8 @@ class Case:
                     self.killed.discard(name)
 
     def _wait_end(self) -> None:
-        until = time.monotonic() + LIMIT_S
-        while _ours(self.name) and time.monotonic() < until:
-            time.sleep(0.02)
-        if left := _ours(self.name):
+        if not comes_true(lambda: not _ours(self.name), LIMIT_S):
+            left = _ours(self.name)
             self.bad.append(f"{len(left)} processes are left")
 
     def _judge(self, code: int, out: bytes) -> None:
@@ -114,24 +113,6 @@ class Case:
         return [path for root in roots for path in root.glob(f"{self.name}-*")]
 
 
-def _processes(run: subprocess.Popen[bytes]) -> dict[str, psutil.Process]:
-    """Who is there now, by name."""
-    found: dict[str, psutil.Process] = {}
-    try:
-        found["run"] = psutil.Process(run.pid)
-        for process in found["run"].children(recursive=True):
-            words = " ".join(process.cmdline())
-            if "hub.__main__" in words:
-                found["hub"] = process
-            elif "run.launcher" in words and process.ppid() == run.pid:
-                found["guardian"] = process
-            elif "run.launcher" in words and "launcher" not in found:  # its child becomes the job
-                found["launcher"] = process
-    except psutil.Error:
-        pass
-    return found
-
-
 def _ours(name: str) -> list[psutil.Process]:
     """Processes whose command line names the run."""
     found = psutil.process_iter(["cmdline", "status"])
@@ -139,22 +120,15 @@ def _ours(name: str) -> list[psutil.Process]:
             and p.info["status"] != psutil.STATUS_ZOMBIE]  # fmt: skip
 
 
-def run(seed: int, cases: int, seconds: float = math.inf) -> tuple[int, list[str], float]:
-    """(cases, what went wrong, slowest in s); none is begun after so many ``seconds``."""
-    until = time.monotonic() + seconds
-    bad, slowest, tally = [], 0.0, Counter[str]()
-    for number in range(seed, seed + cases):
-        begun = time.monotonic()
-        if begun > until:
-            cases = number - seed
-            break
-        rng = random.Random(number)
-        victims, at_s = VICTIMS[number % len(VICTIMS)], rng.uniform(FROM_S, UNTIL_S)
-        with tempfile.TemporaryDirectory(prefix="pdd-", dir="/tmp") as folder:
-            case = Case(f"d{number}x{os.getpid()}", victims, at_s, Path(folder))
-            case.run()
-        tally["+".join(sorted(case.killed)) or "nobody yet or any more"] += 1
-        slowest = max(slowest, time.monotonic() - begun)
-        bad += [f"seed {number} {victims} at {at_s:.3f} s: {what}" for what in case.bad]
-    print("deaths: " + ", ".join(f"{what} {n}" for what, n in sorted(tally.items())), flush=True)
-    return cases, bad, slowest
+def run(seed: int, cases: int, seconds: float = math.inf) -> Found:
+    """Try deaths; none is begun after so many ``seconds``."""
+
+    def one(number: int, rng: random.Random, folder: Path) -> Tried:
+        at_s, group = rng.uniform(FROM_S, UNTIL_S), list(VICTIMS[number % len(VICTIMS)])
+        rng.shuffle(group)
+        case = Case(f"d{number}x{os.getpid()}", tuple(group), at_s, folder)
+        case.run()
+        killed = "+".join(sorted(case.killed)) or "nobody yet or any more"
+        return Tried(case.bad, f"{'+'.join(group)} at {at_s:.3f} s", [killed])
+
+    return campaign("deaths", one, range(seed, seed + cases), seconds)

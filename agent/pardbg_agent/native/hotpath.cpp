@@ -218,28 +218,34 @@ void begin(const Spec& spec, const Call& op, Boxed&& boxed, Issue& c) {
   s->hook_calls.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Write the bytes of an all_to_all that go to each rank, as issue.record_parts does.
-void record_parts(const Spec& spec, const IValue* args, Follow& f) {
-  const auto& ranks = f.open.group->ranks;
-  const size_t num = ranks.size(), own = object<c10d::ProcessGroup>(args[spec.group])->getRank();
+// Bytes per rank on one side of an all_to_all, as op_arguments.bytes_per_rank has them.
+std::vector<int64_t> parts_of(const IValue& tensors, const IValue& split, size_t num) {
   std::vector<int64_t> parts;
-  if (args[spec.in].isTensor()) {
-    const at::Tensor& t = args[spec.in].toTensor();
+  if (tensors.isTensor()) {
+    const at::Tensor& t = tensors.toTensor();
     const auto bytes = static_cast<int64_t>(t.nbytes());
-    const auto rows = args[4].toIntVector();
+    const auto rows = split.toIntVector();
     const int64_t row = bytes / std::max<int64_t>(1, t.dim() > 0 ? t.size(0) : 1);
     if (rows.empty()) parts.assign(num, bytes / static_cast<int64_t>(num));
     for (const int64_t n : rows) parts.push_back(n * row);
   } else {
-    for (const IValue& part : args[spec.in].toListRef())
+    for (const IValue& part : tensors.toListRef())
       parts.push_back(static_cast<int64_t>(part.toTensor().nbytes()));
   }
-  if (parts.size() != num || num > kMaxParts) return;
+  return parts;
+}
+
+// Write the bytes of an all_to_all that go to each rank and come from it, as issue.tell_parts does.
+void record_parts(const Spec& spec, const IValue* args, Follow& f) {
+  const auto& ranks = f.open.group->ranks;
+  const size_t num = ranks.size(), own = object<c10d::ProcessGroup>(args[spec.group])->getRank();
+  const auto sent = parts_of(args[spec.in], args[4], num), back = parts_of(args[spec.out], args[3], num);
+  if (sent.size() != num || back.size() != num || num > kMaxParts) return;
   Record r = f.r;
-  r.kind = kPart, r.flags = 0, r.stage = r.mb = -1, r.t1 = r.t0, r.b = 0;
+  r.kind = kPart, r.flags = 0, r.stage = r.mb = -1, r.t1 = r.t0;
   for (size_t i = 0; i < num; i++) {
-    r.peer = ranks[i], r.a = parts[i];
-    if (r.a != 0 && i != own) f.state.ring.write(r);
+    r.peer = ranks[i], r.a = sent[i], r.b = back[i];
+    if ((r.a != 0 || r.b != 0) && i != own) f.state.ring.write(r);
   }
 }
 

@@ -210,7 +210,8 @@ def _add_parts(view: View, sums: _Sums, since_ns: int) -> None:
     ring."""
     for rank, process in view.having("part"):
         for _, _, _, peer, number, size, recent in _as_of(view, process, "part", since_ns):
-            sums.edges[rank, peer, "observed"].add(number, size, recent)
+            if size:  # else the peer's part alone has bytes
+                sums.edges[rank, peer, "observed"].add(number, size, recent)
 
 
 def _add_collectives(view: View, sums: _Sums, since_ns: int) -> None:

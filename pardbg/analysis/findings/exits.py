@@ -28,7 +28,8 @@ _READ_LATE_NS: Final = 250_000_000
 _DEATH: Final = re.compile(r"Received (\S+) death signal|Process \d+ got signal: (\d+)")
 _TRANSPORT: Final = re.compile(
     r"onnection (closed|reset|refused|was)|Broken pipe|[Tt]imed out|Socket (closed|Timeout)|"
-    r"remote process|Application timeout|NCCL (error|communicator)|DistBackendError"
+    r"remote process|Application timeout|[Mm]onitored[Bb]arrier|wait timeout|"
+    r"NCCL (error|communicator)|DistBackendError"
 )
 
 

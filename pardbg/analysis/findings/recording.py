@@ -47,7 +47,7 @@ CLOCK_NS: Final = 1_000_000
 """Uncertainty that is worth a line: about as long as a small collective."""
 _LOST: Final = {
     "hub": "the hub", "launcher": "the launcher",
-    "guardian": "the launcher's guardian", "owner": "`pardbg run`",
+    "guardian": "the launcher's guardian", "keeper": "the run's keeper", "owner": "`pardbg run`",
 }  # fmt: skip
 _LIMITS: Final[tuple[Literal["processes", "definitions"], ...]] = ("processes", "definitions")
 

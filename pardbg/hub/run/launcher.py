@@ -1,6 +1,6 @@
 """The launcher process: parent of hub and job, restarts a dead hub, keeps the job's exit code.
 
-It can be killed: its parent, the ``guardian``, becomes the job's.
+It can be killed: its parent, the ``guardian``, becomes the job's, or that one's parent, the keeper.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 import subprocess
 import termios
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -20,8 +21,19 @@ import pardbg_agent
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.removal import remove_unstarted
 from pardbg.hub.run import config as files
-from pardbg.hub.run import guardian, run_files, signals
+from pardbg.hub.run import run_files, signals
 from pardbg.hub.run.config import RunConfig
+from pardbg.hub.run.guardian import (
+    END_S,
+    MAX_RESTARTS,
+    READY,
+    Guardian,
+    Owner,
+    Stdio,
+    Steward,
+    start_hub,
+    wait_for_directory,
+)
 from pardbg.hub.run.jobs import Killing, adopt_orphans, write_exit
 from pardbg.hub.run.output import Copier, memory_files
 from pardbg.words import duration
@@ -40,8 +52,16 @@ class Launcher:
     """Launcher of one run. ``run`` returns when the job has ended and the hub is done."""
 
     def __init__(
-        self, config: RunConfig, stdio: guardian.Stdio | None, owner: guardian.Owner, umask: int
+        self,
+        config: RunConfig,
+        stdio: Stdio | None,
+        sources: list[int],
+        owner: Owner,
+        umask: int,
+        above: list[run_files.Process],
     ) -> None:
+        """``sources``: output of a job without an owner, in memory: copied by the launcher, or by
+        the hub if the launcher is killed. ``above``: keeper and guardian."""
         self.config = config
         self.dir = config.dir
         self.hub: subprocess.Popen[bytes] | None = None
@@ -53,21 +73,16 @@ class Launcher:
         self._umask = umask
         """Umask of the job."""
         self._copier: Copier | None = None
-        self._steward: guardian.Steward | None = None
+        self._steward: Steward | None = None
         self._hub_given_up = False
         self._hub_retry_at = 0.0
         self._killing = Killing(self.dir)
-        parent = os.getppid()
-        self._guardian = run_files.Process(parent, start_time(parent))
+        self._keeper, self._guardian = above
         self._pipe = WakePipe()
         """Woken by each signal, a child's end included."""
-        self._sources: list[int] = []
-        """Output of a job without an owner, in memory: copied by the launcher, or by the hub if the
-        launcher is killed."""
-        if stdio is None:
-            self._sources = [*memory_files()]
-        else:
-            self._steward = guardian.Steward(stdio, owner, launcher=True)
+        self._sources = sources
+        if stdio is not None:
+            self._steward = Steward(stdio, owner, signals.LAUNCHER + signals.GUARDIAN)
 
     def run(self) -> None:
         """Start hub and job, look after them, and record the job's end."""
@@ -107,13 +122,13 @@ class Launcher:
 
     def _start_hub(self) -> None:
         heard = None if self._stdio is None else self._stdio.heard
-        self.hub = guardian.start_hub(self.dir, sources=self._sources, heard=heard)
+        self.hub = start_hub(self.dir, sources=self._sources, heard=heard)
 
     def _wait_hub(self) -> str | None:
         assert self.hub is not None
         deadline = time.monotonic() + HUB_START_S
         while run_files.read_hub(self.dir) is None and not self._owner.gone:
-            if self.hub.poll() == -signal.SIGKILL and self.restarts < guardian.MAX_RESTARTS:
+            if self.hub.poll() == -signal.SIGKILL and self.restarts < MAX_RESTARTS:
                 self.restarts += 1
                 self._start_hub()
             elif self.hub.poll() is not None:
@@ -136,7 +151,7 @@ class Launcher:
     def _keep_hub(self) -> None:
         if self.hub is None or self.hub.poll() is None or self._hub_given_up:
             return
-        if self.hub.returncode == 0 or self.restarts >= guardian.MAX_RESTARTS:
+        if self.hub.returncode == 0 or self.restarts >= MAX_RESTARTS:
             self._hub_given_up = True
             return
         now = time.monotonic()
@@ -149,11 +164,11 @@ class Launcher:
 
     def _end_hub(self) -> None:
         """Wait for the hub, which ends by itself after the job; restart one killed too early."""
-        deadline = time.monotonic() + guardian.END_S
+        deadline = time.monotonic() + END_S
         while self.hub is not None and time.monotonic() < deadline:
             if self.hub.poll() is None:
                 self._pipe.wait(0.05)
-            elif self.hub.returncode in (0, 2) or self.restarts >= guardian.MAX_RESTARTS:
+            elif self.hub.returncode in (0, 2) or self.restarts >= MAX_RESTARTS:
                 return
             else:
                 self.restarts += 1
@@ -207,6 +222,8 @@ class Launcher:
             self._keep_hub()
             self._killing.tick()
             if self._steward is not None:
+                if os.getppid() != self._guardian.pid:
+                    self._steward.members = signals.LAUNCHER
                 self._steward.turn(self.dir)
         if self._copier is not None:
             self._copier.finish()
@@ -226,14 +243,11 @@ class Launcher:
         signal.set_wakeup_fd(self._pipe.write_fd, warn_on_full_buffer=False)
 
     def _note_launch(self) -> None:
-        job = (
-            run_files.Process(self.job.pid, start_time(self.job.pid))
-            if self.job is not None
-            else None
-        )
-        run_files.write_launch(
-            self.dir, run_files.Launch(run_files.this_process(), self._guardian, job)
-        )
+        found = run_files.Launch(run_files.this_process(), self._guardian, self._keeper)
+        if self.job is not None:
+            job = run_files.Process(self.job.pid, start_time(self.job.pid))
+            found = replace(found, job=job)
+        run_files.write_launch(self.dir, found)
 
 
 def ended(pid: int) -> int | None:
@@ -276,19 +290,23 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--terminal", action="store_true")
     words = parser.parse_args(argv)
     umask = os.umask(0o077)
-    stdio = guardian.Stdio.of(words.stdio, words.terminal) if words.stdio else None
+    stdio = Stdio.of(words.stdio, words.terminal) if words.stdio else None
     signals.report(signals.GUARDIAN, stdio.heard if stdio is not None else -1)
-    owner = guardian.Owner(words.alive)
-    adopt_orphans()
-    launcher = os.fork()
-    if launcher != 0:
-        guardian.Guardian(words.run, words.roots, stdio, owner).wait(launcher)
-        return 0
+    owner = Owner(words.alive)
+    sources = [] if stdio is not None else [*memory_files()]
+    above: list[run_files.Process] = []
+    for keeper in (True, False):
+        above.append(run_files.this_process())
+        adopt_orphans()
+        if child := os.fork():
+            made = Guardian(words.run, words.roots, stdio, sources, owner, keeper=keeper)
+            made.wait(child)
+            return 0
     with contextlib.suppress(BrokenPipeError):
-        os.write(words.behind, guardian.READY)
-    run_dir = guardian.wait_for_directory(words.alive)
+        os.write(words.behind, READY)
+    run_dir = wait_for_directory(words.alive)
     if run_dir is None:
         remove_unstarted(words.run, words.roots, files.shm_root())
     else:
-        Launcher(files.load(run_dir), stdio, owner, umask).run()
+        Launcher(files.load(run_dir), stdio, sources, owner, umask, above).run()
     return 0

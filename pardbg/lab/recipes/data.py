@@ -5,13 +5,19 @@ The batch of a step depends on the seed and the step alone, so one process and m
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pydoc_data.topics import topics
+from typing import Final
 
 import torch
 from torch import Tensor
 
+from pardbg.lab.recipes.launch import Options, World
 from pardbg.lab.recipes.shape import BATCH, CONTEXT
 from pardbg.lab.recipes.shape import share as share
+
+WHOLE: Final = slice(None)
+"""The whole batch, on each rank."""
 
 
 class Text:
@@ -31,3 +37,15 @@ class Text:
         starts = torch.randint(last, (BATCH, 1), generator=generator)
         pieces = self._tokens[starts + torch.arange(CONTEXT + 1)].long().to(self._device)
         return pieces[:, :-1].contiguous(), pieces[:, 1:].contiguous()
+
+
+def batches(
+    world: World, options: Options, mine: slice | None = None
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield each step with the tokens and targets of some sequences: this rank's share of the
+    batch, where each rank has sequences of its own, or those of ``mine``."""
+    text = Text(options.seed, world.device)
+    mine = share(world.rank, world.size) if mine is None else mine
+    for step in range(options.steps):
+        tokens, targets = text.batch(step)
+        yield step, tokens[mine], targets[mine]

@@ -1,28 +1,4 @@
-"""Data parallel whose all_reduce is written out: a ring over sends and receives, chunk by chunk.
-
-    n ranks, the gradients in n chunks; each rank sends to the right and receives from the left.
-
-    reduce-scatter, n-1 steps: pass a chunk on, add what comes; then each rank has one whole sum
-    all-gather,     n-1 steps: pass the whole sums on, until everybody has all of them
-
-    chunks of     rank 0      rank 1      rank 2      rank 3         (4 ranks, n = 4)
-    step 1 sends  c0 ─► 1     c1 ─► 2     c2 ─► 3     c3 ─► 0        reduce-scatter
-    step 2        c3          c0          c1          c2
-    step 3        c2          c3          c0          c1
-    step 4 sends  c1 ─► 1     c2 ─► 2     c3 ─► 3     c0 ─► 0        all-gather
-    step 5        c0          c1          c2          c3
-    step 6        c3          c0          c1          c2
-
-What travels: 2 (n-1) messages of S/n bytes from each rank, 2 (n-1)/n · S in all: less than 2 S
-however many ranks there are, and every link of the ring is busy all the time. That is why every
-library has this algorithm, and why pardbg draws all_reduce as a ring where it cannot look inside.
-Here it can: each message is named with its phase, step and chunk.
-
-DDP calls it for each bucket of gradients, in place of its own all_reduce. It waits for the ring
-before it goes on; DDP's own goes on with backward meanwhile.
-
-    torchrun --nproc-per-node 4 -m pardbg.lab.recipes.ddp_ring
-"""
+"""Data parallel whose all_reduce is written out: a ring over sends and receives, chunk by chunk."""
 
 # No `from __future__ import annotations` here: DDP looks at the types of a communication hook's
 # arguments, and would find strings.
@@ -31,12 +7,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
-from torch.nn.parallel import DistributedDataParallel
 
 from pardbg.lab.recipes import watched
-from pardbg.lab.recipes.data import Text, share
+from pardbg.lab.recipes.data import batches
+from pardbg.lab.recipes.ddp import replica
 from pardbg.lab.recipes.launch import Options, World, main
-from pardbg.lab.recipes.model import gpt, loss
+from pardbg.lab.recipes.model import loss
 from pardbg.lab.recipes.shape import BATCH
 
 
@@ -73,16 +49,11 @@ def ring_hook(world: World, bucket: GradBucket) -> torch.futures.Future[Tensor]:
 
 
 def train(world: World, options: Options) -> None:
-    model = DistributedDataParallel(
-        gpt(options.seed, options.pace_ms).to(world.device), bucket_cap_mb=0.5
-    )
+    model = replica(world, options)
     model.register_comm_hook(world, ring_hook)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
-    text = Text(options.seed, world.device)
-    mine = share(world.rank, world.size)
 
-    for step in range(options.steps):
-        tokens, targets = (part[mine] for part in text.batch(step))
+    for step, tokens, targets in batches(world, options):
         # DDP takes the mean over ranks. Where 16 sequences do not divide by them, a rank with more
         # sequences counts for more.
         error = loss(model(tokens), targets) * (len(tokens) * world.size / BATCH)

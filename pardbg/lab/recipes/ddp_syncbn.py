@@ -1,23 +1,4 @@
-"""Data parallel with batch norm: its mean and variance belong to the whole batch, not to a share.
-
-    forward    rank 0: sum, sum of squares ┐
-               rank 1: sum, sum of squares ├ all_reduce ─► same mean and variance everywhere
-               …                           ┘
-    backward   the gradient of those sums, added up the same way: each input moved every rank's mean
-
-All other layers look at one sequence at a time and do not care who computes it. Batch norm does:
-with plain BatchNorm under DDP each rank would normalize by its own few sequences, and train another
-model than one process with the whole batch. The GPT has none, so one is put behind block 4.
-
-What travels, beside the gradients: 2 · 64 floats = 512 bytes forward and as many backward per such
-layer. Little, but in the middle of the pass, where every rank has to wait for the slowest.
-
-torch.nn.SyncBatchNorm does this with GPU kernels and refuses CPU tensors ("expected input tensor to
-be on GPU"). So it is used where there are GPUs; on CPUs the same sums go through dist.all_reduce
-here, in 30 lines that show what it does.
-
-    torchrun --nproc-per-node 4 -m pardbg.lab.recipes.ddp_syncbn
-"""
+"""Data parallel with batch norm: its mean and variance are the whole batch's, not a share's."""
 
 from __future__ import annotations
 
@@ -28,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pardbg.lab.recipes.data import Text, share
+from pardbg.lab.recipes.data import batches
 from pardbg.lab.recipes.launch import Options, World, main
 from pardbg.lab.recipes.model import gpt, loss
 from pardbg.lab.recipes.shape import WIDTH
@@ -92,11 +73,8 @@ def gpt_with_batch_norm(world: World, options: Options) -> nn.Module:
 def train(world: World, options: Options) -> None:
     model = DistributedDataParallel(gpt_with_batch_norm(world, options), bucket_cap_mb=0.5)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
-    text = Text(options.seed, world.device)
-    mine = share(world.rank, world.size)
 
-    for step in range(options.steps):
-        tokens, targets = (part[mine] for part in text.batch(step))
+    for step, tokens, targets in batches(world, options):
         error = loss(model(tokens), targets)
         optimizer.zero_grad()
         error.backward()

@@ -1,6 +1,7 @@
 """What every recipe needs around its training: options, the process group, a clean end.
 
-torchrun --nproc-per-node 4 -m pardbg.lab.recipes.onef1b --steps 20
+torchrun --nproc-per-node 4 -m pardbg.lab.recipes.ddp --steps 20
+torchrun --nproc-per-node 4 -m pardbg.lab.recipes.pipeline 1f1b --steps 20
 """
 
 from __future__ import annotations
@@ -64,6 +65,14 @@ class World:
 
 
 Train = Callable[[World, Options], None]
+
+
+def main_of(recipes: Mapping[str, Train]) -> None:
+    """Run the one of a module's recipes that the command line names first."""
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if name not in recipes:
+        stop(f"no recipe {name!r} in this module: name one of {', '.join(recipes)} first")
+    main(name, recipes[name])
 
 
 def main(name: str, train: Train) -> None:

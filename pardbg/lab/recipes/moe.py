@@ -1,22 +1,4 @@
-"""Mixture of experts: in two of the blocks eight MLPs stand for one, two on each rank.
-
-    rank 0: its tokens, router ─┐                       ┌─ experts 0, 1 ─┐
-    rank 1: its tokens, router ─┤  all_to_all: dispatch ├─ experts 2, 3 ─┤  all_to_all: combine
-    rank 2: its tokens, router ─┤ ────────────────────► ├─ experts 4, 5 ─┤ ───────────────────► home
-    rank 3: its tokens, router ─┘  each to its expert   └─ experts 6, 7 ─┘
-
-A router sends each token (a position of a sequence) to one expert: eight times the parameters, the
-compute of one. Experts live on different ranks, so tokens travel. Everything else is data parallel:
-DDP averages the gradients of what all ranks have. An expert's gradient needs no averaging: it has
-seen the tokens of all ranks.
-
-What travels: per layer and forward 64 bytes of counts from each rank (8 experts × int64), then its
-256 tokens × 64 numbers × 4 bytes = 64 KiB to where their experts are, and the same back; the same
-twice in backward. How many bytes go to which rank the router decides, token by token: a popular
-expert makes its rank the one the others wait for.
-
-    torchrun --nproc-per-node 4 -m pardbg.lab.recipes.moe
-"""
+"""Mixture of experts: in two of the blocks eight MLPs stand for one, two on each rank."""
 
 from __future__ import annotations
 
@@ -29,7 +11,7 @@ from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.nn.parallel import DistributedDataParallel
 
 from pardbg.lab.recipes import watched
-from pardbg.lab.recipes.data import Text, share
+from pardbg.lab.recipes.data import batches
 from pardbg.lab.recipes.launch import Options, World, main
 from pardbg.lab.recipes.model import Block, gpt, loss
 from pardbg.lab.recipes.shape import EXPERTS, MOE_BLOCKS, WIDTH
@@ -120,11 +102,8 @@ def train(world: World, options: Options) -> None:
     replicas = DistributedDataParallel(model, bucket_cap_mb=0.5)
     experts = [p for layer in layers.values() for p in layer.mine.parameters()]
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
-    text = Text(options.seed, world.device)
-    mine = share(world.rank, world.size)
 
-    for step in range(options.steps):
-        tokens, targets = (part[mine] for part in text.batch(step))
+    for step, tokens, targets in batches(world, options):
         error = loss(replicas(tokens), targets)
         optimizer.zero_grad()
         error.backward()

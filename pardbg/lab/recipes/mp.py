@@ -1,29 +1,11 @@
-"""Naive model parallel: layers on different ranks, and the whole batch goes through them at once.
-
-    rank 0  F  .. .. .. .. .. .. .. .. .. B  --
-    rank 1     F  .. .. .. .. .. .. B  --
-    rank 2        F  .. .. .. B  --
-    rank 3           F  B  --
-
-    (time to the right; a backward takes two columns; dots: the rank waits for the others)
-
-The model that no rank could hold is cut into one part per rank. There are no microbatches, so there
-is nothing to overlap: while one rank computes, the others wait, (p-1)/p = 75 % of the time with
-four ranks. What a pipeline adds to this is only to cut the batch into pieces (gpipe.py).
-
-What travels: once per step and neighbour, one activation forward and its gradient back,
-16 sequences × 64 positions × 64 numbers × 4 bytes = 256 KiB each. Here by hand, with send and recv:
-between two ranks autograd's graph is cut, and backward starts anew from the gradient that comes.
-
-    torchrun --nproc-per-node 4 -m pardbg.lab.recipes.mp
-"""
+"""Naive model parallel: layers on different ranks; the whole batch goes through them at once."""
 
 from __future__ import annotations
 
 import torch
 import torch.distributed as dist
 
-from pardbg.lab.recipes.data import Text
+from pardbg.lab.recipes.data import WHOLE, batches
 from pardbg.lab.recipes.launch import Options, World, main
 from pardbg.lab.recipes.model import gpt, loss, stage
 from pardbg.lab.recipes.shape import BATCH, CONTEXT, WIDTH
@@ -34,10 +16,8 @@ def train(world: World, options: Options) -> None:
     before, behind = world.rank - 1, world.rank + 1
     part = stage(gpt(options.seed, options.pace_ms), world.rank, world.size).to(world.device)
     optimizer = torch.optim.AdamW(part.parameters(), lr=options.lr)
-    text = Text(options.seed, world.device)
 
-    for step in range(options.steps):
-        tokens, targets = text.batch(step)
+    for step, tokens, targets in batches(world, options, WHOLE):
         optimizer.zero_grad()
         if first:
             x = tokens

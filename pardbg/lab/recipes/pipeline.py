@@ -1,29 +1,26 @@
-"""Pipeline parallel: the model is cut into stages, and microbatches flow through the ranks.
-
-    tokens ─► rank 0             ─► rank 1     ─► rank 2     ─► rank 3           ─► loss
-              embedding, blocks 0-1 blocks 2-3    blocks 4-5    blocks 6-7, head
-                                 ◄─            ◄─ gradients  ◄─
-
-What travels: between neighbours and per microbatch, one activation forward and its gradient back,
-2 sequences × 64 positions × 64 numbers × 4 bytes = 32 KiB each: nothing like the 1.7 MB that DDP
-moves, and never to more than two other ranks. What it costs is the bubble: the last rank has
-nothing to do until the first microbatch arrives, the first one nothing while the last gradient is
-on its way. A schedule is the order in which a rank takes its microbatches, and, with its stages,
-all that the recipes of the seven schedules differ in.
-"""
+"""Pipeline parallel: the model is cut into stages, and microbatches flow through the ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleDualPipeV,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleLoopedBFS,
+    ScheduleZBVZeroBubble,
+)
 
-from pardbg.lab.recipes.data import Text
-from pardbg.lab.recipes.launch import Options, Train, World
+from pardbg.lab.recipes.data import WHOLE, batches
+from pardbg.lab.recipes.launch import Options, Train, World, main_of
 from pardbg.lab.recipes.model import gpt, loss, stage
 from pardbg.lab.recipes.shape import MICROBATCHES
 
@@ -89,10 +86,8 @@ def train_pipeline(
     # A rank's optimizer knows the rank's own parameters, nothing else: no gradient is averaged
     # with anybody's.
     optimizer = torch.optim.AdamW([p for part in parts for p in part.parameters()], lr=options.lr)
-    text = Text(options.seed, world.device)
 
-    for step in range(options.steps):
-        tokens, targets = text.batch(step)
+    for step, tokens, targets in batches(world, options, WHOLE):
         optimizer.zero_grad()
         losses = run_schedule(schedule, tokens if first else None, targets if last else None)
         optimizer.step()
@@ -114,3 +109,17 @@ def run_schedule(schedule: Any, tokens: Tensor | None, targets: Tensor | None) -
         losses=None if targets is None else losses,
     )
     return losses
+
+
+RECIPES: Final[Mapping[str, Train]] = {
+    "gpipe": by(ScheduleGPipe),
+    "1f1b": by(Schedule1F1B),
+    "interleaved": by(ScheduleInterleaved1F1B, loop),
+    "looped-bfs": by(ScheduleLoopedBFS, loop),
+    "zb": by(ScheduleInterleavedZeroBubble, loop),
+    "zbv": by(ScheduleZBVZeroBubble, v_shape),
+    "dualpipev": by(ScheduleDualPipeV, v_shape),
+}
+
+if __name__ == "__main__":
+    main_of(RECIPES)

@@ -1,18 +1,4 @@
-"""Parameter server: one rank keeps the weights, the others compute gradients for it.
-
-                     pull: weights ─►  rank 1: sequences 0-5    forward  backward ─► push: gradients
-    rank 0, server ┤ pull: weights ─►  rank 2: sequences 6-10   forward  backward ─► push: gradients
-      adds up, steps pull: weights ─►  rank 3: sequences 11-15  forward  backward ─► push: gradients
-
-What travels: per step and worker, the weights one way and the gradients the other, 1.7 MB each. All
-of it passes the server: 2 · workers · 1.7 MB = 10.5 MB through one machine's network, where DDP's
-ring takes 2.6 MB through each. So it was given up for training where everybody does the same at the
-same time. What it can do that DDP cannot is let the workers differ: see ps_async.py.
-
-Here all workers push before the server steps, so the losses are those of a single process.
-
-    torchrun --nproc-per-node 4 -m pardbg.lab.recipes.ps
-"""
+"""Parameter server: one rank keeps the weights, the others compute gradients for it."""
 
 from __future__ import annotations
 

@@ -1,23 +1,4 @@
-"""Parameter server without a common step: whoever is ready pushes, nobody waits for the slowest.
-
-    rank 0, server   v0      v1   v2      v3   v4   v5     the weights' versions: one per update
-    rank 1, fast     └─ compute ─┘└─ compute ──┘└─ …
-    rank 2, fast     └─ compute ──────┘└─ compute ──┘└─ …
-    rank 3, slow     └─ compute, three times as long ──┘   pushes a gradient for v0 onto v4:
-                                                           its staleness is 4
-
-A gradient that comes late was computed on old weights; the older, the less it fits. So staleness,
-the number of updates between a pull and its push, has a bound K. The server keeps it in two places:
-it hands weights out only while every worker that is away can still come back in time, and it lets a
-push wait whose update would make another one too old. K = 0 leaves one worker at work at a time,
-and that is exactly the single process; K = workers - 1 lets all work when they are equally fast.
-
-What travels is what ps.py sends, but never to all at once: a pull and a push of 1.7 MB per update.
-Each push carries the version that it was computed on. --steps counts updates. Where compute is
-paced, the last worker is the slow one.
-
-    torchrun --nproc-per-node 4 -m pardbg.lab.recipes.ps_async --staleness 4
-"""
+"""Parameter server without a common step: whoever is ready pushes, nobody waits for the slowest."""
 
 from __future__ import annotations
 

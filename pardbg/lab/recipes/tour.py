@@ -1,18 +1,4 @@
-"""A tour of torch.distributed: every collective, every way to send and receive, every reduction.
-
-    broadcast       0 ─► all               scatter         0 ─► a part to each
-    reduce          all ─► 0, combined     gather          a part of each ─► 0
-    all_reduce      all ─► all, combined   all_gather      a part of each ─► all
-    reduce_scatter  all ─► a part to each, combined
-    all_to_all      a part of each ─► each: the transpose of who has what
-    send, recv      one ─► one; isend, irecv: the same without waiting
-    barrier         nothing travels; nobody leaves before all have come
-
-Each result is checked against the value worked out here, so the tour also says whether a backend
-does what it should. Rank r holds the four numbers r+1 everywhere: 16 bytes as float32.
-
-    torchrun --nproc-per-node 4 -m pardbg.lab.recipes.tour --backend gloo --init-method env://
-"""
+"""A tour of torch.distributed: every collective, every way to send and receive, every reduction."""
 
 from __future__ import annotations
 

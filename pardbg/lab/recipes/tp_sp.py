@@ -1,29 +1,9 @@
-"""Tensor parallel with sequence parallel norms: between the matrices each rank has some positions.
-
-            its positions │ all positions, its head  │ its positions │ all positions, its quarter
-    rank 0: 0-15    norm1 │                          │ 0-15    norm2 │
-    rank 1: 16-31   norm1 │ all_gather    attention  │ 16-31   norm2 │ all_gather    MLP
-    rank 2: 32-47   norm1 │          reduce_scatter  │ 32-47   norm2 │    reduce_scatter   ─► 32-47
-    rank 3: 48-63   norm1 │                          │ 48-63   norm2 │
-
-With plain tensor parallelism (tp.py) every rank keeps whole activations between the matrices and
-computes all norms: n times the same. Here a rank keeps its share of the positions. Before a matrix
-all_gather brings the positions together; behind it reduce_scatter adds up the partial sums and
-leaves each rank its positions of the result.
-
-What travels: an all_reduce is a reduce_scatter and an all_gather, so these are the same bytes as in
-tp.py: forward 2 of each per block, 256 KiB, backward 2 of each. What it gains is memory: what norms
-and residuals hold is n times less. What it adds: a norm's 64 weights saw only some positions, so
-their gradients are added up over the ranks: 34 all_reduces of 256 bytes.
-
-    torchrun --nproc-per-node 4 -m pardbg.lab.recipes.tp_sp
-"""
+"""Tensor parallel with sequence parallel norms: between matrices a rank has some positions."""
 
 from __future__ import annotations
 
-import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -33,10 +13,9 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from pardbg.lab.recipes.data import Text
 from pardbg.lab.recipes.launch import Options, World, main
-from pardbg.lab.recipes.model import Block, gpt, loss
-from pardbg.lab.recipes.tp import heads_to_ranks
+from pardbg.lab.recipes.model import Block
+from pardbg.lab.recipes.tp import heads_to_ranks, train_cut
 
 POSITIONS = Shard(1)
 """Activations are [batch, time, WIDTH]: cut along time."""
@@ -83,21 +62,7 @@ def complete(model: nn.Sequential) -> None:
 
 
 def train(world: World, options: Options) -> None:
-    mesh = init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("tp",))
-    model = gpt(options.seed, options.pace_ms).to(world.device)
-    parallelize(model, mesh)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, foreach=False)
-    text = Text(options.seed, world.device)
-
-    for step in range(options.steps):
-        tokens, targets = text.batch(step)  # the whole batch, on each rank
-        error = loss(model(tokens), targets)
-        optimizer.zero_grad()
-        error.backward()
-        complete(model)
-        optimizer.step()
-        if world.rank == 0:
-            world.report(step, error.item())
+    train_cut(world, options, parallelize, complete)
 
 
 if __name__ == "__main__":

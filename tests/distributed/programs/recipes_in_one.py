@@ -8,24 +8,19 @@ from __future__ import annotations
 import gc
 import sys
 from dataclasses import replace
-from importlib import import_module
 
 from pardbg.lab.recipes.catalogue import RECIPES, Kind
 from pardbg.lab.recipes.launch import Options, World, main
 
 # All of them, so that forked ranks need not.
-MODULES = {
-    name: import_module(recipe.module)
-    for name, recipe in RECIPES.items()
-    if recipe.kind is not Kind.FAULT
-}
+TRAIN = {name: recipe.load() for name, recipe in RECIPES.items() if recipe.kind is not Kind.FAULT}
 
 
 def train(names: list[str], world: World, options: Options) -> None:
     for name in names:
         # Only one rank knows the loss, and which one differs: all say where they are.
         world.say(f"recipe {name}")
-        MODULES[name].train(world, replace(options, own=RECIPES[name].defaults()))
+        TRAIN[name](world, replace(options, own=RECIPES[name].defaults()))
         gc.collect()  # a DDP reducer ends before the next recipe begins
 
 

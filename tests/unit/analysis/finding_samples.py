@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import pardbg.analysis.findings.kinds.device_kinds as devices
 import pardbg.analysis.findings.kinds.end_kinds as ends
 import pardbg.analysis.findings.kinds.mismatch_kinds as disagreements
 import pardbg.analysis.findings.kinds.recording_kinds as recording
@@ -67,6 +68,7 @@ def _waits() -> list[Candidate]:
         missing(unknown, progress, culprits=(2, 3), over=True, victims=(0, 1, 4)),
         missing(unknown, more=(*waiting(5, op="send to 2"), *waiting(6, 7, op="barrier tp #1"),
                                *waiting(8, op="barrier dp #1"))),
+        _deadlock("deadlock", odd=(1,)),
         *(_deadlock(of) for of in ("deadlock", "p2p-cycle", "p2p-tag-mismatch")),
         _deadlock("unpaired-send"), _deadlock("unpaired-recv"),
         _deadlock("deadlock", keys=("ready",)), _deadlock("deadlock", calls=True),
@@ -94,11 +96,13 @@ def _waits() -> list[Candidate]:
     ]  # fmt: skip
 
 
-def _deadlock(of: waits.Cycle, keys: tuple[str, ...] = (), calls: bool = False) -> Candidate:
+def _deadlock(
+    of: waits.Cycle, keys: tuple[str, ...] = (), calls: bool = False, odd: tuple[int, ...] = ()
+) -> Candidate:
     facts = waits.Deadlock(
         blamed=(0, 1), never_made=False, over=False, of=of, sure=True, tags=(7, 9), others=(2, 3),
         waits=(*waiting(0, op="send to 1"), *waiting(1)), keys=keys, calls=calls,
-        places=((0, AT), (1, AT)),
+        places=((0, AT), (1, AT)), named=(0, 1), odd=odd,
     )  # fmt: skip
     return one(of, facts, (0, 1, 2, 3), (0, 1), AT)
 
@@ -109,7 +113,8 @@ def _disagreements() -> list[Candidate]:
         detail = "rank 2: broadcast; ranks 0,1: all_reduce"
         sure = disagreements.Mismatch(verdict, world, detail, 3, False, 0, ())
         found.append(one(verdict.replace(" ", "-"), sure, (0, 1, 2), (2,)))
-    differs = disagreements.Mismatch("op mismatch", world, "rank 0: a; rank 1: b", 1, False, 3, ())
+    differs = disagreements.Mismatch("op mismatch", world, "rank 0: a; rank 1: b", 1, False, 3,
+                                     ((1, AT), (0, AT)))  # fmt: skip
     tie = disagreements.Mismatch("op mismatch", world, "rank 0: a; rank 1: b", 1, False, 0,
                                  ((0, AT), (1, AT)))  # fmt: skip
     call = disagreements.Mismatch("op mismatch", Label("calls"), "…", 1, True, 0, ())
@@ -121,6 +126,9 @@ def _disagreements() -> list[Candidate]:
             of == "size", 2, ((0, AT), (1, AT)),
         )  # fmt: skip
         found.append(one(f"p2p-{of}-mismatch", misfit, (0, 1), (1,) if of == "size" else (0, 1)))
+    split = disagreements.MessageMismatch("size", 0, 1, (104, ""), (100, ""), False, 1, ((0, AT),),
+                                          "all_to_all world #7")  # fmt: skip
+    found.append(one("size-mismatch", split, (0, 1), (0,), AT))
     threads = disagreements.ThreadOrder(
         world, ("metrics",), (("broadcast", True, (0, 2)), ("all_reduce", False, (1,))),
         (("metrics", AT),),
@@ -262,6 +270,26 @@ def _state() -> list[Candidate]:
     ]  # fmt: skip
 
 
+def _devices() -> list[Candidate]:
+    parts = (("parameters", 10 * MIB), ("gradients", 10 * MIB), ("optimizer", 20 * MIB),
+             ("activations", 50 * MIB))  # fmt: skip
+
+    def out(
+        cause: devices.Cause, fatal: bool = True, asked: int | None = 8 * MIB, more: str = ""
+    ) -> Candidate:
+        facts = devices.OutOfMemory(
+            cause, fatal, asked, 100 * MIB, 90 * MIB, 8 * MIB, 30 * MIB, parts, "2F5", 4, 60 * MIB,
+            more, 2 * MIB,
+        )  # fmt: skip
+        return one("out-of-memory", facts, (2,), (2,), AT)
+
+    return [
+        out("request", asked=200 * MIB), out("fragmentation"), out("others"), out("growth"),
+        out("imbalance", more="parameters"), out("activations", fatal=False), out("optimizer"),
+        out("parameters", asked=None),
+    ]  # fmt: skip
+
+
 SAMPLES: Final = (
-    *_waits(), *_disagreements(), *_ends(), *_recording(), *_speed(), *_state()
+    *_waits(), *_disagreements(), *_ends(), *_recording(), *_speed(), *_state(), *_devices()
 )  # fmt: skip

@@ -73,19 +73,19 @@ def test_a_scatter_has_its_dtype_on_ranks_that_bring_nothing(watched: Path) -> N
 
 def test_parts_of_an_all_to_all_say_how_much_goes_to_whom(watched: Path) -> None:
     """float32: rows of 2 are 8 bytes. This is rank 1: what it keeps has no record. The second op of
-    its kind is not a first-seen one: it takes the other way in C++."""
+    its kind is not a first-seen one: it takes the other way in C++. (peer, sent, expected)."""
     lists = [torch.zeros(n) for n in (1, 2, 3, 0)]
     for _ in range(2):
         dist.all_to_all_single(torch.zeros(4, 2), torch.zeros(4, 2))
         dist.all_to_all_single(torch.zeros(6, 2), torch.zeros(6, 2), [0, 1, 2, 3], [3, 2, 1, 0])
         dist.all_to_all([torch.zeros_like(part) for part in lists], lists)
-    told = [(r.seq, r.peer, int(r.a)) for r in rank(watched).of(Kind.PART)]
+    told = [(r.seq, r.peer, int(r.a), int(r.b)) for r in rank(watched).of(Kind.PART)]
     once = [
-        [(0, 8), (2, 8), (3, 8)],  # equal parts of 32 bytes
-        [(0, 24), (2, 8)],  # 3, 2, 1 and 0 rows
-        [(0, 4), (2, 12)],
+        [(0, 8, 8), (2, 8, 8), (3, 8, 8)],  # equal parts of 32 bytes
+        [(0, 24, 0), (2, 8, 16), (3, 0, 24)],  # 3, 2, 1 and 0 rows; 0, 1, 2 and 3 come back
+        [(0, 4, 4), (2, 12, 12)],
     ]
-    assert told == [(seq, peer, n) for seq in range(6) for peer, n in once[seq % 3]]
+    assert told == [(seq, *part) for seq in range(6) for part in once[seq % 3]]
 
 
 def test_nothing_stays_open_and_nothing_is_kept(watched: Path) -> None:

@@ -35,7 +35,9 @@ def test_a_recipes_module_runs_the_recipe_of_that_name(name: str) -> None:
     spec = importlib.util.find_spec(RECIPES[name].module)
     assert spec is not None and spec.origin is not None
     source = Path(spec.origin).read_text(encoding="utf-8")
-    assert source.rstrip().endswith(f'if __name__ == "__main__":\n    main("{name}", train)')
+    runs = "main_of(RECIPES)" if RECIPES[name].arguments else f'main("{name}", train)'
+    assert source.rstrip().endswith(f'if __name__ == "__main__":\n    {runs}')
+    assert not RECIPES[name].arguments or callable(RECIPES[name].load())
     assert len(source.splitlines()) < 300
     assert ast.get_docstring(ast.parse(source))
 
@@ -43,7 +45,7 @@ def test_a_recipes_module_runs_the_recipe_of_that_name(name: str) -> None:
 def test_the_command_of_the_default() -> None:
     assert command("1f1b", nproc=2, steps=7) == [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-        "-m", "pardbg.lab.recipes.onef1b", "--steps", "7", "--device", "auto",
+        "-m", "pardbg.lab.recipes.pipeline", "1f1b", "--steps", "7", "--device", "auto",
     ]  # fmt: skip
     assert command("ddp")[5:7] == ["4", "-m"]
 

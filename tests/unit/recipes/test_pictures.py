@@ -1,10 +1,10 @@
-"""The schedules drawn in the pipeline recipes' docstrings are those that torch plans."""
+"""The schedules drawn in docs/recipes.md are those that torch plans."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from importlib import import_module
+from pathlib import Path
 
 import pytest
 from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
@@ -17,8 +17,8 @@ from pardbg_agent.schedule_orders import one_f_one_b
 RANKS, MICROBATCHES = 4, 8
 ROW = re.compile(r"    rank (\d)  (.*)")
 PLANS = {
-    "gpipe": "GPipe", "onef1b": "1F1B", "interleaved": "Interleaved1F1B",
-    "looped_bfs": "LoopedBFS", "zb": "InterleavedZeroBubble", "zbv": "ZBVZeroBubble",
+    "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B",
+    "looped-bfs": "LoopedBFS", "zb": "InterleavedZeroBubble", "zbv": "ZBVZeroBubble",
     "dualpipev": "DualPipeV", "mp": "",
 }  # fmt: skip
 COLUMNS = {"F": 1, "B": 2, "I": 1, "W": 1}
@@ -57,9 +57,10 @@ def drawn(schedule: str, columns: Mapping[str, int]) -> dict[int, list[str]]:
     return made
 
 
-def pictures(module: str) -> list[dict[int, list[str]]]:
-    """The docstring's blocks of four rows, as columns."""
-    text = import_module(f"pardbg.lab.recipes.{module}").__doc__ or ""
+def pictures(name: str) -> list[dict[int, list[str]]]:
+    """The blocks of four rows in a recipe's part of the page, as columns."""
+    page = Path(__file__).parents[3] / "docs" / "recipes.md"
+    text = page.read_text(encoding="utf-8").partition(f"### `{name}`\n")[2].partition("\n### ")[0]
     rows = [ROW.fullmatch(line) for line in text.splitlines()]
     found = [(int(m[1]), columns_of(m[2])) for m in rows if m and ":" not in m[2]]
     return [dict(found[at : at + RANKS]) for at in range(0, len(found), RANKS)]
@@ -76,11 +77,11 @@ def stripped(cells: Sequence[str]) -> list[str]:
     return made
 
 
-@pytest.mark.parametrize("module", PLANS)
-def test_a_docstring_draws_what_torch_plans(module: str) -> None:
-    columns = {**COLUMNS, "B": 1} if module == "gpipe" else COLUMNS
-    expected = drawn(PLANS[module], columns)
-    blocks = pictures(module)
+@pytest.mark.parametrize("name", PLANS)
+def test_a_picture_draws_what_torch_plans(name: str) -> None:
+    columns = {**COLUMNS, "B": 1} if name == "gpipe" else COLUMNS
+    expected = drawn(PLANS[name], columns)
+    blocks = pictures(name)
     assert blocks and all(sorted(block) == list(range(RANKS)) for block in blocks)
     for rank in range(RANKS):
         row: list[str] = []

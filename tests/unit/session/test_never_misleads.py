@@ -106,7 +106,7 @@ HANGS = {
     "fault-group-order": ("deadlock", "r2", "all_reduce guesses #3", "group_order.py:46"),
     "fault-p2p-cycle": ("p2p-cycle", "r1–3", "recv from 3", "p2p_cycle.py:52"),
     "fault-mismatch-op": ("op-mismatch", "r2", "all_reduce default #21", "mismatch_op.py:37"),
-    "fault-unpaired-recv": ("unpaired-recv", "r2,3", "recv from 3", "unpaired_recv.py:37"),
+    "fault-unpaired-recv": ("unpaired-recv", "r2", "recv from 3", "unpaired_recv.py:37"),
 }
 """Session -> what the banner says: kind, culprits, op, place (of ``sessions/``' own faults)."""
 

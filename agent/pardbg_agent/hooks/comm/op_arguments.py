@@ -41,11 +41,12 @@ def inputs(spec: C10dOp, args: Args) -> Sequence[Any]:
     return given
 
 
-def bytes_per_rank(spec: C10dOp, args: Args, num_ranks: int) -> Sequence[int]:
-    """Return the bytes that an op with ``parts`` sends to each rank of the group."""
+def bytes_per_rank(spec: C10dOp, args: Args, num_ranks: int, side: int = 1) -> Sequence[int]:
+    """Return the bytes that an op with ``parts`` sends to each rank of the group; ``side`` 0: those
+    that it expects from each."""
     if spec.parts is Parts.TENSORS:
-        return [t.nbytes for t in args[1]]
-    tensor, rows = args[1], args[4]
+        return [t.nbytes for t in args[side]]
+    tensor, rows = args[side], args[3 + side]
     if not rows:
         return [tensor.nbytes // num_ranks] * num_ranks
     row_bytes = tensor.nbytes // max(1, tensor.shape[0])

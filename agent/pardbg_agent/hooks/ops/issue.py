@@ -16,6 +16,7 @@ from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.comm.op_arguments import Args, any_contents, bytes_per_rank, contents_of
 from pardbg_agent.hooks.context import Context, Group, Op, Signature, State
 from pardbg_agent.hooks.device import device_records
+from pardbg_agent.hooks.memory import device_memory, usage
 from pardbg_agent.hooks.ops import works
 from pardbg_agent.hooks.watch import probes
 from pardbg_agent.hooks.watch.op_watches import Coming, at_gate
@@ -73,7 +74,8 @@ def _with_parts(spec: C10dOp, begin: Any) -> Any:
     def tell(c: _core.Core, op: Op, args: Args, state: State) -> None:
         pg = _unbox(args[spec.group]) if state.group is None else state.group
         group = groups.group_of(context.of(c), pg)
-        tell_parts(c, op, group, bytes_per_rank(spec, args, len(group.ranks)))
+        num = len(group.ranks)
+        tell_parts(c, op, group, *(bytes_per_rank(spec, args, num, side) for side in (1, 0)))
 
     def begin_and_tell(c: _core.Core, args: Args, state: State) -> Op | None:
         op: Op | None = begin(c, args, state)
@@ -159,6 +161,7 @@ def _is_fake(c: _core.Core, tensor: Any) -> bool:
         return True
     if c.device is None and c.run is not None:
         c.computes_on(tensor.device.type)
+        c.guard.call("out of memory", device_memory.watch, c, tensor.device.type, usage.parts_now)
         if c.native is not None:
             return False  # C++ does not see an op's end on the device
         done = partial(works.device_done, c)
@@ -177,15 +180,17 @@ def _at_gate(
     at_gate(Coming(c, spec, groups.group_of(x, pg), args, *seen, reduce, label, what[1], what[2]))
 
 
-def tell_parts(c: _core.Core, op: Op, group: Group, parts: Sequence[int]) -> None:
-    """Record the bytes that an op sends to each peer."""
-    if c.level < 2 or len(parts) != len(group.ranks) or len(parts) > MAX_PARTS:
+def tell_parts(
+    c: _core.Core, op: Op, group: Group, sent: Sequence[int], expected: Sequence[int]
+) -> None:
+    """Record the bytes that an op sends to each peer and expects from it."""
+    if c.level < 2 or not len(sent) == len(expected) == len(group.ranks) <= MAX_PARTS:
         return
-    for peer, num_bytes in zip(group.ranks, parts, strict=True):
-        if num_bytes and peer != c.identity.rank:
+    for peer, num_bytes, back in zip(group.ranks, sent, expected, strict=True):
+        if (num_bytes or back) and peer != c.identity.rank:
             c.record(
                 _PART, _COMM, 0, op.name_id, op.t0, op.t0, op.step, op.seq, op.group_id, NONE,
-                NONE, peer, num_bytes, 0,
+                NONE, peer, num_bytes, back,
             )  # fmt: skip
 
 

@@ -59,7 +59,8 @@ class Mismatch(_Disagreement):
     steps_before: int
     """Earlier steps that the culprits differ from; 0: they are known without these."""
     places: tuple[Place, ...]
-    """Where each rank stands, if no side is known to be wrong."""
+    """Where ranks stand: the culprits and one of the others, or some, if no side is known to be
+    wrong."""
 
     @property
     def stops(self) -> bool:
@@ -75,6 +76,8 @@ class Mismatch(_Disagreement):
         elif not of:
             at = f": {places_text(self.places)}" if self.places else ""
             text += f" Which side is wrong cannot be told{at}."
+        if of and len(self.places) > 1:
+            text += f" {places_text(self.places).capitalize()}."
         if self.number > 1:
             text += f" {self.number} of the recent collectives have the same mismatch."
         return text
@@ -104,6 +107,8 @@ class MessageMismatch(_Disagreement):
     number: int
     """Recent messages with the same mismatch."""
     places: tuple[Place, ...]
+    op: str = ""
+    """The all_to_all whose part it is; empty: a message."""
 
     def text(self, about: Candidate) -> str:
         amounts = sizes((self.sent[0], self.received[0]))
@@ -111,17 +116,23 @@ class MessageMismatch(_Disagreement):
             amounts[size] if self.of == "size" else f"{dtype} ({amounts[size]})"
             for size, dtype in (self.sent, self.received)
         )
+        where = f" in {self.op}" if self.op else ""
         text = (
-            f"{self.of} mismatch between ranks {self.src} and {self.dst}: rank {self.src} sends "
-            f"{sent}, rank {self.dst} receives {received}."
+            f"{self.of} mismatch between ranks {self.src} and {self.dst}{where}: rank {self.src} "
+            f"sends {sent}, rank {self.dst} {'expects' if self.op else 'receives'} {received}."
         )
         if self.differs:
             text += f" Rank {about.culprits[0]} differs from the messages before."
-        if self.number > 1:
+        if self.number > 1 and not self.op:
             text += f" {self.number} of the recent messages have the same mismatch."
         return f"{text} Where: {places_text(self.places)}." if self.places else text
 
     def advice(self) -> str:
+        if self.op:
+            return (
+                "input_split_sizes of one side must be output_split_sizes of the other: exchange "
+                "the counts in an all_to_all before, and compare both tables."
+            )
         if self.of == "size":
             return (
                 "Both sides must bring tensors of one size: look at shapes that are worked out "

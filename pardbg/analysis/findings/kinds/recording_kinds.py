@@ -151,7 +151,7 @@ class Truncated(Note):
 
 @dataclass(frozen=True, slots=True)
 class RecorderLost(Note):
-    """Hub, launcher, its guardian or `pardbg run` was killed while the job ran: which one."""
+    """Hub, launcher, guardian, keeper or `pardbg run` was killed while the job ran: which one."""
 
     hint = "Gaps, if any, are `records-missing`."
     lost: tuple[tuple[str, int], ...]

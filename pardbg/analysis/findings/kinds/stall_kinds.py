@@ -167,28 +167,34 @@ class Deadlock(Stalled):
     calls: bool
     """Some of them are in a set-up call."""
     places: tuple[Place, ...]
+    named: tuple[int, ...]
+    """Culprits by the ops that they are in; of a message its two sides, the waiting one first."""
+    odd: tuple[int, ...] = ()
+    """The one whose order of ops differs from its own earlier one, or from all others'."""
 
     def severity(self) -> Severity:
         return "error" if self.sure or self.over else "warning"
 
     def text(self, about: Candidate) -> str:
-        text = self._cycle_text(about.culprits)
+        text = self._cycle_text()
         if self.keys:
             text += f" Nobody is left to set {', '.join(self.keys[:_MAX_KEYS])}."
         if self.others:
             text += f" {ranks_text(self.others).capitalize()} {waits_text(self.others)} for them."
+        if self.odd:
+            text += f" {ranks_text(self.odd).capitalize()} left an op out, or issued one too many."
         return f"{text} {places_text(self.places)}." if len(self.places) > 1 else text
 
-    def _cycle_text(self, culprits: tuple[int, ...]) -> str:
+    def _cycle_text(self) -> str:
         if self.of == "p2p-tag-mismatch":
-            (send, take), (sent, taken) = culprits, self.tags
+            (send, take), (sent, taken) = self.named, self.tags
             return (
                 f"tag mismatch between ranks {send} and {take}: rank {send} sends with tag {sent}, "
                 f"rank {take} receives with tag {taken}, and neither ends."
             )
         if self.of in ("unpaired-send", "unpaired-recv"):
             ops = {wait.rank: wait.op for wait in self.waits}
-            rank, peer = culprits
+            rank, peer = self.named
             verb = "received" if self.of == "unpaired-send" else "sent"
             return (
                 f"rank {rank} waits in {ops[rank]}, which is not {verb}: rank {peer} is in "

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from pardbg.analysis.base.asof import View, per_view
@@ -18,6 +19,8 @@ from pardbg_agent import wire
 
 _STOPS: Final = ("op mismatch", "size mismatch", "root mismatch")
 _OTHER: Final = int(wire.Flag.OTHER_THREAD)
+_LAST_PARTS: Final = 256
+"""Parts of all_to_alls per rank that are looked at."""
 _LAST: Final = 2048
 """Ops per rank that are looked at for threads that cross."""
 Ops = Mapping[int, tuple[bool, int, int]]
@@ -31,7 +34,48 @@ MAX_MESSAGES: Final = 8
 def split_groups(view: View) -> set[GroupKey]:
     """Return groups whose last collectives disagree so that they hang: other dtypes alone hold no
     rank up."""
-    return {r.key for r in (*newest_collectives(view), *calls(view)) if r.verdict in _STOPS}
+    by_row = {r.key for r in (*newest_collectives(view), *calls(view)) if r.verdict in _STOPS}
+    return by_row | {split.key for split in misfit_splits(view)}
+
+
+@dataclass(frozen=True, slots=True)
+class MisfitSplit:
+    """Bytes of an all_to_all that one rank sends to another one, which expects another number."""
+
+    key: GroupKey
+    seq: int
+    src: int
+    dst: int
+    sent: int
+    expected: int
+    t_ns: int
+
+
+@per_view
+def misfit_splits(view: View) -> tuple[MisfitSplit, ...]:
+    """Return the parts of each group's first all_to_all, among the last ones, whose two sides do
+    not fit: of ranks that both recorded theirs."""
+    sides: dict[tuple[GroupKey, int], dict[tuple[int, int], tuple[int, int, int]]]
+    sides = defaultdict(dict)
+    for rank, process in view.having("part"):
+        table, visible = view.rows(process, "part")
+        tail = slice(max(0, visible - _LAST_PARTS), visible)
+        for gid, seq, peer, a, b, t in table.tuples(
+            tail, "group_id", "seq", "peer", "a", "b", "t0_ns"
+        ):
+            if (group := process.groups.get(gid)) is not None:
+                sides[(group.epoch, group.key), seq][rank, peer] = a, b, t
+    found: dict[GroupKey, list[MisfitSplit]] = {}
+    for (key, seq), parts in sorted(sides.items(), key=lambda item: item[0][1]):
+        came = {rank for rank, _ in parts}
+        odd = [
+            MisfitSplit(key, seq, src, dst, a, parts.get((dst, src), (0, 0, 0))[1], t)
+            for (src, dst), (a, _, t) in parts.items()
+            if dst in came and a != parts.get((dst, src), (0, 0, 0))[1]
+        ]
+        if odd and any(expected for _, expected, _ in parts.values()):
+            found.setdefault(key, odd)
+    return tuple(chain.from_iterable(found.values()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@ do not fit; and ranks of which two threads issue ops on one group, where nothing
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final, cast
@@ -13,6 +13,7 @@ from pardbg.analysis.comm.matching import CALLS_LABEL, calls, compared
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.ops import UNKNOWN_OP, Issue, group_label, issues, tail_start
 from pardbg.analysis.findings.evidence import at_row, first
+from pardbg.analysis.findings.exits import is_transport
 from pardbg.analysis.findings.finding import Candidate, Evidence, GroupKey, Label
 from pardbg.analysis.findings.kinds.mismatch_kinds import (
     MessageMismatch,
@@ -23,8 +24,10 @@ from pardbg.analysis.findings.kinds.mismatch_kinds import (
 )
 from pardbg.analysis.findings.stalls.misfits import (
     MisfitMessage,
+    MisfitSplit,
     ThreadCrossing,
     misfit_messages,
+    misfit_splits,
     thread_crossings,
 )
 from pardbg.analysis.findings.stalls.rehearsed import places
@@ -77,18 +80,20 @@ def _mismatch(view: View, rows: Sequence[CollectiveRow], settled: bool) -> Candi
     if not culprits and settled:
         culprits, steps = _differing(view, row)
     stands = {a.rank for a in row.arrivals if a.completed_ns is None}
-    at = ((rank, _place(view, row, rank, rank in stands)) for rank in culprits or row.issued)
+    others = [rank for rank in row.issued if rank not in culprits]
+    shown = (*culprits[: _MAX_PLACES - 1], *(others[:1] if culprits else others))
+    at = ((rank, _place(view, row, rank, rank in stands)) for rank in shown)
     known: list[Place] = list(islice(((r, where) for r, where in at if where), _MAX_PLACES))
     call = row.label == CALLS_LABEL
     return Candidate(
         kind="call-mismatch" if call else row.verdict.replace(" ", "-"), settled=settled,
         ranks=tuple(row.issued), culprits=culprits, group=row.group, seq=row.seq,
-        where=known[0][1] if known and culprits else None, t_ns=first(rows[-1]),
+        where=known[0][1] if known and known[0][0] in culprits else None, t_ns=first(rows[-1]),
         first_ns=first(row), scope=frozenset([row.key]),
         evidence=at_row(row, culprits[0] if culprits else None),
         facts=Mismatch(
             cast(Verdict, row.verdict), Label(row.label), row.detail, len(rows), call, steps,
-            () if culprits else tuple(known),
+            tuple(known),
         ),
     )  # fmt: skip
 
@@ -104,7 +109,16 @@ def _place_then(view: View, rank: int, issued_ns: int | None, stands: bool) -> s
     """Return the same of an op that is known by when it was issued: of one host's clock."""
     at = rank, issued_ns or 0
     known = places(view).get(at) or issue_places(view).get(at)
-    return known or (place(seen(view, rank).frames) if stands and rank in view.ranks else None)
+    if known or not stands or rank not in view.ranks:
+        return known
+    return place(seen(view, rank).frames) or _given_up_at(view, rank)
+
+
+def _given_up_at(view: View, rank: int) -> str | None:
+    """Return where an exception ended the rank's wait in an op."""
+    process = view.ranks[rank]
+    failed = [f for f in process.failures if f.thread == "MainThread" and f.t_ns <= view.t_ns]
+    return place(failed[0].frames) if failed and is_transport(failed[0].text) else None
 
 
 @per_view
@@ -196,7 +210,36 @@ def _crossing(view: View, key: GroupKey, crossing: ThreadCrossing, settled: bool
 
 def messages(view: View) -> Iterator[Candidate]:
     """Find the first message of each edge and kind that does not fit, and how many there are."""
-    return (_message(view, message) for message in misfit_messages(view))
+    yield from (_message(view, message) for message in misfit_messages(view))
+    by_group: dict[GroupKey, list[MisfitSplit]] = defaultdict(list)
+    for split in misfit_splits(view):
+        by_group[split.key].append(split)
+    yield from (_split(view, splits) for splits in by_group.values())
+
+
+def _split(view: View, splits: Sequence[MisfitSplit]) -> Candidate:
+    """Return the rank that most of these parts are of; of two, the sender: gloo aborts the
+    receiver."""
+    first = splits[0]
+    times = Counter(rank for split in splits for rank in (split.src, split.dst))
+    most = [rank for rank in times if times[rank] == max(times.values())]
+    senders = {split.src for split in splits}
+    culprit = next((rank for rank in most if rank in senders), most[0])
+    split = next(split for split in splits if culprit in (split.src, split.dst))
+    groups = view.ranks[culprit].groups.values()
+    label = next(group_label(view, g) for g in groups if (g.epoch, g.key) == split.key)
+    at = {rank: _place_then(view, rank, None, True) for rank in (split.src, split.dst)}
+    op = Label(f"all_to_all {label} #{split.seq}")
+    return Candidate(
+        kind="size-mismatch", ranks=tuple(sorted(times)), culprits=(culprit,), group=label,
+        seq=split.seq, where=at.get(culprit), t_ns=first.t_ns, scope=frozenset([split.key]),
+        evidence=Evidence(split.t_ns, culprit, "collectives", op=op),
+        facts=MessageMismatch(
+            "size", split.src, split.dst, (split.sent, ""), (split.expected, ""), False,
+            len(splits), tuple((rank, where) for rank, where in at.items() if where),
+            op,
+        ),
+    )  # fmt: skip
 
 
 def _message(view: View, message: MisfitMessage) -> Candidate:

@@ -26,6 +26,7 @@ from pardbg.analysis.findings.kinds.stall_kinds import (
     Waiting,
 )
 from pardbg.analysis.findings.stalls.absences import absence, activity_ns
+from pardbg.analysis.hangs.op_orders import odd_one_out
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import IDLE_CORES, seen
 from pardbg.analysis.hangs.waitgraph import (
@@ -277,8 +278,11 @@ def _deadlock(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> C
     """Return ranks that wait for each other, each with its op."""
     ops = {rank: next(w.op for w in blame.waits if w.rank == rank) for rank in blame.ranks}
     kind, culprits = _name(blame, ops)
+    odd: tuple[int, ...] = ()
+    if kind in ("deadlock", "unpaired-send", "unpaired-recv") and len(culprits) > 1:
+        odd = odd_one_out(view, culprits)
     others = tuple(r for r in blame.victims if r not in blame.ranks)
-    where = (at for r in culprits if (at := place(seen(view, r).frames)))
+    where = (at for r in odd or culprits if (at := place(seen(view, r).frames)))
     tags = [ops[rank].op.tag for rank in culprits] if kind == "p2p-tag-mismatch" else [0, 0]
     facts = Deadlock(
         blamed=blame.ranks, never_made=False, over=over is not None, of=kind,
@@ -286,8 +290,9 @@ def _deadlock(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> C
         waits=tuple(_waiting(op) for op in ops.values()),
         keys=tuple(sorted({op.op.reduce for op in ops.values() if op.at_store})),
         calls=any(op.call for op in ops.values()), places=_places(view, culprits),
+        named=culprits, odd=odd,
     )  # fmt: skip
-    first_op = blame.waits[0].op
+    first_op, culprits = blame.waits[0].op, odd or culprits
     return Candidate(
         kind=kind, ranks=(*blame.ranks, *others), culprits=culprits, group=first_op.name,
         seq=first_op.seq, where=next(where, None), t_ns=blame.since_ns, scope=_scope(blame),

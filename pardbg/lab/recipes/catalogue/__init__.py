@@ -1,7 +1,6 @@
 """The list of recipes, and the command that starts one. Imports no torch.
 
-A recipe is one entry in the list of its kind: ``data``, ``pipelines``, ``sharded``, ``hybrid`` or
-``faults``.
+A recipe is one entry in the list of its kind: ``data``, ``pipelines``, ``sharded`` or ``faults``.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from pardbg.lab.recipes.catalogue import data, faults, hybrid, pipelines, sharded
+from pardbg.lab.recipes.catalogue import data, faults, pipelines, sharded
 from pardbg.lab.recipes.catalogue.recipe import Kind, Option, Recipe, RecipeError, divisors, listed
 
 __all__ = [
     "DEFAULT", "RECIPES", "Kind", "Option", "Recipe", "RecipeError", "by_kind", "command", "find",
 ]  # fmt: skip
 
-_ALL = (*data.RECIPES, *pipelines.RECIPES, *sharded.RECIPES, *hybrid.RECIPES, *faults.RECIPES)
+_ALL = (*data.RECIPES, *pipelines.RECIPES, *sharded.RECIPES, *faults.RECIPES)
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ALL}
 DEFAULT = "1f1b"
 

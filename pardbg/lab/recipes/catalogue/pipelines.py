@@ -52,9 +52,7 @@ def whole_rounds(num_ranks: int, count: int) -> bool:
     return count % max(1, count // num_ranks) == 0
 
 
-def _pipeline(
-    name: str, summary: str, module: str, can: Takes = any_number, stages_per_rank: int = 1
-) -> Recipe:
+def _pipeline(name: str, summary: str, can: Takes = any_number, stages_per_rank: int = 1) -> Recipe:
     most = BLOCKS // stages_per_rank
     each = "a stage" if stages_per_rank == 1 else f"{stages_per_rank} stages"
 
@@ -65,7 +63,7 @@ def _pipeline(
         name=name,
         kind=Kind.PIPELINE,
         summary=summary,
-        module=f"pardbg.lab.recipes.{module}",
+        file="pipeline",
         fits=takes(
             range(2, most + 1),
             f"puts {each} of the {BLOCKS}-block model on each rank and cannot use {{}}:"
@@ -79,26 +77,21 @@ def _pipeline(
 
 RECIPES = (
     Recipe("mp", Kind.PIPELINE,
-           "layers on different ranks, one batch at a time: all but one rank wait",
-           "pardbg.lab.recipes.mp", fits=takes(
+           "layers on different ranks, one batch at a time: all but one rank wait", fits=takes(
                range(2, BLOCKS + 1),
                f"gives each rank some of {BLOCKS} blocks: take 2 to {BLOCKS} ranks, not {{}}",
            ), screen="pipeline"),
-    _pipeline("gpipe", "all forwards, then all backwards; simple, holds every activation", "gpipe"),
-    _pipeline("1f1b", "one forward, one backward in turn; few activations held", "onef1b",
-              one_per_rank),
+    _pipeline("gpipe", "all forwards, then all backwards; simple, holds every activation"),
+    _pipeline("1f1b", "one forward, one backward in turn; few activations held", one_per_rank),
     _pipeline("interleaved", "1F1B with two stages on each rank; a smaller bubble, more traffic",
-              "interleaved", whole_rounds, stages_per_rank=2),
-    _pipeline("looped-bfs",
-              "two stages on each rank, all microbatches through one, then through the other",
-              "looped_bfs", stages_per_rank=2),
-    _pipeline("zb", "interleaved, backward cut in two: weights' gradients wait for idle time", "zb",
               whole_rounds, stages_per_rank=2),
-    _pipeline("zbv",
-              "backward cut in two, stages laid out as a V: rank 0 has the first and the last",
-              "zbv", stages_per_rank=2),
-    _pipeline("dualpipev",
-              "a V of stages where a forward and a backward pass each other as one action",
-              "dualpipev", two_per_rank, stages_per_rank=2),
+    _pipeline("looped-bfs", "two stages on each rank, all microbatches through one, then through"
+              " the other", stages_per_rank=2),
+    _pipeline("zb", "interleaved, backward cut in two: weights' gradients wait for idle time",
+              whole_rounds, stages_per_rank=2),
+    _pipeline("zbv", "backward cut in two, stages laid out as a V: rank 0 has the first and the"
+              " last", stages_per_rank=2),
+    _pipeline("dualpipev", "a V of stages where a forward and a backward pass each other as one"
+              " action", two_per_rank, stages_per_rank=2),
     tables.RECIPE,
 )  # fmt: skip

@@ -113,8 +113,6 @@ class Recipe:
     kind: Kind
     summary: str
     """One line for ``pardbg demo --list``."""
-    module: str
-    """Runs as ``torchrun -m MODULE``."""
     fits: Fits = EQUAL_SHARES
     able: Able = able
     nproc: int = 4
@@ -124,17 +122,31 @@ class Recipe:
     screen: str = "overview"
     """The screen that shows what is special here; `pardbg demo` starts with it."""
     options: tuple[Option, ...] = ()
-    arguments: tuple[str, ...] = ()
-    """Put before the options: one module may serve several recipes."""
+    file: str = ""
+    """Module that several recipes share; without it the one of the recipe's own name."""
     code: str = ""
-    """``module:name`` of what trains, (World, Options) in; without it the module's ``train``."""
+    """``module:name`` of what trains, (World, Options) in, where the file does not import it."""
     on_cpu: bool = False
     """Needs what only gloo on CPUs has, also where there are GPUs."""
 
+    @property
+    def module(self) -> str:
+        """Return the module to run, as in ``torchrun -m MODULE``."""
+        return f"pardbg.lab.recipes.{self.file or self.name.replace('-', '_')}"
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Return what stands before the options, where a module serves several recipes."""
+        return (self.name,) if self.file else ()
+
     def load(self) -> Callable[[Any, Any], Any]:
         """Return the function that trains; imports torch."""
-        module, _, name = (self.code or f"{self.module}:train").partition(":")
-        found: Callable[[Any, Any], Any] = getattr(import_module(module), name)
+        path, _, name = (self.code or f"{self.module}:train").partition(":")
+        module = import_module(path)
+        shared = self.file and not self.code
+        found: Callable[[Any, Any], Any] = (
+            module.RECIPES[self.name] if shared else getattr(module, name)
+        )
         return found
 
     def misfit(self, nproc: int, own: Mapping[str, Any] | None = None) -> str | None:

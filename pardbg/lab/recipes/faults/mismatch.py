@@ -11,20 +11,7 @@ from pardbg.lab.recipes.faults.planted import Training
 
 
 class MismatchOp(Training):
-    """One rank calls another collective than the others.
-
-    What is wrong: only rank 0 prints the mean loss, so one rank, in one step, sends its share to
-    rank 0 alone with reduce, while the others call all_reduce. Each is right by itself; together
-    they are not: a group's ranks must call the same operations in the same order.
-
-    What happens: each side waits for messages that the other never sends. Gloo raises after
-    ``--timeout-s`` on some of them, with a word about a connection. Nothing says "mismatch".
-
-    What pardbg says: op mismatch, in which group and at which place in its order, who called what,
-    and the rank that differs.
-
-        pardbg demo fault:mismatch-op --fault-rank 2 --fault-step 5
-    """
+    """One rank calls another collective than the others."""
 
     def after(self, step: int, error: Tensor) -> None:
         mean = error.detach()
@@ -37,21 +24,7 @@ class MismatchOp(Training):
 
 
 class MismatchShape(Training):
-    """One rank brings a smaller tensor to a collective than the others.
-
-    What is wrong: the losses of all sequences are gathered, for a histogram. In one step one rank
-    has one sequence less, as at the end of a data set that the ranks do not share evenly.
-    all_gather takes it that all ranks bring as much as oneself.
-
-    What happens: gloo notices a message longer than what it expects, in a thread of its own, and
-    ends that process with SIGABRT. Its neighbours read "connection reset by peer". On NCCL the same
-    mistake reads past a buffer, or hangs.
-
-    What pardbg says: size mismatch, how many bytes each rank brought, and the rank that differs,
-    though other ranks than that one have died.
-
-        pardbg demo fault:mismatch-shape --fault-rank 2 --fault-step 5
-    """
+    """One rank brings a smaller tensor to a collective than the others."""
 
     def error(self, step: int, scores: Tensor, targets: Tensor) -> Tensor:
         self.each = F.cross_entropy(scores.transpose(1, 2), targets, reduction="none").mean(dim=1)
@@ -68,21 +41,7 @@ class MismatchShape(Training):
 
 
 class MismatchDtype(Training):
-    """One rank brings another type of number to a collective, as many bytes: nobody notices.
-
-    What is wrong: the ranks sum how many tokens they trained on, to average the loss over all of
-    them. From one step on, one rank counts in int32 where the others count in float32.
-
-    What happens: nothing stops. Each side takes the other's bits for its own type: 256 as int32 is
-    3.6e-43 as float32. The sum is too small by one rank's tokens, the printed loss too high by as
-    much, and the training goes on to its end with exit code 0. With gradients in fp16 on one rank
-    and bf16 on the others it would be the model that is wrong.
-
-    What pardbg says: dtype mismatch, which types, and the rank that differs. No error, no hang and
-    no log line could tell.
-
-        pardbg demo fault:mismatch-dtype --fault-rank 2 --fault-step 5
-    """
+    """One rank brings another type of number to a collective, as many bytes: nobody notices."""
 
     def error(self, step: int, scores: Tensor, targets: Tensor) -> Tensor:
         self.num_tokens = targets.numel()
@@ -100,19 +59,7 @@ class MismatchDtype(Training):
 
 
 class MismatchRoot(Training):
-    """One rank broadcasts from itself, the others wait for rank 0.
-
-    What is wrong: rank 0 decides the learning rate and broadcasts it. In one step one rank passes
-    itself as the source, as happens when a rank within a group is taken for a rank of the job.
-    (Rank 0, which would be right with itself, passes rank 1.)
-
-    What happens: that rank sends instead of receiving, the messages meet in the wrong operations,
-    and the ranks stand in this collective or the next until gloo raises after ``--timeout-s``.
-
-    What pardbg says: root mismatch, which root each rank named, and the rank that differs.
-
-        pardbg demo fault:mismatch-root --fault-rank 2 --fault-step 5
-    """
+    """One rank broadcasts from itself, the others wait for rank 0."""
 
     def before(self, step: int, tokens: Tensor) -> Tensor:
         rate = torch.tensor(self.options.lr)

@@ -28,21 +28,7 @@ SO_MAX_PACING_RATE = 47
 
 
 class Straggler(Training):
-    """One rank computes more slowly than the others.
-
-    What is wrong: from one step on, one rank's forward and backward take longer, together by
-    ``--fault-size`` milliseconds a step: a device that got hot, shares its host, or sits in a slow
-    slot.
-
-    What happens: no error. Every step takes as long as the slowest rank does. The others are as
-    busy as before and wait longer in their all_reduces, so each of them looks as if communication
-    was slow.
-
-    What pardbg says: straggler: this rank is last to the collectives again and again, by how much,
-    that compute is what takes longer, and what it costs per step.
-
-        pardbg demo fault:straggler --fault-rank 2 --fault-step 5 --fault-size 80
-    """
+    """One rank computes more slowly than the others."""
 
     def before(self, step: int, tokens: Tensor) -> Tensor:
         if self.fault.now(step):
@@ -53,19 +39,7 @@ class Straggler(Training):
 
 
 class SlowLoader(Training):
-    """One rank's data comes late.
-
-    What is wrong: from one step on, one rank's loader takes ``--fault-size`` milliseconds more for
-    a batch: a cold disk, a decoder with too few workers, a slow network file system.
-
-    What happens: as with a slow device: every step takes as long as the slowest rank's. But here
-    the rank's compute is as fast as ever, and a faster device would help nothing.
-
-    What pardbg says: straggler, this rank, and that it is its data loading that takes longer, not
-    its compute.
-
-        pardbg demo fault:slow-loader --fault-rank 2 --fault-step 5 --fault-size 80
-    """
+    """One rank's data comes late."""
 
     def begin(self) -> None:
         batches = Batches(self.batch, self.options.steps, self.fault)
@@ -89,20 +63,7 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
 
 
 class GilHold(Training):
-    """One rank stands in C code that keeps Python's lock (the GIL).
-
-    What is wrong: in one step one rank calls into a C extension that does not release the GIL, for
-    ``--fault-size`` seconds: a tokenizer, an image decoder, a lock in a library.
-
-    What happens: the others wait in DDP's all_reduce. No Python runs in the rank, so whatever looks
-    at it from within (a profiler's thread, faulthandler's timer, a debugger that was attached) is
-    silent too. Then it goes on as if nothing had been.
-
-    What pardbg says: this rank holds the GIL, since when, and its stack, read from outside the
-    process.
-
-        pardbg demo fault:gil-hold --fault-rank 2 --fault-step 5 --fault-size 10
-    """
+    """One rank stands in C code that keeps Python's lock (the GIL)."""
 
     def before(self, step: int, tokens: Tensor) -> Tensor:
         if self.fault.now(step):
@@ -112,22 +73,7 @@ class GilHold(Training):
 
 
 class SlowLink(Training):
-    """The connection from one rank to the next is slow.
-
-    What is wrong: from one step on, the bytes from one rank to the one after it travel at
-    ``--fault-size`` MB/s: a bad cable, a busy switch port, an adapter that fell back to a slower
-    mode. The kernel is asked to pace that one socket, so this is a slow link and not a slow
-    program. (It lets the first 64 KB of a message go at once, so what is measured is somewhat more
-    than what was asked.)
-
-    What happens: no error. The ring of ``ddp_ring.py`` turns at the pace of its slowest link, and
-    every rank waits in it as long as any other, so each rank's own figures look alike.
-
-    What pardbg says: slow link: from which rank to which, its bandwidth beside that of the other
-    links, and what it costs per step.
-
-        pardbg demo fault:slow-link --fault-rank 2 --fault-step 5 --fault-size 10
-    """
+    """The connection from one rank to the next is slow."""
 
     def wrap(self, model: nn.Sequential) -> nn.Module:
         replica = DistributedDataParallel(model, bucket_cap_mb=0.5)
@@ -169,19 +115,7 @@ def open_sockets() -> list[socket.socket]:
 
 
 class ExposedComm(Training):
-    """A large collective in the middle of the step, which all ranks wait for.
-
-    What is wrong: each step gathers ``--fault-size`` MiB of features from every rank and waits at
-    once, though nothing needs them before the next step.
-
-    What happens: the losses are right. The ranks stand still while bytes travel: communication that
-    no compute hides, paid in every step.
-
-    What pardbg says: exposed communication: how much of the step it is, which op it is, and that it
-    could run beside the compute that follows.
-
-        pardbg demo fault:exposed-comm --fault-size 32
-    """
+    """A large collective in the middle of the step, which all ranks wait for."""
 
     def begin(self) -> None:
         count = self.options.own["fault-size"] * NUMBERS_PER_MIB
@@ -194,20 +128,7 @@ class ExposedComm(Training):
 
 
 class SmallMessages(Training):
-    """Gradients averaged one tensor at a time: a hundred tiny collectives a step.
-
-    What is wrong: instead of DDP, a loop over the parameters calls all_reduce for each. That is
-    what the textbook shows, and each call is right.
-
-    What happens: the losses are right. But each of a model's hundred tensors, most of them of 64
-    numbers, costs a whole round of messages, and all of them come after backward, where nothing
-    hides them.
-
-    What pardbg says: small-message collectives: how many per step, how many bytes each, what they
-    cost together, and to put them into buckets.
-
-        pardbg demo fault:small-messages
-    """
+    """Gradients averaged one tensor at a time: a hundred tiny collectives a step."""
 
     def wrap(self, model: nn.Sequential) -> nn.Module:
         return model  # no DDP
@@ -221,20 +142,7 @@ class SmallMessages(Training):
 
 
 def stage_imbalance(world: World, options: Options) -> None:
-    """A pipeline whose one stage has more blocks than the others.
-
-    What is wrong: the cut. One stage gets ``--fault-size`` blocks more than an even cut would give
-    it, taken from the others: 8 blocks over 4 ranks as 1, 4, 2, 1 instead of 2, 2, 2, 2.
-
-    What happens: no error, and the losses are right. A pipeline goes at the pace of its slowest
-    stage: every other rank waits for it, microbatch after microbatch, and which rank a profile
-    shows idle depends on where one looks.
-
-    What pardbg says: stage imbalance: which stage is slow and by how much, and how far above the
-    schedule's own bubble this brings the run.
-
-        pardbg demo fault:stage-imbalance --fault-rank 2 --fault-size 2
-    """
+    """A pipeline whose one stage has more blocks than the others."""
     # FAULT: not BLOCKS / size for each
     sizes = uneven_cut(world.size, options.own["fault-rank"], options.own["fault-size"])
 

@@ -1,0 +1,79 @@
+"""Orders of ops that ranks issued, compared with each rank's earlier ones and with other ranks': of
+ranks that wait for each other, the odd one out left an op out or issued one too many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.comm.ops import UNKNOWN_OP
+from pardbg.store.process import Process
+from pardbg.store.table import Array
+from pardbg_agent import wire
+
+_LAST: Final = 2048
+"""Ops per rank and table that are compared."""
+_CLEAR: Final = 2
+"""Times as long as the odd one's that what others repeat must be."""
+_SEND: Final = int(wire.Flag.SEND)
+_COLUMNS: Final = ("t0_ns", "name_id", "group_id", "peer", "flags")
+_NO_PEER: Final = -2
+Code = Callable[[Process, int, int, int, bool], object]
+"""(process, op's id, group's id, peer less the own rank or _NO_PEER, whether it sends) -> what is
+compared"""
+
+
+def odd_one_out(view: View, ranks: Sequence[int]) -> tuple[int, ...]:
+    """Return the one of these ranks whose newest ops repeat least of its own earlier ones; while
+    there is no such history, the one without which all ranks of the job have the same order;
+    empty: not known."""
+    repeated = {rank: _repeated(_order(view, rank, _own)) for rank in ranks}
+    odd, *others = sorted(repeated, key=lambda rank: repeated[rank])
+    if others and repeated[others[0]] >= max(_CLEAR * repeated[odd], 2):
+        return (odd,)
+    orders = {rank: _order(view, rank, _alike) for rank in view.ranks}
+    found = [rank for rank in ranks if _all_fit([of for r, of in orders.items() if r != rank])]
+    return (found[0],) if len(found) == 1 and not _all_fit(list(orders.values())) else ()
+
+
+def _order(view: View, rank: int, code: Code) -> list[object]:
+    """Return the rank's newest ops in the order in which it issued them, as codes."""
+    process, size, rows = view.ranks[rank], len(view.ranks), []
+    for name in ("issue", "issue_p2p"):
+        table, visible = view.rows(process, name)
+        tail = slice(max(0, visible - _LAST), visible)
+        for t_ns, op, group, peer, flags in table.tuples(tail, *_COLUMNS):
+            of = (peer - rank) % size if name == "issue_p2p" else _NO_PEER
+            rows.append((t_ns, code(process, op, group, of, bool(flags & _SEND))))
+    return [coded for _, coded in sorted(rows, key=lambda row: row[0])][-_LAST:]
+
+
+def _own(process: Process, op: int, group: int, peer: int, send: bool) -> object:
+    return op, group, peer, send
+
+
+def _alike(process: Process, op: int, group: int, peer: int, send: bool) -> object:
+    """As ``_own`` has it, in what ranks of other groups and neighbours have in common."""
+    of = process.groups.get(group)
+    return process.ops.get(op, UNKNOWN_OP).op, of and (of.axis, len(of.ranks)), peer, send
+
+
+def _repeated(order: Sequence[object]) -> int:
+    """Return the number of newest ops that came before in the same order."""
+    numbers: dict[object, int] = {}
+    coded: Array = np.array([numbers.setdefault(one, len(numbers)) for one in order], np.int64)
+    length, ends = 0, np.arange(len(coded) - 1)
+    while len(ends):
+        ends = ends[coded[ends - length] == coded[len(coded) - 1 - length]]
+        length += len(ends) > 0
+        ends = ends[ends >= length]
+    return length
+
+
+def _all_fit(orders: Sequence[Sequence[object]]) -> bool:
+    """Return whether two orders or more are the begin of the longest of them."""
+    longest = max(orders, key=len, default=())
+    return len(orders) > 1 and all(of and of == longest[: len(of)] for of in orders)

@@ -1,0 +1,81 @@
+"""The odd one out among ranks that wait for each other, worked out by hand. Times in ms."""
+
+from __future__ import annotations
+
+import pytest
+
+from pardbg.analysis.findings.registry import standstills
+from pardbg.analysis.hangs.op_orders import odd_one_out
+from pardbg_agent.wire import Kind
+from tests.unit.analysis.test_waitgraph import at
+from tests.unit.trace_builder import Trace
+
+GROUPS = {"a": (0, 1), "b": (2, 3), "world": (0, 1, 2, 3)}
+SKIPS, EXTRA = ("world",), ("pair", "pair")
+
+
+def run(steps: int, last: tuple[str, ...], rank: int = 1) -> Trace:
+    """Steps of a sum over the pair and one over the world; then a rank's ops are ``last``: it
+    stands in the last one, as the others do in the first that it did not come to."""
+    trace = Trace(4, GROUPS)
+    for r, proc in enumerate(trace.ranks):
+        pair, t = "a" if r < 2 else "b", 1.0 + r / 10
+        for step in range(steps + 1):
+            odd = step == steps and r == rank
+            ops = last if odd else ("pair", "world")
+            if step == steps and r == 0 and last == SKIPS:
+                ops = ("pair",)
+            for number, name in enumerate(ops):
+                key = pair if name == "pair" else "world"
+                stands = step == steps and number == len(ops) - 1
+                proc.collective(key, "all_reduce", t, None if stands else t + 0.5, step=step)
+                t += 1
+    return trace
+
+
+@pytest.mark.parametrize("steps", [0, 1, 9])
+@pytest.mark.parametrize("last", [SKIPS, EXTRA])
+def test_who_left_out_an_op_or_issued_one_too_many_is_the_culprit(
+    steps: int, last: tuple[str, ...]
+) -> None:
+    """Ranks 0 and 1 wait for each other: 0 in the pair's sum, 1 in the world's (or the other way
+    round). Without a step before, ranks 2 and 3 are what the order is compared with."""
+    view = at(run(steps, last), 4000)
+    assert odd_one_out(view, (0, 1)) == (1,)
+    (found,) = standstills(view)
+    assert (found.kind, found.culprits) == ("deadlock", (1,))
+
+
+def test_of_two_ranks_without_earlier_ops_neither_is_odd() -> None:
+    trace = Trace(2, {"a": (0, 1), "world": (0, 1)})
+    trace.ranks[0].collective("a", "all_reduce", 1, None)
+    trace.ranks[1].collective("world", "all_reduce", 1, None)
+    assert odd_one_out(at(trace, 3000), (0, 1)) == ()
+
+
+def all_to_all(sent: dict[tuple[int, int], int], expected: dict[tuple[int, int], int]) -> Trace:
+    """One of three ranks, 100 bytes between each two but where said."""
+    trace = Trace(3)
+    for r, proc in enumerate(trace.ranks):
+        proc.collective("world", "all_to_all", 1, None)
+        for peer in {0, 1, 2} - {r}:
+            a, b = sent.get((r, peer), 100), expected.get((r, peer), 100)
+            proc.record(Kind.PART, 1, 1, proc.op("all_to_all"), group_id=proc.group("world"),
+                        peer=peer, a=a, b=b)  # fmt: skip
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected", "culprits"),
+    [
+        ({}, {}, []),
+        ({(1, 2): 150}, {}, [(1,)]),  # of two, the sender
+        ({}, {(2, 1): 0, (2, 0): 0}, [(2,)]),  # who differs from both others
+    ],
+)
+def test_splits_of_both_sides_are_compared(
+    sent: dict[tuple[int, int], int], expected: dict[tuple[int, int], int],
+    culprits: list[tuple[int, ...]],
+) -> None:  # fmt: skip
+    found = standstills(at(all_to_all(sent, expected), 50))
+    assert [f.culprits for f in found if f.kind == "size-mismatch"] == culprits
