@@ -116,7 +116,7 @@ class Left(Message, tag="leave"):
 
 @dataclass(frozen=True, slots=True)
 class Taken(Message, tag="take"):
-    """Control changed hands."""
+    """Another viewer took control."""
 
     before: Line | None = None
 

@@ -21,8 +21,8 @@ Frame = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Hello(Message, tag="hello"):
-    """A process is there (again); answered by Welcome. Repeated until then, and when the hub was
-    silent for 5 s."""
+    """A process announces itself to the hub, which answers with Welcome. Repeated until then, and
+    when the hub was silent for 5 s."""
 
     process: Mapping[str, object]
     """Fields of its PROCESS definition."""
@@ -99,7 +99,7 @@ class Bye(Message, tag="bye"):
     """The process leaves."""
 
     last_index: int
-    """Of its records."""
+    """Index of the process's last record."""
     dropped: int
 
 
@@ -146,9 +146,9 @@ class NoAnswer(str, Enum):
     EVAL_OFF = "eval_off"
     """The job was started without ``--allow-eval``."""
     NOT_HELD = "not_held"
-    """It is at no gate: it runs, or waits in an op."""
+    """The rank is at no gate: it runs, or waits in an op."""
     NO_FRAME = "no_frame"
-    """It has ``frames`` frames, and none of that number."""
+    """The rank has ``frames`` frames, none of them with that number."""
     NO_QUESTION = "no_question"
     """The agent does not know that kind."""
     TOO_LONG = "too_long"
@@ -156,9 +156,9 @@ class NoAnswer(str, Enum):
     FAILED = "failed"
     """The agent failed; ``text`` says at what."""
     ENDED = "ended"
-    """The process ended meanwhile (by the hub)."""
+    """The process ended meanwhile (set by the hub)."""
     SILENT = "silent"
-    """It still runs the code (by the hub)."""
+    """The rank still runs the code (set by the hub)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class Facts:
         raise NotImplementedError
 
     def advice(self) -> str:
-        """Return what to try, by these facts."""
+        """Return advice for the user, from the finding's facts."""
         return self.hint
 
     def beyond_load(self) -> bool:
@@ -135,7 +135,7 @@ class Finding:
     first_ns: int | None = None
     """Since when it is so (``t_ns`` is when it was last seen); None: the same."""
     facts: Facts | None = None
-    """What ``text`` was made from."""
+    """Facts that ``text`` is made from."""
 
     @property
     def order(self) -> tuple[int, int]:

@@ -170,7 +170,7 @@ class Collector:
         """Messages that are not in the file, since then."""
         self.missing_since_ns = 0
         self.make_room: Callable[[], None] = lambda: None
-        """Called where there are too many processes: ``forget`` what has ended."""
+        """Callback at too many processes; it has ended ones forgotten."""
         self.on_definition: Callable[[str, dict[str, Any]], None] = lambda proc, fields: None
         self._pull, self._pub, self.writer = pull, pub, writer
         if writer is not None:
@@ -280,8 +280,8 @@ class Collector:
             self.writer = None
 
     def flush(self, now: int | None) -> None:
-        """Publish what has waited for long enough, and close the session's chunk when it is old
-        enough; None: now."""
+        """Publish messages that have waited for long enough, and close the session's chunk when it
+        is old enough; None: publish and close now."""
         if now is None:
             self._bundles.flush()
         else:

@@ -151,7 +151,8 @@ class Truncated(Note):
 
 @dataclass(frozen=True, slots=True)
 class RecorderLost(Note):
-    """Hub, launcher, guardian, keeper or `pardbg run` was killed while the job ran: which one."""
+    """A process of pardbg was killed while the job ran: hub, launcher, guardian, keeper or `pardbg
+    run`."""
 
     hint = "Gaps, if any, are `records-missing`."
     lost: tuple[tuple[str, int], ...]
