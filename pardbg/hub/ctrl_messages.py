@@ -157,7 +157,7 @@ class Salvage(Message, tag="salvage"):
 
 @dataclass(frozen=True, slots=True)
 class Forget(Message, tag="forget"):
-    """Everything of an ended process is here; its ring may go."""
+    """The hub has all records of an ended process: its ring may be removed."""
 
     proc: Word
 

@@ -250,7 +250,8 @@ def _signature(one: tuple[str, int | None, int | None]) -> str:
 
 
 def _lead(name: str, group: _Group) -> list[Conclusion]:
-    """How far hosts were ahead of their devices: lines of Python that they stand in mean little."""
+    """Return how far hosts were ahead of their devices: lines of Python that they stand in mean
+    little."""
     leads = {rank: one.enqueued - one.completed for rank, one in group.progress.items()}
     most = max(leads.values(), default=0)
     if most <= NO_LEAD + 1:

@@ -126,7 +126,7 @@ _PREFIX: Final = "exception "
 
 @dataclass(slots=True)
 class UncaughtErrors:
-    """Which processes are at their exception."""
+    """Processes that are held at their exception."""
 
     hold_ns: int = 0
     """Maximum time they are held unattended; 0: exceptions are not held at all."""

@@ -79,7 +79,7 @@ class Moves:
             self._outbox.permit(view, HOLD, now)
 
     def hold_free(self, procs: set[str], now: int) -> None:
-        """Ranks that ran on beside held ones stop, too."""
+        """Hold ranks that ran on beside held ones."""
         control = self._control
         control.free -= procs
         self.enter(Mode.PAUSING, now)

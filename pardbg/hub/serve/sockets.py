@@ -274,7 +274,7 @@ class Sockets:
         self.security = ServerSecurity(self._context, keys)
         self.security.start()
         self._nodes = config.upstream.everywhere() if config.hub else None
-        """Where the other nodes of the run find us."""
+        """Address at which other nodes of the run reach the hub."""
         try:
             self.pull = self._bind(zmq.PULL, config.data, "data")
             self.pub = self._bind(zmq.XPUB, config.pub, "pub")
