@@ -20,8 +20,7 @@ from pathlib import Path
 from mcap.records import Chunk
 
 from pardbg.hub.run import config as files
-from pardbg.session.appending import DAMAGED
-from pardbg.session.reader import Decoder, records_of
+from pardbg.session.reader import DAMAGED, Decoder, records_of
 from pardbg.store.source import Message
 from tests.distributed.owned import PARDBG
 from tests.processes import rank_env, wait_until
