@@ -20,10 +20,10 @@ from pardbg.events.commands import (
 )
 from pardbg.events.control_codes import Gone, Mode, NodeChange, NotHeld, Verb, Why
 from pardbg.events.control_events import ControlEvent
+from pardbg.sentences import filled, sections
 from pardbg.words import (
     MAX_TERMS,
     WHY_SILENT,
-    agreed,
     binary_size,
     countdown,
     duration,
@@ -40,6 +40,7 @@ Words = list[tuple[str, str]]
 _MOST: Final = 4
 """Maximum number of actions of a rank that are listed."""
 _MAX_WHY: Final = 3
+_TEXTS: Final = sections("pardbg.render.frame", "control.txt")
 
 # -- outcomes: ``tick 7 ran r1 B0 · r2 F2; r0 waits for 2B0; next r1 F3``
 
@@ -157,7 +158,9 @@ def why_text(reasons: Sequence[facts.Fact]) -> str:
 def fact_text(fact: facts.Fact) -> str:
     """Return a fact as one line, without who caused it; empty where its name says all."""
     words = _FACTS.get(type(fact))
-    return words(fact) if words is not None else ""
+    if words is not None:
+        return words(fact)
+    return filled(_TEXTS["facts"].get(type(fact).__name__, ""), fact)
 
 
 def _asked(fact: facts.Asked) -> str:
@@ -284,45 +287,25 @@ _FACTS: Final[dict[type, Callable[[Any], str]]] = {
     facts.Asked: _asked,
     facts.Cut: lambda fact: outcome_text(fact.outcome) if fact.outcome is not None else "",
     facts.RunsOn: _runs_on,
-    facts.Lapsed: lambda fact: f"the lease of {fact.holder} lapsed: all ranks run on",
     facts.Left: _left,
     facts.Taken: lambda fact: f"taken over from {fact.before}" if fact.before else "taken",
-    facts.Attached: lambda fact: f"rank {fact.rank} joined while held: it stops at its next gate",
     facts.Detached: _detached,
-    facts.UnderWay: lambda fact: f"{ranks_text(fact.ranks)} not at a gate yet",
-    facts.Loose: lambda fact: f"{ranks_text(fact.ranks)} came loose: held again",
-    facts.Silent: lambda fact: f"nothing heard from {ranks_text(fact.ranks)} for "
-    f"{duration(fact.silent_ns)}: running on without control",
-    facts.Resent: lambda fact: f"{ranks_text(fact.ranks)} did not answer {', '.join(fact.messages)}"
-    f" in {duration(fact.silent_ns)}: sent again",
     facts.Raised: _raised,
     facts.Hit: _hit,
     facts.Stray: _stray,
     facts.Released: _released,
-    facts.Stuck: lambda fact: f"rank {fact.rank} is in {op_text(fact.op)}, and rank"
-    f" {fact.gone} is gone",
-    facts.Paused: lambda fact: "pause",
+    facts.Stuck: lambda fact: (
+        f"rank {fact.rank} is in {op_text(fact.op)}, and rank {fact.gone} is gone"
+    ),
     facts.Edited: _edited,
     facts.Delayed: _delayed,
     facts.Refused: lambda fact: ": ".join(filter(None, (fact.verb, refusal_text(fact.refusal)))),
-    facts.Inspected: lambda fact: f"{fact.kind} {fact.expr} on {ranks_text(fact.ranks)}",
     facts.Level: _level,
-    facts.Bookmark: lambda fact: fact.text,
-    facts.Killed: lambda fact: "kill the job",
-    facts.Gap: lambda fact: f"rank {fact.rank}: {fact.num} records lost",
-    facts.Limit: lambda fact: f"more than {fact.limit:,} {fact.what}: {fact.num} left out",
     facts.HubRestarted: _restarted,
-    facts.ProcessLost: lambda fact: f"{fact.what} killed: job and hub continue without it",
-    facts.Problem: lambda fact: fact.problem,
     facts.Node: _node,
-    facts.Rendezvous: lambda fact: f"{ranks_text(fact.came)} {agreed('has', fact.came)} come to the"
-    " job's store",
     facts.Stall: _stall,
-    facts.Part: lambda fact: f"part {fact.part} of the recording",
-    facts.Repaired: lambda fact: fact.text,
-    facts.Postmortem: lambda fact: f"made after the end: {fact.from_file} messages of the session"
-    f" file and {fact.from_rings} records of {fact.num_rings} rings",
-}  # fmt: skip
+}
+"""Facts whose text is more than one sentence of ``control.txt``."""
 
 
 # -- refusals
@@ -330,7 +313,8 @@ _FACTS: Final[dict[type, Callable[[Any], str]]] = {
 
 def refusal_text(refusal: facts.Refusal) -> str:
     """Return why a command was refused, as one line: what, and what to do."""
-    return _REFUSALS[refusal.why](refusal)
+    words = _REFUSALS.get(refusal.why)
+    return words(refusal) if words else filled(_TEXTS["refusals"][refusal.why.value], refusal)
 
 
 def _no_breakpoint(refusal: facts.Refusal) -> str:
@@ -344,54 +328,22 @@ def _no_cut(refusal: facts.Refusal) -> str:
 
 
 _REFUSALS: Final[dict[Why, Callable[[facts.Refusal], str]]] = {
-    Why.TAKEN: lambda r: f"{r.holder} holds control (lease {countdown(r.ns)}): take it over first",
-    Why.NO_SUCH_RANK: lambda r: "no such rank yet",
-    Why.NO_RANK_YET: lambda r: "no rank yet: the job has not formed a process group",
     Why.NOTHING_HELD: lambda r: (
         f"nothing is held: pause {f'before {r.verb}' if r.verb else 'first'}"
     ),
-    Why.NOT_HELD: lambda r: f"{ranks_text(r.ranks)} not held",
-    Why.AT_EXCEPTION: lambda r: (
-        f"{ranks_text(r.ranks)} stopped at an exception: continue lets it die"
-    ),
-    Why.QUEUE_FULL: lambda r: f"{r.number} commands wait already: let them come to their cut",
-    Why.MANY_BREAKPOINTS: lambda r: f"{r.number} breakpoints are set: delete one first",
     Why.NO_BREAKPOINT: _no_breakpoint,
-    Why.NO_CUT_YET: lambda r: f"no cut yet: {ranks_text(r.ranks)} not at a gate yet; it goes on",
-    Why.NOT_TRUE_YET: lambda r: f"{r.text} was not true yet; it goes on",
     Why.NO_CUT: _no_cut,
-    Why.JOB_ENDED: lambda r: "the job has ended",
-    Why.INVALID: lambda r: r.text,
     Why.BAD_LEVEL: lambda r: f"a level is {', '.join(LEVELS)}",
-    Why.VIEW_ONLY: lambda r: "this key permits viewing only",
-    Why.UNCONFIRMED: lambda r: "kill ends the job: it needs confirmation",
-    Why.REPEATED: lambda r: f"request {r.number} was repeated: dropped",
-    Why.MANY_VIEWERS: lambda r: f"{r.number} viewers are connected already: close one",
-    Why.MALFORMED: lambda r: "the hub does not know this request: install one version of pardbg",
-    Why.RECORDING: lambda r: "this viewer has no control: it shows a recording",
-    Why.NO_BOOKMARK: lambda r: "no hub to keep the bookmark: this viewer only looks",
-    Why.SAY_YES: lambda r: "kill ends the job for everybody: type `:kill yes`",
-    Why.CLOSED: lambda r: "control is closed",
-    Why.RUN_ENDED: lambda r: f"{r.text} has ended",
-    Why.NO_ANSWER: lambda r: f"no answer from the hub in {duration(r.ns)}",
-    Why.FAILED: lambda r: f"this viewer's control has failed: {r.text}",
 }
 
 
 def no_answer_text(answer: Evaluated) -> str:
-    """Return why a rank did not evaluate."""
-    last = answer.frames - 1
-    return {
-        NoAnswer.EVAL_OFF: "evaluation is off: start the job with --allow-eval",
-        NoAnswer.NOT_HELD: "it is not held at a gate: it runs, or waits in an op",
-        NoAnswer.NO_FRAME: f"no such frame: there are 0 to {last}, 0 the innermost",
-        NoAnswer.NO_QUESTION: "its agent does not know the question: install one version",
-        NoAnswer.TOO_LONG: "ended: it took more than 5 s",
-        NoAnswer.FAILED: answer.text,
-        NoAnswer.ENDED: "it ended meanwhile",
-        NoAnswer.SILENT: "no answer in 10 s: it still runs",
-        None: "",
-    }[answer.refusal]
+    """Return why a rank did not evaluate; empty: it did."""
+    if answer.refusal is None:
+        return ""
+    if answer.refusal is NoAnswer.NO_FRAME:
+        return f"no such frame: there are 0 to {answer.frames - 1}, 0 the innermost"
+    return filled(_TEXTS["no answer"][answer.refusal.value], answer)
 
 
 def error_text(reply: Reply) -> str:

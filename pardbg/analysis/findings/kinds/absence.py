@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Severity
-from pardbg.analysis.findings.kinds.exit_codes import killed_text
-from pardbg.analysis.findings.kinds.recording_kinds import NODE_ADVICE
+from pardbg.analysis.findings.wording import killed_text, word
+from pardbg.sentences import filled
 from pardbg.words import duration
 
 Doing = Literal[
@@ -34,20 +34,6 @@ _WORDS: Final[dict[Doing, tuple[Verb, str]]] = {
     "torch.distributed": ("be", "in torch.distributed"), "forward": ("be", "in forward"),
     "backward": ("be", "in backward"), "optimizer": ("be", "in the optimizer's step"),
     "pipeline": ("be", "in the pipeline's step"), "start-up": ("be", "in its start-up"),
-}  # fmt: skip
-_LEFT_ADVICE: Final = (
-    "The others wait for it until their timeout: end the job, or have every rank stop at the same "
-    "step."
-)
-_ADVICE: Final[dict[Doing, str]] = {
-    "left": _LEFT_ADVICE, "killed": _LEFT_ADVICE, "lost": _LEFT_ADVICE, "ended": _LEFT_ADVICE,
-    "traced": "Have the debugger that is attached to it continue.",
-    "pdb": "Continue there, or take the breakpoint out; the others' timeouts run meanwhile. "
-    "`pardbg` pauses all ranks without that.",
-    "cut off": NODE_ADVICE,
-    "gil": "No Python thread of it runs meanwhile. Have that call release the GIL, or move it to "
-    "another process.",
-    "kernel": "Look at the file or device it uses there.",
 }  # fmt: skip
 _KINDS: Final[dict[Doing, str]] = {
     "stopped": "rank-stopped", "traced": "rank-stopped", "pdb": "in-debugger",
@@ -108,11 +94,8 @@ class Absence:
 
     def advice(self) -> str:
         """Return what to try."""
-        if self.doing == "stopped":
-            return f"`kill -CONT {self.pid}` lets it run on."
-        if self.doing == "prompt":
-            return _ADVICE["pdb"]
-        return _ADVICE.get(self.doing, "Look at what it does there that the others do not.")
+        case = "gone" if self.doing in GONE else "pdb" if self.doing == "prompt" else self.doing
+        return filled(word(Absence, f"try {case}") or word(Absence, "try"), self)
 
     def text(self, many: bool = False, over: bool = False) -> str:
         """Return ``is in forward at train.py:88 in step``, to follow "rank 2, which"; ``many``:

@@ -16,8 +16,7 @@ from pardbg.analysis.base.intervals import Interval
 from pardbg.analysis.base.spans import read_ahead
 from pardbg.analysis.comm.collective_columns import CollectiveColumns
 from pardbg.analysis.comm.op_rows import CollectiveRow
-from pardbg.analysis.findings.evidence import first
-from pardbg.analysis.findings.finding import Candidate, Evidence, Label
+from pardbg.analysis.findings.finding import Candidate, Evidence, Label, first
 from pardbg.analysis.findings.kinds.speed_kinds import Lateness, Straggler
 from pardbg.analysis.findings.speed.windows import (
     COMPUTE,
