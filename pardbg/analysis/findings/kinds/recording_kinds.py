@@ -98,8 +98,7 @@ class Truncated(Note):
 
 @dataclass(frozen=True, slots=True)
 class RecorderLost(Note):
-    """A process of pardbg was killed while the job ran: hub, launcher, guardian, keeper or `pardbg
-    run`."""
+    """Hub, launcher, guardian, keeper or `pardbg run` was killed while the job ran: which one."""
 
     lost: tuple[tuple[str, int], ...]
     """(which one, how often)"""
