@@ -20,6 +20,7 @@ from pardbg.events.commands import (
 )
 from pardbg.events.control_codes import Gone, Mode, NodeChange, NotHeld, Verb, Why
 from pardbg.events.control_events import ControlEvent
+from pardbg.events.device_facts import DeviceNews
 from pardbg.sentences import filled, sections
 from pardbg.words import (
     MAX_TERMS,
@@ -278,6 +279,14 @@ def nodes_text(changes: Sequence[facts.Node]) -> str:
     return f"nodes {rank_set(numbers, most=MAX_TERMS)} are back"
 
 
+def _device(fact: DeviceNews) -> str:
+    """Say what became of a device."""
+    what = f"throttled ({', '.join(fact.reasons)})" if fact.reasons else "at its full clocks"
+    errors = f", {plural(fact.ecc_errors, 'ECC error')}" if fact.ecc_errors else ""
+    xid = f", Xid {fact.xid}" if fact.xid else ""
+    return f"device {fact.index} of {fact.host} is {what}{errors}{xid}"
+
+
 def _stall(fact: facts.Stall) -> str:
     ranks = sorted({*fact.source, *(rank for part in fact.stacks for rank in part.ranks)})
     return f"no progress for 2 s; stacks of {ranks_text(ranks)}"
@@ -303,6 +312,7 @@ _FACTS: Final[dict[type, Callable[[Any], str]]] = {
     facts.Level: _level,
     facts.HubRestarted: _restarted,
     facts.Node: _node,
+    DeviceNews: _device,
     facts.Stall: _stall,
 }
 """Facts whose text is more than one sentence of ``control.txt``."""
