@@ -24,6 +24,7 @@ device did not tell."""
 _LANES: Final = {
     int(Kind.OP_ISSUE): int(Lane.COMM), int(Kind.ACTION): int(Lane.COMPUTE),
     int(Kind.PHASE): int(Lane.PHASE), int(Kind.STEP): int(Lane.STEP),
+    int(Kind.FSDP): int(Lane.COMM), int(Kind.SPAN): int(Lane.USER),
 }  # fmt: skip
 _LAUNCHED: Final = np.isin(np.arange(256), list(_LANES))
 _TIMES: Final = np.isin(np.arange(256), [Kind.DEVICE, Kind.DEVICE_BEGIN])
@@ -58,7 +59,8 @@ class DeviceTimes:
         self.seen |= len(times) > 0
         left = np.ones(len(pending), np.bool_)
         for kind, lane in _LANES.items():
-            rows = times[records["lane"][times] == lane]
+            left_over = _TIMES[records["kind"][times]]  # ops and FSDP units share a lane
+            rows = times[left_over & (records["lane"][times] == lane)]
             _replace(records, rows, pending, np.flatnonzero(pending["kind"] == kind), left)
         untimed = (kinds == Kind.OP_DONE) & ((flags & (_DEVICE | _DONE_DEVICE)) == _DEVICE)
         ended = np.isin(pending["t0_ns"], records["t0_ns"][untimed])
