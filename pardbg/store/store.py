@@ -29,6 +29,8 @@ _NAME_BYTES: Final = 200
 _OP_BYTES: Final = 400
 _MAX_GAPS: Final = 64
 _MAX_TEXT: Final = 4096
+MAX_BEHIND_NS: Final = 3_000_000_000
+"""Maximum age of a live run's horizon: a rank whose agent gets no GIL must not stop the picture."""
 PART: Final = "part"
 """CONTROL event at the begin of a recording's further parts, and NOTE of which this is."""
 NEXT_PART: Final = "next_part"
@@ -39,6 +41,9 @@ NOTE_TRUNCATED: Final = "session.truncated"
 
 class Store:
     """Everything known of one run."""
+
+    _horizon_ns = 0
+    """The newest one given: it never goes back."""
 
     def __init__(self, limits: Limits | None = None, *, live: bool = False) -> None:
         self.limits = limits or (Limits.live() if live else Limits.file())
@@ -151,6 +156,24 @@ class Store:
         newest += [h.newest_ns for h in (self.states, self.controls, self.output) if h.newest_ns]
         newest += [t for t, _ in self.run_ends]
         return max(newest, default=self.begin_ns)
+
+    @property
+    def horizon_ns(self) -> int:
+        """Return the time of a live run up to which the records of all ranks are complete here.
+
+        Ranks that have ended are complete; one that is MAX_BEHIND_NS behind counts no more.
+        """
+        end = self.end_ns
+        if not self.live or self.part is not None:
+            return end
+        states = self.states.ranks(None)[1]
+        reached = (
+            process.horizon_ns(states.get(process.proc))
+            for process in self.rank_procs(None).values() if not process.ends
+        )  # fmt: skip
+        complete = min((t_ns for t_ns in reached if t_ns is not None), default=end)
+        self._horizon_ns = max(self._horizon_ns, min(end, max(complete, end - MAX_BEHIND_NS)))
+        return self._horizon_ns
 
     def rank_procs(self, t_ns: int | None) -> dict[int, Process]:
         """Return rank -> the process that is (or last was) it at ``t_ns``, of the life or role that

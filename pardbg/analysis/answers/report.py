@@ -21,6 +21,7 @@ from pardbg.analysis.answers.report_pipeline import (
 )
 from pardbg.analysis.answers.step_times import unheld_step_rows
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.leads import Ahead
 from pardbg.analysis.base.losses import (
     NotFinite,
     json_number,
@@ -137,6 +138,7 @@ def as_json(report: Report) -> dict[str, Any]:
             | _pick(row, "num_steps")
             | _pick(row.now, "dropped_records")
             | _pick(row, "agent_overhead_fraction")
+            | _ahead_json(row.now.ahead)
             for row in report.ranks
         ],
         "groups": _rows(report.traffic.groups, "name axis ranks backend"),
@@ -171,6 +173,13 @@ def as_json(report: Report) -> dict[str, Any]:
             for part in report.parts
         ],
     }
+
+
+def _ahead_json(ahead: Ahead | None) -> dict[str, Any]:
+    """Return nothing where no times of devices are known."""
+    if ahead is None:
+        return {}
+    return {"lead_ns": ahead.lead_ns, "host_bound_fraction": ahead.host_bound}
 
 
 def _pick(row: object, names: str) -> dict[str, Any]:

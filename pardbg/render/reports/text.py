@@ -130,10 +130,7 @@ def _parts(report: Report) -> list[str]:
 
 
 def _ranks(report: Report) -> list[str]:
-    rows: list[tuple[str, ...]] = [
-        ("rank", "host", "pid", "state", "steps", "dropped", "agent"),
-        *rank_rows(shown_rows(report, report.ranks, lambda row: row.now.rank, MAX_RANKS)),
-    ]
+    rows = rank_rows(shown_rows(report, report.ranks, lambda row: row.now.rank, MAX_RANKS))
     lines = table(rows, (1, 3), WIDTH) + _more(report.ranks)
     return _titled("Ranks", lines if len(rows) > 1 else ["none seen"])
 
@@ -183,13 +180,14 @@ def _others(pipelines: Sequence[PipelineSummary]) -> list[str]:
 
 def _idle_table(use: Sequence[RankUse]) -> list[str]:
     """Return busy and idle by cause per rank, over the complete steps, as shares of the window."""
-    rows = [("rank", "busy", "", *CAUSE_SHORT.values(), "in flight")]
+    causes = list(use[0].idle) if use else []
+    rows = [("rank", "busy", "", *(CAUSE_SHORT[cause] for cause in causes), "in flight")]
     for row in use[:MAX_RANKS]:
         bound = "" if row.in_flight_bound is None else f"/{row.in_flight_bound}"
         rows.append(
             (
                 str(row.rank), percent(row.busy), _bar(row.busy),
-                *(percent(row.idle[cause]) for cause in CAUSE_SHORT), f"{row.max_in_flight}{bound}",
+                *(percent(row.idle[cause]) for cause in causes), f"{row.max_in_flight}{bound}",
             )
         )  # fmt: skip
     return table(rows, (2,), WIDTH) + _more(use) if use else []

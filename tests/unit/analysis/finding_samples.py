@@ -134,7 +134,7 @@ def _disagreements() -> list[Candidate]:
         (("metrics", AT),),
     )  # fmt: skip
     found.append(one("thread-order", threads, (0, 1, 2), (0, 1, 2)))
-    for name in disagreements.REHEARSED_ADVICE:
+    for name in disagreements.ORDER_KINDS:
         order = disagreements.RehearsedOrder(name, "barrier", "rank 1 leaves out barrier")
         found.append(one(name, order, (1, 2), (1, 2), AT))
     return found

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Severity
-from pardbg.analysis.findings.kinds.exit_codes import killed_text
-from pardbg.analysis.findings.kinds.recording_kinds import NODE_ADVICE
+from pardbg.analysis.findings.wording import killed_text, word
+from pardbg.sentences import filled
 from pardbg.words import duration
 
 Doing = Literal[
     "unknown", "left", "killed", "lost", "ended", "stopped", "traced", "pdb", "prompt", "cut off",
-    "gil", "kernel", "compiling", "importing", "checkpoint", "loading", "torch.distributed",
-    "action", "forward", "backward", "optimizer", "pipeline", "start-up", "code",
+    "gil", "kernel", "device", "compiling", "importing", "checkpoint", "loading",
+    "torch.distributed", "action", "forward", "backward", "optimizer", "pipeline", "start-up",
+    "code",
 ]  # fmt: skip
 Verb = Literal["be", "have", "load", "import", "was"]
 _VERBS: Final[dict[Verb, tuple[str, str, str, str]]] = {
@@ -35,20 +36,6 @@ _WORDS: Final[dict[Doing, tuple[Verb, str]]] = {
     "backward": ("be", "in backward"), "optimizer": ("be", "in the optimizer's step"),
     "pipeline": ("be", "in the pipeline's step"), "start-up": ("be", "in its start-up"),
 }  # fmt: skip
-_LEFT_ADVICE: Final = (
-    "The others wait for it until their timeout: end the job, or have every rank stop at the same "
-    "step."
-)
-_ADVICE: Final[dict[Doing, str]] = {
-    "left": _LEFT_ADVICE, "killed": _LEFT_ADVICE, "lost": _LEFT_ADVICE, "ended": _LEFT_ADVICE,
-    "traced": "Have the debugger that is attached to it continue.",
-    "pdb": "Continue there, or take the breakpoint out; the others' timeouts run meanwhile. "
-    "`pardbg` pauses all ranks without that.",
-    "cut off": NODE_ADVICE,
-    "gil": "No Python thread of it runs meanwhile. Have that call release the GIL, or move it to "
-    "another process.",
-    "kernel": "Look at the file or device it uses there.",
-}  # fmt: skip
 _KINDS: Final[dict[Doing, str]] = {
     "stopped": "rank-stopped", "traced": "rank-stopped", "pdb": "in-debugger",
     "prompt": "in-debugger", "cut off": "node-lost", "gil": "gil-held",
@@ -56,7 +43,7 @@ _KINDS: Final[dict[Doing, str]] = {
 GONE: Final[tuple[Doing, ...]] = ("left", "killed", "lost", "ended")
 FAULTS: Final[tuple[Doing, ...]] = (*GONE, *_KINDS)
 """Out of order whatever the others wait for; a rank that does anything else only takes its time."""
-WHOLE: Final[tuple[Doing, ...]] = (*GONE, "cut off", "unknown", "gil", "kernel", *_KINDS)
+WHOLE: Final[tuple[Doing, ...]] = (*GONE, "cut off", "unknown", "gil", "kernel", "device", *_KINDS)
 """Said without the threads and callers of the place."""
 
 
@@ -68,12 +55,12 @@ class Absence:
     place: str | None = None
     """Where in the program it is."""
     name: str = ""
-    """Pipeline action, or the host that is cut off."""
+    """Pipeline action, the host that is cut off, or what a device stands at."""
     code: int | None = None
     """Exit code."""
     pid: int = 0
     silent_ns: int = 0
-    """Time its agent's thread had been silent."""
+    """Time its agent's thread had been silent, or its device has stood."""
     asleep: bool = False
     """It sleeps or waits for something."""
     progresses: bool = False
@@ -98,8 +85,8 @@ class Absence:
 
     @property
     def idle(self) -> bool:
-        """Return whether it sleeps or waits where it might work."""
-        return self.asleep and not self.fault
+        """Return whether its host does not work: it sleeps or waits, or its device is stuck."""
+        return (self.asleep or self.doing == "device") and not self.fault
 
     @property
     def severity(self) -> Severity:
@@ -108,11 +95,8 @@ class Absence:
 
     def advice(self) -> str:
         """Return what to try."""
-        if self.doing == "stopped":
-            return f"`kill -CONT {self.pid}` lets it run on."
-        if self.doing == "prompt":
-            return _ADVICE["pdb"]
-        return _ADVICE.get(self.doing, "Look at what it does there that the others do not.")
+        case = "gone" if self.doing in GONE else "pdb" if self.doing == "prompt" else self.doing
+        return filled(word(Absence, f"try {case}") or word(Absence, "try"), self)
 
     def text(self, many: bool = False, over: bool = False) -> str:
         """Return ``is in forward at train.py:88 in step``, to follow "rank 2, which"; ``many``:
@@ -136,6 +120,12 @@ class Absence:
             silent = f" for {duration(self.silent_ns)}" if self.silent_ns else ""
             idle = ", waiting for something" if self.asleep else ""
             return "be", f"in C code that {'held' if over else 'holds'} Python's lock{silent}{idle}"
+        if self.doing == "device":
+            silent = duration(self.silent_ns)
+            return (
+                "have",
+                f"not come past {self.name} on {'their' if many else 'its'} device for {silent}",
+            )
         if self.doing == "start-up" and many:
             return "be", "in their start-up"
         return _WORDS[self.doing]

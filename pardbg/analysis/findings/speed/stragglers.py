@@ -16,8 +16,7 @@ from pardbg.analysis.base.intervals import Interval
 from pardbg.analysis.base.spans import read_ahead
 from pardbg.analysis.comm.collective_columns import CollectiveColumns
 from pardbg.analysis.comm.op_rows import CollectiveRow
-from pardbg.analysis.findings.evidence import first
-from pardbg.analysis.findings.finding import Candidate, Evidence, Label
+from pardbg.analysis.findings.finding import Candidate, Evidence, Label, first
 from pardbg.analysis.findings.kinds.speed_kinds import Lateness, Straggler
 from pardbg.analysis.findings.speed.windows import (
     COMPUTE,
@@ -274,6 +273,9 @@ def _cause(
         return "data", excess["data"], ()
     if compute >= CAUSE_SHARE * lateness:
         longer = tuple(n for n in COMPUTE if excess.get(n, 0) >= 0.2 * compute)
+        unlaunched = excess.get("launch", 0)
+        if unlaunched >= CAUSE_SHARE * compute:
+            return "launch", unlaunched, longer
         return "compute", compute, longer
     if excess.get("communication", 0) >= CAUSE_SHARE * lateness:
         return "communication", excess["communication"], ()
