@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Severity
+from pardbg.analysis.findings.kinds.blocking import blocking_advice, blocking_text
 from pardbg.analysis.findings.kinds.exit_codes import killed_text
 from pardbg.analysis.findings.kinds.recording_kinds import NODE_ADVICE
+from pardbg.analysis.hangs.blocked import Blocking
 from pardbg.words import duration
 
 Doing = Literal[
@@ -49,6 +51,18 @@ _ADVICE: Final[dict[Doing, str]] = {
     "another process.",
     "kernel": "Look at the file or device it uses there.",
 }  # fmt: skip
+_ASLEEP: Final = (
+    "See all its threads: `where {rank}` in `pardbg ctl`. Usual are a lock, a queue that nobody "
+    "fills, a service that does not answer."
+)
+_UNSEEN: Final = (
+    "See where it is: `where {rank}` in `pardbg ctl`; `py-spy dump` on its host if that says "
+    "nothing."
+)
+_WORKS: Final = (
+    "Compare that line's stack with another rank's: `where {rank}` in `pardbg ctl`. Usual are a "
+    "branch on one rank alone (rank 0 logs, saves, evaluates), uneven data, a loop that never ends."
+)
 _KINDS: Final[dict[Doing, str]] = {
     "stopped": "rank-stopped", "traced": "rank-stopped", "pdb": "in-debugger",
     "prompt": "in-debugger", "cut off": "node-lost", "gil": "gil-held",
@@ -85,6 +99,9 @@ class Absence:
     """(name, place) of other threads."""
     lock: str = ""
     """Lock that it waits for, and the thread inside, as the hub found it."""
+    blocking: Blocking | None = None
+    """System call that its agent saw it in."""
+    rank: int = -1
 
     @property
     def kind(self) -> str:
@@ -102,6 +119,11 @@ class Absence:
         return self.asleep and not self.fault
 
     @property
+    def holder(self) -> int | None:
+        """Return the rank that has the file lock which this one waits for; None: none is known."""
+        return None if self.blocking is None else self.blocking.holder
+
+    @property
     def severity(self) -> Severity:
         """Return error if it cannot come by itself, warning if it may."""
         return "error" if self.doing in (*GONE, "stopped", "traced") else "warning"
@@ -112,7 +134,12 @@ class Absence:
             return f"`kill -CONT {self.pid}` lets it run on."
         if self.doing == "prompt":
             return _ADVICE["pdb"]
-        return _ADVICE.get(self.doing, "Look at what it does there that the others do not.")
+        if self.doing in _ADVICE:
+            return _ADVICE[self.doing]
+        if self.blocking is not None:
+            return blocking_advice(self.blocking, self.rank, self.pid)
+        words = _ASLEEP if self.asleep else _WORKS if self.place else _UNSEEN
+        return words.format(rank=self.rank)
 
     def text(self, many: bool = False, over: bool = False) -> str:
         """Return ``is in forward at train.py:88 in step``, to follow "rank 2, which"; ``many``:
@@ -146,8 +173,11 @@ class Absence:
         thread = f" in thread {self.thread}" if self.thread else ""
         caller = f", called by {self.caller}" if self.caller else ""
         asleep = f" ({'they sleep or wait' if many else 'it sleeps or waits'} there)"
+        if self.blocking is not None and not many:
+            asleep = f" ({blocking_text(self.blocking)})"
         lock = f"; {self.lock}" if self.lock else ""
-        return f"{thread}{caller}{asleep * self.asleep}{threads_text(self.threads)}{lock}"
+        asleep *= self.asleep or self.blocking is not None
+        return f"{thread}{caller}{asleep}{threads_text(self.threads)}{lock}"
 
 
 def threads_text(threads: tuple[tuple[str, str], ...]) -> str:

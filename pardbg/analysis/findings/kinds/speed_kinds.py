@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Label, Note, Severity
+from pardbg.analysis.findings.kinds.blocking import blocking_advice, blocking_text
 from pardbg.analysis.findings.kinds.kind import Kind, kind
+from pardbg.analysis.hangs.blocked import Blocking
 from pardbg.analysis.pipeline.values import Cause
 from pardbg.words import agreed, duration, percent, rank_set, ranks_text, rate, size, waits_text
 
@@ -45,8 +47,8 @@ class HostOverloaded(Note):
         return f"{ranks} {cores} of host {self.host}{load}{ready}: times are the machine's."
 
 
-Lateness = Literal["data", "compute", "communication", "core", "host", "unknown"]
-MEASURED: Final[tuple[Lateness, ...]] = ("data", "compute", "communication")
+Lateness = Literal["data", "compute", "communication", "core", "host", "blocked", "unknown"]
+MEASURED: Final[tuple[Lateness, ...]] = ("data", "compute", "communication", "blocked")
 """Causes that are a rank's own on an overloaded host, too. So is ``host`` where the time that the
 rank had no core is known: that is not in it."""
 _STRAGGLER_ADVICE: Final[dict[Lateness, str]] = {
@@ -58,6 +60,7 @@ _STRAGGLER_ADVICE: Final[dict[Lateness, str]] = {
     "what else runs there.",
     "host": "The time lies outside the hooked phases: logging, checkpoints, evaluation, Python. "
     "Put a pardbg_agent.span around what you suspect.",
+    "blocked": "Look at that line.",
     "unknown": "See in the timeline what comes before those ops there and not in the others.",
 }
 
@@ -65,7 +68,8 @@ _STRAGGLER_ADVICE: Final[dict[Lateness, str]] = {
 @dataclass(frozen=True, slots=True)
 class Straggler(Facts):
     """The same ranks (one, several, a whole host) come last to a group's collectives; says which
-    phase makes them late: data, compute, other ops, host code; or that they do no more work than
+    phase makes them late: data, compute, other ops, host code; the system call and the line where
+    the rank sleeps, reads a file or waits for a socket or a lock; or that they do no more work than
     the others but get no core (with `host-overloaded` it names nobody); if no phase accounts for
     it, a note; who is late from waiting for those in other groups waits in turn and is not
     named."""
@@ -96,6 +100,9 @@ class Straggler(Facts):
     whole_host: str
     """Host, if the culprits are all of its ranks and there are others."""
     late: tuple[int, ...]
+    blocking: Blocking | None = None
+    """System call in which it spends that time; its place is the candidate's."""
+    pid: int = 0
     in_turn: tuple[int, ...] = ()
     """Ranks that wait for ranks that wait."""
 
@@ -109,14 +116,16 @@ class Straggler(Facts):
         text = (
             f"{ranks_text(self.late)}{host} came last to {self.label}'s collectives in "
             f"{self.num_late} of the last {self.num_steps} steps, by {duration(self.by_ns)}; "
-            f"{self._cause()}. {ranks_text(waiting).capitalize()} {waits_text(waiting)}."
+            f"{self._cause(about.where)}. {ranks_text(waiting).capitalize()} {waits_text(waiting)}."
         )
         if self.in_turn:
             text += f" {ranks_text(self.in_turn).capitalize()} {waits_text(self.in_turn)} in turn."
         return text
 
-    def _cause(self) -> str:
+    def _cause(self, where: str | None) -> str:
         by, one = duration(self.cause_ns), len(self.late) == 1
+        if self.blocking is not None:
+            return f"about {by} of a step {blocking_text(self.blocking)} at {where}"
         it, its = ("it", "its") if one else ("they", "their")
         waits, spends = ("waits", "spends") if one else ("wait", "spend")
         return {
@@ -125,10 +134,13 @@ class Straggler(Facts):
             "communication": f"{it} {waits} {by} longer in other ops before",
             "core": f"{it} {waits} {by} longer for a CPU core (runnable, not scheduled)",
             "host": f"{it} {spends} {by} more outside of forward and backward",
+            "blocked": f"{it} {spends} {by} more in system calls",
             "unknown": "no single phase accounts for it",
         }[self.cause]
 
     def advice(self) -> str:
+        if self.blocking is not None:
+            return blocking_advice(self.blocking, self.late[0], self.pid)
         return _STRAGGLER_ADVICE[self.cause]
 
     def beyond_load(self) -> bool:
