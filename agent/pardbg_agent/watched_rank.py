@@ -58,6 +58,8 @@ class Progress:
 class Core:
     """Everything hooks need. ``record`` and ``record_f`` are the ring's closures."""
 
+    out_of_memory: Callable[[BaseException], None] | None = None
+    """Reports what an uncaught torch.OutOfMemoryError ran into. Set by the hooks."""
     device: Any = None
     """Times on the device (hooks.device.device_records) where tensors of this rank are on one and
     can be timed."""

@@ -92,7 +92,8 @@ class Kind(enum.IntEnum):
     """A number at t1: name (loss, lr, ...), a as float64 (Flag.FLOAT)."""
     MEMORY = 9
     """Bytes at t1: name = parameters, gradients, optimizer, activations, allocated, reserved or
-    rss; a = bytes, b = peak bytes of the step. stage where it belongs to one."""
+    rss, or limit; a = bytes, b = peak bytes of the step (allocated, reserved: of the process).
+    stage where it belongs to one."""
     HELD = 10
     """The rank was held at a gate, t0..t1. name = what came next; a = gate class (Gate)."""
     LOST = 11
@@ -280,6 +281,11 @@ class DefKind(str, enum.Enum):
     EXCEPTION = "exception"
     """{"t_ns", "type", "text", "thread", "frames": [[file, line, function], ...], "step"}: an
     exception that nobody caught, told before the process ends. ``text`` is its last line."""
+    OUT_OF_MEMORY = "out_of_memory"
+    """{"t_ns", "device" ("cuda:0"), "asked"|None, "limit", "free"|None, "allocated", "reserved",
+    "parts": {"parameters", "gradients", "optimizer"}, "step", "phase", "action" (name ids, or 0),
+    "stage", "mb", "frames"}: the device's allocator could not serve a request of ``asked`` bytes.
+    ``free``: by the driver, of ``limit``. The program may have caught the error."""
     CLOCK = "clock"
     """{"proc", "offset_ns", "error_ns", "t_ns"}: rank clock + offset = hub clock. Hub."""
     END = "end"

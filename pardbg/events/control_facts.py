@@ -357,7 +357,7 @@ class ProcessLost:
 
     TAG: ClassVar = "process_lost"
     what: Word
-    """``launcher``, ``guardian`` or ``owner``."""
+    """``launcher``, ``guardian``, ``keeper`` or ``owner``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -302,15 +302,18 @@ def unpack_chunk(chunk: Chunk) -> list[McapRecord]:
         raise ValueError("chunk too large")
     stream, end = get_chunk_data_stream(chunk, validate_crc=True)
     found: list[McapRecord] = []
+    num_others = 0
     while stream.count < end:
         opcode, length = HEAD.unpack(stream.read(HEAD.size))
         after = stream.count + length
-        if after > end or len(found) >= 2 * MAX_MESSAGES:
+        if after > end or len(found) + num_others >= 2 * MAX_MESSAGES:
             raise ValueError("a record longer than its chunk, or too many messages")
         if opcode == Opcode.CHANNEL and length <= MAX_CHANNEL_BYTES:
             found.append(Channel.read(stream))
         elif opcode == Opcode.MESSAGE:
             found.append(McapMessage.read(stream, length))
+        else:
+            num_others += 1
         if stream.count > after:
             raise ValueError("a record longer than it says")
         stream.read(after - stream.count)

@@ -98,6 +98,8 @@ class _Repair:
         self.end: dict[str, str] = {}
         """What the file says of its end."""
         self.chunks: list[tuple[int, int]] = []
+        self.unpackable = 2 * (reader.FREE_BYTES + reader.MOST_PACKED * len(data))
+        """Bytes that the survey still unpacks: each chunk of an honest file, twice."""
         self.losses_before: set[int] = set()
         """Indices of chunks in front of which something is lost."""
 
@@ -178,11 +180,18 @@ class _Repair:
         return rest < _HEAD or 1 <= self.data[at] <= Opcode.DATA_END or rest == len(MCAP0_MAGIC)
 
     def _take_chunk(self, at: int, end: int) -> None:
-        for record in reader.unpack_chunk(self._chunk(at, end)):
+        for record in reader.unpack_chunk(self._surveyed_chunk(at, end)):
             if isinstance(record, Channel) and len(self.decoder.streams) < MAX_CHANNELS:
                 self.decoder.streams[record.id] = layout.stream_of(record)
         self.chunks.append((at, end))
         self.done.num_chunks += 1
+
+    def _surveyed_chunk(self, at: int, end: int) -> Chunk:
+        chunk = self._chunk(at, end)
+        self.unpackable -= chunk.uncompressed_size
+        if self.unpackable < 0:
+            raise ValueError("more than a file of this size holds")
+        return chunk
 
     def _chunk(self, at: int, end: int) -> Chunk:
         body = self.data[at + _HEAD : end]
@@ -226,7 +235,7 @@ class _Repair:
             if length > reader.MAX_CHUNK_BYTES + 4096 or end > len(self.data):
                 continue
             try:
-                reader.unpack_chunk(self._chunk(at, end))
+                reader.unpack_chunk(self._surveyed_chunk(at, end))
             except reader.DAMAGED:
                 continue
             return at

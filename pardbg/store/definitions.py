@@ -130,6 +130,56 @@ def failure(values: Mapping[Any, Any], offset_ns: int) -> Failure:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class FailedRequest:
+    """A request for device memory that the allocator could not serve; the error may have been
+    caught."""
+
+    t_ns: int
+    """Hub clock."""
+    device: str
+    asked_bytes: int | None
+    limit_bytes: int
+    free_bytes: int | None
+    """Bytes of the device that no process has."""
+    allocated_bytes: int
+    reserved_bytes: int
+    """Bytes that this process has of the device, allocated ones included."""
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    step: int
+    phase_id: int
+    """Name id; 0: in no phase."""
+    action_id: int
+    stage: int
+    microbatch: int
+    frames: tuple[Frame, ...]
+
+    @property
+    def other_bytes(self) -> int:
+        """Return the allocated bytes that are activations, temporaries and buffers."""
+        known = self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
+        return max(0, self.allocated_bytes - known)
+
+
+def failed_request(values: Mapping[Any, Any], offset_ns: int) -> FailedRequest:
+    """Return a failed request's facts; ``offset_ns`` takes its time to the hub's clock."""
+
+    def number(key: str, of: Mapping[Any, Any] = values) -> int:
+        return fields.integer(of, key, 0)
+
+    parts = fields.mapping(values, "parts")
+    return FailedRequest(
+        number("t_ns") + offset_ns, fields.text(values, "device"),
+        fields.integer_or_none(values, "asked"), number("limit"),
+        fields.integer_or_none(values, "free"), number("allocated"), number("reserved"),
+        number("parameters", parts), number("gradients", parts), number("optimizer", parts),
+        number("step"), number("phase"), number("action"), fields.integer(values, "stage", -1),
+        fields.integer(values, "mb", -1), frames_of(values.get("frames")),
+    )  # fmt: skip
+
+
 def told_pairs(value: Any) -> list[tuple[int, int]]:
     """Return (t_ns, signal) of the signals that the launcher forwarded, oldest first."""
     pairs = value if isinstance(value, list) else []

@@ -42,8 +42,23 @@ class DeviceTimes:
 
     def __init__(self) -> None:
         self._pending: Records | None = None
+        self._reached: dict[int, int] = {}
+        """Lane -> newest end of the device's there."""
         self.seen = False
         """Some times of the device have come."""
+
+    def horizon_ns(self) -> int | None:
+        """Return the time up to which work on the device is known, by the rank's own clock; None:
+        nothing that was launched is still to come."""
+        pending = self._pending
+        if pending is None or not len(pending):
+            return None
+        known = []
+        for kind in (Kind.OP_ISSUE, Kind.ACTION):
+            launched = pending["t0_ns"][pending["kind"] == kind]
+            if len(launched):
+                known.append(max(int(launched.min()), self._reached.get(_LANES[kind], 0)))
+        return min(known, default=None)
 
     def settle(self, records: Records) -> Records:
         """Return records with launches as LAUNCH, and times as records of what ran then. Records
@@ -59,6 +74,8 @@ class DeviceTimes:
         left = np.ones(len(pending), np.bool_)
         for kind, lane in _LANES.items():
             rows = times[records["lane"][times] == lane]
+            newest = int(records["t1_ns"][rows].max(initial=0))
+            self._reached[lane] = max(self._reached.get(lane, 0), newest)
             _replace(records, rows, pending, np.flatnonzero(pending["kind"] == kind), left)
         untimed = (kinds == Kind.OP_DONE) & ((flags & (_DEVICE | _DONE_DEVICE)) == _DEVICE)
         ended = np.isin(pending["t0_ns"], records["t0_ns"][untimed])

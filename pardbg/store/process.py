@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from pardbg.events import fields
 from pardbg.events.decode import Head
 from pardbg.store.clocks import Clocks, Reading
-from pardbg.store.definitions import Failure, GroupDef, ModelDef, OpDef
+from pardbg.store.definitions import FailedRequest, Failure, GroupDef, ModelDef, OpDef
 from pardbg.store.device_times import DeviceTimes
 from pardbg.store.intake import DONE_P2P, ISSUE_COLLECTIVE, ISSUE_P2P, TABLE_NAMES, Came, Seen, move
 from pardbg.store.table import Rows, Table, Totals
@@ -57,6 +59,7 @@ class Process:
         """(t_ns, hook, text): hooks that failed and were disabled."""
         self.failures: list[Failure] = []
         """Exceptions that nobody caught."""
+        self.failed_requests: list[FailedRequest] = []
         self.definition_bytes = 0
         """What its definitions take in memory."""
         self.unknown = self.malformed = 0
@@ -111,6 +114,24 @@ class Process:
             return self._gaps[-1][1]
         at = bisect_right(self._gaps, (t_ns, 1 << 62))
         return self._gaps[at - 1][1] if at else 0
+
+    def horizon_ns(self, state: Mapping[str, Any] | None) -> int | None:
+        """Return the time up to which its records are complete here (hub's clock); None: not known.
+
+        Either all that its ring held when the hub looked has come (``state``, which names what ran
+        then), or what has come is all up to its newest record: of a rank that runs actions up to
+        its newest action, since the next one may be under way.
+        """
+        actions = self._tables["action"].when
+        horizon = int(actions[-1]) if len(actions) else self.newest_ns or self.started_ns
+        head = fields.integer_or_none(state or {}, "head")
+        seen = fields.integer_or_none(state or {}, "seen_ns")
+        if head is not None and seen is not None and head <= (self._next or 0):
+            horizon = max(horizon or 0, seen + self.offset_ns)
+        reached = self.device_times.horizon_ns()
+        if horizon is None or reached is None:
+            return horizon
+        return min(horizon, reached + self.offset_ns)
 
     def unrecorded_since(self, t_ns: int, now_ns: int) -> bool:
         """Return whether ops between the two may be missing: lower level, or a failed hook."""
@@ -224,6 +245,7 @@ class Process:
             t_ns = getattr(self, name)
             setattr(self, name, None if t_ns is None else t_ns + by_ns)
         self.failures = [replace(f, t_ns=f.t_ns + by_ns) for f in self.failures]
+        self.failed_requests = [replace(f, t_ns=f.t_ns + by_ns) for f in self.failed_requests]
         self.errors = [(t_ns + by_ns, *rest) for t_ns, *rest in self.errors]  # type: ignore[misc]
 
     def _note_lost(self, t_ns: int, count: int) -> None:

@@ -29,6 +29,8 @@ _NAME_BYTES: Final = 200
 _OP_BYTES: Final = 400
 _MAX_GAPS: Final = 64
 _MAX_TEXT: Final = 4096
+MAX_BEHIND_NS: Final = 3_000_000_000
+"""Maximum age of a live run's horizon: a rank whose agent gets no GIL must not stop the picture."""
 PART: Final = "part"
 """CONTROL event at the begin of a recording's further parts, and NOTE of which this is."""
 NEXT_PART: Final = "next_part"
@@ -39,6 +41,9 @@ NOTE_TRUNCATED: Final = "session.truncated"
 
 class Store:
     """Everything known of one run."""
+
+    _horizon_ns = 0
+    """The newest one given: it never goes back."""
 
     def __init__(self, limits: Limits | None = None, *, live: bool = False) -> None:
         self.limits = limits or (Limits.live() if live else Limits.file())
@@ -73,8 +78,7 @@ class Store:
         self.output = History(self.limits.output_lines, self.limits.keep_ns)
         self.bookmarks = Bookmarks()
         self.malformed = 0
-        self.unknown_messages = 0
-        self.over_limit = 0
+        self.unknown_messages = self.over_limit = 0
         self.memo: dict[Any, Any] = {}
         """Derived values that analysis keeps; never a source of truth."""
         self._num_records = 0
@@ -99,6 +103,7 @@ class Store:
             wire.DefKind.MODEL.value: self._define_model,
             wire.DefKind.ERROR.value: self._define_error,
             wire.DefKind.EXCEPTION.value: self._define_exception,
+            wire.DefKind.OUT_OF_MEMORY.value: self._define_failed_request,
         }
 
     # ------------------------------------------------------------------ writing
@@ -151,6 +156,24 @@ class Store:
         newest += [h.newest_ns for h in (self.states, self.controls, self.output) if h.newest_ns]
         newest += [t for t, _ in self.run_ends]
         return max(newest, default=self.begin_ns)
+
+    @property
+    def horizon_ns(self) -> int:
+        """Return the time of a live run up to which the records of all ranks are complete here.
+
+        Ranks that have ended are complete; one that is MAX_BEHIND_NS behind counts no more.
+        """
+        end = self.end_ns
+        if not self.live or self.part is not None:
+            return end
+        states = self.states.ranks(None)[1]
+        reached = (
+            process.horizon_ns(states.get(process.proc))
+            for process in self.rank_procs(None).values() if not process.ends
+        )  # fmt: skip
+        complete = min((t_ns for t_ns in reached if t_ns is not None), default=end)
+        self._horizon_ns = max(self._horizon_ns, min(end, max(complete, end - MAX_BEHIND_NS)))
+        return self._horizon_ns
 
     def rank_procs(self, t_ns: int | None) -> dict[int, Process]:
         """Return rank -> the process that is (or last was) it at ``t_ns``, of the life or role that
@@ -466,3 +489,9 @@ class Store:
         if said not in process.failures and len(process.failures) < 64:
             self._keep(process, fields.weight(values))
             process.failures.append(said)
+
+    def _define_failed_request(self, process: Process, values: Mapping[str, Any]) -> None:
+        request = definitions.failed_request(values, process.offset_ns)
+        if request not in process.failed_requests and len(process.failed_requests) < 64:
+            self._keep(process, fields.weight(values))
+            process.failed_requests.append(request)

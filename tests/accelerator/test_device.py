@@ -59,9 +59,15 @@ def test_only_reading_a_value_waits_for_the_device(cases: dict[str, Any]) -> Non
 
 
 def test_memory_ends_at_its_limit(cases: dict[str, Any]) -> None:
-    refused, used, left, again = cases["memory"]
-    assert "Tried to allocate 600000 bytes" in refused and "400000 bytes is free" in refused
-    assert (used, left, again) == (600_000, 0, 900_000)
+    refused, told, again = cases["memory"]
+    assert "Tried to allocate 600000 bytes" in refused
+    assert "400000 reserved and not allocated" in refused
+    assert told == [[600_000, 1_000_000, 0]]  # asked, limit, free
+    assert again == 900_000
+
+
+def test_free_blocks_that_do_not_touch_serve_no_larger_request(cases: dict[str, Any]) -> None:
+    assert cases["fragments"] == [[250_000, 0], 1, True]
 
 
 def test_no_event_is_recorded_while_a_graph_is_captured(cases: dict[str, Any]) -> None:

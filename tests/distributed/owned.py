@@ -56,14 +56,31 @@ def handle_of(session: Path) -> RunHandle:
 
 
 def children(handle: RunHandle) -> dict[str, psutil.Process]:
-    """Guardian, launcher, hub and job of a run."""
+    """Keeper, guardian, launcher, hub and job of a run."""
     from pardbg.hub.run.run_files import read_hub, read_job, read_launch
 
     launch, job, hub = (read(handle.run_dir) for read in (read_launch, read_job, read_hub))
-    assert launch and launch.launcher and job and hub
-    processes = {"launcher": launch.launcher, "job": job, "hub": hub}
-    found = {name: psutil.Process(one.pid) for name, one in processes.items()}
-    return found | {"guardian": psutil.Process(found["launcher"].ppid())}
+    assert launch and launch.launcher and launch.guardian and launch.keeper and job and hub
+    processes = {"keeper": launch.keeper, "guardian": launch.guardian, "launcher": launch.launcher,
+                 "job": job, "hub": hub}  # fmt: skip
+    return {name: psutil.Process(one.pid) for name, one in processes.items()}
+
+
+def starting(run: psutil.Process) -> dict[str, psutil.Process]:
+    """The processes of `pardbg run` that are there already, while none has been killed."""
+    found = {"run": run}
+    try:
+        above = run
+        for name in ("keeper", "guardian", "launcher"):
+            if not (below := above.children()):
+                return found
+            found[name] = above = below[0]
+        hubs = [p for p in above.children() if "hub.__main__" in " ".join(p.cmdline())]
+        if hubs:
+            found["hub"] = hubs[0]
+    except psutil.Error:
+        pass
+    return found
 
 
 class Terminal:

@@ -86,7 +86,7 @@ def test_a_hub_that_is_gone_for_good(tmp_path: Path) -> None:
         handle = handle_of(session)
         found = children(handle)
         wait_until(lambda: session.exists() and session.stat().st_size > 0, 20, "a recording")
-        for name in ("guardian", "launcher", "hub"):
+        for name in ("keeper", "guardian", "launcher", "hub"):
             os.kill(found[name].pid, signal.SIGKILL)
         wait_until(lambda: not handle.hub_alive(), 20, "the hub's end")
         out, err = job.communicate(b"\n", timeout=30)

@@ -22,7 +22,7 @@ from pardbg.hub.run.run_files import read_end
 from pardbg.hub.run.runs import list_run_rings
 from pardbg.session.reader import load
 from pardbg.session.writer import whole_messages
-from tests.distributed.owned import PARDBG, Terminal, children, handle_of, owned, run_argv
+from tests.distributed.owned import PARDBG, Terminal, children, handle_of, owned, run_argv, starting
 from tests.distributed.runs import events, fake_job
 from tests.processes import end_tree, rank_env, wait_until
 
@@ -37,8 +37,8 @@ sys.stdout.flush()
 sys.exit(9)
 """
 EVENTS = {
-    "run": "owner_lost", "guardian": "guardian_lost", "launcher": "launcher_lost",
-    "hub": "hub_restart",
+    "run": "owner_lost", "keeper": "keeper_lost", "guardian": "guardian_lost",
+    "launcher": "launcher_lost", "hub": "hub_restart",
 }  # fmt: skip
 LINES = ["begun", *(f"line {number} {'x' * 50}" for number in range(3000))]
 
@@ -65,8 +65,9 @@ def begun(argv: list[str], out: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.mark.parametrize(
     "victims",
-    ["run", "guardian", "launcher", "hub", "run+launcher", "run+guardian", "guardian+launcher",
-     "run+hub", "launcher+hub"],
+    ["run", "keeper", "guardian", "launcher", "hub", "run+launcher", "run+guardian", "launcher+hub",
+     "run+guardian+launcher+hub", "hub+launcher+guardian+run",
+     "run+keeper+launcher+hub", "run+keeper+guardian+hub"],
 )  # fmt: skip
 def test_the_job_and_its_output_go_on(victims: str, tmp_path: Path, out: Path) -> None:
     session, go = tmp_path / "s.mcap", tmp_path / "go"
@@ -74,11 +75,11 @@ def test_the_job_and_its_output_go_on(victims: str, tmp_path: Path, out: Path) -
         handle = handle_of(session)
         wait_until(lambda: out.read_bytes() == b"begun\n", 20, "the first line")
         found = children(handle) | {"run": psutil.Process(run.pid)}
+        assert "pardbg" not in " ".join(found["keeper"].cmdline())  # `pkill -f pardbg` spares it
         for name in victims.split("+"):
             found[name].kill()
-        if victims != "launcher+hub":  # of which nobody is left who could say it
-            said = {EVENTS[name] for name in victims.split("+")}
-            wait_until(lambda: said <= {*events(list(whole_messages(session)))}, 20, f"{said}")
+        said = {EVENTS[name] for name in victims.split("+")}
+        wait_until(lambda: said <= {*events(list(whole_messages(session)))}, 20, f"{said}")
         go.touch()
         wait_until(lambda: not handle.alive(), 40, "the end of everything")
         code = run.wait(40)
@@ -91,9 +92,8 @@ def test_the_job_and_its_output_go_on(victims: str, tmp_path: Path, out: Path) -
     assert told == ()  # nobody sent the job a signal
     dead = {one.run: one.untold for one in list_run_rings()}
     assert dead.get(handle.run) == (9 if "run" in victims else None)  # `pardbg ls --dead`
-    if victims != "launcher+hub":
-        kinds = {finding.kind for finding in report(load(session)).findings}
-        assert "recorder-lost" in kinds and "interrupted" not in kinds
+    kinds = {finding.kind for finding in report(load(session)).findings}
+    assert "recorder-lost" in kinds and "interrupted" not in kinds
 
 
 def left_of(word: str) -> list[str]:
@@ -102,7 +102,7 @@ def left_of(word: str) -> list[str]:
     return [words for words in found if word in words]
 
 
-@pytest.mark.parametrize("name", ["run", "guardian", "launcher", "hub"])
+@pytest.mark.parametrize("name", ["run", "keeper", "guardian", "launcher", "hub"])
 @pytest.mark.timeout(120)
 def test_a_kill_while_it_starts(name: str, tmp_path: Path, out: Path) -> None:
     """As soon as that process is there: the job runs and ends as it would have, recorded or not; or
@@ -133,20 +133,8 @@ def wait_for(run: subprocess.Popen[bytes], name: str) -> psutil.Process:
     found: list[psutil.Process] = []
 
     def look() -> bool:
-        top = psutil.Process(run.pid)
-        if name == "run":
-            found[:] = [top] if top.children() else []
-            return bool(found)
-        for process in top.children(recursive=True):
-            try:
-                words = " ".join(process.cmdline())
-                kind = "hub" if "hub.__main__" in words else (
-                    "guardian" if process.ppid() == run.pid else "launcher"
-                )  # fmt: skip
-            except psutil.Error:
-                continue
-            if kind == name and "pardbg" in words:  # a launcher's child becomes the job
-                found[:] = found or [process]
+        there = starting(psutil.Process(run.pid))
+        found[:] = [there[name]] if name in there and "keeper" in there else []
         return bool(found)
 
     wait_until(look, 30, name)

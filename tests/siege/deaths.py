@@ -1,4 +1,4 @@
-"""Kills of pardbg's processes, alone and in pairs, from the first 10 ms of `pardbg run` on.
+"""Kills of pardbg's processes, up to four of five at once, from the first 10 ms of `pardbg run` on.
 
 The job's output and exit code are those of a run without pardbg, whoever is killed. If that is
 `pardbg run` itself, before there is a job, then there is none, and nothing of the run is left.
@@ -15,20 +15,25 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from itertools import combinations
 from pathlib import Path
 
 import psutil
 
 from pardbg.hub.run import config as files
 from pardbg.hub.run.run_files import read_end
-from tests.distributed.owned import PARDBG
+from tests.distributed.owned import PARDBG, starting
 from tests.processes import end_tree, rank_env
 
 FROM_S, UNTIL_S = 0.01, 1.6
 """When the kill comes: a run takes 0.4 s to start its job on idle cores, and that 0.4 s."""
 LIMIT_S = 60.0
-VICTIMS = ("run", "launcher", "guardian", "hub", "run+launcher", "run+guardian", "run+hub",
-           "guardian+launcher", "launcher+hub")  # fmt: skip
+OURS = ("run", "keeper", "guardian", "launcher", "hub")
+ABOVE = {*OURS} - {"hub"}
+"""Without any of these nobody is left who could read the job's output."""
+VICTIMS = [
+    group for size in range(1, 5) for group in combinations(OURS, size) if not {*group} >= ABOVE
+]
 LINES = 40
 CODE = 9
 WHOLE = "".join(f"line {number}\n" for number in range(LINES)).encode()
@@ -44,7 +49,7 @@ sys.exit({CODE})
 class Case:
     """One run, whom of it is killed, and what is wrong with what it left."""
 
-    def __init__(self, name: str, victims: str, at_s: float, folder: Path) -> None:
+    def __init__(self, name: str, victims: tuple[str, ...], at_s: float, folder: Path) -> None:
         self.name = name
         """Of the program, and so of the run."""
         self._victims, self._at_s, self._folder = victims, at_s, folder
@@ -74,8 +79,8 @@ class Case:
             run.wait()
 
     def _kill(self, run: subprocess.Popen[bytes]) -> None:
-        there = _processes(run)
-        for name in self._victims.split("+"):
+        there = starting(psutil.Process(run.pid))
+        for name in self._victims:
             if name in there:
                 self.killed.add(name)
                 try:
@@ -114,24 +119,6 @@ class Case:
         return [path for root in roots for path in root.glob(f"{self.name}-*")]
 
 
-def _processes(run: subprocess.Popen[bytes]) -> dict[str, psutil.Process]:
-    """Who is there now, by name."""
-    found: dict[str, psutil.Process] = {}
-    try:
-        found["run"] = psutil.Process(run.pid)
-        for process in found["run"].children(recursive=True):
-            words = " ".join(process.cmdline())
-            if "hub.__main__" in words:
-                found["hub"] = process
-            elif "run.launcher" in words and process.ppid() == run.pid:
-                found["guardian"] = process
-            elif "run.launcher" in words and "launcher" not in found:  # its child becomes the job
-                found["launcher"] = process
-    except psutil.Error:
-        pass
-    return found
-
-
 def _ours(name: str) -> list[psutil.Process]:
     """Processes whose command line names the run."""
     found = psutil.process_iter(["cmdline", "status"])
@@ -149,12 +136,14 @@ def run(seed: int, cases: int, seconds: float = math.inf) -> tuple[int, list[str
             cases = number - seed
             break
         rng = random.Random(number)
-        victims, at_s = VICTIMS[number % len(VICTIMS)], rng.uniform(FROM_S, UNTIL_S)
+        group, at_s = list(VICTIMS[number % len(VICTIMS)]), rng.uniform(FROM_S, UNTIL_S)
+        rng.shuffle(group)
+        victims = tuple(group)
         with tempfile.TemporaryDirectory(prefix="pdd-", dir="/tmp") as folder:
             case = Case(f"d{number}x{os.getpid()}", victims, at_s, Path(folder))
             case.run()
         tally["+".join(sorted(case.killed)) or "nobody yet or any more"] += 1
         slowest = max(slowest, time.monotonic() - begun)
-        bad += [f"seed {number} {victims} at {at_s:.3f} s: {what}" for what in case.bad]
+        bad += [f"seed {number} {'+'.join(victims)} at {at_s:.3f} s: {what}" for what in case.bad]
     print("deaths: " + ", ".join(f"{what} {n}" for what, n in sorted(tally.items())), flush=True)
     return cases, bad, slowest

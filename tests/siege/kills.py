@@ -34,10 +34,14 @@ LIMIT_S = 240.0
 STOP_S = 1.0
 LEFT_S = 15.0
 """How long a hub that has lost its launcher may take to end after the job."""
-VICTIMS = ("launcher", "hub", "viewer", "rank", "launcher+hub", "stop hub", "stop launcher",
-           "stop viewer", "stop run", "ctl pause", "signal all")  # fmt: skip
+VICTIMS = ("launcher", "hub", "viewer", "rank", "launcher+hub", "hub+viewer", "guardian", "keeper",
+           "launcher+guardian+hub", "stop hub", "stop launcher", "stop viewer", "stop run",
+           "ctl pause", "signal all")  # fmt: skip
+MORE = 6
+"""Further acts in each run that trains: starting one takes longer than all of them."""
 
 
+REAL = ("ddp", "1f1b", "zero3")
 MOMENTS = ("at random", "at random", "paused", "at a breakpoint", "at the end")
 RAISES = "fault:exception"
 """Its moment is the hold of the rank that raised."""
@@ -45,7 +49,7 @@ RAISES = "fault:exception"
 
 def programs() -> dict[str, list[str]]:
     own = {"fake": fake_job(2, 400, 0.004)}
-    steps = {"ddp": 8, "1f1b": 8, "zero3": 8, RAISES: 24}
+    steps = {"ddp": 24, "1f1b": 16, "zero3": 16, RAISES: 24}
     return own | {name: catalogue.command(name, 2, n, (), 1) for name, n in steps.items()}
 
 
@@ -57,6 +61,7 @@ class Case:
     ) -> None:
         self._program, self._plain, self._rng = program, plain, rng
         self._moment = "raised" if name == RAISES else rng.choice(MOMENTS)
+        self._acts = rng.choice((1, 1, 2)) + (MORE if name in REAL else 0)
         self.bad: list[str] = []
         self.done: list[str] = [self._moment]
         self._viewers: list[subprocess.Popen[bytes]] = []
@@ -74,8 +79,11 @@ class Case:
             handle = self._wait_run(run, session)
             if handle is not None:
                 self._arrive(handle)
-                for _ in range(self._rng.choice((1, 1, 2))):
-                    time.sleep(self._rng.choice((0.0, 0.05, 0.5, 1.5, 3.0)) * self._rng.random())
+                for _ in range(self._acts):
+                    if "rank" in self.done or handle.ended():
+                        break
+                    pauses = (0.0, 0.05, 0.5, 1.5, 3.0) if self._acts < MORE else (1.0, 8.0, 8.0)
+                    time.sleep(self._rng.choice(pauses) * self._rng.random())
                     self._act(handle, run)
             if self._moment == "raised":  # whom an open viewer keeps
                 self._end_viewers()
@@ -122,7 +130,6 @@ class Case:
 
     def _act(self, handle: RunHandle, run: subprocess.Popen[bytes]) -> None:
         what = self._rng.choice(VICTIMS)
-        self.done.append(what)
         if what == "ctl pause":
             self._ctl(handle, "--lease", "2", "pause")
         elif what == "signal all":
@@ -135,8 +142,12 @@ class Case:
             time.sleep(STOP_S)
             self._send(pid, signal.SIGCONT)
         else:
-            for name in what.split("+"):
-                self._send(self._victim(name, handle), signal.SIGKILL)
+            victims = [self._victim(name, handle) for name in what.split("+")]
+            if None in victims:
+                return
+            for pid in victims:
+                self._send(pid, signal.SIGKILL)
+        self.done.append(what)
 
     def _victim(self, name: str, handle: RunHandle) -> int | None:
         if name == "viewer":
@@ -152,11 +163,10 @@ class Case:
     def _pids(self, handle: RunHandle) -> dict[str, int]:
         launch = read_launch(handle.run_dir) or Launch()
         processes = {
-            "launcher": launch.launcher,
-            "hub": read_hub(handle.run_dir),
-            "job": launch.job,
-        }
-        found = {name: one.pid for name, one in processes.items() if one is not None}
+            "launcher": launch.launcher, "guardian": launch.guardian, "keeper": launch.keeper,
+            "hub": read_hub(handle.run_dir), "job": launch.job,
+        }  # fmt: skip
+        found = {name: one.pid for name, one in processes.items() if one and one.alive}
         try:
             below = psutil.Process(found["job"]).children(recursive=True)
             ranks = [p.pid for p in below if any(w.endswith("python3") or "python" in w
@@ -205,7 +215,7 @@ class Case:
         except SessionError as error:
             self.bad.append(f"session: {error}")
             return
-        lost = {"launcher", "hub"} & set(self.done) and "launcher+hub" not in self.done
+        lost = {"launcher", "hub"} & {*self.done}
         kinds = {finding.kind for finding in said.findings}
         if lost and "recorder-lost" not in kinds:
             self.unsaid = True

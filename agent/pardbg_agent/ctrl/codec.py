@@ -166,7 +166,7 @@ def _map(key: Any, of: Any) -> Read:
     pair = _row((key, of)) if typing.get_origin(key) is tuple else None
 
     def read(plain: Any) -> Any:
-        if pair is not None:
+        if pair is not None and plain != {}:  # `encode` cannot see what keys an empty map has
             return dict(map(pair, _items(plain)))
         if not isinstance(plain, dict) or len(plain) > MAX_ITEMS:
             raise Malformed("not a map, or a long one")

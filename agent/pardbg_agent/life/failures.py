@@ -154,6 +154,8 @@ class UncaughtErrors:
         if self._told >= MAX_TOLD:
             return
         self._told += 1
+        if c.out_of_memory is not None and type(value).__name__ == "OutOfMemoryError":
+            c.guard.call("out of memory", c.out_of_memory, value)
         c.defs.put(
             DefKind.EXCEPTION, t_ns=clock.now_ns(), type=type(value).__name__,
             text=_last_line(value), thread=thread, frames=traceback_of(trace), step=c.step,

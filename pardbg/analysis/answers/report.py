@@ -162,7 +162,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "memory": _rows(
             report.memory,
             "rank parameters_bytes gradients_bytes optimizer_bytes activations_peak_bytes "
-            "unattributed_bytes expected_bytes",
+            "unattributed_bytes expected_bytes total_bytes reserved_bytes peak_bytes limit_bytes",
         ),
         "findings": [_finding_json(finding) for finding in report.findings],
         "parts": [

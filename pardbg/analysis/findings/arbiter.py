@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+import pardbg.analysis.findings.kinds.device_kinds as devices
 import pardbg.analysis.findings.kinds.end_kinds as ends
 import pardbg.analysis.findings.kinds.speed_kinds as speed
 import pardbg.analysis.findings.kinds.stall_kinds as stalls
@@ -81,6 +82,11 @@ def _is_error(cause: Candidate, effect: Candidate) -> bool:
     return cause.settled and cause.facts.severity() == "error"
 
 
+def _raised_it(cause: Candidate, effect: Candidate) -> bool:
+    raised = isinstance(effect.facts, ends.Raised) and "OutOfMemoryError" in effect.facts.error
+    return raised and set(cause.culprits) >= set(effect.ranks)
+
+
 def _no_own_cause(cause: Candidate, effect: Candidate) -> bool:
     """The host's load may account for it, where it is the host of these ranks."""
     here = set(effect.culprits or effect.ranks) & set(cause.ranks)
@@ -95,6 +101,10 @@ def _for_want_of_core(cause: Candidate, effect: Candidate) -> bool:
 
 def _all_creep(cause: Candidate, effect: Candidate) -> bool:
     return set(cause.culprits) >= set(effect.culprits)
+
+
+def _about_ranks(cause: Candidate, effect: Candidate) -> bool:
+    return set(cause.ranks) >= set(effect.ranks)
 
 
 def _always(cause: Candidate, effect: Candidate) -> bool:
@@ -128,10 +138,16 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     Rule((MessageMismatch,), STALLS, _in_message),
     # Ranks that hang or disagree end in the end.
     Rule(_STANDSTILLS, _LAST_RESORTS, _fails_ranks),
+    # A rank that ran out of memory raised that, and what ends then follows from it.
+    Rule((devices.OutOfMemory,), (ends.Raised,), _raised_it, together=True),
+    Rule((devices.OutOfMemory,), (ends.Interrupted,), _is_error),
+    Rule((devices.OutOfMemory,), (ends.ExitCode,), _is_error, "names", together=True),
     Rule(_ROOTS, (ends.Interrupted,), _always),
     Rule(_ROOTS, (ends.ExitCode,), _always, "names", together=True),
     Rule(_STANDSTILLS, (ends.ExitCode,), _is_error, "note"),
     Rule((ends.CutOff, ends.LeftEarly, ends.Interrupted), (ends.ExitCode,), _always, "note"),
+    # What ran out of memory was near its limit before.
+    Rule((devices.OutOfMemory,), (values.MemoryNearLimit,), _about_ranks),
     # A rank that grows is above the others, too.
     Rule((values.MemoryCreep,), (values.MemoryImbalance,), _all_creep, together=True),
     # Times are the machine's.

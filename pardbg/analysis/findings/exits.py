@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.run import lines
-from pardbg.analysis.findings.kinds.exit_codes import signal_name
+from pardbg.analysis.findings.wording import signal_name
 from pardbg.analysis.hangs.newest import newest_collectives
 from pardbg.events.control_facts import Killed
 from pardbg.store.definitions import Failure
@@ -138,7 +138,7 @@ def _terminated(view: View, end: BadEnd) -> bool:
 
 def _by_viewers(view: View) -> Iterator[TerminationRequest]:
     """Return requests such as ``:kill yes``."""
-    for t_ns, event in view.store.controls.last(view.t_ns, _EVENTS):
+    for t_ns, event in view.store.controls.last(view.now_ns, _EVENTS):
         if isinstance(event.fact, Killed):
             yield TerminationRequest(t_ns, f"kill by {event.by or 'a viewer'}")
 

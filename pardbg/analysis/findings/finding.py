@@ -5,7 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, Final, Literal
+
+from pardbg.analysis.comm.op_rows import CollectiveRow
+from pardbg.analysis.findings.wording import word
+from pardbg.sentences import filled
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "info")
@@ -39,16 +43,15 @@ class Evidence:
 
 class Facts:
     """Facts that a finding rests on: fields of a frozen dataclass for each kind or family of kinds,
-    in ``kinds``. Severity, sentence and advice are functions of them; what the kind means (its
-    docstring), needs, and what to try (``hint``) is its row of docs/findings.md."""
+    in ``kinds``. Severity, sentence and advice are functions of them; their words, and those of the
+    row of docs/findings.md, are in ``kinds/kinds.txt``."""
 
     __slots__ = ()
-    needs: ClassVar[str] = "–"
-    """Minimum that must have been seen."""
-    hint: ClassVar[str] = ""
-    """What to try."""
-    screen: ClassVar[str] = ""
-    """Screen with the evidence, where the candidate names none; empty: there is none."""
+
+    @property
+    def screen(self) -> str:
+        """Return the screen with the evidence, where the candidate names none; empty: none."""
+        return word(type(self), "screen")
 
     def severity(self) -> Severity:
         """Return how bad these facts are by themselves."""
@@ -56,11 +59,15 @@ class Facts:
 
     def text(self, about: Candidate) -> str:
         """Return the facts as a sentence or a few."""
-        raise NotImplementedError
+        return filled(word(type(self), "text"), self, about)
 
     def advice(self) -> str:
         """Return what to try, by these facts."""
-        return self.hint
+        return self.tries("")
+
+    def tries(self, case: object) -> str:
+        """Return what to try in a case of several; else what to try in all others."""
+        return word(type(self), f"try {case}") or word(type(self), "try")
 
     def beyond_load(self) -> bool:
         """Return whether an overloaded host is no explanation (for facts about speed)."""
@@ -141,6 +148,16 @@ class Finding:
     def order(self) -> tuple[int, int]:
         """Sorts the worst first, then the newest."""
         return SEVERITIES.index(self.severity), -self.t_ns
+
+
+def first(row: CollectiveRow) -> int:
+    """Return when its first rank issued it, in ns."""
+    return min(row.issued.values(), default=0)
+
+
+def at_row(row: CollectiveRow, rank: int | None) -> Evidence:
+    """Return the collective itself, on its screen."""
+    return Evidence(first(row), rank, "collectives", op=f"{row.op} {row.label} #{row.seq}")
 
 
 def kind_of_facts(value: Any) -> Any:

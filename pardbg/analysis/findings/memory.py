@@ -1,10 +1,10 @@
-"""Memory that grows, that one rank has more of, or that is nearly full."""
+"""Memory that grows, that one rank has more of, that is nearly full, or that ran out."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 from typing import Final
@@ -12,10 +12,14 @@ from typing import Final
 import numpy as np
 
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.findings.exits import bad_ends, failure
 from pardbg.analysis.findings.finding import Candidate, Evidence
+from pardbg.analysis.findings.kinds.device_kinds import Cause, OutOfMemory
 from pardbg.analysis.findings.kinds.value_kinds import MemoryCreep, MemoryImbalance, MemoryNearLimit
 from pardbg.analysis.findings.speed.windows import Window, per_window
+from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.memory.breakdown import latest_bytes, rows_named
+from pardbg.store.definitions import FailedRequest
 from pardbg.store.process import Process
 from pardbg.store.table import Array
 
@@ -36,7 +40,16 @@ PARTS: Final = 6
 SLOWS_DOWN: Final = 0.75
 """A warm-up grows less and less; a leak grows at its end as it did at its begin."""
 NEAR: Final = 0.92
+OTHERS: Final = 0.1
+"""Share of a device that other processes must hold to be the cause: drivers and libraries take up
+to a few percent."""
+UNUSED: Final = 0.1
+"""Share of a device that must be reserved and free for fragmentation to be the cause: a little
+always is."""
+GROWN: Final = 0.1
+"""Share of the allocated bytes that steady growth must have added to be the cause."""
 _ROWS: Final = 8192
+_PARTS: Final = ("parameters", "gradients", "optimizer")
 _TOTALS: Final = ("allocated", "rss")
 
 
@@ -63,6 +76,15 @@ def _series(view: View, process: Process, kind: str, since: int) -> tuple[Array,
     steps = table.col("step")[rows].astype(np.int64)
     keep = steps >= since
     return steps[keep], table.col("a")[rows][keep]
+
+
+def _growth(view: View, process: Process) -> tuple[float, int] | None:
+    """Return (bytes a step, steps) of a rank's steady growth up to the cursor."""
+    total = _total(view, process)
+    if total is None:
+        return None
+    grown = growth(*_series(view, process, total[0], since=CREEP_SINCE))
+    return None if grown is None else grown[:2]
 
 
 def _creep(view: View, looked_at: Window) -> Iterable[Candidate]:
@@ -236,3 +258,108 @@ def _full_cgroup(
         evidence=Evidence(looked_at.end_ns, most, "memory"),
         facts=MemoryNearLimit(used, limit, host, most, own.get(most, 0)),
     )  # fmt: skip
+
+
+# -- requests that failed
+
+
+def failed_requests(view: View) -> Iterator[Candidate]:
+    """Find the last failed request of each rank."""
+    fatal = {
+        end.rank for end in bad_ends(view)
+        if end.how == "exception" and failure(view, end.rank).type == "OutOfMemoryError"
+    }  # fmt: skip
+    for rank, process in view.ranks.items():
+        known = [one for one in process.failed_requests if one.t_ns <= view.t_ns]
+        if known:
+            yield _candidate(view, rank, process, known[-1], rank in fatal)
+
+
+def _candidate(
+    view: View, rank: int, process: Process, request: FailedRequest, fatal: bool
+) -> Candidate:
+    usual = _usual(view, rank)
+    grown = _growth(view, process)
+    cause, more = _cause(request, usual, grown)
+    others = _others(request)
+    frames = request.frames
+    if fatal and place(frames) is None:  # autograd's threads have no frames of the program
+        frames = failure(view, rank).frames
+    phase = request.action_id or request.phase_id
+    doing = process.name(phase) if phase else ""
+    if request.action_id and request.stage >= 0:
+        doing = f"{request.stage}{doing}{request.microbatch if request.microbatch >= 0 else ''}"
+    return Candidate(
+        kind="out-of-memory", ranks=(rank,), culprits=(rank,), t_ns=request.t_ns,
+        where=place(frames),
+        facts=OutOfMemory(
+            cause, fatal, request.asked_bytes, request.limit_bytes, request.allocated_bytes,
+            max(0, request.reserved_bytes - request.allocated_bytes), others,
+            tuple(held(request).items()), doing, request.step, usual.get("total"), more,
+            grown[0] if grown is not None else None,
+        ),
+    )  # fmt: skip
+
+
+def held(request: FailedRequest) -> dict[str, int]:
+    """Return the allocated bytes by purpose; activations: all the rest."""
+    return {
+        "parameters": request.parameters_bytes, "gradients": request.gradients_bytes,
+        "optimizer": request.optimizer_bytes, "activations": request.other_bytes,
+    }  # fmt: skip
+
+
+def _others(request: FailedRequest) -> int | None:
+    if request.free_bytes is None:
+        return None
+    return max(0, request.limit_bytes - request.reserved_bytes - request.free_bytes)
+
+
+def _usual(view: View, rank: int) -> dict[str, float]:
+    """Return the other ranks' median peak as ``total``, and that of each part; empty: no others."""
+    processes = [process for r, process in view.ranks.items() if r != rank]
+    others = [latest_bytes(view, process) for process in processes]
+    totals = [
+        max([latest["allocated"][1], *_wanted(view, process)])
+        for latest, process in zip(others, processes, strict=True) if "allocated" in latest
+    ]  # fmt: skip
+    if not totals:
+        return {}
+    parts = {
+        name: median(latest.get(name, (0, 0))[0] for latest in others) for name in _PARTS
+    }  # fmt: skip
+    total = float(median(totals))
+    return {**parts, "total": total, "activations": max(0.0, total - sum(parts.values()))}
+
+
+def _wanted(view: View, process: Process) -> list[int]:
+    """Return the bytes that a rank would have had if its failed requests had not failed."""
+    failed = [one for one in process.failed_requests if one.t_ns <= view.t_ns]
+    return [one.allocated_bytes + (one.asked_bytes or 0) for one in failed]
+
+
+def _cause(
+    request: FailedRequest, usual: dict[str, float], grown: tuple[float, int] | None
+) -> tuple[Cause, str]:
+    """Return the cause, and of an imbalance the part that this rank has more of."""
+    asked, limit = request.asked_bytes or 0, request.limit_bytes
+    others = _others(request)
+    if asked > limit:
+        return "request", ""
+    unused = request.reserved_bytes - request.allocated_bytes
+    if asked and unused >= max(asked, UNUSED * limit):
+        return "fragmentation", ""
+    if others is not None and others >= max(asked, OTHERS * limit):
+        return "others", ""
+    parts = held(request)
+    if grown is not None and grown[0] * grown[1] >= GROWN * request.allocated_bytes:
+        return "growth", ""
+    total = usual.get("total")
+    if total is not None and request.allocated_bytes + asked >= (1 + IMBALANCE) * total:
+        more = max(parts, key=lambda name: parts[name] - usual[name])
+        return "imbalance", more
+    largest: dict[str, Cause] = {
+        "parameters": "parameters", "gradients": "gradients", "optimizer": "optimizer",
+        "activations": "activations",
+    }  # fmt: skip
+    return largest[max(parts, key=lambda name: parts[name])], ""

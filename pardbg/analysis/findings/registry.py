@@ -18,7 +18,7 @@ from pardbg.analysis.findings.ends import ended_by_launcher, ends, thread_failur
 from pardbg.analysis.findings.finding import Candidate, Finding
 from pardbg.analysis.findings.kinds.stall_kinds import StuckCall
 from pardbg.analysis.findings.load import overloaded_hosts
-from pardbg.analysis.findings.memory import memory
+from pardbg.analysis.findings.memory import failed_requests, memory
 from pardbg.analysis.findings.speed.communication import exposed, small_messages
 from pardbg.analysis.findings.speed.links import slow_groups, slow_links
 from pardbg.analysis.findings.speed.pipeline import pipelines
@@ -93,6 +93,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     recording.no_ranks,
     recording.clocks,
     memory,
+    failed_requests,
     numbers.nan_origin,
     numbers.divergence,
     numbers.unaveraged,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.memory.sharding import gathered_peak
 from pardbg.analysis.pipeline.in_flight import peak_bytes
-from pardbg.store.definitions import ModelDef
+from pardbg.store.definitions import FailedRequest, ModelDef
 from pardbg.store.process import Process
 from pardbg.store.table import Array, Table
 
@@ -41,6 +41,12 @@ class MemoryRow:
     """The least that a sampled forward kept: below the newest where some steps recompute."""
     limit_bytes: int | None = None
     """Limit of its device, or of its cgroup, shared with others; None: there is none."""
+    reserved_bytes: int | None = None
+    """Bytes that the allocator has of the device; beyond ``total_bytes``: not in use."""
+    peak_bytes: int | None = None
+    """Most bytes that were ever allocated on the device, within steps too."""
+    failed: FailedRequest | None = None
+    """Last request that the device's allocator could not serve."""
     course: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = ()
     """(category, (t_ns, bytes) at the times of ``history``) of what was measured."""
 
@@ -92,8 +98,16 @@ def _row(view: View, rank: int, process: Process) -> MemoryRow:
         gathered_peak_bytes=gathered_peak(view, process),
         activations_least_bytes=_activations_least(view, process),
         limit_bytes=latest["limit"][0] if "limit" in latest else None,
+        reserved_bytes=latest["reserved"][0] if "reserved" in latest else None,
+        peak_bytes=latest["allocated"][1] if kind == "allocated" else None,
+        failed=_failed(view, process),
         course=_course(view, process, [t_ns for t_ns, _ in totals]),
     )
+
+
+def _failed(view: View, process: Process) -> FailedRequest | None:
+    seen = (request for request in process.failed_requests if request.t_ns <= view.t_ns)
+    return max(seen, key=lambda request: request.t_ns, default=None)
 
 
 @per_view

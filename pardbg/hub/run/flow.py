@@ -4,8 +4,8 @@ Between the two lies a file in memory, the spool. The kernel moves the bytes: ``
 job's pipe to the end of the spool, ``sendfile`` from the spool's position on to the owner's stream.
 Each call also advances what it has moved (the pipe, the file's size, its position), and all of that
 belongs to the descriptors, not to a process. So a carrier that is killed loses nothing and repeats
-nothing. Launcher, guardian and owner share the descriptors; a lock, which the kernel takes from
-the dead, says which of them carries.
+nothing. Launcher, guardian, keeper and owner share the descriptors; a lock, which the kernel
+takes from the dead, says which of them carries.
 
 The job waits for no reader until ``MAX_BEHIND`` bytes are in the spool; then it waits as it would
 at a plain pipe: what is passed on is complete.

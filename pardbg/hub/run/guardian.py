@@ -1,13 +1,15 @@
-"""The guardian: the launcher's parent, which outlives it and ends with the run.
+"""Guardian and keeper: the launcher's parent and that one's parent, which end with the run.
 
-It becomes the parent of a job whose launcher was killed, so the exit code stays known, and then
-does the launcher's work for the owner's streams. A run that loses a process before it has a job
-leaves nothing behind: guardian and launcher exist before the run's directories do.
+The nearest one that lives becomes the parent of a job whose launcher was killed, so the exit code
+stays known, and then does the launcher's work for the owner's streams. The keeper also survives a
+SIGKILL to the owner's process group, or to every command line with pardbg's name. A run that loses
+a process before it has a job leaves nothing behind: all three exist before the run's directories.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
 import signal
@@ -24,7 +26,7 @@ from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs, signals
 from pardbg.hub.run.flow import Flow, Route
 from pardbg.hub.run.own_process import argv as own_process
-from pardbg.hub.run.run_files import has_ended, read_hub, read_job, read_recorded
+from pardbg.hub.run.run_files import has_ended, read_hub, read_job, read_launch, read_recorded
 from pardbg.hub.run.terminal import TerminalModes
 
 
@@ -71,16 +73,16 @@ class Owner:
 
 
 class Steward:
-    """Work of launcher and guardian for a job with an owner (``pardbg run``): carrying its output
-    and, once the owner is gone, passing on signals and the hang-up of its terminal. Each of the two
-    has a Steward; the guardian's works when the launcher is dead. ``turn`` is called again and
-    again.
+    """Work of launcher, guardian and keeper for a job with an owner (``pardbg run``): carrying its
+    output and, once the owner is gone, passing on signals and the hang-up of its terminal. Each has
+    a Steward; the guardian's works when the launcher is dead, the keeper's when both are. ``turn``
+    is called again and again.
     """
 
-    def __init__(self, stdio: Stdio, owner: Owner, *, launcher: bool) -> None:
+    def __init__(self, stdio: Stdio, owner: Owner, members: bytes) -> None:
         self._owner, self._heard = owner, stdio.heard_r
-        self._launcher = launcher
-        """Whether this process is the launcher; else it is the guardian."""
+        self.members = members
+        """Processes that are left in the owner's process group: see ``signals``."""
         self.flow = Flow(stdio.routes, stdio.charge)
         self._modes = TerminalModes() if stdio.terminal else None
         throughs = [route.through for route in stdio.routes]
@@ -109,7 +111,7 @@ class Steward:
         if reports := signals.read_reports(self._heard):
             time.sleep(signals.REPORT_S)
             reports |= signals.read_reports(self._heard)
-            for number in signals.sent_to_group(reports, launcher=self._launcher):
+            for number in signals.sent_to_group(reports, self.members):
                 jobs.send(run_dir, number, group=True)
 
     def _look_for_hang_up(self, run_dir: Path) -> None:
@@ -161,11 +163,22 @@ def wait_for_directory(alive_fd: int) -> Path | None:
 
 
 class Guardian:
-    """The launcher's parent after the fork: ``wait`` returns at the end of the run."""
+    """Guardian or keeper after the fork: ``wait`` returns at the end of the run."""
 
-    def __init__(self, run: str, roots: list[Path], stdio: Stdio | None, owner: Owner) -> None:
-        """``roots``: possible parents of the run's directory, which the owner makes."""
-        self._run, self._roots, self._owner = run, roots, owner
+    def __init__(
+        self,
+        run: str,
+        roots: list[Path],
+        stdio: Stdio | None,
+        sources: list[int],
+        owner: Owner,
+        *,
+        keeper: bool,
+    ) -> None:
+        """``roots``: possible parents of the run's directory, which the owner makes. ``sources``:
+        see ``Launcher``."""
+        self._run, self._roots, self._owner, self._sources = run, roots, owner, sources
+        self._line = processes.command_line(os.getpid())
         self._steward: Steward | None = None
         self._hub: int | None = None
         """Pid of the hub that this process started; None: the launcher's hub is in use."""
@@ -173,19 +186,25 @@ class Guardian:
         self._heard = None if stdio is None else stdio.heard
         if stdio is not None:
             stdio.close_job_ends()
-            self._steward = Steward(stdio, owner, launcher=False)
+            self._steward = Steward(stdio, owner, b"" if keeper else signals.GUARDIAN)
+        if keeper:
+            signals.report(signals.KEEPER, -1 if self._heard is None else self._heard)
+            with contextlib.suppress(PermissionError):  # it leads a session
+                os.setsid()
+            set_title(f"{run}: keeps the output and exit code of this job")
 
     @property
     def _dir(self) -> Path:
         places = [root / self._run for root in self._roots]
         return next((path for path in places if path.is_dir()), places[0])
 
-    def wait(self, launcher: int) -> None:
-        """Return after the launcher's end; if its job outlived it, record the job's end first."""
+    def wait(self, child: int) -> None:
+        """Return after the end of ``child`` (launcher or guardian) and of the launcher; if the job
+        outlived them, record its end first."""
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         ended: dict[int, int] = {}
-        while not (launcher in ended and self._look_after(ended)):
-            if launcher not in ended and self._steward is not None:
+        while not ((alone := child in ended and self._alone()) and self._look_after(ended)):
+            if not alone and self._steward is not None:
                 self._steward.flow.close_lost()
             self._reap(ended) or signal.sigtimedwait([signal.SIGCHLD], LOOK_S)
         if self._steward is not None and read_job(self._dir) is not None:
@@ -193,6 +212,13 @@ class Guardian:
         deadline = time.monotonic() + END_S
         while self._hub is not None and self._hub not in ended and time.monotonic() < deadline:
             self._reap(ended) or signal.sigtimedwait([signal.SIGCHLD], LOOK_S)
+
+    def _alone(self) -> bool:
+        """Return whether the launcher is gone, too."""
+        launch = read_launch(self._dir)
+        if launch is None or launch.launcher is None:
+            return not self._beginning()
+        return not launch.launcher.alive
 
     def _reap(self, ended: dict[int, int]) -> bool:
         found = False
@@ -232,7 +258,7 @@ class Guardian:
             return
         self._restarts += 1
         with contextlib.suppress(OSError, RuntimeError):  # no process to be had
-            self._hub = start_hub(self._dir, heard=self._heard).pid
+            self._hub = start_hub(self._dir, sources=self._sources, heard=self._heard).pid
 
     def _hub_was_killed(self, ended: Mapping[int, int]) -> bool:
         if self._hub is not None:
@@ -241,9 +267,9 @@ class Guardian:
         return hub is not None and not hub.alive and read_recorded(self._dir) is None
 
     def _beginning(self) -> bool:
-        """Return whether a process that the launcher forked is about to become the job."""
-        ours = processes.command_line(os.getpid())
-        return any(processes.command_line(pid) == ours for pid in processes.children(os.getpid()))
+        """Return whether a child is the launcher, or forked by it and about to become the job."""
+        found = processes.children(os.getpid())
+        return any(processes.command_line(pid) == self._line for pid in found)
 
     def _forget_unstarted(self) -> None:
         if self._owner.gone and read_job(self._dir) is None:
@@ -257,3 +283,13 @@ def kill_children(run: str) -> None:
     for pid in processes.children(os.getpid()):
         if run.encode() in processes.command_line(pid):
             os.kill(pid, signal.SIGKILL)
+
+
+def set_title(title: str) -> None:
+    """Replace this process's command line, as ``ps`` and ``pkill -f`` see it, as far as it fits."""
+    fields = processes.stat_fields(os.getpid())
+    with contextlib.suppress(IndexError, ValueError):
+        start, room = int(fields[45]), int(fields[46]) - int(fields[45])
+        if start > 0 and room > 0:
+            ctypes.memset(start, 0, room)
+            ctypes.memmove(start, title.encode()[: room - 1], min(len(title.encode()), room - 1))

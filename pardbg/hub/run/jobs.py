@@ -146,7 +146,7 @@ def adopt_orphans(adopt: bool = True) -> None:
 
 
 def reap(run_dir: Path) -> None:
-    """Record the end of a job that became our child when launcher and guardian were killed."""
+    """Record the end of a job that became our child when all in between were killed."""
     job = run_files.read_job(run_dir)
     if job is None or run_files.has_ended(run_dir):
         return
@@ -172,7 +172,8 @@ class Successor:
         """The job's stdout and stderr in memory; empty: it has an owner (see ``flow``)."""
         self._killing = Killing(config.dir)
         self._launch = run_files.read_launch(config.dir)
-        self._others = {"guardian": self._launch.guardian if self._launch else None}
+        launch = self._launch or run_files.Launch()
+        self._others = {"guardian": launch.guardian, "keeper": launch.keeper}
         if config.owner_pid is not None:
             self._others["owner"] = run_files.Process(config.owner_pid, config.owner_start)
         self._copier: Copier | None = None
@@ -183,7 +184,7 @@ class Successor:
 
     def tick(self) -> list[str]:
         """Do what is due. Return the processes just found to be killed: launcher, guardian,
-        owner."""
+        keeper, owner."""
         now = time.monotonic()
         if self._launch is None or now < self._look_at:
             return []

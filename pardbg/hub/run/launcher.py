@@ -1,6 +1,6 @@
 """The launcher process: parent of hub and job, restarts a dead hub, keeps the job's exit code.
 
-It can be killed: its parent, the ``guardian``, becomes the job's.
+It can be killed: its parent, the ``guardian``, becomes the job's, or that one's parent, the keeper.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 import subprocess
 import termios
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -50,7 +51,17 @@ RESERVED: Final = (files.EXIT_FILE, files.HUB_FILE, files.LAUNCH_FILE, files.REC
 class Launcher:
     """Launcher of one run. ``run`` returns when the job has ended and the hub is done."""
 
-    def __init__(self, config: RunConfig, stdio: Stdio | None, owner: Owner, umask: int) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        stdio: Stdio | None,
+        sources: list[int],
+        owner: Owner,
+        umask: int,
+        above: list[run_files.Process],
+    ) -> None:
+        """``sources``: output of a job without an owner, in memory: copied by the launcher, or by
+        the hub if the launcher is killed. ``above``: keeper and guardian."""
         self.config = config
         self.dir = config.dir
         self.hub: subprocess.Popen[bytes] | None = None
@@ -66,17 +77,12 @@ class Launcher:
         self._hub_given_up = False
         self._hub_retry_at = 0.0
         self._killing = Killing(self.dir)
-        parent = os.getppid()
-        self._guardian = run_files.Process(parent, start_time(parent))
+        self._keeper, self._guardian = above
         self._pipe = WakePipe()
         """Woken by each signal, a child's end included."""
-        self._sources: list[int] = []
-        """Output of a job without an owner, in memory: copied by the launcher, or by the hub if the
-        launcher is killed."""
-        if stdio is None:
-            self._sources = [*memory_files()]
-        else:
-            self._steward = Steward(stdio, owner, launcher=True)
+        self._sources = sources
+        if stdio is not None:
+            self._steward = Steward(stdio, owner, signals.LAUNCHER + signals.GUARDIAN)
 
     def run(self) -> None:
         """Start hub and job, look after them, and record the job's end."""
@@ -216,6 +222,8 @@ class Launcher:
             self._keep_hub()
             self._killing.tick()
             if self._steward is not None:
+                if os.getppid() != self._guardian.pid:
+                    self._steward.members = signals.LAUNCHER
                 self._steward.turn(self.dir)
         if self._copier is not None:
             self._copier.finish()
@@ -235,14 +243,11 @@ class Launcher:
         signal.set_wakeup_fd(self._pipe.write_fd, warn_on_full_buffer=False)
 
     def _note_launch(self) -> None:
-        job = (
-            run_files.Process(self.job.pid, start_time(self.job.pid))
-            if self.job is not None
-            else None
-        )
-        run_files.write_launch(
-            self.dir, run_files.Launch(run_files.this_process(), self._guardian, job)
-        )
+        found = run_files.Launch(run_files.this_process(), self._guardian, self._keeper)
+        if self.job is not None:
+            job = run_files.Process(self.job.pid, start_time(self.job.pid))
+            found = replace(found, job=job)
+        run_files.write_launch(self.dir, found)
 
 
 def ended(pid: int) -> int | None:
@@ -288,16 +293,20 @@ def main(argv: list[str]) -> int:
     stdio = Stdio.of(words.stdio, words.terminal) if words.stdio else None
     signals.report(signals.GUARDIAN, stdio.heard if stdio is not None else -1)
     owner = Owner(words.alive)
-    adopt_orphans()
-    launcher = os.fork()
-    if launcher != 0:
-        Guardian(words.run, words.roots, stdio, owner).wait(launcher)
-        return 0
+    sources = [] if stdio is not None else [*memory_files()]
+    above: list[run_files.Process] = []
+    for keeper in (True, False):
+        above.append(run_files.this_process())
+        adopt_orphans()
+        if child := os.fork():
+            made = Guardian(words.run, words.roots, stdio, sources, owner, keeper=keeper)
+            made.wait(child)
+            return 0
     with contextlib.suppress(BrokenPipeError):
         os.write(words.behind, READY)
     run_dir = wait_for_directory(words.alive)
     if run_dir is None:
         remove_unstarted(words.run, words.roots, files.shm_root())
     else:
-        Launcher(files.load(run_dir), stdio, owner, umask).run()
+        Launcher(files.load(run_dir), stdio, sources, owner, umask, above).run()
     return 0

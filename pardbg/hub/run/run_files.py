@@ -31,6 +31,7 @@ class Launch:
 
     launcher: Process | None = None
     guardian: Process | None = None
+    keeper: Process | None = None
     job: Process | None = None
 
 
@@ -73,7 +74,7 @@ def read_launch(run_dir: Path) -> Launch | None:
     found = files.read_json(run_dir / files.LAUNCH_FILE)
     if found is None:
         return None
-    return Launch(*(_process(found, name) for name in ("launcher", "guardian", "job")))
+    return Launch(*(_process(found, name) for name in Launch.__slots__))
 
 
 def read_job(run_dir: Path) -> Process | None:

@@ -3,15 +3,15 @@
 ``pardbg run``, the owner, stands where the job would, so it passes signals on. A batch system may
 signal one process, a process group, or all processes that it finds. So launcher, guardian and hub
 catch signals as well and report them to the owner: launcher and guardian are in the owner's process
-group, the hub is not, and the job has a group of its own.
+group, keeper and hub are not, and the job has a group of its own.
 
 | received by | sent to | the job gets |
 |---|---|---|
 | owner | one process | it, in its first process |
 | owner, launcher | the group | it, in its whole group |
 | owner, launcher, hub | all processes | nothing: it has it already |
-| launcher, guardian; the owner is gone | the group | it, in its whole group |
-| launcher, guardian or hub alone | one of ours | nothing |
+| launcher, guardian (if alive); the owner is gone | the group | it, in its whole group |
+| launcher, guardian, keeper or hub alone | one of ours | nothing |
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Final
 
 from pardbg_agent.sender.wake import WakePipe
 
-LAUNCHER, GUARDIAN, HUB = b"l", b"g", b"h"
+LAUNCHER, GUARDIAN, KEEPER, HUB = b"l", b"g", b"k", b"h"
 REPORT_S: Final = 0.03
 """Time to wait for the reports of the other processes."""
 _NOT_PASSED: Final = {
@@ -119,10 +119,9 @@ def read_reports(fd: int) -> set[bytes]:
     return {data[i : i + 2] for i in range(0, len(data), 2)}
 
 
-def sent_to_group(reports: set[bytes], *, launcher: bool) -> list[int]:
-    """Return signals that were sent to the group of an owner that is gone. Its members are launcher
-    and guardian, or without a ``launcher`` the guardian alone."""
-    members = (LAUNCHER, GUARDIAN) if launcher else (GUARDIAN,)
-    numbers = sorted({report[1] for report in reports})
-    group = [n for n in numbers if all(who + bytes([n]) in reports for who in members)]
+def sent_to_group(reports: set[bytes], members: bytes) -> list[int]:
+    """Return signals that were sent to the group of an owner that is gone, and so to each of its
+    ``members`` that live: launcher, guardian."""
+    numbers = sorted({report[1] for report in reports}) if members else []
+    group = [n for n in numbers if all(bytes([who, n]) in reports for who in members)]
     return [n for n in group if HUB + bytes([n]) not in reports]

@@ -1,8 +1,8 @@
 """Starting a run: ``start_run`` for the command line, the processes behind it, the run's handle.
 
-The launcher is a small process, the parent of hub and job, and a child of the guardian: the end of
-any of our processes leaves the job alone. Launcher and guardian exist before the run's directories
-are made, so a run that is killed before it has a job leaves nothing behind.
+The launcher is a small process, the parent of hub and job. Its parent is the guardian, whose parent
+is the keeper: the end of any of our processes leaves the job alone. These three exist before the
+run's directories are made, so a run that is killed before it has a job leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ START_TIMEOUT_S: Final = 75.0
 POLL_S: Final = 0.02
 START_POLL_S: Final = 0.003
 END_S: Final = 5.0
-"""Maximum time for guardian and launcher to end without a job."""
+"""Maximum time for keeper, guardian and launcher to end without a job."""
 
 
 class RunHandle:
@@ -192,8 +192,8 @@ def start_run(
 
 
 class _Behind:
-    """Guardian and launcher of a run until it has started. Raises SetupError if they cannot be
-    started."""
+    """Keeper, guardian and launcher of a run until it has started. Raises SetupError if they cannot
+    be started."""
 
     def __init__(self, run: str, env: Mapping[str, str], streams: Streams | None) -> None:
         words, fds = streams.for_launcher() if streams is not None else ([], ())
@@ -235,8 +235,8 @@ class _Behind:
 
     @property
     def gone(self) -> bool:
-        """Return whether guardian and launcher are gone, and no child of theirs is about to become
-        the job."""
+        """Return whether keeper, guardian and launcher are gone, and no child of theirs is about to
+        become the job."""
         poller = select.poll()
         poller.register(self._end, 0)
         return bool(poller.poll(0))

@@ -105,9 +105,18 @@ STATE_NS: Final = 100_000_000
 STATE_PER_RANK_NS: Final = 500_000
 """Many ranks: STATE is said less often, so that it never takes more than some percent of a core."""
 STATE_IDLE_NS: Final = 1_000_000_000
-_TIMES: Final = ("since_ns", "open_since_ns", "held_since_ns", "heartbeat_ns", "reached_ns")
+_TIMES: Final = (
+    "since_ns",
+    "open_since_ns",
+    "held_since_ns",
+    "heartbeat_ns",
+    "reached_ns",
+    "seen_ns",
+)
 _VOLATILE: Final = (
     "heartbeat_ns",
+    "head",
+    "seen_ns",
     "lead_ns",
     "reached_ns",
     "sent",

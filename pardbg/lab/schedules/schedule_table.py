@@ -164,7 +164,13 @@ def dump(table: Table) -> str:
 def _ops(word: str, row: int, column: int) -> tuple[Op, ...]:
     pair = _PAIR.fullmatch(word)
     words = pair.groups() if pair is not None else (word,)
-    return tuple(_op(part.strip(), row, column) for part in words)
+    ops = tuple(_op(part.strip(), row, column) for part in words)
+    if pair is not None and not all(op.is_compute for op in ops):
+        raise UserError(
+            f"row {row + 1}, column {column + 1}: {word[:40]!r} overlaps more than compute; "
+            "pair a forward with a backward as in (0F3;1B2)OVERLAP_F_B"
+        )
+    return ops
 
 
 def _op(word: str, row: int, column: int) -> Op:

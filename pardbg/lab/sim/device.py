@@ -132,6 +132,7 @@ def _module() -> types.ModuleType:
         set_rng_state=lambda state, which=None: host.set_state(state.cpu()),
         get_amp_supported_dtype=lambda: [torch.bfloat16, torch.float16],
         get_device_name=lambda which=None: NAME, get_device_capability=lambda which=None: (0, 0),
+        attach_out_of_memory_observer=native.attach_out_of_memory_observer,
         is_bf16_supported=lambda: True, is_current_stream_capturing=lambda: settings.capturing,
     )  # fmt: skip
     return module

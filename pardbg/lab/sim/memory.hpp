@@ -1,6 +1,9 @@
 // Memory of the device: the host's, counted, with a limit; and the hooks torch asks for a device.
 #pragma once
 #include <cstring>
+#include <functional>
+#include <map>
+#include <optional>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -17,6 +20,7 @@ struct Block {
   void* data;
   size_t size;
   c10::DeviceIndex device;
+  size_t at;           // in the device's memory
   c10::Storage host;  // of an adopted block: what owns the memory
 };
 using Stats = c10::CachingDeviceAllocator::DeviceStats;
@@ -26,74 +30,140 @@ inline std::mutex& memory_lock() {
   struct Tag {};
   return immortal<std::mutex, Tag>();
 }
-inline Stats& stats(c10::DeviceIndex d) {
-  static auto* all = new std::vector<Stats>(device_count());
+using Observer = std::function<void(int64_t device, int64_t asked, int64_t limit, int64_t free)>;
+inline Observer& observer() { return immortal<Observer>(); }  // told of each request that fails
+
+// One device's memory, kept as a caching allocator keeps it: blocks are cut out of segments, and a
+// segment goes back whole or not at all, so free blocks may be too small for a request that is
+// smaller than all of them together.
+struct Pool {
+  std::map<size_t, size_t> free, segments;  // where -> size
+  size_t next = 0;
+  Stats stats;
+
+  std::optional<size_t> take(size_t size) {  // best fit
+    auto best = free.end();
+    for (auto it = free.begin(); it != free.end(); ++it)
+      if (it->second >= size && (best == free.end() || it->second < best->second)) best = it;
+    if (best == free.end()) return std::nullopt;
+    const auto [at, whole] = *best;
+    free.erase(best);
+    if (whole > size) free[at + size] = whole - size;
+    return at;
+  }
+  void give(size_t at, size_t size) {
+    auto after = free.lower_bound(at);
+    if (after != free.end() && at + size == after->first) {
+      size += after->second;
+      after = free.erase(after);
+    }
+    if (after != free.begin()) {
+      auto before = std::prev(after);
+      if (before->first + before->second == at) {
+        before->second += size;
+        return;
+      }
+    }
+    free[at] = size;
+  }
+  size_t room() const {
+    const int64_t limit = settings().memory ? settings().memory : int64_t(1) << 44;
+    return size_t(std::max<int64_t>(0, limit - settings().foreign - stats.reserved_bytes[0].current));
+  }
+  bool grow(size_t size) {
+    const size_t wanted = std::min(room(), (size + SEGMENT - 1) / SEGMENT * SEGMENT);
+    if (wanted < size) return false;
+    segments[next] = free[next] = wanted;
+    next += wanted + SEGMENT;  // two segments never touch
+    stats.reserved_bytes[0].increase(wanted);
+    return true;
+  }
+  void trim() {  // give back segments that are free as a whole
+    for (auto it = segments.begin(); it != segments.end();) {
+      const auto block = free.find(it->first);
+      if (block == free.end() || block->second != it->second) { ++it; continue; }
+      stats.reserved_bytes[0].decrease(it->second);
+      free.erase(block);
+      it = segments.erase(it);
+    }
+  }
+};
+inline Pool& pool(c10::DeviceIndex d) {
+  static auto* all = new std::vector<Pool>(device_count());
   return all->at(d);
 }
-inline void count(c10::DeviceIndex d, size_t size) {
-  std::lock_guard guard(memory_lock());
-  auto& s = stats(d);
-  auto &allocated = s.allocated_bytes[0], &reserved = s.reserved_bytes[0];
-  const size_t before = size_t(allocated.current), limit = size_t(settings().memory);
-  if (limit && before + size > limit) {
-    s.num_ooms++;
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "sim out of memory. Tried to allocate ", size,
-        " bytes. Device ", int(d), " has a total capacity of ", limit, " bytes of which ",
-        limit - before, " bytes is free.");
+inline size_t count(c10::DeviceIndex d, size_t size) {  // where the block is
+  std::unique_lock guard(memory_lock());
+  auto& p = pool(d);
+  auto at = p.take(size);
+  if (!at && !p.grow(size)) {
+    p.trim();
+    p.grow(size);
   }
-  allocated.increase(size);
-  s.allocation[0].increase(1);
-  const size_t needed = (before + size + SEGMENT - 1) / SEGMENT * SEGMENT;
-  if (needed > size_t(reserved.current)) reserved.increase(needed - size_t(reserved.current));
+  if (!at) at = p.take(size);
+  if (at) {
+    p.stats.allocated_bytes[0].increase(size);
+    p.stats.allocation[0].increase(1);
+    return *at;
+  }
+  p.stats.num_ooms++;
+  const auto limit = settings().memory, held = p.stats.allocated_bytes[0].current;
+  const auto free = int64_t(p.room()), cached = p.stats.reserved_bytes[0].current - held;
+  guard.unlock();
+  if (observer()) observer()(d, int64_t(size), limit, free);
+  TORCH_CHECK_WITH(OutOfMemoryError, false, "sim out of memory. Tried to allocate ", size,
+      " bytes. Device ", int(d), " has a total capacity of ", limit, " bytes of which ", free,
+      " bytes is free; ", held, " bytes are allocated, ", cached, " reserved and not allocated.");
 }
 inline void release(void* context) {
   std::unique_ptr<Block> b(static_cast<Block*>(context));
   std::lock_guard guard(memory_lock());
-  stats(b->device).allocated_bytes[0].decrease(b->size);
-  stats(b->device).allocation[0].decrease(1);
+  auto& p = pool(b->device);
+  p.give(b->at, b->size);
+  p.stats.allocated_bytes[0].decrease(b->size);
+  p.stats.allocation[0].decrease(1);
   if (!b->host) c10::GetCPUAllocator()->raw_deallocate(b->data);
 }
-inline at::DataPtr device_pointer(void* data, size_t size, c10::DeviceIndex d, c10::Storage host = {}) {
-  return {data, new Block{data, size, d, std::move(host)}, &release, c10::Device(DEVICE, d)};
+inline at::DataPtr device_pointer(
+    void* data, size_t size, c10::DeviceIndex d, size_t at, c10::Storage host = {}) {
+  return {data, new Block{data, size, d, at, std::move(host)}, &release, c10::Device(DEVICE, d)};
 }
 inline at::DataPtr adopt(c10::Storage host, c10::DeviceIndex d) {  // a kernel's new output
-  count(d, host.nbytes());
-  return device_pointer(const_cast<void*>(host.data()), host.nbytes(), d, host);
+  if (!host.nbytes()) return {nullptr, nullptr, &c10::detail::deleteNothing, c10::Device(DEVICE, d)};
+  const auto at = count(d, host.nbytes());
+  return device_pointer(const_cast<void*>(host.data()), host.nbytes(), d, at, host);
 }
 
 struct Memory final : c10::DeviceAllocator {
   at::DataPtr allocate(size_t size) override {
     if (!size) return {nullptr, nullptr, &c10::detail::deleteNothing, c10::Device(DEVICE, device_here)};
-    count(device_here, size);
+    const auto at = count(device_here, size);
     // Aligned as CPU tensors are, so that kernels give the same bits.
-    return device_pointer(c10::GetCPUAllocator()->raw_allocate(size), size, device_here);
+    return device_pointer(c10::GetCPUAllocator()->raw_allocate(size), size, device_here, at);
   }
   void copy_data(void* to, const void* from, std::size_t n) const override { std::memcpy(to, from, n); }
   bool initialized() override { return true; }
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
   void emptyCache(c10::MempoolId_t) override {
     std::lock_guard guard(memory_lock());
-    for (c10::DeviceIndex d = 0; d < device_count(); d++) {
-      auto& reserved = stats(d).reserved_bytes[0];
-      reserved.decrease(size_t(reserved.current - stats(d).allocated_bytes[0].current));
-    }
+    for (c10::DeviceIndex d = 0; d < device_count(); d++) pool(d).trim();
   }
   Stats getDeviceStats(c10::DeviceIndex d) override {
     std::lock_guard guard(memory_lock());
-    return stats(d);
+    return pool(d).stats;
   }
   void resetAccumulatedStats(c10::DeviceIndex d) override {
     std::lock_guard guard(memory_lock());
-    stats(d).allocated_bytes[0].reset_accumulated();
+    pool(d).stats.allocated_bytes[0].reset_accumulated();
   }
   void resetPeakStats(c10::DeviceIndex d) override {
     std::lock_guard guard(memory_lock());
-    stats(d).allocated_bytes[0].reset_peak();
-    stats(d).reserved_bytes[0].reset_peak();
+    pool(d).stats.allocated_bytes[0].reset_peak();
+    pool(d).stats.reserved_bytes[0].reset_peak();
   }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex d) override {
-    const size_t total = settings().memory ? size_t(settings().memory) : size_t(16) << 30;
-    return {total - size_t(getDeviceStats(d).allocated_bytes[0].current), total};
+    std::lock_guard guard(memory_lock());
+    return {pool(d).room(), settings().memory ? size_t(settings().memory) : size_t(1) << 44};
   }
 };
 inline c10::Allocator* allocator() { return &immortal<Memory>(); }

@@ -63,6 +63,7 @@ struct Settings {  // of this process; a test sets them
   int64_t rendezvous_bytes = std::numeric_limits<int64_t>::max();  // larger sends wait for the receiver
   int64_t queue = 0;      // launches in flight on a stream before the host blocks; 0: no limit
   int64_t memory = 0;     // bytes of a device; 0: no limit
+  int64_t foreign = 0;    // of them, bytes that another process has
   int64_t record_ns = 0;  // host time of recording an event, before it is placed
   int64_t query_ns = 0;   // time after which a query sees an event that is done
   double drift = 0;       // elapsed times are those of a clock that runs (1 + drift) fast

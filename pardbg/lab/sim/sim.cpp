@@ -32,7 +32,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 #define FIELD(name) .def_readwrite(#name, &Settings::name)
   py::class_<Settings>(m, "Settings")
       FIELD(op_ns) FIELD(launch_ns) FIELD(byte_ns) FIELD(speed) FIELD(comm_ns) FIELD(comm_default_ns)
-      FIELD(comm_byte_ns) FIELD(rendezvous_bytes) FIELD(queue) FIELD(memory) FIELD(record_ns) FIELD(query_ns)
+      FIELD(comm_byte_ns) FIELD(rendezvous_bytes) FIELD(queue) FIELD(memory) FIELD(foreign) FIELD(record_ns) FIELD(query_ns)
       FIELD(drift) FIELD(capturing) FIELD(one_pool) FIELD(blind);
   py::class_<Moment, Time>(m, "Moment");
   m.def("settings", &settings, py::return_value_policy::reference);
@@ -41,6 +41,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("event_time", [](int64_t id) { return or_none(look(*reinterpret_cast<Time*>(id))); });
   m.def("now", &now);
   m.def("spend", [](int64_t ns, const std::string& name) { launch(current_stream(), name, ns); }, Free());
+  m.def("attach_out_of_memory_observer", [](py::function told) {
+    observer() = [told = new py::function(std::move(told))](int64_t d, int64_t asked, int64_t limit, int64_t free) {
+      py::gil_scoped_acquire gil;
+      (*told)(d, asked, limit, free);
+    };
+  });
   m.def("own_stream", [] { return own_stream(-1).id(); });
   m.def("hold", [] { return hold(current_stream()).end; });
   m.def("release", &settle);

@@ -21,7 +21,6 @@ from pardbg.render.draw.cells import (
 R = TypeVar("R")
 """A table's row."""
 LEVELS = "▁▂▃▄▅▆▇█"
-EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def resample(values: Sequence[float], size: int) -> list[float]:
@@ -47,14 +46,6 @@ def spark(
         for v in shown
     ]
     return "".join(marks).rjust(size)
-
-
-def bar(fraction: float, size: int) -> str:
-    """Return a bar of ``size`` cells, filled to the eighth of a cell."""
-    eighths = round(min(max(fraction, 0.0), 1.0) * size * 8)
-    full, rest = divmod(eighths, 8)
-    text = "█" * full + (EIGHTHS[rest] if rest else "")
-    return text.ljust(size)
 
 
 def thin(fraction: float, size: int) -> str:

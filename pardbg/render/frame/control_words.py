@@ -21,51 +21,34 @@ from pardbg.events.control_codes import Gone, Mode, NodeChange, NotHeld, Verb, W
 from pardbg.events.control_events import ControlEvent
 from pardbg.events.control_facts import (
     Asked,
-    Attached,
-    Bookmark,
     Breakpoint,
     Cut,
     Delayed,
     Detached,
     Edited,
     Fact,
-    Gap,
     Hit,
     HubRestarted,
-    Inspected,
-    Killed,
     Lapsed,
     Left,
     Level,
-    Limit,
-    Loose,
     Node,
     Outcome,
-    Part,
-    Paused,
-    Postmortem,
-    Problem,
-    ProcessLost,
     Raised,
     Refusal,
     Refused,
     Released,
-    Rendezvous,
-    Repaired,
-    Resent,
     RunsOn,
-    Silent,
     Stall,
     Stray,
     Stuck,
     Taken,
-    UnderWay,
     Waits,
 )
+from pardbg.sentences import filled, sections
 from pardbg.words import (
     MAX_TERMS,
     WHY_SILENT,
-    agreed,
     binary_size,
     countdown,
     duration,
@@ -82,6 +65,7 @@ Words = list[tuple[str, str]]
 _MOST: Final = 4
 """Maximum number of actions of a rank that are listed."""
 _MAX_WHY: Final = 3
+_TEXTS: Final = sections("pardbg.render.frame", "control.txt")
 
 # -- outcomes: ``tick 7 ran r1 B0 · r2 F2; r0 waits for 2B0; next r1 F3``
 
@@ -199,7 +183,9 @@ def why_text(facts: Sequence[Fact]) -> str:
 def fact_text(fact: Fact) -> str:
     """Return a fact as one line, without who caused it; empty where its name says all."""
     words = _FACTS.get(type(fact))
-    return words(fact) if words is not None else ""
+    if words is not None:
+        return words(fact)
+    return filled(_TEXTS["facts"].get(type(fact).__name__, ""), fact)
 
 
 def _asked(fact: Asked) -> str:
@@ -326,44 +312,23 @@ _FACTS: Final[dict[type, Callable[[Any], str]]] = {
     Asked: _asked,
     Cut: lambda fact: outcome_text(fact.outcome) if fact.outcome is not None else "",
     RunsOn: _runs_on,
-    Lapsed: lambda fact: f"the lease of {fact.holder} lapsed: all ranks run on",
     Left: _left,
     Taken: lambda fact: f"taken over from {fact.before}" if fact.before else "taken",
-    Attached: lambda fact: f"rank {fact.rank} joined while held: it stops at its next gate",
     Detached: _detached,
-    UnderWay: lambda fact: f"{ranks_text(fact.ranks)} not at a gate yet",
-    Loose: lambda fact: f"{ranks_text(fact.ranks)} came loose: held again",
-    Silent: lambda fact: f"nothing heard from {ranks_text(fact.ranks)} for "
-    f"{duration(fact.silent_ns)}: running on without control",
-    Resent: lambda fact: f"{ranks_text(fact.ranks)} did not answer {', '.join(fact.messages)} in "
-    f"{duration(fact.silent_ns)}: sent again",
     Raised: _raised,
     Hit: _hit,
     Stray: _stray,
     Released: _released,
     Stuck: lambda fact: f"rank {fact.rank} is in {op_text(fact.op)}, and rank {fact.gone} is gone",
-    Paused: lambda fact: "pause",
     Edited: _edited,
     Delayed: _delayed,
     Refused: lambda fact: ": ".join(filter(None, (fact.verb, refusal_text(fact.refusal)))),
-    Inspected: lambda fact: f"{fact.kind} {fact.expr} on {ranks_text(fact.ranks)}",
     Level: _level,
-    Bookmark: lambda fact: fact.text,
-    Killed: lambda fact: "kill the job",
-    Gap: lambda fact: f"rank {fact.rank}: {fact.num} records lost",
-    Limit: lambda fact: f"more than {fact.limit:,} {fact.what}: {fact.num} left out",
     HubRestarted: _restarted,
-    ProcessLost: lambda fact: f"{fact.what} killed: job and hub continue without it",
-    Problem: lambda fact: fact.problem,
     Node: _node,
-    Rendezvous: lambda fact: f"{ranks_text(fact.came)} {agreed('has', fact.came)} come to the job's"
-    " store",
     Stall: _stall,
-    Part: lambda fact: f"part {fact.part} of the recording",
-    Repaired: lambda fact: fact.text,
-    Postmortem: lambda fact: f"made after the end: {fact.from_file} messages of the session file"
-    f" and {fact.from_rings} records of {fact.num_rings} rings",
-}  # fmt: skip
+}
+"""Facts whose text is more than one sentence of ``control.txt``."""
 
 
 # -- refusals
@@ -371,7 +336,8 @@ _FACTS: Final[dict[type, Callable[[Any], str]]] = {
 
 def refusal_text(refusal: Refusal) -> str:
     """Return why a command was refused, as one line: what, and what to do."""
-    return _REFUSALS[refusal.why](refusal)
+    words = _REFUSALS.get(refusal.why)
+    return words(refusal) if words else filled(_TEXTS["refusals"][refusal.why.value], refusal)
 
 
 def _no_breakpoint(refusal: Refusal) -> str:
@@ -385,54 +351,22 @@ def _no_cut(refusal: Refusal) -> str:
 
 
 _REFUSALS: Final[dict[Why, Callable[[Refusal], str]]] = {
-    Why.TAKEN: lambda r: f"{r.holder} holds control (lease {countdown(r.ns)}): take it over first",
-    Why.NO_SUCH_RANK: lambda r: "no such rank yet",
-    Why.NO_RANK_YET: lambda r: "no rank yet: the job has not formed a process group",
     Why.NOTHING_HELD: lambda r: (
         f"nothing is held: pause {f'before {r.verb}' if r.verb else 'first'}"
     ),
-    Why.NOT_HELD: lambda r: f"{ranks_text(r.ranks)} not held",
-    Why.AT_EXCEPTION: lambda r: (
-        f"{ranks_text(r.ranks)} stopped at an exception: continue lets it die"
-    ),
-    Why.QUEUE_FULL: lambda r: f"{r.number} commands wait already: let them come to their cut",
-    Why.MANY_BREAKPOINTS: lambda r: f"{r.number} breakpoints are set: delete one first",
     Why.NO_BREAKPOINT: _no_breakpoint,
-    Why.NO_CUT_YET: lambda r: f"no cut yet: {ranks_text(r.ranks)} not at a gate yet; it goes on",
-    Why.NOT_TRUE_YET: lambda r: f"{r.text} was not true yet; it goes on",
     Why.NO_CUT: _no_cut,
-    Why.JOB_ENDED: lambda r: "the job has ended",
-    Why.INVALID: lambda r: r.text,
     Why.BAD_LEVEL: lambda r: f"a level is {', '.join(LEVELS)}",
-    Why.VIEW_ONLY: lambda r: "this key permits viewing only",
-    Why.UNCONFIRMED: lambda r: "kill ends the job: it needs confirmation",
-    Why.REPEATED: lambda r: f"request {r.number} was repeated: dropped",
-    Why.MANY_VIEWERS: lambda r: f"{r.number} viewers are connected already: close one",
-    Why.MALFORMED: lambda r: "the hub does not know this request: install one version of pardbg",
-    Why.RECORDING: lambda r: "this viewer has no control: it shows a recording",
-    Why.NO_BOOKMARK: lambda r: "no hub to keep the bookmark: this viewer only looks",
-    Why.SAY_YES: lambda r: "kill ends the job for everybody: type `:kill yes`",
-    Why.CLOSED: lambda r: "control is closed",
-    Why.RUN_ENDED: lambda r: f"{r.text} has ended",
-    Why.NO_ANSWER: lambda r: f"no answer from the hub in {duration(r.ns)}",
-    Why.FAILED: lambda r: f"this viewer's control has failed: {r.text}",
 }
 
 
 def no_answer_text(answer: Evaluated) -> str:
-    """Return why a rank did not evaluate."""
-    last = answer.frames - 1
-    return {
-        NoAnswer.EVAL_OFF: "evaluation is off: start the job with --allow-eval",
-        NoAnswer.NOT_HELD: "it is not held at a gate: it runs, or waits in an op",
-        NoAnswer.NO_FRAME: f"no such frame: there are 0 to {last}, 0 the innermost",
-        NoAnswer.NO_QUESTION: "its agent does not know the question: install one version",
-        NoAnswer.TOO_LONG: "ended: it took more than 5 s",
-        NoAnswer.FAILED: answer.text,
-        NoAnswer.ENDED: "it ended meanwhile",
-        NoAnswer.SILENT: "no answer in 10 s: it still runs",
-        None: "",
-    }[answer.refusal]
+    """Return why a rank did not evaluate; empty: it did."""
+    if answer.refusal is None:
+        return ""
+    if answer.refusal is NoAnswer.NO_FRAME:
+        return f"no such frame: there are 0 to {answer.frames - 1}, 0 the innermost"
+    return filled(_TEXTS["no answer"][answer.refusal.value], answer)
 
 
 def error_text(reply: Reply) -> str:

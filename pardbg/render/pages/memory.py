@@ -129,7 +129,8 @@ def _rank(
     row: MemoryRow, scale: _Scale, cells: int, density: int, chosen: bool, peak: Peak | None
 ) -> list[Line]:
     mark = Segment("▸" if chosen else " ", "accent")
-    name = line(mark, Segment(left(f"r{row.rank}", GUTTER - 1), "strong" if chosen else ""))
+    style = "bad" if row.failed else "strong" if chosen else ""
+    name = line(mark, Segment(left(f"r{row.rank}", GUTTER - 1), style))
     drawn = stack(row, scale.bar, scale.top, mark_expected=density == 1)
     figures = line(
         *_figures(row, scale), Segment(right(words.binary_size(row.total_bytes), 13), "strong")
@@ -220,6 +221,8 @@ def _history(row: MemoryRow, size: int) -> Line:
 def _moves(row: MemoryRow) -> str:
     """Return what the bar cannot show: it stands for the time between two steps."""
     text = ""
+    if row.peak_bytes and row.total_bytes and row.peak_bytes > 1.05 * row.total_bytes:
+        text += f"   peak {words.binary_size(row.peak_bytes)}"
     if row.gathered_peak_bytes:
         text += f"   a step gathers up to {words.binary_size(row.gathered_peak_bytes)} beside P"
     least, peak = row.activations_least_bytes, row.activations_peak_bytes

@@ -15,6 +15,7 @@ from pardbg.render.draw.axis import Axis
 from pardbg.render.draw.bars import LEVELS, keys, rule, shares, side_by_side
 from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, line, right, width
 from pardbg.render.draw.plots import DOT, Scale, Series, plot
+from pardbg.store.definitions import FailedRequest
 
 CATEGORIES: Final = (
     ("P", "parameters"), ("G", "gradients"), ("O", "optimizer"), ("A", "activations"),
@@ -60,17 +61,34 @@ def whole(row: MemoryRow, cells: int) -> list[Line]:
     note = f"{kind} {words.binary_size(row.total_bytes)}"
     if row.limit_bytes:
         note += f" of {words.binary_size(row.limit_bytes)}"
+    if row.reserved_bytes and row.reserved_bytes > row.total_bytes:
+        note += f", {words.binary_size(row.reserved_bytes - row.total_bytes)} more reserved"
     other = "Python, torch, libraries, buffers"
     if row.total_kind == "allocated":
         other = "buffers, temporaries and what no object names"
     share = words.percent(own["U"] / row.total_bytes, 0)
+    failed = () if row.failed is None else (_failed(row.failed),)
     text = f"  P+G+O+A {words.binary_size(known)}   other {words.binary_size(own['U'])} ({share}): "
     return [
         (),
         line(" ", rule(f"all of rank {row.rank}", cells - 2, note)),
         line("  ", drawn.line()),
         line(Segment(text, ""), Segment(clip(other, max(8, cells - width(text))), "dim")),
+        *failed,
     ]
+
+
+def _failed(request: FailedRequest) -> Line:
+    """Draw what an allocator was asked for and could not give."""
+    asked = "a request"
+    if request.asked_bytes is not None:
+        asked = words.binary_size(request.asked_bytes)
+    held = words.binary_size(request.allocated_bytes)
+    return line(
+        Segment("  out of memory: ", "bad"),
+        Segment(f"{asked} in step {request.step}, with {held} allocated", ""),
+        Segment("   8 Findings has the cause", "dim"),
+    )
 
 
 def course(snapshot: Snapshot, own: MemoryRow, cells: int, height: int) -> list[Line]:

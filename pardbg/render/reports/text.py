@@ -265,8 +265,24 @@ def _memory(report: Report) -> list[str]:
     shown = shown_rows(report, known, lambda row: row.rank, MAX_RANKS)
     rows += [(str(row.rank), *map(binary_size, _sizes(row))) for row in shown]
     lines = table(rows, (), WIDTH) + _more(known)
+    lines += _on_devices(shown)
     lines.append("expected: the first three between steps, at the model's ZeRO level")
     return _titled("Memory", lines)
+
+
+def _on_devices(shown: Sequence[MemoryRow]) -> list[str]:
+    """Return a table of what allocators of devices have; empty: there are none."""
+    rows = [row for row in shown if row.reserved_bytes]
+    if not rows:
+        return []
+    heads = ("rank", "allocated", "peak", "reserved", "not in use", "of")
+    cells = [heads, *((str(row.rank), *map(binary_size, _of_device(row))) for row in rows)]
+    return ["", *table(cells, (), WIDTH)]
+
+
+def _of_device(row: MemoryRow) -> tuple[int | None, ...]:
+    unused = (row.reserved_bytes or 0) - (row.total_bytes or 0)
+    return row.total_bytes, row.peak_bytes, row.reserved_bytes, max(0, unused), row.limit_bytes
 
 
 def _sizes(row: MemoryRow) -> tuple[int | None, ...]:

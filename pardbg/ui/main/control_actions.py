@@ -42,7 +42,7 @@ class ControlActions:
     def handlers(self) -> Handlers:
         """Return the handlers by action id."""
         verbs = {a.id: partial(self._verb, a.verb) for a in ACTIONS if a.verb is not None}
-        words = {f"inspect_{word}": partial(self.inspect, word) for word, _ in INSPECTIONS}
+        words = {f"inspect_{word}": partial(self.inspect, word) for word in INSPECTIONS}
         return {
             **verbs, **words,
             "toggle": self._toggle,

@@ -127,20 +127,41 @@ def waits() -> Any:
 
 
 def memory() -> Any:
+    """A device of 1 MB: what is refused, and what fits once the first block is given back."""
     torch.accelerator.empty_cache()
-    start = torch.accelerator.memory_allocated()
+    start = torch.accelerator.memory_reserved()
     sim.settings.memory = start + 1_000_000
+    told: list[tuple[int, ...]] = []
+    torch.sim.attach_out_of_memory_observer(lambda *seen: told.append(seen[1:]))
     kept = torch.empty(600_000, dtype=torch.uint8, device="sim")
     try:
         torch.empty(600_000, dtype=torch.uint8, device="sim")
         refused = ""
     except torch.OutOfMemoryError as error:
         refused = str(error)
-    used = torch.accelerator.memory_allocated() - start
     del kept
     again = torch.empty(900_000, dtype=torch.uint8, device="sim").numel()
     sim.settings.memory = 0
-    return refused, used, torch.accelerator.memory_allocated() - start, again
+    return refused, [[asked, limit - start, free] for asked, limit, free in told], again
+
+
+def fragments() -> Any:
+    """Four blocks of 250 kB fill a device; without the first and the third, 500 kB do not fit."""
+    torch.accelerator.empty_cache()
+    sim.settings.memory = torch.accelerator.memory_reserved() + 1_000_000
+    before = torch.accelerator.memory_stats()["num_ooms"]
+    blocks = [torch.empty(250_000, dtype=torch.uint8, device="sim") for _ in range(4)]
+    blocks[0] = blocks[2] = None  # type: ignore[call-overload]
+    fits = []
+    for size in (250_000, 500_000):
+        try:
+            fits.append(torch.empty(size, dtype=torch.uint8, device="sim").numel())
+        except torch.OutOfMemoryError:
+            fits.append(0)
+    stats = torch.accelerator.memory_stats()
+    sim.settings.memory = 0
+    inside = stats["reserved_bytes.all.current"] - stats["allocated_bytes.all.current"]
+    return fits, stats["num_ooms"] - before, inside >= 500_000
 
 
 def capture() -> Any:
@@ -192,7 +213,19 @@ def _same(case: Callable[[torch.Tensor], torch.Tensor]) -> bool:
     return a.dtype == b.dtype and torch.equal(a, b) and same_grad
 
 
-CASES = (ahead, slow, streams, events, latency, full_queue, waits, memory, capture, values)
+CASES = (
+    ahead,
+    slow,
+    streams,
+    events,
+    latency,
+    full_queue,
+    waits,
+    memory,
+    fragments,
+    capture,
+    values,
+)
 
 
 def main() -> None:

@@ -120,9 +120,9 @@ def hang(rank: int, size: int) -> Any:
 
 def out_of_memory(rank: int, size: int) -> Any:
     """Rank 1's device is full; the others' are not."""
-    sim.settings.memory = torch.accelerator.memory_allocated() + 1000 if rank == 1 else 0
+    sim.settings.memory = torch.accelerator.memory_reserved() + 1000 if rank == 1 else 0
     try:
-        torch.empty(4096, device="sim")
+        torch.empty(4 << 20, device="sim")
         return True
     except torch.OutOfMemoryError:
         return False

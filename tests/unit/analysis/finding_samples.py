@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+import pardbg.analysis.findings.kinds.device_kinds as devices
 import pardbg.analysis.findings.kinds.end_kinds as ends
 import pardbg.analysis.findings.kinds.mismatch_kinds as disagreements
 import pardbg.analysis.findings.kinds.recording_kinds as recording
@@ -147,7 +148,7 @@ def _disagreements() -> list[Candidate]:
         (("metrics", AT),),
     )  # fmt: skip
     found.append(one("thread-order", threads, (0, 1, 2), (0, 1, 2)))
-    for name in disagreements.REHEARSED_ADVICE:
+    for name in disagreements.ORDER_KINDS:
         order = disagreements.RehearsedOrder(name, "barrier", "rank 1 leaves out barrier")
         found.append(one(name, order, (1, 2), (1, 2), AT))
     return found
@@ -283,6 +284,26 @@ def _state() -> list[Candidate]:
     ]  # fmt: skip
 
 
+def _devices() -> list[Candidate]:
+    parts = (("parameters", 10 * MIB), ("gradients", 10 * MIB), ("optimizer", 20 * MIB),
+             ("activations", 50 * MIB))  # fmt: skip
+
+    def out(
+        cause: devices.Cause, fatal: bool = True, asked: int | None = 8 * MIB, more: str = ""
+    ) -> Candidate:
+        facts = devices.OutOfMemory(
+            cause, fatal, asked, 100 * MIB, 90 * MIB, 8 * MIB, 30 * MIB, parts, "2F5", 4, 60 * MIB,
+            more, 2 * MIB,
+        )  # fmt: skip
+        return one("out-of-memory", facts, (2,), (2,), AT)
+
+    return [
+        out("request", asked=200 * MIB), out("fragmentation"), out("others"), out("growth"),
+        out("imbalance", more="parameters"), out("activations", fatal=False), out("optimizer"),
+        out("parameters", asked=None),
+    ]  # fmt: skip
+
+
 SAMPLES: Final = (
-    *_waits(), *_disagreements(), *_ends(), *_recording(), *_speed(), *_state()
+    *_waits(), *_disagreements(), *_ends(), *_recording(), *_speed(), *_state(), *_devices()
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pardbg.render.draw.bars import bar, shares, spark, stacked, thin
+from pardbg.render.draw.bars import shares, spark, stacked, thin
 from pardbg.render.draw.cells import (
     Row,
     Segment,
@@ -64,10 +64,7 @@ def test_a_spark_is_as_wide_as_asked_newest_right() -> None:
     assert spark([], 3) == "   "
 
 
-def test_bars_are_exact_to_an_eighth() -> None:
-    assert bar(0.5, 4) == "██  "
-    assert bar(0.53125, 4) == "██▏ "  # 17 eighths
-    assert bar(2.0, 2) == "██"
+def test_bars_are_exact_to_half_a_cell() -> None:
     assert thin(0.0, 3) == "   "
     assert thin(0.001, 3) == "╸  "  # anything above nothing shows
     assert thin(0.5, 3) == "━╸ "

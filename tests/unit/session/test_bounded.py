@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from pardbg.events.decode import Malformed, decode_map, leading
 from pardbg.session import reader
 from pardbg.session.appending import built
 from pardbg.session.reader import load
+from pardbg.session.repair import repair
 from pardbg.session.writer import SessionWriter
 from pardbg_agent import wire
 from tests.siege.hostile import FACTS
@@ -66,6 +68,43 @@ def test_a_chunk_of_too_many_messages_is_refused_before_they_are_made() -> None:
         McapMessage(1, 1, b"", 1, 1).write(records)
     with pytest.raises(ValueError, match="messages"):
         reader.unpack_chunk(_chunk(records))
+
+
+def test_so_is_a_chunk_of_too_many_records_of_other_kinds() -> None:
+    """Of 9 bytes each: 7 million would be in a chunk of 64 MiB, a few kB in the file."""
+    plain = bytes(9 * ((1 << 17) + 1))
+    packed = zstandard.ZstdCompressor(1).compress(plain)
+    with pytest.raises(ValueError, match="messages"):
+        reader.unpack_chunk(Chunk("zstd", packed, 1, 1, 0, len(plain)))
+
+
+def test_a_repair_unpacks_no_more_than_a_file_of_that_size_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten chunks of 30 MiB, a few kB each in the file; 2 x 64 MiB are free."""
+    path, unpacked, real = tmp_path / "s.mcap", 0, reader.unpack_chunk
+    writer = SessionWriter(path, FACTS)
+    writer.write(b"D0.n.1", msgpack.packb({"k": "process", "rank": 0}), 1)
+    writer.close(0)
+    plain = RecordBuilder()
+    Channel(9, "x", "", {"key": "O"}, 0).write(plain)
+    McapMessage(9, 1, bytes(30 << 20), 1, 1).write(plain)
+    body = built(plain)
+    bomb = RecordBuilder()
+    packed = zstandard.ZstdCompressor(1).compress(body)
+    Chunk("zstd", packed, 1, 1, zlib.crc32(body), len(body)).write(bomb)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-300] + built(bomb) * 10 + whole[-300:])
+
+    def count(chunk: Chunk) -> object:
+        nonlocal unpacked
+        unpacked += chunk.uncompressed_size
+        return real(chunk)
+
+    monkeypatch.setattr(reader, "unpack_chunk", count)
+    repair(path, tmp_path / "r.mcap")
+    assert load(tmp_path / "r.mcap").procs["0.n.1"].rank == 0
+    assert unpacked < 400 << 20  # surveyed once or twice, then copied
 
 
 def test_a_channel_of_a_thousand_names_is_none() -> None:

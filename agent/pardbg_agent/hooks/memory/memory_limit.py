@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-import torch
-
 from pardbg_agent import core as _core
 from pardbg_agent.hooks.context import of
+from pardbg_agent.hooks.memory import device_memory
 from pardbg_agent.identity import read_text
 from pardbg_agent.wire import NO_GROUP, NONE, Kind, Lane
 from pardbg_agent.words import whole
@@ -38,7 +37,7 @@ class Limit:
     cgroup: tuple[int, int, str] | None = None
     """(limit in bytes, cgroup version, directory); (0, 0, ""): there is none; None: not looked."""
     device: bool = False
-    """The device's was told, which does not change."""
+    """The device's limit, which does not change, is recorded."""
     next_ns: int = 0
     """When to read a cgroup's use again."""
 
@@ -49,24 +48,16 @@ def sample(c: _core.Core, t: int) -> None:
     if t < known.next_ns:
         return
     known.next_ns = t + EVERY_NS
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if c.identity.device != "cpu":
         if not known.device:
             known.device = True
-            record(c, "limit", device_bytes(), 0, t)
+            record(c, "limit", device_memory.limit_bytes(c), 0, t)
         return
     if known.cgroup is None:
         known.cgroup = cgroup()
     limit, version, directory = known.cgroup
     if limit:
         record(c, "limit", limit, used_bytes(version, directory), t)
-
-
-def device_bytes() -> int:
-    """Of the device in use: a constant, so no synchronization; less where the program limits
-    itself."""
-    total = int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
-    share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda: 1.0)()
-    return max(1, int(total * min(1.0, float(share))))
 
 
 def cgroup(file: str = "/proc/self/cgroup", root: str = ROOT) -> tuple[int, int, str]:

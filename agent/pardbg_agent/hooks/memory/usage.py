@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,8 +13,9 @@ import torch
 
 from pardbg_agent import core as _core
 from pardbg_agent import identity
+from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks.context import Context, local, of
-from pardbg_agent.hooks.memory import memory_limit, wrappers
+from pardbg_agent.hooks.memory import device_memory, memory_limit, wrappers
 from pardbg_agent.hooks.tensors import bits_sum, bytes_of, parameters_of
 from pardbg_agent.hooks.watch.probes import window
 from pardbg_agent.wire import DefKind
@@ -55,6 +57,8 @@ class Usage:
     """The fields of MODEL as they were sent."""
     start: int | None = None
     """What the parameters were before the first step; None: not looked at."""
+    made: Any = field(default_factory=weakref.WeakSet)
+    """Optimizers, those that have not stepped too."""
     graded: bool = False
     """Some parameter that an optimizer stepped had a gradient."""
 
@@ -118,8 +122,9 @@ def watch(c: _core.Core) -> None:
     if asked is None:
         return
     parts: dict[str, int] = {}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        now = int(torch.cuda.memory_allocated())
+    held = device_memory.stats(c)
+    if held is not None:
+        now = int(held["allocated_bytes"]["all"]["current"])
     else:
         parts = dict(known.parts)
         now = sum(parts.values())
@@ -133,10 +138,10 @@ def watch(c: _core.Core) -> None:
 
 
 def _total(c: _core.Core, known: Usage, t: int) -> None:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        stats = torch.cuda.memory_stats_as_nested_dict()
-        for name, key in (("allocated", "allocated_bytes"), ("reserved", "reserved_bytes")):
-            now = stats[key]["all"]
+    held = device_memory.stats(c)
+    if held is not None:
+        for name in ("allocated", "reserved"):
+            now = held[f"{name}_bytes"]["all"]
             memory_limit.record(c, name, int(now["current"]), int(now["peak"]), t)
         return
     rss = identity.resident_bytes()
@@ -189,9 +194,7 @@ def _exact(c: _core.Core, x: Context, t: int) -> None:
                 continue
             parameters += bytes_of(p)
             whole += _whole(p, shards)
-        for values in (v for each in _inner(optimizer) for v in each.state.values()):
-            if isinstance(values, dict):
-                state += sum(bytes_of(v) for v in values.values() if isinstance(v, torch.Tensor))
+        state += _state_bytes(optimizer)
     state += master
     for name, part in (("parameters", parameters), ("gradients", gradients), ("optimizer", state)):
         memory_limit.record(c, name, part, part, t)
@@ -199,6 +202,30 @@ def _exact(c: _core.Core, x: Context, t: int) -> None:
     idle = not x.part(Usage).graded and not state and any(
         p.requires_grad and p.numel() for o in x.optimizers for p in parameters_of(o))  # fmt: skip
     _define_model(c, x, held, whole, master, idle)
+
+
+def parts_now(c: _core.Core) -> dict[str, int]:
+    """Return exact bytes of parameters, gradients and optimizer state at this moment, those of
+    optimizers that have not stepped yet, too."""
+    x = of(c)
+    known = x.part(Usage)
+    _exact(c, x, now_ns())
+    parts = {name: known.parts[name] for name in ("parameters", "gradients", "optimizer")}
+    new = [optimizer for optimizer in known.made if optimizer not in x.optimizers]
+    parameters = [p for optimizer in new for p in parameters_of(optimizer)]
+    parts["parameters"] += wrappers.Tally().add(parameters)
+    parts["gradients"] += wrappers.Tally().add(p.grad for p in parameters)
+    parts["optimizer"] += sum(map(_state_bytes, new))
+    return parts
+
+
+def _state_bytes(optimizer: Any) -> int:
+    states = (state for each in _inner(optimizer) for state in each.state.values())
+    return sum(
+        bytes_of(value)
+        for state in states if isinstance(state, dict)
+        for value in state.values() if isinstance(value, torch.Tensor)
+    )  # fmt: skip
 
 
 def _whole(p: Any, shards: int) -> int:
@@ -242,6 +269,8 @@ def look_at_start(c: _core.Core, x: Context, optimizer: Any) -> None:
     known = x.part(Usage)
     if not x.optimizers and (first := next(iter(parameters_of(optimizer)), None)) is not None:
         c.computes_on(first.device.type)
+        if first.device.type not in ("cpu", "meta"):
+            device_memory.watch(c, first.device.type, parts_now)
     if not known.graded:  # mostly the first one has
         known.graded = any(p.grad is not None for p in parameters_of(optimizer))
     if known.start is not None or x.optimizers or c.step:

@@ -16,6 +16,7 @@ from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.comm.op_arguments import Args, any_contents, bytes_per_rank, contents_of
 from pardbg_agent.hooks.context import Context, Group, Op, Signature, State
 from pardbg_agent.hooks.device import device_records
+from pardbg_agent.hooks.memory import device_memory, usage
 from pardbg_agent.hooks.ops import works
 from pardbg_agent.hooks.watch import probes
 from pardbg_agent.hooks.watch.op_watches import Coming, at_gate
@@ -160,6 +161,7 @@ def _is_fake(c: _core.Core, tensor: Any) -> bool:
         return True
     if c.device is None and c.run is not None:
         c.computes_on(tensor.device.type)
+        c.guard.call("out of memory", device_memory.watch, c, tensor.device.type, usage.parts_now)
         if c.native is not None:
             return False  # C++ does not see an op's end on the device
         done = partial(works.device_done, c)

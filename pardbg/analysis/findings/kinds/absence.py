@@ -7,9 +7,9 @@ from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Severity
 from pardbg.analysis.findings.kinds.blocking import blocking_advice, blocking_text
-from pardbg.analysis.findings.kinds.exit_codes import killed_text
-from pardbg.analysis.findings.kinds.recording_kinds import NODE_ADVICE
+from pardbg.analysis.findings.wording import killed_text, word
 from pardbg.analysis.hangs.blocked import Blocking
+from pardbg.sentences import filled
 from pardbg.words import duration
 
 Doing = Literal[
@@ -37,32 +37,6 @@ _WORDS: Final[dict[Doing, tuple[Verb, str]]] = {
     "backward": ("be", "in backward"), "optimizer": ("be", "in the optimizer's step"),
     "pipeline": ("be", "in the pipeline's step"), "start-up": ("be", "in its start-up"),
 }  # fmt: skip
-_LEFT_ADVICE: Final = (
-    "The others wait for it until their timeout: end the job, or have every rank stop at the same "
-    "step."
-)
-_ADVICE: Final[dict[Doing, str]] = {
-    "left": _LEFT_ADVICE, "killed": _LEFT_ADVICE, "lost": _LEFT_ADVICE, "ended": _LEFT_ADVICE,
-    "traced": "Have the debugger that is attached to it continue.",
-    "pdb": "Continue there, or take the breakpoint out; the others' timeouts run meanwhile. "
-    "`pardbg` pauses all ranks without that.",
-    "cut off": NODE_ADVICE,
-    "gil": "No Python thread of it runs meanwhile. Have that call release the GIL, or move it to "
-    "another process.",
-    "kernel": "Look at the file or device it uses there.",
-}  # fmt: skip
-_ASLEEP: Final = (
-    "See all its threads: `where {rank}` in `pardbg ctl`. Usual are a lock, a queue that nobody "
-    "fills, a service that does not answer."
-)
-_UNSEEN: Final = (
-    "See where it is: `where {rank}` in `pardbg ctl`; `py-spy dump` on its host if that says "
-    "nothing."
-)
-_WORKS: Final = (
-    "Compare that line's stack with another rank's: `where {rank}` in `pardbg ctl`. Usual are a "
-    "branch on one rank alone (rank 0 logs, saves, evaluates), uneven data, a loop that never ends."
-)
 _KINDS: Final[dict[Doing, str]] = {
     "stopped": "rank-stopped", "traced": "rank-stopped", "pdb": "in-debugger",
     "prompt": "in-debugger", "cut off": "node-lost", "gil": "gil-held",
@@ -70,6 +44,7 @@ _KINDS: Final[dict[Doing, str]] = {
 GONE: Final[tuple[Doing, ...]] = ("left", "killed", "lost", "ended")
 FAULTS: Final[tuple[Doing, ...]] = (*GONE, *_KINDS)
 """Out of order whatever the others wait for; a rank that does anything else only takes its time."""
+_OWN_ADVICE: Final[tuple[Doing, ...]] = (*FAULTS, "kernel")
 WHOLE: Final[tuple[Doing, ...]] = (*GONE, "cut off", "unknown", "gil", "kernel", *_KINDS)
 """Said without the threads and callers of the place."""
 
@@ -130,16 +105,11 @@ class Absence:
 
     def advice(self) -> str:
         """Return what to try."""
-        if self.doing == "stopped":
-            return f"`kill -CONT {self.pid}` lets it run on."
-        if self.doing == "prompt":
-            return _ADVICE["pdb"]
-        if self.doing in _ADVICE:
-            return _ADVICE[self.doing]
-        if self.blocking is not None:
-            return blocking_advice(self.blocking, self.rank, self.pid)
-        words = _ASLEEP if self.asleep else _WORKS if self.place else _UNSEEN
-        return words.format(rank=self.rank)
+        if self.doing not in _OWN_ADVICE and self.blocking is not None:
+            return blocking_advice(self.blocking, self)
+        case = "gone" if self.doing in GONE else "pdb" if self.doing == "prompt" else self.doing
+        other = "asleep" if self.asleep else "works" if self.place else "unseen"
+        return filled(word(Absence, f"try {case}") or word(Absence, f"try {other}"), self)
 
     def text(self, many: bool = False, over: bool = False) -> str:
         """Return ``is in forward at train.py:88 in step``, to follow "rank 2, which"; ``many``:

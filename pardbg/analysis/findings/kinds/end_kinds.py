@@ -6,24 +6,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Note, Severity
-from pardbg.analysis.findings.kinds.exit_codes import killed_text
-from pardbg.analysis.findings.kinds.kind import Kind, kind
+from pardbg.analysis.findings.kinds.kind import kinds
+from pardbg.analysis.findings.wording import killed_text
 from pardbg.words import agreed, ranks_text, waits_text
-
-_KILLED_ADVICE: Final = {
-    -9: "SIGKILL comes from another process or the kernel: look for the out-of-memory killer in "
-    "`dmesg`, and at the rank's memory on screen 6.",
-    -11: "It crashed in C code: run it with PYTHONFAULTHANDLER=1 for the place.",
-    -6: "C or C++ code called abort: see the abort message in the job's output.",
-    -7: "Shared memory or a mapped file ran out (SIGBUS): look at /dev/shm and the disk.",
-}
 
 
 class _Failure(Facts):
     """The first failure of a run."""
 
     __slots__ = ()
-    screen = "timeline"
 
     def severity(self) -> Severity:
         return "error"
@@ -40,8 +31,6 @@ def _waiting_text(waiting: tuple[int, ...], ranks: tuple[int, ...]) -> str:
 class Raised(_Failure):
     """An uncaught exception ended a rank; the same one on several ranks is one finding."""
 
-    needs = "the agent in that process"
-    hint = "This is the first failure; errors of other ranks follow from it."
     error: str
     step: int
     first: int
@@ -69,8 +58,6 @@ class Raised(_Failure):
 class Exited(_Failure):
     """A process exited with a code other than 0 and no exception."""
 
-    needs = "the hub on its host"
-    hint = "Look for sys.exit or os._exit in the program, and at the end of the job's output."
     code: int | None
     waiting: tuple[int, ...]
 
@@ -85,11 +72,6 @@ class Exited(_Failure):
 class Lost(_Failure):
     """A process was ended by a signal (named if the hub saw it in time), or is silent."""
 
-    hint = (
-        "See what it did last in the timeline, and the job's output for a signal or an "
-        "out-of-memory kill."
-    )
-    needs = "the hub on its host; 15 s of silence elsewhere"
     killed: bool
     code: int | None
     waiting: tuple[int, ...]
@@ -102,14 +84,13 @@ class Lost(_Failure):
         )
 
     def advice(self) -> str:
-        return _KILLED_ADVICE.get(self.code or 0, self.hint)
+        return self.tries(self.code)
 
 
 @dataclass(frozen=True, slots=True)
 class Harmless(Note):
     """A bad end of a rank in a job that ended well."""
 
-    screen = "timeline"
     raised: bool
     killed: bool
     code: int | None
@@ -125,7 +106,6 @@ class Harmless(Note):
 class Followed(Note):
     """Ends of ranks that follow from others' ends."""
 
-    screen = "timeline"
     after: tuple[int, ...]
     waited_for: tuple[int, ...]
     """Ranks that all of them waited for; empty: not all did."""
@@ -141,11 +121,6 @@ class Followed(Note):
 class LeftEarly(_Failure):
     """Ranks that exited normally while others were connected to them."""
 
-    hint = (
-        "Have every rank stop at the same step: uneven data is the usual cause "
-        "(torch.distributed.algorithms.join, or drop the rest)."
-    )
-
     def text(self, about: Candidate) -> str:
         left = about.culprits
         return (
@@ -158,12 +133,6 @@ class LeftEarly(_Failure):
 class CutOff(Facts):
     """Ranks lost connections or were told to end, and no first failure is known."""
 
-    needs = "1.5 s"
-    hint = (
-        "What came first is not known: look at ranks on other hosts, the network, and who ended "
-        "the job."
-    )
-    screen = "timeline"
     error: str
     sure: bool
     """Nothing more can become known."""
@@ -180,23 +149,13 @@ class CutOff(Facts):
 class ExitCode(_Failure):
     """The job's exit code was not 0. An error only if no other finding explains it."""
 
-    needs = "the run's end"
-    hint = "See the end of the job's output."
-    screen = "output"
     code: int | None
-
-    def text(self, about: Candidate) -> str:
-        return f"the job ended with exit code {self.code}."
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted(Note):
-    """Note: somebody ended the job on purpose: Ctrl-C, `:kill`, SIGTERM to `pardbg run`, to
-    torchrun (a scheduler's) or to all ranks."""
+    """Somebody ended the job on purpose."""
 
-    needs = "a rank's own end, the launcher's words, or the hub's"
-    hint = "It was ended on purpose; errors that ranks then reported follow from that."
-    screen = "timeline"
     by: str
     """``Ctrl-C (SIGINT)``, ``SIGTERM``, ``kill by view-1a2b``"""
 
@@ -210,9 +169,6 @@ class Interrupted(Note):
 class ThreadRaised(Facts):
     """An exception ended a thread of the program, not the rank."""
 
-    needs = "the same"
-    hint = "What waits for this thread will wait forever."
-    screen = "timeline"
     thread: str
     error: str
 
@@ -224,12 +180,14 @@ class ThreadRaised(Facts):
         )
 
 
-KINDS: Final[tuple[Kind, ...]] = (
-    kind("exception", (Raised, Harmless)),
-    kind("thread-exception", ThreadRaised),
-    kind("rank-lost", (Lost, Followed, Harmless)),
-    kind("rank-exited", Exited),
-    kind("cut-off", CutOff),
-    kind("exit-code", ExitCode),
-    kind("interrupted", Interrupted),
-)  # fmt: skip
+KINDS: Final = kinds(
+    {
+        "exception": (Raised, Harmless),
+        "thread-exception": ThreadRaised,
+        "rank-lost": (Lost, Followed, Harmless),
+        "rank-exited": Exited,
+        "cut-off": CutOff,
+        "exit-code": ExitCode,
+        "interrupted": Interrupted,
+    }
+)

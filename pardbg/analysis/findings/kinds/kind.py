@@ -1,11 +1,13 @@
-"""A row of the table of kinds."""
+"""Rows of the table of kinds."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import getdoc
 
 from pardbg.analysis.findings.finding import Facts
+from pardbg.analysis.findings.wording import word, wording
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +23,19 @@ class Kind:
     attempt: str
 
 
-def kind(
-    names: str, facts: type[Facts] | tuple[type[Facts], ...], means: str = "", needs: str = "",
-    attempt: str = "",
-) -> Kind:  # fmt: skip
-    """Return a row; ``names`` are separated by spaces. What is left out is as its (first) facts
-    have it."""
-    of = facts if isinstance(facts, tuple) else (facts,)
-    doc = " ".join((getdoc(of[0]) or "").split()).removesuffix(".")
-    means, attempt = means or doc, attempt or of[0].hint.removesuffix(".") or "–"
-    needs = needs or of[0].needs
-    attempt = attempt[0].upper() + attempt[1:]
-    return Kind(tuple(names.split()), of, means[0].upper() + means[1:], needs, attempt)
+def kinds(rows: Mapping[str, type[Facts] | tuple[type[Facts], ...]]) -> tuple[Kind, ...]:
+    """Return rows, of names separated by spaces and their facts. What the section of a row leaves
+    out is as its (first) facts have it."""
+    return tuple(_kind(names, of if isinstance(of, tuple) else (of,)) for names, of in rows.items())
+
+
+def _kind(names: str, facts: tuple[type[Facts], ...]) -> Kind:
+    own, first = wording().get(names, {}), facts[0]
+    doc = word(first, "means") or " ".join((getdoc(first) or "").split())
+    means = own.get("means") or doc.removesuffix(".")
+    attempt = own.get("try") or word(first, "try").removesuffix(".") or "–"
+    needs = own.get("needs") or word(first, "needs") or "–"
+    return Kind(
+        tuple(names.split()), facts, means[0].upper() + means[1:], needs,
+        attempt[0].upper() + attempt[1:],
+    )  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import pardbg.analysis.findings.kinds.device_kinds as devices
 import pardbg.analysis.findings.kinds.end_kinds as ends
 import pardbg.analysis.findings.kinds.mismatch_kinds as mismatches
 import pardbg.analysis.findings.kinds.recording_kinds as recording
@@ -17,7 +18,8 @@ import pardbg.analysis.findings.kinds.value_kinds as values
 from pardbg.analysis.findings.kinds.kind import Kind
 
 ROWS: Final[tuple[Kind, ...]] = (
-    *stalls.KINDS, *mismatches.KINDS, *ends.KINDS, *recording.KINDS, *speed.KINDS, *values.KINDS
+    *stalls.KINDS, *mismatches.KINDS, *ends.KINDS, *recording.KINDS, *speed.KINDS, *values.KINDS,
+    *devices.KINDS,
 )  # fmt: skip
 KINDS: Final[dict[str, Kind]] = {name: row for row in ROWS for name in row.names}
 """By identifier."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Label, Severity
-from pardbg.analysis.findings.kinds.kind import Kind, kind
+from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.words import agreed, ranks_text, sizes
 
 _MAX_PLACES: Final = 4
@@ -23,25 +23,12 @@ class _Disagreement(Facts):
     """Ranks that will not get past an op."""
 
     __slots__ = ()
-    screen = "collectives"
 
     def severity(self) -> Severity:
         return "error"
 
 
 Verdict = Literal["op mismatch", "size mismatch", "dtype mismatch", "root mismatch"]
-_OP_ADVICE: Final[dict[Verdict, str]] = {
-    "op mismatch": "All ranks of a group must call the same ops in the same order.",
-    "size mismatch": "All ranks must bring tensors of the same size to this op: look at uneven "
-    "last batches and at parameters that differ.",
-    "dtype mismatch": "All ranks must bring the same dtype; the backend adds the bytes up as they "
-    "are and says nothing.",
-    "root mismatch": "All ranks must name the same src or dst: a global rank, also in subgroups.",
-}
-CALL_ADVICE: Final = (
-    "All ranks must call init_process_group with one address, port and world size, and new_group, "
-    "split_group and init_device_mesh in the same order with the same arguments."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +70,7 @@ class Mismatch(_Disagreement):
         return text
 
     def advice(self) -> str:
-        return CALL_ADVICE if self.call else _OP_ADVICE[self.verdict]
+        return self.tries("call" if self.call else self.verdict)
 
 
 Side = tuple[int, str]
@@ -92,11 +79,8 @@ Side = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class MessageMismatch(_Disagreement):
-    """A message is sent with a different size or dtype than received; the side that differs from
-    earlier messages is named, else both."""
+    """A message is sent with a different size or dtype than received."""
 
-    hint = "Both sides must bring tensors of one size and dtype."
-    needs = "both calls to be recorded"
     of: Literal["size", "dtype"]
     src: int
     dst: int
@@ -128,33 +112,13 @@ class MessageMismatch(_Disagreement):
         return f"{text} Where: {places_text(self.places)}." if self.places else text
 
     def advice(self) -> str:
-        if self.op:
-            return (
-                "input_split_sizes of one side must be output_split_sizes of the other: exchange "
-                "the counts in an all_to_all before, and compare both tables."
-            )
-        if self.of == "size":
-            return (
-                "Both sides must bring tensors of one size: look at shapes that are worked out "
-                "apart from each other, and at a last batch."
-            )
-        return (
-            "Both sides must bring one dtype: the bytes arrive as they are, and nothing says that "
-            "they are read as other numbers."
-        )
+        return self.tries("splits" if self.op else self.of)
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadOrder(_Disagreement):
-    """Ranks issue ops on one group from two threads, in different order on different ranks
-    (replaces the mismatches that follow; also found where the ops look alike and only the numbers
-    are wrong); gives the threads' names, the op, and where they are."""
+    """Ranks issue ops on one group from two threads, in different order on different ranks."""
 
-    needs = "an op that one rank's main thread issued and another rank's other thread"
-    hint = (
-        "Give each thread a group of its own (new_group), or issue all ops of a group from one "
-        "thread."
-    )
     label: Label
     threads: tuple[str, ...]
     """Names, without MainThread."""
@@ -176,14 +140,7 @@ class ThreadOrder(_Disagreement):
         )
 
 
-REHEARSED_ADVICE: Final = {
-    "skipped-op": "All ranks of a group must call its ops: look for an `if`, an early `continue` "
-    "or an empty batch around this line.",
-    "extra-op": "All ranks of a group must call its ops: call it on all of them, or on none.",
-    "op-order": "Issue the ops of all groups in one order on all ranks.",
-    "wrong-group": "Look at which group this call names.",
-    "wrong-peer": "Look at how this rank computes the peer it sends to or receives from.",
-}
+ORDER_KINDS: Final = ("skipped-op", "extra-op", "op-order", "wrong-group", "wrong-peer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,40 +158,15 @@ class RehearsedOrder(_Disagreement):
         return f"{self.difference}{do}."
 
     def advice(self) -> str:
-        same = "The same call must be made alike on all ranks that it concerns."
-        return REHEARSED_ADVICE.get(self.kind, same)
+        return self.tries(self.kind if self.kind in ORDER_KINDS else "otherwise")
 
 
-_ORDER_NEEDS: Final = (
-    "`pardbg rehearse`: all ops of all ranks, including those past the point where ranks would be "
-    "stuck"
+KINDS: Final = kinds(
+    {
+        "op-mismatch size-mismatch dtype-mismatch root-mismatch": (Mismatch, RehearsedOrder),
+        "p2p-size-mismatch p2p-dtype-mismatch": (MessageMismatch, RehearsedOrder),
+        "call-mismatch": Mismatch,
+        "thread-order": ThreadOrder,
+        "skipped-op extra-op op-order wrong-group wrong-peer": RehearsedOrder,
+    }
 )
-KINDS: Final[tuple[Kind, ...]] = (
-    kind(
-        "op-mismatch size-mismatch dtype-mismatch root-mismatch", (Mismatch, RehearsedOrder),
-        "ranks of a group disagree on its n-th op; the minority is named; on an even split, "
-        "those that differ from what they did there in earlier steps (at least 2); else "
-        "nobody, and both places are given",
-        needs="both calls to be recorded",
-        attempt="the call on the rank that differs",
-    ),
-    kind("p2p-size-mismatch p2p-dtype-mismatch", (MessageMismatch, RehearsedOrder)),
-    kind(
-        "call-mismatch", Mismatch,
-        "ranks make set-up calls with different arguments or in a different order: "
-        "init_process_group (address, port, world size), new_group, split_group, "
-        "init_device_mesh",
-        needs="the calls to be recorded",
-        attempt="the call on the rank that differs",
-    ),
-    kind("thread-order", ThreadOrder),
-    kind(
-        "skipped-op extra-op op-order wrong-group wrong-peer", RehearsedOrder,
-        "in a rehearsal: one rank skips an op that the rest of its group issues, issues an "
-        "extra one, swaps two, issues it on another group, or sends to a different peer than "
-        "ranks in the same role; replaces the mismatches and deadlocks that follow",
-        needs="`pardbg rehearse`: all ops of all ranks, including those past the point where "
-        "ranks would be stuck",
-        attempt="the place that the finding gives",
-    ),
-)  # fmt: skip

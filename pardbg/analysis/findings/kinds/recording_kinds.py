@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import MANY, Candidate, Facts, Note, Severity
-from pardbg.analysis.findings.kinds.exit_codes import killed_text
-from pardbg.analysis.findings.kinds.kind import Kind, kind
+from pardbg.analysis.findings.kinds.kind import kinds
+from pardbg.analysis.findings.wording import killed_text
 from pardbg.words import (
     agreed,
     binary_size,
-    count,
     duration,
     plural,
     ranks_text,
@@ -26,7 +25,6 @@ from pardbg.words import (
 class RecordsDropped(Facts):
     """Records were lost, so figures have gaps."""
 
-    hint = "Record less (`--level summary`), or in a larger ring (PARDBG_RING)."
     number: int
 
     def text(self, about: Candidate) -> str:
@@ -43,14 +41,7 @@ class RecordsDropped(Facts):
 class RecordsMissing(Note):
     """Note: a rank's first records are missing: a viewer that joined late, a truncated file."""
 
-    hint = "The whole recording has them."
     most: int
-
-    def text(self, about: Candidate) -> str:
-        return (
-            f"the first {plural(self.most, 'record')} of {ranks_text(about.ranks)} are missing: "
-            f"what came before, and sums over the whole run, are unknown."
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,81 +60,37 @@ class LimitReached(Facts):
 class LivesForgotten(Note):
     """Note: of a job that was restarted very often, only the ends of its first lives are kept."""
 
-    hint = "`--part N` of a recording shows more of them."
     number: int
-
-    def text(self, about: Candidate) -> str:
-        return (
-            f"of the first {count(self.number)} lives only their ends are kept: the job was "
-            f"restarted more often than a viewer keeps in full."
-        )
 
 
 @dataclass(frozen=True, slots=True)
 class RankUnrecorded(Facts):
     """Ranks that groups name and of which no record came, though ops with them are over."""
 
-    hint = (
-        "The agent is not in those processes, or their part of the recording is missing: see "
-        "`pardbg doctor` there."
-    )
-
-    def text(self, about: Candidate) -> str:
-        return (
-            f"nothing was recorded of {ranks_text(about.ranks)}: what they did is unknown, and "
-            f"figures over ranks leave {agreed('it', about.ranks)} out."
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class UnknownGroup(Facts):
-    """Ops on a group whose definition was lost: they cannot be matched, and no rank counts as
-    missing from them."""
-
-    def text(self, about: Candidate) -> str:
-        return (
-            f"{ranks_text(about.ranks)} issued ops on groups whose definitions are missing: those "
-            f"ops cannot be matched, and whom others wait for there is not known."
-        )
+    """Ops on a group whose definition was lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class HookError(Facts):
     """One of the agent's hooks failed and was switched off."""
 
-    hint = "Please report it, with `pardbg doctor`."
     hook: str
     error: str
-
-    def text(self, about: Candidate) -> str:
-        return (
-            f"pardbg's hook {self.hook} failed on rank {about.ranks[0]} and is off: {self.error}. "
-            f"Training goes on; what this hook shows is missing."
-        )
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownData(Note):
     """The file is from a newer version."""
 
-    hint = "Use a newer pardbg."
     number: int
-
-    def text(self, about: Candidate) -> str:
-        return (
-            f"{plural(self.number, 'record')} or messages could not be read by this version; they "
-            f"are counted, not shown."
-        )
 
 
 @dataclass(frozen=True, slots=True)
 class Truncated(Note):
     """The file ends early."""
-
-    hint = "`pardbg repair` makes the file whole."
-
-    def text(self, about: Candidate) -> str:
-        return "the session file ends early: what was recorded up to its last whole chunk is here."
 
 
 # -- pardbg's own processes
@@ -151,9 +98,8 @@ class Truncated(Note):
 
 @dataclass(frozen=True, slots=True)
 class RecorderLost(Note):
-    """Hub, launcher, its guardian or `pardbg run` was killed while the job ran: which one."""
+    """Hub, launcher, guardian, keeper or `pardbg run` was killed while the job ran: which one."""
 
-    hint = "Gaps, if any, are `records-missing`."
     lost: tuple[tuple[str, int], ...]
     """(which one, how often)"""
 
@@ -169,8 +115,7 @@ class RecorderLost(Note):
 
 @dataclass(frozen=True, slots=True)
 class RecorderLimit(Facts):
-    """The hub had more processes (32,768) or definitions (64 MiB) than it keeps at a time, and left
-    out the rest; what has ended does not count."""
+    """The hub had more processes or definitions than it keeps at a time, and left out the rest."""
 
     of: Literal["processes", "definitions"]
     limit: int
@@ -222,8 +167,6 @@ class LifeEnd:
 class Restarted(Facts):
     """The workers were restarted by torchelastic."""
 
-    hint = "What ended the earlier attempts is in the job's output; `[` `]` and --part show it."
-    screen = "output"
     times: int
     lives: tuple[LifeEnd, ...]
 
@@ -233,18 +176,10 @@ class Restarted(Facts):
         return " ".join((text, *(life.text for life in self.lives)))
 
 
-NODE_ADVICE: Final = (
-    "Ask the node itself: does it answer, do its ranks run? Its own `pardbg run` says whether it "
-    "finds the hub."
-)
-
-
 @dataclass(frozen=True, slots=True)
 class NodeLost(Facts):
     """Nodes that the hub hears nothing of."""
 
-    hint = NODE_ADVICE
-    screen = "overview"
     nodes: tuple[int, ...]
 
     def severity(self) -> Severity:
@@ -270,7 +205,6 @@ class NodeLost(Facts):
 class SeveralJobs(Facts):
     """One rank number in two processes at once: each job is a part."""
 
-    hint = "`[` `]` and --part show the others."
     jobs: tuple[str, ...]
 
     def text(self, about: Candidate) -> str:
@@ -285,41 +219,16 @@ class SeveralJobs(Facts):
 class RemoteCalls(Note):
     """RPC of torch.distributed is in use: its calls are spans, their contents are not seen."""
 
-    hint = "`where` and Debug show the stacks of workers that wait."
-
-    def text(self, about: Candidate) -> str:
-        return (
-            "torch.distributed.rpc is in use: its calls are spans of the timeline; what they "
-            "carry, who serves them and waits inside them are not covered."
-        )
-
-
-_UNSEEN_ADVICE: Final = {
-    "no space": "Shared memory or the disk is full: make room in /dev/shm, or set PARDBG_RING.",
-    "raised": "A process raised before it was a rank: the output has it.",
-    "": "It starts through the environment: not in `python -S`, not where the environment is "
-    "emptied (`env -i`, sudo, a container), nor in `-I` and `-E` where pardbg-agent is not "
-    "installed in that Python; see `pardbg doctor`.",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class NoRanks(Facts):
     """No process with the agent formed a group."""
 
-    hint = "See `pardbg doctor`."
-    needs = "the run's end"
     output: Literal["no space", "raised", ""]
     """Cause that the job's output names."""
 
-    def text(self, about: Candidate) -> str:
-        return (
-            "no rank was seen: no process of the job formed a torch.distributed group with the "
-            "agent in it."
-        )
-
     def advice(self) -> str:
-        return _UNSEEN_ADVICE[self.output]
+        return self.tries(self.output or "unseen")
 
 
 # -- clocks
@@ -329,14 +238,6 @@ class NoRanks(Facts):
 class ClockUnaligned(Facts):
     """A host's clock is not aligned, or only to 1 ms or worse; or it jumped."""
 
-    needs = "several hosts"
-
-    def text(self, about: Candidate) -> str:
-        return (
-            f"the clock of {ranks_text(about.ranks)} has not been aligned: the order of "
-            f"{agreed('its', about.ranks)} records against other hosts' is not known."
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class ClockImprecise(Note):
@@ -344,19 +245,11 @@ class ClockImprecise(Note):
 
     error_ns: int
 
-    def text(self, about: Candidate) -> str:
-        return (
-            f"the clock of {ranks_text(about.ranks)} is known to ±{duration(self.error_ns)} only: "
-            f"skews and waits below that say nothing."
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class ClockJump(Facts):
     """A clock that went ahead or back by itself."""
 
-    hint = "A machine that was suspended, or a container that was restored."
-    screen = "timeline"
     by_ns: int
     within_ns: int
     before: int
@@ -372,20 +265,22 @@ class ClockJump(Facts):
         )
 
 
-KINDS: Final[tuple[Kind, ...]] = (
-    kind("restarted", Restarted),
-    kind("recorder-lost", RecorderLost),
-    kind("recorder-limit", RecorderLimit),
-    kind("several-jobs", SeveralJobs),
-    kind("rpc", RemoteCalls),
-    kind("no-ranks", NoRanks),
-    kind("clock-uncertain", (ClockUnaligned, ClockImprecise, ClockJump)),
-    kind("records-dropped", RecordsDropped),
-    kind("records-missing", RecordsMissing),
-    kind("limit-reached", LimitReached),
-    kind("lives-forgotten", LivesForgotten),
-    kind("unknown-group", UnknownGroup),
-    kind("hook-error", HookError),
-    kind("unknown-data", UnknownData),
-    kind("truncated", Truncated),
-)  # fmt: skip
+KINDS: Final = kinds(
+    {
+        "restarted": Restarted,
+        "recorder-lost": RecorderLost,
+        "recorder-limit": RecorderLimit,
+        "several-jobs": SeveralJobs,
+        "rpc": RemoteCalls,
+        "no-ranks": NoRanks,
+        "clock-uncertain": (ClockUnaligned, ClockImprecise, ClockJump),
+        "records-dropped": RecordsDropped,
+        "records-missing": RecordsMissing,
+        "limit-reached": LimitReached,
+        "lives-forgotten": LivesForgotten,
+        "unknown-group": UnknownGroup,
+        "hook-error": HookError,
+        "unknown-data": UnknownData,
+        "truncated": Truncated,
+    }
+)

@@ -7,7 +7,8 @@ from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Label, Note, Severity
 from pardbg.analysis.findings.kinds.blocking import blocking_advice, blocking_text
-from pardbg.analysis.findings.kinds.kind import Kind, kind
+from pardbg.analysis.findings.kinds.kind import kinds
+from pardbg.analysis.findings.wording import word
 from pardbg.analysis.hangs.blocked import Blocking
 from pardbg.analysis.pipeline.values import Cause
 from pardbg.words import agreed, duration, percent, rank_set, ranks_text, rate, size, waits_text
@@ -19,18 +20,8 @@ NOTE_SHARE: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class HostOverloaded(Note):
-    """Note: ranks share too few cores, so times are the machine's. While it holds, findings about
-    speed that it may explain are notes (`straggler` unless data, compute or other ops account for
-    it, `exposed-communication`, `small-messages`, `slow-link`, `schedule-excess`, `stage-imbalance`
-    unless an even split saves a fifth), and waits for ranks that work are reported as many times
-    later as there are threads per core, at most 8."""
+    """Ranks share too few cores, so times are the machine's."""
 
-    needs = (
-        "1.5 threads per core that want to run, or ranks that are usually ready without a core for "
-        "a twentieth of a step"
-    )
-    hint = "Run fewer processes on that host, or fewer threads in each (OMP_NUM_THREADS)."
-    screen = "overview"
     host: str
     num_ranks: int
     cores: int
@@ -51,37 +42,12 @@ Lateness = Literal["data", "compute", "communication", "core", "host", "blocked"
 MEASURED: Final[tuple[Lateness, ...]] = ("data", "compute", "communication", "blocked")
 """Causes that are a rank's own on an overloaded host, too. So is ``host`` where the time that the
 rank had no core is known: that is not in it."""
-_STRAGGLER_ADVICE: Final[dict[Lateness, str]] = {
-    "data": "Look at the loader: more workers, prefetching, a closer or faster disk.",
-    "compute": "Compare the device with the others': clocks, other programs on it, more tokens or "
-    "a larger share of the model than the others have.",
-    "communication": "The wait is in another group's ops first: look for what holds that group up.",
-    "core": "Another process runs on these cores: look at CPU affinity (taskset, cgroup) and at "
-    "what else runs there.",
-    "host": "The time lies outside the hooked phases: logging, checkpoints, evaluation, Python. "
-    "Put a pardbg_agent.span around what you suspect.",
-    "blocked": "Look at that line.",
-    "unknown": "See in the timeline what comes before those ops there and not in the others.",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Straggler(Facts):
-    """The same ranks (one, several, a whole host) come last to a group's collectives; says which
-    phase makes them late: data, compute, other ops, host code; the system call and the line where
-    the rank sleeps, reads a file or waits for a socket or a lock; or that they do no more work than
-    the others but get no core (with `host-overloaded` it names nobody); if no phase accounts for
-    it, a note; who is late from waiting for those in other groups waits in turn and is not
-    named."""
+    """The same ranks (one, several, a whole host) come last to a group's collectives."""
 
-    hint = "Look at what makes it late."
-    needs = (
-        "10 of the last 12 steps, by 5 ms, a tenth of a step, and twice the other ranks' spread. "
-        "On an overloaded host, where single steps prove nothing: 12 steps whose mean lateness, "
-        "less the time the rank had no core, exceeds the others' by a tenth of a step, half as "
-        "much again as their spread, and two standard errors. A note if a step would be shorter by "
-        "less than 10 ms or a tenth, not counting its extra time without a core"
-    )
     label: Label
     num_late: int
     num_steps: int
@@ -103,6 +69,7 @@ class Straggler(Facts):
     blocking: Blocking | None = None
     """System call in which it spends that time; its place is the candidate's."""
     pid: int = 0
+    rank: int = -1
     in_turn: tuple[int, ...] = ()
     """Ranks that wait for ranks that wait."""
 
@@ -140,8 +107,8 @@ class Straggler(Facts):
 
     def advice(self) -> str:
         if self.blocking is not None:
-            return blocking_advice(self.blocking, self.late[0], self.pid)
-        return _STRAGGLER_ADVICE[self.cause]
+            return blocking_advice(self.blocking, self)
+        return self.tries(self.cause)
 
     def beyond_load(self) -> bool:
         measured = self.cause in MEASURED or (self.cause == "host" and self.timed)
@@ -150,19 +117,8 @@ class Straggler(Facts):
 
 @dataclass(frozen=True, slots=True)
 class SlowSteps(Facts):
-    """Every k-th step is slow: the period, who makes it slow (one rank, a different one each time,
-    all), and where its time goes. Without a period only if an op moves ten times what other steps'
-    ops do. A note if all ranks do it (an evaluation) or a mean step would be shorter by less than
-    10 ms or a tenth."""
+    """Every k-th step is slow, or steps with a large op are."""
 
-    needs = (
-        "12 steps after the first 8; four slow steps of a period, longer by half a step, 20 ms and "
-        "four times the usual spread; or three slow steps with a large op"
-    )
-    hint = (
-        "Look at what the program does at those steps only: evaluation, logging, a checkpoint, "
-        "garbage collection, gathering of objects."
-    )
     every: int | None
     """Period; None: no period, a large op."""
     num_slow: int
@@ -209,38 +165,10 @@ class SlowSteps(Facts):
         )
 
 
-_EXCESS_WORDS: Final[dict[Cause, tuple[str, str]]] = {
-    "communication": (
-        "tensors on their way",
-        "Send less or over faster links; overlap it (a schedule with more stages per rank sends "
-        "while it computes).",
-    ),
-    "host": (
-        "the process busy elsewhere while its input was there",
-        "Look at the timeline for what runs between the actions: logging, Python, the loader.",
-    ),
-    "dependency": (
-        "actions that took longer than their stage's mean, which the others waited for",
-        "Look for what makes single actions slow: other programs on the device, allocations, "
-        "uneven microbatches.",
-    ),
-    "warmup": ("a late start", "Look at what the first rank does before its first forward."),
-    "cooldown": ("a late end", "Look at what the last backward waits for."),
-}
-"""cause -> (in words, what to try)"""
-
-
 @dataclass(frozen=True, slots=True)
 class StageImbalance(Facts):
-    """A pipeline rank computes a fifth more than the mean of the ranks. A note if an even split
-    would save less than 5% of a step."""
+    """A pipeline rank computes a fifth more than the mean of the ranks."""
 
-    needs = "the same"
-    hint = (
-        "Move layers to the ranks that have less to do, or give it a faster device if its share is "
-        "even."
-    )
-    screen = "pipeline"
     stages: tuple[int, ...]
     more: float
     """Its work above the mean of the ranks, as a share."""
@@ -275,12 +203,6 @@ class StageImbalance(Facts):
 class TooFewMicrobatches(Facts):
     """Fewer than 2 per rank: a third of the pipeline or more must idle."""
 
-    needs = "the same"
-    hint = (
-        "More microbatches per step (smaller ones, or more gradient accumulation), or a schedule "
-        "with several stages per rank; `pardbg whatif` says what each would bring."
-    )
-    screen = "pipeline"
     microbatches: int
     bound: float
     measured: float
@@ -303,12 +225,8 @@ class TooFewMicrobatches(Facts):
 
 @dataclass(frozen=True, slots=True)
 class ScheduleExcess(Facts):
-    """The pipeline idles 10 points more than its plan implies (a warning from 20 points and 10 ms
-    per step, unless ranks share cores); names the cause."""
+    """The pipeline idles more than its plan implies."""
 
-    hint = "Look at tensors in transit, host code, uneven actions."
-    needs = "the same"
-    screen = "pipeline"
     excess: float
     implied: float
     cause: Cause
@@ -325,28 +243,21 @@ class ScheduleExcess(Facts):
         return "warning" if loud and not self.shared_cores else "info"
 
     def text(self, about: Candidate) -> str:
+        cause = word(ScheduleExcess, f"cause {self.cause}")
         return (
             f"the pipeline idles {percent(self.excess, 0)} more than its schedule implies "
             f"({percent(self.implied + self.excess, 0)}, implied {percent(self.implied, 0)}): "
-            f"mostly {_EXCESS_WORDS[self.cause][0]} ({percent(self.share, 0)} of the window, most "
-            f"on rank {self.rank})."
+            f"mostly {cause} ({percent(self.share, 0)} of the window, most on rank {self.rank})."
         )
 
     def advice(self) -> str:
-        return _EXCESS_WORDS[self.cause][1]
+        return self.tries(self.cause)
 
 
 @dataclass(frozen=True, slots=True)
 class ExposedCommunication(Facts):
-    """Ranks idle while data moves, for a fifth of a step (a warning from 40%, if compute could hide
-    15% of the step and it is 20 ms or more)."""
+    """Ranks idle while data moves, for a fifth of a step."""
 
-    needs = "the same"
-    hint = (
-        "Issue it earlier and wait later (async_op=True, DDP's buckets, FSDP's prefetch), send "
-        "less of it, or let more compute lie between two."
-    )
-    screen = "collectives"
     exposed_ns: float
     share: float
     could_hide_ns: float
@@ -375,9 +286,6 @@ class ExposedCommunication(Facts):
 class SmallMessages(Facts):
     """8 or more collectives below 64 KiB in a row."""
 
-    needs = "the same, and a twentieth of a step (a warning from 15% and 32 of them)"
-    hint = "Combine them: DDP's buckets, one flat tensor, or the coalesced form of the op."
-    screen = "collectives"
     op: str
     number: int
     """Per step."""
@@ -401,11 +309,6 @@ class SmallMessages(Facts):
 class SlowGroup(Facts):
     """A group whose collectives take longer than those of its siblings."""
 
-    hint = (
-        "Look at the hosts of these ranks and the path between them: cable, switch port, adapter, "
-        "another program's traffic."
-    )
-    screen = "collectives"
     op: str
     bytes: float
     own_ns: float
@@ -425,19 +328,8 @@ class SlowGroup(Facts):
 
 @dataclass(frozen=True, slots=True)
 class SlowLink(Facts):
-    """Messages of one size take 3 times as long over one link as over the others; or a group's
-    collectives 3 times as long as its siblings' (same op, size and number of ranks)."""
+    """Messages of one size take 3 times as long over one link as over the others."""
 
-    needs = (
-        "receivers that waited for them, or three similar groups whose op completions are observed "
-        "(not inferred from waits); a twentieth of a step. Links inside one collective cannot be "
-        "told apart"
-    )
-    hint = (
-        "Look at the path between the hosts of these ranks: cable, switch port, adapter, another "
-        "program's traffic; or put neighbours of the ring on one host."
-    )
-    screen = "traffic"
     src: int
     dst: int
     bytes: float
@@ -456,14 +348,16 @@ class SlowLink(Facts):
         )
 
 
-KINDS: Final[tuple[Kind, ...]] = (
-    kind("host-overloaded", HostOverloaded),
-    kind("straggler", Straggler),
-    kind("slow-steps", SlowSteps),
-    kind("stage-imbalance", StageImbalance),
-    kind("too-few-microbatches", TooFewMicrobatches),
-    kind("schedule-excess", ScheduleExcess),
-    kind("exposed-communication", ExposedCommunication),
-    kind("small-messages", SmallMessages),
-    kind("slow-link", (SlowLink, SlowGroup)),
-)  # fmt: skip
+KINDS: Final = kinds(
+    {
+        "host-overloaded": HostOverloaded,
+        "straggler": Straggler,
+        "slow-steps": SlowSteps,
+        "stage-imbalance": StageImbalance,
+        "too-few-microbatches": TooFewMicrobatches,
+        "schedule-excess": ScheduleExcess,
+        "exposed-communication": ExposedCommunication,
+        "small-messages": SmallMessages,
+        "slow-link": (SlowLink, SlowGroup),
+    }
+)

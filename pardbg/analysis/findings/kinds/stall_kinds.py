@@ -9,9 +9,8 @@ from typing import Final, Literal
 from pardbg.analysis.findings.finding import Candidate, Facts, Label, Note, Severity
 from pardbg.analysis.findings.kinds.absence import Absence, threads_text
 from pardbg.analysis.findings.kinds.end_kinds import LeftEarly
-from pardbg.analysis.findings.kinds.kind import Kind, kind
+from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.kinds.mismatch_kinds import (
-    CALL_ADVICE,
     Place,
     RehearsedOrder,
     places_text,
@@ -19,10 +18,6 @@ from pardbg.analysis.findings.kinds.mismatch_kinds import (
 from pardbg.analysis.findings.kinds.recording_kinds import NodeLost, RankUnrecorded
 from pardbg.words import agreed, duration, ranks_text, waits_text
 
-STORE_ADVICE: Final = (
-    "Some rank must set that key: compare the name, and look at what the rank that sets it does "
-    "instead."
-)
 _MAX_PARTS: Final = 6
 _MAX_KEYS: Final = 4
 _MAX_REASONS: Final = 3
@@ -41,7 +36,6 @@ class Waiting:
 class Stalled(Facts):
     """Ranks that wait for others: for ``blamed``, where all their waits lead."""
 
-    screen = "timeline"
     blamed: tuple[int, ...]
     never_made: bool
     """It never made the group whose op the others are in."""
@@ -140,16 +134,6 @@ class MissingRank(Stalled):
 
 
 Cycle = Literal["deadlock", "p2p-cycle", "p2p-tag-mismatch", "unpaired-send", "unpaired-recv"]
-_CYCLE_ADVICE: Final[dict[Cycle, str]] = {
-    "deadlock": "Call the groups' ops in the same order on all ranks, or issue one of them with "
-    "async_op=True and wait later.",
-    "p2p-cycle": "Have one side send first, or use isend/irecv or batch_isend_irecv for both.",
-    "p2p-tag-mismatch": "A send pairs with a receive of the same tag only: compare the two calls.",
-    "unpaired-recv": "Either there is one receive too many or the send is missing: compare the two "
-    "places.",
-    "unpaired-send": "Either there is one send too many or the receive is missing: compare the two "
-    "places.",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +195,8 @@ class Deadlock(Stalled):
 
     def advice(self) -> str:
         if self.of == "deadlock" and self.keys:
-            return STORE_ADVICE
-        return CALL_ADVICE if self.of == "deadlock" and self.calls else _CYCLE_ADVICE[self.of]
+            return self.tries("store")
+        return self.tries("call" if self.of == "deadlock" and self.calls else self.of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,15 +222,13 @@ class Misaddressed(Stalled):
         return f"{text} {places_text(self.places)}." if len(self.places) > 1 else text
 
     def advice(self) -> str:
-        return _CYCLE_ADVICE["unpaired-send" if self.send else "unpaired-recv"]
+        return self.tries("unpaired-send" if self.send else "unpaired-recv")
 
 
 @dataclass(frozen=True, slots=True)
 class StuckOp(Stalled):
     """All ranks issued an op and it does not end. An error if one of them is stopped or gone."""
 
-    hint = "Look at the transport: no rank is missing."
-    needs = "5 s"
     op: Label
     waited_ns: int
     call: bool
@@ -266,35 +248,16 @@ class StuckOp(Stalled):
         )
 
     def advice(self) -> str:
-        if self.call:
-            return (
-                "No rank is missing, so ranks cannot reach each other: check MASTER_ADDR and "
-                "MASTER_PORT, the firewall, the interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)."
-            )
-        return (
-            "No rank is missing, so it is the transport: the network between these ranks, a "
-            "firewall, a backend that waits. A large transfer may also just take this long."
-        )
+        return self.tries("set-up" if self.call else "transport")
 
 
 AtStore = Literal["unknown", "absent", "came"]
-_UNSEEN_ADVICE: Final[dict[AtStore, str]] = {
-    "unknown": "It may not have started, or runs without the agent: see `pardbg doctor` there.",
-    "absent": "It has not started, or is still before init_process_group: look at its launcher and "
-    "its node, and whether it finds MASTER_ADDR and MASTER_PORT.",
-    "came": "It runs without the agent: see `pardbg doctor` there. What it does instead is not "
-    "seen.",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class UnseenRank(Stalled):
-    """An op does not end and some rank of its group was never heard from (in gloo's
-    init_process_group the job's store tells which ranks have arrived; the others are culprits); or
-    ops with that rank have ended and it is still unknown: figures over ranks leave it out."""
+    """An op does not end and some rank of its group was never heard from."""
 
-    hint = "Look for the agent in that rank: `pardbg doctor` there."
-    needs = "5 s; one op"
     op: Label
     waited_ns: int
     unseen: tuple[int, ...]
@@ -314,25 +277,13 @@ class UnseenRank(Stalled):
         return f"{text} At the job's store {ranks_text(of)} {agreed('has', of)} {been}."
 
     def advice(self) -> str:
-        return _UNSEEN_ADVICE[self.at_store]
-
-
-_CALL_ADVICE: Final = {
-    "exit": "The program is over: look for non-daemon threads, for atexit handlers and "
-    "for objects whose end waits (loaders, writers, process groups).",
-    "destroy_process_group": "Let ops end before the group goes: wait for async ones, and have all "
-    "ranks come to a barrier first.",
-}
+        return self.tries(self.at_store)
 
 
 @dataclass(frozen=True, slots=True)
 class StuckCall(Facts):
-    """A call on a single rank does not end and no other rank is missing: exit,
-    destroy_process_group, torch.save and load, a checkpoint. A note while it is busy."""
+    """A call on a single rank does not end and no other rank is missing."""
 
-    hint = "Look at its place in the code."
-    needs = "4 s without CPU time; 60 s"
-    screen = "timeline"
     call: str
     op: Label
     """The call with what it was called with."""
@@ -356,19 +307,14 @@ class StuckCall(Facts):
         )
 
     def advice(self) -> str:
-        if self.at_store:
-            return STORE_ADVICE
-        files = "Look at the disk or the network file system it writes to or reads from."
-        return _CALL_ADVICE.get(self.call, files)
+        whole = self.call in ("exit", "destroy_process_group")
+        return self.tries("store" if self.at_store else self.call if whole else "files")
 
 
 @dataclass(frozen=True, slots=True)
 class LateRank(Note):
     """Note: a rank arrived that late; the wait is over."""
 
-    needs = "a wait long enough to be reported"
-    hint = "It is over. See in the timeline what the rank did meanwhile."
-    screen = "collectives"
     late_ns: int
     op: Label
     absence: Absence
@@ -383,71 +329,20 @@ class LateRank(Note):
         return f"{text} Meanwhile it {self.absence.text(over=True)}."
 
 
-_SAME: Final = "the same"
-KINDS: Final[tuple[Kind, ...]] = (
-    kind(
-        "missing-rank", (MissingRank, LeftEarly),
-        "ranks wait in an op that a living rank has not issued, or that an ended one never "
-        "will. If the rank makes progress (its records keep arriving), a note after 3 s, "
-        "provided none of the eight ops before was waited for a fifth as long, and a warning "
-        "after 10 s",
-        needs="2 s",
-        attempt="what that rank does instead: the finding gives the place, and the thread that "
-        "holds a lock it waits for",
-    ),
-    kind(
-        "rank-stopped", MissingRank,
-        "`missing-rank`, and the rank is stopped: SIGSTOP, or a native debugger",
-        needs="2 s; the hub on its host",
-        attempt="`kill -CONT`",
-    ),
-    kind(
-        "gil-held", MissingRank,
-        "`missing-rank`, and the rank is in C code that holds the GIL",
-        needs="2 s; the hub on its host",
-        attempt="let that call release the GIL",
-    ),
-    kind(
-        "in-debugger", MissingRank,
-        "`missing-rank`, and the rank is in pdb or at another prompt",
-        needs="2 s",
-        attempt="continue there",
-    ),
-    kind(
-        "deadlock", Deadlock,
-        "ranks wait for each other, through two groups or more",
-        needs="2 s. Error only if their stacks are in those ops",
-        attempt="one order of groups on all ranks",
-    ),
-    kind(
-        "p2p-cycle", Deadlock,
-        "`deadlock`, with all of them in sends and receives",
-        needs="the same",
-        attempt="isend/irecv, or one side first",
-    ),
-    kind(
-        "unpaired-send unpaired-recv", (Deadlock, Misaddressed),
-        "`deadlock`, with one rank in a message whose other side is in a collective; or a "
-        "message addressed to a rank other than the one waiting for it",
-        needs="the same",
-        attempt="one of the two is wrong: compare the two places",
-    ),
-    kind(
-        "p2p-tag-mismatch", (Deadlock, RehearsedOrder),
-        "a send and a receive wait for each other under different tags",
-        needs="2 s",
-        attempt="compare the two calls",
-    ),
-    kind("stuck-call", StuckCall),
-    kind("stuck-op", StuckOp),
-    kind("unseen-rank", (UnseenRank, RankUnrecorded)),
-    kind("late-rank", LateRank),
-    kind(
-        "node-lost", (NodeLost, MissingRank),
-        "a node of the job is silent: the network, its relay or the node itself; its ranks. "
-        "Withdrawn when it is back. Where others wait for its ranks, who waits in which op",
-        needs="5 s; 2 s where others wait for several ranks of one host that fell silent at "
-        "one moment",
-        attempt="the node; its `pardbg run` says whether it finds the hub",
-    ),
-)  # fmt: skip
+KINDS: Final = kinds(
+    {
+        "missing-rank": (MissingRank, LeftEarly),
+        "rank-stopped": MissingRank,
+        "gil-held": MissingRank,
+        "in-debugger": MissingRank,
+        "deadlock": Deadlock,
+        "p2p-cycle": Deadlock,
+        "unpaired-send unpaired-recv": (Deadlock, Misaddressed),
+        "p2p-tag-mismatch": (Deadlock, RehearsedOrder),
+        "stuck-call": StuckCall,
+        "stuck-op": StuckOp,
+        "unseen-rank": (UnseenRank, RankUnrecorded),
+        "late-rank": LateRank,
+        "node-lost": (NodeLost, MissingRank),
+    }
+)

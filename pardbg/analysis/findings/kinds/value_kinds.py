@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Severity
-from pardbg.analysis.findings.kinds.kind import Kind, kind
-from pardbg.words import agreed, binary_size, duration, percent, ranks_text, size
+from pardbg.analysis.findings.kinds.kind import kinds
+from pardbg.words import agreed, binary_size, duration, percent, ranks_text
 
 # -- memory
 
@@ -16,15 +16,6 @@ from pardbg.words import agreed, binary_size, duration, percent, ranks_text, siz
 class MemoryCreep(Facts):
     """A rank's memory grows steadily, step by step."""
 
-    needs = (
-        "24 steps after the first 10, 16 MiB (64 MiB where only the process's memory is known) and "
-        "4%; it grows as much at the end as at the start (a warm-up does not)"
-    )
-    hint = (
-        "Look for lists that keep tensors over steps: losses without .item(), outputs kept for "
-        "logging, graphs held by a tensor that needs grad."
-    )
-    screen = "memory"
     per_step_bytes: float
     since_step: int
     now_bytes: int
@@ -48,12 +39,6 @@ class MemoryCreep(Facts):
 class MemoryImbalance(Facts):
     """A rank uses a quarter and 64 MiB more than the others."""
 
-    needs = "half a window"
-    hint = (
-        "The fullest rank decides what batch and model fit: move layers, the embedding or "
-        "evaluation off it, or look for what it alone keeps."
-    )
-    screen = "memory"
     rank: int
     bytes: int
     usual_bytes: float
@@ -76,15 +61,8 @@ class MemoryImbalance(Facts):
 
 @dataclass(frozen=True, slots=True)
 class MemoryNearLimit(Facts):
-    """More than 92% of a known limit is used: of the device, or of the cgroup that processes share
-    (then the rank with the most is shown, without a culprit)."""
+    """More than 92% of a known limit is used."""
 
-    needs = "CUDA, or a cgroup (v1, v2) with a memory limit"
-    hint = (
-        "Smaller microbatches, activation checkpointing, or sharding (ZeRO) of what 6 Memory shows "
-        "as the largest part."
-    )
-    screen = "memory"
     used_bytes: int
     limit_bytes: int
     cgroup_of: str
@@ -112,14 +90,8 @@ class MemoryNearLimit(Facts):
 
 @dataclass(frozen=True, slots=True)
 class NotFinite(Facts):
-    """Where the first non-finite value was: a rank's loss, or its input to an op; and the
-    parameter. An error if it persists, a note if it passes (gradient scaling)."""
+    """The first non-finite value: a rank's loss, or its input to an op."""
 
-    hint = "Look at that rank's batch in that step."
-    needs = (
-        "CPU tensors of 16 KiB or more (16 elements of each, all of them within 0.05 % of the "
-        "time), or a loss; `PARDBG_PROBES=off` disables it"
-    )
     what: str
     """``loss``, or ``input to send 0→1``."""
     step: int
@@ -144,30 +116,13 @@ class NotFinite(Facts):
         return text if self.lasts else f"{text} No later step has any."
 
     def advice(self) -> str:
-        if self.everywhere:
-            return (
-                "All ranks at once is seldom one rank's data: a learning rate too high, an "
-                "overflow in half precision, a division by a count that is zero everywhere."
-            )
-        return (
-            "Look at that rank's batch of this step (empty, masked out, a bad value), at divisions "
-            "by counts, logs and square roots; torch.autograd.set_detect_anomaly(True) there names "
-            "the operation."
-        )
+        return self.tries("everywhere" if self.everywhere else "rank")
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDivergence(Facts):
-    """Parameters that DistributedDataParallel replicates are not bit-identical; names the rank
-    whose optimizer stepped less often. A note if they agree again (local SGD)."""
+    """Parameters that DistributedDataParallel replicates are not bit-identical."""
 
-    needs = "CPU tensors, every 10th step; `PARDBG_PROBES=off` disables it"
-    hint = (
-        "Replicas stay equal only if they start equal and take equal updates: look at what that "
-        "rank's optimizer gets (learning rate, gradient clipping, skipped steps), at parameters "
-        "outside DDP, and at a no_sync without a synchronized backward after it."
-    )
-    screen = "timeline"
     parts: tuple[str, ...]
     """Parameters that differ."""
     step: int
@@ -217,53 +172,27 @@ class ReplicaDivergence(Facts):
 
 @dataclass(frozen=True, slots=True)
 class NoGradientExchange(Facts):
-    """Ranks began with the same parameters and step an optimizer, but exchange nothing above 1 KiB,
-    nor an eighth of the model per step, after the first backward: a skipped average, an unwrapped
-    model. At the end of a run; live, from step 1,000."""
+    """Ranks began with the same parameters, step an optimizer, and exchange no gradients."""
 
-    needs = "CPU parameters; all records present"
-    hint = (
-        "Wrap the model (DistributedDataParallel, fully_shard) or average the gradients. If the "
-        "ranks are meant to train independently, ignore this."
-    )
-    screen = "collectives"
     parameters_bytes: int
     num_steps: int
-
-    def text(self, about: Candidate) -> str:
-        return (
-            f"{ranks_text(about.ranks)} began with the same {size(self.parameters_bytes)} of "
-            f"parameters and took {self.num_steps} optimizer steps each, but never exchanged a "
-            f"gradient: they train independently."
-        )
 
 
 @dataclass(frozen=True, slots=True)
 class NoGradient(Facts):
-    """An optimizer took three steps, has no state, and none of its parameters ever had a gradient:
-    it changes nothing."""
+    """An optimizer whose parameters never had a gradient: it changes nothing."""
 
-    hint = (
-        "Give it the parameters that backward fills (made before the model was wrapped or moved, "
-        "it has others) and clear gradients after step(), not before it; a wrapper may keep "
-        "gradients elsewhere (main_grad)."
-    )
-    screen = "memory"
     optimizer: str
 
-    def text(self, about: Candidate) -> str:
-        return (
-            f"{ranks_text(about.ranks)} {agreed('steps', about.ranks)} {self.optimizer}, but no "
-            f"parameter that it has had a gradient at any of its steps: it changes nothing."
-        )
 
-
-KINDS: Final[tuple[Kind, ...]] = (
-    kind("memory-creep", MemoryCreep),
-    kind("memory-imbalance", MemoryImbalance),
-    kind("memory-near-limit", MemoryNearLimit),
-    kind("nan", NotFinite),
-    kind("replica-divergence", ReplicaDivergence),
-    kind("no-gradient-exchange", NoGradientExchange),
-    kind("no-gradient", NoGradient),
-)  # fmt: skip
+KINDS: Final = kinds(
+    {
+        "memory-creep": MemoryCreep,
+        "memory-imbalance": MemoryImbalance,
+        "memory-near-limit": MemoryNearLimit,
+        "nan": NotFinite,
+        "replica-divergence": ReplicaDivergence,
+        "no-gradient-exchange": NoGradientExchange,
+        "no-gradient": NoGradient,
+    }
+)

@@ -15,8 +15,7 @@ from pardbg.analysis.base.intervals import Interval, total, union
 from pardbg.analysis.comm.collective_columns import CollectiveColumns
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.overlap import Overlap
-from pardbg.analysis.findings.evidence import at_row, first
-from pardbg.analysis.findings.finding import Candidate
+from pardbg.analysis.findings.finding import Candidate, at_row, first
 from pardbg.analysis.findings.kinds.speed_kinds import ExposedCommunication, SmallMessages
 from pardbg.analysis.findings.speed.windows import (
     Window,

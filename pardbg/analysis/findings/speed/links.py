@@ -22,8 +22,7 @@ from pardbg.analysis.base.spans import p2p_waits
 from pardbg.analysis.comm.collective_columns import CollectiveColumns
 from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.comm.p2p import p2p_rows
-from pardbg.analysis.findings.evidence import at_row, first
-from pardbg.analysis.findings.finding import Candidate, Evidence
+from pardbg.analysis.findings.finding import Candidate, Evidence, at_row, first
 from pardbg.analysis.findings.kinds.speed_kinds import SlowGroup, SlowLink
 from pardbg.analysis.findings.speed.windows import (
     Window,

@@ -16,8 +16,7 @@ from pardbg.analysis.base.intervals import Interval
 from pardbg.analysis.base.spans import read_ahead
 from pardbg.analysis.comm.collective_columns import CollectiveColumns
 from pardbg.analysis.comm.op_rows import CollectiveRow
-from pardbg.analysis.findings.evidence import first
-from pardbg.analysis.findings.finding import Candidate, Evidence, Label
+from pardbg.analysis.findings.finding import Candidate, Evidence, Label, first
 from pardbg.analysis.findings.kinds.speed_kinds import Lateness, Straggler
 from pardbg.analysis.findings.speed.windows import (
     COMPUTE,
@@ -224,7 +223,7 @@ def _candidate(
         timed=bool(scheduled(view, looked_at)),
         own_ns=cost if cause == "core" else min(cost, by - stood),
         whole_host=_whole_host(view, culprits), late=tuple(culprits), blocking=blocking,
-        pid=view.ranks[culprits[0]].pid,
+        pid=view.ranks[culprits[0]].pid, rank=culprits[0],
     )  # fmt: skip
     return Candidate(
         kind="straggler", ranks=tuple(a.rank for a in newest.arrivals if a.rank not in culprits),

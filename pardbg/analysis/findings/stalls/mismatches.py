@@ -12,9 +12,8 @@ from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.comm.matching import CALLS_LABEL, calls, compared
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.ops import UNKNOWN_OP, Issue, group_label, issues, tail_start
-from pardbg.analysis.findings.evidence import at_row, first
 from pardbg.analysis.findings.exits import is_transport
-from pardbg.analysis.findings.finding import Candidate, Evidence, GroupKey, Label
+from pardbg.analysis.findings.finding import Candidate, Evidence, GroupKey, Label, at_row, first
 from pardbg.analysis.findings.kinds.mismatch_kinds import (
     MessageMismatch,
     Mismatch,

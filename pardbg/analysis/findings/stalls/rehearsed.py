@@ -8,7 +8,7 @@ from typing import Final
 
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.findings.finding import Candidate, Evidence
-from pardbg.analysis.findings.kinds.mismatch_kinds import REHEARSED_ADVICE, RehearsedOrder
+from pardbg.analysis.findings.kinds.mismatch_kinds import ORDER_KINDS, RehearsedOrder
 from pardbg.events import fields
 
 NOTE: Final = "rehearsed order"
@@ -21,7 +21,7 @@ def orders(view: View) -> Iterator[Candidate]:
     alike: dict[tuple[str, str, str], list[Mapping[str, object]]] = {}
     for row in rows if isinstance(rows, list) else []:
         kind = fields.text(row, "kind") if isinstance(row, Mapping) else ""
-        if kind in REHEARSED_ADVICE or kind.endswith("-mismatch"):
+        if kind in ORDER_KINDS or kind.endswith("-mismatch"):
             at = kind, fields.text(row, "where"), fields.text(row, "op")
             alike.setdefault(at, []).append(row)
     for (kind, where, op), same in alike.items():

@@ -12,9 +12,8 @@ from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.p2p import p2p_between
-from pardbg.analysis.findings.evidence import at_row, first
 from pardbg.analysis.findings.exits import bad_ends, is_transport, termination
-from pardbg.analysis.findings.finding import Candidate, Evidence, Label
+from pardbg.analysis.findings.finding import Candidate, Evidence, Label, at_row, first
 from pardbg.analysis.findings.kinds.absence import Absence
 from pardbg.analysis.findings.kinds.mismatch_kinds import Place
 from pardbg.analysis.findings.kinds.stall_kinds import (

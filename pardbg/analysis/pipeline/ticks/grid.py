@@ -272,7 +272,7 @@ def _last(
 
 def _moved_ns(view: View) -> int | None:
     """Return when the last verb was given if it runs some actions and ranks are held, in ns."""
-    events = view.store.controls.last(view.t_ns, 64)
+    events = view.store.controls.last(view.now_ns, 64)
     modes = (e.status.mode for _, e in reversed(events) if e.status is not None)
     if next(modes, Mode.RUNNING) not in (Mode.HELD, Mode.STEPPING) or view.run_end is not None:
         return None

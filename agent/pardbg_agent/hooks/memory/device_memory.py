@@ -1,0 +1,132 @@
+"""Memory of the rank's device: its allocator's statistics, and requests that it could not serve.
+
+An allocator with an observer (CUDA's) reports each failed request where it is made; of any other
+the uncaught torch.OutOfMemoryError is reported. Nothing here starts a device or waits for it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from pardbg_agent import core as _core
+from pardbg_agent.clock import now_ns
+from pardbg_agent.control.inspect import frames_of, traceback_of
+from pardbg_agent.hooks.context import of
+from pardbg_agent.wire import STATUS_NOW, STATUS_NOW_OFFSET, DefKind
+
+MAX_REPORTS: Final = 16
+"""Failed requests reported of a process: a program that looks for its batch size has many."""
+_SIZE: Final = re.compile(r"Tried to allocate ([\d.]+) (bytes|[KMGT]i?B)")
+_UNITS: Final = {"b": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+Parts = Callable[[_core.Core], Mapping[str, int]]
+"""Gives bytes by purpose."""
+
+
+def stats(c: _core.Core) -> Mapping[str, Any] | None:
+    """Return the allocator's nested statistics; None while the rank uses no device."""
+    device = c.identity.device
+    torch_c: Any = torch._C
+    if hasattr(torch_c, "_accelerator_getDeviceStats"):
+        if device == "cpu" or not torch_c._accelerator_isAllocatorInitialized():
+            return None
+        found: Mapping[str, Any] = torch_c._accelerator_getDeviceStats(_index())
+        return found
+    if device == "cuda" and torch.cuda.is_initialized():
+        return torch.cuda.memory_stats_as_nested_dict()
+    return None
+
+
+def limit_bytes(c: _core.Core) -> int:
+    """Return what the rank may allocate on its device, which is in use."""
+    if c.identity.device != "cuda":
+        return int(torch.accelerator.get_memory_info()[1])
+    # A constant of the device: no call that could wait.
+    total = int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
+    share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda: 1.0)()
+    return max(1, int(total * min(1.0, float(share))))
+
+
+def _index() -> int:
+    return int(torch._C._accelerator_getDeviceIndex())
+
+
+# -- failed requests
+
+
+@dataclass(slots=True)
+class FailedRequests:
+    """State of one Core."""
+
+    watched: bool = False
+    observed: bool = False
+    """The allocator reports them."""
+    num_reported: int = 0
+
+
+_attached: set[str] = set()
+"""Types of devices whose allocator has our observer, which cannot be taken off."""
+
+
+def watch(c: _core.Core, device: str, parts: Parts) -> None:
+    """Report requests that fail on devices of this type, which is in use, from now on."""
+    known = of(c).part(FailedRequests)
+    if known.watched or c.run is None:
+        return
+    known.watched = True
+    c.out_of_memory = partial(_raised, c, parts)
+    attach = getattr(torch._C, f"_{device}_attach_out_of_memory_observer", None) or getattr(
+        torch.get_device_module(device), "attach_out_of_memory_observer", None
+    )
+    known.observed = attach is not None
+    if attach is not None and device not in _attached:
+        _attached.add(device)
+        attach(partial(_observed, parts))
+
+
+def _observed(parts: Parts, device: int, asked: int, limit: int, free: int) -> None:
+    """Called in the thread that allocates, before the allocator raises."""
+    c = _core.CURRENT
+    if c is not None and c.run is not None:
+        frames = frames_of(sys._getframe())
+        c.guard.call("out of memory", _report, c, parts, device, asked, limit, free, frames)
+
+
+def _raised(c: _core.Core, parts: Parts, error: BaseException) -> None:
+    """Report an uncaught torch.OutOfMemoryError that no observer has seen."""
+    if not of(c).part(FailedRequests).observed:
+        frames = traceback_of(error.__traceback__)
+        free, limit = torch.accelerator.get_memory_info()
+        _report(c, parts, _index(), _asked(str(error)), limit, free, frames)
+
+
+def _asked(text: str) -> int | None:
+    found = _SIZE.search(text)
+    return int(float(found[1]) * (1 << _UNITS[found[2][0]])) if found else None
+
+
+def _report(
+    c: _core.Core, parts: Parts, index: int, asked: int | None, limit: int, free: int | None,
+    frames: Any,
+) -> None:  # fmt: skip
+    known = of(c).part(FailedRequests)
+    if known.num_reported >= MAX_REPORTS:
+        return
+    known.num_reported += 1
+    step, phase, action, stage, mb, *_ = STATUS_NOW.unpack_from(c.ring.buffer, STATUS_NOW_OFFSET)
+    held = stats(c) or {}
+    by_kind = {
+        kind: int(held.get(f"{kind}_bytes", {}).get("all", {}).get("current", 0))
+        for kind in ("allocated", "reserved")
+    }
+    c.defs.put(
+        DefKind.OUT_OF_MEMORY, t_ns=now_ns(), device=f"{c.identity.device}:{index}", asked=asked,
+        limit=limit, free=free, **by_kind, parts=dict(parts(c)), step=step, phase=phase,
+        action=action, stage=stage, mb=mb, frames=frames,
+    )  # fmt: skip
