@@ -112,7 +112,7 @@ class Core:
         """What the hooks keep of it (hooks.context.Context), from their first call on."""
         self.optimizers: Callable[[], list[Any]] = list
         """Gives the optimizers that have stepped. Set by the hooks."""
-        self.call_site: Callable[[int], Any] = lambda t0: None  # hooks.call_sites' ``find``
+        self.call_site: Callable[[int], Any] = lambda t0: None  # hooks.context's ``find``
         self.sender: Any = None
         self.starting = False
         """In no group yet, and known before that (life.calls)."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pardbg.events.control_codes import Gone, NodeChange, NotHeld, Verb, Why
+from pardbg.events.device_facts import DeviceNews, Ras
 from pardbg_agent.ctrl.agent_messages import Frame, IssuedAt, OpenOp
 from pardbg_agent.ctrl.codec import Line, Word
 
@@ -458,7 +459,7 @@ Fact = (
     Asked | Cut | RunsOn | Lapsed | Left | Taken | Attached | Detached | UnderWay | Loose | Silent
     | Resent | Raised | Hit | Stray | Released | Stuck | Paused | Edited | Delayed | Refused
     | Inspected | Level | Bookmark | Killed | Gap | Limit | HubRestarted | ProcessLost | Problem
-    | Node | Rendezvous | Stall | Part | Repaired | Postmortem
+    | Node | Rendezvous | Ras | DeviceNews | Stall | Part | Repaired | Postmortem
 )  # fmt: skip
 
 

@@ -439,6 +439,13 @@ def _reported(found: Sequence[Event]) -> list[Conclusion]:
         )  # fmt: skip
     for left in _of(found, events.NotJoined)[:1]:
         conclusions.append(Conclusion("missing-rank", left.ranks, seq=left.seq, lines=(left.line,)))
+    for warned in _of(found, events.NcclWarning)[:1]:
+        every = _of(found, events.NcclWarning)
+        told: Facts = (("text", warned.text), ("host", warned.host), ("num", len(every)))
+        conclusions.append(
+            Conclusion("nccl-warning", (), _ranks(every), facts=told, lines=_lines(every[:4]),
+                       follows=True)
+        )  # fmt: skip
     for stuck in _of(found, events.WatchdogStuck)[:1]:
         ranks = _ranks(_of(found, events.WatchdogStuck))
         seconds: Facts = (("seconds", stuck.seconds or 0),)

@@ -42,8 +42,17 @@ class Outcome:
     lasted_s: float = 0.0
 
     @property
+    def cause(self) -> str:
+        """Return the cause that the right finding names; empty: it names none."""
+        facts = self.right.facts if self.right is not None else None
+        absent = getattr(facts, "absences", ())
+        return str(absent[0].doing if absent else getattr(facts, "cause", ""))
+
+    @property
     def as_it_should_be(self) -> bool:
-        return not self.false and (not self.case.kinds or self.right is not None)
+        of = self.case
+        caused = not of.causes or self.cause in of.causes
+        return not self.false and (not of.kinds or (self.right is not None and caused))
 
 
 def watch(case: Case, patience_s: float | None = None) -> Outcome:

@@ -45,15 +45,16 @@ class CallSites:
         self._last: deque[tuple[int, CodeType, int]] = deque(maxlen=LAST)
 
     def note(self, t0: int) -> None:
-        """An op was issued at ``t0``, by who calls who calls this."""
-        frame, known = sys._getframe(2), _known
+        """Note the place of an op issued at ``t0``, by the caller of the caller of this. A device's
+        thread of autograd, from which DDP issues, has none."""
+        frame, known = sys._getframe(1).f_back, _known
         for _ in range(_DEEPEST):
+            if frame is None:
+                return
             code = frame.f_code
             users = known.get(id(code))
             if users or (users is None and _is_programs(code)):
                 self._last.append((t0, code, frame.f_lasti))
-                return
-            if frame.f_back is None:
                 return
             frame = frame.f_back
 

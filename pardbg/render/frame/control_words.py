@@ -45,6 +45,7 @@ from pardbg.events.control_facts import (
     Taken,
     Waits,
 )
+from pardbg.events.device_facts import DeviceNews
 from pardbg.sentences import filled, sections
 from pardbg.words import (
     MAX_TERMS,
@@ -303,6 +304,14 @@ def nodes_text(facts: Sequence[Node]) -> str:
     return f"nodes {rank_set(numbers, most=MAX_TERMS)} are back"
 
 
+def _device(fact: DeviceNews) -> str:
+    """Say what became of a device."""
+    what = f"throttled ({', '.join(fact.reasons)})" if fact.reasons else "at its full clocks"
+    errors = f", {plural(fact.ecc_errors, 'ECC error')}" if fact.ecc_errors else ""
+    xid = f", Xid {fact.xid}" if fact.xid else ""
+    return f"device {fact.index} of {fact.host} is {what}{errors}{xid}"
+
+
 def _stall(fact: Stall) -> str:
     ranks = sorted({*fact.source, *(rank for part in fact.stacks for rank in part.ranks)})
     return f"no progress for 2 s; stacks of {ranks_text(ranks)}"
@@ -326,6 +335,7 @@ _FACTS: Final[dict[type, Callable[[Any], str]]] = {
     Level: _level,
     HubRestarted: _restarted,
     Node: _node,
+    DeviceNews: _device,
     Stall: _stall,
 }
 """Facts whose text is more than one sentence of ``control.txt``."""

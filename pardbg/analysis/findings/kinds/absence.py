@@ -14,8 +14,9 @@ from pardbg.words import duration
 
 Doing = Literal[
     "unknown", "left", "killed", "lost", "ended", "stopped", "traced", "pdb", "prompt", "cut off",
-    "gil", "kernel", "compiling", "importing", "checkpoint", "loading", "torch.distributed",
-    "action", "forward", "backward", "optimizer", "pipeline", "start-up", "code",
+    "gil", "kernel", "device", "compiling", "importing", "checkpoint", "loading",
+    "torch.distributed", "action", "forward", "backward", "optimizer", "pipeline", "start-up",
+    "code",
 ]  # fmt: skip
 Verb = Literal["be", "have", "load", "import", "was"]
 _VERBS: Final[dict[Verb, tuple[str, str, str, str]]] = {
@@ -44,8 +45,8 @@ _KINDS: Final[dict[Doing, str]] = {
 GONE: Final[tuple[Doing, ...]] = ("left", "killed", "lost", "ended")
 FAULTS: Final[tuple[Doing, ...]] = (*GONE, *_KINDS)
 """Out of order whatever the others wait for; a rank that does anything else only takes its time."""
-_OWN_ADVICE: Final[tuple[Doing, ...]] = (*FAULTS, "kernel")
-WHOLE: Final[tuple[Doing, ...]] = (*GONE, "cut off", "unknown", "gil", "kernel", *_KINDS)
+_OWN_ADVICE: Final[tuple[Doing, ...]] = (*FAULTS, "kernel", "device")
+WHOLE: Final[tuple[Doing, ...]] = (*GONE, "cut off", "unknown", "gil", "kernel", "device", *_KINDS)
 """Said without the threads and callers of the place."""
 
 
@@ -57,12 +58,12 @@ class Absence:
     place: str | None = None
     """Where in the program it is."""
     name: str = ""
-    """Pipeline action, or the host that is cut off."""
+    """Pipeline action, the host that is cut off, or what a device stands at."""
     code: int | None = None
     """Exit code."""
     pid: int = 0
     silent_ns: int = 0
-    """Time its agent's thread had been silent."""
+    """Time its agent's thread had been silent, or its device has stood."""
     asleep: bool = False
     """It sleeps or waits for something."""
     progresses: bool = False
@@ -90,8 +91,8 @@ class Absence:
 
     @property
     def idle(self) -> bool:
-        """Return whether it sleeps or waits where it might work."""
-        return self.asleep and not self.fault
+        """Return whether its host does not work: it sleeps or waits, or its device is stuck."""
+        return (self.asleep or self.doing == "device") and not self.fault
 
     @property
     def holder(self) -> int | None:
@@ -133,6 +134,12 @@ class Absence:
             silent = f" for {duration(self.silent_ns)}" if self.silent_ns else ""
             idle = ", waiting for something" if self.asleep else ""
             return "be", f"in C code that {'held' if over else 'holds'} Python's lock{silent}{idle}"
+        if self.doing == "device":
+            silent = duration(self.silent_ns)
+            return (
+                "have",
+                f"not come past {self.name} on {'their' if many else 'its'} device for {silent}",
+            )
         if self.doing == "start-up" and many:
             return "be", "in their start-up"
         return _WORDS[self.doing]

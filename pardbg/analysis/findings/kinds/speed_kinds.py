@@ -38,8 +38,10 @@ class HostOverloaded(Note):
         return f"{ranks} {cores} of host {self.host}{load}{ready}: times are the machine's."
 
 
-Lateness = Literal["data", "compute", "communication", "core", "host", "blocked", "unknown"]
-MEASURED: Final[tuple[Lateness, ...]] = ("data", "compute", "communication", "blocked")
+Lateness = Literal[
+    "data", "compute", "launch", "communication", "core", "host", "blocked", "unknown"
+]
+MEASURED: Final[tuple[Lateness, ...]] = ("data", "compute", "launch", "communication", "blocked")
 """Causes that are a rank's own on an overloaded host, too. So is ``host`` where the time that the
 rank had no core is known: that is not in it."""
 
@@ -98,6 +100,8 @@ class Straggler(Facts):
         return {
             "data": f"{its} data loading takes {by} longer",
             "compute": f"{its} compute takes {by} longer ({', '.join(self.phases)})",
+            "launch": f"{its} host launches late: {its} device has nothing queued for {by} more "
+            f"than the others' ({', '.join(self.phases)})",
             "communication": f"{it} {waits} {by} longer in other ops before",
             "core": f"{it} {waits} {by} longer for a CPU core (runnable, not scheduled)",
             "host": f"{it} {spends} {by} more outside of forward and backward",
@@ -237,6 +241,8 @@ class ScheduleExcess(Facts):
     cost_ns: int
     shared_cores: bool
     """Ranks that compute on a host's cores outnumber them."""
+    alone: bool = False
+    """One rank's device stands for want of launches, the others' do not: it is the culprit."""
 
     def severity(self) -> Severity:
         loud = self.excess >= 0.2 and self.cost_ns >= NOTE_NS
@@ -252,6 +258,9 @@ class ScheduleExcess(Facts):
 
     def advice(self) -> str:
         return self.tries(self.cause)
+
+    def beyond_load(self) -> bool:
+        return self.alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -329,6 +329,9 @@ def _cause(by_rank: Excess, lateness: float) -> tuple[Lateness, float, tuple[str
         return "data", excess["data"], ()
     if compute >= CAUSE_SHARE * lateness:
         longer = tuple(n for n in COMPUTE if excess.get(n, 0) >= 0.2 * compute)
+        unlaunched = excess.get("launch", 0)
+        if unlaunched >= CAUSE_SHARE * compute:
+            return "launch", unlaunched, longer
         return "compute", compute, longer
     if excess.get("communication", 0) >= CAUSE_SHARE * lateness:
         return "communication", excess["communication"], ()

@@ -19,15 +19,16 @@ from pardbg.render.draw.bars import LEVELS
 from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, line
 
 CAUSE_CHAR: dict[Cause, str] = {
-    "warmup": "·", "dependency": "░", "communication": "~", "host": "╱", "cooldown": "˙",
+    "warmup": "·", "dependency": "░", "communication": "~", "host": "╱",
+    "launch": "╲", "cooldown": "˙",
 }  # fmt: skip
 CAUSE_WORD: dict[Cause, str] = {
     "warmup": "warm-up", "dependency": "dependency", "communication": "communication",
-    "host": "host", "cooldown": "cool-down",
+    "host": "host", "launch": "host-bound", "cooldown": "cool-down",
 }  # fmt: skip
 CAUSE_SHORT: dict[Cause, str] = {
     "warmup": "warm", "dependency": "dep", "communication": "comm", "host": "host",
-    "cooldown": "cool",
+    "launch": "late", "cooldown": "cool",
 }  # fmt: skip
 KIND_WORD = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward weight"}
 HELD = "‖"
