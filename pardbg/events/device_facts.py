@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from pardbg_agent.ctrl.codec import Line, Word
+from pardbg_agent.ctrl.codec import Line, Message, Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +20,18 @@ class RasRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Ras:
+class Ras(Message, tag="ras"):
     """Answer of NCCL's RAS, asked when ranks stood still."""
 
-    TAG: ClassVar = "ras"
     version: Word
     num_comms: int
     rows: tuple[RasRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceNews:
+class DeviceNews(Message, tag="device"):
     """Readings of a device (NVML): now and then, and when it is throttled or counts an error."""
 
-    TAG: ClassVar = "device"
     host: Word
     index: int
     name: Line

@@ -45,13 +45,9 @@ def _number(text: str | None) -> int | None:
     return None if text is None else int(text)
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", text)))
-
-
 _READ: Final[dict[Any, Callable[[Any], Any]]] = {
     str: lambda text: (text or "").strip(" ,"), int: int, int | None: _number,
-    tuple[int, ...]: _numbers,
+    tuple[int, ...]: lambda text: tuple(map(int, re.findall(r"\d+", text))),
 }  # fmt: skip
 """Type of an event's field -> its value from the text of the group, None without one."""
 

@@ -207,7 +207,7 @@ class Hub:
         self._machine.take(Ticked(now, computing))
         self._carry_out()
         for changes in self._node_notices.due(now):
-            self._notice(partial(_same_words, nodes_text(changes)))
+            self._notice(partial(lambda text, _run: text, nodes_text(changes)))
         self._where.tick(now)
         self._viewers.tick(now)
         self._router.tick(now)
@@ -443,7 +443,3 @@ class Hub:
             return bool(self._agents.nodes.running)
         jobs.ask_to_kill(self.config.dir)
         return True
-
-
-def _same_words(text: str, _run: str) -> str:
-    return text
