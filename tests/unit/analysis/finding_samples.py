@@ -14,7 +14,7 @@ import pardbg.analysis.findings.kinds.stall_kinds as waits
 import pardbg.analysis.findings.kinds.value_kinds as state
 from pardbg.analysis.findings.finding import Candidate, Facts, Label
 from pardbg.analysis.findings.kinds.absence import Absence, Doing
-from pardbg.analysis.hangs.blocked import Blocking, Call
+from pardbg.analysis.hangs.blocking_calls import Blocking, Call
 
 MS, S, MIB = 1_000_000, 1_000_000_000, 1 << 20
 AT = "model.py:12 in forward"

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from pardbg.analysis.findings.finding import Severity
 from pardbg.analysis.findings.kinds.blocking import blocking_advice, blocking_text
 from pardbg.analysis.findings.wording import killed_text, word
-from pardbg.analysis.hangs.blocked import Blocking
+from pardbg.analysis.hangs.blocking_calls import Blocking
 from pardbg.sentences import filled
 from pardbg.words import duration
 

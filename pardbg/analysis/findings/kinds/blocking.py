@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pardbg.analysis.findings.wording import word
-from pardbg.analysis.hangs.blocked import Blocking
+from pardbg.analysis.hangs.blocking_calls import Blocking
 from pardbg.sentences import filled
 
 

@@ -9,7 +9,7 @@ from pardbg.analysis.findings.finding import Candidate, Facts, Label, Note, Seve
 from pardbg.analysis.findings.kinds.blocking import blocking_advice, blocking_text
 from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.wording import word
-from pardbg.analysis.hangs.blocked import Blocking
+from pardbg.analysis.hangs.blocking_calls import Blocking
 from pardbg.analysis.pipeline.values import Cause
 from pardbg.words import agreed, duration, percent, rank_set, ranks_text, rate, size, waits_text
 

@@ -31,7 +31,7 @@ from pardbg.analysis.findings.speed.windows import (
     rows_in,
     scheduled,
 )
-from pardbg.analysis.hangs.blocked import Blocking, counted
+from pardbg.analysis.hangs.blocking_calls import Blocking, counted
 from pardbg.store.table import Array
 from pardbg_agent.wire import BEAT_NS
 

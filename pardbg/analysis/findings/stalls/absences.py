@@ -7,7 +7,7 @@ from typing import Final
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.leads import standing
 from pardbg.analysis.findings.kinds.absence import Absence, Doing
-from pardbg.analysis.hangs.blocked import samples
+from pardbg.analysis.hangs.blocking_calls import samples
 from pardbg.analysis.hangs.stacks import activity, caller, place
 from pardbg.analysis.hangs.standstill import IDLE_CORES, Seen, is_cut_off, seen
 
