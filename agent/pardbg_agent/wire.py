@@ -127,9 +127,9 @@ class Kind(enum.IntEnum):
     """... and is over, t0..t1."""
     DEVICE = 19
     """What the host issued ran on the device, t0..t1 on the host's clock. The lane says what: COMM
-    an op (t0: its arrival), COMPUTE an action, PHASE, STEP; name, flags, group, seq, stage,
-    microbatch and peer as in that record. a = the host's lead: t0 less its issue; b = error of t0
-    and t1."""
+    an op (t0: its arrival), or of no group an FSDP; COMPUTE an action, PHASE, STEP, USER a SPAN;
+    name, flags, group, seq, stage, microbatch and peer as in that record. a = the host's lead: t0
+    less its issue; b = error of t0 and t1."""
     DEVICE_BEGIN = 20
     """The op of such a DEVICE to come has arrived, t0 = t1; only where it is not soon over."""
 
