@@ -91,7 +91,8 @@ def frames_of(frame: FrameType | None) -> list[Frame]:
 
 
 def _shortened(innermost_first: list[Frame]) -> list[Frame]:
-    """MAX_FRAMES at most: half of them the innermost, the others those of no library."""
+    """Return at most MAX_FRAMES frames: half of them the innermost, the others those of no
+    library."""
     if len(innermost_first) <= MAX_FRAMES:
         return innermost_first
     inner, rest = innermost_first[: MAX_FRAMES // 2], innermost_first[MAX_FRAMES // 2 :]

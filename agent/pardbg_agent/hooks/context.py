@@ -210,7 +210,7 @@ class State:
     sync_op: Op | None = None
     """A synchronous op and the id of its Work: the very next wait is for it."""
     thread: int = 0
-    """OTHER_THREAD where this is not the main thread, for the flags of its ops."""
+    """Flag of the ops of this thread: OTHER_THREAD unless it is the main thread."""
     numbered: bool = False
     """The op that is being begun has its number."""
     coalescing: bool = False

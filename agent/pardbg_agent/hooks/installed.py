@@ -38,7 +38,7 @@ class OpHooks(Protocol):
         """Return the types of the state that hooks share with it."""
 
     def install(self) -> None:
-        """Record ops, and hold them at gates."""
+        """Install the hooks that record ops and hold them at gates."""
 
     def uninstall(self) -> None:
         """Stop intercepting ops."""

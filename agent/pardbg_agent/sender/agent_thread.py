@@ -244,7 +244,7 @@ class Sender:
         )  # fmt: skip
 
     def _end(self, link: Link) -> None:
-        """The process leaves: the rest of the ring, then BYE, by the deadline."""
+        """Send the rest of the ring, then BYE, by the deadline."""
         # The sockets connect one by one: all records may be out before a HELLO or BYE can be.
         while not (self._ship(link) and link.connected) and not link.absent:
             if clock.now_ns() >= self._stop_at_ns:

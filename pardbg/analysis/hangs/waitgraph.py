@@ -47,7 +47,7 @@ _NEVER: Final = 1 << 62
 _HOST_WAITS: Final = ("gloo", "mpi", "")
 """Backends whose ops the host itself waits in."""
 _TELLING: Final = ("Store.", "new_group", "split_group", "torch.", "checkpoint.", "destroy")
-"""Calls that are named with what they were called with."""
+"""Calls that are shown with their arguments."""
 _ROOT_FIRST: Final = ("broadcast", "scatter")
 """Ops whose ranks wait for the root before anybody else."""
 
@@ -447,7 +447,7 @@ class _Reached:
 
 
 def _missing(view: View, op: PendingOp, reached: _Reached) -> tuple[int, ...]:
-    """Ranks that have not issued the op (of p2p: its other side)."""
+    """Return ranks that have not issued the op (of p2p: its other side)."""
     if op.p2p:
         return _missing_peer(view, op, reached)
     if op.at_store:

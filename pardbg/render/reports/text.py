@@ -16,6 +16,7 @@ from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.analysis.pipeline.mesh import PipelineSummary
 from pardbg.render.draw.signs import SIGN
+from pardbg.render.frame.nccl_text import nccl_lines
 from pardbg.render.pages.pipeline.schedule import CAUSE_SHORT
 from pardbg.render.reports.sections import (
     WIDTH,
@@ -51,6 +52,7 @@ def text(report: Report) -> str:
     sections = (
         _run(report), _findings(report), _parts(report), _ranks(report), _pipeline(report),
         _steps(report), _collectives(report), _p2p(report), _memory(report),
+        _devices(report), _nccl(report),
     )  # fmt: skip
     return "\n\n".join("\n".join(lines) for lines in sections if lines)
 
@@ -266,6 +268,29 @@ def _memory(report: Report) -> list[str]:
     lines += _on_devices(shown)
     lines.append("expected: the first three between steps, at the model's ZeRO level")
     return _titled("Memory", lines)
+
+
+def _devices(report: Report) -> list[str]:
+    if not report.devices:
+        return []
+    heads = ("device", "ranks", "load", "clock", "power", "temperature", "")
+    rows: list[tuple[str, ...]] = [heads]
+    for one in report.devices[:MAX_RANKS]:
+        watts = f"{one.milliwatts // 1000} of {one.limit_milliwatts // 1000} W"
+        rows.append(
+            (f"{one.host}:{one.index}", rank_set(one.ranks), percent(one.percent / 100, 0),
+             f"{one.clock_mhz} of {one.max_clock_mhz} MHz", watts, f"{one.celsius} °C",
+             ", ".join(one.reasons))
+        )  # fmt: skip
+    return _titled("Devices (newest readings)", table(rows, (), WIDTH))
+
+
+def _nccl(report: Report) -> list[str]:
+    nccl = report.traffic.nccl
+    if nccl is None:
+        return []
+    rows = [row for line in nccl_lines(nccl) for row in _wrapped(line, "  ")]
+    return _titled(f"NCCL {nccl.version}".rstrip(), rows)
 
 
 def _on_devices(shown: Sequence[MemoryRow]) -> list[str]:

@@ -289,6 +289,12 @@ def _devices() -> list[Candidate]:
         out("request", asked=200 * MIB), out("fragmentation"), out("others"), out("growth"),
         out("imbalance", more="parameters"), out("activations", fatal=False), out("optimizer"),
         out("parameters", asked=None),
+        one("device-throttled", devices.DeviceThrottled("n0", 3, ("hot",), 1005, 1980, 91), (3,)),
+        one("device-error", devices.DeviceError("n0", 3, 2, 0), (3,)),
+        one("device-error", devices.DeviceError("n0", 3, 0, 79)),
+        one("nccl-warning", devices.NcclWarned("NET/IB : status=12", 3), (0, 1)),
+        one("nccl-status", devices.RasReport((("0xab", "AllReduce", (2,), True),)), (2,)),
+        one("nccl-status", devices.RasReport((("0xab", "dead", (1, 2), False),))),
     ]  # fmt: skip
 
 
