@@ -164,7 +164,7 @@ class Process:
 
     # ------------------------------------------------------------------ writing
 
-    def give_up_launches(self) -> None:
+    def _give_up_launches(self) -> None:
         """Show ops that were launched and not reached: the process has ended."""
         ops = self.device_times.give_up()
         if ops is not None:
@@ -198,6 +198,8 @@ class Process:
 
     def came(self) -> Came | None:
         """Return what came since the last call."""
+        if not self._pending and self.ends:
+            self._give_up_launches()
         if not self._pending:
             return None
         last = self._pending_bytes // RECORD_BYTES, self.offset_ns

@@ -131,10 +131,6 @@ class Store:
     def settle(self) -> None:
         """Move everything received into columns; reading functions call it first."""
         move(self.procs.values())
-        ended = [process for process in self.procs.values() if process.ends]
-        for process in ended:
-            process.give_up_launches()
-        move(ended)
 
     # ------------------------------------------------------------------ reading
 
