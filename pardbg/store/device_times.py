@@ -28,6 +28,7 @@ device did not tell."""
 _LANES: Final = {
     int(Kind.OP_ISSUE): int(Lane.COMM), int(Kind.ACTION): int(Lane.COMPUTE),
     int(Kind.PHASE): int(Lane.PHASE), int(Kind.STEP): int(Lane.STEP),
+    int(Kind.FSDP): int(Lane.COMM), int(Kind.SPAN): int(Lane.USER),
 }  # fmt: skip
 _LAUNCHED: Final = np.isin(np.arange(256), list(_LANES))
 _TIMES: Final = np.isin(np.arange(256), [Kind.DEVICE, Kind.DEVICE_BEGIN])

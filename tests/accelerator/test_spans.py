@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from tests.accelerator.conftest import Run
+from tests.hook_ways import WAYS
 
 pytestmark = pytest.mark.timeout(200)
 
 
-@pytest.fixture(scope="module")
-def cases(run: Run) -> dict[str, Any]:
-    return run("spans", "3000")[0]
+@pytest.fixture(scope="module", params=WAYS)
+def cases(request: pytest.FixtureRequest, run: Run) -> dict[str, Any]:
+    return run("spans", request.param, "3000")[0]
 
 
 def test_every_event_is_the_truth_within_the_error_that_is_told(cases: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.accelerator as acc
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import (
@@ -150,23 +151,43 @@ def sharded(rank: int, size: int) -> dict[str, Any]:
     x = torch.randn(8, 32, device="sim")
 
     def step() -> None:
-        model(x).sum().backward()
+        with pardbg_agent.span("all of it"):
+            model(x).sum().backward()
         optimizer.step()
 
     step()
     return together(step)
 
 
+def captured(rank: int, size: int) -> dict[str, Any]:
+    """A graph of two kernels of 2 ms and an op, replayed twice."""
+    sim.settings.op_ns = {"aten::mm": 2 * MS}
+    a, b, graph = torch.ones(4, 4, device="sim"), torch.ones(4, device="sim"), acc.Graph()
+    left_out = core.CURRENT.device.num_left_out
+    graph.capture_begin()
+    a @ a
+    dist.all_reduce(b)
+    a @ a
+    graph.capture_end()
+
+    def work() -> None:
+        for _ in range(2):
+            graph.replay()
+
+    found = together(work)
+    sim.settings.op_ns = {}
+    return found | {"left_out": core.CURRENT.device.num_left_out - left_out}
+
+
 def hang(rank: int, size: int) -> dict[str, Any]:
     """Rank 1's device stops before an op, for as long as the others' agents take to notice."""
     torch.sim.synchronize()
     dist.barrier()
-    stop = sim.hold() if rank == 1 else None
+    stop, before = sim.hold() if rank == 1 else None, core.CURRENT.device.num_begun
     step = core.CURRENT.step
     dist.all_reduce(torch.ones(4, device="sim"))
     if rank != 1:
-        ring = core.CURRENT.device
-        wait_until(lambda: any(span.is_told for span, _ in ring._open.values()), what="arrival")
+        wait_until(lambda: core.CURRENT.device.num_begun > before, what="arrival")
     dist.all_reduce(torch.zeros(1))  # all have looked
     if stop is not None:
         time.sleep(0.1)
@@ -175,7 +196,7 @@ def hang(rank: int, size: int) -> dict[str, Any]:
     return {"step": step}
 
 
-CASES = (pipeline, interleaved, zero_bubble, ops, sharded, hang)
+CASES = (pipeline, interleaved, zero_bubble, ops, sharded, captured, hang)
 
 
 def main() -> None:
@@ -187,10 +208,10 @@ def main() -> None:
     threading.Thread(target=agents_thread, daemon=True).start()
     found = {case.__name__: case(rank, size) for case in CASES}
     device = core.CURRENT.device
-    if device is not None:
-        wait_until(lambda: not device.times.queue.heads(), what="all times read")
-    found["left_out"] = None if device is None else device.times.num_left_out
+    wait_until(lambda: not device.times.num_open, what="all times read")
+    found |= {"left_out": device.num_left_out, "way": type(device).__name__}
     pardbg_agent.detach()
+    found["live_events"] = sim.counts()["live_events"]
     print(json.dumps(found), flush=True)
     dist.destroy_process_group()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import pardbg.analysis.findings.kinds.device_kinds as devices
@@ -13,6 +14,7 @@ import pardbg.analysis.findings.kinds.stall_kinds as waits
 import pardbg.analysis.findings.kinds.value_kinds as state
 from pardbg.analysis.findings.finding import Candidate, Facts, Label
 from pardbg.analysis.findings.kinds.absence import Absence, Doing
+from pardbg.analysis.hangs.blocking_calls import Blocking, Call
 
 MS, S, MIB = 1_000_000, 1_000_000_000, 1 << 20
 AT = "model.py:12 in forward"
@@ -59,8 +61,20 @@ ABSENCES: Final = (
 )  # fmt: skip
 
 
+CALLS: Final[tuple[Call, ...]] = (
+    "sleep", "lock", "child", "file", "socket", "pipe", "terminal", "poll",
+)  # fmt: skip
+BLOCKED: Final = (
+    *(Blocking(call) for call in CALLS), Blocking("file", "/data/x"),
+    Blocking("file lock", "/data/x", 9), Blocking("file lock", "/data/x", 9, "", 1),
+    Blocking("lock file", "/x/lock"), Blocking("lock file", "/x/lock", 0, "held"),
+    *(Blocking("worker", "", 9, does) for does in ("sleep", "running", "socket")),
+)  # fmt: skip
+
+
 def _waits() -> list[Candidate]:
-    found = [missing(absence) for absence in ABSENCES]
+    blocked = [Absence("code", AT, pid=4711, blocking=one) for one in BLOCKED]
+    found = [missing(replace(absence, rank=2)) for absence in (*ABSENCES, *blocked)]
     found += [missing(absence, absence, culprits=(2, 3)) for absence in ABSENCES]
     found += [missing(absence, over=True) for absence in ABSENCES]
     progress, unknown = Absence("forward", progresses=True), Absence("unknown", progresses=True)

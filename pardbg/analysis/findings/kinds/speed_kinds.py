@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Label, Note, Severity
+from pardbg.analysis.findings.kinds.blocking import blocking_advice, blocking_text
 from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.wording import word
+from pardbg.analysis.hangs.blocking_calls import Blocking
 from pardbg.analysis.pipeline.values import Cause
 from pardbg.words import agreed, duration, percent, rank_set, ranks_text, rate, size, waits_text
 
@@ -36,8 +38,10 @@ class HostOverloaded(Note):
         return f"{ranks} {cores} of host {self.host}{load}{ready}: times are the machine's."
 
 
-Lateness = Literal["data", "compute", "launch", "communication", "core", "host", "unknown"]
-MEASURED: Final[tuple[Lateness, ...]] = ("data", "compute", "launch", "communication")
+Lateness = Literal[
+    "data", "compute", "launch", "communication", "core", "host", "blocked", "unknown"
+]
+MEASURED: Final[tuple[Lateness, ...]] = ("data", "compute", "launch", "communication", "blocked")
 """Causes that are a rank's own on an overloaded host, too. So is ``host`` where the time that the
 rank had no core is known: that is not in it."""
 
@@ -64,6 +68,10 @@ class Straggler(Facts):
     whole_host: str
     """Host, if the culprits are all of its ranks and there are others."""
     late: tuple[int, ...]
+    blocking: Blocking | None = None
+    """System call in which it spends that time; its place is the candidate's."""
+    pid: int = 0
+    rank: int = -1
     in_turn: tuple[int, ...] = ()
     """Ranks that wait for ranks that wait."""
 
@@ -77,14 +85,16 @@ class Straggler(Facts):
         text = (
             f"{ranks_text(self.late)}{host} came last to {self.label}'s collectives in "
             f"{self.num_late} of the last {self.num_steps} steps, by {duration(self.by_ns)}; "
-            f"{self._cause()}. {ranks_text(waiting).capitalize()} {waits_text(waiting)}."
+            f"{self._cause(about.where)}. {ranks_text(waiting).capitalize()} {waits_text(waiting)}."
         )
         if self.in_turn:
             text += f" {ranks_text(self.in_turn).capitalize()} {waits_text(self.in_turn)} in turn."
         return text
 
-    def _cause(self) -> str:
+    def _cause(self, where: str | None) -> str:
         by, one = duration(self.cause_ns), len(self.late) == 1
+        if self.blocking is not None:
+            return f"about {by} of a step {blocking_text(self.blocking)} at {where}"
         it, its = ("it", "its") if one else ("they", "their")
         waits, spends = ("waits", "spends") if one else ("wait", "spend")
         return {
@@ -95,10 +105,13 @@ class Straggler(Facts):
             "communication": f"{it} {waits} {by} longer in other ops before",
             "core": f"{it} {waits} {by} longer for a CPU core (runnable, not scheduled)",
             "host": f"{it} {spends} {by} more outside of forward and backward",
+            "blocked": f"{it} {spends} {by} more in system calls",
             "unknown": "no single phase accounts for it",
         }[self.cause]
 
     def advice(self) -> str:
+        if self.blocking is not None:
+            return blocking_advice(self.blocking, self)
         return self.tries(self.cause)
 
     def beyond_load(self) -> bool:
