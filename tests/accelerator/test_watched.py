@@ -193,6 +193,11 @@ def test_a_captured_graph_is_a_marked_gap(ranks: list[Watched]) -> None:
         assert rank.told["captured"]["left_out"] == 1
 
 
+def test_a_device_that_stands_keeps_nobody_from_leaving(ranks: list[Watched]) -> None:
+    for rank in ranks:
+        assert rank.told["detached_s"] < 20 and rank.told["open"] == 0
+
+
 def test_an_op_that_hangs_says_who_has_arrived(ranks: list[Watched]) -> None:
     began = []
     for rank in ranks:

@@ -210,7 +210,11 @@ def main() -> None:
     device = core.CURRENT.device
     wait_until(lambda: not device.times.num_open, what="all times read")
     found |= {"left_out": device.num_left_out, "way": type(device).__name__}
+    sim.hold()  # for ever
+    dist.all_reduce(torch.ones(1, device="sim"))
+    open_ops, begun = core.CURRENT.ops, time.monotonic()
     pardbg_agent.detach()
+    found |= {"detached_s": time.monotonic() - begun, "open": open_ops.num_open}
     found["live_events"] = sim.counts()["live_events"]
     print(json.dumps(found), flush=True)
     dist.destroy_process_group()
