@@ -28,6 +28,7 @@ device did not tell."""
 _LANES: Final = {
     int(Kind.OP_ISSUE): int(Lane.COMM), int(Kind.ACTION): int(Lane.COMPUTE),
     int(Kind.PHASE): int(Lane.PHASE), int(Kind.STEP): int(Lane.STEP),
+    int(Kind.FSDP): int(Lane.COMM), int(Kind.SPAN): int(Lane.USER),
 }  # fmt: skip
 _LAUNCHED: Final = np.isin(np.arange(256), list(_LANES))
 _TIMES: Final = np.isin(np.arange(256), [Kind.DEVICE, Kind.DEVICE_BEGIN])
@@ -114,6 +115,15 @@ class DeviceTimes:
         at = np.minimum(issued.searchsorted(records["t0_ns"][done]), len(issued) - 1)
         known = issued[at] == records["t0_ns"][done]
         records["t0_ns"][done[known]] = times["t0_ns"][of[at[known]]]
+
+    def give_up(self) -> Records | None:
+        """Return ops that the device of a process that has ended will not come to, as issued."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return None
+        ops = pending[pending["kind"] == _ISSUE]
+        ops["flags"] &= ~np.uint16(_DEVICE)
+        return ops if len(ops) else None
 
     def _inferred(
         self, reached: tuple[Records, Records], pending: Records, left: NDArray[np.bool_]

@@ -30,6 +30,10 @@ CULPRIT: dict[str, tuple[tuple[str, ...], str]] = {
     "extra-in-group": (("deadlock",), HANG), "splits": (("size-mismatch",), END),
     "monitored": (("missing-rank",), HANG), "monitored-at-step": (("missing-rank",), HANG),
     "short-timeout": (("missing-rank",), HANG), "swallows": (("op-mismatch",), HANG),
+    "tp-sleeps": (("straggler",), SLOW), "on-socket": (("straggler",), SLOW),
+    "in-lock": (("straggler",), SLOW), "sleeps": (("straggler",), SLOW),
+    "file-lock": (("missing-rank",), HANG), "loader-hangs": (("missing-rank",), HANG),
+    "stale-lock": (("missing-rank",), HANG),
 }  # fmt: skip
 """The same of culprit_programs."""
 MESSAGES = ("tag", "dtype", "size")

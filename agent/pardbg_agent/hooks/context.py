@@ -141,6 +141,8 @@ class Nesting:
     """Depth of schedules' runs."""
     initializing: int = 0
     """Depth of optimizers' step() calls that only make their state."""
+    coalescing: int = 0
+    """Between a backend's group start and end: no gate may hold, and ops have one Work."""
     inside: dict[Any, list[Any]] | None = None
     """In a wrapper's step(): the optimizers that it stepped, and which parameters of each."""
     open: Any = None
@@ -213,8 +215,6 @@ class State:
     """Flag of the ops of this thread: OTHER_THREAD unless it is the main thread."""
     numbered: bool = False
     """The op that is being begun has its number."""
-    coalescing: bool = False
-    """Between a backend's group start and end no gate may hold."""
     futures: list[tuple[Op, Any]] = field(default_factory=list)
     """Ops issued in the backward that runs, and their futures; emptied when it ends."""
     nest: Any = field(default_factory=lambda: TYPES.nesting())

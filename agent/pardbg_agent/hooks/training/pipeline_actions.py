@@ -260,7 +260,7 @@ class Actions:
             if fields[2] & _FAILED:
                 c.guard.call(HOOK, c.device.drop, span)
             elif c.guard.call(
-                HOOK, c.device.action_ended, span, action.name, action.stage, action.mb
+                HOOK, c.device.ended, span, _COMPUTE, action.name, action.stage, action.mb
             ):
                 fields[2] |= _TIMED
         c.span_ended(*fields)

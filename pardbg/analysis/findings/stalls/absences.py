@@ -7,6 +7,7 @@ from typing import Final
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.leads import standing
 from pardbg.analysis.findings.kinds.absence import Absence, Doing
+from pardbg.analysis.hangs.blocking_calls import samples
 from pardbg.analysis.hangs.stacks import activity, caller, place
 from pardbg.analysis.hangs.standstill import IDLE_CORES, Seen, is_cut_off, seen
 
@@ -64,7 +65,10 @@ def absence(view: View, rank: int) -> Absence:
         asleep=now.cpu is not None and now.cpu < IDLE_CORES and now.os_state == "S",
         progresses=not now.frames and view.t_ns - now.moved_ns < _STILL_NS,
         thread=now.threads[0][0] if now.threads and now.threads[0][0] != "MainThread" else "",
-        threads=other_threads(now),
+        threads=other_threads(now), pid=process.pid, rank=rank,
+        blocking=next(
+            (one.blocking for one in samples(view, rank, now.moved_ns) if one.place == where), None
+        ),
     )  # fmt: skip
 
 
