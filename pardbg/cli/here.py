@@ -100,15 +100,10 @@ def build(python: str) -> int:
 
     It takes half a minute, once per torch, and goes into the user's cache; later jobs use it.
     """
-    import pardbg_agent
+    from pardbg.hub.run.native_build import command
 
-    agent = str(Path(pardbg_agent.__file__).parent.parent)
-    code = (
-        f"import sys; sys.path.append({agent!r}); from pardbg_agent.native import __main__; "
-        "sys.exit(__main__.main())"
-    )
     try:
-        return subprocess.run([python, "-c", code], check=False).returncode
+        return subprocess.run(command(python), check=False).returncode
     except OSError as error:
         raise UserError(f"--python {python}: {error.strerror}") from None
 

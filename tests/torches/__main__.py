@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -113,7 +114,8 @@ def look_at(version: str, folder: Path, given: argparse.Namespace) -> list[Row]:
         return [Row(version, "–", missing=[f"not installed: {last[:120]}"], failed=True)]
     built = "C++" in given.way and here.run([here.python, "-m", "pardbg_agent.native"])
     lacks = here.folder / "lacks.json"
-    here.run([here.python, "-m", "pardbg_agent.hooks", str(lacks)], PARDBG_NATIVE="off")
+    argv = [here.python, "-m", "pardbg_agent.hooks"]
+    here.run(["sh", "-c", f"{shlex.join(argv)} > {shlex.quote(str(lacks))}"], PARDBG_NATIVE="off")
     rows = []
     for way in given.way:
         row, hooks = Row(version, way), WAYS[way]

@@ -1,5 +1,4 @@
-"""``python -m pardbg_agent.hooks [FILE]``: print what this Python's torch lacks of the parts that
-hooks go to, as a JSON list; into FILE if one is named."""
+"""``python -m pardbg_agent.hooks``: print, as JSON, what torch lacks of what hooks look for."""
 
 from __future__ import annotations
 
@@ -26,9 +25,7 @@ def missing() -> list[str]:
 
 
 def main() -> None:
-    text = json.dumps(missing())
-    with open(sys.argv[1], "w") if sys.argv[1:] else contextlib.nullcontext(sys.stdout) as out:
-        out.write(text + "\n")
+    sys.stdout.write(json.dumps(missing()) + "\n")
 
 
 if __name__ == "__main__":

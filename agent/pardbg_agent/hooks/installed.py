@@ -56,14 +56,10 @@ class Installed:
 
     def __init__(self) -> None:
         self._patches = Patches()
+        self.missing = self._patches.missing
         self._late = LateImports(self._lacks)
         self._handles: list[Any] = []
         self._ops: OpHooks | None = None
-
-    @property
-    def missing(self) -> list[str]:
-        """Return what this torch lacks of the parts that hooks go to."""
-        return self._patches.missing
 
     @property
     def awaited(self) -> list[str]:

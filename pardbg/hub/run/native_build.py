@@ -18,24 +18,26 @@ _PYTHON: Final = re.compile(rb"(?:\S*/)?(?:env +(?:-S +)?)?(\S*python[\d.]*)\b")
 
 
 def start(argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """Start the build for the job's Python, unless there is nothing to build or it is switched off.
-
-    It runs at the lowest priority in a session of its own. This run's ranks never load the result.
-    """
+    """Start the build for the job's Python, unless it is switched off. This run never loads it."""
     off = env.get(native.ENV), env.get(native.BUILD_ENV), env.get("PARDBG_HOOKS")
     python = python_of(argv, env)
     if python is None or "off" in off or "dispatcher" in off:
         return
+    with contextlib.suppress(OSError):
+        subprocess.Popen(
+            [*command(python), "--background"], stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+            env={name: value for name, value in env.items() if name != "PARDBG"},
+        )  # fmt: skip
+
+
+def command(python: str) -> list[str]:
+    """Return the command that builds for this Python's torch."""
     code = (
         f"import sys; sys.path.append({str(Path(pardbg_agent.__file__).parent.parent)!r}); "
         "from pardbg_agent.native import __main__; sys.exit(__main__.main())"
     )
-    with contextlib.suppress(OSError):
-        subprocess.Popen(
-            [python, "-c", code, "--background"], stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-            env={name: value for name, value in env.items() if name != "PARDBG"},
-        )  # fmt: skip
+    return [python, "-c", code]
 
 
 def python_of(argv: Sequence[str], env: Mapping[str, str]) -> str | None:

@@ -167,12 +167,7 @@ def _disabling(original: Any) -> Any:
     return disable
 
 
-class _Pushed(threading.local):
-    def __init__(self) -> None:
-        self.hooks: list[tuple[Any, Any]] = []
-
-
-_pushed: Final = _Pushed()
+_pushed: Any = threading.local()
 """This thread's hooks, where torch does not tell the top one (before 2.8)."""
 
 
@@ -180,7 +175,7 @@ def _pushing(original: Any) -> Any:
     @unframed
     def push(pack: Any, unpack: Any) -> Any:
         result = original(pack, unpack)
-        _pushed.hooks.append((pack, unpack))
+        _pushed.hooks = [*getattr(_pushed, "hooks", ()), (pack, unpack)]
         return result
 
     return push
@@ -189,7 +184,7 @@ def _pushing(original: Any) -> Any:
 def _popping(original: Any) -> Any:
     @unframed
     def pop() -> Any:
-        del _pushed.hooks[-1:]
+        _pushed.hooks = getattr(_pushed, "hooks", [])[:-1]
         return original()
 
     return pop
@@ -200,7 +195,8 @@ def _top() -> tuple[Any, Any] | None:
     if hasattr(_autograd, "_top_saved_tensors_default_hooks"):
         top: tuple[Any, Any] | None = _autograd._top_saved_tensors_default_hooks(True)
         return top
-    return _pushed.hooks[-1] if _pushed.hooks else None
+    hooks: list[tuple[Any, Any]] = getattr(_pushed, "hooks", [])
+    return hooks[-1] if hooks else None
 
 
 def _is_on_top(count: Count) -> bool:

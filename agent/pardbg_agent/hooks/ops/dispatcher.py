@@ -51,9 +51,7 @@ class Dispatcher:
             if packet is not None:
                 kernel = make_kernel(spec, packet.default._handle.redispatch_boxed)
                 library.impl(spec.torch_name, kernel, "BackendSelect", with_keyset=True)
-        self._libraries = [library]
-        if hasattr(torch.ops._c10d_functional, "wait_tensor"):
-            self._libraries.append(watch_waits())
+        self._libraries = [library, watch_waits()]
 
     def uninstall(self) -> None:
         for library in self._libraries:
