@@ -23,10 +23,11 @@ import psutil
 from pardbg.hub.run import config as files
 from pardbg.hub.run.run_files import read_end
 from tests.distributed.owned import PARDBG, starting
-from tests.processes import end_tree, rank_env
+from tests.processes import end_tree, rank_env, wait_until
 
 FROM_S, UNTIL_S = 0.01, 1.6
-"""When the kill comes: a run takes 0.4 s to start its job on idle cores, and that 0.4 s."""
+"""When the kill comes: a run takes 0.4 s to start its job on idle cores, and that 0.4 s. Of every
+three runs one is killed then, two that long after all victims are there."""
 LIMIT_S = 60.0
 OURS = ("run", "keeper", "guardian", "launcher", "hub")
 ABOVE = {*OURS} - {"hub"}
@@ -49,10 +50,13 @@ sys.exit({CODE})
 class Case:
     """One run, whom of it is killed, and what is wrong with what it left."""
 
-    def __init__(self, name: str, victims: tuple[str, ...], at_s: float, folder: Path) -> None:
+    def __init__(
+        self, name: str, victims: tuple[str, ...], at_s: float, late: bool, folder: Path
+    ) -> None:
         self.name = name
         """Of the program, and so of the run."""
-        self._victims, self._at_s, self._folder = victims, at_s, folder
+        self._victims, self._folder = victims, folder
+        self._at_s, self._late = at_s, late
         self.killed: set[str] = set()
         self.bad: list[str] = []
 
@@ -64,6 +68,8 @@ class Case:
         with out.open("wb") as file, (self._folder / "err").open("wb") as err:
             run = subprocess.Popen(argv, env=rank_env(), stdin=subprocess.DEVNULL, stdout=file,
                                    stderr=err, start_new_session=True)  # fmt: skip
+        if self._late:
+            wait_until(lambda: self._all_there(run), LIMIT_S, "the victims")
         time.sleep(self._at_s)
         self._kill(run)
         try:
@@ -77,6 +83,9 @@ class Case:
             for process in _ours(self.name):
                 process.kill()
             run.wait()
+
+    def _all_there(self, run: subprocess.Popen[bytes]) -> bool:
+        return {*self._victims} <= {*starting(psutil.Process(run.pid))} or run.poll() is not None
 
     def _kill(self, run: subprocess.Popen[bytes]) -> None:
         there = starting(psutil.Process(run.pid))
@@ -138,12 +147,16 @@ def run(seed: int, cases: int, seconds: float = math.inf) -> tuple[int, list[str
         rng = random.Random(number)
         group, at_s = list(VICTIMS[number % len(VICTIMS)]), rng.uniform(FROM_S, UNTIL_S)
         rng.shuffle(group)
-        victims = tuple(group)
+        victims, late = tuple(group), number % 3 > 0
+        at_s = at_s / 4 if late else at_s
         with tempfile.TemporaryDirectory(prefix="pdd-", dir="/tmp") as folder:
-            case = Case(f"d{number}x{os.getpid()}", victims, at_s, Path(folder))
+            case = Case(f"d{number}x{os.getpid()}", victims, at_s, late, Path(folder))
             case.run()
         tally["+".join(sorted(case.killed)) or "nobody yet or any more"] += 1
         slowest = max(slowest, time.monotonic() - begun)
-        bad += [f"seed {number} {'+'.join(victims)} at {at_s:.3f} s: {what}" for what in case.bad]
+        bad += [
+            f"seed {number} {'+'.join(victims)} {'late ' * late}at {at_s:.3f} s: {what}"
+            for what in case.bad
+        ]
     print("deaths: " + ", ".join(f"{what} {n}" for what, n in sorted(tally.items())), flush=True)
     return cases, bad, slowest
