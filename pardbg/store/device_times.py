@@ -116,6 +116,15 @@ class DeviceTimes:
         known = issued[at] == records["t0_ns"][done]
         records["t0_ns"][done[known]] = times["t0_ns"][of[at[known]]]
 
+    def give_up(self) -> Records | None:
+        """Return ops that the device of a process that has ended will not come to, as issued."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return None
+        ops = pending[pending["kind"] == _ISSUE]
+        ops["flags"] &= ~np.uint16(_DEVICE)
+        return ops if len(ops) else None
+
     def _inferred(
         self, reached: tuple[Records, Records], pending: Records, left: NDArray[np.bool_]
     ) -> Records:

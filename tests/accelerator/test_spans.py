@@ -47,6 +47,11 @@ def test_no_end_is_late_and_no_side_stream_is_delayed(cases: dict[str, Any]) -> 
     assert cases["beside"] == [0, 0]
 
 
+def test_a_device_that_stands_costs_a_bounded_number_of_events(cases: dict[str, Any]) -> None:
+    # 8192 events are there, two for each of 5000 spans.
+    assert cases["stopped"] == {"in_flight": 8192, "refused": 904, "left": 0, "marked": True}
+
+
 def test_a_captured_graph_is_a_counted_gap(cases: dict[str, Any]) -> None:
     left_out, num, leaked = cases["captured"]
     assert (left_out, num, leaked) == (True, 1, 0)

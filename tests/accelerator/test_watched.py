@@ -82,6 +82,23 @@ def test_actions_are_the_devices_not_their_launches(ranks: list[Watched]) -> Non
     assert abs(bubble(host) - 3 / 11) > 0.1
 
 
+@pytest.mark.parametrize("case", ["pipeline", "interleaved", "zero_bubble"])
+def test_the_bubble_is_the_devices(ranks: list[Watched], case: str) -> None:
+    """Beside the truth: what kernels took, of each rank."""
+    truth, device, host = [], [], []
+    for rank in ranks:
+        step = rank.told[case]["step"]
+        truth.append(rank.truth(case, "F", "B", "WB"))
+        device.append([(r.t0, r.t1) for r in rank.device(case, Lane.COMPUTE) if r.name in "FBIW"])
+        launches = [r for r in rank.ring.of(Kind.ACTION) if r.step == step and r.name in "FBIW"]
+        host.append([(r.t0, r.t1) for r in launches])
+    found = {name: bubble(spans) for name, spans in
+             (("truth", truth), ("device", device), ("host", host))}  # fmt: skip
+    print(case, {name: f"{share:.2%}" for name, share in found.items()})
+    assert found["device"] == pytest.approx(found["truth"], abs=0.005)
+    assert abs(found["host"] - found["truth"]) > 0.1
+
+
 def test_ops_arrive_and_end_when_the_device_does(ranks: list[Watched]) -> None:
     for number, rank in enumerate(ranks):
         ops = [r for r in rank.device("ops", Lane.COMM) if r.name == "all_reduce"]
@@ -174,6 +191,11 @@ def test_a_captured_graph_is_a_marked_gap(ranks: list[Watched]) -> None:
         (op,) = [r for r in rank.ring.of(Kind.OP_ISSUE) if r.t0 <= gaps[0].t0 <= r.t1]
         assert len(gaps) == 1 and not op.flags & Flag.DEVICE
         assert rank.told["captured"]["left_out"] == 1
+
+
+def test_a_device_that_stands_keeps_nobody_from_leaving(ranks: list[Watched]) -> None:
+    for rank in ranks:
+        assert rank.told["detached_s"] < 20 and rank.told["open"] == 0
 
 
 def test_an_op_that_hangs_says_who_has_arrived(ranks: list[Watched]) -> None:

@@ -15,11 +15,11 @@ MISMATCHES: Final = {
     "other-op": "op-mismatch", "other-size": "size-mismatch", "other-dtype": "dtype-mismatch",
 }  # fmt: skip
 SPEED: Final = {
-    "slow-device": (("straggler", "stage-imbalance"), ("compute", "")),
-    "host-bound": (("straggler", "schedule-excess"), ("launch",)),
+    "slow-device": (("straggler", "stage-imbalance"), ("compute",)),
+    "host-bound": (("straggler", "schedule-excess", "stage-imbalance"), ("launch",)),
     "late-rank": (("straggler", "schedule-excess"), ("host", "launch")),
 }
-"""What goes wrong -> (kinds, causes) that are right; a stage's is its kind."""
+"""What goes wrong -> (kinds, causes) that are right."""
 AMOUNTS: Final = {"slow-device": (1.5, 2.5), "host-bound": (0.05, 0.09), "late-rank": (0.15, 0.3)}
 """Times as long; seconds per layer; seconds per step. A step is 96 ms on a device."""
 PIPELINE_S: Final = 0.2

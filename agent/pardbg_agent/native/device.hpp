@@ -127,15 +127,7 @@ class Device {
     if (left) return true;
     const size_t before = begun_.size();
     safely([&] {
-      for (Lane* lane : lanes())
-        while (const auto entry = head(*lane)) {
-          if (!entry->event->query()) {
-            left = true;
-            break;
-          }
-          read(*entry);
-          pop(*lane);
-        }
+      for (Lane* lane : lanes()) left |= read_lane(*lane);
     });
     for (size_t i = 0; i < before; i++) {  // these had begun at the poll before
       const Span& span = *begun_[i];
@@ -287,14 +279,26 @@ class Device {
     for (auto& [_, lane] : lanes_) found.push_back(&lane);
     return found;
   }
-  std::optional<Entry> head(Lane& lane) {
-    std::lock_guard<std::mutex> guard(lock_);
-    return lane.empty() ? std::nullopt : std::optional<Entry>(lane.front());
-  }
-  void pop(Lane& lane) {
-    std::lock_guard<std::mutex> guard(lock_);
-    free_.push_back(lane.front().event);
-    lane.pop_front();
+  // Read a lane up to the first event that is not done; return whether there is such. Some at a time:
+  // whoever records would wait for each lock that this thread loses its core with.
+  bool read_lane(Lane& lane) {
+    std::vector<Entry> some;
+    while (true) {
+      {
+        std::lock_guard<std::mutex> guard(lock_);
+        const auto num = std::min<std::ptrdiff_t>(64, static_cast<std::ptrdiff_t>(lane.size()));
+        some.assign(lane.begin(), lane.begin() + num);
+      }
+      size_t done = 0;
+      for (; done < some.size() && some[done].event->query(); done++) read(some[done]);
+      {
+        std::lock_guard<std::mutex> guard(lock_);
+        for (size_t i = 0; i < done; i++) free_.push_back(some[i].event);
+        lane.erase(lane.begin(), lane.begin() + static_cast<std::ptrdiff_t>(done));
+      }
+      if (done < some.size()) return true;
+      if (some.empty()) return false;
+    }
   }
 
   std::optional<c10::Stream> own(uint16_t group_id, int peer) {

@@ -25,8 +25,6 @@ _OFFSETS_NS: Final = 200_000
 """A clock's offset may change by less between a launch and its times."""
 _STEP: Final = int(Lane.STEP)
 _ASYNC: Final = int(Flag.ASYNC)
-_SPANS: Final = (int(Lane.COMPUTE), int(Lane.PHASE))
-"""Lanes of the stream that computes: an op may be issued on one of its own."""
 
 
 def host_bound(view: View, rank: int, window: Interval) -> list[Interval]:
@@ -44,14 +42,14 @@ def host_bound(view: View, rank: int, window: Interval) -> list[Interval]:
 
 
 def _moments(view: View, process: Process, window: Interval) -> tuple[Array, Array]:
-    """Return (begins and ends of spans, and ends of ops, on the device; leads at them), by time.
-    Before the end of an op the device may have waited for that."""
+    """Return (begins and ends of spans, arrivals and ends of ops, on the device; leads at them), by
+    time. Before the end of an op the device may have waited for that."""
     table, visible = view.rows(process, "reached")
     when = table.when[:visible]
     whole = window[0], window[1] + table.longest_ns
     part = slice(*when.searchsorted(whole).tolist())
-    is_span = np.isin(table.col("peer")[part], _SPANS)
-    t0, t1, a, b = (table.col(name)[part][is_span] for name in ("t0_ns", "t1_ns", "a", "b"))
+    inside = table.col("peer")[part] != _STEP
+    t0, t1, a, b = (table.col(name)[part][inside] for name in ("t0_ns", "t1_ns", "a", "b"))
     ends = [_ends(view, process, name, window) for name in ("done", "done_p2p")]
     times = np.concatenate([t0, t1, *ends, [window[0]]])
     leads = np.concatenate([a, b, np.full(len(times) - 2 * len(t0), _FAR)])

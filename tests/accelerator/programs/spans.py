@@ -165,6 +165,24 @@ def beside(times: Times, num: int = 64) -> tuple[int, int]:
     return late, delayed
 
 
+def stopped(times: Times, num: int = 5000) -> dict[str, Any]:
+    """A device that stands while spans are issued, and goes on."""
+    stop, refused = sim.hold(), times.num_refused
+    for _ in range(num):
+        span = times.begin(now_ns())
+        if span is not None:
+            times.end(span)
+    times.poll()
+    held = times.num_in_flight
+    sim.release(stop, now_ns())
+    wait_until(lambda: not times.poll(), what="all spans read")
+    _, gap = times.take_gaps()
+    return {
+        "in_flight": held, "refused": times.num_refused - refused, "left": times.num_in_flight,
+        "marked": bool(gap[0]),
+    }  # fmt: skip
+
+
 def captured(times: Times) -> tuple[bool, int, int]:
     before = times.num_in_flight
     sim.settings.capturing = True
@@ -187,7 +205,7 @@ def main() -> None:
     many(times, 200)  # the first ones make events, streams and the second anchor
     found = {"many": many(times, num)}
     found["anchor_ns"] = times.clock.error_ns
-    cases = (ahead, beside, captured)
+    cases = (ahead, beside, captured, stopped)
     print(json.dumps(found | {case.__name__: case(times) for case in cases}), flush=True)
 
 

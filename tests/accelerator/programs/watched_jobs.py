@@ -14,12 +14,17 @@ import torch
 import torch.accelerator as acc
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+)
 
 import pardbg.lab.sim.device as sim
 import pardbg_agent
 from pardbg_agent import core
-from tests.accelerator.programs.jobs import MICROBATCHES, MS, WIDTH, Stage
+from tests.accelerator.programs.jobs import ACTION_MS, MICROBATCHES, MS, WIDTH, Stage
 from tests.processes import wait_until
 
 
@@ -64,6 +69,49 @@ def pipeline(rank: int, size: int) -> dict[str, Any]:
     found = together(step)
     sim.settings.blind = False
     return found
+
+
+class Split(Stage):
+    """The same, and its weights' gradients take another 20 ms: they may be computed apart."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bias = sim.spend_in(self.layer.bias, 0, ACTION_MS / 2, "W")
+        y = torch.nn.functional.linear(x, self.layer.weight, bias)
+        return sim.spend_in(y, ACTION_MS, ACTION_MS)
+
+
+def _virtual(rank: int, size: int, schedule_of: Any, module: type[Stage]) -> dict[str, Any]:
+    """A step of a schedule with two stages on each rank, in blind mode."""
+    numbers = (rank, rank + size)
+    modules = [module().to("sim") for _ in numbers]
+    stages = [
+        PipelineStage(each, number, 2 * size, torch.device("sim"))
+        for each, number in zip(modules, numbers, strict=True)
+    ]
+    schedule = schedule_of(stages, MICROBATCHES, loss_fn=torch.nn.functional.mse_loss)
+    optimizer = torch.optim.SGD([p for each in modules for p in each.parameters()], lr=0.1)
+    x = torch.randn(MICROBATCHES, WIDTH, device="sim")
+
+    def step() -> None:
+        schedule.step(
+            *([x] if rank == 0 else []),
+            **({"target": x, "losses": []} if rank == size - 1 else {}),
+        )
+        optimizer.step()
+
+    step()
+    sim.settings.blind = True
+    found = together(step)
+    sim.settings.blind = False
+    return found
+
+
+def interleaved(rank: int, size: int) -> dict[str, Any]:
+    return _virtual(rank, size, ScheduleInterleaved1F1B, Stage)
+
+
+def zero_bubble(rank: int, size: int) -> dict[str, Any]:
+    return _virtual(rank, size, ScheduleInterleavedZeroBubble, Split)
 
 
 def ops(rank: int, size: int) -> dict[str, Any]:
@@ -148,6 +196,9 @@ def hang(rank: int, size: int) -> dict[str, Any]:
     return {"step": step}
 
 
+CASES = (pipeline, interleaved, zero_bubble, ops, sharded, captured, hang)
+
+
 def main() -> None:
     warnings.filterwarnings("ignore")
     dist.init_process_group(sim.GROUP)
@@ -155,11 +206,15 @@ def main() -> None:
     sim.settings.comm_default_ns = 0
     dist.all_reduce(torch.ones(1, device="sim"))
     threading.Thread(target=agents_thread, daemon=True).start()
-    found = {case.__name__: case(rank, size) for case in (pipeline, ops, sharded, captured, hang)}
+    found = {case.__name__: case(rank, size) for case in CASES}
     device = core.CURRENT.device
     wait_until(lambda: not device.times.num_open, what="all times read")
     found |= {"left_out": device.num_left_out, "way": type(device).__name__}
+    sim.hold()  # for ever
+    dist.all_reduce(torch.ones(1, device="sim"))
+    open_ops, begun = core.CURRENT.ops, time.monotonic()
     pardbg_agent.detach()
+    found |= {"detached_s": time.monotonic() - begun, "open": open_ops.num_open}
     found["live_events"] = sim.counts()["live_events"]
     print(json.dumps(found), flush=True)
     dist.destroy_process_group()

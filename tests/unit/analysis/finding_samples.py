@@ -54,6 +54,7 @@ ABSENCES: Final = (
     Absence("stopped", AT, pid=4711), Absence("traced", AT), Absence("pdb", AT),
     Absence("prompt", AT), Absence("cut off", name="n2"), Absence("gil", AT, silent_ns=2 * S),
     Absence("gil", AT, asleep=True), Absence("action", name="0F5"),
+    Absence("device", name="forward (step 8)", silent_ns=9 * S),
     Absence("loading", AT, asleep=True, caller="step at train.py:88", thread="feed",
             threads=(("writer", "log.py:3 in run"),),
             lock="feed waits for self.lock; thread writer is inside it at log.py:3 in run"),
@@ -219,7 +220,7 @@ def straggler(cause: speed.Lateness, late: tuple[int, ...]) -> speed.Straggler:
     """Late by 30 ms of steps of 100."""
     return speed.Straggler(
         label=Label("world"), num_late=12, num_steps=12, by_ns=30 * MS, cause=cause,
-        cause_ns=31 * MS, phases=("forward", "backward") if cause == "compute" else (),
+        cause_ns=31 * MS, phases=("forward", "backward") if cause in ("compute", "launch") else (),
         own_ns=30 * MS, step_ns=100 * MS, timed=False, recurring=True,
         whole_host="n1" if len(late) > 1 else "", late=late,
         in_turn=(5,) if cause == "communication" else (),
@@ -228,7 +229,7 @@ def straggler(cause: speed.Lateness, late: tuple[int, ...]) -> speed.Straggler:
 
 def _speed() -> list[Candidate]:
     causes: tuple[speed.Lateness, ...] = (
-        "data", "compute", "communication", "core", "host", "unknown"
+        "data", "compute", "launch", "communication", "core", "host", "unknown"
     )  # fmt: skip
     found = [
         one("straggler", straggler(cause, late), (0, 1, 5), late)
@@ -238,7 +239,7 @@ def _speed() -> list[Candidate]:
         slow = speed.SlowSteps(every, 8, 40, 300 * MS, 100 * MS, (39, 44), 200 * MS, "in forward",
                                every is None, bool(of), same)  # fmt: skip
         found.append(one("slow-steps", slow, (0, 1), of))
-    for cause in ("communication", "host", "dependency", "warmup", "cooldown"):
+    for cause in ("communication", "host", "launch", "dependency", "warmup", "cooldown"):
         excess = speed.ScheduleExcess(0.23, 0.2, cause, 0.14, 1, 40 * MS, False)
         found.append(one("schedule-excess", excess, (0, 1)))
     exposed = speed.ExposedCommunication(60 * MS, 0.6, 40 * MS, 0.4, "all_gather", MIB, 60 * MS)
@@ -246,6 +247,7 @@ def _speed() -> list[Candidate]:
         *found,
         one("stage-imbalance", speed.StageImbalance((1, 5), 0.5, 30 * MS, 130 * MS), (0, 1), (1,)),
         one("stage-imbalance", speed.StageImbalance((1,), 0.5, None, 0), (0, 1), (1,)),
+        one("stage-imbalance", speed.StageImbalance((1,), 0.5, None, 0, True, 0.8), (0, 1), (1,)),
         one("too-few-microbatches", speed.TooFewMicrobatches(2, 1 / 3, 1 / 3, 8, 1 / 9), (0, 1)),
         one("exposed-communication", exposed, (0, 1)),
         one("small-messages", speed.SmallMessages("all_reduce", 64, 6400, 20 * MS, 100 * MS)),

@@ -94,3 +94,13 @@ def test_a_forward_that_no_hook_saw_lies_between_phases_of_the_device() -> None:
     assert seen(times.settle(records(phase(20, 30, Flag.INFERRED), phase(30, 40)))) == []
     found = times.settle(records(ran(260, 300, 30)))
     assert seen(found) == [(Kind.PHASE, 260, 300, 0, 0), (Kind.PHASE, 200, 260, 0, 0)]
+
+
+def test_ops_that_an_ended_process_launched_are_shown_as_issued() -> None:
+    times = DeviceTimes()
+    times.settle(records(ISSUE, ACTION))
+    left = times.give_up()
+    assert left is not None
+    assert seen(left) == [(Kind.OP_ISSUE, 10, 12, 4096, 7)]
+    assert seen(times.settle(left)) == seen(left)  # not held back again
+    assert times.give_up() is None

@@ -179,6 +179,15 @@ class StageImbalance(Facts):
     saved_ns: int | None
     """Time of a step that an even split would save; None: no plan to work it out from."""
     step_ns: float
+    on_device: bool = False
+    """The work is a device's, which a busy host does not make longer."""
+    unlaunched: float = 0.0
+    """Share of it in which the host had yet to launch the rest of an action: an upper bound."""
+
+    @property
+    def cause(self) -> Literal["compute", "launch"]:
+        """Return what takes the time: the work itself, or the host's launches of it."""
+        return "launch" if self.unlaunched >= 0.5 else "compute"
 
     @property
     def worth(self) -> float | None:
@@ -194,13 +203,23 @@ class StageImbalance(Facts):
         if self.saved_ns is not None:
             saved, step = duration(self.saved_ns), duration(self.step_ns)
             would = f" An even cut would save {saved} of {step} a step."
+        if self.cause == "launch":
+            return (
+                f"{ranks_text(about.culprits)} (stage {stages}) is host-bound: its actions take "
+                f"{percent(self.more, 0)} more than the ranks' do on average, and in up to "
+                f"{percent(self.unlaunched, 0)} of that its host had yet to launch the rest. The "
+                f"others wait for it."
+            )
         return (
             f"{ranks_text(about.culprits)} (stage {stages}) computes {percent(self.more, 0)} more "
             f"than the ranks do on average, and the others wait for it.{would}"
         )
 
+    def advice(self) -> str:
+        return self.tries(self.cause)
+
     def beyond_load(self) -> bool:
-        return (self.worth or 0.0) >= 0.2
+        return self.on_device or (self.worth or 0.0) >= 0.2
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.kinds.mismatch_kinds import (
     Place,
     RehearsedOrder,
-    places_text,
+    places_sentence,
 )
 from pardbg.analysis.findings.kinds.recording_kinds import NodeLost, RankUnrecorded
 from pardbg.words import agreed, duration, ranks_text, waits_text
@@ -170,7 +170,7 @@ class Deadlock(Stalled):
             text += f" {ranks_text(self.others).capitalize()} {waits_text(self.others)} for them."
         if self.odd:
             text += f" {ranks_text(self.odd).capitalize()} left an op out, or issued one too many."
-        return f"{text} {places_text(self.places)}." if len(self.places) > 1 else text
+        return text + places_sentence(self.places)
 
     def _cycle_text(self) -> str:
         if self.of == "p2p-tag-mismatch":
@@ -219,7 +219,7 @@ class Misaddressed(Stalled):
             f"rank {rank} waits in {self.wait.op}, which has no matching {does}, while rank "
             f"{self.other} waits to {waits} rank {rank}: one of them names the wrong rank."
         )
-        return f"{text} {places_text(self.places)}." if len(self.places) > 1 else text
+        return text + places_sentence(self.places)
 
     def advice(self) -> str:
         return self.tries("unpaired-send" if self.send else "unpaired-recv")

@@ -8,6 +8,9 @@ from statistics import fmean, median
 from typing import Final
 
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.intervals import clip, total
+from pardbg.analysis.base.leads import host_bound
+from pardbg.analysis.base.times import times
 from pardbg.analysis.findings.finding import Candidate, Evidence
 from pardbg.analysis.findings.kinds.speed_kinds import (
     ScheduleExcess,
@@ -15,6 +18,7 @@ from pardbg.analysis.findings.kinds.speed_kinds import (
     TooFewMicrobatches,
 )
 from pardbg.analysis.findings.speed.windows import Window, often, per_window
+from pardbg.analysis.pipeline.idle import busy_intervals
 from pardbg.analysis.pipeline.implied import bound_fraction
 from pardbg.analysis.pipeline.pipeline_steps import pipeline_step
 from pardbg.analysis.pipeline.pipelines import Layout, layouts
@@ -69,8 +73,20 @@ def _uneven(
     yield Candidate(
         kind="stage-imbalance", ranks=layout.ranks, culprits=(rank,), group=layout.group or None,
         t_ns=newest.t0_ns, first_ns=steps[0].t0_ns, cost_ns_per_step=saved,
-        facts=StageImbalance(tuple(layout.stages(rank)), median(busiest[rank]), saved, step_ns),
+        facts=StageImbalance(
+            tuple(layout.stages(rank)), median(busiest[rank]), saved, step_ns,
+            times(view) == "device", _unlaunched(view, newest, rank),
+        ),
     )  # fmt: skip
+
+
+def _unlaunched(view: View, step: PipelineStep, rank: int) -> float:
+    """Return the share of a rank's actions in which its host had yet to launch the rest."""
+    window = step.t0_ns, step.t1_ns
+    actions = next(row.actions for row in step.ranks if row.rank == rank)
+    busy = clip(busy_intervals(actions, window[1]), *window)
+    late = host_bound(view, rank, window)
+    return sum(total(clip(late, *span)) for span in busy) / max(1, total(busy))
 
 
 def _even(view: View, looked_at: Window, layout: Layout) -> tuple[int | None, float]:
