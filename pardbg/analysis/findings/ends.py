@@ -255,9 +255,9 @@ def _roots_found(view: View, roots: Sequence[BadEnd], only_victims: bool) -> Ite
 
 
 def _may_follow(view: View, end: BadEnd) -> bool:
-    """Return whether a rank has just aborted, as a backend does over an op that does not fit: the
-    other ranks' records of it come in a moment."""
-    aborted = end.how == "killed" and view.ranks[end.rank].exit_code == _SIGABRT
+    """Return whether a rank has just aborted, as a backend does over an op that does not fit, or
+    ended in a way not known yet: the other ranks' records of that op come in a moment."""
+    aborted = end.how == "killed" and view.ranks[end.rank].exit_code in (_SIGABRT, None)
     return aborted and view.run_end is None and view.t_ns - end.t_ns < ABORT_NS
 
 
