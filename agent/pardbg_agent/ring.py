@@ -247,6 +247,18 @@ class RingReader:
         """Return the index after the newest committed record (looks at every mark)."""
         return max(self._marks.tolist())
 
+    def head_from(self, known: int) -> int:
+        """Return the same, for callers that know an index which the ring has reached."""
+        while True:
+            at = known % self._capacity
+            marks = self._marks[at : at + _AHEAD].tolist()
+            newest = max(marks, default=0)
+            if newest <= known:
+                return known
+            if newest > known + len(marks):
+                return self.head()  # lapped
+            known = newest
+
     def put_back(self) -> None:
         """The slice that ``read`` gave last could not be used: it comes again."""
         self.next, self._newest = self._before

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from pardbg.events import fields
 from pardbg.events.decode import Head
 from pardbg.store.clocks import Clocks, Reading
 from pardbg.store.definitions import FailedRequest, Failure, GroupDef, ModelDef, OpDef
@@ -113,6 +115,24 @@ class Process:
         at = bisect_right(self._gaps, (t_ns, 1 << 62))
         return self._gaps[at - 1][1] if at else 0
 
+    def horizon_ns(self, state: Mapping[str, Any] | None) -> int | None:
+        """Return the time up to which its records are complete here (hub's clock); None: not known.
+
+        Either all that its ring held when the hub looked has come (``state``, which names what ran
+        then), or what has come is all up to its newest record: of a rank that runs actions up to
+        its newest action, since the next one may be under way.
+        """
+        actions = self._tables["action"].when
+        horizon = int(actions[-1]) if len(actions) else self.newest_ns or self.started_ns
+        head = fields.integer_or_none(state or {}, "head")
+        seen = fields.integer_or_none(state or {}, "seen_ns")
+        if head is not None and seen is not None and head <= (self._next or 0):
+            horizon = max(horizon or 0, seen + self.offset_ns)
+        reached = self.device_times.horizon_ns()
+        if horizon is None or reached is None:
+            return horizon
+        return min(horizon, reached + self.offset_ns)
+
     def unrecorded_since(self, t_ns: int, now_ns: int) -> bool:
         """Return whether ops between the two may be missing: lower level, or a failed hook."""
         shift = self.offset_ns
@@ -144,6 +164,13 @@ class Process:
 
     # ------------------------------------------------------------------ writing
 
+    def _give_up_launches(self) -> None:
+        """Show ops that were launched and not reached: the process has ended."""
+        ops = self.device_times.give_up()
+        if ops is not None:
+            self._pending.append(ops.tobytes())
+            self._pending_bytes += len(ops) * RECORD_BYTES
+
     def accept(self, head: Head, payload: bytes, received_ns: int) -> bool:
         """Take a batch; False where all of it had come before."""
         if self._next is None:
@@ -171,6 +198,8 @@ class Process:
 
     def came(self) -> Came | None:
         """Return what came since the last call."""
+        if not self._pending and self.ends:
+            self._give_up_launches()
         if not self._pending:
             return None
         last = self._pending_bytes // RECORD_BYTES, self.offset_ns

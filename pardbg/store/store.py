@@ -11,6 +11,7 @@ from pardbg.events import control_facts, fields
 from pardbg.events.control_events import event_of
 from pardbg.events.decode import Full, Malformed, decode_map, frame_head, leading, split_key
 from pardbg.events.fields import MAX_GROUPS, MAX_NAMES_PER_PROC, MAX_PROCS
+from pardbg.nccl.debug_lines import DebugReader
 from pardbg.store import definitions
 from pardbg.store.clocks import Reading
 from pardbg.store.history import Bookmark, Bookmarks, History, StateHistory
@@ -29,6 +30,8 @@ _NAME_BYTES: Final = 200
 _OP_BYTES: Final = 400
 _MAX_GAPS: Final = 64
 _MAX_TEXT: Final = 4096
+MAX_BEHIND_NS: Final = 3_000_000_000
+"""Maximum age of a live run's horizon: a rank whose agent gets no GIL must not stop the picture."""
 PART: Final = "part"
 """CONTROL event at the begin of a recording's further parts, and NOTE of which this is."""
 NEXT_PART: Final = "next_part"
@@ -39,6 +42,9 @@ NOTE_TRUNCATED: Final = "session.truncated"
 
 class Store:
     """Everything known of one run."""
+
+    _horizon_ns = 0
+    """The newest one given: it never goes back."""
 
     def __init__(self, limits: Limits | None = None, *, live: bool = False) -> None:
         self.limits = limits or (Limits.live() if live else Limits.file())
@@ -71,9 +77,9 @@ class Store:
         self.states = StateHistory(self.limits.states, self.limits.keep_ns)
         self.controls = History(self.limits.controls, self.limits.keep_ns)
         self.output = History(self.limits.output_lines, self.limits.keep_ns)
+        self.nccl = DebugReader()
         self.bookmarks = Bookmarks()
-        self.malformed = 0
-        self.unknown_messages = self.over_limit = 0
+        self.malformed = self.unknown_messages = self.over_limit = 0
         self.memo: dict[Any, Any] = {}
         """Derived values that analysis keeps; never a source of truth."""
         self._num_records = 0
@@ -151,6 +157,24 @@ class Store:
         newest += [h.newest_ns for h in (self.states, self.controls, self.output) if h.newest_ns]
         newest += [t for t, _ in self.run_ends]
         return max(newest, default=self.begin_ns)
+
+    @property
+    def horizon_ns(self) -> int:
+        """Return the time of a live run up to which the records of all ranks are complete here.
+
+        Ranks that have ended are complete; one that is MAX_BEHIND_NS behind counts no more.
+        """
+        end = self.end_ns
+        if not self.live or self.part is not None:
+            return end
+        states = self.states.ranks(None)[1]
+        reached = (
+            process.horizon_ns(states.get(process.proc))
+            for process in self.rank_procs(None).values() if not process.ends
+        )  # fmt: skip
+        complete = min((t_ns for t_ns in reached if t_ns is not None), default=end)
+        self._horizon_ns = max(self._horizon_ns, min(end, max(complete, end - MAX_BEHIND_NS)))
+        return self._horizon_ns
 
     def rank_procs(self, t_ns: int | None) -> dict[int, Process]:
         """Return rank -> the process that is (or last was) it at ``t_ns``, of the life or role that
@@ -269,15 +293,17 @@ class Store:
         if (found := self._hub_map(message, self.output)) is None:
             return False
         t_ns, values = found
-        rank = fields.integer_or_none(values, "rank")
-        stream = "stderr" if values.get("stream") == "stderr" else "stdout"
+        text, stream = fields.text(values, "text"), fields.text(values, "stream", "stdout")
+        if "NCCL" in text:
+            self.nccl.add(text, t_ns)
+        if stream not in ("stdout", "stderr"):  # of NCCL_DEBUG_FILE, not what the job printed
+            return True
         offset = fields.integer_or_none(values, "off")
         if offset is not None:  # a hub that was started again reads the job's files again
             if offset <= self._output_offsets.get(stream, -1):
                 return False
             self._output_offsets[stream] = offset
-        text = fields.text(values, "text")
-        self.output.add(t_ns, (rank, stream, text), len(text))
+        self.output.add(t_ns, (fields.integer_or_none(values, "rank"), stream, text), len(text))
         return True
 
     def _control(self, _proc: str, message: Message) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from pardbg.analysis.answers.step_times import last_step_split, read_ahead_splits, unheld_step_ns
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import was_held
+from pardbg.analysis.base.leads import Ahead, ahead
 from pardbg.analysis.base.losses import LOSS_NAMES
 from pardbg.analysis.base.run import launcher
 from pardbg.analysis.base.spans import open_span
@@ -74,6 +75,8 @@ class RankNow:
     """Uncertainty of its clock against the hub's; 0 = the same clock."""
     node: int | None = None
     """torchrun's group rank: which launcher started it. Two may be on one host."""
+    ahead: Ahead | None = None
+    """Lead over its device; None where that has no times."""
     metrics: tuple[tuple[str, float], ...] = ()
     """(name, newest value) of what the program logged, but the loss."""
 
@@ -158,6 +161,7 @@ def _row(
         agent_overhead=agent_overhead(view, process),
         clock_error_ns=process.clocks.at(view.t_ns).error_ns,
         node=fields.integer_or_none(process.facts, "group_rank"),
+        ahead=ahead(view, rank),
         metrics=_metrics(view, process),
     )
 
@@ -204,7 +208,7 @@ def _now(
         return found.state, replace(found.activity, span=inside), found.since_ns
     open_op = fields.text(status, "open_op")
     open_since = fields.integer_or_none(status, "open_since_ns")
-    if open_op and open_since is not None and view.t_ns - open_since >= WAITING_NS:
+    if open_op and open_since is not None and view.now_ns - open_since >= WAITING_NS:
         return "waiting", Activity("in", open_op, inside), open_since
     finished = _newest_action(view, process)
     if finished is not None and finished[0] > (state_at(view)[0] or 0):
@@ -267,7 +271,7 @@ def _silent_since(view: View, process: Process, status: Mapping[str, Any]) -> in
     if not heartbeat:
         return None
     newest = max(heartbeat, _newest_visible(view, process) or 0)
-    return newest if view.t_ns - newest > STALE_NS else None
+    return newest if view.now_ns - newest > STALE_NS else None
 
 
 def _newest_visible(view: View, process: Process) -> int | None:
@@ -279,7 +283,7 @@ def _lag(view: View, process: Process) -> int | None:
     if view.run_end is not None or view.proc_end(process) is not None:
         return None
     newest = _newest_visible(view, process)
-    return max(0, view.t_ns - newest) if newest is not None else None
+    return max(0, view.now_ns - newest) if newest is not None else None
 
 
 def agent_overhead(view: View, process: Process, number: int | None = LAST_STEPS) -> float | None:

@@ -37,9 +37,12 @@ class View:
         self.live = t_ns is None
         self.end_ns = store.end_ns
         self.begin_ns = min(store.begin_ns, self.end_ns)
-        if t_ns is None or (store.part is not None and t_ns > self.end_ns):
-            t_ns = self.end_ns  # a part that is looked at later is seen as it ended
-        self.t_ns = t_ns
+        if t_ns is not None and store.part is not None:
+            t_ns = min(t_ns, self.end_ns)  # a part that is looked at later is seen as it ended
+        self.now_ns = self.end_ns if t_ns is None else t_ns
+        """Up to here states, control and output are known, and processes' ends."""
+        self.t_ns = max(store.horizon_ns, self.begin_ns) if t_ns is None else t_ns
+        """Up to here records are."""
         self.ranks: dict[int, Process] = store.rank_procs(self.t_ns)
         self.epoch = max((process.epoch for process in self.ranks.values()), default=0)
         self._visible: dict[tuple[str, str], int] = {}
@@ -124,14 +127,14 @@ class View:
     @property
     def run_end(self) -> tuple[int, int | None] | None:
         """Return (time, exit code) once the run has ended."""
-        ended = [end for end in self.store.run_ends if end[0] <= self.t_ns]
+        ended = [end for end in self.store.run_ends if end[0] <= self.now_ns]
         return ended[-1] if ended else None
 
     def proc_end(self, process: Process) -> tuple[int, str] | None:
         """Return (time, reason) once the process has ended."""
         if not process.ends:
             return None
-        ended = [end for end in process.ends if end[0] <= self.t_ns]
+        ended = [end for end in process.ends if end[0] <= self.now_ns]
         return ended[-1] if ended else None
 
     def memo(self, kind: str, most: int = MEMO_MAX) -> dict[Any, Any]:

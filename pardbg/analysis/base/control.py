@@ -40,7 +40,7 @@ class ControlView:
 
 def control_view(view: View) -> ControlView:
     """Return what control does at the cursor: mode, controller, lease, breakpoints."""
-    log = tuple(event for _, event in view.store.controls.last(view.t_ns, LOG_EVENTS))
+    log = tuple(event for _, event in view.store.controls.last(view.now_ns, LOG_EVENTS))
     with_status = (event for event in reversed(log) if event.status is not None)
     newest = next(with_status, _RUNNING) if view.run_end is None else _RUNNING
     status = newest.status
@@ -56,4 +56,4 @@ def control_view(view: View) -> ControlView:
 
 def _left(view: View, event: ControlEvent, left: int | None) -> int | None:
     """Return the rest, at the cursor, of a time limit that the event gave."""
-    return max(0, left - (view.t_ns - event.t_ns)) if left is not None else None
+    return max(0, left - (view.now_ns - event.t_ns)) if left is not None else None

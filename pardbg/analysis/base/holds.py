@@ -81,7 +81,7 @@ def _held(view: View, rank: int, t0_ns: int, t1_ns: int) -> list[Interval]:
 @per_view
 def _open_holds(view: View) -> dict[int, int]:
     """Return rank -> begin of its open hold at the cursor, which has no record yet."""
-    reported = view.store.states.ranks(view.t_ns)[1] if view.run_end is None else {}
+    reported = view.store.states.ranks(view.now_ns)[1] if view.run_end is None else {}
     found: dict[int, int] = {}
     for rank, process in view.ranks.items() if reported else ():
         state = reported.get(process.proc) or {}

@@ -138,7 +138,7 @@ def _terminated(view: View, end: BadEnd) -> bool:
 
 def _by_viewers(view: View) -> Iterator[TerminationRequest]:
     """Return requests such as ``:kill yes``."""
-    for t_ns, event in view.store.controls.last(view.t_ns, _EVENTS):
+    for t_ns, event in view.store.controls.last(view.now_ns, _EVENTS):
         if isinstance(event.fact, Killed):
             yield TerminationRequest(t_ns, f"kill by {event.by or 'a viewer'}")
 

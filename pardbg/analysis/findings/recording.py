@@ -134,7 +134,7 @@ def unreadable(view: View) -> Iterable[Candidate]:
 
 def recorder_lost(view: View) -> Iterable[Candidate]:
     """Find processes of pardbg that were killed: the job did not notice, the recording may."""
-    controls = view.store.controls.last(view.t_ns, len(view.store.controls))
+    controls = view.store.controls.last(view.now_ns, len(view.store.controls))
     known = ((t_ns, _LOST.get(_lost_process(event.fact))) for t_ns, event in controls)
     lost = [(t_ns, name) for t_ns, name in known if name is not None]
     if lost:
@@ -152,7 +152,7 @@ def _lost_process(fact: Fact | None) -> str:
 
 def recorder_limits(view: View) -> Iterable[Candidate]:
     """Find what the hub left out because there was too much of it at a time."""
-    controls = view.store.controls.last(view.t_ns, len(view.store.controls))
+    controls = view.store.controls.last(view.now_ns, len(view.store.controls))
     reached = [(t_ns, e.fact) for t_ns, e in controls if isinstance(e.fact, Limit)]
     for of in _LIMITS:
         limits = [(t_ns, limit) for t_ns, limit in reached if limit.what == of]

@@ -68,7 +68,7 @@ class Seen:
     inside: str
     """What the agent's own frames were around: wait, op, gate, gil or ``""``."""
     source: str
-    """agent, py-spy, or why there is no stack; empty: none was taken."""
+    """Source of the stack: agent, py-spy, or why there is none; empty: none was taken."""
     lock: str = ""
     """``waits for self.lock; …``, of its thread that does."""
     threads: tuple[tuple[str, tuple[Frame, ...]], ...] = ()
@@ -170,7 +170,7 @@ def _silent(said: Mapping[str, Any], state_ns: int | None) -> int:
 def lost_nodes(view: View) -> list[tuple[int, Node]]:
     """Return (when, node) of each node that the hub hears nothing of."""
     silent: dict[int, tuple[int, Node]] = {}
-    for t_ns, event in view.store.controls.last(view.t_ns, len(view.store.controls)):
+    for t_ns, event in view.store.controls.last(view.now_ns, len(view.store.controls)):
         if isinstance(event.fact, Node):
             silent.pop(event.fact.node, None)
             if event.fact.change is NodeChange.LOST:
@@ -187,7 +187,7 @@ def is_cut_off(view: View, host: str) -> bool:
         return True
     if len(ranks) < 2 or len(ranks) == len(view.ranks):
         return False
-    t_ns, told = view.store.states.ranks(view.t_ns)  # by its own clock, one for the host
+    t_ns, told = view.store.states.ranks(view.now_ns)  # by its own clock, one for the host
     beats = [fields.integer(told.get(p.proc, {}), "heartbeat_ns", 0) for p in ranks.values()]
     if not all(_silent(states(view).get(p.proc, {}), t_ns) for p in ranks.values()):
         return False
@@ -200,7 +200,7 @@ Stack = tuple[int, tuple[Frame, ...], str, str, Threads, str]
 
 
 def _stalls(view: View) -> list[Stall]:
-    events = (event for _, event in view.store.controls.last(view.t_ns, _STALLS))
+    events = (event for _, event in view.store.controls.last(view.now_ns, _STALLS))
     return [event.fact for event in events if isinstance(event.fact, Stall)]
 
 

@@ -194,7 +194,7 @@ def states(view: View) -> Mapping[str, Mapping[str, Any]]:
 @per_view
 def state_at(view: View) -> tuple[int | None, Mapping[str, Mapping[str, Any]]]:
     """Return (when it was said, what of each process). Its times are on the hub's clock."""
-    t_ns, said = view.store.states.ranks(view.t_ns)
+    t_ns, said = view.store.states.ranks(view.now_ns)
     return t_ns, {proc: _on_hub_clock(view, proc, values) for proc, values in said.items()}
 
 

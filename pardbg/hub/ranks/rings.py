@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +51,8 @@ class Mapped:
     """``processes.schedule`` of the last measurement."""
     code: int | None = None
     """Exit code as subprocess gives it (-9: SIGKILL); None: not known."""
+    head: int = 0
+    """Number of records written so far, as last seen."""
     exit_fd: int = -1
     """Becomes readable when the process ends."""
 
@@ -215,6 +218,8 @@ class Rings:
         heartbeat, sent, dropped, errors, level, hook_ns = stable_fields(
             buffer, wire.STATUS_HEALTH, wire.STATUS_HEALTH_OFFSET
         )
+        seen_ns = time.monotonic_ns()
+        ring.head = ring.reader.head_from(ring.head)
         phase_name = names.get(phase, "")
         what = f"{stage}{names.get(action, '?')}{mb}" if action and stage >= 0 else ""
         lead, reached, *_ = stable_fields(buffer, wire.STATUS_DEVICE, wire.STATUS_DEVICE_OFFSET)
@@ -231,7 +236,8 @@ class Rings:
             "heartbeat_ns": heartbeat, "sent": sent, "dropped": dropped, "errors": errors,
             "lead_ns": lead, "reached_ns": reached,
             "level": level, "hook_ns": hook_ns, "os": ring.os_state, "cpu": ring.busy(),
-            "scheduled": ring.scheduled, "load": round(100 * self._load),
+            "head": ring.head, "seen_ns": seen_ns, "scheduled": ring.scheduled,
+            "load": round(100 * self._load),
         }  # fmt: skip
 
 

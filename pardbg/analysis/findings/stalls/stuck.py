@@ -69,7 +69,7 @@ def _stopped(view: View, rank: int) -> bool:
 def _absent(view: View, op: PendingOp, unseen: tuple[int, ...]) -> tuple[tuple[int, ...], AtStore]:
     """Return (ranks that have not issued it, whether that is known): by the addresses that ranks
     had left at the job's store when the hub asked it last."""
-    events = view.store.controls.last(view.t_ns, _EVENTS)
+    events = view.store.controls.last(view.now_ns, _EVENTS)
     asked = [event.fact.came for _, event in events if isinstance(event.fact, Rendezvous)]
     if op.op.op != "init_process_group" or not asked:
         return (), "unknown"

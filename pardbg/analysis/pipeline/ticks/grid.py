@@ -181,7 +181,8 @@ def _order(
 
 
 def _then(seen: Sequence[str], planned: Sequence[str]) -> list[str]:
-    """Return what was seen in the order it came, also where the plan says otherwise."""
+    """Return recorded actions in their order, also where the plan has another, then planned
+    ones."""
     known = {*seen, *(other for text in seen if (other := twin(text)) is not None)}
     return [*seen, *(text for text in planned if text not in known)]
 
@@ -272,7 +273,7 @@ def _last(
 
 def _moved_ns(view: View) -> int | None:
     """Return when the last verb was given if it runs some actions and ranks are held, in ns."""
-    events = view.store.controls.last(view.t_ns, 64)
+    events = view.store.controls.last(view.now_ns, 64)
     modes = (e.status.mode for _, e in reversed(events) if e.status is not None)
     if next(modes, Mode.RUNNING) not in (Mode.HELD, Mode.STEPPING) or view.run_end is not None:
         return None
