@@ -13,6 +13,7 @@ import platform
 import sys
 from collections.abc import Sequence
 
+from pardbg.lab.sim import extension
 from tests.conftest import ROOT
 from tests.gpu.rows import ROWS, num_devices
 from tests.gpu.table import Outcome, lines, tried
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"no row {', '.join(sorted(unknown))}: {', '.join(r.name for r in ROWS)}")
     if device == "sim":
         os.environ.setdefault("PARDBG_SIM", str(ROOT / ".native"))
+        extension.built()  # half a minute once: in no row's time
     outcomes: list[Outcome] = []
     for row in ROWS:
         if not given.rows or row.name in given.rows:

@@ -102,6 +102,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     numbers.divergence,
     numbers.unaveraged,
     numbers.ungraded,
+    numbers.unequal_starts,
     recording.dropped,
     recording.limits,
     recording.missing_begin,

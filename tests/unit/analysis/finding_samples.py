@@ -281,6 +281,7 @@ def _state() -> list[Candidate]:
         one("replica-divergence", diverged, (0, 1, 2), (1,)),
         one("replica-divergence", again, (0, 1)), one("replica-divergence", averaged, (0, 1)),
         one("no-gradient-exchange", state.NoGradientExchange(MIB, 1000), (0, 1)),
+        one("unequal-start", state.UnequalStart(), (0, 1, 2), (1,)),
         one("no-gradient", state.NoGradient("SGD"), (0,)),
         one("no-gradient", state.NoGradient("SGD"), (0, 1)),
     ]  # fmt: skip

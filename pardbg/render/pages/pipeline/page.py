@@ -338,7 +338,7 @@ def _foot(frame: _Frame, rows: int) -> tuple[Line, ...]:
                        key="FBIW".index)  # fmt: skip
         paired = any(rank.pairs for rank in frame.step.ranks)
         lines += [()] if rows >= 26 else []
-        lines.append(line("  ", legend(kinds, cells - 2, paired, frame.many)))
+        lines.append(line("  ", legend(kinds, cells - 2, frame.view.causes, paired, frame.many)))
     return tuple(lines)
 
 
