@@ -65,6 +65,12 @@ pictures: $(STAMP)
 snapshots: $(STAMP)
 	$(PYTEST) -q tests/ui/snapshots --snapshot-update
 
+# Ten minutes with a GPU: what only one can prove, as a table. Without one: make gpu DEVICE=sim
+.PHONY: gpu
+gpu: $(STAMP) native
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.gpu $(if $(DEVICE),--device $(DEVICE)) $(ROWS)
+	$(BIN)/python -m pytest -q tests/gpu
+
 diagnosis: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.diagnosis $(ARGS)
 

@@ -193,14 +193,6 @@ def rank_range(text: str) -> range | None:
     return range(low, high + 1)
 
 
-def parse_rank_set(text: str) -> tuple[int, ...]:
-    """Return the sorted ranks of ``0-3,7``. Raises ValueError, one line."""
-    ranges = [rank_range(part) for part in text.split(",")] if text.strip() else []
-    if None in ranges:
-        raise ValueError(f"{text[:MAX_TEXT]!r} is not a set of ranks: write 0, 0-3 or 0,2")
-    return tuple(sorted({rank for part in ranges if part is not None for rank in part}))
-
-
 def parse_duration(text: str) -> int:
     """Return ns of ``12.5`` (seconds), ``2m10s``, ``1h2m``, ``300ms``, ``40 µs`` or ``5min``.
 

@@ -147,12 +147,19 @@ def command(process: psutil.Process) -> str:
         return "(ended meanwhile)"
 
 
+def comes_true(condition: Callable[[], object], timeout_s: float) -> bool:
+    """Poll until the condition is truthy; return whether that came in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
 def wait_until(
     condition: Callable[[], object], timeout_s: float = 30.0, what: str = "condition"
 ) -> None:
     """Poll until the condition is truthy; fail with ``what`` in words when it never is."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {timeout_s:g} s in vain: {what}")
-        time.sleep(0.01)
+    if not comes_true(condition, timeout_s):
+        raise AssertionError(f"waited {timeout_s:g} s in vain: {what}")

@@ -45,24 +45,27 @@ def detach() -> None:
 class _Span:
     """A named piece of the program's time, shown on the rank's user lane."""
 
-    __slots__ = ("_name", "_place", "_t0")
+    __slots__ = ("_name", "_on_device", "_place", "_t0")
 
     def __init__(self, name: str, place: tuple[int, int, int]) -> None:
         self._name, self._place = name, place
         self._t0 = 0
+        self._on_device: Any = None
 
     def __enter__(self) -> _Span:
         self._t0 = time.monotonic_ns()
-        self._say(None, False)
+        self._record(None, False)
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self._say(time.monotonic_ns(), kind is not None)
+        self._record(time.monotonic_ns(), kind is not None)
 
-    def _say(self, t1: int | None, failed: bool) -> None:
+    def _record(self, t1: int | None, failed: bool) -> None:
         core = active.CORE
         if core is not None:
-            core.guard.call("span", core.span, self._name, self._place, self._t0, t1, failed)
+            self._on_device = core.guard.call(
+                "span", core.span, self._name, self._place, self._t0, t1, failed, self._on_device
+            )
 
 
 class _NoSpan:

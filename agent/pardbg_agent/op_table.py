@@ -244,7 +244,7 @@ class Unrecorded:
         return [list(gap) for gap in self._gaps]
 
     def begins(self, t_ns: int, for_good: bool = False) -> None:
-        """From now on; ``for_good``: a hook failed."""
+        """Begin a time without records of ops; ``for_good``: a hook failed."""
         self._for_good |= for_good
         if self._gaps and not self._gaps[-1][1]:
             return
@@ -254,7 +254,7 @@ class Unrecorded:
         self._tell(self.gaps)
 
     def ends(self, t_ns: int) -> None:
-        """They are recorded again, unless a hook failed."""
+        """End a time without records of ops, unless a hook failed."""
         if self._gaps and not self._gaps[-1][1] and not self._for_good:
             self._gaps[-1][1] = t_ns
             self._tell(self.gaps)

@@ -112,7 +112,7 @@ class Core:
         """What the hooks keep of it (hooks.context.Context), from their first call on."""
         self.optimizers: Callable[[], list[Any]] = list
         """Gives the optimizers that have stepped. Set by the hooks."""
-        self.call_site: Callable[[int], Any] = lambda t0: None  # hooks.call_sites' ``find``
+        self.call_site: Callable[[int], Any] = lambda t0: None  # hooks.context's ``find``
         self.sender: Any = None
         self.starting = False
         """In no group yet, and known before that (life.calls)."""
@@ -213,18 +213,29 @@ class Core:
             self.gate.wait(Gate.STEP, lambda: f"step {self.step}")
 
     def span(
-        self, name: str, place: tuple[int, int, int], t0: int, t1: int | None, failed: bool = False
-    ) -> None:
-        """pardbg_agent.span ended, or began (``t1`` None). ``place``: part, parts, chunk."""
+        self, name: str, place: tuple[int, int, int], t0: int, t1: int | None,
+        failed: bool = False, on_device: Any = None,
+    ) -> Any:  # fmt: skip
+        """pardbg_agent.span ended, or began (``t1`` None). ``place``: part, parts, chunk. Return
+        what it is on the device, which its end gets as ``on_device``."""
         if not all(type(number) is int for number in place):
             self.refuse(f"span({str(name)[:40]!r})", "part, parts and chunk are whole numbers")
             place = (0, 0, -1)
         part, parts, chunk = place
+        device, name_id = self.device, self.defs.name(str(name))
+        flags = Flag.FAILED if failed else 0
         kind, t1 = (Kind.SPAN_BEGIN, t0) if t1 is None else (Kind.SPAN, t1)
+        if device is not None and kind is Kind.SPAN_BEGIN:
+            on_device = self.guard.call("device", device.begin, t0)
+        elif device is not None and self.guard.call(
+            "device", device.ended, on_device, Lane.USER, name_id, wire.NONE, chunk
+        ):
+            flags |= Flag.DEVICE
         self.record(
-            kind, Lane.USER, Flag.FAILED if failed else 0, self.defs.name(str(name)), t0, t1,
+            kind, Lane.USER, flags, name_id, t0, t1,
             self.step, 0, wire.NO_GROUP, wire.NONE, chunk, wire.NONE, part, parts,
         )  # fmt: skip
+        return on_device
 
     def log(self, numbers: dict[str, Any]) -> None:
         """pardbg_agent.log: one METRIC each."""

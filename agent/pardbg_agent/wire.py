@@ -105,7 +105,8 @@ class Kind(enum.IntEnum):
     """Numbers that went wrong (pardbg_agent.hooks.watch.probes). name = ``nan``: the input of the
     op (group, seq, P2P) has a values that are not finite, the first at place b; ``nan grad NAME``:
     the last of seq parameters whose gradient is not finite, in a values; ``checksum NAME …``: a =
-    the bits of these replicated parameters added up, b = a byte for each, group = the replicas."""
+    the bits of these replicated parameters added up, b = a byte for each, group = the replicas;
+    ``blocked``, kind of system call, file, place, in lines: the main thread stood there."""
     SPAN_BEGIN = 14
     """The SPAN of the same name and t0 began: t0 = t1. Says what a rank is in before it ends.
     a, b and microbatch as in SPAN."""
@@ -126,9 +127,9 @@ class Kind(enum.IntEnum):
     """... and is over, t0..t1."""
     DEVICE = 19
     """What the host issued ran on the device, t0..t1 on the host's clock. The lane says what: COMM
-    an op (t0: its arrival), COMPUTE an action, PHASE, STEP; name, flags, group, seq, stage,
-    microbatch and peer as in that record. a = the host's lead: t0 less its issue; b = error of t0
-    and t1."""
+    an op (t0: its arrival), or of no group an FSDP; COMPUTE an action, PHASE, STEP, USER a SPAN;
+    name, flags, group, seq, stage, microbatch and peer as in that record. a = the host's lead: t0
+    less its issue; b = error of t0 and t1."""
     DEVICE_BEGIN = 20
     """The op of such a DEVICE to come has arrived, t0 = t1; only where it is not soon over."""
 

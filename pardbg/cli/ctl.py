@@ -9,14 +9,7 @@ import click
 
 from pardbg.cli.common import complete_ctl, echo
 from pardbg.cli.here import find_target
-from pardbg.control.language.arguments import (
-    COMPARE,
-    INSPECT,
-    PDB,
-    inspect_words,
-    verb_meant,
-    verb_words,
-)
+from pardbg.control.language import arguments
 from pardbg.errors import UserError
 from pardbg.events.control_codes import Verb
 from pardbg.ui.commands.actions import explain, wrapped
@@ -94,7 +87,7 @@ def ctl(
     from pardbg.cli import headless
 
     run_name, verb, ranks, args = _ctl_words(_hashing(words) if hash_ else words)
-    compare = COMPARE in words[:2]
+    compare = arguments.COMPARE in words[:2]
     if verb is Verb.KILL and run_name is None:
         raise UserError(
             "kill ends the job: name the run, as in `pardbg ctl RUN kill` (`pardbg ls`)"
@@ -111,30 +104,30 @@ def _ctl_words(
 ) -> tuple[str | None, Verb, str | None, dict[str, Any]]:
     """(run, verb, rank set, the verb's other arguments)."""
     verbs = {verb.value: verb for verb in Verb if verb is not Verb.INSPECT}
-    known = {*verbs, *INSPECT, COMPARE, *PDB}
+    known = {*verbs, *arguments.INSPECT, arguments.COMPARE, *arguments.PDB}
     words = _unquoted(words)
     run_name = None if words[0] in known or words[0][:1] == "!" else words[0]
     rest = words if run_name is None else words[1:]
     if rest and rest[0][:1] == "!":
         rest = ("exec", rest[0][1:], *rest[1:])
-    word = PDB.get(rest[0], rest[0]) if rest else ""
+    word = arguments.PDB.get(rest[0], rest[0]) if rest else ""
     text = " ".join(rest[1:])
-    if word in INSPECT or word == COMPARE:
-        ranks, args = inspect_words(word, text)
+    if word in arguments.INSPECT or word == arguments.COMPARE:
+        ranks, args = arguments.inspect_words(word, text)
         return run_name, Verb.INSPECT, ranks or "held", args
     if word in verbs:
-        verb = verb_meant(verbs[word], text.split())
-        return run_name, verb, *verb_words(verb, text.split())
+        verb = arguments.verb_meant(verbs[word], text.split())
+        return run_name, verb, *arguments.verb_words(verb, text.split())
     if word in _ELSEWHERE:
         raise UserError(f"{word} is for the console: {_ELSEWHERE[word]}")
     what = f"no verb {rest[0]!r}" if rest else f"{words[0]!r} is not a verb"
-    raise UserError(f"{what}; verbs: {', '.join((*verbs, *INSPECT, COMPARE))}")
+    raise UserError(f"{what}; verbs: {', '.join((*verbs, *arguments.INSPECT, arguments.COMPARE))}")
 
 
 def _hashing(words: tuple[str, ...]) -> tuple[str, ...]:
-    if COMPARE not in words[:2]:
+    if arguments.COMPARE not in words[:2]:
         raise UserError("--hash goes with compare, as in `pardbg ctl compare --hash grads`")
-    at = words.index(COMPARE) + 1
+    at = words.index(arguments.COMPARE) + 1
     return (*words[:at], "--hash", *words[at:])
 
 

@@ -60,7 +60,7 @@ def ls(json_: bool, dead: bool) -> None:
 @JSON
 def doctor(json_: bool) -> int:
     """Check what pardbg needs on this machine; exit 1 if something is missing."""
-    results = [check() for check in CHECKS]
+    results = [check() for check in (*CHECKS, *DEVICE_CHECKS)]
     if json_:
         echo(json.dumps([asdict(result) for result in results], indent=2))
     for result in () if json_ else results:
@@ -258,6 +258,34 @@ def _terminal() -> Check:
     return Check("terminal", "ok", text)
 
 
+def _nccl() -> Check:
+    """Check what NCCL is set to say of itself: its own settings, and whether RAS answers here."""
+    from pardbg.hub.serve.nccl_reports import answer
+    from pardbg.nccl import ras
+
+    names = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE", "NCCL_INSPECTOR_DUMP_DIR")
+    parts = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
+    try:
+        status = ras.parse(answer(os.environ.get("NCCL_RAS_ADDR", ""), timeout_s=1.0))
+        parts.append(f"RAS of NCCL {status.nccl_version}, {len(status.comms)} communicators")
+    except (OSError, ValueError):
+        parts.append("no RAS answers on this host")
+    return Check("NCCL", "ok", ", ".join(parts))
+
+
+def _devices() -> Check:
+    """Check whether the hub can read clocks and errors of devices."""
+    from pardbg.hub.serve.device_meters import DeviceMeters
+
+    meters = DeviceMeters()
+    if not meters.start():
+        return Check("NVML", "ok", "no NVIDIA device can be read (`pip install pardbg[nvml]`)")
+    meters.read()
+    meters.close()
+    text = ", ".join(f"{one.index}: {one.name} {one.celsius} °C" for one in meters.took())
+    return Check("NVML", "ok", text)
+
+
 def _runs() -> Check:
     from pardbg.hub.run.runs import list_runs
 
@@ -270,4 +298,5 @@ CHECKS: Final[tuple[Callable[[], Check], ...]] = (
     _stacks, _terminal, _runs,
 )  # fmt: skip
 """Checks of ``doctor``, in the order of its output."""
+DEVICE_CHECKS: Final[tuple[Callable[[], Check], ...]] = (_nccl, _devices)
 COMMANDS = (ls, doctor, native)

@@ -52,8 +52,8 @@ MACHINE_LACKS = (OSError, termios.error, MemoryError, RuntimeError)
     help="Split the ranks over this many torchruns, as over machines.",
 )
 @click.option("--steps", type=click.IntRange(1), help="Training steps (default: the recipe's).")
-@click.option("--device", type=click.Choice(("auto", "sim")), default="auto",
-              help="auto: a GPU per rank, or the CPU; sim: simulated GPUs.")  # fmt: skip
+@click.option("--device", type=click.Choice(("auto", "cuda", "sim")), default="auto",
+              help="auto: a GPU per rank, or the CPU; cuda: shared; sim: simulated.")  # fmt: skip
 @click.option("--schedule", metavar="S.csv", help="Train with this pipeline schedule (recipe csv).")
 @click.option("--from", "session", metavar="SESSION",
               help="With --schedule: predict the step time from this run's durations.")  # fmt: skip
@@ -101,7 +101,7 @@ def demo(
     said, rc = recording(**how), _rc(rc_file, no_rc)
     return _watch_job(
         argv, said, rc, recipe.screen, not keep, after,
-        name=name if device == "auto" else f"{name} (simulated)", output=output, recipe=name,
+        name=f"{name} (simulated)" if device == "sim" else name, output=output, recipe=name,
         env=env,
     )  # fmt: skip
 

@@ -6,69 +6,72 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from pardbg.events.control_codes import USAGE, Mode, Verb
 from pardbg.events.control_events import Status
 from pardbg.events.control_facts import Fact, Refusal
 from pardbg_agent.ctrl.agent_messages import Evaluated, IssuedAt, Lease, Ping, Thread
-from pardbg_agent.ctrl.codec import Line, Word, encode
+from pardbg_agent.ctrl.codec import Line, Message, Word, encode
 
 # -- viewer -> hub
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class Join(Message, tag="join"):
     """Send what this viewer missed as two-frame messages [key, payload], then a Reply."""
 
-    TAG: ClassVar = "join"
     id: int
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class Take(Message, tag="take"):
     """Take control over from the viewer that has it."""
 
-    TAG: ClassVar = "take"
     id: int
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(Message, tag="leave"):
     """Give control up and let everything run on."""
 
-    TAG: ClassVar = "leave"
     id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What a verb needs besides ranks; which fields count is said at each Verb."""
+    """What a verb needs besides ranks."""
 
     expr: Line = ""
+    """Condition, watch or expression."""
     number: int = 0
     """Of a breakpoint."""
     numbers: tuple[int, ...] = ()
+    """Breakpoints that ``delete`` deletes; none: all."""
     count: int = 1
     """How often, or matches to skip."""
     ns: int = 0
+    """Of ``delay``, in each step."""
     hold: bool = False
     """Of a ``pause`` of some ranks: do not release them before a peer times out."""
     kind: Word = ""
+    """Of ``inspect``: pardbg_agent.control.evaluate.KINDS."""
     frame: int = 0
     level: Word = ""
     for_s: float = 0.0
+    """Of ``level``; 0: it stays."""
     reason: Line = ""
     text: Line = ""
     at_ns: int | None = None
+    """Of a bookmark; None: now."""
     confirm: bool = False
+    """Whether ``kill`` is meant."""
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class Command(Message, tag="command"):
     """A verb, with the rank set as the user wrote it."""
 
-    TAG: ClassVar = "command"
     id: int
     verb: Verb
     ranks: Line | None = None
@@ -86,10 +89,9 @@ FromViewer = Join | Take | Leave | Command | Lease
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(Message, tag="joined"):
     """Answer to Join, after the history."""
 
-    TAG: ClassVar = "joined"
     run: Word = ""
     hub: Word = ""
     messages: int = 0
@@ -99,10 +101,9 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class HubFacts:
+class HubFacts(Message, tag="hub"):
     """Answer to ``status``, beside the status of control."""
 
-    TAG: ClassVar = "hub"
     run: Word = ""
     name: Line = ""
     hub: Word = ""
@@ -126,10 +127,9 @@ class StackGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class WhereFound:
+class WhereFound(Message, tag="where"):
     """Answer to ``where``."""
 
-    TAG: ClassVar = "where"
     stacks: Mapping[int, tuple[Thread, ...]] = field(default_factory=dict)
     """Rank -> its threads."""
     source: Mapping[int, Line] = field(default_factory=dict)
@@ -143,36 +143,32 @@ class WhereFound:
 
 
 @dataclass(frozen=True, slots=True)
-class RankRows:
+class RankRows(Message, tag="ranks"):
     """Answer to ``ranks``: rows of STATE by process."""
 
-    TAG: ClassVar = "ranks"
     ranks: Mapping[Word, Mapping[Word, object]]
     mode: Mode = Mode.RUNNING
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class Answers(Message, tag="answers"):
     """Answer to ``inspect``, by rank."""
 
-    TAG: ClassVar = "answers"
     answers: Mapping[int, Evaluated]
 
 
 @dataclass(frozen=True, slots=True)
-class LevelAsked:
+class LevelAsked(Message, tag="level_asked"):
     """Answer to ``level``: how many ranks it was asked of."""
 
-    TAG: ClassVar = "level_asked"
     level: Word
     asked: int
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
+class Marked(Message, tag="marked"):
     """Answer to ``mark``."""
 
-    TAG: ClassVar = "marked"
     at_ns: int
 
 
@@ -180,11 +176,10 @@ Answer = Joined | HubFacts | WhereFound | RankRows | Answers | LevelAsked | Mark
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Message, tag="reply"):
     """The one answer to a request. A verb that changes something is answered with the very fact of
     the CONTROL message ``n`` that records it."""
 
-    TAG: ClassVar = "reply"
     re: int = 0
     refusal: Refusal | None = None
     answer: Answer | None = None

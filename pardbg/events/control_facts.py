@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from pardbg.events.control_codes import Gone, NodeChange, NotHeld, Verb, Why
+from pardbg.events.device_facts import DeviceNews, Ras
 from pardbg_agent.ctrl.agent_messages import Frame, IssuedAt, OpenOp
-from pardbg_agent.ctrl.codec import Line, Word
+from pardbg_agent.ctrl.codec import Line, Message, Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,9 @@ class Breakpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Message, tag="verb"):
     """A viewer's command was accepted."""
 
-    TAG: ClassVar = "verb"
     verb: Verb
     ranks: Line = ""
     """The rank set as the user wrote it."""
@@ -85,106 +84,94 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Message, tag="cut"):
     """Every rank that is to be held is; the status says why, where nobody asked for it."""
 
-    TAG: ClassVar = "cut"
     outcome: Outcome | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class RunsOn:
+class RunsOn(Message, tag="running"):
     """All ranks run on: ``continue``, or no rank is left to hold."""
 
-    TAG: ClassVar = "running"
     no_rank_left: bool = False
     no_exception_left: bool = False
     """The last rank that was held at its exception is gone."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lapsed:
+class Lapsed(Message, tag="lapsed"):
     """The lease was not renewed: all ranks run on."""
 
-    TAG: ClassVar = "lapsed"
     holder: Line
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Left(Message, tag="leave"):
     """The viewer that had control gave it up, or can be reached no more: all ranks run on."""
 
-    TAG: ClassVar = "leave"
     viewer: Line
     disconnected: bool = False
     was_held: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """Control changed hands."""
+class Taken(Message, tag="take"):
+    """Another viewer took control."""
 
-    TAG: ClassVar = "take"
     before: Line | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Attached:
+class Attached(Message, tag="attach"):
     """A rank joined while others were held: it stops at its next gate."""
 
-    TAG: ClassVar = "attach"
     rank: int
 
 
 @dataclass(frozen=True, slots=True)
-class Detached:
+class Detached(Message, tag="detach"):
     """A rank ended while others were held."""
 
-    TAG: ClassVar = "detach"
     rank: int
     how: Gone
 
 
 @dataclass(frozen=True, slots=True)
-class UnderWay:
+class UnderWay(Message, tag="wait"):
     """No cut yet: these ranks have not come to a gate."""
 
-    TAG: ClassVar = "wait"
     ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Loose:
+class Loose(Message, tag="loose"):
     """Ranks ran on by themselves (their lease was over) and are held again."""
 
-    TAG: ClassVar = "loose"
     ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
+class Silent(Message, tag="silent"):
     """Nothing came of ranks for a lease: they run on without control."""
 
-    TAG: ClassVar = "silent"
     ranks: tuple[int, ...]
     silent_ns: int
 
 
 @dataclass(frozen=True, slots=True)
-class Resent:
+class Resent(Message, tag="resend"):
     """Messages that ranks did not answer were sent again."""
 
-    TAG: ClassVar = "resend"
     ranks: tuple[int, ...]
     messages: tuple[Word, ...]
     silent_ns: int
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
+class Raised(Message, tag="exception"):
     """A rank is held at its uncaught exception, or is not."""
 
-    TAG: ClassVar = "exception"
     rank: int
     error: Line = ""
     """``ValueError: no labels``"""
@@ -192,10 +179,9 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(Message, tag="hit"):
     """A rank stopped at a breakpoint or watch."""
 
-    TAG: ClassVar = "hit"
     rank: int
     number: int
     condition: Line = ""
@@ -207,10 +193,9 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
+class Stray(Message, tag="stray"):
     """A rank held itself for a reason that this hub does not know."""
 
-    TAG: ClassVar = "stray"
     rank: int
     number: int | None = None
     """The breakpoint, which is set no more; None: a hub that is gone held it."""
@@ -220,37 +205,32 @@ class Stray:
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class Released(Message, tag="released"):
     """Ranks that were held on purpose are let go, as an op of a rank that waits times out soon."""
 
-    TAG: ClassVar = "released"
     ranks: tuple[int, ...]
     waits: Waits | None = None
     left_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Stuck:
+class Stuck(Message, tag="stuck"):
     """A rank is in an op for which another rank is gone: it will come to no gate."""
 
-    TAG: ClassVar = "stuck"
     rank: int
     op: OpenOp
     gone: int
 
 
 @dataclass(frozen=True, slots=True)
-class Paused:
+class Paused(Message, tag="pause"):
     """A viewer asked for a pause."""
-
-    TAG: ClassVar = "pause"
 
 
 @dataclass(frozen=True, slots=True)
-class Edited:
+class Edited(Message, tag="edit"):
     """Breakpoints or watches were set, changed or deleted."""
 
-    TAG: ClassVar = "edit"
     verb: Verb
     breakpoints: tuple[Breakpoint, ...] = ()
     viewer_gone: Line = ""
@@ -258,38 +238,34 @@ class Edited:
 
 
 @dataclass(frozen=True, slots=True)
-class Delayed:
+class Delayed(Message, tag="delay"):
     """Ranks are delayed by so much in each step; 0: no more."""
 
-    TAG: ClassVar = "delay"
     ranks: tuple[int, ...]
     ns: int
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Message, tag="refused"):
     """A command was refused."""
 
-    TAG: ClassVar = "refused"
     verb: Word
     refusal: Refusal
 
 
 @dataclass(frozen=True, slots=True)
-class Inspected:
+class Inspected(Message, tag="inspect"):
     """A viewer evaluated code in ranks."""
 
-    TAG: ClassVar = "inspect"
     kind: Word
     expr: Line
     ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class Level(Message, tag="level"):
     """The sampling level of ranks was set, for a time or until it is set again."""
 
-    TAG: ClassVar = "level"
     level: Word
     num_ranks: int = 0
     for_ns: int = 0
@@ -299,36 +275,31 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Bookmark:
+class Bookmark(Message, tag="bookmark"):
     """A moment is marked with the user's text; without one, its mark is removed."""
 
-    TAG: ClassVar = "bookmark"
     at_ns: int
     text: Line = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Killed:
+class Killed(Message, tag="kill"):
     """A viewer ended the job."""
-
-    TAG: ClassVar = "kill"
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(Message, tag="gap"):
     """Records of a rank were lost on the way."""
 
-    TAG: ClassVar = "gap"
     rank: int
     num: int
     proc: Word = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Message, tag="limit"):
     """The hub left out what was beyond a limit."""
 
-    TAG: ClassVar = "limit"
     what: Word
     """``processes``, or ``definitions`` (the limit is in bytes)."""
     limit: int
@@ -336,10 +307,9 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class HubRestarted:
+class HubRestarted(Message, tag="hub_restart"):
     """The hub was killed, and another took over."""
 
-    TAG: ClassVar = "hub_restart"
     hub: Word = ""
     bytes: int = 0
     """Of the recording that the new hub read."""
@@ -352,27 +322,24 @@ class HubRestarted:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessLost:
+class ProcessLost(Message, tag="process_lost"):
     """A process of pardbg was killed: the job and the hub go on without it."""
 
-    TAG: ClassVar = "process_lost"
     what: Word
     """``launcher``, ``guardian``, ``keeper`` or ``owner``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Message, tag="error"):
     """Nothing is recorded any more."""
 
-    TAG: ClassVar = "error"
     problem: Line
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class Node(Message, tag="node"):
     """A node of the run joined, is silent, or is back."""
 
-    TAG: ClassVar = "node"
     node: int
     host: Word = ""
     ranks: tuple[int, ...] = ()
@@ -381,10 +348,9 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Rendezvous:
+class Rendezvous(Message, tag="rendezvous"):
     """Ranks that had come to the job's store, while others wait for the rest."""
 
-    TAG: ClassVar = "rendezvous"
     came: tuple[int, ...]
 
 
@@ -401,10 +367,9 @@ class StallPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Stall:
+class Stall(Message, tag="stall"):
     """A rank has waited in an op for 2 s; stacks of those that make no progress."""
 
-    TAG: ClassVar = "stall"
     since_ns: int
     """When they were asked."""
     stacks: tuple[StallPart, ...] = ()
@@ -416,10 +381,9 @@ class Stall:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Part(Message, tag="part"):
     """How far the run had come when this part of the recording began."""
 
-    TAG: ClassVar = "part"
     part: int = 1
     heads: Mapping[Word, int] = field(default_factory=dict)
     """Process -> index after its newest record."""
@@ -431,18 +395,16 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Repaired:
+class Repaired(Message, tag="repaired"):
     """A damaged recording was repaired; ``text`` is the report."""
 
-    TAG: ClassVar = "repaired"
     text: Line = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Postmortem:
+class Postmortem(Message, tag="postmortem"):
     """The recording was made of a dead run's file and rings."""
 
-    TAG: ClassVar = "postmortem"
     from_file: int = 0
     """Messages."""
     from_rings: int = 0
@@ -458,7 +420,7 @@ Fact = (
     Asked | Cut | RunsOn | Lapsed | Left | Taken | Attached | Detached | UnderWay | Loose | Silent
     | Resent | Raised | Hit | Stray | Released | Stuck | Paused | Edited | Delayed | Refused
     | Inspected | Level | Bookmark | Killed | Gap | Limit | HubRestarted | ProcessLost | Problem
-    | Node | Rendezvous | Stall | Part | Repaired | Postmortem
+    | Node | Rendezvous | Ras | DeviceNews | Stall | Part | Repaired | Postmortem
 )  # fmt: skip
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgpack
 
 from pardbg.events.decode import Malformed, decode_map
 from pardbg.hub import MAX_CTRL_BYTES
 from pardbg_agent.ctrl.agent_messages import Thread
-from pardbg_agent.ctrl.codec import Line, Word, encode
+from pardbg_agent.ctrl.codec import Line, Message, Word, encode
 from pardbg_agent.wire import address
 
 T = TypeVar("T")
@@ -68,11 +68,10 @@ Change = tuple[Word, int, int, int, tuple[tuple[int, bytes], ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(Message, tag="rows"):
     """The node's processes, at each change and at least once a second. Of a new ``link``, what was
     under way may be lost."""
 
-    TAG: ClassVar = "rows"
     version: int
     node: int
     host: Word
@@ -87,10 +86,9 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Salvaged:
+class Salvaged(Message, tag="salvaged"):
     """Answer to Salvage, in pieces."""
 
-    TAG: ClassVar = "salvaged"
     proc: Word
     definitions: tuple[bytes, ...]
     batches: tuple[tuple[int, bytes], ...]
@@ -103,10 +101,9 @@ class Salvaged:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class Looked(Message, tag="looked"):
     """Answer to Look."""
 
-    TAG: ClassVar = "looked"
     id: int
     proc: Word
     threads: tuple[Thread, ...] = ()
@@ -115,10 +112,9 @@ class Looked:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(Message, tag="output"):
     """Output of the job on that node: (stream, rank, text)."""
 
-    TAG: ClassVar = "output"
     lines: tuple[tuple[Word, int | None, str], ...]
 
 
@@ -126,10 +122,9 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class BoardNews:
+class BoardNews(Message, tag="boards"):
     """What is new on boards (``ranks.boards``)."""
 
-    TAG: ClassVar = "boards"
     changes: tuple[Change, ...]
     by_ns: int = 0
     """Hub to relay: what to add to their times."""
@@ -139,68 +134,58 @@ class BoardNews:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Known(Message, tag="known"):
     """Answer to a relay that the hub did not know, or whose link is new."""
 
-    TAG: ClassVar = "known"
     hub: Word
 
 
 @dataclass(frozen=True, slots=True)
-class TurnedAway:
+class TurnedAway(Message, tag="refused"):
     """The hub does not take this node."""
 
-    TAG: ClassVar = "refused"
     why: Line
 
 
 @dataclass(frozen=True, slots=True)
-class Salvage:
+class Salvage(Message, tag="salvage"):
     """Send what an ended process left in its ring, from record ``start`` on."""
 
-    TAG: ClassVar = "salvage"
     proc: Word
     start: int
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
-    """Everything of an ended process is here; its ring may go."""
+class Forget(Message, tag="forget"):
+    """The hub has all records of an ended process: its ring may be removed."""
 
-    TAG: ClassVar = "forget"
     proc: Word
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Look(Message, tag="look"):
     """Read a process's stacks from outside."""
 
-    TAG: ClassVar = "look"
     id: int
     proc: Word
     pid: int
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class Kill(Message, tag="kill"):
     """End the job on that node."""
-
-    TAG: ClassVar = "kill"
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Message, tag="notice"):
     """A line for the user at that node's terminal."""
 
-    TAG: ClassVar = "notice"
     text: Line
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class End(Message, tag="end"):
     """The hub is done; nothing more is taken."""
-
-    TAG: ClassVar = "end"
 
 
 FromRelay = Rows | Salvaged | Looked | Lines | BoardNews

@@ -168,6 +168,15 @@ class PeerLost(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class NcclWarning(Event):
+    """A warning of NCCL's that no other pattern knows."""
+
+    text: str
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
 class WatchdogStuck(Event):
     """The watchdog's own thread made no progress."""
 

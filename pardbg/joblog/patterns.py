@@ -15,6 +15,7 @@ from typing import Any, Final, get_type_hints
 
 from pardbg.joblog import events
 from pardbg.joblog.events import Event, Line
+from pardbg.nccl.debug_lines import WARNING
 
 Match = re.Match[str]
 Make = Callable[[Line, Match], Event]
@@ -44,13 +45,9 @@ def _number(text: str | None) -> int | None:
     return None if text is None else int(text)
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", text)))
-
-
 _READ: Final[dict[Any, Callable[[Any], Any]]] = {
     str: lambda text: (text or "").strip(" ,"), int: int, int | None: _number,
-    tuple[int, ...]: _numbers,
+    tuple[int, ...]: lambda text: tuple(map(int, re.findall(r"\d+", text))),
 }  # fmt: skip
 """Type of an event's field -> its value from the text of the group, None without one."""
 
@@ -220,6 +217,7 @@ _ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Make], ...]] = (
      r"(?P<text>Connection closed by (?:remote )?peer|Connection reset by peer|Broken pipe|"
      r"ncclRemoteError|connectFullMesh failed|NET/IB.*(?:status|vendor err)|remote process exited)",
      _as(events.PeerLost)),
+    ("nccl warning", (b"NCCL WARN",), WARNING.pattern, _as(events.NcclWarning)),
     ("c++ abort", (b"terminate", b"egmentation fault"),
      r"(?P<type>terminate called|Segmentation fault)(?P<text>.*)", _abort),
     ("explained by counts", (b"atchdog",),

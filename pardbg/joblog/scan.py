@@ -200,13 +200,10 @@ class _Scanner:
         code = re.match(r"\s*(-?\d+)\s*\(pid: (\d+)\)", rows.get("exitcode", ""))
         if len(numbers) < 2 or code is None:
             return
-        line = replace(line, origin=replace(line.origin, job_s=_table_time(rows.get("time", ""))))
+        time = f"[{rows.get('time', '').strip().replace('_', ' ')}] "
+        line = replace(line, origin=replace(line.origin, job_s=origins.split(time)[0].job_s))
         host = rows.get("host", "").strip()
         self._log.add(Ended(line, numbers[0], int(code[1]), numbers[1], int(code[2]), host, first))
-
-
-def _table_time(text: str) -> float | None:
-    return origins.split(f"[{text.strip().replace('_', ' ')}] ")[0].job_s
 
 
 def _lines_with_needles(block: bytes) -> list[int]:

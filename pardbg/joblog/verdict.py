@@ -250,7 +250,8 @@ def _signature(one: tuple[str, int | None, int | None]) -> str:
 
 
 def _lead(name: str, group: _Group) -> list[Conclusion]:
-    """How far hosts were ahead of their devices: lines of Python that they stand in mean little."""
+    """Return how far hosts were ahead of their devices: lines of Python that they stand in mean
+    little."""
     leads = {rank: one.enqueued - one.completed for rank, one in group.progress.items()}
     most = max(leads.values(), default=0)
     if most <= NO_LEAD + 1:
@@ -363,12 +364,9 @@ def _failure(same: list[Event], follows: bool) -> Conclusion:
                  ("host", event.line.origin.host))  # fmt: skip
         return Conclusion("device-fault", ranks, ranks, facts=facts, lines=lines, follows=follows)
     assert isinstance(event, events.Ended)
-    facts = (("code", event.code), ("host", event.host), ("local_rank", _or_none(event.local_rank)))
+    local_rank = -1 if event.local_rank is None else event.local_rank
+    facts = (("code", event.code), ("host", event.host), ("local_rank", local_rank))
     return Conclusion("process-ended", ranks, ranks, facts=facts, lines=lines, follows=follows)
-
-
-def _or_none(number: int | None) -> int:
-    return -1 if number is None else number
 
 
 # -- start-up, and what torch itself found
@@ -439,6 +437,13 @@ def _reported(found: Sequence[Event]) -> list[Conclusion]:
         )  # fmt: skip
     for left in _of(found, events.NotJoined)[:1]:
         conclusions.append(Conclusion("missing-rank", left.ranks, seq=left.seq, lines=(left.line,)))
+    for warned in _of(found, events.NcclWarning)[:1]:
+        every = _of(found, events.NcclWarning)
+        told: Facts = (("text", warned.text), ("host", warned.host), ("num", len(every)))
+        conclusions.append(
+            Conclusion("nccl-warning", (), _ranks(every), facts=told, lines=_lines(every[:4]),
+                       follows=True)
+        )  # fmt: skip
     for stuck in _of(found, events.WatchdogStuck)[:1]:
         ranks = _ranks(_of(found, events.WatchdogStuck))
         seconds: Facts = (("seconds", stuck.seconds or 0),)

@@ -32,6 +32,11 @@ def _op(one: Conclusion) -> str:
     return f"{one.op or 'an op'}{number}{group}"
 
 
+def _nccl_warning(one: Conclusion) -> str:
+    more = f" ({one.fact('num')} warnings)" if one.fact("num") != 1 else ""
+    return f"NCCL warned on host {one.fact('host')}{more}: {one.fact('text')}"
+
+
 def _waiting(one: Conclusion) -> str:
     return f" {_ranks(one.ranks)} waited in it." if one.ranks else ""
 
@@ -159,6 +164,7 @@ KINDS: Final[dict[str, Kind]] = {
         "error", lambda c: f"{_ranks(c.ranks, 'Processes')} lost the connection to a peer"
         + (f"; the log has no line of {ranks_text(c.culprits)}." if c.culprits else "."),
         "The peer ended first: its own output, or its host, says why."),
+    "nccl-warning": Kind("note", _nccl_warning, "NCCL_DEBUG=INFO says what led to it."),
     "watchdog-stuck": Kind("note", _watchdog, "A CUDA call blocks it, often by the GIL."),
     "host-ahead": Kind("note", _ahead, "The Python line where a rank stands is later than the op "
                        "that its device waits in."),

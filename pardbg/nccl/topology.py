@@ -33,6 +33,10 @@ class Topology:
     transports: dict[tuple[int, int], str]
     complete: bool
     """All ranks said all of it."""
+    processes: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """Rank to (host, pid)."""
+    channels: int = 0
+    """Channels for collectives, as printed; 0: not printed."""
 
 
 _INFO: Final = re.compile(r"(?P<thread>\S+:\d+:\d+) \[-?\d+\] NCCL INFO (?P<text>.*)")
@@ -49,6 +53,9 @@ _CONNECTION: Final = re.compile(
 )
 
 
+_CHANNELS: Final = re.compile(r"(\d{1,4}) coll channels, ")
+
+
 @dataclass(slots=True)
 class _Comm:
     """What one rank has said of a communicator."""
@@ -60,6 +67,8 @@ class _Comm:
     """Channel to the next rank of the ring."""
     tree: dict[int, set[tuple[int, int]]] = field(default_factory=lambda: defaultdict(set))
     transports: dict[tuple[int, int], str] = field(default_factory=dict)
+    process: tuple[str, int] = ("", 0)
+    channels: int = 0
 
 
 class TopologyReader:
@@ -94,6 +103,8 @@ class TopologyReader:
                 comm.tree[channel] |= {(up, rank)} if up >= 0 else set()
         elif found := _CONNECTION.match(text):
             comm.transports[int(found[1]), int(found[2])] = found[3]
+        elif found := _CHANNELS.match(text):
+            comm.channels = int(found[1])
         else:
             return False
         return True
@@ -101,7 +112,9 @@ class TopologyReader:
     def _begin_or_end(self, thread: str, found: re.Match[str]) -> None:
         rank, size = int(found["rank"]), int(found["n"])
         if found["state"] == "START" and rank < size <= MAX_RANKS:
-            comm = self._open[thread] = _Comm(rank, size, found["id"] or "")
+            host, pid, _ = thread.rsplit(":", 2)
+            comm = _Comm(rank, size, found["id"] or "", process=(host, int(pid)))
+            self._open[thread] = comm
             self._comms[comm.comm_id, size][rank] = comm
         else:
             self._open.pop(thread, None)
@@ -131,7 +144,11 @@ def _joined(comm_id: str, size: int, ranks: dict[int, _Comm]) -> Topology:
         transports |= comm.transports
     whole = [ring for ring in rings if ring is not None]
     complete = len(ranks) == size and len(whole) == len(rings) > 0
-    return Topology(comm_id, size, tuple(whole), tuple(trees), transports, complete)
+    return Topology(
+        comm_id, size, tuple(whole), tuple(trees), transports, complete,
+        {rank: comm.process for rank, comm in sorted(ranks.items())},
+        max(comm.channels for comm in ranks.values()),
+    )  # fmt: skip
 
 
 def _ring(size: int, next_of: dict[int, int]) -> tuple[int, ...] | None:

@@ -219,7 +219,7 @@ class Left:
     """What a killed writer left, as the heads of its records say."""
 
     summary: Summary
-    """Of its whole chunks, without channels and numbers of messages."""
+    """Index of the file's whole chunks, without channels and numbers of messages."""
     data_end: int = len(MCAP0_MAGIC)
     """Where the last whole chunk ends."""
     metadata: dict[str, str] = field(default_factory=dict)

@@ -115,7 +115,8 @@ class _Repair:
             if messages and at in self.losses_before and newest:
                 self.done.lost_ns.append((newest, messages[0].received_ns))
             for message in messages:
-                number = max(number, _number_of(message.key, message.payload))
+                if message.key[:1] in _NUMBERED:
+                    number = max(number, fields.integer(_map_of(message.payload), "n", 0))
                 ended = ended or _is_run_end(message.key, message.payload)
                 newest = max(newest, min(message.received_ns, _MAX_NS))
                 writer.write(message.key, message.payload, newest)
@@ -290,10 +291,6 @@ def _map_of(payload: bytes) -> dict[str, Any]:
         return decode_map(payload)
     except Malformed:
         return {}
-
-
-def _number_of(key: bytes, payload: bytes) -> int:
-    return fields.integer(_map_of(payload), "n", 0) if key[:1] in _NUMBERED else 0
 
 
 def _is_run_end(key: bytes, payload: bytes) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -28,7 +28,6 @@ from pardbg.session.reader import (
     DAMAGED,
     Decoder,
     StoredChunk,
-    records_of,
     unpack_chunk,
 )
 from pardbg.session.record_blocks import is_batch
@@ -305,18 +304,6 @@ def _rank_of(message: Message) -> int | None:
     return rank if isinstance(rank, int) and rank >= 0 else None
 
 
-def whole_messages(path: Path) -> Iterator[Message]:
-    """Yield messages of a file that may be cut off anywhere, up to its last whole chunk."""
-    decoder = Decoder()
-    try:
-        with open(path, "rb") as file:
-            for record in records_of(file):
-                if isinstance(record, Chunk):
-                    yield from decoder.messages(record)
-    except (*DAMAGED, OSError):
-        return
-
-
 Seen = Callable[[StoredChunk, int, list[Message]], None]
 """Gets a chunk that was kept, its offset, and its messages."""
 
@@ -326,16 +313,14 @@ def resume(
 ) -> SessionWriter:
     """Go on with a session whose writer was killed, behind its last whole chunk: what is in the
     file stays as it is and, but for its end, unread. ``seen`` gets the chunks that are not
-    ``known``, and the last REPLAY_BYTES. Raises OSError."""
+    ``known``, and the last REPLAY_BYTES. A file without its beginning has nothing else, and is
+    begun again. Raises OSError, and ValueError where channels are missing."""
     with open(path, "rb", buffering=0) as file:
         left = appending.survey(file)
         if left.metadata.get("format") != str(layout.FORMAT):
-            return _written_anew(path, facts, seen)
+            return SessionWriter(path, facts)
         decoder, newest_ns = _read_on(file, left, known, seen)
-    try:
-        writer = SessionWriter(path, facts, left)
-    except ValueError:
-        return _written_anew(path, facts, seen)
+    writer = SessionWriter(path, facts, left)
     writer.began_with(decoder.num_messages, newest_ns)
     return writer
 
@@ -376,17 +361,3 @@ def _newest(left: Left, known: int) -> list[ChunkIndex]:
         first -= 1
         plain += chunks[first].uncompressed_size
     return chunks[first:]
-
-
-def _written_anew(path: Path, facts: RunFacts, seen: Seen) -> SessionWriter:
-    """Go on with a file that has no beginning: what can be read of it is written to a new file
-    beside it, which then takes its place."""
-    fresh = path.with_name(path.name + ".resume")
-    writer = SessionWriter(fresh, facts)
-    writer.on_chunk = lambda stored: seen(stored, 0, stored.messages())
-    for message in whole_messages(path):
-        writer.write(message.key, message.payload, message.received_ns)
-    writer.flush()
-    os.replace(fresh, path)
-    writer.path = path
-    return writer

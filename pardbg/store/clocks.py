@@ -27,7 +27,7 @@ class Reading:
     t_ns: int
     offset_ns: int
     error_ns: int | None
-    """None: not known."""
+    """Maximum error of the offset; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +158,8 @@ def _agree(one: Offset, other: Offset) -> bool:
 
 
 def _together(samples: list[Offset]) -> Offset:
-    """Return what all of them allow. One that was late on its way there bounds the offset from one
-    side, one that was late on its way back from the other."""
+    """Return the offset that all samples allow. A ping that was late on its way there bounds it
+    from one side, one that was late on its way back from the other."""
     low = max(s.offset_ns - s.error_ns for s in samples)
     high = min(s.offset_ns + s.error_ns for s in samples)
     return Offset((low + high) // 2, (high - low + 1) // 2)

@@ -81,7 +81,7 @@ class ModelDef:
     rpc: bool = False
     """torch.distributed.rpc moves data too, which is not seen."""
     idle: bool = False
-    """What it steps never had a gradient, and it keeps no state."""
+    """Whether the optimizer's parameters never had a gradient, and it keeps no state."""
 
 
 _NUMBERED: Final = re.compile(r"\d+|[0-9a-f]{40}|undefined")

@@ -13,27 +13,37 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pardbg.events.decode import RECORD_DTYPE
 from pardbg_agent.wire import Flag, Kind, Lane
 
 Records = NDArray[Any]
 LAUNCH: Final = 255
-"""Kind, of no record of a rank: a launch, with the times of the host."""
+"""Kind, of no record of a rank: a launch, with the times of the host. ``peer`` is its lane."""
+REACHED: Final = 254
+"""The same launch when the device reached it, with the device's times: ``a`` is the lead at its
+begin (ns by which the host was ahead), ``b`` at its end; of an op both are at its arrival."""
 MAX_PENDING: Final = 1 << 14
 """Launches held back; of more, the oldest are shown at the host's times, as are ops whose end the
 device did not tell."""
 _LANES: Final = {
     int(Kind.OP_ISSUE): int(Lane.COMM), int(Kind.ACTION): int(Lane.COMPUTE),
     int(Kind.PHASE): int(Lane.PHASE), int(Kind.STEP): int(Lane.STEP),
+    int(Kind.FSDP): int(Lane.COMM), int(Kind.SPAN): int(Lane.USER),
 }  # fmt: skip
 _LAUNCHED: Final = np.isin(np.arange(256), list(_LANES))
 _TIMES: Final = np.isin(np.arange(256), [Kind.DEVICE, Kind.DEVICE_BEGIN])
+_TOLD: Final = 64
+_PHASE, _ISSUE = int(Kind.PHASE), int(Kind.OP_ISSUE)
 _DEVICE, _DONE_DEVICE = int(Flag.DEVICE), int(Flag.DONE_DEVICE)
+_INFERRED: Final = int(Flag.INFERRED)
 
 
 def concerned(records: Records) -> NDArray[np.bool_]:
-    """Return which records are of work on a device: its launches, their times, their ends."""
+    """Return which records are of work on a device: its launches, their times, their ends, and
+    phases that follow from those."""
     kinds, flags = records["kind"], records["flags"]
-    found: NDArray[np.bool_] = _TIMES[kinds] | ((flags & _DEVICE) != 0)
+    inferred = (kinds == _PHASE) & ((flags & _INFERRED) != 0)
+    found: NDArray[np.bool_] = _TIMES[kinds] | ((flags & _DEVICE) != 0) | inferred
     return found
 
 
@@ -42,6 +52,9 @@ class DeviceTimes:
 
     def __init__(self) -> None:
         self._pending: Records | None = None
+        self._phase_end_ns = 0
+        self._told = np.zeros(0, RECORD_DTYPE)
+        """The last arrivals of ops: an op's end may come in the next batch."""
         self._reached: dict[int, int] = {}
         """Lane -> newest end of the device's there."""
         self.seen = False
@@ -61,49 +74,113 @@ class DeviceTimes:
         return min(known, default=None)
 
     def settle(self, records: Records) -> Records:
-        """Return records with launches as LAUNCH, and times as records of what ran then. Records
-        are in the order in which the rank wrote them, on its own clock."""
+        """Return records with launches as LAUNCH, and what the device reached both as REACHED and
+        at its times. Records are in the order in which the rank wrote them, on its own clock."""
+        times = records[_TIMES[records["kind"]]]
+        self.seen |= len(times) > 0
         records = records.copy()
         kinds, flags = records["kind"].copy(), records["flags"]
-        launched = np.flatnonzero(_LAUNCHED[kinds] & ((flags & _DEVICE) != 0))
+        held = _LAUNCHED[kinds] & ((flags & _DEVICE) != 0)
+        if self.seen:
+            held |= (kinds == _PHASE) & ((flags & _INFERRED) != 0)
+        launched = np.flatnonzero(held)
         fresh = records[launched]
         pending = fresh if self._pending is None else np.concatenate([self._pending, fresh])
         records["kind"][launched] = LAUNCH
-        times = np.flatnonzero(_TIMES[kinds])
-        self.seen |= len(times) > 0
-        left = np.ones(len(pending), np.bool_)
-        for kind, lane in _LANES.items():
-            rows = times[records["lane"][times] == lane]
-            newest = int(records["t1_ns"][rows].max(initial=0))
+        records["peer"][launched] = records["lane"][launched]
+        for lane in np.unique(times["lane"]).tolist():
+            newest = int(times["t1_ns"][times["lane"] == lane].max())
             self._reached[lane] = max(self._reached.get(lane, 0), newest)
-            _replace(records, rows, pending, np.flatnonzero(pending["kind"] == kind), left)
+        reached, left = _reached(times, pending)
+        inferred = self._inferred(reached, pending, left)
+        self._arrive(records, times)
         untimed = (kinds == Kind.OP_DONE) & ((flags & (_DEVICE | _DONE_DEVICE)) == _DEVICE)
         ended = np.isin(pending["t0_ns"], records["t0_ns"][untimed])
-        shown = left & (pending["kind"] == Kind.OP_ISSUE) & ended
+        shown = left & (pending["kind"] == _ISSUE) & ended
         oldest = np.flatnonzero(left & ~shown)[:-MAX_PENDING]
         shown[oldest] = True
         self._pending = pending[left & ~shown]
-        return np.concatenate([records, pending[shown]]) if shown.any() else records
+        return np.concatenate([records, *reached, inferred, pending[shown]])
+
+    def _arrive(self, records: Records, times: Records) -> None:
+        """Let ops that the device ended begin where they arrived, not where they were issued."""
+        times = np.concatenate([self._told, times[times["lane"] == Lane.COMM]])
+        self._told = times[-_TOLD:]
+        done = np.flatnonzero(
+            (records["kind"] == Kind.OP_DONE) & ((records["flags"] & _DONE_DEVICE) != 0)
+        )
+        if not len(done) or not len(times):
+            return
+        issued, of = np.unique(times["t0_ns"] - times["a"], return_index=True)
+        at = np.minimum(issued.searchsorted(records["t0_ns"][done]), len(issued) - 1)
+        known = issued[at] == records["t0_ns"][done]
+        records["t0_ns"][done[known]] = times["t0_ns"][of[at[known]]]
+
+    def give_up(self) -> Records | None:
+        """Return ops that the device of a process that has ended will not come to, as issued."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return None
+        ops = pending[pending["kind"] == _ISSUE]
+        ops["flags"] &= ~np.uint16(_DEVICE)
+        return ops if len(ops) else None
+
+    def _inferred(
+        self, reached: tuple[Records, Records], pending: Records, left: NDArray[np.bool_]
+    ) -> Records:
+        """Return forwards that no hook saw, from the end of the phase before to the begin of their
+        backward."""
+        ran, about = reached
+        phases = np.flatnonzero(ran["kind"] == _PHASE)
+        phases = phases[np.argsort(ran["t0_ns"][phases], kind="stable")]
+        issued = ran["t0_ns"][phases] - about["a"][phases]
+        found = []
+        for row in np.flatnonzero(left & ((pending["flags"] & _INFERRED) != 0)):
+            (at,) = np.nonzero(issued == pending["t1_ns"][row])
+            if len(at):
+                before = ran["t1_ns"][phases[: at[0]]].max(initial=self._phase_end_ns)
+                one = pending[row : row + 1].copy()
+                one["t1_ns"] = ran["t0_ns"][phases[at[0]]]
+                one["t0_ns"] = np.minimum(np.maximum(one["t0_ns"], before), one["t1_ns"])
+                found.append(one)
+                left[row] = False
+        self._phase_end_ns = int(ran["t1_ns"][phases].max(initial=self._phase_end_ns))
+        return np.concatenate(found) if found else pending[:0]
 
 
-def _replace(
-    records: Records, rows: NDArray[np.intp], pending: Records, among: NDArray[np.intp],
-    left: NDArray[np.bool_],
-) -> None:  # fmt: skip
-    """Put the launches that these times are of in the times' place."""
-    if not len(rows) or not len(among):
-        return
+def _reached(times: Records, pending: Records) -> tuple[tuple[Records, Records], NDArray[np.bool_]]:
+    """Return ((launches at the device's times, the same as REACHED), which launches are left)."""
+    left = np.ones(len(pending), np.bool_)
+    found = [
+        _matched(times[times["lane"] == lane], pending, np.flatnonzero(pending["kind"] == kind))
+        for kind, lane in _LANES.items()
+    ]
+    of = np.concatenate([launches for _, launches in found])
+    told = np.concatenate([rows for rows, _ in found])
+    left[of] = False
+    ran, about = pending[of], pending[of]
+    is_op = ran["kind"] == _ISSUE
+    ran["t0_ns"], ran["t1_ns"] = told["t0_ns"], np.where(is_op, told["t0_ns"], told["t1_ns"])
+    for name in ("t0_ns", "t1_ns"):
+        about[name] = ran[name]
+    about["a"] = told["a"]
+    about["b"] = np.where(is_op, told["a"], told["t1_ns"] - pending["t1_ns"][of])
+    about["kind"], about["peer"] = REACHED, about["lane"]
+    return (ran, about), left
+
+
+def _matched(
+    times: Records, pending: Records, among: NDArray[np.intp]
+) -> tuple[Records, NDArray[np.intp]]:
+    """Return (times, the launches that they are of)."""
+    if not len(times) or not len(among):
+        return times[:0], among[:0]
     among = among[np.argsort(pending["t0_ns"][among], kind="stable")]
     issued = pending["t0_ns"][among]
-    wanted = records["t0_ns"][rows] - records["a"][rows]  # a: the lead
+    wanted = times["t0_ns"] - times["a"]  # a: the lead
     _, first = np.unique(wanted, return_index=True)  # an arrival, later its end
     first.sort()
-    rows, wanted = rows[first], wanted[first]
+    times, wanted = times[first], wanted[first]
     at = np.minimum(issued.searchsorted(wanted), len(issued) - 1)
-    found = issued[at] == wanted
-    rows, of = rows[found], among[at[found]]
-    begins, ends = records["t0_ns"][rows].copy(), records["t1_ns"][rows].copy()
-    records[rows] = pending[of]
-    is_op = pending["kind"][of] == Kind.OP_ISSUE
-    records["t0_ns"][rows], records["t1_ns"][rows] = begins, np.where(is_op, begins, ends)
-    left[of] = False
+    is_of = issued[at] == wanted
+    return times[is_of], among[at[is_of]]

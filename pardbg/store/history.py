@@ -63,7 +63,8 @@ class History:
         if len(self._times) > self._limit * _SLACK:
             self._evict(len(self._times) - self._limit)
         elif self.num_bytes > self.MAX_BYTES:
-            self._evict(self._oldest(self.num_bytes - self.MAX_BYTES // 2))
+            extra = self.num_bytes - self.MAX_BYTES // 2
+            self._evict(bisect_left(list(accumulate(self._sizes)), extra) + 1)
         elif (old := self._too_old(t_ns)) > len(self._times) // 4:
             self._evict(old)
 
@@ -72,9 +73,6 @@ class History:
         if self._keep_ns is None or most <= len(self._times) // 4:
             return 0
         return min(most, bisect_left(self._times, now_ns - self._keep_ns))
-
-    def _oldest(self, num_bytes: int) -> int:
-        return bisect_left(list(accumulate(self._sizes)), num_bytes) + 1
 
     def _evict(self, count: int) -> None:
         self.num_bytes -= sum(self._sizes[:count])

@@ -164,6 +164,13 @@ class Process:
 
     # ------------------------------------------------------------------ writing
 
+    def _give_up_launches(self) -> None:
+        """Show ops that were launched and not reached: the process has ended."""
+        ops = self.device_times.give_up()
+        if ops is not None:
+            self._pending.append(ops.tobytes())
+            self._pending_bytes += len(ops) * RECORD_BYTES
+
     def accept(self, head: Head, payload: bytes, received_ns: int) -> bool:
         """Take a batch; False where all of it had come before."""
         if self._next is None:
@@ -191,6 +198,8 @@ class Process:
 
     def came(self) -> Came | None:
         """Return what came since the last call."""
+        if not self._pending and self.ends:
+            self._give_up_launches()
         if not self._pending:
             return None
         last = self._pending_bytes // RECORD_BYTES, self.offset_ns

@@ -11,6 +11,7 @@ from pardbg.events import control_facts, fields
 from pardbg.events.control_events import event_of
 from pardbg.events.decode import Full, Malformed, decode_map, frame_head, leading, split_key
 from pardbg.events.fields import MAX_GROUPS, MAX_NAMES_PER_PROC, MAX_PROCS
+from pardbg.nccl.debug_lines import DebugReader
 from pardbg.store import definitions
 from pardbg.store.clocks import Reading
 from pardbg.store.history import Bookmark, Bookmarks, History, StateHistory
@@ -76,9 +77,9 @@ class Store:
         self.states = StateHistory(self.limits.states, self.limits.keep_ns)
         self.controls = History(self.limits.controls, self.limits.keep_ns)
         self.output = History(self.limits.output_lines, self.limits.keep_ns)
+        self.nccl = DebugReader()
         self.bookmarks = Bookmarks()
-        self.malformed = 0
-        self.unknown_messages = self.over_limit = 0
+        self.malformed = self.unknown_messages = self.over_limit = 0
         self.memo: dict[Any, Any] = {}
         """Derived values that analysis keeps; never a source of truth."""
         self._num_records = 0
@@ -292,15 +293,17 @@ class Store:
         if (found := self._hub_map(message, self.output)) is None:
             return False
         t_ns, values = found
-        rank = fields.integer_or_none(values, "rank")
-        stream = "stderr" if values.get("stream") == "stderr" else "stdout"
+        text, stream = fields.text(values, "text"), fields.text(values, "stream", "stdout")
+        if "NCCL" in text:
+            self.nccl.add(text, t_ns)
+        if stream not in ("stdout", "stderr"):  # of NCCL_DEBUG_FILE, not what the job printed
+            return True
         offset = fields.integer_or_none(values, "off")
         if offset is not None:  # a hub that was started again reads the job's files again
             if offset <= self._output_offsets.get(stream, -1):
                 return False
             self._output_offsets[stream] = offset
-        text = fields.text(values, "text")
-        self.output.add(t_ns, (rank, stream, text), len(text))
+        self.output.add(t_ns, (fields.integer_or_none(values, "rank"), stream, text), len(text))
         return True
 
     def _control(self, _proc: str, message: Message) -> bool:

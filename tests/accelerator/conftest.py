@@ -13,6 +13,7 @@ from pardbg.lab.sim import extension
 from pardbg_agent import native
 from tests.conftest import ROOT
 from tests.forked import Job, run_jobs
+from tests.hook_ways import NATIVE
 
 Run = Callable[..., list[dict[str, Any]]]
 """``run("alone", nproc=2)``: what each rank of tests.accelerator.programs.alone printed."""
@@ -34,8 +35,9 @@ def run(simulated: str) -> Run:
     def run_program(name: str, *argv: str, nproc: int = 1) -> list[dict[str, Any]]:
         module = f"tests.accelerator.programs.{name}"
         done = run_jobs(
-            [Job("job", nproc, (module, *argv))], env={"PARDBG_SIM": simulated}, timeout_s=150
-        )["job"]
+            [Job("job", nproc, (module, *argv))],
+            env={"PARDBG_SIM": simulated, "PARDBG_NATIVE": NATIVE}, timeout_s=150,
+        )["job"]  # fmt: skip
         assert not any(done.codes), done.whole.err[-3000:]
         return [json.loads(out.splitlines()[-1]) for out in done.out]
 

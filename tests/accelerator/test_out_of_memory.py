@@ -48,7 +48,9 @@ def cases(simulated: str, tmp_path_factory: pytest.TempPathFactory) -> list[Case
 def _found(folder: Path) -> list[Finding]:
     session = folder / "session.mcap"
     recover(str(folder / "rings"), session)
-    found = findings(View(load(session), None))
+    store = load(session)
+    assert not [error for process in store.procs.values() for error in process.errors]
+    found = findings(View(store, None))
     return [one for one in found if isinstance(one.facts, OutOfMemory)]
 
 

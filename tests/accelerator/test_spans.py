@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from tests.accelerator.conftest import Run
+from tests.hook_ways import WAYS
 
 pytestmark = pytest.mark.timeout(200)
 
 
-@pytest.fixture(scope="module")
-def cases(run: Run) -> dict[str, Any]:
-    return run("spans", "3000")[0]
+@pytest.fixture(scope="module", params=WAYS)
+def cases(request: pytest.FixtureRequest, run: Run) -> dict[str, Any]:
+    return run("spans", request.param, "3000")[0]
 
 
 def test_every_event_is_the_truth_within_the_error_that_is_told(cases: dict[str, Any]) -> None:
@@ -44,6 +45,11 @@ def test_spans_are_the_devices_however_far_ahead_the_host_is(cases: dict[str, An
 def test_no_end_is_late_and_no_side_stream_is_delayed(cases: dict[str, Any]) -> None:
     """64 ops beside side streams of the pool of 32."""
     assert cases["beside"] == [0, 0]
+
+
+def test_a_device_that_stands_costs_a_bounded_number_of_events(cases: dict[str, Any]) -> None:
+    # 8192 events are there, two for each of 5000 spans.
+    assert cases["stopped"] == {"in_flight": 8192, "refused": 904, "left": 0, "marked": True}
 
 
 def test_a_captured_graph_is_a_counted_gap(cases: dict[str, Any]) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from pardbg_agent.hooks.device.device_records import CAPTURED
 from pardbg_agent.wire import Flag, Kind, Lane
 from tests.distributed.programs.watched import Rank, Record, run_watched
 from tests.forked import Job
+from tests.hook_ways import NATIVE, WAYS
 
 pytestmark = pytest.mark.timeout(200)
 MS = 1_000_000
@@ -40,16 +42,21 @@ class Watched:
 
 
 def ran(way: str) -> list[Watched]:
-    env = {"PARDBG_HOOKS": way}
-    job = Job("job", 4, ("tests.accelerator.programs.watched_jobs",), env=env)
-    ended, rings = run_watched([job])["job"]
+    job = Job("job", 4, ("tests.accelerator.programs.watched_jobs",))
+    with pytest.MonkeyPatch.context() as env:  # hooks are put in place before ranks are forked
+        env.setenv("PARDBG_HOOKS", way)
+        env.setenv("PARDBG_NATIVE", NATIVE)
+        ended, rings = run_watched([job])["job"]
     assert not any(ended.codes), ended.whole.err[-3000:]
     return [Watched(rings[r], json.loads(ended.out[r].splitlines()[-1])) for r in range(4)]
 
 
-@pytest.fixture(scope="module")
-def ranks(simulated: str) -> list[Watched]:
-    return ran("dispatcher")
+@pytest.fixture(scope="module", params=WAYS)
+def ranks(request: pytest.FixtureRequest, simulated: str) -> list[Watched]:
+    found = ran(request.param)
+    way = "NativeRecords" if request.param == "native" else "DeviceRecords"
+    assert all(rank.told["way"] == way for rank in found)
+    return found
 
 
 def bubble(spans: list[list[tuple[int, int]]]) -> float:
@@ -73,6 +80,23 @@ def test_actions_are_the_devices_not_their_launches(ranks: list[Watched]) -> Non
     # (p - 1) / (p - 1 + m) = 3 / 11
     assert bubble(device) == pytest.approx(3 / 11, abs=0.005)
     assert abs(bubble(host) - 3 / 11) > 0.1
+
+
+@pytest.mark.parametrize("case", ["pipeline", "interleaved", "zero_bubble"])
+def test_the_bubble_is_the_devices(ranks: list[Watched], case: str) -> None:
+    """Beside the truth: what kernels took, of each rank."""
+    truth, device, host = [], [], []
+    for rank in ranks:
+        step = rank.told[case]["step"]
+        truth.append(rank.truth(case, "F", "B", "WB"))
+        device.append([(r.t0, r.t1) for r in rank.device(case, Lane.COMPUTE) if r.name in "FBIW"])
+        launches = [r for r in rank.ring.of(Kind.ACTION) if r.step == step and r.name in "FBIW"]
+        host.append([(r.t0, r.t1) for r in launches])
+    found = {name: bubble(spans) for name, spans in
+             (("truth", truth), ("device", device), ("host", host))}  # fmt: skip
+    print(case, {name: f"{share:.2%}" for name, share in found.items()})
+    assert found["device"] == pytest.approx(found["truth"], abs=0.005)
+    assert abs(found["host"] - found["truth"]) > 0.1
 
 
 def test_ops_arrive_and_end_when_the_device_does(ranks: list[Watched]) -> None:
@@ -106,17 +130,37 @@ def test_sharded_ops_without_a_work_are_timed(ranks: list[Watched]) -> None:
                 assert abs(op.t0 - arrival) <= op.b and abs(op.t1 - end) <= op.b
 
 
+def test_units_of_fsdp_and_the_programs_spans_are_timed(ranks: list[Watched]) -> None:
+    for rank in ranks:
+        for verb, in_log in (
+            (" unshard", "all_gather_into_tensor"), (" wait unshard", "all_gather_into_tensor"),
+            (" reduce", "reduce_scatter_tensor"),
+        ):  # fmt: skip
+            units = [
+                r for r in rank.device("sharded", Lane.COMM)
+                if r.name.removeprefix(r.name.partition(" ")[0]) == verb
+            ]  # fmt: skip
+            truth = rank.truth("sharded", in_log)
+            assert len(units) == len(truth)
+            for unit, (_, end) in zip(sorted(units, key=lambda r: r.t1), truth, strict=True):
+                assert abs(unit.t1 - end) <= unit.b
+        (span,) = rank.device("sharded", Lane.USER)
+        assert span.name == "all of it"
+        assert abs(span.t0 - rank.told["sharded"]["at"]) <= span.b
+        assert abs(span.t1 - truth[-1][1]) <= span.b
+
+
 def test_every_op_on_the_device_ends_by_its_clock(ranks: list[Watched]) -> None:
     for rank in ranks:
         done = {(r.group, r.flags & Flag.P2P, r.seq): r for r in rank.ring.of(Kind.OP_DONE)}
         timed = rank.ring.of(Kind.DEVICE)
-        ops = [r for r in timed if r.lane == Lane.COMM]
+        ops = [r for r in timed if r.lane == Lane.COMM and r.group]
         assert ops
         for op in ops:
             end = done[op.group, op.flags & Flag.P2P, op.seq]
             assert end.flags & Flag.DONE_DEVICE and end.t1 == op.t1
         assert not any(r.flags & Flag.DONE_POLLED for r in done.values())
-        assert rank.told["left_out"] == 0
+        assert rank.told["left_out"] == 1  # the one that a graph captured
         assert rank.ring.defined("error") == []
 
 
@@ -132,6 +176,26 @@ def test_phases_and_steps_are_timed_too(ranks: list[Watched]) -> None:
 def test_recording_synchronizes_nothing(ranks: list[Watched]) -> None:
     for rank in ranks:
         assert [rank.told[case]["syncs"] for case in ("pipeline", "ops", "sharded")] == [0, 0, 0]
+
+
+def test_a_captured_graph_is_a_marked_gap(ranks: list[Watched]) -> None:
+    for rank in ranks:
+        replays = rank.device("captured", Lane.USER)
+        at = rank.told["captured"]["at"]
+        assert len(replays) == 2
+        for replay, begin in zip(replays, (0, 4), strict=True):  # of two kernels of 2 ms
+            assert replay.name == CAPTURED
+            assert replay.t0 == pytest.approx(at + begin * MS, abs=replay.b)
+            assert replay.t1 == pytest.approx(at + (begin + 4) * MS, abs=replay.b)
+        gaps = [r for r in rank.ring.of(Kind.SPAN, CAPTURED) if r.flags & Flag.INFERRED]
+        (op,) = [r for r in rank.ring.of(Kind.OP_ISSUE) if r.t0 <= gaps[0].t0 <= r.t1]
+        assert len(gaps) == 1 and not op.flags & Flag.DEVICE
+        assert rank.told["captured"]["left_out"] == 1
+
+
+def test_a_device_that_stands_keeps_nobody_from_leaving(ranks: list[Watched]) -> None:
+    for rank in ranks:
+        assert rank.told["detached_s"] < 20 and rank.told["open"] == 0
 
 
 def test_an_op_that_hangs_says_who_has_arrived(ranks: list[Watched]) -> None:

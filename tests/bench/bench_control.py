@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,16 +28,16 @@ import zmq
 from pardbg.analysis.base.asof import View as AsOf
 from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
-from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.run_files import Launch, this_process, write_launch
-from pardbg.hub.run.start import RunHandle, start_run
+from pardbg.hub.run.start import RunHandle
 from pardbg.session.reader import load
 from pardbg_agent.identity import boot_id
 from tests.bench.bench_hub import make_run, short_dir
 from tests.bench.figures import Figure
 from tests.distributed.recorded import launched
-from tests.distributed.runs import wait_ranks
+from tests.distributed.runs import started, wait_ranks
+from tests.harness import hub_process
 from tests.processes import rank_env
 
 KEY_MS: Final = 50.0
@@ -67,18 +66,14 @@ def at_real_ranks(ranks: int, *, keys: bool) -> list[Figure]:
     """Pauses of a running pipeline; and keys, at one of the sizes."""
     job = [*launched("1f1b", ranks, 100_000), "--pace", str(PACE_MS)]
     with tempfile.TemporaryDirectory(prefix="pardbg-bench-") as folder:
-        handle = start_run(job, name="bench", session=Path(folder, "s.mcap"), env=rank_env())
-        control = HubControl(handle.run_dir)
-        try:
+        with started(job, Path(folder, "s.mcap"), env=rank_env()) as handle:
+            control = HubControl(handle.run_dir)
             wait_ranks(control, ranks)
             assert control.command(Verb.UNTIL, expr="step==1", timeout_s=60).ok
             pressed = _keys(control) if keys else {}
             spans = _pauses(control)
-        finally:
-            control.command("kill", confirm=True)
-            handle.wait(30)
             control.close()
-            actions = _actions(handle)
+        actions = _actions(handle)
     figures = [_key_figure(name, found, actions) for name, found in pressed.items()]
     beyond = [(end - begin - _longest(actions, begin, end)) / MS for begin, end in spans]
     worst = max(spans, key=lambda span: span[1] - span[0])
@@ -211,14 +206,9 @@ def simulated() -> Figure:
     with short_dir() as root:
         config = make_run(root)
         write_launch(root, Launch(this_process()))
-        hub = subprocess.Popen([sys.executable, "-m", "pardbg.hub", str(root)])
-        agents, control = None, None
-        try:
-            while not (root / files.HUB_FILE).exists():
-                time.sleep(0.01)
+        with hub_process(root), closing(HubControl(root)) as control:
             agents = Agents(config)
             agents.start()
-            control = HubControl(root)
             wait_ranks(control, SIMULATED)
             took = []
             for _ in range(PAUSES):
@@ -227,12 +217,6 @@ def simulated() -> Figure:
                 took.append((time.perf_counter() - before) * 1e3 - ANSWER_S * 1e3)
                 assert reply.ok and len(reply.data["held"]) == SIMULATED, reply
                 assert control.command(Verb.CONTINUE).ok
-        finally:
-            if control is not None:
-                control.close()
-            if agents is not None:
-                agents.end()
-            hub.kill()
-            hub.wait()
+            agents.end()
     note = f"worst of {PAUSES}, median {statistics.median(took):.0f}; each answers after 10 ms"
     return Figure(f"pause to a cut, {SIMULATED} agents", max(took), "ms", PAUSE_MS, note=note)

@@ -163,8 +163,3 @@ def write_plain(path: Path, messages: Iterable[Message]) -> None:
 def read_plain(path: Path) -> int:
     with open(path, "rb") as file:
         return sum(len(message.data) for _, _, message in make_reader(file).iter_messages())
-
-
-if __name__ == "__main__":
-    for figure in main():
-        print(figure.line())

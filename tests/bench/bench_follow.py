@@ -9,7 +9,6 @@ counts the same work as more.
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -35,6 +34,7 @@ from tests.bench.bench_hub import make_run, short_dir
 from tests.bench.bench_nodes import PORT, FakeRelay
 from tests.bench.bench_thousand_ranks import RANKS, STEP_MS, TP, one_step
 from tests.bench.figures import Figure
+from tests.harness import hub_process
 from tests.unit.trace_builder import BEGIN, Trace
 
 NODE: Final = 8
@@ -103,29 +103,23 @@ def measure(root: Path) -> dict[str, Any]:
     keys = make_keys()
     write_json(root / files.KEYS_FILE, keys)
     replace(make_run(root), hub=f"tcp://127.0.0.1:{PORT}").save()
-    hub = subprocess.Popen([sys.executable, "-m", "pardbg.hub", str(root)])
-    context, viewer = zmq.Context(), None
-    try:
-        while not (root / files.HUB_FILE).exists():
-            assert hub.poll() is None, "the hub ended"
-            time.sleep(0.01)
+    context = zmq.Context()
+    with hub_process(root):
         nodes = range(1, RANKS // NODE + 1)
         relays = [FakeRelay(context, keys, node, NODE) for node in nodes]
         for relay in relays:
             relay.say_rows(0)
         ranks = Ranks()
         argv = [sys.executable, "-m", "tests.bench.bench_follow", str(root)]
-        viewer = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
-        time.sleep(3)
-        feed(relays, ranks, SECONDS)
-        found: dict[str, Any] = json.loads(viewer.communicate(timeout=60)[0])
-        return found
-    finally:
-        for process in (viewer, hub):
-            if process is not None:
-                process.send_signal(signal.SIGKILL)
-                process.wait()
-        context.destroy(linger=0)
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as viewer:
+            try:
+                time.sleep(3)
+                feed(relays, ranks, SECONDS)
+                found: dict[str, Any] = json.loads(viewer.communicate(timeout=60)[0])
+            finally:
+                viewer.kill()
+    context.destroy(linger=0)
+    return found
 
 
 def view(root: Path) -> None:
@@ -159,8 +153,4 @@ def main() -> list[Figure]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        view(Path(sys.argv[1]))
-    else:
-        for figure in main():
-            print(figure.line())
+    view(Path(sys.argv[1]))

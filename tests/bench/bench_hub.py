@@ -11,9 +11,6 @@ import contextlib
 import multiprocessing
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,10 +24,10 @@ from pardbg.events.decode import RECORD_DTYPE, frame_head
 from pardbg.hub.removal import mark
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig, write_json
-from pardbg.session.writer import whole_messages
 from pardbg_agent import wire
 from pardbg_agent.wire import Flag, Kind, Lane
 from tests.bench.figures import Figure
+from tests.harness import hub_process, whole_messages
 
 BATCH = 4096
 """What the agent's sender sends at most in one message."""
@@ -93,12 +90,9 @@ def measure(
 ) -> tuple[float, float, float]:
     """(records per CPU second of the hub, records per wall second, bytes on disk per record)."""
     config = make_run(root)
-    hub = subprocess.Popen([sys.executable, "-m", "pardbg.hub", str(root)])
     context = zmq.Context()
     sub = context.socket(zmq.SUB)
-    try:
-        while not (root / files.HUB_FILE).exists():
-            time.sleep(0.01)
+    with hub_process(root) as hub:
         if viewer:
             sub.setsockopt(zmq.SUBSCRIBE, b"R")
             sub.connect(config.pub)
@@ -130,12 +124,8 @@ def measure(
             if m.key[:1] == b"R"
         )
         assert recorded == num * size, f"{num * size - recorded} records are not in the file"
-    finally:
-        if hub.poll() is None:
-            hub.send_signal(signal.SIGKILL)
-            hub.wait()
-        sub.close(linger=0)
-        context.term()
+    sub.close(linger=0)
+    context.term()
     records = num * size
     return records / cpu, records / wall, on_disk / records
 
@@ -167,8 +157,3 @@ def main() -> list[Figure]:
     note = f"{MANY} ranks × {MANY_RATE} records/s in messages of {MANY_BATCH}"
     figures.append(Figure("hub, 1,024 ranks: share of one core", share, "%", 100, note=note))
     return figures
-
-
-if __name__ == "__main__":
-    for figure in main():
-        print(figure.line())

@@ -8,9 +8,6 @@ the job, so other work on the machine changes it little.
 from __future__ import annotations
 
 import contextlib
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +27,8 @@ from pardbg_agent.ctrl.agent_messages import Hello, Ping, Pong, ToAgent
 from pardbg_agent.ctrl.codec import reader
 from tests.bench.bench_hub import BATCH, batch, make_run, short_dir
 from tests.bench.figures import Figure
+from tests.harness import hub_process
+from tests.processes import wait_until
 
 PORT: Final = 29_300
 RELAYS, RANKS, RATE, SECONDS = 128, 8, 200, 3
@@ -88,13 +87,9 @@ def measure(root: Path, relays: int, ranks: int, rate: int, rows_per_s: int) -> 
     keys = make_keys()
     write_json(root / files.KEYS_FILE, keys)
     replace(make_run(root), hub=f"tcp://127.0.0.1:{PORT}").save()
-    hub = subprocess.Popen([sys.executable, "-m", "pardbg.hub", str(root)])
     contexts: list[zmq.Context[Any]] = []
     every: list[FakeRelay] = []
-    try:
-        while not (root / files.HUB_FILE).exists():
-            assert hub.poll() is None, "the hub ended"
-            time.sleep(0.01)
+    with hub_process(root) as hub:
         process = psutil.Process(hub.pid)
         for node in range(1, relays + 1):
             if (node - 1) % SOCKETS == 0:
@@ -118,24 +113,17 @@ def measure(root: Path, relays: int, ranks: int, rate: int, rows_per_s: int) -> 
         _wait_taken(root, SECONDS * batches * size * relays * ranks)
         took = time.monotonic() - begun
         cpu = sum(process.cpu_times()[:2]) - before
-        return cpu / SECONDS, took / SECONDS
-    finally:
-        hub.send_signal(signal.SIGKILL)
-        hub.wait()
-        for context in contexts:
-            context.destroy(linger=0)
+    for context in contexts:
+        context.destroy(linger=0)
+    return cpu / SECONDS, took / SECONDS
 
 
 def _wait_taken(root: Path, records: int) -> None:
     """Until the hub has recorded them all."""
-    control = HubControl(root, script=True)
-    try:
-        until = time.monotonic() + 60
-        while (taken := control.command("status").data.get("records")) != records:
-            assert time.monotonic() < until, f"{taken} of {records} records came"
-            time.sleep(0.5)
-    finally:
-        control.close()
+    with contextlib.closing(HubControl(root, script=True)) as control:
+        wait_until(
+            lambda: control.command("status").data.get("records") == records, 60, "all records"
+        )
 
 
 def main() -> list[Figure]:
@@ -144,8 +132,3 @@ def main() -> list[Figure]:
     note = f"{RATE} records/s a rank; a second of the job in {took:.1f} s here"
     name = f"hub, {RELAYS * RANKS:,} ranks, {RELAYS} relays: share of one core"
     return [Figure(name, 100 * cpu, "%", 100, note=note)]
-
-
-if __name__ == "__main__":
-    for figure in main():
-        print(figure.line())

@@ -12,11 +12,11 @@ Not named bench_…: ``make bench`` should not take ten minutes longer. It sleep
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,12 +24,12 @@ import psutil
 
 from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
-from pardbg.hub.run.start import RunHandle, start_run
+from pardbg.hub.run.start import RunHandle
 from pardbg_agent.wire import CALLS
 from tests.bench.figures import HEADER, Figure
 from tests.distributed.recorded import launched
-from tests.distributed.runs import maps, session_of
-from tests.processes import rank_env, wait_until
+from tests.distributed.runs import maps, session_of, started
+from tests.processes import rank_env, run_argv, wait_until
 
 STEPS = 24
 LOOK_S = 5.0
@@ -54,11 +54,8 @@ class Held:
 
 def ranks_of(handle: RunHandle) -> list[psutil.Process]:
     """The job's processes."""
-    rows = HubControl(handle.run_dir, script=True)
-    try:
+    with closing(HubControl(handle.run_dir, script=True)) as rows:
         found = rows.command(Verb.RANKS).data["ranks"]
-    finally:
-        rows.close()
     return [psutil.Process(int(proc.rpartition(".")[2])) for proc in found]
 
 
@@ -70,17 +67,19 @@ def plain(name: str, steps: int) -> list[str]:
     """The losses of the run that nobody watches. Not paced, as the other: DDP's buckets follow the
     order in which gradients come, and a sum's last bits the buckets."""
     job = [*launched(name, None, steps), "--pace", "0"]
-    done = subprocess.run(job, env=rank_env(), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return losses(done.stdout)
+    done = run_argv(job, env=rank_env(), timeout_s=300)
+    assert done.code == 0, done.err[-2000:]
+    return losses(done.out)
 
 
-def start(name: str, steps: int, limit_s: float, folder: Path, *conditions: str) -> Held:
+def start(
+    stack: ExitStack, name: str, steps: int, limit_s: float, folder: Path, *conditions: str
+) -> Held:
     """The job, watched; it will stop where all of these are true, each on some rank."""
     job = [*launched(name, None, steps), "--pace", "0"]
     env = rank_env({TIMEOUT: str(limit_s)})
-    handle = start_run(job, name=name, session=folder / f"{name}.mcap", env=env)
-    control = HubControl(handle.run_dir)
+    handle = stack.enter_context(started(job, folder / f"{name}.mcap", env=env))
+    control = stack.enter_context(closing(HubControl(handle.run_dir)))
     for condition in conditions:  # before there is a rank: nobody gets past it
         assert control.command(Verb.TBREAK, expr=condition).ok
     return Held(name, handle, control)
@@ -121,7 +120,6 @@ def finish(job: Held, expected: list[str], limit_s: float) -> list[str]:
     if not job.control.command(Verb.CONTINUE).ok:
         wrong.append("continue was refused")
     code = job.handle.wait(300)
-    job.control.close()
     out = (job.handle.run_dir / "job.out").read_text()
     if code:
         wrong.append(f"exit code {code}")
@@ -143,29 +141,20 @@ def measure(seconds: float, names: Sequence[str], steps: int = STEPS) -> list[Fi
     limit_s = max(3.0, seconds / 20)
     expected = {name: plain(name, steps) for name in names}
     figures, jobs = [], []
-    with tempfile.TemporaryDirectory(prefix="pardbg-pause-") as folder:
-        try:
-            for name in names:
-                jobs.append(start(name, steps, limit_s, Path(folder), "step==3"))
-            for job in jobs:
-                stopped(job)
-            hold(jobs, seconds)
-            for job in jobs:
-                wrong = finish(job, expected[job.name], limit_s)
-                note = "; ".join(wrong) or (
-                    f"group timeout {limit_s:g} s; lives, {len(expected[job.name])} losses"
-                    f" bit-identical; looked at {job.looks} times, {job.cpu_s:.1f} s CPU in all"
-                )
-                held = 0.0 if wrong else job.held_s
-                figures.append(
-                    Figure(f"held at a cut, {job.name}", held, "s", seconds, True, note)
-                )  # fmt: skip
-        finally:
-            for job in jobs:
-                if job.handle.launcher_alive():
-                    job.control.command("kill", confirm=True)
-                    job.handle.wait(30)
-                job.control.close()
+    with tempfile.TemporaryDirectory(prefix="pardbg-pause-") as folder, ExitStack() as stack:
+        for name in names:
+            jobs.append(start(stack, name, steps, limit_s, Path(folder), "step==3"))
+        for job in jobs:
+            stopped(job)
+        hold(jobs, seconds)
+        for job in jobs:
+            wrong = finish(job, expected[job.name], limit_s)
+            note = "; ".join(wrong) or (
+                f"group timeout {limit_s:g} s; lives, {len(expected[job.name])} losses"
+                f" bit-identical; looked at {job.looks} times, {job.cpu_s:.1f} s CPU in all"
+            )
+            held = 0.0 if wrong else job.held_s
+            figures.append(Figure(f"held at a cut, {job.name}", held, "s", seconds, True, note))
     return figures
 
 

@@ -1,7 +1,7 @@
 """`make diagnosis`: fault × found × culprit right × seconds × false alarms, as a table.
 
 python -m tests.diagnosis [NAME …] [--drawn NUMBER --seed N [--after CASES]] [--beside]
-                          [--healthy SECONDS] [--list]
+                          [--healthy SECONDS] [--device NUMBER] [--list]
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import argparse
 import sys
 import time
 
-from tests.diagnosis import beside, cases, drawn, healthy, score
+from tests.diagnosis import beside, cases, device_drawn, drawn, healthy, score
 from tests.diagnosis.cases import Case
 from tests.diagnosis.live import Outcome, watch
 
@@ -32,7 +32,8 @@ def row(outcome: Outcome) -> tuple[str, ...]:
         return case.name, "–", "–", f"{outcome.lasted_s:.0f} s healthy", false, ""
     said = right or named
     found = said.kind if said is not None else "NOT FOUND"
-    culprit = "right" if right else f"WRONG {list(named.culprits)}" if named else "–"
+    cause = f" {outcome.cause}" if case.causes else ""
+    culprit = f"right{cause}" if right else f"WRONG {list(named.culprits)}" if named else "–"
     seconds = "" if outcome.seconds is None else f"{outcome.seconds:.1f} s"
     return case.name, found, culprit, seconds, false, (right.where or "") if right else ""
 
@@ -62,6 +63,8 @@ def run(todo: list[Case], with_torch: bool) -> int:
             print(f"    {outcome.right.severity}: {outcome.right.text}", flush=True)
         for finding in outcome.false.values():
             print(f"    FALSE {finding.kind}: {finding.text}", flush=True)
+        for finding in outcome.warned.values() if case.causes or not case.kinds else ():
+            print(f"    besides {finding.kind}: {finding.text}", flush=True)
         if with_torch:
             beside_it(case)
         bad += not outcome.as_it_should_be
@@ -82,14 +85,18 @@ def main() -> int:
     parser.add_argument("--drawn", type=int, metavar="NUMBER",
                         help="so many cases drawn from --seed: classes in turn, rank count, rank"
                         " and step by chance")  # fmt: skip
+    parser.add_argument("--device", type=int, metavar="NUMBER",
+                        help="so many cases of each fault of a device, drawn from --seed, on"
+                        " simulated accelerators, and half as many healthy jobs")  # fmt: skip
     parser.add_argument("--seed", type=int, default=13)
     parser.add_argument("--after", type=int, default=0, metavar="CASES",
                         help="leave out so many of those drawn: a drill goes on")  # fmt: skip
     parser.add_argument("--only-beside", action="store_true", help="torch's own tools alone")
     arguments = parser.parse_args()
     todo = [] if arguments.healthy else chosen(arguments.names)
-    if arguments.drawn:
-        everything = drawn.cases(arguments.seed, arguments.drawn)[arguments.after :]
+    if number := arguments.drawn or arguments.device:
+        of = drawn if arguments.drawn else device_drawn
+        everything = of.cases(arguments.seed, number)[arguments.after :]
         names = arguments.names or [""]
         todo = [case for case in everything if any(name in case.name for name in names)]
     if arguments.list:

@@ -32,6 +32,8 @@ class Case:
     """A note of the kind is right, too: on an overloaded host the rule says no more than that."""
     env: tuple[tuple[str, str], ...] = ()
     """Beside ours."""
+    causes: tuple[str, ...] = ()
+    """Causes that are right, as the finding's facts name them; empty: not looked at."""
 
     def is_right(self, kind: str, culprits: tuple[int, ...]) -> bool:
         return kind in self.kinds and tuple(sorted(culprits)) in self.culprits

@@ -30,8 +30,19 @@ CULPRIT: dict[str, tuple[tuple[str, ...], str]] = {
     "extra-in-group": (("deadlock",), HANG), "splits": (("size-mismatch",), END),
     "monitored": (("missing-rank",), HANG), "monitored-at-step": (("missing-rank",), HANG),
     "short-timeout": (("missing-rank",), HANG), "swallows": (("op-mismatch",), HANG),
+    "tp-sleeps": (("straggler",), SLOW), "on-socket": (("straggler",), SLOW),
+    "in-lock": (("straggler",), SLOW), "sleeps": (("straggler",), SLOW),
+    "file-lock": (("missing-rank",), HANG), "loader-hangs": (("missing-rank",), HANG),
+    "stale-lock": (("missing-rank",), HANG),
 }  # fmt: skip
 """The same of culprit_programs."""
+NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
+    "init-differs": (("unequal-start",), SLOW), "lr-differs": (("replica-divergence",), SLOW),
+    "never-waited": (("replica-divergence",), SLOW), "steps-early": (("no-gradient",), SLOW),
+    "same-data": (("same-data",), SLOW), "wrapped-twice": (("wrapped-twice",), SLOW),
+    "averaged-twice": (("averaged-twice",), SLOW),
+}  # fmt: skip
+"""The same of number_programs. Kinds without a detector stand for what is not found yet."""
 MESSAGES = ("tag", "dtype", "size")
 PLACE = "setup_programs.py"
 PLACED = ("dies-at-import", "never-begins", "group-left-out", "mesh-left-out", "key-nobody-sets",
@@ -88,6 +99,16 @@ def culprit(what: str, draw: random.Random) -> Case:
     case = Case(f"culprit:{what} r{rank} s{step}", torchrun(4, *words), kinds, ((rank,),), sort,
                 place="culprit_programs.py")  # fmt: skip
     return quick(case)
+
+
+def numbers(what: str, draw: random.Random) -> Case:
+    """A job of number_programs: wrong on all ranks alike, but for one learning rate."""
+    kinds, sort = NUMBERS[what]
+    rank, step = draw.randrange(3), draw.choice((10, 20))
+    culprits = ((rank,),) if what == "lr-differs" else ((), (0, 1, 2))
+    words = ("tests.diagnosis.number_programs", what, str(rank), str(step))
+    return quick(Case(f"numbers:{what} r{rank} s{step}", torchrun(3, *words), kinds, culprits, sort,
+                      timeout_s=20))  # fmt: skip
 
 
 def training(what: str, draw: random.Random) -> Case:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,10 +12,9 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.finding import Finding
 from pardbg.hub.client import LiveSource
-from pardbg.hub.run.start import RunHandle, start_run
 from pardbg.store.store import Store
 from tests.diagnosis.cases import END, HANG, Case
-from tests.processes import end_tree
+from tests.distributed.runs import started
 
 LOOK_S = 0.2
 """How often findings are looked at."""
@@ -42,15 +39,26 @@ class Outcome:
     lasted_s: float = 0.0
 
     @property
+    def cause(self) -> str:
+        """Return the cause that the right finding names; empty: it names none."""
+        facts = self.right.facts if self.right is not None else None
+        absent = getattr(facts, "absences", ())
+        return str(absent[0].doing if absent else getattr(facts, "cause", ""))
+
+    @property
     def as_it_should_be(self) -> bool:
-        return not self.false and (not self.case.kinds or self.right is not None)
+        of = self.case
+        caused = not of.causes or self.cause in of.causes
+        return not self.false and (not of.kinds or (self.right is not None and caused))
 
 
 def watch(case: Case, patience_s: float | None = None) -> Outcome:
     """Run it until the finding comes or the time is over."""
     outcome = Outcome(case)
     folder = tempfile.TemporaryDirectory(prefix="pardbg-diagnosis-")
-    with folder, _started(case, Path(folder.name)) as handle:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **dict(case.env)}
+    session = Path(folder.name) / "s.mcap"
+    with folder, started(list(case.argv), session, env=env) as handle:
         source, store = LiveSource(handle.run_dir), Store(live=True)
         try:
             _follow(outcome, source, store, patience_s or case.timeout_s)
@@ -120,21 +128,3 @@ def _zero(view: View, case: Case) -> int:
             if visible:
                 newest = max(newest, int(table.when[visible - 1]))
     return newest if case.sort == HANG else view.begin_ns
-
-
-@contextmanager
-def _started(case: Case, folder: Path) -> Iterator[RunHandle]:
-    env = {**os.environ, "OMP_NUM_THREADS": "1", **dict(case.env)}
-    handle = start_run(list(case.argv), name="diagnosis", session=folder / "s.mcap", env=env)
-    try:
-        yield handle
-    finally:
-        if handle.launcher_alive():
-            handle.kill()
-            try:
-                handle.wait(15)
-            except TimeoutError:
-                assert handle._launcher is not None
-                end_tree(handle._launcher.pid)
-        if handle._launcher is not None:
-            handle._launcher.wait(40)  # one that ended by itself is reaped, too: its hub has 25 s

@@ -14,8 +14,8 @@ import msgpack
 
 from pardbg.events.decode import frame_head
 from pardbg.hub.run.start import RunHandle, start_run
-from pardbg.session.writer import whole_messages
 from pardbg.store.source import Message
+from tests.harness import whole_messages
 from tests.processes import end_tree, wait_until
 
 
@@ -38,6 +38,8 @@ def started(argv: list[str], session: Path, **more: Any) -> Iterator[RunHandle]:
             except TimeoutError:
                 assert handle._launcher is not None
                 end_tree(handle._launcher.pid)
+        if handle._launcher is not None:
+            handle._launcher.wait(40)  # one that ended by itself is reaped, too: its hub has 25 s
 
 
 def maps(messages: list[Message], key: bytes) -> list[dict[str, Any]]:

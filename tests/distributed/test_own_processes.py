@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pardbg.session.reader import load
-from pardbg.session.writer import whole_messages
+from tests.harness import whole_messages
 from tests.processes import rank_env
 
 MODULES = ("click", "select", "random", "msgpack", "zmq", "psutil", "platformdirs", "mcap")

@@ -18,9 +18,9 @@ import pytest
 
 from pardbg.hub.run import config as files
 from pardbg.hub.run.runs import list_runs
-from pardbg.session.writer import whole_messages
 from tests.distributed.owned import children, handle_of, owned, run_argv, terminal
 from tests.distributed.runs import events, maps, started
+from tests.harness import whole_messages
 from tests.processes import wait_until
 
 NOTES = """

@@ -14,8 +14,8 @@ from pardbg.hub.ctrl_messages import viewer_address, viewer_name
 from pardbg.hub.run import config as files
 from pardbg.hub.serve import router
 from pardbg.hub.serve.sockets import Role, make_keys
-from pardbg.session.writer import whole_messages
 from pardbg_agent.wire import address
+from tests.harness import whole_messages
 from tests.unit.hub.hub_rig import Keyed, Peer, Rig, shown, tcp_port
 
 PROC, RELAY = "0.n0.4000000", "relay-1-77"

@@ -21,9 +21,9 @@ from pardbg.hub.run import config as files
 from pardbg.hub.run.run_files import read_end
 from pardbg.hub.run.runs import list_run_rings
 from pardbg.session.reader import load
-from pardbg.session.writer import whole_messages
 from tests.distributed.owned import PARDBG, Terminal, children, handle_of, owned, run_argv, starting
 from tests.distributed.runs import events, fake_job
+from tests.harness import whole_messages
 from tests.processes import end_tree, rank_env, wait_until
 
 WAITS = """

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.session.writer import whole_messages
 from tests.distributed.owned import PARDBG
 from tests.distributed.runs import events, maps
+from tests.harness import whole_messages
 from tests.processes import rank_env
 
 JOB = ["sh", "-c", 'echo out; echo "$1" | od -An -tx1; exit 3', "sh"]

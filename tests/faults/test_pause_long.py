@@ -4,6 +4,7 @@ For minutes: ``python -m tests.bench.pause_long``."""
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -25,16 +26,17 @@ LIMIT_S = 4.0
 def test_held_beyond_the_groups_timeout_the_losses_are_bit_identical(tmp_path: Path) -> None:
     """1F1B and DDP at once. Two breakpoints hit at the same time on DDP's ranks; while it is held,
     another viewer takes control and the first one ends."""
-    jobs = [
-        start("1f1b", STEPS, LIMIT_S, tmp_path, "step==3"),
-        start("ddp", STEPS, LIMIT_S, tmp_path, "step==3 and rank==0", "step==3 and rank==2"),
-    ]
-    try:
+    with ExitStack() as stack:
+        at_two = "step==3 and rank==0", "step==3 and rank==2"
+        jobs = [
+            start(stack, "1f1b", STEPS, LIMIT_S, tmp_path, "step==3"),
+            start(stack, "ddp", STEPS, LIMIT_S, tmp_path, *at_two),
+        ]
         for job in jobs:
             stopped(job)
         begun = time.monotonic()
         ddp = jobs[1]
-        other = HubControl(ddp.handle.run_dir)
+        other = stack.enter_context(closing(HubControl(ddp.handle.run_dir)))
         refused = other.command(Verb.CONTINUE)
         assert refused.refusal is not None and refused.refusal.why is Why.TAKEN
         assert other.take().ok
@@ -44,12 +46,6 @@ def test_held_beyond_the_groups_timeout_the_losses_are_bit_identical(tmp_path: P
         hold(jobs, max(0.5, 1.5 * LIMIT_S - (time.monotonic() - begun)))
         expected["1f1b"] = recorded("1f1b", steps=STEPS).loss_texts
         assert [finish(job, expected[job.name], LIMIT_S) for job in jobs] == [[], []]
-    finally:
-        for job in jobs:
-            if job.handle.launcher_alive():
-                job.control.command("kill", confirm=True)
-                job.handle.wait(30)
-            job.control.close()
     facts = [event_of(plain).fact for plain in maps(session_of(ddp.handle), b"C")]
     assert sorted(fact.number for fact in facts if isinstance(fact, Hit)) == [1, 2]
     assert any(isinstance(f, Taken) and str(f.before).startswith("view-") for f in facts)

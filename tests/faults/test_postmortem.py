@@ -22,8 +22,8 @@ from pardbg.hub.postmortem import recover
 from pardbg.hub.run import runs
 from pardbg.hub.run.start import RunHandle
 from pardbg.session.reader import load
-from pardbg.session.writer import whole_messages
 from tests.distributed.runs import coverage, fake_job, hub_pid, maps, started, wait_ranks
+from tests.harness import whole_messages
 from tests.processes import wait_until
 
 STUCK = """

@@ -19,7 +19,7 @@ def test_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kills.run(3, 2)[1] == []
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_deaths() -> None:
     """One of each kind, at a moment of its own: see ``python -m tests.siege kills``."""
     assert deaths.run(90, len(deaths.VICTIMS))[1] == []

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from pardbg.session.reader import SessionError, load
-from pardbg.session.writer import whole_messages
+from tests.harness import whole_messages
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ import random
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 from pardbg.lab.recipes import catalogue
 from tests.distributed.owned import PARDBG
+from tests.harness import Found, Tried, campaign
 from tests.processes import rank_env
 
 LIMIT_S = 120.0
@@ -61,26 +61,21 @@ def _same(said: bytes) -> bytes:
     return b"\n".join(sorted(lines)) if b"rank" in said else b"\n".join(lines)
 
 
-def run(seed: int, cases: int, seconds: float = math.inf) -> tuple[int, list[str], float]:
-    """(pairs, what differs, the most that one took longer in s); none is begun after ``seconds``"""
-    until = time.monotonic() + seconds
-    bad, slowest, every = [], 0.0, programs()
+def run(seed: int, cases: int, seconds: float = math.inf) -> Found:
+    """Try pairs; the slowest by how much longer it took; none is begun after ``seconds``."""
+    every = programs()
     order = list(every)
     random.Random(seed).shuffle(order)
-    for number in range(cases):
-        if time.monotonic() > until:
-            cases = number
-            break
-        name = order[number % len(order)]
+
+    def one(number: int, _: random.Random, folder: Path) -> Tried:
+        name = order[(number - seed) % len(order)]
         plain = outcome(every[name])
-        with tempfile.TemporaryDirectory(prefix="pdy-", dir="/tmp") as folder:
-            session = str(Path(folder) / "s.mcap")
-            ours = outcome([*PARDBG, "run", "-o", session, "--", *every[name]])
-        slowest = max(slowest, ours[3] - plain[3])
-        for what, a, b in zip(("exit code", "stdout", "stderr"), plain, ours, strict=False):
-            if a != b:
-                bad.append(f"{name}: {what}: {_difference(a, b)}")
-    return cases, bad, slowest
+        ours = outcome([*PARDBG, "run", "-o", str(folder / "s.mcap"), "--", *every[name]])
+        pairs = zip(("exit code", "stdout", "stderr"), plain, ours, strict=False)
+        bad = [f"{what}: {_difference(a, b)}" for what, a, b in pairs if a != b]
+        return Tried(bad, name, took_s=ours[3] - plain[3])
+
+    return campaign("beside", one, range(seed, seed + cases), seconds)
 
 
 def _difference(a: object, b: object) -> str:

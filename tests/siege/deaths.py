@@ -12,9 +12,7 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections import Counter
 from itertools import combinations
 from pathlib import Path
 
@@ -22,8 +20,9 @@ import psutil
 
 from pardbg.hub.run import config as files
 from pardbg.hub.run.run_files import read_end
-from tests.distributed.owned import PARDBG, starting
-from tests.processes import end_tree, rank_env
+from tests.distributed.owned import starting
+from tests.harness import Found, Tried, campaign, pardbg_run
+from tests.processes import comes_true, end_tree
 
 FROM_S, UNTIL_S = 0.01, 1.6
 """When the kill comes: a run takes 0.4 s to start its job on idle cores, and that 0.4 s."""
@@ -60,10 +59,7 @@ class Case:
         program, out = self._folder / self.name, self._folder / "out"
         program.write_text(PROGRAM)
         program.chmod(0o755)
-        argv = [*PARDBG, "run", "-o", str(self._folder / "s.mcap"), "--", str(program)]
-        with out.open("wb") as file, (self._folder / "err").open("wb") as err:
-            run = subprocess.Popen(argv, env=rank_env(), stdin=subprocess.DEVNULL, stdout=file,
-                                   stderr=err, start_new_session=True)  # fmt: skip
+        run = pardbg_run([str(program)], self._folder)
         time.sleep(self._at_s)
         self._kill(run)
         try:
@@ -89,10 +85,8 @@ class Case:
                     self.killed.discard(name)
 
     def _wait_end(self) -> None:
-        until = time.monotonic() + LIMIT_S
-        while _ours(self.name) and time.monotonic() < until:
-            time.sleep(0.02)
-        if left := _ours(self.name):
+        if not comes_true(lambda: not _ours(self.name), LIMIT_S):
+            left = _ours(self.name)
             self.bad.append(f"{len(left)} processes are left")
 
     def _judge(self, code: int, out: bytes) -> None:
@@ -126,24 +120,15 @@ def _ours(name: str) -> list[psutil.Process]:
             and p.info["status"] != psutil.STATUS_ZOMBIE]  # fmt: skip
 
 
-def run(seed: int, cases: int, seconds: float = math.inf) -> tuple[int, list[str], float]:
-    """(cases, what went wrong, slowest in s); none is begun after so many ``seconds``."""
-    until = time.monotonic() + seconds
-    bad, slowest, tally = [], 0.0, Counter[str]()
-    for number in range(seed, seed + cases):
-        begun = time.monotonic()
-        if begun > until:
-            cases = number - seed
-            break
-        rng = random.Random(number)
-        group, at_s = list(VICTIMS[number % len(VICTIMS)]), rng.uniform(FROM_S, UNTIL_S)
+def run(seed: int, cases: int, seconds: float = math.inf) -> Found:
+    """Try deaths; none is begun after so many ``seconds``."""
+
+    def one(number: int, rng: random.Random, folder: Path) -> Tried:
+        at_s, group = rng.uniform(FROM_S, UNTIL_S), list(VICTIMS[number % len(VICTIMS)])
         rng.shuffle(group)
-        victims = tuple(group)
-        with tempfile.TemporaryDirectory(prefix="pdd-", dir="/tmp") as folder:
-            case = Case(f"d{number}x{os.getpid()}", victims, at_s, Path(folder))
-            case.run()
-        tally["+".join(sorted(case.killed)) or "nobody yet or any more"] += 1
-        slowest = max(slowest, time.monotonic() - begun)
-        bad += [f"seed {number} {'+'.join(victims)} at {at_s:.3f} s: {what}" for what in case.bad]
-    print("deaths: " + ", ".join(f"{what} {n}" for what, n in sorted(tally.items())), flush=True)
-    return cases, bad, slowest
+        case = Case(f"d{number}x{os.getpid()}", tuple(group), at_s, folder)
+        case.run()
+        killed = "+".join(sorted(case.killed)) or "nobody yet or any more"
+        return Tried(case.bad, f"{'+'.join(group)} at {at_s:.3f} s", [killed])
+
+    return campaign("deaths", one, range(seed, seed + cases), seconds)

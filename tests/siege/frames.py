@@ -7,6 +7,7 @@ import io
 import random
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from pardbg.events.commands import FromViewer
 from pardbg.events.control_codes import Verb
 from pardbg.session.reader import load
 from pardbg_agent.wire import DefKind
-from tests.siege.limited import where
+from tests.harness import Found
+from tests.siege.limited import here
 from tests.siege.values import mutated_map, mutated_records
 from tests.unit.hub.hub_rig import FakeAgent, Rig, frame
 
@@ -92,7 +94,7 @@ DEFINITIONS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 
-def one(rig: Rig, rng: random.Random) -> None:
+def one(rig: Rig, rng: random.Random, turn: bool) -> None:
     rank = rng.randrange(2)
     proc = f"0.n0.{4_000_000 + rank}".encode()
     way = rng.randrange(10)
@@ -110,27 +112,25 @@ def one(rig: Rig, rng: random.Random) -> None:
         raw = mutated_map(raw, rng) if rng.random() < 0.8 else raw
         identity = proc if agent else b"view-%d" % rng.randrange(3)
         rig.hub._router._take([zmq.Frame(identity), zmq.Frame(raw)])
+    if turn:
+        rig.hub._turn()
 
 
-def run(seed: int, count: int) -> tuple[int, list[str], float]:
-    """(odd frames, what went wrong, slowest turn in s). The session must load at the end."""
+def run(seed: int, count: int) -> Found:
+    """Try frames, some with a turn of the hub; the session must load at the end."""
     rng, bad, slowest = random.Random(seed), [], 0.0
     with tempfile.TemporaryDirectory(prefix="pds-", dir="/tmp") as folder:
         rig = Rig(Path(folder))
         for rank in range(2):
             FakeAgent(rig, rank).hello()
         for number in range(count):
-            begun = time.thread_time()
-            try:
-                with contextlib.redirect_stdout(io.StringIO()):
-                    one(rig, rng)
-                    if number % TURN == 0:
-                        rig.hub._turn()
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
-                bad.append(f"frame {number}: {where(error)}")
+            with contextlib.redirect_stdout(io.StringIO()):
+                outcome = here(partial(one, rig, rng, turn=number % TURN == 0))
+            slowest = max(slowest, outcome.cpu_s)
+            if outcome.text != "ok":
+                bad.append(f"frame {number}: {outcome.text}")
                 if len(bad) >= ENOUGH:
                     break
-            slowest = max(slowest, time.thread_time() - begun)
         rig.close()
         load(folder + "/s.mcap")
     return count, bad, slowest

@@ -8,8 +8,7 @@ import json
 import pickle
 import random
 import resource
-import tempfile
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,9 @@ from pardbg.errors import UserError
 from pardbg.session.importers.read import import_files
 from pardbg.session.reader import load
 from pardbg.ui.commands.startup import hub_request, parse_rc_line
+from tests.harness import Found, Tried, campaign
 from tests.siege import texts
-from tests.siege.limited import MOST_BYTES, MOST_S, where
+from tests.siege.limited import MOST_BYTES, here
 from tests.siege.values import mutated_value
 
 DATA = Path(__file__).parents[1] / "data" / "imported"
@@ -59,7 +59,7 @@ def imported(folder: Path, name: str, content: Any, rng: random.Random) -> None:
 
 def begun_with(folder: Path, rng: random.Random) -> None:
     """What is understood of an rc file, line by line."""
-    words = (
+    words = [
         "break",
         "tbreak",
         "watch",
@@ -71,7 +71,7 @@ def begun_with(folder: Path, rng: random.Random) -> None:
         "level",
         "#",
         "until",
-    )
+    ]
     lines = (f"{rng.choice(words)} {texts.text(rng)}" for _ in range(rng.randrange(20)))
     (folder / "rc").write_bytes("\n".join(lines).encode("utf-8", "replace"))
     for line in named_rc(folder / "rc").lines:
@@ -82,26 +82,16 @@ def begun_with(folder: Path, rng: random.Random) -> None:
             assert "\n" not in str(error).strip(), f"more than a line: {error!r}"
 
 
-def run(seed: int, count: int) -> tuple[int, list[str], float]:
-    """(files, what went wrong, slowest in CPU s)"""
-    resource.setrlimit(resource.RLIMIT_AS, (2 * MOST_BYTES, 2 * MOST_BYTES))
-    every, bad, slowest = samples(), [], 0.0
-    for number in range(seed, seed + count):
-        rng, begun = random.Random(number), time.process_time()
+def run(seed: int, count: int) -> Found:
+    """Try files; the slowest by seconds of processor time."""
+    most = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (2 * MOST_BYTES, most))
+    every = samples()
+
+    def one(number: int, rng: random.Random, folder: Path) -> Tried:
+        if number % 4 == 3:
+            return here(partial(begun_with, folder, rng)).tried("rc")
         name, content = every[number % len(every)]
-        with tempfile.TemporaryDirectory(prefix="pdi-", dir="/tmp") as folder:
-            try:
-                if number % 4 == 3:
-                    name = "rc"
-                    begun_with(Path(folder), rng)
-                else:
-                    imported(Path(folder), name, content, rng)
-            except UserError as error:
-                if "\n" in str(error):
-                    bad.append(f"seed {number} {name}: more than a line: {error!r}")
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
-                bad.append(f"seed {number} {name}: {where(error)}")
-        slowest = max(slowest, took := time.process_time() - begun)
-        if took > MOST_S:
-            bad.append(f"seed {number} {name}: {took:.0f} s")
-    return count, bad, slowest
+        return here(partial(imported, folder, name, content, rng)).tried(name)
+
+    return campaign("imports", one, range(seed, seed + count))

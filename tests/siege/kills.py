@@ -12,9 +12,8 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -28,7 +27,8 @@ from pardbg.lab.recipes import catalogue
 from pardbg.session.reader import SessionError, load
 from tests.distributed.owned import PARDBG
 from tests.distributed.runs import fake_job
-from tests.processes import end_tree, rank_env
+from tests.harness import Found, Tried, campaign, pardbg_run
+from tests.processes import comes_true, end_tree, rank_env, run_argv
 
 LIMIT_S = 240.0
 STOP_S = 1.0
@@ -71,10 +71,7 @@ class Case:
     def run(self, folder: Path) -> None:
         session = folder / "s.mcap"
         hold = ["--on-exception", "hold:10s"] if self._moment == "raised" else []
-        argv = [*PARDBG, "run", *hold, "-o", str(session), "--", *self._program]
-        with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
-            run = subprocess.Popen(argv, env=rank_env(), stdin=subprocess.DEVNULL, stdout=out,
-                                   stderr=err, start_new_session=True)  # fmt: skip
+        run = pardbg_run(self._program, folder, *hold)
         try:
             handle = self._wait_run(run, session)
             if handle is not None:
@@ -103,13 +100,14 @@ class Case:
             viewer.wait()
 
     def _wait_run(self, run: subprocess.Popen[bytes], session: Path) -> RunHandle | None:
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline and run.poll() is None:
-            for found in list_runs():
-                if found.session == session:
-                    return RunHandle(found.path)
-            time.sleep(0.02)
-        return None
+        found: list[Path] = []
+
+        def look() -> bool:
+            found[:] = [one.path for one in list_runs() if one.session == session]
+            return bool(found) or run.poll() is not None
+
+        comes_true(look, 20)
+        return RunHandle(found[0]) if found else None
 
     def _arrive(self, handle: RunHandle) -> None:
         """Wait for the moment."""
@@ -117,12 +115,9 @@ class Case:
             self._ctl(handle, "--lease", "4", "pause")
         elif self._moment == "at a breakpoint":
             self._ctl(handle, "--lease", "4", "tbreak", "step==2")
-        notices, until = handle.run_dir / files.NOTICES_FILE, time.monotonic() + 40
-        ends = self._moment == "at the end"
-        while (ends or self._moment == "raised") and time.monotonic() < until:
-            if not handle.job_alive() or (not ends and notices.exists()):
-                return
-            time.sleep(0.01)
+        notices, ends = handle.run_dir / files.NOTICES_FILE, self._moment == "at the end"
+        if ends or self._moment == "raised":
+            comes_true(lambda: not handle.job_alive() or (not ends and notices.exists()), 40)
 
     def _ctl(self, handle: RunHandle, *words: str) -> None:
         argv = [*PARDBG, "ctl", handle.run, *words]
@@ -192,10 +187,7 @@ class Case:
             self._judge_session(session)
 
     def _nothing_left(self, handle: RunHandle | None) -> None:
-        until = time.monotonic() + LEFT_S
-        while handle is not None and handle.alive() and time.monotonic() < until:
-            time.sleep(0.1)
-        if handle is not None and handle.alive():
+        if handle is not None and not comes_true(lambda: not handle.alive(), LEFT_S):
             self.bad.append("a process of ours is left")
 
     def _judge_job(self, code: int, folder: Path) -> None:
@@ -227,32 +219,20 @@ def _steps(text: str) -> list[str]:
 
 
 def plain(program: list[str]) -> tuple[int, list[str]]:
-    done = subprocess.run(program, env=rank_env(), capture_output=True, text=True, timeout=LIMIT_S,
-                          check=False, stdin=subprocess.DEVNULL)  # fmt: skip
-    return done.returncode, _steps(done.stdout)
+    done = run_argv(program, env=rank_env(), timeout_s=LIMIT_S)
+    return done.code, _steps(done.out)
 
 
-def run(seed: int, cases: int, seconds: float = math.inf) -> tuple[int, list[str], float]:
-    """(cases, what went wrong, slowest in s); none is begun after so many ``seconds``."""
-    until = time.monotonic() + seconds
-    bad, slowest, tally = [], 0.0, Counter[str]()
+def run(seed: int, cases: int, seconds: float = math.inf) -> Found:
+    """Try kills; none is begun after so many ``seconds``."""
     every = programs()
-    baselines = {}
-    for number in range(seed, seed + cases):
-        if time.monotonic() > until:
-            cases = number - seed
-            break
-        rng = random.Random(number)
+    baseline = cache(lambda name: plain(every[name]))
+
+    def one(_: int, rng: random.Random, folder: Path) -> Tried:
         name = rng.choice(list(every))
-        if name not in baselines:
-            baselines[name] = plain(every[name])
-        begun = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="pdk-", dir="/tmp") as folder:
-            case = Case(name, every[name], baselines[name], rng)
-            case.run(Path(folder))
-        tally.update(case.done)
-        tally["lost, not said (after the end)"] += case.unsaid
-        slowest = max(slowest, time.monotonic() - begun)
-        bad += [f"seed {number} {name} [{', '.join(case.done)}]: {what}" for what in case.bad]
-    print("kills: " + ", ".join(f"{what} {n}" for what, n in sorted(tally.items())), flush=True)
-    return cases, bad, slowest
+        case = Case(name, every[name], baseline(name), rng)
+        case.run(folder)
+        unsaid = ["lost, not said (after the end)"] * case.unsaid
+        return Tried(case.bad, f"{name} [{', '.join(case.done)}]", [*case.done, *unsaid])
+
+    return campaign("kills", one, range(seed, seed + cases), seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from pardbg.errors import UserError
+from tests.harness import Tried
 
 MOST_BYTES: Final = 3 << 29
 """Resident, at most: 1.5 GiB, beside what the process has that runs the cases."""
@@ -38,6 +40,16 @@ class Outcome:
         if self.peak_bytes > MOST_BYTES:
             return f"{self.peak_bytes / 2**30:.2f} GiB"
         return f"{self.cpu_s:.1f} s" if self.cpu_s > MOST_S else ""
+
+    def tried(self, how: str = "") -> Tried:
+        """Return it as a case of a campaign."""
+        return Tried([self.bad] if self.bad else [], how, took_s=self.cpu_s)
+
+
+def here(case: Callable[[], object]) -> Outcome:
+    """Run it in this thread, without limits."""
+    begun = time.thread_time()
+    return Outcome(_said(case), time.thread_time() - begun, 0)
 
 
 def limited(case: Callable[[], object]) -> Outcome:
@@ -76,7 +88,7 @@ def _said(case: Callable[[], object]) -> str:
     except UserError as error:
         one_line = "\n" not in str(error) and len(str(error)) <= 400
         return "refused" if one_line else f"not one line: {error!r}"
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it is what is looked for
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
         return where(error)
     return "ok"
 

@@ -20,10 +20,9 @@ from typing import Any
 
 import msgpack
 
-from pardbg.session.writer import whole_messages
-from tests.distributed.owned import PARDBG
 from tests.distributed.runs import coverage
-from tests.processes import end_tree, rank_env
+from tests.harness import Found, Tried, campaign, pardbg_run, whole_messages
+from tests.processes import comes_true, end_tree
 
 NODES, STEPS, ACTIONS = 4, 60, 6
 ACTION_KINDS = ("cut", "cut", "relay", "relay", "hub")
@@ -92,13 +91,10 @@ class Case:
         }  # fmt: skip
         job = [sys.executable, "-m", "pardbg.lab.recipes.ddp", "--steps", str(STEPS)]
         hub = ["--hub", f"tcp://{self._net.address(0)}:{HUB}", "--key", str(self._folder / "key")]
-        run = [*PARDBG, "run", *hub, "-o", str(self._folder / "s.mcap"), "--", *job]
-        with (own / "out").open("wb") as out, (own / "err").open("wb") as err:
-            return subprocess.Popen(
-                ["ip", "netns", "exec", self._net.name(node), *(run if watched else job)],
-                env=rank_env(env), stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-                start_new_session=True,
-            )  # fmt: skip
+        return pardbg_run(
+            job, own, *hub, prefix=["ip", "netns", "exec", self._net.name(node)],
+            session=self._folder / "s.mcap", env=env, watched=watched,
+        )  # fmt: skip
 
     def job(self, watched: bool) -> tuple[list[int], list[str]]:
         """The nodes' exit codes, and node 0's losses."""
@@ -128,10 +124,10 @@ class Case:
     def _wait_steps(self, processes: list[subprocess.Popen[bytes]], until: float) -> None:
         """Until the job is a few steps further than at the last action."""
         wanted = len(self._losses()) + self._rng.randint(2, 8)
-        while len(self._losses()) < wanted and time.monotonic() < until:
-            if all(p.poll() is not None for p in processes):
-                return
-            time.sleep(0.05)
+        comes_true(
+            lambda: len(self._losses()) >= wanted or all(p.poll() is not None for p in processes),
+            until - time.monotonic(),
+        )
 
     def _act(self) -> None:
         what = self._rng.choice(ACTION_KINDS)
@@ -172,9 +168,8 @@ class Case:
                 self.bad.append(f"{proc}: {missing} records missing, {counted[proc]} counted")
 
 
-def run(seed: int, cases: int) -> tuple[int, list[str], float]:
-    """(cases, what went wrong, slowest in s)"""
-    bad, slowest, tally = [], 0.0, Counter[str]()
+def run(seed: int, cases: int) -> Found:
+    """Try cut networks and kills, after the job without pardbg."""
     net = Network()
     try:
         net.__enter__()
@@ -187,15 +182,12 @@ def run(seed: int, cases: int) -> tuple[int, list[str], float]:
             plain = Case(net, Path(folder), seed).job(watched=False)
         if plain[0] != [0] * NODES or len(plain[1]) != STEPS:
             return 0, [f"the plain job: exit codes {plain[0]}, {len(plain[1])} losses"], 0.0
-        for number in range(seed, seed + cases):
-            begun = time.monotonic()
-            with tempfile.TemporaryDirectory(prefix="pdn-", dir="/tmp") as folder:
-                case = Case(net, Path(folder), number)
-                case.judge(*case.job(watched=True), plain)
-            tally.update(case.done)
-            slowest = max(slowest, time.monotonic() - begun)
-            bad += [f"seed {number} [{', '.join(case.done)}]: {what}" for what in case.bad]
+
+        def one(number: int, _: random.Random, folder: Path) -> Tried:
+            case = Case(net, folder, number)
+            case.judge(*case.job(watched=True), plain)
+            return Tried(case.bad, f"[{', '.join(case.done)}]", case.done)
+
+        return campaign("nodes", one, range(seed, seed + cases))
     finally:
         net.__exit__()
-    print("nodes: " + ", ".join(f"{what} {n}" for what, n in sorted(tally.items())), flush=True)
-    return cases, bad, slowest

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 import random
-import tempfile
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 
-from pardbg.session.writer import whole_messages
 from pardbg.store.source import Message
+from tests.harness import Found, Tried, campaign, whole_messages
 from tests.siege.hostile import hostile
 from tests.siege.limited import Outcome, limited
 from tests.siege.looked_at import look, mend
 
+SESSIONS = ("1f1b", "ddp", "zero3", "moe", "ddp-ring", "3d", "zbv", "fault-nan", "fault-exception",
+            "fault-group-order", "fault-mismatch-op", "ps-async", "tour")  # fmt: skip
+ROOT = Path(__file__).parents[2]
 KEPT = (40, 300, 4000)
 """Messages of a session, at most."""
 
@@ -34,19 +35,17 @@ def case(messages: Sequence[Message], seed: int, path: Path) -> Outcome:
     return looked if looked.bad or seed % 4 else limited(partial(mend, path))
 
 
-def run(
-    paths: Sequence[Path], seeds: Iterable[int], seconds: float = math.inf
-) -> tuple[int, list[str], float]:
-    """(files, what went wrong, most seconds of processor time of one)"""
-    bad: list[str] = []
-    slowest, done, until = 0.0, 0, time.monotonic() + seconds
-    folder = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    with tempfile.TemporaryDirectory(dir=folder) as made:
-        for seed in seeds:
-            if time.monotonic() > until:
-                break
-            outcome = case(messages_of(paths[seed % len(paths)]), seed, Path(made) / "s.mcap")
-            done, slowest = done + 1, max(slowest, outcome.cpu_s)
-            if outcome.bad:
-                bad.append(f"seed {seed}: {outcome.bad}")
-    return done, bad, slowest
+def run(seed: int, count: int, seconds: float = math.inf) -> Found:
+    """Try files; none is begun after ``seconds``; the slowest by seconds of processor time."""
+    return try_seeds(range(seed, seed + count), seconds)
+
+
+def try_seeds(seeds: Sequence[int], seconds: float = math.inf) -> Found:
+    """Try the files of these seeds."""
+
+    def one(seed: int, _: random.Random, folder: Path) -> Tried:
+        path = ROOT / "sessions" / f"{SESSIONS[seed % len(SESSIONS)]}.mcap"
+        return case(messages_of(path), seed, folder / "s.mcap").tried()
+
+    root = "/dev/shm" if Path("/dev/shm").is_dir() else "/tmp"
+    return campaign("sessions", one, seeds, seconds, root)

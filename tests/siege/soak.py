@@ -14,8 +14,9 @@ from pathlib import Path
 
 import psutil
 
-from tests.distributed.owned import PARDBG, children, handle_of
+from tests.distributed.owned import children, handle_of
 from tests.distributed.runs import fake_job
+from tests.harness import Found, pardbg_run
 from tests.processes import end_tree, rank_env, wait_until
 
 GROWTH = 1 << 20
@@ -44,26 +45,13 @@ class Row:
     """Seconds of processor time so far."""
 
 
-def run(seconds: int) -> tuple[int, list[str], float]:
-    """(seconds, what grew, 0)"""
-    with tempfile.TemporaryDirectory(prefix="pdw-", dir="/tmp") as folder:
-        session, printed = Path(folder) / "s.mcap", Path(folder) / "out"
+def run(_: int, seconds: int) -> Found:
+    """Watch a job for so long: (seconds, what grew, 0)"""
+    with tempfile.TemporaryDirectory(prefix="pdw-", dir="/tmp") as name:
+        folder = Path(name)
+        session, printed = folder / "s.mcap", folder / "out"
         job = fake_job(RANKS, 10_000_000, 0.003)
-        argv = [
-            *PARDBG,
-            "run",
-            "--max-size",
-            "1MB",
-            "--rotate",
-            "2",
-            "-o",
-            str(session),
-            "--",
-            *job,
-        ]
-        with printed.open("wb") as out:
-            owner = subprocess.Popen(argv, env=rank_env(), stdin=subprocess.DEVNULL, stdout=out,
-                                     start_new_session=True)  # fmt: skip
+        owner = pardbg_run(job, folder, "--max-size", "1MB", "--rotate", "2")
         viewer, ranks = None, []
         try:
             handle = handle_of(session)

@@ -17,6 +17,7 @@ from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
 from pardbg.session.reader import load
 from tests.distributed.runs import coverage, events, fake_job, session_of, started, wait_ranks
+from tests.harness import Found
 from tests.siege.frames import ARGS, DEFINITIONS, from_agent
 from tests.siege.values import mutated_map, mutated_records
 from tests.unit.hub.hub_rig import frame
@@ -78,8 +79,8 @@ def _send(config: Any, seed: int, count: int) -> None:
     context.destroy(linger=10_000)
 
 
-def run(seed: int, count: int) -> tuple[int, list[str], float]:
-    """(odd frames, what went wrong, seconds)"""
+def run(seed: int, count: int) -> Found:
+    """Try so many frames of each kind at one job."""
     begun, bad, steps = time.monotonic(), [], 200 + count // 8
     with tempfile.TemporaryDirectory(prefix="pds-", dir="/tmp") as folder:
         done = Path(folder) / "done"

@@ -12,7 +12,8 @@ from pardbg.lab.schedules.page import TableLook, svg, table_page
 from pardbg.lab.schedules.schedule_table import dump, from_plan, parse
 from pardbg.lab.schedules.schedule_text import grid, verdict
 from pardbg.lab.schedules.sheet import sheet
-from tests.siege.limited import Outcome, limited
+from tests.harness import Found, campaign
+from tests.siege.limited import limited
 from tests.unit.trace_builder import one_f_one_b
 
 TAKEN: Final = Durations(1e6, 2e6, 1e6, 1e6)
@@ -54,12 +55,7 @@ def look(said: str) -> None:
     svg(seen)
 
 
-def case(seed: int) -> Outcome:
-    return limited(partial(look, text(random.Random(seed))))
-
-
-def run(seed: int, count: int) -> tuple[int, list[str], float]:
-    """(tables, what went wrong, most seconds of processor time of one)"""
-    found = {number: case(number) for number in range(seed, seed + count)}
-    bad = [f"seed {number}: {outcome.bad}" for number, outcome in found.items() if outcome.bad]
-    return count, bad, max((outcome.cpu_s for outcome in found.values()), default=0.0)
+def run(seed: int, count: int) -> Found:
+    """Try tables; the slowest by seconds of processor time."""
+    seeds = range(seed, seed + count)
+    return campaign("tables", lambda _, rng, __: limited(partial(look, text(rng))).tried(), seeds)

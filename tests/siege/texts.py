@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgpack
@@ -18,7 +19,8 @@ from pardbg.session.navigation import goto
 from pardbg.words import parse_duration, parse_size
 from pardbg_agent.control.breaks import compile_tree
 from pardbg_agent.wire import EXPR_NUMBERS, EXPR_TEXTS
-from tests.siege.limited import where
+from tests.harness import Found
+from tests.siege.limited import here
 from tests.siege.values import NUMBERS, TEXTS
 
 WORDS = (
@@ -83,9 +85,9 @@ def _comparison(rng: random.Random, depth: int) -> str:
     return f"{left}{rng.choice(('==', '!=', '<', '<=', '>', '>='))}{rng.choice(values)}"
 
 
-def expressions(seed: int, count: int) -> tuple[int, list[str], float]:
-    """(conditions that parse, what went wrong, slowest in s): most by the grammar, some with one
-    word replaced. A rank takes each that parses, and asks it."""
+def expressions(seed: int, count: int) -> Found:
+    """Try conditions: most by the grammar, some with one word replaced; half of them parse. A rank
+    takes each that parses, and asks it."""
     rng, good, bad, slowest = random.Random(seed), 0, [], 0.0
     for _ in range(count):
         said = expression(rng)
@@ -93,19 +95,18 @@ def expressions(seed: int, count: int) -> tuple[int, list[str], float]:
             words = said.split(" ")
             words[rng.randrange(len(words))] = rng.choice(WORDS)
             said = " ".join(words)
-        begun = time.thread_time()
-        try:
-            tree = parse(said)
-            assert fields(tree) and gates(tree)
-            matches = compile_tree(msgpack.unpackb(msgpack.packb(tree)))
-            assert {matches(known) for known in FACTS} <= {True, False, None}
-            good += 1
-        except UserError:
-            pass
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
-            bad.append(f"{said[:80]!r}: {where(error)}")
-        slowest = max(slowest, time.thread_time() - begun)
-    return good, bad, slowest
+        outcome = here(partial(_ask, said))
+        good, slowest = good + (outcome.text == "ok"), max(slowest, outcome.cpu_s)
+        if outcome.bad:
+            bad.append(f"{said[:80]!r}: {outcome.bad}")
+    return count, bad + [f"only {good:,} of {count:,} parse"] * (2 * good < count), slowest
+
+
+def _ask(said: str) -> None:
+    tree = parse(said)
+    assert fields(tree) and gates(tree)
+    matches = compile_tree(msgpack.unpackb(msgpack.packb(tree)))
+    assert {matches(known) for known in FACTS} <= {True, False, None}
 
 
 def _verb(said: str, rng: random.Random) -> Any:
@@ -126,21 +127,19 @@ READERS: dict[str, Callable[[str, random.Random], Any]] = {
 }  # fmt: skip
 
 
-def run(seed: int, count: int) -> tuple[int, list[str], float]:
-    """(texts, what went wrong, slowest in s)"""
+def run(seed: int, count: int) -> Found:
+    """Try texts, each on one of the readers; a reader may refuse."""
     rng, bad, slowest = random.Random(seed), [], 0.0
     names = list(READERS)
     for number in range(count):
         name, said = names[number % len(names)], text(rng)
-        begun = time.thread_time()
-        try:
-            READERS[name](said, rng)
-        except (UserError, ValueError):  # a reader's refusal, which who asked says in a line
-            pass
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
-            bad.append(f"{name} {said[:60]!r}: {where(error)}")
-        took = time.thread_time() - begun
-        slowest = max(slowest, took)
-        if took > MAX_S:
-            bad.append(f"{name} {said[:60]!r}: {took:.1f} s")
+        outcome = here(partial(_read, name, said, rng))
+        slowest = max(slowest, outcome.cpu_s)
+        if why := outcome.bad or (f"{outcome.cpu_s:.1f} s" if outcome.cpu_s > MAX_S else ""):
+            bad.append(f"{name} {said[:60]!r}: {why}")
     return count, bad, slowest
+
+
+def _read(name: str, said: str, rng: random.Random) -> None:
+    with contextlib.suppress(UserError, ValueError):
+        READERS[name](said, rng)

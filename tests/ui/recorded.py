@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 import pardbg.ui.app
 from pardbg.session.navigation.replay import ReplayClock
@@ -102,6 +103,8 @@ async def drive(pilot: Pilot[None], view: View) -> None:
     app = pilot.app
     assert isinstance(app, PardbgApp)
     await read(app)
+    for box in app.screen.query(Input):
+        box.cursor_blink = False
     if view.goto:
         await type_(pilot, f"goto {view.goto}")
     await settled(app)

@@ -12,8 +12,9 @@ import pytest
 
 from pardbg.plain_text import plain, plain_cell, plain_lines
 from pardbg.render.draw.svg import Svg
-from pardbg.session.writer import RunFacts, SessionWriter, whole_messages
+from pardbg.session.writer import RunFacts, SessionWriter
 from pardbg_agent.wire import Key
+from tests.harness import whole_messages
 
 ROOT = Path(__file__).parents[2]
 EVIL = "\x1b]0;owned\x07\x1b[31m\x9b2J\u202e"  # title, colour, C1, right to left

@@ -125,20 +125,6 @@ def test_a_ruler_says_times_as_fine_as_its_ticks() -> None:
     assert words.offset(7_559_123_456, 20) == "7559.12346 ms"
 
 
-@pytest.mark.parametrize("ranks", [(), (5,), (0, 1), (0, 1, 2, 3, 7), tuple(range(0, 40, 2))])
-def test_a_rank_set_reads_back(ranks: tuple[int, ...]) -> None:
-    for dash in ("–", "-"):
-        assert words.parse_rank_set(words.rank_set(ranks, dash)) == ranks
-
-
-@pytest.mark.parametrize(
-    "text", ["x", "3-1", "1,", "1-2-3", SUPERSCRIPT, "0-" + SUPERSCRIPT, "1e3"]
-)
-def test_what_is_no_rank_set_is_refused_in_one_line(text: str) -> None:
-    with pytest.raises(ValueError, match=r".* is not a set of ranks: write 0, 0-3 or 0,2$"):
-        words.parse_rank_set(text)
-
-
 @pytest.mark.parametrize(
     ("text", "ns"),
     [

@@ -184,7 +184,7 @@ def _compile(tree: Any, budget: list[int], depth: int) -> Evaluate:
         raise BadTree("no tree")
     head, parts = tree[0], tree[1:]
     if head == "field" and len(parts) == 1 and parts[0] in tuple(EXPR_NUMBERS | EXPR_TEXTS):
-        return _field(parts[0])
+        return operator.methodcaller("get", parts[0])
     if head == "num" and len(parts) == 1 and _is_number(parts[0]):
         return _constant(float(parts[0]))
     if head == "text" and len(parts) == 1 and isinstance(parts[0], str):
@@ -231,10 +231,6 @@ def _names(tree: Any) -> set[str]:
     if tree[0] in ("num", "text"):
         return set()
     return set().union(*(_names(part) for part in tree[1:] if isinstance(part[0], str)))
-
-
-def _field(name: str) -> Evaluate:
-    return lambda facts: facts.get(name)
 
 
 def _constant(value: Any) -> Evaluate:

@@ -43,7 +43,7 @@ def stacks(
         trace = raised.get(ident) if raised else None
         known = standing.get(ident, "") if standing else ""
         frames = frames_of(frame) if trace is None else traceback_of(trace)
-        inside = (_inside(frame) or known) if trace is None else "exception"
+        inside = (inside_own(frame) or known) if trace is None else "exception"
         name = names.get(ident, f"thread {ident}")
         out.append(Thread(name, ident == main, tuple(frames), inside))
     return tuple(out)
@@ -60,7 +60,7 @@ def traceback_of(trace: TracebackType | None) -> list[Frame]:
     return found[-MAX_FRAMES:]
 
 
-def _inside(frame: FrameType | None) -> str:
+def inside_own(frame: FrameType | None) -> str:
     """Return what the agent's innermost frames are around, if they are the thread's innermost."""
     while frame is not None and is_own(frame.f_code.co_filename):
         file = frame.f_code.co_filename
@@ -91,7 +91,8 @@ def frames_of(frame: FrameType | None) -> list[Frame]:
 
 
 def _shortened(innermost_first: list[Frame]) -> list[Frame]:
-    """MAX_FRAMES at most: half of them the innermost, the others those of no library."""
+    """Return at most MAX_FRAMES frames: half of them the innermost, the others those of no
+    library."""
     if len(innermost_first) <= MAX_FRAMES:
         return innermost_first
     inner, rest = innermost_first[: MAX_FRAMES // 2], innermost_first[MAX_FRAMES // 2 :]

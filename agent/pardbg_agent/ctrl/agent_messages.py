@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import ClassVar
 
-from pardbg_agent.ctrl.codec import Line, Word
+from pardbg_agent.ctrl.codec import Line, Message, Word
 from pardbg_agent.wire import LEASE_NS
 
 Frame = tuple[str, int, str]
@@ -21,11 +20,10 @@ Frame = tuple[str, int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
-    """A process is there (again); answered by Welcome. Repeated until then, and when the hub was
-    silent for 5 s."""
+class Hello(Message, tag="hello"):
+    """A process announces itself to the hub, which answers with Welcome. Repeated until then, and
+    when the hub was silent for 5 s."""
 
-    TAG: ClassVar = "hello"
     process: Mapping[str, object]
     """Fields of its PROCESS definition."""
     ring: str | None = None
@@ -51,11 +49,10 @@ class OpenOp:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class State(Message, tag="state"):
     """Where a rank is, at each change while control is active: from the first Permit to the first
     State after a Run. A State after a Permit never shows the hold which that Permit ended."""
 
-    TAG: ClassVar = "state"
     rank: int
     serial: int
     """Grows with each State; an older one is ignored."""
@@ -90,29 +87,26 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Pong:
+class Pong(Message, tag="pong"):
     """The agent's clock when the Ping came."""
 
-    TAG: ClassVar = "pong"
     re: int
     t_ns: int
 
 
 @dataclass(frozen=True, slots=True)
-class Bye:
+class Bye(Message, tag="bye"):
     """The process leaves."""
 
-    TAG: ClassVar = "bye"
     last_index: int
-    """Of its records."""
+    """Index of the process's last record."""
     dropped: int
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Done(Message, tag="done"):
     """Answer to SetBreaks, SetLevel and Delay."""
 
-    TAG: ClassVar = "done"
     re: int
     error: Line = ""
     """Why it was refused; empty: it was done."""
@@ -138,10 +132,9 @@ IssuedAt = tuple[int, str, int, str, int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Stacks:
+class Stacks(Message, tag="stacks"):
     """Answer to Where."""
 
-    TAG: ClassVar = "stacks"
     re: int
     threads: tuple[Thread, ...]
     issued: tuple[IssuedAt, ...] = ()
@@ -153,9 +146,9 @@ class NoAnswer(str, Enum):
     EVAL_OFF = "eval_off"
     """The job was started without ``--allow-eval``."""
     NOT_HELD = "not_held"
-    """It is at no gate: it runs, or waits in an op."""
+    """The rank is at no gate: it runs, or waits in an op."""
     NO_FRAME = "no_frame"
-    """It has ``frames`` frames, and none of that number."""
+    """The rank has ``frames`` frames, none of them with that number."""
     NO_QUESTION = "no_question"
     """The agent does not know that kind."""
     TOO_LONG = "too_long"
@@ -163,16 +156,15 @@ class NoAnswer(str, Enum):
     FAILED = "failed"
     """The agent failed; ``text`` says at what."""
     ENDED = "ended"
-    """The process ended meanwhile (by the hub)."""
+    """The process ended meanwhile (set by the hub)."""
     SILENT = "silent"
-    """It still runs the code (by the hub)."""
+    """The rank still runs the code (set by the hub)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluated:
+class Evaluated(Message, tag="evaluated"):
     """Answer to Ask."""
 
-    TAG: ClassVar = "evaluated"
     re: int = 0
     refusal: NoAnswer | None = None
     """None: it was evaluated."""
@@ -195,11 +187,10 @@ FromAgent = Hello | State | Pong | Bye | Done | Stacks | Evaluated
 
 
 @dataclass(frozen=True, slots=True)
-class Welcome:
+class Welcome(Message, tag="welcome"):
     """Answer to Hello. Of another hub than before: the agent says Hello again and sends all
     definitions, and records from ``next`` on, as far as the ring still has them."""
 
-    TAG: ClassVar = "welcome"
     hub: Word
     """Id of the hub's process."""
     next: int = 0
@@ -208,12 +199,11 @@ class Welcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Permit:
+class Permit(Message, tag="permit"):
     """Pass gates; each passed gate in ``count`` uses one of ``n``; with none left, hold at the next
     gate in ``stop``. ``n`` = 0 is hold. The agent runs on by itself ``lease_ns`` after the last
     Permit or Lease. Obeyed only if its id is higher than any before, always answered by a State."""
 
-    TAG: ClassVar = "permit"
     id: int
     count: int
     n: int
@@ -222,43 +212,38 @@ class Permit:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Run(Message, tag="run"):
     """Open the gate."""
 
-    TAG: ClassVar = "run"
     id: int
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Message, tag="lease"):
     """Stay held for so long from now on."""
 
-    TAG: ClassVar = "lease"
     lease_ns: int
 
 
 @dataclass(frozen=True, slots=True)
-class Ping:
+class Ping(Message, tag="ping"):
     """Answered by Pong."""
 
-    TAG: ClassVar = "ping"
     id: int = 0
     t_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class Where(Message, tag="where"):
     """Answered by Stacks."""
 
-    TAG: ClassVar = "where"
     id: int
 
 
 @dataclass(frozen=True, slots=True)
-class SetLevel:
+class SetLevel(Message, tag="level"):
     """Record at this sampling level (wire.LEVELS)."""
 
-    TAG: ClassVar = "level"
     id: int
     level: int
 
@@ -292,21 +277,19 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True)
-class SetBreaks:
+class SetBreaks(Message, tag="breaks"):
     """All breakpoints and watches of the rank from now on. A match closes the rank's own gate and
     is reported in State."""
 
-    TAG: ClassVar = "breaks"
     id: int
     breaks: tuple[BreakAt, ...] = ()
     watches: tuple[Watch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Message, tag="ask"):
     """Evaluate in the held thread's own frame; only where the job allows it."""
 
-    TAG: ClassVar = "ask"
     id: int
     kind: Word
     expr: str = ""
@@ -315,10 +298,9 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Delay:
+class Delay(Message, tag="delay"):
     """Delay each training step by so much (a planted straggler); 0 ends it."""
 
-    TAG: ClassVar = "delay"
     id: int
     ns: int
 

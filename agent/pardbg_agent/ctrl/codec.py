@@ -16,7 +16,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 MAX_TEXT: Final = 10_000
 """Characters of a text without a limit of its own."""
@@ -35,6 +35,17 @@ Line = Annotated[str, 500]
 
 Read = Callable[[Any], Any]
 T = TypeVar("T")
+
+
+class Message:
+    """A message that ``TAG`` tells apart from others of its union."""
+
+    __slots__ = ()
+    TAG: ClassVar[str]
+
+    def __init_subclass__(cls, tag: str = "") -> None:
+        if tag:  # ``slots=True`` makes the class a second time, without it
+            cls.TAG = tag
 
 
 class Malformed(ValueError):

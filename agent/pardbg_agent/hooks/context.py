@@ -45,15 +45,16 @@ class CallSites:
         self._last: deque[tuple[int, CodeType, int]] = deque(maxlen=LAST)
 
     def note(self, t0: int) -> None:
-        """An op was issued at ``t0``, by who calls who calls this."""
-        frame, known = sys._getframe(2), _known
+        """Note the place of an op issued at ``t0``, by the caller of the caller of this. A device's
+        thread of autograd, from which DDP issues, has none."""
+        frame, known = sys._getframe(1).f_back, _known
         for _ in range(_DEEPEST):
+            if frame is None:
+                return
             code = frame.f_code
             users = known.get(id(code))
             if users or (users is None and _is_programs(code)):
                 self._last.append((t0, code, frame.f_lasti))
-                return
-            if frame.f_back is None:
                 return
             frame = frame.f_back
 
@@ -140,6 +141,8 @@ class Nesting:
     """Depth of schedules' runs."""
     initializing: int = 0
     """Depth of optimizers' step() calls that only make their state."""
+    coalescing: int = 0
+    """Between a backend's group start and end: no gate may hold, and ops have one Work."""
     inside: dict[Any, list[Any]] | None = None
     """In a wrapper's step(): the optimizers that it stepped, and which parameters of each."""
     open: Any = None
@@ -209,11 +212,9 @@ class State:
     sync_op: Op | None = None
     """A synchronous op and the id of its Work: the very next wait is for it."""
     thread: int = 0
-    """OTHER_THREAD where this is not the main thread, for the flags of its ops."""
+    """Flag of the ops of this thread: OTHER_THREAD unless it is the main thread."""
     numbered: bool = False
     """The op that is being begun has its number."""
-    coalescing: bool = False
-    """Between a backend's group start and end no gate may hold."""
     futures: list[tuple[Op, Any]] = field(default_factory=list)
     """Ops issued in the backward that runs, and their futures; emptied when it ends."""
     nest: Any = field(default_factory=lambda: TYPES.nesting())

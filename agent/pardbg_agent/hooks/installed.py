@@ -17,14 +17,21 @@ from pardbg_agent.hooks.context import StateTypes
 from pardbg_agent.hooks.memory import saved_tensors, wrappers
 from pardbg_agent.hooks.ops import dispatcher, native_way, works
 from pardbg_agent.hooks.patching import Patches, unframed
-from pardbg_agent.hooks.training import fsdp, pipeline, recompute, remote_calls, step_phases
+from pardbg_agent.hooks.training import (
+    fsdp,
+    graph_replays,
+    pipeline,
+    recompute,
+    remote_calls,
+    step_phases,
+)
 from pardbg_agent.hooks.watch import probes
 from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.settings import complain
 
 _HOOKS: Final[tuple[Any, ...]] = (
     host_calls, probes, step_phases, pipeline, frameworks, wrappers, fsdp, recompute,
-    remote_calls,
+    remote_calls, graph_replays,
 )  # fmt: skip
 
 
@@ -38,7 +45,7 @@ class OpHooks(Protocol):
         """Return the types of the state that hooks share with it."""
 
     def install(self) -> None:
-        """Record ops, and hold them at gates."""
+        """Install the hooks that record ops and hold them at gates."""
 
     def uninstall(self) -> None:
         """Stop intercepting ops."""

@@ -63,7 +63,7 @@ EXIT_NS: Final = 1_000_000_000
 
 
 def start_up(c: Core) -> None:
-    """Before torch is there: for a rank that may never come to its group."""
+    """Show that a rank starts up: it may never come to its group."""
     if c.run is not None:
         c.starting = True
         c.status.now(0, c.defs.name(wire.START_UP), 0, NONE, NONE, c.identity.start_ns)

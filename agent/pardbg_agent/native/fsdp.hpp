@@ -18,7 +18,8 @@ struct Unit {
 constexpr std::string_view kUnitVerbs = "uwrp";  // unshard, wait unshard, reshard, reduce
 
 struct Units {
-  PyObject *find = nullptr, *unsharded = nullptr;  // fsdp.named; ShardedState.UNSHARDED
+  // fsdp.named, fsdp.streams_of; ShardedState.UNSHARDED
+  PyObject *find = nullptr, *streams = nullptr, *unsharded = nullptr;
   std::unordered_map<const PyObject*, Unit> known;
   void forget(const Unit& unit) { Py_DECREF(unit.ref), Py_DECREF(unit.state); }
   void forget() {
@@ -31,8 +32,9 @@ Units& units() {
   return *all;
 }
 
-void register_units(py::object find, py::object unsharded) {
-  units().find = find.release().ptr(), units().unsharded = unsharded.release().ptr();
+void register_units(py::object find, py::object streams, py::object unsharded) {
+  units().find = find.release().ptr(), units().streams = streams.release().ptr();
+  units().unsharded = unsharded.release().ptr();
 }
 
 // A unit with the name of this verb; nullptr: Python does not know them yet.
@@ -80,7 +82,22 @@ struct Move {
   int64_t t0, t1;
   uint32_t name_id;
   bool failed;
+  SpanPtr on_device;
+  std::optional<c10::Stream> ends_on;
 };
+// Begin what it does on the device, on the streams that FSDP uses for it.
+void begin_move(State& s, PyObject* object, Move& m) {
+  Device* device = s.device.load();
+  if (device == nullptr) return;
+  std::optional<c10::Stream> begins_on;
+  if (m.letter == 'u' || m.letter == 'p') {
+    const py::object streams =
+        py::handle(units().streams)(py::handle(object), std::string(1, m.letter));
+    using Stream = std::optional<c10::Stream>;
+    std::tie(begins_on, m.ends_on) = streams.cast<std::pair<Stream, Stream>>();
+  }
+  m.on_device = device->begin_full(m.t0, begins_on);
+}
 void record_move(State& s, LoopState& loop, PyObject* object, UnitState& unit, Move m) {
   const bool whole = is_unsharded(object);
   if (whole != bool(unit.whole)) {
@@ -88,14 +105,19 @@ void record_move(State& s, LoopState& loop, PyObject* object, UnitState& unit, M
     loop.gathered_bytes += whole ? unit.num_bytes : -unit.num_bytes;
   }
   if (m.letter == 'r') {
-    if (whole) return;  // kept for backward
+    if (whole) {  // kept for backward
+      if (m.on_device) m.on_device->device.drop(m.on_device);
+      return;
+    }
     unit.resharded_ns = m.t1;
   } else if (m.letter == 'p') {  // it resharded first, which has a record of its own
     m.t0 = std::max<int64_t>(m.t0, unit.resharded_ns);
+    if (m.on_device) m.on_device->issued_ns = m.t0;
   }
   if (s.level.load() < 2) return;
   Record r = span(s, kFsdp, kLaneComm, m.name_id, m.t0, m.t1);
   if (m.failed) r.flags = kFailed;
+  if (m.on_device && m.on_device->device.end_as(m.on_device, r, m.ends_on)) r.flags |= kTimed;
   r.a = unit.num_bytes, r.b = loop.gathered_bytes;
   s.ring.write(r);
 }
@@ -118,15 +140,16 @@ PyObject* unit(const Quick& q, PyObject* const* args, Py_ssize_t num, PyObject* 
   });
   if (!ours || !kept) return call_python(q, args, num, names);
   if (!moves) return PyObject_Vectorcall(q.original, args, num, names);
+  Move m{q.letter, now_ns(), 0, name_id};
+  guarded(*s, [&] { begin_move(*s, args[0], m); });
   const int64_t t0 = now_ns();
   PyObject* result = PyObject_Vectorcall(q.original, args, num, names);
-  const int64_t t1 = now_ns();
+  m.t1 = now_ns(), m.failed = result == nullptr;
   guarded(*s, [&] {
     record_move(*s, *reinterpret_cast<LoopState*>(loop.ptr()), args[0],
-                *reinterpret_cast<UnitState*>(kept.ptr()),
-                {q.letter, t0, t1, name_id, result == nullptr});
+                *reinterpret_cast<UnitState*>(kept.ptr()), m);
   });
-  s->own_ns += t0 - entered + now_ns() - t1, s->own_calls += 2;
+  s->own_ns += t0 - entered + now_ns() - m.t1, s->own_calls += 2;
   return result;
 }
 

@@ -16,7 +16,7 @@ inline bool is_set(const PyObject* object) { return object != nullptr && object 
 
 struct Nesting {  // what encloses the code that runs on a thread: context.Nesting
   PyObject_HEAD
-  int forward, action, backward, pipeline, initializing;
+  int forward, action, backward, pipeline, initializing, coalescing;
   PyObject *inside, *open, *optimizer;
 
   bool idle() const {
@@ -52,8 +52,9 @@ struct Fields<Nesting> {
   static inline PyMemberDef members[] = {
       PARDBG_FIELD(Nesting, T_INT, forward),      PARDBG_FIELD(Nesting, T_INT, action),
       PARDBG_FIELD(Nesting, T_INT, backward),     PARDBG_FIELD(Nesting, T_INT, pipeline),
-      PARDBG_FIELD(Nesting, T_INT, initializing), PARDBG_FIELD(Nesting, T_OBJECT, inside),
-      PARDBG_FIELD(Nesting, T_OBJECT, open),      PARDBG_FIELD(Nesting, T_OBJECT, optimizer),
+      PARDBG_FIELD(Nesting, T_INT, initializing), PARDBG_FIELD(Nesting, T_INT, coalescing),
+      PARDBG_FIELD(Nesting, T_OBJECT, inside),    PARDBG_FIELD(Nesting, T_OBJECT, open),
+      PARDBG_FIELD(Nesting, T_OBJECT, optimizer),
       {}};
 };
 template <>

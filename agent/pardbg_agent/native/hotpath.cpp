@@ -3,7 +3,7 @@
 // A kernel at BackendSelect looks up the signature of this kind of op on this group, numbers the op,
 // goes on to the backend, and writes OP_ISSUE; completion is state.hpp's. Python decides before the
 // op is issued (hooks/ops/native_way) where a gate is closed or watched, the kind of op is new, a
-// tensor is on a device or has no plain storage, or values are not finite.
+// tensor has no plain storage, or values are not finite. Ops on a device are timed there (device.hpp).
 //
 // The frequent ops have kernels with their own C++ signatures: boxing of arguments and result would
 // double the cost. Where torch's signatures differ, and for the other ops, a boxed kernel does.
@@ -14,8 +14,9 @@
 
 #include <string_view>
 
+#include "device.hpp"
+#include "held.hpp"
 #include "scan.hpp"
-#include "state.hpp"
 
 namespace py = pybind11;
 using c10::IValue;
@@ -52,12 +53,14 @@ thread_local uint16_t thread_flag = 0;
 struct Tensors {  // of one side of an op
   int64_t bytes = 0;
   const at::Tensor* first = nullptr;
-  bool plain = true;  // ordinary tensors in host memory
+  bool plain = true;  // ordinary tensors
+  bool host = true;   // in host memory
 
   void add(const at::Tensor& t) {
     if (!t.defined()) return;
     if (first == nullptr) first = &t;
-    if (!t.is_cpu() || t.layout() != c10::kStrided || t.is_nested() ||
+    host &= t.is_cpu();
+    if (t.is_meta() || t.layout() != c10::kStrided || t.is_nested() ||
         t.key_set().has(c10::DispatchKey::Python))
       plain = false;
     else
@@ -126,8 +129,15 @@ Call read_typed(const Spec& spec, const Args&... args) {
   return c;
 }
 
+// The device that times ops on this tensor's; null: Python has yet to say whether it can.
+Device* device_of(const State& s, const at::Tensor& t) {
+  Device* device = s.device.load(std::memory_order_acquire);
+  return device != nullptr && device->type() == t.device().type() ? device : nullptr;
+}
+
 struct Issue {  // an op from before its issue until it is followed
   std::shared_ptr<Follow> follow;  // null: it has no record
+  SpanPtr span;                    // of an op that is timed on a device
   std::vector<const void*> outs;   // storages of a functional collective's output
 };
 
@@ -157,7 +167,7 @@ void ask(const Spec& spec, const std::vector<IValue>& args, Key key, bool learn,
   if (known->ranks.empty()) known->ranks = op[14].cast<std::vector<int16_t>>();
   c.follow = follow;
   thread_known = true, thread_flag = r.flags & kOtherThread;
-  if (!learn || !follow->host_waits) return;
+  if (!learn) return;
   Edge* edge = spec.p2p ? s->table.edge(known, r.peer, key.tag, spec.send) : nullptr;
   s->keep(key, Signature{known, edge, r.group_id, r.name_id, r.peer});
 }
@@ -168,7 +178,7 @@ void begin(const Spec& spec, const Call& op, Boxed&& boxed, Issue& c) {
   State* s = current.load(std::memory_order_acquire);
   if (s == nullptr && agent_off.load(std::memory_order_relaxed)) return;
   const Tensors& in = op.in;
-  const bool plain = in.plain && op.out.plain;
+  const bool plain = in.plain && op.out.plain, host = in.host && op.out.host;
   // Only the root of a scatter has something that goes in.
   const at::Tensor* first = in.first != nullptr ? in.first : op.out.first;
   Key key{spec.number, op.group, first == nullptr ? -1 : int(first->scalar_type()), op.reduce, op.root,
@@ -184,10 +194,11 @@ void begin(const Spec& spec, const Call& op, Boxed&& boxed, Issue& c) {
     if (label.letter) key.reduce = label.letter;
   }
   Signature known;
-  const bool simple = s != nullptr && plain && (thread_known || level == 0);
+  const bool simple = s != nullptr && plain && (host || device_of(*s, *first) != nullptr) &&
+                      (thread_known || level == 0);
   const bool found = simple && s->find(key, known);
   if (!found || (level > 0 && s->closed.load(std::memory_order_acquire)) ||
-      (level > 1 && spec.probed && in.first != nullptr && s->probes.load(std::memory_order_relaxed) &&
+      (level > 1 && host && spec.probed && in.first != nullptr && s->probes.load(std::memory_order_relaxed) &&
        !finite(*in.first, in.bytes, s->probe_ns, s->since_ns))) {
     ask(spec, boxed(), key, plain, c);
     return;
@@ -202,6 +213,7 @@ void begin(const Spec& spec, const Call& op, Boxed&& boxed, Issue& c) {
     s->label_of(data, spec.send, true);
   }
   c.follow = std::make_shared<Follow>(*s);
+  c.follow->host_waits = host;
   Record& r = c.follow->r;
   r.seq = seq;
   if (spec.in >= 0) r.a = in.bytes, r.b = spec.out == spec.in ? in.bytes : op.out.bytes;
@@ -216,6 +228,40 @@ void begin(const Spec& spec, const Call& op, Boxed&& boxed, Issue& c) {
   open.name_id = r.name_id, open.t0 = r.t0, open.a = r.a, open.b = r.b;
   s->table.issued(open, known.edge);
   s->hook_calls.fetch_add(1, std::memory_order_relaxed);
+}
+
+// What the current stream reaches now is the op's arrival on the device.
+void arrives(Issue& c) {
+  Follow& f = *c.follow;
+  State& s = f.state;
+  Device* device = s.device.load(std::memory_order_acquire);
+  if (f.host_waits || device == nullptr || s.level.load(std::memory_order_relaxed) < 2) return;
+  const int64_t t0 = now_ns();
+  c.span = device->begin(f.r.t0, c.follow);
+  if (c.span) f.timed = true, f.r.flags |= kTimed;
+  s.own_ns += now_ns() - t0;
+}
+
+thread_local std::vector<SpanPtr> batch;  // ops between a backend's group start and end
+
+// Have the device tell when the op ends. `whole_batch`: the Work is of the batch that it is in.
+void end_span(const SpanPtr& span, c10d::Work* work, bool whole_batch) {
+  Follow& f = *span->op;
+  Device& device = span->device;
+  const int64_t t0 = now_ns();
+  // Pairs have streams of their own in the backend; a group has one for all else.
+  const int peer = f.r.flags & kP2P && !whole_batch ? f.r.peer : -1;
+  f.timed = work == nullptr ? device.end(span) : device.end_with(span, *work, f.r.group_id, peer);
+  f.state.own_ns += now_ns() - t0;
+}
+
+// The backend's batch is issued: one end for all of its ops.
+void batch_issued(const py::object& work) {
+  const auto held = work.is_none() ? nullptr : work.cast<c10::intrusive_ptr<c10d::Work>>();
+  for (const SpanPtr& span : std::exchange(batch, {})) {
+    end_span(span, held.get(), true);
+    if (!span->op->timed) span->op->finish();
+  }
 }
 
 // Bytes per rank on one side of an all_to_all, as op_arguments.bytes_per_rank has them.
@@ -268,12 +314,18 @@ void issued(const Spec& spec, Issue& c, const c10::intrusive_ptr<c10d::Work>& wo
   Record& r = f.r;
   r.t1 = now_ns();
   if (s.level.load(std::memory_order_relaxed) > 1) s.ring.write(r);
+  if (c.span && nesting != nullptr && nesting->coalescing)
+    batch.push_back(c.span);
+  else if (c.span)
+    end_span(c.span, work.get(), false);
   if (!work) {  // the backend made the stream wait already and gives no Work
-    f.finish();
+    if (!f.timed) f.finish();
     return;
   }
   f.any_source = spec.p2p && spec.root < 0;
-  if (!f.host_waits) {
+  if (f.timed) {
+    f.has_reporter = true;
+  } else if (!f.host_waits) {
     f.has_reporter = true;
     std::lock_guard<std::mutex> guard(s.lock);
     if (s.polled.size() >= kMaxPolled) {
@@ -303,7 +355,7 @@ void issued(const Spec& spec, Issue& c, const c10::intrusive_ptr<c10d::Work>& wo
 
 void record_refusal(Follow& f) {
   f.finish();
-  f.r.flags |= kFailed, f.r.t1 = now_ns();
+  f.r.flags = (f.r.flags | kFailed) & ~kTimed, f.r.t1 = now_ns();
   if (f.state.level.load() > 1) f.state.ring.write(f.r);
 }
 
@@ -320,12 +372,14 @@ auto around(const Spec& spec, Look&& look, Go&& call, WorkOf&& work_of) {
     if (State* s = current.load()) s->errors += 1;
   }
   if (!c.follow) return call();
+  arrives(c);
   if (c.follow->r.flags & kAsync) c.follow->state.places.note(c.follow->r.t0);
   auto result = [&] {
     try {
       const InState issuing(kIssues);
       return call();
     } catch (...) {
+      if (c.span) c.span->device.drop(c.span);
       record_refusal(*c.follow);
       throw;
     }

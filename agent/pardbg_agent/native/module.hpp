@@ -161,8 +161,59 @@ py::object quick_of(py::object original, py::object python, char kind, char lett
 }  // namespace
 }  // namespace pardbg
 
+namespace pardbg {
+namespace {
+
+// Times on a device, as hooks/device uses them from Python.
+void bind_device(py::module_& m) {
+  using Stream = std::optional<c10::Stream>;
+  py::class_<Span, SpanPtr>(m, "Span")
+      .def_readonly("begin_ns", &Span::begin_ns)
+      .def_readonly("end_ns", &Span::end_ns)
+      .def_readonly("error_ns", &Span::error_ns)
+      .def_readwrite("issued_ns", &Span::issued_ns)
+      .def_property_readonly("lead_ns", [](Span& s) { return s.begin_ns - s.issued_ns; });
+  py::class_<Device, std::unique_ptr<Device, py::nodelete>>(m, "Device")
+      .def(py::init<c10::Device, py::function>())
+      .def("add_anchor", &Device::add_anchor)
+      .def("begin", [](Device& d, int64_t issued_ns, const Stream& stream) {
+        return d.begin(issued_ns, nullptr, stream);
+      }, py::arg("issued_ns"), py::arg("stream") = py::none())
+      .def("end", &Device::end, py::arg("span"), py::arg("stream") = py::none())
+      .def("end_with", [](Device& d, const SpanPtr& span, const c10::intrusive_ptr<c10d::Work>& work,
+                          int group_id, int peer) { return d.end_with(span, *work, group_id, peer); })
+      .def("ended", [](Device& d, const SpanPtr& span, uint8_t lane, uint32_t name_id, uint32_t step,
+                        int16_t stage, int16_t mb, const Stream& stream) {
+        Record r{};
+        r.lane = lane, r.name_id = name_id, r.step = step, r.group_id = kNoGroup;
+        r.stage = stage, r.mb = mb, r.peer = -1;
+        return d.end_as(span, r, stream);
+      })
+      .def("drop", &Device::drop)
+      .def("next", [](Device& d, const std::string& what, const SpanPtr& span) {
+        return std::exchange(what == "phase" ? d.phase : d.step, span);
+      })
+      .def("batch_issued", [](Device&, const py::object& work) { batch_issued(work); })
+      .def("poll", &Device::poll, py::call_guard<py::gil_scoped_release>())
+      .def("close", &Device::close)
+      .def_readonly("lead_ns", &Device::lead_ns)
+      .def_readonly("newest_ns", &Device::newest_ns)
+      .def("take_gaps", [](Device& d) { return std::pair{d.take(d.captured), d.take(d.refused)}; })
+      .def_property_readonly("num_captured", [](Device& d) { return d.captured.number; })
+      .def_property_readonly("num_refused", [](Device& d) { return d.refused.number; })
+      .def_readonly("num_lost", &Device::num_lost)
+      .def_readonly("num_begun", &Device::num_begun)
+      .def_property_readonly("num_in_flight", &Device::num_in_flight)
+      .def_property_readonly("num_open", &Device::num_open)
+      .def_property_readonly("failure", &Device::failure);
+}
+
+}  // namespace
+}  // namespace pardbg
+
 PYBIND11_MODULE(_hotpath, m) {
   using namespace pardbg;
+  bind_device(m);
   m.def("install", &install);
   m.def("uninstall", &uninstall);
   m.def("knows_torch", [] {  // torch's classes are ours too: the same pybind11 on both sides
@@ -249,6 +300,10 @@ PYBIND11_MODULE(_hotpath, m) {
                         double budget) {
         units().forget();
         attach(o, std::move(core), std::move(context), std::move(loop), budget);
+      })
+      .def("time_on", [](Owner& o, Device* device) {  // None: no ops on a device are timed any more
+        if (device != nullptr) device->write_to(*o.state);
+        o.state->device = device;
       })
       .def("set_native_until", &set_native_until)
       .def("run_begins", &run_begins)

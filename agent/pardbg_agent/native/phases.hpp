@@ -113,10 +113,17 @@ Record span(const State& s, uint8_t kind, uint8_t lane, uint32_t name_id, int64_
 void begin_phase(LoopState& loop, const State& s, uint32_t phase, int64_t t0) {
   loop.phase = phase;
   attached.owner->show(s.step, phase, 0, -1, -1, t0);
+  if (Device* device = s.device.load()) device->begin_phase(t0);
+}
+// End what runs on the device; gives the flag of the launch's record.
+uint16_t end_timed(const SpanPtr& span, const Record& r) {
+  return span && span->device.end_as(span, r) ? kTimed : 0;
 }
 void end_phase(LoopState& loop, State& s, uint32_t phase, int64_t t0, int64_t t1, bool failed) {
   Record r = span(s, kPhase, kLanePhase, phase, t0, t1);
   if (failed) r.flags = kFailed;
+  if (Device* device = s.device.load())
+    r.flags |= end_timed(std::exchange(device->phase, nullptr), r);
   s.ring.write(r);
   loop.phase = 0;
   if (attached.owner != nullptr) attached.owner->show(s.step, 0, 0, -1, -1, t1);
@@ -237,6 +244,8 @@ void end_step(State& s, const StepEnd& end) {
   const int64_t t1 = now_ns();
   Record r = span(s, kStep, kLaneStep, 0, end.t0, t1);
   r.a = end.cost, r.b = end.calls;
+  if (Device* device = s.device.load())
+    r.flags = end_timed(std::exchange(device->step, device->begin_full(t1)), r);
   s.ring.write(r);
   const uint32_t step = s.step + 1;
   get(attached.core, words().count_step)(step, t1, end.spent, end.spent_calls);

@@ -31,7 +31,8 @@ struct Run {  // of this thread: a schedule's step
   int depth = 0;
   std::vector<Stage> stages;  // met in this run
   const PyObject* pending = nullptr;  // the stage of a forward whose loss is still to be computed
-  Record forward{};                   // and its record
+  Record forward{};                   // its record,
+  SpanPtr on_device;                  // and its span on a device
   uint32_t phase = 0;
 };
 thread_local Run run;
@@ -114,6 +115,10 @@ bool quiet(const State* s) {
 void flush(int64_t t1 = 0) {
   if (std::exchange(run.pending, nullptr) == nullptr) return;
   if (t1 != 0) run.forward.t1 = t1;
+  if (const SpanPtr span = std::exchange(run.on_device, nullptr); span) {
+    if (run.forward.flags & kFailed) span->device.drop(span);
+    else if (span->device.end_as(span, run.forward)) run.forward.flags |= kTimed;
+  }
   run.owner->state->ring.write(run.forward);
   run.owner->show(run.forward.step, run.phase, 0, -1, -1, run.forward.t1);
 }
@@ -177,6 +182,8 @@ PyObject* act(const Quick& q, PyObject* const* args, Py_ssize_t num, PyObject* n
   const int64_t t0 = now_ns();
   owner.inside += 1;
   owner.show(s->step, run.phase, a.name_id, a.stage.index, a.mb, t0);
+  Device* device = s->device.load();
+  const SpanPtr on_device = device == nullptr ? nullptr : device->begin_full(t0);
   PyObject* result = PyObject_Vectorcall(q.original, args, num, names);
   const int64_t t1 = now_ns();
   owner.inside -= 1;
@@ -184,7 +191,7 @@ PyObject* act(const Quick& q, PyObject* const* args, Py_ssize_t num, PyObject* n
   r.kind = kAction, r.lane = kLaneCompute, r.flags = result == nullptr ? kFailed : 0;
   r.name_id = a.name_id, r.t0 = t0, r.t1 = t1, r.step = s->step, r.group_id = kNoGroup;
   r.stage = a.stage.index, r.mb = a.mb, r.peer = -1;
-  run.forward = r, run.pending = args[0];
+  run.forward = r, run.pending = args[0], run.on_device = on_device;
   if (result != nullptr && a.verb == 0 && a.stage.has_backward && a.stage.last)
     owner.show(r.step, run.phase, 0, -1, -1, t1);  // its loss comes next
   else

@@ -104,6 +104,7 @@ struct Prepared {
 };
 
 struct Follow;
+class Device;
 
 struct State {
   State(char* ring, uint64_t capacity, uint64_t next, char* status)
@@ -120,6 +121,7 @@ struct State {
   std::atomic<int64_t> hook_calls{0}, probe_ns{0}, errors{0};
   std::atomic<int64_t> own_ns{0}, own_calls{0};  // of what is not an op, as measured
   std::atomic<bool> gone{false};  // a forked child's: the parent's, and nothing here counts
+  std::atomic<Device*> device{nullptr};  // where ops are timed on a device; never freed
   const int64_t since_ns = now_ns();
 
   std::shared_mutex signatures_lock;
@@ -199,6 +201,7 @@ struct Follow {
   uint64_t token = 0;  // which has a number
   bool host_waits = true;  // Work.wait returns when the op is complete, not when a stream was told
   bool any_source = false;
+  bool timed = false;  // its end comes from the device's events
   std::atomic<bool> has_reporter{false};  // a future or a poll reports its end, not its Work
   std::atomic<bool> waited_for{false};
   std::function<void()> before;  // what the Work had to call at its end: the profiler's
@@ -216,6 +219,7 @@ struct Follow {
     if (level > 1) {
       Record d = r;
       d.kind = kDone, d.flags |= source, d.t1 = t1;
+      if (source == kDoneDevice) d.flags &= static_cast<uint16_t>(~kTimed);
       state.ring.write(d);
     } else {
       state.sums.add(r, t1);

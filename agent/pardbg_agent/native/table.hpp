@@ -36,8 +36,8 @@ static_assert(sizeof(Record) == 64);
 
 constexpr uint8_t kAction = 1, kIssue = 2, kDone = 3, kWait = 4, kPart = 15;
 constexpr uint8_t kLaneCompute = 2, kLaneComm = 3, kLaneWait = 4;
-constexpr uint16_t kP2P = 2, kSend = 4, kCompleted = 8, kWaited = 16, kPolled = 32, kFailed = 128,
-                   kAsync = 256, kOtherThread = 4096;
+constexpr uint16_t kP2P = 2, kSend = 4, kCompleted = 8, kWaited = 16, kPolled = 32, kDoneDevice = 64,
+                   kFailed = 128, kAsync = 256, kOtherThread = 4096, kTimed = 8192;
 constexpr uint16_t kNoGroup = 0xFFFF;
 constexpr size_t kMaxParts = 64;
 

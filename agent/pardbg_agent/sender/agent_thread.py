@@ -17,6 +17,7 @@ from pardbg_agent.control.watches import NO_WATCHES
 from pardbg_agent.ctrl.agent_messages import Bye, FromAgent, Hello, ToAgent, Welcome
 from pardbg_agent.ctrl.codec import reader
 from pardbg_agent.ring import RingReader
+from pardbg_agent.sender.blocked import Blocked
 from pardbg_agent.sender.link import Link
 from pardbg_agent.sender.requests import Requests, StateReports
 from pardbg_agent.sender.wake import WakePipe
@@ -68,6 +69,7 @@ class Sender:
         """Of the next batch."""
         self._control = StateReports(core)
         self._requests = Requests(core, self._control, self._reply, self.wake)
+        self._blocked: Blocked | None = None
 
     def start(self) -> None:
         self._core.gate.wake = self.wake
@@ -110,6 +112,7 @@ class Sender:
             self._core.guard.failed("sender", error)
             return
         failures = 0
+        self._blocked = self._core.guard.call("blocked", Blocked, self._core)
         try:
             self._core.guard.call("hello", self._hello)
             while not self._stop_at_ns and failures < MAX_FAILURES:
@@ -122,6 +125,8 @@ class Sender:
         finally:
             self._core.gate.end()  # without this thread nobody could open it
             self._core.watch(NO_WATCHES)
+            if self._blocked is not None:
+                self._blocked.close()
             link.close()
 
     def _turn(self, link: Link) -> None:
@@ -147,6 +152,8 @@ class Sender:
         if link.greet or silent:
             self._hello()
         before = self._sent
+        if self._blocked is not None:
+            core.guard.call("blocked", self._blocked.look, before)
         if self._ship(link) and self._flush_wanted:
             self._flush_wanted -= 1
             if not self._flush_wanted:
@@ -244,7 +251,7 @@ class Sender:
         )  # fmt: skip
 
     def _end(self, link: Link) -> None:
-        """The process leaves: the rest of the ring, then BYE, by the deadline."""
+        """Send the rest of the ring, then BYE, by the deadline."""
         # The sockets connect one by one: all records may be out before a HELLO or BYE can be.
         while not (self._ship(link) and link.connected) and not link.absent:
             if clock.now_ns() >= self._stop_at_ns:

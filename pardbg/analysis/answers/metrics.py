@@ -174,6 +174,7 @@ def _idle(scope: Scope, which: str) -> list[Number]:
         sum(ns for row in step.ranks for cause, ns in row.idle_ns.items() if cause == which)
         / max(1, len(step.ranks) * (step.t1_ns - step.t0_ns))
         for step in free_pipeline_steps(scope)
+        if any(which in row.idle_ns for row in step.ranks)
     ]
 
 
@@ -231,7 +232,8 @@ METRICS: Final = {
         Metric("excess", "fraction", "bubble beyond the implied one", "steps", "p50", _excess),
         Metric("idle", "fraction", "share of a pipeline step's window idle for one cause",
                "steps", "p50", _idle,
-               "warmup, dependency, communication, host, cooldown: idle[host]"),
+               "warmup, dependency, communication, host, launch (host-bound), cooldown: "
+               "idle[host]"),
         Metric("in_flight", "number", "microbatches in flight at most, per rank and step",
                "ranks", "max", _in_flight),
         Metric("skew", "time", "last arrival - first, per collective", "ops", "p50",

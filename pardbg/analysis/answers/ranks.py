@@ -11,6 +11,7 @@ import numpy as np
 from pardbg.analysis.answers.step_times import last_step_split, read_ahead_splits, unheld_step_ns
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import was_held
+from pardbg.analysis.base.leads import Ahead, ahead
 from pardbg.analysis.base.losses import LOSS_NAMES
 from pardbg.analysis.base.run import launcher
 from pardbg.analysis.base.spans import open_span
@@ -74,6 +75,8 @@ class RankNow:
     """Uncertainty of its clock against the hub's; 0 = the same clock."""
     node: int | None = None
     """torchrun's group rank: which launcher started it. Two may be on one host."""
+    ahead: Ahead | None = None
+    """Lead over its device; None where that has no times."""
     metrics: tuple[tuple[str, float], ...] = ()
     """(name, newest value) of what the program logged, but the loss."""
 
@@ -158,6 +161,7 @@ def _row(
         agent_overhead=agent_overhead(view, process),
         clock_error_ns=process.clocks.at(view.t_ns).error_ns,
         node=fields.integer_or_none(process.facts, "group_rank"),
+        ahead=ahead(view, rank),
         metrics=_metrics(view, process),
     )
 

@@ -21,6 +21,7 @@ from pardbg.analysis.answers.report_pipeline import (
 )
 from pardbg.analysis.answers.step_times import unheld_step_rows
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.leads import Ahead
 from pardbg.analysis.base.losses import (
     NotFinite,
     json_number,
@@ -36,9 +37,11 @@ from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.comm.traffic import TrafficView, traffic_view
 from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.finding import Finding, facts_json
+from pardbg.analysis.findings.reported import readings
 from pardbg.analysis.memory.breakdown import MemoryRow, memory_rows
 from pardbg.analysis.pipeline.mesh import PipelineSummary, pipeline_summaries
 from pardbg.analysis.pipeline.pipeline_steps import pipeline_view
+from pardbg.events.device_facts import DeviceNews
 from pardbg.store.lives import Part
 from pardbg.store.store import Store
 
@@ -82,6 +85,8 @@ class Report:
     traffic: TrafficView
     memory: tuple[MemoryRow, ...]
     findings: tuple[Finding, ...]
+    devices: tuple[DeviceNews, ...] = ()
+    """Newest readings (NVML)."""
     parts: tuple[Part, ...] = ()
     """Lives and roles, where the run has several; the rest is of one of them."""
     part: int | None = None
@@ -114,6 +119,7 @@ def report(store: Store) -> Report:
         traffic=traffic_view(view),
         memory=memory_rows(view),
         findings=findings(view),
+        devices=tuple(news for _, (_, news) in sorted(readings(view).items())),
         parts=parts,
         part=next((part.number for part in parts if part.procs == procs), None),
     )
@@ -137,6 +143,7 @@ def as_json(report: Report) -> dict[str, Any]:
             | _pick(row, "num_steps")
             | _pick(row.now, "dropped_records")
             | _pick(row, "agent_overhead_fraction")
+            | _ahead_json(row.now.ahead)
             for row in report.ranks
         ],
         "groups": _rows(report.traffic.groups, "name axis ranks backend"),
@@ -159,11 +166,13 @@ def as_json(report: Report) -> dict[str, Any]:
         ),
         "p2p": _rows(report.p2p, "group src dst tag order bytes label transfer_ns verdict"),
         "traffic": _rows(report.traffic.edges, "src dst bytes source"),
+        "nccl": None if report.traffic.nccl is None else facts_json(report.traffic.nccl),
         "memory": _rows(
             report.memory,
             "rank parameters_bytes gradients_bytes optimizer_bytes activations_peak_bytes "
             "unattributed_bytes expected_bytes total_bytes reserved_bytes peak_bytes limit_bytes",
         ),
+        "devices": facts_json(report.devices),
         "findings": [_finding_json(finding) for finding in report.findings],
         "parts": [
             _pick(part, "number name ranks num_steps begin_ns end_ns")
@@ -171,6 +180,13 @@ def as_json(report: Report) -> dict[str, Any]:
             for part in report.parts
         ],
     }
+
+
+def _ahead_json(ahead: Ahead | None) -> dict[str, Any]:
+    """Return nothing where no times of devices are known."""
+    if ahead is None:
+        return {}
+    return {"lead_ns": ahead.lead_ns, "host_bound_fraction": ahead.host_bound}
 
 
 def _pick(row: object, names: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.analysis.pipeline.in_flight import Peak, peaks
 from pardbg.analysis.pipeline.pipeline_steps import newest_step, pipeline_step
 from pardbg.analysis.pipeline.pipelines import Layout, layouts
-from pardbg.analysis.pipeline.values import CAUSES, Cause, PipelineRank, PipelineStep
+from pardbg.analysis.pipeline.values import Cause, PipelineRank, PipelineStep
 
 MAX_STEPS: Final = 500
 """Newest steps whose pipeline is split up action by action: some ms each."""
@@ -138,7 +138,7 @@ def _use(steps: list[PipelineStep]) -> tuple[RankUse, ...]:
         RankUse(
             rank,
             sum(row.busy_ns for row in rows) / window,
-            {cause: sum(row.idle_ns[cause] for row in rows) / window for cause in CAUSES},
+            {cause: sum(row.idle_ns[cause] for row in rows) / window for cause in rows[0].idle_ns},
             max(row.max_in_flight for row in rows),
             rows[-1].in_flight_bound,
         )

@@ -52,8 +52,8 @@ class Snapshot:
     steps: tuple[StepRow, ...]
     """The last complete steps, at most 64."""
     collectives: tuple[CollectiveRow, ...]
-    """The last ones, newest last, at most 200. This and the other SECTIONS: empty where the
-    viewport does not have them."""
+    """The last 200 collectives, newest last. This and the other SECTIONS: empty where the viewport
+    does not have them."""
     p2p: tuple[P2PRow, ...]
     traffic: TrafficView
     memory: tuple[MemoryRow, ...]
@@ -92,7 +92,7 @@ NO_TRAFFIC: Final = TrafficView(0, (), (), ())
 
 @dataclass(frozen=True, slots=True)
 class Viewport:
-    """What a page draws of a snapshot."""
+    """Part of a snapshot that a page draws."""
 
     ranks: frozenset[int] | None = None
     """Ranks whose rows are drawn; None: all."""

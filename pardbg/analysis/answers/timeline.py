@@ -35,6 +35,7 @@ LANES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("phase", ("phase",)),
     ("recomp.", ("phase",)),
     ("compute", ("action",)),
+    ("launch", ("launch",)),
     ("comm", ("done", "done_p2p")),
     ("wait", ("wait",)),
     ("fsdp", ("fsdp",)),
@@ -101,6 +102,8 @@ def _lane(
         rows = _overlapping(table, t0_ns, t1_ns)
         if rows is not None and name == "phase":
             rows = _again(table, rows, lane == _AGAIN)
+        if rows is not None and name == "launch":
+            rows = _launches(table, rows)
         if rows is not None:
             spans += _boxes(process, name, table, rows, t0_ns, t1_ns, columns)
     if len(tables) > 1:
@@ -127,6 +130,15 @@ def _again(table: Table, rows: Rows, wanted: bool) -> Rows | None:
         return rows
     every = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
     chosen: NDArray[np.int64] = every[again == wanted]
+    return chosen if len(chosen) else None
+
+
+def _launches(table: Table, rows: Rows) -> Rows | None:
+    """Return launches of actions, else of phases: ops lie inside of them."""
+    every = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+    lanes = table.col("peer")[every]
+    of = wire.Lane.COMPUTE if (lanes == wire.Lane.COMPUTE).any() else wire.Lane.PHASE
+    chosen: NDArray[np.int64] = every[lanes == of]
     return chosen if len(chosen) else None
 
 
@@ -249,7 +261,7 @@ def _label(process: Process, table: str, row: _Row) -> str:
     name, mb = process.name(row.name_id), row.microbatch if row.microbatch >= 0 else ""
     if table == "span":
         return f"{name} c{mb}" if row.microbatch >= 0 else name
-    if table == "action":
+    if table == "action" or (table == "launch" and row.stage >= 0):
         return f"{row.stage}{name}{mb}"
     if table == "done":
         group = process.groups.get(row.group_id)

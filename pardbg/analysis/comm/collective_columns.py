@@ -26,7 +26,7 @@ from pardbg.store.table import Array
 from pardbg_agent import wire
 
 TRUE_ENDS: Final = ("completed", "device")
-"""Sources of a true end: one known only from a wait says when somebody looked."""
+"""Sources of times at which an op truly ended; a wait says only when the host looked."""
 UNTIMED: Final = ("", "polled")
 """Sources that time nothing: that it completed is known, and not when, or not before a poll came
 by."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.comm.matching import busbw_factor, collectives
+from pardbg.analysis.comm.nccl_view import NcclView, nccl_view, ring_order
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.ops import UNKNOWN_OP
 from pardbg.analysis.comm.p2p import RingStep, p2p_rows, ring_step
@@ -62,6 +63,8 @@ class TrafficView:
     ops: tuple[tuple[str, str, int, int, float | None], ...]
     """(group, op, number, bytes, median busbw GB/s) per kind of op, largest first."""
     ring: RingStep | None = None
+    nccl: NcclView | None = None
+    """What NCCL says of its communicators; None: it says nothing."""
 
 
 WINDOW_NS: Final = 2_000_000_000
@@ -124,7 +127,8 @@ def traffic_view(view: View) -> TrafficView:
         (name, op, s.num_ops, round(s.num_bytes), busbw.get((name, op)))
         for (_, name, op), s in sorted(sums.ops.items(), key=lambda item: -item[1].num_bytes)
     )
-    return TrafficView(WINDOW_NS, edges, _groups(view, sums), ops, ring_step(messages))
+    nccl = nccl_view(view) or None
+    return TrafficView(WINDOW_NS, edges, _groups(view, sums), ops, ring_step(messages), nccl)
 
 
 def ring_bytes(op: str, num_bytes: int, num_ranks: int) -> float:
@@ -157,7 +161,8 @@ def _courses(
                 found[rank, peer, "observed"] += np.bincount(at[own], sizes[own], BINS)
     for row in rows:
         last = max((a.issued_ns or 0 for a in row.arrivals), default=0)
-        ranks = [a.rank for a in row.arrivals]
+        ranks = tuple(a.rank for a in row.arrivals)
+        ranks = ring_order(view, ranks) or ranks
         size = ring_bytes(row.op, row.bytes, len(ranks))
         if size > 0 and last >= begin and len(ranks) <= _MOST_DRAWN:
             for src, dst in zip(ranks, (*ranks[1:], ranks[0]), strict=True):
@@ -227,7 +232,7 @@ def _add_collectives(view: View, sums: _Sums, since_ns: int) -> None:
                 continue
             op = process.ops.get(name_id, UNKNOWN_OP)
             sums.ops[group.key, group.axis or group.name, op.op].add(number, size, recent)
-            _add_ring(sums, group.ranks, op.op, number, size, recent)
+            _add_ring(view, sums, group.ranks, op.op, number, size, recent)
             if op.root is not None and op.root in group.ranks:
                 at_root = member == op.root
                 _add_star(sums, group.ranks, op.op, op.root, at_root, number, size, recent)
@@ -258,7 +263,7 @@ def _add_summed(view: View, sums: _Sums, since_ns: int) -> None:
                 continue
             sums.ops[group.key, group.axis or group.name, name].add(number, size, recent)
             if not send:
-                _add_ring(sums, group.ranks, name, number, size, recent)
+                _add_ring(view, sums, group.ranks, name, number, size, recent)
 
 
 def _witness(view: View, group: GroupDef) -> int | None:
@@ -269,8 +274,10 @@ def _witness(view: View, group: GroupDef) -> int | None:
 
 
 def _add_ring(
-    sums: _Sums, ranks: Sequence[int], op: str, number: int, size: int, recent: int
+    view: View, sums: _Sums, ranks: tuple[int, ...], op: str, number: int, size: int, recent: int
 ) -> None:
+    """Add a ring's shares, along NCCL's own first ring where it printed that."""
+    ranks = ring_order(view, ranks) or ranks
     per_link = ring_bytes(op, size, len(ranks))
     if per_link <= 0 or len(ranks) > 1024:
         return
@@ -302,7 +309,8 @@ def _mark_active(view: View, sums: _Sums) -> None:
     for collective in collectives(view):
         if collective.verdict != "incomplete" or collective.missing or view.run_end is not None:
             continue
-        ranks = [arrival.rank for arrival in collective.arrivals]
+        ranks = tuple(arrival.rank for arrival in collective.arrivals)
+        ranks = ring_order(view, ranks) or ranks
         for src, dst in zip(ranks, (*ranks[1:], ranks[0]), strict=True):
             edge = sums.edges.get((src, dst, "modelled"))
             if edge is not None:

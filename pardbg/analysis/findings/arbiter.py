@@ -107,6 +107,14 @@ def _about_ranks(cause: Candidate, effect: Candidate) -> bool:
     return set(cause.ranks) >= set(effect.ranks)
 
 
+def _about_culprits(cause: Candidate, effect: Candidate) -> bool:
+    return bool(effect.culprits) and set(cause.ranks) >= set(effect.culprits)
+
+
+def _before(cause: Candidate, effect: Candidate) -> bool:
+    return cause.t_ns <= effect.t_ns
+
+
 def _always(cause: Candidate, effect: Candidate) -> bool:
     return True
 
@@ -146,6 +154,9 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     Rule(_ROOTS, (ends.ExitCode,), _always, "names", together=True),
     Rule(_STANDSTILLS, (ends.ExitCode,), _is_error, "note"),
     Rule((ends.CutOff, ends.LeftEarly, ends.Interrupted), (ends.ExitCode,), _always, "note"),
+    # A device with lowered clocks is why its rank is late; NCCL warns when a peer is gone.
+    Rule((devices.DeviceThrottled,), (speed.Straggler,), _about_culprits, "note"),
+    Rule(_ROOTS, (devices.NcclWarned,), _before, "note"),
     # What ran out of memory was near its limit before.
     Rule((devices.OutOfMemory,), (values.MemoryNearLimit,), _about_ranks),
     # A rank that grows is above the others, too.

@@ -41,6 +41,7 @@ SEEN_LATE_NS: Final = 1_000_000_000
 MAX_TEXT: Final = 240
 SETTLED_NS: Final = 1_500_000_000
 """Before that, a lost connection may be reported earlier than the end that caused it."""
+ABORT_NS: Final = 700_000_000
 FOLLOWS_NS: Final = 60_000_000_000
 """A rank that ends badly so soon after another one followed it."""
 FIRM_NS: Final = 5_000_000_000
@@ -249,8 +250,15 @@ def _roots_found(view: View, roots: Sequence[BadEnd], only_victims: bool) -> Ite
             culprits, where = _named(failed.text, ranks), place(failed.frames)
         yield Candidate(
             kind=kind, ranks=ranks, culprits=culprits, where=where, t_ns=first.t_ns, facts=facts,
-            last_resort=only_victims,
+            last_resort=only_victims, settled=not _may_follow(view, first),
         )  # fmt: skip
+
+
+def _may_follow(view: View, end: BadEnd) -> bool:
+    """Return whether a rank has just aborted, as a backend does over an op that does not fit, or
+    ended in a way not known yet: the other ranks' records of that op come in a moment."""
+    aborted = end.how == "killed" and view.ranks[end.rank].exit_code in (_SIGABRT, None)
+    return aborted and view.run_end is None and view.t_ns - end.t_ns < ABORT_NS
 
 
 def _first_failure(view: View, first: BadEnd, ranks: tuple[int, ...]) -> tuple[str, Facts]:

@@ -62,7 +62,7 @@ class Facts:
         return filled(word(type(self), "text"), self, about)
 
     def advice(self) -> str:
-        """Return what to try, by these facts."""
+        """Return advice for the user, from the finding's facts."""
         return self.tries("")
 
     def tries(self, case: object) -> str:
@@ -142,7 +142,7 @@ class Finding:
     first_ns: int | None = None
     """Since when it is so (``t_ns`` is when it was last seen); None: the same."""
     facts: Facts | None = None
-    """What ``text`` was made from."""
+    """Facts that ``text`` is made from."""
 
     @property
     def order(self) -> tuple[int, int]:

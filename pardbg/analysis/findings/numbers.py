@@ -19,7 +19,9 @@ from pardbg.analysis.findings.kinds.value_kinds import (
     NoGradientExchange,
     NotFinite,
     ReplicaDivergence,
+    UnequalStart,
 )
+from pardbg.store.definitions import GroupDef
 from pardbg.store.process import Process
 from pardbg_agent import wire
 
@@ -33,6 +35,7 @@ _IDLE: Final = 3
 """Steps without a gradient; a program may step once for the sake of its scheduler."""
 _SHARE_OF_MODEL: Final = 1 / 8
 """Share of a model that a step moves to average it: sparse gradients have the rows in use alone."""
+_BACKWARDS: Final = 16
 _OWN: Final = "checksum-own "
 """Begin of the name of checksums of parameters that an optimizer steps and no DDP wraps."""
 _SUMS_BACK: Final = 4096
@@ -308,6 +311,49 @@ def unaveraged(view: View) -> Iterable[Candidate]:
             kind="no-gradient-exchange", ranks=tuple(ranks), t_ns=view.t_ns,
             facts=NoGradientExchange(parameters_bytes, steps),
         )  # fmt: skip
+
+
+def unequal_starts(view: View) -> Iterable[Candidate]:
+    """Find ranks that average the gradients of all parameters, but began with different ones."""
+    by_group: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
+    members: dict[tuple[int, str], tuple[int, ...]] = {}
+    for rank, process in view.ranks.items():
+        model = process.model
+        if model is None or model.start is None or model.rpc or model.shards > 1:
+            continue
+        for group in _averages_on(view, process, model.parameters_bytes):
+            key = group.epoch, group.key
+            by_group[key][rank], members[key] = model.start, group.ranks
+    for key, starts in by_group.items():
+        if set(starts) == set(members[key]) and len(set(starts.values())) > 1:
+            yield Candidate(
+                kind="unequal-start", ranks=tuple(sorted(starts)), culprits=odd_ones(starts),
+                t_ns=view.t_ns, facts=UnequalStart(),
+            )  # fmt: skip
+
+
+def _averages_on(view: View, process: Process, parameters_bytes: int) -> Iterable[GroupDef]:
+    """Groups on which exactly a model's bytes are summed between each of the last backwards and
+    the optimizer's step after it: gradients, since parameters are averaged after a step."""
+    begun, _, _ = _backwards(view, process)
+    table, visible = view.rows(process, "phase")
+    named = [i for i, name in process.names.items() if name == "optimizer"]
+    steps = table.col("t0_ns")[:visible][np.isin(table.col("name_id")[:visible], named)]
+    begun = begun[begun < steps.max(initial=0)][-_BACKWARDS:]
+    if len(begun) < MIN_STEPS:
+        return
+    until = np.sort(steps)[np.sort(steps).searchsorted(begun)]
+    issues, visible = view.rows(process, "issue")
+    ops = [i for i, op in process.ops.items() if op.op == "all_reduce"]
+    when, groups = issues.col("t0_ns")[:visible], issues.col("group_id")[:visible]
+    at = begun.searchsorted(when, "right") - 1
+    inside = (at >= 0) & (when < until[at]) & np.isin(issues.col("name_id")[:visible], ops)
+    for group_id in np.unique(groups[inside]).tolist():
+        of = inside & (groups == group_id)
+        moved = np.bincount(at[of], issues.col("a")[:visible][of], len(begun))
+        exact = (moved >= parameters_bytes) & (moved <= parameters_bytes + SMALL_BYTES)
+        if exact.all() and group_id in process.groups:
+            yield process.groups[group_id]
 
 
 def ungraded(view: View) -> Iterable[Candidate]:

@@ -9,6 +9,7 @@ from typing import Final
 
 import pardbg.analysis.findings.numbers as numbers
 import pardbg.analysis.findings.recording as recording
+import pardbg.analysis.findings.reported as reported
 import pardbg.analysis.findings.stalls.waiting as waiting
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.run import rehearsed
@@ -94,10 +95,14 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     recording.clocks,
     memory,
     failed_requests,
+    reported.nccl_warnings,
+    reported.ras_status,
+    reported.devices,
     numbers.nan_origin,
     numbers.divergence,
     numbers.unaveraged,
     numbers.ungraded,
+    numbers.unequal_starts,
     recording.dropped,
     recording.limits,
     recording.missing_begin,

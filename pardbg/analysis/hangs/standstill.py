@@ -68,7 +68,7 @@ class Seen:
     inside: str
     """What the agent's own frames were around: wait, op, gate, gil or ``""``."""
     source: str
-    """agent, py-spy, or why there is no stack; empty: none was taken."""
+    """Source of the stack: agent, py-spy, or why there is none; empty: none was taken."""
     lock: str = ""
     """``waits for self.lock; …``, of its thread that does."""
     threads: tuple[tuple[str, tuple[Frame, ...]], ...] = ()

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from pardbg.analysis.base.asof import View, per_store, per_view
 from pardbg.analysis.base.graphs import reaching, terminal
 from pardbg.analysis.base.holds import last_hold_end
+from pardbg.analysis.base.leads import reached_ns
 from pardbg.analysis.comm.ops import UNKNOWN_OP, done_table, group_label, is_unrecorded
 from pardbg.analysis.hangs.standstill import seen
 from pardbg.analysis.pipeline.pipelines import states
@@ -46,7 +47,7 @@ _NEVER: Final = 1 << 62
 _HOST_WAITS: Final = ("gloo", "mpi", "")
 """Backends whose ops the host itself waits in."""
 _TELLING: Final = ("Store.", "new_group", "split_group", "torch.", "checkpoint.", "destroy")
-"""Calls that are named with what they were called with."""
+"""Calls that are shown with their arguments."""
 _ROOT_FIRST: Final = ("broadcast", "scatter")
 """Ops whose ranks wait for the root before anybody else."""
 
@@ -199,10 +200,13 @@ def _inside(view: View, rank: int, ops: Iterable[PendingOp]) -> bool:
     """The rank computes nothing: it stands in one of its open ops.
 
     On a device the host does not wait in an op but where it next needs a result, so there the
-    stack does not say; that the rank stands still does.
+    stack does not say; that the rank stands still does, or its device where its times are known.
     """
-    now = seen(view, rank)
-    if now.frames and all(op.group.backend in _HOST_WAITS for op in ops):
+    now, on_host = seen(view, rank), all(op.group.backend in _HOST_WAITS for op in ops)
+    device_ns = None if on_host else reached_ns(view, rank)
+    if device_ns is not None:
+        return view.t_ns - device_ns >= STILL_NS
+    if now.frames and on_host:
         return now.in_op
     return not now.action and view.t_ns - now.moved_ns >= STILL_NS
 
@@ -443,7 +447,7 @@ class _Reached:
 
 
 def _missing(view: View, op: PendingOp, reached: _Reached) -> tuple[int, ...]:
-    """Ranks that have not issued the op (of p2p: its other side)."""
+    """Return ranks that have not issued the op (of p2p: its other side)."""
     if op.p2p:
         return _missing_peer(view, op, reached)
     if op.at_store:

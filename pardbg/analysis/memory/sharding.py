@@ -103,7 +103,8 @@ def _units(
     columns = ("name_id", "t0_ns", "t1_ns", "a", "b")
     units: dict[str, _Unit] = {}
     curve: list[tuple[int, int]] = []
-    for name_id, t0, t1, size, whole in table.tuples(rows[:MAX_ROWS], *columns):
+    ordered = sorted(table.tuples(rows[:MAX_ROWS], *columns), key=lambda row: (row[2], row[1]))
+    for name_id, t0, t1, size, whole in ordered:  # streams of a device end in any order
         name, verb = split_name(process.name(name_id))
         units.setdefault(name, _Unit(size)).take(verb, t0, t1)
         if not curve or curve[-1][1] != whole:

@@ -15,6 +15,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Literal
 
+from pardbg.analysis.base.intervals import clip, total
 from pardbg.analysis.pipeline.dependencies import COMPUTE, source
 from pardbg.analysis.pipeline.values import ActionSpan, PipelineStep
 
@@ -95,13 +96,25 @@ def critical_path(step: PipelineStep, num_stages: int) -> CriticalPath | None:
                           max(0, at.t0_ns - since), way))  # fmt: skip
         at = predecessor
     links.reverse()
+    unlaunched = _unlaunched_ns(step, links)
     return CriticalPath(
         step=step.step,
         links=tuple(links),
         compute_ns=sum(link.t1_ns - link.t0_ns for link in links),
-        tensor_ns=sum(link.gap_ns for link in links if link.way == "tensor"),
-        host_ns=sum(link.gap_ns for link in links if link.way != "tensor"),
+        tensor_ns=sum(link.gap_ns for link in links if link.way == "tensor") - unlaunched,
+        host_ns=sum(link.gap_ns for link in links if link.way != "tensor") + unlaunched,
     )
+
+
+def _unlaunched_ns(step: PipelineStep, links: Sequence[Link]) -> int:
+    """Return the time in which tensors were there, and the host had launched nothing."""
+    late = {
+        row.rank: [(idle.t0_ns, idle.t1_ns) for idle in row.idles if idle.cause == "launch"]
+        for row in step.ranks
+    }
+    gaps = ((link.rank, link.t0_ns - link.gap_ns, link.t0_ns) for link in links
+            if link.way == "tensor")  # fmt: skip
+    return sum(total(clip(late[rank], begin, end)) for rank, begin, end in gaps)
 
 
 def _predecessor(

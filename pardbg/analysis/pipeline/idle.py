@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -42,6 +42,8 @@ class Evidence:
     """(F, B or "", stage, microbatch) -> (issued, completed or None) of receives so labelled."""
     calls: Sequence[Call] = ()
     """By begin."""
+    host_bound: Sequence[Interval] = ()
+    """Stretches in which the device had nothing queued."""
 
 
 def busy_intervals(spans: Sequence[ActionSpan], window_end: int) -> list[Interval]:
@@ -65,7 +67,9 @@ def split(
     if not busy:
         return _plain(evidence, begin, end, "warmup")
     starts = {s.t0_ns: s.text for s in reversed(spans) if s.kind in COMPUTE}
-    idles = list(_plain(evidence, begin, busy[0][0], "warmup"))
+    _, _, ready = _producer(evidence, starts.get(busy[0][0]), begin, busy[0][0], running=False)
+    idles = list(_plain(evidence, begin, ready, "warmup"))
+    idles += _launched_late(evidence, _plain(evidence, ready, busy[0][0], "warmup"))
     for (_, gap_begin), (gap_end, _) in pairwise(busy):
         idles += _gap(evidence, gap_begin, gap_end, starts.get(gap_end), running=False)
     tail_begin = busy[-1][1]
@@ -74,6 +78,16 @@ def split(
     else:
         idles += _gap(evidence, tail_begin, end, upcoming, running=True)
     return tuple(idles)
+
+
+def _launched_late(evidence: Evidence, idles: Iterable[Idle]) -> Iterator[Idle]:
+    """Take from idle time that has no other cause what the device had nothing queued in."""
+    for idle in idles:
+        bound = clip(evidence.host_bound, idle.t0_ns, idle.t1_ns)
+        parts = [replace(idle, t0_ns=a, t1_ns=b, cause="launch") for a, b in bound]
+        rest = subtract([(idle.t0_ns, idle.t1_ns)], bound)
+        parts += [replace(idle, t0_ns=a, t1_ns=b) for a, b in rest]
+        yield from sorted(parts, key=lambda part: part.t0_ns)
 
 
 def _plain(evidence: Evidence, begin: int, end: int, cause: Cause) -> tuple[Idle, ...]:
@@ -97,7 +111,8 @@ def _gap(evidence: Evidence, begin: int, end: int, action: str | None, running: 
     for a, b in moving:
         idles.append(Idle(evidence.rank, a, b, "communication", name, rank))
     for a, b in subtract([(ready, end)], moving):
-        idles += _calling(evidence, a, b)
+        for idle in _calling(evidence, a, b):
+            idles += _launched_late(evidence, [idle]) if idle.cause == "host" else [idle]
     return sorted(idles, key=lambda idle: idle.t0_ns)
 
 

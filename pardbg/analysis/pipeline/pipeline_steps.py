@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pardbg.analysis.base.asof import MEMO_MAX, View, per_store
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.intervals import Interval, clip, total
+from pardbg.analysis.base.leads import host_bound
 from pardbg.analysis.base.spans import p2p_waits
 from pardbg.analysis.base.times import are_launches, times
 from pardbg.analysis.pipeline.dependencies import COMPUTE
@@ -18,7 +19,6 @@ from pardbg.analysis.pipeline.pipelines import Layout, layouts, running_action, 
 from pardbg.analysis.pipeline.play import uniform_slots
 from pardbg.analysis.pipeline.unheld import LaidOut, lay_out_unheld
 from pardbg.analysis.pipeline.values import (
-    CAUSES,
     ActionSpan,
     Cause,
     Idle,
@@ -26,6 +26,7 @@ from pardbg.analysis.pipeline.values import (
     PipelineStep,
     PipelineView,
     PlanSource,
+    causes_of,
 )
 
 HISTORY = 64
@@ -191,6 +192,7 @@ def _evidence(
         waits=p2p_waits(view, rank, window),
         receives=receives(view, rank, step),
         calls=calls(view, rank, step, layout.num_stages),
+        host_bound=host_bound(view, rank, window),
     )
 
 
@@ -289,7 +291,7 @@ def _rank_row(
         actions=tuple(row),
         idles=idles,
         busy_ns=total(clip(busy_intervals(row, window[1]), *window)),
-        idle_ns={} if launches else _sum_idle(idles),
+        idle_ns={} if launches else _sum_idle(idles, causes_of(times(view))),
         in_flight=now,
         max_in_flight=peak,
         in_flight_bound=in_flight_bound(layout, rank),
@@ -299,8 +301,8 @@ def _rank_row(
     )
 
 
-def _sum_idle(idles: Sequence[Idle]) -> dict[Cause, int]:
-    sums: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
+def _sum_idle(idles: Sequence[Idle], causes: Sequence[Cause]) -> dict[Cause, int]:
+    sums: dict[Cause, int] = dict.fromkeys(causes, 0)
     for idle in idles:
         sums[idle.cause] += idle.t1_ns - idle.t0_ns
     return sums

@@ -12,11 +12,20 @@ from typing import Literal
 
 from pardbg.analysis.base.times import Times
 
-Cause = Literal["warmup", "dependency", "communication", "host", "cooldown"]
-CAUSES: tuple[Cause, ...] = ("warmup", "dependency", "communication", "host", "cooldown")
+Cause = Literal["warmup", "dependency", "communication", "host", "launch", "cooldown"]
+"""``launch``: the device had nothing queued, as its host launched late (host-bound). ``host``: none
+of the others."""
+CAUSES: tuple[Cause, ...] = (
+    "warmup", "dependency", "communication", "host", "launch", "cooldown",
+)  # fmt: skip
 PlanSource = Literal["schedule", "corrected", "observed", "chain"]
 """Source of a pipeline's plan: the schedule object, or that with a known error corrected. Without
 a plan its rows are observed actions, or phases of ranks that hand a batch on (``chain``)."""
+
+
+def causes_of(times: Times) -> tuple[Cause, ...]:
+    """Return the causes of idle time that such times can tell apart."""
+    return tuple(cause for cause in CAUSES if cause != "launch" or times == "device")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,3 +135,8 @@ class PipelineView:
     """Predicted step time, as the program notes it."""
     times: Times = ""
     """The clock of the actions' times."""
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """Return the causes that its idle time is split by."""
+        return causes_of(self.times)

@@ -140,7 +140,7 @@ class _Parser:
         self._tokens, self._next = tokens, 0
 
     def either(self, depth: int) -> Tree:
-        """a or b"""
+        """Return the tree of ``a or b``."""
         return self._joined("or", depth)
 
     def end(self) -> None:

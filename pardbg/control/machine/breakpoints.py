@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 from pardbg.control.language.arguments import parse_watch
-from pardbg.control.language.expr import Tree, gates, parse
+from pardbg.control.language.expr import gates, parse
 from pardbg.events.control_codes import Verb, Why
-from pardbg.events.control_facts import Breakpoint as Info
-from pardbg.events.control_facts import Refusal
+from pardbg.events.control_facts import Breakpoint, Refusal
 from pardbg_agent.ctrl.agent_messages import BreakAt, SetBreaks, Watch
 from pardbg_agent.wire import MAX_BREAKS
 
@@ -29,43 +29,13 @@ class Refuse(Exception):
         self.refusal = refusal
 
 
-@dataclass(slots=True)
-class Breakpoint:
-    """One condition or watch, on some ranks or all."""
-
-    number: int
-    text: str
-    tree: Tree
-    """Condition; empty for a watch."""
-    ranks: tuple[int, ...] | None
-    """None: all, including those still to come."""
-    by: str
-    """Viewer that set it; takes control on a hit if it is free."""
-    keep: bool
-    """Whether ``by`` is a script, which does not stay."""
-    lease_ns: int
-    once: bool = False
-    kind: str = ""
-    """Kind of a watch (wire.WATCH_KINDS); empty: a breakpoint."""
-    limit: float = 0.0
-    """A watch's, in the kind's own unit."""
-    ignore: int = 0
-    hits: dict[str, int] = field(default_factory=dict)
-    """proc -> matches."""
-
-    def info(self) -> Info:
-        """Return it as viewers see it."""
-        return Info(
-            self.number, self.text, self.ranks, sum(self.hits.values()), self.ignore, self.once,
-            self.kind, self.by, self.keep, self.lease_ns,
-        )  # fmt: skip
-
-
 class Breakpoints:
-    """All of the run's breakpoints, by number."""
+    """All of the run's breakpoints and watches, by number."""
 
     def __init__(self) -> None:
         self._known: dict[int, Breakpoint] = {}
+        self._hits: dict[int, dict[str, int]] = {}
+        """Number -> process -> matches."""
         self._number = 0
 
     def __bool__(self) -> bool:
@@ -74,32 +44,17 @@ class Breakpoints:
     def get(self, number: int) -> Breakpoint | None:
         return self._known.get(number)
 
-    def add(
-        self, text: str, ranks: tuple[int, ...] | None, by: str, *, keep: bool = False,
-        lease_ns: int = 0, once: bool = False, watch: bool = False,
-    ) -> Breakpoint:  # fmt: skip
-        """Raises UserError (the condition makes no sense) and Refuse (there are too many)."""
-        kind, limit = parse_watch(text) if watch else ("", 0.0)
-        tree = () if watch else parse(text)
-        if len(self._known) >= MAX_BREAKS:
-            raise Refuse(Refusal(Why.MANY_BREAKPOINTS, number=MAX_BREAKS))
-        self._number += 1
-        made = self._known[self._number] = Breakpoint(
-            self._number, text.strip(), tree, ranks, by, keep, lease_ns, once, kind, limit
-        )
+    def add(self, new: Breakpoint) -> Breakpoint:
+        """Set it under the next number. Raises UserError (the condition makes no sense) and Refuse
+        (there are too many)."""
+        made = self._set(replace(new, number=self._number + 1))
+        self._number = made.number
         return made
 
-    def restore(self, info: Info) -> None:
-        """Restore one from its ``info``, under its number. Raises as ``add``."""
-        highest, self._number = self._number, info.number - 1
-        try:
-            made = self.add(
-                info.condition, info.on, info.by, keep=info.keep, lease_ns=info.lease_ns,
-                once=info.once, watch=bool(info.kind),
-            )  # fmt: skip
-        finally:
-            self._number = max(highest, info.number)
-        made.ignore = info.ignore
+    def restore(self, known: Breakpoint) -> None:
+        """Set it under its number. Raises as ``add``."""
+        self.skip(known.number)
+        self._set(known)
 
     def skip(self, number: int) -> None:
         """Continue numbering after ``number``."""
@@ -107,52 +62,63 @@ class Breakpoints:
 
     def change(self, number: int, condition: str) -> Breakpoint:
         """Give it another condition. Raises UserError and Refuse."""
-        found = self._need(number)
-        if found.kind:
-            found.kind, found.limit = parse_watch(condition)
-        else:
-            found.tree = parse(condition)
-        found.text = condition.strip()
-        return found
+        return self._with_hits(self._set(replace(self._need(number), condition=condition)))
 
     def ignore(self, number: int, count: int) -> Breakpoint:
         """Skip its next ``count`` matches on each rank. Raises Refuse."""
-        found = self._need(number)
-        found.ignore = max(0, count)
-        return found
+        found = self._known[number] = replace(self._need(number), ignore=max(0, count))
+        return self._with_hits(found)
 
     def delete(self, numbers: Iterable[int]) -> list[Breakpoint]:
         """Delete these, or all if none is named, and return them. Raises Refuse."""
-        chosen = [self._need(number) for number in list(numbers) or list(self._known)]
-        for one in chosen:
-            self._known.pop(one.number, None)
-        return chosen
+        chosen = {n: self._with_hits(self._need(n)) for n in list(numbers) or list(self._known)}
+        for number in chosen:
+            del self._known[number]
+            self._hits.pop(number, None)
+        return list(chosen.values())
 
     def forget(self, by: str) -> list[Breakpoint]:
         """Delete those of a viewer that has left: a hit would hold an unattended job."""
-        gone = [one for one in self._known.values() if one.by == by and not one.keep]
-        for one in gone:
-            del self._known[one.number]
-        return gone
+        gone = [one.number for one in self._known.values() if one.by == by and not one.keep]
+        return self.delete(gone) if gone else []
 
     def count(self, proc: str, hits: Mapping[int, int]) -> None:
         """Take over a rank's counts, from its STATE."""
         for number, matches in hits.items():
             if number in self._known:
-                self._known[number].hits[proc] = matches
+                self._hits.setdefault(number, {})[proc] = matches
 
     def for_rank(self, rank: int, message_id: int) -> SetBreaks:
         """Return the message with all that is set for this rank."""
-        own = [one for one in self._known.values() if one.ranks is None or rank in one.ranks]
-        return SetBreaks(
-            message_id,
-            tuple(BreakAt(one.number, gates(one.tree), one.tree, one.ignore, one.once)
-                  for one in own if not one.kind),
-            tuple(Watch(one.number, one.kind, one.limit, one.ignore) for one in own if one.kind),
-        )  # fmt: skip
+        breaks, watches = [], []
+        for one in self._known.values():
+            if one.on is not None and rank not in one.on:
+                continue
+            if one.kind:
+                kind, limit = _watch(one.condition)
+                watches.append(Watch(one.number, kind, limit, one.ignore))
+            else:
+                tree = _tree(one.condition)
+                breaks.append(BreakAt(one.number, gates(tree), tree, one.ignore, one.once))
+        return SetBreaks(message_id, tuple(breaks), tuple(watches))
 
-    def infos(self) -> tuple[Info, ...]:
-        return tuple(one.info() for one in self._known.values())
+    def infos(self) -> tuple[Breakpoint, ...]:
+        """Return all of them as viewers see them."""
+        return tuple(map(self._with_hits, self._known.values()))
+
+    def _with_hits(self, one: Breakpoint) -> Breakpoint:
+        return replace(one, hits=sum(self._hits.get(one.number, {}).values()))
+
+    def _set(self, one: Breakpoint) -> Breakpoint:
+        text = one.condition.strip()
+        if one.kind:
+            one = replace(one, kind=_watch(text)[0])
+        else:
+            _tree(text)
+        if one.number not in self._known and len(self._known) >= MAX_BREAKS:
+            raise Refuse(Refusal(Why.MANY_BREAKPOINTS, number=MAX_BREAKS))
+        made = self._known[one.number] = replace(one, condition=text, hits=0)
+        return made
 
     def _need(self, number: int) -> Breakpoint:
         found = self._known.get(number)
@@ -160,3 +126,7 @@ class Breakpoints:
             known = tuple(self._known)
             raise Refuse(Refusal(Why.NO_BREAKPOINT, number=number, numbers=known))
         return found
+
+
+_tree = lru_cache(MAX_BREAKS)(parse)
+_watch = lru_cache(MAX_BREAKS)(parse_watch)

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from pardbg.control.machine.breakpoints import Breakpoints, Refuse
+from pardbg.control.language.arguments import parse_watch
+from pardbg.control.machine.breakpoints import EDITS, Breakpoints, Refuse
 from pardbg.control.machine.holding import RUN
 from pardbg.control.machine.moves import Moves
 from pardbg.control.machine.outbox import Outbox
 from pardbg.control.machine.permits import HOLD, PASS, permits, step_target
 from pardbg.control.machine.state import ControlState, Order
 from pardbg.errors import UserError
+from pardbg.events import control_facts as facts
 from pardbg.events.control_codes import Mode, Verb, Why
-from pardbg.events.control_facts import Asked, Delayed, Edited, Fact, Paused, Refusal, RunsOn
 from pardbg_agent.ctrl.agent_messages import Delay
 
-EDITS: Final = (
-    Verb.BREAK, Verb.TBREAK, Verb.UNTIL, Verb.CONDITION, Verb.IGNORE, Verb.DELETE, Verb.BREAKS,
-    Verb.DELAY, Verb.WATCH,
-)  # fmt: skip
-"""Verbs that hold no rank by themselves."""
 MAX_QUEUE: Final = 8
 MAX_COUNT: Final = 10_000
 """Maximum number of times a verb may be asked for at once."""
@@ -52,25 +48,25 @@ class CommandRules:
                 self._begin(order, now)
                 self._outbox.event(asked(order), now, order.by)
 
-    def _refusal(self, order: Order, now: int) -> Refusal | None:
+    def _refusal(self, order: Order, now: int) -> facts.Refusal | None:
         control = self._control
         holder = control.lease.holder
         if holder not in (None, RUN, order.by):
-            return Refusal(Why.TAKEN, holder=holder or "", ns=control.lease.left_ns(now) or 0)
+            return facts.Refusal(Why.TAKEN, holder=holder or "", ns=control.lease.left_ns(now) or 0)
         if order.verb is Verb.CONTINUE or order.verb in EDITS:
             nobody = order.verb is Verb.DELAY and not control.views
-            return Refusal(Why.NO_SUCH_RANK) if nobody else None
+            return facts.Refusal(Why.NO_SUCH_RANK) if nobody else None
         if not control.views:
-            return Refusal(Why.NO_RANK_YET)
+            return facts.Refusal(Why.NO_RANK_YET)
         if order.verb is Verb.PAUSE:
             return None
         if control.mode is Mode.RUNNING:
-            return Refusal(Why.NOTHING_HELD, verb=order.verb.value)
+            return facts.Refusal(Why.NOTHING_HELD, verb=order.verb.value)
         held = [view for view in control.of_ranks(order.ranks) if view.held]
         if held and len(dying := control.dying(held)) == len(held):
-            return Refusal(Why.AT_EXCEPTION, ranks=tuple(dying))
+            return facts.Refusal(Why.AT_EXCEPTION, ranks=tuple(dying))
         if len(control.queue) >= MAX_QUEUE:
-            return Refusal(Why.QUEUE_FULL, number=MAX_QUEUE)
+            return facts.Refusal(Why.QUEUE_FULL, number=MAX_QUEUE)
         return None
 
     def _begin(self, order: Order, now: int) -> None:
@@ -98,7 +94,7 @@ class CommandRules:
         if control.mode is not Mode.RUNNING:
             return  # the cut that is being settled is the answer
         self._moves.enter(Mode.PAUSING, now)
-        control.why = (Paused(),)
+        control.why = (facts.Paused(),)
         chosen = list(control.views.values()) if everybody else control.of_ranks(order.ranks)
         if not everybody:
             control.free = set(control.views) - {view.proc for view in chosen}
@@ -114,7 +110,7 @@ class CommandRules:
         control = self._control
         chosen = [v for v in control.of_ranks(order.ranks) if v.held and not control.dying([v])]
         if not chosen:
-            self._outbox.refuse(order, Refusal(Why.NOT_HELD, ranks=order.ranks))
+            self._outbox.refuse(order, facts.Refusal(Why.NOT_HELD, ranks=order.ranks))
             return
         states = [view.state for view in chosen if view.state is not None]
         granted = permits(order.verb, states, control.by_pipeline())
@@ -131,7 +127,7 @@ class CommandRules:
             if permit.n or view.state is None or not permit.holds(view.state.held):
                 self._outbox.permit(view, permit, now)
 
-    def _count(self, order: Order) -> Asked:
+    def _count(self, order: Order) -> facts.Asked:
         known = self._control.again
         if known is None or known[0] is not order:
             known = (order, 0, min(max(order.args.count, 1), MAX_COUNT))
@@ -144,7 +140,7 @@ class CommandRules:
             if order.verb is not Verb.UNTIL:  # that one is answered where it stops
                 self._outbox.answer(order, now)
             return
-        self._moves.run_on(RunsOn(), now, by=order.by)
+        self._moves.run_on(facts.RunsOn(), now, by=order.by)
         if order.verb is Verb.UNTIL:
             return
         control.leaving.append((order, now + RUN_WAIT_NS))
@@ -160,7 +156,7 @@ class CommandRules:
             self._moves.refuse(order, error.refusal, now)
             return
         except UserError as error:
-            self._moves.refuse(order, Refusal(Why.INVALID, str(error)), now)
+            self._moves.refuse(order, facts.Refusal(Why.INVALID, str(error)), now)
             return
         if order.verb is Verb.BREAKS:
             outbox.answer(order, now)
@@ -192,33 +188,34 @@ class CommandRules:
         for waiting in (control.current, control.queue, control.until):
             for order in [o for o in waiting if o.deadline_ns and now >= o.deadline_ns]:
                 waiting.remove(order)
-                refusal = Refusal(Why.NO_CUT_YET, ranks=control.under_way())
+                refusal = facts.Refusal(Why.NO_CUT_YET, ranks=control.under_way())
                 if waiting is control.until:
-                    refusal = Refusal(Why.NOT_TRUE_YET, order.args.expr)
+                    refusal = facts.Refusal(Why.NOT_TRUE_YET, order.args.expr)
                 self._outbox.refuse(order, refusal, now)
 
     def end_until(self, now: int) -> None:
         """End each ``until`` that can no longer be reached, as the job has ended."""
         for order in self._control.until:
-            self._outbox.refuse(order, Refusal(Why.JOB_ENDED), now)
+            self._outbox.refuse(order, facts.Refusal(Why.JOB_ENDED), now)
         self._control.until = []
 
 
-def asked(order: Order, time: int = 1) -> Asked:
+def asked(order: Order, time: int = 1) -> facts.Asked:
     """Return the fact that an order was given."""
     times = min(max(order.args.count, 1), MAX_COUNT)
-    return Asked(order.verb, order.text, order.args.expr, time, times)
+    return facts.Asked(order.verb, order.text, order.args.expr, time, times)
 
 
-def _edit(table: Breakpoints, order: Order) -> Fact:
+def _edit(table: Breakpoints, order: Order) -> facts.Fact:
     """Carry out a verb of EDITS. Raises UserError and Refuse."""
     args, verb = order.args, order.verb
     if verb in (Verb.BREAK, Verb.TBREAK, Verb.UNTIL, Verb.WATCH):
         ranks = order.ranks if order.text not in ("", "all") else None
-        changed = [table.add(
-            args.expr, ranks, order.by, keep=order.keep, lease_ns=order.lease_ns,
-            once=verb in (Verb.TBREAK, Verb.UNTIL), watch=verb is Verb.WATCH,
-        )]  # fmt: skip
+        kind = parse_watch(args.expr)[0] if verb is Verb.WATCH else ""
+        changed = [table.add(facts.Breakpoint(
+            0, args.expr, ranks, once=verb in (Verb.TBREAK, Verb.UNTIL), kind=kind, by=order.by,
+            keep=order.keep, lease_ns=order.lease_ns,
+        ))]  # fmt: skip
     elif verb is Verb.CONDITION:
         changed = [table.change(args.number, args.expr)]
     elif verb is Verb.IGNORE:
@@ -226,7 +223,7 @@ def _edit(table: Breakpoints, order: Order) -> Fact:
     elif verb is Verb.DELETE:
         changed = table.delete(args.numbers)
     elif verb is Verb.DELAY:
-        return Delayed(order.ranks, args.ns)
+        return facts.Delayed(order.ranks, args.ns)
     else:
         changed = []
-    return Edited(verb, tuple(one.info() for one in changed))
+    return facts.Edited(verb, tuple(changed))

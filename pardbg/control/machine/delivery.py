@@ -50,7 +50,8 @@ class Deliveries:
 
     def add(self, proc: str, message: Request) -> Send:
         """Take note of a message that wants an answer, and give it back to be sent."""
-        self._sent.setdefault(proc, {})[_kind(message)] = _Sent(message)
+        kind = messages.Permit if isinstance(message, messages.Run) else type(message)
+        self._sent.setdefault(proc, {})[kind] = _Sent(message)
         return Send(proc, message)
 
     def state(self, proc: str, reply_to: int | None) -> None:
@@ -84,7 +85,3 @@ class Deliveries:
                     sent.message = replace(sent.message, lease_ns=lease_ns)
                 out.append((Send(proc, sent.message), sent.again == 1))
         return out
-
-
-def _kind(message: Request) -> type:
-    return messages.Permit if isinstance(message, messages.Run) else type(message)

@@ -29,9 +29,9 @@ from pardbg_agent.ctrl.agent_messages import OpenOp
 from pardbg_agent.wire import LEASE_NS
 
 MARGIN: Final = 0.2
-"""Release with this share of the timeout left ..."""
+"""Share of the timeout that is left when held ranks are released."""
 LEAST_MARGIN_NS: Final = 2_000_000_000
-"""... and not less than this."""
+"""Minimum time to the timeout when held ranks are released."""
 UNKNOWN_NS: Final = 60_000_000_000
 """A group whose timeout nobody said: assume a short one."""
 _DAY_NS: Final = 86_400_000_000_000
@@ -126,7 +126,7 @@ _PREFIX: Final = "exception "
 
 @dataclass(slots=True)
 class UncaughtErrors:
-    """Which processes are at their exception."""
+    """Processes that are held at their exception."""
 
     hold_ns: int = 0
     """Maximum time they are held unattended; 0: exceptions are not held at all."""

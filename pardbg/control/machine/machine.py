@@ -274,7 +274,7 @@ class _Parts:
         self.forgotten(Forgotten(given.viewer, given.now))
 
     def forgotten(self, given: Forgotten) -> None:
-        gone = tuple(one.info() for one in self.control.breakpoints.forget(given.viewer))
+        gone = tuple(self.control.breakpoints.forget(given.viewer))
         if gone:
             self.outbox.send_breaks(self.control.views.values())
             fact = facts.Edited(Verb.DELETE, gone, viewer_gone=given.viewer)

@@ -79,7 +79,7 @@ class Moves:
             self._outbox.permit(view, HOLD, now)
 
     def hold_free(self, procs: set[str], now: int) -> None:
-        """Ranks that ran on beside held ones stop, too."""
+        """Hold ranks that ran on beside held ones."""
         control = self._control
         control.free -= procs
         self.enter(Mode.PAUSING, now)
@@ -148,8 +148,9 @@ class Moves:
             self.stray(facts.Stray(view.rank, number, state.next), view, now)
             return
         fact = facts.Hit(
-            view.rank, number, known.text, bool(known.kind), state.hit_text, state.next, state.step
-        )
+            view.rank, number, known.condition, bool(known.kind), state.hit_text, state.next,
+            state.step,
+        )  # fmt: skip
         control.stopped_by.append(fact)
         control.pinned.procs.add(view.proc)
         if control.mode is Mode.RUNNING:

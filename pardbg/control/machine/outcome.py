@@ -32,9 +32,15 @@ def outcome(
     if verb is Verb.NEXT or (verb is Verb.TICK and not ran and not planned):
         return replace(found, ran={}, steps=_steps(before, after))
     if not ran:
-        passed = {r: before[r].next for r in before if r in after and _moved(before[r], after[r])}
+        passed = {
+            rank: old.next for rank, old in before.items()
+            if rank in after and old.next != after[rank].next
+        }  # fmt: skip
         return found if verb is Verb.TICK else replace(found, passed=passed)
-    plans = [pipe for pipe in _planned(pipelines, after) if any(rank in ran for rank in pipe)]
+    plans = [
+        pipe for pipe in pipelines
+        if all(rank in after and after[rank].plan for rank in pipe) and ran.keys() & set(pipe)
+    ]  # fmt: skip
     if verb is not Verb.TICK or not plans:
         return found
     pipes = [{rank: after[rank] for rank in ranks} for ranks in plans]
@@ -43,10 +49,6 @@ def outcome(
     for pipe in pipes:
         _upcoming(pipe, waits, coming)
     return replace(found, tick=max(_tick(ran, pipe) for pipe in pipes), waits=waits, coming=coming)
-
-
-def _moved(before: State, after: State) -> bool:
-    return before.next != after.next
 
 
 def _tick(ran: Mapping[int, Sequence[str]], pipe: States) -> int:
@@ -81,13 +83,6 @@ def _upcoming(pipe: States, waits: dict[int, str], coming: dict[int, str]) -> No
         other = twin(needed) if needed is not None else None
         if needed is not None and needed not in done and other not in done:
             waits[rank] = other if other is not None and needed not in plan else needed
-
-
-def _planned(pipelines: Sequence[Sequence[int]], after: States) -> list[Sequence[int]]:
-    return [
-        ranks for ranks in pipelines
-        if ranks and all(rank in after and after[rank].plan for rank in ranks)
-    ]  # fmt: skip
 
 
 def _many(states: States) -> bool:

@@ -66,7 +66,7 @@ class ControlState:
 
     def __init__(self, first_id: int = 1) -> None:
         self.next_id = first_id
-        """Of the newest message that wants an answer; ids increase."""
+        """Id of the newest message that wants an answer; ids increase."""
         self.deliveries = Deliveries()
         self.mode = Mode.RUNNING
         self.lease = Lease()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from pathlib import Path
 from typing import Final
 
 from pardbg_agent import identity
@@ -80,3 +81,12 @@ def command_line(pid: int) -> bytes:
             return file.read()
     except OSError:
         return b""
+
+
+def environ(pid: int) -> dict[str, str]:
+    """Return the environment that a process was started with; empty if it cannot be read."""
+    try:
+        words = Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace").split("\0")
+    except OSError:
+        return {}
+    return {name: value for name, _, value in (word.partition("=") for word in words)}

@@ -196,7 +196,7 @@ class RunConfig:
 
 
 def load(run_dir: Path) -> RunConfig:
-    """Read run.json. Raises ConfigError."""
+    """Return the configuration in run.json. Raises ConfigError."""
     path = Path(run_dir) / wire.RUN_FILE
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))

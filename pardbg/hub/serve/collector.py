@@ -126,7 +126,7 @@ class Heads:
     early_until_ns: int = 0
     """Of a hub that takes another's place."""
     heard: set[bytes] = field(default_factory=set)
-    """Whose first batch for this hub has come."""
+    """Processes whose first batch for this hub has come."""
 
     def is_early(self, proc: bytes, head: Head, now: int) -> bool:
         """Return whether a batch was sent before the agent heard what this hub wants: taken now,
@@ -167,10 +167,10 @@ class Collector:
         self.write_error: str | None = None
         """Why nothing is recorded any more (disk full); the run goes on without."""
         self.missing = 0
-        """Messages that are not in the file, since then."""
+        """Messages that are not in the file, since ``missing_since_ns``."""
         self.missing_since_ns = 0
         self.make_room: Callable[[], None] = lambda: None
-        """Called where there are too many processes: ``forget`` what has ended."""
+        """Callback at too many processes; it has ended ones forgotten."""
         self.on_definition: Callable[[str, dict[str, Any]], None] = lambda proc, fields: None
         self._pull, self._pub, self.writer = pull, pub, writer
         if writer is not None:
@@ -280,8 +280,8 @@ class Collector:
             self.writer = None
 
     def flush(self, now: int | None) -> None:
-        """Publish what has waited for long enough, and close the session's chunk when it is old
-        enough; None: now."""
+        """Publish messages that have waited for long enough, and close the session's chunk when it
+        is old enough; None: publish and close now."""
         if now is None:
             self._bundles.flush()
         else:

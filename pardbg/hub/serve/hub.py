@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -30,7 +31,9 @@ from pardbg.hub.run.jobs import Successor
 from pardbg.hub.run.run_files import Recorded, read_end, write_recorded
 from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import EARLY_NS, MAX_PROCESSES, Collector
+from pardbg.hub.serve.device_meters import DeviceMeters
 from pardbg.hub.serve.job_output import JobOutput, Line
+from pardbg.hub.serve.nccl_reports import NcclFiles
 from pardbg.hub.serve.nodes import Notices
 from pardbg.hub.serve.resume import KEEP_BYTES, Resumed, keep_state, open_writer
 from pardbg.hub.serve.router import Router
@@ -97,6 +100,9 @@ class Hub:
             self._collector.heads.early_until_ns = time.monotonic_ns() + EARLY_NS
         self._make_control(found.sockets)
         self._output = JobOutput(self.config.dir, resumed.offsets)
+        self._nccl = NcclFiles(os.environ, self.config.wall_ns, resumed.restarted)
+        self._meters = DeviceMeters()
+        self._meters.start()
         self._say_hello(resumed)
 
     def run(self) -> None:
@@ -116,6 +122,8 @@ class Hub:
         self._agents.boards.close()
         self._rings.close(remove=self.over)
         self._output.close()
+        self._nccl.close()
+        self._meters.close()
         self._sockets.close()
 
     @property
@@ -199,7 +207,7 @@ class Hub:
         self._machine.take(Ticked(now, computing))
         self._carry_out()
         for changes in self._node_notices.due(now):
-            self._notice(partial(_same_words, nodes_text(changes)))
+            self._notice(partial(lambda text, _run: text, nodes_text(changes)))
         self._where.tick(now)
         self._viewers.tick(now)
         self._router.tick(now)
@@ -265,6 +273,19 @@ class Hub:
             return
         self._output_ns = now
         self._say_lines(self._output.lines(now, final=self._exit_ns > 0))
+        self._say_nccl(now, final=False)
+
+    def _say_nccl(self, now: int, final: bool) -> None:
+        if self._meters.active:
+            known = self._agents.known()
+            self._meters.ranks = {self._agents.pid(proc): rank for proc, rank in known.items()}
+            for reading in self._meters.took():
+                self._record(reading)
+        for line in self._nccl.lines(now, final=final):
+            self._collector.say(Key.OUTPUT, rank=None, stream=line.stream, text=line.text)
+        rows = self._nccl.inspected(now if not final else 1 << 62)
+        if rows is not None:
+            self._collector.define(k=DefKind.NOTE.value, key="nccl_inspector", value=rows)
 
     def _say_lines(self, lines: Iterable[Line]) -> None:
         for line in lines:
@@ -380,6 +401,7 @@ class Hub:
             self._agents.finish(now)
         while lines := self._output.lines(now, final=True):
             self._say_lines(lines)
+        self._say_nccl(now, final=True)
         self._gap_ns = self._limits_ns = 0
         self._say_gaps(now)
         self._say_limits(now)
@@ -421,7 +443,3 @@ class Hub:
             return bool(self._agents.nodes.running)
         jobs.ask_to_kill(self.config.dir)
         return True
-
-
-def _same_words(text: str, _run: str) -> str:
-    return text

@@ -16,7 +16,7 @@ from pardbg.hub.serve.router import Router
 SILENT_NS: Final = 5_000_000_000
 """Silence after which a node counts as unreachable; a relay speaks once a second."""
 RESCUE_NS: Final = 1_000_000_000
-"""An answer to RESCUE may be lost with a connection: asked again."""
+"""Time after which RESCUE is sent again: its answer may be lost with a connection."""
 MAX_NODES: Final = 4096
 TOGETHER_NS: Final = 1_000_000_000
 """Nodes that are lost, or back, within this time are one line on each node's terminal."""
@@ -48,8 +48,8 @@ class KnownNode:
 
 
 class Notices:
-    """What the user at each node's terminal hears of other nodes, at most once a second: a line
-    for each of a thousand nodes behind one switch would be a million messages."""
+    """Notices about other nodes for the users at nodes' terminals, at most one a second: a line for
+    each of a thousand nodes behind one switch would be a million messages."""
 
     def __init__(self) -> None:
         self._news: dict[int, NodeFact] = {}

@@ -136,8 +136,9 @@ def open_writer(
             recent.closed(chunk)
 
         writer = resume(path, config.facts, seen, before_it)
-    except OSError as error:
-        return None, None, resumed, f"recording stopped: {path}: {error.strerror or error}"
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        return None, None, resumed, f"recording stopped: {path}: {why}"
     resumed.number += NUMBER_SKIP
     resumed.restarts += 1
     resumed.hub, resumed.num_bytes = str(before.get("hub")), size

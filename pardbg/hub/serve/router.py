@@ -98,7 +98,8 @@ class Router:
         return self._send(self._at.get(relay), b"", ctrl.pack(message)) is True
 
     def reach(self, proc: str, relay: str) -> None:
-        """The process is behind that relay. Raises Malformed for one that is here."""
+        """Note the relay by which a process is reached. Raises Malformed for a process of this
+        node."""
         if proc in self._at:
             raise Malformed("a relay speaks for another's process")
         self._via[proc] = relay

@@ -226,7 +226,8 @@ def keys_to_look(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_keys(keys: Any, name: str, *, to_look: bool = False) -> dict[str, Any]:
-    """Keys as ``make_keys`` makes them; ``to_look``: those to look will do. Raises ConfigError."""
+    """Return keys that are complete, for ``to_look`` those of a viewer without control. Raises
+    ConfigError."""
     try:
         needed = keys_to_look(keys) if to_look else {who: keys[who] for who in ("server", *ROLES)}
         for who, pair in needed.items():
@@ -273,7 +274,7 @@ class Sockets:
         self.security = ServerSecurity(self._context, keys)
         self.security.start()
         self._nodes = config.upstream.everywhere() if config.hub else None
-        """Where the other nodes of the run find us."""
+        """Address at which other nodes of the run reach the hub."""
         try:
             self.pull = self._bind(zmq.PULL, config.data, "data")
             self.pub = self._bind(zmq.XPUB, config.pub, "pub")

@@ -14,7 +14,6 @@ import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from pardbg.analysis.hangs.stacks import kept
@@ -23,9 +22,11 @@ from pardbg.events.control_events import ControlEvent
 from pardbg.events.control_facts import Rendezvous as Came
 from pardbg.events.control_facts import Stall, StallPart
 from pardbg.hub.ctrl_messages import Row
+from pardbg.hub.ranks.processes import environ
 from pardbg.hub.ranks.stack_requests import StackRequests, speaking, telling
 from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import Collector
+from pardbg.hub.serve.nccl_reports import RasQuery
 from pardbg.hub.serve.router import Router
 from pardbg_agent.ctrl.agent_messages import Frame, Thread
 from pardbg_agent.ctrl.agent_messages import Where as AskWhere
@@ -73,15 +74,6 @@ class Rendezvous:
                     self._found.put(Came(tuple(there)))
         except (StopIteration, KeyError, ValueError, OSError):
             return  # nothing is known, and nothing is said
-
-
-def environ(pid: int) -> dict[str, str]:
-    """Return the environment that a process was started with; empty if it cannot be read."""
-    try:
-        words = Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace").split("\0")
-    except OSError:
-        return {}
-    return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
 def came(address: str, port: int, ranks: Sequence[int]) -> list[int]:
@@ -176,13 +168,15 @@ class StateFeed:
         self._hub_id, self._agents = hub_id, agents
         self._where, self._router, self._collector = where, router, collector
         self._standstill, self._stall_number = Standstill(), 0
-        self._rendezvous = Rendezvous()
+        self._rendezvous, self._ras = Rendezvous(), RasQuery()
         self.news = RowNews()
 
     def tick(self, now: int) -> None:
         """Say STATE where it is due, and ask ranks that stand still for their stacks."""
         for found in self._rendezvous.took():
             self._collector.control(ControlEvent(found))
+        for answer in self._ras.took():
+            self._collector.control(ControlEvent(answer))
         if not self.news.due(now):
             return
         rows = self._agents.rows(now)
@@ -217,6 +211,7 @@ class StateFeed:
             lambda stall: self._collector.control(ControlEvent(stall)), now)  # fmt: skip
         for proc in due:
             self._router.send(proc, AskWhere(number))
+        self._ras.ask({self._agents.pid(p): int(row["rank"]) for p, row in rows.items()}, now)
 
 
 @dataclass(slots=True)

@@ -9,16 +9,8 @@ from itertools import chain
 from typing import Final
 
 from pardbg.control.language.ranksets import Known, RankFacts, resolve, unseen
+from pardbg.control.machine import machine
 from pardbg.control.machine.cut import View
-from pardbg.control.machine.machine import (
-    Forgotten,
-    GivenUp,
-    Machine,
-    Ordered,
-    Renewed,
-    Restored,
-    TakenOver,
-)  # fmt: skip
 from pardbg.control.machine.state import Order
 from pardbg.errors import UserError
 from pardbg.events import commands
@@ -51,7 +43,7 @@ class Viewers:
     def __init__(
         self, config: RunConfig, hub_id: str, router: Router, collector: Collector,
         definitions: Definitions, recent: Recent, agents: Agents,
-        machine: Machine, where: StackRequests, kill_job: Callable[[], bool],
+        machine: machine.Machine, where: StackRequests, kill_job: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._config, self._hub_id, self._router = config, hub_id, router
         self._collector, self._definitions, self._recent = collector, definitions, recent
@@ -70,7 +62,7 @@ class Viewers:
         for viewer in [v for v, until in self._missed.items() if now >= until]:
             del self._missed[viewer]
             if viewer not in self._router.viewers:
-                self._machine.take(Forgotten(viewer, now))
+                self._machine.take(machine.Forgotten(viewer, now))
         for level in dict.fromkeys(level for _, level in self._levels.tick(now)):
             self._record(facts.Level(LEVELS[level], back=True), "", now)
 
@@ -79,11 +71,11 @@ class Viewers:
         may_control = role == "control"
         if isinstance(message, Lease):
             if may_control:
-                self._machine.take(Renewed(viewer, now))
+                self._machine.take(machine.Renewed(viewer, now))
             return
         if isinstance(message, commands.Leave):
             if may_control:
-                self._machine.take(GivenUp(viewer, now))
+                self._machine.take(machine.GivenUp(viewer, now))
             return
         if message.id <= self._last.get(viewer, -1):
             if may_control:  # a viewer that may only look writes nothing into the recording
@@ -96,19 +88,19 @@ class Viewers:
         elif isinstance(message, commands.Command):
             self._command(viewer, message, may_control, now)
         elif may_control:
-            self._machine.take(TakenOver(_order(viewer, message), now))
+            self._machine.take(machine.TakenOver(_order(viewer, message), now))
         else:
             self._refuse(viewer, message.id, facts.Refusal(Why.VIEW_ONLY))
 
     def left(self, viewer: str, now: int) -> None:
         """Release what a viewer held that can no longer be reached."""
         self._last.pop(viewer, None)
-        self._machine.take(GivenUp(viewer, now, disconnected=True))
+        self._machine.take(machine.GivenUp(viewer, now, disconnected=True))
 
     def restore(self, breaks: Sequence[facts.Breakpoint], number: int, now: int) -> tuple[int, ...]:
         """Restore the previous hub's breakpoints; return the numbers of those that are set. Those
         of a viewer that does not return are deleted."""
-        self._machine.take(Restored(breaks, number))
+        self._machine.take(machine.Restored(breaks, number))
         self._missed = {one.by: now + LEASE_NS for one in breaks if not one.keep}
         return tuple(one.number for one in self._machine.control.breakpoints.infos())
 
@@ -136,7 +128,7 @@ class Viewers:
             )
             return
         if verb is Verb.WHERE and may_control:
-            self._machine.take(Renewed(viewer, now))
+            self._machine.take(machine.Renewed(viewer, now))
         timeout, lease_ns = _ns(asked.timeout_s), _ns(asked.lease_s)
         order = Order(
             viewer, SCRIPT if asked.keep else viewer, asked.id, verb, ranks, text or "", asked.args,
@@ -155,7 +147,7 @@ class Viewers:
         elif verb is Verb.INSPECT:
             self._inspect(order, now)
         else:
-            self._machine.take(Ordered(order, now))
+            self._machine.take(machine.Ordered(order, now))
 
     def _kill(self, order: Order, now: int) -> None:
         if not order.args.confirm:
@@ -224,7 +216,7 @@ class Viewers:
         self._number += 1
         expr = args.expr[:MAX_EXPR]
         self._record(facts.Inspected(args.kind, expr, order.ranks), order.viewer, now)
-        self._machine.take(Renewed(order.viewer, now))
+        self._machine.take(machine.Renewed(order.viewer, now))
         self._agents.questions.ask(self._number, procs, partial(self._answer, order), now)
         for proc in procs:
             self._router.send(proc, Ask(self._number, args.kind, expr, args.frame))

@@ -37,7 +37,7 @@ class Options:
     own: Mapping[str, Any] = field(default_factory=dict)
     """The recipe's own options, by name; the catalogue says which there are."""
     device: str = "auto"
-    """``auto``, or ``sim``: the simulated accelerator."""
+    """``auto``, ``cuda``, or ``sim``: the simulated accelerator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,9 @@ def parse(recipe: Recipe) -> Options:
     )  # fmt: skip
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument(
-        "--device", choices=("auto", "sim"), default="auto",
-        help="auto: a GPU per rank where there are as many, else the CPU; sim: simulated ones",
+        "--device", choices=("auto", "cuda", "sim"), default="auto",
+        help="auto: a GPU per rank where there are as many, else the CPU; cuda: GPUs, shared by "
+        "ranks where there are fewer; sim: simulated ones",
     )  # fmt: skip
     group = parser.add_argument_group(f"options of {recipe.name}") if recipe.options else None
     for option in recipe.options:
@@ -155,7 +156,9 @@ def check(recipe: Recipe, options: Options) -> int:
 def join(device: torch.device, size: int, options: Options) -> None:
     """Meet the other ranks. torchrun gives RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT by
     environment variables, and env:// reads them; elsewhere rank and size have to be said."""
-    usual = {"cuda": "nccl", "sim": "cpu:gloo,sim:sim"}.get(device.type, "gloo")
+    shared = device.type == "cuda" and torch.cuda.device_count() < local_ranks()
+    on_cuda = "cpu:gloo,cuda:gloo" if shared else "nccl"  # NCCL wants a device for each rank
+    usual = {"cuda": on_cuda, "sim": "cpu:gloo,sim:sim"}.get(device.type, "gloo")
     backend = options.own.get("backend", usual)
     method = options.own.get("init-method", "env://")
     limit_s = options.own.get("timeout-s")  # None: torch's own, half an hour
@@ -177,14 +180,23 @@ def stop(text: str) -> NoReturn:
     sys.exit(2)
 
 
+def local_ranks() -> int:
+    """Return the number of ranks on this host."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
 def choose_device(recipe: Recipe, options: Options) -> torch.device:
     """This rank's own GPU where there is one for each rank on this host; the CPU otherwise."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if options.device == "sim":
         return simulated(local_rank)
+    if options.device == "cuda":
+        index = local_rank % max(1, torch.cuda.device_count())
+        torch.cuda.set_device(index)  # says what is wrong where there is none
+        return torch.device("cuda", index)
     if recipe.on_cpu or options.own.get("backend", "nccl") != "nccl":
         return torch.device("cpu")
-    if torch.cuda.device_count() < int(os.environ.get("LOCAL_WORLD_SIZE", "1")):
+    if torch.cuda.device_count() < local_ranks():
         return torch.device("cpu")
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)

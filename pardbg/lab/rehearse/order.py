@@ -194,7 +194,7 @@ class Play:
         """(from, to, …) or a pair of ranks -> (end of a message, it sends) that have not met"""
 
     def run(self) -> dict[int, Played]:
-        """Play; rank -> how it went."""
+        """Play the events of all ranks; return rank -> how far it came."""
         ranks = list(self.ranks.values())
         reached = player.play(
             [rank.events for rank in ranks],

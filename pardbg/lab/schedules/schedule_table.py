@@ -85,7 +85,7 @@ class Table:
 
     @property
     def num_messages(self) -> int:
-        """Sent in a step, over all ranks: those written out, or those torch adds."""
+        """Messages of all ranks in a step: those in the table, or those that torch adds."""
         if self.has_messages:
             return sum(op.kind.startswith("SEND") for _, _, op in self.ops())
         owner, count = self.owners, 0

@@ -29,9 +29,11 @@ utils: Final[Any] = torch.utils
 utils.rename_privateuse1_backend(NAME)  # the extension names its device so
 native: Final = extension.load()
 settings, counts, take_log = native.settings(), native.counts, native.take_log
-event_time, hold, release = native.event_time, native.hold, native.release
-"""``event_time(event.event_id)``: ns. ``hold()``: the current stream stops; ``release(it, ns)``
-lets it go on as if it had done so at that time."""
+last_event, time_of, hold, release = (
+    native.last_event, native.time_of, native.hold, native.release,
+)  # fmt: skip
+"""``time_of(last_event())``: ns, of the event that this thread recorded last. ``hold()``: the
+current stream stops; ``release(it, ns)`` lets it go on as if it had done so at that time."""
 acc: Final = torch.accelerator
 
 

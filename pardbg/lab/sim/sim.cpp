@@ -38,7 +38,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("settings", &settings, py::return_value_policy::reference);
   m.def("counts", &counted);
   m.def("take_log", &take_log);
-  m.def("event_time", [](int64_t id) { return or_none(look(*reinterpret_cast<Time*>(id))); });
+  m.def("last_event", [] { return recorded_here; });
+  m.def("time_of", [](const Time& t) { return or_none(look(t)); });
   m.def("now", &now);
   m.def("spend", [](int64_t ns, const std::string& name) { launch(current_stream(), name, ns); }, Free());
   m.def("attach_out_of_memory_observer", [](py::function told) {

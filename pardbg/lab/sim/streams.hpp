@@ -6,6 +6,7 @@
 #pragma once
 #include <deque>
 
+#include <ATen/core/GraphImplInterface.h>
 #include <c10/core/Stream.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -67,6 +68,7 @@ inline c10::Stream new_stream(c10::DeviceIndex d) {
   return settings().one_pool ? pool_stream(d) : own_stream(d);
 }
 
+inline thread_local Time recorded_here;  // the event that this thread recorded last
 inline Time mark(c10::Stream s) {  // what an event records
   std::lock_guard guard(lock());
   return later({queue(s).tail}, now(), 0);
@@ -95,6 +97,8 @@ inline void log(Entry e) {
   immortal<Log>().push_back(std::move(e));
 }
 
+inline int64_t captured_ns = 0;  // what the kernels of the graph cost that is captured
+
 // A kernel. The host goes on at once, unless the stream's queue is full.
 inline void launch(c10::Stream s, const std::string& name, int64_t cost) {
   counts().launches++;
@@ -104,6 +108,10 @@ inline void launch(c10::Stream s, const std::string& name, int64_t cost) {
     std::lock_guard guard(lock());
     auto& q = queue(s);
     const int64_t host = now(), spent = int64_t(double(cost) * settings().speed);
+    if (settings().capturing) {
+      captured_ns += spent;
+      return;
+    }
     auto arrival = later({q.tail}, host, 0);
     q.tail = later({arrival}, 0, spent);
     immortal<Log>().push_back({name, s.id(), host, spent, arrival, q.tail});
@@ -153,7 +161,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
       counts().live_events++;
       *e = new Time;
     }
-    time(*e) = mark(s);
+    time(*e) = recorded_here = mark(s);
   }
   void destroyEvent(void* e, const Index) const noexcept override {
     if (e) counts().live_events--;
@@ -174,4 +182,29 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 };
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
 
+// A graph, torch.accelerator.Graph: one kernel that costs what its kernels do together. Kernels that
+// are captured compute at once, a replay computes nothing.
+struct Graph final : at::GraphImplInterface {
+  int64_t cost = 0;
+  explicit Graph(const at::GraphImplArgs&) {}
+  void capture_begin(at::MempoolId_t, at::GraphCaptureMode) override {
+    settings().capturing = true;
+    captured_ns = 0;
+  }
+  void capture_end() override {
+    settings().capturing = false;
+    cost = captured_ns;
+  }
+  void instantiate() override {}
+  void replay() override { launch(current_stream(), "graph", cost); }
+  void reset() override { cost = 0; }
+  at::MempoolId_t pool() const override { return {0, 1}; }
+  void enable_debug_mode() override {}
+  void debug_dump(const std::string&) override {}
+};
+
 }  // namespace sim
+
+namespace at {
+REGISTER_GRAPH_IMPL(SIM, sim::Graph)
+}

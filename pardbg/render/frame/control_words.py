@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pardbg.analysis.pipeline.dependencies import parse
+from pardbg.events import control_facts as facts
 from pardbg.events.commands import (
     Answers,
     HubFacts,
@@ -19,32 +20,7 @@ from pardbg.events.commands import (
 )
 from pardbg.events.control_codes import Gone, Mode, NodeChange, NotHeld, Verb, Why
 from pardbg.events.control_events import ControlEvent
-from pardbg.events.control_facts import (
-    Asked,
-    Breakpoint,
-    Cut,
-    Delayed,
-    Detached,
-    Edited,
-    Fact,
-    Hit,
-    HubRestarted,
-    Lapsed,
-    Left,
-    Level,
-    Node,
-    Outcome,
-    Raised,
-    Refusal,
-    Refused,
-    Released,
-    RunsOn,
-    Stall,
-    Stray,
-    Stuck,
-    Taken,
-    Waits,
-)
+from pardbg.events.device_facts import DeviceNews
 from pardbg.sentences import filled, sections
 from pardbg.words import (
     MAX_TERMS,
@@ -70,7 +46,7 @@ _TEXTS: Final = sections("pardbg.render.frame", "control.txt")
 # -- outcomes: ``tick 7 ran r1 B0 · r2 F2; r0 waits for 2B0; next r1 F3``
 
 
-def outcome_text(done: Outcome) -> str:
+def outcome_text(done: facts.Outcome) -> str:
     """Return what a verb did as one line."""
     where = f" ({done.time} of {done.times})" if done.times > 1 else ""
     head = done.verb.value + where
@@ -143,7 +119,7 @@ def grouped(texts: Mapping[int, str], before: str = "") -> str:
     return " · ".join(f"r{rank_set(ranks)} {before}{text}" for text, ranks in same.items())
 
 
-def _places(done: Outcome) -> str:
+def _places(done: facts.Outcome) -> str:
     text = grouped(done.places, "before ")
     moving = f"{ranks_text(done.moving)} running" if done.moving else ""
     return "; ".join(filter(None, [text, moving]))
@@ -165,7 +141,7 @@ def op_text(op: OpenOp) -> str:
     return f"{op.op} {'to' if op.send else 'from'} {'any rank' if op.peer < 0 else op.peer}"
 
 
-def waits_text(waits: Waits) -> str:
+def waits_text(waits: facts.Waits) -> str:
     """Return what a rank waits in, and for which rank that is held on purpose."""
     return f"waits in {op_text(waits.op)} for rank {waits.for_rank}"
 
@@ -174,13 +150,13 @@ def breakpoint_name(number: int, watch: bool) -> str:
     return f"{'watch' if watch else 'breakpoint'} {number}"
 
 
-def why_text(facts: Sequence[Fact]) -> str:
+def why_text(reasons: Sequence[facts.Fact]) -> str:
     """Return why ranks are held, as one line; empty: as a viewer asked."""
-    more = [f"and {len(facts) - _MAX_WHY} more"] if len(facts) > _MAX_WHY else []
-    return "; ".join([*(fact_text(fact) for fact in facts[:_MAX_WHY]), *more])
+    more = [f"and {len(reasons) - _MAX_WHY} more"] if len(reasons) > _MAX_WHY else []
+    return "; ".join([*(fact_text(fact) for fact in reasons[:_MAX_WHY]), *more])
 
 
-def fact_text(fact: Fact) -> str:
+def fact_text(fact: facts.Fact) -> str:
     """Return a fact as one line, without who caused it; empty where its name says all."""
     words = _FACTS.get(type(fact))
     if words is not None:
@@ -188,30 +164,30 @@ def fact_text(fact: Fact) -> str:
     return filled(_TEXTS["facts"].get(type(fact).__name__, ""), fact)
 
 
-def _asked(fact: Asked) -> str:
+def _asked(fact: facts.Asked) -> str:
     times = f"x{fact.times}" if fact.times > 1 else ""
     text = " ".join(filter(None, (fact.verb.value, fact.expr, fact.ranks, times)))
     return f"{text} ({fact.time} of {fact.times})" if fact.time > 1 else text
 
 
-def _runs_on(fact: RunsOn) -> str:
+def _runs_on(fact: facts.RunsOn) -> str:
     if fact.no_rank_left:
         return "no rank is left"
     return "no rank is at an exception any more" if fact.no_exception_left else ""
 
 
-def _left(fact: Left) -> str:
+def _left(fact: facts.Left) -> str:
     if not fact.was_held:
         return ""
     return f"{fact.viewer} {'disconnected' if fact.disconnected else 'left'}: all ranks run on"
 
 
-def _detached(fact: Detached) -> str:
+def _detached(fact: facts.Detached) -> str:
     words = {Gone.ENDED: "ended", Gone.GONE: "is gone", Gone.LOST: "is lost"}
     return f"rank {fact.rank} {words[fact.how]}"
 
 
-def _raised(fact: Raised) -> str:
+def _raised(fact: facts.Raised) -> str:
     if fact.not_held is NotHeld.OFF:
         return f"rank {fact.rank}: not held, exceptions are not held in this run"
     if fact.not_held is NotHeld.FOLLOWS:
@@ -219,7 +195,7 @@ def _raised(fact: Raised) -> str:
     return f"rank {fact.rank} raised {fact.error}: continue lets it die"
 
 
-def _hit(fact: Hit) -> str:
+def _hit(fact: facts.Hit) -> str:
     """Where the rank stopped, and what a watch found."""
     name = breakpoint_name(fact.number, fact.watch)
     if not fact.watch:
@@ -228,21 +204,21 @@ def _hit(fact: Hit) -> str:
     return f"{name}: rank {fact.rank} step {fact.step}, {found}; before {fact.next}"
 
 
-def _stray(fact: Stray) -> str:
+def _stray(fact: facts.Stray) -> str:
     text = f"rank {fact.rank} was held by a hub that is gone"
     if fact.number is not None:
         text = f"rank {fact.rank} before {fact.next} hit {fact.number}, which is set no more"
     return f"{text}: {'it runs on' if fact.runs else 'held with the others'}"
 
 
-def _released(fact: Released) -> str:
+def _released(fact: facts.Released) -> str:
     what = "an op"
     if fact.waits is not None:
         what = f"rank {fact.waits.rank} {waits_text(fact.waits)} and"
     return f"{ranks_text(fact.ranks)} let go: {what} times out in {countdown(fact.left_ns)}"
 
 
-def _edited(fact: Edited) -> str:
+def _edited(fact: facts.Edited) -> str:
     names = ", ".join(breakpoint_name(one.number, bool(one.kind)) for one in fact.breakpoints)
     if fact.viewer_gone:
         return f"{names}: {fact.viewer_gone} is gone"
@@ -259,12 +235,12 @@ def _edited(fact: Edited) -> str:
     return f"{names}: {one.condition}{where}"
 
 
-def _delayed(fact: Delayed) -> str:
+def _delayed(fact: facts.Delayed) -> str:
     who = ranks_text(fact.ranks)
     return f"{who} delayed by {duration(fact.ns)} in each step" if fact.ns else f"{who} not delayed"
 
 
-def _level(fact: Level) -> str:
+def _level(fact: facts.Level) -> str:
     if fact.back:
         return f"back to {fact.level}"
     time = f" for {duration(fact.for_ns)}" if fact.for_ns else ""
@@ -272,7 +248,7 @@ def _level(fact: Level) -> str:
     return f"{fact.level}{time} on {plural(fact.num_ranks, 'rank')}{reason}"
 
 
-def _restarted(fact: HubRestarted) -> str:
+def _restarted(fact: facts.HubRestarted) -> str:
     parts = [f"hub {fact.hub} was lost; its {binary_size(fact.bytes)} gave "
              + plural(fact.messages, "message")]  # fmt: skip
     parts += ["the ranks that it held run on"] * fact.were_held
@@ -281,7 +257,7 @@ def _restarted(fact: HubRestarted) -> str:
     return "; ".join(parts)
 
 
-def _node(fact: Node) -> str:
+def _node(fact: facts.Node) -> str:
     if fact.change is NodeChange.JOINED:
         return f"node {fact.node} ({fact.host}) has joined"
     if fact.change is NodeChange.NEW_RELAY:
@@ -293,40 +269,51 @@ def _node(fact: Node) -> str:
     return f"{name} is back after {time}"
 
 
-def nodes_text(facts: Sequence[Node]) -> str:
+def nodes_text(changes: Sequence[facts.Node]) -> str:
     """Return nodes that were lost, or are back, together as one line."""
-    if len(facts) == 1:
-        return _node(facts[0])
-    numbers = {fact.node for fact in facts}
-    if facts[0].change is NodeChange.LOST:
-        return silent_nodes(numbers, (rank for fact in facts for rank in fact.ranks))
+    if len(changes) == 1:
+        return _node(changes[0])
+    numbers = {fact.node for fact in changes}
+    if changes[0].change is NodeChange.LOST:
+        return silent_nodes(numbers, (rank for fact in changes for rank in fact.ranks))
     return f"nodes {rank_set(numbers, most=MAX_TERMS)} are back"
 
 
-def _stall(fact: Stall) -> str:
+def _device(fact: DeviceNews) -> str:
+    """Say what became of a device."""
+    what = f"throttled ({', '.join(fact.reasons)})" if fact.reasons else "at its full clocks"
+    errors = f", {plural(fact.ecc_errors, 'ECC error')}" if fact.ecc_errors else ""
+    xid = f", Xid {fact.xid}" if fact.xid else ""
+    return f"device {fact.index} of {fact.host} is {what}{errors}{xid}"
+
+
+def _stall(fact: facts.Stall) -> str:
     ranks = sorted({*fact.source, *(rank for part in fact.stacks for rank in part.ranks)})
     return f"no progress for 2 s; stacks of {ranks_text(ranks)}"
 
 
 _FACTS: Final[dict[type, Callable[[Any], str]]] = {
-    Asked: _asked,
-    Cut: lambda fact: outcome_text(fact.outcome) if fact.outcome is not None else "",
-    RunsOn: _runs_on,
-    Left: _left,
-    Taken: lambda fact: f"taken over from {fact.before}" if fact.before else "taken",
-    Detached: _detached,
-    Raised: _raised,
-    Hit: _hit,
-    Stray: _stray,
-    Released: _released,
-    Stuck: lambda fact: f"rank {fact.rank} is in {op_text(fact.op)}, and rank {fact.gone} is gone",
-    Edited: _edited,
-    Delayed: _delayed,
-    Refused: lambda fact: ": ".join(filter(None, (fact.verb, refusal_text(fact.refusal)))),
-    Level: _level,
-    HubRestarted: _restarted,
-    Node: _node,
-    Stall: _stall,
+    facts.Asked: _asked,
+    facts.Cut: lambda fact: outcome_text(fact.outcome) if fact.outcome is not None else "",
+    facts.RunsOn: _runs_on,
+    facts.Left: _left,
+    facts.Taken: lambda fact: f"taken over from {fact.before}" if fact.before else "taken",
+    facts.Detached: _detached,
+    facts.Raised: _raised,
+    facts.Hit: _hit,
+    facts.Stray: _stray,
+    facts.Released: _released,
+    facts.Stuck: lambda fact: (
+        f"rank {fact.rank} is in {op_text(fact.op)}, and rank {fact.gone} is gone"
+    ),
+    facts.Edited: _edited,
+    facts.Delayed: _delayed,
+    facts.Refused: lambda fact: ": ".join(filter(None, (fact.verb, refusal_text(fact.refusal)))),
+    facts.Level: _level,
+    facts.HubRestarted: _restarted,
+    facts.Node: _node,
+    DeviceNews: _device,
+    facts.Stall: _stall,
 }
 """Facts whose text is more than one sentence of ``control.txt``."""
 
@@ -334,23 +321,23 @@ _FACTS: Final[dict[type, Callable[[Any], str]]] = {
 # -- refusals
 
 
-def refusal_text(refusal: Refusal) -> str:
+def refusal_text(refusal: facts.Refusal) -> str:
     """Return why a command was refused, as one line: what, and what to do."""
     words = _REFUSALS.get(refusal.why)
     return words(refusal) if words else filled(_TEXTS["refusals"][refusal.why.value], refusal)
 
 
-def _no_breakpoint(refusal: Refusal) -> str:
+def _no_breakpoint(refusal: facts.Refusal) -> str:
     there = ", ".join(map(str, refusal.numbers)) or "none is set"
     return f"no breakpoint {refusal.number}; there are: {there}"
 
 
-def _no_cut(refusal: Refusal) -> str:
+def _no_cut(refusal: facts.Refusal) -> str:
     cause = fact_text(refusal.cause) if refusal.cause is not None else ""
     return f"{refusal.verb} ended without a cut: {cause or 'the ranks run on'}"
 
 
-_REFUSALS: Final[dict[Why, Callable[[Refusal], str]]] = {
+_REFUSALS: Final[dict[Why, Callable[[facts.Refusal], str]]] = {
     Why.NOTHING_HELD: lambda r: (
         f"nothing is held: pause {f'before {r.verb}' if r.verb else 'first'}"
     ),
@@ -383,7 +370,7 @@ def done_text(reply: Reply) -> str:
         return f"{plural(answer.asked, 'rank')} asked for level {answer.level}"
     if isinstance(answer, Marked):
         return "bookmark kept"
-    if isinstance(answer, Cut) and reply.status is not None:
+    if isinstance(answer, facts.Cut) and reply.status is not None:
         return "; ".join(filter(None, (why_text(reply.status.why), fact_text(answer))))
     return fact_text(answer)
 
@@ -395,14 +382,18 @@ def notice(event: ControlEvent, run: str) -> str:
     """Return an event as one line for the user of a job without a screen; empty if not of
     interest."""
     fact, status = event.fact, event.status
-    if isinstance(fact, (Raised, Hit)) and status is not None and status.mode is not Mode.RUNNING:
+    if (
+        isinstance(fact, (facts.Raised, facts.Hit))
+        and status is not None
+        and status.mode is not Mode.RUNNING
+    ):
         left = f" (unattended: in {countdown(status.lease_ns)})" if status.lease_ns else ""
         how = f"`pardbg ctl {run} where`, `continue`, or `pardbg watch {run}`"
         return f"{fact_text(fact)}{left}; {how}"
-    return fact_text(fact) if isinstance(fact, (Lapsed, Released)) else ""
+    return fact_text(fact) if isinstance(fact, (facts.Lapsed, facts.Released)) else ""
 
 
-def breakpoints_text(breaks: Sequence[Breakpoint]) -> list[str]:
+def breakpoints_text(breaks: Sequence[facts.Breakpoint]) -> list[str]:
     """Return one line each: number, condition, ranks, matches."""
     lines = []
     for one in breaks:

@@ -134,6 +134,9 @@ def _columns(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
         Column(_DRAWN[0], 24 if wide else 12, rank=7,
                draws=lambda r, size: (Segment(_trend(r.step_ns, size), "spark"),)),
         Column(_DRAWN[1], 24 if wide else 17, rank=3, draws=_split),
+        Column("lead", 7, lambda r: (words.duration(r.ahead and r.ahead.lead_ns), "dim"), rank=3,
+               align="right"),
+        Column("host-bound", 10, _host_bound, rank=3, align="right"),
         Column("memory", 9, lambda r: (words.binary_size(r.memory_bytes), ""), rank=2,
                align="right"),
         Column(_DRAWN[2], 24 if wide else 10, rank=8,
@@ -147,6 +150,7 @@ def _columns(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
     texts = {
         "node": len({rank.node for rank in snapshot.ranks}) > 1, "logged": logged > 0,
         "stage": any(rank.stages for rank in snapshot.ranks),
+        "lead": (timed := any(rank.ahead for rank in snapshot.ranks)), "host-bound": timed,
     }  # fmt: skip
     return [column for column in columns if texts.get(column.title, True)]
 
@@ -154,6 +158,13 @@ def _columns(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
 def _lag(rank: RankNow) -> tuple[str, str]:
     late = (rank.lag_ns or 0) > 2e9 and rank.state != "ended"
     return words.duration(rank.lag_ns), "warn" if late else "dim"
+
+
+def _host_bound(rank: RankNow) -> tuple[str, str]:
+    if rank.ahead is None:
+        return words.UNKNOWN, "faint"
+    share = rank.ahead.host_bound
+    return f"≤{words.percent(share, 0)}", "warn" if share >= 0.5 else "dim"
 
 
 def _lost(rank: RankNow) -> tuple[str, str]:

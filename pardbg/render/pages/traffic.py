@@ -30,6 +30,7 @@ from pardbg.render.draw.cells import (
 )
 from pardbg.render.draw.circle import Links, dash, hub_of, ring, star
 from pardbg.render.draw.plots import DOT, Scale, Series, plot
+from pardbg.render.frame.nccl_text import nccl_lines
 from pardbg.render.frame.panels import empty
 from pardbg.render.pages.exchange import exchange, exchanged, loads
 
@@ -72,6 +73,8 @@ def traffic(
     top = max((edge.rate_bps for edge in edges), default=0.0)
     columns = choose(_columns(cells, top), cells - 3)
     spare = rows - len(head) - 1 - len(edges) - len(ops)
+    nccl = _nccl(view, cells, spare)
+    spare -= len(nccl)
     chart = _course(edges[look.at] if look.at < len(edges) else None, edges, view, cells,
                     min(spare - 1, 24))  # fmt: skip
     head = (*head, headings(columns))
@@ -79,8 +82,10 @@ def traffic(
     def draw(index: int) -> Line:
         return table_row(columns, edges[index], cells, index == look.at)
 
-    return Picture(head, Drawn(len(edges), draw, [*ops, *chart]), focus=look.at if edges else None,
-                   rows=tuple(range(len(edges))))  # fmt: skip
+    body = Drawn(len(edges), draw, [*ops, *nccl, *chart])
+    return Picture(
+        head, body, focus=look.at if edges else None, rows=tuple(range(len(edges)))
+    )  # fmt: skip
 
 
 def _course(
@@ -121,10 +126,13 @@ def _title(view: TrafficView, cells: int) -> Line:
         for g in sorted(view.groups, key=lambda g: len(g.ranks) == 1)[:3]
     )
     text = line("  ", Segment(clip(groups, cells - 3), "strong"))
+    ring_of = (
+        "NCCL's ring" if view.nccl is not None and view.nccl.communicators else "modelled ring"
+    )
     rates = f"   rates over {words.duration(view.window_ns)}"
     for more in (
         line(Segment("   observed ", "dim"), Segment("━━", "observed"),
-             Segment("  modelled ring ", "dim"), Segment("┄┄", "modelled")),
+             Segment(f"  {ring_of} ", "dim"), Segment("┄┄", "modelled")),
         line(Segment(rates, "faint")),
     ):  # fmt: skip
         if line_width(text) + line_width(more) <= cells:
@@ -252,6 +260,15 @@ def _edge(edge: Edge, _cells: int) -> Line:
     char, style = dash(edge)
     return line(Segment(f"{edge.src:>3} ", "strong"), Segment(f"{char}{char}▶", style),
                 Segment(f"{edge.dst:>3}", "strong"))  # fmt: skip
+
+
+def _nccl(view: TrafficView, cells: int, limit: int) -> tuple[Line, ...]:
+    """Draw what NCCL says of rings, channels, transports and algorithms."""
+    if view.nccl is None or limit < 3:
+        return ()
+    lines = [Segment(clean(text), "dim") for text in nccl_lines(view.nccl)][: limit - 2]
+    head = line(" ", rule("NCCL", cells - 2, f"version {clean(view.nccl.version)}".rstrip()))
+    return ((), head, *(fit(line("  ", text), cells) for text in lines))
 
 
 def _ops(view: TrafficView, cells: int, limit: int) -> tuple[Line, ...]:

@@ -13,7 +13,7 @@ from pardbg.analysis.base.steps import StepRow
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.pipeline.implied import Planned, lay_out, makespan
-from pardbg.analysis.pipeline.values import CAUSES, PipelineRank, PipelineStep
+from pardbg.analysis.pipeline.values import PipelineRank, PipelineStep
 from pardbg.render.draw.svg import Svg, fits, ticks
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD, label
 from pardbg.words import binary_size, count, duration, number, percent
@@ -97,7 +97,9 @@ def ledger(use: Sequence[RankUse]) -> str:
         top, x = at * 26 + 2, LEFT
         svg.text(LEFT - 8, top + 15, f"rank {row.rank}", "t", "end")
         parts = [("busy", "busy", "busy", row.busy)]
-        parts += [(cause, f"idle {cause}", CAUSE_WORD[cause], row.idle[cause]) for cause in CAUSES]
+        parts += [
+            (cause, f"idle {cause}", CAUSE_WORD[cause], share) for cause, share in row.idle.items()
+        ]
         for part, style, word, share in parts:
             width = share * room
             svg.rect(x, top, width, 20, style, f"{word}: {percent(share)}")

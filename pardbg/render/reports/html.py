@@ -10,8 +10,7 @@ from statistics import median
 from typing import Final
 
 from pardbg.analysis.answers.report import Report
-from pardbg.analysis.answers.report_pipeline import PipelineReport, by_edge, by_op
-from pardbg.analysis.pipeline.values import CAUSES
+from pardbg.analysis.answers.report_pipeline import PipelineReport, RankUse, by_edge, by_op
 from pardbg.render.draw.svg import escape as _e
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD, KIND_WORD
 from pardbg.render.reports import charts
@@ -110,18 +109,18 @@ def _pipeline(pipeline: PipelineReport | None) -> str:
     body = f"<p>Bubble: {_e(', '.join(shares))}.</p>" if shares else ""
     if (step := pipeline.typical) is not None:
         kinds = sorted({a.kind for row in step.ranks for a in row.actions} & KIND_WORD.keys())
-        keys = [_key(f"act {kind}", KIND_WORD[kind]) for kind in kinds] + _idle_keys()
+        keys = [_key(f"act {kind}", KIND_WORD[kind]) for kind in kinds] + _idle_keys(pipeline.use)
         caption = f"Step {step.step}, a typical one: the plan (thin) over what ran. "
         body += _figure(charts.schedule(step, pipeline.num_stages), caption, keys)
     if pipeline.free:
         caption = f"Where the window of {plural(len(pipeline.free), 'complete step')} went. "
-        keys = [_key("busy", "compute"), *_idle_keys()]
+        keys = [_key("busy", "compute"), *_idle_keys(pipeline.use)]
         body += "<p></p>" + _figure(charts.ledger(pipeline.use), caption, keys)
     return _section("Pipeline", body, f"{pipeline.schedule or 'schedule not known'} · {shape}")
 
 
-def _idle_keys() -> list[str]:
-    return [_key(f"idle {cause}", CAUSE_WORD[cause]) for cause in CAUSES]
+def _idle_keys(use: Sequence[RankUse]) -> list[str]:
+    return [_key(f"idle {cause}", CAUSE_WORD[cause]) for cause in (use[0].idle if use else ())]
 
 
 def _steps(report: Report) -> str:
@@ -170,8 +169,7 @@ def _memory(report: Report) -> str:
 
 
 def _ranks(report: Report) -> str:
-    rows = rank_rows(shown_rows(report, report.ranks, lambda row: row.now.rank, MAX_ROWS))
-    heads = ("rank", "host", "pid", "state", "steps", "records lost", "agent")
+    heads, *rows = rank_rows(shown_rows(report, report.ranks, lambda row: row.now.rank, MAX_ROWS))
     body = _table(heads, rows, left=2) + _more(report.ranks, MAX_ROWS)
     return _section("Ranks", body) if rows else ""
 

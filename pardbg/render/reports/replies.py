@@ -60,7 +60,8 @@ def text(verb: Verb, reply: Reply) -> str:
 
 
 def _status(status: Status) -> str:
-    """Mode, lease, what each held rank would do next, and which ranks wait for one of them."""
+    """Return mode, lease, what each held rank would do next, and which ranks wait for one of
+    them."""
     found = {rank: waits_text(waits) for rank, waits in status.waiting.items()} | dict(status.held)
     rows = [f"{rank:>5}  {what or NOTHING_NEXT}" for rank, what in sorted(found.items())]
     return "\n".join([_headline(status), *rows])
@@ -199,7 +200,7 @@ def _beside(good: Mapping[int, Evaluated]) -> list[str]:
 
 
 def _hashes(good: Mapping[int, Evaluated]) -> list[str]:
-    """The first tensor whose replicas differ, and how many do."""
+    """Return the first tensor whose replicas differ, and how many do."""
     tables = {rank: one.hashes for rank, one in sorted(good.items())}
     names = list(dict.fromkeys(name for table in tables.values() for name in table))
     rows = []

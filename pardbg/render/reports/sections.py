@@ -11,12 +11,13 @@ from typing import Final, TypeVar
 
 from pardbg.analysis.answers.report import RankTotals, Report
 from pardbg.analysis.answers.report_pipeline import Bandwidth, Messages, RankOverlap, StageTime
+from pardbg.analysis.base.leads import Ahead
 from pardbg.analysis.base.losses import NotFinite
 from pardbg.analysis.base.steps import StepRow
 from pardbg.analysis.pipeline.critical_path import CriticalPath, MicrobatchWait
 from pardbg.analysis.pipeline.in_flight import Peak
 from pardbg.render.frame.activity import activity_text
-from pardbg.words import busbw, count, duration, number, percent, plural, ranks_text, size
+from pardbg.words import UNKNOWN, busbw, count, duration, number, percent, plural, ranks_text, size
 
 WIDTH: Final = 80
 MAX_ROWS: Final = 32
@@ -71,15 +72,26 @@ def phase_shares(steps: Sequence[StepRow]) -> list[tuple[str, float]]:
 
 
 def rank_rows(ranks: Sequence[RankTotals]) -> list[tuple[str, ...]]:
-    """Return rank, host, pid, state, steps, lost records and the agent's share per rank."""
-    return [
-        (
-            str(r.now.rank), r.now.host, str(r.now.pid),
-            activity_text(r.now.now) if r.now.state == "ended" else r.now.state, count(r.num_steps),
+    """Return headings, then rank, host, pid, state, steps, lost records and the agent's share per
+    rank; where devices have times, the host's lead, and the bound on host-bound time."""
+    on_devices = any(r.now.ahead is not None for r in ranks)
+    heads = ("rank", "host", "pid", "state", "steps", "dropped", "agent")
+    rows = [heads + (("lead", "late") if on_devices else ())]
+    for r in ranks:
+        state = activity_text(r.now.now) if r.now.state == "ended" else r.now.state
+        row = (
+            str(r.now.rank), r.now.host, str(r.now.pid), state, count(r.num_steps),
             count(r.now.dropped_records), percent(r.agent_overhead_fraction, 2),
-        )
-        for r in ranks
-    ]  # fmt: skip
+        )  # fmt: skip
+        rows.append(row + (ahead_texts(r.now.ahead) if on_devices else ()))
+    return rows
+
+
+def ahead_texts(ahead: Ahead | None) -> tuple[str, str]:
+    """Return a rank's lead, and the bound on its device's host-bound time."""
+    if ahead is None:
+        return UNKNOWN, UNKNOWN
+    return duration(ahead.lead_ns), f"≤{percent(ahead.host_bound, 0)}"
 
 
 def op_rows(ops: Sequence[Messages]) -> list[tuple[str, ...]]:

@@ -16,6 +16,7 @@ from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.analysis.pipeline.mesh import PipelineSummary
 from pardbg.render.draw.signs import SIGN
+from pardbg.render.frame.nccl_text import nccl_lines
 from pardbg.render.pages.pipeline.schedule import CAUSE_SHORT
 from pardbg.render.reports.sections import (
     WIDTH,
@@ -51,6 +52,7 @@ def text(report: Report) -> str:
     sections = (
         _run(report), _findings(report), _parts(report), _ranks(report), _pipeline(report),
         _steps(report), _collectives(report), _p2p(report), _memory(report),
+        _devices(report), _nccl(report),
     )  # fmt: skip
     return "\n\n".join("\n".join(lines) for lines in sections if lines)
 
@@ -130,10 +132,7 @@ def _parts(report: Report) -> list[str]:
 
 
 def _ranks(report: Report) -> list[str]:
-    rows: list[tuple[str, ...]] = [
-        ("rank", "host", "pid", "state", "steps", "dropped", "agent"),
-        *rank_rows(shown_rows(report, report.ranks, lambda row: row.now.rank, MAX_RANKS)),
-    ]
+    rows = rank_rows(shown_rows(report, report.ranks, lambda row: row.now.rank, MAX_RANKS))
     lines = table(rows, (1, 3), WIDTH) + _more(report.ranks)
     return _titled("Ranks", lines if len(rows) > 1 else ["none seen"])
 
@@ -183,13 +182,14 @@ def _others(pipelines: Sequence[PipelineSummary]) -> list[str]:
 
 def _idle_table(use: Sequence[RankUse]) -> list[str]:
     """Return busy and idle by cause per rank, over the complete steps, as shares of the window."""
-    rows = [("rank", "busy", "", *CAUSE_SHORT.values(), "in flight")]
+    causes = list(use[0].idle) if use else []
+    rows = [("rank", "busy", "", *(CAUSE_SHORT[cause] for cause in causes), "in flight")]
     for row in use[:MAX_RANKS]:
         bound = "" if row.in_flight_bound is None else f"/{row.in_flight_bound}"
         rows.append(
             (
                 str(row.rank), percent(row.busy), _bar(row.busy),
-                *(percent(row.idle[cause]) for cause in CAUSE_SHORT), f"{row.max_in_flight}{bound}",
+                *(percent(row.idle[cause]) for cause in causes), f"{row.max_in_flight}{bound}",
             )
         )  # fmt: skip
     return table(rows, (2,), WIDTH) + _more(use) if use else []
@@ -268,6 +268,29 @@ def _memory(report: Report) -> list[str]:
     lines += _on_devices(shown)
     lines.append("expected: the first three between steps, at the model's ZeRO level")
     return _titled("Memory", lines)
+
+
+def _devices(report: Report) -> list[str]:
+    if not report.devices:
+        return []
+    heads = ("device", "ranks", "load", "clock", "power", "temperature", "")
+    rows: list[tuple[str, ...]] = [heads]
+    for one in report.devices[:MAX_RANKS]:
+        watts = f"{one.milliwatts // 1000} of {one.limit_milliwatts // 1000} W"
+        rows.append(
+            (f"{one.host}:{one.index}", rank_set(one.ranks), percent(one.percent / 100, 0),
+             f"{one.clock_mhz} of {one.max_clock_mhz} MHz", watts, f"{one.celsius} °C",
+             ", ".join(one.reasons))
+        )  # fmt: skip
+    return _titled("Devices (newest readings)", table(rows, (), WIDTH))
+
+
+def _nccl(report: Report) -> list[str]:
+    nccl = report.traffic.nccl
+    if nccl is None:
+        return []
+    rows = [row for line in nccl_lines(nccl) for row in _wrapped(line, "  ")]
+    return _titled(f"NCCL {nccl.version}".rstrip(), rows)
 
 
 def _on_devices(shown: Sequence[MemoryRow]) -> list[str]:

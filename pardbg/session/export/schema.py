@@ -63,6 +63,12 @@ _OP: Final = (
     _flag("other_thread", Flag.OTHER_THREAD, "issued by a thread that is not the main one"),
     _flag("failed", Flag.FAILED, "ended with an error"),
 )
+_OF_LAUNCH: Final = (
+    Column("name", "text", "name", "op, action or phase"),
+    Column("lane", "int", "peer", "wire.Lane: 0 a step, 1 a phase, 2 an action, 3 an op"),
+    _STAGE, _MICROBATCH, *_GROUP,
+)  # fmt: skip
+"""A launch on a device."""
 
 RECORDS: Final[dict[str, tuple[Column, ...]]] = {
     "action": (
@@ -120,6 +126,20 @@ RECORDS: Final[dict[str, tuple[Column, ...]]] = {
         *_SPAN,
         Column("name", "text", "name", "sharded unit and verb"),
         Column("bytes", "int", "a", "bytes"),
+    ),
+    "launch": (
+        *_WHO, _STEP,
+        Column("t0_ns", "int", "t0_ns", "the host launched it on a device, hub clock"),
+        Column("t1_ns", "int", "t1_ns", "the call returned, hub clock"),
+        *_OF_LAUNCH,
+    ),
+    "reached": (
+        *_WHO, _STEP,
+        Column("t0_ns", "int", "t0_ns", "the device came to it, hub clock"),
+        Column("t1_ns", "int", "t1_ns", "it was through with it; of an op t0_ns"),
+        *_OF_LAUNCH,
+        Column("lead_ns", "int", "a", "launch to begin on the device: how far the host was ahead"),
+        Column("end_lead_ns", "int", "b", "the same at its end"),
     ),
 }  # fmt: skip
 """Record kind -> its columns, in order."""

@@ -23,13 +23,14 @@ from pardbg_agent.wire import NO_GROUP, Flag
 
 LANES: Final = {
     1: "steps", 2: "phases", 3: "compute", 4: "shards", 5: "collectives", 6: "p2p",
-    7: "waits", 8: "issuing", 9: "user", 10: "held", 11: "other",
+    7: "waits", 8: "issuing", 9: "user", 10: "held", 11: "other", 12: "launches",
 }  # fmt: skip
 _LANE_OF: Final = {
     "step": 1, "phase": 2, "action": 3, "fsdp": 4, "done": 5, "done_p2p": 6, "wait": 7,
-    "issue": 8, "issue_p2p": 8, "span": 9, "held": 10,
+    "issue": 8, "issue_p2p": 8, "span": 9, "held": 10, "launch": 12,
 }  # fmt: skip
-_COUNTERS: Final = ("memory", "metric")
+_NO_SLICES: Final = ("memory", "metric", "reached")
+"""Counters; what other tables have, too."""
 _RECOMPUTE: Final = int(Flag.RECOMPUTE)
 _FAILED: Final = int(Flag.FAILED)
 
@@ -76,7 +77,7 @@ def _joined(parts: list[Slices]) -> Slices:
 def _parts(process: Process, end_ns: int) -> Iterator[Slices]:
     for name in TABLE_NAMES:
         table = process.table(name)
-        if not len(table) or name in _COUNTERS:
+        if not len(table) or name in _NO_SLICES:
             continue
         if name.startswith(("issue", "done")):
             yield _ops(process, table, _LANE_OF[name], name.startswith("done"))

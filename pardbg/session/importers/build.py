@@ -97,7 +97,8 @@ class RankBuild:
         self, kind: Kind, op_id: int, group: int, seq: int, t0: int, t1: int, *, step: int = 0,
         peer: int = NONE, flags: int = 0, sizes: tuple[int, int] = (0, 0),
     ) -> None:  # fmt: skip
-        """OP_ISSUE, or OP_DONE; without one of the DONE flags its time is not known."""
+        """Write OP_ISSUE or OP_DONE of an op; without one of the DONE flags its time is not
+        known."""
         self.num_ops += kind is Kind.OP_ISSUE
         self._record(kind, Lane.COMM, flags, op_id, t0, t1, step, seq, group, peer, *sizes)
 

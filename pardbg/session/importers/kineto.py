@@ -200,7 +200,7 @@ class _Trace:
             self.built.span(Kind.PHASE, "backward", *span, step, int(Flag.INFERRED))
 
     def _gpu(self) -> None:
-        """Compute on the device, kernels that follow each other closely as one."""
+        """Write compute on the device, kernels that follow each other closely as one."""
         events = (event for event in self._gpu_events() if not _communicates(event))
         spans = (span for event in events if (span := self._span(event)))
         for span in union(spans, MERGE_NS):

@@ -120,7 +120,7 @@ def _content(path: Path) -> Any:
 
 
 def _bounded(file: Any, limit: int, path: Path) -> bytearray:
-    """All of the file: read in pieces, since a large read makes room for itself first."""
+    """Return all of the file, read in pieces, since a large read makes room for itself first."""
     data = bytearray()
     while piece := file.read(READ_BYTES):
         data += piece

@@ -34,7 +34,7 @@ class Target:
 
 
 def parse(text: str) -> Target:
-    """Raises UserError."""
+    """Return the place that the text of a ``goto`` names. Raises UserError."""
     text = " ".join(text.split())
     word, _, rest = text.partition(" ")
     word = word.lower()

@@ -311,8 +311,12 @@ class Mark:
 def marks(store: Store, findings: Sequence[Finding]) -> tuple[Mark, ...]:
     """Return everything that has a place on the time bar, by time."""
     store.settle()
-    made: list[Mark] = [*_steps(store), *_pauses(store), *_drops(store), *_restarts(store)]
+    made: list[Mark] = [*_steps(store), *_pauses(store), *_restarts(store)]
     made += [Mark(since_ns(f), since_ns(f), f.severity, f.text) for f in findings]
+    made += [
+        Mark(t_ns, t_ns, "drop", f"rank {process.rank}: {count} records lost so far")
+        for process in store.procs.values() for t_ns, count in process.gaps
+    ]  # fmt: skip
     made += [Mark(m.t_ns, m.t_ns, "bookmark", m.text) for m in store.bookmarks.all()]
     return tuple(sorted(made, key=lambda mark: mark.t0_ns)[:MAX_MARKS])
 
@@ -342,12 +346,6 @@ def _pauses(store: Store) -> Iterator[Mark]:
             since = None
     if since is not None:
         yield Mark(since, store.end_ns, "pause", "held")
-
-
-def _drops(store: Store) -> Iterable[Mark]:
-    for process in store.procs.values():
-        for t_ns, count in process.gaps:
-            yield Mark(t_ns, t_ns, "drop", f"rank {process.rank}: {count} records lost so far")
 
 
 def _restarts(store: Store) -> Iterator[Mark]:

@@ -169,7 +169,7 @@ class Places:
         self._made_s, self._made_of = 0.0, None
 
     def go(self, journey: Journey, t_ns: int, begin_ns: int, end_ns: int) -> Found:
-        """Return the end of a journey. Raises UserError."""
+        """Return the place in the recording that a journey leads to. Raises UserError."""
         if journey.goto:
             target = parse(journey.goto)
             found = find(self._store, t_ns, target, begin_ns, end_ns, self.findings, journey.step)

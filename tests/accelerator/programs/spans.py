@@ -1,6 +1,6 @@
 """The agent's device spans on a simulated accelerator, against its log of the truth.
 
-    python -m tests.accelerator.programs.spans NUM_SPANS
+    python -m tests.accelerator.programs.spans WAY NUM_SPANS
 
 The device's clock is 100 ppm fast; recording an event takes 2 us, and a query sees it 5 us late.
 """
@@ -20,35 +20,40 @@ import torch.distributed as dist
 
 import pardbg.lab.sim.device as sim
 from pardbg_agent.clock import now_ns
-from pardbg_agent.hooks.device.device_spans import DeviceSpan, DeviceTimes
+from pardbg_agent.hooks.device.device_spans import DeviceTimes, NativeTimes
+from pardbg_agent.hooks.ops import native_way
 from tests.processes import wait_until
 
 MS = 1_000_000
 POLL_S = 0.02
+Times = Any
+"""DeviceTimes, or NativeTimes: they have the same methods."""
 
 
-class Checked(DeviceTimes):
-    """Compares each event's time with the truth when it is read."""
+Span = tuple[Any, Any, Any]
+"""A span, and the device's moments of its begin and of its end."""
 
-    def __init__(self) -> None:
-        super().__init__(torch.device("sim"))
-        self.num = self.num_wrong = 0
-        self.worst_ns = self.worst_told_ns = 0
 
-    def _seen(self, event: Any, meaning: Any) -> None:
-        truth = sim.event_time(event.event_id)
-        at, told = self.clock.host_time(event) or (0, 0)
-        self.num += 1
-        self.num_wrong += abs(at - truth) > told
-        self.worst_ns = max(self.worst_ns, abs(at - truth))
-        self.worst_told_ns = max(self.worst_told_ns, told)
-        super()._seen(event, meaning)
+def checked(spans: list[Span]) -> dict[str, Any]:
+    """Compare the times of spans with the truth."""
+    wrong = worst = worst_told = unread = 0
+    for span, *moments in spans:
+        for at, moment in zip((span.begin_ns, span.end_ns), moments, strict=True):
+            off = abs(at - sim.time_of(moment))
+            wrong += off > span.error_ns
+            worst, worst_told = max(worst, off), max(worst_told, span.error_ns)
+            unread += at == 0
+    return {
+        "spans": len(spans), "events": 2 * len(spans) - unread, "wrong": wrong, "worst_ns": worst,
+        "worst_told_ns": worst_told,
+        "backwards": sum(span.end_ns < span.begin_ns for span, *_ in spans),
+    }  # fmt: skip
 
 
 class Agent:
     """A thread that polls, as the agent's does."""
 
-    def __init__(self, times: DeviceTimes) -> None:
+    def __init__(self, times: Times) -> None:
         self.times, self.left = times, True
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -66,63 +71,58 @@ class Agent:
         self._thread.join()
 
 
-def many(times: Checked, num: int) -> dict[str, Any]:
+def many(times: Times, num: int) -> dict[str, Any]:
     """Spans on the default stream, a side stream, and of ops with and without a Work."""
-    choose, found = random.Random(1), list[DeviceSpan]()
+    choose, found = random.Random(1), list[Span]()
     side, tensor = torch.Stream("sim"), torch.ones(4, device="sim")
     before = sim.counts()
-    spent_ns, issued = 0, 0
+    spent_ns = 0
     with Agent(times) as agent:
         for _ in range(num):
             kind = choose.randrange(4)
-            while times.pool.num_in_flight > 4000:
+            while times.num_in_flight > 4000:
                 time.sleep(0.001)
             if kind == 1:
                 torch.accelerator.set_stream(side)
             begun = now_ns()
-            span = times.begin(begun, found.append)
+            span = times.begin(begun)
             spent_ns += now_ns() - begun
-            assert span is not None
+            begin = sim.last_event()
             if kind < 2:
                 sim.spend(choose.random() * 0.05)
                 work = None
             else:
                 work = dist.all_reduce(tensor, async_op=kind == 3)
             begun = now_ns()
-            if work is not None:
-                assert times.end_with(span, work, "group")
-            else:
-                times.end(span)
+            ended = times.end(span) if work is None else times.end_with(span, work, 0, -1)
             spent_ns += now_ns() - begun
-            issued += 1
+            assert ended
+            found.append((span, begin, sim.last_event()))
             if kind == 1:
                 torch.accelerator.set_stream(torch.sim.default_stream())
-        wait_until(lambda: not agent.left and not times.queue.heads(), what="all spans read")
-    after = sim.counts()
-    return {
-        "spans": len(found), "backwards": sum(s.end_ns < s.begin_ns for s in found),
-        "issued": issued, "events": times.num, "wrong": times.num_wrong,
-        "worst_ns": times.worst_ns, "worst_told_ns": times.worst_told_ns,
-        "syncs": after["syncs"] - before["syncs"],
-        "in_flight": times.pool.num_in_flight, "refused": times.pool.refused,
-        "ns_per_span": spent_ns / num,
+        wait_until(lambda: not agent.left and not times.num_open, what="all spans read")
+    return checked(found) | {
+        "syncs": sim.counts()["syncs"] - before["syncs"], "in_flight": times.num_in_flight,
+        "refused": times.num_refused, "ns_per_span": spent_ns / num,
     }  # fmt: skip
 
 
-def ahead(times: DeviceTimes) -> list[list[float]]:
+def ahead(times: Times) -> list[list[float]]:
     """Host far ahead: begin, end and lead (ms) of three kernels and an op, from one moment."""
-    found, sync = list[DeviceSpan](), torch.ones(4, device="sim")
+    found, sync = list[Any](), torch.ones(4, device="sim")
     sim.settings.comm_default_ns = 3 * MS
     stop = sim.hold()
     for ms in (5, 10, 2.5):
-        span = times.begin(now_ns(), found.append)
+        span = times.begin(now_ns())
         sim.spend(ms)
         times.end(span)
+        found.append(span)
     for is_async in (False, True):
-        span = times.begin(now_ns(), found.append)
+        span = times.begin(now_ns())
+        found.append(span)
         work = dist.all_reduce(sync, async_op=is_async)
         if is_async:
-            times.end_with(span, work, "group")
+            times.end_with(span, work, 0, -1)
             work.wait()
         else:
             times.end(span)
@@ -131,25 +131,25 @@ def ahead(times: DeviceTimes) -> list[list[float]]:
     wait_until(lambda: not times.poll(), what="all spans read")
     return [
         [(s.begin_ns - at) / MS, (s.end_ns - at) / MS, s.lead_ns >= s.begin_ns - at, s.error_ns]
-        for s in sorted(found, key=lambda s: s.end_ns)
+        for s in found
     ]
 
 
-def beside(times: DeviceTimes, num: int = 64) -> tuple[int, int]:
+def beside(times: Times, num: int = 64) -> tuple[int, int]:
     """Side streams of the pool beside async ops: (ends read late, side kernels delayed)."""
     late = delayed = 0
     sim.settings.comm_default_ns, tensor = 5 * MS, torch.ones(4, device="sim")
     for _ in range(num):
         torch.sim.synchronize()
         sim.take_log()
-        found, stop, side = list[DeviceSpan](), sim.hold(), torch.Stream("sim")
+        stop, side = sim.hold(), torch.Stream("sim")
         at = now_ns()
         with side:
             hold_side = sim.hold()
             sim.spend(20, "side")
-        span = times.begin(at, found.append)
+        span = times.begin(at)
         work = dist.all_reduce(tensor, async_op=True)
-        times.end_with(span, work, "group")
+        times.end_with(span, work, 0, -1)
         with side:
             sim.spend(1, "behind")
         work.wait()
@@ -160,32 +160,53 @@ def beside(times: DeviceTimes, num: int = 64) -> tuple[int, int]:
         wait_until(lambda: not times.poll(), what="the op's times")
         log = {entry[0]: entry for entry in sim.take_log()}
         shared = log["all_reduce"][1] == side.stream_id  # torch's own doing: the pool is small
-        late += abs(found[0].end_ns - log["all_reduce"][5]) > found[0].error_ns
+        late += abs(span.end_ns - log["all_reduce"][5]) > span.error_ns
         delayed += not shared and log["behind"][4] != log["side"][5]
     return late, delayed
 
 
-def captured(times: DeviceTimes) -> tuple[bool, int, int]:
-    before = times.pool.num_in_flight
+def stopped(times: Times, num: int = 5000) -> dict[str, Any]:
+    """A device that stands while spans are issued, and goes on."""
+    stop, refused = sim.hold(), times.num_refused
+    for _ in range(num):
+        span = times.begin(now_ns())
+        if span is not None:
+            times.end(span)
+    times.poll()
+    held = times.num_in_flight
+    sim.release(stop, now_ns())
+    wait_until(lambda: not times.poll(), what="all spans read")
+    _, gap = times.take_gaps()
+    return {
+        "in_flight": held, "refused": times.num_refused - refused, "left": times.num_in_flight,
+        "marked": bool(gap[0]),
+    }  # fmt: skip
+
+
+def captured(times: Times) -> tuple[bool, int, int]:
+    before = times.num_in_flight
     sim.settings.capturing = True
-    span = times.begin(now_ns(), lambda span: None)
+    span = times.begin(now_ns())
     sim.settings.capturing = False
-    return span is None, times.num_captured, times.pool.num_in_flight - before
+    return span is None, times.num_captured, times.num_in_flight - before
 
 
 def main() -> None:
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    way, num = sys.argv[1], int(sys.argv[2])
     dist.init_process_group(sim.GROUP)
     sim.settings.comm_default_ns = 20_000
     sim.settings.drift = 1e-4
     sim.settings.record_ns, sim.settings.query_ns = 2_000, 5_000
-    times = Checked()
+    device = torch.device("sim")
+    times: Times = (
+        NativeTimes(device, native_way.module()) if way == "native" else DeviceTimes(device)
+    )
     many(times, 200)  # the first ones make events, streams and the second anchor
-    times.num = times.num_wrong = times.worst_ns = times.worst_told_ns = 0
-    made = {"many": many(times, int(sys.argv[1]))}
-    made["anchor_ns"] = times.clock.error_ns
-    cases = (ahead, beside, captured)
-    print(json.dumps(made | {case.__name__: case(times) for case in cases}), flush=True)
+    found = {"many": many(times, num)}
+    found["anchor_ns"] = times.clock.error_ns
+    cases = (ahead, beside, captured, stopped)
+    print(json.dumps(found | {case.__name__: case(times) for case in cases}), flush=True)
 
 
 if __name__ == "__main__":

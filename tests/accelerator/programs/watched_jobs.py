@@ -11,14 +11,20 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.accelerator as acc
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+)
 
 import pardbg.lab.sim.device as sim
 import pardbg_agent
 from pardbg_agent import core
-from tests.accelerator.programs.jobs import MICROBATCHES, MS, WIDTH, Stage
+from tests.accelerator.programs.jobs import ACTION_MS, MICROBATCHES, MS, WIDTH, Stage
 from tests.processes import wait_until
 
 
@@ -65,6 +71,49 @@ def pipeline(rank: int, size: int) -> dict[str, Any]:
     return found
 
 
+class Split(Stage):
+    """The same, and its weights' gradients take another 20 ms: they may be computed apart."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bias = sim.spend_in(self.layer.bias, 0, ACTION_MS / 2, "W")
+        y = torch.nn.functional.linear(x, self.layer.weight, bias)
+        return sim.spend_in(y, ACTION_MS, ACTION_MS)
+
+
+def _virtual(rank: int, size: int, schedule_of: Any, module: type[Stage]) -> dict[str, Any]:
+    """A step of a schedule with two stages on each rank, in blind mode."""
+    numbers = (rank, rank + size)
+    modules = [module().to("sim") for _ in numbers]
+    stages = [
+        PipelineStage(each, number, 2 * size, torch.device("sim"))
+        for each, number in zip(modules, numbers, strict=True)
+    ]
+    schedule = schedule_of(stages, MICROBATCHES, loss_fn=torch.nn.functional.mse_loss)
+    optimizer = torch.optim.SGD([p for each in modules for p in each.parameters()], lr=0.1)
+    x = torch.randn(MICROBATCHES, WIDTH, device="sim")
+
+    def step() -> None:
+        schedule.step(
+            *([x] if rank == 0 else []),
+            **({"target": x, "losses": []} if rank == size - 1 else {}),
+        )
+        optimizer.step()
+
+    step()
+    sim.settings.blind = True
+    found = together(step)
+    sim.settings.blind = False
+    return found
+
+
+def interleaved(rank: int, size: int) -> dict[str, Any]:
+    return _virtual(rank, size, ScheduleInterleaved1F1B, Stage)
+
+
+def zero_bubble(rank: int, size: int) -> dict[str, Any]:
+    return _virtual(rank, size, ScheduleInterleavedZeroBubble, Split)
+
+
 def ops(rank: int, size: int) -> dict[str, Any]:
     """Rank 2's kernels take 30 ms, not 20; then an op of 1 ms: sync, async, functional, a batch."""
     from torch.distributed._functional_collectives import all_reduce
@@ -102,29 +151,52 @@ def sharded(rank: int, size: int) -> dict[str, Any]:
     x = torch.randn(8, 32, device="sim")
 
     def step() -> None:
-        model(x).sum().backward()
+        with pardbg_agent.span("all of it"):
+            model(x).sum().backward()
         optimizer.step()
 
     step()
     return together(step)
 
 
+def captured(rank: int, size: int) -> dict[str, Any]:
+    """A graph of two kernels of 2 ms and an op, replayed twice."""
+    sim.settings.op_ns = {"aten::mm": 2 * MS}
+    a, b, graph = torch.ones(4, 4, device="sim"), torch.ones(4, device="sim"), acc.Graph()
+    left_out = core.CURRENT.device.num_left_out
+    graph.capture_begin()
+    a @ a
+    dist.all_reduce(b)
+    a @ a
+    graph.capture_end()
+
+    def work() -> None:
+        for _ in range(2):
+            graph.replay()
+
+    found = together(work)
+    sim.settings.op_ns = {}
+    return found | {"left_out": core.CURRENT.device.num_left_out - left_out}
+
+
 def hang(rank: int, size: int) -> dict[str, Any]:
     """Rank 1's device stops before an op, for as long as the others' agents take to notice."""
     torch.sim.synchronize()
     dist.barrier()
-    stop = sim.hold() if rank == 1 else None
+    stop, before = sim.hold() if rank == 1 else None, core.CURRENT.device.num_begun
     step = core.CURRENT.step
     dist.all_reduce(torch.ones(4, device="sim"))
     if rank != 1:
-        ring = core.CURRENT.device
-        wait_until(lambda: any(span.is_told for span, _ in ring._open.values()), what="arrival")
+        wait_until(lambda: core.CURRENT.device.num_begun > before, what="arrival")
     dist.all_reduce(torch.zeros(1))  # all have looked
     if stop is not None:
         time.sleep(0.1)
         sim.release(stop, sim.native.now())
     torch.sim.synchronize()
     return {"step": step}
+
+
+CASES = (pipeline, interleaved, zero_bubble, ops, sharded, captured, hang)
 
 
 def main() -> None:
@@ -134,12 +206,16 @@ def main() -> None:
     sim.settings.comm_default_ns = 0
     dist.all_reduce(torch.ones(1, device="sim"))
     threading.Thread(target=agents_thread, daemon=True).start()
-    found = {case.__name__: case(rank, size) for case in (pipeline, ops, sharded, hang)}
+    found = {case.__name__: case(rank, size) for case in CASES}
     device = core.CURRENT.device
-    if device is not None:
-        wait_until(lambda: not device.times.queue.heads(), what="all times read")
-    found["left_out"] = None if device is None else device.times.num_left_out
+    wait_until(lambda: not device.times.num_open, what="all times read")
+    found |= {"left_out": device.num_left_out, "way": type(device).__name__}
+    sim.hold()  # for ever
+    dist.all_reduce(torch.ones(1, device="sim"))
+    open_ops, begun = core.CURRENT.ops, time.monotonic()
     pardbg_agent.detach()
+    found |= {"detached_s": time.monotonic() - begun, "open": open_ops.num_open}
+    found["live_events"] = sim.counts()["live_events"]
     print(json.dumps(found), flush=True)
     dist.destroy_process_group()
 

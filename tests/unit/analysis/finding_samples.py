@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import pardbg.analysis.findings.kinds.device_kinds as devices
@@ -13,6 +14,7 @@ import pardbg.analysis.findings.kinds.stall_kinds as waits
 import pardbg.analysis.findings.kinds.value_kinds as state
 from pardbg.analysis.findings.finding import Candidate, Facts, Label
 from pardbg.analysis.findings.kinds.absence import Absence, Doing
+from pardbg.analysis.hangs.blocking_calls import Blocking, Call
 
 MS, S, MIB = 1_000_000, 1_000_000_000, 1 << 20
 AT = "model.py:12 in forward"
@@ -52,14 +54,27 @@ ABSENCES: Final = (
     Absence("stopped", AT, pid=4711), Absence("traced", AT), Absence("pdb", AT),
     Absence("prompt", AT), Absence("cut off", name="n2"), Absence("gil", AT, silent_ns=2 * S),
     Absence("gil", AT, asleep=True), Absence("action", name="0F5"),
+    Absence("device", name="forward (step 8)", silent_ns=9 * S),
     Absence("loading", AT, asleep=True, caller="step at train.py:88", thread="feed",
             threads=(("writer", "log.py:3 in run"),),
             lock="feed waits for self.lock; thread writer is inside it at log.py:3 in run"),
 )  # fmt: skip
 
 
+CALLS: Final[tuple[Call, ...]] = (
+    "sleep", "lock", "child", "file", "socket", "pipe", "terminal", "poll",
+)  # fmt: skip
+BLOCKED: Final = (
+    *(Blocking(call) for call in CALLS), Blocking("file", "/data/x"),
+    Blocking("file lock", "/data/x", 9), Blocking("file lock", "/data/x", 9, "", 1),
+    Blocking("lock file", "/x/lock"), Blocking("lock file", "/x/lock", 0, "held"),
+    *(Blocking("worker", "", 9, does) for does in ("sleep", "running", "socket")),
+)  # fmt: skip
+
+
 def _waits() -> list[Candidate]:
-    found = [missing(absence) for absence in ABSENCES]
+    blocked = [Absence("code", AT, pid=4711, blocking=one) for one in BLOCKED]
+    found = [missing(replace(absence, rank=2)) for absence in (*ABSENCES, *blocked)]
     found += [missing(absence, absence, culprits=(2, 3)) for absence in ABSENCES]
     found += [missing(absence, over=True) for absence in ABSENCES]
     progress, unknown = Absence("forward", progresses=True), Absence("unknown", progresses=True)
@@ -205,7 +220,7 @@ def straggler(cause: speed.Lateness, late: tuple[int, ...]) -> speed.Straggler:
     """Late by 30 ms of steps of 100."""
     return speed.Straggler(
         label=Label("world"), num_late=12, num_steps=12, by_ns=30 * MS, cause=cause,
-        cause_ns=31 * MS, phases=("forward", "backward") if cause == "compute" else (),
+        cause_ns=31 * MS, phases=("forward", "backward") if cause in ("compute", "launch") else (),
         own_ns=30 * MS, step_ns=100 * MS, timed=False, recurring=True,
         whole_host="n1" if len(late) > 1 else "", late=late,
         in_turn=(5,) if cause == "communication" else (),
@@ -214,7 +229,7 @@ def straggler(cause: speed.Lateness, late: tuple[int, ...]) -> speed.Straggler:
 
 def _speed() -> list[Candidate]:
     causes: tuple[speed.Lateness, ...] = (
-        "data", "compute", "communication", "core", "host", "unknown"
+        "data", "compute", "launch", "communication", "core", "host", "unknown"
     )  # fmt: skip
     found = [
         one("straggler", straggler(cause, late), (0, 1, 5), late)
@@ -224,7 +239,7 @@ def _speed() -> list[Candidate]:
         slow = speed.SlowSteps(every, 8, 40, 300 * MS, 100 * MS, (39, 44), 200 * MS, "in forward",
                                every is None, bool(of), same)  # fmt: skip
         found.append(one("slow-steps", slow, (0, 1), of))
-    for cause in ("communication", "host", "dependency", "warmup", "cooldown"):
+    for cause in ("communication", "host", "launch", "dependency", "warmup", "cooldown"):
         excess = speed.ScheduleExcess(0.23, 0.2, cause, 0.14, 1, 40 * MS, False)
         found.append(one("schedule-excess", excess, (0, 1)))
     exposed = speed.ExposedCommunication(60 * MS, 0.6, 40 * MS, 0.4, "all_gather", MIB, 60 * MS)
@@ -232,6 +247,7 @@ def _speed() -> list[Candidate]:
         *found,
         one("stage-imbalance", speed.StageImbalance((1, 5), 0.5, 30 * MS, 130 * MS), (0, 1), (1,)),
         one("stage-imbalance", speed.StageImbalance((1,), 0.5, None, 0), (0, 1), (1,)),
+        one("stage-imbalance", speed.StageImbalance((1,), 0.5, None, 0, True, 0.8), (0, 1), (1,)),
         one("too-few-microbatches", speed.TooFewMicrobatches(2, 1 / 3, 1 / 3, 8, 1 / 9), (0, 1)),
         one("exposed-communication", exposed, (0, 1)),
         one("small-messages", speed.SmallMessages("all_reduce", 64, 6400, 20 * MS, 100 * MS)),
@@ -265,6 +281,7 @@ def _state() -> list[Candidate]:
         one("replica-divergence", diverged, (0, 1, 2), (1,)),
         one("replica-divergence", again, (0, 1)), one("replica-divergence", averaged, (0, 1)),
         one("no-gradient-exchange", state.NoGradientExchange(MIB, 1000), (0, 1)),
+        one("unequal-start", state.UnequalStart(), (0, 1, 2), (1,)),
         one("no-gradient", state.NoGradient("SGD"), (0,)),
         one("no-gradient", state.NoGradient("SGD"), (0, 1)),
     ]  # fmt: skip
@@ -287,6 +304,12 @@ def _devices() -> list[Candidate]:
         out("request", asked=200 * MIB), out("fragmentation"), out("others"), out("growth"),
         out("imbalance", more="parameters"), out("activations", fatal=False), out("optimizer"),
         out("parameters", asked=None),
+        one("device-throttled", devices.DeviceThrottled("n0", 3, ("hot",), 1005, 1980, 91), (3,)),
+        one("device-error", devices.DeviceError("n0", 3, 2, 0), (3,)),
+        one("device-error", devices.DeviceError("n0", 3, 0, 79)),
+        one("nccl-warning", devices.NcclWarned("NET/IB : status=12", 3), (0, 1)),
+        one("nccl-status", devices.RasReport((("0xab", "AllReduce", (2,), True),)), (2,)),
+        one("nccl-status", devices.RasReport((("0xab", "dead", (1, 2), False),))),
     ]  # fmt: skip
 
 

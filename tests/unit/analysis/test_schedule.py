@@ -9,7 +9,7 @@ import pytest
 
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.pipeline.play import simulate, uniform_slots
-from pardbg.analysis.pipeline.values import CAUSES, PipelineStep
+from pardbg.analysis.pipeline.values import PipelineStep, causes_of
 from tests.unit.trace_builder import MS, Trace, gpipe, ns, one_f_one_b
 
 
@@ -296,7 +296,7 @@ def test_busy_and_idle_make_the_window(seed: int) -> None:
         step = shown.pipeline.step
         for row in step.ranks:
             assert row.busy_ns + sum(row.idle_ns.values()) == step.t1_ns - step.t0_ns
-            assert set(row.idle_ns) == set(CAUSES)
+            assert set(row.idle_ns) == set(causes_of(""))
             assert all(i.t1_ns > i.t0_ns for i in row.idles)
             ends = [(i.t0_ns, i.t1_ns) for i in row.idles]
             assert all(a[1] <= b[0] for a, b in pairwise(ends))

@@ -86,13 +86,11 @@ def test_an_allocator_without_statistics_costs_no_step(
 ) -> None:
     """A pluggable one (RMM's) raises where torch's own gives out what it counted."""
 
-    def refuse() -> None:
+    def refuse(_: core.Core) -> None:
         raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")
 
-    for name in ("is_available", "is_initialized"):
-        monkeypatch.setattr(torch.cuda, name, lambda: True)
-    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", refuse)
-    monkeypatch.setattr(memory_limit, "device_bytes", lambda: 4096)
+    monkeypatch.setattr(memory_limit.device_memory, "stats", refuse)
+    monkeypatch.setattr(memory_limit.device_memory, "limit_bytes", lambda _: 4096)
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters())
     for _ in range(3):

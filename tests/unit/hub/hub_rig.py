@@ -18,12 +18,12 @@ from pardbg.hub.run.config import RunConfig
 from pardbg.hub.serve.hub import Hub
 from pardbg.hub.serve.sockets import Role, secure_client
 from pardbg.render.reports.replies import as_json
-from pardbg.session.writer import whole_messages
 from pardbg_agent import wire
 from pardbg_agent.ctrl.codec import decode
 from pardbg_agent.identity import boot_id
 from pardbg_agent.ring import Ring
 from pardbg_agent.wire import Kind, Lane
+from tests.harness import whole_messages
 
 LIMIT_S = 10.0
 

@@ -27,8 +27,8 @@ from pardbg.events.control_facts import (
 )
 from pardbg.hub.run import config as files
 from pardbg.hub.serve.sockets import make_keys
-from pardbg.session.writer import whole_messages
 from pardbg_agent.wire import Gate
+from tests.harness import whole_messages
 from tests.unit.hub.hub_rig import FakeAgent, Keyed, Peer, Rig, tcp_port
 
 

@@ -15,9 +15,9 @@ from pardbg.hub.backlog import Definitions
 from pardbg.hub.serve import collector, hub
 from pardbg.hub.uplink import BatchOrder
 from pardbg.session.reader import load
-from pardbg.session.writer import whole_messages
 from pardbg_agent.ctrl.agent_messages import Bye, Hello
 from tests.distributed.runs import coverage
+from tests.harness import whole_messages
 from tests.unit.hub.hub_rig import Peer, Rig, dead_ring, frame, recorded
 
 LIVES, RANKS = 6, 8

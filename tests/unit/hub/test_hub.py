@@ -19,9 +19,9 @@ from pardbg.hub.run import config as files
 from pardbg.hub.serve.hub import Hub
 from pardbg.hub.serve.sockets import begin_to_listen, listen, make_keys
 from pardbg.session.reader import load
-from pardbg.session.writer import whole_messages
 from pardbg_agent import wire
 from pardbg_agent.wire import Gate
+from tests.harness import whole_messages
 from tests.unit.hub.hub_rig import (
     FakeAgent,
     Keyed,

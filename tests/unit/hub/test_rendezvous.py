@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.hub.serve.state_feed import Rendezvous, came, environ
+from pardbg.hub.ranks.processes import environ
+from pardbg.hub.serve.state_feed import Rendezvous, came
 
 STORE = """
 import sys, torch.distributed as dist

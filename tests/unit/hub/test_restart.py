@@ -18,9 +18,10 @@ from pardbg.hub.run import config as files
 from pardbg.hub.serve import hub as hub_module
 from pardbg.hub.serve.resume import read_state
 from pardbg.session import writer
-from pardbg.session.writer import NOTHING_KNOWN, Known, whole_messages
+from pardbg.session.writer import NOTHING_KNOWN, Known
 from pardbg_agent import wire
 from tests.distributed.runs import coverage
+from tests.harness import whole_messages
 from tests.unit.hub.hub_rig import FakeAgent, Peer, Rig, dead_ring, recorded
 
 

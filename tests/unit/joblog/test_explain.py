@@ -44,6 +44,14 @@ training done
 """
 
 
+def test_warnings_of_nccl_are_noted(tmp_path: Path) -> None:
+    said = "graph/xml.h:85 NCCL WARN Attribute busid of node nic not found"
+    lines = [f"n0:98{rank}:12 [{rank}] {said}" for rank in (0, 1)]
+    (tmp_path / "job.log").write_text("\n".join(lines) + "\n")
+    [noted] = judge(read([str(tmp_path / "job.log")])).conclusions
+    assert (noted.kind, noted.follows, noted.fact("num")) == ("nccl-warning", True, 2)
+
+
 def test_a_healthy_log_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(HEALTHY)
     verdict = judge(read([str(tmp_path / "job.log")]))

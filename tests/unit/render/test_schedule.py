@@ -84,7 +84,7 @@ def test_the_ledger_adds_up() -> None:
     rank = step.ranks[3]
     window = step.t1_ns - step.t0_ns
     assert rank.busy_ns + sum(rank.idle_ns.values()) == window
-    text = plain(figures(rank, 120))
+    text = plain(figures(rank, 120, tuple(rank.idle_ns)))
     assert f"{rank.busy_ns / window * 100:.0f}%" in text
 
 

@@ -16,8 +16,8 @@ from pardbg.session.appending import summary_place
 from pardbg.session.bookmarks import add_bookmarks
 from pardbg.session.reader import SessionError, load
 from pardbg.session.repair import repair
-from pardbg.session.writer import whole_messages
 from pardbg.store.history import Bookmark
+from tests.harness import whole_messages
 from tests.unit.session.test_reader import write
 
 MARK = Bookmark(3_000_000, "slow here")

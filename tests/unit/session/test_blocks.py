@@ -14,10 +14,11 @@ from pardbg.session import columns, message_blocks, record_blocks
 from pardbg.session.columns import Column
 from pardbg.session.message_blocks import MAX_MESSAGES, Numbered
 from pardbg.session.repair import repair
-from pardbg.session.writer import SessionWriter, whole_messages
+from pardbg.session.writer import SessionWriter
 from pardbg.store.source import Message
 from pardbg_agent import wire
 from tests.fuzz.mutate import small_session
+from tests.harness import whole_messages
 from tests.unit.hub.test_writing import FACTS
 
 ONE = (Column("x"),)

@@ -19,9 +19,9 @@ from pardbg.session.writer import (
     RunFacts,
     SessionWriter,
     resume,
-    whole_messages,
 )
 from pardbg.store.source import Message
+from tests.harness import whole_messages
 
 FACTS = RunFacts("run-1", "1f1b", "n0", ("torchrun", "x.py"), "/w", "", t_ns=1_000, wall_ns=9_000)
 

@@ -12,8 +12,8 @@ import pytest
 from mcap.reader import make_reader
 
 from pardbg.events.decode import frame_head, records_from
-from pardbg.session.writer import whole_messages
 from pardbg_agent import wire
+from tests.harness import whole_messages
 
 ROOT = Path(__file__).parents[3]
 SESSIONS = sorted((ROOT / "sessions").glob("*.mcap"))

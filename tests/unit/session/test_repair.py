@@ -10,7 +10,8 @@ from mcap.reader import make_reader
 
 from pardbg.session.reader import SessionError, load
 from pardbg.session.repair import repair
-from pardbg.session.writer import SessionWriter, whole_messages
+from pardbg.session.writer import SessionWriter
+from tests.harness import whole_messages
 from tests.unit.session.test_reader import FACTS, foreign, write
 
 NOTES = (b"repaired", b"session.truncated")

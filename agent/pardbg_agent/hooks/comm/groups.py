@@ -26,6 +26,8 @@ class _Process:
         """group name -> mesh axis, as DeviceMesh objects said it."""
         self.source = ""
         """How ops are seen: "native" or "dispatcher". The PROCESS definition says it."""
+        self.module: Any = None
+        """The module in C++ that sees them; None: Python does."""
         self.generation = 0
         """How often a default group was made: names start over with each."""
         self.default: Any = None

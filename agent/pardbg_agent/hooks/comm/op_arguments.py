@@ -85,11 +85,8 @@ def _many_in(args: Args) -> Contents:
     return (outs or (None,))[0], sum(_num_bytes(part) for part in ins), _num_bytes(outs)
 
 
-def _none(args: Args) -> Contents:
-    return args[0], 0, 0
-
-
 _READERS: Final = {
-    Tensors.NONE: _none, Tensors.IN_PLACE: _in_place, Tensors.SINGLE: _single,
-    Tensors.LISTS: _lists, Tensors.MANY_OUT: _many_out, Tensors.MANY_IN: _many_in,
+    Tensors.NONE: lambda args: (args[0], 0, 0), Tensors.IN_PLACE: _in_place,
+    Tensors.SINGLE: _single, Tensors.LISTS: _lists, Tensors.MANY_OUT: _many_out,
+    Tensors.MANY_IN: _many_in,
 }  # fmt: skip

@@ -51,10 +51,13 @@ class DeviceClock:
     """Maps done events of one device to the host's clock. Never waits for the device."""
 
     def __init__(
-        self, new_event: Callable[[], Any], stream: Any, now: Callable[[], int] = now_ns
-    ) -> None:
-        """``stream``: one that nobody else uses, or a bracket is wide or does not close."""
+        self, new_event: Callable[[], Any], stream: Any, now: Callable[[], int] = now_ns,
+        taken: Callable[[Anchor], None] = lambda anchor: None,
+    ) -> None:  # fmt: skip
+        """``stream``: one that nobody else uses, or a bracket is wide or does not close. ``taken``
+        is called with each new anchor."""
         self._new_event, self._stream, self._now = new_event, stream, now
+        self._taken = taken
         self._anchors: deque[Anchor] = deque(maxlen=KEPT)
         self.missed = 0
         """Times that no try's event was seen done: the stream is busy, or the device stands."""
@@ -76,9 +79,13 @@ class DeviceClock:
             return
         best = min(tried, key=lambda anchor: anchor.error_ns)
         if last is None:
-            self._anchors.append(best)
+            self._add(best)
         elif best.error_ns <= last.error_ns + age * last.drift_error or age > STALE_NS:
-            self._anchors.append(_rated(last, best))
+            self._add(_rated(last, best))
+
+    def _add(self, anchor: Anchor) -> None:
+        self._anchors.append(anchor)
+        self._taken(anchor)
 
     def _bracket(self) -> Anchor | None:
         event = self._new_event()

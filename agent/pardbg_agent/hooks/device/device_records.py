@@ -1,7 +1,7 @@
-"""Device times of this rank's ops, actions, phases and steps, as DEVICE records.
+"""Device times of this rank's ops, actions, phases, steps, FSDP units and spans, as DEVICE records.
 
-Kept at level full only. An op stays open until the device has ended it; what could not be timed is
-said by ``lost`` in the status block.
+Kept at level full only. An op stays open until the device has ended it; how many could not be timed
+is in the status block. Where ops are seen in C++, so are their times (native/device.hpp).
 """
 
 from __future__ import annotations
@@ -13,51 +13,141 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from pardbg_agent.hooks.device.device_spans import DeviceSpan, DeviceTimes
+from pardbg_agent.hooks.device.device_spans import DeviceSpan, DeviceTimes, NativeTimes
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
 
 if TYPE_CHECKING:
     from pardbg_agent.watched_rank import Core
 
 _DEVICE, _BEGIN = int(Kind.DEVICE), int(Kind.DEVICE_BEGIN)
-_COMM, _COMPUTE, _PHASE, _STEP = (
-    int(Lane.COMM), int(Lane.COMPUTE), int(Lane.PHASE), int(Lane.STEP),
-)  # fmt: skip
+_COMM, _PHASE, _STEP = int(Lane.COMM), int(Lane.PHASE), int(Lane.STEP)
 HOOK: Final = "device"
 """Its name for the guard."""
-_P2P: Final = int(Flag.P2P)
+_P2P, _INFERRED = int(Flag.P2P), int(Flag.INFERRED)
+_SPAN, _USER = int(Kind.SPAN), int(Lane.USER)
+CAPTURED: Final = "captured graph: ops inside are not timed"
+_GAPS: Final = CAPTURED, "too much in flight: what is issued is not timed"
+"""Names of gaps in a rank's device times."""
 
 
-class DeviceRecords:
-    """One rank's. ``op_done(op, end_ns)``: an op has ended; 0: it is not known when."""
+class _Records:
+    """Common to both ways: one rank's spans, which are read by the agent's thread."""
+
+    times: Any
+    _next: Callable[[str, Any], Any]
+    """``_next(what, span)``: return the open phase or step, and open the next one."""
+
+    def __init__(self, core: Core) -> None:
+        self._c = core
+        self._polls = threading.Lock()
+        core.pollers.append(self.poll)
+
+    # -- actions, FSDP units, the program's spans; phases, steps
+
+    def begin(self, issued_ns: int, stream: Any = None) -> Any:
+        """Begin what ``ended`` ends, on a stream (the current one); None: it is not timed."""
+        return self.times.begin(issued_ns, stream) if self._c.level > 1 else None
+
+    def drop(self, span: Any) -> None:
+        """Forget what failed."""
+        self.times.drop(span)
+
+    def ended(
+        self, span: Any, lane: int, name_id: int, stage: int = NONE, mb: int = NONE,
+        stream: Any = None, step: int | None = None,
+    ) -> bool:  # fmt: skip
+        """End it. This and the others return whether it is timed."""
+        if span is None:
+            return False
+        number = self._c.step if step is None else step
+        return self._end(span, lane, name_id, number, stage, mb, stream)
+
+    def _end(
+        self, span: Any, lane: int, name_id: int, step: int, stage: int, mb: int, stream: Any
+    ) -> bool:
+        raise NotImplementedError
+
+    def phase_begins(self, issued_ns: int) -> None:
+        """Begin a phase of the main loop; one that did not end is forgotten."""
+        before = self._next("phase", self.begin(issued_ns))
+        if before is not None:
+            self.times.drop(before)
+
+    def phase_ended(self, name_id: int) -> bool:
+        """End it."""
+        return self.ended(self._next("phase", None), _PHASE, name_id)
+
+    def step_ended(self, step: int, t1_ns: int) -> bool:
+        """End a training step, and begin the next one."""
+        return self.ended(self._next("step", self.begin(t1_ns)), _STEP, 0, step=step)
+
+    @property
+    def num_left_out(self) -> int:
+        """Spans without times, for whatever reason."""
+        times = self.times
+        return int(times.num_captured + times.num_lost + times.num_refused)
+
+    # -- the agent's thread
+
+    def poll(self) -> bool:
+        """Read what the device has reached; return whether there is more to come."""
+        if not self._polls.acquire(blocking=False):
+            return True
+        try:
+            left = self._read()
+            self._mark_gaps()
+            times, error = self.times, self.times.clock.error_ns
+            self._c.status.device(
+                times.lead_ns, times.newest_ns, NONE if error is None else error, self.num_left_out
+            )
+            return left
+        finally:
+            self._polls.release()
+
+    def _read(self) -> bool:
+        raise NotImplementedError
+
+    def _mark_gaps(self) -> None:
+        """Show when spans were left out, as a span of the agent's."""
+        for name, (since, until) in zip(_GAPS, self.times.take_gaps(), strict=True):
+            if since:
+                self._c.record(
+                    _SPAN, _USER, _INFERRED, self._c.defs.name(name), since, until, self._c.step, 0,
+                    NO_GROUP, NONE, NONE, NONE, 0, 0,
+                )  # fmt: skip
+
+
+class DeviceRecords(_Records):
+    """Python's way. ``op_done(op, end_ns)``: an op has ended; 0: it is not known when."""
 
     def __init__(
         self, core: Core, device: torch.device, op_done: Callable[[Any, int], None]
     ) -> None:
-        self._c, self._op_done = core, op_done
+        self._op_done = op_done
         self.times = DeviceTimes(device)
         self._open: dict[int, tuple[DeviceSpan, Any]] = {}
         """Ops by token, until their end is read."""
         self._batch: list[int] = []
         """Ops between a backend's group start and end, which has one Work for all."""
-        self._phase: DeviceSpan | None = None
-        self._step: DeviceSpan | None = None
-        self._polls = threading.Lock()
-        core.pollers.append(self.poll)
+        self._current: dict[str, Any] = {}
+        self._next = self._exchange
+        self.num_begun = 0
+        """Ops whose arrival has a record of its own, before their end."""
+        super().__init__(core)
 
     # -- ops
 
     def op_begins(self, op: Any, in_batch: bool) -> bool:
         """The op is issued next: its arrival is what the current stream reaches now. Return whether
         it is timed."""
-        if self._c.level < 2:
+        span = self.begin(op.t0)
+        if span is None:
             return False
-        span = self.times.begin(op.t0, partial(self._op_ended, op))
-        if span is not None:
-            self._open[op.token] = span, op
-            if in_batch:
-                self._batch.append(op.token)
-        return span is not None
+        span.ended = partial(self._op_ended, op)
+        self._open[op.token] = span, op
+        if in_batch:
+            self._batch.append(op.token)
+        return True
 
     def op_issued(self, token: int, work: Any) -> None:
         """The op was issued; ``work`` is None where it runs on the current stream."""
@@ -91,7 +181,7 @@ class DeviceRecords:
         else:
             # Pairs have streams of their own in the backend; a group has one for all else.
             peer = op.peer if op.flags & _P2P and not is_batch else NONE
-            known = self.times.end_with(span, work, (op.group_id, peer))
+            known = self.times.end_with(span, work, op.group_id, peer)
         if not known:
             del self._open[token]
 
@@ -107,45 +197,17 @@ class DeviceRecords:
             op.stage, op.mb, op.peer, span.lead_ns, span.error_ns,
         )  # fmt: skip
 
-    # -- actions, phases, steps
+    # -- the rest
 
-    def begin(self, issued_ns: int) -> DeviceSpan | None:
-        """Begin something that ``action_ended`` ends."""
-        return self.times.begin(issued_ns, _ignore) if self._c.level > 1 else None
-
-    def action_ended(self, span: DeviceSpan | None, name_id: int, stage: int, mb: int) -> bool:
-        """End a pipeline action. This and the others return whether it is timed."""
-        return self._end(span, _COMPUTE, name_id, stage, mb)
-
-    def drop(self, span: DeviceSpan) -> None:
-        """Forget an action that failed."""
-        self.times.drop(span)
-
-    def phase_begins(self, issued_ns: int) -> None:
-        """Begin a phase of the main loop; one that did not end is forgotten."""
-        if self._phase is not None:
-            self.times.drop(self._phase)
-        self._phase = self.begin(issued_ns)
-
-    def phase_ended(self, name_id: int) -> bool:
-        """End it."""
-        span, self._phase = self._phase, None
-        return self._end(span, _PHASE, name_id)
-
-    def step_ended(self, step: int, t1_ns: int) -> bool:
-        """End a training step, and begin the next one."""
-        span, self._step = self._step, self.begin(t1_ns)
-        return self._end(span, _STEP, 0, step=step)
+    def _exchange(self, what: str, span: Any) -> Any:
+        before, self._current[what] = self._current.get(what), span
+        return before
 
     def _end(
-        self, span: DeviceSpan | None, lane: int, name_id: int, stage: int = NONE, mb: int = NONE,
-        step: int | None = None,
-    ) -> bool:  # fmt: skip
-        if span is None:
-            return False
-        number = self._c.step if step is None else step
-        span.ended = partial(self._span_ended, lane, name_id, number, stage, mb)
-        return self.times.end(span)
+        self, span: Any, lane: int, name_id: int, step: int, stage: int, mb: int, stream: Any
+    ) -> bool:
+        span.ended = partial(self._span_ended, lane, name_id, step, stage, mb)
+        return bool(self.times.end(span, stream))
 
     def _span_ended(
         self, lane: int, name_id: int, step: int, stage: int, mb: int, span: DeviceSpan
@@ -156,32 +218,18 @@ class DeviceRecords:
                 NONE, span.lead_ns, span.error_ns,
             )  # fmt: skip
 
-    # -- the agent's thread
-
-    def poll(self) -> bool:
-        """Read what the device has reached; return whether there is more to come."""
-        if not self._polls.acquire(blocking=False):
-            return True
-        try:
-            begun = [
-                (span, op) for span, op in list(self._open.values())
-                if span.begin_ns and not span.is_told
-            ]  # fmt: skip
-            left = self.times.poll()
-            for span, op in begun:
-                if not span.end_ns:  # since the poll before
-                    span.is_told = True
-                    self._write(_BEGIN, op, span, span.begin_ns)
-            self._status()
-            return left
-        finally:
-            self._polls.release()
-
-    def _status(self) -> None:
-        times, error = self.times, self.times.clock.error_ns
-        self._c.status.device(
-            times.lead_ns, times.newest_ns, NONE if error is None else error, times.num_left_out
-        )
+    def _read(self) -> bool:
+        begun = [
+            (span, op) for span, op in list(self._open.values())
+            if span.begin_ns and not span.is_told
+        ]  # fmt: skip
+        left = bool(self.times.poll())
+        for span, op in begun:
+            if not span.end_ns:  # since the poll before
+                span.is_told = True
+                self.num_begun += 1
+                self._write(_BEGIN, op, span, span.begin_ns)
+        return left
 
     def close(self) -> None:
         """Take the hooks off: ops whose end nobody will read are open no more."""
@@ -191,10 +239,56 @@ class DeviceRecords:
             self._op_done(op, 0)
 
 
-def start(core: Core, device: torch.device, op_done: Callable[[Any, int], None]) -> None:
-    """Time this rank's spans on its device from now on, if it has events that say times."""
+class NativeRecords(_Records):
+    """The way of C++, which times ops by itself and has phases and steps in common with Python."""
+
+    def __init__(self, core: Core, device: torch.device, module: Any) -> None:
+        self.times = NativeTimes(device, module)
+        self._native = core.native.table
+        self._native.time_on(self.times.native)
+        self._next = self.times.native.next
+        self.batch_issued: Callable[[Any], None] = self.times.native.batch_issued
+        super().__init__(core)
+
+    @property
+    def num_begun(self) -> int:
+        """As DeviceRecords'."""
+        return int(self.times.native.num_begun)
+
+    def op_begins(self, op: Any, in_batch: bool) -> bool:
+        """C++ asked about the op, and times it itself."""
+        return False
+
+    def _end(
+        self, span: Any, lane: int, name_id: int, step: int, stage: int, mb: int, stream: Any
+    ) -> bool:
+        ended: bool = self.times.native.ended(span, lane, name_id, step, stage, mb, stream)
+        return ended
+
+    def _read(self) -> bool:
+        left = bool(self.times.poll())
+        if failure := self.times.native.failure:
+            self._c.guard.failed(HOOK, RuntimeError(failure))
+        return left
+
+    def close(self) -> None:
+        """Take the hooks off: ops whose end nobody will read are open no more."""
+        self.poll()
+        with self._polls:
+            self._native.time_on(None)
+            self.times.native.close()
+
+
+def start(
+    core: Core, device: torch.device, op_done: Callable[[Any, int], None], native: Any
+) -> None:
+    """Time this rank's spans on its device from now on, if it has events that say times.
+    ``native``: the module in C++ where ops are seen there."""
     try:
-        core.device = DeviceRecords(core, device, op_done)
+        if native is None:
+            core.device = DeviceRecords(core, device, op_done)
+        else:
+            core.device = NativeRecords(core, device, native)
     except (RuntimeError, NotImplementedError, AttributeError, TypeError):
         core.guard.disabled.add(HOOK)
 
@@ -204,7 +298,3 @@ def stop(core: Core) -> None:
     records, core.device = core.device, None
     if records is not None:
         core.guard.call(HOOK, records.close)
-
-
-def _ignore(span: DeviceSpan) -> None:
-    """A span whose end is not there yet."""

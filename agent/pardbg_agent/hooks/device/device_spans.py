@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from pardbg_agent.hooks.device.anchors import DeviceClock
+from pardbg_agent.clock import now_ns
+from pardbg_agent.hooks.device.anchors import Anchor, DeviceClock
 from pardbg_agent.hooks.device.event_queue import EventPool, EventQueue
 from pardbg_agent.hooks.device.own_streams import OwnStreams
 
@@ -30,7 +31,7 @@ class DeviceSpan:
 
     issued_ns: int
     end_event: Any
-    ended: Callable[[DeviceSpan], None]
+    ended: Callable[[DeviceSpan], None] = lambda span: None
     """Called by the agent's thread when both events have been read."""
     begin_ns: int = 0
     end_ns: int = 0
@@ -46,15 +47,44 @@ class DeviceSpan:
         return self.begin_ns - self.issued_ns
 
 
+@dataclass(slots=True)
+class Gap:
+    """Spans left out, from one time on the host to another."""
+
+    number: int = 0
+    since_ns: int = 0
+    until_ns: int = 0
+
+    def note(self) -> None:
+        """Leave out a span now."""
+        self.number, self.until_ns = self.number + 1, now_ns()
+        self.since_ns = self.since_ns or self.until_ns
+
+    def take(self) -> tuple[int, int]:
+        """Return from when to when spans were left out since the last call; (0, …): none was."""
+        since, self.since_ns = self.since_ns, 0
+        return since, self.until_ns
+
+
+def _new_event_of(device: torch.device) -> Callable[[], Any]:
+    """Return what makes timing events. Raises where the device has none."""
+    new_event = partial(torch.Event, device, enable_timing=True)
+    new_event()
+    return new_event
+
+
+def _index_of(device: torch.device) -> int:
+    c: Any = torch._C
+    return int(c._accelerator_getDeviceIndex() if device.index is None else device.index)
+
+
 class DeviceTimes:
     """Spans of one device. Raises where the device has no timing events."""
 
     def __init__(self, device: torch.device) -> None:
         c: Any = torch._C
-        new_event = partial(torch.Event, device, enable_timing=True)
-        new_event()
-        index = c._accelerator_getDeviceIndex() if device.index is None else device.index
-        self._current: Callable[[], Any] = partial(c._accelerator_getStream, index)
+        new_event = _new_event_of(device)
+        self._current: Callable[[], Any] = partial(c._accelerator_getStream, _index_of(device))
         self._set_current = c._accelerator_setStream
         module = torch.get_device_module(device)
         self._capturing = getattr(module, "is_current_stream_capturing", bool)
@@ -64,50 +94,71 @@ class DeviceTimes:
         self.lead_ns = 0
         """Of the span that was reached last, at ``newest_ns``."""
         self.newest_ns = 0
-        self.num_captured = 0
-        """Spans left out because their stream captured a graph, whose events have no times."""
+        self.captured, self.refused = Gap(), Gap()
+        """Spans left out because their stream captured a graph, whose events have no times, and
+        because too many were in flight."""
         self.num_lost = 0
         """Spans whose times could not be read."""
 
     @property
-    def num_left_out(self) -> int:
-        """Spans without times, for whatever reason."""
-        return self.num_captured + self.num_lost + self.pool.refused
+    def num_captured(self) -> int:
+        return self.captured.number
 
-    def begin(self, issued_ns: int, ended: Callable[[DeviceSpan], None]) -> DeviceSpan | None:
-        """Begin a span on the current stream, at what comes next there. None: left out, counted."""
+    @property
+    def num_refused(self) -> int:
+        return self.refused.number
+
+    def take_gaps(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return when spans were captured, and refused, since the last call."""
+        return self.captured.take(), self.refused.take()
+
+    @property
+    def num_open(self) -> int:
+        """Events that are recorded and not read."""
+        return self.queue.num_open
+
+    @property
+    def num_in_flight(self) -> int:
+        """Events that spans hold."""
+        return self.pool.num_in_flight
+
+    def begin(self, issued_ns: int, stream: Any = None) -> DeviceSpan | None:
+        """Begin a span at what comes next on the stream (the current one). None: left out,
+        counted."""
         if self._capturing():
-            self.num_captured += 1
+            self.captured.note()
             return None
-        begin, end = self.pool.take(), self.pool.take()
-        if begin is None or end is None:
-            self._give_back(begin, end)
+        events = self.pool.take()
+        if events is None:
+            self.refused.note()
             return None
-        span = DeviceSpan(issued_ns, end, ended)
-        begin.record()
-        self.queue.put(self._current(), begin, (span, True))
+        begin, end = events
+        span, stream = DeviceSpan(issued_ns, end), stream or self._current()
+        begin.record(stream)
+        self.queue.put(stream, begin, (span, True))
         return span
 
-    def end(self, span: DeviceSpan) -> bool:
-        """End it on the current stream, with what was issued there last. False: it is dropped."""
+    def end(self, span: DeviceSpan, stream: Any = None) -> bool:
+        """End it with what was issued last on the stream. False: it is dropped."""
         if self._capturing():
-            self.num_captured += 1
+            self.captured.note()
             self.drop(span)
             return False
-        span.end_event.record()
-        self.queue.put(self._current(), span.end_event, (span, False))
+        stream = stream or self._current()
+        span.end_event.record(stream)
+        self.queue.put(stream, span.end_event, (span, False))
         return True
 
-    def end_with(self, span: DeviceSpan, work: Any, key: Any) -> bool:
-        """End it when the asynchronous op of a Work does. ``key``: of the backend's stream that the
-        op is on. False: its end is not the device's to tell, and it is dropped."""
+    def end_with(self, span: DeviceSpan, work: Any, group_id: int, peer: int) -> bool:
+        """End it when the asynchronous op of a Work does, on the backend's stream of this group
+        (and peer, for p2p). False: its end is not the device's to tell, and it is dropped."""
         try:
             future = work.get_future()
         except (RuntimeError, NotImplementedError):  # a backend without
             future = None
         # One that is not done would make the host wait.
         done = future is not None and future.done() and not self._capturing()
-        stream = self.streams.of(key) if done else None
+        stream = self.streams.of((group_id, peer)) if done else None
         if stream is None:
             self.drop(span)
             return False
@@ -123,16 +174,12 @@ class DeviceTimes:
 
     def drop(self, span: DeviceSpan) -> None:
         """Forget a span that will have no end."""
-        self._give_back(span.end_event)
+        self.pool.give(span.end_event)
 
     def poll(self) -> bool:
         """Read what is done; return whether there is more to come. The agent's thread calls it."""
         self.clock.tend()
         return self.clock.error_ns is None or self.queue.reap(self._seen)
-
-    def open_spans(self) -> list[tuple[DeviceSpan, bool]]:
-        """Return what each stream is at: a span, and whether it has yet to begin."""
-        return self.queue.heads()
 
     def _seen(self, event: Any, meaning: tuple[DeviceSpan, bool]) -> None:
         span, is_begin = meaning
@@ -155,7 +202,27 @@ class DeviceTimes:
         if span.num_read == 2:  # their streams are read in any order
             span.ended(span)
 
-    def _give_back(self, *events: Any) -> None:
-        for event in events:
-            if event is not None:
-                self.pool.give(event)
+
+class NativeTimes:
+    """The same in C++ (native/device.hpp), whose anchors are taken here."""
+
+    def __init__(self, device: torch.device, module: Any) -> None:
+        new_event = _new_event_of(device)
+        self.streams = OwnStreams(device)
+        here = torch.device(device.type, _index_of(device))
+        self.native: Any = module.Device(here, self.streams.of)
+        self.clock = DeviceClock(new_event, self.streams.new(), taken=self._add_anchor)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.native, name)
+
+    def _add_anchor(self, anchor: Anchor) -> None:
+        self.native.add_anchor(
+            anchor.event, anchor.host_ns, anchor.error_ns, anchor.drift, anchor.drift_error
+        )
+
+    def poll(self) -> bool:
+        """Read what is done; return whether there is more to come. The agent's thread calls it."""
+        self.clock.tend()
+        left: bool = self.native.poll()
+        return left

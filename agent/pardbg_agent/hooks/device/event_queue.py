@@ -18,16 +18,21 @@ class EventPool:
         self._new_event = new_event
         self._free: list[Any] = []
         self._num = 0
-        self.refused = 0
-        """Times that all events were in flight."""
 
-    def take(self) -> Any | None:
-        """Return an event; None where all are in flight."""
+    def take(self) -> tuple[Any, Any] | None:
+        """Return a span's two events; None where all are in flight."""
+        begin, end = self._take(), self._take()
+        if end is not None:
+            return begin, end
+        if begin is not None:
+            self.give(begin)
+        return None
+
+    def _take(self) -> Any | None:
         try:
             return self._free.pop()
         except IndexError:
             if self._num >= MAX_EVENTS:
-                self.refused += 1
                 return None
             self._num += 1
             return self._new_event()
@@ -65,9 +70,9 @@ class EventQueue:
             left |= bool(lane)
         return left
 
-    def heads(self) -> list[Any]:
-        """Return what each stream's oldest event that is not done means."""
-        return [lane[0][1] for lane in list(self._lanes.values()) if lane]
+    @property
+    def num_open(self) -> int:
+        return sum(map(len, list(self._lanes.values())))
 
     def _forget_idle(self) -> None:
         if len(self._lanes) > MAX_LANES:

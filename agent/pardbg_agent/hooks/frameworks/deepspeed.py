@@ -68,15 +68,11 @@ def _begins(c: _core.Core, made: Actions, given: Given) -> Plan | None:
     def row(at: int, size: int, number: int) -> list[str]:
         return _row(kind(number, size, at), seam.Run(at, size))
 
-    name, chunks = ("DualPipeV", 2) if _is_v(schedule) else ("1F1B", 1)
+    name, chunks = ("DualPipeV", 2) if "DualPipeV" in type(schedule).__name__ else ("1F1B", 1)
     return seam.plan_on(
         group, f"DeepSpeed {name}", int(schedule.micro_batches),
         row if run.of_framework is not None else None, chunks,
     )  # fmt: skip
-
-
-def _is_v(schedule: Any) -> bool:
-    return "DualPipeV" in type(schedule).__name__
 
 
 def _row(schedule: Any, run: seam.Run) -> list[str]:

@@ -125,7 +125,7 @@ def _begin(spec: C10dOp) -> Any:
             if known is None or known[0]() is not pg:
                 known = _sign(x, spec, key, pg, dtype, what, peer, tag)
             _, group_key, group_id, name_id, peer, next_seq = known
-            if c.gate.closed and not state.coalescing:
+            if c.gate.closed and not state.nest.coalescing:
                 _at_gate(c, spec, x, pg, args, (tensor, dtype, a, b, peer), (what, stage, mb))
             bad = probes.check_input(c, tensor) if a >= least and on_cpu else None
             flags = always or (_ASYNC if len(args) <= async_at or args[async_at] else 0)
@@ -150,7 +150,7 @@ def _begin(spec: C10dOp) -> Any:
 
 def _arrives(c: _core.Core, op: Op, state: State) -> Op:
     """Return the op, flagged if its times on the device will be told."""
-    timed = c.guard.call(device_records.HOOK, c.device.op_begins, op, state.coalescing)
+    timed = c.guard.call(device_records.HOOK, c.device.op_begins, op, state.nest.coalescing)
     return op._replace(flags=op.flags | _TIMED) if timed else op
 
 
@@ -162,10 +162,10 @@ def _is_fake(c: _core.Core, tensor: Any) -> bool:
     if c.device is None and c.run is not None:
         c.computes_on(tensor.device.type)
         c.guard.call("out of memory", device_memory.watch, c, tensor.device.type, usage.parts_now)
-        if c.native is not None:
-            return False  # C++ does not see an op's end on the device
         done = partial(works.device_done, c)
-        c.guard.call(device_records.HOOK, device_records.start, c, tensor.device, done)
+        c.guard.call(
+            device_records.HOOK, device_records.start, c, tensor.device, done, groups.PROCESS.module
+        )
     return False
 
 
@@ -220,8 +220,8 @@ def failed(c: _core.Core, op: Op) -> None:
     c.ops.completed(op.token)
     if c.level > 1:
         c.record(
-            _ISSUE, _COMM, op.flags | _FAILED, op.name_id, op.t0, now_ns(), op.step, op.seq,
-            op.group_id, op.stage, op.mb, op.peer, op.a, op.b,
+            _ISSUE, _COMM, op.flags & ~_TIMED | _FAILED, op.name_id, op.t0, now_ns(), op.step,
+            op.seq, op.group_id, op.stage, op.mb, op.peer, op.a, op.b,
         )  # fmt: skip
 
 

@@ -94,10 +94,11 @@ class NativeWay:
         if _core.CURRENT is not None:
             _adopt(_core.CURRENT)
         _process.module.install()
+        groups.PROCESS.module = _process.module
 
     def uninstall(self) -> None:
         """Unregister. What is open still tells of its completion."""
-        _core.ON_START = None
+        _core.ON_START = groups.PROCESS.module = None
         _process.module.uninstall()
         _process.module.detach()
 
@@ -120,11 +121,11 @@ def register_callbacks(see_loss: Any, after_backward: Any) -> None:
         _process.module.register_callbacks(see_loss, after_backward, vars(torch.compiler))
 
 
-def register_units(named: Any, unsharded: Any) -> None:
-    """Give C++ the function that finds FSDP2's units, and the state of a gathered one
-    (native/fsdp.hpp)."""
+def register_units(named: Any, streams_of: Any, unsharded: Any) -> None:
+    """Give C++ the functions that find FSDP2's units and their streams, and the state of a
+    gathered one (native/fsdp.hpp)."""
     if groups.PROCESS.source == NativeWay.name:
-        _process.module.register_units(named, unsharded)
+        _process.module.register_units(named, streams_of, unsharded)
 
 
 def quick_call(patches: Patches, owner: Any, name: str, original: Any, kind: str) -> None:

@@ -340,7 +340,7 @@ def _start_coalescing(original: Any) -> Any:
 
             wait_gate(c, GATE_OPS, "a batch of ops")
         result = original(self, *args, **kwargs)
-        local().coalescing = True
+        local().nest.coalescing = 1
         return result
 
     return start
@@ -349,7 +349,7 @@ def _start_coalescing(original: Any) -> Any:
 def _end_coalescing(original: Any) -> Any:
     @unframed
     def end(self: Any, *args: Any, **kwargs: Any) -> Any:
-        local().coalescing = False
+        local().nest.coalescing = 0
         work = original(self, *args, **kwargs)
         c = _core.CURRENT
         if c is not None and c.device is not None:

@@ -48,7 +48,9 @@ class BatchLoss:
         self._of[id(of)] = weakref.ref(of)
         if closure is None or closure is not self._closure:
             self._outside = len(self._parts)
-        elif self._shares() + share > 1 + _NEAR or _cleared(closure[0]()):
+        elif self._shares() + share > 1 + _NEAR or all(
+            p.grad is None for p in parameters_of(closure[0]())
+        ):
             del self._parts[self._outside :]
         self._closure = closure
         self._parts.append((value, share))
@@ -72,10 +74,6 @@ class BatchLoss:
         if len(self._parts) > 1 and abs(self._shares() - 1) < _NEAR:
             self._number = len(self._parts)
         self._parts, self._closure, self._of = [], None, {}
-
-
-def _cleared(optimizer: Any) -> bool:
-    return all(p.grad is None for p in parameters_of(optimizer))
 
 
 def share_of(loss: Any) -> float:

@@ -11,13 +11,15 @@ from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks import context
 from pardbg_agent.hooks.context import local
+from pardbg_agent.hooks.device.device_records import HOOK
 from pardbg_agent.hooks.ops import native_way
 from pardbg_agent.hooks.patching import Patches, unframed
 from pardbg_agent.hooks.training import step_phases
 from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
 
-_FSDP, _COMM, _FAILED = int(Kind.FSDP), int(Lane.COMM), int(Flag.FAILED)
+_FSDP, _COMM = int(Kind.FSDP), int(Lane.COMM)
+_FAILED, _TIMED = int(Flag.FAILED), int(Flag.DEVICE)
 _LETTERS: Final = {"unshard": "u", "wait unshard": "w", "reshard": "r", "reduce": "p"}
 """Of the verbs, in C++."""
 _PACKAGE = "torch.distributed.fsdp._fully_shard"
@@ -35,7 +37,7 @@ def _hook_units(patches: Patches, module: ModuleType) -> None:
     # Else Dynamo may trace them and must find Python, or they are another torch's.
     quick = hasattr(module, "_dynamo_disable") and hasattr(module, "ShardedState")
     if quick:
-        native_way.register_units(named, module.ShardedState.UNSHARDED)
+        native_way.register_units(named, streams_of, module.ShardedState.UNSHARDED)
     for name, verb, moves in (
         ("unshard", "unshard", lambda u: u._all_gather_result is None and not u.is_unsharded),
         ("wait_for_unshard", "wait unshard", lambda u: u._all_gather_result is not None),
@@ -74,28 +76,59 @@ def _before(verb: str, moves: Any) -> Any:
         if known is None:
             x.fsdp_groups.add(unit)
             known = x.fsdp_units[unit] = _new_unit(unit)
-        return verb, unit, known, now_ns()
+        t0, span, ends_on = now_ns(), None, None
+        if c.device is not None:
+            begins_on, ends_on = streams_of(unit, _LETTERS[verb])
+            span = c.guard.call(HOOK, c.device.begin, t0, begins_on)
+        return verb, unit, known, t0, span, ends_on
 
     return before
 
 
+def streams_of(unit: Any, letter: str) -> tuple[Any, Any]:
+    """Return the streams on which what FSDP does with a unit begins and ends; None: the current
+    one."""
+    streams = unit.comm_ctx
+    try:
+        if letter == "u":
+            found: tuple[Any, Any] = streams.get_all_gather_streams(False, unit._training_state)
+            return found
+        if letter == "p":
+            replicated = unit._is_hsdp and unit.all_reduce_grads
+            return None, getattr(
+                streams, "all_reduce_stream" if replicated else "reduce_scatter_stream"
+            )
+    except AttributeError:  # before its first use it has none
+        pass
+    return None, None
+
+
 def _after(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
-    verb, unit, known, t0 = what
+    verb, unit, known, t0, span, ends_on = what
     x = context.of(c)
     whole = bool(unit.is_unsharded)
     if whole != known.whole:
         known.whole = whole
         x.loop.gathered_bytes += known.num_bytes if whole else -known.num_bytes
     if verb == "reshard":
-        if whole:
-            return  # kept for backward
+        if whole:  # kept for backward
+            if span is not None and c.device is not None:
+                c.guard.call(HOOK, c.device.drop, span)
+            return
         known.resharded_ns = t1
     elif verb == "reduce":
         t0 = max(t0, known.resharded_ns)  # it resharded first, which has a record of its own
+        if span is not None:
+            span.issued_ns = t0
     if c.level > 1:
+        flags, name = _FAILED if failed else 0, _name(c, unit, known, verb)
+        if span is not None and c.device is not None and c.guard.call(
+            HOOK, c.device.ended, span, _COMM, name, NONE, NONE, ends_on
+        ):  # fmt: skip
+            flags |= _TIMED
         c.record(
-            _FSDP, _COMM, _FAILED if failed else 0, _name(c, unit, known, verb), t0, t1, c.step, 0,
-            NO_GROUP, NONE, NONE, NONE, known.num_bytes, x.loop.gathered_bytes,
+            _FSDP, _COMM, flags, name, t0, t1, c.step, 0, NO_GROUP, NONE, NONE, NONE,
+            known.num_bytes, x.loop.gathered_bytes,
         )  # fmt: skip
 
 

@@ -115,8 +115,8 @@ class Actions:
         self._x.loop.num_schedules += 1
 
     def phase_pauses(self, t: int, failed: bool = False) -> None:
-        """The phase of the run that is open ends: the run does, or the optimizer steps inside
-        it (DeepSpeed's is an instruction of the schedule)."""
+        """End the open phase of the run: the run ends, or the optimizer steps inside it
+        (DeepSpeed's is an instruction of the schedule)."""
         if self._run_t0:
             t0, self._run_t0 = self._run_t0, 0
             step_phases.phase_ends(self._c, self._x, "pipeline", t0, t, failed)
@@ -260,7 +260,7 @@ class Actions:
             if fields[2] & _FAILED:
                 c.guard.call(HOOK, c.device.drop, span)
             elif c.guard.call(
-                HOOK, c.device.action_ended, span, action.name, action.stage, action.mb
+                HOOK, c.device.ended, span, _COMPUTE, action.name, action.stage, action.mb
             ):
                 fields[2] |= _TIMED
         c.span_ended(*fields)

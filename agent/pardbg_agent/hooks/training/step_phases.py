@@ -227,7 +227,7 @@ def _anchor(c: _core.Core, x: Context, t: int) -> None:
 
 
 def stop_counting() -> None:
-    """Before our hooks go: none of ours may stay on autograd."""
+    """Take the saved-tensor hooks off autograd, before the agent's hooks are removed."""
     c = _core.CURRENT
     if c is not None:
         _take_off(c, context.of(c), 0)

@@ -6,14 +6,17 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Severity
+from pardbg.analysis.findings.kinds.blocking import blocking_advice, blocking_text
 from pardbg.analysis.findings.wording import killed_text, word
+from pardbg.analysis.hangs.blocking_calls import Blocking
 from pardbg.sentences import filled
 from pardbg.words import duration
 
 Doing = Literal[
     "unknown", "left", "killed", "lost", "ended", "stopped", "traced", "pdb", "prompt", "cut off",
-    "gil", "kernel", "compiling", "importing", "checkpoint", "loading", "torch.distributed",
-    "action", "forward", "backward", "optimizer", "pipeline", "start-up", "code",
+    "gil", "kernel", "device", "compiling", "importing", "checkpoint", "loading",
+    "torch.distributed", "action", "forward", "backward", "optimizer", "pipeline", "start-up",
+    "code",
 ]  # fmt: skip
 Verb = Literal["be", "have", "load", "import", "was"]
 _VERBS: Final[dict[Verb, tuple[str, str, str, str]]] = {
@@ -42,7 +45,8 @@ _KINDS: Final[dict[Doing, str]] = {
 GONE: Final[tuple[Doing, ...]] = ("left", "killed", "lost", "ended")
 FAULTS: Final[tuple[Doing, ...]] = (*GONE, *_KINDS)
 """Out of order whatever the others wait for; a rank that does anything else only takes its time."""
-WHOLE: Final[tuple[Doing, ...]] = (*GONE, "cut off", "unknown", "gil", "kernel", *_KINDS)
+_OWN_ADVICE: Final[tuple[Doing, ...]] = (*FAULTS, "kernel", "device")
+WHOLE: Final[tuple[Doing, ...]] = (*GONE, "cut off", "unknown", "gil", "kernel", "device", *_KINDS)
 """Said without the threads and callers of the place."""
 
 
@@ -54,12 +58,12 @@ class Absence:
     place: str | None = None
     """Where in the program it is."""
     name: str = ""
-    """Pipeline action, or the host that is cut off."""
+    """Pipeline action, the host that is cut off, or what a device stands at."""
     code: int | None = None
     """Exit code."""
     pid: int = 0
     silent_ns: int = 0
-    """Time its agent's thread had been silent."""
+    """Time its agent's thread had been silent, or its device has stood."""
     asleep: bool = False
     """It sleeps or waits for something."""
     progresses: bool = False
@@ -71,6 +75,9 @@ class Absence:
     """(name, place) of other threads."""
     lock: str = ""
     """Lock that it waits for, and the thread inside, as the hub found it."""
+    blocking: Blocking | None = None
+    """System call that its agent saw it in."""
+    rank: int = -1
 
     @property
     def kind(self) -> str:
@@ -84,8 +91,13 @@ class Absence:
 
     @property
     def idle(self) -> bool:
-        """Return whether it sleeps or waits where it might work."""
-        return self.asleep and not self.fault
+        """Return whether its host does not work: it sleeps or waits, or its device is stuck."""
+        return (self.asleep or self.doing == "device") and not self.fault
+
+    @property
+    def holder(self) -> int | None:
+        """Return the rank that has the file lock which this one waits for; None: none is known."""
+        return None if self.blocking is None else self.blocking.holder
 
     @property
     def severity(self) -> Severity:
@@ -94,8 +106,11 @@ class Absence:
 
     def advice(self) -> str:
         """Return what to try."""
+        if self.doing not in _OWN_ADVICE and self.blocking is not None:
+            return blocking_advice(self.blocking, self)
         case = "gone" if self.doing in GONE else "pdb" if self.doing == "prompt" else self.doing
-        return filled(word(Absence, f"try {case}") or word(Absence, "try"), self)
+        other = "asleep" if self.asleep else "works" if self.place else "unseen"
+        return filled(word(Absence, f"try {case}") or word(Absence, f"try {other}"), self)
 
     def text(self, many: bool = False, over: bool = False) -> str:
         """Return ``is in forward at train.py:88 in step``, to follow "rank 2, which"; ``many``:
@@ -119,6 +134,12 @@ class Absence:
             silent = f" for {duration(self.silent_ns)}" if self.silent_ns else ""
             idle = ", waiting for something" if self.asleep else ""
             return "be", f"in C code that {'held' if over else 'holds'} Python's lock{silent}{idle}"
+        if self.doing == "device":
+            silent = duration(self.silent_ns)
+            return (
+                "have",
+                f"not come past {self.name} on {'their' if many else 'its'} device for {silent}",
+            )
         if self.doing == "start-up" and many:
             return "be", "in their start-up"
         return _WORDS[self.doing]
@@ -129,8 +150,11 @@ class Absence:
         thread = f" in thread {self.thread}" if self.thread else ""
         caller = f", called by {self.caller}" if self.caller else ""
         asleep = f" ({'they sleep or wait' if many else 'it sleeps or waits'} there)"
+        if self.blocking is not None and not many:
+            asleep = f" ({blocking_text(self.blocking)})"
         lock = f"; {self.lock}" if self.lock else ""
-        return f"{thread}{caller}{asleep * self.asleep}{threads_text(self.threads)}{lock}"
+        asleep *= self.asleep or self.blocking is not None
+        return f"{thread}{caller}{asleep}{threads_text(self.threads)}{lock}"
 
 
 def threads_text(threads: tuple[tuple[str, str], ...]) -> str:

@@ -1,4 +1,4 @@
-"""Kinds of findings about devices: memory that ran out."""
+"""Kinds of findings about devices and NCCL: memory that ran out, lowered clocks, errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pardbg.analysis.findings.finding import Candidate, Facts, Severity
 from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.wording import word
 from pardbg.sentences import filled
-from pardbg.words import binary_size, ranks_text
+from pardbg.words import agreed, binary_size, plural, ranks_text
 
 Cause = Literal[
     "request", "fragmentation", "others", "growth", "imbalance",
@@ -76,4 +76,88 @@ class OutOfMemory(Facts):
         return self.tries(self.cause)
 
 
-KINDS: Final = kinds({"out-of-memory": OutOfMemory})
+class _OfDevice(Facts):
+    """About one device; ranks are those that have it in use."""
+
+    __slots__ = ()
+    host: str
+    index: int
+
+    def device(self, about: Candidate) -> str:
+        """Return the device in words."""
+        of = f", of {ranks_text(about.ranks)}," if about.ranks else ""
+        return f"device {self.index} on {self.host}{of}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceThrottled(_OfDevice):
+    """A device runs below its clocks: it is hot, or at its power limit."""
+
+    host: str
+    index: int
+    reasons: tuple[str, ...]
+    clock_mhz: int
+    max_clock_mhz: int
+    celsius: int
+
+    def text(self, about: Candidate) -> str:
+        return f"{self.device(about)} {filled(word(DeviceThrottled, 'text'), self)}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceError(_OfDevice):
+    """A device counted uncorrected ECC errors, or its driver reported an Xid."""
+
+    host: str
+    index: int
+    ecc_errors: int
+    xid: int
+
+    def severity(self) -> Severity:
+        return "error" if self.ecc_errors else "warning"
+
+    def text(self, about: Candidate) -> str:
+        errors = [plural(self.ecc_errors, "uncorrected ECC error")] if self.ecc_errors else []
+        errors += [f"Xid {self.xid}"] if self.xid else []
+        return f"{self.device(about)} reported {' and '.join(errors)}."
+
+
+@dataclass(frozen=True, slots=True)
+class NcclWarned(Facts):
+    """NCCL printed a warning. A note where it follows from a rank's end."""
+
+    message: str
+    num_times: int
+
+    def text(self, about: Candidate) -> str:
+        by = f" on {ranks_text(about.ranks)}" if about.ranks else ""
+        times = f", {self.num_times} times" if self.num_times > 1 else ""
+        return f"NCCL warned{by}{times}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class RasReport(Facts):
+    """NCCL's RAS, asked when ranks stood still, reports ranks that do not answer, that failed, or
+    that launched an op less often than others."""
+
+    rows: tuple[tuple[str, str, tuple[int, ...], bool], ...]
+    """(communicator, what, ranks, whether these are the job's)"""
+
+    def severity(self) -> Severity:
+        bad = {"dead", "unresponsive", "failed"}
+        return "warning" if any(what in bad for _, what, *_ in self.rows) else "info"
+
+    def text(self, about: Candidate) -> str:
+        said = [
+            f"{ranks_text(ranks)}{'' if own else f' of communicator {comm}'} "
+            + (f"{agreed('is', ranks)} {what}" if what in ("dead", "unresponsive", "failed")
+               else f"launched {what} less often than others")
+            for comm, what, ranks, own in self.rows
+        ]  # fmt: skip
+        return f"NCCL's RAS reports: {'; '.join(said)}."
+
+
+KINDS: Final = kinds({
+    "out-of-memory": OutOfMemory, "device-throttled": DeviceThrottled, "device-error": DeviceError,
+    "nccl-warning": NcclWarned, "nccl-status": RasReport,
+})  # fmt: skip

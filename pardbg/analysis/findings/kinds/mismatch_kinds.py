@@ -19,6 +19,11 @@ def places_text(places: tuple[Place, ...]) -> str:
     return ", ".join(f"rank {rank} at {where}" for rank, where in places[:_MAX_PLACES])
 
 
+def places_sentence(places: tuple[Place, ...]) -> str:
+    """Return `` Rank 0 at a.py:3 in f, rank 1 at ….``; empty unless two places are known."""
+    return f" R{places_text(places)[1:]}." if len(places) > 1 else ""
+
+
 class _Disagreement(Facts):
     """Ranks that will not get past an op."""
 
@@ -63,8 +68,8 @@ class Mismatch(_Disagreement):
         elif not of:
             at = f": {places_text(self.places)}" if self.places else ""
             text += f" Which side is wrong cannot be told{at}."
-        if of and len(self.places) > 1:
-            text += f" {places_text(self.places).capitalize()}."
+        if of:
+            text += places_sentence(self.places)
         if self.number > 1:
             text += f" {self.number} of the recent collectives have the same mismatch."
         return text

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Label, Note, Severity
+from pardbg.analysis.findings.kinds.blocking import blocking_advice, blocking_text
 from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.wording import word
+from pardbg.analysis.hangs.blocking_calls import Blocking
 from pardbg.analysis.pipeline.values import Cause
 from pardbg.words import agreed, duration, percent, rank_set, ranks_text, rate, size, waits_text
 
@@ -36,8 +38,10 @@ class HostOverloaded(Note):
         return f"{ranks} {cores} of host {self.host}{load}{ready}: times are the machine's."
 
 
-Lateness = Literal["data", "compute", "communication", "core", "host", "unknown"]
-MEASURED: Final[tuple[Lateness, ...]] = ("data", "compute", "communication")
+Lateness = Literal[
+    "data", "compute", "launch", "communication", "core", "host", "blocked", "unknown"
+]
+MEASURED: Final[tuple[Lateness, ...]] = ("data", "compute", "launch", "communication", "blocked")
 """Causes that are a rank's own on an overloaded host, too. So is ``host`` where the time that the
 rank had no core is known: that is not in it."""
 
@@ -64,6 +68,10 @@ class Straggler(Facts):
     whole_host: str
     """Host, if the culprits are all of its ranks and there are others."""
     late: tuple[int, ...]
+    blocking: Blocking | None = None
+    """System call in which it spends that time; its place is the candidate's."""
+    pid: int = 0
+    rank: int = -1
     in_turn: tuple[int, ...] = ()
     """Ranks that wait for ranks that wait."""
 
@@ -77,26 +85,33 @@ class Straggler(Facts):
         text = (
             f"{ranks_text(self.late)}{host} came last to {self.label}'s collectives in "
             f"{self.num_late} of the last {self.num_steps} steps, by {duration(self.by_ns)}; "
-            f"{self._cause()}. {ranks_text(waiting).capitalize()} {waits_text(waiting)}."
+            f"{self._cause(about.where)}. {ranks_text(waiting).capitalize()} {waits_text(waiting)}."
         )
         if self.in_turn:
             text += f" {ranks_text(self.in_turn).capitalize()} {waits_text(self.in_turn)} in turn."
         return text
 
-    def _cause(self) -> str:
+    def _cause(self, where: str | None) -> str:
         by, one = duration(self.cause_ns), len(self.late) == 1
+        if self.blocking is not None:
+            return f"about {by} of a step {blocking_text(self.blocking)} at {where}"
         it, its = ("it", "its") if one else ("they", "their")
         waits, spends = ("waits", "spends") if one else ("wait", "spend")
         return {
             "data": f"{its} data loading takes {by} longer",
             "compute": f"{its} compute takes {by} longer ({', '.join(self.phases)})",
+            "launch": f"{its} host launches late: {its} device has nothing queued for {by} more "
+            f"than the others' ({', '.join(self.phases)})",
             "communication": f"{it} {waits} {by} longer in other ops before",
             "core": f"{it} {waits} {by} longer for a CPU core (runnable, not scheduled)",
             "host": f"{it} {spends} {by} more outside of forward and backward",
+            "blocked": f"{it} {spends} {by} more in system calls",
             "unknown": "no single phase accounts for it",
         }[self.cause]
 
     def advice(self) -> str:
+        if self.blocking is not None:
+            return blocking_advice(self.blocking, self)
         return self.tries(self.cause)
 
     def beyond_load(self) -> bool:
@@ -164,6 +179,15 @@ class StageImbalance(Facts):
     saved_ns: int | None
     """Time of a step that an even split would save; None: no plan to work it out from."""
     step_ns: float
+    on_device: bool = False
+    """The work is a device's, which a busy host does not make longer."""
+    unlaunched: float = 0.0
+    """Share of it in which the host had yet to launch the rest of an action: an upper bound."""
+
+    @property
+    def cause(self) -> Literal["compute", "launch"]:
+        """Return what takes the time: the work itself, or the host's launches of it."""
+        return "launch" if self.unlaunched >= 0.5 else "compute"
 
     @property
     def worth(self) -> float | None:
@@ -179,13 +203,23 @@ class StageImbalance(Facts):
         if self.saved_ns is not None:
             saved, step = duration(self.saved_ns), duration(self.step_ns)
             would = f" An even cut would save {saved} of {step} a step."
+        if self.cause == "launch":
+            return (
+                f"{ranks_text(about.culprits)} (stage {stages}) is host-bound: its actions take "
+                f"{percent(self.more, 0)} more than the ranks' do on average, and in up to "
+                f"{percent(self.unlaunched, 0)} of that its host had yet to launch the rest. The "
+                f"others wait for it."
+            )
         return (
             f"{ranks_text(about.culprits)} (stage {stages}) computes {percent(self.more, 0)} more "
             f"than the ranks do on average, and the others wait for it.{would}"
         )
 
+    def advice(self) -> str:
+        return self.tries(self.cause)
+
     def beyond_load(self) -> bool:
-        return (self.worth or 0.0) >= 0.2
+        return self.on_device or (self.worth or 0.0) >= 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +260,8 @@ class ScheduleExcess(Facts):
     cost_ns: int
     shared_cores: bool
     """Ranks that compute on a host's cores outnumber them."""
+    alone: bool = False
+    """One rank's device stands for want of launches, the others' do not: it is the culprit."""
 
     def severity(self) -> Severity:
         loud = self.excess >= 0.2 and self.cost_ns >= NOTE_NS
@@ -241,6 +277,9 @@ class ScheduleExcess(Facts):
 
     def advice(self) -> str:
         return self.tries(self.cause)
+
+    def beyond_load(self) -> bool:
+        return self.alone
 
 
 @dataclass(frozen=True, slots=True)

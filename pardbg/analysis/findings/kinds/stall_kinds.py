@@ -13,7 +13,7 @@ from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.kinds.mismatch_kinds import (
     Place,
     RehearsedOrder,
-    places_text,
+    places_sentence,
 )
 from pardbg.analysis.findings.kinds.recording_kinds import NodeLost, RankUnrecorded
 from pardbg.words import agreed, duration, ranks_text, waits_text
@@ -60,7 +60,7 @@ class MissingRank(Stalled):
     """Not as late as is worth a warning, but later than ever before."""
 
     def severity(self) -> Severity:
-        if self.gave_up:
+        if self.gave_up or self.absences[0].holder in self.victims:
             return "error"
         return "info" if self.early else self.absences[0].severity
 
@@ -70,15 +70,18 @@ class MissingRank(Stalled):
         return direct, tuple(r for r in self.victims if r not in direct and r not in culprits)
 
     def text(self, about: Candidate) -> str:
-        many = len(about.culprits) > 1
+        many, holder = len(about.culprits) > 1, self.absences[0].holder
         reasons = sorted({self._reason(absence, many) for absence in self.absences})
         (op, ranks), *others = self._by_op()
         verb = "waited" if self.over else waits_text(ranks)
         waited = duration(self.until_ns - self.waits[0].since_ns)
         text = (
-            f"{ranks_text(ranks)} {verb} {waited} in {op} for {ranks_text(about.culprits)}, which "
+            f"{ranks_text(ranks)} {verb} {waited} in {op} for "
+            f"{ranks_text(about.culprits if holder is None else self.blamed)}, which "
             f"{' or '.join(reasons[:_MAX_REASONS])}."
         )
+        if holder in self.victims:
+            text += f" Rank {holder} waits for rank {self.blamed[0]}: neither gets on."
         for op, ranks in others:
             verb = "waited" if self.over else waits_text(ranks)
             text += f" {ranks_text(ranks).capitalize()} {verb} in {op}."
@@ -167,7 +170,7 @@ class Deadlock(Stalled):
             text += f" {ranks_text(self.others).capitalize()} {waits_text(self.others)} for them."
         if self.odd:
             text += f" {ranks_text(self.odd).capitalize()} left an op out, or issued one too many."
-        return f"{text} {places_text(self.places)}." if len(self.places) > 1 else text
+        return text + places_sentence(self.places)
 
     def _cycle_text(self) -> str:
         if self.of == "p2p-tag-mismatch":
@@ -216,7 +219,7 @@ class Misaddressed(Stalled):
             f"rank {rank} waits in {self.wait.op}, which has no matching {does}, while rank "
             f"{self.other} waits to {waits} rank {rank}: one of them names the wrong rank."
         )
-        return f"{text} {places_text(self.places)}." if len(self.places) > 1 else text
+        return text + places_sentence(self.places)
 
     def advice(self) -> str:
         return self.tries("unpaired-send" if self.send else "unpaired-recv")

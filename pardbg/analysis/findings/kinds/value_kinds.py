@@ -185,6 +185,11 @@ class NoGradient(Facts):
     optimizer: str
 
 
+@dataclass(frozen=True, slots=True)
+class UnequalStart(Facts):
+    """Ranks that average their gradients began with different parameters."""
+
+
 KINDS: Final = kinds(
     {
         "memory-creep": MemoryCreep,
@@ -194,5 +199,6 @@ KINDS: Final = kinds(
         "replica-divergence": ReplicaDivergence,
         "no-gradient-exchange": NoGradientExchange,
         "no-gradient": NoGradient,
+        "unequal-start": UnequalStart,
     }
 )

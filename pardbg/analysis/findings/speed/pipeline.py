@@ -8,6 +8,9 @@ from statistics import fmean, median
 from typing import Final
 
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.intervals import clip, total
+from pardbg.analysis.base.leads import host_bound
+from pardbg.analysis.base.times import times
 from pardbg.analysis.findings.finding import Candidate, Evidence
 from pardbg.analysis.findings.kinds.speed_kinds import (
     ScheduleExcess,
@@ -15,6 +18,7 @@ from pardbg.analysis.findings.kinds.speed_kinds import (
     TooFewMicrobatches,
 )
 from pardbg.analysis.findings.speed.windows import Window, often, per_window
+from pardbg.analysis.pipeline.idle import busy_intervals
 from pardbg.analysis.pipeline.implied import bound_fraction
 from pardbg.analysis.pipeline.pipeline_steps import pipeline_step
 from pardbg.analysis.pipeline.pipelines import Layout, layouts
@@ -27,6 +31,8 @@ UNEVEN: Final = 0.2
 """A rank's work above the mean of all ranks."""
 EXCESS: Final = 0.1
 """Bubble above what the schedule implies: less is jitter."""
+MOSTLY: Final = 0.6
+"""Share of the time without launches from which on it is one rank's."""
 MICROBATCHES: Final = 2
 """Microbatches per rank below which the bubble is a third or more."""
 
@@ -67,8 +73,20 @@ def _uneven(
     yield Candidate(
         kind="stage-imbalance", ranks=layout.ranks, culprits=(rank,), group=layout.group or None,
         t_ns=newest.t0_ns, first_ns=steps[0].t0_ns, cost_ns_per_step=saved,
-        facts=StageImbalance(tuple(layout.stages(rank)), median(busiest[rank]), saved, step_ns),
+        facts=StageImbalance(
+            tuple(layout.stages(rank)), median(busiest[rank]), saved, step_ns,
+            times(view) == "device", _unlaunched(view, newest, rank),
+        ),
     )  # fmt: skip
+
+
+def _unlaunched(view: View, step: PipelineStep, rank: int) -> float:
+    """Return the share of a rank's actions in which its host had yet to launch the rest."""
+    window = step.t0_ns, step.t1_ns
+    actions = next(row.actions for row in step.ranks if row.rank == rank)
+    busy = clip(busy_intervals(actions, window[1]), *window)
+    late = host_bound(view, rank, window)
+    return sum(total(clip(late, *span)) for span in busy) / max(1, total(busy))
 
 
 def _even(view: View, looked_at: Window, layout: Layout) -> tuple[int | None, float]:
@@ -120,11 +138,15 @@ def _excess(
     cost = round(length * (1 - (1 - implied - excess) / (1 - implied)))
     newest = over[-1]
     shared = crowded(view, layout.ranks)
+    late = sum(row.idle_ns.get("launch", 0) for step in over for row in step.ranks)
+    own = sum(row.idle_ns.get("launch", 0) for s in over for row in s.ranks if row.rank == rank)
+    alone = cause == "launch" and own >= MOSTLY * late
     yield Candidate(
         kind="schedule-excess", ranks=layout.ranks, group=layout.group or None,
+        culprits=(rank,) if alone else (),
         t_ns=newest.t0_ns, first_ns=over[0].t0_ns, cost_ns_per_step=cost,
         evidence=Evidence(newest.t0_ns, rank, "pipeline"),
-        facts=ScheduleExcess(excess, implied, cause, share, rank, cost, shared),
+        facts=ScheduleExcess(excess, implied, cause, share, rank, cost, shared, alone),
     )  # fmt: skip
 
 
@@ -140,8 +162,8 @@ def crowded(view: View, ranks: Sequence[int]) -> bool:
 
 
 def _main_cause(steps: Sequence[PipelineStep]) -> tuple[Cause, float, int]:
-    """(cause, its share of the window, the rank that has most of it). Communication and host are
-    never implied; else it is dependency."""
+    """(cause, its share of the window, the rank that has most of it). Communication, host and
+    launches are never implied; else it is dependency."""
     sums: dict[Cause, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     whole = 0
     for step in steps:
@@ -151,9 +173,10 @@ def _main_cause(steps: Sequence[PipelineStep]) -> tuple[Cause, float, int]:
                 sums[kind][row.rank] += ns
     totals = {kind: sum(ranks.values()) for kind, ranks in sums.items()}
     over = sum(s.excess_fraction or 0 for s in steps) / len(steps) * whole
-    cause: Cause = "communication"
-    if totals.get("host", 0) > totals.get("communication", 0):
-        cause = "host"
+    never: tuple[Cause, ...] = ("communication", "host", "launch")
+    cause = max(never, key=lambda kind: totals.get(kind, 0))
+    if cause == "launch":  # while one rank's device stands, others wait for it
+        over /= len(steps[0].ranks)
     if totals.get(cause, 0) < 0.5 * over:
         cause = "dependency"
     by_rank = sums[cause]

@@ -43,6 +43,7 @@ LARGE: Final = 10
 _LOOKED_AT: Final = 8
 _WORDS: Final = {
     "data": "loading data", "communication": "in communication",
+    "launch": "with nothing queued on its device",
     "host": "outside of forward and backward",
 }  # fmt: skip
 Steps = Mapping[int, Interval]

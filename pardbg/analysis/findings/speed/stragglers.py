@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
@@ -31,11 +31,20 @@ from pardbg.analysis.findings.speed.windows import (
     rows_in,
     scheduled,
 )
+from pardbg.analysis.hangs.blocking_calls import Blocking, counted
 from pardbg.store.table import Array
+from pardbg_agent.wire import BEAT_NS
 
 Group = tuple[int, str]
 """(epoch, key)"""
 Ranks = tuple[int, ...]
+Excess = Mapping[int, Mapping[str, float]]
+"""rank -> phase -> ns a step"""
+_SAMPLED_NS: Final = 15_000_000_000
+"""Minimum time whose samples of system calls are counted."""
+_LEAST_SAMPLES: Final = 4
+_COMPARED: Final = 8
+"""Other ranks whose samples are compared."""
 MARGIN_NS: Final = 5_000_000
 OF_STEP: Final = 0.1
 """Minimum lateness after half of the ranks, as a share of a step: less is noise."""
@@ -71,11 +80,13 @@ def stragglers(view: View, looked_at: Window) -> Iterable[Candidate]:
         lates = [_late(*of) for of in zip(steps, rows.rows(latest.tolist()), strict=True)]
         again = _again_and_again(lates, looked_at.steps, clear)
         culprits = again or _by_mean(view, looked_at, lates, clear)
+        excess = _excess(view, looked_at, lates, culprits) if culprits else {}
+        culprits = _workers(excess, culprits)
         of = tuple(culprits)
         if of in found:
             also[of].update(a.rank for a in lates[-1].row.arrivals)
         elif of:
-            found[of] = _candidate(view, looked_at, lates, culprits, bool(again))
+            found[of] = _candidate(view, looked_at, lates, culprits, excess, bool(again))
     yield from _without_victims(found, also)
 
 
@@ -183,7 +194,12 @@ def _spread(lates: Sequence[_Late], without: Sequence[int]) -> float:
 
 
 def _candidate(
-    view: View, looked_at: Window, lates: Sequence[_Late], culprits: Sequence[int], again: bool
+    view: View,
+    looked_at: Window,
+    lates: Sequence[_Late],
+    culprits: Sequence[int],
+    excess: Excess,
+    again: bool,
 ) -> tuple[Candidate, Straggler]:
     """``again``: late in most steps; else in the mean."""
     late_in = [late for late in lates if any(late.by.get(r, 0) > 0 for r in culprits)]
@@ -193,21 +209,27 @@ def _candidate(
     stood = _stood(view, looked_at, culprits, by)
     found: tuple[Lateness, float, tuple[str, ...]] = ("core", stood, ())
     if not stood or stood < CAUSE_SHARE * by:
-        found = _cause(view, looked_at, late_in, culprits)
+        found = _cause(excess, by)
     cause, cause_ns, phases = found
+    blocking, where, blocked_ns = _blocked(view, looked_at, culprits)
+    if cause in ("core", "compute", "host", "unknown") and blocked_ns >= CAUSE_SHARE * by:
+        cause, cause_ns, phases = "blocked", blocked_ns, ()
+    else:
+        blocking = where = None
     newest = late_in[-1].row
     facts = Straggler(
         label=Label(newest.label), num_late=len(late_in), num_steps=len(looked_at.steps), by_ns=by,
         cause=cause, cause_ns=cause_ns, phases=phases, step_ns=looked_at.step_ns, recurring=again,
         timed=bool(scheduled(view, looked_at)),
         own_ns=cost if cause == "core" else min(cost, by - stood),
-        whole_host=_whole_host(view, culprits), late=tuple(culprits),
+        whole_host=_whole_host(view, culprits), late=tuple(culprits), blocking=blocking,
+        pid=view.ranks[culprits[0]].pid, rank=culprits[0],
     )  # fmt: skip
     return Candidate(
         kind="straggler", ranks=tuple(a.rank for a in newest.arrivals if a.rank not in culprits),
-        culprits=tuple(culprits), group=newest.group, seq=newest.seq, t_ns=first(newest),
-        first_ns=first(late_in[0].row), cost_ns_per_step=round(cost), facts=facts,
-        evidence=Evidence(first(newest), culprits[0], "timeline", lane="phase"),
+        culprits=tuple(culprits), where=where, group=newest.group, seq=newest.seq,
+        t_ns=first(newest), first_ns=first(late_in[0].row), cost_ns_per_step=round(cost),
+        facts=facts, evidence=Evidence(first(newest), culprits[0], "timeline", lane="phase"),
     ), facts  # fmt: skip
 
 
@@ -248,12 +270,38 @@ def _stood(view: View, looked_at: Window, culprits: Sequence[int], by: float) ->
     return float(max(0.0, min(beyond, by - longer) if longer else beyond))
 
 
-def _cause(
+def _blocked(
+    view: View, looked_at: Window, culprits: Sequence[int]
+) -> tuple[Blocking | None, str | None, float]:
+    """Return (call, place, ns a step) where the first one was seen in system calls most, beyond
+    what others were seen there; samples are a heartbeat apart."""
+    since = min(looked_at.begin_ns, looked_at.end_ns - _SAMPLED_NS)
+    usual: Counter[tuple[Blocking, str]] = Counter()
+    for other in [rank for rank in view.ranks if rank not in culprits][:_COMPARED]:
+        usual |= counted(view, other, since)
+    own = (counted(view, culprits[0], since) - usual).most_common(1)
+    if not own or own[0][1] < _LEAST_SAMPLES:
+        return None, None, 0.0
+    (of, where), number = own[0]
+    return of, where, number * BEAT_NS * looked_at.step_ns / (view.t_ns - since)
+
+
+def _workers(excess: Excess, culprits: Sequence[int]) -> list[int]:
+    """Leave out culprits that only wait, in ops before, for one that works or sleeps longer."""
+    own = {
+        rank: sum(ns for name, ns in excess[rank].items() if name != "communication")
+        for rank in culprits
+    }
+    most = max(own.values(), default=0.0)
+    return [rank for rank in culprits if most <= 0 or own[rank] >= CAUSE_SHARE * most]
+
+
+def _excess(
     view: View, looked_at: Window, lates: Sequence[_Late], culprits: Sequence[int]
-) -> tuple[Lateness, float, tuple[str, ...]]:
-    """Return (cause, its ns, phases of compute it lies in): the phase in which the culprits spend
-    more time than the others do, from the begin of the step up to where they are late."""
-    more: dict[str, list[float]] = defaultdict(list)
+) -> Excess:
+    """Return culprit -> phase -> ns that it spends in it more than the others do, from the begin of
+    the step up to where it is late."""
+    more: dict[int, dict[str, list[float]]] = {rank: defaultdict(list) for rank in culprits}
     for late in lates[-8:]:
         before = _before(view, looked_at, late)
         read_ahead(view, PHASE_TABLES, before)
@@ -264,15 +312,26 @@ def _cause(
         others = [spent[rank] for rank in spent if rank not in culprits]
         for name in {name for phases in spent.values() for name in phases}:
             usual = median(phases.get(name, 0) for phases in others) if others else 0
-            own = max(spent[rank].get(name, 0) for rank in culprits if rank in spent)
-            more[name].append(own - usual)
-    excess = {name: median(values) for name, values in more.items()}
-    lateness = median(max(late.by.get(r, 0) for r in culprits) for late in lates[-8:])
+            for rank in culprits:
+                if rank in spent:
+                    more[rank][name].append(spent[rank].get(name, 0) - usual)
+    return {
+        rank: {name: median(values) for name, values in of.items()} for rank, of in more.items()
+    }
+
+
+def _cause(by_rank: Excess, lateness: float) -> tuple[Lateness, float, tuple[str, ...]]:
+    """Return (cause, its ns, phases of compute it lies in): where the culprits spend more time."""
+    names = {name for of in by_rank.values() for name in of}
+    excess = {name: max(of.get(name, 0.0) for of in by_rank.values()) for name in names}
     compute = sum(max(0.0, excess.get(name, 0)) for name in COMPUTE)
     if excess.get("data", 0) >= CAUSE_SHARE * lateness:
         return "data", excess["data"], ()
     if compute >= CAUSE_SHARE * lateness:
         longer = tuple(n for n in COMPUTE if excess.get(n, 0) >= 0.2 * compute)
+        unlaunched = excess.get("launch", 0)
+        if unlaunched >= CAUSE_SHARE * compute:
+            return "launch", unlaunched, longer
         return "compute", compute, longer
     if excess.get("communication", 0) >= CAUSE_SHARE * lateness:
         return "communication", excess["communication"], ()

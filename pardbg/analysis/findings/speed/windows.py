@@ -18,8 +18,10 @@ import numpy as np
 from pardbg.analysis.base.asof import View, per_store, per_view
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.intervals import Interval, clip, subtract, total, union
+from pardbg.analysis.base.leads import host_bound, sync_ops
 from pardbg.analysis.base.spans import records, stretches
 from pardbg.analysis.base.steps import last_step_rows
+from pardbg.analysis.base.times import times
 from pardbg.analysis.comm.collective_columns import CollectiveColumns, of_rows
 from pardbg.analysis.comm.matching import collectives, matched_in
 from pardbg.analysis.comm.op_rows import CollectiveRow
@@ -253,11 +255,13 @@ PHASE_TABLES: Final = ("wait", "phase")
 
 def phases_in(view: View, rank: int, whole: Interval) -> dict[str, int]:
     """phase -> ns of the stretch. Waits for ops are communication, wherever they lie; what is in
-    no phase is host."""
+    no phase is host. ``launch`` is the part of compute in which a device had nothing queued."""
     process = view.ranks[rank]
-    waited = stretches(view, process, "wait", whole)
+    on_device = times(view) == "device"  # where a wait of the host is none of the device's
+    waited = sync_ops(view, rank, whole) if on_device else stretches(view, process, "wait", whole)
     found: dict[str, int] = {}
     covered: list[Interval] = list(waited)
+    computing: list[Interval] = []
     phases: dict[str, list[Interval]] = defaultdict(list)
     for one in records(view, process, "phase", whole):
         phases[process.name(one.name_id)].append((one.t0_ns, one.t1_ns))
@@ -265,6 +269,9 @@ def phases_in(view: View, rank: int, whole: Interval) -> dict[str, int]:
         inside = subtract(clip(phases[name], *whole), covered)
         found[name] = total(inside)
         covered = union([*covered, *inside])
+        computing += inside if name != "data" else []
     found["communication"] = total(waited)
+    bound = host_bound(view, rank, whole) if on_device else []
+    found["launch"] = sum(total(clip(bound, *stretch)) for stretch in computing)
     found["host"] = whole[1] - whole[0] - total(clip(covered, *whole))
     return found

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.leads import standing
 from pardbg.analysis.findings.kinds.absence import Absence, Doing
+from pardbg.analysis.hangs.blocking_calls import samples
 from pardbg.analysis.hangs.stacks import activity, caller, place
 from pardbg.analysis.hangs.standstill import IDLE_CORES, Seen, is_cut_off, seen
 
 _FILES_NS: Final = 30_000_000_000
 """A checkpoint that is being written or read takes its time."""
 _STILL_NS: Final = 1_000_000_000
+_DEVICE_NS: Final = 1_000_000_000
+"""Minimum time that a device with work has come to nothing."""
 _MOVES_NS: Final = 10_000_000_000
 """A rank that makes progress, a server of parameters say, comes when it has served the others."""
 _UNKNOWN_NS: Final = 3_000_000_000
@@ -49,6 +53,10 @@ def absence(view: View, rank: int) -> Absence:
         return Absence("gil", where, silent_ns=now.silent_ns, asleep=idle)
     if now.os_state == "D":
         return Absence("kernel", where)
+    stands = standing(view, rank)
+    if stands is not None and view.t_ns - stands.since_ns >= _DEVICE_NS:
+        name = f"{stands.name} (step {stands.step})"
+        return Absence("device", name=name, silent_ns=view.t_ns - stands.since_ns)
     doing: Doing = at or ("action" if now.action else _PHASES.get(now.phase, "unknown"))
     if doing == "unknown" and where:
         doing = "code"
@@ -57,7 +65,10 @@ def absence(view: View, rank: int) -> Absence:
         asleep=now.cpu is not None and now.cpu < IDLE_CORES and now.os_state == "S",
         progresses=not now.frames and view.t_ns - now.moved_ns < _STILL_NS,
         thread=now.threads[0][0] if now.threads and now.threads[0][0] != "MainThread" else "",
-        threads=other_threads(now),
+        threads=other_threads(now), pid=process.pid, rank=rank,
+        blocking=next(
+            (one.blocking for one in samples(view, rank, now.moved_ns) if one.place == where), None
+        ),
     )  # fmt: skip
 
 

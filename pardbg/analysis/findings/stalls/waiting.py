@@ -124,9 +124,12 @@ def _missing(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> It
         gave_up=over is not None and _gave_up(view, blame),
     )  # fmt: skip
     direct, indirect = facts.waiting(blame.ranks)
+    holder = found.holder
+    where = found.place if holder is None else place(seen(view, holder).frames)
     yield Candidate(
-        kind=found.kind, ranks=(*direct, *indirect), culprits=blame.ranks, group=op.name,
-        seq=op.seq, where=found.place, t_ns=blame.since_ns, scope=_scope(blame), facts=facts,
+        kind=found.kind, ranks=(*direct, *indirect), group=op.name, scope=_scope(blame),
+        culprits=blame.ranks if holder is None else (holder,), seq=op.seq, where=where,
+        t_ns=blame.since_ns, facts=facts,
         evidence=Evidence(blame.since_ns + INTO_NS, rank, "timeline", op=op.text),
     )  # fmt: skip
 

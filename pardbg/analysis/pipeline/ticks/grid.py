@@ -181,7 +181,8 @@ def _order(
 
 
 def _then(seen: Sequence[str], planned: Sequence[str]) -> list[str]:
-    """Return what was seen in the order it came, also where the plan says otherwise."""
+    """Return recorded actions in their order, also where the plan has another, then planned
+    ones."""
     known = {*seen, *(other for text in seen if (other := twin(text)) is not None)}
     return [*seen, *(text for text in planned if text not in known)]
 

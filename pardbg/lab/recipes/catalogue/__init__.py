@@ -50,9 +50,9 @@ def command(
     """Return the argv that trains a recipe under torchrun, through this interpreter.
 
     ``own``: the recipe's own options as words, ``["--staleness", "2"]``. ``nnodes``: so many
-    torchruns share the ``nproc`` ranks, as on as many machines. ``device``: ``auto``, or ``sim``
-    for simulated accelerators. RecipeError if there is no such
-    recipe, or the options or the number of ranks do not fit it.
+    torchruns share the ``nproc`` ranks, as on as many machines. ``device``: ``auto``,
+    ``cuda``, or ``sim`` for simulated accelerators. RecipeError if there is no such recipe, or the
+    options or the number of ranks do not fit it.
     """
     recipe = find(name)
     ranks = recipe.nproc if nproc is None else nproc
@@ -60,8 +60,8 @@ def command(
     misfit = recipe.misfit(ranks, {"steps": steps, **recipe.read(own)})
     if misfit is not None:
         raise RecipeError(misfit)
-    if device == "sim" and (recipe.on_cpu or "backend" in recipe.defaults()):
-        raise RecipeError(f"{name} runs on CPUs: leave out --device sim")
+    if device != "auto" and (recipe.on_cpu or "backend" in recipe.defaults()):
+        raise RecipeError(f"{name} runs on CPUs: leave out --device {device}")
     if nnodes < 1 or ranks % nnodes:
         fits = listed(divisors(ranks))
         raise RecipeError(

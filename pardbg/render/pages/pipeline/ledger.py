@@ -11,7 +11,6 @@ from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.pipeline.critical_path import CriticalPath
 from pardbg.analysis.pipeline.mesh import PipelineName
 from pardbg.analysis.pipeline.values import (
-    CAUSES,
     ActionSpan,
     Cause,
     Idle,
@@ -24,34 +23,34 @@ from pardbg.render.draw.cells import Line, Segment, crop, left, line, line_width
 from pardbg.render.pages.pipeline.schedule import CAUSE_CHAR, CAUSE_SHORT, CAUSE_WORD
 
 BAR = 14
-_TELLING: tuple[Cause, ...] = ("dependency", "communication", "host")
+_TELLING: tuple[Cause, ...] = ("dependency", "communication", "host", "launch")
 
 
-def size(cells: int) -> int:
+def size(cells: int, causes: Sequence[Cause]) -> int:
     """Return the number of cells the ledger takes at a terminal width."""
     if cells >= 140:
-        return BAR + 1 + 5 + 6 * len(CAUSES)
-    return 5 + 5 * len(CAUSES) if cells >= 100 else 11
+        return BAR + 1 + 5 + 6 * len(causes)
+    return 5 + 5 * len(causes) if cells >= 100 else 11
 
 
-def heading(cells: int, note: str) -> Line:
+def heading(cells: int, note: str, causes: Sequence[Cause]) -> Line:
     """Return the names of the ledger's columns; ``note`` says which step where there is room."""
     if cells < 100:
         return line(Segment("busy idle", "dim"))
     wide = cells >= 140
     each = 6 if wide else 5
-    names = "".join(right(CAUSE_SHORT[cause], each) for cause in CAUSES)
+    names = "".join(right(CAUSE_SHORT[cause], each) for cause in causes)
     title = left(note, BAR + 1) + right("busy", 5) if wide else right("busy", 5)
     return line(Segment(title + names, "dim"))
 
 
-def figures(rank: PipelineRank, cells: int) -> Line:
+def figures(rank: PipelineRank, cells: int, causes: Sequence[Cause]) -> Line:
     """Return one rank's busy share and its idle by cause, percent of the window."""
     window = rank.busy_ns + sum(rank.idle_ns.values())
     if window <= 0 or not rank.idle_ns:
-        return line(Segment(right(words.UNKNOWN, size(cells)), "faint"))
+        return line(Segment(right(words.UNKNOWN, size(cells, causes)), "faint"))
     busy = rank.busy_ns / window
-    share = {cause: rank.idle_ns.get(cause, 0) / window for cause in CAUSES}
+    share = {cause: rank.idle_ns.get(cause, 0) / window for cause in causes}
     most = max(share, key=lambda cause: share[cause])
     if cells < 100:
         text = f"{left(CAUSE_SHORT[most], 4)}{share[most] * 100:2.0f}"
@@ -62,11 +61,11 @@ def figures(rank: PipelineRank, cells: int) -> Line:
     parts: list[Segment | str | Line] = []
     if wide:
         pieces = [(busy, "▇", "busy")] + [
-            (share[c], CAUSE_CHAR[c], f"idle.{c}") for c in CAUSES
+            (share[c], CAUSE_CHAR[c], f"idle.{c}") for c in causes
         ]  # fmt: skip
         parts += [stacked(pieces, BAR), "  "]
     parts.append(_busy(busy, 4 if wide else 5))
-    for cause in CAUSES:
+    for cause in causes:
         style = _loud(cause, share) if cause == most else "dim"
         text = f"{share[cause] * 100:.0f}" if share[cause] >= 0.005 else "·"
         parts.append(Segment(right(text, each), style if text != "·" else "faint"))
@@ -170,6 +169,8 @@ def _why(step: PipelineStep, idle: Idle) -> list[Segment]:
         return [Segment("nothing has reached it yet"), *(tail if idle.producer else ())]
     if idle.cause == "cooldown":
         return [Segment("it has done its last action; others finish")]
+    if idle.cause == "launch":
+        return [Segment("its input was there; the host had launched nothing")]
     return [Segment("its input was there; the process was busy elsewhere")]
 
 

@@ -148,7 +148,7 @@ def _frame(
         now = min(snapshot.t_ns, step.t1_ns)  # nothing runs: nothing moves
     if step.held_ns:
         now = step.t1_ns  # its times are without the holds, the cursor's is not
-    width = max(16, cells - GUTTER - ledger.size(cells) - 3)
+    width = max(16, cells - GUTTER - ledger.size(cells, view.causes) - 3)
     spans = [
         (action.t0_ns, now if action.t1_ns is None else action.t1_ns)
         for row in step.ranks for action in row.actions
@@ -224,7 +224,7 @@ def _heads(frame: _Frame, rows: int) -> tuple[Line, ...]:
         Segment(gutter, "strong"),
         *ruler(frame.axis, frame.cursor).line(),
         "  ",
-        *ledger.heading(frame.cells, note),
+        *ledger.heading(frame.cells, note, frame.view.causes),
     )
     return ((), heading) if rows >= 18 else (heading,)
 
@@ -273,14 +273,15 @@ def _ranks(frame: _Frame, room: int) -> tuple[tuple[Line, ...], tuple[int, ...]]
 
 def _rank(frame: _Frame, rank: PipelineRank, density: _Density) -> list[Line]:
     ended = next((r for r in _ledger_step(frame).ranks if r.rank == rank.rank), rank)
-    figures = ledger.figures(ended, frame.cells)
+    causes = frame.view.causes
+    figures = ledger.figures(ended, frame.cells, causes)
     flight = ledger.flight(rank, frame.cells)
     axis = frame.axis
     marked = frame.path.actions if frame.path is not None and frame.step.complete else ()
     held = frame.held.get(rank.rank)
     if held:  # in a place of its own: never among the actions
         gate = Segment(f"{HELD} {clip(short_next(held, frame.many), 18)}  ", "held")
-        figures = crop(line(gate, *figures), ledger.size(frame.cells))
+        figures = crop(line(gate, *figures), ledger.size(frame.cells, causes))
     seen = seen_row(rank, axis, frame.now_ns, frame.many, marked).line()
     chosen = rank.rank == frame.look.selected
     stages = ",".join(map(str, rank.stages))
@@ -337,7 +338,7 @@ def _foot(frame: _Frame, rows: int) -> tuple[Line, ...]:
                        key="FBIW".index)  # fmt: skip
         paired = any(rank.pairs for rank in frame.step.ranks)
         lines += [()] if rows >= 26 else []
-        lines.append(line("  ", legend(kinds, cells - 2, paired, frame.many)))
+        lines.append(line("  ", legend(kinds, cells - 2, frame.view.causes, paired, frame.many)))
     return tuple(lines)
 
 

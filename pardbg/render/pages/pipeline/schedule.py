@@ -19,15 +19,16 @@ from pardbg.render.draw.bars import LEVELS
 from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, line
 
 CAUSE_CHAR: dict[Cause, str] = {
-    "warmup": "·", "dependency": "░", "communication": "~", "host": "╱", "cooldown": "˙",
+    "warmup": "·", "dependency": "░", "communication": "~", "host": "╱",
+    "launch": "╲", "cooldown": "˙",
 }  # fmt: skip
 CAUSE_WORD: dict[Cause, str] = {
     "warmup": "warm-up", "dependency": "dependency", "communication": "communication",
-    "host": "host", "cooldown": "cool-down",
+    "host": "host", "launch": "host-bound", "cooldown": "cool-down",
 }  # fmt: skip
 CAUSE_SHORT: dict[Cause, str] = {
     "warmup": "warm", "dependency": "dep", "communication": "comm", "host": "host",
-    "cooldown": "cool",
+    "launch": "late", "cooldown": "cool",
 }  # fmt: skip
 KIND_WORD = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward weight"}
 HELD = "‖"
@@ -224,8 +225,9 @@ def gap_row(axis: Axis, cursor: int | None) -> Row:
 
 
 def legend(
-    kinds: Sequence[str], cells: int, paired: bool = False, many_stages: bool = False
-) -> Line:
+    kinds: Sequence[str], cells: int, causes: Sequence[Cause], paired: bool = False,
+    many_stages: bool = False,
+) -> Line:  # fmt: skip
     """Return the meaning of letters and shadings, as far as it fits."""
     parts: list[Segment] = []
     for kind in kinds:
@@ -235,8 +237,11 @@ def legend(
     if paired:
         parts += [Segment(PAIRED * 2, "plan.F"), Segment(" planned to overlap  ", "dim")]
     parts.append(Segment(IDLE, "dim"))
-    for cause, char in CAUSE_CHAR.items():
-        parts += [Segment(char * 2, f"idle.{cause}"), Segment(f" {CAUSE_WORD[cause]}  ", "dim")]
+    for cause in causes:
+        parts += [
+            Segment(CAUSE_CHAR[cause] * 2, f"idle.{cause}"),
+            Segment(f" {CAUSE_WORD[cause]}  ", "dim"),
+        ]
     kept: list[Segment] = []
     used = 0
     for mark, word in zip(parts, [*parts[1:], Segment("")], strict=True):

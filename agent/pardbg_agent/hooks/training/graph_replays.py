@@ -1,0 +1,39 @@
+"""Replays of captured graphs: what was captured runs on the device again, and no hook sees it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pardbg_agent import core as _core
+from pardbg_agent.clock import now_ns
+from pardbg_agent.hooks.device.device_records import CAPTURED, HOOK
+from pardbg_agent.hooks.patching import Patches
+from pardbg_agent.life.late_imports import LateImports
+from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
+
+_SPAN, _USER, _TIMED = int(Kind.SPAN), int(Lane.USER), int(Flag.DEVICE)
+
+
+def install(patches: Patches, late: LateImports) -> None:
+    """Hook the graphs of torch's devices."""
+    for owner in (torch.cuda.CUDAGraph, getattr(torch.accelerator, "Graph", None)):
+        patches.around(owner, "replay", "device graph", _before, _after)
+
+
+def _before(c: _core.Core, *_: Any) -> Any:
+    t0 = now_ns()
+    if c.device is None or c.level < 2:
+        return None
+    return t0, c.guard.call(HOOK, c.device.begin, t0)
+
+
+def _after(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
+    t0, span = what
+    name = c.defs.name(CAPTURED)
+    timed = c.device is not None and c.guard.call(HOOK, c.device.ended, span, _USER, name)
+    c.record(
+        _SPAN, _USER, _TIMED if timed else 0, name, t0, t1, c.step, 0, NO_GROUP, NONE, NONE, NONE,
+        0, 0,
+    )  # fmt: skip

@@ -1,0 +1,386 @@
+// Times on the device, by events: hooks/device/device_spans and device_records, without Python. Threads
+// of the training record events on the streams that are current there; the agent's thread reads them
+// when they are done. Nothing here waits for the device. Anchors of its clock are Python's
+// (hooks/device/anchors).
+
+#pragma once
+
+#include <c10/core/Event.h>
+#include <torch/csrc/Event.h>
+
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+#include <cmath>
+#include <optional>
+
+#include "state.hpp"
+
+namespace py = pybind11;
+
+namespace pardbg {
+
+constexpr uint8_t kDevice = 19, kDeviceBegin = 20;
+constexpr size_t kMaxEvents = 8192, kMaxLanes = 128;  // event_queue.MAX_EVENTS, MAX_LANES
+constexpr size_t kKeptAnchors = 16;                   // anchors.KEPT
+constexpr double kWander = 1e-6, kResolutionNs = 500;  // anchors.WANDER, RESOLUTION_NS
+
+struct Anchor {  // anchors.Anchor
+  PyObject* event;  // a torch.Event, owned
+  int64_t host_ns;
+  double error_ns, drift, drift_error;
+
+  double elapsed_ms(const c10::Event& other) const {
+    return reinterpret_cast<THPEvent*>(event)->event.elapsedTime(other);
+  }
+};
+
+template <typename Guard>
+concept SeesCaptures = requires(const Guard& g, const c10::Stream& s) { g.isStreamCapturing(s); };
+constexpr bool kSeesCaptures = SeesCaptures<c10::impl::VirtualGuardImpl>;
+
+struct Span {  // device_spans.DeviceSpan
+  Device& device;
+  int64_t issued_ns;
+  c10::Event* end_event;
+  std::shared_ptr<Follow> op;  // of an op, whose record says the rest; else
+  Record r{};                  // what its record will have; kind 0: it has none
+  int64_t begin_ns = 0, end_ns = 0, error_ns = 0;
+  int num_read = 0;
+  std::atomic<bool> dropped{false};
+};
+using SpanPtr = std::shared_ptr<Span>;
+
+class Device {
+ public:
+  struct Gap {  // spans left out, on the host's clock; with the lock
+    int64_t number = 0, since = 0, until = 0;
+  };
+  // `own_stream(key)` of Python gives a torch.Stream of our own, or None.
+  Device(c10::Device device, py::function own_stream)
+      : device_(device), guard_(device.type()), own_stream_(own_stream.release().ptr()) {
+    if (!kSeesCaptures) throw std::runtime_error("this torch does not say what a stream captures");
+  }
+  Device(const Device&) = delete;
+
+  c10::DeviceType type() const { return device_.type(); }
+  void write_to(State& s) { state_ = &s; }
+
+  // The span begins at what comes next on the stream (the current one). Null: left out, counted.
+  SpanPtr begin(int64_t issued_ns, std::shared_ptr<Follow> op = nullptr,
+                std::optional<c10::Stream> on = std::nullopt) {
+    SpanPtr span;
+    safely([&] {
+      const c10::Stream stream = on ? *on : guard_.getStream(device_);
+      c10::Event* events[2];
+      if (captures(stream) || !take(events)) return;
+      const SpanPtr made(new Span{*this, issued_ns, events[1], std::move(op)});
+      events[0]->record(stream);
+      put(stream, events[0], made, true);
+      span = made;
+    });
+    return span;
+  }
+
+  // It ends with what was issued last there. False: it is dropped.
+  bool end(const SpanPtr& span, std::optional<c10::Stream> on = std::nullopt) {
+    return end_by(span, [&] { return on ? *on : guard_.getStream(device_); });
+  }
+
+  // It ends when the asynchronous op of a Work does; the key is of the backend's stream it is on.
+  bool end_with(const SpanPtr& span, c10d::Work& work, uint16_t group_id, int peer) {
+    return end_by(span, [&]() -> std::optional<c10::Stream> {
+      const auto future = work.getFuture();
+      // One that is not done would make the host wait.
+      if (!future || !future->completed() || captures(guard_.getStream(device_)))
+        return std::nullopt;
+      const auto stream = own(group_id, peer);
+      if (!stream) return std::nullopt;
+      const c10::Stream before = guard_.exchangeStream(*stream);
+      try {
+        future->wait();
+      } catch (...) {
+        guard_.exchangeStream(before);
+        throw;
+      }
+      guard_.exchangeStream(before);
+      return stream;
+    });
+  }
+
+  void drop(const SpanPtr& span) {
+    if (!span->dropped.exchange(true)) give(span->end_event);
+  }
+
+  // A new anchor of the device's clock. With the GIL, in the thread that polls.
+  void add_anchor(const py::object& event, int64_t host_ns, double error_ns, double drift,
+                  double drift_error) {
+    if (!THPEvent_Check(event.ptr())) throw py::type_error("no torch.Event");
+    anchors_.push_back({py::object(event).release().ptr(), host_ns, error_ns, drift, drift_error});
+    if (anchors_.size() <= kKeptAnchors) return;
+    Py_DECREF(anchors_.front().event);
+    anchors_.pop_front();
+  }
+
+  // Read what the device has reached; return whether there is more to come. One thread at a time.
+  bool poll() {
+    bool left = anchors_.empty();
+    if (left) return true;
+    const size_t before = begun_.size();
+    safely([&] {
+      for (Lane* lane : lanes()) left |= read_lane(*lane);
+    });
+    for (size_t i = 0; i < before; i++) {  // these had begun at the poll before
+      const Span& span = *begun_[i];
+      if (!span.end_ns && !span.dropped) write(kDeviceBegin, span, span.begin_ns), num_begun += 1;
+    }
+    begun_.erase(begun_.begin(), begun_.begin() + static_cast<std::ptrdiff_t>(before));
+    return left;
+  }
+
+  // Time nothing any more: ops whose end nobody will read are open no more.
+  void close() {
+    off_ = true;
+    std::unordered_map<c10::Stream, Lane> old;
+    std::vector<c10::Event*> free;
+    {
+      std::lock_guard<std::mutex> guard(lock_);
+      old.swap(lanes_), free.swap(free_);
+    }
+    for (auto& [_, lane] : old)
+      for (Entry& entry : lane) {
+        if (entry.span->op) entry.span->op->finish();
+        free.push_back(entry.event);
+      }
+    for (const c10::Event* event : free) delete event;
+    for (const Anchor& anchor : anchors_) Py_DECREF(anchor.event);
+    anchors_.clear(), begun_.clear(), phase.reset(), step.reset();
+  }
+
+  // -- phases, steps and the like: with the GIL
+
+  SpanPtr begin_full(int64_t issued_ns, std::optional<c10::Stream> on = std::nullopt) {
+    return state_ != nullptr && state_->level.load() > 1 ? begin(issued_ns, nullptr, on) : nullptr;
+  }
+  bool end_as(const SpanPtr& span, const Record& r, std::optional<c10::Stream> on = std::nullopt) {
+    if (!span) return false;
+    span->r = r, span->r.kind = kDevice, span->r.flags = 0;
+    return end(span, on);
+  }
+  void begin_phase(int64_t issued_ns) {
+    if (phase) drop(phase);  // it did not end
+    phase = begin_full(issued_ns);
+  }
+  SpanPtr phase, step;
+
+  size_t num_in_flight() {
+    std::lock_guard<std::mutex> guard(lock_);
+    return num_ - free_.size();
+  }
+  size_t num_open() {
+    size_t found = 0;
+    std::lock_guard<std::mutex> guard(lock_);
+    for (const auto& [_, lane] : lanes_) found += lane.size();
+    return found;
+  }
+  std::string failure() {
+    std::lock_guard<std::mutex> guard(lock_);
+    return failure_;
+  }
+  Gap captured, refused;
+  // Since when and until when spans were left out; not again.
+  std::pair<int64_t, int64_t> take(Gap& gap) {
+    std::lock_guard<std::mutex> guard(lock_);
+    return {std::exchange(gap.since, 0), gap.until};
+  }
+  int64_t num_lost = 0, num_begun = 0;
+  int64_t lead_ns = 0, newest_ns = 0;  // of the span that was reached last
+
+ private:
+  struct Entry {
+    c10::Event* event;
+    SpanPtr span;
+    bool is_begin;
+  };
+  using Lane = std::deque<Entry>;
+
+  // What goes wrong (a device that failed) is the end of all device times, and of nothing else.
+  template <typename F>
+  void safely(F&& f) {
+    if (off_.load(std::memory_order_relaxed)) return;
+    try {
+      f();
+    } catch (const std::exception& error) {
+      off_ = true;
+      std::lock_guard<std::mutex> guard(lock_);
+      failure_ = error.what();
+    }
+  }
+
+  template <typename F>
+  bool end_by(const SpanPtr& span, F&& stream_of) {
+    bool ended = false;
+    safely([&] {
+      const std::optional<c10::Stream> stream = stream_of();
+      if (!stream || captures(*stream)) return;
+      span->end_event->record(*stream);
+      put(*stream, span->end_event, span, false);
+      ended = true;
+    });
+    if (!ended) drop(span);
+    return ended;
+  }
+
+  template <typename Guard>
+  static bool is_capturing(const Guard& guard, const c10::Stream& stream) {
+    if constexpr (SeesCaptures<Guard>)
+      return guard.isStreamCapturing(stream);
+    return false;
+  }
+  bool captures(const c10::Stream& stream) {
+    if (!is_capturing(guard_, stream)) return false;
+    std::lock_guard<std::mutex> guard(lock_);
+    note(captured);
+    return true;
+  }
+
+  static void note(Gap& gap) {
+    gap.until = now_ns(), gap.number += 1;
+    if (gap.since == 0) gap.since = gap.until;
+  }
+
+  bool take(c10::Event* (&events)[2]) {
+    std::lock_guard<std::mutex> guard(lock_);
+    if (free_.size() + kMaxEvents < num_ + 2) {
+      note(refused);
+      return false;
+    }
+    for (c10::Event*& event : events) {
+      if (free_.empty()) {
+        num_ += 1, event = new c10::Event(type(), c10::EventFlag::BACKEND_DEFAULT);
+      } else {
+        event = free_.back(), free_.pop_back();
+      }
+    }
+    return true;
+  }
+  void give(c10::Event* event) {
+    std::lock_guard<std::mutex> guard(lock_);
+    free_.push_back(event);
+  }
+
+  void put(const c10::Stream& stream, c10::Event* event, const SpanPtr& span, bool is_begin) {
+    std::lock_guard<std::mutex> guard(lock_);
+    lanes_[stream].push_back({event, span, is_begin});
+  }
+  std::vector<Lane*> lanes() {  // they stay where they are until the next call
+    std::lock_guard<std::mutex> guard(lock_);
+    if (lanes_.size() > kMaxLanes) std::erase_if(lanes_, [](auto& l) { return l.second.empty(); });
+    std::vector<Lane*> found;
+    for (auto& [_, lane] : lanes_) found.push_back(&lane);
+    return found;
+  }
+  // Read a lane up to the first event that is not done; return whether there is such. Some at a time:
+  // whoever records would wait for each lock that this thread loses its core with.
+  bool read_lane(Lane& lane) {
+    std::vector<Entry> some;
+    while (true) {
+      {
+        std::lock_guard<std::mutex> guard(lock_);
+        const auto num = std::min<std::ptrdiff_t>(64, static_cast<std::ptrdiff_t>(lane.size()));
+        some.assign(lane.begin(), lane.begin() + num);
+      }
+      size_t done = 0;
+      for (; done < some.size() && some[done].event->query(); done++) read(some[done]);
+      {
+        std::lock_guard<std::mutex> guard(lock_);
+        for (size_t i = 0; i < done; i++) free_.push_back(some[i].event);
+        lane.erase(lane.begin(), lane.begin() + static_cast<std::ptrdiff_t>(done));
+      }
+      if (done < some.size()) return true;
+      if (some.empty()) return false;
+    }
+  }
+
+  std::optional<c10::Stream> own(uint16_t group_id, int peer) {
+    const std::pair<int, int> key{group_id, peer};
+    {
+      std::lock_guard<std::mutex> guard(lock_);
+      if (const auto at = own_.find(key); at != own_.end()) return at->second;
+    }
+    std::optional<c10::Stream> made;
+    {
+      py::gil_scoped_acquire gil;
+      made = py::handle(own_stream_)(key).cast<std::optional<c10::Stream>>();
+    }
+    std::lock_guard<std::mutex> guard(lock_);
+    return own_.emplace(key, made).first->second;
+  }
+
+  // DeviceClock.host_time: (host time, its error) of a done event.
+  std::pair<int64_t, int64_t> host_time(const c10::Event& event) const {
+    size_t at = anchors_.size() - 1;
+    double ms = anchors_[at].elapsed_ms(event);
+    while (ms < 0 && at > 0) ms = anchors_[--at].elapsed_ms(event);
+    const Anchor& anchor = anchors_[at];
+    const Anchor* const later = at + 1 < anchors_.size() ? &anchors_[at + 1] : nullptr;
+    const double ns = ms * 1e6;
+    double drift = anchor.drift, error = anchor.error_ns;
+    if (later == nullptr) {
+      error += ns * (anchor.drift_error + kWander);
+    } else if (drift = later->drift; ns >= 0) {
+      error = std::max(error, later->error_ns) + ns * kWander;
+    } else {  // before the oldest anchor
+      error -= ns * (later->drift_error + kWander);
+    }
+    int exponent = 0;
+    std::frexp(ms, &exponent);
+    error += std::max(kResolutionNs, std::ldexp(1e6, exponent - 24));
+    return {anchor.host_ns + std::llround(ns + ns * drift), std::llround(std::ceil(error))};
+  }
+
+  void read(const Entry& entry) {
+    Span& span = *entry.span;
+    span.num_read += 1;
+    try {
+      const auto [at, error] = host_time(*entry.event);
+      span.error_ns = std::max(span.error_ns, error);
+      if (entry.is_begin) {
+        span.begin_ns = newest_ns = at, lead_ns = at - span.issued_ns;
+        if (span.op && span.num_read == 1) begun_.push_back(entry.span);
+      } else {
+        span.end_ns = at;
+      }
+    } catch (const c10::Error&) {  // an event of another device
+      num_lost += 1;
+    }
+    if (span.num_read < 2) return;  // streams are read in any order
+    if (span.begin_ns && span.end_ns) write(kDevice, span, span.end_ns);
+    if (!span.op) return;
+    if (span.end_ns) span.op->done(span.end_ns, kDoneDevice);
+    else span.op->finish();
+  }
+
+  void write(uint8_t kind, const Span& span, int64_t t1) {
+    Record r = span.op ? span.op->r : span.r;
+    if (state_ == nullptr || r.kind == 0) return;
+    r.kind = kind, r.flags &= static_cast<uint16_t>(~kTimed), r.t0 = span.begin_ns, r.t1 = t1;
+    r.a = span.begin_ns - span.issued_ns, r.b = span.error_ns;
+    state_->ring.write(r);
+  }
+
+  const c10::Device device_;
+  const c10::impl::VirtualGuardImpl guard_;
+  PyObject* const own_stream_;
+  State* state_ = nullptr;
+  std::atomic<bool> off_{false};
+  std::deque<Anchor> anchors_;  // as begun_ the thread's that polls
+  std::vector<SpanPtr> begun_;  // ops that have arrived, and did not end soon
+  std::mutex lock_;             // of what follows; nothing is called with it
+  std::unordered_map<c10::Stream, Lane> lanes_;
+  std::vector<c10::Event*> free_;
+  size_t num_ = 0;  // events that there are
+  std::map<std::pair<int, int>, std::optional<c10::Stream>> own_;
+  std::string failure_;
+};
+
+}  // namespace pardbg

@@ -1,0 +1,179 @@
+"""System calls that the program's main thread stands in, outside of ops: asleep, at a file, on a
+socket, in a lock. Looked at with each heartbeat; Linux only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from pardbg_agent import wire
+from pardbg_agent.clock import now_ns
+from pardbg_agent.control.inspect import MAX_WALKED, inside_own
+from pardbg_agent.identity import read_text
+from pardbg_agent.life.own_frames import is_own
+from pardbg_agent.tables.code_files import is_program
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from pardbg_agent.watched_rank import Core
+
+EVERY_NS: Final = wire.BEAT_NS * 9 // 10
+_AGAIN_S: Final = 0.002
+_MAX_PLACES: Final = 256
+_MAX_FILES: Final = 32
+"""Names up to which files are named: a loader reads thousands."""
+_MAX_TEXT: Final = 160
+_X86: Final = {
+    "sleep": (35, 230), "lock": (202,), "child": (61, 247), "file lock": (73,),
+    "fd": (0, 1, 17, 18, 19, 20, 74, 75, 217), "file": (162, 257, 262),
+    "socket": (42, 43, 44, 45, 46, 47, 288), "poll": (7, 23, 232, 270, 271, 281),
+}  # fmt: skip
+_ARM: Final = {
+    "sleep": (101, 115), "lock": (98,), "child": (95, 260), "file lock": (32,),
+    "fd": (61, 63, 64, 65, 66, 67, 68, 82, 83), "file": (56, 79, 81),
+    "socket": (202, 203, 206, 207, 211, 212), "poll": (22, 72, 73),
+}  # fmt: skip
+_FCNTL: Final = {72: "x86_64", 25: "aarch64"}
+_CALLS: Final = {
+    number: kind
+    for kind, numbers in {"x86_64": _X86, "aarch64": _ARM}.get(platform.machine(), {}).items()
+    for number in numbers
+} | {number: "file lock" for number, of in _FCNTL.items() if of == platform.machine()}
+_BATON: Final = "/torch/utils/file_baton.py"
+_LOADER_DEPTH: Final = 12
+_MAX_CHILDREN: Final = 64
+_OF_OPS: Final = ("/torch/distributed/", "/torch/_C/_distributed")
+
+
+class Blocked:
+    """Says where the main thread stands: a PROBE record for each time that it is seen there."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._fd = -1
+        with contextlib.suppress(OSError):  # another kernel, or one that does not show it
+            self._fd = os.open(f"/proc/self/task/{os.getpid()}/syscall", os.O_RDONLY | os.O_CLOEXEC)
+        self._due_ns = 0
+        self._seen: tuple[str, int] = ("", 0)
+        self._names: dict[str, int] = {}
+
+    def look(self, sent: int) -> None:
+        """``sent``: number of records so far; while it stays, so does the thread."""
+        now = now_ns()
+        if self._fd < 0 or now < self._due_ns or self._core.level < 2:
+            return
+        self._due_ns = now + EVERY_NS
+        with contextlib.suppress(OSError):  # a file that was closed meanwhile
+            self._sample(sent, now)
+
+    def _sample(self, sent: int, now: int) -> None:
+        words = os.pread(self._fd, 256, 0).split()
+        kind = _CALLS.get(int(words[0]), "") if len(words) > 2 else ""
+        if kind == "lock":  # the interpreter's own, too, which it waits for while this thread runs
+            time.sleep(_AGAIN_S)
+            kind = kind if os.pread(self._fd, 256, 0).split() == words else ""
+        if not kind:
+            return
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        if frame is None or inside_own(frame) or _in_op(frame):
+            return
+        kind, detail = _told(kind, int(words[1], 16), frame)
+        if len(self._names) >= _MAX_FILES and kind != "file lock":
+            detail = ""
+        name = "\n".join(("blocked", kind, detail, _place(frame)))
+        if (name, sent) == self._seen:
+            return
+        self._seen = name, sent + 1
+        if name in self._names or len(self._names) < _MAX_PLACES:
+            name_id = self._names.setdefault(name, self._core.defs.name(name))
+            self._core.record(
+                wire.Kind.PROBE, wire.Lane.COUNTER, 0, name_id, now, now, self._core.step, 0,
+                wire.NO_GROUP, wire.NONE, wire.NONE, wire.NONE, 0, 0,
+            )  # fmt: skip
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _in_op(frame: FrameType) -> bool:
+    """Return whether torch issues an op there or waits for one, as backward may in C++."""
+    code = frame.f_code
+    return code.co_name == "_engine_run_backward" or any(p in code.co_filename for p in _OF_OPS)
+
+
+def _place(frame: FrameType | None) -> str:
+    """``train.py:88 in forward``: the innermost frame of the program's code, else the innermost."""
+    inner, walked = frame, 0
+    while frame is not None and walked < MAX_WALKED and not is_program(frame.f_code.co_filename):
+        frame, walked = frame.f_back, walked + 1
+    at = frame or inner
+    if at is None or is_own(at.f_code.co_filename):
+        return ""
+    name, function = os.path.basename(at.f_code.co_filename), at.f_code.co_name
+    return f"{name}:{at.f_lineno}" + ("" if function.startswith("<") else f" in {function}")
+
+
+def _told(kind: str, fd: int, frame: FrameType) -> tuple[str, str]:
+    """Return (kind, file, other process and what it does, by tabs): what a file descriptor is, its
+    link says; torch's lock files and loaders are known by their frames."""
+    if frame.f_code.co_filename.endswith(_BATON) and frame.f_code.co_name == "wait":
+        path = str(getattr(frame.f_locals.get("self"), "lock_file_path", ""))
+        held = any(_is_open_in(pid, path) for pid in os.listdir("/proc") if pid.isdigit())
+        return "lock file", f"{path[:_MAX_TEXT]}\t\t{'held' if held else ''}"
+    if kind in ("poll", "lock", "pipe") and (worker := _busy_worker(frame)):
+        return "worker", "\t" + worker
+    if kind not in ("fd", "file lock"):
+        return kind, ""
+    path = os.readlink(f"/proc/self/fd/{fd}")
+    if kind == "file lock":
+        holder = _holder(os.getpid())
+        return kind, f"{path[:_MAX_TEXT]}\t{holder or ''}\t"
+    if path.startswith(("socket:", "pipe:")):
+        return path.partition(":")[0], ""
+    return ("terminal" if path.startswith(("/dev/pts", "/dev/tty")) else "file"), path[:_MAX_TEXT]
+
+
+def _busy_worker(frame: FrameType | None) -> str:
+    """Return process and call of a loader's worker that does not wait for work, if the frame waits
+    for a loader."""
+    for _ in range(_LOADER_DEPTH):
+        if frame is None or frame.f_code.co_name == "_try_get_data":
+            break
+        frame = frame.f_back
+    if frame is None or not frame.f_code.co_filename.endswith("/torch/utils/data/dataloader.py"):
+        return ""
+    children = read_text(f"/proc/self/task/{os.getpid()}/children").split()
+    for pid in children[:_MAX_CHILDREN]:
+        number, _, _ = read_text(f"/proc/{pid}/syscall").partition(" ")
+        if number and not number.startswith("-"):
+            kind = "running" if not number.isdigit() else _CALLS.get(int(number), "another call")
+            if kind not in ("poll", "lock", "child"):
+                return f"{pid}\t{kind}"
+    return ""
+
+
+def _is_open_in(pid: str, path: str) -> bool:
+    with contextlib.suppress(OSError):
+        here = f"/proc/{pid}/fd"
+        return any(os.readlink(f"{here}/{fd}") == path for fd in os.listdir(here))
+    return False
+
+
+def _holder(pid: int) -> int | None:
+    """Return the process that has the lock which ``pid`` waits for: /proc/locks has waiting
+    processes behind it, with an arrow."""
+    with open("/proc/locks", encoding="ascii", errors="replace") as file:
+        rows = [line.split() for line in file]
+    for row in rows:
+        if row[1:2] == ["->"] and row[5:6] == [str(pid)]:
+            held = (other for other in rows if other[0] == row[0] and other[1:2] != ["->"])
+            return next((int(other[4]) for other in held), None)
+    return None

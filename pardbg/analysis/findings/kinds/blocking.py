@@ -1,0 +1,23 @@
+"""System calls that a rank stands in, in words: what it waits for, and what to do."""
+
+from __future__ import annotations
+
+from pardbg.analysis.findings.wording import word
+from pardbg.analysis.hangs.blocking_calls import Blocking
+from pardbg.sentences import filled
+
+
+def blocking_text(of: Blocking) -> str:
+    """Return ``it sleeps``, to follow a place."""
+    case: str = of.call
+    if of.call == "file lock" and of.other:
+        case += " of process" if of.holder is None else " of rank"
+    elif of.call in ("lock file", "worker", "file"):
+        does = of.does or ("named" if of.file and of.call == "file" else "")
+        case += f" {does}" if word(Blocking, f"text {case} {does}") else ""
+    return filled(word(Blocking, f"text {case}"), of)
+
+
+def blocking_advice(of: Blocking, about: object) -> str:
+    """Return what to run and what usually causes it. ``about`` has the ``rank`` and its ``pid``."""
+    return filled(word(Blocking, f"try {of.call}"), of, about)

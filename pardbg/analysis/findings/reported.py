@@ -1,0 +1,77 @@
+"""Finds what NCCL and devices report of themselves: warnings, RAS's answers, clocks, errors."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final
+
+from pardbg.analysis.base.asof import View, per_view
+from pardbg.analysis.findings.finding import Candidate
+from pardbg.analysis.findings.kinds.device_kinds import (
+    DeviceError,
+    DeviceThrottled,
+    NcclWarned,
+    RasReport,
+)
+from pardbg.events.device_facts import DeviceNews, Ras
+from pardbg.nccl.debug_lines import Warned
+
+MAX_WARNINGS: Final = 4
+"""Kinds of NCCL's warnings that are findings."""
+EVENTS: Final = 4096
+
+
+def nccl_warnings(view: View) -> Iterator[Candidate]:
+    """Find NCCL's warnings, those that differ in numbers alone as one."""
+    kinds: dict[str, list[Warned]] = defaultdict(list)
+    for warned in view.store.nccl.warnings:
+        if warned.t_ns <= view.t_ns:
+            kinds[warned.kind].append(warned)
+    for same in list(kinds.values())[:MAX_WARNINGS]:
+        pids = {warned.pid for warned in same}
+        ranks = tuple(rank for rank, process in view.ranks.items() if process.pid in pids)
+        yield Candidate(
+            kind="nccl-warning", ranks=ranks, t_ns=same[-1].t_ns, first_ns=same[0].t_ns,
+            facts=NcclWarned(same[0].text, len(same)),
+        )  # fmt: skip
+
+
+def ras_status(view: View) -> Iterator[Candidate]:
+    """Find what RAS answered last."""
+    told = [(t, e.fact) for t, e in view.store.controls.last(view.t_ns, EVENTS)
+            if isinstance(e.fact, Ras)]  # fmt: skip
+    for t_ns, fact in told[-1:]:
+        if fact.rows:
+            rows = tuple((row.comm, row.what, row.ranks, row.global_ranks) for row in fact.rows)
+            ranks = {rank for row in fact.rows if row.global_ranks for rank in row.ranks}
+            yield Candidate(
+                kind="nccl-status", ranks=tuple(sorted(ranks)), t_ns=t_ns, facts=RasReport(rows)
+            )
+
+
+@per_view
+def readings(view: View) -> dict[tuple[str, int], tuple[int, DeviceNews]]:
+    """Return (host, index) -> (t_ns, newest reading) of each device."""
+    newest: dict[tuple[str, int], tuple[int, DeviceNews]] = {}
+    for t_ns, event in view.store.controls.last(view.t_ns, EVENTS):
+        if isinstance(event.fact, DeviceNews):
+            newest[event.fact.host, event.fact.index] = t_ns, event.fact
+    return newest
+
+
+def devices(view: View) -> Iterator[Candidate]:
+    """Find devices that are throttled at the cursor, and those that had errors."""
+    for (host, index), (t_ns, news) in readings(view).items():
+        if news.reasons:
+            yield Candidate(
+                kind="device-throttled", ranks=news.ranks, culprits=news.ranks, t_ns=t_ns,
+                facts=DeviceThrottled(
+                    host, index, news.reasons, news.clock_mhz, news.max_clock_mhz, news.celsius
+                ),
+            )  # fmt: skip
+        if news.ecc_errors or news.xid:
+            yield Candidate(
+                kind="device-error", ranks=news.ranks, culprits=news.ranks, t_ns=t_ns,
+                facts=DeviceError(host, index, news.ecc_errors, news.xid),
+            )  # fmt: skip

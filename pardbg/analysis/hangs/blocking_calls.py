@@ -1,0 +1,80 @@
+"""System calls that ranks were seen in outside of ops, as their agents sampled them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, cast, get_args
+
+import numpy as np
+
+from pardbg.analysis.base.asof import View
+from pardbg.words import whole
+
+_PREFIX: Final = "blocked\n"
+_LAST: Final = 512
+"""Samples per rank."""
+
+
+Call = Literal[
+    "sleep", "lock", "child", "file lock", "lock file", "file", "socket", "pipe", "terminal",
+    "poll", "worker",
+]  # fmt: skip
+_CALLS: Final = frozenset(get_args(Call))
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """What the main thread of a rank waits for in the kernel."""
+
+    call: Call
+    file: str = ""
+    """File that is read, written or locked."""
+    other: int = 0
+    """Process that holds the lock, or the worker; 0: none."""
+    does: str = ""
+    """What the worker stands in; of a lock file ``held`` while a process has it open."""
+    holder: int | None = None
+    """Rank of ``other``."""
+
+
+class Sample(NamedTuple):
+    """A rank's main thread in a call."""
+
+    t_ns: int
+    blocking: Blocking
+    place: str
+
+
+def samples(view: View, rank: int, since_ns: int) -> Iterator[Sample]:
+    """Yield a rank's samples since then, the newest first."""
+    process = view.ranks[rank]
+    table, visible = view.rows(process, "probe")
+    wanted = {i: name for i, name in process.names.items() if name.startswith(_PREFIX)}
+    if not wanted or not visible:
+        return
+    rows = np.flatnonzero(np.isin(table.col("name_id")[:visible], list(wanted)))[-_LAST:]
+    for row in rows[::-1].tolist():
+        t_ns = int(table.when[row])
+        if t_ns < since_ns:
+            return
+        found = _read(view, wanted[int(table.col("name_id")[row])])
+        if found is not None:
+            yield Sample(t_ns, *found)
+
+
+def counted(view: View, rank: int, since_ns: int) -> Counter[tuple[Blocking, str]]:
+    """Return (call, place) -> number of samples."""
+    return Counter((one.blocking, one.place) for one in samples(view, rank, since_ns))
+
+
+def _read(view: View, name: str) -> tuple[Blocking, str] | None:
+    words = name.split("\n")
+    if len(words) != 4 or words[1] not in _CALLS:
+        return None
+    file, _, rest = words[2].partition("\t")
+    other, _, does = rest.partition("\t")
+    pid = whole(other) or 0
+    holder = next((r for r, p in view.ranks.items() if pid and p.pid == pid), None)
+    return Blocking(cast(Call, words[1]), file, pid, does, holder), words[3]

@@ -1,0 +1,221 @@
+"""The ranks of the rows: ``ranks DEVICE CASE``. Each prints what it knows, as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import threading
+import time
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from pardbg_agent import core
+from pardbg_agent.clock import now_ns
+from pardbg_agent.hooks.device.device_spans import DeviceTimes
+from tests.gpu.devices import Device, device
+from tests.processes import wait_until
+
+SPANS, STEPS = 200, 6
+AHEAD_MS = 400
+"""Of a first kernel: behind it the host is ahead, so a span begins when the kernel before ends."""
+
+
+def polled(times: DeviceTimes) -> threading.Event:
+    """Poll in a thread, as the agent does; set the result to stop."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(0.01):
+            times.poll()
+
+    threading.Thread(target=run, daemon=True).start()
+    return over
+
+
+def begin(times: Any) -> Any:
+    """Begin a span at what comes next on the current stream."""
+    span = times.begin(now_ns(), None)
+    if span is not None:
+        span.ended = lambda span: None
+    return span
+
+
+def warm(there: Device) -> DeviceTimes:
+    """Return device times with two anchors at least, so that the rate of the clock is known."""
+    times = DeviceTimes(torch.device(there.name))
+    for _ in range(200):
+        times.poll()
+        time.sleep(0.01)  # 2 s: several anchors
+    return times
+
+
+def spans(there: Device) -> dict[str, Any]:
+    """Kernels of drawn lengths, each a span, with the host far ahead."""
+    times, draw = warm(there), random.Random(1)
+    found: list[Any] = []
+    with there.truth() as truth:
+        over = polled(times)
+        there.spin(AHEAD_MS)
+        for _ in range(SPANS):
+            found.append(begin(times))
+            there.spin(draw.uniform(0.3, 3))
+            times.end(found[-1])
+        wait_until(lambda: all(span.end_ns for span in found), what="all spans")
+        over.set()
+    ours = sorted((s.begin_ns, s.end_ns, s.error_ns) for s in found)
+    return {"spans": ours, "truth": truth[1:], "left_out": times.num_captured + times.num_lost}
+
+
+def anchors(there: Device) -> dict[str, Any]:
+    """An event whose moment the host brackets, now and then: (below, above, said, error)."""
+    times, seen = warm(there), []
+    over, until = polled(times), time.monotonic() + float(os.environ["GPU_SECONDS"])
+    while time.monotonic() < until:
+        event = torch.Event(there.name, enable_timing=True)
+        before = now_ns()
+        event.record()
+        event.synchronize()
+        after = now_ns()
+        said, error = times.clock.host_time(event) or (0, 0)
+        seen.append((before, after, said, error))
+        time.sleep(0.05)
+    over.set()
+    return {"seen": seen, "missed": times.clock.missed}
+
+
+def streams(there: Device) -> dict[str, Any]:
+    """Spans on 32 streams at once: each is as long as its own kernel."""
+    times, found = warm(there), list[Any]()
+    with there.truth() as truth:
+        for at in range(32):
+            with torch.Stream(there.name):
+                found.append(begin(times))
+                there.spin(30 + at % 4)
+                times.end(found[-1])
+        over = polled(times)
+        wait_until(lambda: all(span.end_ns for span in found), what="all streams")
+        over.set()
+    return {"spans": [(s.begin_ns, s.end_ns, s.error_ns) for s in found], "truth": truth}
+
+
+def graphs(there: Device) -> dict[str, Any]:
+    """A captured graph is a counted gap, and replays."""
+    times, kept = warm(there), torch.ones(8, device=there.name)
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        span = begin(times)
+        kept += 1
+    graph.replay()
+    torch.cuda.synchronize()
+    return {"span": span is None, "captured": times.num_captured, "value": float(kept[0])}
+
+
+def ops(there: Device) -> dict[str, Any]:
+    """Ops on the device, without and with a Work."""
+    tensor = torch.ones(1 << 16, device=there.name)
+    for is_async in (False, True) * 4:
+        work = dist.all_reduce(tensor, async_op=is_async)
+        if is_async:
+            work.wait()
+    torch.accelerator.synchronize()
+    time.sleep(1)
+    return {"on_device": core.CURRENT.device is not None}
+
+
+def train(there: Device) -> dict[str, Any]:
+    """Steps of DDP: losses, synchronizing calls, and the allocator's own figures at the end."""
+    torch.manual_seed(1)
+    width = int(os.environ.get("GPU_WIDTH", "256"))
+    layers = (nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+    model = DDP(nn.Sequential(*layers).to(there.name))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    x, losses, spent, syncs = torch.randn(2 * width, width), [], [], there.syncs()
+    x = x.to(there.name)
+    for _ in range(STEPS):
+        begun = time.perf_counter_ns()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+        if os.environ.get("GPU_SYNC_STEPS"):
+            torch.accelerator.synchronize()
+        spent.append(time.perf_counter_ns() - begun)
+    after = there.syncs()
+    stats = torch.accelerator.memory_stats()
+    kinds = ("allocated", "reserved")
+    return {
+        "losses": [float(loss).hex() for loss in losses], "ns": sorted(spent)[len(spent) // 2],
+        "syncs": None if after is None else after - (syncs or 0),
+        "memory": {kind: stats[f"{kind}_bytes.all.current"] for kind in kinds},
+    }  # fmt: skip
+
+
+def oom(there: Device) -> dict[str, Any]:
+    """A request that does not fit, caught by the program."""
+    dist.all_reduce(torch.ones(4, device=there.name))
+    there.limit_memory(8 << 20)
+    asked = 1 << 40
+    try:
+        torch.empty(asked, dtype=torch.uint8, device=there.name)
+        raised = False
+    except torch.OutOfMemoryError:
+        raised = True
+    there.limit_memory(None)
+    again = torch.ones(1 << 20, device=there.name).sum().item()
+    return {"raised": raised, "asked": asked, "again": again}
+
+
+def hang(there: Device) -> dict[str, Any]:
+    """Rank 1's device is busy for long before an op that the others have reached."""
+    tensor = torch.ones(4, device=there.name)
+    dist.all_reduce(tensor)
+    torch.accelerator.synchronize()
+    time.sleep(0.3)
+    if dist.get_rank() == 1:
+        there.spin(2000)
+    at = now_ns()
+    work = dist.all_reduce(tensor, async_op=True)
+    time.sleep(1)
+    work.wait()
+    torch.accelerator.synchronize()
+    time.sleep(0.5)
+    return {"at": at}
+
+
+CASES = {f.__name__: f for f in (spans, anchors, streams, graphs, ops, train, oom, hang)}
+BACKENDS = {"sim": "cpu:gloo,sim:sim", "cuda": "cpu:gloo,cuda:nccl"}
+
+
+def agents_thread() -> None:
+    """There is no hub, so nobody else polls."""
+    while True:
+        for poll in list(core.CURRENT.pollers) if core.CURRENT else ():
+            poll()
+        time.sleep(0.01)
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore")
+    kind, case = sys.argv[1:3]
+    there = device(kind)
+    if os.environ.get("GPU_SYNC_DEBUG"):
+        torch.cuda.set_sync_debug_mode("error")
+    backend = os.environ.get("GPU_BACKEND") or BACKENDS[kind]
+    dist.init_process_group(backend)
+    threading.Thread(target=agents_thread, daemon=True).start()
+    print(json.dumps(CASES[case](there)), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,291 @@
+"""The rows: each runs ranks, and compares what they print and record with the truth."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from functools import cache, partial
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from pardbg_agent.wire import Flag, Kind, Lane
+from tests.distributed.programs.watched import Rank, run_watched
+from tests.forked import Job, run_jobs
+from tests.gpu.table import Checks, Row, Skip
+
+RANKS: Final = "tests.gpu.programs.ranks"
+SLACK_NS: Final = 20_000
+"""Of the truth's own clock, and a kernel's launch."""
+SHARE: Final = 0.02
+ANY, CUDA = ("sim", "cuda"), ("cuda",)
+US, MS = 1000, 1_000_000
+RECIPES: Final = {"ddp": 2, "zero3": 2, "1f1b": 4, "tp": 2}
+
+
+@cache
+def num_devices(device: str) -> int:
+    """Return how many there are; asked in a process of its own, since this one forks ranks."""
+    if device == "sim":
+        return 16
+    code = "import torch; print(torch.cuda.device_count())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    return int(done.stdout.strip() or 0)
+
+
+def backend(device: str, ranks: int) -> str:
+    """NCCL where each rank has a device of its own; gloo where they share one."""
+    if device == "sim":
+        return ""
+    return "cpu:gloo,cuda:nccl" if num_devices(device) >= ranks else "cpu:gloo,cuda:gloo"
+
+
+def ran(
+    device: str, case: str, ranks: int = 1, watched: bool = True, **env: str
+) -> tuple[list[dict[str, Any]], dict[int, Rank]]:
+    """Run a case; what its ranks printed, and what was recorded of them."""
+    own = {"GPU_BACKEND": backend(device, ranks), **env}
+    own |= {"PARDBG_SIM": os.environ["PARDBG_SIM"]} if device == "sim" else {}
+    job = Job("job", ranks, (RANKS, device, case), env=own)
+    if watched:
+        ended, rings = run_watched([job])["job"]
+    else:
+        ended, rings = run_jobs([job])["job"], {}
+    if any(ended.codes):
+        raise RuntimeError(ended.whole.err.strip()[-300:] or f"exit codes {ended.codes}")
+    errors = [error["text"][-200:] for rank in rings.values() for error in rank.defined("error")]
+    if errors:
+        raise RuntimeError(f"{len(errors)} hooks failed: {errors[0]}")
+    return [json.loads(out.strip().splitlines()[-1]) for out in ended.out], rings
+
+
+# -- the clock
+
+
+def spans(device: str, checks: Checks) -> None:
+    [told], _ = ran(device, "spans", watched=False)
+    ours, truth = told["spans"], told["truth"]
+    checks.that(len(ours) == len(truth) > 100, f"{len(ours)} spans, {len(truth)} kernels")
+    first, base = ours[0][0], truth[0][0]
+    worst = 0.0
+    for (begin, end, error), (t0, t1) in zip(ours, truth, strict=False):
+        within = max(SLACK_NS, SHARE * (t1 - t0)) + error
+        checks.near(end - begin, t1 - t0, within, "length of a span, ns")
+        checks.near(begin - first, t0 - base, within + SLACK_NS, "begin of a span, ns")
+        worst = max(worst, abs((end - begin) - (t1 - t0)))
+    checks.that(told["left_out"] == 0, f"{told['left_out']} spans have no times")
+    checks.figure = f"{len(ours)} spans, worst length off by {worst / US:.1f} us"
+
+
+def anchors(device: str, checks: Checks) -> None:
+    seconds = os.environ.get("GPU_SECONDS", "60")
+    [told], _ = ran(device, "anchors", watched=False, GPU_SECONDS=seconds)
+    for before, after, said, error in told["seen"]:
+        inside = before - error <= said <= after + error
+        checks.that(inside, f"{said} is not in {before}..{after} ± {error} ns")
+    checks.some(told["seen"], 10, "moments")
+    worst = max(error for *_, error in told["seen"])
+    checks.figure = f"{seconds} s, {len(told['seen'])} moments, largest stated error {worst} ns"
+
+
+def streams(device: str, checks: Checks) -> None:
+    [told], _ = ran(device, "streams", watched=False)
+    ours, truth = told["spans"], told["truth"]
+    checks.that(len(ours) == len(truth) == 32, f"{len(ours)} spans, {len(truth)} kernels")
+    ends, true_ends = sorted(end for _, end, _ in ours), sorted(t1 for _, t1 in truth)
+    within = 2 * max(error for *_, error in ours) + 5 * SLACK_NS
+    for end, t1 in zip(ends, true_ends, strict=False):
+        checks.near(end - ends[0], t1 - true_ends[0], within, "an end, ns after the first")
+    checks.figure = f"32 streams, each end within {within / US:.0f} us of its kernel's"
+
+
+def graphs(device: str, checks: Checks) -> None:
+    [told], _ = ran(device, "graphs", watched=False)
+    checks.that(told["span"], "a span was recorded into a captured graph")
+    checks.that(told["captured"] == 1, f"{told['captured']} gaps, not 1")
+    checks.near(told["value"], 2, 0, "value after one replay")
+    checks.figure = "captured, counted as a gap, replayed"
+
+
+# -- ops
+
+
+def ops(device: str, checks: Checks, ranks: int, wanted: str = "") -> None:
+    if wanted == "nccl" and num_devices(device) < 1:
+        raise Skip("no device")
+    env = {"GPU_BACKEND": "cpu:gloo,cuda:nccl"} if wanted == "nccl" else {}
+    try:
+        told, rings = ran(device, "ops", ranks, **env)
+    except RuntimeError as error:
+        if wanted == "nccl" and ranks > num_devices(device) and "uplicate GPU" in str(error):
+            raise Skip("NCCL allows one rank a device: Duplicate GPU detected") from None
+        raise
+    for number, rank in rings.items():
+        checks.that(told[number]["on_device"], f"rank {number} has no device clock")
+        issued = rank.of(Kind.OP_ISSUE, "all_reduce")
+        timed = [r for r in rank.of(Kind.DEVICE) if r.lane == Lane.COMM]
+        done = rank.of(Kind.OP_DONE, "all_reduce")
+        checks.some(issued, 8, "ops")
+        checks.some(timed, 8, "ops with times of the device")
+        for r in timed:
+            checks.that(r.t0 <= r.t1, "an op ended before it arrived")
+        polled = sum(bool(r.flags & Flag.DONE_POLLED) for r in done)
+        checks.that(polled == 0, f"{polled} completions were polled")
+    checks.that(len(rings) == ranks, f"{len(rings)} ranks were recorded, not {ranks}")
+    how = env.get("GPU_BACKEND") or backend(device, ranks) or "sim"
+    checks.figure = f"{ranks} rank(s), {how}"
+
+
+def hang(device: str, checks: Checks) -> None:
+    told, rings = ran(device, "hang", 2)
+    began = {n: [r.t0 for r in rank.of(Kind.DEVICE_BEGIN) if r.t0 >= told[n]["at"] - MS]
+             for n, rank in rings.items()}  # fmt: skip
+    first = min(began.get(0, [0]), default=0)
+    checks.that(bool(first), "the rank that has arrived is not recorded as arrived")
+    early = [t0 for t0 in began.get(1, []) if t0 < first + 500 * MS]
+    checks.that(not early, "the rank whose device is busy is recorded as arrived")
+    checks.figure = "rank 0 arrived, rank 1 did not"
+
+
+# -- training
+
+
+def losses(device: str, checks: Checks) -> None:
+    watched, rings = ran(device, "train", 2)
+    plain, _ = ran(device, "train", 2, watched=False)
+    for one, other in zip(watched, plain, strict=True):
+        checks.some(one["losses"], 2, "losses")
+        checks.that(one["losses"] == other["losses"], "losses differ from those without pardbg")
+    checks.some(rings, 2, "recorded ranks")
+    checks.figure = f"{len(plain[0]['losses'])} losses of {len(plain)} ranks, equal to the bit"
+
+
+def no_syncs(device: str, checks: Checks) -> None:
+    watched, _ = ran(device, "train", 2)
+    plain, _ = ran(device, "train", 2, watched=False)
+    if plain[0]["syncs"] is None:
+        raise Skip("synchronizing calls are counted on the simulated accelerator alone")
+    for one, other in zip(watched, plain, strict=True):
+        checks.near(one["syncs"], other["syncs"], 0, "synchronizing calls")
+    checks.figure = f"{watched[0]['syncs']} with pardbg, {plain[0]['syncs']} without"
+
+
+def sync_debug(device: str, checks: Checks) -> None:
+    """torch's own check: with it set, a call that would wait for the device raises."""
+    [told], _ = ran(device, "spans", GPU_SYNC_DEBUG="1")
+    checks.that(len(told["spans"]) > 100, "no spans")
+    checks.that(told["left_out"] == 0, "spans are left out: a call would have waited")
+    checks.figure = f"{len(told['spans'])} spans under set_sync_debug_mode('error')"
+
+
+def overhead(device: str, checks: Checks) -> None:
+    pairs = []
+    env = {"GPU_SYNC_STEPS": "1", "GPU_WIDTH": "4096" if device == "cuda" else "256"}
+    for _ in range(int(os.environ.get("GPU_PAIRS", "5"))):
+        on, rings = ran(device, "train", 2, **env)
+        off, _ = ran(device, "train", 2, watched=False, **env)
+        pairs.append(on[0]["ns"] / off[0]["ns"] - 1)
+        steps = [r for rank in rings.values() for r in rank.of(Kind.STEP)][2:]
+        checks.some(steps, 2, "steps")
+        # a: time inside hooks. Wall times of shared machines differ by more than the agent costs.
+        share = median(r.a / max(1, r.t1 - r.t0) for r in steps)
+        checks.that(share > 0, "the steps have no cost")
+        # On the simulated accelerator the host computes what a kernel does: no share of a step.
+        limit = 0.01 if device == "cuda" else 1.0
+        checks.that(share <= limit, f"hooks take {share:.1%} of a step")
+    checks.figure = (
+        f"a step of {off[0]['ns'] / MS:.2f} ms, {len(pairs)} pairs: median {median(pairs):+.1%} "
+        f"({min(pairs):+.1%} to {max(pairs):+.1%}), in hooks {share:.1%}"
+    )
+
+
+# -- memory
+
+
+def memory(device: str, checks: Checks) -> None:
+    told, rings = ran(device, "train", 2)
+    for number, rank in rings.items():
+        for kind, value in told[number]["memory"].items():
+            seen = [r.a for r in rank.of(Kind.MEMORY, kind)]
+            checks.some(seen, 1, f"readings of {kind}")
+            checks.that(0 < max(seen, default=0) <= 4 * value, f"{kind}: {seen}, of {value}")
+        parameters = [r.a for r in rank.of(Kind.MEMORY, "parameters")]
+        whole = 2 * 4 * (256 * 256 + 256)
+        checks.that(parameters[-1:] == [whole], f"parameters {parameters[-1:]}, not {whole}")
+        limits = rank.of(Kind.MEMORY, "limit")
+        checks.some(limits, 1, "limits")
+    checks.figure = f"allocated {told[0]['memory']['allocated'] >> 10} KiB, parameters exact"
+
+
+def oom(device: str, checks: Checks) -> None:
+    [told], rings = ran(device, "oom")
+    requests = rings[0].defined("out_of_memory")
+    checks.that(told["raised"], "the request did not fail")
+    checks.that(told["again"] == 1 << 20, "the device was of no use afterwards")
+    checks.some(requests, 1, "reports of it")
+    for request in requests[:1]:
+        checks.that(request["asked"] >= told["asked"], f"asked {request['asked']}")
+        checks.that(request["limit"] > 0 and request["allocated"] >= 0, f"{request}")
+        place = [frame[2] for frame in request["frames"]]
+        checks.that("oom" in place, f"it was made in {place}")
+    checks.figure = f"a request of {told['asked'] >> 40} TiB reported with its place"
+
+
+# -- recipes
+
+
+def recipe(device: str, checks: Checks, name: str) -> None:
+    """A recipe under ``pardbg run``, and its report."""
+    ranks = RECIPES[name]
+    if device == "cuda" and num_devices(device) < ranks and name != "ddp":
+        raise Skip(f"needs {ranks} devices: gloo moves no {name} of CUDA tensors")
+    with tempfile.TemporaryDirectory(prefix="gpu-") as folder:
+        session = str(Path(folder, "s.mcap"))
+        pardbg = (sys.executable, "-m", "pardbg.cli")
+        argv = [*pardbg, "demo", name, "--device", device, "--nproc", str(ranks), "--steps", "6",
+                "-o", session]  # fmt: skip
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=400, env=_env(),
+                              stdin=subprocess.DEVNULL)  # fmt: skip
+        if done.returncode:
+            raise RuntimeError(f"exit code {done.returncode}: {done.stderr.strip()[-300:]}")
+        said = subprocess.run([*pardbg, "report", session, "--json"], capture_output=True,
+                              text=True, timeout=200, env=_env())  # fmt: skip
+        report = json.loads(said.stdout)
+    checks.that(len(report["ranks"]) == ranks, f"{len(report['ranks'])} ranks")
+    checks.that(len(report["steps"]) >= 5, f"{len(report['steps'])} steps")
+    checks.some([s for s in report["steps"] if s["loss"] is not None], 5, "losses")
+    errors = [f["text"] for f in report["findings"] if f["severity"] == "error"]
+    checks.that(not errors, f"it finds {errors}")
+    checks.that(report["run"]["times"] == "device", f"times of the {report['run']['times']}")
+    checks.figure = f"{len(report['steps'])} steps, times of the device"
+
+
+def _env() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def long_pause(device: str, checks: Checks) -> None:
+    raise Skip("12 minutes: `python -m pytest tests/faults/test_pause_long.py` (PARDBG_LONG=1)")
+
+
+ROWS: Final[tuple[Row, ...]] = (
+    Row("spans", "spans are the kernels' times", ANY, spans),
+    Row("anchors", "the device's clock on the host's, over minutes", ANY, anchors),
+    Row("streams", "no end is late on 32 streams", ANY, streams),
+    Row("graphs", "a captured graph is a marked gap", CUDA, graphs),
+    Row("no-syncs", "pardbg adds no synchronizing call", ANY, no_syncs),
+    Row("sync-debug", "no call of pardbg waits for the device", CUDA, sync_debug),
+    Row("nccl-alone", "ops of NCCL in a world of one", CUDA, partial(ops, ranks=1, wanted="nccl")),
+    Row("nccl-pair", "ops of NCCL on two ranks", CUDA, partial(ops, ranks=2, wanted="nccl")),
+    Row("ops", "ops end by the device's clock", ANY, partial(ops, ranks=2)),
+    Row("hang", "which rank's device has not arrived", ANY, hang),
+    Row("losses", "losses are those without pardbg", ANY, losses),
+    Row("memory", "memory is the allocator's", ANY, memory),
+    Row("oom", "a failed request is reported", ANY, oom),
+    Row("overhead", "cost of a step", ANY, overhead),
+    *(Row(name, "a recipe, watched", ANY, partial(recipe, name=name)) for name in RECIPES),
+    Row("long-pause", "a pause of 12 minutes under a limit of 10", ANY, long_pause),
+)

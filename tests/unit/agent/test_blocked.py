@@ -1,0 +1,120 @@
+"""What the main thread is seen in, of real system calls: the agent's thread looks from beside."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pardbg_agent.sender.blocked import Blocked
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64")
+    or not Path("/proc/self/syscall").exists(),
+    reason="/proc shows no system calls here",
+)  # fmt: skip
+
+
+class Seen:
+    """Names that a Core was given records of."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.level, self.step = 2, 0
+        self.defs = SimpleNamespace(name=lambda name: (self.names.append(name), len(self.names))[1])
+        self.records = 0
+
+    def record(self, *_: Any) -> None:
+        self.records += 1
+
+
+def seen_in(call: Callable[[], object], ends: Callable[[], object], sent: int = 0) -> Seen:
+    """Look until something is seen of a call of the main thread, then end it."""
+    core: Any = Seen()
+    blocked = Blocked(core)
+
+    def look() -> None:
+        until = time.monotonic() + 20
+        while not core.records and time.monotonic() < until:
+            blocked._due_ns = 0
+            blocked.look(sent)
+        blocked._due_ns = 0
+        blocked.look(sent + core.records)  # nothing has moved: no second record
+        ends()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        call()
+    finally:
+        thread.join()
+        blocked.close()
+    return core
+
+
+def kind_and_place(core: Seen) -> tuple[str, str, str]:
+    head, kind, detail, place = core.names[0].split("\n")
+    assert head == "blocked" and core.records == 1
+    return kind, detail, place.split(" in ")[-1]
+
+
+def test_a_socket_and_a_pipe() -> None:
+    def on_socket() -> None:
+        one.recv(1)
+
+    one, other = socket.socketpair()
+    with one, other:
+        core = seen_in(on_socket, lambda: other.send(b"x"))
+    assert kind_and_place(core) == ("socket", "", "on_socket")
+    reader, writer = os.pipe()
+
+    def at_pipe() -> None:
+        os.read(reader, 1)
+
+    core = seen_in(at_pipe, lambda: os.write(writer, b"x"))
+    os.close(reader), os.close(writer)
+    assert kind_and_place(core) == ("pipe", "", "at_pipe")
+
+
+def test_a_lock_of_the_process() -> None:
+    lock = threading.Lock()
+    lock.acquire()
+
+    def in_lock() -> None:
+        lock.acquire()
+
+    assert kind_and_place(seen_in(in_lock, lock.release)) == ("lock", "", "in_lock")
+
+
+def test_a_lock_on_a_file_names_its_holder(tmp_path: Path) -> None:
+    path = tmp_path / "shared"
+    ready, go_on = os.pipe(), os.pipe()
+    path.touch()
+    child = os.fork()
+    if not child:
+        with path.open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            os.write(ready[1], b"x")
+            os.read(go_on[0], 1)
+        os._exit(0)
+    os.read(ready[0], 1)
+    with path.open() as file:
+
+        def wants() -> None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+
+        core = seen_in(wants, lambda: os.write(go_on[1], b"x"))
+    os.waitpid(child, 0)
+    for fd in (*ready, *go_on):
+        os.close(fd)
+    assert kind_and_place(core) == ("file lock", f"{path}\t{child}\t", "wants")

@@ -1,0 +1,89 @@
+"""What NCCL printed, in traffic, findings and the report."""
+
+from __future__ import annotations
+
+from pardbg.analysis.answers.report import as_json, report
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.comm.traffic import traffic_view
+from pardbg.analysis.findings.reported import devices, nccl_warnings, ras_status
+from pardbg.events.control_events import ControlEvent
+from pardbg.events.control_facts import (
+    Fact,
+)
+from pardbg.events.device_facts import DeviceNews, Ras, RasRow
+from pardbg.render.reports.text import text
+from pardbg_agent import wire
+from tests.report_schema import VALIDATOR
+from tests.unit.nccl.test_readers import debug_lines
+from tests.unit.trace_builder import Trace
+
+
+def trace(order: list[int] | None) -> Trace:
+    """Four ranks, an all_reduce of 4000 bytes each; NCCL's ring, if it says."""
+    made = Trace(4)
+    if order is not None:
+        for line in debug_lines(order):
+            made.output(1, line)
+    for proc in made.ranks:
+        proc.collective("world", "all_reduce", 10, 12, 4000)
+        proc.step(0, 0, 20)
+    return made
+
+
+def edges(made: Trace) -> set[tuple[int, int]]:
+    return {(edge.src, edge.dst) for edge in traffic_view(View(made.store(), None)).edges}
+
+
+def test_bytes_are_modelled_along_the_ring_that_nccl_made() -> None:
+    assert edges(trace(None)) == {(0, 1), (1, 2), (2, 3), (3, 0)}
+    assert edges(trace([0, 2, 1, 3])) == {(0, 2), (2, 1), (1, 3), (3, 0)}
+
+
+def test_the_report_says_what_nccl_said_and_nothing_without() -> None:
+    made = trace([0, 2, 1, 3])
+    made.output(2, "n0:1:1 [0] NCCL INFO AllReduce: 4000 Bytes -> Algo RING proto LL "
+                "channel{Lo..Hi}={0..1}")  # fmt: skip
+    made.define(
+        wire.DefKind.NOTE, key="nccl_inspector",
+        value=[["world", "AllReduce", 4000, True, 12, 31_000, 0.2]],
+    )  # fmt: skip
+    told(made, 3, DeviceNews("n0", 3, "H100", (3,), (), 1980, 1980, 60, 97, 690_000, 700_000))
+    found = report(made.store())
+    said = as_json(found)["nccl"]
+    VALIDATOR.validate(as_json(found))
+    [comm] = said["communicators"]
+    assert comm["ranks"] == [0, 1, 2, 3] and comm["global_ranks"]
+    assert comm["rings"][0] == [0, 2, 1, 3]
+    assert [choice["algorithm"] for choice, _ in said["choices"]] == ["RING"]
+    assert [op["duration_ns"] for op in said["inspected"]] == [31_000]
+    assert [one["celsius"] for one in as_json(found)["devices"]] == [60]
+    assert "0→2→1→3" in text(found) and "690 of 700 W" in text(found)
+    without = report(trace(None).store())
+    assert as_json(without)["nccl"] is None and "NCCL" not in text(without)
+
+
+def test_warnings_that_differ_in_numbers_are_one_finding() -> None:
+    made = trace(None)
+    for rank in (1, 2):
+        made.output(5 + rank, f"n0:{100 + rank}:9 [0] NCCL WARN NET/IB : Got completion "
+                    f"from peer 10.0.0.{rank} with status=12")  # fmt: skip
+    [found] = nccl_warnings(View(made.store(), None))
+    assert found.ranks == (1, 2)
+
+
+def told(made: Trace, t: float, fact: Fact) -> None:
+    fields = {k: v for k, v in ControlEvent(fact).plain().items() if k not in ("n", "t_ns")}
+    made.hub(wire.Key.CONTROL, t, **fields)
+
+
+def test_ras_and_devices_are_findings_while_they_hold() -> None:
+    made = trace(None)
+    told(made, 30, Ras("2.28.9", 1, (RasRow("0xab", "unresponsive", (2,), True),)))
+    told(made, 31, DeviceNews("n0", 3, "H100", (3,), ("hot",), 1005, 1980, 91, ecc_errors=2))
+    view = View(made.store(), None)
+    [status] = ras_status(view)
+    assert status.ranks == (2,) and status.facts.severity() == "warning"
+    assert [one.kind for one in devices(view)] == ["device-throttled", "device-error"]
+    assert {one.culprits for one in devices(view)} == {(3,)}
+    told(made, 40, DeviceNews("n0", 3, "H100", (3,), (), 1980, 1980, 60, ecc_errors=2))
+    assert [one.kind for one in devices(View(made.store(), None))] == ["device-error"]
