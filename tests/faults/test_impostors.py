@@ -164,6 +164,6 @@ def test_the_audit_trail_tells_no_viewers_secret(rig: Rig, keys: dict[str, Any])
     status = peer.ask("take")
     assert status["ok"]
     rig.hub._collector.flush(None)
-    said = repr([*whole_messages(Path(rig.config.session)), rig.hub._viewers.facts()]).encode()
+    said = repr([*whole_messages(Path(rig.config.session)), rig.hub._viewers.hub_facts()]).encode()
     assert viewer_name(viewer).encode() in said
     assert viewer.partition(b"/")[2] not in said

@@ -22,10 +22,11 @@ from pardbg.hub.run import config as files
 from pardbg.hub.run.run_files import read_end
 from tests.distributed.owned import starting
 from tests.harness import Found, Tried, campaign, pardbg_run
-from tests.processes import comes_true, end_tree
+from tests.processes import comes_true, end_tree, wait_until
 
 FROM_S, UNTIL_S = 0.01, 1.6
-"""When the kill comes: a run takes 0.4 s to start its job on idle cores, and that 0.4 s."""
+"""When the kill comes: a run takes 0.4 s to start its job on idle cores, and that 0.4 s. Of every
+three runs one is killed then, two that long after all victims are there."""
 LIMIT_S = 60.0
 OURS = ("run", "keeper", "guardian", "launcher", "hub")
 ABOVE = {*OURS} - {"hub"}
@@ -48,10 +49,13 @@ sys.exit({CODE})
 class Case:
     """One run, whom of it is killed, and what is wrong with what it left."""
 
-    def __init__(self, name: str, victims: tuple[str, ...], at_s: float, folder: Path) -> None:
+    def __init__(
+        self, name: str, victims: tuple[str, ...], at_s: float, late: bool, folder: Path
+    ) -> None:
         self.name = name
         """Of the program, and so of the run."""
-        self._victims, self._at_s, self._folder = victims, at_s, folder
+        self._victims, self._folder = victims, folder
+        self._at_s, self._late = at_s, late
         self.killed: set[str] = set()
         self.bad: list[str] = []
 
@@ -60,6 +64,8 @@ class Case:
         program.write_text(PROGRAM)
         program.chmod(0o755)
         run = pardbg_run([str(program)], self._folder)
+        if self._late:
+            wait_until(lambda: self._all_there(run), LIMIT_S, "the victims")
         time.sleep(self._at_s)
         self._kill(run)
         try:
@@ -73,6 +79,9 @@ class Case:
             for process in _ours(self.name):
                 process.kill()
             run.wait()
+
+    def _all_there(self, run: subprocess.Popen[bytes]) -> bool:
+        return {*self._victims} <= {*starting(psutil.Process(run.pid))} or run.poll() is not None
 
     def _kill(self, run: subprocess.Popen[bytes]) -> None:
         there = starting(psutil.Process(run.pid))
@@ -126,9 +135,12 @@ def run(seed: int, cases: int, seconds: float = math.inf) -> Found:
     def one(number: int, rng: random.Random, folder: Path) -> Tried:
         at_s, group = rng.uniform(FROM_S, UNTIL_S), list(VICTIMS[number % len(VICTIMS)])
         rng.shuffle(group)
-        case = Case(f"d{number}x{os.getpid()}", tuple(group), at_s, folder)
+        late = number % 3 > 0
+        at_s = at_s / 4 if late else at_s
+        case = Case(f"d{number}x{os.getpid()}", tuple(group), at_s, late, folder)
         case.run()
         killed = "+".join(sorted(case.killed)) or "nobody yet or any more"
-        return Tried(case.bad, f"{'+'.join(group)} at {at_s:.3f} s", [killed])
+        what = f"{'+'.join(group)} {'late ' * late}at {at_s:.3f} s"
+        return Tried(case.bad, what, [killed])
 
     return campaign("deaths", one, range(seed, seed + cases), seconds)

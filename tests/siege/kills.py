@@ -82,7 +82,10 @@ class Case:
                     pauses = (0.0, 0.05, 0.5, 1.5, 3.0) if self._acts < MORE else (1.0, 8.0, 8.0)
                     time.sleep(self._rng.choice(pauses) * self._rng.random())
                     self._act(handle, run)
-            if self._moment == "raised":  # whom an open viewer keeps
+            if self._moment in (
+                "raised",
+                "at a breakpoint",
+            ):  # ranks that an open viewer keeps held
                 self._end_viewers()
             code = run.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
