@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo test native native-asan unit lint bench diagnosis siege frameworks matrix sessions \
+.PHONY: demo test native native-asan unit lint bench diagnosis siege frameworks matrix torches lowest sessions \
   dist docs pictures snapshots install clean
 .DEFAULT_GOAL := test
 
@@ -40,6 +40,19 @@ unit: $(STAMP)
 #   make matrix PYTHONS="python3.12 /opt/python3.13/bin/python3"
 matrix:
 	@TORCH_INDEX="$(TORCH_INDEX)" tests/matrix.sh $(PYTHONS)
+
+# Both wheels with the oldest releases of what they need, on each Python that is here:
+#   make lowest PYTHONS="python3.10 python3.13"
+lowest: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@UV=$(BIN)/uv tests/lowest.sh $(PYTHONS)
+
+# The hooks' tests and every recipe beside other releases of torch, each in an environment of its
+# own (gigabytes, removed afterwards; KEEP=DIR keeps them), as a table:
+#   make torches VERSIONS="2.6 2.9"
+torches: $(STAMP)
+	$(BIN)/python -m tests.torches $(if $(KEEP),--keep $(KEEP)) \
+	  $(if $(TORCH_INDEX),--index $(TORCH_INDEX)) $(VERSIONS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -19,6 +19,7 @@ NATIVE: Final = (
 )
 """Where the hot path in C++ is that these tests use: ``make native`` builds it."""
 os.environ[_TOLD] = NATIVE
+os.environ[native.BUILD_ENV] = "off"  # no build starts beside a test
 
 
 def _why_no_native() -> str:

@@ -48,7 +48,8 @@ def torchrun_argv(*program: str, nproc: int) -> list[str]:
 def rank_env(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment ranks run in: one thread each, unbuffered, nothing inherited of a run."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("PARDBG") or k in _KEPT}
-    env.update(OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1", **(extra or {}))
+    always = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PARDBG_NATIVE_BUILD": "off"}
+    env.update(always | dict(extra or {}))
     return env
 
 

@@ -100,22 +100,18 @@ def build(python: str) -> int:
 
     It takes half a minute, once per torch, and goes into the user's cache; later jobs use it.
     """
-    import pardbg_agent
+    from pardbg.hub.run.native_build import command
 
-    agent = str(Path(pardbg_agent.__file__).parent.parent)
-    code = (
-        f"import sys; sys.path.append({agent!r}); from pardbg_agent.native import __main__; "
-        "sys.exit(__main__.main())"
-    )
     try:
-        return subprocess.run([python, "-c", code], check=False).returncode
+        return subprocess.run(command(python), check=False).returncode
     except OSError as error:
         raise UserError(f"--python {python}: {error.strerror}") from None
 
 
 Status = Literal["ok", "warn", "bad"]
 MARKS: dict[Status, str] = {"ok": "✓", "warn": "!", "bad": "✗"}
-TESTED_TORCH = "2.13"
+TESTED_TORCH = (2, 4), (2, 13)
+"""Oldest and newest release that README's table has."""
 PROBE_TIMEOUT_S = 60
 
 
@@ -145,8 +141,10 @@ def _torch() -> Check:
     if version is None:
         return Check("torch", "warn", "not installed: replay and report work, "
                      "demos need pip install 'pardbg[train]'")  # fmt: skip
-    if not version.startswith(TESTED_TORCH):
-        return Check("torch", "warn", f"{version}; tested with {TESTED_TORCH}")
+    oldest, newest = TESTED_TORCH
+    if not oldest <= tuple(map(int, version.split(".")[:2])) <= newest:
+        tested = " to ".join(".".join(map(str, release)) for release in TESTED_TORCH)
+        return Check("torch", "warn", f"{version}; tested with {tested}")
     return Check("torch", "ok", version)
 
 
@@ -164,6 +162,22 @@ def _native() -> Check:
         return Check("native", "ok", f"ops are seen in C++: {native.state()}")
     except native.Unusable as error:
         return Check("native", "warn", f"ops are seen in Python, which costs more: {error}")
+
+
+def _hooks() -> Check:
+    """Check that the agent's hooks find their places in this torch."""
+    version = _version("torch")
+    if version is None:
+        return Check("hooks", "ok", "no torch here")
+    ran = _probe("from pardbg_agent.hooks.__main__ import main; main()", PARDBG_NATIVE="off")
+    if ran.returncode:
+        said = ran.stderr.strip().splitlines() or ["no message"]
+        return Check("hooks", "bad", f"none with torch {version}: {said[-1][:200]}")
+    missing = json.loads(ran.stdout.strip().splitlines()[-1])
+    if missing:
+        return Check("hooks", "warn", f"not recorded, as torch {version} lacks it: "
+                     + ", ".join(missing)[:300])  # fmt: skip
+    return Check("hooks", "ok", f"all find their places in torch {version}")
 
 
 def _probe(code: str, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -294,8 +308,8 @@ def _runs() -> Check:
 
 
 CHECKS: Final[tuple[Callable[[], Check], ...]] = (
-    _python, _torch, _agent, _native, _pth, _injection, _shared_memory, _run_directory, _zeromq,
-    _stacks, _terminal, _runs,
+    _python, _torch, _agent, _hooks, _native, _pth, _injection, _shared_memory, _run_directory,
+    _zeromq, _stacks, _terminal, _runs,
 )  # fmt: skip
 """Checks of ``doctor``, in the order of its output."""
 DEVICE_CHECKS: Final[tuple[Callable[[], Check], ...]] = (_nccl, _devices)

@@ -52,7 +52,7 @@ class Recording:
         return made
 
 
-class _AtLeast(click.ParamType[int]):
+class _AtLeast(click.ParamType):  # type: ignore[type-arg]  # no generic before click 8.4
     def __init__(self, name: str, parse: Callable[[str], int], least: str) -> None:
         self.name = name
         self._parse, self._least = parse, least
@@ -67,7 +67,7 @@ class _AtLeast(click.ParamType[int]):
         return found
 
 
-class _OnException(click.ParamType[float]):
+class _OnException(click.ParamType):  # type: ignore[type-arg]  # no generic before click 8.4
     name = "WHAT"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
@@ -85,7 +85,7 @@ class _OnException(click.ParamType[float]):
         return seconds
 
 
-class _Pattern(click.ParamType[str]):
+class _Pattern(click.ParamType):  # type: ignore[type-arg]  # no generic before click 8.4
     name = "REGEX"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> str:

@@ -22,6 +22,7 @@ READS_WORDS = {
     "pardbg/hub/ranks/boards.py": "the form of a process id as a file name",
     "pardbg/hub/target.py": "ssh:// addresses as users write them",
     "pardbg/hub/removal.py": "names of a run's files",
+    "pardbg/hub/run/native_build.py": "the first line of a script",
     "pardbg/hub/run/config.py": "endpoints and run ids as users write them",
     "pardbg/control/language/expr.py": "tokens of the condition language",
     "pardbg/control/language/arguments.py": "arguments of verbs as users write them",

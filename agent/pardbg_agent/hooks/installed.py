@@ -56,12 +56,22 @@ class Installed:
 
     def __init__(self) -> None:
         self._patches = Patches()
-        self._late = LateImports(complain)
+        self.missing = self._patches.missing
+        self._late = LateImports(self._lacks)
         self._handles: list[Any] = []
         self._ops: OpHooks | None = None
 
+    @property
+    def awaited(self) -> list[str]:
+        """Return the modules that hooks wait for."""
+        return self._late.awaited
+
+    def _lacks(self, text: str) -> None:
+        self.missing.append(text)
+        complain(text)
+
     def install(self) -> None:
-        """Put them in place; all or nothing."""
+        """Put them in place, each by itself; none of them without those that see ops."""
         try:
             self._install()
         except BaseException:
@@ -75,19 +85,18 @@ class Installed:
         context.use_types(self._ops.types)
         groups.PROCESS.source = self._ops.name
         self._ops.install()
-        works.install(self._patches, getattr(self._ops, "wait_of", None))
-        saved_tensors.install(self._patches)
-        group = c10d.ProcessGroup
-        if hasattr(group, "monitored_barrier"):
-            self._patches.set(
-                group, "monitored_barrier", dispatcher.monitored(group.monitored_barrier)
-            )
-        self._patches.set(c10d, "_update_default_pg", _then(
-            c10d._update_default_pg, groups.default_made))  # fmt: skip
-        mesh = device_mesh.DeviceMesh
-        self._patches.set(mesh, "__init__", _then(mesh.__init__, groups.mesh_made))
+        patches = self._patches
+        works.install(patches, getattr(self._ops, "wait_of", None))
+        saved_tensors.install(patches)
+        patches.wrap(c10d.ProcessGroup, "monitored_barrier", dispatcher.monitored)
+        default_made = functools.partial(_then, then=groups.default_made)
+        patches.wrap(c10d, "_update_default_pg", default_made)
+        mesh_made = functools.partial(_then, then=groups.mesh_made)
+        patches.wrap(device_mesh.DeviceMesh, "__init__", mesh_made)
         for hook in _HOOKS:
-            self._handles += hook.install(self._patches, self._late) or ()
+            installed = functools.partial(hook.install, patches, self._late)
+            name = hook.__name__.rpartition(".")[2]
+            self._handles += patches.attempt(name, installed) or ()
         default = c10d._world.default_pg
         if default is not None:  # attached in the middle of a program
             groups.default_made(default)

@@ -35,6 +35,23 @@ class Patches:
 
     def __init__(self) -> None:
         self._undo: list[tuple[Any, str, Any, Any]] = []
+        self.missing: list[str] = []
+        """Parts that this torch lacks: what they would tell is not recorded."""
+
+    def wrap(self, owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
+        """Replace ``owner.name`` by what ``wrapper`` makes of it; note it if it is not there."""
+        if hasattr(owner, name):
+            self.set(owner, name, wrapper(getattr(owner, name)))
+        else:
+            self.missing.append(f"{getattr(owner, '__name__', owner)}.{name}")
+
+    def attempt(self, what: str, install: Callable[[], Any]) -> Any:
+        """Return what one hook's ``install`` returns; None, noted, where this torch lacks it."""
+        try:
+            return install()
+        except Exception as error:  # noqa: BLE001 - it costs what this hook tells, no more
+            self.missing.append(f"{what} ({type(error).__name__}: {error})"[:200])
+            return None
 
     def set(self, owner: Any, name: str, new: Any) -> None:
         """Replace ``owner.name``; remembers whether it was the owner's own or inherited."""
@@ -48,8 +65,7 @@ class Patches:
         idle: Callable[[], Any] | None = None,
     ) -> None:  # fmt: skip
         """Replace a function or method by one that calls ``before`` and ``after`` around it."""
-        if hasattr(owner, name):
-            self.set(owner, name, around(getattr(owner, name), hook, before, after, idle))
+        self.wrap(owner, name, lambda original: around(original, hook, before, after, idle))
 
     def undo(self) -> None:
         """Put everything back, newest first. What somebody wrapped since stays as they left it."""
@@ -187,7 +203,10 @@ def unseen(function: Any) -> Any:
     """A function that torch.compile's frame evaluation leaves alone, and all that it calls: our
     code runs between the pieces of compiled programs and must not be compiled as one of theirs."""
     uncounted(function)  # gives it another code object: before that is known to Dynamo
-    frames = torch._C._dynamo.eval_frame
-    action, strategy = frames._FrameAction.SKIP, frames._FrameExecStrategy
-    frames.set_code_exec_strategy(function.__code__, strategy(action, action))
+    frames: Any = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):
+        action, strategy = frames._FrameAction.SKIP, frames._FrameExecStrategy
+        frames.set_code_exec_strategy(function.__code__, strategy(action, action))
+    else:  # before torch 2.7: not the functions that it calls
+        frames.skip_code(function.__code__)
     return function

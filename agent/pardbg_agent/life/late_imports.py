@@ -40,11 +40,16 @@ class LateImports(MetaPathFinder):
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
+    @property
+    def awaited(self) -> list[str]:
+        """Return the modules that were not imported yet."""
+        return list(self._wanted)
+
     def waits_for(self, module: str) -> bool:
         return module in self._wanted
 
     def stop(self) -> None:
-        for module in list(self._wanted):
+        for module in self.awaited:
             self.forget(module)
 
     def forget(self, module: str) -> None:

@@ -1,16 +1,19 @@
 """The hot path in C++: where the built one is kept, and how it is loaded.
 
-It is built by ``pardbg native build``, once for each torch, Python and version of the source, into
-the user's cache (``PARDBG_NATIVE`` names another directory; ``off``: never used). A job only looks
-whether it is there: whatever is wrong with it, Python's way is taken.
+It is built by ``pardbg native build``, or in the background of a torch's first run
+(``PARDBG_NATIVE_BUILD=off``: not there), once for each torch, Python and version of the source,
+into the user's cache (``PARDBG_NATIVE`` names another directory; ``off``: never used). A job looks
+whether it was there when its run began: whatever is wrong with it, Python's way is taken.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.machinery
 import importlib.util
+import json
 import os
 import stat
 import sys
@@ -18,6 +21,10 @@ import sysconfig
 from typing import Any, Final
 
 ENV: Final = "PARDBG_NATIVE"
+BUILD_ENV: Final = "PARDBG_NATIVE_BUILD"
+FAILED: Final = ".failed"
+"""After the path of one that could not be built: a file with the reason, so that no later run tries
+again."""
 HERE: Final = os.path.dirname(os.path.abspath(__file__))
 SOURCES: Final = (
     "table.hpp", "places.hpp", "scan.hpp", "state.hpp", "device.hpp", "held.hpp", "module.hpp",
@@ -78,13 +85,29 @@ def checked(path: str) -> None:
         with open(path, "rb") as file:
             data = file.read()
     except FileNotFoundError:
-        raise Unusable("not built (pardbg native build)") from None
+        raise Unusable(f"{failure(path) or 'not built'} (pardbg native build)") from None
     except OSError as error:
         raise Unusable(f"{path}: {error.strerror}") from None
     if about.st_uid not in (0, os.geteuid()) or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise Unusable(f"{path}: writable by others")
     if hashlib.sha256(data[:-DIGEST]).hexdigest().encode() != data[-DIGEST:]:
         raise Unusable(f"{path}: damaged (pardbg native build)")
+
+
+def failure(path: str) -> str:
+    """Return why a build in the background failed; "" if none did."""
+    try:
+        with open(path + FAILED, encoding="utf-8", errors="replace") as file:
+            return file.readline(300).strip()
+    except OSError:
+        return ""
+
+
+def check_age(path: str, run_file: str) -> None:
+    """Raises Unusable if the module was built after the run began: all its ranks go one way."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError), open(run_file) as file:
+        if os.stat(path).st_mtime_ns > int(json.load(file)["wall_ns"]):
+            raise Unusable("built since this run began: the next run uses it")
 
 
 def state() -> str:

@@ -1,10 +1,14 @@
 """``python -m pardbg_agent.native``: build the hot path for this Python's torch.
 
 stdout: one line. Exit code 0: it is there; 1: it cannot be built here, and the line says why.
+``--background``: with what cores have left, unless another process builds it, it has failed before,
+or memory is short.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
@@ -23,11 +27,21 @@ from pardbg_agent.words import duration
 HOTPATH: Final = os.path.join(HERE, "hotpath.cpp")
 COMPILERS: Final = ("c++", "g++", "clang++")
 TIMEOUT_S: Final = 1800
+BACKGROUND_BYTES: Final = 4 << 30
+"""Free memory that a build in the background must find: it takes 1 GB, and the job comes first."""
 TRY: Final = """
 import sys, torch
 from pardbg_agent import native
 native.loaded(sys.argv[1])
 """
+ABI: Final = """
+import torch
+print(f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}")
+for name in ("COMPILER_TYPE", "STDLIB", "BUILD_ABI"):  # until torch 2.8, part of pybind11's name
+    if value := getattr(torch._C, f"_PYBIND11_{name}", None):
+        print(f'-DPYBIND11_{name}="{value}"')
+"""
+"""Print the options that make a library's C++ objects those of torch."""
 
 
 def build() -> tuple[str, float]:
@@ -51,17 +65,55 @@ def build() -> tuple[str, float]:
             try_it(made)
             seal(made)
             os.replace(made, path)
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path + native.FAILED)
     except OSError as error:
         raise Unusable(f"{os.path.dirname(path)}: {error.strerror}") from None
     return path, time.monotonic() - begun
+
+
+def build_in_background() -> None:
+    """Build it for later runs. Raises Unusable."""
+    path = native.path_of(native.torch_folder())
+    try:
+        native.state()
+        return
+    except Unusable:
+        if native.failure(path) or find_compiler() is None or free_bytes() < BACKGROUND_BYTES:
+            return
+    os.nice(19)
+    with contextlib.suppress(AttributeError, OSError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    with open(path + ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return  # another process builds it
+        try:
+            build()
+        except (Unusable, subprocess.SubprocessError) as error:
+            with open(path + native.FAILED, "w", encoding="utf-8") as file:
+                file.write(f"{error}\n")
+
+
+def free_bytes() -> int:
+    """Return the memory that this host can give; where that is not known, none."""
+    with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/meminfo") as file:
+        return int(next(line for line in file if line.startswith("MemAvailable")).split()[1]) << 10
+    return 0
+
+
+def find_compiler() -> str | None:
+    """Return the C++ compiler's command."""
+    return os.environ.get("CXX") or next(filter(None, map(shutil.which, COMPILERS)), None)
 
 
 def compile_to(
     out: str, torch: str, source: str = HOTPATH, options: Sequence[str] = OPTIONS
 ) -> None:
     """Compile to the file ``out`` against the torch in that directory. Raises Unusable."""
-    wanted = os.environ.get("CXX")
-    compiler = wanted or next(filter(None, map(shutil.which, COMPILERS)), None)
+    compiler = find_compiler()
     if compiler is None:
         raise Unusable("no C++ compiler: install g++, or name one in CXX")
     include, python = os.path.join(torch, "include"), sysconfig.get_paths()["include"]
@@ -73,9 +125,10 @@ def compile_to(
         if not os.path.isfile(header):
             raise Unusable(f"no headers: {header}")
     libraries = os.path.join(torch, "lib")
+    abi = run_python(ABI).stdout.split()
     ran = subprocess.run(
         [
-            *compiler.split(), *options, "-fPIC", "-shared",
+            *compiler.split(), *options, *abi, "-fPIC", "-shared",
             "-fvisibility=hidden", f"-I{include}", f"-I{include}/torch/csrc/api/include",
             f"-I{python}", source, "-o", out, f"-L{libraries}",
             "-ltorch", "-ltorch_cpu", "-lc10", "-ltorch_python",
@@ -88,12 +141,17 @@ def compile_to(
         raise Unusable(f"{compiler} failed: {said[0]}"[:300])
 
 
-def try_it(path: str) -> None:
-    """Load it in a process of its own. Raises Unusable."""
-    ran = subprocess.run(
-        [sys.executable, "-c", TRY, path], capture_output=True, text=True, timeout=TIMEOUT_S,
+def run_python(*code: str) -> subprocess.CompletedProcess[str]:
+    """Run code that imports torch in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", *code], capture_output=True, text=True, timeout=TIMEOUT_S,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PARDBG": ""},
     )  # fmt: skip
+
+
+def try_it(path: str) -> None:
+    """Load it in a process of its own. Raises Unusable."""
+    ran = run_python(TRY, path)
     if ran.returncode:
         said = ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"]
         raise Unusable(f"built, but it cannot be loaded: {said[-1]}"[:300])
@@ -108,6 +166,9 @@ def seal(path: str) -> None:
 
 def main() -> int:
     try:
+        if "--background" in sys.argv[1:]:
+            build_in_background()
+            return 0
         path, seconds = build()
     except (Unusable, subprocess.SubprocessError, OSError) as error:
         sys.stdout.write(f"not built: {error}\n")

@@ -109,7 +109,7 @@ T* object(const IValue& v) {  // the schema says that it is one
   return static_cast<T*>(v.toObjectRef().getSlot(0).toCapsule().get());
 }
 
-Call read_boxed(const Spec& spec, const IValue* args) {
+Call read_boxed(const Spec& spec, const IValue* args, size_t num) {
   Call c;
   c.in.add(args[std::max(0, spec.in)]);  // a barrier's has no bytes
   if (spec.out != spec.in) c.out.add(args[spec.out]);
@@ -117,7 +117,8 @@ Call read_boxed(const Spec& spec, const IValue* args) {
   if (spec.reduce >= 0) c.reduce = object<c10d::ReduceOp>(args[spec.reduce])->op_;
   if (spec.root >= 0) c.root = args[spec.root].toInt();
   if (spec.tag >= 0) c.tag = args[spec.tag].toInt();
-  if (spec.async_op >= 0) c.async = args[spec.async_op].toBool();
+  const auto flag = static_cast<size_t>(spec.async_op);  // not there before torch 2.8: as if true
+  if (spec.async_op >= 0 && flag < num && args[flag].isBool()) c.async = args[flag].toBool();
   return c;
 }
 
@@ -428,7 +429,7 @@ class BoxedKernel final : public c10::OperatorKernel {
         [&](Issue& c) {
           const size_t num = op.schema().arguments().size();
           const IValue* args = stack->data() + stack->size() - num;
-          begin(spec, read_boxed(spec, args), [&] { return std::vector<IValue>(args, args + num); }, c);
+          begin(spec, read_boxed(spec, args, num), [&] { return std::vector<IValue>(args, args + num); }, c);
           if (!c.follow) return;
           if (spec.functional && c.follow->r.flags & kAsync) outputs(args[0], c.outs);
           if (spec.parts && !c.follow->token && c.follow->state.level.load() > 1)

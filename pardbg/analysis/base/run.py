@@ -33,6 +33,8 @@ class RunInfo:
     """Times count events, and values are arbitrary."""
     times: Times = ""
     """Whose clock the times are; ``host``: of a run on a device."""
+    hooks: str = ""
+    """How ranks see ops: ``native`` (C++), ``dispatcher`` (Python), or both; empty: not known."""
 
 
 def rehearsed(view: View) -> bool:
@@ -66,6 +68,7 @@ def run_info(view: View) -> RunInfo:
         part=_part(view),
         rehearsed=rehearsed(view),
         times=times(view),
+        hooks="+".join(sorted({fields.text(p.facts, "hooks") for p in view.ranks.values()} - {""})),
     )
 
 

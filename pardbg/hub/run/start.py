@@ -21,7 +21,7 @@ from pardbg.errors import UserError
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.removal import remove_unstarted
 from pardbg.hub.run import config as files
-from pardbg.hub.run import jobs, run_files
+from pardbg.hub.run import jobs, native_build, run_files
 from pardbg.hub.run.config import Place, RunConfig, SetupError
 from pardbg.hub.run.guardian import kill_children
 from pardbg.hub.run.own_process import argv as own_process
@@ -188,6 +188,7 @@ def start_run(
             os.truncate(session, 0)
         raise SetupError(str(error)) from None
     behind.started(alone=streams is None)
+    native_build.start(argv, environment)
     return handle
 
 

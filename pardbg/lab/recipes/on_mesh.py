@@ -9,8 +9,8 @@ from typing import Final
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import fsdp
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 
@@ -47,7 +47,7 @@ def three_d(world: World, options: Options) -> None:
     parallelize(part, mesh["tp"])
     # One unit for the whole stage. Kept gathered from the first forward to the last backward:
     # a pipeline would have it gathered for each microbatch otherwise.
-    fully_shard(part, mesh=mesh["dp"], reshard_after_forward=False)
+    fsdp.fully_shard(part, mesh=mesh["dp"], reshard_after_forward=False)
     # Parameters lie on meshes of one and of two dimensions: they cannot be updated in one batch.
     optimizer = torch.optim.AdamW(part.parameters(), lr=options.lr, foreach=False)
     # The ranks of a tp group see the same sequences, those of a dp group different ones.

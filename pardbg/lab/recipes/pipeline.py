@@ -8,16 +8,8 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.pipelining import (
-    PipelineStage,
-    Schedule1F1B,
-    ScheduleDualPipeV,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-    ScheduleInterleavedZeroBubble,
-    ScheduleLoopedBFS,
-    ScheduleZBVZeroBubble,
-)
+from torch.distributed import pipelining
+from torch.distributed.pipelining import PipelineStage
 
 from pardbg.lab.recipes.data import WHOLE, batches
 from pardbg.lab.recipes.launch import Options, Train, World, main_of
@@ -48,16 +40,18 @@ def v_shape(rank: int, size: int) -> Sequence[int]:
     return [rank, 2 * size - 1 - rank]
 
 
-def by(schedule: Callable[..., Any], place: Place = one_each) -> Train:
+def by(schedule: str, place: Place = one_each) -> Train:
     """Return a recipe's ``train`` that goes by one of torch's schedules."""
     return partial(train_pipeline, make_schedule=made_by(schedule, place), place=place)
 
 
-def made_by(schedule: Callable[..., Any], place: Place = one_each) -> MakeSchedule:
-    """Torch's schedules of one stage on a rank take the stage, the others a list of them."""
+def made_by(schedule: str, place: Place = one_each) -> MakeSchedule:
+    """Torch's schedules of one stage on a rank take the stage, the others a list of them. They are
+    looked up by name when training begins, as not every release of torch has them all."""
 
     def make(stages: list[PipelineStage], microbatches: int) -> Any:
-        return schedule(stages[0] if place is one_each else stages, microbatches, loss_fn=loss)
+        kind = getattr(pipelining, schedule)
+        return kind(stages[0] if place is one_each else stages, microbatches, loss_fn=loss)
 
     return make
 
@@ -112,13 +106,13 @@ def run_schedule(schedule: Any, tokens: Tensor | None, targets: Tensor | None) -
 
 
 RECIPES: Final[Mapping[str, Train]] = {
-    "gpipe": by(ScheduleGPipe),
-    "1f1b": by(Schedule1F1B),
-    "interleaved": by(ScheduleInterleaved1F1B, loop),
-    "looped-bfs": by(ScheduleLoopedBFS, loop),
-    "zb": by(ScheduleInterleavedZeroBubble, loop),
-    "zbv": by(ScheduleZBVZeroBubble, v_shape),
-    "dualpipev": by(ScheduleDualPipeV, v_shape),
+    "gpipe": by("ScheduleGPipe"),
+    "1f1b": by("Schedule1F1B"),
+    "interleaved": by("ScheduleInterleaved1F1B", loop),
+    "looped-bfs": by("ScheduleLoopedBFS", loop),
+    "zb": by("ScheduleInterleavedZeroBubble", loop),
+    "zbv": by("ScheduleZBVZeroBubble", v_shape),
+    "dualpipev": by("ScheduleDualPipeV", v_shape),
 }
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ HOST_TIMES: Final = (
     "The run computes on a device, and all times here are the host's: no bubble, skew, bandwidth\n"
     "or straggler follows from them. (C++ hooks time no device; PARDBG_HOOKS=dispatcher does.)"
 )
+PYTHON_HOOKS: Final = "Ops were recorded in Python, which costs more (pardbg native build: in C++)."
 
 
 def text(report: Report) -> str:
@@ -81,6 +82,8 @@ def _run(report: Report) -> list[str]:
         lines.append(HOST_TIMES)
     elif run.times:
         lines.append("Times are the devices', on the hosts' clocks.")
+    if "dispatcher" in run.hooks and not run.rehearsed and not run.times:
+        lines.append(PYTHON_HOOKS)
     if loss := loss_text(report):
         lines.append(f"loss {loss}")
     part, following = run.part

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import re
 import struct
@@ -102,6 +104,57 @@ def test_what_cannot_be_built_is_a_line_and_leaves_nothing(
     ):
         assert text.startswith("not built: ") and word in text and text.count("\n") == 1
     assert list(cache.iterdir()) == []
+
+
+def test_a_build_in_the_background_fails_once_and_leaves_its_reason(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+
+    def refused() -> None:
+        ran.append("build")
+        raise native.Unusable("c++ failed: error: no such header")
+
+    monkeypatch.setattr(build, "build", refused)
+    monkeypatch.setattr(build, "free_bytes", lambda: build.BACKGROUND_BYTES)
+    monkeypatch.setattr(build.os, "nice", lambda by: None)
+    monkeypatch.setattr(build.os, "sched_setscheduler", lambda *to: None)
+    monkeypatch.setenv("CXX", "false")
+    build.build_in_background()
+    build.build_in_background()
+    assert ran == ["build"]
+    assert why_not() == "c++ failed: error: no such header (pardbg native build)"
+
+
+@pytest.mark.parametrize("reason", ["short of memory", "no compiler", "built elsewhere"])
+def test_no_build_in_the_background(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    monkeypatch.setattr(build, "build", lambda: pytest.fail("it was built"))
+    short = build.BACKGROUND_BYTES - (reason == "short of memory")
+    monkeypatch.setattr(build, "free_bytes", lambda: short)
+    monkeypatch.setattr(build.os, "nice", lambda by: None)
+    monkeypatch.setattr(build.os, "sched_setscheduler", lambda *to: None)
+    found = None if reason == "no compiler" else "c++"
+    monkeypatch.setattr(build, "find_compiler", lambda: found)
+    with open(native.path_of(native.torch_folder()) + ".lock", "w") as lock:
+        if reason == "built elsewhere":
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        build.build_in_background()
+
+
+def test_a_run_never_loads_what_was_built_since_it_began(cache: Path) -> None:
+    path = put(cache, b"\x7fELF and so on")
+    run_file = cache / "run.json"
+    os.utime(path, ns=(2_000, 2_000))
+    for wall_ns, usable in ((1_999, False), (2_000, True)):
+        run_file.write_text(json.dumps({"wall_ns": wall_ns}))
+        if usable:
+            native.check_age(str(path), str(run_file))
+        else:
+            with pytest.raises(native.Unusable):
+                native.check_age(str(path), str(run_file))
+    native.check_age(str(path), str(cache / "none"))
 
 
 def test_a_job_with_a_broken_one_takes_pythons_way(cache: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from pardbg_agent.hooks.training.pipeline_actions import Actions
 from pardbg_agent.wire import Flag, Kind
 from tests.unit.hooks.recorded import rank
 
-ACTIONS = ["0F0", "0F1", "0B0", "0B1", "0REDUCE_GRAD"]
+REDUCES = hasattr(PipelineStage, "perform_reduce_grad")
+"""From torch 2.10; before, gradients are reduced inside the last backward."""
+ACTIONS = ["0F0", "0F1", "0B0", "0B1", *(["0REDUCE_GRAD"] if REDUCES else [])]
 
 
 class Net(torch.nn.Linear):
@@ -76,25 +79,29 @@ def test_a_step_is_recorded_and_python_is_asked_where_it_must_be(
         by_python.clear()
         job.step()
         quick = way == "native" and step in (0, 3)
-        assert len(by_python) == (0 if quick else 5)
+        assert len(by_python) == (0 if quick else len(ACTIONS))
         found = [r for r in rank(watched).of(Kind.ACTION) if r.step == step]
         assert [r.text for r in found] == ACTIONS
         assert all(r.t0 < r.t1 and not r.flags and not r.b for r in found)
-        assert [r.a > 0 for r in found] == [step in (1, 2)] * 2 + [False] * 3
+        assert [r.a > 0 for r in found] == [step in (1, 2)] * 2 + [False] * len(ACTIONS[2:])
         forwards = zip(found, job.lost[-2:], strict=False)
         assert all(r.t0 < lost < r.t1 for r, lost in forwards)
         assert c.pipeline.done == ACTIONS[:4] == c.pipeline.plan
-        assert c.context.actions.counts == {("F", 0): 2, ("B", 0): 2, ("REDUCE_GRAD", 0): 1}
+        counts = {("F", 0): 2, ("B", 0): 2} | ({("REDUCE_GRAD", 0): 1} if REDUCES else {})
+        assert c.context.actions.counts == counts
     assert c.guard.errors == 0 and c.gate.inside == local().nest.action == 0
 
 
+@pytest.mark.skipif(
+    not hasattr(PipelineStage, "backward_weight_one_chunk"), reason="torch has one backward"
+)
 def test_a_call_by_name_two_part_backwards_and_an_evaluation(way: str, watched: Path) -> None:
     job, c = Job(), core.ensure()
     job.step()
     made = c.context.actions
     made.run_begins([])
     for call in (
-        lambda: job.stage.forward_one_chunk(fwd_chunk_id=0, args=(torch.ones(1, 4),)),
+        lambda: job.stage.forward_one_chunk(fwd_chunk_id=0, args=(torch.ones(1, 4),), kwargs={}),
         lambda: job.stage.forward_one_chunk(1, (torch.ones(1, 4),), {}),
     ):
         call()
@@ -102,7 +109,8 @@ def test_a_call_by_name_two_part_backwards_and_an_evaluation(way: str, watched: 
     job.stage.backward_weight_one_chunk(0)
     job.stage.backward_one_chunk(1, job.stage.fwd_cache[1][0][0].sum(), True)
     job.stage.has_backward = False
-    job.stage.backward_one_chunk(0)
+    with contextlib.suppress(KeyError):  # of torch before 2.9, which forgets the chunk first
+        job.stage.backward_one_chunk(0)
     made.run_ended(now_ns(), False)
     found = [r.text for r in rank(watched).of(Kind.ACTION)][len(ACTIONS) :]
     assert found == ["0F0", "0F1", "0I0", "0W0", "0B1"]
@@ -127,7 +135,7 @@ def test_a_forward_that_raises(way: str, watched: Path) -> None:
     job.net.fails = False
     job.stage.clear_runtime_states()
     job.step()
-    assert [r.text for r in rank(watched).of(Kind.ACTION)][-5:] == ACTIONS
+    assert [r.text for r in rank(watched).of(Kind.ACTION)][-len(ACTIONS) :] == ACTIONS
     assert c.guard.errors == 0
 
 

@@ -474,6 +474,8 @@ def test_the_plan_of_one_f_one_b_has_its_first_forward() -> None:
 def test_plan_texts_are_compute_actions_and_a_pair_is_one_entry_until_taken_apart() -> None:
     from torch.distributed.pipelining.schedules import _Action
 
+    if "sub_actions" not in _Action._fields:
+        pytest.skip("torch has no overlapped pairs")
     actions = [_Action.from_str(s) for s in ("0UNSHARD", "0F1", "(0F2;3B0)OVERLAP_F_B", "1SEND_F0")]
     texts = pipeline.texts([*actions, None, _Action.from_str("0REDUCE_GRAD")])
     assert texts == ["0F1", "(0F2;3B0)OVERLAP_F_B"]

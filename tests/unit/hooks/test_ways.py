@@ -85,7 +85,7 @@ def test_groups_built_by_hand_are_seen(watched: Path) -> None:
 
     store = FakeStore()
     made = PG(store, 1, 2)
-    backend = FakeProcessGroup._create_internal(1, 2)
+    backend = getattr(FakeProcessGroup, "_create_internal", FakeProcessGroup)(1, 2)
     made._register_backend(torch.device("cpu"), PG.BackendType.CUSTOM, backend)
     made._set_default_backend(PG.BackendType.CUSTOM)
     made.allreduce([torch.zeros(2)], options("AllreduceOptions")).wait()
@@ -200,6 +200,8 @@ def test_a_functional_receive_ends_with_its_wait(watched: Path) -> None:
     group = dist.group.WORLD
     assert group is not None and core.CURRENT is not None
     c10d = torch.ops._c10d_functional
+    if not hasattr(c10d, "irecv"):
+        pytest.skip("torch has no functional receive")
     c10d.wait_tensor(c10d.irecv(torch.zeros(4), 0, 0, group.group_name))
     assert ops(watched) == [("recv", 0, 0, 16, 16)]
     assert core.CURRENT.ops.num_open == 0

@@ -64,6 +64,8 @@ def mesh_made(mesh: Any) -> None:
     """Note which group is which axis, and tell those who are known already."""
     axes = getattr(mesh, "mesh_dim_names", None)
     groups = getattr(mesh, "_dim_group_names", None)
+    if groups is None:  # before torch 2.8: (tag, ranks, name) of each
+        groups = [info[2] for info in getattr(mesh, "_dim_group_infos", ())]
     if not axes or not groups or len(axes) != len(groups) or len(PROCESS.axes) > _MAX_AXES:
         return
     for axis, name in zip(axes, groups, strict=True):

@@ -89,7 +89,7 @@ def install(patches: Patches, late: LateImports) -> None:
 
 def _checkpoint(patches: Patches, name: str, module: ModuleType) -> None:
     describe = functools.partial(_file, 1)
-    patches.set(module, name, _watched(f"checkpoint.{name}", getattr(module, name), describe))
+    patches.wrap(module, name, lambda call: _watched(f"checkpoint.{name}", call, describe))
 
 
 def _watched(name: str, original: Any, describe: Describe) -> Any:

@@ -106,4 +106,4 @@ def _log_loss(c: _core.Core, made: Actions) -> None:
     engine = made.of_run.of_framework
     total: Any = getattr(engine, "total_loss", None)
     if step_phases.is_plain_scalar(total):
-        report_loss(c, made, total.item() / engine.micro_batches)
+        report_loss(c, made, total.detach().item() / engine.micro_batches)

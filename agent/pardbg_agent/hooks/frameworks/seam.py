@@ -64,7 +64,7 @@ def plan_on(
 def keep_loss(made: Actions, loss: Any) -> None:
     """Keep what backward begins from, where it is one number on the host."""
     if made.of_run is not None and step_phases.is_plain_scalar(loss):
-        made.of_run.losses.append(loss.item())
+        made.of_run.losses.append(loss.detach().item())
 
 
 def report_sum(c: _core.Core, made: Actions) -> None:

@@ -11,6 +11,7 @@ and a forward inside the program's own hooks is not counted.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -137,7 +138,7 @@ def _safe(c: _core.Core) -> bool:
         return False
     if not _autograd._saved_tensors_hooks_is_enabled():
         return False
-    if _autograd._top_saved_tensors_default_hooks(True) is not None:
+    if _top() is not None:
         return False  # the program's own (save_on_cpu): ours above them would put them out of use
     frames = sys.modules.get("torch._dynamo.convert_frame")
     if frames is not None and getattr(frames, "FRAME_COUNTER", False):
@@ -147,8 +148,13 @@ def _safe(c: _core.Core) -> bool:
 
 def install(patches: Patches) -> None:
     """See when the program forbids saved-tensor hooks."""
-    original = _autograd._saved_tensors_hooks_disable
+    patches.wrap(_autograd, "_saved_tensors_hooks_disable", _disabling)
+    if not hasattr(_autograd, "_top_saved_tensors_default_hooks"):
+        patches.wrap(_autograd, "_push_saved_tensors_default_hooks", _pushing)
+        patches.wrap(_autograd, "_pop_saved_tensors_default_hooks", _popping)
 
+
+def _disabling(original: Any) -> Any:
     @unframed
     def disable(*args: Any, **kwargs: Any) -> Any:
         current().never_counted = True
@@ -158,11 +164,43 @@ def install(patches: Patches) -> None:
             _autograd._pop_saved_tensors_default_hooks()
         return original(*args, **kwargs)
 
-    patches.set(_autograd, "_saved_tensors_hooks_disable", disable)
+    return disable
+
+
+_pushed: Any = threading.local()
+"""This thread's hooks, where torch does not tell the top one (before 2.8)."""
+
+
+def _pushing(original: Any) -> Any:
+    @unframed
+    def push(pack: Any, unpack: Any) -> Any:
+        result = original(pack, unpack)
+        _pushed.hooks = [*getattr(_pushed, "hooks", ()), (pack, unpack)]
+        return result
+
+    return push
+
+
+def _popping(original: Any) -> Any:
+    @unframed
+    def pop() -> Any:
+        _pushed.hooks = getattr(_pushed, "hooks", [])[:-1]
+        return original()
+
+    return pop
+
+
+def _top() -> tuple[Any, Any] | None:
+    """Return the hooks that autograd calls in this thread."""
+    if hasattr(_autograd, "_top_saved_tensors_default_hooks"):
+        top: tuple[Any, Any] | None = _autograd._top_saved_tensors_default_hooks(True)
+        return top
+    hooks: list[tuple[Any, Any]] = getattr(_pushed, "hooks", [])
+    return hooks[-1] if hooks else None
 
 
 def _is_on_top(count: Count) -> bool:
-    top = _autograd._top_saved_tensors_default_hooks(True)
+    top = _top()
     return top is not None and getattr(top[0], "__self__", None) is count
 
 

@@ -25,11 +25,11 @@ from pardbg_agent.hooks.ops import issue
 from pardbg_agent.hooks.patching import Patches, unseen
 from pardbg_agent.hooks.watch import op_watches, probes
 from pardbg_agent.life.own_frames import hide_own
-from pardbg_agent.native import Unusable, loaded, state
+from pardbg_agent.native import Unusable, check_age, loaded, state
 from pardbg_agent.op_table import OpsState, as_state
 from pardbg_agent.tables import code_files
 from pardbg_agent.tables.c10d_ops import C10D_OPS
-from pardbg_agent.wire import CALLS, RING_DATA_OFFSET, STATUS_NOW_OFFSET, STATUS_OP_OFFSET
+from pardbg_agent.wire import CALLS, RING_DATA_OFFSET, RUN_FILE, STATUS_NOW_OFFSET, STATUS_OP_OFFSET
 
 OFFSETS: Final = RING_DATA_OFFSET, STATUS_OP_OFFSET, STATUS_NOW_OFFSET
 """In the ring file: what the table in C++ writes."""
@@ -51,6 +51,7 @@ def module() -> Any:
     try:
         path = state()
         if _process.module is None:
+            check_age(path, os.path.join(os.environ.get("PARDBG", ""), RUN_FILE))
             _process.module = loaded(path)
             _process.module.set_up(
                 ask, _waited, list(C10D_OPS), code_files.PROGRAMS, code_files.LIBRARIES

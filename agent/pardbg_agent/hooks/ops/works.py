@@ -215,12 +215,12 @@ def install(patches: Patches, wait_of: Any = None) -> None:
         for name in spec.methods:
             if hasattr(group, name):
                 patches.set(group, name, _method(getattr(group, name), spec))
-    patches.set(group, "_start_coalescing", _start_coalescing(group._start_coalescing))
-    patches.set(group, "_end_coalescing", _end_coalescing(group._end_coalescing))
+    patches.wrap(group, "_start_coalescing", _start_coalescing)
+    patches.wrap(group, "_end_coalescing", _end_coalescing)
     for kind in (_Work, *_Work.__subclasses__()):  # FakeWork has a wait of its own
         if "wait" in vars(kind):
             patches.set(kind, "wait", (wait_of or _wait)(kind.wait))
-    patches.set(torch._C.Future, "wait", _future_wait(torch._C.Future.wait))
+    patches.wrap(torch._C.Future, "wait", _future_wait)
 
 
 def _method(original: Any, spec: C10dOp) -> Any:

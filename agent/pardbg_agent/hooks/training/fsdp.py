@@ -22,13 +22,15 @@ _FSDP, _COMM = int(Kind.FSDP), int(Lane.COMM)
 _FAILED, _TIMED = int(Flag.FAILED), int(Flag.DEVICE)
 _LETTERS: Final = {"unshard": "u", "wait unshard": "w", "reshard": "r", "reduce": "p"}
 """Of the verbs, in C++."""
-_PACKAGE = "torch.distributed.fsdp._fully_shard"
+_PACKAGES: Final = "torch.distributed.fsdp._fully_shard", "torch.distributed._composable.fsdp"
+"""From torch 2.6, and before."""
 
 
 def install(patches: Patches, late: LateImports) -> None:
     """Hook FSDP's classes as soon as the program imports them."""
-    late.when_imported(f"{_PACKAGE}._fsdp_param_group", functools.partial(_hook_units, patches))
-    late.when_imported(f"{_PACKAGE}._fsdp_state", functools.partial(_hook_root, patches))
+    for package in _PACKAGES:
+        late.when_imported(f"{package}._fsdp_param_group", functools.partial(_hook_units, patches))
+        late.when_imported(f"{package}._fsdp_state", functools.partial(_hook_root, patches))
 
 
 def _hook_units(patches: Patches, module: ModuleType) -> None:
@@ -44,9 +46,9 @@ def _hook_units(patches: Patches, module: ModuleType) -> None:
         ("reshard", "reshard", lambda u: u.is_unsharded),
         ("post_backward", "reduce", lambda u: u.reduce_grads),
     ):
-        original = getattr(unit, name)
+        original = getattr(unit, name, None)
         patches.around(unit, name, f"fsdp.{name}", _before(verb, moves), _after)
-        if quick:
+        if quick and original is not None:
             native_way.quick(patches, unit, name, original, "u", _LETTERS[verb], False)
 
 
@@ -150,7 +152,7 @@ def _hook_root(patches: Patches, module: ModuleType) -> None:
     for name, hooked in (
         ("_root_pre_forward", _root_begins), ("_register_pre_backward_hook", _root_ended),
     ):  # fmt: skip
-        patches.set(state, name, hooked(getattr(state, name)))
+        patches.wrap(state, name, hooked)
 
 
 def _root_begins(original: Any) -> Any:

@@ -178,7 +178,7 @@ def _before_losses(c: _core.Core, schedule: Any, *_: Any, **__: Any) -> None:
         or not all(step_phases.is_plain_scalar(loss) for loss in losses)
     ):
         return
-    total = sum(loss.item() for loss in losses)
+    total = sum(loss.detach().item() for loss in losses)
     if getattr(schedule, "scale_grads", True):
         step_phases.log_loss(c, total / len(losses), c.step)
     elif stages_of(schedule)[0].group.size() >= c.identity.world_size:

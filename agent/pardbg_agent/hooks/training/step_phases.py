@@ -52,7 +52,7 @@ def install(patches: Patches, late: LateImports) -> list[Any]:
     native_way.quick_call(patches, torch.autograd, "backward", original, "b")
     scaler = getattr(torch.amp, "GradScaler", None)
     patches.around(scaler, "scale", "scale", before_scale)
-    patches.set(optimizers.Optimizer, "__init__", _made(optimizers.Optimizer.__init__))
+    patches.wrap(optimizers.Optimizer, "__init__", _made)
     late.when_imported(
         "torch.nn.parallel.distributed",
         lambda m: _hook_ddp(patches, m.DistributedDataParallel),
@@ -200,14 +200,14 @@ def _see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
     """Note what backward begins from, if it is one number."""
     unscaled, local().unscaled = local().unscaled, None
     if is_plain_scalar(tensors) and _SHARES not in sys.modules:
-        value, share = unscaled or (tensors.item(), share_of(tensors))
+        value, share = unscaled or (tensors.detach().item(), share_of(tensors))
         log_loss(c, x.part(BatchLoss).add(tensors, value, share, c.step, local().nest.optimizer))
 
 
 def before_scale(c: _core.Core, scaler: Any, outputs: Any, *_: Any, **__: Any) -> Any:
     """``scaler.scale(loss).backward()``: the loss is what it was before."""
     if is_plain_scalar(outputs) and not local().nest.action:
-        local().unscaled = outputs.item(), share_of(outputs)
+        local().unscaled = outputs.detach().item(), share_of(outputs)
 
 
 def _anchor(c: _core.Core, x: Context, t: int) -> None:

@@ -14,6 +14,7 @@ input are always checked); ``PARDBG_PROBES=off`` disables both.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 import os
@@ -43,6 +44,14 @@ SHARE: Final = 0.0005
 """Share of the time that probes of inputs may take, and checksums again."""
 SAMPLED: Final = 16
 """Elements of an input that are checked where there is no time for all of them."""
+_EXPONENTS: Final = {
+    torch.float32: (ctypes.c_uint32, 0x7F800000),
+    torch.float64: (ctypes.c_uint64, 0x7FF0000000000000),
+    torch.float16: (ctypes.c_uint16, 0x7C00),
+    torch.bfloat16: (ctypes.c_uint16, 0x7F80),
+}
+"""Dtype -> how its elements are read, and the bits that only NaN and infinity have all set: some
+reads in Python take a fifth of the time that a slice and a sum in torch take."""
 FREE_NS: Final = 20_000_000
 """Time probes may take before SHARE counts, as the first steps are slow."""
 MAX_TOLD: Final = 64
@@ -132,10 +141,15 @@ def check_input(c: _core.Core, tensor: Any) -> tuple[int, int] | None:
 def _look(tensor: Any, whole: bool, t: int) -> tuple[int, int] | None:
     if torch._C._len_torch_dispatch_stack():
         return None
-    if not whole and tensor.is_contiguous():
-        every = max(1, tensor.numel() // SAMPLED)
-        if not_finite(tensor.detach().view(-1)[t % every :: every]) is None:
-            return None
+    bits = _EXPONENTS.get(tensor.dtype)
+    if not whole and bits is not None and tensor.is_contiguous():
+        word, mask = bits
+        size, address = tensor.element_size(), tensor.data_ptr()
+        every = tensor.numel() // (SAMPLED // 4)  # C++ checks all SAMPLED in the time of one
+        for at in range(t % every, tensor.numel(), every) if address else ():
+            if word.from_address(address + at * size).value & mask == mask:
+                return not_finite(tensor)
+        return None
     return not_finite(tensor)
 
 

@@ -52,7 +52,9 @@ def whole_rounds(num_ranks: int, count: int) -> bool:
     return count % max(1, count // num_ranks) == 0
 
 
-def _pipeline(name: str, summary: str, can: Takes = any_number, stages_per_rank: int = 1) -> Recipe:
+def _pipeline(
+    name: str, summary: str, can: Takes = any_number, stages_per_rank: int = 1, since: str = "2.4"
+) -> Recipe:
     most = BLOCKS // stages_per_rank
     each = "a stage" if stages_per_rank == 1 else f"{stages_per_rank} stages"
 
@@ -71,6 +73,7 @@ def _pipeline(name: str, summary: str, can: Takes = any_number, stages_per_rank:
         ),
         able=able,
         options=(microbatches(),),
+        since=since,
         screen="pipeline",
     )
 
@@ -88,10 +91,10 @@ RECIPES = (
     _pipeline("looped-bfs", "two stages on each rank, all microbatches through one, then through"
               " the other", stages_per_rank=2),
     _pipeline("zb", "interleaved, backward cut in two: weights' gradients wait for idle time",
-              whole_rounds, stages_per_rank=2),
+              whole_rounds, stages_per_rank=2, since="2.5"),
     _pipeline("zbv", "backward cut in two, stages laid out as a V: rank 0 has the first and the"
-              " last", stages_per_rank=2),
+              " last", stages_per_rank=2, since="2.6"),
     _pipeline("dualpipev", "a V of stages where a forward and a backward pass each other as one"
-              " action", two_per_rank, stages_per_rank=2),
+              " action", two_per_rank, stages_per_rank=2, since="2.9"),
     tables.RECIPE,
 )  # fmt: skip

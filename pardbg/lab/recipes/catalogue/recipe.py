@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import Any, Final
 
 from pardbg.lab.recipes.shape import BATCH
@@ -84,6 +84,10 @@ def divisors(whole: int) -> list[int]:
     return [n for n in range(1, whole + 1) if whole % n == 0]
 
 
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")[:2]))
+
+
 def listed(numbers: Iterable[int]) -> str:
     """Return text such as ``1, 2, 4``."""
     return ", ".join(map(str, numbers))
@@ -126,6 +130,8 @@ class Recipe:
     """Module that several recipes share; without it the one of the recipe's own name."""
     code: str = ""
     """``module:name`` of what trains, (World, Options) in, where the file does not import it."""
+    since: str = "2.4"
+    """The first torch release that has its parts."""
     on_cpu: bool = False
     """Needs what only gloo on CPUs has, also where there are GPUs."""
 
@@ -152,7 +158,16 @@ class Recipe:
     def misfit(self, nproc: int, own: Mapping[str, Any] | None = None) -> str | None:
         """Why this recipe cannot run on that many ranks here, in one line; None: it can."""
         own = self.defaults() if own is None else own
-        return self.fits(self.name, nproc) or self.able(nproc, own)
+        return self._too_old() or self.fits(self.name, nproc) or self.able(nproc, own)
+
+    def _too_old(self) -> str | None:
+        try:
+            here = metadata.version("torch")
+        except metadata.PackageNotFoundError:
+            return None
+        if _release(here) >= _release(self.since):
+            return None
+        return f"{self.name} needs torch {self.since} or newer, and {here} is installed"
 
     def defaults(self) -> dict[str, Any]:
         """Return its own options' values when nothing is said."""

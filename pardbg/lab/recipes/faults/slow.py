@@ -11,7 +11,6 @@ import time
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.pipelining import Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
@@ -150,7 +149,7 @@ def stage_imbalance(world: World, options: Options) -> None:
         begin = sum(sizes[:index])
         return blocks_of(whole, begin, begin + sizes[index])
 
-    train_pipeline(world, options, made_by(Schedule1F1B), cut=cut)
+    train_pipeline(world, options, made_by("Schedule1F1B"), cut=cut)
 
 
 def uneven_cut(num_stages: int, large: int, more: int) -> list[int]:

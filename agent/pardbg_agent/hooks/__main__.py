@@ -1,0 +1,32 @@
+"""``python -m pardbg_agent.hooks``: print, as JSON, what torch lacks of what hooks look for."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import sys
+import warnings
+
+from pardbg_agent.hooks.installed import Installed
+
+
+def missing() -> list[str]:
+    """Put all hooks of torch in place in this process, and return what was not found."""
+    installed = Installed()
+    installed.install()
+    warnings.simplefilter("ignore")  # torch's about itself
+    for module in installed.awaited:
+        if module.startswith("torch."):
+            with contextlib.suppress(ImportError):  # another release's
+                importlib.import_module(module)
+    installed.uninstall()
+    return installed.missing
+
+
+def main() -> None:
+    sys.stdout.write(json.dumps(missing()) + "\n")
+
+
+if __name__ == "__main__":
+    main()
