@@ -41,6 +41,8 @@ WAITING: Final = 100_000
 """Limit on waiting messages; a thousand ranks send ten thousand per second."""
 MAX_POLL: Final = 5_000
 """Messages per ``poll`` at most, so that a flood does not keep the caller from drawing."""
+MAX_KEPT: Final = 100_000
+"""New messages that are kept while the history comes; more wait in the socket, or are lost."""
 
 
 def _socket(
@@ -81,6 +83,8 @@ class LiveSource:
         self._poller = zmq.Poller()
         self._poller.register(self._sub, zmq.POLLIN)
         self._poller.register(self._ctrl, zmq.POLLIN)
+        self._history_poller = zmq.Poller()
+        self._history_poller.register(self._ctrl, zmq.POLLIN)
         self._kept: list[Message] = []
         self._joined = False
         self._asked_ns = self._looked_ns = 0
@@ -106,7 +110,9 @@ class LiveSource:
         """Return what has come, oldest first."""
         if self._ended:
             return []
-        ready = dict(self._poller.poll(timeout_ms))
+        full = not self._joined and len(self._kept) >= MAX_KEPT
+        poller = self._history_poller if full else self._poller
+        ready = dict(poller.poll(timeout_ms))
         out = self._from_ctrl() if self._ctrl in ready else []
         if self._sub in ready:
             fresh = self._from_sub()

@@ -12,7 +12,7 @@ from tests.contracts.trees import parsed
 ROOT = Path(__file__).parents[2]
 MODULE_LINES = 500
 FUNCTION_LINES = 60
-PRODUCT_LINES = 86_500
+PRODUCT_LINES = 85_500
 """Ceiling of all lines of pardbg and its agent, docstrings and C++ counted; it only goes down."""
 FILES = sorted([*(ROOT / "pardbg").rglob("*.py"), *(ROOT / "agent" / "pardbg_agent").rglob("*.py")])
 
