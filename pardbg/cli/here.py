@@ -169,7 +169,12 @@ def _hooks() -> Check:
     version = _version("torch")
     if version is None:
         return Check("hooks", "ok", "no torch here")
-    ran = _probe("from pardbg_agent.hooks.__main__ import main; main()", PARDBG_NATIVE="off")
+    from pardbg.hub.run.native_build import agents_main
+
+    ran = subprocess.run(
+        agents_main(sys.executable, "hooks"), env={**os.environ, "PARDBG_NATIVE": "off"},
+        capture_output=True, text=True, timeout=PROBE_TIMEOUT_S,
+    )  # fmt: skip
     if ran.returncode:
         said = ran.stderr.strip().splitlines() or ["no message"]
         return Check("hooks", "bad", f"none with torch {version}: {said[-1][:200]}")

@@ -21,7 +21,7 @@ from tests.ui.fakes import shows, until
 ROOT = Path(pardbg.__file__).parent
 SESSIONS = ROOT.parent / "sessions"
 HEAVY = (str(ROOT / "analysis"), str(ROOT / "store"), str(ROOT / "events"))
-TEXT_ONLY = {"parse", "is_user"}
+TEXT_ONLY = {"parse", "is_user", "causes_of"}
 """Functions of a text alone; see tests/contracts/test_pages_draw.py."""
 _writing: list[str] | None = None
 

@@ -33,11 +33,17 @@ def start(argv: Sequence[str], env: Mapping[str, str]) -> None:
 
 def command(python: str) -> list[str]:
     """Return the command that builds for this Python's torch."""
+    return agents_main(python, "native")
+
+
+def agents_main(python: str, package: str) -> list[str]:
+    """Return the command that runs a package of the agent, with nothing from the directory or the
+    PYTHONPATH that it is run in."""
     code = (
         f"import sys; sys.path.append({str(Path(pardbg_agent.__file__).parent.parent)!r}); "
-        "from pardbg_agent.native import __main__; sys.exit(__main__.main())"
+        f"from pardbg_agent.{package} import __main__; sys.exit(__main__.main())"
     )
-    return [python, "-c", code]
+    return [python, "-I", "-c", code]
 
 
 def python_of(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
