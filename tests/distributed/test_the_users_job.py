@@ -25,16 +25,18 @@ from tests.processes import wait_until
 
 NOTES = """
 import os, signal, sys, time
-got = open(sys.argv[1], "a", buffering=1)
+fd = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+def note(text):  # no file object: one signal may interrupt another's handler in its write
+    os.write(fd, (text + "\\n").encode())
 for n in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGALRM, signal.SIGTERM,
           signal.SIGCONT, signal.SIGINT):
-    signal.signal(n, lambda n, f: got.write(signal.Signals(n).name + "\\n"))
+    signal.signal(n, lambda n, f: note(signal.Signals(n).name))
 child = os.fork()
 who = "child " if child == 0 else ""
 if child == 0:
     for n in (signal.SIGUSR1, signal.SIGTERM):
-        signal.signal(n, lambda n, f: got.write("child " + signal.Signals(n).name + "\\n"))
-got.write(who + "ready\\n")
+        signal.signal(n, lambda n, f: note("child " + signal.Signals(n).name))
+note(who + "ready")
 while not os.path.exists(sys.argv[1] + ".end"):
     time.sleep(0.01)
 if child: os.waitpid(child, 0)
