@@ -80,13 +80,16 @@ class UncaughtErrors:
         return self._seen(self._make_invoke())
 
     def _seen(self, invoke: Callable[..., Any]) -> Callable[..., Any]:
-        def seen(thread: threading.Thread) -> None:
-            value = sys.exc_info()[1]
-            if value is not None and not isinstance(value, SystemExit):
-                self._thread_fails(value, thread.name)
-            self._pass_on(invoke, thread)
+        # Nothing here raises an audit event: a program's audit hook that asks for the current
+        # thread, of one that Python did not start, comes here again.
+        return functools.partial(self._thread_ends, invoke)
 
-        return uncounted(seen)
+    @uncounted
+    def _thread_ends(self, invoke: Callable[..., Any], thread: threading.Thread) -> None:
+        value = sys.exc_info()[1]
+        if value is not None and not isinstance(value, SystemExit):
+            self._thread_fails(value, thread.name)
+        self._pass_on(invoke, thread)
 
     def _thread_fails(self, value: BaseException, name: str) -> None:
         if not self._depth():

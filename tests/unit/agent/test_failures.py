@@ -76,6 +76,29 @@ def test_a_threads_exception_is_told_as_the_threads(tmp_path: Path) -> None:
     assert (told["thread"], told["text"]) == ("writer", "OSError: disk")
 
 
+def test_an_audit_hook_that_asks_for_the_current_thread_comes_to_its_end(tmp_path: Path) -> None:
+    """Of a thread that Python did not start it makes one: nothing there may raise another event."""
+    done, told = run(
+        tmp_path,
+        """
+        import _thread
+        asked, ended = [0], threading.Lock()
+        ended.acquire()
+        def audit(event, args):
+            asked[0] += 1
+            threading.current_thread()
+        def foreign():
+            sys.audit("a program's own")
+            ended.release()
+        sys.addaudithook(audit)
+        before = asked[0]
+        _thread.start_new_thread(foreign, ())
+        print(ended.acquire(timeout=10), asked[0] - before < 20, flush=True)
+        """,
+    )
+    assert (done.stdout, done.stderr, told) == ("True True\n", "", [])
+
+
 def test_a_child_of_multiprocessing_tells_what_its_parent_prints(tmp_path: Path) -> None:
     """As mp.spawn does it: the exception is caught below, and the child leaves with SystemExit."""
     (tmp_path / "run.json").write_text(f'{{"run": "r", "ring_dir": "{tmp_path}/rings"}}')
