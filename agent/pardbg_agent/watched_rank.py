@@ -15,14 +15,7 @@ from pardbg_agent.defs import Defs
 from pardbg_agent.guard import Guard
 from pardbg_agent.op_table import Call, OpTable, Sums, Unrecorded
 from pardbg_agent.ring import Ring
-from pardbg_agent.settings import (
-    FULL,
-    OFF,
-    RunSettings,
-    budget_from_env,
-    complain,
-    level_from_env,
-)
+from pardbg_agent.settings import FULL, OFF, RunSettings, budget_from_env, complain, level_from_env
 from pardbg_agent.wire import LEVELS, DefKind, Flag, Gate, Kind, Lane
 from pardbg_agent.words import percent, took
 

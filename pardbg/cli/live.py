@@ -17,12 +17,7 @@ import click
 
 from pardbg.cli import common
 from pardbg.cli.here import find_target
-from pardbg.cli.options import (
-    Recording,
-    node_options,
-    recording,
-    recording_options,
-)
+from pardbg.cli.options import Recording, node_options, recording, recording_options
 from pardbg.cli.rc import apply_rc, named_rc, rc_options, viewer_rc
 from pardbg.errors import UserError
 from pardbg.hub.run.jobs import adopt_orphans

@@ -24,12 +24,7 @@ from pardbg.events.decode import decode_map
 from pardbg.session import appending, layout, message_blocks, record_blocks
 from pardbg.session.appending import Left, chunk_record, statistics_of
 from pardbg.session.message_blocks import MAX_MESSAGES, Block, Numbered
-from pardbg.session.reader import (
-    DAMAGED,
-    Decoder,
-    StoredChunk,
-    unpack_chunk,
-)
+from pardbg.session.reader import DAMAGED, Decoder, StoredChunk, unpack_chunk
 from pardbg.session.record_blocks import is_batch
 from pardbg.store.source import Message
 from pardbg_agent import wire

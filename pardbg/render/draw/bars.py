@@ -6,17 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from pardbg.render.draw.cells import (
-    Line,
-    Segment,
-    clip,
-    fit,
-    left,
-    line,
-    right,
-    selected,
-    width,
-)
+from pardbg.render.draw.cells import Line, Segment, clip, fit, left, line, right, selected, width
 
 R = TypeVar("R")
 """A table's row."""

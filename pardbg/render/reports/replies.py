@@ -9,12 +9,7 @@ from typing import Any
 
 from pardbg import words
 from pardbg.analysis.hangs.stacks import is_user, place
-from pardbg.events.commands import (
-    Answers,
-    RankRows,
-    Reply,
-    WhereFound,
-)  # fmt: skip
+from pardbg.events.commands import Answers, RankRows, Reply, WhereFound  # fmt: skip
 from pardbg.events.control_codes import Mode, Verb
 from pardbg.events.control_events import Status
 from pardbg.render.frame.control_words import (

@@ -9,14 +9,7 @@ from typing import Final, Literal
 from pardbg.analysis.findings.finding import MANY, Candidate, Facts, Note, Severity
 from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.wording import killed_text
-from pardbg.words import (
-    agreed,
-    binary_size,
-    duration,
-    plural,
-    ranks_text,
-    silent_nodes,
-)
+from pardbg.words import agreed, binary_size, duration, plural, ranks_text, silent_nodes
 
 # -- gaps
 

@@ -10,11 +10,7 @@ from pardbg.analysis.findings.finding import Candidate, Facts, Label, Note, Seve
 from pardbg.analysis.findings.kinds.absence import Absence, threads_text
 from pardbg.analysis.findings.kinds.end_kinds import LeftEarly
 from pardbg.analysis.findings.kinds.kind import kinds
-from pardbg.analysis.findings.kinds.mismatch_kinds import (
-    Place,
-    RehearsedOrder,
-    places_sentence,
-)
+from pardbg.analysis.findings.kinds.mismatch_kinds import Place, RehearsedOrder, places_sentence
 from pardbg.analysis.findings.kinds.recording_kinds import NodeLost, RankUnrecorded
 from pardbg.words import agreed, duration, ranks_text, waits_text
 

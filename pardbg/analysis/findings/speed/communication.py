@@ -17,13 +17,7 @@ from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.overlap import Overlap
 from pardbg.analysis.findings.finding import Candidate, at_row, first
 from pardbg.analysis.findings.kinds.speed_kinds import ExposedCommunication, SmallMessages
-from pardbg.analysis.findings.speed.windows import (
-    Window,
-    often,
-    overlaps_in,
-    per_window,
-    rows_in,
-)
+from pardbg.analysis.findings.speed.windows import Window, often, overlaps_in, per_window, rows_in
 
 Group = tuple[int, str]
 """(epoch, key)"""

@@ -24,12 +24,7 @@ from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings.finding import Candidate, Evidence, at_row, first
 from pardbg.analysis.findings.kinds.speed_kinds import SlowGroup, SlowLink
-from pardbg.analysis.findings.speed.windows import (
-    Window,
-    issued_since,
-    per_window,
-    rows_in,
-)
+from pardbg.analysis.findings.speed.windows import Window, issued_since, per_window, rows_in
 from pardbg.store.table import Array
 
 SLOW: Final = 3.0
