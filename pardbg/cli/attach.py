@@ -13,7 +13,8 @@ from pardbg.cli.common import JSON, echo, talk
 from pardbg.words import agreed, ranks_text
 
 if TYPE_CHECKING:
-    from pardbg.hub.attach.job_ranks import JobRank, Look
+    from pardbg.hub.attach.job_ranks import JobRank
+    from pardbg.hub.attach.look import Look
     from pardbg.hub.attach.stacks_verdict import StackVerdict
 
 MAX_ROWS: Final = 64
@@ -29,7 +30,8 @@ def attach(pids: Sequence[int], launcher: int | None, json_: bool) -> None:
     Reads a stack of each rank on this machine, without stopping or changing anything, and names the
     ranks that the others wait for. Without PIDs: the one job that this user runs here.
     """
-    from pardbg.hub.attach.job_ranks import find, look
+    from pardbg.hub.attach.job_ranks import find
+    from pardbg.hub.attach.look import look
     from pardbg.hub.attach.stacks_verdict import judge
 
     ranks = find(pids, launcher)

@@ -294,7 +294,7 @@ def _nccl() -> Check:
 
 def _devices() -> Check:
     """Check whether the hub can read clocks and errors of devices."""
-    from pardbg.hub.serve.device_meters import DeviceMeters
+    from pardbg.hub.ranks.device_meters import DeviceMeters
 
     meters = DeviceMeters()
     if not meters.start():

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import resource
-import signal
 import sys
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,8 +16,6 @@ from pardbg.cli.here import find_target
 from pardbg.cli.options import Recording, node_options, recording, recording_options
 from pardbg.cli.rc import apply_rc, named_rc, rc_options, viewer_rc
 from pardbg.errors import UserError
-from pardbg.hub.run.jobs import adopt_orphans
-from pardbg.hub.run.start import CommandError
 from pardbg.ui.commands.startup import Rc
 
 if TYPE_CHECKING:
@@ -158,7 +152,7 @@ def run(job: list[str] | None, /, output: Path | None, rc_file: Path | None, **h
     Output and exit code are the job's.
     """
     from pardbg.cli import headless
-    from pardbg.cli.live import end_as, run_plain
+    from pardbg.cli.as_the_job import end_as, run_plain
     from pardbg.hub.run.config import SetupError
 
     argv, said, rc = _job(job), recording(**how), named_rc(rc_file)
@@ -245,7 +239,7 @@ def _watch_job(
     """Start a job and show it in the TUI, with which the job ``ends`` or not; without a terminal
     show its output and then the report. ``after`` gets the recording of an ended job."""
     from pardbg.cli import headless
-    from pardbg.cli.live import end_as, ending_with_us, run_plain
+    from pardbg.cli.as_the_job import end_as, ending_with_us, run_plain
     from pardbg.hub.run.config import SetupError
     from pardbg.hub.target import local
 
@@ -355,54 +349,3 @@ def _need_torch() -> None:
 
     if find_spec("torch") is None:
         raise UserError("a demo trains for real and needs torch: pip install 'pardbg[train]'")
-
-
-def end_as(status: int) -> int:
-    """Return the job's exit code, or die of the signal that it died of (``status`` < 0), so that
-    the waiting process sees the job's own end."""
-    if status >= 0:
-        return status
-    sys.stdout.flush()
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core is the job's
-    with contextlib.suppress(OSError, ValueError):  # SIGKILL, SIGSTOP: no need to
-        signal.signal(-status, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [-status])
-    os.kill(os.getpid(), -status)
-    return 128 - status  # the signal ends no process here
-
-
-def run_plain(argv: list[str], why: str) -> NoReturn:
-    """Become the job, unwatched, after one line that says why nothing is recorded. Raises
-    CommandError if the job cannot be started."""
-    common.talk(f"NOT recorded, the job runs without pardbg: {why}")
-    sys.stdout.flush()
-    sys.stderr.flush()
-    adopt_orphans(False)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
-        signal.signal(number, signal.SIG_DFL)
-    try:
-        os.execvp(argv[0], argv)
-    except OSError as error:
-        code = 127 if isinstance(error, FileNotFoundError) else 126
-        raise CommandError(f"cannot run {argv[0]!r}: {error.strerror or error}", code) from None
-
-
-@contextlib.contextmanager
-def ending_with_us(handle: RunHandle | None) -> Iterator[None]:
-    """End the job inside the context if the terminal is closed or SIGTERM arrives. A job outlives a
-    viewer that is killed: nobody decided that it should end."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        assert handle is not None
-        handle.kill()
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    told = [] if handle is None else [signal.SIGHUP, signal.SIGTERM]
-    before = [(n, signal.signal(n, end)) for n in told if signal.getsignal(n) == signal.SIG_DFL]
-    try:
-        yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)

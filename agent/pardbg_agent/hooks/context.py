@@ -6,75 +6,18 @@ there is a Core (optimizers made before the first group) is in the one that the 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from types import CodeType
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from pardbg_agent import core as _core
+from pardbg_agent.hooks.call_sites import CallSites
 from pardbg_agent.hooks.device import device_records
-from pardbg_agent.tables.code_files import is_program
 from pardbg_agent.wire import NO_GROUP, NONE, NOTE_THREAD, DefKind, Flag
-
-LAST: Final = 256
-"""Asynchronous ops whose place is kept."""
-_DEEPEST: Final = 48
-_MOST: Final = 4096
-"""Pieces of code that are known; later ones count as a library's."""
-
-Place = tuple[str, int, str]
-"""(file, line, function)"""
-
-
-_known: Final[dict[int, bool]] = {}
-"""id of code -> whether it is the program's own. By id: to hash code takes a microsecond."""
-_kept: Final[list[CodeType]] = []
-"""The code that is known, so that its id means it."""
-
-
-class CallSites:
-    """Places in the program where the newest asynchronous ops of one Core were issued: their waits
-    are elsewhere, and say nothing of it. In C++: native/places.hpp."""
-
-    def __init__(self) -> None:
-        self._last: deque[tuple[int, CodeType, int]] = deque(maxlen=LAST)
-
-    def note(self, t0: int) -> None:
-        """Note the place of an op issued at ``t0``, by the caller of the caller of this. A device's
-        thread of autograd, from which DDP issues, has none."""
-        frame, known = sys._getframe(1).f_back, _known
-        for _ in range(_DEEPEST):
-            if frame is None:
-                return
-            code = frame.f_code
-            users = known.get(id(code))
-            if users or (users is None and _is_programs(code)):
-                self._last.append((t0, code, frame.f_lasti))
-                return
-            frame = frame.f_back
-
-    def find(self, t0: int) -> Place | None:
-        """Return where the op was issued at ``t0``; None: it is not known (any more)."""
-        for when, code, at in self._last.copy():
-            if when == t0:
-                lines = (line for first, end, line in code.co_lines() if first <= at < end)
-                return code.co_filename, next(lines, 0) or 0, code.co_name
-        return None
-
-
-def _is_programs(code: CodeType) -> bool:
-    if len(_kept) >= _MOST:
-        return False
-    users = is_program(code.co_filename)
-    _kept.append(code)
-    _known[id(code)] = users
-    return users
-
 
 T = TypeVar("T")
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,9 +13,7 @@ from typing import Final
 import psutil
 
 from pardbg.errors import UserError
-from pardbg.hub.attach.stacks_verdict import RankStack
-from pardbg.hub.ranks.processes import maps, schedule
-from pardbg.hub.ranks.stack_requests import py_spy
+from pardbg.hub.ranks.processes import maps
 from pardbg_agent import wire
 
 TORCH: Final = "libtorch"
@@ -127,48 +123,3 @@ def why_no_stack(error: str) -> str:
             "not permitted: a container needs --cap-add SYS_PTRACE, another user's job needs root"
         )
     return error
-
-
-AT_ONCE: Final = 8
-"""Processes of py-spy at a time: each takes 50 ms of a core."""
-WATCH_S: Final = 0.3
-ASLEEP: Final = 0.05
-"""Share of a core below which a rank is asleep."""
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What was seen. ``unread``: rank to why its stack could not be read."""
-
-    stacks: tuple[RankStack, ...]
-    unread: dict[int, str]
-    seconds: float
-
-
-def look(ranks: Sequence[JobRank]) -> Look:
-    """Read a stack of each rank, without stopping it."""
-    begun = time.monotonic()
-    before = {one.rank: schedule(one.pid) for one in ranks}
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        read = list(pool.map(_frames, ranks))
-    time.sleep(max(0.0, begun + WATCH_S - time.monotonic()))
-    took_ns = (time.monotonic() - begun) * 1e9
-    stacks, unread = [], {}
-    for one, found in zip(ranks, read, strict=True):
-        if isinstance(found, str):
-            unread[one.rank] = found
-            continue
-        now = schedule(one.pid)
-        ran = now[0] - before[one.rank][0] if now and before[one.rank] else took_ns
-        stacks.append(RankStack(one.rank, found, ran < ASLEEP * took_ns))
-    return Look(tuple(stacks), unread, time.monotonic() - begun)
-
-
-def _frames(rank: JobRank) -> tuple[tuple[str, int, str], ...] | str:
-    """Return the main thread's frames, the innermost last; or why there are none."""
-    try:
-        threads = py_spy(rank.pid)
-    except (OSError, ValueError) as error:
-        return why_no_stack(str(error))
-    main = next((one for one in threads if one.main), threads[0] if threads else None)
-    return "no Python thread" if main is None else main.frames

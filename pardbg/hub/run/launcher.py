@@ -28,14 +28,12 @@ from pardbg.hub.run.guardian import (
     MAX_RESTARTS,
     READY,
     Guardian,
-    Owner,
-    Stdio,
-    Steward,
     start_hub,
     wait_for_directory,
 )
 from pardbg.hub.run.jobs import Killing, adopt_orphans, write_exit
 from pardbg.hub.run.output import Copier, memory_files
+from pardbg.hub.run.steward import Owner, Stdio, Steward
 from pardbg.words import duration
 from pardbg_agent import wire
 from pardbg_agent.sender.wake import WakePipe

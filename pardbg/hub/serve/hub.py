@@ -21,6 +21,7 @@ from pardbg.events.control_events import ControlEvent
 from pardbg.hub.backlog import DEFINITION_BYTES, Definitions, Recent, Wire
 from pardbg.hub.ctrl_messages import End, Kill, Notice
 from pardbg.hub.ranks.boards import TURN_MS, Boards
+from pardbg.hub.ranks.device_meters import DeviceMeters
 from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.ranks.rings import Rings
 from pardbg.hub.ranks.stack_requests import StackRequests
@@ -31,7 +32,6 @@ from pardbg.hub.run.jobs import Successor
 from pardbg.hub.run.run_files import Recorded, read_end, write_recorded
 from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import EARLY_NS, MAX_PROCESSES, Collector
-from pardbg.hub.serve.device_meters import DeviceMeters
 from pardbg.hub.serve.job_output import JobOutput, Line
 from pardbg.hub.serve.nccl_reports import NcclFiles
 from pardbg.hub.serve.nodes import Notices

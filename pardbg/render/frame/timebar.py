@@ -11,7 +11,7 @@ from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.render.draw.cells import Line, Row, Segment, clip, fit, line, line_width
 from pardbg.render.draw.signs import SIGN
-from pardbg.session.navigation.travel import Mark, MarkKind
+from pardbg.session.navigation.marks import Mark, MarkKind
 
 SHAPES: Final[dict[MarkKind, tuple[str, str, str]]] = {
     "step": ("┴", "dim", "step ends"),

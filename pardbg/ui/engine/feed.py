@@ -19,7 +19,7 @@ from pardbg.analysis.pipeline.in_flight import Peak
 from pardbg.analysis.pipeline.ticks.cell import Ticks, TicksWant, ticks_shown
 from pardbg.analysis.whatif.answer import WhatIf, kept_whatif
 from pardbg.render.pages.overview import Ahead
-from pardbg.session.navigation.travel import Mark
+from pardbg.session.navigation.marks import Mark
 from pardbg.session.source_files import Place, SourceLines
 from pardbg.store.history import Bookmark
 from pardbg.store.source import Source

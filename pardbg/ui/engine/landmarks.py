@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from pardbg.analysis.findings.finding import MANY, Finding
 from pardbg.session.navigation.goto import parse
-from pardbg.session.navigation.travel import Found, Mark, beside, find, marks, since_ns
+from pardbg.session.navigation.marks import Mark, marks
+from pardbg.session.navigation.travel import Found, beside, find, since_ns
 from pardbg.words import duration
 
 SAMPLES: Final = 48

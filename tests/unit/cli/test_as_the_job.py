@@ -12,7 +12,7 @@ import pytest
 CODE = """
 import os, sys
 from pathlib import Path
-from pardbg.cli.live import ending_with_us
+from pardbg.cli.as_the_job import ending_with_us
 
 class Handle:
     def kill(self):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pardbg.hub.serve.device_meters import SURE, DeviceMeters
+from pardbg.hub.ranks.device_meters import SURE, DeviceMeters
 
 
 class NVMLError(Exception):

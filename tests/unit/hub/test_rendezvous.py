@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pardbg.hub.ranks.processes import environ
-from pardbg.hub.serve.state_feed import Rendezvous, came
+from pardbg.hub.ranks.rendezvous import Rendezvous, came
 
 STORE = """
 import sys, torch.distributed as dist

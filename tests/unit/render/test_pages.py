@@ -26,7 +26,7 @@ from pardbg.render.pages.stacks import stacks_of, tree
 from pardbg.render.pages.timeline import Window, timeline
 from pardbg.render.pages.traffic import TrafficPageState as TrafficLook
 from pardbg.render.pages.traffic import traffic
-from pardbg.session.navigation.travel import Mark
+from pardbg.session.navigation.marks import Mark
 from pardbg.session.source_files import Place, SourceLines
 from pardbg_agent.ctrl.agent_messages import Thread
 from tests.ui.sample import MS, S, held, lanes, snapshot_1f1b, snapshot_ddp

@@ -1,0 +1,58 @@
+"""Stacks of all ranks at about one moment, and whether each uses a CPU meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from pardbg.hub.attach.job_ranks import JobRank, why_no_stack
+from pardbg.hub.attach.stacks_verdict import RankStack
+from pardbg.hub.ranks.processes import schedule
+from pardbg.hub.ranks.stack_requests import py_spy
+
+AT_ONCE: Final = 8
+"""Processes of py-spy at a time: each takes 50 ms of a core."""
+WATCH_S: Final = 0.3
+ASLEEP: Final = 0.05
+"""Share of a core below which a rank is asleep."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen. ``unread``: rank to why its stack could not be read."""
+
+    stacks: tuple[RankStack, ...]
+    unread: dict[int, str]
+    seconds: float
+
+
+def look(ranks: Sequence[JobRank]) -> Look:
+    """Read a stack of each rank, without stopping it."""
+    begun = time.monotonic()
+    before = {one.rank: schedule(one.pid) for one in ranks}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        read = list(pool.map(_frames, ranks))
+    time.sleep(max(0.0, begun + WATCH_S - time.monotonic()))
+    took_ns = (time.monotonic() - begun) * 1e9
+    stacks, unread = [], {}
+    for one, found in zip(ranks, read, strict=True):
+        if isinstance(found, str):
+            unread[one.rank] = found
+            continue
+        now = schedule(one.pid)
+        ran = now[0] - before[one.rank][0] if now and before[one.rank] else took_ns
+        stacks.append(RankStack(one.rank, found, ran < ASLEEP * took_ns))
+    return Look(tuple(stacks), unread, time.monotonic() - begun)
+
+
+def _frames(rank: JobRank) -> tuple[tuple[str, int, str], ...] | str:
+    """Return the main thread's frames, the innermost last; or why there are none."""
+    try:
+        threads = py_spy(rank.pid)
+    except (OSError, ValueError) as error:
+        return why_no_stack(str(error))
+    main = next((one for one in threads if one.main), threads[0] if threads else None)
+    return "no Python thread" if main is None else main.frames
