@@ -54,12 +54,18 @@ class MisfitSplit:
 @per_view
 def misfit_splits(view: View) -> tuple[MisfitSplit, ...]:
     """Return the parts of each group's first all_to_all, among the last ones, whose two sides do
-    not fit: of ranks that both recorded theirs."""
+    not fit: of ranks that both recorded theirs. Parts of no bytes have no record, so ops whose
+    parts may be cut are not compared."""
     sides: dict[tuple[GroupKey, int], dict[tuple[int, int], tuple[int, int, int]]]
     sides = defaultdict(dict)
     for rank, process in view.having("part"):
         table, visible = view.rows(process, "part")
-        tail = slice(max(0, visible - _LAST_PARTS), visible)
+        begin = max(0, visible - _LAST_PARTS)
+        if process.lost(view.t_ns) or not visible:
+            continue
+        if begin or table.base or process.missed_before:  # an op's parts lie at one time
+            begin = int(table.when[:visible].searchsorted(table.when[begin], side="right"))
+        tail = slice(begin, visible)
         for gid, seq, peer, a, b, t in table.tuples(
             tail, "group_id", "seq", "peer", "a", "b", "t0_ns"
         ):
