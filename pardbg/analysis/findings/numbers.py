@@ -23,6 +23,7 @@ from pardbg.analysis.findings.kinds.value_kinds import (
 )
 from pardbg.store.definitions import GroupDef
 from pardbg.store.process import Process
+from pardbg.store.table import Table
 from pardbg_agent import wire
 
 _P2P, _INFERRED = int(wire.Flag.P2P), int(wire.Flag.INFERRED)
@@ -40,6 +41,10 @@ _OWN: Final = "checksum-own "
 """Begin of the name of checksums of parameters that an optimizer steps and no DDP wraps."""
 _SUMS_BACK: Final = 4096
 """Checksum records per rank that are compared; a step has at most 16."""
+_PHASES_BACK: Final = 1 << 14
+"""Phases per rank that are looked at where not all of a run matter."""
+_OPS_BACK: Final = 1024
+"""Newest ops per rank that show by themselves that gradients are exchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +142,14 @@ def _losses(view: View, rank: int, process: Process) -> Iterable[_Seen]:
     it, else its first value in a step. The mean over ranks is logged too, in the next step even."""
     names = [i for i, name in process.names.items() if name in LOSS_NAMES]
     table, visible = view.rows(process, "metric")
-    if not names or not visible:
-        return
     values = table.col("a")[:visible].view("<f8")
+    finite = np.isfinite(values)
+    if not names or finite.all():
+        return
     own = np.isin(table.col("name_id")[:visible], names)
     by_hook = own & ((table.col("flags")[:visible] & _INFERRED) != 0)
     own = by_hook if by_hook.any() else own
-    odd = np.flatnonzero(~np.isfinite(values) & own)
+    odd = np.flatnonzero(~finite & own)
     seen: set[int] = set()
     for row in odd.tolist()[:256]:
         step = int(table.col("step")[row])
@@ -233,18 +239,17 @@ def _averages_at_times(view: View, process: Process) -> bool:
     """Return whether as much as the model is all-reduced outside backward in some steps, not in
     most: the replicas of local SGD. A checksum is made before such an average, never after it, and
     so does not see them equal again."""
-    begun, ended, steps_of = _backwards(view, process)
-    issues, visible = view.rows(process, "issue")
+    begun, ended, steps_of = _backwards(view, process, _PHASES_BACK)
     ops = [i for i, op in process.ops.items() if op.op == "all_reduce"]
     if not len(begun) or not ops or process.model is None:
         return False
     ends = np.maximum.accumulate(ended)
-    when = issues.col("t0_ns")[:visible]
-    latest = begun.searchsorted(when, "right") - 1
-    outside = (latest >= 0) & (when >= ends[latest])
-    outside &= np.isin(issues.col("name_id")[:visible], ops)
-    steps, of = np.unique(issues.col("step")[:visible][outside], return_inverse=True)
-    moved = np.bincount(of, issues.col("a")[:visible][outside], len(steps))
+    issues, part = _issued_since(view, process, begun[0])
+    when = issues.when[part]
+    outside = when >= ends[begun.searchsorted(when, "right") - 1]
+    outside &= np.isin(issues.col("name_id")[part], ops)
+    steps, of = np.unique(issues.col("step")[part][outside], return_inverse=True)
+    moved = np.bincount(of, issues.col("a")[part][outside], len(steps))
     averaged = int(np.count_nonzero(moved >= process.model.parameters_bytes))
     return 0 < 2 * averaged <= len(np.unique(steps_of))
 
@@ -317,13 +322,17 @@ def unequal_starts(view: View) -> Iterable[Candidate]:
     """Find ranks that average the gradients of all parameters, but began with different ones."""
     by_group: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
     members: dict[tuple[int, str], tuple[int, ...]] = {}
+    begun: dict[int, tuple[int, int]] = {}
     for rank, process in view.ranks.items():
         model = process.model
-        if model is None or model.start is None or model.rpc or model.shards > 1:
-            continue
-        for group in _averages_on(view, process, model.parameters_bytes):
+        if model is not None and model.start is not None and not model.rpc and model.shards <= 1:
+            begun[rank] = model.start, model.parameters_bytes
+    if len({start for start, _ in begun.values()}) < 2:
+        return
+    for rank, (start, parameters_bytes) in begun.items():
+        for group in _averages_on(view, view.ranks[rank], parameters_bytes):
             key = group.epoch, group.key
-            by_group[key][rank], members[key] = model.start, group.ranks
+            by_group[key][rank], members[key] = start, group.ranks
     for key, starts in by_group.items():
         if set(starts) == set(members[key]) and len(set(starts.values())) > 1:
             yield Candidate(
@@ -335,22 +344,20 @@ def unequal_starts(view: View) -> Iterable[Candidate]:
 def _averages_on(view: View, process: Process, parameters_bytes: int) -> Iterable[GroupDef]:
     """Groups on which exactly a model's bytes are summed between each of the last backwards and
     the optimizer's step after it: gradients, since parameters are averaged after a step."""
-    begun, _, _ = _backwards(view, process)
-    table, visible = view.rows(process, "phase")
-    named = [i for i, name in process.names.items() if name == "optimizer"]
-    steps = table.col("t0_ns")[:visible][np.isin(table.col("name_id")[:visible], named)]
+    begun, _, _ = _backwards(view, process, _PHASES_BACK)
+    steps, _, _ = _backwards(view, process, _PHASES_BACK, "optimizer")
     begun = begun[begun < steps.max(initial=0)][-_BACKWARDS:]
     if len(begun) < MIN_STEPS:
         return
-    until = np.sort(steps)[np.sort(steps).searchsorted(begun)]
-    issues, visible = view.rows(process, "issue")
+    until = steps[steps.searchsorted(begun)]
     ops = [i for i, op in process.ops.items() if op.op == "all_reduce"]
-    when, groups = issues.col("t0_ns")[:visible], issues.col("group_id")[:visible]
+    issues, part = _issued_since(view, process, begun[0])
+    when, groups = issues.when[part], issues.col("group_id")[part]
     at = begun.searchsorted(when, "right") - 1
-    inside = (at >= 0) & (when < until[at]) & np.isin(issues.col("name_id")[:visible], ops)
+    inside = (when < until[at]) & np.isin(issues.col("name_id")[part], ops)
     for group_id in np.unique(groups[inside]).tolist():
         of = inside & (groups == group_id)
-        moved = np.bincount(at[of], issues.col("a")[:visible][of], len(begun))
+        moved = np.bincount(at[of], issues.col("a")[part][of], len(begun))
         exact = (moved >= parameters_bytes) & (moved <= parameters_bytes + SMALL_BYTES)
         if exact.all() and group_id in process.groups:
             yield process.groups[group_id]
@@ -378,10 +385,17 @@ def _exchanges_nothing(view: View, process: Process) -> bool:
     was recorded."""
     if process.lost(view.t_ns) or process.missed_before or len(process.table("op_sum")):
         return False
-    begun, ended, _ = _backwards(view, process)
     table, visible = view.rows(process, "issue")
     messages, sent = view.rows(process, "issue_p2p")
-    if not len(begun) or table.base or messages.base or sent or view.visible(process, "action"):
+    if table.base or messages.base or sent or view.visible(process, "action"):
+        return False
+    limit = SMALL_BYTES if process.model is None else process.model.parameters_bytes
+    if visible > 4 * _OPS_BACK:  # beyond what is told to all at the begin
+        newest = slice(visible - _OPS_BACK, visible)
+        if max(int(table.col(c)[newest].max()) for c in "ab") >= min(SMALL_BYTES, limit):
+            return False
+    begun, ended, _ = _backwards(view, process)
+    if not len(begun):
         return False
     since = int(table.when[:visible].searchsorted(begun[0]))
     if since == visible:
@@ -392,16 +406,23 @@ def _exchanges_nothing(view: View, process: Process) -> bool:
     if 2 * len(np.unique(during[inside])) > len(begun):
         return False
     sizes = np.maximum(table.col("a")[since:visible], table.col("b")[since:visible])
-    limit = SMALL_BYTES if process.model is None else process.model.parameters_bytes
     a_step = int(sizes.sum()) / max(1, view.visible(process, "step"))
     return int(sizes.max()) < min(SMALL_BYTES, limit) and a_step < limit * _SHARE_OF_MODEL
 
 
-def _backwards(view: View, process: Process) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Begin and end of each backward, in ns, and its step, by their begin."""
+def _issued_since(view: View, process: Process, since_ns: int) -> tuple[Table, slice]:
+    table, visible = view.rows(process, "issue")
+    return table, slice(int(table.when[:visible].searchsorted(since_ns)), visible)
+
+
+def _backwards(
+    view: View, process: Process, last: int = 1 << 62, of: str = "backward"
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Begin and end of each backward among the last phases, in ns, and its step, by their begin."""
     table, visible = view.rows(process, "phase")
-    names = [i for i, name in process.names.items() if name == "backward"]
-    rows = np.flatnonzero(np.isin(table.col("name_id")[:visible], names))
+    lo = max(0, visible - last)
+    names = [i for i, name in process.names.items() if name == of]
+    rows = lo + np.flatnonzero(np.isin(table.col("name_id")[lo:visible], names))
     rows = rows[table.col("t0_ns")[rows].argsort()]
     begun, ended, steps = (table.col(c)[rows] for c in ("t0_ns", "t1_ns", "step"))
     return begun, ended, steps

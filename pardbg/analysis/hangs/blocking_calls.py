@@ -54,11 +54,10 @@ def samples(view: View, rank: int, since_ns: int) -> Iterator[Sample]:
     wanted = {i: name for i, name in process.names.items() if name.startswith(_PREFIX)}
     if not wanted or not visible:
         return
-    rows = np.flatnonzero(np.isin(table.col("name_id")[:visible], list(wanted)))[-_LAST:]
+    lo = int(table.when[:visible].searchsorted(since_ns))
+    rows = lo + np.flatnonzero(np.isin(table.col("name_id")[lo:visible], list(wanted)))[-_LAST:]
     for row in rows[::-1].tolist():
         t_ns = int(table.when[row])
-        if t_ns < since_ns:
-            return
         found = _read(view, wanted[int(table.col("name_id")[row])])
         if found is not None:
             yield Sample(t_ns, *found)

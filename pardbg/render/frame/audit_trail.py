@@ -19,7 +19,7 @@ from pardbg.events.control_facts import (
     RunsOn,
     UnderWay,
 )
-from pardbg.events.device_facts import DeviceNews  # fmt: skip
+from pardbg.events.device_facts import DeviceNews
 from pardbg.render.frame.control_words import fact_text, why_text
 
 
