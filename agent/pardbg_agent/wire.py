@@ -106,7 +106,8 @@ class Kind(enum.IntEnum):
     op (group, seq, P2P) has a values that are not finite, the first at place b; ``nan grad NAME``:
     the last of seq parameters whose gradient is not finite, in a values; ``checksum NAME …``: a =
     the bits of these replicated parameters added up, b = a byte for each, group = the replicas;
-    ``blocked``, kind of system call, file, place, in lines: the main thread stood there."""
+    ``blocked``, kind of system call, file, place, in lines: the main thread stood there, or was
+    seen a times more where the record before had seen it."""
     SPAN_BEGIN = 14
     """The SPAN of the same name and t0 began: t0 = t1. Says what a rank is in before it ends.
     a, b and microbatch as in SPAN."""

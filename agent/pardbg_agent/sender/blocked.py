@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from pardbg_agent.watched_rank import Core
 
 EVERY_NS: Final = wire.BEAT_NS * 9 // 10
-_AGAIN_S: Final = 0.002
+_AGAIN_S: Final = 2.5 * sys.getswitchinterval()
+"""A thread that waits for the interpreter wakes more often."""
 _MAX_PLACES: Final = 256
 _MAX_FILES: Final = 32
 """Names up to which files are named: a loader reads thousands."""
@@ -61,6 +62,8 @@ class Blocked:
             self._fd = os.open(f"/proc/self/task/{os.getpid()}/syscall", os.O_RDONLY | os.O_CLOEXEC)
         self._due_ns = 0
         self._seen: tuple[str, int] = ("", 0)
+        self._more = self._last_ns = 0
+        """Looks that saw it there again, and the last one's time: told once it has moved."""
         self._names: dict[str, int] = {}
 
     def look(self, sent: int) -> None:
@@ -71,15 +74,20 @@ class Blocked:
         if "torch" not in sys.modules:  # a program without ops: nobody waits for it
             return
         self._due_ns = now + EVERY_NS
+        if self._more and sent != self._seen[1]:
+            self._record(self._seen[0], self._last_ns, self._more)
+            self._more, sent = 0, sent + 1
         with contextlib.suppress(OSError):  # a file that was closed meanwhile
             self._sample(sent, now)
 
     def _sample(self, sent: int, now: int) -> None:
         words = os.pread(self._fd, 256, 0).split()
         kind = _CALLS.get(int(words[0]), "") if len(words) > 2 else ""
-        if kind == "lock":  # the interpreter's own, too, which it waits for while this thread runs
+        if kind == "lock":  # or it waits for the interpreter
+            slices = _slices()
             time.sleep(_AGAIN_S)
-            kind = kind if os.pread(self._fd, 256, 0).split() == words else ""
+            still = (os.pread(self._fd, 256, 0).split(), _slices()) == (words, slices)
+            kind = kind if still else ""
         if not kind:
             return
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
@@ -90,19 +98,28 @@ class Blocked:
             detail = ""
         name = "\n".join(("blocked", kind, detail, _place(frame)))
         if (name, sent) == self._seen:
+            self._more, self._last_ns = self._more + 1, now
             return
         self._seen = name, sent + 1
+        self._record(name, now, 0)
+
+    def _record(self, name: str, t_ns: int, more: int) -> None:
         if name in self._names or len(self._names) < _MAX_PLACES:
             name_id = self._names.setdefault(name, self._core.defs.name(name))
             self._core.record(
-                wire.Kind.PROBE, wire.Lane.COUNTER, 0, name_id, now, now, self._core.step, 0,
-                wire.NO_GROUP, wire.NONE, wire.NONE, wire.NONE, 0, 0,
+                wire.Kind.PROBE, wire.Lane.COUNTER, 0, name_id, t_ns, t_ns, self._core.step, 0,
+                wire.NO_GROUP, wire.NONE, wire.NONE, wire.NONE, more, 0,
             )  # fmt: skip
 
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _slices() -> str:
+    """Return how often the main thread was given a core; empty where the kernel counts none."""
+    return read_text(f"/proc/self/task/{os.getpid()}/schedstat").rpartition(" ")[2]
 
 
 def _in_op(frame: FrameType) -> bool:

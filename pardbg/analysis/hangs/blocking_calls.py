@@ -42,7 +42,8 @@ class Blocking:
 class Sample(NamedTuple):
     """A rank's main thread in a call."""
 
-    t_ns: int
+    looks: int
+    """Number of looks that saw it there."""
     blocking: Blocking
     place: str
 
@@ -57,15 +58,17 @@ def samples(view: View, rank: int, since_ns: int) -> Iterator[Sample]:
     lo = int(table.when[:visible].searchsorted(since_ns))
     rows = lo + np.flatnonzero(np.isin(table.col("name_id")[lo:visible], list(wanted)))[-_LAST:]
     for row in rows[::-1].tolist():
-        t_ns = int(table.when[row])
         found = _read(view, wanted[int(table.col("name_id")[row])])
         if found is not None:
-            yield Sample(t_ns, *found)
+            yield Sample(max(1, int(table.col("a")[row])), *found)
 
 
 def counted(view: View, rank: int, since_ns: int) -> Counter[tuple[Blocking, str]]:
-    """Return (call, place) -> number of samples."""
-    return Counter((one.blocking, one.place) for one in samples(view, rank, since_ns))
+    """Return (call, place) -> number of looks."""
+    found: Counter[tuple[Blocking, str]] = Counter()
+    for one in samples(view, rank, since_ns):
+        found[one.blocking, one.place] += one.looks
+    return found
 
 
 def _read(view: View, name: str) -> tuple[Blocking, str] | None:

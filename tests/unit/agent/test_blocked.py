@@ -25,6 +25,12 @@ pytestmark = pytest.mark.skipif(
 )  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def a_program_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In programs without torch nothing is looked at."""
+    monkeypatch.setitem(sys.modules, "torch", sys.modules.get("torch", sys))
+
+
 class Seen:
     """Names that a Core was given records of."""
 
@@ -33,9 +39,12 @@ class Seen:
         self.level, self.step = 2, 0
         self.defs = SimpleNamespace(name=lambda name: (self.names.append(name), len(self.names))[1])
         self.records = 0
+        self.more: list[int] = []
+        """What each record adds to the one before it."""
 
-    def record(self, *_: Any) -> None:
+    def record(self, *fields: Any) -> None:
         self.records += 1
+        self.more.append(fields[-2])
 
 
 def seen_in(call: Callable[[], object], ends: Callable[[], object], sent: int = 0) -> Seen:
@@ -94,6 +103,62 @@ def test_a_lock_of_the_process() -> None:
         lock.acquire()
 
     assert kind_and_place(seen_in(in_lock, lock.release)) == ("lock", "", "in_lock")
+
+
+def test_each_look_at_one_stay_counts_once_it_is_over() -> None:
+    """Seven looks while nothing is sent but the first one's record, then others have been."""
+    lock, core = threading.Lock(), Seen()
+    lock.acquire()
+    blocked = Blocked(core)  # type: ignore[arg-type]
+
+    def look(sent: int) -> None:
+        blocked._due_ns = 0
+        blocked.look(sent)
+
+    def looks() -> None:
+        until = time.monotonic() + 20
+        while not core.records and time.monotonic() < until:
+            look(5)
+        for _ in range(6):
+            look(6)
+        assert core.more == [0]
+        look(9)  # it has moved, and is there again
+        look(11)
+        lock.release()
+
+    thread = threading.Thread(target=looks)
+    thread.start()
+    lock.acquire()
+    thread.join()
+    look(12)
+    blocked.close()
+    assert core.more[:4] == [0, 6, 0, 1]
+
+
+def test_a_thread_that_waits_for_the_interpreter_is_in_no_lock() -> None:
+    """Eight others compute; the main thread computes too, and mostly waits for its turn."""
+    core, over = Seen(), threading.Event()
+    blocked = Blocked(core)  # type: ignore[arg-type]
+
+    def compute() -> None:
+        while not over.is_set():
+            sum(range(2000))
+
+    def look() -> None:
+        for _ in range(16):
+            time.sleep(0.02)  # as between heartbeats, others go on
+            blocked._due_ns = 0
+            blocked.look(0)
+        over.set()
+
+    threads = [threading.Thread(target=of) for of in (*[compute] * 8, look)]
+    for thread in threads:
+        thread.start()
+    compute()
+    for thread in threads:
+        thread.join()
+    blocked.close()
+    assert core.names == []
 
 
 def test_a_lock_on_a_file_names_its_holder(tmp_path: Path) -> None:

@@ -52,3 +52,13 @@ def test_names_are_searched_for_in_as_many_rows_late_in_a_run_as_early(
     monkeypatch.setattr(numbers, "_PHASES_BACK", 1024)
     early, late = (searched(monkeypatch, steps, starts) for steps in (2_100, 6_300))
     assert 0 < late <= early
+
+
+def test_looks_at_one_stay_in_a_call_add_up() -> None:
+    """Seen once at 10 and at 40 ms; the first stay was seen twice more, the last time at 30 ms."""
+    trace = Trace(1)
+    (proc,) = trace.ranks
+    for t, more in ((10, 0), (30, 2), (40, 0)):
+        proc.record(Kind.PROBE, t, t, proc.name("blocked\nsleep\n\ntrain.py:3"), a=more)
+    trace.flush()
+    assert list(counted(View(trace.store(), ns(50)), 0, ns(0)).values()) == [4]
