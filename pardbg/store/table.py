@@ -225,8 +225,9 @@ class Totals:
     def __init__(self, table: Table, *, sums: bool = False, sent: bool = False) -> None:
         self._table = table
         self._sums = sums
-        self._of_a = sums or sent
         """The rows are sums themselves: seq says of how many ops, a their bytes."""
+        self._of_a = sums or sent
+        """Bytes are what was sent, column a; else the larger of a and b."""
         self._codes: dict[int, int] = {}
         self._keys: list[OpKey] = []
         self._marks: list[_Mark] = [_Mark(0, np.zeros(0, np.int64), np.zeros(0, np.int64))]

@@ -54,7 +54,7 @@ ABSENCES: Final = (
     Absence("stopped", AT, pid=4711), Absence("traced", AT), Absence("pdb", AT),
     Absence("prompt", AT), Absence("cut off", name="n2"), Absence("gil", AT, silent_ns=2 * S),
     Absence("gil", AT, asleep=True), Absence("action", name="0F5"),
-    Absence("device", name="forward (step 8)", silent_ns=9 * S),
+    Absence("device", name="forward", step=8, silent_ns=9 * S),
     Absence("loading", AT, asleep=True, caller="step at train.py:88", thread="feed",
             threads=(("writer", "log.py:3 in run"),),
             lock="feed waits for self.lock; thread writer is inside it at log.py:3 in run"),

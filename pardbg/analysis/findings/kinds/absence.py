@@ -59,6 +59,8 @@ class Absence:
     """Where in the program it is."""
     name: str = ""
     """Pipeline action, the host that is cut off, or what a device stands at."""
+    step: int = -1
+    """Step of what a device stands at."""
     code: int | None = None
     """Exit code."""
     pid: int = 0
@@ -138,7 +140,8 @@ class Absence:
             silent = duration(self.silent_ns)
             return (
                 "have",
-                f"not come past {self.name} on {'their' if many else 'its'} device for {silent}",
+                f"not come past {self.name} (step {self.step}) on "
+                f"{'their' if many else 'its'} device for {silent}",
             )
         if self.doing == "start-up" and many:
             return "be", "in their start-up"

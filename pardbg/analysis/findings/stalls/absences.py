@@ -55,8 +55,8 @@ def absence(view: View, rank: int) -> Absence:
         return Absence("kernel", where)
     stands = standing(view, rank)
     if stands is not None and view.t_ns - stands.since_ns >= _DEVICE_NS:
-        name = f"{stands.name} (step {stands.step})"
-        return Absence("device", name=name, silent_ns=view.t_ns - stands.since_ns)
+        silent = view.t_ns - stands.since_ns
+        return Absence("device", name=stands.name, step=stands.step, silent_ns=silent)
     doing: Doing = at or ("action" if now.action else _PHASES.get(now.phase, "unknown"))
     if doing == "unknown" and where:
         doing = "code"
