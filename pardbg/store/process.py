@@ -22,6 +22,8 @@ SUMMED: Final = "op_sum"
 PART: Final = "part"
 FLUSH_BYTES: Final = 1 << 20
 _MAX_GAPS: Final = 4096
+_LOOKS_NS: Final = 2 * wire.BEAT_NS
+"""An op that the device came to is recorded at the agent's second look."""
 
 
 class Process:
@@ -120,15 +122,18 @@ class Process:
 
         Either all that its ring held when the hub looked has come (``state``, which names what ran
         then), or what has come is all up to its newest record: of a rank that runs actions up to
-        its newest action, since the next one may be under way.
+        its newest action, since the next one may be under way. What its device came to is known up
+        to its agent's last look but one, at the heartbeat before: a device that stands is followed.
         """
         actions = self._tables["action"].when
         horizon = int(actions[-1]) if len(actions) else self.newest_ns or self.started_ns
         head = fields.integer_or_none(state or {}, "head")
         seen = fields.integer_or_none(state or {}, "seen_ns")
+        reached = self.device_times.horizon_ns()
         if head is not None and seen is not None and head <= (self._next or 0):
             horizon = max(horizon or 0, seen + self.offset_ns)
-        reached = self.device_times.horizon_ns()
+            beat = fields.integer(state or {}, "heartbeat_ns", 0)
+            reached = None if reached is None else max(reached, beat - _LOOKS_NS)
         if horizon is None or reached is None:
             return horizon
         return min(horizon, reached + self.offset_ns)

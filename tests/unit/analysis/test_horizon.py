@@ -14,11 +14,14 @@ from pathlib import Path
 import pytest
 
 from pardbg.analysis.answers.snapshot import Snapshot, snapshot
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.leads import standing
 from pardbg.events.decode import split_key
 from pardbg.session.reader import load, open_session
 from pardbg.store.source import Message
 from pardbg.store.store import MAX_BEHIND_NS, Store
 from pardbg_agent import wire
+from pardbg_agent.wire import Flag, Kind, Lane
 from tests.unit.trace_builder import MS, Trace, ns, one_f_one_b
 
 SESSIONS = Path(__file__).parents[3] / "sessions"
@@ -110,3 +113,24 @@ def test_a_rank_far_behind_stops_nobody() -> None:
     trace.ranks[0].action("0F0", 0, 9_000, 0)
     live = trace.store(live=True)
     assert live.horizon_ns == ns(9_000) - MAX_BEHIND_NS
+
+
+def test_a_device_that_stands_is_followed_to_its_ranks_last_heartbeat() -> None:
+    """Launched at ms 2, reached at ms 40; a second launch, which its device never comes to."""
+    trace = Trace(1)
+    (proc,) = trace.ranks
+    forward, lane = proc.name("F"), Lane.COMPUTE
+    proc.record(Kind.ACTION, 2, 3, forward, lane=lane, flags=Flag.DEVICE, stage=0, mb=0)
+    proc.record(Kind.DEVICE, 40, 60, forward, lane=lane, stage=0, mb=0, a=38 * MS)
+    proc.record(Kind.ACTION, 4, 5, forward, lane=lane, flags=Flag.DEVICE, stage=0, mb=1)
+    row = {"rank": 0, "head": 3, "seen_ns": ns(2_000), "heartbeat_ns": ns(1_900)}
+    trace.state(2_000, **{proc.proc: row})
+    live = trace.store(live=True)
+    assert live.horizon_ns == ns(1_500)
+    stands = standing(View(live, None), 0)
+    assert stands is not None
+    assert (stands.since_ns, stands.name) == (ns(60), "F")
+    row |= {"head": 4, "seen_ns": ns(3_000), "heartbeat_ns": ns(2_900)}
+    trace.state(3_000, **{proc.proc: row})
+    live.apply(trace.messages[-1])
+    assert live.horizon_ns == ns(1_500), "a record of it is under way"
