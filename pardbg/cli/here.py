@@ -297,7 +297,7 @@ def _devices() -> Check:
     from pardbg.hub.ranks.device_meters import DeviceMeters
 
     meters = DeviceMeters()
-    if not meters.start():
+    if not meters.begin():
         return Check("NVML", "ok", "no NVIDIA device can be read (`pip install pardbg[nvml]`)")
     meters.read()
     meters.close()

@@ -53,24 +53,28 @@ class DeviceMeters:
         self._devices: list[_Device] = []
         self._xids: Any = None
         self.ranks: Mapping[int, int] = {}
-        """pid -> rank of the job's processes; replaced as a whole, by another thread."""
+        """pid -> rank of the job's processes on this host; replaced as a whole, by another thread."""
 
     @property
     def active(self) -> bool:
         """Return whether there are devices to read."""
         return bool(self._devices)
 
-    def start(self) -> bool:
-        """Begin to read; return whether there are devices to read."""
+    def start(self) -> None:
+        """Begin to read, in a thread: the driver may take seconds until it answers."""
+        self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
+        self._thread.start()
+
+    def begin(self) -> bool:
+        """Find the devices; return whether there are any."""
+        found: list[_Device] = []
         with contextlib.suppress(Exception):  # no library, no driver, another version of it
             self._nvml = self._nvml or importlib.import_module("pynvml")
             self._nvml.nvmlInit()
             for index in range(min(MAX_DEVICES, self._nvml.nvmlDeviceGetCount())):
-                self._devices.append(self._device(index))
-            self._register()
-        if self._devices:
-            self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
-            self._thread.start()
+                found.append(self._device(index))
+            self._register(found)
+        self._devices = found
         return self.active
 
     def took(self) -> list[DeviceNews]:
@@ -93,6 +97,8 @@ class DeviceMeters:
                 self._found.put(news)
 
     def _run(self) -> None:
+        if not self.begin():
+            return
         while not self._over.wait(EVERY_S):
             try:
                 self.read()
@@ -156,11 +162,11 @@ class DeviceMeters:
         kind, since = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
         return self._number("nvmlDeviceGetTotalEccErrors", handle, kind, since)
 
-    def _register(self) -> None:
+    def _register(self, devices: list[_Device]) -> None:
         """Ask for Xid events, where the driver tells them."""
         nvml = self._nvml
         self._xids = self._of("nvmlEventSetCreate")
-        for device in self._devices if self._xids is not None else ():
+        for device in devices if self._xids is not None else ():
             kind = nvml.nvmlEventTypeXidCriticalError
             self._of("nvmlDeviceRegisterEvents", device.handle, kind, self._xids)
 
