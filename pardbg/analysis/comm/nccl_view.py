@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.nccl.debug_lines import Choice
+from pardbg.nccl.processes import ranks_of
 from pardbg.nccl.topology import Topology
 
 MAX_INSPECTED: Final = 64
@@ -96,15 +97,15 @@ def _topologies(view: View) -> list[Topology]:
     return list(found)
 
 
+@per_view
+def processes(view: View) -> tuple[tuple[int, str, int], ...]:
+    """Return (rank, host, pid) of each rank."""
+    return tuple((rank, process.host, process.pid) for rank, process in view.ranks.items())
+
+
 def _communicator(view: View, told: Topology) -> Communicator:
-    by_pid = {(process.host, process.pid): rank for rank, process in view.ranks.items()}
-    by_number = {process.pid: rank for rank, process in view.ranks.items()}
-    one_host = len({process.host for process in view.ranks.values()}) == 1
-    own = {
-        rank: by_number.get(pid) if one_host else by_pid.get((host, pid))
-        for rank, (host, pid) in told.processes.items()
-    }
-    known = {rank: of for rank, of in own.items() if of is not None}
+    ranks = ranks_of(told.processes.values(), processes(view))
+    known = {rank: ranks[at] for rank, at in told.processes.items() if at in ranks}
     whole = len(known) == told.num_ranks
     name = known if whole else {rank: rank for rank in range(told.num_ranks)}
     kinds = Counter(told.transports.values())

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from pardbg.analysis.base.asof import View, per_view
+from pardbg.analysis.comm.nccl_view import processes
 from pardbg.analysis.findings.finding import Candidate
 from pardbg.analysis.findings.kinds.device_kinds import (
     DeviceError,
@@ -16,6 +17,7 @@ from pardbg.analysis.findings.kinds.device_kinds import (
 )
 from pardbg.events.device_facts import DeviceNews, Ras
 from pardbg.nccl.debug_lines import Warned
+from pardbg.nccl.processes import ranks_of
 
 MAX_WARNINGS: Final = 4
 """Kinds of NCCL's warnings that are findings."""
@@ -29,8 +31,8 @@ def nccl_warnings(view: View) -> Iterator[Candidate]:
         if warned.t_ns <= view.t_ns:
             kinds[warned.kind].append(warned)
     for same in list(kinds.values())[:MAX_WARNINGS]:
-        pids = {warned.pid for warned in same}
-        ranks = tuple(rank for rank, process in view.ranks.items() if process.pid in pids)
+        by = ranks_of(((warned.host, warned.pid) for warned in same), processes(view))
+        ranks = tuple(sorted({*by.values()}))
         yield Candidate(
             kind="nccl-warning", ranks=ranks, t_ns=same[-1].t_ns, first_ns=same[0].t_ns,
             facts=NcclWarned(same[0].text, len(same)),

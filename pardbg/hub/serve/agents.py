@@ -88,6 +88,15 @@ class Agents:
         """Return its process id (on its own host)."""
         return int(proc.rpartition(".")[2])
 
+    def place(self, proc: str) -> tuple[str, int]:
+        """Return its (host, pid)."""
+        return proc.rpartition(".")[0].partition(".")[2], self.pid(proc)
+
+    def ranks_here(self) -> dict[int, int]:
+        """Return pid -> rank of the processes on this host that have not ended."""
+        here = self.known().items()
+        return {self.pid(p): rank for p, rank in here if self.nodes.node_of(p) is None}
+
     def defined(self, proc: str, fields: Mapping[str, object]) -> None:
         """Tell control what a definition says."""
         kind = fields.get("k")

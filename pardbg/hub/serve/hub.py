@@ -277,8 +277,7 @@ class Hub:
 
     def _say_nccl(self, now: int, final: bool) -> None:
         if self._meters.active:
-            known = self._agents.known()
-            self._meters.ranks = {self._agents.pid(proc): rank for proc, rank in known.items()}
+            self._meters.ranks = self._agents.ranks_here()
             for reading in self._meters.took():
                 self._record(reading)
         for line in self._nccl.lines(now, final=final):

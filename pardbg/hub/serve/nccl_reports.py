@@ -10,15 +10,16 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 from pardbg.events.device_facts import Ras, RasRow
-from pardbg.hub.ranks.processes import environ
+from pardbg.hub.ranks.processes import environ, maps
 from pardbg.hub.serve.job_output import Line, Tail
 from pardbg.nccl import inspector, ras
+from pardbg.nccl.processes import Named, ranks_of
 
 DEBUG, INSPECTOR = "nccl", "inspector"
 LOOK_NS: Final = 2_000_000_000
@@ -32,6 +33,8 @@ AGAIN_NS: Final = 30_000_000_000
 """Time between two queries of RAS."""
 TIMEOUT_S: Final = 3.0
 _READ: Final = 1 << 16
+Rank = tuple[int, str, int]
+"""(rank, host, pid)"""
 
 
 class NcclFiles:
@@ -118,30 +121,43 @@ class InspectedOps:
 
 
 class RasQuery:
-    """Asks NCCL's RAS once per standstill, in a thread, on this host; ``took`` has the answer."""
+    """Asks NCCL's RAS once per standstill, in a thread, where a rank of this host has NCCL in use;
+    ``took`` has the answer. RAS tells of all hosts."""
 
     def __init__(self) -> None:
         self._found: queue.SimpleQueue[Ras] = queue.SimpleQueue()
         self._asked_ns = 0
 
-    def ask(self, ranks: Mapping[int, int], now: int) -> None:
-        """Ask, if it was not asked just now. ``ranks``: pid -> rank of ranks that stand still."""
-        if ranks and (not self._asked_ns or now - self._asked_ns >= AGAIN_NS):
+    def ask(self, ranks: Sequence[Rank], here: Collection[int], now: int) -> None:
+        """Ask, if it was not asked just now. ``ranks``: of the whole job; ``here``: pids of those on
+        this host."""
+        if here and (not self._asked_ns or now - self._asked_ns >= AGAIN_NS):
             self._asked_ns = now
-            threading.Thread(target=self._ask, args=(dict(ranks),), daemon=True).start()
+            threading.Thread(target=self._ask, args=(ranks, sorted(here)), daemon=True).start()
 
     def took(self) -> list[Ras]:
         """Return what was answered since the last call."""
         return [self._found.get() for _ in range(self._found.qsize())]
 
-    def _ask(self, ranks: Mapping[int, int]) -> None:
-        try:
-            of = environ(next(iter(ranks)))
-            if of.get("NCCL_RAS_ENABLE") != "0":
-                text = answer(of.get("NCCL_RAS_ADDR", ""))
-                self._found.put(fact_of(ras.parse(text), ranks))
-        except (OSError, ValueError):
-            return  # it does not listen, or speaks another version
+    def _ask(self, ranks: Sequence[Rank], here: Sequence[int]) -> None:
+        status = status_of(here)
+        if status is not None:
+            self._found.put(fact_of(status, ranks))
+
+
+def status_of(pids: Sequence[int]) -> ras.RasStatus | None:
+    """Return what RAS says of processes of this host; None: none has NCCL in use, RAS does not
+    listen or speaks another version, or what listens there is of another job."""
+    pid = next((pid for pid in pids if maps(pid, "libnccl")), None)
+    of = {} if pid is None else environ(pid)
+    if pid is None or of.get("NCCL_RAS_ENABLE") == "0":
+        return None
+    try:
+        status = ras.parse(answer(of.get("NCCL_RAS_ADDR", "")))
+    except (OSError, ValueError):
+        return None
+    told = {one.pid for comm in status.comms for one in (*comm.ranks, *comm.missing)}
+    return None if told.isdisjoint(pids) else status
 
 
 def answer(address: str, timeout_s: float = TIMEOUT_S) -> str:
@@ -156,15 +172,16 @@ def answer(address: str, timeout_s: float = TIMEOUT_S) -> str:
     return b"".join(parts).decode("utf-8", "replace")
 
 
-def fact_of(status: ras.RasStatus, ranks: Mapping[int, int]) -> Ras:
-    """Return the fact: ranks of the job where all of a communicator are on this host."""
-    pids: dict[tuple[str, int], int] = {}
+def fact_of(status: ras.RasStatus, ranks: Iterable[Rank]) -> Ras:
+    """Return the fact: ranks of the job where all of them are known, else the communicator's."""
+    at: dict[tuple[str, int], Named] = {}
     for comm in status.comms:
-        pids |= {(comm.comm_id, one.rank): one.pid for one in comm.ranks}
-        pids |= {(comm.comm_id, one.rank): one.pid for one in comm.missing}
+        for one in (*comm.ranks, *comm.missing):
+            at[comm.comm_id, one.rank] = one.host, one.pid
+    by_process = ranks_of(at.values(), ranks)
     rows = []
     for comm_id, what, members in ras.summary(status)[:MAX_KINDS]:
-        known = [ranks.get(pids[comm_id, member], -1) for member in members]
+        known = [by_process.get(at[comm_id, member], -1) for member in members]
         own = min(known, default=-1) >= 0
         rows.append(RasRow(comm_id, what, tuple(sorted(known)) if own else members, own))
     return Ras(status.nccl_version, len(status.comms), tuple(rows))

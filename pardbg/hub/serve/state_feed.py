@@ -145,7 +145,8 @@ class StateFeed:
             lambda stall: self._collector.control(ControlEvent(stall)), now)  # fmt: skip
         for proc in due:
             self._router.send(proc, AskWhere(number))
-        self._ras.ask({self._agents.pid(p): int(row["rank"]) for p, row in rows.items()}, now)
+        ranks = [(int(row["rank"]), *self._agents.place(p)) for p, row in rows.items()]
+        self._ras.ask(ranks, self._agents.ranks_here().keys(), now)
 
 
 @dataclass(slots=True)

@@ -71,6 +71,15 @@ def test_warnings_that_differ_in_numbers_are_one_finding() -> None:
     assert found.ranks == (1, 2)
 
 
+def test_a_warning_is_of_the_process_on_its_own_host() -> None:
+    made = Trace(0, {"world": (0, 1)})
+    made.ranks = [made.process(rank, pid=100, host=f"n{rank}") for rank in range(2)]
+    made.output(5, "n1:100:9 [0] NCCL WARN Cuda failure 'out of memory'")
+    made.output(6, "n7:100:9 [0] NCCL WARN another host")
+    first, other = nccl_warnings(View(made.store(), None))
+    assert (first.ranks, other.ranks) == ((1,), ())
+
+
 def told(made: Trace, t: float, fact: Fact) -> None:
     fields = {k: v for k, v in ControlEvent(fact).plain().items() if k not in ("n", "t_ns")}
     made.hub(wire.Key.CONTROL, t, **fields)

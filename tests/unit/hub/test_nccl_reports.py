@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from pardbg.events.device_facts import Ras, RasRow
 from pardbg.hub.serve import nccl_reports
@@ -48,26 +56,78 @@ def test_inspected_ops_are_counted_by_kind(tmp_path: Path) -> None:
     assert InspectedOps().changed(1 << 62) is None
 
 
-def test_ras_is_asked_over_its_socket() -> None:
-    answer = (RAS % (", ".join([ras_rank(0, 7), ras_rank(1, 6), ras_rank(2, 7)]), ",")).encode()
+ANSWER = RAS % (", ".join([ras_rank(0, 7), ras_rank(1, 6), ras_rank(2, 7)]), ",")
+
+
+@contextlib.contextmanager
+def listening(answer: str) -> Iterator[tuple[str, list[bytes]]]:
+    """RAS at an address: (it, what it was asked)."""
     server = socket.create_server(("127.0.0.1", 0))
     asked: list[bytes] = []
 
     def serve() -> None:
-        one, _ = server.accept()
-        asked.append(one.recv(1000))
-        one.sendall(b"OK\n" + answer)
-        one.close()
+        with contextlib.suppress(OSError):
+            while True:
+                one, _ = server.accept()
+                asked.append(one.recv(1000))
+                one.sendall(b"OK\n" + answer.encode())
+                one.close()
 
     thread = threading.Thread(target=serve)
     thread.start()
-    text = nccl_reports.answer(f"127.0.0.1:{server.getsockname()[1]}", 5)
-    thread.join(5)
-    server.close()
+    try:
+        yield f"127.0.0.1:{server.getsockname()[1]}", asked
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        thread.join(5)
+
+
+@contextlib.contextmanager
+def using(library: Path, **environ: str) -> Iterator[int]:
+    """A process that has a library of this name mapped."""
+    library.write_bytes(b"x")
+    program = "import mmap, sys; f = open(sys.argv[1]); m = mmap.mmap(f.fileno(), 1, prot=1)"
+    command = [sys.executable, "-c", f"{program}; print(flush=True); input()", str(library)]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **environ}
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    try:
+        yield process.pid
+    finally:
+        process.communicate()
+
+
+def test_ras_is_asked_over_its_socket() -> None:
+    with listening(ANSWER) as (address, asked):
+        status = ras.parse(nccl_reports.answer(address, 5))
     assert asked == [ras.QUERY]
-    status = ras.parse(text)
-    ranks = {one.pid: 10 + one.rank for comm in status.comms for one in comm.ranks}
+    ranks = [(10 + one.rank, one.host, one.pid) for comm in status.comms for one in comm.ranks]
     assert fact_of(status, ranks) == Ras("2.28.9", 1, (
         RasRow("0xae94", "unresponsive", (3,), False),  # its process is not known here
         RasRow("0xae94", "AllReduce", (11,), True),
     ))  # fmt: skip
+
+
+@pytest.mark.timeout(60)
+def test_ras_is_asked_where_nccl_is(tmp_path: Path) -> None:
+    """At the address of the process that uses NCCL; of another job's, nothing is said."""
+    with (
+        listening(ANSWER) as (address, asked),
+        using(tmp_path / "libother.so", NCCL_RAS_ADDR=address) as without,
+        using(tmp_path / "libnccl.so.2", NCCL_RAS_ADDR=address) as pid,
+    ):
+        assert nccl_reports.status_of([without]) is None and not asked
+        assert nccl_reports.status_of([without, pid]) is None and len(asked) == 1
+    with (
+        using(tmp_path / "libplain.so") as pid,
+        listening(ANSWER.replace('"pid": 1,', f'"pid": {pid},')) as (address, asked),
+        using(tmp_path / "libnccl.so.2", NCCL_RAS_ADDR=address) as there,
+    ):
+        query, ranks = nccl_reports.RasQuery(), [(4, "h1", 0), (5, "h1", pid), (6, "h1", 2)]
+        query.ask([*ranks, (7, "elsewhere", 2)], [there, pid], 1)
+        while not (found := query.took()):
+            time.sleep(0.01)
+    assert [row.ranks for row in found[0].rows if row.what == "AllReduce"] == [(5,)]
