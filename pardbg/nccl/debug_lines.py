@@ -25,7 +25,7 @@ WARNING: Final = re.compile(
 )
 _CHOICE: Final = re.compile(
     r"NCCL INFO (?:(?P<op>\w+):\s+)?(?P<bytes>\d+) Bytes\s+-> Algo (?P<algorithm>\w+)\s+"
-    r"proto (?P<protocol>\w+)(?:\s+channel\{Lo\.\.Hi\}=\{(?P<low>\d+)\.\.(?P<high>\d+)\})?"
+    r"proto (?P<protocol>\w+)"
 )
 _NUMBER: Final = re.compile(r"0x[0-9a-f]+|\d+")
 _VERSION: Final = re.compile(r"\b(?:R?NCCL) version (?P<version>\d[\w.+]*)")
@@ -55,7 +55,6 @@ class Choice:
     bytes: int
     algorithm: str
     protocol: str
-    num_channels: int | None
 
 
 class DebugReader:
@@ -64,7 +63,6 @@ class DebugReader:
     def __init__(self) -> None:
         self.version = ""
         self.warnings: list[Warned] = []
-        self.num_warnings = 0
         self.choices: dict[Choice, int] = {}
         """Choice -> number of ops."""
         self.revision = 0
@@ -87,7 +85,6 @@ class DebugReader:
         found = WARNING.search(line)
         if found is None:
             return False
-        self.num_warnings += 1
         if len(self.warnings) < MAX_WARNINGS:
             text = found["text"].strip()[:300]
             self.warnings.append(Warned(t_ns, found["host"], int(found["pid"]), text))
@@ -97,10 +94,9 @@ class DebugReader:
         found = _CHOICE.search(line)
         if found is None:
             return False
-        channels = None if found["low"] is None else int(found["high"]) - int(found["low"]) + 1
         choice = Choice(
             found["op"] or "", int(found["bytes"]), _named(found["algorithm"], ALGORITHMS),
-            _named(found["protocol"], PROTOCOLS), channels,
+            _named(found["protocol"], PROTOCOLS),
         )  # fmt: skip
         if choice in self.choices or len(self.choices) < MAX_CHOICES:
             self.choices[choice] = self.choices.get(choice, 0) + 1

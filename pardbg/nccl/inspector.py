@@ -26,7 +26,6 @@ class MeasuredOp:
     rank: int
     """In the communicator."""
     num_ranks: int
-    num_nodes: int
     host: str
     pid: int
     op: str
@@ -43,8 +42,6 @@ class MeasuredOp:
     busbw_gbps: float
     begin_ns: int | None
     """Start of its first kernel, where the Inspector was verbose."""
-    dumped_ns: int
-    """When it was written: an upper bound of its end."""
 
     @property
     def on_device(self) -> bool:
@@ -80,11 +77,6 @@ def read(lines: Iterable[str]) -> tuple[list[MeasuredOp], Skipped]:
     return ops, Skipped(malformed, tuple(sorted(unknown))[:8])
 
 
-def is_inspector(line: str) -> bool:
-    """Return whether a file's first line is the Inspector's."""
-    return '"inspector_output_format_version"' in line[:4096]
-
-
 def _version(content: Any) -> str:
     version = content["metadata"]["inspector_output_format_version"]
     if not isinstance(version, str):
@@ -102,7 +94,6 @@ def _op(content: Mapping[str, Any]) -> MeasuredOp:
         comm_name=str(header.get("comm_name", ""))[:200],
         rank=_count(header["rank"]),
         num_ranks=_count(header["n_ranks"]),
-        num_nodes=_count(header["nnodes"]),
         host=str(metadata.get("hostname", ""))[:200],
         pid=_count(metadata.get("pid", 0)),
         op=str(perf[kind])[:64],
@@ -113,7 +104,6 @@ def _op(content: Mapping[str, Any]) -> MeasuredOp:
         source=str(perf.get(f"{kind}_timing_source", ""))[:32],
         busbw_gbps=_finite(perf[f"{kind}_busbw_gbs"]),
         begin_ns=min(_starts(perf), default=None),
-        dumped_ns=_count(metadata["dump_timestamp_us"]) * 1000,
     )
 
 

@@ -123,7 +123,6 @@ class Standing(NamedTuple):
     name: str
     """The oldest launch beyond that: a phase, an action or an op."""
     step: int
-    launched_ns: int
 
 
 def reached_ns(view: View, rank: int) -> int | None:
@@ -150,5 +149,5 @@ def standing(view: View, rank: int) -> Standing | None:
     if not len(left):
         return None
     row = tail.start + int(left[np.argmin(t0[left])])
-    name, step, at = (int(launched.col(column)[row]) for column in ("name_id", "step", "t0_ns"))
-    return Standing(int(reached.when[of - 1]), process.name(name), step, at)
+    name, step = (int(launched.col(column)[row]) for column in ("name_id", "step"))
+    return Standing(int(reached.when[of - 1]), process.name(name), step)

@@ -53,7 +53,7 @@ class DeviceMeters:
         self._devices: list[_Device] = []
         self._xids: Any = None
         self.ranks: Mapping[int, int] = {}
-        """pid -> rank of the job's processes on this host; replaced as a whole, by another thread."""
+        """pid -> rank on this host; replaced as a whole, by another thread."""
 
     @property
     def active(self) -> bool:

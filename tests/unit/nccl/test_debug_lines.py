@@ -50,9 +50,9 @@ def test_algorithms_by_name_and_by_number() -> None:
         "channel{Lo..Hi}={0..0}",
     )
     assert reader.choices == {
-        Choice("AllReduce", 8388608, "RING", "LL128", 16): 1,
-        Choice("", 805306368, "RING", "SIMPLE", None): 2,
-        Choice("AllGather", 16, "RING", "LL", 1): 1,
+        Choice("AllReduce", 8388608, "RING", "LL128"): 1,
+        Choice("", 805306368, "RING", "SIMPLE"): 2,
+        Choice("AllGather", 16, "RING", "LL"): 1,
     }
 
 
