@@ -18,8 +18,10 @@ _SPAN, _USER, _TIMED = int(Kind.SPAN), int(Lane.USER), int(Flag.DEVICE)
 
 def install(patches: Patches, late: LateImports) -> None:
     """Hook the graphs of torch's devices."""
-    for owner in (torch.cuda.CUDAGraph, getattr(torch.accelerator, "Graph", None)):
-        patches.around(owner, "replay", "device graph", _before, _after)
+    for module, name in (("cuda", "CUDAGraph"), ("accelerator", "Graph")):
+        owner = getattr(getattr(torch, module, None), name, None)
+        if owner is not None:  # torch.accelerator came with 2.6, its Graph later
+            patches.around(owner, "replay", "device graph", _before, _after)
 
 
 def _before(c: _core.Core, *_: Any) -> Any:
