@@ -10,6 +10,7 @@ from pardbg.analysis.answers.checks import parse, run
 from pardbg.analysis.answers.metrics import METRICS
 from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.times import times, why_untimed
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.p2p import p2p_rows
@@ -107,12 +108,25 @@ def test_launches_have_no_bubble() -> None:
 
 
 def test_the_report_says_whose_times_they_are() -> None:
-    for trace, times in ((two_ranks(), ""), (on_device(two_ranks()), "host")):
+    for trace, whose in ((two_ranks(), ""), (on_device(two_ranks()), "host")):
         said = as_json(report(trace.store()))
         VALIDATOR.validate(said)
-        assert said["run"]["times"] == times
-        assert (said["pipeline"]["bubble_fraction"] is None) == (times == "host")
-        assert (said["pipeline"]["stages"] == []) == (times == "host")
+        assert said["run"]["times"] == whose
+        assert (said["pipeline"]["bubble_fraction"] is None) == (whose == "host")
+        assert (said["pipeline"]["stages"] == []) == (whose == "host")
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [({"hooks": "native"}, "native"), ({"hooks": "dispatcher"}, "dispatcher"),
+     ({"hooks": "native", "level": "summary"}, "level"), ({}, "")],
+)  # fmt: skip
+def test_why_no_device_was_timed(told: dict[str, str], why: str) -> None:
+    trace = on_device(Trace(1))
+    trace.ranks[0].define(wire.DefKind.PROCESS, proc=trace.ranks[0].proc, rank=0, **told)
+    view = View(trace.store(), None)
+    assert (times(view), why_untimed(view)) == ("host", why)
+    assert why_untimed(View(Trace(1).store(), None)) == ""
 
 
 @pytest.mark.parametrize("name", sorted(name for name, m in METRICS.items() if m.of_speed))
