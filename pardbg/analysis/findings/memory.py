@@ -344,7 +344,7 @@ def _cause(
     """Return the cause, and of an imbalance the part that this rank has more of."""
     asked, limit = request.asked_bytes or 0, request.limit_bytes
     others = _others(request)
-    if asked > limit:
+    if 0 < limit < asked:
         return "request", ""
     unused = request.reserved_bytes - request.allocated_bytes
     if asked and unused >= max(asked, UNUSED * limit):

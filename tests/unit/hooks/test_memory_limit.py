@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from pardbg_agent import core, hooks
+from pardbg_agent.control.watches import Watch, Watches
 from pardbg_agent.hooks.memory import memory_limit
+from pardbg_agent.hooks.memory.usage import parts_now
 from pardbg_agent.wire import Kind
 from tests.distributed.programs.watched import make_run, read_rank
 
@@ -81,21 +84,46 @@ def test_a_limit_is_recorded_at_a_steps_end(
     assert [(r.a, r.b) for r in said] == [(4096, 750)]  # again after 5 s
 
 
-def test_an_allocator_without_statistics_costs_no_step(
-    c: core.Core, monkeypatch: pytest.MonkeyPatch
+def refuse(_: core.Core) -> None:
+    raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")
+
+
+@pytest.mark.parametrize("lacks", ["statistics", "keys", "limit"])
+def test_what_an_allocator_does_not_say_costs_nothing_else(
+    c: core.Core, monkeypatch: pytest.MonkeyPatch, lacks: str
 ) -> None:
     """A pluggable one (RMM's) raises where torch's own gives out what it counted."""
-
-    def refuse(_: core.Core) -> None:
-        raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")
-
-    monkeypatch.setattr(memory_limit.device_memory, "stats", refuse)
-    monkeypatch.setattr(memory_limit.device_memory, "limit_bytes", lambda _: 4096)
+    c.computes_on("cuda")
+    said: Any = {"allocated_bytes": {"all": {"current": 96}}}
+    memory = memory_limit.device_memory
+    monkeypatch.setattr(memory, "stats", refuse if lacks == "statistics" else lambda _: said)
+    monkeypatch.setattr(memory, "limit_bytes", refuse if lacks == "limit" else lambda _: 4096)
+    c.watch(Watches([Watch(1, "memory", 1 << 40)]))
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters())
     for _ in range(3):
         optimizer.step()
     assert c.ring.path is not None
     rank = read_rank(Path(c.ring.path))
-    assert c.guard.disabled == {"allocator"} and len(rank.of(Kind.STEP)) == 3
+    off = {"statistics": {"allocator"}, "keys": set(), "limit": {"device limit"}}
+    assert c.guard.disabled == off[lacks] and len(rank.of(Kind.STEP)) == 3
     assert [r.a for r in rank.of(Kind.MEMORY, "parameters")] == [24, 24, 24]
+    assert [r.a for r in rank.of(Kind.MEMORY, "limit")] == ([] if lacks == "limit" else [4096])
+    assert bool(rank.of(Kind.MEMORY, "rss")) is (lacks == "statistics")
+    held = rank.of(Kind.MEMORY, "allocated")
+    assert [(r.a, r.b) for r in held] == ([] if lacks == "statistics" else [(96, 96)])
+
+
+def test_a_request_that_failed_is_reported_by_an_allocator_that_says_nothing(
+    c: core.Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c.computes_on("cuda")
+    monkeypatch.setattr(memory_limit.device_memory, "stats", refuse)
+    monkeypatch.setattr(memory_limit.device_memory, "_index", lambda: 0)
+    monkeypatch.setattr(torch, "get_device_module", lambda device: None)
+    memory_limit.device_memory.watch(c, "cuda", parts_now)
+    assert c.out_of_memory is not None
+    c.out_of_memory(torch.OutOfMemoryError("Tried to allocate 2.00 GiB."))
+    assert c.ring.path is not None
+    (said,) = read_rank(Path(c.ring.path)).defined("out_of_memory")
+    assert (said["asked"], said["limit"], said["free"], said["allocated"]) == (2 << 30, 0, None, 0)

@@ -43,6 +43,21 @@ def stats(c: _core.Core) -> Mapping[str, Any] | None:
     return None
 
 
+def held(c: _core.Core) -> dict[str, tuple[int, int]]:
+    """Return (bytes, their peak) by ``allocated`` and ``reserved``, as far as the allocator says
+    it; empty while the rank uses no device, or where a pluggable one keeps no statistics."""
+    return c.guard.call("allocator", _held, c) or {}
+
+
+def _held(c: _core.Core) -> dict[str, tuple[int, int]]:
+    found, said = {}, stats(c) or {}
+    for name in ("allocated", "reserved"):
+        now = said.get(f"{name}_bytes", {}).get("all", {})
+        if "current" in now:
+            found[name] = int(now["current"]), int(now.get("peak", now["current"]))
+    return found
+
+
 def limit_bytes(c: _core.Core) -> int:
     """Return what the rank may allocate on its device, which is in use."""
     if c.identity.device != "cuda":
@@ -84,10 +99,10 @@ def watch(c: _core.Core, device: str, parts: Parts) -> None:
     attach = getattr(torch._C, f"_{device}_attach_out_of_memory_observer", None) or getattr(
         torch.get_device_module(device), "attach_out_of_memory_observer", None
     )
-    known.observed = attach is not None
     if attach is not None and device not in _attached:
-        _attached.add(device)
         attach(partial(_observed, parts))
+        _attached.add(device)
+    known.observed = attach is not None
 
 
 def _observed(parts: Parts, device: int, asked: int, limit: int, free: int) -> None:
@@ -102,8 +117,13 @@ def _raised(c: _core.Core, parts: Parts, error: BaseException) -> None:
     """Report an uncaught torch.OutOfMemoryError that no observer has seen."""
     if not of(c).part(FailedRequests).observed:
         frames = traceback_of(error.__traceback__)
-        free, limit = torch.accelerator.get_memory_info()
+        free, limit = c.guard.call("device limit", _memory_info) or (None, 0)
         _report(c, parts, _index(), _asked(str(error)), limit, free, frames)
+
+
+def _memory_info() -> tuple[int, int]:
+    free, limit = torch.accelerator.get_memory_info()
+    return free, limit
 
 
 def _asked(text: str) -> int | None:
@@ -120,13 +140,9 @@ def _report(
         return
     known.num_reported += 1
     step, phase, action, stage, mb, *_ = STATUS_NOW.unpack_from(c.ring.buffer, STATUS_NOW_OFFSET)
-    held = stats(c) or {}
-    by_kind = {
-        kind: int(held.get(f"{kind}_bytes", {}).get("all", {}).get("current", 0))
-        for kind in ("allocated", "reserved")
-    }
+    by_kind = {kind: held(c).get(kind, (0, 0))[0] for kind in ("allocated", "reserved")}
     c.defs.put(
         DefKind.OUT_OF_MEMORY, t_ns=now_ns(), device=f"{c.identity.device}:{index}", asked=asked,
-        limit=limit, free=free, **by_kind, parts=dict(parts(c)), step=step, phase=phase,
-        action=action, stage=stage, mb=mb, frames=frames,
+        limit=limit, free=free, **by_kind, parts=c.guard.call("memory", parts, c) or {}, step=step,
+        phase=phase, action=action, stage=stage, mb=mb, frames=frames,
     )  # fmt: skip

@@ -51,7 +51,8 @@ def sample(c: _core.Core, t: int) -> None:
     if c.identity.device != "cpu":
         if not known.device:
             known.device = True
-            record(c, "limit", device_memory.limit_bytes(c), 0, t)
+            if most := c.guard.call("device limit", device_memory.limit_bytes, c):
+                record(c, "limit", most, 0, t)
         return
     if known.cgroup is None:
         known.cgroup = cgroup()

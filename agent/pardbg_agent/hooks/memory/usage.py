@@ -72,7 +72,7 @@ def sample(c: _core.Core, x: Context, t: int) -> None:
     known = x.part(Usage)
     if t - known.total_ns >= TOTAL_EVERY_NS:
         known.total_ns = t
-        c.guard.call("allocator", _total, c, known, t)  # a pluggable one keeps no statistics
+        _total(c, known, t)
         memory_limit.sample(c, t)
     first, others = c.step < FIRST_STEPS, len(x.optimizers) != known.optimizers
     if first or others or c.step % COUNT_EVERY == 0:
@@ -121,10 +121,9 @@ def watch(c: _core.Core) -> None:
     known, asked = _of(c), c.watches.memory
     if asked is None:
         return
-    parts: dict[str, int] = {}
-    held = device_memory.stats(c)
+    held, parts = device_memory.held(c).get("allocated"), dict[str, int]()
     if held is not None:
-        now = int(held["allocated_bytes"]["all"]["current"])
+        now = held[0]
     else:
         parts = dict(known.parts)
         now = sum(parts.values())
@@ -138,11 +137,10 @@ def watch(c: _core.Core) -> None:
 
 
 def _total(c: _core.Core, known: Usage, t: int) -> None:
-    held = device_memory.stats(c)
-    if held is not None:
-        for name in ("allocated", "reserved"):
-            now = held[f"{name}_bytes"]["all"]
-            memory_limit.record(c, name, int(now["current"]), int(now["peak"]), t)
+    held = device_memory.held(c)
+    for name, (now, peak) in held.items():
+        memory_limit.record(c, name, now, peak, t)
+    if held:
         return
     rss = identity.resident_bytes()
     known.peak = max(known.peak, rss)

@@ -27,6 +27,7 @@ class OutOfMemory(Facts):
     fatal: bool
     asked_bytes: int | None
     limit_bytes: int
+    """0: not known, as ``allocated_bytes``."""
     allocated_bytes: int
     unused_bytes: int
     """Reserved by this process and not allocated."""
@@ -60,10 +61,11 @@ class OutOfMemory(Facts):
             for name, size in self.parts if size
         )  # fmt: skip
         ended = "" if self.fatal else "; the program caught the error"
+        of = f" of {binary_size(self.limit_bytes)}" if self.limit_bytes else ""
+        held = f" with {binary_size(self.allocated_bytes)}{of} allocated"
         return (
-            f"{ranks_text(about.ranks)} ran out of device memory: {asked}{doing}{at} with "
-            f"{binary_size(self.allocated_bytes)} of {binary_size(self.limit_bytes)} allocated "
-            f"({parts}){ended}. {self._why()}"
+            f"{ranks_text(about.ranks)} ran out of device memory: {asked}{doing}{at}"
+            f"{held if self.allocated_bytes else ''} ({parts}){ended}. {self._why()}"
         )
 
     def _why(self) -> str:
