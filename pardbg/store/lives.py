@@ -208,5 +208,5 @@ def end_of(processes: Iterable[Process]) -> int:
 
 
 def _last(processes: Iterable[Process]) -> int:
-    known = [t_ns for p in processes for t_ns in (p.newest_ns, p.leaving_ns) if t_ns is not None]
+    known = [t_ns for p in processes for t_ns in (p.last_ns, p.leaving_ns) if t_ns is not None]
     return max(known, default=0)

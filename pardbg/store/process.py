@@ -101,6 +101,12 @@ class Process:
         for table in self._tables.values():
             table.limit = rows
 
+    @property
+    def last_ns(self) -> int | None:
+        """Return the newest time known of it: of a record, or of what failed after that."""
+        failed = (*self.failures[-1:], *self.failed_requests[-1:])
+        return max((*(one.t_ns for one in failed), self.newest_ns or 0)) or None
+
     def name(self, name_id: int) -> str:
         found = self.names.get(name_id)
         if found is None:

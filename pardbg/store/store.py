@@ -153,7 +153,7 @@ class Store:
         self.settle()
         if self.part is not None:
             return end_of(self.of_part())
-        newest = [p.newest_ns for p in self.procs.values() if p.newest_ns is not None]
+        newest = [t_ns for p in self.procs.values() if (t_ns := p.last_ns) is not None]
         newest += [h.newest_ns for h in (self.states, self.controls, self.output) if h.newest_ns]
         newest += [t for t, _ in self.run_ends]
         return max(newest, default=self.begin_ns)

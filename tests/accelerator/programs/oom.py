@@ -3,11 +3,13 @@ that a seed draws: ``oom SEED``. Rank 0 prints what is true first."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import sys
 import warnings
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -36,6 +38,10 @@ class Case:
     width: int
     observed: bool
     """The allocator reports failed requests; else only the error does."""
+
+    @property
+    def on_all(self) -> bool:
+        return self.cause in ("activations", "optimizer")
 
     @property
     def parameters_bytes(self) -> int:
@@ -123,6 +129,14 @@ def failing(case: Case, rank: int, step: int) -> None:
         torch.empty(2 * size, dtype=torch.uint8, device="sim")
 
 
+def wait_for_the_others(rank: int, size: int) -> None:
+    """A rank that leaves takes its connections along, and those that are slower fail by that."""
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"failed {rank}", "yes")
+    with contextlib.suppress(dist.DistError):  # rank 0, who keeps the store, may leave first
+        store.wait([f"failed {each}" for each in range(size)], timedelta(seconds=60))
+
+
 def main() -> None:
     warnings.filterwarnings("ignore")
     usage.TOTAL_EVERY_NS = 0  # type: ignore[misc]
@@ -132,7 +146,12 @@ def main() -> None:
     if not case.observed:
         del torch.sim.attach_out_of_memory_observer  # type: ignore[attr-defined]
     print(json.dumps(asdict(case)), flush=True)
-    train(case, rank)
+    try:
+        train(case, rank)
+    except torch.OutOfMemoryError:
+        if case.on_all:
+            wait_for_the_others(rank, size)
+        raise
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.findings.memory import failed_requests
 from pardbg.events.decode import RECORD_DTYPE, Malformed, decode_map, frame_head, taken
 from pardbg.store import Limits, Store
 from pardbg.store import store as stores
@@ -363,3 +365,16 @@ def test_a_live_viewer_keeps_a_time_of_each_kind_and_a_least_number() -> None:
         rare.settle()
     table = rare.procs["0.host.1"].table("span")
     assert 4096 <= len(table) <= 5620 and table.base + len(table) == 10_000
+
+
+def test_what_failed_after_the_last_record_is_seen_at_the_end() -> None:
+    """A rank that is killed as it has run out of memory leaves no later record."""
+    trace = Trace(1)
+    (proc,) = trace.ranks
+    proc.step(0, 0, 10)
+    asked = {"asked": 900, "limit": 1000, "allocated": 500, "frames": []}
+    proc.define(wire.DefKind.OUT_OF_MEMORY, t_ns=ns(20), device="cuda:0", **asked)
+    store = trace.store()
+    assert store.end_ns == ns(20)
+    (found,) = failed_requests(View(store, None))
+    assert found.t_ns == ns(20)
