@@ -118,6 +118,10 @@ def test_ops_arrive_and_end_when_the_device_does(ranks: list[Watched]) -> None:
             assert op.t1 == pytest.approx(end, abs=op.b)
 
 
+def test_a_batch_whose_end_fails_leaves_no_op_open(ranks: list[Watched]) -> None:
+    assert [rank.told["refused"]["open"] for rank in ranks] == [0, 0, 0, 0]
+
+
 def test_sharded_ops_without_a_work_are_timed(ranks: list[Watched]) -> None:
     for rank in ranks:
         for name, in_log in (

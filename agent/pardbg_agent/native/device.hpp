@@ -20,9 +20,11 @@ namespace py = pybind11;
 namespace pardbg {
 
 constexpr uint8_t kDevice = 19, kDeviceBegin = 20;
-constexpr size_t kMaxEvents = 8192, kMaxLanes = 128;  // event_queue.MAX_EVENTS, MAX_LANES
-constexpr size_t kKeptAnchors = 16;                   // anchors.KEPT
-constexpr double kWander = 1e-6, kResolutionNs = 500;  // anchors.WANDER, RESOLUTION_NS
+
+struct Limits {
+  size_t max_events, max_lanes, kept_anchors;  // event_queue.MAX_EVENTS, MAX_LANES; anchors.KEPT
+  double wander, resolution_ns;                // anchors.WANDER, RESOLUTION_NS
+};
 
 struct Anchor {  // anchors.Anchor
   PyObject* event;  // a torch.Event, owned
@@ -56,8 +58,9 @@ class Device {
     int64_t number = 0, since = 0, until = 0;
   };
   // `own_stream(key)` of Python gives a torch.Stream of our own, or None.
-  Device(c10::Device device, py::function own_stream)
-      : device_(device), guard_(device.type()), own_stream_(own_stream.release().ptr()) {
+  Device(c10::Device device, py::function own_stream, const Limits& limits)
+      : device_(device), limits_(limits), guard_(device.type()),
+        own_stream_(own_stream.release().ptr()) {
     if (!kSeesCaptures) throw std::runtime_error("this torch does not say what a stream captures");
   }
   Device(const Device&) = delete;
@@ -116,7 +119,7 @@ class Device {
                   double drift_error) {
     if (!THPEvent_Check(event.ptr())) throw py::type_error("no torch.Event");
     anchors_.push_back({py::object(event).release().ptr(), host_ns, error_ns, drift, drift_error});
-    if (anchors_.size() <= kKeptAnchors) return;
+    if (anchors_.size() <= limits_.kept_anchors) return;
     Py_DECREF(anchors_.front().event);
     anchors_.pop_front();
   }
@@ -250,7 +253,7 @@ class Device {
 
   bool take(c10::Event* (&events)[2]) {
     std::lock_guard<std::mutex> guard(lock_);
-    if (free_.size() + kMaxEvents < num_ + 2) {
+    if (free_.size() + limits_.max_events < num_ + 2) {
       note(refused);
       return false;
     }
@@ -274,7 +277,7 @@ class Device {
   }
   std::vector<Lane*> lanes() {  // they stay where they are until the next call
     std::lock_guard<std::mutex> guard(lock_);
-    if (lanes_.size() > kMaxLanes) std::erase_if(lanes_, [](auto& l) { return l.second.empty(); });
+    if (lanes_.size() > limits_.max_lanes) std::erase_if(lanes_, [](auto& l) { return l.second.empty(); });
     std::vector<Lane*> found;
     for (auto& [_, lane] : lanes_) found.push_back(&lane);
     return found;
@@ -326,15 +329,15 @@ class Device {
     const double ns = ms * 1e6;
     double drift = anchor.drift, error = anchor.error_ns;
     if (later == nullptr) {
-      error += ns * (anchor.drift_error + kWander);
+      error += ns * (anchor.drift_error + limits_.wander);
     } else if (drift = later->drift; ns >= 0) {
-      error = std::max(error, later->error_ns) + ns * kWander;
+      error = std::max(error, later->error_ns) + ns * limits_.wander;
     } else {  // before the oldest anchor
-      error -= ns * (later->drift_error + kWander);
+      error -= ns * (later->drift_error + limits_.wander);
     }
     int exponent = 0;
     std::frexp(ms, &exponent);
-    error += std::max(kResolutionNs, std::ldexp(1e6, exponent - 24));
+    error += std::max(limits_.resolution_ns, std::ldexp(1e6, exponent - 24));
     return {anchor.host_ns + std::llround(ns + ns * drift), std::llround(std::ceil(error))};
   }
 
@@ -369,6 +372,7 @@ class Device {
   }
 
   const c10::Device device_;
+  const Limits limits_;
   const c10::impl::VirtualGuardImpl guard_;
   PyObject* const own_stream_;
   State* state_ = nullptr;

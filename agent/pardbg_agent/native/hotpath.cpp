@@ -265,6 +265,14 @@ void batch_issued(const py::object& work) {
   }
 }
 
+// It is not: their ends will not come.
+void batch_refused() {
+  for (const SpanPtr& span : std::exchange(batch, {})) {
+    span->device.drop(span);
+    span->op->timed = false, span->op->finish();
+  }
+}
+
 // Bytes per rank on one side of an all_to_all, as op_arguments.bytes_per_rank has them.
 std::vector<int64_t> parts_of(const IValue& tensors, const IValue& split, size_t num) {
   std::vector<int64_t> parts;

@@ -174,7 +174,11 @@ void bind_device(py::module_& m) {
       .def_readwrite("issued_ns", &Span::issued_ns)
       .def_property_readonly("lead_ns", [](Span& s) { return s.begin_ns - s.issued_ns; });
   py::class_<Device, std::unique_ptr<Device, py::nodelete>>(m, "Device")
-      .def(py::init<c10::Device, py::function>())
+      .def(py::init([](c10::Device device, py::function own_stream, size_t max_events,
+                       size_t max_lanes, size_t kept_anchors, double wander, double resolution_ns) {
+        const Limits limits{max_events, max_lanes, kept_anchors, wander, resolution_ns};
+        return new Device(device, std::move(own_stream), limits);
+      }))
       .def("add_anchor", &Device::add_anchor)
       .def("begin", [](Device& d, int64_t issued_ns, const Stream& stream) {
         return d.begin(issued_ns, nullptr, stream);
@@ -194,6 +198,7 @@ void bind_device(py::module_& m) {
         return std::exchange(what == "phase" ? d.phase : d.step, span);
       })
       .def("batch_issued", [](Device&, const py::object& work) { batch_issued(work); })
+      .def("batch_refused", [](Device&) { batch_refused(); })
       .def("poll", &Device::poll, py::call_guard<py::gil_scoped_release>())
       .def("close", &Device::close)
       .def_readonly("lead_ns", &Device::lead_ns)

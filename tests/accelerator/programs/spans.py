@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 import pardbg.lab.sim.device as sim
 from pardbg_agent.clock import now_ns
+from pardbg_agent.hooks.device import event_queue
 from pardbg_agent.hooks.device.device_spans import DeviceTimes, NativeTimes
 from pardbg_agent.hooks.ops import native_way
 from tests.processes import wait_until
@@ -194,6 +195,7 @@ def captured(times: Times) -> tuple[bool, int, int]:
 def main() -> None:
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     way, num = sys.argv[1], int(sys.argv[2])
+    event_queue.MAX_EVENTS = 6000  # type: ignore[misc]
     dist.init_process_group(sim.GROUP)
     sim.settings.comm_default_ns = 20_000
     sim.settings.drift = 1e-4

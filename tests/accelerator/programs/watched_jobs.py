@@ -3,6 +3,7 @@ there is no hub. Prints the release of each case and the device's log since, in 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -159,6 +160,20 @@ def sharded(rank: int, size: int) -> dict[str, Any]:
     return together(step)
 
 
+def refused(rank: int, size: int) -> dict[str, Any]:
+    """A batch's end fails: gloo, which the host's tensors have, knows no batches."""
+    group, b = dist.group.WORLD, torch.ones(4, device="sim")
+    torch.sim.synchronize()
+    wait_until(lambda: not core.CURRENT.ops.num_open, what="ends of the ops before")
+    group._start_coalescing(b.device)
+    dist.all_reduce(b, async_op=True)
+    with contextlib.suppress(RuntimeError):
+        group._end_coalescing(torch.device("cpu"))
+    found = {"open": core.CURRENT.ops.num_open}
+    group._end_coalescing(b.device)
+    return found
+
+
 def captured(rank: int, size: int) -> dict[str, Any]:
     """A graph of two kernels of 2 ms and an op, replayed twice."""
     sim.settings.op_ns = {"aten::mm": 2 * MS}
@@ -196,7 +211,7 @@ def hang(rank: int, size: int) -> dict[str, Any]:
     return {"step": step}
 
 
-CASES = (pipeline, interleaved, zero_bubble, ops, sharded, captured, hang)
+CASES = (pipeline, interleaved, zero_bubble, ops, sharded, refused, captured, hang)
 
 
 def main() -> None:

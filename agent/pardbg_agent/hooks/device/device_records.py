@@ -170,6 +170,15 @@ class DeviceRecords(_Records):
                 if not self.follows(token):
                     self._op_done(op, 0)
 
+    def batch_refused(self) -> None:
+        """The batch will not be issued: its ops' ends will not come."""
+        batch, self._batch = self._batch, []
+        for token in batch:
+            span, op = self._open.pop(token, (None, None))
+            if span is not None:
+                self.times.drop(span)
+                self._op_done(op, 0)
+
     def follows(self, token: int) -> bool:
         """Return whether the end of the op will come from here."""
         return token in self._open
@@ -248,6 +257,7 @@ class NativeRecords(_Records):
         self._native.time_on(self.times.native)
         self._next = self.times.native.next
         self.batch_issued: Callable[[Any], None] = self.times.native.batch_issued
+        self.batch_refused: Callable[[], None] = self.times.native.batch_refused
         super().__init__(core)
 
     @property

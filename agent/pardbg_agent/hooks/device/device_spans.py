@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from pardbg_agent.clock import now_ns
+from pardbg_agent.hooks.device import anchors, event_queue
 from pardbg_agent.hooks.device.anchors import Anchor, DeviceClock
 from pardbg_agent.hooks.device.event_queue import EventPool, EventQueue
 from pardbg_agent.hooks.device.own_streams import OwnStreams
@@ -210,7 +211,11 @@ class NativeTimes:
         new_event = _new_event_of(device)
         self.streams = OwnStreams(device)
         here = torch.device(device.type, _index_of(device))
-        self.native: Any = module.Device(here, self.streams.of)
+        limits = (
+            event_queue.MAX_EVENTS, event_queue.MAX_LANES, anchors.KEPT, anchors.WANDER,
+            anchors.RESOLUTION_NS,
+        )  # fmt: skip
+        self.native: Any = module.Device(here, self.streams.of, *limits)
         self.clock = DeviceClock(new_event, self.streams.new(), taken=self._add_anchor)
 
     def __getattr__(self, name: str) -> Any:

@@ -340,20 +340,33 @@ def _start_coalescing(original: Any) -> Any:
 
             wait_gate(c, GATE_OPS, "a batch of ops")
         result = original(self, *args, **kwargs)
+        if local().nest.coalescing:  # its body failed, so nobody ended it
+            _batch_ended(None, failed=True)
         local().nest.coalescing = 1
         return result
 
     return start
 
 
+def _batch_ended(work: Any, failed: bool) -> None:
+    c = _core.CURRENT
+    if c is not None and c.device is not None:
+        if failed:
+            c.guard.call(HOOK, c.device.batch_refused)
+        else:
+            c.guard.call(HOOK, c.device.batch_issued, work)
+
+
 def _end_coalescing(original: Any) -> Any:
     @unframed
     def end(self: Any, *args: Any, **kwargs: Any) -> Any:
         local().nest.coalescing = 0
-        work = original(self, *args, **kwargs)
-        c = _core.CURRENT
-        if c is not None and c.device is not None:
-            c.guard.call(HOOK, c.device.batch_issued, work)
+        work, failed = None, True
+        try:
+            work = original(self, *args, **kwargs)
+            failed = False
+        finally:
+            _batch_ended(work, failed)
         return work
 
     return end
