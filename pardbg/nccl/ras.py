@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -54,6 +54,11 @@ class RasComm:
     size: int
     ranks: tuple[RasRank, ...]
     missing: tuple[RasMissing, ...]
+
+    def members(self) -> Iterator[RasRank | RasMissing]:
+        """Return its ranks, those that did not answer, too."""
+        yield from self.ranks
+        yield from self.missing
 
     def behind(self) -> dict[str, tuple[int, ...]]:
         """Return, for each op, ranks that launched it less often than others."""

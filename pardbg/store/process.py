@@ -104,8 +104,9 @@ class Process:
     @property
     def last_ns(self) -> int | None:
         """Return the newest time known of it: of a record, or of what failed after that."""
-        failed = (*self.failures[-1:], *self.failed_requests[-1:])
-        return max((*(one.t_ns for one in failed), self.newest_ns or 0)) or None
+        failures = (one.t_ns for one in self.failures[-1:])
+        requests = (one.t_ns for one in self.failed_requests[-1:])
+        return max((*failures, *requests, self.newest_ns or 0)) or None
 
     def name(self, name_id: int) -> str:
         found = self.names.get(name_id)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.nccl.debug_lines import Choice
-from pardbg.nccl.processes import ranks_of
+from pardbg.nccl.named_ranks import ranks_of
 from pardbg.nccl.topology import Topology
 
 MAX_INSPECTED: Final = 64

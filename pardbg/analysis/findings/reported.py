@@ -17,7 +17,7 @@ from pardbg.analysis.findings.kinds.device_kinds import (
 )
 from pardbg.events.device_facts import DeviceNews, Ras
 from pardbg.nccl.debug_lines import Warned
-from pardbg.nccl.processes import ranks_of
+from pardbg.nccl.named_ranks import ranks_of
 
 MAX_WARNINGS: Final = 4
 """Kinds of NCCL's warnings that are findings."""

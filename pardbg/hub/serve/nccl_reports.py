@@ -19,7 +19,7 @@ from pardbg.events.device_facts import Ras, RasRow
 from pardbg.hub.ranks.processes import environ, maps
 from pardbg.hub.serve.job_output import Line, Tail
 from pardbg.nccl import inspector, ras
-from pardbg.nccl.processes import Named, ranks_of
+from pardbg.nccl.named_ranks import Named, ranks_of
 
 DEBUG, INSPECTOR = "nccl", "inspector"
 LOOK_NS: Final = 2_000_000_000
@@ -156,7 +156,7 @@ def status_of(pids: Sequence[int]) -> ras.RasStatus | None:
         status = ras.parse(answer(of.get("NCCL_RAS_ADDR", "")))
     except (OSError, ValueError):
         return None
-    told = {one.pid for comm in status.comms for one in (*comm.ranks, *comm.missing)}
+    told = {one.pid for comm in status.comms for one in comm.members()}
     return None if told.isdisjoint(pids) else status
 
 
@@ -176,7 +176,7 @@ def fact_of(status: ras.RasStatus, ranks: Iterable[Rank]) -> Ras:
     """Return the fact: ranks of the job where all of them are known, else the communicator's."""
     at: dict[tuple[str, int], Named] = {}
     for comm in status.comms:
-        for one in (*comm.ranks, *comm.missing):
+        for one in comm.members():
             at[comm.comm_id, one.rank] = one.host, one.pid
     by_process = ranks_of(at.values(), ranks)
     rows = []

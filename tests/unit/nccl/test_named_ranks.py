@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pardbg.nccl.processes import ranks_of
+from pardbg.nccl.named_ranks import ranks_of
 
 TWO = [(0, "n0", 100), (1, "n0", 101), (2, "n1", 100), (3, "n1", 102)]
 
