@@ -77,8 +77,6 @@ class RasStatus:
 
     nccl_version: str
     comms: tuple[RasComm, ...]
-    num_timeouts: int
-    """Processes that RAS waited for in vain."""
 
 
 def parse(text: str) -> RasStatus:
@@ -89,8 +87,7 @@ def parse(text: str) -> RasStatus:
     try:
         content = json.loads(_NO_COMMA.sub(r"\1,\2", text[begin : end + 1]))
         comms = tuple(map(_comm, content["communicators"]))
-        timeouts = int(content.get("ras", {}).get("timeouts_count", 0))
-        return RasStatus(str(content["nccl_version"])[:32], comms, timeouts)
+        return RasStatus(str(content["nccl_version"])[:32], comms)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not RAS's JSON: {error}") from None
 

@@ -97,9 +97,8 @@ class InspectedOps:
         self._told = self._num = self._told_ns = 0
 
     def add(self, lines: Sequence[str]) -> None:
-        ops, _ = inspector.read(lines)
-        for op in ops:
-            kind = op.comm_name or op.comm_id, op.op, op.size_bytes, op.on_device
+        for op in inspector.read(lines):
+            kind = op.comm, op.op, op.size_bytes, op.on_device
             if kind not in self._kinds and len(self._kinds) >= MAX_KINDS:
                 continue
             self._num += 1

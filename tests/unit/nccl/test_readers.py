@@ -93,20 +93,16 @@ def test_inspector() -> None:
         "p2p": "Send", "p2p_sn": 3, "p2p_peer": 5, "p2p_msg_size_bytes": 64,
         "p2p_exec_time_us": 12, "p2p_timing_source": "kernel_gpu", "p2p_algobw_gbs": 1.0,
         "p2p_busbw_gbs": 1.0,
-        "event_trace_ts": {"kernel_events": [{"kernel_start_ts": 9}, {"kernel_start_ts": 7}]},
     }  # fmt: skip
     del p2p["coll_perf"]
     newer = json.loads(json.dumps(OP))
     newer["metadata"]["inspector_output_format_version"] = "v7.0"
     lines = [json.dumps(OP), "", json.dumps(p2p), "{", "[]", json.dumps(newer), '{"header": 1}']
-    ops, skipped = inspector.read(lines)
-    coll, send = ops
-    assert (coll.op, coll.seq, coll.size_bytes, coll.duration_ns, coll.busbw_gbps) == (
-        "AllReduce", 1407, 17179869184, 61_974_000, 485.119099,
-    )  # fmt: skip
-    assert (coll.on_device, coll.peer, coll.begin_ns) == (False, None, None)
-    assert (send.peer, send.on_device, send.begin_ns) == (5, True, 7000)
-    assert skipped == inspector.Skipped(3, ("v7.0",))
+    coll, send = inspector.read(lines)
+    assert coll == inspector.MeasuredOp(
+        "0x7f8c", "AllReduce", 17179869184, 61_974_000, False, 485.119099
+    )
+    assert (send.op, send.size_bytes, send.on_device) == ("Send", 64, True)
 
 
 RAS = """2 GPUs
@@ -136,7 +132,6 @@ def test_ras(comma: str) -> None:
     """With the comma that 2.28.9 leaves out, and without."""
     ranks = ", ".join([ras_rank(0, 7), ras_rank(1, 6), ras_rank(2, 7, error=3)])
     status = ras.parse(RAS % (ranks, comma))
-    assert status.num_timeouts == 1
     assert list(ras.summary(status)) == [
         ("0xae94", "unresponsive", (3,)), ("0xae94", "failed", (2,)), ("0xae94", "AllReduce", (1,)),
     ]  # fmt: skip
