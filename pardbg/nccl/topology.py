@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -123,14 +122,6 @@ class TopologyReader:
         """Return what is known of each communicator that said anything of its rings or trees."""
         made = [_joined(comm_id, size, ranks) for (comm_id, size), ranks in self._comms.items()]
         return [one for one in made if one.rings or any(one.trees) or one.transports]
-
-
-def read(lines: Iterable[str]) -> list[Topology]:
-    """Return the communicators that these lines tell of."""
-    reader = TopologyReader()
-    for line in lines:
-        reader.add(line)
-    return reader.topologies()
 
 
 def _joined(comm_id: str, size: int, ranks: dict[int, _Comm]) -> Topology:

@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from pardbg.nccl import inspector, ras, topology
+from pardbg.nccl import inspector, ras
+from pardbg.nccl.topology import Topology, TopologyReader
 
 
 def debug_lines(order: list[int], comm_id: str = "0xabc") -> list[str]:
@@ -33,8 +34,15 @@ def debug_lines(order: list[int], comm_id: str = "0xabc") -> list[str]:
     return lines
 
 
+def topologies(lines: list[str]) -> list[Topology]:
+    reader = TopologyReader()
+    for line in lines:
+        reader.add(line)
+    return reader.topologies()
+
+
 def test_rings_trees_and_transports() -> None:
-    [found] = topology.read(debug_lines([0, 2, 1, 3]))
+    [found] = topologies(debug_lines([0, 2, 1, 3]))
     assert found.rings == ((0, 2, 1, 3), (0, 3, 1, 2)) and found.complete
     assert found.trees == (frozenset({(0, 1), (1, 2), (2, 3)}), frozenset())
     assert found.transports[0, 2] == "P2P"
@@ -55,13 +63,13 @@ def test_communicators_told_by_threads_at_once() -> None:
         queue = rng.choice(queues)
         mixed.append(queue.pop(0))
         queues = [one for one in queues if one]
-    found = {one.comm_id: one.rings[0] for one in topology.read(mixed)}
+    found = {one.comm_id: one.rings[0] for one in topologies(mixed)}
     assert found == {"0x1": (0, 1, 2, 3), "0x2": (0, 3, 2, 1)}
 
 
 def test_a_rank_that_says_nothing_leaves_no_ring() -> None:
     lines = [line for line in debug_lines([0, 1, 2]) if ":101:" not in line]
-    [found] = topology.read(lines)
+    [found] = topologies(lines)
     assert found.rings == () and not found.complete and found.transports
 
 
@@ -69,7 +77,7 @@ def test_a_connection_of_old_is_no_ring() -> None:
     lines = [line for line in debug_lines([0, 1]) if "Channel 01/0" not in line]
     old = lines[0].split(" NCCL")[0]
     lines.insert(2, f"{old} NCCL INFO Ring 00 : 0[23000] -> 1[1e000] [send] via NET/Socket/0")
-    [found] = topology.read(lines)
+    [found] = topologies(lines)
     assert found.rings[0] == (0, 1) and found.transports[0, 1] == "P2P"
 
 
