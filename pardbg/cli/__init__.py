@@ -15,12 +15,12 @@ from typing import NoReturn
 
 import click
 
-from pardbg import __version__
 from pardbg.cli import attach, ctl, files, here, live, logs, rehearse, schedule
 from pardbg.cli.common import USAGE_EXIT, echo, trouble
 from pardbg.cli.front import Front, help_
 from pardbg.errors import UserError
 from pardbg.render.draw.signs import ERRORS
+from pardbg.version import __version__
 
 __all__ = ["UserError", "cli", "main"]
 

@@ -18,7 +18,6 @@ from mcap.records import Channel, Chunk, ChunkIndex
 from mcap.records import Message as McapMessage
 from mcap.summary import Summary
 
-from pardbg import __version__
 from pardbg.errors import NONSENSE
 from pardbg.events.decode import decode_map
 from pardbg.session import appending, layout, message_blocks, record_blocks
@@ -27,6 +26,7 @@ from pardbg.session.message_blocks import MAX_MESSAGES, Block, Numbered
 from pardbg.session.reader import DAMAGED, Decoder, StoredChunk, unpack_chunk
 from pardbg.session.record_blocks import is_batch
 from pardbg.store.source import Message
+from pardbg.version import __version__
 from pardbg_agent import wire
 from pardbg_agent.wire import DefKind, Key
 

@@ -73,7 +73,7 @@ def sheets(store: Store) -> Iterable[Sheet]:
     """Return every table that has rows, one after the other."""
     store.settle()
     for kind in kinds():
-        sheet = _records(store, kind)
+        sheet = records(store, kind)
         if sheet.num_rows:
             yield sheet
     for name, rows in _ROWS.items():
@@ -82,10 +82,12 @@ def sheets(store: Store) -> Iterable[Sheet]:
             yield sheet
 
 
-def _records(store: Store, kind: str) -> Sheet:
+def records(store: Store, kind: str, rank: int | None = None) -> Sheet:
+    """Return the table of one of ``kinds``, perhaps of one rank only."""
     columns = RECORDS.get(kind, OTHER_RECORD)
     names = SPLIT.get(kind, (kind,))
-    tables = ((process, process.table(name)) for process in store.of_part() for name in names)
+    chosen = (one for one in store.of_part() if rank is None or one.rank == rank)
+    tables = ((process, process.table(name)) for process in chosen for name in names)
     parts = [(process, table) for process, table in tables if len(table)]
     return Sheet(kind, tuple(_values(column, parts) for column in columns))
 
@@ -94,7 +96,8 @@ def _values(column: Column, parts: Sequence[tuple[Process, Table]]) -> Values:
     if column.type == "text":
         return _texts(column, parts)
     dtype = {"float": np.float64, "bool": np.bool_}.get(column.type, np.int64)
-    whole = np.concatenate([np.empty(0, dtype), *(_numbers(column, *part) for part in parts)])
+    found = [_numbers(column, *part) for part in parts]
+    whole = found[0] if len(found) == 1 else np.concatenate([np.empty(0, dtype), *found])
     valid = None
     if column.absent is not None:
         valid = whole != column.absent
