@@ -94,10 +94,11 @@ def _wait_passed(handle: RunHandle, flow: Flow) -> None:
 
 def _wait_recorded(handle: RunHandle, flow: Flow) -> None:
     """Wait until the session is closed. A process that outlives the job keeps the launcher, but not
-    this command."""
-    until = time.monotonic() + RECORDED_TIMEOUT_S
+    this command; who is to be told of errors is, first."""
+    until, notify = time.monotonic() + RECORDED_TIMEOUT_S, handle.config.on_hang.notify
     while handle.alive() and time.monotonic() < until:
-        if handle.recorded() is not None and not flow.ended:
+        telling = bool(notify) and handle.hub_alive()
+        if handle.recorded() is not None and not flow.ended and not telling:
             return
         time.sleep(POLL_S)
 

@@ -13,7 +13,13 @@ import click
 
 from pardbg.cli import common
 from pardbg.cli.here import find_target
-from pardbg.cli.options import Recording, node_options, recording, recording_options
+from pardbg.cli.options import (
+    Recording,
+    hang_options,
+    node_options,
+    recording,
+    recording_options,
+)
 from pardbg.cli.rc import apply_rc, named_rc, rc_options, viewer_rc
 from pardbg.errors import UserError
 from pardbg.ui.commands.startup import Rc
@@ -111,6 +117,7 @@ def _build_simulated() -> None:
 @click.argument("run", required=False, shell_complete=common.complete_runs)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Session file to write.")
 @recording_options
+@hang_options
 @node_options
 @rc_options
 @click.pass_obj
@@ -137,6 +144,7 @@ def watch(
 @click.command()
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Session file to write.")
 @recording_options
+@hang_options
 @node_options
 @click.option(
     "--rc",
@@ -187,7 +195,7 @@ def _start(
     return start_run(
         argv, name=name, session=session, recipe=recipe, env=how.env(env), limits=how.limits,
         allow_eval=how.allow_eval, on_exception_s=how.on_exception,
-        loss_pattern=how.loss_pattern or "", streams=streams, place=place,
+        loss_pattern=how.loss_pattern or "", on_hang=how.on_hang, streams=streams, place=place,
     )  # fmt: skip
 
 

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import textwrap
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import click
 
 from pardbg.cli.common import JSON, echo
-from pardbg.words import plural, ranks_text, size
 
-if TYPE_CHECKING:
-    from pardbg.joblog.events import Line
-    from pardbg.joblog.scan import Log
-    from pardbg.joblog.verdict import Conclusion, Verdict
-
-SIGNS: Final = {"error": "✗", "note": "i"}
 MAX_WIDTH: Final = 100
-MAX_UNKNOWN: Final = 3
 
 
 @click.command()
@@ -33,82 +24,16 @@ def explain(logs: Sequence[str], json_: bool) -> None:
     journald, plain, gzip or zstd; a directory stands for the logs in it, `-` for standard input.
     """
     from pardbg.joblog.scan import read
+    from pardbg.joblog.told import as_json, text
     from pardbg.joblog.verdict import judge
 
     log = read(logs)
     verdict = judge(log)
     if json_:
-        echo(json.dumps(_as_json(verdict, log), indent=2, ensure_ascii=False))
+        echo(json.dumps(as_json(verdict, log), indent=2, ensure_ascii=False))
         return
-    for line in _text(verdict, log):
+    for line in text(verdict, log, min(MAX_WIDTH, shutil.get_terminal_size().columns)):
         echo(line)
-
-
-def _text(verdict: Verdict, log: Log) -> Iterator[str]:
-    from pardbg.joblog.words import KINDS, UNTOLD
-
-    width = min(MAX_WIDTH, shutil.get_terminal_size().columns)
-    for one in verdict.conclusions:
-        kind = KINDS[one.kind]
-        note = "follows: " if one.follows else ""
-        sign = SIGNS["note" if one.follows else kind.severity]
-        yield from _wrapped(f"{note}{kind.sentence(one)}", width, f"{sign} ")
-        if not one.follows:
-            yield from _wrapped(kind.advice, width, "  → ")
-        for line in one.lines[: 1 if one.follows else None]:
-            yield f"    {_place(line)}: {line.text}"[:width]
-        yield ""
-    if not verdict.conclusions:
-        yield "Nothing found: no line of these logs tells of a failure that pardbg knows."
-    if verdict.untold:
-        yield f"Not told by these logs: {'; '.join(UNTOLD[one] for one in verdict.untold)}."
-    if verdict.unknown:
-        lines = plural(len(verdict.unknown), "watchdog line")
-        yield f"{lines} in words that pardbg does not know:"
-        yield from (
-            f"    {_place(one)}: {one.text}"[:width] for one in verdict.unknown[:MAX_UNKNOWN]
-        )
-    seen = f"; lines of {ranks_text(verdict.ranks)}" if verdict.ranks else ""
-    world = f" of {verdict.world_size}" if verdict.world_size and verdict.ranks else ""
-    yield f"Read {size(log.num_bytes)}{seen}{world}."
-
-
-def _wrapped(text: str, width: int, lead: str) -> list[str]:
-    rest = " " * len(lead)
-    return textwrap.wrap(text, width, initial_indent=lead, subsequent_indent=rest)
-
-
-def _place(line: Line) -> str:
-    return f"{line.file.rpartition('/')[2]}:{line.number}"
-
-
-def _as_json(verdict: Verdict, log: Log) -> dict[str, Any]:
-    return {
-        "findings": [_conclusion(one) for one in verdict.conclusions],
-        "untold": list(verdict.untold),
-        "unknown_watchdog_lines": [_line(one) for one in verdict.unknown],
-        "ranks": list(verdict.ranks),
-        "world_size": verdict.world_size,
-        "bytes": log.num_bytes,
-        "dropped_events": log.dropped,
-    }
-
-
-def _conclusion(one: Conclusion) -> dict[str, Any]:
-    from pardbg.joblog.words import KINDS
-
-    kind = KINDS[one.kind]
-    return {
-        "kind": one.kind, "severity": "note" if one.follows else kind.severity,
-        "culprits": list(one.culprits), "ranks": list(one.ranks), "group": one.group or None,
-        "seq": one.seq, "op": one.op or None, "follows": one.follows, "facts": dict(one.facts),
-        "text": kind.sentence(one), "advice": kind.advice,
-        "lines": [_line(line) for line in one.lines],
-    }  # fmt: skip
-
-
-def _line(line: Line) -> dict[str, Any]:
-    return {"file": line.file, "line": line.number, "rank": line.origin.rank, "text": line.text}
 
 
 COMMANDS: Final = (explain,)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +13,7 @@ import click
 
 from pardbg.cli.common import all_of
 from pardbg.control.machine.holding import HOLD_S, MAX_HOLD_S
+from pardbg.hub.run.config import NO_HANG, OnHang
 from pardbg.words import parse_duration, parse_size
 from pardbg_agent import wire
 from pardbg_agent.wire import LEVELS
@@ -37,6 +39,7 @@ class Recording:
     key: Path | None = None
     node_rank: int | None = None
     nnodes: int | None = None
+    on_hang: OnHang = NO_HANG
 
     @property
     def attentive(self) -> bool:
@@ -97,6 +100,22 @@ class _Pattern(click.ParamType):  # type: ignore[type-arg]  # no generic before 
             self.fail(f"{value!r}: {error}", param, ctx)
 
 
+class _OnHang(click.ParamType):  # type: ignore[type-arg]  # no generic before click 8.4
+    name = "WHAT"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> OnHang:
+        first, *rest = str(value).split(",")
+        abort = rest[-1:] == ["abort"]
+        action = ",".join(rest[: len(rest) - abort])
+        try:
+            word, *command = shlex.split(action) or ["exec"]
+        except ValueError:
+            word, command = "", []
+        if first != "bundle" or word != "exec" or bool(action) != bool(command):
+            self.fail(f"{value!r}: write bundle[,exec CMD][,abort]", param, ctx)
+        return OnHang(True, tuple(command), abort)
+
+
 ON_EXCEPTION: Final = _OnException()
 
 
@@ -120,6 +139,15 @@ recording_options: Final = all_of(
                  help="Pattern of the loss in the job's output: r'loss=(?P<loss>[0-9.]+)', and "
                       "optionally the step: (?P<step>[0-9]+)."),
 )  # fmt: skip
+hang_options: Final = all_of(
+    click.option("--on-hang", type=_OnHang(), metavar="bundle[,exec CMD][,abort]",
+                 help="When ranks hang: write NAME.tar.zst beside the recording, which replay and "
+                      "report open; then run CMD with its path, or abort the culprit."),
+    click.option("--after", type=_AtLeast("TIME", parse_duration, "1s"),
+                 help="How long ranks stand still before that (default 60s)."),
+    click.option("--notify", metavar="CMD|URL", help="Tell of each error once: JSON on stdin of "
+                 "CMD, or POST."),
+)  # fmt: skip
 node_options: Final = all_of(
     click.option("--hub", metavar="tcp://HOST:PORT", help="For a job on several nodes: "
                  "address of node 0's hub (three ports, from PORT). Give it on every node."),
@@ -140,4 +168,9 @@ def recording(
 
     if rotate is not None and max_size is None and max_time is None:
         raise click.UsageError("--rotate needs --max-size or --max-time, which start a new file")
-    return Recording(PartLimits(max_size or 0, max_time or 0, rotate or 0), **others)
+    hang, after, notify = (others.pop(name, None) for name in ("on_hang", "after", "notify"))
+    if after is not None and hang is None and notify is None:
+        raise click.UsageError("--after goes with --on-hang or --notify")
+    hang = replace(hang or NO_HANG, notify=notify or "", after_s=(after or 60e9) / 1e9)
+    limits = PartLimits(max_size or 0, max_time or 0, rotate or 0)
+    return Recording(limits, on_hang=hang, **others)

@@ -28,7 +28,7 @@ MAX_MARK: Final = 128
 RINGS_DIR: Final = "rings"
 _RUN_FILES: Final = re.compile(
     r"run\.json|hub\.pid|launch\.json|job\.json|exit\.json|part\.json|\.?hub\.state|keys\.json"
-    r"|recorded\.json|hub\.log|job\.(?:out|err)|notices|relay\.json|told|kill|data|pub|ctrl"
+    r"|(?:recorded|hang|notified)\.json|hub\.log|job\.(?:out|err)|notices|relay\.json|told|kill|data|pub|ctrl"
     r"|\.[a-z]+\.(?:json|pid)\.\d+|plan|imports(?:\.learnt)?|(?:out|err|why|places)\.\d+"
 )
 """Files of launcher, hub and rehearsals in a run's directory (``.…``: JSON files half written)."""

@@ -6,6 +6,8 @@ docs/session-format.md describes the file.
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -43,6 +45,11 @@ RECORDS_WEIGH: Final = 4
 """Records count so many times: they are packed 5 to 15 times, never more than 64."""
 MESSAGE_BYTES: Final = 128
 """What a message takes beside its payload."""
+BUNDLED: Final = "session.mcap"
+"""The session in a bundle, a tar in zstd."""
+ZSTD: Final = b"\x28\xb5\x2f\xfd"
+UNPACKED: Final = 16
+"""Bytes of a session, itself packed, for each byte of a bundle, at most."""
 DAMAGED: Final = (*appending.DAMAGED, zstandard.ZstdError)
 
 
@@ -250,13 +257,37 @@ def open_checked(path: Path, use: Callable[[BinaryIO], T]) -> T:
     """Open a file that begins as a session does; return what ``use`` makes of it, which closes it.
     Raises SessionError, one line for the user."""
     with _reading(path):
-        file = open(path, "rb")  # noqa: SIM115 - open as long as what is made of it
+        file: BinaryIO = open(path, "rb")  # noqa: SIM115 - open as long as what is made of it
         try:
+            if file.read(4) == ZSTD:
+                file = _session_in(path, file)
+            file.seek(0)
             _check_magic(path, file)
             return use(file)
         except BaseException:
             file.close()
             raise
+
+
+def _session_in(path: Path, bundle: BinaryIO) -> BinaryIO:
+    """Return the session of a bundle, unpacked into a file without a name. It is the archive's
+    first member; nothing else of it is read, and no more unpacked than its size allows."""
+    left = FREE_BYTES + UNPACKED * bundle.seek(0, os.SEEK_END)
+    bundle.seek(0)
+    session = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as what is made of it
+    try:
+        with bundle, zstandard.ZstdDecompressor().stream_reader(bundle) as packed:
+            head = packed.read(512)
+            name, size = head[:100].rstrip(b"\0"), int(head[124:135], 8)
+            if name != BUNDLED.encode() or size > left:
+                raise ValueError
+            while size and (data := packed.read(min(size, 1 << 20))):
+                session.write(data)
+                size -= len(data)
+    except (ValueError, zstandard.ZstdError):
+        session.close()
+        raise SessionError(f"{path} is not a bundle of pardbg, or damaged") from None
+    return session
 
 
 def open_session(path: str | Path) -> SessionSource:

@@ -17,6 +17,7 @@ ALLOWED = {
     "session/writer.py": "a resumed session takes its own place",
     "ui/commands/startup.py": "the console's history takes its own place",
     "hub/run/config.py": "a JSON file takes its own place",
+    "hub/hangs/inquiry.py": "a bundle that the same function has just made takes its name",
     "session/rotation.py": "the oldest part that this recording has written",
     "pardbg_agent/ring.py": "this process's own ring",
     "native/__main__.py": "a file that the same function has just made takes its name",

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import control_view
+from pardbg.analysis.findings.arbiter import decided
+from pardbg.analysis.findings.ends import ends
 from pardbg.analysis.findings.exits import bad_ends
-from pardbg.analysis.findings.finding import Finding, Severity
-from pardbg.analysis.findings.registry import standstills
+from pardbg.analysis.findings.finding import Facts, Finding, Severity
+from pardbg.analysis.findings.kinds.stall_kinds import Deadlock, Misaddressed, MissingRank, StuckOp
+from pardbg.analysis.findings.registry import disagreements, stalls, standstills
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import stall_stacks
 from pardbg.analysis.hangs.waitgraph import wait_graph
@@ -45,19 +48,33 @@ class RankStack:
 def hang_view(view: View) -> Hang | None:
     """Return the hang at the cursor, or the one in which the job ended. None while every rank makes
     progress, and while the debugger holds ranks."""
-    ended, ends = view.run_end, bad_ends(view)
+    ended, bad = view.run_end, bad_ends(view)
     if ended is not None and not ended[1]:
         return None
     if control_view(view).mode != "running":
         return None
-    if not ends and (ended is not None or not _stands(view)):
+    if not bad and (ended is not None or not _stands(view)):
         return None
     found = [finding for finding in standstills(view) if finding.severity != "info"]
     if not found:
         return None
     worst = min(found, key=lambda f: (f.order[0], f.t_ns))
-    over = ends[0][1] if ends else None
+    over = bad[0][1] if bad else None
     return _hang(view, worst, over)
+
+
+def hung(view: View) -> tuple[Finding, ...]:
+    """Return what keeps ranks from ever getting on: errors of their order or ends, and waits in
+    which everybody does nothing. A rank that works, or is in a debugger, only takes its time."""
+    found = decided((*ends(view), *disagreements(view), *stalls(view)))
+    return tuple(one for one in found if one.severity == "error" or _rests(one.facts))
+
+
+def _rests(facts: Facts | None) -> bool:
+    if isinstance(facts, MissingRank):
+        idle = (one.asleep or one.doing == "device" for one in facts.absences)
+        return all(idle) and facts.absences[0].kind != "in-debugger"
+    return isinstance(facts, Deadlock | Misaddressed | StuckOp)
 
 
 def _stands(view: View) -> bool:

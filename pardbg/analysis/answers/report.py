@@ -173,7 +173,7 @@ def as_json(report: Report) -> dict[str, Any]:
             "unattributed_bytes expected_bytes total_bytes reserved_bytes peak_bytes limit_bytes",
         ),
         "devices": facts_json(report.devices),
-        "findings": [_finding_json(finding) for finding in report.findings],
+        "findings": [finding_json(finding) for finding in report.findings],
         "parts": [
             _pick(part, "number name ranks num_steps begin_ns end_ns")
             | {"shown": part.number == report.part}
@@ -249,7 +249,8 @@ def _pipeline_json(pipeline: PipelineReport) -> dict[str, Any]:
     }
 
 
-def _finding_json(finding: Finding) -> dict[str, Any]:
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """Return a finding as the report has it."""
     return {
         **_pick(finding, "kind severity"),
         "ranks": sorted(finding.ranks),

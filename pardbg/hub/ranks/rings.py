@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -172,6 +174,17 @@ class Rings:
         with contextlib.suppress(OSError):
             out.definitions = read_file(str(ring.path.with_suffix(DEFS)))
         return out
+
+    def abort(self, procs: Iterable[str]) -> list[int]:
+        """Send SIGABRT to those that live on this host, stopped ones too; return their ranks."""
+        done = []
+        for ring in (self.mapped[proc] for proc in list(procs) if proc in self.mapped):
+            if ring.started and start_time(ring.pid) == ring.started:
+                with contextlib.suppress(OSError):
+                    os.kill(ring.pid, signal.SIGABRT)
+                    os.kill(ring.pid, signal.SIGCONT)
+                    done.append(ring.reader.header.rank)
+        return sorted(done)
 
     def forget(self, proc: str) -> None:
         """Unmap and remove a dead process's files."""

@@ -44,6 +44,8 @@ STATE_FILE = "hub.state"
 HUB_LOG, OUT_FILE, ERR_FILE = "hub.log", "job.out", "job.err"
 TOLD_FILE, KILL_FILE = "told", "kill"
 """Signals that the job was given, a line each; a file whose existence asks for the job's end."""
+HANG_FILE, NOTIFIED_FILE = "hang.json", "notified.json"
+"""What looking into a hang found; findings that somebody was told of."""
 RECORDED_FILE = "recorded.json"
 """Result of the recording, by the hub, at its end or when it can write no more of it."""
 NOTICES_FILE = "notices"
@@ -110,6 +112,22 @@ class Endpoints:
 
 
 @dataclass(frozen=True, slots=True)
+class OnHang:
+    """What is done about a hang, and who is told of errors."""
+
+    bundle: bool = False
+    command: tuple[str, ...] = ()
+    abort: bool = False
+    after_s: float = 60.0
+    """How long ranks stand still before anybody looks."""
+    notify: str = ""
+    """A command, or an http(s) address."""
+
+
+NO_HANG: Final = OnHang()
+
+
+@dataclass(frozen=True, slots=True)
 class RunConfig:
     """Configuration of a run, kept in run.json."""
 
@@ -142,6 +160,7 @@ class RunConfig:
     """How long a rank that raised is held without a viewer; 0: not at all. Read by agents."""
     loss_pattern: str = ""
     """A regular expression that finds the loss in a line of the job's output."""
+    on_hang: OnHang = NO_HANG
     hub: str = ""
     """``tcp://HOST:PORT`` of the hub of several nodes, which runs on node 0."""
     node: int = 0
@@ -203,7 +222,10 @@ def load(run_dir: Path) -> RunConfig:
         if fields["v"] != VERSION:
             raise ConfigError(f"{path}: version {fields['v']}, this pardbg reads {VERSION}")
         known = {k: v for k, v in fields.items() if k in RunConfig.__dataclass_fields__}
-        config = RunConfig(**{**known, "argv": tuple(known["argv"]), "dir": Path(run_dir)})
+        known |= {"argv": tuple(known["argv"]), "dir": Path(run_dir)}
+        if said := known.pop("on_hang", None):
+            known["on_hang"] = OnHang(**{**said, "command": tuple(said["command"])})
+        config = RunConfig(**known)
         if not _RUN_ID.fullmatch(config.run):
             raise ValueError(f"{config.run!r:.80} is not the id of a run")
         return config
@@ -231,6 +253,7 @@ def make(
     allow_eval: bool = False,
     on_exception_s: float = 0.0,
     loss_pattern: str = "",
+    on_hang: OnHang = NO_HANG,
     place: Place | None = None,
 ) -> RunConfig:
     """Make a run's directories (0700) and its run.json. Raises SetupError."""
@@ -255,6 +278,7 @@ def make(
         allow_eval=allow_eval,
         on_exception_s=on_exception_s,
         loss_pattern=loss_pattern,
+        on_hang=on_hang,
         hub=place.hub if place else "",
         node=place.node if place else 0,
         nnodes=place.nnodes if place else 1,

@@ -22,7 +22,7 @@ from pardbg.hub.ranks.processes import start_time
 from pardbg.hub.removal import remove_unstarted
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs, native_build, run_files
-from pardbg.hub.run.config import Place, RunConfig, SetupError
+from pardbg.hub.run.config import NO_HANG, OnHang, Place, RunConfig, SetupError
 from pardbg.hub.run.guardian import kill_children
 from pardbg.hub.run.own_process import argv as own_process
 from pardbg.hub.run.terminal import Streams
@@ -150,6 +150,7 @@ def start_run(
     allow_eval: bool = False,
     on_exception_s: float = 0.0,
     loss_pattern: str = "",
+    on_hang: OnHang = NO_HANG,
     streams: Streams | None = None,
     place: Place | None = None,
 ) -> RunHandle:
@@ -176,7 +177,7 @@ def start_run(
             list(argv), name=name, run=run, session=session, recipe=recipe,
             owner_pid=os.getpid() if streams is not None else None, limits=limits,
             allow_eval=allow_eval, on_exception_s=on_exception_s, loss_pattern=loss_pattern,
-            place=place,
+            on_hang=on_hang, place=place,
         )  # fmt: skip
         handle = RunHandle(config.dir)
         handle._launcher = behind.process

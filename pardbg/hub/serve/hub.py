@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import msgpack
 
-from pardbg import __version__
 from pardbg.control.machine.delivery import Send
 from pardbg.control.machine.machine import Learned, Machine, Ticked
 from pardbg.control.machine.state import Event
@@ -38,10 +37,12 @@ from pardbg.hub.serve.nodes import Notices
 from pardbg.hub.serve.resume import KEEP_BYTES, Resumed, keep_state, open_writer
 from pardbg.hub.serve.router import Router
 from pardbg.hub.serve.sockets import Listening, Sockets, begin_to_listen
-from pardbg.hub.serve.state_feed import StateFeed
+from pardbg.hub.serve.state_feed import HangWatch, StateFeed
 from pardbg.hub.serve.viewers import Viewers
 from pardbg.plain_text import plain
 from pardbg.render.frame.control_words import nodes_text, notice
+from pardbg.version import __version__
+from pardbg.words import ranks_text
 from pardbg_agent.wire import DefKind, Key
 
 US: Final = 1_000
@@ -56,6 +57,8 @@ NODES_NS: Final = 60_000 * MS
 """The same while the job continues on other nodes: torchrun's agents end one after another."""
 GRACE_NS: Final = 2_000 * MS
 """Time for a late viewer's history after everything is written."""
+TELL_NS: Final = 20_000 * MS
+"""Time for ``--notify`` then."""
 GAP_NS: Final = 1_000 * MS
 LIMITS_NS: Final = 10_000 * MS
 
@@ -70,6 +73,7 @@ class Hub:
         self._successor = Successor(config, list(sources))
         self._node_notices = Notices()
         self._listening = listening
+        self._hangs = HangWatch(config)
         self.stopping = False
         """Set to flush, close the session and end."""
         self.code: int | None = None
@@ -111,7 +115,12 @@ class Hub:
             pass
         self._close_session()
         until = time.monotonic_ns() + GRACE_NS
-        while self._router.busy and not self.stopping and time.monotonic_ns() < until:
+        if self.over and self.config.on_hang.notify:
+            self._hangs.start("end", time.monotonic_ns())
+            until += TELL_NS
+        while not self.stopping and (now := time.monotonic_ns()) < until:
+            if not self._router.busy and not self._hangs.busy(now):
+                break
             self._turn_after_end()
         self.close()
 
@@ -215,6 +224,7 @@ class Hub:
         self._say_gaps(now)
         self._say_limits(now)
         self._state.tick(now)
+        self._look_into_hangs(now)
         self._collector.flush(now)
         self._keep_state()
         self._check_writer()
@@ -350,6 +360,16 @@ class Hub:
 
     _keep_at = KEEP_BYTES
     """Size of the recording at which the state is kept next."""
+
+    def _look_into_hangs(self, now: int) -> None:
+        stood_ns = 0 if self._machine.control.active else self._state.stood_ns
+        if self._hangs.due(stood_ns):
+            self._collector.flush(None)  # what is looked at is the recording
+            self._hangs.start("hang", now)
+        culprits, how = self._hangs.took(now), self.config.on_hang
+        if culprits is not None and how.abort and stood_ns >= how.after_s * 1e9:
+            ranks = self._rings.abort(culprits) or self._rings.abort(self._rings.mapped)
+            self._record(facts.Bookmark(now, f"--on-hang: SIGABRT to {ranks_text(ranks)}"))
 
     def _keep_state(self) -> None:
         """Have the next hub, should this one be killed, read only what is recorded from here on."""

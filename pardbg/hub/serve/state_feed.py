@@ -8,9 +8,11 @@ looked at from outside. Nothing is asked of ranks that run on, nor while the deb
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pardbg.analysis.hangs.stacks import kept
 from pardbg.events.commands import StackGroup, WhereFound
@@ -19,6 +21,8 @@ from pardbg.events.control_facts import Stall, StallPart
 from pardbg.hub.ctrl_messages import Row
 from pardbg.hub.ranks.rendezvous import Rendezvous
 from pardbg.hub.ranks.stack_requests import StackRequests, speaking, telling
+from pardbg.hub.run.config import HANG_FILE, HUB_LOG, OnHang, RunConfig, read_json
+from pardbg.hub.run.own_process import argv as own_process
 from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import Collector
 from pardbg.hub.serve.nccl_reports import RasQuery
@@ -62,6 +66,9 @@ SILENT_NS: Final = 4 * BEAT_NS
 """Silence of an agent after which something holds its GIL."""
 MAX_DEPTH: Final = 48
 MAX_THREADS: Final = 6
+LOOK_NS: Final = 120_000_000_000
+"""Maximum time for a look into a hang, with the command that is run then."""
+When = Literal["hang", "end"]
 _NONE: Final[Mapping[str, int]] = {}
 _CHANGES: Final = ("step", "phase", "action", "stage", "mb", "since_ns", "open", "open_op",
                    "open_since_ns")  # fmt: skip
@@ -103,6 +110,8 @@ class StateFeed:
         self._where, self._router, self._collector = where, router, collector
         self._standstill, self._stall_number = Standstill(), 0
         self._rendezvous, self._ras = Rendezvous(), RasQuery()
+        self.stood_ns = 0
+        """How long a rank has waited in an op while nobody holds ranks; 0: none has."""
         self.news = RowNews()
 
     def tick(self, now: int) -> None:
@@ -129,6 +138,7 @@ class StateFeed:
     def _watch_standstill(self, told: dict[str, Row], now: int) -> None:
         offsets = {proc: by for proc in told if (by := self._agents.offset_ns(proc))}
         due, rows = self._standstill.due(told, now, offsets), self._on_our_clock(told, offsets)
+        self.stood_ns = self._standstill.stood_ns
         if any(
             str(row["open_op"]).startswith("init_process_group")
             and now - row["open_since_ns"] >= STALL_NS
@@ -161,6 +171,7 @@ class Standstill:
 
     def __init__(self) -> None:
         self._ranks: dict[str, _Still] = {}
+        self.stood_ns = 0
 
     def due(
         self, rows: Mapping[str, Row], now: int, offsets: Mapping[str, int] = _NONE
@@ -175,19 +186,73 @@ class Standstill:
                 self._ranks[proc] = _Still(status, now)
         for proc in self._ranks.keys() - living.keys():
             del self._ranks[proc]
-        if any(row["held"] for row in living.values()) or not self._stalled(living, now, offsets):
+        held, stood_ns = (
+            any(row["held"] for row in living.values()),
+            self._stood_ns(living, now, offsets),
+        )
+        states = {row["os"] for row in living.values()}
+        self.stood_ns = 0 if held or "t" in states or states == {"T"} else stood_ns
+        if held or stood_ns < STALL_NS:
             return []
         due = [p for p, s in self._ranks.items() if not s.asked and now - s.since_ns >= STILL_NS]
         for proc in due[:MAX_RANKS]:
             self._ranks[proc].asked = True
         return due[:MAX_RANKS]
 
-    def _stalled(self, rows: Mapping[str, Row], now: int, offsets: Mapping[str, int]) -> bool:
+    def _stood_ns(self, rows: Mapping[str, Row], now: int, offsets: Mapping[str, int]) -> int:
         since = (
             max(row["open_since_ns"] + offsets.get(proc, 0), self._ranks[proc].since_ns)
             for proc, row in rows.items() if row["open"]
         )  # fmt: skip
-        return any(now - began >= STALL_NS for began in since)
+        return max((now - began for began in since), default=0)
+
+
+class HangWatch:
+    """Has a process of our own (``pardbg.hub.hangs.inquiry``) look into waits that stand, and at
+    the run's end. Costs nothing until then; once per hang."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config, self._after_ns = config, int(config.on_hang.after_s * 1e9)
+        self._asked = config.on_hang != OnHang(after_s=config.on_hang.after_s)
+        self._patience_ns, self._known, self._began_ns = self._after_ns, False, 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def due(self, stood_ns: int) -> bool:
+        """Return whether to look now; ``stood_ns``: how long ranks stand still."""
+        self._known = self._known and stood_ns >= self._after_ns
+        late = stood_ns >= self._patience_ns and not self._known
+        return self._asked and late and self._process is None
+
+    def start(self, when: When, now: int) -> None:
+        """Start the process, in which everything else happens. Nothing where that is in vain."""
+        words = own_process("pardbg.hub.hangs.inquiry", str(self._config.dir), when)
+        with (
+            contextlib.suppress(OSError, RuntimeError),
+            open(self._config.dir / HUB_LOG, "ab") as log,
+        ):
+            self._began_ns = now
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def busy(self, now: int) -> bool:
+        """Return whether the process still works; one that takes too long is ended."""
+        if self._process is not None and now - self._began_ns > LOOK_NS:
+            self._process.kill()
+        return self._process is not None and self._process.poll() is None
+
+    def took(self, now: int) -> tuple[str, ...] | None:
+        """Return the processes that the hang is due to, once, when it is known that there is one.
+        Healthy jobs wait for each other, too: after a look in vain the next wait may take twice as
+        long, and looks take at most a percent of the time."""
+        if self._process is None or self.busy(now):
+            return None
+        code, self._process = self._process.returncode, None
+        self._known = code == 0
+        most_ns = max(8 * self._after_ns, 100 * (now - self._began_ns))
+        self._patience_ns = self._after_ns if self._known else min(2 * self._patience_ns, most_ns)
+        found = read_json(self._config.dir / HANG_FILE) if self._known else None
+        return None if found is None else tuple(map(str, found["culprits"]))
 
 
 def silent(rows: Mapping[str, Row], procs: list[str], now: int) -> list[str]:

@@ -1,0 +1,80 @@
+"""What logs tell, as text and as JSON."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pardbg.joblog.events import Line
+from pardbg.joblog.scan import Log
+from pardbg.joblog.verdict import Conclusion, Verdict
+from pardbg.joblog.words import KINDS, UNTOLD
+from pardbg.words import plural, ranks_text, size
+
+SIGNS: Final = {"error": "✗", "note": "i"}
+MAX_UNKNOWN: Final = 3
+
+
+def text(verdict: Verdict, log: Log, width: int) -> Iterator[str]:
+    """Return what a log tells, in lines."""
+    for one in verdict.conclusions:
+        kind = KINDS[one.kind]
+        note = "follows: " if one.follows else ""
+        sign = SIGNS["note" if one.follows else kind.severity]
+        yield from _wrapped(f"{note}{kind.sentence(one)}", width, f"{sign} ")
+        if not one.follows:
+            yield from _wrapped(kind.advice, width, "  → ")
+        for line in one.lines[: 1 if one.follows else None]:
+            yield f"    {_place(line)}: {line.text}"[:width]
+        yield ""
+    if not verdict.conclusions:
+        yield "Nothing found: no line of these logs tells of a failure that pardbg knows."
+    if verdict.untold:
+        yield f"Not told by these logs: {'; '.join(UNTOLD[one] for one in verdict.untold)}."
+    if verdict.unknown:
+        lines = plural(len(verdict.unknown), "watchdog line")
+        yield f"{lines} in words that pardbg does not know:"
+        yield from (
+            f"    {_place(one)}: {one.text}"[:width] for one in verdict.unknown[:MAX_UNKNOWN]
+        )
+    seen = f"; lines of {ranks_text(verdict.ranks)}" if verdict.ranks else ""
+    world = f" of {verdict.world_size}" if verdict.world_size and verdict.ranks else ""
+    yield f"Read {size(log.num_bytes)}{seen}{world}."
+
+
+def _wrapped(text: str, width: int, lead: str) -> list[str]:
+    rest = " " * len(lead)
+    return textwrap.wrap(text, width, initial_indent=lead, subsequent_indent=rest)
+
+
+def _place(line: Line) -> str:
+    return f"{line.file.rpartition('/')[2]}:{line.number}"
+
+
+def as_json(verdict: Verdict, log: Log) -> dict[str, Any]:
+    """Return what a log tells as JSON has it."""
+    return {
+        "findings": [_conclusion(one) for one in verdict.conclusions],
+        "untold": list(verdict.untold),
+        "unknown_watchdog_lines": [_line(one) for one in verdict.unknown],
+        "ranks": list(verdict.ranks),
+        "world_size": verdict.world_size,
+        "bytes": log.num_bytes,
+        "dropped_events": log.dropped,
+    }
+
+
+def _conclusion(one: Conclusion) -> dict[str, Any]:
+    kind = KINDS[one.kind]
+    return {
+        "kind": one.kind, "severity": "note" if one.follows else kind.severity,
+        "culprits": list(one.culprits), "ranks": list(one.ranks), "group": one.group or None,
+        "seq": one.seq, "op": one.op or None, "follows": one.follows, "facts": dict(one.facts),
+        "text": kind.sentence(one), "advice": kind.advice,
+        "lines": [_line(line) for line in one.lines],
+    }  # fmt: skip
+
+
+def _line(line: Line) -> dict[str, Any]:
+    return {"file": line.file, "line": line.number, "rank": line.origin.rank, "text": line.text}

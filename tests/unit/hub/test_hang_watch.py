@@ -1,0 +1,84 @@
+"""When somebody looks into ranks that stand still: after the time that was asked for, once a hang,
+rarely where waits turn out to be healthy; never while ranks are held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pardbg.hub.run.config import HANG_FILE, OnHang, RunConfig, load, make, write_json
+from pardbg.hub.serve.state_feed import HangWatch, Standstill
+from tests.processes import wait_until
+from tests.unit.hub.test_stacks_on_stall import S, in_op, row
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    how = OnHang(True, ("cp", "-v"), True, 3.0, "tee")
+    made = make(["true"], name="x", session=tmp_path / "s.mcap", on_hang=how)
+    assert load(made.dir).on_hang == how
+    return made
+
+
+def ended(watch: HangWatch, now: int) -> tuple[str, ...] | None:
+    wait_until(lambda: not watch.busy(now), what="the look")
+    return watch.took(now)
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Exit codes of the looks, in order."""
+    codes: list[int] = []
+    monkeypatch.setattr(
+        "pardbg.hub.serve.state_feed.own_process", lambda *_: ["sh", "-c", f"exit {codes.pop(0)}"]
+    )
+    yield codes
+
+
+def test_a_hang_is_looked_into_once(config: RunConfig, answers: list[int]) -> None:
+    watch = HangWatch(config)
+    assert not watch.due(2 * S) and watch.due(3 * S)
+    answers.append(0)
+    write_json(config.dir / HANG_FILE, {"culprits": ["0.h.7"]})
+    watch.start("hang", 3 * S)
+    assert not watch.due(4 * S)
+    assert ended(watch, 4 * S) == ("0.h.7",) and watch.took(4 * S) is None
+    assert not watch.due(500 * S)
+    assert not watch.due(0) and watch.due(3 * S)  # ranks went on: the next one is another
+
+
+def test_after_a_look_in_vain_the_next_wait_may_take_longer(
+    config: RunConfig, answers: list[int]
+) -> None:
+    watch = HangWatch(config)
+    answers.extend([1, 1, 0])
+    for stood in (3, 6):
+        assert not watch.due(stood * S - 1) and watch.due(stood * S)
+        watch.start("hang", 0)
+        assert ended(watch, 0) is None
+    assert not watch.due(12 * S - 1) and watch.due(12 * S)
+    watch.start("hang", 0)
+    ended(watch, 0)
+    assert not watch.due(0) and watch.due(3 * S)
+
+
+def test_nothing_is_looked_at_unasked(config: RunConfig) -> None:
+    object.__setattr__(config, "on_hang", OnHang(after_s=3.0))
+    assert not HangWatch(config).due(500 * S)
+
+
+def test_who_is_held_or_traced_does_not_stand_still() -> None:
+    def stood(*rows: dict[str, object]) -> int:
+        still, named = Standstill(), {str(n): one for n, one in enumerate(rows)}
+        still.due(named, 0)
+        still.due(named, 9 * S)
+        return still.stood_ns
+
+    assert stood(in_op(0), row(1)) == 9 * S
+    assert stood(in_op(0), row(1, os="T")) == 9 * S
+    assert stood(row(0), row(1)) == 0
+    assert stood(in_op(0), row(1, held=4)) == stood(in_op(0), row(1, os="t")) == 0
+    assert stood(in_op(0, os="T"), row(1, os="T")) == 0  # the whole job is stopped
