@@ -87,7 +87,7 @@ class PardbgApp(TerminalApp):
         run_rc(
             self._rc, self.controller.ask,
             lambda found: self.call_from_thread(self.main.attempt, found.action, found.argument),
-            lambda text, bad: self.call_from_thread(self.main.control.show_start_result, text, bad),
+            lambda text, bad: self.call_from_thread(self.main.control.show_result, text, bad),
         )  # fmt: skip
 
     def on_prompt_kept(self, event: Prompt.Kept) -> None:
@@ -113,9 +113,11 @@ class PardbgApp(TerminalApp):
 
     def on_arrived(self, event: Arrived) -> None:
         self.main.say(event.text, seconds=ARRIVED_S)
+        self.main.control.answer(event.text, "dim")
 
     def on_trouble(self, event: Trouble) -> None:
         self.main.say(event.text, "bad")
+        self.main.control.answer(event.text, "bad")
 
     def on_answered(self, event: Answered) -> None:
         self.main.control.on_answered(event)

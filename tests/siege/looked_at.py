@@ -38,7 +38,7 @@ CELLS, ROWS = 120, 36
 def look(path: Path) -> None:
     """Load, draw what a replay opens with, report, export."""
     store = load(path)
-    draw(store, opening(store))
+    draw(store, opening(store, 1))
     snapshot(store, (store.begin_ns + store.end_ns) // 2)
     said = report(store)
     shown = plain_lines(text(said)) + page(said, path.name)

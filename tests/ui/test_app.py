@@ -250,6 +250,9 @@ async def test_a_recording_seeks_plays_and_stops() -> None:
         await shows(app, "‖ replay")
         await pilot.press("colon", *"goto", "space", *"10", "enter")
         await until(lambda: now() == 10 * sample.S, "ten seconds")
+        await pilot.press("colon", *"goto", "space", *"4000", "enter")
+        await shows(app, "goto step 42")  # it says why one stays, and what may be meant
+        assert now() == 10 * sample.S
         await pilot.press("greater_than_sign", "space")
         await shows(app, "▶ play 2×")
         await until(lambda: now() > 10 * sample.S, "time moves")

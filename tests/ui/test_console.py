@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pardbg.events.commands import Answers, Reply
+import pytest
+
+from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.errors import UserError
+from pardbg.events.commands import Answers, Reply, WhereFound
 from pardbg.events.control_codes import Verb
 from pardbg.events.control_facts import Breakpoint, Edited
 from pardbg.ui.app import PardbgApp
+from pardbg.ui.commands.command_line import parse
 from pardbg.ui.commands.startup import Rc, RcLine
-from pardbg_agent.ctrl.agent_messages import Evaluated, NoAnswer
+from pardbg.ui.screens.debug import DebugPage
+from pardbg_agent.ctrl.agent_messages import Evaluated, NoAnswer, Thread
 from tests.ui import sample
 from tests.ui.fakes import FakePort, app_on, shows, text_of, until
 
@@ -161,3 +169,62 @@ async def test_comparing_errors_says_that_they_are_errors() -> None:
         await shows(app, "1 ✗ NameError: name 'loss' is not defined")
         await shows(app, "nothing to compare: no rank has a value")
         assert "equal" not in text_of(app)
+
+
+async def test_each_typed_line_has_its_answer_under_it_errors_too() -> None:
+    app = app_on(sample.snapshot_1f1b(), FakePort())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app)
+        for text in ("dance", "goto step x", "goto 9999", "jump 3"):
+            keys = ["space" if char == " " else char for char in text]
+            await pilot.press("colon", *keys, "enter")
+            debug = app.main.pages["debug"]
+            assert isinstance(debug, DebugPage)
+            await until(lambda page=debug: not page.asked, f"an answer to {text}")
+            asked, answer = debug._typed[-2:]
+            assert asked.text == f"(pardbg) {text}"
+            assert (answer.style, answer.text != "") == ("bad", True)
+        assert "goto step 3" in answer.text  # what there is instead
+
+
+@pytest.mark.parametrize("word", ["ll", "foo", "jump", "interact"])
+def test_a_near_miss_is_near_in_meaning(word: str) -> None:
+    if word == "ll":  # pdb's
+        assert parse(word, live=True).action.command == "list"
+        return
+    with pytest.raises(UserError) as said:
+        parse(word, live=True)
+    assert not {"kill", "follow", "up"} & set(re.findall(r"'(\w+)'", str(said.value)))
+
+
+def looking_back(made: Snapshot, t_ns: int | None) -> Snapshot:
+    return made if t_ns is None else replace(made, t_ns=t_ns)
+
+
+@pytest.mark.parametrize("key", ["t", "s", "n"])
+async def test_keys_that_move_ranks_first_return_to_now(key: str) -> None:
+    port = FakePort()
+    app = app_on(sample.snapshot_1f1b(), port, at=looking_back)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await ready(app)
+        await pilot.press("left")
+        await shows(app, "◂ look back")
+        await pilot.press(key)
+        await shows(app, "● live")
+        assert port.asked == [], "what would have moved was not on the screen"
+        await pilot.press(key)
+        await until(lambda: port.asked != [], "now it is")
+
+
+async def test_stacks_asked_for_while_looking_back_are_of_now() -> None:
+    main = Thread("MainThread", True, (("/job/train.py", 88, "train_step"),))
+    port = FakePort(Reply(answer=WhereFound({0: (main,)})))
+    app = app_on(sample.snapshot_1f1b(), port, at=looking_back, start="debug")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app)
+        await pilot.press("left", "left")
+        await shows(app, "◂ look back")
+        await pilot.press("w")
+        await shows(app, "after this moment")
+        await pilot.press("f")
+        await shows(app, "0 ns ago")

@@ -30,10 +30,25 @@ async def test_a_job_that_hung_opens_where_it_hangs_and_says_so_on_every_page() 
         await until(lambda: "missing-rank  r2 " not in text_of(app), "no hang at the begin")
 
 
-async def test_a_healthy_recording_opens_at_the_end_of_its_second_step() -> None:
+async def test_a_healthy_recording_opens_at_the_end_of_its_last_step() -> None:
     async with replayed("ddp", (80, 24)) as (app, _):
-        await until(lambda: app.main.shared.frame.snapshot.step in (1, 2), "its second step")
+        last = max(app._store.procs.values(), key=lambda p: len(p.table("step"))).table("step")
+        step = int(last.col("step")[-1])
+        await until(lambda: app.main.shared.frame.snapshot.step == step, "its last step")
         assert "opened at" not in text_of(app)
+
+
+async def test_a_warning_is_what_a_recording_opens_at_and_it_is_one() -> None:
+    """A straggler is there at ever newer collectives: that is one finding, seen early."""
+    async with replayed("fault-straggler", (120, 40)) as (app, pilot):
+        await shows(app, "opened at the first warning (straggler)")
+        await until(lambda: app.main.shared.frame.snapshot.findings, "the finding is there")
+        snapshot = app.main.shared.frame.snapshot
+        assert [f.kind for f in snapshot.findings if f.severity != "info"] == ["straggler"]
+        assert snapshot.step < 19, "before the end of the run"
+        await pilot.press("8")
+        await shows(app, "culprit  rank 2")
+        await shows(app, "▲ 1 warning ")
 
 
 async def test_goto_finding_lands_where_the_finding_is_there() -> None:
@@ -156,10 +171,10 @@ async def test_the_end_asked_for_while_the_opening_is_looked_for_is_where_one_is
     with closing(open_session(path)) as source:
         app = PardbgApp(source, None, title=path.name, replay=ReplayClock())
 
-        def opening(store: Store) -> int | None:
+        def opening(store: Store, nth: int) -> int | None:
             if source.finished:
                 app.cursor.follow()
-            return travel.opening(store)
+            return travel.opening(store, nth)
 
         monkeypatch.setattr(loading, "opening", opening)
         async with app.run_test(size=(80, 24)) as pilot:

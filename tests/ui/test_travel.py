@@ -82,9 +82,15 @@ async def command(pilot: Pilot[None], text: str) -> None:
     await pilot.press("enter")
 
 
+async def to_the_second_step(app: PardbgApp, pilot: Pilot[None]) -> None:
+    await until(lambda: at_ms(app) == 495, "opened at the last step's end")
+    await command(pilot, "goto step 1")
+    await until(lambda: at_ms(app) == 195, "the second step's end")
+
+
 async def test_goto_every_kind_of_place(session: Path) -> None:
     async with showing(session) as (app, pilot):
-        await until(lambda: at_ms(app) == 195, "it opens where the second step has ended")
+        await until(lambda: at_ms(app) == 495, "it opens where the last step has ended")
         await command(pilot, "goto step 3")
         await until(lambda: at_ms(app) == 395, "step 3 ends on rank 0 at 395 ms")
         await command(pilot, "goto 1B0")
@@ -114,7 +120,7 @@ async def test_goto_every_kind_of_place(session: Path) -> None:
 
 async def test_steps_back_and_forth_by_step_action_and_op(session: Path) -> None:
     async with showing(session) as (app, pilot):
-        await until(lambda: at_ms(app) == 195, "the second step's end")
+        await to_the_second_step(app, pilot)
         await pilot.press("full_stop")
         await until(lambda: at_ms(app) == 295, "the next step's end")
         await pilot.press("comma")
@@ -137,7 +143,7 @@ async def test_steps_back_and_forth_by_step_action_and_op(session: Path) -> None
 
 async def test_bookmarks_are_kept_in_the_file(session: Path) -> None:
     async with showing(session) as (app, pilot):
-        await until(lambda: at_ms(app) == 195, "opened")
+        await to_the_second_step(app, pilot)
         await pilot.press("m", *"slow", "space", *"here", "enter")
         await shows(app, "bookmark kept in made.mcap: slow here")
         await shows(app, "◆")
@@ -180,7 +186,7 @@ async def test_the_screen_is_saved_as_a_picture(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     async with showing(session) as (app, pilot):
-        await until(lambda: at_ms(app) == 195, "opened")
+        await to_the_second_step(app, pilot)
         await pilot.press("ctrl+s")
         await shows(app, "saved")
         await pilot.press("ctrl+s")
@@ -200,6 +206,8 @@ async def test_two_recordings_over_one_another_at_the_same_step(tmp_path: Path) 
     )  # fmt: skip
     try:
         async with app.run_test(size=(120, 40)) as pilot:
+            await shows(app, "── B b.mcap at step 2 (it has no step 4)")
+            await command(pilot, "goto step 1")
             await shows(app, "── B b.mcap at step 1")
             assert text_of(app).count("seen") == 4, "two ranks of each"
             await command(pilot, "goto step 2")
@@ -216,7 +224,7 @@ async def test_two_recordings_over_one_another_at_the_same_step(tmp_path: Path) 
 async def test_what_is_typed_ahead_of_the_prompt_goes_into_it(session: Path) -> None:
     """A colon and a command in one go, as a paste or a slow terminal brings them."""
     async with showing(session) as (app, pilot):
-        await until(lambda: at_ms(app) == 195, "opened")
+        await to_the_second_step(app, pilot)
         for key in (":", "m", "a", "r", "k", " ", "q"):
             app.post_message(events.Key(NAMED.get(key, key), key))
         await shows(app, "(pardbg)")

@@ -25,6 +25,7 @@ _LIMITS: Final = {
 _WATCH: Final = re.compile(
     r"(?P<kind>[a-z]+)\s*(?:(?P<op>[<>=]+)\s*(?P<number>\d+\.?\d*|\.\d+)?\s*(?P<unit>\S*))?"
 )
+_ACTION: Final = re.compile(r"\d{1,6}([FBIW]|UNSHARD|RESHARD|REDUCE_GRAD)\d{0,6}")
 _MOST: Final = 1e18
 _Said = tuple[str | None, dict[str, Any]]
 _WHILE: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m)")
@@ -52,7 +53,8 @@ _PLAIN: Final = ("list", "args", "locals")
 COMPARE: Final = "compare"
 PDB: Final = {
     "c": "continue", "cont": "continue", "s": "step", "n": "next", "b": "break", "w": "where",
-    "bt": "where", "l": "list", "a": "args", "cl": "delete", "clear": "delete", "q": "quit",
+    "bt": "where", "l": "list", "ll": "list", "longlist": "list", "print": "p", "exit": "quit",
+    "a": "args", "cl": "delete", "clear": "delete", "q": "quit",
     "u": "up", "d": "down", "h": "help", "unt": "until", "!": "exec",
 }  # fmt: skip
 """pdb's own abbreviations."""
@@ -138,8 +140,10 @@ def _parsed(verb: Verb, text: str) -> str:
     # ``condition`` may be about a watch: the hub knows which it is.
     if verb is Verb.WATCH or (verb is Verb.CONDITION and text.split(">")[0].strip() in WATCH_KINDS):
         parse_watch(text)
-    else:
-        parse(text)
+        return text
+    if _ACTION.fullmatch(text.upper()):  # 2B3, as screens write it
+        text = f"action=={text.upper()}"
+    parse(text)
     return text
 
 

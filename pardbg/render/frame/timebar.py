@@ -14,9 +14,9 @@ from pardbg.render.draw.signs import SIGN
 from pardbg.session.navigation.marks import Mark, MarkKind
 
 SHAPES: Final[dict[MarkKind, tuple[str, str, str]]] = {
-    "step": ("┴", "dim", "step ends"),
-    "pause": ("‖", "held", "held"),
-    "drop": ("▒", "bad", "records lost"),
+    "step": ("┴", "dim", "step end"),
+    "pause": ("‖", "held", "pause"),
+    "drop": ("▒", "bad", "gap"),
     "restart": ("↻", "warn", "restart"),
     "info": (*SIGN["info"], "note"),
     "warning": (*SIGN["warning"], "warning"),
@@ -147,7 +147,7 @@ def legend(snapshot: Snapshot, state: Playing, cells: int) -> Line:
     for kind, (shape, style, text) in SHAPES.items():
         if kind in kinds:
             count = sum(mark.kind == kind for mark in state.marks)
-            start += [Segment(shape, style), Segment(f" {count} {text}  ", "dim")]
+            start += [Segment(shape, style), Segment(f" {words.plural(count, text)}  ", "dim")]
     near = _near(snapshot, state, (last - begin) // 100)
     end = line(
         Segment(", .", "key"), Segment(f" by {state.unit}", ""), Segment(" (u changes) ", "dim")

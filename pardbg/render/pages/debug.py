@@ -307,7 +307,10 @@ def _stacks(
             "none recorded up to here: they are taken when ranks stand still"
         )  # fmt: skip
         return [line(" ", rule("stacks", cells - 2)), line(Segment(f"  {text}", "faint"))]
-    age = "" if taken is None else f"{words.duration(max(0, snapshot.t_ns - taken))} ago"
+    age = ""
+    if taken is not None:
+        after = taken - snapshot.t_ns
+        age = f"{words.duration(abs(after))} {'ago' if after <= 0 else 'after this moment'}"
     culprits = snapshot.hang.culprits if snapshot.hang is not None else ()
     return [line(" ", rule("stacks", cells - 2, age)), *tree(shown, cells, culprits)]
 

@@ -20,6 +20,7 @@ from pardbg.errors import UserError
 from pardbg.session.navigation.goto import Target, wall_near
 from pardbg.store.process import Process
 from pardbg.store.store import Store
+from pardbg.words import duration
 
 UNITS: Final = ("step", "action", "op", "tick", "finding", "bookmark")
 """Units that one press of a key moves by, in the order they are offered."""
@@ -70,7 +71,10 @@ def find(
     store.settle()
     kind, number = target.kind, target.number
     if kind == "time":
-        return Found(begin_ns + number, "")
+        if begin_ns + number > end_ns:
+            long = duration(end_ns - begin_ns)
+            raise UserError(f"the run is {long} long so far; a step is `goto step 42`")
+        return Found(begin_ns + number, f"{duration(number)} after the start")
     if kind == "by":
         return Found(t_ns + number, "")
     if kind == "share":
@@ -109,15 +113,16 @@ def step_end(store: Store, step: int) -> int | None:
     return min(end, min(after) - 1) if after else end
 
 
-def opening(store: Store) -> int | None:
-    """Return the time at which a recording opens, where there is something to see: the end of the
-    second training step (the first one warms up, and not every rank has told its memory), of the
-    first where some rank has ended no other. None: no rank has ended any."""
+def opening(store: Store, nth: int) -> int | None:
+    """Return the time at which a recording opens, where there is something to see: the end of
+    training step ``nth``. While it is read that is the second (1: the first one warms up, and not
+    every rank has told its memory), then the last (-1); where a rank has ended no other, the first.
+    None: no rank has ended any."""
     store.settle()
     tables = [table.col("step") for p in _ranks(store) if len(table := p.table("step"))]
     if not tables:
         return None
-    return step_end(store, min(int(steps[min(1, len(steps) - 1)]) for steps in tables))
+    return step_end(store, min(int(steps[min(nth, len(steps) - 1)]) for steps in tables))
 
 
 _ACTIVE: Final = ("step", "phase", "action", "wait", "done", "done_p2p")

@@ -18,6 +18,16 @@ from pardbg.session.navigation.goto import FORMS as PLACES
 from pardbg.ui.commands.actions import Action, by_command, for_mode
 
 __all__ = ["PLACES", "Command", "candidates", "factor", "parse"]
+_NEAR: Final = 0.75
+"""Likeness from which a word is offered: ``ll`` is not ``kill``, ``foo`` not ``follow``."""
+_BACK: Final = "a rank cannot go back; `goto step 3` shows it"
+_INSTEAD: Final = {
+    "jump": _BACK, "j": _BACK, "run": "the job runs already; `continue` lets held ranks run",
+    "return": "`until EXPR` runs on to a place", "r": "`until EXPR` runs on to a place",
+    "interact": "`p EXPR` evaluates in a held rank", "display": "`p EXPR` shows it once",
+    "disable": "`delete N`, or `ignore N COUNT`", "info": "`breaks`, `ranks` and `status` list",
+}  # fmt: skip
+"""What people who know other debuggers type -> what there is."""
 _MODE_ONLY = {"live": "a live run", "replay": "a recording"}
 
 
@@ -44,8 +54,9 @@ def parse(text: str, live: bool) -> Command:
     if elsewhere:
         where = _MODE_ONLY.get(elsewhere[0].context, "another mode")
         raise UserError(f"{word!r} works only in {where}")
-    near = get_close_matches(word, [a.command for a in for_mode(live) if a.command], 1)
-    hint = f"did you mean {near[0]!r}?" if near else "? lists all"
+    known = [a.command for a in for_mode(live) if a.command]
+    near = get_close_matches(word, known, 1, cutoff=_NEAR)
+    hint = _INSTEAD.get(word) or (f"did you mean {near[0]!r}?" if near else "? lists all")
     raise UserError(f"no command {word!r}: {hint}")
 
 

@@ -31,7 +31,7 @@ LOADING_PERIOD_S = 0.2
 _MOST_ERRORS = 256
 """Different errors that are said, one line each."""
 MOST_RECORDS = 1_000_000
-"""A larger recording opens at an early step, whatever went wrong in it."""
+"""A larger recording opens at an early step, whatever went wrong in it: the search takes long."""
 
 
 class Engine:
@@ -155,20 +155,17 @@ class Engine:
         self._loader.settle()
         self._revision = None
         if self._cursor.replay and self._loader.opened and not self._cursor.playing:
-            self._loader.to_opening()
-            self._to_first_error()
+            large = sum(p.num_records for p in self._store.procs.values()) > MOST_RECORDS
+            self._loader.to_opening(whole=not large)
+            if not large and not self._cursor.moved:
+                self._to_worst()
 
-    def _to_first_error(self) -> None:
-        """Open a recording of a failed job at its first error; not a large one, in which the search
-        takes long."""
-        if self._cursor.moved:
-            return
-        if sum(process.num_records for process in self._store.procs.values()) > MOST_RECORDS:
-            return
-        error = self._places.first_error()
-        present_ns = self._places.present_ns(error) if error is not None else 0
-        if error is not None and self._cursor.open_at(present_ns):
-            text = f"opened at the first error ({error.kind}); home goes to the start"
+    def _to_worst(self) -> None:
+        """Open a recording at the first of its worst findings."""
+        worst = self._places.worst()
+        present_ns = self._places.present_ns(worst) if worst is not None else 0
+        if worst is not None and self._cursor.open_at(present_ns):
+            text = f"opened at the first {worst.severity} ({worst.kind}); home goes to the start"
             self._post(Arrived(text))
 
     def _searching(self) -> bool:

@@ -29,8 +29,9 @@ _NEAR_NS: Final = 200_000_000
 
 
 def _key(finding: Finding) -> tuple[object, ...]:
-    """Return the identity of a finding over time."""
-    return finding.kind, finding.culprits or finding.ranks, finding.group, finding.seq
+    """Return the identity of a finding over time; what lasts is seen at ever newer ops."""
+    seq = finding.seq if finding.first_ns is None else None
+    return finding.kind, finding.culprits or finding.ranks, finding.group, seq
 
 
 def _is_merged_into(finding: Finding, now: Finding) -> bool:
@@ -129,13 +130,13 @@ class Places:
         self.take(self._look(self._store, at), at)
         return True
 
-    def first_error(self) -> Finding | None:
-        """Return the error of a whole recording that began first."""
+    def worst(self) -> Finding | None:
+        """Return the error of a whole recording that began first, else the first warning."""
         end_ns = self._store.end_ns
         found = list(self._look(self._store, end_ns))
         self.take(found, end_ns)
-        errors = [finding for finding in found if finding.severity == "error"]
-        return min(errors, key=since_ns, default=None)
+        grave = [finding for finding in found if finding.severity != "info"]
+        return min(grave, key=lambda f: (f.severity != "error", since_ns(f)), default=None)
 
     @property
     def searched(self) -> float:
@@ -156,7 +157,9 @@ class Places:
         second. A finding may appear only after its cause has lasted for a while."""
         key = _key(finding)
         late = self._here.seen_ns.get(key, finding.t_ns)
-        early = max(since_ns(finding), finding.evidence.t_ns if finding.evidence else 0)
+        early = since_ns(finding)
+        if finding.first_ns is None and finding.evidence is not None:  # else that is the newest
+            early = max(early, finding.evidence.t_ns)
         for _ in range(_HALVINGS):
             if late - early <= _NEAR_NS:
                 break

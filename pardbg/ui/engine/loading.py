@@ -100,11 +100,11 @@ class Loader:
         self.to_opening()
         return True
 
-    def to_opening(self) -> None:
+    def to_opening(self, whole: bool = False) -> None:
         """Move to where the recording opens, as far as it is read, unless the user has moved."""
         begin, _ = self.bounds()
         if not self._cursor.moved:
-            end = opening(self._store)
+            end = opening(self._store, -1 if whole else 1)
             self._cursor.open_at(begin if end is None else end)
 
     def read(self, wait_ms: int) -> None:

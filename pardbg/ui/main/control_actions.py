@@ -86,16 +86,16 @@ class ControlActions:
         return f"action=={coming}" if parse(coming) is not None else f"rank=={rank} and op=="
 
     def refused(self, reply: Reply | None) -> None:
-        if reply is not None and reply.refusal is not None:
-            self._view.say(error_text(reply), "bad")
+        """Show that a command is under way. Raises UserError if it was refused."""
         self._view.paint()
+        if reply is not None and reply.refusal is not None:
+            raise UserError(error_text(reply))
 
     def on_answered(self, event: Answered) -> None:
         """The hub's answer: an error is said; stacks and lists go to the debug page."""
         debug, reply, verb = self._debug, event.reply, event.verb
         if not reply.ok:
-            debug.say(error_text(reply), "bad", reply.n)
-            self._view.say(error_text(reply), "bad")
+            self.show_result(error_text(reply), True, reply.n)
             return
         answer = reply.answer
         if isinstance(answer, WhereFound):
@@ -114,12 +114,16 @@ class ControlActions:
                 self._view.say(done, "held")
         self._view.paint()
 
-    def show_start_result(self, text: str, bad: bool) -> None:
-        """Show the result of a line of a ``.pardbgrc``."""
-        debug = self._debug
-        debug.say(text, "bad" if bad else "dim")
+    def show_result(self, text: str, bad: bool, n: int = 0) -> None:
+        """Show in the console what became of a line of the prompt or of a ``.pardbgrc``."""
+        self._debug.say(text, "bad" if bad else "dim", n)
         if bad:
             self._view.say(text, "bad")
+
+    def answer(self, text: str, style: str) -> None:
+        """Add to the console what a typed line led to, if that is what it waits for."""
+        if self._debug.asked:
+            self._debug.say(text, style)
 
     def typed(self, command: str) -> None:
         """Add a line of the prompt to the console, above its answer."""
@@ -147,6 +151,8 @@ class ControlActions:
         held = frame.snapshot.control.held if frame.snapshot.control.mode == "held" else {}
         if self._view.active != "debug" or not self._controller.present or not held:
             return
+        if not frame.following:
+            return  # the answer is about now
         now = (frame.snapshot.step, *sorted(held.items()))
         if now != self._stacks_of:
             self._stacks_of = now

@@ -15,6 +15,7 @@ from textual.widgets import ContentSwitcher
 
 from pardbg.analysis.answers.snapshot import SECTIONS, Viewport
 from pardbg.analysis.findings.finding import Finding
+from pardbg.control.language.arguments import MOVES
 from pardbg.errors import UserError
 from pardbg.render.draw.cells import Segment, line
 from pardbg.store.history import Bookmark
@@ -257,6 +258,10 @@ class MainScreen(Screen[None]):
 
     def attempt(self, action: Action, argument: str) -> str:
         """Do an action; return what is wrong with the argument in one line, or nothing."""
+        frame = self.shared.frame
+        if action.verb in MOVES and frame is not None and self.live and not frame.following:
+            self.handlers["follow"]("")  # what is shown is not what would move
+            return f"back to now: once more for {action.label}"
         try:
             self.handlers[action.id](argument)
         except UserError as error:
@@ -295,10 +300,11 @@ class MainScreen(Screen[None]):
             self.control.typed(event.text)
             try:
                 found = command_line.parse(event.text, self.live)
+                wrong = self.attempt(found.action, found.argument)
             except UserError as error:
-                self.say(str(error), "bad")
-                return
-            self.perform(found.action, found.argument)
+                wrong = str(error)
+            if wrong:
+                self.control.show_result(wrong, True)
 
     def typed_ahead(self, event: events.Key) -> bool:
         """Pass a character typed before the prompt had the focus on to it. (The prompt consumes its

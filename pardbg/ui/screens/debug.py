@@ -70,16 +70,21 @@ class DebugPage(Page):
         """Take the answer to ``where``; return the number of ranks it holds."""
         self._stacks = stacks_of(found)
         frame = self.shared.frame
-        self._stacks_ns = frame.snapshot.t_ns if frame else None
+        self._stacks_ns = frame.snapshot.t_end_ns if frame else None
         self.redraw()
         return len(self._stacks)
+
+    @property
+    def asked(self) -> bool:
+        """Return whether the newest line was typed and has no answer yet."""
+        return bool(self._typed) and self._typed[-1].style == "strong"
 
     def say(self, text: str, style: str = "dim", n: int = 0) -> None:
         """Add a line to the console and bring it into view; ``n``: number of the CONTROL message
         that says the same."""
         frame = self.shared.frame
         live = frame is not None and self.shared.can_control
-        t_ns = frame.snapshot.t_ns if frame is not None and live else _LAST_NS
+        t_ns = frame.snapshot.t_end_ns if frame is not None and live else _LAST_NS
         if self._typed:
             t_ns = max(t_ns, self._typed[-1].t_ns)
         self._typed = (*self._typed[-_CONSOLE:], Entry(t_ns, text, style, n))

@@ -23,6 +23,8 @@ from pardbg_agent.ctrl.agent_messages import Evaluated, NoAnswer
         (Verb.PAUSE, "2 hold", ("2", {"hold": True})),
         (Verb.BREAK, "op==send and step>3 on 0-1",
          ("0-1", {"expr": "op==send and step>3"})),
+        (Verb.BREAK, "2b3 on 2", ("2", {"expr": "action==2B3"})),
+        (Verb.CONDITION, "3 0F1", (None, {"number": 3, "expr": "action==0F1"})),
         (Verb.UNTIL, "step == 100", (None, {"expr": "step == 100"})),
         (Verb.CONDITION, "3 mb==2", (None, {"number": 3, "expr": "mb==2"})),
         (Verb.IGNORE, "3 10", (None, {"number": 3, "count": 10})),

@@ -250,7 +250,7 @@ def test_the_time_bar_marks_place_and_events() -> None:
     assert abs(track.index("‖") / len(track) - 0.75) < 0.03
     assert abs(track.rindex("‖") / len(track) - 0.80) < 0.04
     words = plain(legend(replace(made, t_ns=25 * S), Playing(True, 2.0, True, marks=marks), 120))
-    assert "▲ 1 warning" in words and "‖ 1 held" in words and "▲ rank 2 is slow" in words
+    assert "▲ 1 warning" in words and "‖ 1 pause" in words and "▲ rank 2 is slow" in words
     assert ", . by step (u changes)" in words and "bookmark" not in words
 
 
