@@ -112,6 +112,8 @@ class PardbgApp(TerminalApp):
         self.main.take_loading(event.share)
 
     def on_arrived(self, event: Arrived) -> None:
+        if event.rank is not None:
+            self.main.shared.rank = event.rank
         self.main.say(event.text, seconds=ARRIVED_S)
         self.main.control.answer(event.text, "dim")
 

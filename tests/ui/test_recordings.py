@@ -46,6 +46,7 @@ async def test_a_warning_is_what_a_recording_opens_at_and_it_is_one() -> None:
         snapshot = app.main.shared.frame.snapshot
         assert [f.kind for f in snapshot.findings if f.severity != "info"] == ["straggler"]
         assert snapshot.step < 19, "before the end of the run"
+        assert app.main.shared.rank == 2, "the culprit is selected"
         await pilot.press("8")
         await shows(app, "culprit  rank 2")
         await shows(app, "▲ 1 warning ")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from statistics import median
+from typing import Final
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
@@ -44,6 +46,10 @@ LEAST_CHART = 10
 """Rows from which on the course of memory is drawn."""
 SMALL = 24
 """Least number of rows with a line to spare."""
+_OUTLIER: Final = 0.1
+"""Share of its total from which on what a rank has beyond the median is drawn as excess."""
+_LEAST_ALIKE: Final = 3
+"""A median of fewer ranks says little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,37 @@ class _Scale:
     top: float
     figures: int
     """Cells of each category's column; 0: no columns."""
+    usual: Mapping[int | None, float]
+    """Expected bytes of a rank -> median of the totals of all that should hold as much."""
+    other: bool
+    """Other is in the bars. A resident set is mostly that, Python and its libraries: on its scale
+    the rest would not be seen, so it is left out while no rank exceeds its like."""
+
+    def parts(self, row: MemoryRow) -> tuple[tuple[str, int], ...]:
+        """Return (letter, bytes) of a rank's bar."""
+        return parts(row) if self.other else parts(row)[:-1]
+
+    def excess(self, row: MemoryRow) -> int:
+        """Return the bytes that a rank holds beyond its like; 0 if they are few."""
+        return _excess(row, self.usual)
+
+    @classmethod
+    def of(cls, rows: tuple[MemoryRow, ...], bar: int, figures: int) -> _Scale:
+        """Return one scale for all ranks."""
+        alike: dict[int | None, list[int]] = {}
+        for row in rows:
+            alike.setdefault(row.expected_bytes, []).append(row.total_bytes or 0)
+        usual = {of: median(all_) for of, all_ in alike.items() if len(all_) >= _LEAST_ALIKE}
+        other = any(row.total_kind != "rss" or _excess(row, usual) for row in rows)
+        sums = [sum(v for name, v in parts(row) if other or name != "U") for row in rows]
+        top = max([*sums, *(row.expected_bytes or 0 for row in rows), 1]) * 1.04
+        return cls(bar, top, figures, usual, other)
+
+
+def _excess(row: MemoryRow, usual: Mapping[int | None, float]) -> int:
+    total = row.total_bytes or 0
+    over = total - round(usual.get(row.expected_bytes, total))
+    return over if over > _OUTLIER * total else 0
 
 
 def memory(
@@ -65,13 +102,11 @@ def memory(
     if not snapshot.memory:
         return empty(cells, rows, "No memory figures yet.",
                      "They come with the first optimizer step.")  # fmt: skip
-    sums = [sum(value for _, value in parts(row)) for row in snapshot.memory]
-    top = max([*sums, *(row.expected_bytes or 0 for row in snapshot.memory), 1]) * 1.04
     each = 13 if cells >= 140 else 10 if cells >= 110 else 0
     tail = each * len(CATEGORIES) + 14
-    scale = _Scale(max(16, cells - GUTTER - tail - 2), top, each)
+    scale = _Scale.of(snapshot.memory, max(16, cells - GUTTER - tail - 2), each)
     drawn = _sharding(snapshot, cells, rows)
-    legend_ = _foot(cells, rows, snapshot, bool(drawn))
+    legend_ = _foot(cells, rows, scale.other, bool(drawn))
     left_over = rows - (5 if not drawn else 4) - len(drawn)
     # Lines per rank: bar, expectation and history, and a line between where there is room.
     density = next((d for d in (4, 3) if len(snapshot.memory) * d <= left_over), 1)
@@ -131,10 +166,10 @@ def _rank(
     mark = Segment("▸" if chosen else " ", "accent")
     style = "bad" if row.failed else "strong" if chosen else ""
     name = line(mark, Segment(left(f"r{row.rank}", GUTTER - 1), style))
-    drawn = stack(row, scale.bar, scale.top, mark_expected=density == 1)
-    figures = line(
-        *_figures(row, scale), Segment(right(words.binary_size(row.total_bytes), 13), "strong")
-    )
+    over = scale.excess(row)
+    drawn = stack(row, scale, density == 1)
+    total = Segment(right(words.binary_size(row.total_bytes), 13), "culprit" if over else "strong")
+    figures = line(*_figures(row, scale), total)
     main = line(name, drawn, figures)
     lines = [fit(selected(main), cells, "+sel") if chosen and density == 1 else main]
     if density >= 3:
@@ -161,18 +196,24 @@ def _figures(row: MemoryRow, scale: _Scale) -> list[Segment]:
     ]
 
 
-def stack(row: MemoryRow, size: int, top: float, mark_expected: bool) -> Line:
-    """Return the stacked bar with a letter in each part that has room for one."""
+def stack(row: MemoryRow, scale: _Scale, mark_expected: bool) -> Line:
+    """Return the stacked bar with a letter in each part that has room for one, and its excess."""
+    size, top, over = scale.bar, scale.top, scale.excess(row)
     drawn = Row(size, " ", "")
-    pieces = parts(row)
+    pieces = scale.parts(row)
     at = 0
-    for (letter, _), cells in zip(
+    for (letter, value), cells in zip(
         pieces, shares([value / top for _, value in pieces], size), strict=True
     ):
+        cells = max(cells, 1 if value else 0)  # what is there must be seen
         drawn.fill(at, at + cells, " ", f"mem.{letter}")
         if cells >= 1:
             drawn.put(at + (cells - 1) // 2, letter, f"mem.{letter}")
         at += cells
+    if over:
+        start, text = at - max(1, round(over / top * size)), f"+{words.binary_size(over)}"
+        drawn.fill(start, at, " ", "alarm.warn")
+        drawn.put(start + 1, text if len(text) + 2 <= at - start else "", "alarm.warn")
     drawn.fill(at, size, "·", "rule")
     if mark_expected and row.expected_bytes:
         drawn.put(min(size - 1, round(row.expected_bytes / top * size)), "┃", "expected")
@@ -231,25 +272,20 @@ def _moves(row: MemoryRow) -> str:
     return text
 
 
-def _foot(cells: int, rows: int, snapshot: Snapshot, sharded: bool) -> tuple[Line, ...]:
+def _foot(cells: int, rows: int, other: bool, sharded: bool) -> tuple[Line, ...]:
     parts_: list[Segment] = [Segment("  ")]
-    for letter, word in CATEGORIES:
+    for letter, word in CATEGORIES if other else CATEGORIES[:-1]:
         parts_ += [Segment(f" {letter} ", f"mem.{letter}"), Segment(f" {word}  ", "dim")]
     moment = " between steps" if cells >= 100 else ""
     parts_ += [Segment("▲┃", "expected"), Segment(f" expected{moment}", "dim")]
-    note = ""
-    if any(row.total_kind == "rss" for row in snapshot.memory):
-        note = "   other is not in the bar"
-    if cells < 100:
-        parts_ = [run for run in parts_ if run.text not in (" U ", " other  ")]
+    if not other and cells >= 100:
+        parts_.append(Segment("   other is not in the bars", "faint"))
     if rows < 12:
         return ()
-    if line_width(parts_) + len(note) > cells:
-        note = ""
     if sharded and rows < SMALL:  # one line must do
         known = [(letter, f"mem.{letter}", SHORT[word]) for letter, word in CATEGORIES[:4]]
         letters = [("┃", "expected", "expected"), *known]
         return (line(legend(), keys(letters, cells - line_width(legend()))),)
     if sharded:
-        return (fit(legend(), cells), fit((*parts_, Segment(note, "faint")), cells))
-    return ((), fit((*parts_, Segment(note, "faint")), cells))
+        return (fit(legend(), cells), fit(parts_, cells))
+    return ((), fit(parts_, cells))

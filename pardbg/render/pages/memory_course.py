@@ -12,7 +12,7 @@ from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.memory.sharding import ShardingView, UnitRow
 from pardbg.render.draw.axis import Axis
-from pardbg.render.draw.bars import LEVELS, keys, rule, shares, side_by_side
+from pardbg.render.draw.bars import LEVELS, keys, rule, side_by_side
 from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, line, right, width
 from pardbg.render.draw.plots import DOT, Scale, Series, plot
 from pardbg.store.definitions import FailedRequest
@@ -21,7 +21,7 @@ CATEGORIES: Final = (
     ("P", "parameters"), ("G", "gradients"), ("O", "optimizer"), ("A", "activations"),
     ("U", "other"),
 )  # fmt: skip
-TOTAL_ROWS: Final = 4
+TOTAL_ROWS: Final = 3
 """Lines of a rank's total taken apart."""
 _STYLES: Final = {name: f"ink.{letter}" for letter, name in CATEGORIES}
 _BY: Final = "memory by category"
@@ -30,33 +30,22 @@ _NEAR: Final = 2.0
 
 
 def parts(row: MemoryRow) -> tuple[tuple[str, int], ...]:
-    """Return (letter, bytes) of the stacked bar. A resident set also holds Python and its
-    libraries, so unattributed bytes belong into the bar only if a device counted them."""
+    """Return (letter, bytes) of the stacked bar. They add up to the total, but for activations that
+    a pipeline's microbatches keep within a step: the total is of the time between two."""
     values = (row.parameters_bytes, row.gradients_bytes, row.optimizer_bytes,
-              row.activations_bytes,
-              row.unattributed_bytes if row.total_kind == "allocated" else 0)  # fmt: skip
+              row.activations_bytes, row.unattributed_bytes)  # fmt: skip
     return tuple(
         (letter, max(value or 0, 0)) for (letter, _), value in zip(CATEGORIES, values, strict=True)
     )
 
 
 def whole(row: MemoryRow, cells: int) -> list[Line]:
-    """Draw a rank's memory as one bar up to its limit, and what "other" is."""
-    if not row.total_bytes:
+    """Draw what a rank's memory is of, and what "other" is in it."""
+    if not row.total_bytes or row.unattributed_bytes is None:
         return []
-    own = dict(parts(row))
-    own["U"] = 0
-    known = min(sum(own.values()), row.total_bytes)
-    own["U"] = row.total_bytes - known
-    end = max(row.total_bytes, row.limit_bytes or 0)
-    drawn = Row(cells - 4, "·", "rule")
-    at = 0
-    sizes = shares([value / end for value in own.values()], cells - 4)
-    for (letter, value), size in zip(own.items(), sizes, strict=True):
-        size = max(size, 1 if value else 0)  # what is there must be seen
-        drawn.fill(at, at + size, " ", f"mem.{letter}")
-        drawn.put(at + size // 2, letter if size else "", f"mem.{letter}")
-        at += size
+    rest = row.unattributed_bytes
+    counted = rest + sum(value for _, value in parts(row)[:4]) <= row.total_bytes
+    known = "P+G+O+A" if counted and row.activations_bytes else "P+G+O"
     kind = "resident set" if row.total_kind == "rss" else "allocated"
     note = f"{kind} {words.binary_size(row.total_bytes)}"
     if row.limit_bytes:
@@ -66,13 +55,13 @@ def whole(row: MemoryRow, cells: int) -> list[Line]:
     other = "Python, torch, libraries, buffers"
     if row.total_kind == "allocated":
         other = "buffers, temporaries and what no object names"
-    share = words.percent(own["U"] / row.total_bytes, 0)
+    share = words.percent(rest / row.total_bytes, 0)
     failed = () if row.failed is None else (_failed(row.failed),)
-    text = f"  P+G+O+A {words.binary_size(known)}   other {words.binary_size(own['U'])} ({share}): "
+    text = f"  {known} {words.binary_size(row.total_bytes - rest)}   "
+    text += f"other {words.binary_size(rest)} ({share}): "
     return [
         (),
         line(" ", rule(f"all of rank {row.rank}", cells - 2, note)),
-        line("  ", drawn.line()),
         line(Segment(text, ""), Segment(clip(other, max(8, cells - width(text))), "dim")),
         *failed,
     ]

@@ -166,7 +166,7 @@ class Engine:
         present_ns = self._places.present_ns(worst) if worst is not None else 0
         if worst is not None and self._cursor.open_at(present_ns):
             text = f"opened at the first {worst.severity} ({worst.kind}); home goes to the start"
-            self._post(Arrived(text))
+            self._post(Arrived(text, min(worst.culprits, default=None)))
 
     def _searching(self) -> bool:
         """While idle, look for findings that were withdrawn before the end of a recording."""

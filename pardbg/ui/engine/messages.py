@@ -45,6 +45,8 @@ class Arrived(Message, bubble=False):
     """The end of a journey in time, as text."""
 
     text: str
+    rank: int | None = None
+    """Whom there is to look at."""
 
 
 @dataclass

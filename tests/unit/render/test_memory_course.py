@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
+import pytest
+
 from pardbg.analysis.answers.snapshot import snapshot
-from pardbg.render.draw.cells import plain
+from pardbg.analysis.memory.breakdown import MemoryRow
+from pardbg.render.draw.cells import Line, plain
 from pardbg.render.pages.memory import memory
 from pardbg.render.pages.memory_course import whole
 from tests.unit.trace_builder import Trace, ns
@@ -35,11 +39,50 @@ def test_categories_are_told_at_the_times_of_the_total() -> None:
 
 def test_other_is_what_the_total_has_beyond_the_categories() -> None:
     (row,) = snapshot(two_samples().store(), None).memory
-    _, title, bar, words = map(plain, whole(row, 104))
+    _, title, words = map(plain, whole(row, 104))
     assert title.endswith("resident set 120 MiB of 200 MiB")
-    # 27 of 120 MiB are known; in 100 cells for 200 MiB: 5 P, 5 G, 4 A (7 MiB), 46 or 47 other.
+    # 10 P, 10 G and 7 A of 120 MiB are known.
     assert "P+G+O+A 27 MiB   other 93 MiB (78%): Python, torch" in words
-    assert bar.index("U") in range(34, 42) and bar.count("·") == 40
+    shown = plain(memory(snapshot(two_samples().store(), None), 220, 50).body[0])
+    assert " 93 MiB " in shown, "the same number in the rank's row"
+
+
+def test_activations_that_only_a_step_holds_are_not_taken_from_the_total() -> None:
+    (row,) = snapshot(two_samples().store(), None).memory
+    held = replace(row, activations_bytes=30 * MIB, unattributed_bytes=100 * MIB)
+    assert "P+G+O 20 MiB   other 100 MiB (83%)" in plain(whole(held, 104)[2])
+
+
+def test_what_one_rank_holds_beyond_its_like_is_seen() -> None:
+    """Four ranks with 20 MiB known; 80, 80, 140 and 80 MiB in other."""
+    shown = snapshot(two_samples().store(), None)
+    row = replace(
+        shown.memory[0], activations_bytes=None, expected_bytes=20 * MIB,
+        total_bytes=100 * MIB, unattributed_bytes=80 * MIB,
+    )  # fmt: skip
+    more = replace(row, rank=2, total_bytes=160 * MIB, unattributed_bytes=140 * MIB)
+    rows = (row, replace(row, rank=1), more, replace(row, rank=3))
+
+    def runs(memory_: tuple[MemoryRow, ...]) -> list[Counter[str]]:
+        body = memory(replace(shown, memory=memory_), 120, 30).body
+        return [cells_by(one) for one in body if any(run.style == "mem.P" for run in one)]
+
+    r0, _, r2, _ = runs(rows)
+    assert r0["mem.U"] == r2["mem.U"] and not r0["alarm.warn"]
+    assert r2["alarm.warn"] / r0["mem.U"] == pytest.approx(60 / 80, abs=0.1)
+    # Alike, they are drawn without it: what training keeps would not be seen beside it.
+    assert all(not bar["mem.U"] for bar in runs((row, rows[1], replace(row, rank=2))))
+    # Stages of a pipeline are not alike.
+    stages = tuple(replace(one, expected_bytes=n) for n, one in enumerate(rows, 1))
+    assert all(not bar["alarm.warn"] for bar in runs(stages))
+
+
+def cells_by(drawn: Line) -> Counter[str]:
+    """Return the cells of each style."""
+    found: Counter[str] = Counter()
+    for run in drawn:
+        found[run.style] += len(run.text)
+    return found
 
 
 def test_what_is_not_measured_yet_is_no_deviation() -> None:
