@@ -11,9 +11,10 @@ from pardbg.analysis.answers.ranks import RankNow, rank_rows
 from pardbg.analysis.answers.step_times import unheld_step_rows
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import ControlView, control_view
+from pardbg.analysis.base.losses import HISTORY as LOSSES
 from pardbg.analysis.base.losses import NotFinite, loss_history, loss_source, not_finite
 from pardbg.analysis.base.run import RunInfo, run_info
-from pardbg.analysis.base.steps import StepRow, current_step
+from pardbg.analysis.base.steps import LAST, StepRow, current_step
 from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.comm.traffic import TrafficView, traffic_view
@@ -50,7 +51,7 @@ class Snapshot:
     ranks: tuple[RankNow, ...]
     pipeline: PipelineView | None
     steps: tuple[StepRow, ...]
-    """The last complete steps, at most 64."""
+    """The last complete steps, as many as losses; fewer of many ranks, at least 64."""
     collectives: tuple[CollectiveRow, ...]
     """The last 200 collectives, newest last. This and the other SECTIONS: empty where the viewport
     does not have them."""
@@ -139,6 +140,14 @@ def _fits(view: View, before: Snapshot) -> bool:
     return [row.proc for row in before.ranks] == [p.proc for p in view.ranks.values()]
 
 
+_STEP_ENDS: Final = 32_768
+
+
+def _num_steps(view: View) -> int:
+    """Return how many steps are looked at: a frame costs the same of 4 ranks and of 1,024."""
+    return max(LAST, min(LOSSES, _STEP_ENDS // max(1, len(view.ranks))))
+
+
 def snapshot(
     store: Store,
     t_ns: int | None,
@@ -164,7 +173,7 @@ def snapshot(
     pipeline = pipeline_view(view, rank, PARTIAL_HISTORY if short else HISTORY)
     # before the steps: theirs are among them
     losses = of_steps("loss_history", lambda: loss_history(view))
-    steps = of_steps("steps", lambda: unheld_step_rows(view))
+    steps = of_steps("steps", lambda: unheld_step_rows(view, _num_steps(view)))
     rows = standing_collectives(view) if "collectives" in drawn else ()
     ranks = rank_rows(view, pipeline, reused.ranks, reuse_splits=reused.splits)
     return Snapshot(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, Final
 
@@ -76,15 +76,17 @@ def by_step(
     text: Callable[[float], str],
     level: float | None = None,
     ahead: Sequence[tuple[int, float]] = (),
+    steps: tuple[int | None, int | None] = (None, None),
 ) -> list[Line]:
     """Draw a value per training step, with ``level`` (a median, a bound) as a broken line; steps
-    ``ahead`` of the cursor are dim."""
+    ``ahead`` of the cursor are dim. ``steps``: first and last one of the axis, where charts share
+    it; None: those of the values."""
     shown = [Series(tuple(ahead), "faint"), Series(tuple(values), style)]
     if level is not None and len(values) > 1:
         first, last = values[0][0], values[-1][0]
         across = tuple((first + (last - first) * at / cells, level) for at in range(cells + 1))
         shown.insert(0, Series(across, "faint", "╌"))
-    return plot(shown, cells, rows, STEPS, Scale(text))
+    return plot(shown, cells, rows, replace(STEPS, low=steps[0], high=steps[1]), Scale(text))
 
 
 @lru_cache(maxsize=64)

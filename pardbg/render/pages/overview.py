@@ -19,6 +19,7 @@ from pardbg.render.draw.bars import (
     facts,
     headings,
     rule,
+    shares,
     side_by_side,
     spark,
     stacked,
@@ -48,6 +49,8 @@ _DRAWN = ("trend", "▇comp ▄wait ▂comm", "history")
 """Columns without words: a filter does not read them."""
 _FOOT_ROWS = 16
 """Least number of rows for one with the worst finding, where the ranks fill the page."""
+_MOST_PHASES = 4
+"""Phases of the program's own that have a bar; more are in other."""
 _PHASES = ("data", "forward", "backward", "pipeline", "optimizer")
 
 
@@ -259,21 +262,23 @@ def _charts(snapshot: Snapshot, cells: int, height: int, ahead: Ahead | None) ->
     size = (cells - 2) // count - 2
     times = [(row.step, row.duration_ns) for row in snapshot.steps]
     later = _ahead(times, ahead.times if ahead else ())
-    if times or later:
-        middle = median(value for _, value in times) if times else None
-        chart = by_step(times, size, height, "spark", words.duration, middle, later)
-        note = "to come" if middle is None else f"median {words.duration(middle)}"
-        panels.append(("step time", note, chart))
     losses = snapshot.loss_history
     to_come = _ahead(losses, ahead.losses if ahead else ())
+    known = [step for points in (times, later, losses, to_come) for step, _ in points]
+    axis = (min(known), max(known)) if known else (None, None)
+    if times or later:
+        middle = median(value for _, value in times) if times else None
+        chart = by_step(times, size, height, "spark", words.duration, middle, later, axis)
+        note = "to come" if middle is None else f"median {words.duration(middle)}"
+        panels.append(("step time", note, chart))
     if losses or to_come:
-        chart = by_step(losses, size, height, "loss", words.number, None, to_come)
+        chart = by_step(losses, size, height, "loss", words.number, None, to_come, axis)
         source = snapshot.loss_source or "backward"
         title = "loss" if source == "backward" else f"loss, {source}"
         panels.append((title, _course(losses) if losses else "to come", chart))
     phases = _phases(snapshot)
     if phases:
-        panels.append(("phases of a step", "mean", bars(phases, size)))
+        panels.append(("phases of a step", "mean of ranks", bars(phases, size)))
     if not panels:
         return []
     panels = panels[:count]
@@ -291,14 +296,23 @@ def _course(losses: Sequence[tuple[int, float]]) -> str:
 def _phases(snapshot: Snapshot) -> list[Bar]:
     if not snapshot.steps:
         return []
-    phases = snapshot.steps[-1].phases
+    last = snapshot.steps[-1]
+    phases = dict(last.phases)
     order = [name for name in _PHASES if name in phases]
-    order += sorted(set(phases) - set(order))
-    total = max([*phases.values(), 1])
+    order += sorted(set(phases) - set(order))[:_MOST_PHASES]
+    rest = last.duration_ns - sum(phases[name] for name in order)
+    if order and rest > 0:
+        order, phases = [*order, "other"], {**phases, "other": rest}
+    total = max(sum(phases[name] for name in order), 1)
+    hundredths = shares([phases[name] / total for name in order], 100)  # they sum to 100
     return [
-        Bar(clip(clean(name), 12), phases[name] / total, words.duration(phases[name]), "compute")
-        for name in order[:8]
-    ]
+        Bar(
+            clip(clean(name), 12), phases[name] / total,
+            f"{words.duration(phases[name])} {hundredth:>3}%",
+            "dim" if name == "other" else "compute",
+        )
+        for name, hundredth in zip(order, hundredths, strict=True)
+    ]  # fmt: skip
 
 
 def rank(snapshot: Snapshot, number: int, cells: int, rows: int) -> Picture:

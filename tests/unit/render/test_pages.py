@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -295,3 +296,23 @@ def test_a_file_changed_since_is_not_shown_as_what_ran(line: int, function: str,
     found = SourceLines(Place("job.py", line), 1, lines)
     drawn = source(found, f"rank 0 · job.py:{line} {function} · frame 0 of 2", 60, 9)
     assert ("another version of this file ran" in "".join(map(plain, drawn))) is not ran
+
+
+def test_phases_of_a_step_and_the_rest_are_all_of_it() -> None:
+    made = snapshot_1f1b()
+    last = replace(made.steps[-1], duration_ns=300, phases={"forward": 100, "optimizer": 100})
+    text = text_of(overview(replace(made, steps=(last,)), 120, 36))
+    found = dict(re.findall(r"(forward|optimizer|other) +\S+ +(?:\d+ ns) +(\d+)%", text))
+    assert set(found) == {"forward", "optimizer", "other"}
+    assert sum(map(int, found.values())) == 100, found
+
+
+def test_step_time_and_loss_share_their_steps() -> None:
+    """Losses of more steps than step times: both charts have the ticks of all."""
+    made = snapshot_1f1b()
+    step = made.steps[-1]
+    steps = tuple(replace(step, step=n) for n in range(80, 100))
+    losses = tuple((n, 5 - n / 50) for n in range(100))
+    text = text_of(overview(replace(made, steps=steps, loss_history=losses), 120, 36))
+    axis = next(row for row in text.splitlines() if "step 0" in row).split()
+    assert axis[: len(axis) // 2] == axis[len(axis) // 2 :] and len(axis) >= 6, axis
