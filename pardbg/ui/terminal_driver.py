@@ -32,7 +32,8 @@ class TerminalApp(App[None]):
         for theme in THEMES:
             self.register_theme(theme)
         few = self.console.color_system == "standard" and not self.is_headless
-        self.theme = "pardbg-16" if few else "pardbg-dark"
+        # With NO_COLOR Textual makes greys, of the terminal's own colours black on black.
+        self.theme = "pardbg-16" if few and not self.no_color else "pardbg-dark"
 
 
 class TerminalDriver(LinuxDriver):

@@ -149,3 +149,20 @@ def test_leaving_may_end_the_job(tmp_path: Path, capsys: pytest.CaptureFixture[s
     said = capsys.readouterr().err
     assert "ending nap (--keep leaves it running)" in said
     assert f"pardbg replay {tmp_path / 'n.mcap'}" in said
+
+
+@pytest.mark.parametrize("more", [{"COLORTERM": ""}, {"COLORTERM": "truecolor"}])
+def test_without_colours_text_differs_from_its_ground(more: dict[str, str]) -> None:
+    """NO_COLOR, on a terminal of 16 colours and on one of all."""
+    terminal = Terminal("replay", str(SESSION), TERM="xterm", NO_COLOR="1", **more)
+    terminal.until("host code")
+    terminal.press(b"q")
+    assert terminal.finish() == 0
+    before = terminal.seen[: terminal.seen.index(b"host code")].decode()
+    inks = {"3": "", "4": ""}
+    for codes in re.findall(r"\x1b\[([\d;]*)m", before):
+        for ground, ink in re.findall(r"(?:^|;)([34])(8;2;\d+;\d+;\d+|[0-79])(?=;|$)", codes):
+            inks[ground] = ink
+        if codes == "0":
+            inks = {"3": "", "4": ""}
+    assert inks["3"] and inks["3"] != inks["4"], inks
