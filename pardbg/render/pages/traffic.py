@@ -14,7 +14,7 @@ from typing import Final
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.comm.p2p import RingStep
-from pardbg.analysis.comm.traffic import BINS, Edge, TrafficView
+from pardbg.analysis.comm.traffic import BINS, Edge, GroupView, TrafficView
 from pardbg.render.draw.bars import Column, choose, headings, resample, rule, spark, table_row, thin
 from pardbg.render.draw.cells import (
     Drawn,
@@ -120,12 +120,7 @@ _RATE: Final = Scale(words.rate, low=0.0)
 
 
 def _title(view: TrafficView, cells: int) -> Line:
-    groups = "  ".join(
-        f"{clean(g.axis or g.name)} ({words.plural(len(g.ranks), 'rank')}, {clean(g.backend)}) "
-        f"{words.short_count(g.num_ops)} ops {words.size(g.bytes)}"
-        for g in sorted(view.groups, key=lambda g: len(g.ranks) == 1)[:3]
-    )
-    text = line("  ", Segment(clip(groups, cells - 3), "strong"))
+    text = line("  ", Segment(clip("  ".join(_axes(view)), cells - 3), "strong"))
     ring_of = (
         "NCCL's ring" if view.nccl is not None and view.nccl.communicators else "modelled ring"
     )
@@ -138,6 +133,25 @@ def _title(view: TrafficView, cells: int) -> Line:
         if line_width(text) + line_width(more) <= cells:
             text = line(*text, *more)
     return fit(text, cells)
+
+
+def _axes(view: TrafficView) -> list[str]:
+    """Return what moved on each axis of the mesh, all its groups together, the most first; axes
+    without an op only where none has any."""
+    used = [group for group in view.groups if group.num_ops] or list(view.groups)
+    axes: dict[tuple[str, int, str], list[GroupView]] = {}
+    for group in used:
+        axes.setdefault((group.axis or group.name, len(group.ranks), group.backend), []).append(
+            group
+        )
+    said = []
+    for (name, size, backend), groups in axes.items():
+        num_bytes = sum(group.bytes for group in groups)
+        many = f"{len(groups)} × " if len(groups) > 1 else ""
+        text = f"{clean(name)} ({many}{words.plural(size, 'rank')}, {clean(backend)}) "
+        text += f"{words.short_count(sum(g.num_ops for g in groups))} ops {words.size(num_bytes)}"
+        said.append((-num_bytes, text))
+    return [text for _, text in sorted(said)]
 
 
 def _drawing(

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.comm.traffic import GroupView
 from pardbg.events.commands import WhereFound
 from pardbg.events.control_facts import Breakpoint, Hit
 from pardbg.render.draw.cells import Picture, plain
@@ -316,3 +317,18 @@ def test_step_time_and_loss_share_their_steps() -> None:
     text = text_of(overview(replace(made, steps=steps, loss_history=losses), 120, 36))
     axis = next(row for row in text.splitlines() if "step 0" in row).split()
     assert axis[: len(axis) // 2] == axis[len(axis) // 2 :] and len(axis) >= 6, axis
+
+
+def test_traffic_names_every_axis_with_all_its_groups() -> None:
+    """Two groups of tp with 30 MB, one of dp with 20 MB, and the default one that moved nothing."""
+    made = snapshot_ddp()
+    groups = (
+        GroupView("g0", "default", None, (0, 1, 2, 3), "gloo", 0, 0),
+        GroupView("g1", "tp0", "tp", (0, 1), "gloo", 10, 10_000_000),
+        GroupView("g2", "tp1", "tp", (2, 3), "gloo", 20, 20_000_000),
+        GroupView("g3", "dp0", "dp", (0, 2), "gloo", 5, 20_000_000),
+    )
+    view = replace(made.traffic, groups=groups)
+    title = text_of(traffic(replace(made, traffic=view), 120, 36)).splitlines()[0]
+    assert "tp (2 × 2 ranks, gloo) 30 ops 30 MB  dp (2 ranks, gloo) 5 ops 20 MB" in title
+    assert "default" not in title
