@@ -37,6 +37,8 @@ class RunInfo:
     """Why they are the host's; empty: they are not, or it is not known."""
     hooks: str = ""
     """How ranks see ops: ``native`` (C++), ``dispatcher`` (Python), or both; empty: not known."""
+    world_size: int = 0
+    """Number of ranks that the job has by their own word; 0: none has told it."""
 
 
 def rehearsed(view: View) -> bool:
@@ -72,6 +74,7 @@ def run_info(view: View) -> RunInfo:
         times=times(view),
         untimed=why_untimed(view),
         hooks="+".join(sorted({fields.text(p.facts, "hooks") for p in view.ranks.values()} - {""})),
+        world_size=max((p.world_size or 0 for p in view.ranks.values()), default=0),
     )
 
 

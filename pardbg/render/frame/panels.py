@@ -33,6 +33,17 @@ def empty(cells: int, rows: int, title: str, *why: str) -> Picture:
     return Picture(body=tuple(lines))
 
 
+def coming(snapshot: Snapshot) -> str:
+    """Return how far a job that starts has come; empty once it has ended a training step."""
+    here, size = len(snapshot.ranks), snapshot.run.world_size
+    if here < size:
+        return f"{here} of {words.plural(size, 'rank')} have come"
+    if not here:
+        return "No rank has come yet"
+    ended = any(rank.step_ns for rank in snapshot.ranks)
+    return "" if ended else f"{words.plural(here, 'rank')} have come, none has ended a step"
+
+
 def _centred(text: str, cells: int, style: str) -> Line:
     text = clip(text, cells)
     return line(" " * ((cells - width(text)) // 2), Segment(text, style))

@@ -332,3 +332,20 @@ def test_traffic_names_every_axis_with_all_its_groups() -> None:
     title = text_of(traffic(replace(made, traffic=view), 120, 36)).splitlines()[0]
     assert "tp (2 × 2 ranks, gloo) 30 ops 30 MB  dp (2 ranks, gloo) 5 ops 20 MB" in title
     assert "default" not in title
+
+
+@pytest.mark.parametrize(
+    ("here", "ended", "says"),
+    [(0, 0, "No rank"), (2, 0, "2 of 4 ranks"), (2, 9, "2 of 4 ranks"), (4, 0, "none has")],
+)
+def test_nothing_is_called_healthy_while_ranks_are_still_coming(
+    here: int, ended: int, says: str
+) -> None:
+    made = snapshot_ddp()
+    ranks = tuple(replace(rank, step_ns=(MS,) * ended) for rank in made.ranks[:here])
+    run = replace(made.run, world_size=4 if here else 0)
+    early = replace(made, run=run, ranks=ranks, findings=(), live=True)
+    text = text_of(findings(early, 100, 30))
+    assert says in text and "No rank is missing" not in text
+    whole = replace(early, ranks=made.ranks, findings=())
+    assert "No rank is missing" in text_of(findings(whole, 100, 30))

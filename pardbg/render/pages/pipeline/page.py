@@ -27,7 +27,7 @@ from pardbg.render.draw.cells import (
     spread,
 )
 from pardbg.render.draw.plots import STEPS, Scale, Series, plot
-from pardbg.render.frame.panels import empty
+from pardbg.render.frame.panels import coming, empty
 from pardbg.render.pages.pipeline import ledger
 from pardbg.render.pages.pipeline.ledger import choices, lacks
 from pardbg.render.pages.pipeline.schedule import (
@@ -99,7 +99,7 @@ def pipeline(
     early = view is None and not any(rank.step_ns for rank in snapshot.ranks)
     if early and snapshot.live:
         return empty(cells, rows, "No pipeline yet: the job is starting.",
-                     "torch alone takes some seconds to load on each rank.")  # fmt: skip
+                     f"{coming(snapshot)}; torch alone takes some seconds to load.")  # fmt: skip
     if early and snapshot.t_ns < snapshot.t_end_ns:
         return empty(cells, rows, "No pipeline up to here.",
                      "The first step is not over at this moment.")  # fmt: skip
