@@ -173,7 +173,7 @@ def _rank(
     main = line(name, drawn, figures)
     lines = [fit(selected(main), cells, "+sel") if chosen and density == 1 else main]
     if density >= 3:
-        lines.append(line(" " * GUTTER, _expected(row, scale)))
+        lines.append(_expected(row, scale, cells))
         history = line(" " * GUTTER, _history(row, scale.bar))
         if peak is not None:
             both = line(*history, Segment(f"   {peak.text}", "dim"))  # the peak says more
@@ -220,12 +220,12 @@ def stack(row: MemoryRow, scale: _Scale, mark_expected: bool) -> Line:
     return drawn.line()
 
 
-def _expected(row: MemoryRow, scale: _Scale) -> Line:
+def _expected(row: MemoryRow, scale: _Scale, cells: int) -> Line:
     """Draw a marker under the bar at the expected end of parameters, gradients and optimizer."""
     if row.expected_bytes is None:
-        return line(Segment("no expectation: the kind of sharding is not known", "faint"))
-    drawn = Row(scale.bar)
-    at = min(scale.bar - 1, round(row.expected_bytes / scale.top * scale.bar))
+        text = "no expectation: the kind of sharding is not known"
+        return line(" " * GUTTER, Segment(text, "faint"))
+    at = GUTTER + min(scale.bar - 1, round(row.expected_bytes / scale.top * scale.bar))
     have = sum(value for letter, value in parts(row) if letter in "PGO")
     measured = None not in (row.parameters_bytes, row.gradients_bytes, row.optimizer_bytes)
     text = f"expected P+G+O {words.binary_size(row.expected_bytes)}"
@@ -238,14 +238,10 @@ def _expected(row: MemoryRow, scale: _Scale) -> Line:
         if abs(off) > 0.01
         else ", as measured"
     )
-    if len(text + note) + 2 > max(at, scale.bar - at):
-        text = f"expected {words.binary_size(row.expected_bytes)}"
-        note = "" if style == "dim" else f" {words.change(off, 0)}"
-    start = at + 2 if at + 2 + len(text + note) <= scale.bar else at - 1 - len(text + note)
-    drawn.put(max(0, start), text, "dim")
-    drawn.put(max(0, start) + len(text), note, style)
-    drawn.put(at, "▲", "expected")
-    return drawn.line()
+    said = Segment(text, "dim"), Segment(note, style)
+    if at + 2 + len(text + note) <= cells:
+        return line(" " * at, Segment("▲ ", "expected"), *said)
+    return line(" " * (at - 1 - len(text + note)), *said, Segment(" ▲", "expected"))
 
 
 def _history(row: MemoryRow, size: int) -> Line:

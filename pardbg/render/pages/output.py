@@ -14,7 +14,6 @@ from pardbg.analysis.base.run import OutputLine
 from pardbg.render.draw.axis import Axis, ruler
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import Line, Picture, Row, Segment, clean, clip, fit, line, selected
-from pardbg.render.draw.plots import by_step
 from pardbg.render.frame.panels import empty
 from pardbg.render.pages.stacks import fold
 
@@ -33,12 +32,11 @@ def output(
     cells: int,
     rows: int,
     at: int | None = None,
-    ahead: Sequence[tuple[int, float]] = (),
 ) -> Picture:
     """Draw the page at ``cells`` x ``rows``; the newest line is last.
 
     ``at``: the line selected by a search for ``contains``; without it only lines that contain it
-    are shown. ``ahead``: (step, loss) of a whole recording.
+    are shown.
     """
     if not lines:
         if contains:
@@ -62,18 +60,12 @@ def output(
             drawn = tuple(fit(selected(row), cells, "+sel") for row in drawn)
         body += drawn
     if at is None:
-        body += _course(snapshot, lines, cells, rows - len(body) - 2, ahead)
+        body += _course(snapshot, lines, cells, rows - len(body) - 2)
     return Picture(head, tuple(body), focus=focus, follow=at is None)
 
 
-def _course(
-    snapshot: Snapshot,
-    lines: Sequence[OutputLine],
-    cells: int,
-    rows: int,
-    ahead: Sequence[tuple[int, float]],
-) -> list[Line]:
-    """Draw, if there is room, when each rank printed on which stream, and the loss."""
+def _course(snapshot: Snapshot, lines: Sequence[OutputLine], cells: int, rows: int) -> list[Line]:
+    """Draw, if there is room, when each rank printed on which stream."""
     whose: dict[int, list[OutputLine]] = defaultdict(list)
     for entry in sorted(lines, key=lambda entry: entry.stream == "stderr"):  # errors over the rest
         whose[-1 if entry.rank is None else entry.rank].append(entry)
@@ -92,12 +84,7 @@ def _course(
         text = f"  {words.plural(len(own), 'line')}" + (f", {errors} on stderr" if errors else "")
         source = "job" if rank < 0 else f"r{rank}"
         drawn.append(line(Segment(f"  {source:<8}", "accent"), row.line(), Segment(text, "dim")))
-    height = min(24, rows - len(drawn) - 2)
-    if len({step for step, _ in (*snapshot.loss_history, *ahead)}) < 2:
-        return drawn
-    chart = by_step(snapshot.loss_history, cells - 4, height, "loss", words.number, ahead=ahead)
-    title = line(" ", rule(f"loss, {snapshot.loss_source or 'backward'}", cells - 2))
-    return [*drawn, (), title, *(line("  ", row) for row in chart)] if chart else drawn
+    return drawn
 
 
 _MOST_ROWS: Final = 4

@@ -222,13 +222,12 @@ class OutputPage(Page):
 
     def want(self) -> Want:
         contains = self.contains if self._at is None else ""
-        return Want(output=OutputWant(_LIMIT, contains or None), ahead=True)
+        return Want(output=OutputWant(_LIMIT, contains or None))
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         if frame.output is None:  # the frame was made for another page
             return empty(cells, rows, "reading what the job printed …")
-        ahead = frame.ahead.losses if frame.ahead is not None else ()
-        return output(frame.snapshot, frame.output, self.contains, cells, rows, self._at, ahead)
+        return output(frame.snapshot, frame.output, self.contains, cells, rows, self._at)
 
     def match(self, by: int) -> bool:
         """Go to the match after or before, in all lines; False without a search."""

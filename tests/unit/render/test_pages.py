@@ -128,7 +128,7 @@ def test_memory_names_its_parts_and_the_expectation() -> None:
     # 12 + 12 + 24 MiB, expected 48 MiB.
     assert "expected P+G+O 48 MiB, as measured" in text_of(memory(snapshot_1f1b(), 200, 36))
     text = text_of(memory(snapshot_1f1b(), 120, 36))
-    assert "expected 48 MiB" in text
+    assert "expected P+G+O 48 MiB, as measured" in text
     for letter in "PGOA":
         assert f" {letter} " in text
 
