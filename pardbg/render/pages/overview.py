@@ -308,10 +308,10 @@ def _phases(snapshot: Snapshot) -> list[Bar]:
     return [
         Bar(
             clip(clean(name), 12), phases[name] / total,
-            f"{words.duration(phases[name])} {hundredth:>3}%",
+            f"{words.duration(phases[name])} {words.percent(part / 100, 0):>4}",
             "dim" if name == "other" else "compute",
         )
-        for name, hundredth in zip(order, hundredths, strict=True)
+        for name, part in zip(order, hundredths, strict=True)
     ]  # fmt: skip
 
 
