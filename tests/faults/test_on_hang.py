@@ -125,7 +125,8 @@ def test_a_hang_is_bundled_told_and_aborted_and_the_job_restarts(tmp_path: Path,
     assert found[tuple(CULPRITS[kind])] == first["finding"]["kind"]
     assert not load(away / "x.tar.zst").truncated
     parts = listing(away / "x.tar.zst")
-    assert parts["report.json"].strip() == json.dumps(json.loads(shown.stdout), indent=1).encode()
+    bundled = json.loads(parts["report.json"])["findings"]
+    assert first["finding"]["kind"] in [one["kind"] for one in bundled]
     assert json.loads(parts["stacks.json"])["recorded"].keys() == {"0", "1", "2", "3"}
     environment = json.loads(parts["environment.json"])
     assert "hush" not in environment.values() and environment["WORLD_SIZE"] == "4"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pardbg.analysis.base.asof import View
@@ -9,12 +10,13 @@ from pardbg.analysis.base.control import control_view
 from pardbg.analysis.findings.arbiter import decided
 from pardbg.analysis.findings.ends import ends
 from pardbg.analysis.findings.exits import bad_ends
-from pardbg.analysis.findings.finding import Facts, Finding, Severity
-from pardbg.analysis.findings.kinds.stall_kinds import Deadlock, Misaddressed, MissingRank, StuckOp
+from pardbg.analysis.findings.finding import Finding, Severity
+from pardbg.analysis.findings.kinds.absence import GONE
 from pardbg.analysis.findings.registry import disagreements, stalls, standstills
+from pardbg.analysis.findings.stalls.absences import absence
 from pardbg.analysis.hangs.stacks import place
-from pardbg.analysis.hangs.standstill import stall_stacks
-from pardbg.analysis.hangs.waitgraph import wait_graph
+from pardbg.analysis.hangs.standstill import IDLE_CORES, seen, stall_stacks
+from pardbg.analysis.hangs.waitgraph import Blame, inside, wait_graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +65,40 @@ def hang_view(view: View) -> Hang | None:
     return _hang(view, worst, over)
 
 
-def hung(view: View) -> tuple[Finding, ...]:
-    """Return what keeps ranks from ever getting on: errors of their order or ends, and waits in
-    which everybody does nothing. A rank that works, or is in a debugger, only takes its time."""
-    found = decided((*ends(view), *disagreements(view), *stalls(view)))
-    return tuple(one for one in found if one.severity == "error" or _rests(one.facts))
+def hung(view: View, least_ns: int) -> tuple[Finding, ...]:
+    """Return findings about ranks that have stood still for so long, and will for ever: they wait
+    for each other, in an op that all have issued, or for a rank that ended, is stopped or does
+    nothing. One that works or is in a debugger only takes its time; others may still start."""
+    ranks = set(_hung_ranks(view, view.t_ns - least_ns))
+    found = decided((*ends(view), *disagreements(view), *stalls(view))) if ranks else ()
+    return tuple(
+        one for one in found
+        if one.severity != "info" and not ranks.isdisjoint((*one.ranks, *one.culprits))
+    )  # fmt: skip
 
 
-def _rests(facts: Facts | None) -> bool:
-    if isinstance(facts, MissingRank):
-        idle = (one.asleep or one.doing == "device" for one in facts.absences)
-        return all(idle) and facts.absences[0].kind != "in-debugger"
-    return isinstance(facts, Deadlock | Misaddressed | StuckOp)
+def _hung_ranks(view: View, since_ns: int) -> Iterator[int]:
+    graph = wait_graph(view)
+    for blame in graph.blames:
+        hangs = all(_still(view, r) for r in blame.ranks) if blame.cycle else _rests(view, blame)
+        if hangs and blame.since_ns <= since_ns:
+            yield from (*blame.ranks, *blame.victims)
+    for ops in (*graph.issued_by_all, *((op,) for op in graph.met)):
+        stand = all(op.since_ns <= since_ns and inside(view, op.rank, [op]) for op in ops)
+        if stand and view.ranks.keys() >= {*ops[0].group.ranks}:
+            yield from (op.rank for op in ops)
+
+
+def _still(view: View, rank: int) -> bool:
+    now = seen(view, rank)
+    return now.in_op or (now.cpu is not None and now.cpu < IDLE_CORES)
+
+
+def _rests(view: View, blame: Blame) -> bool:
+    """Return whether the rank that is waited for does nothing."""
+    found = absence(view, blame.ranks[0])
+    asleep = found.asleep and found.kind != "in-debugger"
+    return asleep or found.doing in (*GONE, "stopped", "device")
 
 
 def _stands(view: View) -> bool:

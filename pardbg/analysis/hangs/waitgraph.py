@@ -160,13 +160,13 @@ def wait_graph(view: View) -> WaitGraph:
     whole: dict[tuple[int, str, int], list[PendingOp]] = {}
     alone: list[PendingOp] = []
     met: list[PendingOp] = []
-    inside = {rank: _inside(view, rank, ops) for rank, ops in opened.items()}
-    seen_inside = {rank for rank, yes in inside.items() if yes and seen(view, rank).in_op}
+    within = {rank: inside(view, rank, ops) for rank, ops in opened.items()}
+    seen_inside = {rank for rank, yes in within.items() if yes and seen(view, rank).in_op}
     reached = _Reached(view, _at_store(opened))
     for rank, ops in opened.items():
         for op in ops:
             missing = _missing(view, op, reached)
-            if missing and inside[rank]:
+            if missing and within[rank]:
                 waits.append(Wait(rank, op, missing))
             elif op.alone and not missing:
                 alone.append(op)
@@ -196,8 +196,8 @@ def _old(view: View, since_ns: int, floor: int) -> bool:
     return view.t_ns - max(since_ns, floor) >= PATIENCE_NS
 
 
-def _inside(view: View, rank: int, ops: Iterable[PendingOp]) -> bool:
-    """The rank computes nothing: it stands in one of its open ops.
+def inside(view: View, rank: int, ops: Iterable[PendingOp]) -> bool:
+    """Return whether the rank computes nothing: it stands in one of its open ops.
 
     On a device the host does not wait in an op but where it next needs a result, so there the
     stack does not say; that the rank stands still does, or its device where its times are known.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 import platform
+import shutil
 import tarfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import BinaryIO, Final
 
 import zstandard
@@ -26,6 +28,7 @@ from pardbg.joblog.told import text as log_text
 from pardbg.joblog.verdict import judge
 from pardbg.render.reports.text import text
 from pardbg.session.reader import BUNDLED
+from pardbg.session.writer import resume
 from pardbg_agent import wire
 from pardbg_agent.life.secret_words import HIDDEN, names_secret, without_secrets
 
@@ -42,11 +45,15 @@ _DUMPS: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 
 def write(file: BinaryIO, config: RunConfig, session: Path, view: View, data: Report) -> None:
-    """Write it. Raises OSError; ValueError for a session of 8 GiB or more."""
+    """Write it; ``session`` may still grow, and ends here. Raises OSError; ValueError for one of
+    8 GiB or more."""
     packed = zstandard.ZstdCompressor(LEVEL).stream_writer(file, closefd=False)
     with packed, tarfile.open(fileobj=packed, mode="w|", format=tarfile.USTAR_FORMAT) as tar:
-        with open(session, "rb") as source:
-            _add(tar, BUNDLED, source)
+        with open(session, "rb") as source, TemporaryFile(dir=session.parent) as copy:
+            shutil.copyfileobj(source, copy, 1 << 20)
+            copy.flush()
+            resume(Path(f"/proc/self/fd/{copy.fileno()}"), config.facts).close()
+            _add(tar, BUNDLED, copy)
         for name, content in _contents(config, view, data):
             _add(tar, name, io.BytesIO(content))
 

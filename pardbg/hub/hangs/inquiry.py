@@ -1,16 +1,13 @@
 """``RUN_DIR hang|end``: looks into ranks that stand still, or at a run that has ended.
 
-Exit code 0: there is a hang, all was done that was asked for, and HANG_FILE says which processes it
-is due to; 1: there is none.
+HANG_FILE says that there is a hang, and which processes it is due to, before anything is done about
+it; without a file there is none.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -25,21 +22,12 @@ from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.run_files import read_part
 from pardbg.session.reader import load
 from pardbg.session.rotation import part_path
-from pardbg.session.writer import resume
 
 NICE: Final = 10
+LAG_S: Final = 1.5
+"""The recording is so far behind, at most."""
 COMMAND_S: Final = 60.0
 """How long an abort waits for the command; it is not ended then."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hung:
-    """The run as recorded so far, and what hangs in it."""
-
-    session: Path
-    view: View
-    report: Report
-    found: tuple[Finding, ...]
 
 
 def main(argv: list[str]) -> int:
@@ -51,30 +39,26 @@ def main(argv: list[str]) -> int:
     if argv[1] == "end":
         tell(config, report(load(newest)).findings, "end")
         return 0
-    with tempfile.TemporaryFile(dir=newest.parent) as file, open(newest, "rb") as source:
-        shutil.copyfileobj(source, file, 1 << 20)
-        file.flush()
-        copy = Path(f"/proc/self/fd/{file.fileno()}")
-        resume(copy, config.facts).close()  # the run goes on, and this copy of it ends here
-        view = View(load(copy), None)
-        if not (found := hung(view)):
-            return 1
-        _act(config, Hung(copy, view, report(view.store), found))
+    view = View(load(newest, growing=True), None)
+    if found := hung(view, int((config.on_hang.after_s - LAG_S) * 1e9)):
+        culprits = [view.ranks[rank].proc for rank in found[0].culprits if rank in view.ranks]
+        files.write_json(config.dir / files.HANG_FILE, {"culprits": culprits})
+        _act(config, newest, view, found)
     return 0
 
 
-def _act(config: RunConfig, seen: Hung) -> None:
-    bundle = _bundle(config, seen) if config.on_hang.bundle else None
-    errors = [one for one in seen.report.findings if one.severity == "error"]
-    tell(config, [*seen.found, *(one for one in errors if one not in seen.found)], "hang", bundle)
-    if bundle is not None and config.on_hang.command:
-        _run(config, [*config.on_hang.command, str(bundle)])
-    procs = (seen.view.ranks[rank].proc for one in seen.found[:1] for rank in one.culprits
-             if rank in seen.view.ranks)  # fmt: skip
-    files.write_json(config.dir / files.HANG_FILE, {"culprits": list(procs)})
+def _act(config: RunConfig, session: Path, view: View, found: tuple[Finding, ...]) -> None:
+    how, data = config.on_hang, report(view.store)
+    bundle = _bundle(config, session, view, data) if how.bundle else None
+    if bundle is not None:
+        files.add_notice(config.dir, f"hang: {found[0].text} Wrote {bundle}")
+    errors = [one for one in data.findings if one.severity == "error" and one not in found]
+    tell(config, [*found, *errors], "hang", bundle)
+    if bundle is not None and how.command:
+        _run(config, [*how.command, str(bundle)])
 
 
-def _bundle(config: RunConfig, seen: Hung) -> Path | None:
+def _bundle(config: RunConfig, session: Path, view: View, data: Report) -> Path | None:
     """Write ``NAME.tar.zst`` beside the recording, ``NAME-2`` … for later hangs."""
     first = Path(config.session)
     names = (f"{first.stem}{f'-{n}' if n > 1 else ''}.tar.zst" for n in range(1, 1000))
@@ -82,12 +66,11 @@ def _bundle(config: RunConfig, seen: Hung) -> Path | None:
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(fresh, "xb") as file:
-            write(file, config, seen.session, seen.view, seen.report)
+            write(file, config, session, view, data)
         os.replace(fresh, path)
     except (OSError, ValueError) as error:
         files.add_notice(config.dir, f"cannot write {path}: {error}")
         return None
-    files.add_notice(config.dir, f"hang: {seen.found[0].text} Wrote {path}")
     return path
 
 

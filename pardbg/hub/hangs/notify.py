@@ -38,6 +38,7 @@ def tell(
             _send(config.on_hang.notify, json.dumps(about).encode())
         except (OSError, ValueError, http.client.HTTPException, subprocess.SubprocessError) as why:
             files.add_notice(config.dir, f"--notify: {why}")
+            return  # nor would the others get through: they are told at the end
 
 
 def _send(where: str, data: bytes) -> None:

@@ -176,14 +176,15 @@ class Rings:
         return out
 
     def abort(self, procs: Iterable[str]) -> list[int]:
-        """Send SIGABRT to those that live on this host, stopped ones too; return their ranks."""
+        """Send SIGABRT to ranks that live on this host, stopped ones too; return which."""
         done = []
-        for ring in (self.mapped[proc] for proc in list(procs) if proc in self.mapped):
-            if ring.started and start_time(ring.pid) == ring.started:
+        for ring in [self.mapped[proc] for proc in procs if proc in self.mapped]:
+            rank = self._definitions.process(ring.proc).rank
+            if rank >= 0 and ring.started and start_time(ring.pid) == ring.started:
                 with contextlib.suppress(OSError):
                     os.kill(ring.pid, signal.SIGABRT)
                     os.kill(ring.pid, signal.SIGCONT)
-                    done.append(ring.reader.header.rank)
+                    done.append(rank)
         return sorted(done)
 
     def forget(self, proc: str) -> None:

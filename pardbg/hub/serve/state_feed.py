@@ -21,7 +21,7 @@ from pardbg.events.control_facts import Stall, StallPart
 from pardbg.hub.ctrl_messages import Row
 from pardbg.hub.ranks.rendezvous import Rendezvous
 from pardbg.hub.ranks.stack_requests import StackRequests, speaking, telling
-from pardbg.hub.run.config import HANG_FILE, HUB_LOG, OnHang, RunConfig, read_json
+from pardbg.hub.run.config import HANG_FILE, HUB_LOG, OnHang, RunConfig, read_json, write_json
 from pardbg.hub.run.own_process import argv as own_process
 from pardbg.hub.serve.agents import Agents
 from pardbg.hub.serve.collector import Collector
@@ -230,6 +230,7 @@ class HangWatch:
             contextlib.suppress(OSError, RuntimeError),
             open(self._config.dir / HUB_LOG, "ab") as log,
         ):
+            write_json(self._config.dir / HANG_FILE, {})
             self._began_ns = now
             self._process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -247,12 +248,11 @@ class HangWatch:
         long, and looks take at most a percent of the time."""
         if self._process is None or self.busy(now):
             return None
-        code, self._process = self._process.returncode, None
-        self._known = code == 0
+        self._process, found = None, read_json(self._config.dir / HANG_FILE)
+        self._known = bool(found)
         most_ns = max(8 * self._after_ns, 100 * (now - self._began_ns))
-        self._patience_ns = self._after_ns if self._known else min(2 * self._patience_ns, most_ns)
-        found = read_json(self._config.dir / HANG_FILE) if self._known else None
-        return None if found is None else tuple(map(str, found["culprits"]))
+        self._patience_ns = self._after_ns if found else min(2 * self._patience_ns, most_ns)
+        return tuple(map(str, found["culprits"])) if found else None
 
 
 def silent(rows: Mapping[str, Row], procs: list[str], now: int) -> list[str]:

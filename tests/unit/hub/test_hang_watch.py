@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.hub.run.config import HANG_FILE, OnHang, RunConfig, load, make, write_json
+from pardbg.hub.run.config import OnHang, RunConfig, load, make
 from pardbg.hub.serve.state_feed import HangWatch, Standstill
 from tests.processes import wait_until
 from tests.unit.hub.test_stacks_on_stall import S, in_op, row
@@ -29,20 +29,28 @@ def ended(watch: HangWatch, now: int) -> tuple[str, ...] | None:
 
 
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Exit codes of the looks, in order."""
-    codes: list[int] = []
+def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What each look writes into HANG_FILE, in order; empty: it finds nothing."""
+    texts: list[str] = []
+    script = """printf '%s' "$1" > "$2/hang.json" """
     monkeypatch.setattr(
-        "pardbg.hub.serve.state_feed.own_process", lambda *_: ["sh", "-c", f"exit {codes.pop(0)}"]
+        "pardbg.hub.serve.state_feed.own_process",
+        lambda _, folder, when: [
+            "sh",
+            "-c",
+            script if texts[0] else ":",
+            "sh",
+            texts.pop(0),
+            folder,
+        ],
     )
-    yield codes
+    yield texts
 
 
-def test_a_hang_is_looked_into_once(config: RunConfig, answers: list[int]) -> None:
+def test_a_hang_is_looked_into_once(config: RunConfig, answers: list[str]) -> None:
     watch = HangWatch(config)
     assert not watch.due(2 * S) and watch.due(3 * S)
-    answers.append(0)
-    write_json(config.dir / HANG_FILE, {"culprits": ["0.h.7"]})
+    answers.append('{"culprits": ["0.h.7"]}')
     watch.start("hang", 3 * S)
     assert not watch.due(4 * S)
     assert ended(watch, 4 * S) == ("0.h.7",) and watch.took(4 * S) is None
@@ -51,17 +59,17 @@ def test_a_hang_is_looked_into_once(config: RunConfig, answers: list[int]) -> No
 
 
 def test_after_a_look_in_vain_the_next_wait_may_take_longer(
-    config: RunConfig, answers: list[int]
+    config: RunConfig, answers: list[str]
 ) -> None:
     watch = HangWatch(config)
-    answers.extend([1, 1, 0])
+    answers.extend(["", "", '{"culprits": []}'])
     for stood in (3, 6):
         assert not watch.due(stood * S - 1) and watch.due(stood * S)
         watch.start("hang", 0)
         assert ended(watch, 0) is None
     assert not watch.due(12 * S - 1) and watch.due(12 * S)
     watch.start("hang", 0)
-    ended(watch, 0)
+    assert ended(watch, 0) == ()
     assert not watch.due(0) and watch.due(3 * S)
 
 

@@ -1,0 +1,31 @@
+"""What is a hang, for those who act on it: in recordings of every recipe and fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pardbg.analysis.answers.hang import hung
+from pardbg.analysis.base.asof import View
+from pardbg.session.reader import load
+
+SESSIONS = sorted((Path(__file__).parents[3] / "sessions").glob("*.mcap"))
+HANGS = {
+    "fault-gil-hold": (2,), "fault-group-order": (2,), "fault-mismatch-op": (2,),
+    "fault-mismatch-root": (2,), "fault-missing-rank": (2,), "fault-p2p-cycle": (1, 2, 3),
+    "fault-unpaired-recv": (2,), "fault-unpaired-send": (2,),
+}  # fmt: skip
+"""Those in which ranks stand still for more than 3 s, and the culprits. Not here: gloo ends a job
+whose ranks bring other sizes, torchrun one of whose ranks has died."""
+MOMENTS = 24
+
+
+@pytest.mark.parametrize("path", SESSIONS, ids=lambda path: str(path.stem))
+def test_hangs_are_those_that_stand(path: Path) -> None:
+    store = load(path)
+    whole = View(store, None)
+    length = whole.end_ns - whole.begin_ns
+    views = (View(store, whole.begin_ns + length * i // MOMENTS) for i in range(1, MOMENTS + 1))
+    named = {one.culprits for view in views for one in hung(view, 3_000_000_000)}
+    assert named == ({HANGS[path.stem]} if path.stem in HANGS else set())
