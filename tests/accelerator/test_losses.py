@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import math
+from typing import Any
 
 import pytest
 
+from pardbg_agent.wire import Kind
 from tests.accelerator.conftest import Run
+from tests.distributed.programs.watched import run_watched
+from tests.forked import Job
+from tests.hook_ways import NATIVE, WAYS
+
+pytestmark = pytest.mark.timeout(200)
 
 
-@pytest.mark.timeout(200)
-def test_losses_are_the_cpus_to_the_last_bit(run: Run) -> None:
-    ranks = run("losses", nproc=2)
+@pytest.fixture(scope="module")
+def ranks(run: Run) -> list[dict[str, Any]]:
+    return run("losses", nproc=2)
+
+
+def test_losses_are_the_cpus_to_the_last_bit(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         kinds = rank["losses"]
         assert set(kinds) == {"ddp", "fsdp2", "tp", "1f1b", "interleaved", "zb", "zbv"}
@@ -25,3 +36,20 @@ def test_losses_are_the_cpus_to_the_last_bit(run: Run) -> None:
         } <= set(rank["ops"])  # fmt: skip
     trained = ranks[0]["losses"]["ddp"][1]
     assert trained[-1] < trained[0]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_watched_losses_are_the_same_to_the_last_bit(
+    way: str, ranks: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARDBG_HOOKS", way)
+    monkeypatch.setenv("PARDBG_NATIVE", NATIVE)
+    ended, rings = run_watched([Job("job", 2, ("tests.accelerator.programs.losses",))])["job"]
+    assert not any(ended.codes), ended.whole.err[-3000:]
+    for rank, unwatched in enumerate(ranks):
+        watched = json.loads(ended.out[rank].splitlines()[-1])
+        assert watched["losses"] == unwatched["losses"]
+        assert watched["way"] == ("NativeRecords" if way == "native" else "DeviceRecords")
+        timed = {(record.name, record.lane) for record in rings[rank].of(Kind.DEVICE)}
+        assert {"forward", "F", "B", "all_reduce"} <= {name for name, _ in timed}
+        assert rings[rank].defined("error") == []

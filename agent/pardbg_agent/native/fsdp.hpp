@@ -13,6 +13,7 @@ constexpr uint8_t kFsdp = 12;
 struct Unit {
   PyObject* ref;     // weak reference to the FSDPParamGroup
   UnitState* state;  // owned
+  bool timed;        // it is not on the host
   uint32_t names[4]; // ids, by the letter's place in kUnitVerbs; 0: not known yet
 };
 constexpr std::string_view kUnitVerbs = "uwrp";  // unshard, wait unshard, reshard, reduce
@@ -50,14 +51,14 @@ const Unit* unit_of(PyObject* object, size_t verb, char letter) {
   const py::object fields = py::handle(all.find)(py::handle(attached.context), py::handle(object),
                                                  std::string(1, letter));
   if (fields.is_none()) return nullptr;
-  const auto [kept, id] = fields.cast<std::pair<py::object, uint32_t>>();
+  const auto [kept, id, timed] = fields.cast<std::tuple<py::object, uint32_t, bool>>();
   UnitState* state = held<UnitState>(kept.ptr());
   if (state == nullptr) return nullptr;
   if (found == all.known.end()) {
     auto ref = py::reinterpret_steal<py::object>(PyWeakref_NewRef(object, nullptr));
     if (!ref) throw py::error_already_set();
     kept.inc_ref();
-    found = all.known.emplace(object, Unit{ref.release().ptr(), state, {}}).first;
+    found = all.known.emplace(object, Unit{ref.release().ptr(), state, timed, {}}).first;
   }
   found->second.names[verb] = id;
   return &found->second;
@@ -129,19 +130,19 @@ PyObject* unit(const Quick& q, PyObject* const* args, Py_ssize_t num, PyObject* 
   const size_t verb = kUnitVerbs.find(q.letter);
   py::object kept, loop;
   uint32_t name_id = 0;
-  bool moves = false;
+  bool moves = false, timed = false;
   const bool ours = s != nullptr && num > 0 && guarded(*s, [&] {
     const Unit* known = unit_of(args[0], verb, q.letter);
     if (known == nullptr) return;
     kept = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(known->state));
     loop = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(attached.loop));
-    name_id = known->names[verb];
+    name_id = known->names[verb], timed = known->timed;
     moves = does_move(args[0], q.letter);
   });
   if (!ours || !kept) return call_python(q, args, num, names);
   if (!moves) return PyObject_Vectorcall(q.original, args, num, names);
   Move m{q.letter, now_ns(), 0, name_id};
-  guarded(*s, [&] { begin_move(*s, args[0], m); });
+  if (timed) guarded(*s, [&] { begin_move(*s, args[0], m); });
   const int64_t t0 = now_ns();
   PyObject* result = PyObject_Vectorcall(q.original, args, num, names);
   m.t1 = now_ns(), m.failed = result == nullptr;

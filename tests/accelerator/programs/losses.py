@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,10 @@ from torch.distributed.tensor.parallel import (
     RowwiseParallel,
     parallelize_module,
 )
+
+from pardbg_agent import core
+from tests.accelerator.programs.watched_jobs import agents_thread
+from tests.processes import wait_until
 
 WIDTH = 16
 STEPS = 3
@@ -117,15 +122,20 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     sim.settings.launch_ns = 20_000
     dist.init_process_group(sim.GROUP)
+    if core.CURRENT is not None:
+        threading.Thread(target=agents_thread, daemon=True).start()
     made = {}
     for make in (ddp, fsdp2, tp):
         made[make.__name__] = [train(make, device) for device in ("cpu", sim.NAME)]
     for kind in PIPELINES:
         made[kind] = [pipeline(kind, device) for device in ("cpu", sim.NAME)]
     ops = sorted({entry[0] for entry in sim.take_log()})
+    device = None if core.CURRENT is None else core.CURRENT.device
+    if device is not None:
+        wait_until(lambda: not device.times.num_open, what="all times read")
     dist.barrier()
     dist.destroy_process_group()
-    print(json.dumps({"losses": made, "ops": ops}))
+    print(json.dumps({"losses": made, "ops": ops, "way": type(device).__name__}))
 
 
 if __name__ == "__main__":

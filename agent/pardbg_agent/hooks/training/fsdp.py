@@ -61,12 +61,13 @@ def _new_unit(group: Any) -> Any:
     return unit
 
 
-def named(x: context.Context, unit: Any, letter: str) -> tuple[Any, int] | None:
-    """Return what is known of a unit, and the name of a verb of it; None: nothing yet."""
+def named(x: context.Context, unit: Any, letter: str) -> tuple[Any, int, bool] | None:
+    """Return what is known of a unit, the name of a verb of it, and whether it is on a device;
+    None: nothing yet."""
     known = x.fsdp_units.get(unit)
     verb = next(verb for verb, its in _LETTERS.items() if its == letter)
     name = known.names.get(verb) if known is not None else None
-    return None if name is None else (known, name)
+    return None if name is None else (known, name, unit.device.type != "cpu")
 
 
 def _before(verb: str, moves: Any) -> Any:
@@ -79,7 +80,7 @@ def _before(verb: str, moves: Any) -> Any:
             x.fsdp_groups.add(unit)
             known = x.fsdp_units[unit] = _new_unit(unit)
         t0, span, ends_on = now_ns(), None, None
-        if c.device is not None:
+        if c.device is not None and unit.device.type != "cpu":
             begins_on, ends_on = streams_of(unit, _LETTERS[verb])
             span = c.guard.call(HOOK, c.device.begin, t0, begins_on)
         return verb, unit, known, t0, span, ends_on
