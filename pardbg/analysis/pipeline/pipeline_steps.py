@@ -15,7 +15,13 @@ from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.analysis.pipeline.idle import Evidence, busy_intervals, calls, receives, split
 from pardbg.analysis.pipeline.implied import bound_fraction, implied_fraction
 from pardbg.analysis.pipeline.in_flight import in_flight, in_flight_bound, kept_bytes
-from pardbg.analysis.pipeline.pipelines import Layout, layouts, running_action, step_rows
+from pardbg.analysis.pipeline.pipelines import (
+    Layout,
+    launches,
+    layouts,
+    running_action,
+    step_rows,
+)
 from pardbg.analysis.pipeline.play import uniform_slots
 from pardbg.analysis.pipeline.unheld import LaidOut, lay_out_unheld
 from pardbg.analysis.pipeline.values import (
@@ -51,6 +57,8 @@ def pipeline_view(
     newest = newest_step(view, layout)
     current = None if newest is None else pipeline_step(view, layout, newest)
     plan, bubbles = layout.plan, _history(view, layout, newest, history)
+    # Without its holds it is not known when the hosts had launched it.
+    beside = current is not None and not current.held_ns and times(view) == "device"
     return PipelineView(
         schedule=plan.schedule if plan is not None else "",
         group=_group_name(view, layout),
@@ -61,6 +69,7 @@ def pipeline_view(
         paced=bool((plan is not None and plan.paced) or view.store.notes.get("paced")),
         predicted=str(view.store.notes.get("predicted", "")),
         times=times(view),
+        launches=launches(view, layout, (current.t0_ns, view.t_ns)) if beside else {},
         step=current,
         last_complete=_last_complete(view, layout, current),
         bubble_history=bubbles,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from pardbg.analysis.base.asof import View, per_view
+from pardbg.analysis.base.intervals import Interval
 from pardbg.analysis.pipeline.chains import Chain, chain_spans, chains
 from pardbg.analysis.pipeline.dependencies import COMPUTE, parse
 from pardbg.analysis.pipeline.play import compute_plan, overlapped
@@ -14,6 +17,8 @@ from pardbg.analysis.pipeline.values import ActionSpan
 from pardbg.events import fields
 from pardbg.store.definitions import PlanDef
 from pardbg.store.process import Process
+from pardbg.store.table import Array, Table
+from pardbg_agent.wire import Lane
 
 _STATE_TIMES: Final = ("since_ns", "open_since_ns", "held_since_ns", "heartbeat_ns")
 _SAME_NS = 5_000_000
@@ -133,16 +138,28 @@ def spans(view: View, rank: int, step: int) -> list[ActionSpan]:
     if process is None:
         return []
     table, rows = view.step_rows(process, "action", step)
-    columns = ("name_id", "stage", "microbatch", "t0_ns", "t1_ns")
-    made = [
-        ActionSpan(rank, stage, process.name(name), mb, t0, t1)
-        for name, stage, mb, t0, t1 in table.tuples(rows, *columns)
-    ]
-    made.sort(key=lambda span: span.t0_ns)
+    made = sorted(_spans(rank, process, table, rows), key=lambda span: span.t0_ns)
     running = running_action(view, rank)
     if running is not None and running[0] == step:
         made.append(running[1])
     return made
+
+
+def launches(view: View, layout: Layout, window: Interval) -> dict[int, tuple[ActionSpan, ...]]:
+    """Return the actions whose launch each rank's host ended in a window, of whatever step."""
+    found = {}
+    for rank in view.ranks.keys() & layout.ranks:
+        table, visible = view.rows(view.ranks[rank], "launch")
+        part = slice(*table.when[:visible].searchsorted(window).tolist())
+        rows = np.flatnonzero(table.col("peer")[part] == Lane.COMPUTE) + part.start
+        found[rank] = tuple(_spans(rank, view.ranks[rank], table, rows))
+    return found
+
+
+def _spans(rank: int, process: Process, table: Table, rows: Array) -> Iterator[ActionSpan]:
+    columns = ("name_id", "stage", "microbatch", "t0_ns", "t1_ns")
+    for name, stage, mb, t0, t1 in table.tuples(rows, *columns):
+        yield ActionSpan(rank, stage, process.name(name), mb, t0, t1)
 
 
 @per_view

@@ -7,7 +7,7 @@ is shown as such; 0 is a rank, a stage and a microbatch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pardbg.analysis.base.times import Times
@@ -135,6 +135,8 @@ class PipelineView:
     """Predicted step time, as the program notes it."""
     times: Times = ""
     """The clock of the actions' times."""
+    launches: Mapping[int, tuple[ActionSpan, ...]] = field(default_factory=dict)
+    """rank -> when its host launched actions, since the step began; of times of devices."""
 
     @property
     def causes(self) -> tuple[Cause, ...]:

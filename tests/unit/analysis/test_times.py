@@ -10,7 +10,6 @@ from pardbg.analysis.answers.checks import parse, run
 from pardbg.analysis.answers.metrics import METRICS
 from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.times import times, why_untimed
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.p2p import p2p_rows
@@ -19,11 +18,11 @@ from pardbg.analysis.pipeline.mesh import pipeline_names
 from pardbg.analysis.pipeline.pipeline_steps import pipeline_view
 from pardbg.analysis.whatif.answer import WhatIf, whatif
 from pardbg_agent import wire
-from pardbg_agent.wire import Flag
+from pardbg_agent.wire import Flag, Lane
 from tests.report_schema import VALIDATOR
 from tests.unit.analysis.test_findings_speed import data_parallel, dp_groups, pipeline
 from tests.unit.analysis.test_schedule import two_ranks
-from tests.unit.trace_builder import MS, Trace
+from tests.unit.trace_builder import MS, Trace, ns
 
 
 def on_device(trace: Trace) -> Trace:
@@ -116,19 +115,6 @@ def test_the_report_says_whose_times_they_are() -> None:
         assert (said["pipeline"]["stages"] == []) == (whose == "host")
 
 
-@pytest.mark.parametrize(
-    ("told", "why"),
-    [({"hooks": "native"}, "native"), ({"hooks": "dispatcher"}, "dispatcher"),
-     ({"hooks": "native", "level": "summary"}, "level"), ({}, "")],
-)  # fmt: skip
-def test_why_no_device_was_timed(told: dict[str, str], why: str) -> None:
-    trace = on_device(Trace(1))
-    trace.ranks[0].define(wire.DefKind.PROCESS, proc=trace.ranks[0].proc, rank=0, **told)
-    view = View(trace.store(), None)
-    assert (times(view), why_untimed(view)) == ("host", why)
-    assert why_untimed(View(Trace(1).store(), None)) == ""
-
-
 @pytest.mark.parametrize("name", sorted(name for name, m in METRICS.items() if m.of_speed))
 def test_no_check_of_speed_passes_by_the_hosts_clock(name: str) -> None:
     units = {"time": "h", "fraction": "%", "rate": "GB/s"}
@@ -137,3 +123,23 @@ def test_no_check_of_speed_passes_by_the_hosts_clock(name: str) -> None:
     of_speed, other = run(on_device(two_ranks()).store(), checks)
     assert (of_speed.ok, of_speed.measured) == (False, None)
     assert other.ok
+
+
+def test_launches_of_whatever_step_lie_beside_the_devices_times() -> None:
+    """Launched at ms 1 and 2, run from 10 to 40; the next step's forward is launched at 12."""
+    trace = on_device(Trace(1))
+    trace.plan("Schedule1F1B", {0: ["0F0", "0B0"]}, 1)
+    (proc,) = trace.ranks
+    common = {"lane": Lane.COMPUTE, "stage": 0, "mb": 0}
+    for kind, t0, begin, end in (("F", 1, 10, 20), ("B", 2, 20, 40)):
+        proc.record(wire.Kind.ACTION, t0, t0 + 1, proc.name(kind), flags=Flag.DEVICE, **common)
+        proc.record(wire.Kind.DEVICE, begin, end, proc.name(kind), a=(begin - t0) * MS, **common)
+    proc.record(wire.Kind.ACTION, 12, 13, proc.name("F"), flags=Flag.DEVICE, step=1, **common)
+    shown = pipeline_view(View(trace.store(), None))
+    assert shown is not None and shown.times == "device" and shown.step is not None
+    assert [(a.text, a.t0_ns) for a in shown.step.ranks[0].actions] == [
+        ("0F0", ns(10)), ("0B0", ns(20)),
+    ]  # fmt: skip
+    assert [(a.text, a.t0_ns) for a in shown.launches[0]] == [("0F0", ns(12))]
+    shown = pipeline_view(View(two_ranks().store(), None))
+    assert shown is not None and shown.launches == {}

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.pipeline.implied import Planned, lay_out, makespan, schedule_detail
 from pardbg.analysis.pipeline.in_flight import in_flight_curve
 from pardbg.analysis.pipeline.values import ActionSpan, Idle, PipelineRank
@@ -13,7 +14,15 @@ from pardbg.render.draw.axis import Axis, gaps, nice_step, ruler
 from pardbg.render.draw.cells import plain
 from pardbg.render.pages.pipeline.ledger import explain, figures
 from pardbg.render.pages.pipeline.page import PipelinePageState, pipeline
-from pardbg.render.pages.pipeline.schedule import even, label, plan_row, seen_row, short_next
+from pardbg.render.pages.pipeline.schedule import (
+    LAUNCH,
+    even,
+    label,
+    launch_row,
+    plan_row,
+    seen_row,
+    short_next,
+)
 from tests.ui.sample import MS, held, pipeline_step, snapshot_1f1b, snapshot_ddp
 
 
@@ -158,3 +167,29 @@ def test_a_backward_in_two_parts_keeps_its_activations_until_w() -> None:
         ActionSpan(0, 0, "W", 0, 4, 5),
     ]  # fmt: skip
     assert in_flight_curve(_rank(spans, [])) == [(1, 1), (5, 0)]
+
+
+def test_launches_are_a_thin_line_where_the_host_was() -> None:
+    """On 20 cells of 2 ns: F0 launched from 0 to 4, B0 in no time at 10; the device is behind."""
+    launched = [ActionSpan(0, 0, "F", 0, 0, 4), ActionSpan(0, 0, "B", 0, 10, 10)]
+    row = launch_row(launched, Axis(0, 40, 20))
+    assert plain(row.line()) == f"{LAUNCH * 2}   {LAUNCH}" + " " * 14
+    assert [run.style for run in row.line() if run.text.strip()] == ["plan.F", "plan.B"]
+
+
+def test_a_lane_of_launches_lies_beside_the_devices_where_there_is_room() -> None:
+    snapshot = snapshot_1f1b(p=2, m=4)
+    view = snapshot.pipeline
+    assert view is not None and view.step is not None
+    at = view.step.t0_ns
+    launches = {rank: (ActionSpan(rank, rank, "F", 0, at, at + MS),) for rank in (0, 1)}
+    on_device = replace(snapshot, pipeline=replace(view, times="device", launches=launches))
+
+    def lanes(shown: Snapshot, rows: int) -> list[str]:
+        picture = pipeline(shown, 120, rows, None, schedule_detail(shown.pipeline))
+        texts = (plain(row) for row in picture.body)
+        return [text[15:] for text in texts if text[9:13] == "host"]
+
+    wide = lanes(on_device, 40)
+    assert len(wide) == 2 and all(text.startswith(LAUNCH) for text in wide)
+    assert lanes(snapshot, 40) == [] and lanes(on_device, 14) == []

@@ -35,6 +35,7 @@ from pardbg.render.pages.pipeline.schedule import (
     duration_row,
     flight_row,
     gap_row,
+    launch_row,
     legend,
     plan_row,
     seen_row,
@@ -236,6 +237,7 @@ class _Density:
     plan: int = 1
     tall: int = 0
     """Lines by which boxes are taller than one."""
+    launch: int = 0
     flight: int = 0
     gap: int = 0
     spare: int = 0
@@ -243,13 +245,14 @@ class _Density:
 
     @property
     def lines(self) -> int:
-        return self.plan + 1 + self.tall + self.flight + self.gap
+        return self.plan + 1 + self.tall + self.launch + self.flight + self.gap
 
 
 _DENSITIES: tuple[_Density, ...] = (
-    _Density(tall=3, flight=1, gap=2, spare=8), _Density(tall=2, flight=1, gap=1, spare=6),
-    _Density(tall=1, flight=1, gap=1), _Density(tall=1, gap=1), _Density(gap=1), _Density(),
-    _Density(plan=0),
+    _Density(tall=3, launch=1, flight=1, gap=2, spare=8),
+    _Density(tall=2, launch=1, flight=1, gap=1, spare=6),
+    _Density(tall=1, launch=1, flight=1, gap=1), _Density(tall=1, gap=1), _Density(gap=1),
+    _Density(), _Density(plan=0),
 )  # fmt: skip
 
 
@@ -257,9 +260,8 @@ def _ranks(frame: _Frame, room: int) -> tuple[tuple[Line, ...], tuple[int, ...]]
     """Draw the rows of all ranks at the richest density that fits; returns the rank of each row,
     too."""
     total = len(frame.step.ranks)
-    fitting = _DENSITIES
-    if not any(rank.plan for rank in frame.step.ranks):
-        fitting = tuple(replace(density, plan=0) for density in _DENSITIES)
+    planned, launched = any(r.plan for r in frame.step.ranks), any(frame.view.launches.values())
+    fitting = [replace(d, plan=d.plan * planned, launch=d.launch * launched) for d in _DENSITIES]
     density = next((d for d in fitting if total * d.lines - d.gap + d.spare <= room), fitting[-1])
     body: list[Line] = []
     places: list[int] = []
@@ -301,6 +303,9 @@ def _rank(frame: _Frame, rank: PipelineRank, density: _Density) -> list[Line]:
         low = duration_row(rank, axis, frame.now_ns, words_in=at == 0).line()
         tail = flight if first and at == 0 else ()
         lines.append(_row(_name(None, "", chosen, ""), low, tail))
+    if density.launch:
+        launched = launch_row(frame.view.launches.get(rank.rank, ()), axis).line()
+        lines.append(_row(_name(None, "", chosen, "host"), launched, ()))
     if density.flight:
         in_flight = frame.detail.in_flight.get(rank.rank, ())
         curve = flight_row(rank, in_flight, axis, frame.now_ns).line()
@@ -338,7 +343,19 @@ def _foot(frame: _Frame, rows: int) -> tuple[Line, ...]:
                        key="FBIW".index)  # fmt: skip
         paired = any(rank.pairs for rank in frame.step.ranks)
         lines += [()] if rows >= 26 else []
-        lines.append(line("  ", legend(kinds, cells - 2, frame.view.causes, paired, frame.many)))
+        lines.append(
+            line(
+                "  ",
+                legend(
+                    kinds,
+                    cells - 2,
+                    frame.view.causes,
+                    paired,
+                    frame.many,
+                    any(view.launches.values()),
+                ),
+            )
+        )
     return tuple(lines)
 
 

@@ -39,6 +39,7 @@ ON_PATH = "•"
 AT_ONCE = "▚"
 """Two actions of a rank at the same time."""
 IDLE = "idle: "
+LAUNCH = LEVELS[1]
 _TRANSFER = re.compile(r"(SEND|RECV)_([A-Z]).*?(?:mb(\d+))?$")
 
 
@@ -212,6 +213,17 @@ def flight_row(
     return row
 
 
+def launch_row(launches: Iterable[ActionSpan], axis: Axis) -> Row:
+    """Draw when the host launched actions: a thin line each."""
+    row = Row(axis.cells)
+    for one in launches:
+        start = axis.x(one.t0_ns)
+        kind = one.kind if one.kind in "FBIW" else "X"
+        row.fill(start, max(start + 1, axis.x(one.t1_ns or one.t0_ns)), LAUNCH, f"plan.{kind}")
+    mark_breaks(row, axis)
+    return row
+
+
 def _mark_cursor(row: Row, cursor: int | None) -> None:
     if cursor is not None and row.blank(cursor):
         row.put(cursor, "┊", "faint")
@@ -226,7 +238,7 @@ def gap_row(axis: Axis, cursor: int | None) -> Row:
 
 def legend(
     kinds: Sequence[str], cells: int, causes: Sequence[Cause], paired: bool = False,
-    many_stages: bool = False,
+    many_stages: bool = False, launches: bool = False,
 ) -> Line:  # fmt: skip
     """Return the meaning of letters and shadings, as far as it fits."""
     parts: list[Segment] = []
@@ -236,6 +248,8 @@ def legend(
         parts += [Segment("f", "plan.F"), Segment(" later stage  ", "dim")]
     if paired:
         parts += [Segment(PAIRED * 2, "plan.F"), Segment(" planned to overlap  ", "dim")]
+    if launches:
+        parts += [Segment(LAUNCH * 2, "plan.F"), Segment(" launch  ", "dim")]
     parts.append(Segment(IDLE, "dim"))
     for cause in causes:
         parts += [
