@@ -17,7 +17,7 @@ MISMATCHES: Final = {
 SPEED: Final = {
     "slow-device": (("straggler", "stage-imbalance"), ("compute",)),
     "host-bound": (("straggler", "schedule-excess", "stage-imbalance"), ("launch",)),
-    "late-rank": (("straggler", "schedule-excess"), ("host", "launch")),
+    "late-rank": (("straggler", "schedule-excess"), ("host", "launch", "blocked")),
 }
 """What goes wrong -> (kinds, causes) that are right."""
 AMOUNTS: Final = {"slow-device": (1.5, 2.5), "host-bound": (0.05, 0.09), "late-rank": (0.15, 0.3)}

@@ -80,7 +80,7 @@ def other_threads(now: Seen) -> tuple[tuple[str, str], ...]:
 
 def activity_ns(view: View, rank: int, found: Absence) -> float:
     """Return how long what a rank does may take: if it works, or reads the modules it imports."""
-    if found.fault:
+    if found.fault or found.doing == "device":  # a host's load slows no device
         return 0
     now = seen(view, rank)
     if found.doing == "kernel":

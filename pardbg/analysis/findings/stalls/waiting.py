@@ -165,7 +165,8 @@ def _patience(view: View, blame: Blame, found: Absence, loads: bool) -> float:
     """Return how long this rank may take, in ns. Programs start at their own pace, as long as they
     work."""
     now = seen(view, blame.ranks[0])
-    works = not found.idle or now.in_op  # … for a message on its way
+    # … or it waits for a message on its way
+    works = not found.idle or (now.in_op and found.doing != "device")
     usual = max(
         patience_ns(view) * (now.slowdown if works else 1), activity_ns(view, now.rank, found)
     )
