@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.times import Times, Untimed, times, why_untimed
+from pardbg.analysis.base.times import Times, times
 from pardbg.events import fields
 from pardbg.store.store import NEXT_PART, PART, Store
 
@@ -33,8 +33,6 @@ class RunInfo:
     """Times count events, and values are arbitrary."""
     times: Times = ""
     """Whose clock the times are; ``host``: of a run on a device."""
-    untimed: Untimed = ""
-    """Why they are the host's; empty: they are not, or it is not known."""
     hooks: str = ""
     """How ranks see ops: ``native`` (C++), ``dispatcher`` (Python), or both; empty: not known."""
     world_size: int = 0
@@ -72,7 +70,6 @@ def run_info(view: View) -> RunInfo:
         part=_part(view),
         rehearsed=rehearsed(view),
         times=times(view),
-        untimed=why_untimed(view),
         hooks="+".join(sorted({fields.text(p.facts, "hooks") for p in view.ranks.values()} - {""})),
         world_size=max((p.world_size or 0 for p in view.ranks.values()), default=0),
     )

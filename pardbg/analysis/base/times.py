@@ -34,22 +34,6 @@ def times(view: View) -> Times:
     return "device" if all(process.device_times.seen for process in on_device) else "host"
 
 
-Untimed = Literal["", "level", "native", "dispatcher"]
-"""Why a run on a device has the host's times: a rank is not at level full, or its hooks in C++
-(which need torch's word on what a stream captures) or in Python found no timing events."""
-
-
-def why_untimed(view: View) -> Untimed:
-    """Return why the times are the host's; empty where they are not, or it is not known."""
-    if times(view) != "host":
-        return ""
-    without = [p.facts for p in view.ranks.values() if device(p) and not p.device_times.seen]
-    if any(fields.text(facts, "level", "full") != "full" for facts in without):
-        return "level"
-    ways: tuple[Untimed, ...] = ("native", "dispatcher")
-    return next((way for way in ways if fields.text(without[0], "hooks") == way), "")
-
-
 def are_launches(view: View) -> bool:
     """Return whether the times are the host's launches: they have an order, and no durations."""
     return times(view) == "host"

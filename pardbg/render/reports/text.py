@@ -11,7 +11,6 @@ from typing import Final
 
 from pardbg.analysis.answers.report import Report
 from pardbg.analysis.answers.report_pipeline import PipelineReport, RankUse, by_edge, by_op
-from pardbg.analysis.base.times import Untimed
 from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.pipeline.dependencies import COMPUTE
@@ -44,13 +43,9 @@ MAX_OPS: Final = 16
 MAX_FINDINGS: Final = 12
 HOST_TIMES: Final = (
     "The run computes on a device, and all times here are the host's: no bubble, skew, bandwidth\n"
-    "or straggler follows from them."
+    "or straggler follows from them. (A device is timed at level full, if the hooks find timing\n"
+    "events of it; with a torch before 2.13 those in C++ may not, and PARDBG_HOOKS=dispatcher may.)"
 )
-UNTIMED: Final[Mapping[Untimed, str]] = {
-    "": "", "level": " (Level full times devices.)",
-    "native": "\n(The C++ hooks found no timing events of it; PARDBG_HOOKS=dispatcher may.)",
-    "dispatcher": " (The hooks found no timing events.)",
-}  # fmt: skip
 PYTHON_HOOKS: Final = "Ops were recorded in Python, which costs more (pardbg native build: in C++)."
 
 
@@ -85,7 +80,7 @@ def _run(report: Report) -> list[str]:
     if run.rehearsed:
         lines.append("A rehearsal: times count events, 10 µs each, and measure nothing.")
     if run.times == "host":
-        lines.append(HOST_TIMES + UNTIMED[run.untimed])
+        lines.append(HOST_TIMES)
     elif run.times:
         lines.append("Times are the devices', on the hosts' clocks.")
     if "dispatcher" in run.hooks and not run.rehearsed and not run.times:
