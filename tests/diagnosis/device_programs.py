@@ -18,6 +18,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 
 import pardbg.lab.sim.device as sim
+from tests.accelerator.programs.spending import spend_in
 
 STEPS = 2000
 WIDTH, LAYERS, MICROBATCHES = 16, 4, 8
@@ -39,7 +40,7 @@ class Layer(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.host_s:
             time.sleep(self.host_s)
-        return sim.spend_in(self.linear(x), FORWARD_MS, BACKWARD_MS)
+        return spend_in(self.linear(x), FORWARD_MS, BACKWARD_MS)
 
 
 class Training(Protocol):

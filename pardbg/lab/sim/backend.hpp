@@ -39,11 +39,8 @@ inline int64_t num_bytes(const Tensors& ts) {
   for (auto& t : ts) n += int64_t(t.numel() * t.element_size());
   return n;
 }
-inline int64_t comm_cost(const std::string& name, int64_t bytes) {
-  auto& s = settings();
-  auto it = s.comm_ns.find(name);
-  const auto base = it != s.comm_ns.end() ? it->second : s.comm_default_ns;
-  return base + int64_t(s.comm_byte_ns * double(bytes));
+inline int64_t comm_cost(int64_t bytes) {
+  return settings().comm_default_ns + int64_t(settings().comm_byte_ns * double(bytes));
 }
 
 struct SimWork final : c10d::Work {
@@ -75,7 +72,6 @@ struct SimWork final : c10d::Work {
 struct Peer {
   int rank, tag;
   bool send;
-  int64_t bytes = 0;
 };
 struct Op {
   Time arrival, end;
@@ -101,17 +97,10 @@ inline int64_t end_of(c10d::Backend& clock, const Op& op, int size) {
   }
   std::vector<WorkPtr> sends;
   std::vector<std::pair<WorkPtr, Tensors>> receives;
-  for (auto& p : op.peers) {  // the receiver needs the sender's arrival; of a large send, the sender too
-    const bool both = p.bytes > settings().rendezvous_bytes;
-    if (p.send || both) {
-      auto own = stamp(mine);
-      sends.push_back(clock.send(own, p.rank, 2 * p.tag + !p.send));
-    }
-    if (!p.send || both) {
-      auto theirs = stamp(0);
-      auto work = clock.recv(theirs, p.rank, 2 * p.tag + p.send);
-      receives.emplace_back(work, theirs);
-    }
+  for (auto& p : op.peers) {  // the receiver needs the sender's arrival
+    auto at = stamp(p.send ? mine : 0);
+    if (p.send) sends.push_back(clock.send(at, p.rank, p.tag));
+    else receives.emplace_back(clock.recv(at, p.rank, p.tag), at);
   }
   for (auto& [work, theirs] : receives) {
     work->wait();
@@ -172,7 +161,7 @@ class SimBackend final : public c10d::Backend {
     auto& it = lines_[key];
     if (!it) {
       it = std::make_shared<Line>();
-      it->stream = new_stream(device);
+      it->stream = pool_stream(device);
       std::thread(settle_ops, it, clock_, size_).detach();
     }
     return *it;
@@ -184,7 +173,6 @@ class SimBackend final : public c10d::Backend {
     auto& l = line(key, device);
     const auto stream = async ? *l.stream : current;
     const auto issued = now();
-    counts().launches++;
     if (async) block(stream, mark(current));
     const auto [arrival, end] = hold(stream);
     log({op.name, stream.id(), issued, op.cost, arrival, end});
@@ -212,7 +200,7 @@ class SimBackend final : public c10d::Backend {
   }
   template <typename Go>
   WorkPtr collective(const char* name, OpType type, Tensors out, const Tensors& in, bool async, Go go) {
-    const auto cost = comm_cost(name, std::max(num_bytes(out), num_bytes(in)));
+    const auto cost = comm_cost(std::max(num_bytes(out), num_bytes(in)));
     auto begin = start(out, in, go);
     if (!batch_) {
       auto work = place("", type, async, {{}, {}, out.empty() ? in : out, cost, true, async, name});
@@ -228,8 +216,7 @@ class SimBackend final : public c10d::Backend {
     return {};
   }
   template <typename Go> WorkPtr p2p(const char* name, OpType type, Tensors& ts, Peer peer, Go go) {
-    peer.bytes = num_bytes(ts);
-    const auto cost = comm_cost(name, peer.bytes);
+    const auto cost = comm_cost(num_bytes(ts));
     auto begin = peer.send ? start({}, ts, go) : start(ts, {}, go);
     if (!batch_) {
       const auto [a, b] = std::minmax(rank_, peer.rank);
@@ -288,7 +275,7 @@ class SimBackend final : public c10d::Backend {
         });
   }
   WorkPtr barrier(const c10d::BarrierOptions& o) override {  // as NCCL's, the host waits for it
-    place("", OpType::BARRIER, false, {{}, {}, {}, comm_cost("barrier", 0), true, false, "barrier"});
+    place("", OpType::BARRIER, false, {{}, {}, {}, comm_cost(0), true, false, "barrier"});
     data_->barrier({})->wait();
     auto end = mark(current_stream());
     if (o.asyncOp) return c10::make_intrusive<SimWork>(rank_, OpType::BARRIER, end, current_stream(), Tensors{});

@@ -42,25 +42,6 @@ def spend(ms: float, name: str = "spend") -> None:
     native.spend(round(ms * 1e6), name)
 
 
-def spend_in(x: torch.Tensor, forward_ms: float, backward_ms: float, name: str = "") -> Any:
-    """Return ``x``, with a kernel (``nameF``, ``nameB``) in its forward and in its backward."""
-    apply: Any = _Spend.apply
-    return apply(x, forward_ms, backward_ms, name)
-
-
-class _Spend(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Any, forward_ms: float, backward_ms: float, name: str) -> Any:
-        ctx.backward_ms, ctx.name = backward_ms, name
-        spend(forward_ms, f"{name}F")
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        spend(ctx.backward_ms, f"{ctx.name}B")
-        return grads[0], None, None, None
-
-
 # ---- torch.sim: what DDP, FSDP2, DTensor, pipelining and optimizers ask of a device's module
 
 

@@ -53,10 +53,7 @@ inline void await_data(const c10::Storage& s, Bytes bytes) {
     if (found->second.empty()) all.of.erase(found);
     all.num = all.of.size();
   }
-  for (auto& f : mine) {
-    if (!f.done()) counts().data_waits++;
-    without_gil(f.wait);
-  }
+  for (auto& f : mine) without_gil(f.wait);
 }
 
 inline Bytes bytes_of(const at::Tensor& t, bool writes) {
@@ -98,14 +95,12 @@ struct Call {
   std::vector<Pair> pairs;
   std::vector<std::pair<c10::Storage, c10::Storage>> storages;  // device, host
   c10::DeviceIndex device = -1;
-  int64_t bytes = 0;
   bool view = false;  // reads no data, costs nothing
 
   at::Tensor to_host(const at::Tensor& t, bool written) {
     if (!on_device(t)) return t;
     for (auto& p : pairs) if (p.device.is_same(t)) return p.host;
     if (device < 0) device = t.device().index();
-    bytes += int64_t(t.numel() * t.element_size());
     if (!view && !settings().blind) await_data(t, written);
     const bool grows = written && !t.numel();  // an out= that the kernel will resize
     c10::Storage host;
@@ -126,7 +121,6 @@ struct Call {
     c10::Storage fresh(c10::Storage::use_byte_size_t(), t.storage().nbytes(),
         adopt(t.storage(), or_current(device)), allocator(), true);
     storages.emplace_back(fresh, t.storage());  // a second output may share it
-    bytes += int64_t(t.numel() * t.element_size());
     return alias(fresh, t, c10::DispatchKey::PrivateUse1);
   }
   void grow() {
@@ -166,10 +160,9 @@ struct Call {
   }
 };
 
-inline int64_t cost_of(const std::string& name, int64_t bytes) {
-  auto& s = settings();
-  auto it = s.op_ns.find(name);
-  return it != s.op_ns.end() ? it->second : s.launch_ns + int64_t(s.byte_ns * double(bytes));
+inline int64_t cost_of(const std::string& name) {
+  auto it = settings().op_ns.find(name);
+  return it != settings().op_ns.end() ? it->second : settings().launch_ns;
 }
 inline bool synchronizes(const std::string& name) {  // the host needs the result, as with CUDA
   static const auto* names = new std::unordered_set<std::string>{"aten::nonzero", "aten::equal",
@@ -191,7 +184,7 @@ inline void compute(const c10::OperatorHandle& asked, const c10::OperatorHandle&
   for (size_t i = stack->size() - returns.size(); i < stack->size(); i++) call.result((*stack)[i]);
   if (call.view) return;
   const auto stream = current_stream(call.device);
-  launch(stream, asked.schema().name(), cost_of(asked.schema().name(), call.bytes));
+  launch(stream, asked.schema().name(), cost_of(asked.schema().name()));
   if (synchronizes(asked.schema().name())) synchronize(mark(stream));
 }
 inline void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) { compute(op, op, stack); }
@@ -270,7 +263,7 @@ inline at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) 
   }
   host_alias(to).copy_(host_alias(from));
   const std::string name = out ? "copy:dtoh" : in ? "copy:htod" : "aten::copy_";
-  launch(stream, name, cost_of(name, int64_t(from.numel() * from.element_size())));
+  launch(stream, name, cost_of(name));
   if (out) synchronize(mark(stream));  // there is no pinned memory
   return to;
 }
@@ -283,7 +276,7 @@ inline at::Scalar item(const at::Tensor& t) {
   synchronize(mark(current_stream(t.device().index())));
   return at::_local_scalar_dense(host_alias(t));
 }
-inline void record_stream(at::Tensor&, c10::Stream) { counts().record_streams++; }
+inline void record_stream(at::Tensor&, c10::Stream) {}
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }

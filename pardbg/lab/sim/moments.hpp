@@ -55,12 +55,9 @@ template <typename T, typename Tag = T> T& immortal() {
 struct Settings {  // of this process; a test sets them
   std::unordered_map<std::string, int64_t> op_ns;    // a kernel's cost by name, e.g. "aten::mm"
   int64_t launch_ns = 0;                             // of all others
-  double byte_ns = 0;                                // of all others, per byte read or written
   double speed = 1;                                  // factor on this rank's kernels: a slow device
-  std::unordered_map<std::string, int64_t> comm_ns;  // an op's cost after its last arrival, by name
-  int64_t comm_default_ns = 100'000;
+  int64_t comm_default_ns = 100'000;                 // an op's cost after its last arrival
   double comm_byte_ns = 0;
-  int64_t rendezvous_bytes = std::numeric_limits<int64_t>::max();  // larger sends wait for the receiver
   int64_t queue = 0;      // launches in flight on a stream before the host blocks; 0: no limit
   int64_t memory = 0;     // bytes of a device; 0: no limit
   int64_t foreign = 0;    // of them, bytes that another process has
@@ -68,14 +65,12 @@ struct Settings {  // of this process; a test sets them
   int64_t query_ns = 0;   // time after which a query sees an event that is done
   double drift = 0;       // elapsed times are those of a clock that runs (1 + drift) fast
   bool capturing = false;
-  bool one_pool = true;   // torch.Stream(), the backend and callbacks share 32 streams, as CUDA's
   bool blind = false;     // kernels do not wait for a peer's data: garbage values, exact times
 };
 inline Settings& settings() { return immortal<Settings>(); }
 
 struct Counts {
-  std::atomic<int64_t> launches{0}, events{0}, live_events{0}, queries{0}, waits{0}, syncs{0},
-      data_waits{0}, record_streams{0};
+  std::atomic<int64_t> live_events{0}, syncs{0};
 };
 inline Counts& counts() { return immortal<Counts>(); }
 

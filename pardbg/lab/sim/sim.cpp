@@ -23,17 +23,15 @@ static py::list take_log() {
 }
 static std::map<std::string, int64_t> counted() {
   auto& c = counts();
-  return {{"launches", c.launches}, {"events", c.events}, {"live_events", c.live_events}, {"queries", c.queries},
-      {"waits", c.waits}, {"syncs", c.syncs}, {"data_waits", c.data_waits}, {"record_streams", c.record_streams}};
+  return {{"live_events", c.live_events}, {"syncs", c.syncs}};
 }
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using Free = py::call_guard<py::gil_scoped_release>;
 #define FIELD(name) .def_readwrite(#name, &Settings::name)
   py::class_<Settings>(m, "Settings")
-      FIELD(op_ns) FIELD(launch_ns) FIELD(byte_ns) FIELD(speed) FIELD(comm_ns) FIELD(comm_default_ns)
-      FIELD(comm_byte_ns) FIELD(rendezvous_bytes) FIELD(queue) FIELD(memory) FIELD(foreign) FIELD(record_ns) FIELD(query_ns)
-      FIELD(drift) FIELD(capturing) FIELD(one_pool) FIELD(blind);
+      FIELD(op_ns) FIELD(launch_ns) FIELD(speed) FIELD(comm_default_ns) FIELD(comm_byte_ns) FIELD(queue)
+      FIELD(memory) FIELD(foreign) FIELD(record_ns) FIELD(query_ns) FIELD(drift) FIELD(capturing) FIELD(blind);
   py::class_<Moment, Time>(m, "Moment");
   m.def("settings", &settings, py::return_value_policy::reference);
   m.def("counts", &counted);

@@ -64,9 +64,6 @@ inline c10::Stream own_stream(c10::DeviceIndex d) {
   queues(d).emplace_back();
   return stream_of(d, int64_t(queues(d).size()) - 1);
 }
-inline c10::Stream new_stream(c10::DeviceIndex d) {
-  return settings().one_pool ? pool_stream(d) : own_stream(d);
-}
 
 inline thread_local Time recorded_here;  // the event that this thread recorded last
 inline Time mark(c10::Stream s) {  // what an event records
@@ -74,7 +71,6 @@ inline Time mark(c10::Stream s) {  // what an event records
   return later({queue(s).tail}, now(), 0);
 }
 inline void block(c10::Stream s, const Time& t) {  // the stream waits for it, the host does not
-  counts().waits++;
   std::lock_guard guard(lock());
   auto& tail = queue(s).tail;
   if (t != tail) tail = later({tail, t}, 0, 0);
@@ -101,7 +97,6 @@ inline int64_t captured_ns = 0;  // what the kernels of the graph cost that is c
 
 // A kernel. The host goes on at once, unless the stream's queue is full.
 inline void launch(c10::Stream s, const std::string& name, int64_t cost) {
-  counts().launches++;
   if (cost <= 0) return;
   Time room;
   {
@@ -142,7 +137,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getStream(Device d) const override { return current_stream(d.index()); }
   c10::Stream getDefaultStream(Device d) const override { return stream_of(d.index(), 0); }
   c10::Stream getStreamFromGlobalPool(Device d, bool) const override { return pool_stream(d.index()); }
-  c10::Stream getNewStream(Device d, int) const override { return new_stream(d.index()); }
+  c10::Stream getNewStream(Device d, int) const override { return pool_stream(d.index()); }
   c10::Stream exchangeStream(c10::Stream s) const override {
     return stream_of(s.device_index(), std::exchange(stream_here(s.device_index()), s.id()));
   }
@@ -151,11 +146,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeStream(const c10::Stream& s) const override { synchronize(mark(s)); }
   void synchronizeDevice(const Index d) const override { synchronize(end_of_all(d)); }
   bool isStreamCapturing(const c10::Stream&) const override { return settings().capturing; }
-  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override { counts().record_streams++; }
+  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
 
   void record(void** e, const c10::Stream& s, const Index, const c10::EventFlag) const override {
     TORCH_CHECK(!settings().capturing, "sim: operation not permitted when stream is capturing");
-    counts().events++;
     spin(settings().record_ns);
     if (!*e) {
       counts().live_events++;
@@ -168,10 +162,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     delete static_cast<Time*>(e);
   }
   void block(void* e, const c10::Stream& s) const override { if (e) sim::block(s, time(e)); }
-  bool queryEvent(void* e) const override {
-    counts().queries++;
-    return !e || past(time(e), settings().query_ns);
-  }
+  bool queryEvent(void* e) const override { return !e || past(time(e), settings().query_ns); }
   void synchronizeEvent(void* e) const override { if (e) synchronize(time(e)); }
   double elapsedTime(void* a, void* b, const Index) const override {
     TORCH_CHECK(a && b, "sim: both events must be recorded");

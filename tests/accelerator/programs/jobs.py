@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 import pardbg.lab.sim.device as sim
+from tests.accelerator.programs.spending import spend_in
 from tests.processes import wait_until
 
 MS = 1_000_000
@@ -30,7 +31,7 @@ class Stage(torch.nn.Module):
         self.layer = torch.nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return sim.spend_in(self.layer(x), ACTION_MS, ACTION_MS)
+        return spend_in(self.layer(x), ACTION_MS, ACTION_MS)
 
 
 def together(work: Callable[[], Any]) -> list[list[Any]]:
