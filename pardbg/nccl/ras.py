@@ -28,7 +28,6 @@ class RasRank:
     rank: int
     host: str
     pid: int
-    initializing: bool
     failed: bool
     """It has an asynchronous error, or its set-up failed."""
     aborted: bool
@@ -105,8 +104,8 @@ def _rank(content: Mapping[str, Any]) -> RasRank:
     failed = state not in (0, in_progress) or int(status["async_error"]) not in (0, in_progress)
     counts = {str(op)[:64]: int(count) for op, count in content["collective_counts"].items()}
     return RasRank(
-        int(content["rank"]), str(content["host"])[:200], int(content["pid"]), state == in_progress,
-        failed, bool(status["abort_flag"]), counts,
+        int(content["rank"]), str(content["host"])[:200], int(content["pid"]), failed,
+        bool(status["abort_flag"]), counts,
     )  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def worker() -> None:
     per_call_us(span)
     found["span"] = statistics.median(per_call_us(span) for _ in range(BLOCKS))
     device = core.ensure().device
-    left_out, way = device.num_left_out, type(device).__name__
+    left_out, way = device.times.num_left_out, type(device).__name__
     sys.stdout.write(json.dumps({"us": found, "left_out": left_out, "way": way}) + "\n")
 
 

@@ -134,7 +134,7 @@ class Device {
     });
     for (size_t i = 0; i < before; i++) {  // these had begun at the poll before
       const Span& span = *begun_[i];
-      if (!span.end_ns && !span.dropped) write(kDeviceBegin, span, span.begin_ns), num_begun += 1;
+      if (!span.end_ns && !span.dropped) write(kDeviceBegin, span, span.begin_ns);
     }
     begun_.erase(begun_.begin(), begun_.begin() + static_cast<std::ptrdiff_t>(before));
     return left;
@@ -179,12 +179,6 @@ class Device {
     std::lock_guard<std::mutex> guard(lock_);
     return num_ - free_.size();
   }
-  size_t num_open() {
-    size_t found = 0;
-    std::lock_guard<std::mutex> guard(lock_);
-    for (const auto& [_, lane] : lanes_) found += lane.size();
-    return found;
-  }
   std::string failure() {
     std::lock_guard<std::mutex> guard(lock_);
     return failure_;
@@ -195,7 +189,7 @@ class Device {
     std::lock_guard<std::mutex> guard(lock_);
     return {std::exchange(gap.since, 0), gap.until};
   }
-  int64_t num_lost = 0, num_begun = 0;
+  int64_t num_left_out() const { return captured.number + refused.number + num_lost_; }
   int64_t lead_ns = 0, newest_ns = 0;  // of the span that was reached last
 
  private:
@@ -354,7 +348,7 @@ class Device {
         span.end_ns = at;
       }
     } catch (const c10::Error&) {  // an event of another device
-      num_lost += 1;
+      num_lost_ += 1;
     }
     if (span.num_read < 2) return;  // streams are read in any order
     if (span.begin_ns && span.end_ns) write(kDevice, span, span.end_ns);
@@ -383,6 +377,7 @@ class Device {
   std::unordered_map<c10::Stream, Lane> lanes_;
   std::vector<c10::Event*> free_;
   size_t num_ = 0;  // events that there are
+  int64_t num_lost_ = 0;
   std::map<std::pair<int, int>, std::optional<c10::Stream>> own_;
   std::string failure_;
 };

@@ -204,12 +204,8 @@ void bind_device(py::module_& m) {
       .def_readonly("lead_ns", &Device::lead_ns)
       .def_readonly("newest_ns", &Device::newest_ns)
       .def("take_gaps", [](Device& d) { return std::pair{d.take(d.captured), d.take(d.refused)}; })
-      .def_property_readonly("num_captured", [](Device& d) { return d.captured.number; })
-      .def_property_readonly("num_refused", [](Device& d) { return d.refused.number; })
-      .def_readonly("num_lost", &Device::num_lost)
-      .def_readonly("num_begun", &Device::num_begun)
+      .def_property_readonly("num_left_out", &Device::num_left_out)
       .def_property_readonly("num_in_flight", &Device::num_in_flight)
-      .def_property_readonly("num_open", &Device::num_open)
       .def_property_readonly("failure", &Device::failure);
 }
 

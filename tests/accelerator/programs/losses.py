@@ -132,7 +132,7 @@ def main() -> None:
     ops = sorted({entry[0] for entry in sim.take_log()})
     device = None if core.CURRENT is None else core.CURRENT.device
     if device is not None:
-        wait_until(lambda: not device.times.num_open, what="all times read")
+        wait_until(lambda: not device.poll(), what="all times read")
     dist.barrier()
     dist.destroy_process_group()
     print(json.dumps({"losses": made, "ops": ops, "way": type(device).__name__}))

@@ -70,7 +70,7 @@ def spans(there: Device) -> dict[str, Any]:
         wait_until(lambda: all(span.end_ns for span in found), what="all spans")
         over.set()
     ours = sorted((s.begin_ns, s.end_ns, s.error_ns) for s in found)
-    return {"spans": ours, "truth": truth[1:], "left_out": times.num_captured + times.num_lost}
+    return {"spans": ours, "truth": truth[1:], "left_out": times.num_left_out}
 
 
 def anchors(there: Device) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def graphs(there: Device) -> dict[str, Any]:
         kept += 1
     graph.replay()
     torch.cuda.synchronize()
-    return {"span": span is None, "captured": times.num_captured, "value": float(kept[0])}
+    return {"span": span is None, "captured": times.num_left_out, "value": float(kept[0])}
 
 
 def ops(there: Device) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def test_a_device_that_is_not_done_is_neither_waited_for_nor_an_anchor() -> None
     host = Host(done=False)
     clock = clock_of(host)
     clock.tend()
-    assert clock.missed == 1 and clock.error_ns is None
+    assert clock.error_ns is None
 
 
 def test_a_wide_bracket_does_not_replace_a_narrow_one_that_is_fresh() -> None:
@@ -131,7 +131,6 @@ def test_events_are_read_in_order_for_each_stream() -> None:
         event.query = lambda event=event: id(event) in ready  # type: ignore[method-assign]
     assert queue.reap(lambda _, meaning: seen.append(meaning))
     assert seen == ["other"]  # a stream that stands hides no other
-    assert queue.num_open == 2
     ready.add(id(first))
     assert not queue.reap(lambda _, meaning: seen.append(meaning))
     assert seen == ["other", "first", "second"]

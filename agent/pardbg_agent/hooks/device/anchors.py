@@ -59,8 +59,6 @@ class DeviceClock:
         self._new_event, self._stream, self._now = new_event, stream, now
         self._taken = taken
         self._anchors: deque[Anchor] = deque(maxlen=KEPT)
-        self.missed = 0
-        """Times that no try's event was seen done: the stream is busy, or the device stands."""
 
     @property
     def error_ns(self) -> int | None:
@@ -74,8 +72,7 @@ class DeviceClock:
         if last and age < (FRESH_NS if len(self._anchors) > 1 else SOON_NS):
             return
         tried = [anchor for _ in range(TRIES) if (anchor := self._bracket()) is not None]
-        if not tried:
-            self.missed += 1
+        if not tried:  # the stream is busy, or the device stands
             return
         best = min(tried, key=lambda anchor: anchor.error_ns)
         if last is None:

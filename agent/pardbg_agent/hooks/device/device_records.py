@@ -81,12 +81,6 @@ class _Records:
         """End a training step, and begin the next one."""
         return self.ended(self._next("step", self.begin(t1_ns)), _STEP, 0, step=step)
 
-    @property
-    def num_left_out(self) -> int:
-        """Spans without times, for whatever reason."""
-        times = self.times
-        return int(times.num_captured + times.num_lost + times.num_refused)
-
     # -- the agent's thread
 
     def poll(self) -> bool:
@@ -98,7 +92,7 @@ class _Records:
             self._mark_gaps()
             times, error = self.times, self.times.clock.error_ns
             self._c.status.device(
-                times.lead_ns, times.newest_ns, NONE if error is None else error, self.num_left_out
+                times.lead_ns, times.newest_ns, NONE if error is None else error, times.num_left_out
             )
             return left
         finally:
@@ -131,8 +125,6 @@ class DeviceRecords(_Records):
         """Ops between a backend's group start and end, which has one Work for all."""
         self._current: dict[str, Any] = {}
         self._next = self._exchange
-        self.num_begun = 0
-        """Ops whose arrival has a record of its own, before their end."""
         super().__init__(core)
 
     # -- ops
@@ -236,7 +228,6 @@ class DeviceRecords(_Records):
         for span, op in begun:
             if not span.end_ns:  # since the poll before
                 span.is_told = True
-                self.num_begun += 1
                 self._write(_BEGIN, op, span, span.begin_ns)
         return left
 
@@ -259,11 +250,6 @@ class NativeRecords(_Records):
         self.batch_issued: Callable[[Any], None] = self.times.native.batch_issued
         self.batch_refused: Callable[[], None] = self.times.native.batch_refused
         super().__init__(core)
-
-    @property
-    def num_begun(self) -> int:
-        """As DeviceRecords'."""
-        return int(self.times.native.num_begun)
 
     def op_begins(self, op: Any, in_batch: bool) -> bool:
         """C++ asked about the op, and times it itself."""

@@ -102,21 +102,13 @@ class DeviceTimes:
         """Spans whose times could not be read."""
 
     @property
-    def num_captured(self) -> int:
-        return self.captured.number
-
-    @property
-    def num_refused(self) -> int:
-        return self.refused.number
+    def num_left_out(self) -> int:
+        """Spans without times, for whatever reason."""
+        return self.captured.number + self.refused.number + self.num_lost
 
     def take_gaps(self) -> tuple[tuple[int, int], tuple[int, int]]:
         """Return when spans were captured, and refused, since the last call."""
         return self.captured.take(), self.refused.take()
-
-    @property
-    def num_open(self) -> int:
-        """Events that are recorded and not read."""
-        return self.queue.num_open
 
     @property
     def num_in_flight(self) -> int:

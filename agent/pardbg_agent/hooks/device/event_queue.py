@@ -70,10 +70,6 @@ class EventQueue:
             left |= bool(lane)
         return left
 
-    @property
-    def num_open(self) -> int:
-        return sum(map(len, list(self._lanes.values())))
-
     def _forget_idle(self) -> None:
         if len(self._lanes) > MAX_LANES:
             for stream in [stream for stream, lane in list(self._lanes.items()) if not lane]:

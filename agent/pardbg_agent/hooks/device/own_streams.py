@@ -23,8 +23,6 @@ class OwnStreams:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._by_key: dict[Any, Any] = {}
-        self.shared = False
-        """They are the pool's: some times may be late by what else is queued there."""
 
     def of(self, key: Any) -> Any | None:
         """Return the stream of a key; None where there are too many."""
@@ -41,8 +39,7 @@ class OwnStreams:
             if make is not None:
                 return make()
         except (OSError, AttributeError, RuntimeError):
-            pass  # no such library or no such function in it
-        self.shared = True
+            pass  # no such library or function in it: the pool's, whose ends may be read late
         return torch.Stream(self._device)
 
 
