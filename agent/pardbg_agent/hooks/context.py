@@ -251,6 +251,8 @@ class Context:
     fsdp_groups: Any = field(default_factory=weakref.WeakSet)
     fsdp_units: Any = field(default_factory=weakref.WeakKeyDictionary)
     """FSDPParamGroup -> UnitState"""
+    fsdp_computes: Any = field(default_factory=weakref.WeakKeyDictionary)
+    """FSDPParamGroup -> (forward or backward, when it began, its span on the device)"""
     schedules: Any = field(default_factory=weakref.WeakKeyDictionary)
     """schedule -> {has_backward: this rank's planned compute actions}"""
     actions: Any = None

@@ -48,7 +48,7 @@ class ShardingView:
     """All units together."""
 
 
-_VERBS: Final = (" wait unshard", " unshard", " reshard", " reduce")
+_VERBS: Final = (" wait unshard", " unshard", " reshard", " reduce", " forward", " backward")
 """Longest first: one is the other's end."""
 MAX_ROWS: Final = 20_000
 """Records of a step that are looked at."""

@@ -57,8 +57,10 @@ def pipeline_view(
     newest = newest_step(view, layout)
     current = None if newest is None else pipeline_step(view, layout, newest)
     plan, bubbles = layout.plan, _history(view, layout, newest, history)
+    launched = {}
     # Without its holds it is not known when the hosts had launched it.
-    beside = current is not None and not current.held_ns and times(view) == "device"
+    if current is not None and not current.held_ns and times(view) == "device":
+        launched = launches(view, layout, (current.t0_ns, view.t_ns))
     return PipelineView(
         schedule=plan.schedule if plan is not None else "",
         group=_group_name(view, layout),
@@ -69,7 +71,7 @@ def pipeline_view(
         paced=bool((plan is not None and plan.paced) or view.store.notes.get("paced")),
         predicted=str(view.store.notes.get("predicted", "")),
         times=times(view),
-        launches=launches(view, layout, (current.t0_ns, view.t_ns)) if beside else {},
+        launches=launched,
         step=current,
         last_complete=_last_complete(view, layout, current),
         bubble_history=bubbles,

@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +26,10 @@ from torch.distributed.pipelining import (
 import pardbg.lab.sim.device as sim
 import pardbg_agent
 from pardbg_agent import core
+from pardbg_agent.wire import Kind
 from tests.accelerator.programs.jobs import ACTION_MS, MICROBATCHES, MS, WIDTH, Stage
+from tests.accelerator.programs.spending import spend_in
+from tests.distributed.programs.watched import read_rank
 from tests.processes import wait_until
 
 
@@ -76,9 +80,9 @@ class Split(Stage):
     """The same, and its weights' gradients take another 20 ms: they may be computed apart."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        bias = sim.spend_in(self.layer.bias, 0, ACTION_MS / 2, "W")
+        bias = spend_in(self.layer.bias, 0, ACTION_MS / 2, "W")
         y = torch.nn.functional.linear(x, self.layer.weight, bias)
-        return sim.spend_in(y, ACTION_MS, ACTION_MS)
+        return spend_in(y, ACTION_MS, ACTION_MS)
 
 
 def _virtual(rank: int, size: int, schedule_of: Any, module: type[Stage]) -> dict[str, Any]:
@@ -157,7 +161,10 @@ def sharded(rank: int, size: int) -> dict[str, Any]:
         optimizer.step()
 
     step()
-    return together(step)
+    sim.settings.op_ns = {"aten::addmm": MS, "aten::mm": MS}
+    found = together(step)
+    sim.settings.op_ns = {}
+    return found
 
 
 def refused(rank: int, size: int) -> dict[str, Any]:
@@ -178,7 +185,7 @@ def captured(rank: int, size: int) -> dict[str, Any]:
     """A graph of two kernels of 2 ms and an op, replayed twice."""
     sim.settings.op_ns = {"aten::mm": 2 * MS}
     a, b, graph = torch.ones(4, 4, device="sim"), torch.ones(4, device="sim"), acc.Graph()
-    left_out = core.CURRENT.device.num_left_out
+    left_out = core.CURRENT.device.times.num_left_out
     graph.capture_begin()
     a @ a
     dist.all_reduce(b)
@@ -191,18 +198,23 @@ def captured(rank: int, size: int) -> dict[str, Any]:
 
     found = together(work)
     sim.settings.op_ns = {}
-    return found | {"left_out": core.CURRENT.device.num_left_out - left_out}
+    return found | {"left_out": core.CURRENT.device.times.num_left_out - left_out}
+
+
+def arrivals() -> int:
+    """Ops whose arrival has a record of its own, before their end."""
+    return len(read_rank(Path(core.CURRENT.ring.path)).of(Kind.DEVICE_BEGIN))
 
 
 def hang(rank: int, size: int) -> dict[str, Any]:
     """Rank 1's device stops before an op, for as long as the others' agents take to notice."""
     torch.sim.synchronize()
     dist.barrier()
-    stop, before = sim.hold() if rank == 1 else None, core.CURRENT.device.num_begun
+    stop, before = sim.hold() if rank == 1 else None, arrivals()
     step = core.CURRENT.step
     dist.all_reduce(torch.ones(4, device="sim"))
     if rank != 1:
-        wait_until(lambda: core.CURRENT.device.num_begun > before, what="arrival")
+        wait_until(lambda: arrivals() > before, what="arrival")
     dist.all_reduce(torch.zeros(1))  # all have looked
     if stop is not None:
         time.sleep(0.1)
@@ -223,8 +235,8 @@ def main() -> None:
     threading.Thread(target=agents_thread, daemon=True).start()
     found = {case.__name__: case(rank, size) for case in CASES}
     device = core.CURRENT.device
-    wait_until(lambda: not device.times.num_open, what="all times read")
-    found |= {"left_out": device.num_left_out, "way": type(device).__name__}
+    wait_until(lambda: not device.poll(), what="all times read")
+    found |= {"left_out": device.times.num_left_out, "way": type(device).__name__}
     sim.hold()  # for ever
     dist.all_reduce(torch.ones(1, device="sim"))
     open_ops, begun = core.CURRENT.ops, time.monotonic()

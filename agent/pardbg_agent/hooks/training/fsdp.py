@@ -1,9 +1,11 @@
-"""FSDP2 (fully_shard): unshard, reshard and reduce of each unit, and the root's forward."""
+"""FSDP2 (fully_shard): unshard, reshard and reduce of each unit, on a device its forward and
+backward, and the root's forward."""
 
 from __future__ import annotations
 
 import functools
 import math
+from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
@@ -50,6 +52,44 @@ def _hook_units(patches: Patches, module: ModuleType) -> None:
         patches.around(unit, name, f"fsdp.{name}", _before(verb, moves), _after)
         if quick and original is not None:
             native_way.quick(patches, unit, name, original, "u", _LETTERS[verb], False)
+    for verb in ("forward", "backward"):
+        may, begun, computed = (partial(hook, verb) for hook in (_may_time, _begun, _computed))
+        patches.around(unit, f"pre_{verb}", f"fsdp.{verb}", may, begun)
+        patches.around(unit, f"post_{verb}", f"fsdp.{verb}", computed)
+
+
+# -- what a unit computes on its device, from the end of pre_forward or pre_backward on
+
+
+def _may_time(verb: str, c: _core.Core, unit: Any, *_: Any, **__: Any) -> Any:
+    begun = context.of(c).fsdp_computes.get(unit)
+    if begun is not None and begun[0] == verb == "backward":  # pre_backward comes per output
+        return None
+    return unit if c.device is not None and c.level > 1 and unit.device.type != "cpu" else None
+
+
+def _begun(verb: str, c: _core.Core, unit: Any, t1: int, failed: bool) -> None:
+    _computed("", c, unit)  # what failed before
+    span = c.guard.call(HOOK, c.device.begin, t1) if c.device is not None else None
+    if span is not None:
+        context.of(c).fsdp_computes[unit] = verb, t1, span
+
+
+def _computed(verb: str, c: _core.Core, unit: Any, *_: Any, **__: Any) -> None:
+    x, t1 = context.of(c), now_ns()
+    begun, t0, span = x.fsdp_computes.pop(unit, ("", 0, None))
+    known = x.fsdp_units.get(unit)
+    if span is None or c.device is None:
+        return
+    if begun != verb or known is None:
+        c.guard.call(HOOK, c.device.drop, span)
+        return
+    name = _name(c, unit, known, verb)
+    if c.guard.call(HOOK, c.device.ended, span, _COMM, name):
+        c.record(
+            _FSDP, _COMM, _TIMED, name, t0, t1, c.step, 0, NO_GROUP, NONE, NONE, NONE,
+            known.num_bytes, x.loop.gathered_bytes,
+        )  # fmt: skip
 
 
 def _new_unit(group: Any) -> Any:
