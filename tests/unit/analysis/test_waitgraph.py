@@ -16,7 +16,6 @@ from pardbg.analysis.findings.kinds.stall_kinds import Waiting
 from pardbg.analysis.findings.registry import standstills
 from pardbg.analysis.hangs.waitgraph import wait_graph
 from pardbg_agent import wire
-from pardbg_agent.wire import Flag, Lane
 from tests.unit.facts import facts
 from tests.unit.trace_builder import MS, Proc, Trace, ns
 
@@ -470,27 +469,6 @@ def test_on_a_device_the_host_waits_elsewhere() -> None:
     trace.flush()
     stall(trace, 2100, r0=FORWARD, r1=FORWARD)
     assert blamed(at(trace, 2500)) == [((1,), (0,))]
-
-
-def test_a_full_host_excuses_no_device_that_stands() -> None:
-    """Rank 1's device has come to nothing since ms 40, and its host has eight threads per core."""
-    trace = Trace(2)
-    for proc in trace.ranks:
-        proc.define(wire.DefKind.PROCESS, proc=proc.proc, rank=proc.rank, device="cuda")
-        proc.define(wire.DefKind.GROUP, id=1, key="world", name="world", axis=None, ranks=[0, 1],
-                    backend="nccl")  # fmt: skip
-        proc._groups["world"] = 1
-        phase = {"lane": Lane.PHASE, "name_id": proc.name("forward")}
-        proc.record(wire.Kind.PHASE, 1, 2, flags=Flag.DEVICE, **phase)
-        proc.record(wire.Kind.DEVICE, 20, 40, a=19 * MS, **phase)
-    trace.ranks[0].collective("world", "all_reduce", 50, None)
-    trace.ranks[1].record(wire.Kind.PHASE, 3, 4, flags=Flag.DEVICE, **phase)
-    trace.flush()
-    for proc in trace.ranks:
-        waits = {"open": 1, "open_since_ns": ns(50)} if proc.rank == 0 else {}
-        state_of(trace, proc, 4000, load=800, os="R", **waits)
-    said = found(trace, 4000)["missing-rank"]
-    assert said.culprits == (1,) and facts(said, "absences")[0].doing == "device"
 
 
 def test_another_dtype_does_not_explain_a_hang() -> None:
