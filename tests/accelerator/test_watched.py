@@ -159,13 +159,13 @@ def test_what_each_unit_of_fsdp_computes_is_timed(ranks: list[Watched]) -> None:
     """Three layers in a root: forward in their order, backward in the other one, one after the
     other; each ends where its kernels do, before its gradients are reduced."""
     for rank in ranks:
-        spans = [r for r in rank.device("sharded", Lane.COMM) if r.name.endswith("ward")]
+        spans = [r for r in rank.device("units", Lane.COMM) if r.name.endswith("ward")]
         units = {verb: [r for r in spans if r.name.endswith(verb) and "root" not in r.name]
                  for verb in ("forward", "backward")}  # fmt: skip
         assert [r.name for r in units["forward"]] == ["0 forward", "1 forward", "2 forward"]
         assert [r.name for r in units["backward"]] == ["2 backward", "1 backward", "0 backward"]
         for verb, kernel in (("forward", "aten::addmm"), ("backward", "aten::mm")):
-            ran = rank.truth("sharded", kernel)
+            ran = rank.truth("units", kernel)
             assert ran
             for unit in units[verb]:
                 assert any(unit.t0 - unit.b <= t0 and t1 <= unit.t1 + unit.b for t0, t1 in ran)
