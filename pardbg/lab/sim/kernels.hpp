@@ -53,7 +53,10 @@ inline void await_data(const c10::Storage& s, Bytes bytes) {
     if (found->second.empty()) all.of.erase(found);
     all.num = all.of.size();
   }
-  for (auto& f : mine) without_gil(f.wait);
+  for (auto& f : mine) {
+    if (!f.done()) counts().data_waits++;
+    without_gil(f.wait);
+  }
 }
 
 inline Bytes bytes_of(const at::Tensor& t, bool writes) {

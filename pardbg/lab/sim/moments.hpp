@@ -70,7 +70,7 @@ struct Settings {  // of this process; a test sets them
 inline Settings& settings() { return immortal<Settings>(); }
 
 struct Counts {
-  std::atomic<int64_t> live_events{0}, syncs{0};
+  std::atomic<int64_t> live_events{0}, syncs{0}, data_waits{0};
 };
 inline Counts& counts() { return immortal<Counts>(); }
 
