@@ -134,8 +134,8 @@ MAX_ROWS = 30
 """Differing tensors listed."""
 
 
-def answers(found: Answers, *, compare: bool = False) -> list[str]:
-    """Return lines for the console or a terminal."""
+def answers(found: Answers, *, compare: bool = False, named: bool = False) -> list[str]:
+    """Return lines for the console or a terminal; ``named``: say of a single rank, too, which."""
     if not found.answers:
         return ["no rank was asked"]
     good = {rank: one for rank, one in found.answers.items() if one.refusal is None}
@@ -156,12 +156,26 @@ def answers(found: Answers, *, compare: bool = False) -> list[str]:
     if compare and good:
         hashed = any(one.hashes for one in good.values())
         return [*(_hashes(good) if hashed else _beside(good)), *lines]
-    return [*_texts(good), *lines]
+    return [*_texts(good, named), *lines]
 
 
-def _texts(good: Mapping[int, Evaluated]) -> list[str]:
+def answer_rows(found: Answers, compare: bool) -> list[tuple[str, bool]]:
+    """Return (line, whether it is an error) for the console."""
+    if compare or not found.answers:
+        rows = answers(found, compare=compare)
+        return [(row, row[5:8] == " ✗ " or not found.answers) for row in rows]
+    shown = []
+    for wrong in (False, True):
+        own = {rank: one for rank, one in found.answers.items()
+               if (one.raised or one.refusal is not None) == wrong}  # fmt: skip
+        rows = answers(Answers(own), named=True) if own else []
+        shown += [(row, wrong) for row in rows]
+    return shown
+
+
+def _texts(good: Mapping[int, Evaluated], named: bool) -> list[str]:
     """Each different answer once, with the ranks that gave it."""
-    if len(good) == 1:
+    if len(good) == 1 and not named:
         return next(iter(good.values())).text.splitlines() or [""]
     same: dict[str, list[int]] = {}
     for rank, one in sorted(good.items()):

@@ -11,7 +11,7 @@ from pardbg.events.commands import Answers, Reply, WhereFound
 from pardbg.events.control_codes import Verb
 from pardbg.events.control_facts import Fact, Hit
 from pardbg.render.frame.control_words import done_text, error_text
-from pardbg.render.reports.replies import answers, text
+from pardbg.render.reports.replies import answer_rows, text
 from pardbg.ui.commands.actions import ACTIONS, INSPECTIONS, Handlers
 from pardbg.ui.engine.controller import Controller
 from pardbg.ui.engine.feed import Frame
@@ -103,10 +103,10 @@ class ControlActions:
                 self._view.say("no rank answered with a stack", "warn")
             self._view.want_page()
         elif isinstance(answer, Answers):
-            self._show_answer(answers(answer, compare=self._comparing))
+            self._show_answer(answer_rows(answer, self._comparing))
             self._keep_frame(answer)
         elif verb in (Verb.RANKS, Verb.STATUS, Verb.BREAKS):
-            self._show_answer(text(verb, reply).splitlines())
+            self._show_answer([(row, False) for row in text(verb, reply).splitlines()])
         else:
             done = done_text(reply)
             debug.say(f"{verb.value if verb else 'control'}: {done or 'ok'}", "dim", reply.n)
@@ -117,7 +117,7 @@ class ControlActions:
     def show_result(self, text: str, bad: bool, n: int = 0) -> None:
         """Show in the console what became of a line of the prompt or of a ``.pardbgrc``."""
         self._debug.say(text, "bad" if bad else "dim", n)
-        if bad:
+        if bad and self._view.active != "debug":  # there it stands in the console
             self._view.say(text, "bad")
 
     def answer(self, text: str, style: str) -> None:
@@ -173,10 +173,10 @@ class ControlActions:
             self._view.want_page()
             self._view.page.redraw()
 
-    def _show_answer(self, lines: list[str]) -> None:
+    def _show_answer(self, rows: list[tuple[str, bool]]) -> None:
         """In the console: it keeps its newest line in view, and scrolls."""
-        for row in lines:
-            self._debug.say(row, "")
+        for row, wrong in rows:
+            self._debug.say(row, "bad" if wrong else "")
         self._view.show_page("debug")
 
     def _frame_up(self, _argument: str) -> None:

@@ -11,7 +11,7 @@ from pardbg.errors import UserError
 from pardbg.events.commands import Answers
 from pardbg.events.control_codes import Verb
 from pardbg.hub.serve.questions import WAIT_NS, Questions
-from pardbg.render.reports.replies import answers
+from pardbg.render.reports.replies import answer_rows, answers
 from pardbg_agent.ctrl.agent_messages import Evaluated, NoAnswer
 
 
@@ -164,3 +164,18 @@ def test_verbs_that_move_ranks_take_a_count(text: str, expected: object) -> None
 def test_a_wrong_count_is_said_in_one_line(text: str) -> None:
     with pytest.raises(UserError):
         verb_words(Verb.TICK, text.split())
+
+
+def test_the_console_says_who_answered_and_what_is_an_error() -> None:
+    one = _said(r2={"text": "tensor(2.5)\nof two rows"})
+    assert answer_rows(one, compare=False) == [
+        ("rank 2: tensor(2.5)", False), ("        of two rows", False),
+    ]  # fmt: skip
+    two = _said(r1={"text": "NameError: no x", "raised": True}, r0={"text": "3"})
+    assert answer_rows(two, compare=False) == [
+        ("rank 0: 3", False), ("rank 1: NameError: no x", True),
+    ]  # fmt: skip
+    assert [row for row, wrong in answer_rows(two, compare=True) if wrong] == [
+        "    1 ✗ NameError: no x"
+    ]
+    assert answer_rows(_said(), compare=False)[0][1]
