@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.events.control_facts import Hit
+from pardbg.events.control_facts import Fact, Hit, Raised
 from tests.ui.fakes import FakePort, app_on, shows, text_of, until
 from tests.ui.sample import held, snapshot_1f1b
 from tests.ui.test_travel import at_ms, recorded, showing
@@ -71,12 +71,12 @@ async def test_keys_of_the_grid_say_where_they_work(session: Path) -> None:
         await shows(app, "g: ticks on 2 Pipeline")
 
 
-async def test_the_selection_follows_a_hit_once() -> None:
+@pytest.mark.parametrize(
+    "why", [Hit(2, 1, "action==2B3", next="2B3"), Raised(2, "IndexError: out of range")]
+)
+async def test_the_selection_follows_a_hit_once(why: Fact) -> None:
     held_now = held(snapshot_1f1b())
-    hit = replace(
-        held_now,
-        control=replace(held_now.control, why=(Hit(2, 1, "action==2B3", next="2B3"),)),
-    )
+    hit = replace(held_now, control=replace(held_now.control, why=(why,)))
     app = app_on(hit, FakePort(), start="pipeline")
     async with app.run_test(size=(120, 40)) as pilot:
         await until(lambda: app.main.shared.rank == 2, "the rank that hit")

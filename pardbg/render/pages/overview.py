@@ -32,16 +32,17 @@ from pardbg.render.draw.cells import (
     Segment,
     clean,
     clip,
+    fit,
     line,
     line_width,
     plain,
     width,
 )
 from pardbg.render.draw.plots import by_step
-from pardbg.render.draw.signs import SIGNS
+from pardbg.render.draw.signs import SIGN, SIGNS
 from pardbg.render.frame.activity import activity_text
-from pardbg.render.frame.panels import empty
-from pardbg.render.pages.findings import brief
+from pardbg.render.frame.panels import coming, empty
+from pardbg.render.pages.findings import brief, ordered
 from pardbg.render.pages.output import output_lines
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD
 
@@ -97,7 +98,7 @@ def overview(
             if look.contains.lower() in plain(table_row(named, rank, cells)).lower()
         )
     places = tuple(rank.rank for rank in shown)
-    head = ((), headings(columns))
+    head = (_verdict(snapshot, cells), headings(columns))
     below: list[Line] = []
     foot: tuple[Line, ...] = ()
     spare = rows - len(head) - len(shown)
@@ -113,6 +114,34 @@ def overview(
         return table_row(columns, rank, cells, rank.rank == look.selected)
 
     return Picture(head, Drawn(len(shown), draw, below), foot, focus=focus, rows=places)
+
+
+def _verdict(snapshot: Snapshot, cells: int) -> Line:
+    """Draw what is so: what was found and whose it is, how far a start has come, or that nothing
+    was found, with the numbers. Of a hang the banner has told."""
+    if snapshot.hang is not None:
+        return ()
+    grave = [finding for finding in ordered(snapshot.findings) if finding.severity != "info"]
+    if grave:
+        sign, style = SIGN[grave[0].severity]
+        whose = (f" r{words.rank_set(f.culprits)}" if f.culprits else "" for f in grave)
+        said = dict.fromkeys(f.kind + ranks for f, ranks in zip(grave, whose, strict=True))
+        return fit(line(Segment(f" {sign} {clean(' · '.join(said))}", style)), cells)
+    if yet := coming(snapshot):
+        return fit(line(Segment(" ◷ ", "dim"), Segment(yet, "strong")), cells)
+    parts = [Segment(" ✓ ", "good"), Segment("Nothing wrong is found: ", "strong")]
+    view = snapshot.pipeline
+    if view is not None and view.schedule:
+        parts.append(Segment(f"{clean(view.schedule)} with {view.num_stages} stages on "))
+    parts.append(Segment(words.plural(len(snapshot.ranks), "rank")))
+    if snapshot.step_ns and not snapshot.run.rehearsed:
+        parts.append(Segment(f", {words.duration(snapshot.step_ns)} a step"))
+    step = view.last_complete if view is not None else None
+    if step is not None and step.excess_fraction is not None:
+        parts.append(Segment(f"; bubble {words.percent(step.bubble_fraction)} = "
+                             f"{words.percent(step.implied_fraction)} of these actions + "
+                             f"{words.percent(step.excess_fraction)} excess", "dim"))  # fmt: skip
+    return fit(line(*parts), cells)
 
 
 def _columns(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:

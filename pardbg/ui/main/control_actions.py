@@ -9,7 +9,7 @@ from pardbg.control.language.arguments import COMPARE, inspect_words, verb_meant
 from pardbg.errors import UserError
 from pardbg.events.commands import Answers, Reply, WhereFound
 from pardbg.events.control_codes import Verb
-from pardbg.events.control_facts import Fact, Hit
+from pardbg.events.control_facts import Fact, Hit, Raised
 from pardbg.render.frame.control_words import done_text, error_text
 from pardbg.render.reports.replies import answer_rows, text
 from pardbg.ui.commands.actions import ACTIONS, INSPECTIONS, Handlers
@@ -160,14 +160,14 @@ class ControlActions:
             self._controller.send(Verb.WHERE)
 
     def _follow_hit(self, frame: Frame) -> None:
-        """Select the rank of a breakpoint or watch, once per hit."""
+        """Select the rank of a breakpoint, a watch or an exception, once per hit."""
         control = frame.snapshot.control
         why = control.why if control.mode == "held" and frame.following else ()
         if why == self._followed:
             return
         self._followed = why
         hit = why[0] if why else None
-        if isinstance(hit, Hit) and hit.rank != self._view.shared.rank:
+        if isinstance(hit, Hit | Raised) and hit.rank != self._view.shared.rank:
             self._view.shared.rank = hit.rank
             self._frame = 0
             self._view.want_page()

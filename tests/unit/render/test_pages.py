@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.comm.traffic import GroupView
+from pardbg.analysis.findings.finding import Finding
 from pardbg.events.commands import WhereFound
 from pardbg.events.control_facts import Breakpoint, Hit
 from pardbg.render.draw.cells import Picture, plain
@@ -349,3 +351,19 @@ def test_nothing_is_called_healthy_while_ranks_are_still_coming(
     assert says in text and "No rank is missing" not in text
     whole = replace(early, ranks=made.ranks, findings=())
     assert "No rank is missing" in text_of(findings(whole, 100, 30))
+
+
+def test_the_overview_begins_with_a_verdict() -> None:
+    made = replace(snapshot_1f1b(), findings=(), hang=None)
+
+    def verdict(shown: Snapshot) -> str:
+        return text_of(overview(shown, 120, 36)).splitlines()[0]
+
+    assert "✓" in verdict(made) and words.duration(made.step_ns) in verdict(made)
+    assert words.percent(made.pipeline.last_complete.bubble_fraction) in verdict(made)
+    slow = Finding(kind="straggler", severity="warning", culprits=(2,), t_ns=made.t_ns, text="…")
+    note = replace(slow, kind="host-overloaded", severity="info", culprits=())
+    assert verdict(replace(made, findings=(note, slow))).split() == ["▲", "straggler", "r2"]
+    assert "✓" in verdict(replace(made, findings=(note,)))
+    coming = replace(made, run=replace(made.run, world_size=8))
+    assert "4 of 8 ranks" in verdict(coming) and "✓" not in verdict(coming)
