@@ -61,6 +61,8 @@ class Around:
     """Window of the lanes: it ends at the finding's moment."""
     known: Sequence[Finding] = ()
     """All findings of a recording, those that are still to come among them."""
+    looking: bool = False
+    """Those of this moment are still looked for."""
 
 
 def findings(
@@ -69,6 +71,8 @@ def findings(
     """Return the list, worst first, with the finding number ``at`` in full."""
     around = around or Around({}, Window(0, 0))
     found = ordered(snapshot.findings)
+    if not found and around.looking:
+        return empty(cells, rows, "Looking for what is wrong up to this moment …")
     if not found:
         why = "No rank is missing, no operation disagrees, no stage stands out."
         if snapshot.run.times == "host":

@@ -71,6 +71,8 @@ class OverviewPageState:
     """Only ranks whose row says this."""
     ahead: Ahead | None = None
     """What a recording has behind the cursor."""
+    looking: bool = False
+    """Findings of this moment are still looked for."""
 
 
 def overview(
@@ -98,7 +100,7 @@ def overview(
             if look.contains.lower() in plain(table_row(named, rank, cells)).lower()
         )
     places = tuple(rank.rank for rank in shown)
-    head = (_verdict(snapshot, cells), headings(columns))
+    head = (() if look.looking else _verdict(snapshot, cells), headings(columns))
     below: list[Line] = []
     foot: tuple[Line, ...] = ()
     spare = rows - len(head) - len(shown)
@@ -129,18 +131,19 @@ def _verdict(snapshot: Snapshot, cells: int) -> Line:
         return fit(line(Segment(f" {sign} {clean(' · '.join(said))}", style)), cells)
     if yet := coming(snapshot):
         return fit(line(Segment(" ◷ ", "dim"), Segment(yet, "strong")), cells)
-    parts = [Segment(" ✓ ", "good"), Segment("Nothing wrong is found: ", "strong")]
+    parts = [Segment(" ✓ ", "good"), Segment("Nothing wrong so far: ", "strong")]
     view = snapshot.pipeline
     if view is not None and view.schedule:
-        parts.append(Segment(f"{clean(view.schedule)} with {view.num_stages} stages on "))
+        parts.append(Segment(f"{clean(view.schedule)}, {view.num_stages} stages on "))
     parts.append(Segment(words.plural(len(snapshot.ranks), "rank")))
     if snapshot.step_ns and not snapshot.run.rehearsed:
         parts.append(Segment(f", {words.duration(snapshot.step_ns)} a step"))
     step = view.last_complete if view is not None else None
     if step is not None and step.excess_fraction is not None:
-        parts.append(Segment(f"; bubble {words.percent(step.bubble_fraction)} = "
-                             f"{words.percent(step.implied_fraction)} of these actions + "
-                             f"{words.percent(step.excess_fraction)} excess", "dim"))  # fmt: skip
+        bubble = (f"; bubble {words.percent(step.bubble_fraction)} = "
+                  f"{words.percent(step.implied_fraction)} implied + "
+                  f"{words.percent(step.excess_fraction)} excess")  # fmt: skip
+        parts += [Segment(bubble, "dim")] if line_width(parts) + width(bubble) <= cells else []
     return fit(line(*parts), cells)
 
 

@@ -36,7 +36,8 @@ class OverviewPage(Page):
     twofold = True
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
-        look = OverviewPageState(self.shared.rank, self.contains, frame.ahead)
+        looking = not frame.whole
+        look = OverviewPageState(self.shared.rank, self.contains, frame.ahead, looking)
         return overview(frame.snapshot, cells, rows, look, frame.output or ())
 
     def want(self) -> Want:
@@ -178,7 +179,7 @@ class FindingsPage(RowsPage):
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         around = Around(
             frame.lanes, Window(frame.lanes_t0_ns, frame.lanes_t1_ns),
-            () if frame.snapshot.live else frame.findings,
+            () if frame.snapshot.live else frame.findings, not frame.whole,
         )  # fmt: skip
         return findings(frame.snapshot, cells, rows, self.at(frame), around)
 

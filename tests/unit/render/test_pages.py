@@ -22,7 +22,7 @@ from pardbg.render.pages.collectives import CollectivesPageState as CollectivesL
 from pardbg.render.pages.collectives import collectives, detail, strip
 from pardbg.render.pages.debug import DebugPageState as DebugLook
 from pardbg.render.pages.debug import debug, source
-from pardbg.render.pages.findings import findings
+from pardbg.render.pages.findings import Around, findings
 from pardbg.render.pages.memory import memory
 from pardbg.render.pages.output import output
 from pardbg.render.pages.overview import OverviewPageState, overview
@@ -350,14 +350,17 @@ def test_nothing_is_called_healthy_while_ranks_are_still_coming(
     text = text_of(findings(early, 100, 30))
     assert says in text and "No rank is missing" not in text
     whole = replace(early, ranks=made.ranks, findings=())
+    looking = Around({}, Window(0, 0), looking=True)
+    assert "Nothing" not in text_of(findings(whole, 100, 30, 0, looking))
     assert "No rank is missing" in text_of(findings(whole, 100, 30))
 
 
 def test_the_overview_begins_with_a_verdict() -> None:
     made = replace(snapshot_1f1b(), findings=(), hang=None)
 
-    def verdict(shown: Snapshot) -> str:
-        return text_of(overview(shown, 120, 36)).splitlines()[0]
+    def verdict(shown: Snapshot, looking: bool = False) -> str:
+        look = OverviewPageState(looking=looking)
+        return text_of(overview(shown, 120, 36, look)).splitlines()[0]
 
     assert "✓" in verdict(made) and words.duration(made.step_ns) in verdict(made)
     assert words.percent(made.pipeline.last_complete.bubble_fraction) in verdict(made)
@@ -367,3 +370,4 @@ def test_the_overview_begins_with_a_verdict() -> None:
     assert "✓" in verdict(replace(made, findings=(note,)))
     coming = replace(made, run=replace(made.run, world_size=8))
     assert "4 of 8 ranks" in verdict(coming) and "✓" not in verdict(coming)
+    assert verdict(made, looking=True) == "", "nothing is said before it is known"
