@@ -363,7 +363,7 @@ class Hub:
 
     def _look_into_hangs(self, now: int) -> None:
         stood_ns = 0 if self._machine.control.active else self._state.stood_ns
-        if self._hangs.due(stood_ns):
+        if self._hangs.due(stood_ns, now):
             self._collector.flush(None)  # what is looked at is the recording
             self._hangs.start("hang", now)
         culprits, how = self._hangs.took(now), self.config.on_hang

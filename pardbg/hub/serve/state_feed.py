@@ -8,7 +8,6 @@ looked at from outside. Nothing is asked of ranks that run on, nor while the deb
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -214,27 +213,29 @@ class HangWatch:
     def __init__(self, config: RunConfig) -> None:
         self._config, self._after_ns = config, int(config.on_hang.after_s * 1e9)
         self._asked = config.on_hang != OnHang(after_s=config.on_hang.after_s)
-        self._patience_ns, self._known, self._began_ns = self._after_ns, False, 0
+        self._known, self._began_ns, self._next_ns, self._pause_ns = False, 0, 0, self._after_ns
         self._process: subprocess.Popen[bytes] | None = None
 
-    def due(self, stood_ns: int) -> bool:
+    def due(self, stood_ns: int, now: int) -> bool:
         """Return whether to look now; ``stood_ns``: how long ranks stand still."""
-        self._known = self._known and stood_ns >= self._after_ns
-        late = stood_ns >= self._patience_ns and not self._known
-        return self._asked and late and self._process is None
+        stands = stood_ns >= self._after_ns
+        self._known = self._known and stands
+        look = self._asked and stands and not self._known and now >= self._next_ns
+        return look and self._process is None
 
     def start(self, when: When, now: int) -> None:
-        """Start the process, in which everything else happens. Nothing where that is in vain."""
+        """Start the process, in which everything else happens. Where there is none to be had, this
+        hang passes unseen."""
         words = own_process("pardbg.hub.hangs.inquiry", str(self._config.dir), when)
-        with (
-            contextlib.suppress(OSError, RuntimeError),
-            open(self._config.dir / HUB_LOG, "ab") as log,
-        ):
+        self._began_ns = now
+        try:
             write_json(self._config.dir / HANG_FILE, {})
-            self._began_ns = now
-            self._process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+            with open(self._config.dir / HUB_LOG, "ab") as log:
+                self._process = subprocess.Popen(
+                    words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                )
+        except (OSError, RuntimeError):
+            self._known = True
 
     def busy(self, now: int) -> bool:
         """Return whether the process still works; one that takes too long is ended."""
@@ -244,14 +245,15 @@ class HangWatch:
 
     def took(self, now: int) -> tuple[str, ...] | None:
         """Return the processes that the hang is due to, once, when it is known that there is one.
-        Healthy jobs wait for each other, too: after a look in vain the next wait may take twice as
-        long, and looks take at most a percent of the time."""
+        Ranks of healthy jobs stand, too: after each look in vain the next is later, until looks
+        take a percent of the time."""
         if self._process is None or self.busy(now):
             return None
         self._process, found = None, read_json(self._config.dir / HANG_FILE)
         self._known = bool(found)
         most_ns = max(8 * self._after_ns, 100 * (now - self._began_ns))
-        self._patience_ns = self._after_ns if found else min(2 * self._patience_ns, most_ns)
+        self._next_ns = now + self._pause_ns
+        self._pause_ns = self._after_ns if found else min(2 * self._pause_ns, most_ns)
         return tuple(map(str, found["culprits"])) if found else None
 
 

@@ -4,6 +4,7 @@ rarely where waits turn out to be healthy; never while ranks are held."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -49,33 +50,43 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 def test_a_hang_is_looked_into_once(config: RunConfig, answers: list[str]) -> None:
     watch = HangWatch(config)
-    assert not watch.due(2 * S) and watch.due(3 * S)
+    assert not watch.due(2 * S, 2 * S) and watch.due(3 * S, 3 * S)
     answers.append('{"culprits": ["0.h.7"]}')
     watch.start("hang", 3 * S)
-    assert not watch.due(4 * S)
+    assert not watch.due(4 * S, 4 * S)
     assert ended(watch, 4 * S) == ("0.h.7",) and watch.took(4 * S) is None
-    assert not watch.due(500 * S)
-    assert not watch.due(0) and watch.due(3 * S)  # ranks went on: the next one is another
+    assert not watch.due(500 * S, 500 * S)
+    assert not watch.due(0, 501 * S) and watch.due(3 * S, 504 * S)  # ranks went on: another one
 
 
-def test_after_a_look_in_vain_the_next_wait_may_take_longer(
-    config: RunConfig, answers: list[str]
+def test_after_looks_in_vain_the_next_are_ever_later(config: RunConfig, answers: list[str]) -> None:
+    """A server that waits for an hour: looks take a second each."""
+    watch, now, times = HangWatch(config), 3 * S, []
+    answers.extend([""] * 9)
+    while answers:
+        while not watch.due(3600 * S, now):
+            now += S
+        times.append(now // S)
+        watch.start("hang", now)
+        now += S
+        assert ended(watch, now) is None
+    between = [later - before for before, later in pairwise(times)]
+    assert between == [4, 7, 13, 25, 49, 97, 101, 101]
+
+
+def test_a_machine_without_processes_is_asked_once_a_hang(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("pardbg.hub.serve.state_feed.own_process", lambda *_: ["/no/such/program"])
     watch = HangWatch(config)
-    answers.extend(["", "", '{"culprits": []}'])
-    for stood in (3, 6):
-        assert not watch.due(stood * S - 1) and watch.due(stood * S)
-        watch.start("hang", 0)
-        assert ended(watch, 0) is None
-    assert not watch.due(12 * S - 1) and watch.due(12 * S)
     watch.start("hang", 0)
-    assert ended(watch, 0) == ()
-    assert not watch.due(0) and watch.due(3 * S)
+    assert not watch.busy(0) and watch.took(0) is None and not watch.due(9 * S, 0)
+    assert not watch.due(0, 0) and watch.due(3 * S, 0)
 
 
 def test_nothing_is_looked_at_unasked(config: RunConfig) -> None:
     object.__setattr__(config, "on_hang", OnHang(after_s=3.0))
-    assert not HangWatch(config).due(500 * S)
+    assert not HangWatch(config).due(500 * S, 500 * S)
 
 
 def test_who_is_held_or_traced_does_not_stand_still() -> None:
