@@ -36,6 +36,8 @@ class Job:
     env: Mapping[str, str] = field(default_factory=dict)
     """Beside what torchrun sets. PARDBG must be in the parent's environment, too, for the agent's
     hooks to be there."""
+    limit_s: float = 0
+    """When its ranks are killed; 0: never."""
 
 
 @dataclass(frozen=True, slots=True)

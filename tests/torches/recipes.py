@@ -8,6 +8,7 @@ RESULTS.json: recipe -> "" (it ran), or why it did not.
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ from pardbg.lab.recipes.catalogue import RECIPES, Kind, Recipe
 from tests.forked import Ended, Job, run_jobs
 
 STEPS = 4
+LIMIT_S = 60
+"""A recipe that takes longer has hung: it costs itself, not those behind it."""
 
 
 def runnable(names: Sequence[str]) -> dict[str, str | None]:
@@ -27,11 +30,13 @@ def runnable(names: Sequence[str]) -> dict[str, str | None]:
 
 def job(recipe: Recipe) -> Job:
     words = (recipe.module, *recipe.arguments, "--steps", str(STEPS), "--pace", "0")
-    return Job(recipe.name, recipe.nproc, words)
+    return Job(recipe.name, recipe.nproc, words, limit_s=LIMIT_S)
 
 
 def reason(ended: Ended) -> str:
     """Return "" for a job that ended well, else the last line that a rank which failed printed."""
+    if -signal.SIGKILL in ended.codes:
+        return f"no end after {LIMIT_S} s"
     texts = [text for code, text in zip(ended.codes, ended.err, strict=True) if code]
     lines = [line for text in texts for line in text.strip().splitlines()[-1:]]
     return lines[0] if lines else "" if not any(ended.codes) else f"exit codes {ended.codes}"

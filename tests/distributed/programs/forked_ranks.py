@@ -47,13 +47,17 @@ class Running:
     codes: dict[int, int] = field(default_factory=dict)
     """By pid, of those that have ended."""
     ends_at_s: float = float("inf")
+    killed_at_s: float = float("inf")
 
     def look(self) -> bool:
-        """Has every rank ended? When one has failed, the others are ended too, as torchrun does."""
+        """Has every rank ended? When one has failed, the others are ended too, as torchrun does;
+        at ``killed_at_s`` by a signal that nothing holds up."""
         for pid in [pid for pid in self.pids if pid not in self.codes]:
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 self.codes[pid] = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() > self.killed_at_s:
+                os.kill(pid, signal.SIGKILL)
             elif time.monotonic() > self.ends_at_s:
                 os.kill(pid, signal.SIGTERM)
         if any(self.codes.values()):
@@ -172,7 +176,9 @@ def many_jobs(folder: Path) -> None:
         while waiting and len(running) < wanted["at_once"]:
             job = waiting.pop()
             output = str(folder / job["name"])
-            running[job["name"]] = fork_job(job["argv"], job["ranks"], job["env"], output, GRACE_S)
+            begun = fork_job(job["argv"], job["ranks"], job["env"], output, GRACE_S)
+            begun.killed_at_s = time.monotonic() + (job["limit_s"] or float("inf"))
+            running[job["name"]] = begun
         for name in [name for name, job in running.items() if job.look()]:
             job = running.pop(name)
             codes = [job.codes[pid] for pid in job.pids]
