@@ -10,6 +10,9 @@ import torch
 from pardbg_agent.wire import Kind
 from tests.distributed.programs.watched import Rank, read_rank
 
+SAYS_ASYNC = len(torch.ops.c10d.allreduce_.default._schema.arguments) > 5
+"""From torch 2.7 on an op says whether it is asynchronous; before, each counts as it."""
+
 
 def ops(path: Path) -> list[tuple[str, int, int, int, int]]:
     """(op, seq, peer, bytes in, bytes out) of every issue, in order."""

@@ -124,7 +124,7 @@ def plain_loop(steps: int) -> list[float]:
 
 
 def hooks_on_top() -> Any:
-    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return saved_tensors._top()
 
 
 def test_memory_that_was_let_go_counts_for_whom_it_holds_next(c: core.Core) -> None:

@@ -440,7 +440,7 @@ def test_the_programs_own_saved_tensor_hooks_end_where_it_ends_them(c: core.Core
         optimizer.step()
         optimizer.zero_grad()
     step_phases.stop_counting()
-    assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+    assert saved_tensors._top() is None
 
 
 def test_a_wrapper_passes_results_errors_and_its_own_failures(c: core.Core) -> None:

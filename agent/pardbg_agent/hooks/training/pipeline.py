@@ -17,10 +17,12 @@ from pardbg_agent.hooks.ops import native_way
 from pardbg_agent.hooks.patching import Patches, spend, unframed
 from pardbg_agent.hooks.training import pipeline_actions, step_phases
 from pardbg_agent.life.late_imports import LateImports
-from pardbg_agent.schedule_orders import COMPUTE, Plan, one_f_one_b
+from pardbg_agent.schedule_orders import COMPUTE, Plan, all_forward_all_backward, one_f_one_b
 from pardbg_agent.wire import NONE, DefKind
 
 _LABELS: Final = "pipeline.labels"
+_ORDERS: Final = {"Schedule1F1B": one_f_one_b, "ScheduleGPipe": all_forward_all_backward}
+"""Of schedules of which torch before 2.7 has no table."""
 
 
 def install(patches: Patches, late: LateImports) -> None:
@@ -222,10 +224,11 @@ def plan_of(schedule: Any) -> tuple[dict[int, list[str]], str]:
     if not table and hasattr(schedule, "_get_pipeline_order"):
         table = schedule._get_pipeline_order()
     order = {int(rank): texts(actions) for rank, actions in (table or {}).items()}
-    if type(schedule).__name__ == "Schedule1F1B":
+    known = _ORDERS.get(type(schedule).__name__)
+    if known is not None:
         count = int(schedule._num_stages)
-        right = {s: one_f_one_b(s, count, num_microbatches) for s in range(count)}
-        return right, "schedule" if right == order else "corrected"
+        right = {s: known(s, count, num_microbatches) for s in range(count)}
+        return right, "schedule" if order in ({}, right) else "corrected"
     return order, "schedule"
 
 
