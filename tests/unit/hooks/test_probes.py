@@ -158,3 +158,16 @@ def test_their_time_has_a_limit(watched: Path, monkeypatch: pytest.MonkeyPatch) 
     assert told(watched) == []
     dist.all_reduce(torch.full((BIG,), float("nan")))
     assert [probe.a for probe in told(watched)] == [BIG]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_small_tensor_before_large_ones_is_looked_at(
+    watched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several tensors are one op: the first one is looked at, whatever its size."""
+    monkeypatch.setattr(probes, "FREE_NS", 0)
+    monkeypatch.setattr(probes, "SHARE", 0.0)
+    for value in (0.0, float("nan")):
+        dist.all_reduce_coalesced([torch.full((1,), value), torch.zeros(BIG)])
+    assert [probe.a for probe in told(watched)] == [1]
+    assert core.CURRENT is not None and core.CURRENT.guard.errors == 0
