@@ -144,10 +144,10 @@ def backward_ended(c: _core.Core, t1: int) -> None:
     """DDP's reducer has waited, in C++, for what it issued in this backward. The callback may
     still be waiting for the GIL then, which the host thread took first: what is complete now was
     complete at ``t1``. Until here, and no longer, the futures are held."""
-    state = local()
+    state, followed = LOCAL.state, of(c).works.followed
     futures, state.futures = state.futures, []
     for op, future in futures:
-        if future.done():
+        if op.token in followed and future.done():
             done(c, op, t1, WAITED)
 
 

@@ -54,7 +54,7 @@ class BatchLoss:
             del self._parts[self._outside :]
         self._closure = closure
         self._parts.append((value, share))
-        return self.value()
+        return value if share == 1 and len(self._parts) == 1 else self.value()
 
     def value(self) -> float:
         """Sum of the parts if their shares add up to 1, else their mean."""

@@ -126,20 +126,16 @@ def _after_data(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
 
 def before_forward(c: _core.Core, module: Any, *_: Any, **__: Any) -> Any:
     """A wrapped model's outermost forward (DDP, FSDP)."""
-    if (
-        local().nest.forward
-        or local().nest.action
-        or local().nest.backward
-        or local().nest.pipeline
-    ):
+    nest = LOCAL.state.nest
+    if nest.forward or nest.action or nest.backward or nest.pipeline:
         return None
-    x = context.of(c)
+    x = c.context or context.of(c)
     x.loop.wrapped = True
     _take_off(c, x, 0)
     count = saved_tensors.begin(c, module) if torch.is_grad_enabled() else None
     t0 = now_ns()
     phase_begins(c, x, "forward", t0)
-    local().nest.forward += 1
+    nest.forward += 1
     return t0, count
 
 
@@ -163,12 +159,12 @@ def _in_a_run() -> bool:
 
 def before_backward(c: _core.Core, tensors: Any, *_: Any, **__: Any) -> Any:
     """Backward begins, from ``tensors``."""
-    x = context.of(c)
-    if local().nest.action:  # a pipeline stage's own
-        if not local().nest.pipeline and not local().nest.backward:
+    x, nest = c.context or context.of(c), LOCAL.state.nest
+    if nest.action:  # a pipeline stage's own
+        if not nest.pipeline and not nest.backward:
             _see_loss(c, x, tensors)
         return None
-    if local().nest.backward or local().nest.pipeline:
+    if nest.backward or nest.pipeline:
         return None  # reentrant checkpointing; a loss that begins it in parts, whose forward it is
     t0 = now_ns()
     _take_off(c, x, t0)
@@ -178,14 +174,15 @@ def before_backward(c: _core.Core, tensors: Any, *_: Any, **__: Any) -> Any:
     if c.watches.memory is not None:
         usage.watch(c)
     phase_begins(c, x, "backward", t0)
-    local().nest.backward += 1
+    nest.backward += 1
     return t0
 
 
 def after_backward(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
     """It returned."""
-    local().nest.backward -= 1
-    if local().futures:
+    state = LOCAL.state
+    state.nest.backward -= 1
+    if state.futures:
         works.backward_ended(c, t1)
     x = context.of(c)
     if x.loop.saved is not None:
@@ -198,10 +195,11 @@ def after_backward(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
 
 def _see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
     """Note what backward begins from, if it is one number."""
-    unscaled, local().unscaled = local().unscaled, None
+    state = LOCAL.state
+    unscaled, state.unscaled = state.unscaled, None
     if is_plain_scalar(tensors) and _SHARES not in sys.modules:
         value, share = unscaled or (tensors.detach().item(), share_of(tensors))
-        log_loss(c, x.part(BatchLoss).add(tensors, value, share, c.step, local().nest.optimizer))
+        log_loss(c, x.part(BatchLoss).add(tensors, value, share, c.step, state.nest.optimizer))
 
 
 def before_scale(c: _core.Core, scaler: Any, outputs: Any, *_: Any, **__: Any) -> Any:
@@ -214,14 +212,12 @@ def _anchor(c: _core.Core, x: Context, t: int) -> None:
     """From here on the host may be in a forward. Where nothing wraps the model, what autograd saves
     from here to the backward are its activations."""
     x.loop.anchor_ns, x.loop.forward_seen = t, False
-    if (
-        x.loop.wrapped
-        or x.actions is not None
-        or local().nest.open is not None
-        or not torch.is_grad_enabled()
-    ):
+    nest = LOCAL.state.nest
+    if x.loop.wrapped or x.actions is not None or nest.open is not None:
         return
-    local().nest.open = saved_tensors.begin_without(
+    if not torch.is_grad_enabled():
+        return
+    nest.open = saved_tensors.begin_without(
         c, lambda: itertools.chain.from_iterable(map(parameters_of, x.optimizers))
     )
 
@@ -235,13 +231,14 @@ def stop_counting() -> None:
 
 def _take_off(c: _core.Core, x: Context, t: int) -> None:
     """The count that ``_anchor`` began ends; 0 for ``t``: it was for nothing."""
-    count = local().nest.open
+    nest = LOCAL.state.nest
+    count = nest.open
     if count is None:
         return
     num_bytes = saved_tensors.take_off(c, count)
     if num_bytes is None:
         return  # the program's own hooks are above it
-    local().nest.open = None
+    nest.open = None
     if t and num_bytes:
         x.loop.saved, x.recomputed_bytes = count, 0
         usage.activations(c, num_bytes, t)
@@ -317,10 +314,10 @@ def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 
 def _optimizer_begins(optimizer: Any) -> None:
-    c = _core.CURRENT
-    if c is None or c.level == 0 or "optimizer" in c.guard.disabled or local().nest.initializing:
+    c, nest = _core.CURRENT, LOCAL.state.nest
+    if c is None or c.level == 0 or "optimizer" in c.guard.disabled or nest.initializing:
         return
-    outer = local().nest.optimizer
+    outer = nest.optimizer
     if outer is not None and outer[0]() not in (None, optimizer):
         context.of(c).part(Cycle).to_come.discard(optimizer)
         return  # ZeroRedundancyOptimizer steps its local one inside
@@ -337,9 +334,9 @@ def _enter(c: _core.Core, optimizer: Any) -> None:
         wait_gate(c, Gate.OPTIMIZER, f"optimizer.step {c.step}")
     x = context.of(c)
     c.guard.call("start", usage.look_at_start, c, x, optimizer)
-    t0 = now_ns()
-    local().nest.optimizer = (weakref.ref(optimizer), t0)
-    if local().nest.inside is None:
+    t0, nest = now_ns(), LOCAL.state.nest
+    nest.optimizer = (weakref.ref(optimizer), t0)
+    if nest.inside is None:
         _phase_begins(c, x, t0)
 
 
@@ -351,10 +348,11 @@ def _phase_begins(c: _core.Core, x: Context, t0: int) -> None:
 
 
 def _optimizer_ended(optimizer: Any) -> None:
-    c, outer = _core.CURRENT, local().nest.optimizer
+    c, nest = _core.CURRENT, LOCAL.state.nest
+    outer = nest.optimizer
     if c is None or outer is None or outer[0]() is not optimizer:
         return
-    local().nest.optimizer = None
+    nest.optimizer = None
     c.guard.call("optimizer", _leave, c, optimizer, outer[1], now_ns())
 
 

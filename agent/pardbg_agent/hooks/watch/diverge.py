@@ -24,7 +24,7 @@ from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
 from pardbg_agent.control import agreement, posts
 from pardbg_agent.ctrl.agent_messages import Watch
-from pardbg_agent.hooks import context, patching
+from pardbg_agent.hooks import context
 from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.context import LOCAL
 from pardbg_agent.hooks.patching import spend
@@ -76,7 +76,7 @@ def optimizer_begins(optimizer: Any) -> None:
     """Compare gradients before an optimizer's step. Runs before training's hook, which holds at the
     gates that ``stop`` closes."""
     c = _core.CURRENT
-    if c is None or not c.level or _HOOK in c.guard.disabled or patching.compiling():
+    if c is None or not c.level or _HOOK in c.guard.disabled:
         return
     outer = LOCAL.state.nest.optimizer
     if outer is not None and outer[0]() not in (None, optimizer):
@@ -96,7 +96,7 @@ def optimizer_ended(optimizer: Any) -> None:
     if c is None or c.watches.diverge is None or not c.level or _HOOK in c.guard.disabled:
         return
     known, outer = context.of(c).part(Optimizers).get(optimizer), LOCAL.state.nest.optimizer
-    if known is None or patching.compiling() or outer is None or outer[0]() is not optimizer:
+    if known is None or outer is None or outer[0]() is not optimizer:
         return
     _look(c, optimizer, known, "parameter", c.watches.diverge)
 
