@@ -38,6 +38,14 @@ def test_a_plan_whose_verbs_are_numbers() -> None:
     assert pipeline.texts(row) == ["1F0", "1B0"]
 
 
+def test_a_schedule_without_a_table_is_planned_by_its_name() -> None:
+    """Before torch 2.7 schedules of one stage a rank have none."""
+    schedule = type("ScheduleGPipe", (), {})()
+    schedule._n_microbatches, schedule._num_stages, schedule._has_backward = 2, 2, True
+    order = {0: ["0F0", "0F1", "0B0", "0B1"], 1: ["1F0", "1F1", "1B0", "1B1"]}
+    assert pipeline.plan_of(schedule) == (order, "schedule")
+
+
 @pytest.mark.parametrize("missing", METHODS)
 def test_a_method_that_is_not_there_costs_itself_alone(missing: str) -> None:
     def method(self: Any, *args: Any) -> list[Any]:
