@@ -256,6 +256,9 @@ def test_the_time_bar_marks_place_and_events() -> None:
     words = plain(legend(replace(made, t_ns=25 * S), Playing(True, 2.0, True, marks=marks), 120))
     assert "▲ 1 warning" in words and "‖ 1 pause" in words and "▲ rank 2 is slow" in words
     assert ", . by step (u changes)" in words and "bookmark" not in words
+    twice = (*marks, *marks)
+    words = plain(legend(replace(made, t_ns=25 * S), Playing(True, 2.0, True, marks=twice), 120))
+    assert "▲ 2 warnings" in words and "‖ 2 pauses" in words
 
 
 def test_the_time_bar_says_what_is_not_read_yet() -> None:

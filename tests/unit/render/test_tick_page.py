@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.pipeline.pipelines import layouts
 from pardbg.analysis.pipeline.ticks.cell import TicksWant, ticks_shown
-from pardbg.analysis.pipeline.ticks.grid import tick_ends
+from pardbg.analysis.pipeline.ticks.grid import TickRow, tick_ends
 from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.pages.pipeline.tick_page import NAME, TickPageState, cell_at, tick_page
+from pardbg.render.pages.pipeline.tick_row import gutter
 from pardbg.session.reader import load
 from pardbg.store.store import Store
 
@@ -119,3 +121,11 @@ def test_the_cell_under_the_mouse_and_its_answer() -> None:
     assert cell_at(snapshot(store, end, partial=True), shown, 120, TickPageState(1), 1, 2) is None
     text = "\n".join(plain(line) for line in drawn(store, end, 120, 40, 1, "1B1").body)
     assert "r1 1B1 tick 9" in text and "median" in text and "32.8 kB ◂ r2" in text
+
+
+def test_a_gate_is_said_in_full_where_nothing_stands_beside_it() -> None:
+    row = TickRow(2, (2,), (), "optimizer", None, None, 0, None)
+    assert "optimizer" in plain(gutter(row, many_stages=False, cells=20))
+    waits = replace(row, gate="RECV_B 3→2 mb7", waits_for="3B7", waits_rank=3)
+    shown = plain(gutter(waits, many_stages=False, cells=34))
+    assert "recv B7" in shown and "◂ 3B7 r3" in shown
