@@ -31,7 +31,15 @@ def times(view: View) -> Times:
     on_device = [process for process in view.ranks.values() if device(process)]
     if not on_device:
         return ""
-    return "device" if all(process.device_times.seen for process in on_device) else "host"
+    return "device" if all(_timed(view, process) for process in on_device) else "host"
+
+
+def _timed(view: View, process: Process) -> bool:
+    """Return whether its rows have the device's times. At level summary they have the host's, also
+    around the moments of a run that are recorded in full."""
+    tables = [process.table(name).when for name in ("step", "action")]
+    since = min((int(when[0]) for when in tables if len(when)), default=view.now_ns)
+    return process.device_times.seen and not process.unrecorded_since(since, view.now_ns)
 
 
 def are_launches(view: View) -> bool:

@@ -10,6 +10,7 @@ from pardbg.analysis.answers.checks import parse, run
 from pardbg.analysis.answers.metrics import METRICS
 from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.times import times
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.p2p import p2p_rows
@@ -123,6 +124,26 @@ def test_no_check_of_speed_passes_by_the_hosts_clock(name: str) -> None:
     of_speed, other = run(on_device(two_ranks()).store(), checks)
     assert (of_speed.ok, of_speed.measured) == (False, None)
     assert other.ok
+
+
+@pytest.mark.parametrize(
+    ("gap", "whose"),
+    [
+        ([1, 2], "device"), ([90, 0], "device"),
+        ([1, 50], "host"), ([25, 0], "host"), ([30, 45], "host"),
+    ],
+)  # fmt: skip
+def test_rows_of_a_lower_level_are_not_taken_for_the_devices(gap: list[int], whose: str) -> None:
+    """A step on the device from 10 to 20 ms, one of level summary until 40. Level off before the
+    first of them has no rows; what comes after the last is not there yet."""
+    trace = on_device(Trace(1))
+    (proc,) = trace.ranks
+    proc.record(wire.Kind.STEP, 1, 2, lane=Lane.STEP, flags=Flag.DEVICE)
+    proc.record(wire.Kind.DEVICE, 10, 20, lane=Lane.STEP, a=9 * MS)
+    proc.record(wire.Kind.STEP, 30, 40, lane=Lane.STEP, step=1)
+    gaps = [[ns(gap[0]), gap[1] and ns(gap[1])]]
+    proc.define(wire.DefKind.PROCESS, proc=proc.proc, rank=proc.rank, unrecorded=gaps)
+    assert times(View(trace.store(), None)) == whose
 
 
 def test_launches_of_whatever_step_lie_beside_the_devices_times() -> None:
