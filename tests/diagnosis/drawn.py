@@ -43,6 +43,8 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "averaged-twice": (("averaged-twice",), SLOW),
 }  # fmt: skip
 """The same of number_programs. Kinds without a detector stand for what is not found yet."""
+NANS = ("forward", "backward")
+"""What a stage of nan_programs spoils."""
 MESSAGES = ("tag", "dtype", "size")
 PLACE = "setup_programs.py"
 PLACED = ("dies-at-import", "never-begins", "group-left-out", "mesh-left-out", "key-nobody-sets",
@@ -111,6 +113,15 @@ def numbers(what: str, draw: random.Random) -> Case:
                       timeout_s=20))  # fmt: skip
 
 
+def nan(what: str, draw: random.Random) -> Case:
+    """A pipeline of nan_programs."""
+    nproc = draw.choice((2, 3, 4))
+    rank, step, width = draw.randrange(nproc), draw.choice((3, 8, 15)), draw.choice((64, 1024))
+    words = ("tests.diagnosis.nan_programs", what, str(rank), str(step), str(width))
+    return quick(Case(f"nan:{what} n{nproc} r{rank} s{step} w{width}", torchrun(nproc, *words),
+                      ("nan",), ((rank,),), SLOW, timeout_s=30))  # fmt: skip
+
+
 def training(what: str, draw: random.Random) -> Case:
     """A job of programs."""
     nproc = draw.choice((2, 3, 4, 5))
@@ -138,7 +149,7 @@ def cases(seed: int, number: int) -> list[Case]:
     draw = random.Random(seed)
     makers: list[tuple[Callable[[str, random.Random], Case], str]] = [
         *((setup, what) for what in SETUP), *((culprit, what) for what in CULPRIT),
-        *((training, what) for what in TRAINING),
+        *((training, what) for what in TRAINING), *((nan, what) for what in NANS),
         *((planted, what) for what in RECIPES), (healthy, "healthy"), (healthy, "slow-import"),
     ]  # fmt: skip
     made = [make(what, draw) for make, what in (makers[i % len(makers)] for i in range(number))]

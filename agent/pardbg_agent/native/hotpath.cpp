@@ -200,7 +200,7 @@ void begin(const Spec& spec, const Call& op, Boxed&& boxed, Issue& c) {
   const bool found = simple && s->find(key, known);
   if (!found || (level > 0 && s->closed.load(std::memory_order_acquire)) ||
       (level > 1 && host && spec.probed && in.first != nullptr && s->probes.load(std::memory_order_relaxed) &&
-       !finite(*in.first, in.bytes, s->probe_ns, s->since_ns))) {
+       !finite(*in.first, in.bytes, spec.send, s->probe_ns, s->since_ns))) {
     ask(spec, boxed(), key, plain, c);
     return;
   }

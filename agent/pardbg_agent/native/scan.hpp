@@ -9,6 +9,7 @@
 namespace pardbg {
 
 constexpr int64_t kLeastBytes = 16'384, kFreeNs = 20'000'000;  // probes.LEAST_BYTES, FREE_NS
+constexpr int64_t kFewBytes = 64;                              // probes.FEW_BYTES
 constexpr double kShare = 0.0005;                              // probes.SHARE
 constexpr int64_t kSampled = 16;                               // probes.SAMPLED
 
@@ -29,10 +30,10 @@ bool finite_here(const void* data, int64_t n, T exponent, int64_t every, int64_t
   return bad == 0;
 }
 
-// False: look closer, in Python. What takes more than its share of the time since `since` is
+// False: look closer, in Python. `any`: of any size. What takes more than its share of the time since `since` is
 // looked at here and there: what is wrong in all of a tensor is seen at the first op.
-inline bool finite(const at::Tensor& t, int64_t bytes, std::atomic<int64_t>& spent, int64_t since) {
-  if (bytes < kLeastBytes) return true;
+inline bool finite(const at::Tensor& t, int64_t bytes, bool any, std::atomic<int64_t>& spent, int64_t since) {
+  if (bytes < kLeastBytes && bytes > kFewBytes && !any) return true;
   const int64_t t0 = now_ns();
   const auto kind = c10::toRealValueType(t.scalar_type());
   if (!c10::isFloatingType(kind)) return true;

@@ -12,6 +12,7 @@ import numpy as np
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.losses import LOSS_NAMES, newest_ended
+from pardbg.analysis.base.times import device
 from pardbg.analysis.comm.matching import odd_ones
 from pardbg.analysis.findings.finding import Candidate, Evidence
 from pardbg.analysis.findings.kinds.value_kinds import (
@@ -74,6 +75,9 @@ def nan_origin(view: View) -> Iterable[Candidate]:
     losses = sorted({one.rank for one in at_first if one.what == "loss"})
     first = at_first[0]
     culprits, what = _origin(at_first, losses, len(view.ranks))
+    hidden = what == "loss" and any(
+        device(view.ranks[rank]) and view.visible(view.ranks[rank], "issue_p2p") for rank in losses
+    )
     names = sorted(
         (one for one in seen if one.what == "grad" and one.step in (step, step + 1)),
         key=lambda one: (one.step, one.rank not in culprits),
@@ -87,10 +91,11 @@ def nan_origin(view: View) -> Iterable[Candidate]:
     since = tuple(sorted({one.rank for one in begun if one.step > step})) if later else ()
     parameter = names[0].name if names else ""
     yield Candidate(
-        kind="nan", ranks=tuple(sorted({one.rank for one in begun})), culprits=culprits,
+        kind="nan", ranks=tuple(sorted({one.rank for one in begun})),
+        culprits=() if hidden else culprits,
         where=parameter or None, t_ns=first.t_ns,
         evidence=Evidence(first.t_ns, first.rank, "timeline", op=first.op),
-        facts=NotFinite(what, step, parameter, since, lasts, not culprits),
+        facts=NotFinite(what, step, parameter, since, lasts, not culprits, hidden),
     )  # fmt: skip
 
 

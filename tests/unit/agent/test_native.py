@@ -223,6 +223,6 @@ def test_looks_at_inputs_have_the_same_limits_on_both_sides() -> None:
     found = dict(re.findall(r"(k[A-Z]\w+) = ([0-9.']+)", source))
     limits = {name: float(number.replace("'", "")) for name, number in found.items()}
     assert limits == {
-        "kLeastBytes": probes.LEAST_BYTES, "kFreeNs": probes.FREE_NS, "kShare": probes.SHARE,
-        "kSampled": probes.SAMPLED,
+        "kLeastBytes": probes.LEAST_BYTES, "kFewBytes": probes.FEW_BYTES,
+        "kFreeNs": probes.FREE_NS, "kShare": probes.SHARE, "kSampled": probes.SAMPLED,
     }  # fmt: skip

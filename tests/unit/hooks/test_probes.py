@@ -76,6 +76,24 @@ def test_small_and_whole_numbers_are_left_alone(watched: Path) -> None:
     assert told(watched) == []
 
 
+def test_the_norm_of_gradients_is_looked_at_and_other_small_numbers_are_not(watched: Path) -> None:
+    """Of three sums of one number that is NaN, gradients are not finite at the third: the first
+    bias's only. What is sent counts whatever its size."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gradients(model)
+    nan = torch.full((1,), float("nan"))
+    dist.all_reduce(nan.clone())
+    optimizer.step()
+    dist.all_reduce(nan.clone())
+    model[0].bias.grad[3] = float("nan")
+    dist.all_reduce(nan.clone())
+    found = [(r.name, r.seq) for r in told(watched) if not r.name.startswith("checksum")]
+    assert found == [("nan grad parameter 1", 1), ("nan", 2)]
+    dist.send(torch.full((3,), float("nan")), dst=2)
+    assert told(watched)[-1].a == 3
+
+
 def test_the_parameter_is_named_at_the_optimizer_step(watched: Path) -> None:
     """Of a model whose middle bias got a NaN gradient; the one after it is clean."""
     model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 8),

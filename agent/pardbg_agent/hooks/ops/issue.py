@@ -91,7 +91,8 @@ def _begin(spec: C10dOp) -> Any:
     contents, group_at, peer_at, tag_at = contents_of(spec), spec.group, spec.root, spec.tag
     async_at, reduces = spec.is_async, spec.reduce >= 0
     count, hook = make_count(spec), f"c10d.{spec.torch_name}"
-    least: Any = probes.LEAST_BYTES if spec.probed else math.inf
+    least: Any = 1 if send else probes.LEAST_BYTES if spec.probed else math.inf
+    few = probes.FEW_BYTES if spec.probed else -1
     nothing: Any = "" if p2p else NONE
     always = _P2P | _ASYNC | (_SEND if send else 0) if p2p else 0
 
@@ -127,7 +128,7 @@ def _begin(spec: C10dOp) -> Any:
             _, group_key, group_id, name_id, peer, next_seq = known
             if c.gate.closed and not state.nest.coalescing:
                 _at_gate(c, spec, x, pg, args, (tensor, dtype, a, b, peer), (what, stage, mb))
-            bad = probes.check_input(c, tensor) if a >= least and on_cpu else None
+            bad = probes.check_input(c, tensor) if on_cpu and (a >= least or a <= few) else None
             flags = always or (_ASYNC if len(args) <= async_at or args[async_at] else 0)
             seq = next_seq()
             state.numbered = True

@@ -1,8 +1,9 @@
 """Probes of values: NaN and infinity before a collective spreads them, and checksums of replicas.
 
-- **nan**: the input of a reducing collective or a send, on the CPU, of 16 KiB or more, is summed
+- **nan**: the input of a send, or of a reducing collective of 16 KiB or more, on the CPU, is summed
   before the op is issued (NaN or infinity in it shows in the sum); if the sum is not finite, each
-  element is checked, and at the next optimizer step the parameters' gradients.
+  element is checked, and at the next optimizer step the parameters' gradients. A few numbers that
+  are reduced count if gradients are not finite then: it is their norm, over ranks, before clipping.
 - **checksum**: every EVERY steps, after the optimizer, the bits of the parameters that
   DistributedDataParallel replicates are added up as integers: equal replicas give equal sums, which
   the analysis compares. Ranks exchange nothing. Without DDP (gradients averaged by hand, optimizers
@@ -38,6 +39,10 @@ from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
 
 ENV: Final = "PARDBG_PROBES"
 LEAST_BYTES: Final = 16_384
+FEW_BYTES: Final = 64
+"""Maximum size of the norm of gradients."""
+MAX_FEW: Final = 8
+"""Inputs of few values that are not finite, of finite gradients, before others are not checked."""
 EVERY: Final = 10
 """Steps between two checksums; the first step has one too."""
 SHARE: Final = 0.0005
@@ -97,7 +102,7 @@ class Probes:
     def __init__(self) -> None:
         self.on = os.environ.get(ENV) != "off"
         """Whether inputs of ops are probed."""
-        self.told = 0
+        self.told = self.few = 0
         self.ask_gradients = False
         self.replicas: Any = weakref.WeakKeyDictionary()
         """DistributedDataParallel module -> its number, in the order they were made."""
@@ -134,7 +139,7 @@ def check_input(c: _core.Core, tensor: Any) -> tuple[int, int] | None:
     if type(tensor) is not _Tensor or tensor.layout is not _strided:
         return None
     try:
-        t0, whole = now_ns(), _inputs.left
+        t0, whole = now_ns(), _inputs.left and tensor.numel() > SAMPLED
         bits = None if whole else _EXPONENTS.get(tensor.dtype)
         if bits is not None and tensor.is_contiguous() and _seems_finite(tensor, *bits, t0):
             return None
@@ -179,8 +184,14 @@ def not_finite(tensor: Any) -> tuple[int, int] | None:
 def tell(c: _core.Core, op: Op, bad: tuple[int, int]) -> None:
     """Write the PROBE record of an op that spreads values that are not finite."""
     known = context.of(c).part(Probes)
+    if op.a <= FEW_BYTES and not op.flags & Flag.P2P:
+        known.few += 1
+        if known.few > MAX_FEW or not any(_tell_gradients(c, one) for one in c.optimizers()):
+            return
+        known.few = 0
+    else:
+        known.ask_gradients = True
     known.told += 1
-    known.ask_gradients = True
     c.changed()
     c.record(
         _PROBE, _LANE, op.flags & _P2P_FLAGS, c.defs.name("nan"), op.t0, op.t0, op.step, op.seq,
@@ -188,10 +199,10 @@ def tell(c: _core.Core, op: Op, bad: tuple[int, int]) -> None:
     )  # fmt: skip
 
 
-def _tell_gradients(c: _core.Core, optimizer: Any) -> None:
-    """Write the PROBE record of parameters whose gradient is not finite: their number, and the last
-    one in the model's order. Backward runs from the last to the first, so the last is closest to
-    the source."""
+def _tell_gradients(c: _core.Core, optimizer: Any) -> bool:
+    """Write the PROBE record of parameters whose gradient is not finite, if any: their number, and
+    the last one in the model's order. Backward runs from the last to the first, so the last is
+    closest to the source."""
     known = context.of(c).part(Probes)
     names = {id(p): name for m in list(known.replicas) for p, name in _named(known, m)}
     bad: list[tuple[int, str, int]] = []
@@ -209,6 +220,7 @@ def _tell_gradients(c: _core.Core, optimizer: Any) -> None:
             _PROBE, _LANE, 0, c.defs.name(f"nan grad {name}"), t, t, c.step, len(bad), NO_GROUP,
             NONE, NONE, NONE, count, at,
         )  # fmt: skip
+    return bool(bad)
 
 
 # -- replicas

@@ -101,13 +101,21 @@ class NotFinite(Facts):
     lasts: bool
     everywhere: bool
     """On all ranks at once."""
+    hidden: bool = False
+    """A stage before may have made it: messages on devices are not checked."""
 
     def severity(self) -> Severity:
         return "error" if self.lasts else "info"
 
     def text(self, about: Candidate) -> str:
         text = f"first non-finite {self.what}: {ranks_text(about.culprits)}, step {self.step}."
-        if self.everywhere:
+        if self.hidden:
+            text = (
+                f"{ranks_text(about.ranks)} computed a loss that is not finite in step "
+                f"{self.step}. Which stage made it is not known: what stages send on a device is "
+                f"not checked."
+            )
+        elif self.everywhere:
             text = f"on all ranks at once the {self.what} is not finite in step {self.step}."
         if self.parameter:
             text += f" The parameter closest to it: {self.parameter}."
@@ -116,7 +124,7 @@ class NotFinite(Facts):
         return text if self.lasts else f"{text} No later step has any."
 
     def advice(self) -> str:
-        return self.tries("everywhere" if self.everywhere else "rank")
+        return self.tries("hidden" if self.hidden else "everywhere" if self.everywhere else "rank")
 
 
 @dataclass(frozen=True, slots=True)
