@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import fmean
+from dataclasses import dataclass, replace
+from statistics import fmean, median
 from typing import Final
 
 import numpy as np
@@ -33,6 +33,13 @@ LOGGED: Final = "logged"
 """… or ``pardbg_agent.log``; else it is PRINTED."""
 PRINTED: Final = "printed"
 _BEHIND: Final = 1 << 62
+_COMPARED: Final = 16
+"""Last printed steps that are compared with what hooks saw, …"""
+_LEAST_COMPARED: Final = 3
+_ROUNDED: Final = 0.01
+"""… which may differ by so much of the factor, …"""
+_OTHER_UNIT: Final = 0.05
+"""… and the factor by more than this from 1."""
 _REPORTED: Final = 1
 """In a metric's second number: a schedule reported it."""
 Values = dict[int, list[tuple[int, float, str]]]
@@ -115,7 +122,9 @@ def loss_source(view: View) -> str:
         return ""
     printed = _printed(view)
     if printed is not None:
-        return PRINTED if printed.source in (GENERIC, GIVEN) else f"{PRINTED} by {printed.source}"
+        source = "" if printed.source in (GENERIC, GIVEN) else f" by {printed.source}"
+        unit = f"; hooks saw {printed.times:.4g} times that" if printed.times else ""
+        return PRINTED + source + unit
     return _seen(view, history[-1][0], history[-1][0])[history[-1][0]][1]
 
 
@@ -125,9 +134,11 @@ def losses_by_step(view: View, first: int, last: int) -> dict[int, float]:
     if rehearsed(view):
         return {}
     printed = _printed(view)
-    if printed is not None:
-        return {step: loss for step, loss in printed.losses.items() if first <= step <= last}
-    return {step: loss for step, (loss, _) in _seen(view, first, last).items()}
+    if printed is None:
+        return {step: loss for step, (loss, _) in _seen(view, first, last).items()}
+    seen = _seen(view, first, last).items() if printed.times else ()
+    said = {step: loss for step, loss in printed.losses.items() if first <= step <= last}
+    return {step: loss / printed.times for step, (loss, _) in seen} | said
 
 
 @per_view
@@ -135,7 +146,8 @@ def _printed(view: View) -> Printed | None:
     """Return the printed losses, if they say more than those that hooks saw. Order of
     precedence: values that the program logs, the given pattern, a schedule's report, a
     framework's line for each step, the scalar passed to backward; fall back to any output line
-    that looks like a loss."""
+    that looks like a loss. What differs from lines by a constant factor (a sum over tokens, a
+    share of a batch) is the loss in another unit than the program's."""
     ended, rank = newest_ended(view), min(view.ranks, default=None)
     if ended is None or rank is None:
         return None
@@ -149,8 +161,22 @@ def _printed(view: View) -> Printed | None:
         return None
     if not by or printed.source == GIVEN:
         return printed
+    if times := _times(view, printed):
+        return replace(printed, times=times)
     each = len(printed.losses) >= ended  # the last one may be on its way
     return printed if each and by == {BACKWARD} and printed.source != GENERIC else None
+
+
+def _times(view: View, printed: Printed) -> float:
+    """Return what was seen in the last steps that were printed, divided by that, if it is one
+    factor other than 1; else 0."""
+    steps = sorted(printed.losses)[-_COMPARED:]
+    seen = _seen(view, steps[0], steps[-1])
+    pairs = ((seen[step][0], printed.losses[step]) for step in steps if step in seen)
+    ratios = [value / loss for value, loss in pairs if loss and math.isfinite(value / loss)]
+    times = median(ratios) if len(ratios) >= _LEAST_COMPARED else 1.0
+    constant = all(abs(ratio - times) <= _ROUNDED * abs(times) for ratio in ratios)
+    return times if constant and abs(times - 1) > _OTHER_UNIT and times > 0 else 0.0
 
 
 def _seen(view: View, first: int, last: int) -> Found:

@@ -30,8 +30,10 @@ _PATTERNS: Final = tuple(
         ("Megatron", r"\biteration\s+(?P<step>\d+)/\s*\d+ \|.*\blm loss: NUMBER"),
         ("nanotron", r"\biteration: (?P<step>\d+) / \d+ \|.*\blm_loss: NUMBER"),
         ("DeepSpeed", r"\bsteps: (?P<step>\d+) loss: NUMBER iter time"),
-        # A rank without a pipeline's last stage prints -1: it knows none.
-        ("torchtitan", r"\bstep:\s+(?P<step>\d+)\s+loss:\s+(?:-1\.0+|NUMBER)\s.*\bmemory:"),
+        # Ranks without a pipeline's last stage print -1, or such summed up: they know none.
+        ("torchtitan", r"\bstep:\s+(?P<step>\d+)\s+loss:\s+(?:-\d+\.0+|NUMBER)\s.*\bmemory:"),
+        ("torchtune", r"\b\d+\|(?P<step>\d+)\|Loss: NUMBER"),
+        ("OLMo-core", r"^\s*train/CE loss=NUMBER"),
         ("picotron", r"\bStep: (?P<step>\d+)\s+\| Loss: NUMBER\s*\| Global batch"),
         ("Transformers", r"^\{'loss': '?NUMBER'?, .*'epoch': "),
         ("Lightning", r"^Epoch (?P<epoch>\d+): .* (?P<step>\d+)/(?P<of>\d+) \[.*"
@@ -52,6 +54,8 @@ class Printed:
     """What prints such lines: ``Megatron``, ``GENERIC``, ``GIVEN``."""
     losses: Mapping[int, float]
     """step -> loss"""
+    times: float = 0.0
+    """By how much larger what hooks saw is, in every step; 0: that is not the same quantity."""
 
 
 @dataclass(slots=True)

@@ -15,10 +15,13 @@ Shown = tuple[str, tuple[tuple[int, float], ...]]
 
 
 def shown(
-    lines: list[tuple[float, str]], loss: float | None = None, pattern: str = "", ms: float = 10
+    lines: list[tuple[float, str]],
+    loss: float | list[float] | None = None,
+    pattern: str = "",
+    ms: float = 10,
 ) -> Shown:
     """(source, (step, loss)s) of four steps of ``ms``; each begins with a backward at + 1 that
-    began from ``loss`` and ends at + 9."""
+    began from ``loss``, of each step or of all, and ends at + 9."""
     trace = Trace(1)
     trace.define(wire.DefKind.RUN, run="r", name="n", argv=[], loss_pattern=pattern)
     proc = trace.ranks[0]
@@ -26,7 +29,7 @@ def shown(
         t = ms * step
         proc.phase("backward", t + 1, t + 3, step)
         if loss is not None:
-            proc.seen_loss(t + 2, loss, step)
+            proc.seen_loss(t + 2, loss if isinstance(loss, float) else loss[step], step)
         proc.step(step, t, t + 9)
     for t, text in lines:
         trace.output(t, text)
@@ -149,3 +152,35 @@ def test_of_a_live_jobs_lines_few_moments_are_kept_by_step() -> None:
         trace.messages.clear()
         snapshot(store, None)
     assert 0 < len(store.memo["printed by step"]) <= printed._KEPT + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "of"),
+    [
+        ("step:  {}  loss:  {}  memory:  1.2GiB(3%)", " by torchtitan"),
+        ("1|{}|Loss: {}: 10%|#", " by torchtune"),
+        ("step {} loss {}", ""),
+        ("[step={}/4,epoch=1]", ""),  # its own line has no loss
+    ],
+)
+def test_what_differs_by_one_factor_is_in_the_programs_unit(text: str, of: str) -> None:
+    """Backward begins from the sum over 256 tokens; every step but the first is printed."""
+    values = [8.0, 6.5, 5.25, 4.0]
+    lines = [(10 * s + 9.5, text.format(s + 1, values[s])) for s in (1, 2, 3)]
+    if "loss" not in text.lower():
+        lines = [(10 * s + 9.6, f"    train/CE loss={values[s]}") for s in range(4)]
+        of = " by OLMo-core"
+    found = shown(lines, [256 * value for value in values])
+    assert found == (f"printed{of}; hooks saw 256 times that", tuple(enumerate(values)))
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        [8.1, 6.4, 5.3, 4.0],  # one rank's own, about the same
+        [16.0, 26.0, 5.25, 4.0],  # another quantity
+    ],
+)
+def test_what_differs_by_chance_is_not(seen: list[float]) -> None:
+    lines = [(10 * s + 9.5, f"step {s + 1} loss {[8.0, 6.5, 5.25, 4.0][s]}") for s in range(4)]
+    assert shown(lines, seen) == ("backward", tuple(enumerate(seen)))
