@@ -39,10 +39,10 @@ CULPRIT: dict[str, tuple[tuple[str, ...], str]] = {
 NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "init-differs": (("unequal-start",), SLOW), "lr-differs": (("replica-divergence",), SLOW),
     "never-waited": (("replica-divergence",), SLOW), "steps-early": (("no-gradient",), SLOW),
-    "same-data": (("same-data",), SLOW), "wrapped-twice": (("wrapped-twice",), SLOW),
-    "averaged-twice": (("averaged-twice",), SLOW),
+    "same-data": (("same-data",), SLOW), "wrapped-twice": (("summed-twice",), SLOW),
+    "averaged-twice": (("summed-twice",), SLOW), "same-data-ddp": (("same-data",), SLOW),
 }  # fmt: skip
-"""The same of number_programs. Kinds without a detector stand for what is not found yet."""
+"""The same of number_programs."""
 NANS = ("forward", "backward")
 """What a stage of nan_programs spoils."""
 MESSAGES = ("tag", "dtype", "size")
@@ -150,6 +150,7 @@ def cases(seed: int, number: int) -> list[Case]:
     makers: list[tuple[Callable[[str, random.Random], Case], str]] = [
         *((setup, what) for what in SETUP), *((culprit, what) for what in CULPRIT),
         *((training, what) for what in TRAINING), *((nan, what) for what in NANS),
+        *((numbers, what) for what in NUMBERS),
         *((planted, what) for what in RECIPES), (healthy, "healthy"), (healthy, "slow-import"),
     ]  # fmt: skip
     made = [make(what, draw) for make, what in (makers[i % len(makers)] for i in range(number))]

@@ -99,6 +99,17 @@ def _own(view: View, first: int, last: int) -> dict[int, list[int]]:
     return found
 
 
+def began_from(view: View, first: int, last: int) -> dict[int, dict[int, float]]:
+    """Return step -> rank -> the scalar that its (last) backward began from."""
+    return {
+        step: {
+            rank: value for rank, values in by_rank.items()
+            for _, value, by in values if by == BACKWARD
+        }
+        for step, by_rank in _values(view, first, last).items()
+    }  # fmt: skip
+
+
 def loss_history(view: View) -> tuple[tuple[int, float], ...]:
     """Return (step, loss) of the last steps, oldest first. Of a step that has not ended only NaN
     and infinity count: a finite value is a part of its loss."""

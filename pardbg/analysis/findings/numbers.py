@@ -11,39 +11,43 @@ from typing import Any, Final
 import numpy as np
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.losses import LOSS_NAMES, newest_ended
+from pardbg.analysis.base.losses import LOSS_NAMES, began_from, newest_ended
 from pardbg.analysis.base.times import device
 from pardbg.analysis.comm.matching import odd_ones
+from pardbg.analysis.findings.exchanged import (
+    MIN_STEPS,
+    PHASES_BACK,
+    SMALL_BYTES,
+    averages_on,
+    backwards,
+    issued_since,
+)
 from pardbg.analysis.findings.finding import Candidate, Evidence
 from pardbg.analysis.findings.kinds.value_kinds import (
     NoGradient,
     NoGradientExchange,
     NotFinite,
     ReplicaDivergence,
+    SameData,
+    SummedTwice,
     UnequalStart,
 )
-from pardbg.store.definitions import GroupDef
+from pardbg.analysis.memory.breakdown import latest_bytes
 from pardbg.store.process import Process
-from pardbg.store.table import Table
 from pardbg_agent import wire
 
 _P2P, _INFERRED = int(wire.Flag.P2P), int(wire.Flag.INFERRED)
-MIN_STEPS: Final = 3
-"""Minimum steps of a run that has ended. While it runs, local SGD may average later."""
 MIN_LIVE_STEPS: Final = 1000
-SMALL_BYTES: Final = 1024
-"""Losses, counts and flags are smaller, gradients and activations larger."""
+_ALIKE: Final = 20
+"""Steps in which losses are equal."""
 _IDLE: Final = 3
 """Steps without a gradient; a program may step once for the sake of its scheduler."""
 _SHARE_OF_MODEL: Final = 1 / 8
 """Share of a model that a step moves to average it: sparse gradients have the rows in use alone."""
-_BACKWARDS: Final = 16
 _OWN: Final = "checksum-own "
 """Begin of the name of checksums of parameters that an optimizer steps and no DDP wraps."""
 _SUMS_BACK: Final = 4096
 """Checksum records per rank that are compared; a step has at most 16."""
-_PHASES_BACK: Final = 1 << 14
-"""Phases per rank that are looked at where not all of a run matter."""
 _OPS_BACK: Final = 1024
 """Newest ops per rank that show by themselves that gradients are exchanged."""
 
@@ -244,12 +248,12 @@ def _averages_at_times(view: View, process: Process) -> bool:
     """Return whether as much as the model is all-reduced outside backward in some steps, not in
     most: the replicas of local SGD. A checksum is made before such an average, never after it, and
     so does not see them equal again."""
-    begun, ended, steps_of = _backwards(view, process, _PHASES_BACK)
+    begun, ended, steps_of = backwards(view, process, PHASES_BACK)
     ops = [i for i, op in process.ops.items() if op.op == "all_reduce"]
     if not len(begun) or not ops or process.model is None:
         return False
     ends = np.maximum.accumulate(ended)
-    issues, part = _issued_since(view, process, begun[0])
+    issues, part = issued_since(view, process, begun[0])
     when = issues.when[part]
     outside = when >= ends[begun.searchsorted(when, "right") - 1]
     outside &= np.isin(issues.col("name_id")[part], ops)
@@ -335,7 +339,9 @@ def unequal_starts(view: View) -> Iterable[Candidate]:
     if len({start for start, _ in begun.values()}) < 2:
         return
     for rank, (start, parameters_bytes) in begun.items():
-        for group in _averages_on(view, view.ranks[rank], parameters_bytes):
+        for group, times in averages_on(view, view.ranks[rank], parameters_bytes):
+            if times != 1:
+                continue
             key = group.epoch, group.key
             by_group[key][rank], members[key] = start, group.ranks
     for key, starts in by_group.items():
@@ -346,26 +352,45 @@ def unequal_starts(view: View) -> Iterable[Candidate]:
             )  # fmt: skip
 
 
-def _averages_on(view: View, process: Process, parameters_bytes: int) -> Iterable[GroupDef]:
-    """Groups on which exactly a model's bytes are summed between each of the last backwards and
-    the optimizer's step after it: gradients, since parameters are averaged after a step."""
-    begun, _, _ = _backwards(view, process, _PHASES_BACK)
-    steps, _, _ = _backwards(view, process, _PHASES_BACK, "optimizer")
-    begun = begun[begun < steps.max(initial=0)][-_BACKWARDS:]
-    if len(begun) < MIN_STEPS:
+def same_data(view: View) -> Iterable[Candidate]:
+    """Find ranks that average their gradients and began backward from the same loss, bit by bit, in
+    each of the last steps."""
+    last = (newest_ended(view) or 0) - 1  # of the newest some may be on their way
+    by_rank: dict[int, list[float]] = defaultdict(list)
+    for _, own in sorted(began_from(view, last - _ALIKE + 1, last).items()):
+        for rank, loss in own.items():
+            by_rank[rank].append(loss)
+    alike: dict[tuple[float, ...], set[int]] = defaultdict(set)
+    for rank, losses in by_rank.items():
+        if len(losses) == _ALIKE and len({*losses}) > 1 and all(map(math.isfinite, losses)):
+            alike[tuple(losses)].add(rank)
+    for ranks in alike.values():
+        process = view.ranks[min(ranks)]
+        if len(ranks) < 2 or process.model is None:
+            continue
+        for group, _ in averages_on(view, process, process.model.parameters_bytes):
+            if len(same := ranks.intersection(group.ranks)) > 1:
+                yield Candidate(
+                    kind="same-data", ranks=tuple(sorted(same)), t_ns=view.t_ns,
+                    facts=SameData(_ALIKE),
+                )  # fmt: skip
+
+
+def summed_twice(view: View) -> Iterable[Candidate]:
+    """Find ranks that exchange twice the bytes of their gradients after each backward: all that
+    replicate a model do, so one is looked at."""
+    process = view.ranks.get(min(view.ranks, default=-1))
+    model = None if process is None else process.model
+    if process is None or model is None or model.rpc or model.shards > 1:
         return
-    until = steps[steps.searchsorted(begun)]
-    ops = [i for i, op in process.ops.items() if op.op == "all_reduce"]
-    issues, part = _issued_since(view, process, begun[0])
-    when, groups = issues.when[part], issues.col("group_id")[part]
-    at = begun.searchsorted(when, "right") - 1
-    inside = (when < until[at]) & np.isin(issues.col("name_id")[part], ops)
-    for group_id in np.unique(groups[inside]).tolist():
-        of = inside & (groups == group_id)
-        moved = np.bincount(at[of], issues.col("a")[part][of], len(begun))
-        exact = (moved >= parameters_bytes) & (moved <= parameters_bytes + SMALL_BYTES)
-        if exact.all() and group_id in process.groups:
-            yield process.groups[group_id]
+    for group, times in averages_on(view, process, model.parameters_bytes):
+        # Gradients of another dtype than their parameters may take twice as much.
+        of_gradients = latest_bytes(view, process).get("gradients", (0, 0))[0]
+        if times == 2 and of_gradients == model.parameters_bytes:
+            yield Candidate(
+                kind="summed-twice", ranks=group.ranks, t_ns=view.t_ns,
+                facts=SummedTwice(model.parameters_bytes),
+            )  # fmt: skip
 
 
 def ungraded(view: View) -> Iterable[Candidate]:
@@ -399,7 +424,7 @@ def _exchanges_nothing(view: View, process: Process) -> bool:
         newest = slice(visible - _OPS_BACK, visible)
         if max(int(table.col(c)[newest].max()) for c in "ab") >= min(SMALL_BYTES, limit):
             return False
-    begun, ended, _ = _backwards(view, process)
+    begun, ended, _ = backwards(view, process)
     if not len(begun):
         return False
     since = int(table.when[:visible].searchsorted(begun[0]))
@@ -413,24 +438,6 @@ def _exchanges_nothing(view: View, process: Process) -> bool:
     sizes = np.maximum(table.col("a")[since:visible], table.col("b")[since:visible])
     a_step = int(sizes.sum()) / max(1, view.visible(process, "step"))
     return int(sizes.max()) < min(SMALL_BYTES, limit) and a_step < limit * _SHARE_OF_MODEL
-
-
-def _issued_since(view: View, process: Process, since_ns: int) -> tuple[Table, slice]:
-    table, visible = view.rows(process, "issue")
-    return table, slice(int(table.when[:visible].searchsorted(since_ns)), visible)
-
-
-def _backwards(
-    view: View, process: Process, last: int = 1 << 62, of: str = "backward"
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Begin and end of each backward among the last phases, in ns, and its step, by their begin."""
-    table, visible = view.rows(process, "phase")
-    lo = max(0, visible - last)
-    names = [i for i, name in process.names.items() if name == of]
-    rows = lo + np.flatnonzero(np.isin(table.col("name_id")[lo:visible], names))
-    rows = rows[table.col("t0_ns")[rows].argsort()]
-    begun, ended, steps = (table.col(c)[rows] for c in ("t0_ns", "t1_ns", "step"))
-    return begun, ended, steps
 
 
 def updates(view: View, ranks: Iterable[int], group_key: str) -> Mapping[int, int]:

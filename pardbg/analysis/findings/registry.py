@@ -103,6 +103,8 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     numbers.unaveraged,
     numbers.ungraded,
     numbers.unequal_starts,
+    numbers.same_data,
+    numbers.summed_twice,
     recording.dropped,
     recording.limits,
     recording.missing_begin,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.findings.numbers import unequal_starts
+from pardbg.analysis.findings.numbers import same_data, summed_twice, unequal_starts
 from pardbg_agent import wire
 from tests.unit.trace_builder import Trace
 
@@ -41,3 +41,56 @@ def test_gradients_are_averaged_over_parameters_that_were_never_equal(
             proc.step(step, t, t + 9)
     trace.flush()
     assert [one.culprits for one in unequal_starts(View(trace.store(), None))] == found
+
+
+def averaging(losses: list[list[float]], times: int, gradient: int = BYTES) -> View:
+    """One rank for each list of losses, of a step of 10 ms each: backward 1-3, ``times`` the model
+    is summed at 4, optimizer 6-7."""
+    trace = Trace(len(losses))
+    for proc, own in zip(trace.ranks, losses, strict=True):
+        proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=BYTES, optimizer="SGD",
+                    start=7)  # fmt: skip
+        proc.memory("gradients", 0.5, gradient)
+        for step, loss in enumerate(own):
+            t = 10 * step
+            proc.phase("backward", t + 1, t + 3, step)
+            proc.seen_loss(t + 1, loss, step)
+            for part in range(times):
+                proc.collective("world", "all_reduce", t + 4 + part / 2, t + 5, BYTES, step=step)
+            proc.phase("optimizer", t + 6, t + 7, step)
+            proc.step(step, t, t + 9)
+    trace.flush()
+    return View(trace.store(), None)
+
+
+FALLS = [1 / (step + 1) for step in range(30)]
+OTHER = [loss + 1e-9 for loss in FALLS]
+
+
+@pytest.mark.parametrize(
+    ("losses", "times", "found"),
+    [
+        ([FALLS, FALLS, FALLS], 1, [(0, 1, 2)]),
+        ([FALLS, OTHER, FALLS], 1, [(0, 2)]),
+        ([FALLS, OTHER], 1, []),
+        ([FALLS[:15], FALLS[:15]], 1, []),  # too few steps
+        ([[0.5] * 30] * 2, 1, []),  # nothing is learnt
+        ([FALLS, FALLS], 0, []),  # nothing is averaged: tensor parallel, say
+        ([FALLS[:25] + OTHER[25:], FALLS], 1, []),
+    ],
+)
+def test_ranks_that_average_gradients_of_the_same_data(
+    losses: list[list[float]], times: int, found: list[tuple[int, ...]]
+) -> None:
+    assert [one.ranks for one in same_data(averaging(losses, times))] == found
+
+
+@pytest.mark.parametrize(
+    ("times", "gradient", "found"),
+    [(1, BYTES, []), (2, BYTES, [(0, 1)]), (3, BYTES, []), (2, 2 * BYTES, [])],
+)
+def test_gradients_that_are_summed_twice(
+    times: int, gradient: int, found: list[tuple[int, ...]]
+) -> None:
+    """Gradients in a wider dtype than the parameters take twice as much, and are summed once."""
+    assert [one.ranks for one in summed_twice(averaging([FALLS, OTHER], times, gradient))] == found

@@ -198,6 +198,20 @@ class UnequalStart(Facts):
     """Ranks that average their gradients began with different parameters."""
 
 
+@dataclass(frozen=True, slots=True)
+class SameData(Facts):
+    """Ranks that average their gradients compute the same loss, bit by bit, in each step."""
+
+    num_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class SummedTwice(Facts):
+    """Gradients are exchanged twice after each backward."""
+
+    parameters_bytes: int
+
+
 KINDS: Final = kinds(
     {
         "memory-creep": MemoryCreep,
@@ -208,5 +222,7 @@ KINDS: Final = kinds(
         "no-gradient-exchange": NoGradientExchange,
         "no-gradient": NoGradient,
         "unequal-start": UnequalStart,
+        "same-data": SameData,
+        "summed-twice": SummedTwice,
     }
 )
