@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import torch
@@ -27,6 +28,7 @@ def train(unit: str, every: int, seed: int) -> None:
     model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 8)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02 / UNITS[unit])
     for number in range(STEPS):
+        time.sleep(0.05)
         x = torch.randn(TOKENS, 8)
         loss = (model(x) - x.roll(1, 1)).pow(2).mean() * UNITS[unit]
         optimizer.zero_grad()

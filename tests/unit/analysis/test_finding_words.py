@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from pardbg.analysis.findings.arbiter import in_words
@@ -19,6 +20,13 @@ def sentences() -> str:
         found = in_words(one, one.facts.severity())
         lines[f"{found.kind} ({found.severity})\n  {found.text}\n  → {found.advice}\n"] = None
     return "".join(lines)
+
+
+def test_sentences_are_short() -> None:
+    """Fewer than 30 words, of findings and of advice alike."""
+    texts = [line.strip() for line in sentences().splitlines()]
+    parts = (part for text in texts for part in re.split(r"(?<=[.!?]) (?=[A-Z0-9(`#])", text))
+    assert [part for part in parts if len(part.split()) >= 30] == []
 
 
 def test_sentences_are_those_of_the_golden_file() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -91,8 +90,7 @@ def _begin(spec: C10dOp) -> Any:
     contents, group_at, peer_at, tag_at = contents_of(spec), spec.group, spec.root, spec.tag
     async_at, reduces = spec.is_async, spec.reduce >= 0
     count, hook = make_count(spec), f"c10d.{spec.torch_name}"
-    least: Any = 1 if send else probes.LEAST_BYTES if spec.probed else math.inf
-    few = probes.FEW_BYTES if spec.probed else -1
+    least, few = probes.sizes(send, spec.probed)
     nothing: Any = "" if p2p else NONE
     always = _P2P | _ASYNC | (_SEND if send else 0) if p2p else 0
 

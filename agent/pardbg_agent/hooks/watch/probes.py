@@ -129,6 +129,12 @@ def install(patches: Patches, late: LateImports) -> None:
 # -- NaN
 
 
+def sizes(send: bool, probed: bool) -> tuple[float, int]:
+    """Return (least, few): inputs of an op of ``least`` bytes or more, or of ``few`` at most, are
+    probed."""
+    return (1 if send else LEAST_BYTES, FEW_BYTES) if probed else (math.inf, -1)
+
+
 def check_input(c: _core.Core, tensor: Any) -> tuple[int, int] | None:
     """Return (number of values that are not finite, place of the first) of an op's input; None: all
     are finite, or it was not checked. Where there is no time for all elements, SAMPLED of them are

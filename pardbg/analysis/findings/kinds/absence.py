@@ -27,7 +27,7 @@ _VERBS: Final[dict[Verb, tuple[str, str, str, str]]] = {
     "was": ("was", "were", "was", "were"),
 }
 """verb -> (one rank, several, the same in the past)"""
-_KERNEL: Final = "blocked in the kernel (a disk, a network file system, a driver)"
+_KERNEL: Final = "blocked in the kernel (a disk, a network, a driver)"
 _WORDS: Final[dict[Doing, tuple[Verb, str]]] = {
     "unknown": ("have", "not come"), "left": ("have", "exited normally"), "lost": ("be", "lost"),
     "stopped": ("be", "stopped (SIGSTOP)"), "traced": ("be", "stopped by a native debugger"),
@@ -151,16 +151,20 @@ class Absence:
         if self.doing in WHOLE:
             return ""
         thread = f" in thread {self.thread}" if self.thread else ""
-        caller = f", called by {self.caller}" if self.caller else ""
-        asleep = f" ({'they sleep or wait' if many else 'it sleeps or waits'} there)"
+        caller = f", from {self.caller}" if self.caller else ""
+        asleep = " (asleep there)"
         if self.blocking is not None and not many:
             asleep = f" ({blocking_text(self.blocking)})"
-        lock = f"; {self.lock}" if self.lock else ""
         asleep *= self.asleep or self.blocking is not None
-        return f"{thread}{caller}{asleep}{threads_text(self.threads)}{lock}"
+        return f"{thread}{caller}{asleep}"
+
+    def beside(self) -> str:
+        """Return sentences on its other threads and the lock that it waits for."""
+        if self.doing in WHOLE or not self.place:
+            return ""
+        return threads_text(self.threads) + (f" There {self.lock}." if self.lock else "")
 
 
 def threads_text(threads: tuple[tuple[str, str], ...]) -> str:
-    """Return text such as ``; its thread writer is at a.py:3 in f``."""
-    places = [f"its thread {name} is at {at}" for name, at in threads]
-    return f"; {', '.join(places)}" if places else ""
+    """Return sentences such as `` Its thread writer is at a.py:3 in f.``"""
+    return "".join(f" Its thread {name} is at {at}." for name, at in threads)

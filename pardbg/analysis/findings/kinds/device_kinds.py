@@ -60,12 +60,12 @@ class OutOfMemory(Facts):
             f"{'activations and other' if name == 'activations' else name} {binary_size(size)}"
             for name, size in self.parts if size
         )  # fmt: skip
-        ended = "" if self.fatal else "; the program caught the error"
+        ended = "" if self.fatal else " The program caught the error."
         of = f" of {binary_size(self.limit_bytes)}" if self.limit_bytes else ""
-        held = f" with {binary_size(self.allocated_bytes)}{of} allocated"
+        held = f"{binary_size(self.allocated_bytes)}{of} were allocated"
         return (
-            f"{ranks_text(about.ranks)} ran out of device memory: {asked}{doing}{at}"
-            f"{held if self.allocated_bytes else ''} ({parts}){ended}. {self._why()}"
+            f"{ranks_text(about.ranks)} ran out of device memory: {asked}{doing}{at}. "
+            f"{held if self.allocated_bytes else 'It held'} ({parts}).{ended} {self._why()}"
         )
 
     def _why(self) -> str:

@@ -140,7 +140,7 @@ class ThreadOrder(_Disagreement):
         sites = ", ".join(f"{name} at {where}" for name, where in self.places[:_MAX_PLACES])
         return (
             f"{ranks_text(about.ranks)} issue ops on {self.label} from two threads (MainThread, "
-            f"{', '.join(self.threads[:_MAX_PLACES])}), in an order that differs: #{about.seq} is "
+            f"{', '.join(self.threads[:_MAX_PLACES])}), in an order that differs. #{about.seq} is "
             f"{issued}.{f' Call sites: {sites}.' if sites else ''}"
         )
 

@@ -250,11 +250,11 @@ class ClockJump(Facts):
 
     def text(self, about: Candidate) -> str:
         way = "ahead" if self.by_ns > 0 else "back"
-        before = f"; it had jumped {self.before} times before" if self.before else ""
+        before = f" It had jumped {self.before} times before." if self.before else ""
         return (
             f"the clock of rank {about.ranks[0]} jumped {way} by {duration(abs(self.by_ns))}, "
-            f"within the {duration(self.within_ns)} before{before}: where its records of that time "
-            f"belong is not known."
+            f"within the {duration(self.within_ns)} before. Where its records of that time belong "
+            f"is not known.{before}"
         )
 
 

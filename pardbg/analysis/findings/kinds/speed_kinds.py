@@ -82,10 +82,11 @@ class Straggler(Facts):
     def text(self, about: Candidate) -> str:
         host = f" (all of host {self.whole_host})" if self.whole_host else ""
         waiting = about.ranks[: len(about.ranks) - len(self.in_turn)]
+        why = self._cause(about.where)
         text = (
             f"{ranks_text(self.late)}{host} came last to {self.label}'s collectives in "
-            f"{self.num_late} of the last {self.num_steps} steps, by {duration(self.by_ns)}; "
-            f"{self._cause(about.where)}. {ranks_text(waiting).capitalize()} {waits_text(waiting)}."
+            f"{self.num_late} of the last {self.num_steps} steps, by {duration(self.by_ns)}. "
+            f"{why[0].upper()}{why[1:]}. {ranks_text(waiting).capitalize()} {waits_text(waiting)}."
         )
         if self.in_turn:
             text += f" {ranks_text(self.in_turn).capitalize()} {waits_text(self.in_turn)} in turn."
@@ -154,17 +155,17 @@ class SlowSteps(Facts):
 
     def text(self, about: Candidate) -> str:
         of = about.culprits
-        ranks = "the ranks spend"
+        ranks = "The ranks spend"
         if of and self.same_ranks:
-            ranks = f"{ranks_text(of)} {agreed('spends', of)}"
+            ranks = f"{ranks_text(of).capitalize()} {agreed('spends', of)}"
         elif of:
-            ranks = f"a different rank each time ({rank_set(of)}) spends"
+            ranks = f"A different rank each time ({rank_set(of)}) spends"
         often = f"every {self.every} steps, one takes"
         if not self.every:
             often = f"{self.num_slow} of the last {self.num_steps} steps, take"
         return (
             f"{often} {duration(self.slow_ns)} instead of {duration(self.usual_ns)} (last: "
-            f"{', '.join(map(str, self.last))}): {ranks} {duration(self.by_ns)} more {self.what}"
+            f"{', '.join(map(str, self.last))}). {ranks} {duration(self.by_ns)} more {self.what}"
             f"{', and the others wait' if of else ''}."
         )
 
@@ -206,9 +207,9 @@ class StageImbalance(Facts):
         if self.cause == "launch":
             return (
                 f"{ranks_text(about.culprits)} (stage {stages}) is host-bound: its actions take "
-                f"{percent(self.more, 0)} more than the ranks' do on average, and in up to "
-                f"{percent(self.unlaunched, 0)} of that its host had yet to launch the rest. The "
-                f"others wait for it."
+                f"{percent(self.more, 0)} more than the ranks' do on average, and the others wait. "
+                f"In up to {percent(self.unlaunched, 0)} of that its host had yet to launch the "
+                f"rest."
             )
         return (
             f"{ranks_text(about.culprits)} (stage {stages}) computes {percent(self.more, 0)} more "
@@ -271,8 +272,9 @@ class ScheduleExcess(Facts):
         cause = word(ScheduleExcess, f"cause {self.cause}")
         return (
             f"the pipeline idles {percent(self.excess, 0)} more than its schedule implies "
-            f"({percent(self.implied + self.excess, 0)}, implied {percent(self.implied, 0)}): "
-            f"mostly {cause} ({percent(self.share, 0)} of the window, most on rank {self.rank})."
+            f"({percent(self.implied + self.excess, 0)}, implied {percent(self.implied, 0)}). "
+            f"Mostly it is {cause} ({percent(self.share, 0)} of the window, most on rank "
+            f"{self.rank})."
         )
 
     def advice(self) -> str:
@@ -328,7 +330,7 @@ class SmallMessages(Facts):
     def text(self, about: Candidate) -> str:
         return (
             f"{self.number} small {self.op}s one after the other in {about.group} each step, "
-            f"{size(self.bytes)} together, {size(self.bytes / self.number)} each: what they cost "
+            f"{size(self.bytes)} together, {size(self.bytes / self.number)} each. What they cost "
             f"is the number of rounds, {duration(self.cost_ns)} a step, not the bytes."
         )
 
@@ -348,8 +350,8 @@ class SlowGroup(Facts):
         name = f"the link between {ranks}" if two else "a link in the group"
         which = "" if two else " Which of its links it is cannot be told from that."
         return (
-            f"{name} is slow: {self.op} of {size(self.bytes)} in {about.group} ({ranks}) takes "
-            f"{duration(self.own_ns)} once all are there, {duration(self.usual_ns)} in the "
+            f"{name} is slow. Once all are there, {self.op} of {size(self.bytes)} in {about.group} "
+            f"({ranks}) takes {duration(self.own_ns)}, {duration(self.usual_ns)} in the "
             f"{self.siblings} groups like it.{which}"
         )
 
@@ -370,9 +372,8 @@ class SlowLink(Facts):
             for ns in (self.own_ns, self.usual_ns)
         )
         return (
-            f"the link from rank {self.src} to rank {self.dst} is slow: messages of "
-            f"{size(self.bytes)} take {own} once both sides are there, {usual} over the other "
-            f"links."
+            f"the link from rank {self.src} to rank {self.dst} is slow. Once both sides "
+            f"are there, messages of {size(self.bytes)} take {own}, {usual} over the other links."
         )
 
 

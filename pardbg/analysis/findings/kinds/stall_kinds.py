@@ -67,15 +67,18 @@ class MissingRank(Stalled):
 
     def text(self, about: Candidate) -> str:
         many, holder = len(about.culprits) > 1, self.absences[0].holder
-        reasons = sorted({self._reason(absence, many) for absence in self.absences})
+        reasons = {self._reason(absence, many) for absence in self.absences}
         (op, ranks), *others = self._by_op()
         verb = "waited" if self.over else waits_text(ranks)
         waited = duration(self.until_ns - self.waits[0].since_ns)
         text = (
             f"{ranks_text(ranks)} {verb} {waited} in {op} for "
-            f"{ranks_text(about.culprits if holder is None else self.blamed)}, which "
-            f"{' or '.join(reasons[:_MAX_REASONS])}."
+            f"{ranks_text(about.culprits if holder is None else self.blamed)}"
         )
+        if len(reasons) == 1:
+            text += f", which {reasons.pop()}.{self.absences[0].beside()}"
+        else:
+            text += f".{self._each(about.culprits)}"
         if holder in self.victims:
             text += f" Rank {holder} waits for rank {self.blamed[0]}: neither gets on."
         for op, ranks in others:
@@ -85,6 +88,16 @@ class MissingRank(Stalled):
         if indirect:
             text += f" {ranks_text(indirect).capitalize()} {waits_text(indirect)} in turn."
         return text
+
+    def _each(self, culprits: tuple[int, ...]) -> str:
+        """Return a sentence for each thing that ranks do: they are in the order of ``absences``."""
+        by: dict[str, tuple[Absence, list[int]]] = {}
+        for rank, absence in zip(culprits, self.absences, strict=False):
+            by.setdefault(self._reason(absence, False), (absence, []))[1].append(rank)
+        return "".join(
+            f" {ranks_text(ranks).capitalize()} {self._reason(absence, len(ranks) > 1)}."
+            for absence, ranks in [*by.values()][:_MAX_REASONS]
+        )
 
     def _reason(self, absence: Absence, many: bool) -> str:
         if not self.early:
@@ -114,8 +127,13 @@ class MissingRank(Stalled):
     def joined(self, same: Sequence[Candidate]) -> Sequence[Candidate]:
         """Return ranks that do not come to one op, or those of one host, as one."""
         parts = [one.facts for one in same if isinstance(one.facts, MissingRank)]
+        known = [
+            (rank, absence) for one, part in zip(same, parts, strict=False)
+            for rank, absence in zip(one.culprits, part.absences, strict=False)
+        ]  # fmt: skip
         culprits = tuple(sorted(rank for one in same for rank in one.culprits))
-        facts = replace(self, absences=tuple(one for part in parts for one in part.absences))
+        absences = tuple(absence for _, absence in sorted(known, key=lambda pair: pair[0]))
+        facts = replace(self, absences=absences)
         if self.absences[0].doing == "cut off":
             waits = sorted((w for part in parts for w in part.waits), key=lambda w: w.since_ns)
             victims = sorted({rank for part in parts for rank in part.victims})
@@ -237,10 +255,10 @@ class StuckOp(Stalled):
     def text(self, about: Candidate) -> str:
         of, why = about.culprits, ""
         if self.absence is not None:
-            why = f"; {ranks_text(of)} {self.absence.text(len(of) > 1)}"
+            why = f" {ranks_text(of).capitalize()} {self.absence.text(len(of) > 1)}."
         return (
             f"{self.op} has been issued by every rank and does not end on "
-            f"{ranks_text(about.ranks)} for {duration(self.waited_ns)}{why}."
+            f"{ranks_text(about.ranks)} for {duration(self.waited_ns)}.{why}"
         )
 
     def advice(self) -> str:
@@ -299,7 +317,7 @@ class StuckCall(Facts):
         at = f" at {about.where}" if about.where else ""
         return (
             f"{ranks_text(about.ranks)} {what} for {duration(self.lasted_ns)}{at}, and "
-            f"{'uses no CPU' if self.idle else 'works on'}{threads_text(self.threads)}."
+            f"{'uses no CPU' if self.idle else 'works on'}.{threads_text(self.threads)}"
         )
 
     def advice(self) -> str:
@@ -322,7 +340,7 @@ class LateRank(Note):
         )
         if self.absence.doing == "unknown":
             return text
-        return f"{text} Meanwhile it {self.absence.text(over=True)}."
+        return f"{text} Meanwhile it {self.absence.text(over=True)}.{self.absence.beside()}"
 
 
 KINDS: Final = kinds(

@@ -29,9 +29,9 @@ class MemoryCreep(Facts):
         gib_ns = (1 << 30) / self.per_step_bytes * self.step_ns
         return (
             f"rank {about.culprits[0]}'s memory grows by {binary_size(self.per_step_bytes)} a "
-            f"step, steadily since step {self.since_step}: {binary_size(self.now_bytes)} now "
-            f"({self.total}), of which parameters, gradients and optimizer are "
-            f"{binary_size(self.known_bytes)}; another GiB every {duration(gib_ns)}."
+            f"step, steadily since step {self.since_step}: another GiB every {duration(gib_ns)}. "
+            f"It has {binary_size(self.now_bytes)} now ({self.total}), of which parameters, "
+            f"gradients and optimizer are {binary_size(self.known_bytes)}."
         )
 
 
@@ -155,15 +155,15 @@ class ReplicaDivergence(Facts):
         of, since = about.culprits, f"in step {self.step}"
         if self.equal_step is not None:
             since = f"after step {self.equal_step} and by step {self.step}"
-        differ = "neither side has a majority"
+        differ = "Neither side has a majority"
         if of:
-            differ = f"{ranks_text(of)} {agreed('differs', of)} from the others"
+            differ = f"{ranks_text(of).capitalize()} {agreed('differs', of)} from the others"
         if of and self.parts:
             more = f" and {len(self.parts) - 1} more parts" if self.parts[1:] else ""
             differ += f": {self.parts[0]}{more}"
         text = (
             f"the replicas of the model on {ranks_text(about.ranks)} are no longer equal, bit by "
-            f"bit, {since}; {differ}."
+            f"bit, {since}. {differ}."
         )
         if self.again_step is not None:
             text += f" They are equal again in step {self.again_step}."
