@@ -46,5 +46,9 @@ def test_a_stopped_device_is_the_one_that_has_not_arrived(ranks: list[dict[str, 
     assert [rank["hang"] for rank in ranks] == [[4, 6, 6], [4, 6, 6], [3, 6, 6], [4, 6, 6]]
 
 
+def test_what_was_sent_and_received_is_given_back(ranks: list[dict[str, Any]]) -> None:
+    assert all(rank["transfers"] < 20 for rank in ranks)  # of 100
+
+
 def test_one_rank_runs_out_of_memory(ranks: list[dict[str, Any]]) -> None:
     assert [rank["out_of_memory"] for rank in ranks] == [True, False, True, True]

@@ -129,6 +129,47 @@ inline void settle_ops(std::shared_ptr<Line> line, BackendPtr clock, int size) {
   }
 }
 
+// ---- gloo's op: who waits for it first does so for all. A transfer between two ranks is over when
+// somebody has waited, which a thread does: the program may never touch its tensor again.
+
+struct Moved {
+  WorkPtr work;
+  std::once_flag once;
+  std::atomic<bool> over{false};
+  void wait() {
+    std::call_once(once, [&] { work->wait(); });
+    over = true;
+  }
+};
+using MovedPtr = std::shared_ptr<Moved>;
+struct Transfers {
+  std::mutex lock;
+  std::condition_variable changed;
+  std::deque<MovedPtr> open;
+};
+inline void wait_for_transfers() {
+  auto& all = immortal<Transfers>();
+  while (true) {
+    std::unique_lock guard(all.lock);
+    all.changed.wait(guard, [&] { return !all.open.empty(); });
+    const MovedPtr oldest = std::move(all.open.front());
+    all.open.pop_front();
+    guard.unlock();
+    try {
+      oldest->wait();
+    } catch (const std::exception&) {  // its peer is gone
+      oldest->over = true;
+    }
+  }
+}
+inline void transfers(MovedPtr moved) {
+  static const bool begun = (std::thread(wait_for_transfers).detach(), true);
+  auto& all = immortal<Transfers>();
+  std::lock_guard guard(all.lock);
+  if (begun) all.open.push_back(std::move(moved));
+  all.changed.notify_one();
+}
+
 // ---- the backend
 
 #define SIM_ONE(METHOD, NAME, TYPE, OPTIONS)                                          \
@@ -175,7 +216,10 @@ class SimBackend final : public c10d::Backend {
     const auto issued = now();
     if (async) block(stream, mark(current));
     const auto [arrival, end] = hold(stream);
-    log({op.name, stream.id(), issued, op.cost, arrival, end});
+    {
+      std::lock_guard guard(lock());
+      log({op.name, stream.id(), issued, op.cost, arrival, end});
+    }
     {
       std::lock_guard guard(l.lock);
       l.ops.push_back({arrival, end, op.cost, op.everyone, std::move(op.peers)});
@@ -186,16 +230,20 @@ class SimBackend final : public c10d::Backend {
     return c10::make_intrusive<SimWork>(rank_, type, end, stream, std::move(op.outputs));
   }
   // gloo's op on aliases; kernels that touch these tensors wait for it (data, not time).
-  template <typename Go> static Start start(const Tensors& writes, const Tensors& reads, Go go) {
+  template <typename Go>
+  static Start start(const Tensors& writes, const Tensors& reads, Go go, bool is_p2p = false) {
     std::vector<std::pair<at::Tensor, bool>> touched;
     for (auto& t : writes) touched.emplace_back(t, true);
     for (auto& t : reads) touched.emplace_back(t, false);
-    return [touched, go]() mutable {
+    return [touched, go, is_p2p]() mutable {
       if (!settings().blind) for (auto& [t, written] : touched) await_data(t, written);
-      WorkPtr work = go();
-      if (!work) return;
+      auto moved = std::make_shared<Moved>();
+      moved->work = go();
+      if (!moved->work) return;
       for (auto& [t, written] : touched)
-        pend(t.storage(), {bytes_of(t, written), [work] { return work->isCompleted(); }, [work] { work->wait(); }});
+        pend(t.storage(), {bytes_of(t, written), [moved] { return moved->over || moved->work->isCompleted(); },
+            [moved] { moved->wait(); }});
+      if (is_p2p) transfers(std::move(moved));
     };
   }
   template <typename Go>
@@ -217,7 +265,7 @@ class SimBackend final : public c10d::Backend {
   }
   template <typename Go> WorkPtr p2p(const char* name, OpType type, Tensors& ts, Peer peer, Go go) {
     const auto cost = comm_cost(num_bytes(ts));
-    auto begin = peer.send ? start({}, ts, go) : start(ts, {}, go);
+    auto begin = peer.send ? start({}, ts, go, true) : start(ts, {}, go, true);
     if (!batch_) {
       const auto [a, b] = std::minmax(rank_, peer.rank);
       auto work = place(std::to_string(a) + ":" + std::to_string(b), type, true,

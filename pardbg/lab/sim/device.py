@@ -2,8 +2,8 @@
 
 Training code changes in its device's name alone; a group takes ``"cpu:gloo,sim:sim"``. Costs are
 set in ``settings`` (moments.hpp lists them); ``take_log`` gives the truth: for each launch (name,
-stream, host issue, arrival, begin, end), in ns of the monotonic clock, None where not known yet.
-Raises pardbg_agent.native.Unusable where the extension cannot be built.
+stream, host issue, arrival, begin, end), in ns of the monotonic clock, None where not known yet,
+from its first call on. Raises pardbg_agent.native.Unusable where the extension cannot be built.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ static py::list take_log() {
   {
     std::lock_guard guard(lock());
     entries = std::exchange(immortal<Log>(), {});
+    logged = true;
   }
   py::list out;
   for (auto& e : entries) {

@@ -131,11 +131,25 @@ def out_of_memory(rank: int, size: int) -> Any:
         sim.settings.memory = 0
 
 
+def transfers(rank: int, size: int) -> Any:
+    """50 tensors of 1 MiB around the ring, which nobody touches again: MiB held in the end."""
+    before = torch.sim.memory_allocated()
+    for _ in range(50):
+        out, got = (torch.empty(1 << 18, device="sim") for _ in range(2))
+        works = [dist.isend(out, (rank + 1) % size), dist.irecv(got, (rank - 1) % size)]
+        for work in works:
+            work.wait()
+        del out, got, works, work
+        torch.sim.synchronize()
+        dist.barrier()
+    return (torch.sim.memory_allocated() - before) >> 20
+
+
 def main() -> None:
     warnings.filterwarnings("ignore")
     dist.init_process_group(sim.GROUP)
     rank, size = dist.get_rank(), dist.get_world_size()
-    cases = (pipeline, straggler, hang, out_of_memory)
+    cases = (pipeline, straggler, hang, transfers, out_of_memory)
     print(json.dumps({case.__name__: case(rank, size) for case in cases}), flush=True)
     if rank == 0:  # its device never comes to this op, and it leaves with it
         sim.hold()

@@ -121,6 +121,7 @@ def main() -> None:
 
     warnings.filterwarnings("ignore")
     sim.settings.launch_ns = 20_000
+    sim.take_log()
     dist.init_process_group(sim.GROUP)
     if core.CURRENT is not None:
         threading.Thread(target=agents_thread, daemon=True).start()
