@@ -36,11 +36,7 @@ class _Ctl(click.Command):
 
 @click.command(cls=_Ctl)
 @click.argument(
-    "words",
-    nargs=-1,
-    required=True,
-    metavar="[RUN] VERB [RANKS]",
-    shell_complete=complete_ctl,
+    "words", nargs=-1, required=True, metavar="[RUN] VERB [RANKS]", shell_complete=complete_ctl
 )
 @click.option("--json", "json_", is_flag=True, help="Print the answer as JSON.")
 @click.option("--lease", type=click.FloatRange(1, 86400), default=60.0, show_default=True,
@@ -99,9 +95,7 @@ def ctl(
     )
 
 
-def _ctl_words(
-    words: tuple[str, ...],
-) -> tuple[str | None, Verb, str | None, dict[str, Any]]:
+def _ctl_words(words: tuple[str, ...]) -> tuple[str | None, Verb, str | None, dict[str, Any]]:
     """(run, verb, rank set, the verb's other arguments)."""
     verbs = {verb.value: verb for verb in Verb if verb is not Verb.INSPECT}
     known = {*verbs, *arguments.INSPECT, arguments.COMPARE, *arguments.PDB}

@@ -13,13 +13,7 @@ import click
 
 from pardbg.cli import common
 from pardbg.cli.here import find_target
-from pardbg.cli.options import (
-    Recording,
-    hang_options,
-    node_options,
-    recording,
-    recording_options,
-)
+from pardbg.cli.options import Recording, hang_options, node_options, recording, recording_options
 from pardbg.cli.rc import apply_rc, named_rc, rc_options, viewer_rc
 from pardbg.errors import UserError
 from pardbg.ui.commands.startup import Rc

@@ -223,9 +223,7 @@ def _absent(
     return tuple(sorted(left)) if name == "default" else ()
 
 
-def _odd(
-    at: dict[int, events.OpTimeout],
-) -> tuple[tuple[int, ...], Facts] | None:
+def _odd(at: dict[int, events.OpTimeout]) -> tuple[tuple[int, ...], Facts] | None:
     """Return the ranks whose op, or size of it, differs from most ranks'; no ranks where the two
     sides are equal in number. None: all are alike."""
     signatures: dict[int, tuple[str, int | None, int | None]] = {}

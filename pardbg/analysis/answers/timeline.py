@@ -143,13 +143,7 @@ def _launches(table: Table, rows: Rows) -> Rows | None:
 
 
 def _boxes(
-    process: Process,
-    name: str,
-    table: Table,
-    rows: Rows,
-    t0_ns: int,
-    t1_ns: int,
-    columns: int,
+    process: Process, name: str, table: Table, rows: Rows, t0_ns: int, t1_ns: int, columns: int
 ) -> list[LaneSpan]:
     begin, end = table.col("t0_ns")[rows], table.col("t1_ns")[rows]
     column = max(1, (t1_ns - t0_ns) // columns)
@@ -176,12 +170,7 @@ def _single(process: Process, name: str, table: Table, rows: NDArray[np.int64]) 
 
 
 def _merged(
-    process: Process,
-    name: str,
-    table: Table,
-    rows: Rows,
-    window: tuple[int, int],
-    columns: int,
+    process: Process, name: str, table: Table, rows: Rows, window: tuple[int, int], columns: int
 ) -> list[LaneSpan]:
     """Return merged boxes of narrow spans: one per run of equal style in touching columns."""
     begin, end = table.col("t0_ns")[rows], table.col("t1_ns")[rows]

@@ -114,11 +114,7 @@ class OutputLine:
 
 
 def lines(
-    store: Store,
-    t_ns: int | None,
-    limit: int,
-    contains: str | None = None,
-    rank: int | None = None,
+    store: Store, t_ns: int | None, limit: int, contains: str | None = None, rank: int | None = None
 ) -> tuple[OutputLine, ...]:
     """Return the last ``limit`` output lines up to ``t_ns`` (None: all), oldest first.
 

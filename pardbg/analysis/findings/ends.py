@@ -100,9 +100,7 @@ def _ranks(ends: Iterable[BadEnd]) -> tuple[int, ...]:
 
 
 @per_view
-def _judged(
-    view: View,
-) -> tuple[TerminationRequest | None, list[BadEnd], list[BadEnd], bool]:
+def _judged(view: View) -> tuple[TerminationRequest | None, list[BadEnd], list[BadEnd], bool]:
     """Return (request that the job end, bad ends that do not follow from it, the first failures
     among them, whether these only waited for a rank that ended in good order)."""
     bad = bad_ends(view)

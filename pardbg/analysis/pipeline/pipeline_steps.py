@@ -15,13 +15,7 @@ from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.analysis.pipeline.idle import Evidence, busy_intervals, calls, receives, split
 from pardbg.analysis.pipeline.implied import bound_fraction, implied_fraction
 from pardbg.analysis.pipeline.in_flight import in_flight, in_flight_bound, kept_bytes
-from pardbg.analysis.pipeline.pipelines import (
-    Layout,
-    launches,
-    layouts,
-    running_action,
-    step_rows,
-)
+from pardbg.analysis.pipeline.pipelines import Layout, launches, layouts, running_action, step_rows
 from pardbg.analysis.pipeline.play import uniform_slots
 from pardbg.analysis.pipeline.unheld import LaidOut, lay_out_unheld
 from pardbg.analysis.pipeline.values import (

@@ -54,8 +54,7 @@ def install(patches: Patches, late: LateImports) -> list[Any]:
     patches.around(scaler, "scale", "scale", before_scale)
     patches.wrap(optimizers.Optimizer, "__init__", _made)
     late.when_imported(
-        "torch.nn.parallel.distributed",
-        lambda m: _hook_ddp(patches, m.DistributedDataParallel),
+        "torch.nn.parallel.distributed", lambda m: _hook_ddp(patches, m.DistributedDataParallel)
     )
     late.when_imported(
         "torch.utils.data.dataloader",
