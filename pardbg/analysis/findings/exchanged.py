@@ -48,6 +48,22 @@ def averages_on(
                 yield process.groups[group_id], times
 
 
+def may_sum_losses(view: View, process: Process) -> bool:
+    """Return whether few bytes are exchanged between a forward (where none is known, an optimizer's
+    step) and the backward after it: backward may begin from a loss that ranks have averaged."""
+    begun, _, _ = backwards(view, process, PHASES_BACK)
+    _, computed, _ = backwards(view, process, PHASES_BACK, "forward")
+    if not len(computed):
+        _, computed, _ = backwards(view, process, PHASES_BACK, "optimizer")
+    if not len(begun) or not len(computed):
+        return False
+    issues, part = issued_since(view, process, begun[0])
+    when, moved = issues.when[part], issues.col("a")[part]
+    computed = np.sort(computed)[np.sort(computed).searchsorted(when, "right") - 1]
+    small = (moved > 0) & (moved <= SMALL_BYTES) & (computed <= when)
+    return bool((small & (computed > begun[begun.searchsorted(when, "right") - 1])).any())
+
+
 def issued_since(view: View, process: Process, since_ns: int) -> tuple[Table, slice]:
     table, visible = view.rows(process, "issue")
     return table, slice(int(table.when[:visible].searchsorted(since_ns)), visible)

@@ -21,6 +21,7 @@ from pardbg.analysis.findings.exchanged import (
     averages_on,
     backwards,
     issued_since,
+    may_sum_losses,
 )
 from pardbg.analysis.findings.finding import Candidate, Evidence
 from pardbg.analysis.findings.kinds.value_kinds import (
@@ -366,7 +367,7 @@ def same_data(view: View) -> Iterable[Candidate]:
             alike[tuple(losses)].add(rank)
     for ranks in alike.values():
         process = view.ranks[min(ranks)]
-        if len(ranks) < 2 or process.model is None:
+        if len(ranks) < 2 or process.model is None or may_sum_losses(view, process):
             continue
         for group, _ in averages_on(view, process, process.model.parameters_bytes):
             if len(same := ranks.intersection(group.ranks)) > 1:

@@ -43,9 +43,11 @@ def test_gradients_are_averaged_over_parameters_that_were_never_equal(
     assert [one.culprits for one in unequal_starts(View(trace.store(), None))] == found
 
 
-def averaging(losses: list[list[float]], times: int, gradient: int = BYTES) -> View:
-    """One rank for each list of losses, of a step of 10 ms each: backward 1-3, ``times`` the model
-    is summed at 4, optimizer 6-7."""
+def averaging(
+    losses: list[list[float]], times: int, gradient: int = BYTES, loss_at: float = 0
+) -> View:
+    """One rank for each list of losses, of a step of 10 ms each: forward 0.1-0.5, backward 1-3,
+    ``times`` the model is summed at 4, optimizer 6-7. At ``loss_at`` the loss is summed."""
     trace = Trace(len(losses))
     for proc, own in zip(trace.ranks, losses, strict=True):
         proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=BYTES, optimizer="SGD",
@@ -53,6 +55,9 @@ def averaging(losses: list[list[float]], times: int, gradient: int = BYTES) -> V
         proc.memory("gradients", 0.5, gradient)
         for step, loss in enumerate(own):
             t = 10 * step
+            proc.phase("forward", t + 0.1, t + 0.5, step)
+            if loss_at:
+                proc.collective("world", "all_reduce", t + loss_at, t + loss_at + 0.2, 4, step=step)
             proc.phase("backward", t + 1, t + 3, step)
             proc.seen_loss(t + 1, loss, step)
             for part in range(times):
@@ -83,6 +88,17 @@ def test_ranks_that_average_gradients_of_the_same_data(
     losses: list[list[float]], times: int, found: list[tuple[int, ...]]
 ) -> None:
     assert [one.ranks for one in same_data(averaging(losses, times))] == found
+
+
+@pytest.mark.parametrize(
+    ("loss_at", "found"),
+    [(0.6, []), (0.2, [(0, 1)]), (3.5, [(0, 1)]), (8, [(0, 1)])],
+)
+def test_a_loss_that_was_summed_before_backward_says_nothing_of_data(
+    loss_at: float, found: list[tuple[int, ...]]
+) -> None:
+    """In the forward buffers are exchanged; after backward or the step, the loss for a log."""
+    assert [one.ranks for one in same_data(averaging([FALLS, FALLS], 1, BYTES, loss_at))] == found
 
 
 @pytest.mark.parametrize(
