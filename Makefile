@@ -96,6 +96,7 @@ frameworks: $(STAMP)
 # What must never happen, tried many times: ARGS="kills --size 10 --seed 7", ARGS="soak --soak 7200".
 siege: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.siege $(ARGS)
+	PARDBG_SIEGE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/faults/test_on_hang.py
 
 bench: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench $(ONLY)

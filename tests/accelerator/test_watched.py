@@ -227,7 +227,6 @@ def test_an_op_that_hangs_says_who_has_arrived(ranks: list[Watched]) -> None:
         step = rank.told["hang"]["step"]
         told = (r for r in rank.ring.of(Kind.DEVICE_BEGIN) if r.step == step)
         began.append([r.t0 for r in told if r.name == "all_reduce"])
-    first = min(t0 for own in began for t0 in own)
-    # Rank 1's, once its device goes on, may be told as well: 100 ms later at least.
-    arrived = [any(t0 < first + 50 * MS for t0 in own) for own in began]
-    assert arrived == [True, False, True, True]
+    others = [min(own) for rank, own in enumerate(began) if rank != 1]
+    # Rank 1's, once its device goes on, may be told as well: all have looked by then.
+    assert not began[1] or min(began[1]) > max(others)

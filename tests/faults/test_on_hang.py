@@ -25,6 +25,10 @@ from tests.distributed.owned import PARDBG
 from tests.distributed.runs import started
 from tests.processes import comes_true, end_tree, rank_env, torchrun_argv
 
+MINUTES = pytest.mark.skipif(
+    os.environ.get("PARDBG_SIEGE") != "1", reason="minutes; `make siege` runs it"
+)
+
 PROGRAM = """
 import datetime, os, sys, time, torch, torch.distributed as dist
 kind, folder = sys.argv[1:]
@@ -95,7 +99,9 @@ CULPRITS = {"sleeper": [1], "missing": [2], "p2p": [0, 1, 2, 3]}
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("kind", CULPRITS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind == "sleeper" else MINUTES) for kind in CULPRITS]
+)
 def test_a_hang_is_bundled_told_and_aborted_and_the_job_restarts(tmp_path: Path, kind: str) -> None:
     told = tmp_path / "told"
     options = ["--on-hang", f"bundle,exec cp -t {tmp_path}/copies,abort", "--after", "3s",
@@ -134,7 +140,9 @@ def test_a_hang_is_bundled_told_and_aborted_and_the_job_restarts(tmp_path: Path,
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("kind", ["long", "pause", "fine"])
+@pytest.mark.parametrize(
+    "kind", ["long", *(pytest.param(kind, marks=MINUTES) for kind in ("pause", "fine"))]
+)
 def test_nothing_is_done_about_a_healthy_job(tmp_path: Path, kind: str) -> None:
     """A rank that computes for twice as long as `--after`; a checkpoint that is shorter."""
     told = tmp_path / "told"

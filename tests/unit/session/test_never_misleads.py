@@ -69,7 +69,7 @@ def test_a_loss_that_went_nan_is_nan_wherever_a_loss_is_shown() -> None:
     assert "loss NaN since step 5 r2" in header
     shown = lines_of(overview(now, 120, 36))
     assert any("5.746 → NaN" in line for line in shown)
-    assert "".join(shown).count("✗") == 5 + 1  # steps 5 to 9 in the chart, and the finding
+    assert "".join(shown).count("✗") == 5 + 2  # steps 5 to 9 in the chart, verdict and finding
     found = report(store_of("fault-nan"))
     made = as_json(found)
     assert [row["loss"] for row in made["steps"]][4:] == [pytest.approx(4.681, abs=1e-3)] + [
