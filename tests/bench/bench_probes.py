@@ -44,12 +44,14 @@ def _figures() -> list[Figure]:
     small, bucket = torch.randn(4096), torch.randn(437_000)
     model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(50)))
     replica = DistributedDataParallel(model)
-    known = context.of(c).part(probes.Probes)
+    named = list(probes._named(context.of(c).part(probes.Probes), replica))
+    few = _us(lambda: probes.check_input(c, small[:4]))
     each = _us(lambda: probes.check_input(c, small))
     large = _us(lambda: probes.check_input(c, bucket))
-    sums = _us(lambda: probes._checksum(c, known, replica))
+    sums = _us(lambda: probes._checksum(c, named, replica.process_group, "checksum", 0))
     step_us = 2 * large + sums / probes.EVERY
     return [
+        Figure("probe: NaN in four numbers", few, "us"),
         Figure("probe: NaN in 16 KiB", each, "us"),
         Figure("probe: NaN in a bucket of 1.7 MB", large, "us"),
         Figure("probe: checksum of 100 parameters", sums, "us", note=f"every {probes.EVERY} steps"),
