@@ -158,9 +158,10 @@ def check_input(c: _core.Core, tensor: Any) -> tuple[int, int] | None:
 
 
 def _seems_finite(tensor: Any, word: Any, mask: int, t: int) -> bool:
-    """Check SAMPLED / 4 elements: C++ checks all SAMPLED in the time of one."""
-    num, address = tensor.numel(), tensor.data_ptr()
-    every, size = max(1, num // (SAMPLED // 4)), ctypes.sizeof(word)
+    """Check SAMPLED / 4 elements, of fewer than LEAST_BYTES two: C++ checks all SAMPLED in the time
+    of one."""
+    num, address, size = tensor.numel(), tensor.data_ptr(), ctypes.sizeof(word)
+    every = num // (2 if num * size < LEAST_BYTES else SAMPLED // 4) or 1
     for at in range(t % every, num, every) if address else ():
         if word.from_address(address + at * size).value & mask == mask:
             return False
