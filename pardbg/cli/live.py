@@ -85,8 +85,7 @@ def demo(
     if device == "sim":
         _build_simulated()
         # torch warns of what it does not know of a new kind of device.
-        # The C++ hooks do not time devices yet.
-        env = {"TORCH_CPP_LOG_LEVEL": "ERROR", "PARDBG_HOOKS": "dispatcher", **env}
+        env = {"TORCH_CPP_LOG_LEVEL": "ERROR", **env}
     said, rc = recording(**how), _rc(rc_file, no_rc)
     return _watch_job(
         argv, said, rc, recipe.screen, not keep, after,

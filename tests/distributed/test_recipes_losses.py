@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import pytest
+import torch
 
 from pardbg.lab.recipes.catalogue import RECIPES, Kind, command
 from tests.distributed.recorded import launched, recorded
@@ -92,6 +93,9 @@ def test_three_dimensions_follow_the_single_process_too(single: list[float]) -> 
     assert recorded("3d", steps=WATCHED_STEPS).loss_texts == alone[:WATCHED_STEPS]
 
 
+NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+
+
 @pytest.mark.parametrize("name", ["ddp", "interleaved"])
 def test_the_catalogues_command_runs_paced_and_ends_clean(name: str) -> None:
     argv = command(name, nproc=2, steps=2)
@@ -110,6 +114,7 @@ def test_the_catalogues_command_runs_paced_and_ends_clean(name: str) -> None:
         ("pipeline 1f1b", None, "pardbg demo 1f1b"),
         ("pipeline 1f1b", "9", "take 2 to 8 ranks"),
         ("ddp", "3", "take 1, 2, 4, 8, 16"),
+        pytest.param("ddp --device cuda", "2", "--device sim", marks=NO_GPU),
     ],
 )
 def test_a_world_that_does_not_fit_is_one_line_and_exit_2(

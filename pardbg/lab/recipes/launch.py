@@ -191,8 +191,10 @@ def choose_device(recipe: Recipe, options: Options) -> torch.device:
     if options.device == "sim":
         return simulated(local_rank)
     if options.device == "cuda":
-        index = local_rank % max(1, torch.cuda.device_count())
-        torch.cuda.set_device(index)  # says what is wrong where there is none
+        if not torch.cuda.is_available():
+            stop("this torch sees no GPU: leave out --device, or simulate them: --device sim")
+        index = local_rank % torch.cuda.device_count()
+        torch.cuda.set_device(index)
         return torch.device("cuda", index)
     if recipe.on_cpu or options.own.get("backend", "nccl") != "nccl":
         return torch.device("cpu")
