@@ -54,18 +54,23 @@ def _hook_units(patches: Patches, module: ModuleType) -> None:
             native_way.quick(patches, unit, name, original, "u", _LETTERS[verb], False)
     for verb in ("forward", "backward"):
         may, begun, computed = (partial(hook, verb) for hook in (_may_time, _begun, _computed))
-        patches.around(unit, f"pre_{verb}", f"fsdp.{verb}", may, begun)
-        patches.around(unit, f"post_{verb}", f"fsdp.{verb}", computed)
+        patches.around(unit, f"pre_{verb}", f"fsdp.{verb}", may, begun, _untimed)
+        patches.around(unit, f"post_{verb}", f"fsdp.{verb}", computed, idle=_untimed)
 
 
 # -- what a unit computes on its device, from the end of pre_forward or pre_backward on
+
+
+def _untimed() -> bool:
+    c = _core.CURRENT
+    return c is None or c.device is None
 
 
 def _may_time(verb: str, c: _core.Core, unit: Any, *_: Any, **__: Any) -> Any:
     begun = context.of(c).fsdp_computes.get(unit)
     if begun is not None and begun[0] == verb == "backward":  # pre_backward comes per output
         return None
-    return unit if c.device is not None and c.level > 1 and unit.device.type != "cpu" else None
+    return unit if c.level > 1 and unit.device.type != "cpu" else None
 
 
 def _begun(verb: str, c: _core.Core, unit: Any, t1: int, failed: bool) -> None:
