@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pardbg_agent.watched_rank import Core
 
 EVERY_NS: Final = wire.BEAT_NS * 9 // 10
-_AGAIN_S: Final = 2.5 * sys.getswitchinterval()
-"""A thread that waits for the interpreter wakes more often."""
+_MAX_AGAIN_S: Final = 0.02
+"""Where the interpreter's turns are longer, whose lock it is is not known."""
 _MAX_PLACES: Final = 256
 _MAX_FILES: Final = 32
 """Names up to which files are named: a loader reads thousands."""
@@ -74,24 +74,18 @@ class Blocked:
         if "torch" not in sys.modules:  # a program without ops: nobody waits for it
             return
         self._due_ns = now + EVERY_NS
-        if self._more and sent != self._seen[1]:
-            self._record(self._seen[0], self._last_ns, self._more)
-            self._more, sent = 0, sent + 1
+        if sent != self._seen[1]:
+            sent += self._moved()
         with contextlib.suppress(OSError):  # a file that was closed meanwhile
             self._sample(sent, now)
 
     def _sample(self, sent: int, now: int) -> None:
         words = os.pread(self._fd, 256, 0).split()
         kind = _CALLS.get(int(words[0]), "") if len(words) > 2 else ""
-        if kind == "lock":  # or it waits for the interpreter
-            slices = _slices()
-            time.sleep(_AGAIN_S)
-            still = (os.pread(self._fd, 256, 0).split(), _slices()) == (words, slices)
-            kind = kind if still else ""
-        if not kind:
+        if kind == "lock" and (_frame() is None or self._wakes(words)):
             return
-        frame = sys._current_frames().get(threading.main_thread().ident or 0)
-        if frame is None or inside_own(frame) or _in_op(frame):
+        frame = _frame() if kind else None
+        if frame is None:
             return
         kind, detail = _told(kind, int(words[1], 16), frame)
         if len(self._names) >= _MAX_FILES and kind != "file lock":
@@ -100,8 +94,25 @@ class Blocked:
         if (name, sent) == self._seen:
             self._more, self._last_ns = self._more + 1, now
             return
-        self._seen = name, sent + 1
+        self._seen = name, sent + self._moved() + 1
         self._record(name, now, 0)
+
+    def _moved(self) -> int:
+        """Record the looks that saw it there again; return how many records that took."""
+        more, self._more = self._more, 0
+        if more:
+            self._record(self._seen[0], self._last_ns, more)
+        return bool(more)
+
+    def _wakes(self, words: list[bytes]) -> bool:
+        """Return whether it waits for the interpreter, and so wakes now and then, or might."""
+        again_s = 2.5 * sys.getswitchinterval()
+        given = f"/proc/self/task/{os.getpid()}/schedstat"  # ends with how often it had a core
+        times = read_text(given).split()[2:]
+        if again_s > _MAX_AGAIN_S or times in ([], ["0"]):  # a kernel may not count
+            return True
+        time.sleep(again_s)
+        return os.pread(self._fd, 256, 0).split() != words or read_text(given).split()[2:] != times
 
     def _record(self, name: str, t_ns: int, more: int) -> None:
         if name in self._names or len(self._names) < _MAX_PLACES:
@@ -117,9 +128,10 @@ class Blocked:
             self._fd = -1
 
 
-def _slices() -> str:
-    """Return how often the main thread was given a core; empty where the kernel counts none."""
-    return read_text(f"/proc/self/task/{os.getpid()}/schedstat").rpartition(" ")[2]
+def _frame() -> FrameType | None:
+    """Return where the main thread is in the program; None: in the agent or in an op."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return None if frame is None or inside_own(frame) or _in_op(frame) else frame
 
 
 def _in_op(frame: FrameType) -> bool:

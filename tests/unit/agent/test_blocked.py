@@ -41,10 +41,13 @@ class Seen:
         self.records = 0
         self.more: list[int] = []
         """What each record adds to the one before it."""
+        self.told: list[str] = []
+        """Name of each record."""
 
     def record(self, *fields: Any) -> None:
         self.records += 1
         self.more.append(fields[-2])
+        self.told.append(self.names[fields[3] - 1])
 
 
 def seen_in(call: Callable[[], object], ends: Callable[[], object], sent: int = 0) -> Seen:
@@ -133,6 +136,65 @@ def test_each_look_at_one_stay_counts_once_it_is_over() -> None:
     look(12)
     blocked.close()
     assert core.more[:4] == [0, 6, 0, 1]
+
+
+def test_looks_at_one_place_are_not_the_next_ones() -> None:
+    """From one lock straight into another: nothing is sent between the two."""
+    first, second, core = threading.Lock(), threading.Lock(), Seen()
+    first.acquire(), second.acquire()
+    blocked = Blocked(core)  # type: ignore[arg-type]
+
+    def look_until(enough: Callable[[], bool]) -> None:
+        until = time.monotonic() + 20
+        while not enough() and time.monotonic() < until:
+            blocked._due_ns = 0
+            blocked.look(core.records)
+
+    def looks() -> None:
+        look_until(lambda: blocked._more == 3)
+        first.release()
+        look_until(lambda: core.records == 3)
+        second.release()
+
+    def into_both() -> None:
+        first.acquire()
+        second.acquire()
+
+    thread = threading.Thread(target=looks)
+    thread.start()
+    into_both()
+    thread.join()
+    blocked.close()
+    assert core.more[0] == core.more[2] == 0 and core.more[1] >= 3
+    assert core.names[0] == core.told[1] != core.told[2]
+
+
+def test_long_turns_of_the_interpreter_hold_no_heartbeat_up() -> None:
+    """Whether it waits for the interpreter would show in 25 s: then it is not looked for."""
+    lock, core = threading.Lock(), Seen()
+    lock.acquire()
+    blocked = Blocked(core)  # type: ignore[arg-type]
+    took: list[float] = []
+
+    def looks() -> None:
+        begun = time.monotonic()
+        for _ in range(20):
+            blocked._due_ns = 0
+            blocked.look(0)
+        took.append(time.monotonic() - begun)
+        lock.release()
+
+    before = sys.getswitchinterval()
+    thread = threading.Thread(target=looks)
+    thread.start()
+    sys.setswitchinterval(1)
+    try:
+        lock.acquire()
+        thread.join()
+    finally:
+        sys.setswitchinterval(before)
+        blocked.close()
+    assert core.records == 0 and took[0] < 1
 
 
 def test_a_thread_that_waits_for_the_interpreter_is_in_no_lock() -> None:
