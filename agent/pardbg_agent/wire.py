@@ -273,10 +273,10 @@ class DefKind(str, enum.Enum):
     """{"stage", "rank", "num_stages", "parameters"}"""
     MODEL = "model"
     """{"zero": 0-3|None, "shards": N, "parameters_bytes", "optimizer", "parameters_sharded"?,
-    "start"?, "rpc"?, "idle"?}: for expected memory. ``parameters_sharded``: between steps each
-    rank has its part alone. ``start``: a number that is equal where parameters were bit by bit
-    before the first step (None: not looked at); ``rpc``: torch.distributed.rpc is in use too;
-    ``idle``: what the optimizer steps never had a gradient."""
+    "start"?, "rpc"?, "idle"?, "dtype"?}: for expected memory. ``parameters_sharded``: between
+    steps each rank has its part alone. ``start``: a number that is equal where parameters were bit
+    by bit before the first step (None: not looked at); ``rpc``: torch.distributed.rpc is in use
+    too; ``idle``: what the optimizer steps never had a gradient; ``dtype``: of all it steps."""
     ERROR = "error"
     """{"where", "text", "t_ns"}: a hook that failed and was disabled."""
     EXCEPTION = "exception"

@@ -80,6 +80,8 @@ class ModelDef:
     """Bytes of the copy of all parameters that the optimizer steps, where it has its own."""
     rpc: bool = False
     """torch.distributed.rpc moves data too, which is not seen."""
+    dtype: str = ""
+    """Of all parameters; empty: they have several, or nobody told it."""
     idle: bool = False
     """Whether the optimizer's parameters never had a gradient, and it keeps no state."""
 
@@ -258,5 +260,6 @@ def model_def(values: Mapping[Any, Any]) -> ModelDef:
         start=fields.integer_or_none(values, "start"),
         rpc=bool(values.get("rpc")),
         idle=bool(values.get("idle")),
+        dtype=fields.text(values, "dtype"),
         master_bytes=fields.integer(values, "master_bytes", 0),
     )

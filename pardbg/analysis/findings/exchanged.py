@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from pardbg.analysis.base.asof import View
-from pardbg.store.definitions import GroupDef
+from pardbg.store.definitions import GroupDef, ModelDef
 from pardbg.store.process import Process
 from pardbg.store.table import Table
 
@@ -21,19 +21,20 @@ PHASES_BACK: Final = 1 << 14
 _BACKWARDS: Final = 16
 
 
-def averages_on(
-    view: View, process: Process, parameters_bytes: int
-) -> Iterable[tuple[GroupDef, int]]:
+def averages_on(view: View, process: Process, model: ModelDef) -> Iterable[tuple[GroupDef, int]]:
     """Return (group, times) where exactly a model's bytes, or twice as many, are summed between
     each of the last backwards and the optimizer's step after it: gradients, since parameters are
-    averaged after a step."""
+    averaged after a step. In the model's dtype, where it has one: in another they take more."""
     begun, _, _ = backwards(view, process, PHASES_BACK)
     steps, _, _ = backwards(view, process, PHASES_BACK, "optimizer")
     begun = begun[begun < steps.max(initial=0)][-_BACKWARDS:]
     if len(begun) < MIN_STEPS:
         return
     until = steps[steps.searchsorted(begun)]
-    ops = [i for i, op in process.ops.items() if op.op == "all_reduce"]
+    ops = [
+        i for i, op in process.ops.items()
+        if op.op == "all_reduce" and model.dtype in ("", op.dtype)
+    ]  # fmt: skip
     issues, part = issued_since(view, process, begun[0])
     when, groups = issues.when[part], issues.col("group_id")[part]
     at = begun.searchsorted(when, "right") - 1
@@ -42,26 +43,28 @@ def averages_on(
         of = inside & (groups == group_id)
         moved = np.bincount(at[of], issues.col("a")[part][of], len(begun))
         for times in (1, 2):
-            beyond = moved - times * parameters_bytes
+            beyond = moved - times * model.parameters_bytes
             exact = ((beyond >= 0) & (beyond <= SMALL_BYTES)).all()
             if exact and group_id in process.groups:
                 yield process.groups[group_id], times
 
 
-def may_sum_losses(view: View, process: Process) -> bool:
-    """Return whether few bytes are exchanged between a forward (where none is known, an optimizer's
-    step) and the backward after it: backward may begin from a loss that ranks have averaged."""
+def may_share_losses(view: View, process: Process) -> bool:
+    """Return whether ranks exchange something from a forward's begin (where none is known, from an
+    optimizer's step) to the backward after it: backward may begin from a loss that they averaged,
+    or that follows from what all of them computed. Buffers and batches are broadcast."""
     begun, _, _ = backwards(view, process, PHASES_BACK)
-    _, computed, _ = backwards(view, process, PHASES_BACK, "forward")
+    computed, _, _ = backwards(view, process, PHASES_BACK, "forward")
     if not len(computed):
         _, computed, _ = backwards(view, process, PHASES_BACK, "optimizer")
     if not len(begun) or not len(computed):
         return False
     issues, part = issued_since(view, process, begun[0])
-    when, moved = issues.when[part], issues.col("a")[part]
+    when, ops = issues.when[part], [i for i, op in process.ops.items() if op.op != "broadcast"]
     computed = np.sort(computed)[np.sort(computed).searchsorted(when, "right") - 1]
-    small = (moved > 0) & (moved <= SMALL_BYTES) & (computed <= when)
-    return bool((small & (computed > begun[begun.searchsorted(when, "right") - 1])).any())
+    mixes = np.isin(issues.col("name_id")[part], ops) & (issues.col("a")[part] > 0)
+    before = (computed <= when) & (computed > begun[begun.searchsorted(when, "right") - 1])
+    return bool((mixes & before).any())
 
 
 def issued_since(view: View, process: Process, since_ns: int) -> tuple[Table, slice]:

@@ -21,7 +21,7 @@ from pardbg.analysis.findings.exchanged import (
     averages_on,
     backwards,
     issued_since,
-    may_sum_losses,
+    may_share_losses,
 )
 from pardbg.analysis.findings.finding import Candidate, Evidence
 from pardbg.analysis.findings.kinds.value_kinds import (
@@ -33,7 +33,6 @@ from pardbg.analysis.findings.kinds.value_kinds import (
     SummedTwice,
     UnequalStart,
 )
-from pardbg.analysis.memory.breakdown import latest_bytes
 from pardbg.store.process import Process
 from pardbg_agent import wire
 
@@ -332,19 +331,18 @@ def unequal_starts(view: View) -> Iterable[Candidate]:
     """Find ranks that average the gradients of all parameters, but began with different ones."""
     by_group: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
     members: dict[tuple[int, str], tuple[int, ...]] = {}
-    begun: dict[int, tuple[int, int]] = {}
-    for rank, process in view.ranks.items():
-        model = process.model
-        if model is not None and model.start is not None and not model.rpc and model.shards <= 1:
-            begun[rank] = model.start, model.parameters_bytes
-    if len({start for start, _ in begun.values()}) < 2:
+    models = {
+        rank: model for rank, process in view.ranks.items()
+        if (model := process.model) and model.start is not None and not model.rpc
+        and model.shards <= 1
+    }  # fmt: skip
+    if len({model.start for model in models.values()}) < 2:
         return
-    for rank, (start, parameters_bytes) in begun.items():
-        for group, times in averages_on(view, view.ranks[rank], parameters_bytes):
-            if times != 1:
-                continue
+    for rank, model in models.items():
+        for group, times in averages_on(view, view.ranks[rank], model):
             key = group.epoch, group.key
-            by_group[key][rank], members[key] = start, group.ranks
+            if times == 1 and model.start is not None:
+                by_group[key][rank], members[key] = model.start, group.ranks
     for key, starts in by_group.items():
         if set(starts) == set(members[key]) and len(set(starts.values())) > 1:
             yield Candidate(
@@ -363,18 +361,24 @@ def same_data(view: View) -> Iterable[Candidate]:
             by_rank[rank].append(loss)
     alike: dict[tuple[float, ...], set[int]] = defaultdict(set)
     for rank, losses in by_rank.items():
-        if len(losses) == _ALIKE and len({*losses}) > 1 and all(map(math.isfinite, losses)):
+        fine = all(map(math.isfinite, losses)) and not all(map(_in_half_precision, losses))
+        if len(losses) == _ALIKE and len({*losses}) > 1 and fine:
             alike[tuple(losses)].add(rank)
     for ranks in alike.values():
         process = view.ranks[min(ranks)]
-        if len(ranks) < 2 or process.model is None or may_sum_losses(view, process):
+        if len(ranks) < 2 or process.model is None or may_share_losses(view, process):
             continue
-        for group, _ in averages_on(view, process, process.model.parameters_bytes):
+        for group, _ in averages_on(view, process, process.model):
             if len(same := ranks.intersection(group.ranks)) > 1:
                 yield Candidate(
                     kind="same-data", ranks=tuple(sorted(same)), t_ns=view.t_ns,
                     facts=SameData(_ALIKE),
                 )  # fmt: skip
+
+
+def _in_half_precision(value: float) -> bool:
+    """Return whether float16 or bfloat16 may hold it: ranks often have the same one by chance."""
+    return (math.frexp(value)[0] * 2**11).is_integer()
 
 
 def summed_twice(view: View) -> Iterable[Candidate]:
@@ -384,10 +388,9 @@ def summed_twice(view: View) -> Iterable[Candidate]:
     model = None if process is None else process.model
     if process is None or model is None or model.rpc or model.shards > 1:
         return
-    for group, times in averages_on(view, process, model.parameters_bytes):
-        # Gradients of another dtype than their parameters may take twice as much.
-        of_gradients = latest_bytes(view, process).get("gradients", (0, 0))[0]
-        if times == 2 and of_gradients == model.parameters_bytes:
+    for group, times in averages_on(view, process, model):
+        # Of a small model, a loss or two take as much as it; of several dtypes, one may be cast.
+        if times == 2 and model.parameters_bytes > SMALL_BYTES and model.dtype:
             yield Candidate(
                 kind="summed-twice", ranks=group.ranks, t_ns=view.t_ns,
                 facts=SummedTwice(model.parameters_bytes),

@@ -245,6 +245,7 @@ def _define_model(
     zero, shards = _sharding(x, held)
     inner = [each for optimizer in x.optimizers for each in _inner(optimizer)]
     names = sorted({type(each).__name__ for each in inner})
+    dtypes = {p.dtype for optimizer in x.optimizers for p in parameters_of(optimizer)}
     fields = {
         "zero": zero, "shards": shards, "parameters_bytes": parameters_bytes,
         "optimizer": ", ".join(names),
@@ -254,6 +255,7 @@ def _define_model(
         "rpc": "torch.distributed.rpc.api" in sys.modules
         and bool(torch._C._distributed_rpc._is_current_rpc_agent_set()),
         "idle": idle,
+        "dtype": str(dtypes.pop()).removeprefix("torch.") if len(dtypes) == 1 else "",
     }  # fmt: skip
     if fields != known.model:
         known.model = fields
