@@ -37,9 +37,11 @@ _COMPARED: Final = 16
 """Last printed steps that are compared with what hooks saw, …"""
 _LEAST_COMPARED: Final = 3
 _ROUNDED: Final = 0.01
-"""… which may differ by so much of the factor, …"""
+"""… whose factors differ by less than this from their median, …"""
+_OF_MOVE: Final = 0.125
+"""… and less than this share of the lines' change (what hardly moves is proportional to all); …"""
 _OTHER_UNIT: Final = 0.05
-"""… and the factor by more than this from 1."""
+"""… their median differs by more than this from 1."""
 _REPORTED: Final = 1
 """In a metric's second number: a schedule reported it."""
 Values = dict[int, list[tuple[int, float, str]]]
@@ -181,13 +183,18 @@ def _printed(view: View) -> Printed | None:
 def _times(view: View, printed: Printed) -> float:
     """Return what was seen in the last steps that were printed, divided by that, if it is one
     factor other than 1; else 0."""
-    steps = sorted(printed.losses)[-_COMPARED:]
-    seen = _seen(view, steps[0], steps[-1])
-    pairs = ((seen[step][0], printed.losses[step]) for step in steps if step in seen)
-    ratios = [value / loss for value, loss in pairs if loss and math.isfinite(value / loss)]
-    times = median(ratios) if len(ratios) >= _LEAST_COMPARED else 1.0
-    constant = all(abs(ratio - times) <= _ROUNDED * abs(times) for ratio in ratios)
-    return times if constant and abs(times - 1) > _OTHER_UNIT and times > 0 else 0.0
+    pairs = []
+    for step in sorted(printed.losses)[-_COMPARED:]:  # thousands may lie between two
+        said = printed.losses[step]
+        for seen, _ in _seen(view, step, step).values():
+            if said and math.isfinite(seen / said):
+                pairs.append((seen, said))
+    if len(pairs) < _LEAST_COMPARED:
+        return 0.0
+    times, lines = median(seen / said for seen, said in pairs), [said for _, said in pairs]
+    most = min(_ROUNDED, _OF_MOVE * (max(lines) - min(lines)) / abs(lines[0])) * times
+    constant = all(abs(seen / said - times) < most for seen, said in pairs)
+    return times if constant and abs(times - 1) > _OTHER_UNIT else 0.0
 
 
 def _seen(view: View, first: int, last: int) -> Found:
@@ -209,7 +216,8 @@ def _seen(view: View, first: int, last: int) -> Found:
             found[step] = loss
     if not wanted:
         return found
-    fresh = _of_steps(view, _values(view, wanted[0], max(newest, wanted[-1])))
+    end = wanted[-1] if wanted[-1] < newest - HISTORY else max(newest, wanted[-1])
+    fresh = _of_steps(view, _values(view, wanted[0], end))
     seen.update((step, fresh.get(step)) for step in wanted)
     for step, known_loss in fresh.items():
         found[step] = known_loss

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pardbg.analysis.answers.snapshot import snapshot
-from pardbg.analysis.base import printed
+from pardbg.analysis.base import losses, printed
+from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.printed import given_pattern
 from pardbg.store import Store
 from pardbg_agent import wire
@@ -184,3 +185,47 @@ def test_what_differs_by_one_factor_is_in_the_programs_unit(text: str, of: str) 
 def test_what_differs_by_chance_is_not(seen: list[float]) -> None:
     lines = [(10 * s + 9.5, f"step {s + 1} loss {[8.0, 6.5, 5.25, 4.0][s]}") for s in range(4)]
     assert shown(lines, seen) == ("backward", tuple(enumerate(seen)))
+
+
+def test_two_losses_that_hardly_move_are_not_one_in_two_units() -> None:
+    """A mean over the last steps, say, beside one batch's: any two of these are proportional."""
+    lines = [(10 * s + 9.5, f"step {s + 1} loss {2.31 - s / 40}") for s in range(4)]
+    seen = [2.01, 1.98, 1.98, 1.945]
+    assert shown(lines, seen) == ("backward", tuple(enumerate(seen)))
+
+
+def test_a_loss_that_hardly_moves_may_be_in_another_unit() -> None:
+    """Near its end a run's lines differ little, but by far more than the factor."""
+    lines = [(10 * s + 9.5, f"step {s + 1} loss {2.31 - s / 1000:.4f}") for s in range(4)]
+    seen = [4.62 - s / 500 for s in range(4)]
+    assert shown(lines, seen)[0] == "printed; hooks saw 2 times that"
+
+
+def test_a_loss_that_is_not_finite_leaves_the_unit() -> None:
+    lines = [(10 * s + 9.5, f"step {s + 1} loss {8.0 - s}") for s in range(3)]
+    source, history = shown(lines, [16.0, 14.0, 12.0, float("nan")])
+    assert source == "printed; hooks saw 2 times that"
+    assert history[:3] == ((0, 8), (1, 7), (2, 6))
+
+
+def test_of_lines_far_apart_each_frame_looks_at_their_steps_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Steps that are read again for the second frame of 9,000 steps, every 600th is printed."""
+    trace, each = Trace(1), 600
+    trace.define(wire.DefKind.RUN, run="r", name="n", argv=[], loss_pattern="")
+    for step in range(15 * each):
+        trace.ranks[0].phase("backward", 10 * step + 1, 10 * step + 3, step)
+        trace.ranks[0].seen_loss(10 * step + 2, 2.0 * step, step)
+        trace.ranks[0].step(step, 10 * step, 10 * step + 9)
+        if step % each == each - 1:
+            trace.output(10 * step + 9.5, f"step {step + 1} loss {step}")
+    trace.flush()
+    store = trace.store()
+    assert losses.loss_source(View(store, None)) == "printed; hooks saw 2 times that"
+    read: list[int] = []
+    original = losses._of_steps
+    monkeypatch.setattr(losses, "_of_steps", lambda view, by_step: (
+        read.append(len(by_step)), original(view, by_step))[1])  # fmt: skip
+    losses.loss_source(View(store, None))
+    assert sum(read) <= 16
