@@ -70,18 +70,14 @@ def _sentence(seen: Look, verdict: StackVerdict) -> str:
     at = sorted({one.place for one in seen.stacks if one.rank in verdict.culprits})
     place = f", at {', '.join(at[:3])}" if at else ""
     if verdict.kind == "missing-rank":
-        come = agreed("has not come", verdict.culprits)
-        return f"✗ {_capital(named)} {come} to {call}{place}; {waiting} {_wait(verdict)} there."
+        come, wait = agreed("has not come", verdict.culprits), agreed("waits", verdict.waiting)
+        return f"✗ {_capital(named)} {come} to {call}{place}; {waiting} {wait} there."
     if verdict.kind == "different-ops":
         waits = agreed("waits", verdict.culprits)
         return f"✗ {_capital(named)} {waits} elsewhere than the others{place}."
     if verdict.kind == "all-wait":
         return f"All wait in {call}: from stacks alone nobody can be named."
     return "No rank waits for another at this moment."
-
-
-def _wait(verdict: StackVerdict) -> str:
-    return agreed("waits", verdict.waiting)
 
 
 def _capital(text: str) -> str:

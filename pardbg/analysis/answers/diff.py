@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -132,7 +132,7 @@ def as_dict(found: Diff) -> dict[str, Any]:
 def _quantities(a: Scope, b: Scope) -> list[_Quantity]:
     """Return every quantity that either run has."""
     quantities = [_of("steps", "step time", "step", "", 1.0)]
-    phases = _known(a, b, lambda s: {name for row in _rows(s) for name in row})
+    phases = _known(a, b, lambda s: {name for row in free_steps(s) for name in row.phases})
     quantities += [
         _of("steps", f"phase {name}", "phase", name, _phase_share(a, name)) for name in phases
     ]
@@ -174,10 +174,6 @@ def _losses(a: Scope, b: Scope) -> list[_Quantity]:
 
 def _known(a: Scope, b: Scope, names: Callable[[Scope], set[str]]) -> list[str]:
     return sorted(names(a) | names(b))[:64]
-
-
-def _rows(scope: Scope) -> list[Mapping[str, int]]:
-    return [row.phases for row in free_steps(scope)]
 
 
 def _phase_share(scope: Scope, name: str) -> float:

@@ -145,7 +145,7 @@ def _row(
         proc=process.proc,
         host=process.host,
         pid=process.pid,
-        stages=_stages(view, rank),
+        stages=next((la.stages(rank) for la in layouts(view) if rank in la.ranks), ()),
         state=state,
         now=now,
         since_ns=since,
@@ -174,10 +174,6 @@ def _metrics(view: View, process: Process) -> tuple[tuple[str, float], ...]:
     newest = dict(zip(ids, table.col("a")[part].view("<f8").tolist(), strict=True))
     named = ((process.name(name_id), value) for name_id, value in newest.items())
     return tuple(sorted((name, value) for name, value in named if name not in LOSS_NAMES))
-
-
-def _stages(view: View, rank: int) -> tuple[int, ...]:
-    return next((la.stages(rank) for la in layouts(view) if rank in la.ranks), ())
 
 
 def _now(
@@ -317,7 +313,7 @@ def recorded(view: View, process: Process, least_wait_ns: int) -> Doing | None:
     """Return the rank's activity at the cursor by its records. None at a live run's newest moment,
     and if the records end before the cursor: the last activity may go on. A wait counts if it lasts
     ``least_wait_ns`` in all."""
-    if view.live or not any(_ends_later(view, process, name) for name in _LATER):
+    if view.live or all(view.visible(process, of) == len(process.table(of)) for of in _LATER):
         return None
     wait = _around(view, process, "wait")
     if wait is not None:
@@ -333,10 +329,6 @@ def recorded(view: View, process: Process, least_wait_ns: int) -> Doing | None:
     if not len(process.table("phase")):
         return None
     return Doing("running", Activity("host code"), _last_end(view, process))
-
-
-def _ends_later(view: View, process: Process, name: str) -> bool:
-    return view.visible(process, name) < len(process.table(name))
 
 
 def _around(view: View, process: Process, name: str) -> int | None:

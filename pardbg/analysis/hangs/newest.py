@@ -43,7 +43,9 @@ def _with(
     for since_ns, group, seq in more:
         key = (group.epoch, group.key), seq
         if key not in here and len(group.ranks) > 1:
-            found[key] = min(found.get(key, (since_ns, group)), (since_ns, group), key=_since)
+            found[key] = min(
+                found.get(key, (since_ns, group)), (since_ns, group), key=lambda of: of[0]
+            )
     oldest = sorted(found.items(), key=lambda item: item[1][0])[:MOST]
     made = (_row(view, group, seq) for (_, seq), (_, group) in oldest)
     return (*(row for row in made if row is not None), *rows)
@@ -61,10 +63,6 @@ def newest_messages(view: View) -> tuple[P2PRow, ...]:
 
 def _which(row: P2PRow) -> tuple[object, ...]:
     return row.key, row.src, row.dst, row.tag, row.order
-
-
-def _since(found: tuple[int, GroupDef]) -> int:
-    return found[0]
 
 
 def _issued_last(view: View) -> Iterator[tuple[int, GroupDef, int]]:

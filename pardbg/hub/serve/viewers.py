@@ -88,7 +88,8 @@ class Viewers:
         elif isinstance(message, commands.Command):
             self._command(viewer, message, may_control, now)
         elif may_control:
-            self._machine.take(machine.TakenOver(_order(viewer, message), now))
+            order = Order(viewer, viewer, message.id, Verb.STATUS, ())
+            self._machine.take(machine.TakenOver(order, now))
         else:
             self._refuse(viewer, message.id, facts.Refusal(Why.VIEW_ONLY))
 
@@ -253,10 +254,6 @@ class Viewers:
 
     def _refuse(self, viewer: str, number: int, refusal: facts.Refusal) -> None:
         self._router.reply(viewer, commands.Reply(number, refusal))
-
-
-def _order(viewer: str, asked: commands.Take) -> Order:
-    return Order(viewer, viewer, asked.id, Verb.STATUS, ())
 
 
 def _waits(view: View | None) -> bool:

@@ -233,7 +233,8 @@ def control_line(
         low = control.lease_ns < 4e9
         parts += [Segment(" · ", "faint"), Segment(f"lease {words.countdown(control.lease_ns)}",
                                           "warn" if low else "dim")]  # fmt: skip
-    parts += [Segment(" · ", "faint"), Segment(_pending(control.pending), "dim")]
+    pending = words.plural(control.pending, "op") if control.pending else "nothing"
+    parts += [Segment(" · ", "faint"), Segment(f"{pending} pending", "dim")]
     if control.mode == "held" and control.why:  # a breakpoint, a watch: why comes first
         why = clip(clean(why_text(control.why)), max(20, cells - 3 - line_width(parts)))
         parts += [Segment(" · ", "faint"), Segment(why, "strong")]
@@ -257,10 +258,6 @@ def _held_words(control: ControlView) -> str:
         waits = f"{len(control.waiting)} wait{'s' * (len(control.waiting) == 1)} for it"
         return f"held · {words.plural(number, 'rank')}, {waits}"
     return f"held at a cut · {words.plural(number, 'rank')}"
-
-
-def _pending(number: int) -> str:
-    return "nothing pending" if number == 0 else words.plural(number, "op") + " pending"
 
 
 def hints(items: Sequence[tuple[str, str]], cells: int) -> Line:

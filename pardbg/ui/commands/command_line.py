@@ -109,7 +109,8 @@ def complete(text: str, live: bool, ranks: Sequence[int] = ()) -> list[str]:
     """Return the lines that ``text`` may become, best first; with a blank at the end if more must
     follow."""
     if " " not in text:
-        known = (_with_blank(action) for action in for_mode(live) if action.command)
+        actions = [action for action in for_mode(live) if action.command]
+        known = (f"{one.command} " if one.usage else one.command for one in actions)
         return [word for word in known if _starts(word, text)]
     word, _, rest = text.partition(" ")
     found = by_command(PDB.get(word.lower(), word.lower()), live)
@@ -175,10 +176,6 @@ def _alternatives(usage: str, ranks: Sequence[int]) -> list[str]:
     if "|" not in first:
         return [str(rank) for rank in ranks[:MAX_RANKS]] if first == "N" else []
     return [re.sub(r"[A-Z]$", "", word) for word in first.split("|")]
-
-
-def _with_blank(action: Action) -> str:
-    return f"{action.command} " if action.usage else action.command
 
 
 def _starts(word: str, typed: str) -> bool:

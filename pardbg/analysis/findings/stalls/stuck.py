@@ -44,7 +44,8 @@ def _patience(view: View, ops: Sequence[PendingOp]) -> float:
 def _stuck_op(view: View, ops: Sequence[PendingOp], since: int, over: int | None) -> Candidate:
     op, waiting = ops[0], tuple(sorted(op.rank for op in ops))
     unseen = tuple(rank for rank in op.group.ranks if rank not in view.ranks)
-    broken = tuple(r for r in op.group.ranks if ended(view, r) or _stopped(view, r))
+    stopped = {r for r in op.group.ranks if r in view.ranks and seen(view, r).stopped}
+    broken = tuple(r for r in op.group.ranks if ended(view, r) or r in stopped)
     facts: StuckOp | UnseenRank = StuckOp(
         broken, False, over is not None, Label(op.text), (over or view.t_ns) - since, op.call,
         absence(view, broken[0]) if broken and not unseen else None,
@@ -60,10 +61,6 @@ def _stuck_op(view: View, ops: Sequence[PendingOp], since: int, over: int | None
         scope=frozenset([op.key]), evidence=Evidence(since, waiting[0], "collectives", op=op.text),
         facts=facts,
     )  # fmt: skip
-
-
-def _stopped(view: View, rank: int) -> bool:
-    return rank in view.ranks and seen(view, rank).stopped
 
 
 def _absent(view: View, op: PendingOp, unseen: tuple[int, ...]) -> tuple[tuple[int, ...], AtStore]:

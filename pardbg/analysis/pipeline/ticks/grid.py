@@ -25,7 +25,7 @@ from pardbg.analysis.pipeline.play import uniform_slots
 from pardbg.analysis.pipeline.values import ActionSpan
 from pardbg.events import fields
 from pardbg.events.control_codes import Mode, Verb
-from pardbg.events.control_facts import Asked, Edited, Fact, Hit, Lapsed, Left, RunsOn, Taken
+from pardbg.events.control_facts import Asked, Edited, Hit, Lapsed, Left, RunsOn, Taken
 
 CellState = Literal["done", "last", "running", "next", "plan"]
 OrderSource = Literal["plan", "step before", "seen"]
@@ -281,13 +281,10 @@ def _moved_ns(view: View) -> int | None:
         fact = event.fact
         if isinstance(fact, Asked):
             return int(t_ns) if fact.verb in _MOVES else None
-        if isinstance(fact, (Taken, Left, Lapsed, RunsOn, Hit)) or _is_until(fact):
+        until = isinstance(fact, Edited) and fact.verb is Verb.UNTIL
+        if until or isinstance(fact, (Taken, Left, Lapsed, RunsOn, Hit)):
             return None
     return None
-
-
-def _is_until(fact: Fact | None) -> bool:
-    return isinstance(fact, Edited) and fact.verb is Verb.UNTIL
 
 
 def _row(
