@@ -77,8 +77,7 @@ def children(parent: int) -> list[int]:
 def command_line(pid: int) -> bytes:
     """Return a process's arguments, each ended by a zero byte; empty if it is gone."""
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read()
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
 

@@ -1,8 +1,4 @@
-"""Work of launcher and guardian for a job with an owner (``pardbg run``): carrying its output and,
-once the owner is gone, passing on signals and the hang-up of its terminal.
-
-Launcher and guardian each have a ``Steward``; the guardian's works when the launcher is dead.
-"""
+"""What launcher, guardian and keeper do for the process that started the run, beside the job."""
 
 from __future__ import annotations
 
