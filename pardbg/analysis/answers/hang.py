@@ -65,11 +65,11 @@ def hang_view(view: View) -> Hang | None:
     return _hang(view, worst, over)
 
 
-def hung(view: View, least_ns: int) -> tuple[Finding, ...]:
-    """Return findings about ranks that have stood still for so long, and will for ever: they wait
-    for each other, in an op that all have issued, or for a rank that ended, is stopped or does
+def hung(view: View, since_ns: int) -> tuple[Finding, ...]:
+    """Return findings about ranks that stand still since then, and will for ever: they wait for
+    each other, in an op that all have issued, or for a rank that ended, is stopped or does
     nothing. One that works or is in a debugger only takes its time; others may still start."""
-    ranks = set(_hung_ranks(view, view.t_ns - least_ns))
+    ranks = set(_hung_ranks(view, since_ns))
     found = decided((*ends(view), *disagreements(view), *stalls(view))) if ranks else ()
     return tuple(
         one for one in found

@@ -1,4 +1,5 @@
-"""``RUN_DIR hang|end``: looks into ranks that stand still, or at a run that has ended.
+"""``RUN_DIR hang|end SINCE_NS``: looks into ranks that stand still since then, in which time nobody
+held any, or at a run that has ended.
 
 HANG_FILE says that there is a hang, and which processes it is due to, before anything is done about
 it; without a file there is none.
@@ -24,8 +25,6 @@ from pardbg.session.reader import load
 from pardbg.session.rotation import part_path
 
 NICE: Final = 10
-LAG_S: Final = 1.5
-"""The recording is so far behind, at most."""
 COMMAND_S: Final = 60.0
 """How long an abort waits for the command; it is not ended then."""
 
@@ -40,7 +39,7 @@ def main(argv: list[str]) -> int:
         tell(config, report(load(newest)).findings, "end")
         return 0
     view = View(load(newest, growing=True), None)
-    if found := hung(view, int((config.on_hang.after_s - LAG_S) * 1e9)):
+    if found := hung(view, int(argv[2])):
         culprits = [view.ranks[rank].proc for rank in found[0].culprits if rank in view.ranks]
         files.write_json(config.dir / files.HANG_FILE, {"culprits": culprits})
         _act(config, newest, view, found)

@@ -362,12 +362,11 @@ class Hub:
     """Size of the recording at which the state is kept next."""
 
     def _look_into_hangs(self, now: int) -> None:
-        stood_ns = 0 if self._machine.control.active else self._state.stood_ns
-        if self._hangs.due(stood_ns, now):
+        if self._hangs.due(0 if self._machine.control.active else self._state.stood_ns, now):
             self._collector.flush(None)  # what is looked at is the recording
             self._hangs.start("hang", now)
         culprits, how = self._hangs.took(now), self.config.on_hang
-        if culprits is not None and how.abort and stood_ns >= how.after_s * 1e9:
+        if culprits is not None and how.abort and self._hangs.stands:
             ranks = self._rings.abort(culprits) or self._rings.abort(self._rings.mapped)
             self._record(facts.Bookmark(now, f"--on-hang: SIGABRT to {ranks_text(ranks)}"))
 

@@ -67,7 +67,8 @@ MAX_DEPTH: Final = 48
 MAX_THREADS: Final = 6
 LOOK_NS: Final = 120_000_000_000
 """Maximum time for a look into a hang, with the command that is run then."""
-When = Literal["hang", "end"]
+APART_NS: Final = 1_500_000_000
+"""Ranks come into a hang so far apart, at most, if it is to be found at once."""
 _NONE: Final[Mapping[str, int]] = {}
 _CHANGES: Final = ("step", "phase", "action", "stage", "mb", "since_ns", "open", "open_op",
                    "open_since_ns")  # fmt: skip
@@ -213,20 +214,27 @@ class HangWatch:
     def __init__(self, config: RunConfig) -> None:
         self._config, self._after_ns = config, int(config.on_hang.after_s * 1e9)
         self._asked = config.on_hang != OnHang(after_s=config.on_hang.after_s)
-        self._known, self._began_ns, self._next_ns, self._pause_ns = False, 0, 0, self._after_ns
+        self._began_ns = self._next_ns = self._from_ns = 0
+        self._known, self._pause_ns, self.stands = False, self._after_ns, False
         self._process: subprocess.Popen[bytes] | None = None
 
     def due(self, stood_ns: int, now: int) -> bool:
-        """Return whether to look now; ``stood_ns``: how long ranks stand still."""
-        stands = stood_ns >= self._after_ns
-        self._known = self._known and stands
-        look = self._asked and stands and not self._known and now >= self._next_ns
+        """Return whether to look now; ``stood_ns``: how long ranks stand still, 0 also while
+        somebody holds any: that is no part of it. A look that has found nothing yet ends then."""
+        if not stood_ns:
+            self._from_ns = now
+        self.stands = min(stood_ns, now - self._from_ns) >= self._after_ns
+        self._known = self._known and self.stands
+        if self._process and not self.stands and not read_json(self._config.dir / HANG_FILE):
+            self._process.kill()
+        look = self._asked and self.stands and not self._known and now >= self._next_ns
         return look and self._process is None
 
-    def start(self, when: When, now: int) -> None:
+    def start(self, when: Literal["hang", "end"], now: int) -> None:
         """Start the process, in which everything else happens. Where there is none to be had, this
         hang passes unseen."""
-        words = own_process("pardbg.hub.hangs.inquiry", str(self._config.dir), when)
+        since_ns = now - self._after_ns + min(APART_NS, self._after_ns // 2)
+        words = own_process("pardbg.hub.hangs.inquiry", str(self._config.dir), when, str(since_ns))
         self._began_ns = now
         try:
             write_json(self._config.dir / HANG_FILE, {})
