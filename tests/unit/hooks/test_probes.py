@@ -178,6 +178,43 @@ def test_their_time_has_a_limit(watched: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [probe.a for probe in told(watched)] == [BIG]
 
 
+@pytest.mark.parametrize(
+    "large", [torch.ones(BIG, dtype=torch.complex64), torch.ones(BIG, 2)[:, 0]]
+)
+def test_what_cannot_be_read_in_part_is_left_where_there_is_no_time(
+    watched: Path, monkeypatch: pytest.MonkeyPatch, large: torch.Tensor
+) -> None:
+    looks: list[torch.Tensor] = []
+    monkeypatch.setattr(probes, "not_finite", looks.append)
+    now = core.CURRENT
+    assert now is not None
+    probes.check_input(now, large)
+    assert len(looks) == 1
+    monkeypatch.setattr(probes, "FREE_NS", 0)
+    monkeypatch.setattr(probes, "SHARE", 0.0)
+    probes.check_input(now, large)
+    assert len(looks) == 1
+
+
+def test_gradients_are_counted_only_where_their_sum_is_not_finite(
+    watched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counting takes 20 times as long as a sum, and the op waits for it. A sparse one has none."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Embedding(8, 2, sparse=True))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gradients(model)
+    model[1].weight.grad = None
+    model[1](torch.tensor([1])).sum().backward()
+    assert model[1].weight.grad.is_sparse
+    optimizer.step()
+    counted: list[torch.Tensor] = []
+    original = torch.isfinite
+    monkeypatch.setattr(torch, "isfinite", lambda t: (counted.append(t), original(t))[1])
+    dist.all_reduce(torch.full((1,), float("nan")))
+    assert [len(one) for one in counted] == [1]
+    assert core.CURRENT is not None and core.CURRENT.guard.errors == 0
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_a_small_tensor_before_large_ones_is_looked_at(
     watched: Path, monkeypatch: pytest.MonkeyPatch

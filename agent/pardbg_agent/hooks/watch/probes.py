@@ -138,16 +138,21 @@ def sizes(send: bool, probed: bool) -> tuple[float, int]:
 def check_input(c: _core.Core, tensor: Any) -> tuple[int, int] | None:
     """Return (number of values that are not finite, place of the first) of an op's input; None: all
     are finite, or it was not checked. Where there is no time for all elements, SAMPLED of them are
-    checked, which finds a tensor that is wrong throughout. Never raises."""
+    checked, which finds a tensor that is wrong throughout; none if they are not contiguous, or of a
+    dtype that has no exponent here. Never raises."""
     known = context.of(c).part(Probes)
     if c.level < 2 or not known.on or known.told >= MAX_TOLD or _HOOK in c.guard.disabled:
         return None
     if type(tensor) is not _Tensor or tensor.layout is not _strided:
         return None
     try:
-        t0, whole = now_ns(), _inputs.left and tensor.numel() > SAMPLED
+        t0, large = now_ns(), tensor.numel() > SAMPLED
+        whole = large and _inputs.left
         bits = None if whole else _EXPONENTS.get(tensor.dtype)
-        if bits is not None and tensor.is_contiguous() and _seems_finite(tensor, *bits, t0):
+        if bits is not None and tensor.is_contiguous():
+            if _seems_finite(tensor, *bits, t0):
+                return None
+        elif large and not whole:
             return None
         found = not_finite(tensor)
         _inputs.spent_ns += now_ns() - t0 if whole else 0
@@ -215,11 +220,10 @@ def _tell_gradients(c: _core.Core, optimizer: Any) -> bool:
     bad: list[tuple[int, str, int]] = []
     for at, p in enumerate(parameters_of(optimizer)):
         grad = getattr(p, "grad", None)
-        if type(grad) is not torch.Tensor or not grad.is_cpu:
+        if type(grad) is not _Tensor or not grad.is_cpu or grad.layout is not _strided:
             continue
-        count = int(torch.isfinite(grad).logical_not_().sum().item())
-        if count:
-            bad.append((at, names.get(id(p), f"parameter {at}"), count))
+        if found := not_finite(grad):
+            bad.append((at, names.get(id(p), f"parameter {at}"), found[0]))
     if bad:
         at, name, count = bad[-1]
         t = now_ns()
@@ -274,12 +278,8 @@ def optimizer_ended(optimizer: Any) -> None:
         return
     known, outer = context.of(c).part(Probes), LOCAL.state.nest.optimizer
     due = c.step % EVERY == 0 and (bool(known.replicas) or c.identity.world_size > 1)
-    if (
-        not known.on
-        or not (due or known.ask_gradients)
-        or outer is None
-        or outer[0]() is not optimizer
-    ):
+    outermost = outer is not None and outer[0]() is optimizer
+    if not known.on or not outermost or not (due or known.ask_gradients):
         return
     t0 = now_ns()
     look = known.looks[1] if known.looks[0] == c.step else 0
