@@ -27,7 +27,7 @@ from pardbg.analysis.pipeline.values import (
     PipelineStep,
     PipelineView,
 )
-from pardbg.events.control_codes import Verb
+from pardbg.events.control_codes import Mode, Verb
 from pardbg.events.control_events import ControlEvent
 from pardbg.events.control_facts import Asked, Cut
 
@@ -190,7 +190,7 @@ def _memory(p: int) -> tuple[MemoryRow, ...]:
 
 
 def _control() -> ControlView:
-    return ControlView("running", None, None)
+    return ControlView(Mode.RUNNING)
 
 
 def snapshot_1f1b(until: int | None = 218 * MS, p: int = 4, m: int = 8) -> Snapshot:
@@ -238,7 +238,7 @@ def held(snapshot: Snapshot) -> Snapshot:
         ControlEvent(Cut(), None, "", 2, base + 60 * MS),
         ControlEvent(Asked(Verb.TICK), None, "view-3f", 3, base + 2 * S),
     )
-    control = ControlView("held", "view-3f", 9 * S, (), nexts, 0, log)
+    control = ControlView(Mode.HELD, "view-3f", 9 * S, held=nexts, log=log)
     ranks = tuple(
         replace(r, state="held", now=Activity("held before", nexts.get(r.rank, "STEP")),
                 since_ns=snapshot.t_ns - 2 * S)

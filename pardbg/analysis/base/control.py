@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from dataclasses import dataclass
+from typing import Final
 
 from pardbg.analysis.base.asof import View
 from pardbg.events.control_codes import Mode
 from pardbg.events.control_events import ControlEvent, Status
-from pardbg.events.control_facts import Breakpoint, Fact, Waits
 
 LOG_EVENTS: Final = 200
 _RUNNING: Final = ControlEvent(status=Status(Mode.RUNNING))
 
 
 @dataclass(frozen=True, slots=True)
-class ControlView:
-    """The control state, as acknowledged by the agents."""
+class ControlView(Status):
+    """The control state at the cursor, as acknowledged by the agents."""
 
-    mode: Literal["running", "pausing", "held", "stepping"]
-    controller: str | None
-    lease_ns: int | None
-    """Left of the lease; None: no viewer has control."""
-    why: tuple[Fact, ...] = ()
-    """Why ranks are held, where it is not what was asked."""
-    held: Mapping[int, str] = field(default_factory=dict)
-    """rank -> what comes next there."""
-    pending: int = 0
-    """Ops issued and not complete."""
     log: tuple[ControlEvent, ...] = ()
     """The audit trail's newest events, oldest first."""
-    waiting: Mapping[int, Waits] = field(default_factory=dict)
-    """Ranks that wait in an op for a rank that is held on purpose."""
-    timeout_ns: int | None = None
-    """Until the first of those ops may time out; None: no rank waits so."""
-    breaks: tuple[Breakpoint, ...] = ()
 
 
 def control_view(view: View) -> ControlView:
@@ -47,10 +30,11 @@ def control_view(view: View) -> ControlView:
     assert status is not None
     held = dict(sorted(status.held.items())) if status.mode is not Mode.RUNNING else {}
     return ControlView(
-        status.mode.value, status.controller,
+        status.mode, status.controller,
         _left(view, newest, status.lease_ns) if status.controller is not None else None,
-        status.why, held, status.pending, tuple(e for e in log if e.fact is not None),
-        dict(sorted(status.waiting.items())), _left(view, newest, status.timeout_ns), status.breaks,
+        status.why, held, status.pending, status.queued, dict(sorted(status.waiting.items())),
+        _left(view, newest, status.timeout_ns), status.breaks,
+        tuple(e for e in log if e.fact is not None),
     )  # fmt: skip
 
 

@@ -107,7 +107,7 @@ def _state(snapshot: Snapshot, mode: Mode) -> tuple[str, str]:
     return {
         "running": ("● live", "good"), "pausing": ("◌ pausing", "held"),
         "held": ("‖ held", "held"), "stepping": ("▹ stepping", "held"),
-    }[snapshot.control.mode]  # fmt: skip
+    }[snapshot.control.mode.value]  # fmt: skip
 
 
 def banner(snapshot: Snapshot | None, cells: int) -> Line:

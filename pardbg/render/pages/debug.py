@@ -162,7 +162,7 @@ def _status(snapshot: Snapshot, look: DebugPageState, cells: int) -> tuple[Line,
     if control.mode == "running":
         return (_free(snapshot, look, cells),)
     held = "‖ held" if control.waiting else "‖ held at a cut"
-    sign = {"pausing": "◌ pausing", "stepping": "▹ stepping"}.get(control.mode, held)
+    sign = {"pausing": "◌ pausing", "stepping": "▹ stepping"}.get(control.mode.value, held)
     style = "held"
     parts = [Segment("  "), Segment(sign, style)]
     if control.controller:
