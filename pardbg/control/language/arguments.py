@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
+from pardbg.analysis.pipeline.dependencies import parse as parse_action
 from pardbg.control.language.expr import parse
 from pardbg.errors import UserError
 from pardbg.events.control_codes import Verb
@@ -25,7 +26,6 @@ _LIMITS: Final = {
 _WATCH: Final = re.compile(
     r"(?P<kind>[a-z]+)\s*(?:(?P<op>[<>=]+)\s*(?P<number>\d+\.?\d*|\.\d+)?\s*(?P<unit>\S*))?"
 )
-_ACTION: Final = re.compile(r"\d{1,6}([FBIW]|UNSHARD|RESHARD|REDUCE_GRAD)\d{0,6}")
 _MOST: Final = 1e18
 _Said = tuple[str | None, dict[str, Any]]
 _WHILE: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m)")
@@ -141,8 +141,8 @@ def _parsed(verb: Verb, text: str) -> str:
     if verb is Verb.WATCH or (verb is Verb.CONDITION and text.split(">")[0].strip() in WATCH_KINDS):
         parse_watch(text)
         return text
-    if _ACTION.fullmatch(text.upper()):  # 2B3, as screens write it
-        text = f"action=={text.upper()}"
+    if action := parse_action(text.upper()):  # 2B3, as screens write it
+        text = f"action=={action.text}"
     parse(text)
     return text
 
