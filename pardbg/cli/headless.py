@@ -77,8 +77,8 @@ def follow(handle: RunHandle, streams: Streams, *, attentive: bool = False) -> i
             told = _copy(notices, told, sys.stderr.buffer)
             signals.wait(POLL_S)
         _wait_passed(handle, streams.flow)
-    _copy(notices, told, sys.stderr.buffer)
     _wait_recorded(handle, streams.flow)
+    _copy(notices, told, sys.stderr.buffer)
     talk(recorded_words(handle))
     return handle.status()
 

@@ -279,7 +279,7 @@ def _session_in(path: Path, bundle: BinaryIO) -> BinaryIO:
         with bundle, zstandard.ZstdDecompressor().stream_reader(bundle) as packed:
             head = packed.read(512)
             name, size = head[:100].rstrip(b"\0"), int(head[124:135], 8)
-            if name != BUNDLED.encode() or size > left:
+            if name != BUNDLED.encode() or not 0 <= size <= left:
                 raise ValueError
             while size and (data := packed.read(min(size, 1 << 20))):
                 session.write(data)

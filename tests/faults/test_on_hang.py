@@ -200,3 +200,10 @@ def test_errors_of_a_run_that_ended_are_posted_once_before_it_returns(tmp_path: 
             thread.join()
     kinds = [post["finding"]["kind"] for post in posts]  # type: ignore[index]
     assert kinds == ["exception"] and posts[0]["when"] == "end"
+
+
+@pytest.mark.timeout(120)
+def test_telling_that_fails_is_a_line_on_stderr(tmp_path: Path) -> None:
+    with running(tmp_path, "raises", "--notify", "false", nproc=2) as job:
+        assert job.wait(100) != 0
+    assert "pardbg: --notify: Command '['false']' returned" in (tmp_path / "log").read_text()

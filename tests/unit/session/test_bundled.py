@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,21 @@ def test_a_session_larger_than_its_archive_allows_is_not_unpacked(tmp_path: Path
         file.write(packer.flush())
     with pytest.raises(SessionError):
         load(path)
+
+
+def test_a_negative_size_unpacks_nothing(tmp_path: Path) -> None:
+    """Reading -1 bytes would be reading all: 256 MiB of nothing in 8 KiB."""
+    head = bytearray(member("session.mcap").tobuf(tarfile.USTAR_FORMAT))
+    head[124:136] = b"-0000000001\0"
+    path = tmp_path / "b.tar.zst"
+    path.write_bytes(zstandard.compress(bytes(head) + bytes(256 << 20)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(SessionError):
+            load(path)
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
 
 
 ZSTD = b"\x28\xb5\x2f\xfd"
