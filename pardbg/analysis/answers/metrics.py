@@ -112,25 +112,21 @@ def ops(scope: Scope, which: str = "") -> list[CollectiveRow]:
         for row in collectives(scope.view, None)
         if (row.step is None or row.step >= first) and _fits(which, row.group, row.op)
     ]
-    return [row for row in found if not _op_held(scope.view, row)] or found
+    times = [[t for a in row.arrivals for t in (a.issued_ns, a.completed_ns)] for row in found]
+    return [row for row, of in zip(found, times, strict=True) if not _held(scope, of)] or found
 
 
-def _op_held(view: View, row: CollectiveRow) -> bool:
-    """Return whether ranks were held during the op: then arrivals say nothing about the program."""
-    times = [t for a in row.arrivals for t in (a.issued_ns, a.completed_ns) if t is not None]
-    return bool(times) and was_held(view, min(times), max(times))
+def _held(scope: Scope, times: Iterable[int | None]) -> bool:
+    """Return whether ranks were held in between: then times say nothing about the program."""
+    known = [t for t in times if t is not None]
+    return bool(known) and was_held(scope.view, min(known), max(known))
 
 
 def transfers(scope: Scope, _: str = "") -> list[P2PRow]:
     """Return pairs of send and receive that count."""
     since = scope.since_ns
     found = [r for r in p2p_rows(scope.view, None) if (r.send_ns or r.recv_ns or 0) >= since]
-    return [row for row in found if not _pair_held(scope.view, row)] or found
-
-
-def _pair_held(view: View, row: P2PRow) -> bool:
-    times = [t for t in (row.send_ns, row.recv_ns, row.done_ns) if t is not None]
-    return bool(times) and was_held(view, min(times), max(times))
+    return [r for r in found if not _held(scope, (r.send_ns, r.recv_ns, r.done_ns))] or found
 
 
 def _fits(which: str, group: str, op: str) -> bool:
