@@ -6,7 +6,7 @@ import pytest
 
 from pardbg.ui.commands.actions import ACTIONS, OWN, SCREENS, footer
 from tests.ui import sample
-from tests.ui.fakes import app_on, shows, text_of, until
+from tests.ui.fakes import FakePort, FakeSource, app_on, shows, text_of, until
 
 
 def test_each_screen_has_its_own_and_they_are_there() -> None:
@@ -33,6 +33,21 @@ async def test_the_footer_changes_with_the_screen(size: tuple[int, int]) -> None
         assert "enter the rank" not in text_of(app)
         await pilot.press("3")
         await shows(app, "+ closer")
+
+
+async def test_what_a_job_that_ended_cannot_do_is_not_offered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = app_on(sample.snapshot_1f1b(), FakePort())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shows(app, "space pause")
+        monkeypatch.setattr(FakeSource, "finished", True)
+        await until(lambda: "pause" not in text_of(app).split("\n")[-1], "nothing to pause")
+        await pilot.press("7")
+        await shows(app, "7 Debug")
+        assert "? help" in text_of(app)
+        assert not {"s step", "t tick", "w stacks"} & set(text_of(app).split("\n")[-1].split("  "))
+        assert "space holds" not in text_of(app) and "w asks" not in text_of(app)
 
 
 async def test_help_begins_with_the_screens_own_keys() -> None:

@@ -49,7 +49,8 @@ class ChromeBars:
         self.status.show(status)
         if screen:
             offered = footer(screen, self._live)
-            items = [self._hint(action, label, frame) for action, label in offered]
+            items = [self._hint(action, label, frame) for action, label in offered
+                     if not (mode.ended and action.group == "control")]  # fmt: skip
             self.hints.show((chrome.hints(items, cells),))
 
     def _hint(self, action: Action, label: str, frame: Frame | None) -> tuple[str, str]:
