@@ -13,6 +13,7 @@ from pardbg.analysis.findings.exits import (
     BadEnd,
     TerminationRequest,
     bad_ends,
+    ended,
     failure,
     interrupted,
     is_transport,
@@ -261,7 +262,9 @@ def _may_follow(view: View, end: BadEnd) -> bool:
 
 def _first_failure(view: View, first: BadEnd, ranks: tuple[int, ...]) -> tuple[str, Facts]:
     rank, code = first.rank, view.ranks[first.rank].exit_code
-    waiting = tuple(other for other, gone in left_waiting(view).items() if rank in gone)
+    over = {e.rank for e in bad_ends(view)} | {r for r in view.ranks if ended(view, r)}
+    left = left_waiting(view).items()
+    waiting = tuple(other for other, gone in left if rank in gone and other not in over)
     if first.how == "code":
         return "rank-exited", Exited(code, waiting)
     if first.how != "exception":

@@ -108,6 +108,19 @@ def test_ranks_that_were_told_to_end_are_no_culprits() -> None:
     assert list(found) == ["rank-lost"] and found["rank-lost"].culprits == (1,)
 
 
+def test_who_waits_for_a_lost_rank_is_named_while_it_does() -> None:
+    trace = three()
+    ends(trace, trace.ranks[2], 50, "killed", -9)
+    trace.ranks[1].phase("x", 50, 60)
+    assert facts(said(trace)["rank-lost"], "waiting") == (0, 1)
+    ends(trace, trace.ranks[0], 150, "killed", -15)
+    trace.ranks[1].phase("x", 150, 160)
+    assert facts(said(trace)["rank-lost"], "waiting") == (1,)
+    raises(trace.ranks[1], 170, CLOSED, IN_OP)
+    trace.ranks[1].phase("y", 160, 180)
+    assert facts(said(trace)["rank-lost"], "waiting") == ()
+
+
 def test_ranks_killed_in_one_moment_were_told_by_nobody() -> None:
     """`kill -9` of everything while rank 0 waits for rank 1: nobody lived to tell rank 0."""
     trace = three(waiting=(0,))

@@ -34,7 +34,8 @@ def test_a_rank_that_a_launcher_ended_is_no_culprit() -> None:
     assert said["rank-lost", (0,)].severity == "info"
     assert said["rank-lost", (0,)].culprits == ()
     assert said["exit-code", ()].culprits == (1,)
-    assert facts(said["rank-lost", (1,)], "waiting") == (0,)
+    assert facts(said["rank-lost", (1,)], "waiting") == (), "it ended, too"
+    assert facts(said["rank-lost", (0,)], "waited_for") == (1,)
 
 
 def test_a_hang_that_somebody_ended_says_how_long_it_was() -> None:
