@@ -193,3 +193,18 @@ def test_a_lane_of_launches_lies_beside_the_devices_where_there_is_room() -> Non
     wide = lanes(on_device, 40)
     assert len(wide) == 2 and all(text.startswith(LAUNCH) for text in wide)
     assert lanes(snapshot, 40) == [] and lanes(on_device, 14) == []
+
+
+def test_launches_are_in_the_legend_where_they_are_drawn() -> None:
+    snapshot = snapshot_1f1b()
+    view = snapshot.pipeline
+    assert view is not None and view.step is not None
+    at = view.step.t0_ns
+    one = (ActionSpan(0, 0, "F", 0, at, at + MS),)
+    shown = replace(snapshot, pipeline=replace(view, times="device", launches={0: one}))
+
+    def explained(rows: int) -> bool:
+        picture = pipeline(shown, 120, rows, None, schedule_detail(shown.pipeline))
+        return f"{LAUNCH} launch" in plain(picture.foot[-1])
+
+    assert explained(40) and not explained(22)

@@ -123,13 +123,16 @@ def pipeline(
         frame = replace(frame, path=None)
     head = (*title, *_heads(frame, rows))
     foot = _foot(frame, rows)
-    room = rows - len(head) - len(foot) - 1
-    body, places = _ranks(frame, room)
+    below = 0 if rows < 18 else 1 if rows < 26 else 2  # of the legend
+    room = rows - len(head) - len(foot) - below - 1
+    density = _density(frame, room)
+    body, places = _ranks(frame, density)
     spare = room - len(body)
     if spare >= 7 and len(view.bubble_history) > 1:
         body = (*body, *_history(frame, min(spare - 1, 12)))
     else:
         foot = (_bubbles(view, cells), *foot)
+    foot = (*foot, *_legend(frame, density)[-below:]) if below else foot
     focus = places.index(look.selected) if look.selected in places else None
     return Picture(head=head, body=body, foot=foot, focus=focus, rows=places)
 
@@ -256,13 +259,16 @@ _DENSITIES: tuple[_Density, ...] = (
 )  # fmt: skip
 
 
-def _ranks(frame: _Frame, room: int) -> tuple[tuple[Line, ...], tuple[int, ...]]:
-    """Draw the rows of all ranks at the richest density that fits; returns the rank of each row,
-    too."""
+def _density(frame: _Frame, room: int) -> _Density:
+    """Return the richest density at which the rows of all ranks fit."""
     total = len(frame.step.ranks)
     planned, launched = any(r.plan for r in frame.step.ranks), any(frame.view.launches.values())
     fitting = [replace(d, plan=d.plan * planned, launch=d.launch * launched) for d in _DENSITIES]
-    density = next((d for d in fitting if total * d.lines - d.gap + d.spare <= room), fitting[-1])
+    return next((d for d in fitting if total * d.lines - d.gap + d.spare <= room), fitting[-1])
+
+
+def _ranks(frame: _Frame, density: _Density) -> tuple[tuple[Line, ...], tuple[int, ...]]:
+    """Draw the rows of all ranks; returns the rank of each row, too."""
     body: list[Line] = []
     places: list[int] = []
     for rank in frame.step.ranks:
@@ -330,33 +336,24 @@ def _row(name: Line, cells: Line, tail: Line) -> Line:
 
 
 def _foot(frame: _Frame, rows: int) -> tuple[Line, ...]:
-    view, cells = frame.view, frame.cells
+    cells = frame.cells
     lines: list[Line] = [()] if rows >= 26 else []
-    found = ledger.choose_idle(view, frame.now_ns, frame.look.selected, frame.look.at_cursor)
+    found = ledger.choose_idle(frame.view, frame.now_ns, frame.look.selected, frame.look.at_cursor)
     if found is not None:
         step, idle, largest = found
         lines.append(crop(ledger.explain(step, idle, largest, cells), cells))
     if frame.path is not None:
         lines.append(crop(ledger.path_words(frame.path), cells))
-    if rows >= 18:
-        kinds = sorted({a.kind for r in frame.step.ranks for a in r.actions if a.kind in "FBIW"},
-                       key="FBIW".index)  # fmt: skip
-        paired = any(rank.pairs for rank in frame.step.ranks)
-        lines += [()] if rows >= 26 else []
-        lines.append(
-            line(
-                "  ",
-                legend(
-                    kinds,
-                    cells - 2,
-                    frame.view.causes,
-                    paired,
-                    frame.many,
-                    any(view.launches.values()),
-                ),
-            )
-        )
     return tuple(lines)
+
+
+def _legend(frame: _Frame, density: _Density) -> tuple[Line, ...]:
+    """Draw a blank line and what is in the rows."""
+    kinds = {a.kind for r in frame.step.ranks for a in r.actions if a.kind in "FBIW"}
+    paired, launches = any(rank.pairs for rank in frame.step.ranks), bool(density.launch)
+    ordered = sorted(kinds, key="FBIW".index)
+    size, causes = frame.cells - 2, frame.view.causes
+    return (), line("  ", legend(ordered, size, causes, paired, frame.many, launches))
 
 
 def _bubbles(view: PipelineView, cells: int) -> Line:

@@ -122,12 +122,8 @@ def gutter(row: TickRow, many_stages: bool, cells: int) -> Line:
     parts: list[Segment] = [Segment("┊ ", "faint")]
     if row.gate:
         text = clean(short_next(row.gate, many_stages))
-        parts.append(
-            Segment(
-                f"{HELD} {clip(text, max(8, cells - (5 if row.waits_for is None else 12)))} ",
-                "held",
-            )
-        )
+        room = max(8, cells - (5 if row.waits_for is None else 12))
+        parts.append(Segment(f"{HELD} {clip(text, room)} ", "held"))
     if row.waits_for is not None:
         whose = f" r{row.waits_rank}" if row.waits_rank is not None else ""
         text = f"◂ {row.waits_for}"
