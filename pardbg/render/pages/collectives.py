@@ -271,7 +271,7 @@ def verdict(row: CollectiveRow) -> str:
         verb = "waits for" if row.verdict == "incomplete" else "MISSING"
         return f"{verb} {words.rank_set(row.missing)}"
     if row.verdict == "matched":
-        return "straggler" if _skewed(row) and row.last_rank is not None else "matched"
+        return "late" if _skewed(row) and row.last_rank is not None else "matched"
     return row.verdict.upper() if row.verdict != "incomplete" else row.verdict
 
 

@@ -140,8 +140,8 @@ def _verdict(snapshot: Snapshot, cells: int) -> Line:
         parts.append(Segment(f", {words.duration(snapshot.step_ns)} a step"))
     step = view.last_complete if view is not None else None
     if step is not None and step.excess_fraction is not None:
-        bubble = (f"; bubble {words.percent(step.bubble_fraction)} = "
-                  f"{words.percent(step.implied_fraction)} implied + "
+        bubble = (f"; bubble {words.percent(step.bubble_fraction)}: "
+                  f"{words.percent(step.implied_fraction)} implied, "
                   f"{words.percent(step.excess_fraction)} excess")  # fmt: skip
         parts += [Segment(bubble, "dim")] if line_width(parts) + width(bubble) <= cells else []
     return fit(line(*parts), cells)

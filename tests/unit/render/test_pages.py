@@ -367,6 +367,7 @@ def test_the_overview_begins_with_a_verdict() -> None:
 
     assert "✓" in verdict(made) and words.duration(made.step_ns) in verdict(made)
     assert words.percent(made.pipeline.last_complete.bubble_fraction) in verdict(made)
+    assert "=" not in verdict(made), "rounded parts need not add up"
     slow = Finding(kind="straggler", severity="warning", culprits=(2,), t_ns=made.t_ns, text="…")
     note = replace(slow, kind="host-overloaded", severity="info", culprits=())
     assert verdict(replace(made, findings=(note, slow))).split() == ["▲", "straggler", "r2"]
@@ -374,3 +375,11 @@ def test_the_overview_begins_with_a_verdict() -> None:
     coming = replace(made, run=replace(made.run, world_size=8))
     assert "4 of 8 ranks" in verdict(coming) and "✓" not in verdict(coming)
     assert verdict(made, looking=True) == "", "nothing is said before it is known"
+
+
+def test_an_op_that_waited_for_a_rank_makes_no_straggler_of_it() -> None:
+    made = snapshot_ddp()
+    rows = tuple(replace(row, skew_ns=90 * MS, transfer_ns=MS) for row in made.collectives)
+    assert made.collectives and "straggler" not in text_of(
+        collectives(replace(made, collectives=rows, findings=()), 120, 36)
+    )
