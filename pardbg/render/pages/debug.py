@@ -163,8 +163,7 @@ def _status(snapshot: Snapshot, look: DebugPageState, cells: int) -> tuple[Line,
         return (_free(snapshot, look, cells),)
     held = "‖ held" if control.waiting else "‖ held at a cut"
     sign = {"pausing": "◌ pausing", "stepping": "▹ stepping"}.get(control.mode.value, held)
-    style = "held"
-    parts = [Segment("  "), Segment(sign, style)]
+    parts = [Segment("  "), Segment(sign, "held")]
     if control.controller:
         parts += [Segment("  by ", "dim"), Segment(clean(viewer(control.controller, look.you)))]
     if control.lease_ns is not None:
@@ -190,11 +189,8 @@ def _free(snapshot: Snapshot, look: DebugPageState, cells: int) -> Line:
     hint = "space holds every rank at a consistent cut" if look.can_control else (
         "a recording: ←→ moves in time, :up and :down go through the frames"
     )  # fmt: skip
-    waits = [
-        rank.rank
-        for rank in snapshot.ranks
-        if rank.state == "waiting" and snapshot.t_ns - (rank.since_ns or 0) >= _WAIT_NS
-    ]
+    standing = (rank for rank in snapshot.ranks if rank.state == "waiting")
+    waits = [r.rank for r in standing if snapshot.t_ns - (r.since_ns or 0) >= _WAIT_NS]
     shown, style = "▶ running", "good"
     if hang is not None:
         holding = f"{words.ranks_text(hang.culprits)} hold{'s' * (len(hang.culprits) == 1)}"
@@ -244,9 +240,8 @@ def _now_size(snapshot: Snapshot, nexts: Mapping[int, str], cells: int) -> int:
     """Return the cells for ranks' activities, shared with those for their next ops."""
     hang = snapshot.hang
     coming = [*nexts.values(), hang.where or "" if hang is not None else ""]
-    most = (
-        max((width(activity_text(now)) for now in {r.now for r in snapshot.ranks}), default=0) + 2
-    )
+    texts = {activity_text(now) for now in {r.now for r in snapshot.ranks}}
+    most = max(map(width, texts), default=0) + 2
     return max(18, min(44, most, cells - min(20, max(map(width, coming), default=0))))
 
 
@@ -267,12 +262,16 @@ def _breaks(snapshot: Snapshot, cells: int) -> list[Line]:
 
 
 def _nexts(snapshot: Snapshot) -> dict[int, str]:
-    """Return rank -> next op, by control, else by the plan."""
+    """Return rank -> next op, by control, else by the plan after what the rank does now."""
     found: dict[int, str] = {}
-    step = snapshot.pipeline.step if snapshot.pipeline else None
+    step, now = snapshot.pipeline.step if snapshot.pipeline else None, snapshot.t_ns
+    rows = {row.rank: row for row in snapshot.ranks}
     for rank in step.ranks if step else ():
-        if rank.next_action:
-            found[rank.rank] = rank.next_action
+        plan, row = [*filter(None, rank.plan), ""], rows.get(rank.rank)
+        if row is not None and row.now.what in plan[:-1]:
+            found[rank.rank] = plan[plan.index(row.now.what) + 1]
+        elif row is not None and (row.since_ns or 0) <= now:
+            found[rank.rank] = rank.next_action or ""
     return {**found, **snapshot.control.held}
 
 

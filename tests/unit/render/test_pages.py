@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from pardbg import words
+from pardbg.analysis.answers.ranks import Activity
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.comm.traffic import GroupView
 from pardbg.analysis.findings.finding import Finding
@@ -383,3 +384,16 @@ def test_an_op_that_waited_for_a_rank_makes_no_straggler_of_it() -> None:
     assert made.collectives and "straggler" not in text_of(
         collectives(replace(made, collectives=rows, findings=()), 120, 36)
     )
+
+
+def test_what_comes_next_follows_what_a_rank_does_now() -> None:
+    """A rank's state is newer than its records, of which the pipeline's step is made."""
+    made = snapshot_1f1b()
+    assert made.pipeline is not None and made.pipeline.step is not None
+    step = made.pipeline.step
+    planned = replace(step.ranks[1], plan=("", "1F0", "1F1", "", "1B0"), next_action="1F1")
+    view = replace(made.pipeline, step=replace(step, ranks=(planned,)))
+    for now, coming in (("1F1", "1B0"), ("1B0", ""), ("recv from 0", "")):
+        row = replace(made.ranks[1], since_ns=made.t_ns + MS, now=Activity("in", now))
+        shown = text_of(debug(replace(made, pipeline=view, ranks=(row,)), 120, 34, DebugLook(1)))
+        assert re.search(rf" {now} +0 ns +{coming} *│", shown), shown
