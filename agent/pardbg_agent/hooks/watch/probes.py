@@ -215,18 +215,17 @@ def _tell_gradients(c: _core.Core, optimizer: Any) -> bool:
     """Write the PROBE record of parameters whose gradient is not finite, if any: their number, and
     the last one in the model's order. Backward runs from the last to the first, so the last is
     closest to the source."""
-    known = context.of(c).part(Probes)
-    names = {id(p): name for m in list(known.replicas) for p, name in _named(known, m)}
-    bad: list[tuple[int, str, int]] = []
+    bad: list[tuple[int, Any, int]] = []
     for at, p in enumerate(parameters_of(optimizer)):
         grad = getattr(p, "grad", None)
         if type(grad) is not _Tensor or not grad.is_cpu or grad.layout is not _strided:
             continue
         if found := not_finite(grad):
-            bad.append((at, names.get(id(p), f"parameter {at}"), found[0]))
+            bad.append((at, p, found[0]))
     if bad:
-        at, name, count = bad[-1]
-        t = now_ns()
+        (at, p, count), t, known = bad[-1], now_ns(), context.of(c).part(Probes)
+        names = {id(of): name for m in list(known.replicas) for of, name in _named(known, m)}
+        name = names.get(id(p), f"parameter {at}")
         c.record(
             _PROBE, _LANE, 0, c.defs.name(f"nan grad {name}"), t, t, c.step, len(bad), NO_GROUP,
             NONE, NONE, NONE, count, at,
