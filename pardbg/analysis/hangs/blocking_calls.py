@@ -11,6 +11,7 @@ import numpy as np
 
 from pardbg.analysis.base.asof import View
 from pardbg.words import whole
+from pardbg_agent.wire import BEAT_NS
 
 _PREFIX: Final = "blocked\n"
 _LAST: Final = 512
@@ -43,7 +44,7 @@ class Sample(NamedTuple):
     """A rank's main thread in a call."""
 
     looks: int
-    """Number of looks that saw it there."""
+    """Number of looks that saw it there, at most as many as there are in the time asked for."""
     blocking: Blocking
     place: str
 
@@ -59,8 +60,9 @@ def samples(view: View, rank: int, since_ns: int) -> Iterator[Sample]:
     rows = lo + np.flatnonzero(np.isin(table.col("name_id")[lo:visible], list(wanted)))[-_LAST:]
     for row in rows[::-1].tolist():
         found = _read(view, wanted[int(table.col("name_id")[row])])
+        most = (int(table.when[row]) - since_ns) // BEAT_NS + 1  # its stay may have begun earlier
         if found is not None:
-            yield Sample(max(1, int(table.col("a")[row])), *found)
+            yield Sample(min(most, max(1, int(table.col("a")[row]))), *found)
 
 
 def counted(view: View, rank: int, since_ns: int) -> Counter[tuple[Blocking, str]]:

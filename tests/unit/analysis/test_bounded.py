@@ -55,10 +55,12 @@ def test_names_are_searched_for_in_as_many_rows_late_in_a_run_as_early(
 
 
 def test_looks_at_one_stay_in_a_call_add_up() -> None:
-    """Seen once at 10 and at 40 ms; the first stay was seen twice more, the last time at 30 ms."""
+    """Seen once at 1 and at 2 s; the first stay was seen twice more, the last time at 1.4 s."""
     trace = Trace(1)
     (proc,) = trace.ranks
-    for t, more in ((10, 0), (30, 2), (40, 0)):
+    for t, more in ((1000, 0), (1400, 2), (2000, 0)):
         proc.record(Kind.PROBE, t, t, proc.name("blocked\nsleep\n\ntrain.py:3"), a=more)
     trace.flush()
-    assert list(counted(View(trace.store(), ns(50)), 0, ns(0)).values()) == [4]
+    view = View(trace.store(), ns(5000))
+    assert list(counted(view, 0, ns(0)).values()) == [4]
+    assert list(counted(view, 0, ns(1300)).values()) == [2]
