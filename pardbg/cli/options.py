@@ -100,6 +100,14 @@ class _Pattern(click.ParamType):  # type: ignore[type-arg]  # no generic before 
             self.fail(f"{value!r}: {error}", param, ctx)
 
 
+def _words(text: str) -> list[str]:
+    """Split as a shell would; empty where a quote is left open."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return []
+
+
 class _OnHang(click.ParamType):  # type: ignore[type-arg]  # no generic before click 8.4
     name = "WHAT"
 
@@ -107,10 +115,7 @@ class _OnHang(click.ParamType):  # type: ignore[type-arg]  # no generic before c
         first, *rest = str(value).split(",")
         abort = rest[-1:] == ["abort"]
         action = ",".join(rest[: len(rest) - abort])
-        try:
-            word, *command = shlex.split(action) or ["exec"]
-        except ValueError:
-            word, command = "", []
+        word, *command = _words(action) or ["exec"]
         if first != "bundle" or word != "exec" or bool(action) != bool(command):
             self.fail(f"{value!r}: write bundle[,exec CMD][,abort]", param, ctx)
         return OnHang(True, tuple(command), abort)
@@ -171,6 +176,9 @@ def recording(
     hang, after, notify = (others.pop(name, None) for name in ("on_hang", "after", "notify"))
     if after is not None and hang is None and notify is None:
         raise click.UsageError("--after goes with --on-hang or --notify")
-    hang = replace(hang or NO_HANG, notify=notify or "", after_s=(after or 60e9) / 1e9)
+    word = "http://" if notify is None else "".join(_words(notify)[:1])
+    if not word or ("://" in word and not word.startswith(("http://", "https://"))):
+        raise click.UsageError(f"--notify {notify!r}: give a command or an http(s) address")
+    hang = replace(hang or NO_HANG, notify=(notify or "").strip(), after_s=(after or 60e9) / 1e9)
     limits = PartLimits(max_size or 0, max_time or 0, rotate or 0)
     return Recording(limits, on_hang=hang, **others)

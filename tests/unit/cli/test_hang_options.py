@@ -31,6 +31,8 @@ def read(*words: str) -> OnHang:
     (("--on-hang", "bundle,abort", "--after", "5m"), OnHang(True, (), True, 300.0)),
     (("--on-hang", "bundle,exec a 'b c' d,e"), OnHang(True, ("a", "b c", "d,e"))),
     (("--on-hang", "bundle,exec a,abort"), OnHang(True, ("a",), True)),
+    (("--notify", "curl -sd @- https://x"), OnHang(notify="curl -sd @- https://x")),
+    (("--notify", " https://x/y"), OnHang(notify="https://x/y")),
     (("--notify", "https://x/y", "--after", "2s"), OnHang(after_s=2.0, notify="https://x/y")),
 ])  # fmt: skip
 def test_what_is_meant(words: tuple[str, ...], meant: OnHang) -> None:
@@ -42,6 +44,7 @@ def test_what_is_meant(words: tuple[str, ...], meant: OnHang) -> None:
     ("--on-hang", "bundle,run x"), ("--on-hang", "bundle,exec 'x"), ("--on-hang", ""),
     ("--on-hang", "bundle,abort,exec x"), ("--after", "60s"),
     ("--on-hang", "bundle", "--after", "500ms"),
+    ("--notify", ""), ("--notify", " "), ("--notify", "mail 'me"), ("--notify", "ftp://x/y"),
 ])  # fmt: skip
 def test_what_is_refused(words: tuple[str, ...]) -> None:
     with pytest.raises(click.UsageError):
