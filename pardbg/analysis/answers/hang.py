@@ -55,7 +55,8 @@ def hang_view(view: View) -> Hang | None:
         return None
     if control_view(view).mode != "running":
         return None
-    if not bad and (ended is not None or not _stands(view)):
+    graph = wait_graph(view)
+    if not bad and (ended is not None or not (graph.waits or graph.issued_by_all)):
         return None
     found = [finding for finding in standstills(view) if finding.severity != "info"]
     if not found:
@@ -99,11 +100,6 @@ def _rests(view: View, blame: Blame) -> bool:
     found = absence(view, blame.ranks[0])
     asleep = found.asleep and found.kind != "in-debugger"
     return asleep or found.doing in (*GONE, "stopped", "device")
-
-
-def _stands(view: View) -> bool:
-    graph = wait_graph(view)
-    return bool(graph.waits or graph.issued_by_all)
 
 
 def _hang(view: View, finding: Finding, over: int | None) -> Hang:

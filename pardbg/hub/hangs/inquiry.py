@@ -7,16 +7,19 @@ it; without a file there is none.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import signal
 import subprocess
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from pardbg.analysis.answers.hang import hung
 from pardbg.analysis.answers.report import Report, report
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.finding import Finding
-from pardbg.hub.hangs.hang_bundle import write
+from pardbg.hub.hangs.hang_bundle import OUTPUT_BYTES, write
 from pardbg.hub.hangs.notify import tell
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
@@ -25,6 +28,12 @@ from pardbg.session.reader import load
 from pardbg.session.rotation import part_path
 
 NICE: Final = 10
+FIRST_KILLED: Final = "1000"
+"""Where memory runs out, the kernel ends this process before any rank."""
+LOOK_S, MORE_S = 120.0, 20.0
+"""Maximum time for all of it, and then for each thing that is still to be done."""
+SPACE: Final = 3
+"""Free space for a bundle, in recordings: for a copy of it, the bundle, and the rest of the run."""
 COMMAND_S: Final = 60.0
 """How long an abort waits for the command; it is not ended then."""
 
@@ -33,6 +42,10 @@ def main(argv: list[str]) -> int:
     """Look; see above."""
     os.umask(0o077)
     os.nice(NICE)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(FIRST_KILLED)
+    signal.signal(signal.SIGALRM, _too_long)
+    signal.setitimer(signal.ITIMER_REAL, LOOK_S, MORE_S)
     config = files.load(Path(argv[0]))
     newest = part_path(Path(config.session), read_part(config.dir))
     if argv[1] == "end":
@@ -46,12 +59,16 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def _too_long(*_: object) -> NoReturn:
+    raise TimeoutError("out of time")
+
+
 def _act(config: RunConfig, session: Path, view: View, found: tuple[Finding, ...]) -> None:
     how, data = config.on_hang, report(view.store)
     bundle = _bundle(config, session, view, data) if how.bundle else None
     if bundle is not None:
         files.add_notice(config.dir, f"hang: {found[0].text} Wrote {bundle}")
-    errors = [one for one in data.findings if one.severity == "error" and one not in found]
+    errors = [one for one in data.findings if one.severity == "error"]
     tell(config, [*found, *errors], "hang", bundle)
     if bundle is not None and how.command:
         _run(config, [*how.command, str(bundle)])
@@ -64,10 +81,13 @@ def _bundle(config: RunConfig, session: Path, view: View, data: Report) -> Path 
     path = next(place for name in names if not (place := first.with_name(name)).exists())
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        if shutil.disk_usage(path.parent).free < SPACE * session.stat().st_size + OUTPUT_BYTES:
+            raise OSError("the recording needs what is left of the disk")
         with open(fresh, "xb") as file:
             write(file, config, session, view, data)
         os.replace(fresh, path)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001 - somebody is told all the same
+        fresh.unlink(missing_ok=True)
         files.add_notice(config.dir, f"cannot write {path}: {error}")
         return None
     return path

@@ -35,15 +35,16 @@ def tell(
                  "session": config.session, "bundle": None if bundle is None else str(bundle),
                  "finding": finding_json(one)}  # fmt: skip
         try:
-            _send(config.on_hang.notify, json.dumps(about).encode())
+            _send(config, json.dumps(about).encode())
         except (OSError, ValueError, http.client.HTTPException, subprocess.SubprocessError) as why:
             files.add_notice(config.dir, f"--notify: {why}")
             return  # nor would the others get through: they are told at the end
 
 
-def _send(where: str, data: bytes) -> None:
+def _send(config: RunConfig, data: bytes) -> None:
+    where, cwd = config.on_hang.notify, config.cwd or None
     if where.startswith(("http://", "https://")):
         kind = {"Content-Type": "application/json"}
         urllib.request.urlopen(urllib.request.Request(where, data, kind), timeout=TIMEOUT_S).close()
     else:
-        subprocess.run(shlex.split(where), input=data, timeout=TIMEOUT_S, check=True)
+        subprocess.run(shlex.split(where), cwd=cwd, input=data, timeout=TIMEOUT_S, check=True)

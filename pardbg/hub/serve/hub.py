@@ -118,8 +118,8 @@ class Hub:
         if self.over and self.config.on_hang.notify:
             self._hangs.start("end", time.monotonic_ns())
             until += TELL_NS
-        while not self.stopping and (now := time.monotonic_ns()) < until:
-            if not self._router.busy and not self._hangs.busy(now):
+        while not self.stopping and time.monotonic_ns() < until:
+            if not self._router.busy and not self._hangs.busy():
                 break
             self._turn_after_end()
         self.close()
@@ -362,7 +362,8 @@ class Hub:
     """Size of the recording at which the state is kept next."""
 
     def _look_into_hangs(self, now: int) -> None:
-        if self._hangs.due(0 if self._machine.control.active else self._state.stood_ns, now):
+        stood_ns = 0 if self._machine.control.active else self._state.standstill.stood_ns
+        if self._hangs.due(stood_ns, now):
             self._collector.flush(None)  # what is looked at is the recording
             self._hangs.start("hang", now)
         culprits, how = self._hangs.took(now), self.config.on_hang

@@ -65,8 +65,6 @@ SILENT_NS: Final = 4 * BEAT_NS
 """Silence of an agent after which something holds its GIL."""
 MAX_DEPTH: Final = 48
 MAX_THREADS: Final = 6
-LOOK_NS: Final = 120_000_000_000
-"""Maximum time for a look into a hang, with the command that is run then."""
 APART_NS: Final = 1_500_000_000
 """Ranks come into a hang so far apart, at most, if it is to be found at once."""
 _NONE: Final[Mapping[str, int]] = {}
@@ -108,10 +106,8 @@ class StateFeed:
     ) -> None:  # fmt: skip
         self._hub_id, self._agents = hub_id, agents
         self._where, self._router, self._collector = where, router, collector
-        self._standstill, self._stall_number = Standstill(), 0
+        self.standstill, self._stall_number = Standstill(), 0
         self._rendezvous, self._ras = Rendezvous(), RasQuery()
-        self.stood_ns = 0
-        """How long a rank has waited in an op while nobody holds ranks; 0: none has."""
         self.news = RowNews()
 
     def tick(self, now: int) -> None:
@@ -137,8 +133,7 @@ class StateFeed:
 
     def _watch_standstill(self, told: dict[str, Row], now: int) -> None:
         offsets = {proc: by for proc in told if (by := self._agents.offset_ns(proc))}
-        due, rows = self._standstill.due(told, now, offsets), self._on_our_clock(told, offsets)
-        self.stood_ns = self._standstill.stood_ns
+        due, rows = self.standstill.due(told, now, offsets), self._on_our_clock(told, offsets)
         if any(
             str(row["open_op"]).startswith("init_process_group")
             and now - row["open_since_ns"] >= STALL_NS
@@ -172,6 +167,7 @@ class Standstill:
     def __init__(self) -> None:
         self._ranks: dict[str, _Still] = {}
         self.stood_ns = 0
+        """How long a rank has waited in an op while nobody holds ranks; 0: none has."""
 
     def due(
         self, rows: Mapping[str, Row], now: int, offsets: Mapping[str, int] = _NONE
@@ -186,10 +182,12 @@ class Standstill:
                 self._ranks[proc] = _Still(status, now)
         for proc in self._ranks.keys() - living.keys():
             del self._ranks[proc]
-        held, stood_ns = (
-            any(row["held"] for row in living.values()),
-            self._stood_ns(living, now, offsets),
-        )
+        held = any(row["held"] for row in living.values())
+        since = (
+            max(row["open_since_ns"] + offsets.get(proc, 0), self._ranks[proc].since_ns)
+            for proc, row in living.items() if row["open"]
+        )  # fmt: skip
+        stood_ns = max((now - began for began in since), default=0)
         states = {row["os"] for row in living.values()}
         self.stood_ns = 0 if held or "t" in states or states == {"T"} else stood_ns
         if held or stood_ns < STALL_NS:
@@ -198,13 +196,6 @@ class Standstill:
         for proc in due[:MAX_RANKS]:
             self._ranks[proc].asked = True
         return due[:MAX_RANKS]
-
-    def _stood_ns(self, rows: Mapping[str, Row], now: int, offsets: Mapping[str, int]) -> int:
-        since = (
-            max(row["open_since_ns"] + offsets.get(proc, 0), self._ranks[proc].since_ns)
-            for proc, row in rows.items() if row["open"]
-        )  # fmt: skip
-        return max((now - began for began in since), default=0)
 
 
 class HangWatch:
@@ -245,17 +236,15 @@ class HangWatch:
         except (OSError, RuntimeError):
             self._known = True
 
-    def busy(self, now: int) -> bool:
-        """Return whether the process still works; one that takes too long is ended."""
-        if self._process is not None and now - self._began_ns > LOOK_NS:
-            self._process.kill()
+    def busy(self) -> bool:
+        """Return whether the process still works; it sees to it that it does not take too long."""
         return self._process is not None and self._process.poll() is None
 
     def took(self, now: int) -> tuple[str, ...] | None:
         """Return the processes that the hang is due to, once, when it is known that there is one.
         Ranks of healthy jobs stand, too: after each look in vain the next is later, until looks
         take a percent of the time."""
-        if self._process is None or self.busy(now):
+        if self._process is None or self.busy():
             return None
         self._process, found = None, read_json(self._config.dir / HANG_FILE)
         self._known = bool(found)

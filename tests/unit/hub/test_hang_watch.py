@@ -27,7 +27,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
 
 
 def ended(watch: HangWatch, now: int) -> tuple[str, ...] | None:
-    wait_until(lambda: not watch.busy(now), what="the look")
+    wait_until(lambda: not watch.busy(), what="the look")
     return watch.took(now)
 
 
@@ -82,7 +82,7 @@ def test_a_machine_without_processes_is_asked_once_a_hang(
     monkeypatch.setattr("pardbg.hub.serve.state_feed.own_process", lambda *_: ["/no/such/program"])
     watch = HangWatch(config)
     watch.start("hang", 0)
-    assert not watch.busy(0) and watch.took(0) is None and not watch.due(9 * S, 0)
+    assert not watch.busy() and watch.took(0) is None and not watch.due(9 * S, 0)
     assert not watch.due(0, 0) and watch.due(3 * S, 3 * S)
 
 
@@ -154,5 +154,5 @@ def test_a_look_is_told_since_when_ranks_stand(
         object.__setattr__(config, "on_hang", OnHang(True, after_s=after_s))
         watch = HangWatch(config)
         watch.start("hang", 10 * S)
-        wait_until(lambda watch=watch: not watch.busy(11 * S), what="the look")  # type: ignore[misc]
+        wait_until(lambda watch=watch: not watch.busy(), what="the look")  # type: ignore[misc]
         assert told[-2:] == ["hang", str(int(since_ns * S))]
