@@ -70,14 +70,15 @@ def countdown(ns: float) -> str:
     return duration(max(0, -(-int(ns) // 1_000_000_000)) * 1e9) if ns > 0 else "0 s"
 
 
-def offset(ns: float, resolution_ns: float = 1e6) -> str:
-    """Return a time on a ruler, as fine as its ticks need: ``218 ms``, ``1.25 s``, ``2m03.5s``."""
-    if resolution_ns < 1e6:
-        fine = next((d for d in range(1, 6) if resolution_ns >= 10 ** (6 - d)), 6)
-        return duration(ns) if abs(ns) < 1e6 else f"{ns / 1e6:.{fine}f} ms"
-    if ns < 9_999_500_000 and resolution_ns < 1e9:
-        return f"{ns / 1e6:.0f} ms"
-    digits = 0 if resolution_ns >= 1e9 else 1 if resolution_ns >= 1e8 else 2
+def offset(ns: float, resolution_ns: float = 1e6, most_ns: float = 0) -> str:
+    """Return a time on a ruler, as fine as its ticks need: ``218 ms``, ``1.25 s``, ``2m03.5s``.
+    ``most_ns``: the largest time beside it, which has the same unit."""
+    digits = next((d for d in range(9) if resolution_ns >= 10 ** (9 - d)), 9)
+    if resolution_ns < 1e6 and abs(ns) < 1e6:
+        return duration(ns)
+    of_ms = max(0, digits - 3)
+    if round(max(ns, most_ns) / 1e6, of_ms) < 1000:
+        return f"{ns / 1e6:.{of_ms}f} ms"
     total = ns / 1e9
     if total < 60:
         return f"{total:.{digits}f} s"

@@ -120,9 +120,14 @@ def test_a_ruler_says_times_as_fine_as_its_ticks() -> None:
     assert words.offset(12_500_000_000, 1e8) == "12.5 s"
     assert words.offset(123_400_000_000, 1e8) == "2m03.4s"
     assert words.offset(40_000, 1e4) == "40 µs" and words.offset(250_000, 5e4) == "250 µs"
-    assert words.offset(7_559_123_456, 2e5) == "7559.1 ms"
-    assert words.offset(7_559_123_456, 5e3) == "7559.123 ms"
-    assert words.offset(7_559_123_456, 20) == "7559.12346 ms"
+    assert words.offset(559_123_456, 2e5) == "559.1 ms"
+    assert words.offset(7_559_123_456, 1e7) == "7.56 s", "ms below 1 s only"
+    assert words.offset(7_559_123_456, 5e3) == "7.559123 s"
+    assert words.offset(67_559_123_456, 20) == "1m07.55912346s"
+    assert (
+        words.offset(999_700_000, 1e7) == "1.00 s" and words.offset(999_700_000, 1e5) == "999.7 ms"
+    )
+    assert words.offset(500_000_000, 5e8, 2e9) == "0.5 s", "one unit on an axis"
 
 
 @pytest.mark.parametrize(

@@ -92,9 +92,10 @@ def ruler(axis: Axis, cursor: int | None = None, origin_ns: int | None = None) -
     row = Row(axis.cells)
     origin = axis.t0_ns if origin_ns is None else origin_ns
     step = nice_step(axis.ns_per_cell * 14)
-    for tick in _ticks(axis, origin, step):
+    ticks = _ticks(axis, origin, step)
+    for tick in ticks:
         at = axis.x(origin + tick)
-        text = words.offset(tick, step) if tick else "0"
+        text = words.offset(tick, step, ticks[-1]) if tick else "0"
         hidden = cursor is not None and at <= cursor <= at + len(text) + 1
         if at + len(text) + 1 <= axis.cells and not hidden and row.blank(max(at - 1, 0)):
             row.put(at, "╷" + text, "dim")

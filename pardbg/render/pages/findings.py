@@ -206,7 +206,7 @@ def _facts(snapshot: Snapshot, finding: Finding) -> list[tuple[str, str]]:
 
 def _time(snapshot: Snapshot, finding: Finding) -> str:
     def at(t_ns: int) -> str:
-        return words.offset(max(0, t_ns - snapshot.t_begin_ns), 1e8)
+        return words.offset(max(0, t_ns - snapshot.t_begin_ns), 1e7)
 
     first = finding.first_ns
     if first is None or first >= finding.t_ns:
@@ -295,7 +295,7 @@ def ahead(snapshot: Snapshot, known: Sequence[Finding], cells: int) -> list[Line
     later = sorted((f for f in known if f.t_ns > snapshot.t_ns), key=lambda f: f.t_ns)
     lines: list[Line] = []
     for finding in later:
-        at = words.offset(max(0, finding.t_ns - snapshot.t_begin_ns), 1e8)
+        at = words.offset(max(0, finding.t_ns - snapshot.t_begin_ns), 1e7)
         text = clip(f"  {at}  {clean(finding.kind)}  {clean(finding.text)}", cells - 2)
         lines.append(line(Segment(text, "faint")))
     head = rule(f"to come: {len(later)}", cells - 2, ":goto finding N goes there")
