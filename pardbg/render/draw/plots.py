@@ -197,7 +197,8 @@ def _step(least: float, scale: Scale) -> float:
             unit *= 1024
     elif least < 1:
         unit = 10.0 ** math.floor(math.log10(least))
-    return unit * nice_step(least / unit)
+    nice = nice_step(least / unit)
+    return unit * (1024 if scale.binary and nice >= 1000 else nice)
 
 
 def _labels(

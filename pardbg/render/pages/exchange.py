@@ -48,10 +48,8 @@ def exchange(view: TrafficView, ranks: Sequence[int], cells: int) -> list[Line]:
         lines.append(line(name, *row, Segment(right(_words(total, rates), _CELL), "strong")))
     received = [sum(amounts.get((src, dst), 0.0) for src in ranks) for dst in ranks]
     sums = "".join(right(_words(value, rates), _CELL) for value in received)
-    lines.append(
-        line(Segment(right("received", _NAME - 1) + " ", "faint"), Segment(sums, "strong"))
-    )
-    return lines
+    name = Segment(right("received", _NAME - 1) + " ", "faint")
+    return [*lines, line(name, Segment(sums, "strong"))]
 
 
 def _figure(amount: float | None, own: bool, mean: float, rates: bool) -> Segment:

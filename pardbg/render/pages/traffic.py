@@ -112,7 +112,7 @@ def _course(
 
 
 def _ago(t_ns: float) -> str:
-    return "now" if t_ns > -1e6 else f"−{words.duration(-t_ns)}"
+    return f"−{words.offset(-t_ns, 2e8, 2e9)}" if t_ns <= -1e6 else "now"
 
 
 _AGO: Final = Scale(_ago)
@@ -227,9 +227,11 @@ def matrix(ranks: Sequence[int], edges: Mapping[tuple[int, int], Edge], cells: i
         f"{rank:>{each}}" if each == 3 else (str(rank // 10 % 10) if rank % 10 == 0 else "·")
         for rank in shown
     )
+    said = f" up to {words.rate(top)}   · nothing   ╲ itself"
+    if 23 + each * len(shown) + len(said) > cells:
+        said = said.partition("   ")[0]
     steps = [(HEAT[level], f"heat.{(level + 1) // 2}") for level in (1, 3, 5, 7, 8)]
-    key = line("  ", *(Segment(char, style) for char, style in steps), Segment(
-        f" up to {words.rate(top)}   · nothing   ╲ itself", "faint"))  # fmt: skip
+    key = line("  ", *(Segment(char, style) for char, style in steps), Segment(said, "faint"))
     lines = [spread(line(Segment("   from │ to  ", "faint"), Segment(header, "dim")), key,
                     min(cells, 16 + each * len(shown) + line_width(key)))]  # fmt: skip
     for src in list(ranks)[: rows - 2]:

@@ -30,7 +30,7 @@ from pardbg.render.pages.overview import OverviewPageState, overview
 from pardbg.render.pages.stacks import stacks_of, tree
 from pardbg.render.pages.timeline import Window, timeline
 from pardbg.render.pages.traffic import TrafficPageState as TrafficLook
-from pardbg.render.pages.traffic import traffic
+from pardbg.render.pages.traffic import matrix, traffic
 from pardbg.session.navigation.marks import Mark
 from pardbg.session.source_files import Place, SourceLines
 from pardbg_agent.ctrl.agent_messages import Thread
@@ -397,3 +397,9 @@ def test_what_comes_next_follows_what_a_rank_does_now() -> None:
         row = replace(made.ranks[1], since_ns=made.t_ns + MS, now=Activity("in", now))
         shown = text_of(debug(replace(made, pipeline=view, ranks=(row,)), 120, 34, DebugLook(1)))
         assert re.search(rf" {now} +0 ns +{coming} *│", shown), shown
+
+
+def test_the_key_of_a_matrix_leaves_the_receivers_names() -> None:
+    for cells in (60, 80, 120):
+        head = plain(matrix(range(8), {}, cells, 12)[0])
+        assert "".join(f"{rank:>3}" for rank in range(8)) in head and "up to" in head, cells

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pardbg import words
 from pardbg.analysis.comm.op_rows import Arrival, CollectiveRow
 from pardbg.render.draw.cells import plain
-from pardbg.render.draw.plots import Scale, Series, by_step, plot
+from pardbg.render.draw.plots import STEPS, Scale, Series, by_step, plot
 from pardbg.render.pages.collective_charts import charts, sums
 
 MS = 1_000_000
@@ -110,3 +110,9 @@ def test_collectives_are_summed_per_group_op_and_size_by_what_they_waited() -> N
 def test_plotext_is_imported_with_the_first_chart_only() -> None:
     code = "import sys, pardbg.ui.app; sys.exit('plotext' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_ticks_of_memory_are_in_the_largest_unit() -> None:
+    memory = Scale(words.binary_size, low=0.0, binary=True)
+    rows = rows_of(plot([Series(((0, 0), (1, 1800 * 1024)), "spark")], 40, 9, STEPS, memory))
+    assert "1 MiB" in "".join(rows) and "1000 KiB" not in "".join(rows)
