@@ -158,6 +158,18 @@ def test_all_microbatches_may_come_in_the_optimizers_closure(
     assert len(said) > 2 * len(shares)  # LBFGS evaluated it more than once
 
 
+def test_a_second_backward_fails_as_without_hooks_and_the_next_loss_is_seen(c: core.Core) -> None:
+    """As in a notebook's cell that is run again."""
+    model, x = net(), torch.randn(4, 4)
+    loss = (model(x) / 4).pow(2).mean() / 2
+    loss.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+    model(x).pow(2).mean().backward()
+    assert c.guard.errors == 0
+    assert len([1 for _, name, _ in phases(c) if name == "backward"]) == 3
+
+
 def test_a_share_of_all_ranks_tokens_is_no_loss(
     c: core.Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:

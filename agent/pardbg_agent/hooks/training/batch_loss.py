@@ -82,7 +82,10 @@ def share_of(loss: Any) -> float:
     node: Any = getattr(loss, "grad_fn", None)
     share = 1.0
     while share == 1.0 and type(node).__name__ in ("DivBackward0", "MulBackward0"):
-        other: Any = getattr(node, "_saved_other", None)
+        try:
+            other: Any = getattr(node, "_saved_other", None)
+        except RuntimeError:  # a backward has freed it, and the next one will say so
+            break
         if not getattr(other, "is_cpu", False) or other.dim() or other.requires_grad:
             break
         number = float(other)
