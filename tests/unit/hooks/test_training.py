@@ -166,8 +166,7 @@ def test_a_second_backward_fails_as_without_hooks_and_the_next_loss_is_seen(c: c
     with pytest.raises(RuntimeError, match="second time"):
         loss.backward()
     model(x).pow(2).mean().backward()
-    assert c.guard.errors == 0
-    assert len([1 for _, name, _ in phases(c) if name == "backward"]) == 3
+    assert [name for _, name, _ in phases(c)].count("backward") == 3
 
 
 def test_a_share_of_all_ranks_tokens_is_no_loss(
