@@ -85,7 +85,8 @@ def _waits() -> list[Candidate]:
                                *waiting(8, op="barrier dp #1"))),
         _deadlock("deadlock", odd=(1,)),
         *(_deadlock(of) for of in ("deadlock", "p2p-cycle", "p2p-tag-mismatch")),
-        _deadlock("unpaired-send"), _deadlock("unpaired-recv"),
+        _deadlock("unpaired-send"), _deadlock("unpaired-recv"), _deadlock("deadlock", over=True),
+        _deadlock("unpaired-send", over=True),
         _deadlock("deadlock", keys=("ready",)), _deadlock("deadlock", calls=True),
     ]  # fmt: skip
     for send in (True, False):
@@ -112,10 +113,14 @@ def _waits() -> list[Candidate]:
 
 
 def _deadlock(
-    of: waits.Cycle, keys: tuple[str, ...] = (), calls: bool = False, odd: tuple[int, ...] = ()
+    of: waits.Cycle,
+    keys: tuple[str, ...] = (),
+    calls: bool = False,
+    odd: tuple[int, ...] = (),
+    over: bool = False,
 ) -> Candidate:
     facts = waits.Deadlock(
-        blamed=(0, 1), never_made=False, over=False, of=of, sure=True, tags=(7, 9), others=(2, 3),
+        blamed=(0, 1), never_made=False, over=over, of=of, sure=True, tags=(7, 9), others=(2, 3),
         waits=(*waiting(0, op="send to 1"), *waiting(1)), keys=keys, calls=calls,
         places=((0, AT), (1, AT)), named=(0, 1), odd=odd,
     )  # fmt: skip

@@ -38,6 +38,10 @@ class Stalled(Facts):
     over: bool
     """The job has fallen apart since."""
 
+    def verb(self, ranks: Sequence[int]) -> str:
+        """Return the verb that follows the names of ranks that wait."""
+        return "waited" if self.over else waits_text(ranks)
+
 
 @dataclass(frozen=True, slots=True)
 class MissingRank(Stalled):
@@ -69,10 +73,9 @@ class MissingRank(Stalled):
         many, holder = len(about.culprits) > 1, self.absences[0].holder
         reasons = {self._reason(absence, many) for absence in self.absences}
         (op, ranks), *others = self._by_op()
-        verb = "waited" if self.over else waits_text(ranks)
         waited = duration(self.until_ns - self.waits[0].since_ns)
         text = (
-            f"{ranks_text(ranks)} {verb} {waited} in {op} for "
+            f"{ranks_text(ranks)} {self.verb(ranks)} {waited} in {op} for "
             f"{ranks_text(about.culprits if holder is None else self.blamed)}"
         )
         if len(reasons) == 1:
@@ -82,11 +85,9 @@ class MissingRank(Stalled):
         if holder in self.victims:
             text += f" Rank {holder} waits for rank {self.blamed[0]}: neither gets on."
         for op, ranks in others:
-            verb = "waited" if self.over else waits_text(ranks)
-            text += f" {ranks_text(ranks).capitalize()} {verb} in {op}."
-        _, indirect = self.waiting(about.culprits)
-        if indirect:
-            text += f" {ranks_text(indirect).capitalize()} {waits_text(indirect)} in turn."
+            text += f" {ranks_text(ranks).capitalize()} {self.verb(ranks)} in {op}."
+        if indirect := self.waiting(about.culprits)[1]:
+            text += f" {ranks_text(indirect).capitalize()} {self.verb(indirect)} in turn."
         return text
 
     def _each(self, culprits: tuple[int, ...]) -> str:
@@ -181,7 +182,7 @@ class Deadlock(Stalled):
         if self.keys:
             text += f" Nobody is left to set {', '.join(self.keys[:_MAX_KEYS])}."
         if self.others:
-            text += f" {ranks_text(self.others).capitalize()} {waits_text(self.others)} for them."
+            text += f" {ranks_text(self.others).capitalize()} {self.verb(self.others)} for them."
         if self.odd:
             text += f" {ranks_text(self.odd).capitalize()} left an op out, or issued one too many."
         return text + places_sentence(self.places)
@@ -193,19 +194,18 @@ class Deadlock(Stalled):
                 f"tag mismatch between ranks {send} and {take}: rank {send} sends with tag {sent}, "
                 f"rank {take} receives with tag {taken}, and neither ends."
             )
+        ops, is_ = {wait.rank: wait.op for wait in self.waits}, "was" if self.over else "is"
         if self.of in ("unpaired-send", "unpaired-recv"):
-            ops = {wait.rank: wait.op for wait in self.waits}
             rank, peer = self.named
             verb = "received" if self.of == "unpaired-send" else "sent"
             return (
-                f"rank {rank} waits in {ops[rank]}, which is not {verb}: rank {peer} is in "
-                f"{ops[peer]}."
+                f"rank {rank} {self.verb((rank,))} in {ops[rank]}, which {is_} not {verb}: "
+                f"rank {peer} {is_} in {ops[peer]}."
             )
-        by_op: dict[str, list[int]] = {}
-        for wait in self.waits:
-            by_op.setdefault(wait.op, []).append(wait.rank)
-        parts = [f"{ranks_text(ranks)} in {op}" for op, ranks in by_op.items()]
-        return f"{ranks_text(self.blamed)} wait for each other: {'; '.join(parts[:_MAX_PARTS])}."
+        first = list(dict.fromkeys(ops.values()))[:_MAX_PARTS]
+        parts = [f"{ranks_text(r for r in ops if ops[r] == op)} in {op}" for op in first]
+        waits = f"{ranks_text(self.blamed)} {self.verb(self.blamed)} for each other"
+        return f"{waits}: {'; '.join(parts)}."
 
     def advice(self) -> str:
         if self.of == "deadlock" and self.keys:
