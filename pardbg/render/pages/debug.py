@@ -279,8 +279,8 @@ def _rank(
     rank: RankNow, snapshot: Snapshot, coming: str, now_size: int, staged: bool, room: int
 ) -> Line:
     sign, style = SIGNS[rank.state]
-    since = "" if rank.since_ns is None else words.duration(
-        max(0, snapshot.t_ns - rank.since_ns))  # fmt: skip
+    age_ns = snapshot.t_ns - (rank.since_ns or snapshot.t_ns)
+    since = words.duration(age_ns) if age_ns > 0 else ""
     stages = ",".join(map(str, rank.stages))
     doing = rank.state if rank.state == "held" and coming else activity_text(rank.now) or rank.state
     text = clip(doing, now_size - 2)

@@ -224,10 +224,10 @@ def _trend(values: Sequence[int], cells: int) -> str:
 
 def _now(rank: RankNow, now_ns: int, cells: int, culprit: bool) -> Line:
     sign, style = SIGNS[rank.state]
-    text = activity_text(rank.now) or rank.state
-    since = ""
-    if rank.since_ns is not None and (culprit or rank.state in ("waiting", "held", "stale")):
-        since = " " + words.duration(max(0, now_ns - rank.since_ns))
+    text, since = activity_text(rank.now) or rank.state, ""
+    age_ns = now_ns - (rank.since_ns or now_ns)
+    if age_ns > 0 and (culprit or rank.state in ("waiting", "held", "stale")):
+        since = " " + words.duration(age_ns)
     text = clip(text, cells - 2 - width(since))
     words_style = "culprit" if culprit else style if rank.state != "running" else ""
     return line(Segment(f"{sign} ", style), Segment(text, words_style),
