@@ -122,10 +122,11 @@ class Core:
         """The rank as its groups say it: ring header and PROCESS follow."""
         self.defs.identify(rank=rank, world_size=world_size)
 
-    def computes_on(self, device: str) -> None:
-        """Say once that tensors of this rank are on a device: its times are the host's then."""
+    def computes_on(self, device: str, device_id: str = "") -> None:
+        """Say once that tensors of this rank are on a device: its times are the host's then.
+        ``device_id`` names it among all of the host's, if that is known."""
         if self.identity.device == _HOST and device not in (_HOST, "meta"):
-            self.defs.identify(device=device)
+            self.defs.identify(device=device, device_id=device_id)
 
     def set_level(self, level: int, why: str = "") -> None:
         """Switch the level, now; said in the definitions."""

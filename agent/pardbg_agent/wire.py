@@ -168,7 +168,8 @@ class Flag(enum.IntFlag):
     DONE_WAITED = 16
     """t1 is when a host wait returned: an upper bound of completion."""
     DONE_POLLED = 32
-    """t1 is when a poll first saw the op complete: an upper bound."""
+    """t1 is when a poll first saw the op complete, or (with DONE_DEVICE) when a stream of the
+    device came past a wait for it: an upper bound."""
     DONE_DEVICE = 64
     """t1 is a device event mapped to the host clock."""
     FAILED = 128
@@ -253,9 +254,10 @@ class DefKind(str, enum.Enum):
     PROCESS = "process"
     """{"proc", "rank", "world_size", "local_rank", "host", "pid", "epoch", "boot_id", "start_ns",
     "wall_ns", "python", "torch", "device", "argv", "level", "job", "hooks", "cpus"?,
-    "group_rank"?}; sent again when the rank is known. ``job``: the same on all ranks of one job.
-    ``hooks``: how collectives are seen, "native" (in C++) or "dispatcher". ``cpus``: cores that it
-    may run on. ``group_rank``: which of torchrun's launchers (nodes) started it."""
+    "group_rank"?, "device_id"?}; sent again when the rank is known. ``job``: the same on all ranks
+    of one job. ``hooks``: how collectives are seen, "native" (in C++) or "dispatcher". ``cpus``:
+    cores that it may run on. ``group_rank``: which of torchrun's launchers (nodes) started it.
+    ``device_id``: of the device that ``device`` is the type of, or empty."""
     NAME = "name"
     """{"id", "s"}: an interned string. Ids are per process, from 1."""
     OP = "op"

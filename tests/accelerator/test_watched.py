@@ -114,13 +114,18 @@ def test_ops_arrive_and_end_when_the_device_does(ranks: list[Watched]) -> None:
         pair = [r for r in rank.device("ops", Lane.COMM) if r.flags & Flag.P2P]
         ((_, end),) = rank.truth("ops", "coalesced")
         assert {bool(r.flags & Flag.SEND) for r in pair} == {True, False}
-        for op in pair:  # one end for both; the third op was not waited for
+        for op in pair:  # one end for both, which the stream waited for
             assert op.t0 == pytest.approx(at + 62 * MS, abs=op.b)
             assert op.t1 == pytest.approx(end, abs=op.b)
 
 
 def test_a_batch_whose_end_fails_leaves_no_op_open(ranks: list[Watched]) -> None:
     assert [rank.told["refused"]["open"] for rank in ranks] == [0, 0, 0, 0]
+
+
+def test_a_batch_is_open_until_the_device_ends_it_or_its_work_is_gone(ranks: list[Watched]) -> None:
+    for rank in ranks:
+        assert rank.told["unwaited"] == {"full_before": 2, "summary_before": 2}
 
 
 def test_sharded_ops_without_a_work_are_timed(ranks: list[Watched]) -> None:
@@ -182,7 +187,8 @@ def test_every_op_on_the_device_ends_by_its_clock(ranks: list[Watched]) -> None:
         for op in ops:
             end = done[op.group, op.flags & Flag.P2P, op.seq]
             assert end.flags & Flag.DONE_DEVICE and end.t1 == op.t1
-        assert not any(r.flags & Flag.DONE_POLLED for r in done.values())
+        bounds = [end for end in done.values() if end.flags & Flag.DONE_POLLED]
+        assert bounds and all(end.flags & Flag.P2P for end in bounds)  # in batches
         assert rank.told["left_out"] == 1  # the one that a graph captured
         assert rank.ring.defined("error") == []
 

@@ -160,6 +160,8 @@ class State:
     """The op that is being begun has its number."""
     futures: list[tuple[Op, Any]] = field(default_factory=list)
     """Ops issued in the backward that runs, and their futures; emptied when it ends."""
+    batch: list[Op] = field(default_factory=list)
+    """Ops of the batch that is issued whose completion is to be polled."""
     nest: Any = field(default_factory=lambda: TYPES.nesting())
     recompute: int = 0
     """Depth of checkpointed regions that run again."""

@@ -46,6 +46,7 @@ struct Span {  // device_spans.DeviceSpan
   c10::Event* end_event;
   std::shared_ptr<Follow> op;  // of an op, whose record says the rest; else
   Record r{};                  // what its record will have; kind 0: it has none
+  bool by_wait = false;        // it ends when a stream waited for it: a bound
   int64_t begin_ns = 0, end_ns = 0, error_ns = 0;
   int num_read = 0;
   std::atomic<bool> dropped{false};
@@ -57,11 +58,15 @@ class Device {
   struct Gap {  // spans left out, on the host's clock; with the lock
     int64_t number = 0, since = 0, until = 0;
   };
-  // `own_stream(key)` of Python gives a torch.Stream of our own, or None.
-  Device(c10::Device device, py::function own_stream, const Limits& limits)
-      : device_(device), limits_(limits), guard_(device.type()),
+  using IsCapturing = int (*)(void*, int*);
+  // `own_stream(key)` of Python gives a torch.Stream of our own, or None. `says`: of the device's
+  // runtime, for a torch that does not say what a stream captures (before 2.13).
+  Device(c10::Device device, py::function own_stream, IsCapturing says, const Limits& limits)
+      : device_(device), limits_(limits), guard_(device.type()), runtime_says_(says),
         own_stream_(own_stream.release().ptr()) {
-    if (!kSeesCaptures) throw std::runtime_error("this torch does not say what a stream captures");
+    if (!kSeesCaptures && says == nullptr)
+      throw std::runtime_error("neither torch nor its runtime says what a stream captures");
+    is_capturing(guard_, guard_.getStream(device));  // raises where it cannot be asked
   }
   Device(const Device&) = delete;
 
@@ -228,10 +233,10 @@ class Device {
   }
 
   template <typename Guard>
-  static bool is_capturing(const Guard& guard, const c10::Stream& stream) {
-    if constexpr (SeesCaptures<Guard>)
-      return guard.isStreamCapturing(stream);
-    return false;
+  bool is_capturing(const Guard& guard, const c10::Stream& stream) {
+    if constexpr (SeesCaptures<Guard>) return guard.isStreamCapturing(stream);
+    int status = 0;  // cudaStreamCaptureStatusNone
+    return runtime_says_(guard.getStreamNativeHandle(stream), &status) != 0 || status != 0;
   }
   bool captures(const c10::Stream& stream) {
     if (!is_capturing(guard_, stream)) return false;
@@ -353,7 +358,7 @@ class Device {
     if (span.num_read < 2) return;  // streams are read in any order
     if (span.begin_ns && span.end_ns) write(kDevice, span, span.end_ns);
     if (!span.op) return;
-    if (span.end_ns) span.op->done(span.end_ns, kDoneDevice);
+    if (span.end_ns) span.op->done(span.end_ns, span.by_wait ? kDoneDevice | kPolled : kDoneDevice);
     else span.op->finish();
   }
 
@@ -368,6 +373,7 @@ class Device {
   const c10::Device device_;
   const Limits limits_;
   const c10::impl::VirtualGuardImpl guard_;
+  const IsCapturing runtime_says_;
   PyObject* const own_stream_;
   State* state_ = nullptr;
   std::atomic<bool> off_{false};

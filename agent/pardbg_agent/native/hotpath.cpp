@@ -243,34 +243,77 @@ void arrives(Issue& c) {
   s.own_ns += now_ns() - t0;
 }
 
-thread_local std::vector<SpanPtr> batch;  // ops between a backend's group start and end
-
-// Have the device tell when the op ends. `whole_batch`: the Work is of the batch that it is in.
-void end_span(const SpanPtr& span, c10d::Work* work, bool whole_batch) {
+// Have the device tell when the op ends.
+void end_span(const SpanPtr& span, c10d::Work* work) {
   Follow& f = *span->op;
   Device& device = span->device;
   const int64_t t0 = now_ns();
   // Pairs have streams of their own in the backend; a group has one for all else.
-  const int peer = f.r.flags & kP2P && !whole_batch ? f.r.peer : -1;
+  const int peer = f.r.flags & kP2P ? f.r.peer : -1;
   f.timed = work == nullptr ? device.end(span) : device.end_with(span, *work, f.r.group_id, peer);
   f.state.own_ns += now_ns() - t0;
 }
 
-// The backend's batch is issued: one end for all of its ops.
-void batch_issued(const py::object& work) {
-  const auto held = work.is_none() ? nullptr : work.cast<c10::intrusive_ptr<c10d::Work>>();
-  for (const SpanPtr& span : std::exchange(batch, {})) {
-    end_span(span, held.get(), true);
-    if (!span->op->timed) span->op->finish();
+// Ops on a device between a backend's group start and end, which have one Work.
+struct Batch {
+  std::vector<SpanPtr> timed;
+  std::vector<std::shared_ptr<Follow>> polled;  // the others
+
+  ~Batch() {  // its Work is gone, or there is none: when they ended is not known
+    for (const SpanPtr& span : timed) {
+      span->device.drop(span), span->op->timed = false;
+      if (!span->op->state.gone.load(std::memory_order_relaxed)) span->op->finish();
+    }
   }
+  // What the current stream does next comes after them.
+  void ended(bool by_wait) {
+    for (const SpanPtr& span : std::exchange(timed, {})) {
+      span->by_wait = by_wait, end_span(span, nullptr);
+      if (!span->op->timed) span->op->finish();
+    }
+  }
+};
+thread_local std::shared_ptr<Batch> batch;
+
+struct TiedBatch {  // as Tied; of a Work whose Future, of no tensor, has no event of its end (NCCL)
+  std::shared_ptr<Batch> follow;
+  std::function<void()> before;
+  void operator()() const {
+    if (before) before();
+  }
+};
+
+void poll_later(const std::shared_ptr<Follow>& follow, const c10::intrusive_ptr<c10d::Work>& work) {
+  State& s = follow->state;
+  follow->has_reporter = true;
+  std::lock_guard<std::mutex> guard(s.lock);
+  if (s.polled.size() >= kMaxPolled) {
+    s.polled.front().first->finish();
+    s.polled.pop_front();
+  }
+  s.polled.emplace_back(follow, work);
+}
+
+// The batch is issued: what waits for its Work tells the end of all of its ops.
+void batch_issued(const py::object& object) {
+  const auto ops = std::exchange(batch, nullptr);
+  if (!ops) return;
+  if (object.is_none()) {  // they are on the current stream
+    for (const auto& follow : ops->polled) follow->finish();
+    return ops->ended(false);
+  }
+  const auto work = object.cast<c10::intrusive_ptr<c10d::Work>>();
+  for (const auto& follow : ops->polled) poll_later(follow, work);
+  std::unique_lock<std::mutex> guard(Inside::lock(*work), std::try_to_lock);
+  if (!guard || ops->timed.empty()) return;
+  auto& at_end = Inside::at_end(*work);
+  at_end = TiedBatch{ops, std::move(at_end)};
 }
 
 // It is not: their ends will not come.
 void batch_refused() {
-  for (const SpanPtr& span : std::exchange(batch, {})) {
-    span->device.drop(span);
-    span->op->timed = false, span->op->finish();
-  }
+  if (const auto ops = std::exchange(batch, nullptr))
+    for (const auto& follow : ops->polled) follow->finish();
 }
 
 // Bytes per rank on one side of an all_to_all, as op_arguments.bytes_per_rank has them.
@@ -323,10 +366,12 @@ void issued(const Spec& spec, Issue& c, const c10::intrusive_ptr<c10d::Work>& wo
   Record& r = f.r;
   r.t1 = now_ns();
   if (s.level.load(std::memory_order_relaxed) > 1) s.ring.write(r);
-  if (c.span && nesting != nullptr && nesting->coalescing)
-    batch.push_back(c.span);
-  else if (c.span)
-    end_span(c.span, work.get(), false);
+  if (!f.host_waits && nesting != nullptr && nesting->coalescing) {
+    if (!batch) batch = std::make_shared<Batch>();
+    c.span ? batch->timed.push_back(c.span) : batch->polled.push_back(c.follow);
+    return;
+  }
+  if (c.span) end_span(c.span, work.get());
   if (!work) {  // the backend made the stream wait already and gives no Work
     if (!f.timed) f.finish();
     return;
@@ -335,13 +380,7 @@ void issued(const Spec& spec, Issue& c, const c10::intrusive_ptr<c10d::Work>& wo
   if (f.timed) {
     f.has_reporter = true;
   } else if (!f.host_waits) {
-    f.has_reporter = true;
-    std::lock_guard<std::mutex> guard(s.lock);
-    if (s.polled.size() >= kMaxPolled) {
-      s.polled.front().first->finish();
-      s.polled.pop_front();
-    }
-    s.polled.emplace_back(c.follow, work);
+    poll_later(c.follow, work);
   } else if (spec.future) {
     c10::intrusive_ptr<c10::ivalue::Future> future;
     try {
@@ -561,17 +600,23 @@ c10d::Work* work_of(PyObject* object) {
 // Work.wait for Python. `original` is the method that was there.
 PyObject* wait(PyObject* original, PyObject* const* args, Py_ssize_t num, PyObject* names) {
   std::shared_ptr<Follow> held;
+  std::shared_ptr<Batch> ops;
   c10d::Work* work = nullptr;
   const State* s = current.load(std::memory_order_relaxed);
   if (s != nullptr && num > 0) {
     try {
       work = work_of(args[0]);
-      if (work != nullptr) held = followed_by(*work);
+      if (work != nullptr) held = followed_by<Tied>(*work);
+      if (work != nullptr && !held) ops = followed_by<TiedBatch>(*work);
     } catch (const std::exception&) {
     }
   }
   const InState waiting(kWaits);
-  if (!held) return PyObject_Vectorcall(original, args, num, names);
+  if (!held) {
+    PyObject* result = PyObject_Vectorcall(original, args, num, names);
+    if (ops && result != nullptr) ops->ended(true);
+    return result;
+  }
   Follow& f = *held;
   const int64_t t0 = now_ns();
   PyObject* result = PyObject_Vectorcall(original, args, num, names);

@@ -219,7 +219,7 @@ struct Follow {
     if (level > 1) {
       Record d = r;
       d.kind = kDone, d.flags |= source, d.t1 = t1;
-      if (source == kDoneDevice) d.flags &= static_cast<uint16_t>(~kTimed);
+      if (source & kDoneDevice) d.flags &= static_cast<uint16_t>(~kTimed);
       state.ring.write(d);
     } else {
       state.sums.add(r, t1);
@@ -276,10 +276,11 @@ inline bool follow_work(c10d::Work& work, const std::shared_ptr<Follow>& follow)
 }
 
 // To be kept while the Work is waited for: its own end lets go.
-inline std::shared_ptr<Follow> followed_by(c10d::Work& work) {
+template <typename T>
+decltype(T::follow) followed_by(c10d::Work& work) {
   std::unique_lock<std::mutex> guard(Inside::lock(work), std::try_to_lock);
   if (!guard) return nullptr;
-  const Tied* found = Inside::at_end(work).target<Tied>();
+  const T* found = Inside::at_end(work).target<T>();
   return found == nullptr ? nullptr : found->follow;
 }
 

@@ -20,10 +20,10 @@ UNKNOWN_OP: Final = OpDef("op", "", "", None, 0)
 _SEND: Final = int(wire.Flag.SEND)
 _FAILED: Final = int(wire.Flag.FAILED)
 _SOURCES: Final = (
+    (wire.Flag.DONE_POLLED, "polled"),
     (wire.Flag.DONE_COMPLETED, "completed"),
     (wire.Flag.DONE_DEVICE, "device"),
     (wire.Flag.DONE_WAITED, "waited"),
-    (wire.Flag.DONE_POLLED, "polled"),
 )
 
 

@@ -44,7 +44,7 @@ MAX_FINDINGS: Final = 12
 HOST_TIMES: Final = (
     "The run computes on a device, and all times here are the host's: no bubble, skew, bandwidth\n"
     "or straggler follows from them. (A device is timed at level full, if the hooks find timing\n"
-    "events of it; with a torch before 2.13 those in C++ may not, and PARDBG_HOOKS=dispatcher may.)"
+    "events of it.)"
 )
 PYTHON_HOOKS: Final = "Ops were recorded in Python, which costs more (pardbg native build: in C++)."
 

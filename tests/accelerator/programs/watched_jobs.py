@@ -139,7 +139,10 @@ def ops(rank: int, size: int) -> dict[str, Any]:
             dist.P2POp(dist.isend, b, (rank + 1) % size),
             dist.P2POp(dist.irecv, torch.empty(4, device="sim"), (rank - 1) % size),
         ]
-        return works, dist.batch_isend_irecv(pair)
+        batch = dist.batch_isend_irecv(pair)
+        for waited in batch:  # its Future has no event, as NCCL's: only the wait tells of its end
+            waited.wait()
+        return works, batch
 
     found = together(work)
     sim.settings.speed, sim.settings.op_ns = 1.0, {}
@@ -186,6 +189,29 @@ def refused(rank: int, size: int) -> dict[str, Any]:
     return found
 
 
+def unwaited(rank: int, size: int) -> dict[str, Any]:
+    """A batch that nobody waits for; and one at level summary, where its Work is polled."""
+    found, b = {}, torch.ones(4, device="sim")
+    for name, level in (("full", 2), ("summary", 1)):
+        torch.sim.synchronize()
+        wait_until(lambda: not core.CURRENT.ops.num_open, what="ends of the ops before")
+        core.CURRENT.set_level(level)
+        sim.settings.comm_default_ns = 300 * MS
+        batch = dist.batch_isend_irecv([
+            dist.P2POp(dist.isend, b, (rank + 1) % size),
+            dist.P2POp(dist.irecv, torch.empty(4, device="sim"), (rank - 1) % size),
+        ])  # fmt: skip
+        for poll in list(core.CURRENT.pollers):
+            poll()
+        found[f"{name}_before"] = core.CURRENT.ops.num_open
+        torch.sim.synchronize()
+        del batch
+        wait_until(lambda: not core.CURRENT.ops.num_open, what="ends of the batch")
+    core.CURRENT.set_level(2)
+    sim.settings.comm_default_ns = MS
+    return found
+
+
 def captured(rank: int, size: int) -> dict[str, Any]:
     """A graph of two kernels of 2 ms and an op, replayed twice."""
     sim.settings.op_ns = {"aten::mm": 2 * MS}
@@ -228,7 +254,9 @@ def hang(rank: int, size: int) -> dict[str, Any]:
     return {"step": step}
 
 
-CASES = (pipeline, interleaved, zero_bubble, ops, sharded, units, refused, captured, hang)
+CASES = (
+    pipeline, interleaved, zero_bubble, ops, sharded, units, refused, unwaited, captured, hang,
+)  # fmt: skip
 
 
 def main() -> None:

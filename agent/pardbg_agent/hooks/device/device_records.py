@@ -7,12 +7,14 @@ is in the status block. Where ops are seen in C++, so are their times (native/de
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from pardbg_agent.hooks.device import cuda_runtime
 from pardbg_agent.hooks.device.device_spans import DeviceSpan, DeviceTimes, NativeTimes
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
 
@@ -88,7 +90,8 @@ class _Records:
         if not self._polls.acquire(blocking=False):
             return True
         try:
-            left = self._read()
+            with cuda_runtime.relaxed(self._c.identity.device):
+                left = self._read()
             self._mark_gaps()
             times, error = self.times, self.times.clock.error_ns
             self._c.status.device(
@@ -112,10 +115,10 @@ class _Records:
 
 
 class DeviceRecords(_Records):
-    """Python's way. ``op_done(op, end_ns)``: an op has ended; 0: it is not known when."""
+    """Python's way. ``op_done(op, end_ns, is_bound)``: an op has ended; 0: it is not known when."""
 
     def __init__(
-        self, core: Core, device: torch.device, op_done: Callable[[Any, int], None]
+        self, core: Core, device: torch.device, op_done: Callable[[Any, int, bool], None]
     ) -> None:
         self._op_done = op_done
         self.times = DeviceTimes(device)
@@ -123,6 +126,9 @@ class DeviceRecords(_Records):
         """Ops by token, until their end is read."""
         self._batch: list[int] = []
         """Ops between a backend's group start and end, which has one Work for all."""
+        self._unwaited: dict[Any, list[int]] = {}
+        """Such ops by a weak reference to their Work, until a stream waits for it: its Future, of
+        no tensor, has no event of its end (NCCL)."""
         self._current: dict[str, Any] = {}
         self._next = self._exchange
         super().__init__(core)
@@ -144,7 +150,7 @@ class DeviceRecords(_Records):
     def op_issued(self, token: int, work: Any) -> None:
         """The op was issued; ``work`` is None where it runs on the current stream."""
         if token in self._open and token not in self._batch:
-            self._end_op(token, work, is_batch=False)
+            self._end_op(token, work)
 
     def op_refused(self, token: int) -> None:
         """The backend refused the op."""
@@ -155,33 +161,52 @@ class DeviceRecords(_Records):
     def batch_issued(self, work: Any) -> None:
         """The batch that was collected is issued: one end for all of its ops."""
         batch, self._batch = self._batch, []
-        for token in batch:
-            if token in self._open:
-                op = self._open[token][1]
-                self._end_op(token, work, is_batch=True)
-                if not self.follows(token):
-                    self._op_done(op, 0)
+        if work is None:
+            self._past(batch, by_wait=False)
+        elif batch:
+            self._unwaited[weakref.ref(work, self._gone)] = batch
+
+    def waited(self, work: Any) -> None:
+        """The current stream waits for a Work: if it is a batch's, for all of its ops."""
+        if self._unwaited:
+            self._past(self._unwaited.pop(weakref.ref(work), []), by_wait=True)
 
     def batch_refused(self) -> None:
         """The batch will not be issued: its ops' ends will not come."""
         batch, self._batch = self._batch, []
+        self._forget(batch)
+
+    def _past(self, batch: list[int], by_wait: bool) -> None:
+        """What the current stream does next comes after these ops."""
+        for token in batch:
+            if token in self._open:
+                span, op = self._open[token]
+                span.by_wait = by_wait
+                self._end_op(token, None)
+                if not self.follows(token):
+                    self._op_done(op, 0, False)
+
+    def _gone(self, ref: Any) -> None:
+        self._forget(self._unwaited.pop(ref, []))
+
+    def _forget(self, batch: list[int]) -> None:
         for token in batch:
             span, op = self._open.pop(token, (None, None))
             if span is not None:
                 self.times.drop(span)
-                self._op_done(op, 0)
+                self._op_done(op, 0, False)
 
     def follows(self, token: int) -> bool:
         """Return whether the end of the op will come from here."""
         return token in self._open
 
-    def _end_op(self, token: int, work: Any, is_batch: bool) -> None:
+    def _end_op(self, token: int, work: Any) -> None:
         span, op = self._open[token]
         if work is None:
             known = self.times.end(span)
         else:
             # Pairs have streams of their own in the backend; a group has one for all else.
-            peer = op.peer if op.flags & _P2P and not is_batch else NONE
+            peer = op.peer if op.flags & _P2P else NONE
             known = self.times.end_with(span, work, op.group_id, peer)
         if not known:
             del self._open[token]
@@ -190,7 +215,7 @@ class DeviceRecords(_Records):
         self._open.pop(op.token, None)
         if span.begin_ns and span.end_ns:
             self._write(_DEVICE, op, span, span.end_ns)
-        self._op_done(op, span.end_ns)
+        self._op_done(op, span.end_ns, span.by_wait)
 
     def _write(self, kind: int, op: Any, span: DeviceSpan, t1_ns: int) -> None:
         self._c.record(
@@ -236,7 +261,7 @@ class DeviceRecords(_Records):
         self.poll()
         while self._open:
             _, (_, op) = self._open.popitem()
-            self._op_done(op, 0)
+            self._op_done(op, 0, False)
 
 
 class NativeRecords(_Records):
@@ -254,6 +279,9 @@ class NativeRecords(_Records):
     def op_begins(self, op: Any, in_batch: bool) -> bool:
         """C++ asked about the op, and times it itself."""
         return False
+
+    def waited(self, work: Any) -> None:
+        """C++ sees it."""
 
     def _end(
         self, span: Any, lane: int, name_id: int, step: int, stage: int, mb: int, stream: Any
@@ -276,15 +304,16 @@ class NativeRecords(_Records):
 
 
 def start(
-    core: Core, device: torch.device, op_done: Callable[[Any, int], None], native: Any
+    core: Core, device: torch.device, op_done: Callable[[Any, int, bool], None], native: Any
 ) -> None:
     """Time this rank's spans on its device from now on, if it has events that say times.
     ``native``: the module in C++ where ops are seen there."""
     try:
-        if native is None:
-            core.device = DeviceRecords(core, device, op_done)
-        else:
-            core.device = NativeRecords(core, device, native)
+        with cuda_runtime.relaxed(device.type):
+            if native is None:
+                core.device = DeviceRecords(core, device, op_done)
+            else:
+                core.device = NativeRecords(core, device, native)
     except (RuntimeError, NotImplementedError, AttributeError, TypeError):
         core.guard.disabled.add(HOOK)
 

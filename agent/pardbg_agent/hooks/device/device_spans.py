@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from pardbg_agent.clock import now_ns
-from pardbg_agent.hooks.device import anchors, event_queue
+from pardbg_agent.hooks.device import anchors, cuda_runtime, event_queue
 from pardbg_agent.hooks.device.anchors import Anchor, DeviceClock
 from pardbg_agent.hooks.device.event_queue import EventPool, EventQueue
 from pardbg_agent.hooks.device.own_streams import OwnStreams
@@ -40,7 +40,8 @@ class DeviceSpan:
     """The larger of both times' errors."""
     num_read: int = 0
     is_told: bool = False
-    """For the caller."""
+    by_wait: bool = False
+    """Both are for the caller."""
 
     @property
     def lead_ns(self) -> int:
@@ -207,7 +208,9 @@ class NativeTimes:
             event_queue.MAX_EVENTS, event_queue.MAX_LANES, anchors.KEPT, anchors.WANDER,
             anchors.RESOLUTION_NS,
         )  # fmt: skip
-        self.native: Any = module.Device(here, self.streams.of, *limits)
+        runtime = cuda_runtime.of(device.type)
+        is_capturing = 0 if runtime is None else runtime.is_capturing
+        self.native: Any = module.Device(here, self.streams.of, is_capturing, *limits)
         self.clock = DeviceClock(new_event, self.streams.new(), taken=self._add_anchor)
 
     def __getattr__(self, name: str) -> Any:

@@ -7,14 +7,13 @@ and what waits there delays the program's kernels. So ours lie outside of it whe
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any, Final
 
 import torch
 
+from pardbg_agent.hooks.device import cuda_runtime
+
 MAX_STREAMS: Final = 64
-NON_BLOCKING: Final = 1
-"""cudaStreamNonBlocking: it does not wait for the default stream, nor that for it."""
 
 
 class OwnStreams:
@@ -32,25 +31,11 @@ class OwnStreams:
         return found
 
     def new(self) -> Any:
-        """Return another stream."""
+        """Return another stream: the pool's, whose ends may be read late, if there is no other."""
+        runtime = cuda_runtime.of(self._device.type)
         module: Any = torch.get_device_module(self._device)
-        make = _cuda_stream if self._device.type == "cuda" else getattr(module, "own_stream", None)
+        make = getattr(module, "own_stream", None) if runtime is None else runtime.new_stream
         try:
-            if make is not None:
-                return make()
-        except (OSError, AttributeError, RuntimeError):
-            pass  # no such library or function in it: the pool's, whose ends may be read late
-        return torch.Stream(self._device)
-
-
-def _cuda_stream() -> Any:
-    version: Any = torch.version
-    if version.hip:
-        create = ctypes.CDLL("libamdhip64.so").hipStreamCreateWithPriority
-    else:
-        major = str(version.cuda).partition(".")[0]
-        create = ctypes.CDLL(f"libcudart.so.{major}").cudaStreamCreateWithPriority
-    handle = ctypes.c_void_p()
-    if code := create(ctypes.byref(handle), NON_BLOCKING, 0):
-        raise RuntimeError(f"no stream: error {code}")
-    return torch.cuda.ExternalStream(handle.value)
+            return make() if make is not None else torch.Stream(self._device)
+        except RuntimeError:
+            return torch.Stream(self._device)

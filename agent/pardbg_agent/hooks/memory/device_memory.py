@@ -29,6 +29,13 @@ Parts = Callable[[_core.Core], Mapping[str, int]]
 """Gives bytes by purpose."""
 
 
+def id_of(device: torch.device) -> str:
+    """Return what names a device that is in use among all; empty where torch does not say it."""
+    if device.type != "cuda":
+        return ""
+    return str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
+
+
 def stats(c: _core.Core) -> Mapping[str, Any] | None:
     """Return the allocator's nested statistics; None while the rank uses no device."""
     device = c.identity.device

@@ -268,7 +268,8 @@ def look_at_start(c: _core.Core, x: Context, optimizer: Any) -> None:
     only: nothing waits for a device."""
     known = x.part(Usage)
     if not x.optimizers and (first := next(iter(parameters_of(optimizer)), None)) is not None:
-        c.computes_on(first.device.type)
+        device_id = c.guard.call("device id", device_memory.id_of, first.device)
+        c.computes_on(first.device.type, device_id or "")
         if first.device.type not in ("cpu", "meta"):
             device_memory.watch(c, first.device.type, parts_now)
     if not known.graded:  # mostly the first one has

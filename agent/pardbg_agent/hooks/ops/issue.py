@@ -159,7 +159,8 @@ def _is_fake(c: _core.Core, tensor: Any) -> bool:
     if tensor.is_meta:
         return True
     if c.device is None and c.run is not None:
-        c.computes_on(tensor.device.type)
+        device_id = c.guard.call("device id", device_memory.id_of, tensor.device)
+        c.computes_on(tensor.device.type, device_id or "")
         c.guard.call("out of memory", device_memory.watch, c, tensor.device.type, usage.parts_now)
         done = partial(works.device_done, c)
         c.guard.call(

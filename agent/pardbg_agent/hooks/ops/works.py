@@ -79,10 +79,10 @@ def waited(c: _core.Core, op: Op, t0: int, t1: int, failed: bool) -> None:
         done(c, op, t1, WAITED | (_FAILED if failed else 0))
 
 
-def device_done(c: _core.Core, op: Op, end_ns: int) -> None:
+def device_done(c: _core.Core, op: Op, end_ns: int, is_bound: bool) -> None:
     """Note that an op has ended on the device; 0: it is not known when."""
     if end_ns:
-        done(c, op, end_ns, DEVICE)
+        done(c, op, end_ns, DEVICE | POLLED if is_bound else DEVICE)
     else:
         c.ops.completed(op.token)
 
@@ -94,9 +94,17 @@ def work_of(result: Any) -> Any:
 
 
 def _no_work(c: _core.Core, op: Op) -> None:
-    """The backend has the op on the current stream and gives no Work."""
-    if c.device is None or not c.device.follows(op.token):
+    """The backend has the op on the current stream, or in a batch, and gives no Work."""
+    if (c.device is None or not c.device.follows(op.token)) and not _batched(op):
         c.ops.completed(op.token)
+
+
+def _batched(op: Op) -> bool:
+    """Return whether the Work of a batch, which is yet to come, tells of the op."""
+    state = local()
+    if state.nest.coalescing and not op.host_waits:
+        state.batch.append(op)
+    return bool(state.nest.coalescing) and not op.host_waits
 
 
 def follow(c: _core.Core, op: Op, result: Any) -> None:
@@ -153,6 +161,8 @@ def backward_ended(c: _core.Core, t1: int) -> None:
 
 def _poll_later(c: _core.Core, works: OpenWorks, op: Op, work: Any) -> None:
     polled = works.polled
+    if _batched(op):
+        return
     if len(polled) >= MAX_POLLED:
         forgotten, _ = polled.popleft()
         c.ops.completed(forgotten.token)
@@ -282,7 +292,10 @@ def _wait(original: Any) -> Any:
                 found = live.pop(_ref(self), None) if live else None
                 op = None if found is None else found[0]
             if c is None or op is None:
-                return original(self, *args, **kwargs)
+                result = original(self, *args, **kwargs)
+                if c is not None and c.device is not None:
+                    c.guard.call(HOOK, c.device.waited, self)
+                return result
             failed, t0 = True, now_ns()
             try:
                 result = original(self, *args, **kwargs) if args or kwargs else original(self)
@@ -349,8 +362,17 @@ def _start_coalescing(original: Any) -> Any:
 
 
 def _batch_ended(work: Any, failed: bool) -> None:
-    c = _core.CURRENT
-    if c is not None and c.device is not None:
+    c, state = _core.CURRENT, local()
+    state.nest.coalescing = 0
+    batch, state.batch = state.batch, []
+    if c is None:
+        return
+    for op in batch:
+        if work is None:
+            c.ops.completed(op.token)
+        else:
+            _poll_later(c, of(c).works, op, work)
+    if c.device is not None:
         if failed:
             c.guard.call(HOOK, c.device.batch_refused)
         else:
@@ -360,7 +382,6 @@ def _batch_ended(work: Any, failed: bool) -> None:
 def _end_coalescing(original: Any) -> Any:
     @unframed
     def end(self: Any, *args: Any, **kwargs: Any) -> Any:
-        local().nest.coalescing = 0
         work, failed = None, True
         try:
             work = original(self, *args, **kwargs)
