@@ -164,6 +164,7 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     # Times are the machine's.
     Rule((speed.HostOverloaded,), (speed.Straggler,), _for_want_of_core, "nobody"),
     Rule((speed.HostOverloaded,), _SPEED, _no_own_cause, "note"),
+    Rule((devices.DeviceShared,), _SPEED, _about_ranks, "note"),
 )  # fmt: skip
 """In this order: what is silent by one rule is no cause in those after it. Unsettled candidates are
 causes and never findings."""

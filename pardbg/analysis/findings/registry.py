@@ -98,6 +98,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     reported.nccl_warnings,
     reported.ras_status,
     reported.devices,
+    reported.shared_devices,
     numbers.nan_origin,
     numbers.divergence,
     numbers.unaveraged,

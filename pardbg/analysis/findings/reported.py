@@ -11,10 +11,12 @@ from pardbg.analysis.comm.nccl_view import processes
 from pardbg.analysis.findings.finding import Candidate
 from pardbg.analysis.findings.kinds.device_kinds import (
     DeviceError,
+    DeviceShared,
     DeviceThrottled,
     NcclWarned,
     RasReport,
 )
+from pardbg.events import fields
 from pardbg.events.device_facts import DeviceNews, Ras
 from pardbg.nccl.debug_lines import Warned
 from pardbg.nccl.named_ranks import ranks_of
@@ -54,12 +56,27 @@ def ras_status(view: View) -> Iterator[Candidate]:
 
 @per_view
 def readings(view: View) -> dict[tuple[str, int], tuple[int, DeviceNews]]:
-    """Return (host, index) -> (t_ns, newest reading) of each device."""
+    """Return (host, index) -> (t_ns, newest reading) of each device: of those with ranks on it, if
+    there is one."""
     newest: dict[tuple[str, int], tuple[int, DeviceNews]] = {}
     for t_ns, event in view.store.controls.last(view.t_ns, EVENTS):
-        if isinstance(event.fact, DeviceNews):
-            newest[event.fact.host, event.fact.index] = t_ns, event.fact
+        if isinstance(news := event.fact, DeviceNews):
+            known = newest.get((news.host, news.index))
+            if news.ranks or known is None or not known[1].ranks:
+                newest[news.host, news.index] = t_ns, news
     return newest
+
+
+def shared_devices(view: View) -> Iterator[Candidate]:
+    """Find devices that several ranks compute on."""
+    by_device: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for rank, process in view.ranks.items():
+        if device_id := fields.text(process.facts, "device_id"):
+            by_device[process.host, device_id].append(rank)
+    for (host, _), ranks in by_device.items():
+        if len(ranks) > 1:
+            facts = DeviceShared(host)
+            yield Candidate(kind="device-shared", ranks=tuple(ranks), t_ns=view.t_ns, facts=facts)
 
 
 def devices(view: View) -> Iterator[Candidate]:

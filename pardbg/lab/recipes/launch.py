@@ -156,9 +156,9 @@ def check(recipe: Recipe, options: Options) -> int:
 def join(device: torch.device, size: int, options: Options) -> None:
     """Meet the other ranks. torchrun gives RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT by
     environment variables, and env:// reads them; elsewhere rank and size have to be said."""
-    shared = device.type == "cuda" and torch.cuda.device_count() < local_ranks()
-    on_cuda = "cpu:gloo,cuda:gloo" if shared else "nccl"  # NCCL wants a device for each rank
-    usual = {"cuda": on_cuda, "sim": "cpu:gloo,sim:sim"}.get(device.type, "gloo")
+    if device.type == "cuda":
+        share_gpus()
+    usual = {"cuda": "nccl", "sim": "cpu:gloo,sim:sim"}.get(device.type, "gloo")
     backend = options.own.get("backend", usual)
     method = options.own.get("init-method", "env://")
     limit_s = options.own.get("timeout-s")  # None: torch's own, half an hour
@@ -172,6 +172,14 @@ def join(device: torch.device, size: int, options: Options) -> None:
         )
     except (OSError, RuntimeError, ValueError) as error:
         stop(f"the ranks cannot meet at {method}: {str(error).splitlines()[0]}")
+
+
+def share_gpus() -> None:
+    """Have NCCL take ranks for ranks of different hosts where they outnumber this host's GPUs: two
+    of one host it refuses on one GPU ("Duplicate GPU detected"). Bytes then go through sockets."""
+    if torch.cuda.device_count() < local_ranks():
+        os.environ.setdefault("NCCL_HOSTID", f"rank{os.environ['RANK']}")
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
 
 
 def stop(text: str) -> NoReturn:

@@ -313,6 +313,7 @@ def _devices() -> list[Candidate]:
         out("imbalance", more="parameters"), out("activations", fatal=False), out("optimizer"),
         out("parameters", asked=None),
         one("device-throttled", devices.DeviceThrottled("n0", 3, ("hot",), 1005, 1980, 91), (3,)),
+        one("device-shared", devices.DeviceShared("n0"), (0, 1)),
         one("device-error", devices.DeviceError("n0", 3, 2, 0), (3,)),
         one("device-error", devices.DeviceError("n0", 3, 0, 79)),
         one("nccl-warning", devices.NcclWarned("NET/IB : status=12", 3), (0, 1)),

@@ -5,7 +5,15 @@ from __future__ import annotations
 from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.comm.traffic import traffic_view
-from pardbg.analysis.findings.reported import devices, nccl_warnings, ras_status
+from pardbg.analysis.findings.arbiter import decided
+from pardbg.analysis.findings.finding import Candidate
+from pardbg.analysis.findings.reported import (
+    devices,
+    nccl_warnings,
+    ras_status,
+    readings,
+    shared_devices,
+)
 from pardbg.events.control_events import ControlEvent
 from pardbg.events.control_facts import (
     Fact,
@@ -14,6 +22,7 @@ from pardbg.events.device_facts import DeviceNews, Ras, RasRow
 from pardbg.render.reports.text import text
 from pardbg_agent import wire
 from tests.report_schema import VALIDATOR
+from tests.unit.analysis.finding_samples import straggler as straggler_of
 from tests.unit.nccl.test_readers import debug_lines
 from tests.unit.trace_builder import Trace
 
@@ -96,3 +105,31 @@ def test_ras_and_devices_are_findings_while_they_hold() -> None:
     assert {one.culprits for one in devices(view)} == {(3,)}
     told(made, 40, DeviceNews("n0", 3, "H100", (3,), (), 1980, 1980, 60, ecc_errors=2))
     assert [one.kind for one in devices(View(made.store(), None))] == ["device-error"]
+
+
+def test_a_reading_is_of_a_device_while_ranks_are_on_it() -> None:
+    made = trace(None)
+    told(made, 30, DeviceNews("n0", 3, "H100", (), (), 345, 1980, 30))
+    assert readings(View(made.store(), None))["n0", 3][1].clock_mhz == 345
+    told(made, 31, DeviceNews("n0", 3, "H100", (3,), (), 1005, 1980, 91))
+    told(made, 40, DeviceNews("n0", 3, "H100", (), (), 345, 1980, 60))
+    assert readings(View(made.store(), None))["n0", 3][1].ranks == (3,)
+
+
+def test_ranks_on_one_device_are_told_and_no_straggler_is_one_by_itself() -> None:
+    made = Trace(0, {"world": (0, 1, 2)})
+    for rank in range(3):
+        made.process(rank).define(
+            wire.DefKind.PROCESS, proc=f"0.host.{100 + rank}", rank=rank, world_size=None, pid=1,
+            host="host", epoch=0, start_ns=1, wall_ns=0, device="cuda",
+            device_id="GPU-a" if rank < 2 else "GPU-b",
+        )  # fmt: skip
+    [found] = shared_devices(View(made.store(), None))
+    assert found.kind == "device-shared" and found.ranks == (0, 1)
+    for culprit, severity in ((1, "info"), (2, "warning")):
+        late = Candidate(
+            kind="straggler", ranks=(culprit,), culprits=(culprit,), t_ns=1,
+            facts=straggler_of("compute", (culprit,)),
+        )  # fmt: skip
+        severities = {one.kind: one.severity for one in decided([found, late])}
+        assert severities == {"device-shared": "info", "straggler": severity}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from pardbg.analysis.findings.finding import Candidate, Facts, Severity
+from pardbg.analysis.findings.finding import Candidate, Facts, Note, Severity
 from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.wording import word
 from pardbg.sentences import filled
@@ -107,6 +107,16 @@ class DeviceThrottled(_OfDevice):
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceShared(Note):
+    """Several ranks compute on one device, so its times are not each rank's own."""
+
+    host: str
+
+    def text(self, about: Candidate) -> str:
+        return f"{ranks_text(about.ranks)} {filled(word(DeviceShared, 'text'), self)}"
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceError(_OfDevice):
     """A device counted uncorrected ECC errors, or its driver reported an Xid."""
 
@@ -161,5 +171,5 @@ class RasReport(Facts):
 
 KINDS: Final = kinds({
     "out-of-memory": OutOfMemory, "device-throttled": DeviceThrottled, "device-error": DeviceError,
-    "nccl-warning": NcclWarned, "nccl-status": RasReport,
+    "device-shared": DeviceShared, "nccl-warning": NcclWarned, "nccl-status": RasReport,
 })  # fmt: skip
