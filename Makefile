@@ -81,7 +81,10 @@ snapshots: $(STAMP)
 # Ten minutes with a GPU: what only one can prove, as a table. Without one: make gpu DEVICE=sim
 .PHONY: gpu
 gpu: $(STAMP) native
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.gpu $(if $(DEVICE),--device $(DEVICE)) $(ROWS)
+	OMP_NUM_THREADS=1 PARDBG_NATIVE=$(or $(PARDBG_NATIVE),.native) \
+	  $(BIN)/python -m tests.gpu $(if $(DEVICE),--device $(DEVICE)) $(ROWS)
+	PARDBG_HOOKS=dispatcher OMP_NUM_THREADS=1 \
+	  $(BIN)/python -m tests.gpu $(if $(DEVICE),--device $(DEVICE)) spans graphs ops hang losses
 	$(BIN)/python -m pytest -q tests/gpu
 
 diagnosis: $(STAMP)

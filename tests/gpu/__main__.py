@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from pardbg.lab.sim import extension
+from tests import hook_ways
 from tests.conftest import ROOT
 from tests.gpu.rows import ROWS, num_devices
 from tests.gpu.table import Outcome, lines, tried
@@ -33,21 +34,23 @@ def main(arguments: Sequence[str]) -> int:
     if device == "sim":
         os.environ.setdefault("PARDBG_SIM", str(ROOT / ".native"))
         extension.built()  # half a minute once: in no row's time
+    os.environ["PARDBG_NATIVE"] = hook_ways.NATIVE
     outcomes: list[Outcome] = []
     for row in ROWS:
         if not given.rows or row.name in given.rows:
             outcomes.append(tried(row, device))
-            print(f"{outcomes[-1].verdict:<4} {row.name}", file=sys.stderr, flush=True)
+            last = outcomes[-1]
+            print(f"{last.verdict:<4} {row.name}: {last.text}", file=sys.stderr, flush=True)
     print("\n".join([_machine(device), *lines(outcomes, device)]))
     return int(any(one.verdict == "FAIL" for one in outcomes))
 
 
 def _machine(device: str) -> str:
     version = importlib.metadata.version("torch")
-    hooks = os.environ.get("PARDBG_HOOKS") or "hooks as installed"
+    hooks = "dispatcher" if hook_ways.WHY_NO_NATIVE else os.environ.get("PARDBG_HOOKS") or "native"
     return (
         f"{platform.node()}, Python {platform.python_version()}, torch {version}, "
-        f"{num_devices(device)} {device} device(s), {hooks}"
+        f"{num_devices(device)} {device} device(s), {hooks} hooks"
     )
 
 

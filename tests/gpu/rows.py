@@ -16,11 +16,13 @@ from pardbg_agent.wire import Flag, Kind, Lane
 from tests.distributed.programs.watched import Rank, run_watched
 from tests.forked import Job, run_jobs
 from tests.gpu.table import Checks, Row, Skip
+from tests.processes import torchrun_argv
 
 RANKS: Final = "tests.gpu.programs.ranks"
 SLACK_NS: Final = 20_000
 """Of the truth's own clock, and a kernel's launch."""
 SHARE: Final = 0.02
+PARDBG: Final = (sys.executable, "-m", "pardbg.cli")
 ANY, CUDA = ("sim", "cuda"), ("cuda",)
 US, MS = 1000, 1_000_000
 RECIPES: Final = {"ddp": 2, "zero3": 2, "1f1b": 4, "tp": 2}
@@ -36,20 +38,13 @@ def num_devices(device: str) -> int:
     return int(done.stdout.strip() or 0)
 
 
-def backend(device: str, ranks: int) -> str:
-    """NCCL where each rank has a device of its own; gloo where they share one."""
-    if device == "sim":
-        return ""
-    return "cpu:gloo,cuda:nccl" if num_devices(device) >= ranks else "cpu:gloo,cuda:gloo"
-
-
 def ran(
     device: str, case: str, ranks: int = 1, watched: bool = True, **env: str
 ) -> tuple[list[dict[str, Any]], dict[int, Rank]]:
     """Run a case; what its ranks printed, and what was recorded of them."""
-    own = {"GPU_BACKEND": backend(device, ranks), **env}
-    own |= {"PARDBG_SIM": os.environ["PARDBG_SIM"]} if device == "sim" else {}
-    job = Job("job", ranks, (RANKS, device, case), env=own)
+    kept = ("PARDBG_SIM", "PARDBG_HOOKS", "PARDBG_NATIVE")
+    own = {name: os.environ[name] for name in kept if name in os.environ}
+    job = Job("job", ranks, (RANKS, device, case), env=own | env)
     if watched:
         ended, rings = run_watched([job])["job"]
     else:
@@ -107,22 +102,15 @@ def graphs(device: str, checks: Checks) -> None:
     checks.that(told["span"], "a span was recorded into a captured graph")
     checks.that(told["captured"] == 1, f"{told['captured']} gaps, not 1")
     checks.near(told["value"], 2, 0, "value after one replay")
-    checks.figure = "captured, counted as a gap, replayed"
+    checks.near(told["beside_ms"], 800, 200, "ms of a kernel beside the capture")
+    checks.figure = "captured while the agent read and took anchors, counted as a gap, replayed"
 
 
 # -- ops
 
 
-def ops(device: str, checks: Checks, ranks: int, wanted: str = "") -> None:
-    if wanted == "nccl" and num_devices(device) < 1:
-        raise Skip("no device")
-    env = {"GPU_BACKEND": "cpu:gloo,cuda:nccl"} if wanted == "nccl" else {}
-    try:
-        told, rings = ran(device, "ops", ranks, **env)
-    except RuntimeError as error:
-        if wanted == "nccl" and ranks > num_devices(device) and "uplicate GPU" in str(error):
-            raise Skip("NCCL allows one rank a device: Duplicate GPU detected") from None
-        raise
+def ops(device: str, checks: Checks, ranks: int) -> None:
+    told, rings = ran(device, "ops", ranks)
     for number, rank in rings.items():
         checks.that(told[number]["on_device"], f"rank {number} has no device clock")
         issued = rank.of(Kind.OP_ISSUE, "all_reduce")
@@ -135,8 +123,23 @@ def ops(device: str, checks: Checks, ranks: int, wanted: str = "") -> None:
         polled = sum(bool(r.flags & Flag.DONE_POLLED) for r in done)
         checks.that(polled == 0, f"{polled} completions were polled")
     checks.that(len(rings) == ranks, f"{len(rings)} ranks were recorded, not {ranks}")
-    how = env.get("GPU_BACKEND") or backend(device, ranks) or "sim"
-    checks.figure = f"{ranks} rank(s), {how}"
+    checks.figure = f"{ranks} rank(s){shared(device, ranks)}"
+
+
+def shared(device: str, ranks: int) -> str:
+    return "" if num_devices(device) >= ranks else " on one device, through sockets"
+
+
+def on_gloo(device: str, checks: Checks) -> None:
+    """Gloo's ops end on the host: the device has no times of them, and none are made up."""
+    told, rings = ran(device, "ops", 2, GPU_BACKEND="cpu:gloo,cuda:gloo")
+    for number, rank in rings.items():
+        checks.that(told[number]["on_device"], f"rank {number} has no device clock")
+        checks.some(rank.of(Kind.OP_DONE, "all_reduce"), 8, "ops that ended")
+        timed = [r for r in rank.of(Kind.DEVICE) if r.lane == Lane.COMM]
+        checks.that(not timed, f"{len(timed)} ops have times of the device")
+    checks.some(rings, 2, "recorded ranks")
+    checks.figure = "ended by the host, as they do"
 
 
 def hang(device: str, checks: Checks) -> None:
@@ -150,12 +153,29 @@ def hang(device: str, checks: Checks) -> None:
     checks.figure = "rank 0 arrived, rank 1 did not"
 
 
+def hang_named(device: str, checks: Checks) -> None:
+    """The same under ``pardbg run``: who is told of it, and whom it names."""
+    with tempfile.TemporaryDirectory(prefix="gpu-") as folder:
+        told = Path(folder, "told")
+        launch = torchrun_argv("-m", "tests.gpu.programs.late", device, nproc=2)
+        argv = [*PARDBG, "run", "-o", str(Path(folder, "s.mcap")), "--on-hang", "bundle",
+                "--after", "2s", "--notify", f"tee {told}", "--", *launch]  # fmt: skip
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=200, env=_env(),
+                              stdin=subprocess.DEVNULL)  # fmt: skip
+        if done.returncode:
+            raise RuntimeError(f"exit code {done.returncode}: {done.stderr.strip()[-300:]}")
+        checks.that(told.exists(), f"nobody was told: {done.stderr.strip()[-200:]}")
+        finding = json.loads(told.read_text())["finding"] if told.exists() else {}
+    checks.that(finding.get("culprits") == [1], f"it names {finding.get('culprits')}")
+    checks.figure = f"{finding.get('kind')}: {finding.get('text')}"
+
+
 # -- training
 
 
-def losses(device: str, checks: Checks) -> None:
-    watched, rings = ran(device, "train", 2)
-    plain, _ = ran(device, "train", 2, watched=False)
+def losses(device: str, checks: Checks, **env: str) -> None:
+    watched, rings = ran(device, "train", 2, **env)
+    plain, _ = ran(device, "train", 2, watched=False, **env)
     for one, other in zip(watched, plain, strict=True):
         checks.some(one["losses"], 2, "losses")
         checks.that(one["losses"] == other["losses"], "losses differ from those without pardbg")
@@ -183,10 +203,13 @@ def sync_debug(device: str, checks: Checks) -> None:
 
 def overhead(device: str, checks: Checks) -> None:
     pairs = []
-    env = {"GPU_SYNC_STEPS": "1", "GPU_WIDTH": "4096" if device == "cuda" else "256"}
+    on_cuda = device == "cuda"
+    env = {"GPU_SYNC_STEPS": "1", "GPU_WIDTH": "4096" if on_cuda else "256"}
+    env |= {"GPU_STEPS": "100"} if on_cuda else {}
+    ranks = num_devices(device) if on_cuda else 2
     for _ in range(int(os.environ.get("GPU_PAIRS", "5"))):
-        on, rings = ran(device, "train", 2, **env)
-        off, _ = ran(device, "train", 2, watched=False, **env)
+        on, rings = ran(device, "train", ranks, **env)
+        off, _ = ran(device, "train", ranks, watched=False, **env)
         pairs.append(on[0]["ns"] / off[0]["ns"] - 1)
         steps = [r for rank in rings.values() for r in rank.of(Kind.STEP)][2:]
         checks.some(steps, 2, "steps")
@@ -195,7 +218,8 @@ def overhead(device: str, checks: Checks) -> None:
         checks.that(share > 0, "the steps have no cost")
         # On the simulated accelerator the host computes what a kernel does: no share of a step.
         limit = 0.01 if device == "cuda" else 1.0
-        checks.that(share <= limit, f"hooks take {share:.1%} of a step")
+        step_ms = off[0]["ns"] / MS
+        checks.that(share <= limit, f"hooks take {share:.1%} of a step of {step_ms:.1f} ms")
     checks.figure = (
         f"a step of {off[0]['ns'] / MS:.2f} ms, {len(pairs)} pairs: median {median(pairs):+.1%} "
         f"({min(pairs):+.1%} to {max(pairs):+.1%}), in hooks {share:.1%}"
@@ -240,18 +264,15 @@ def oom(device: str, checks: Checks) -> None:
 def recipe(device: str, checks: Checks, name: str) -> None:
     """A recipe under ``pardbg run``, and its report."""
     ranks = RECIPES[name]
-    if device == "cuda" and num_devices(device) < ranks and name != "ddp":
-        raise Skip(f"needs {ranks} devices: gloo moves no {name} of CUDA tensors")
     with tempfile.TemporaryDirectory(prefix="gpu-") as folder:
         session = str(Path(folder, "s.mcap"))
-        pardbg = (sys.executable, "-m", "pardbg.cli")
-        argv = [*pardbg, "demo", name, "--device", device, "--nproc", str(ranks), "--steps", "6",
+        argv = [*PARDBG, "demo", name, "--device", device, "--nproc", str(ranks), "--steps", "6",
                 "-o", session]  # fmt: skip
         done = subprocess.run(argv, capture_output=True, text=True, timeout=400, env=_env(),
                               stdin=subprocess.DEVNULL)  # fmt: skip
         if done.returncode:
             raise RuntimeError(f"exit code {done.returncode}: {done.stderr.strip()[-300:]}")
-        said = subprocess.run([*pardbg, "report", session, "--json"], capture_output=True,
+        said = subprocess.run([*PARDBG, "report", session, "--json"], capture_output=True,
                               text=True, timeout=200, env=_env())  # fmt: skip
         report = json.loads(said.stdout)
     checks.that(len(report["ranks"]) == ranks, f"{len(report['ranks'])} ranks")
@@ -260,7 +281,15 @@ def recipe(device: str, checks: Checks, name: str) -> None:
     errors = [f["text"] for f in report["findings"] if f["severity"] == "error"]
     checks.that(not errors, f"it finds {errors}")
     checks.that(report["run"]["times"] == "device", f"times of the {report['run']['times']}")
-    checks.figure = f"{len(report['steps'])} steps, times of the device"
+    ops = [*report["collectives"], *report["p2p"]]
+    unmatched = [op for op in ops if op["verdict"] != "matched"]
+    checks.that(len(ops) > 10 and not unmatched, f"{len(unmatched)} of {len(ops)} ops do not match")
+    checks.that(not report["run"]["unknown_records"], f"{report['run']['unknown_records']} records "
+                "cannot be read")  # fmt: skip
+    pipeline = report["pipeline"]
+    bubble = f", bubble {pipeline['bubble_fraction']:.1%}" if pipeline else ""
+    hooks = report["run"]["hooks"]
+    checks.figure = f"{len(report['steps'])} steps by {hooks} hooks, times of the device{bubble}"
 
 
 def _env() -> dict[str, str]:
@@ -278,11 +307,13 @@ ROWS: Final[tuple[Row, ...]] = (
     Row("graphs", "a captured graph is a marked gap", CUDA, graphs),
     Row("no-syncs", "pardbg adds no synchronizing call", ANY, no_syncs),
     Row("sync-debug", "no call of pardbg waits for the device", CUDA, sync_debug),
-    Row("nccl-alone", "ops of NCCL in a world of one", CUDA, partial(ops, ranks=1, wanted="nccl")),
-    Row("nccl-pair", "ops of NCCL on two ranks", CUDA, partial(ops, ranks=2, wanted="nccl")),
+    Row("alone", "ops of NCCL in a world of one", CUDA, partial(ops, ranks=1)),
     Row("ops", "ops end by the device's clock", ANY, partial(ops, ranks=2)),
+    Row("gloo", "gloo's ops have no times of the device", CUDA, on_gloo),
     Row("hang", "which rank's device has not arrived", ANY, hang),
+    Row("hang-named", "who is named, whose device has not arrived", ANY, hang_named),
     Row("losses", "losses are those without pardbg", ANY, losses),
+    Row("compile", "losses of a compiled model, too", CUDA, partial(losses, GPU_COMPILE="1")),
     Row("memory", "memory is the allocator's", ANY, memory),
     Row("oom", "a failed request is reported", ANY, oom),
     Row("overhead", "cost of a step", ANY, overhead),

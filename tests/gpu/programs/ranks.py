@@ -16,9 +16,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+from pardbg.lab.recipes.launch import share_gpus
 from pardbg_agent import core
 from pardbg_agent.clock import now_ns
-from pardbg_agent.hooks.device.device_spans import DeviceTimes
+from pardbg_agent.hooks.device import cuda_runtime
+from pardbg_agent.hooks.device.device_spans import DeviceTimes, NativeTimes
+from pardbg_agent.hooks.ops import native_way
 from tests.gpu.devices import Device, device
 from tests.processes import wait_until
 
@@ -27,13 +30,14 @@ AHEAD_MS = 400
 """Of a first kernel: behind it the host is ahead, so a span begins when the kernel before ends."""
 
 
-def polled(times: DeviceTimes) -> threading.Event:
+def polled(times: Any, every_s: float = 0.01) -> threading.Event:
     """Poll in a thread, as the agent does; set the result to stop."""
     over = threading.Event()
 
     def run() -> None:
-        while not over.wait(0.01):
-            times.poll()
+        while not over.wait(every_s):
+            with cuda_runtime.relaxed(times.kind):
+                times.poll()
 
     threading.Thread(target=run, daemon=True).start()
     return over
@@ -41,15 +45,16 @@ def polled(times: DeviceTimes) -> threading.Event:
 
 def begin(times: Any) -> Any:
     """Begin a span at what comes next on the current stream."""
-    span = times.begin(now_ns(), None)
-    if span is not None:
-        span.ended = lambda span: None
-    return span
+    return times.begin(now_ns(), None)
 
 
-def warm(there: Device) -> DeviceTimes:
-    """Return device times with two anchors at least, so that the rate of the clock is known."""
-    times = DeviceTimes(torch.device(there.name))
+def warm(there: Device) -> Any:
+    """Return device times, of the way that ops are seen, with two anchors at least, so that the
+    rate of the clock is known."""
+    in_cpp = os.environ.get("PARDBG_HOOKS") != "dispatcher" and native_way.usable()
+    device = torch.device(there.name)
+    times: Any = NativeTimes(device, native_way.module()) if in_cpp else DeviceTimes(device)
+    times.kind = there.name
     for _ in range(200):
         times.poll()
         time.sleep(0.01)  # 2 s: several anchors
@@ -106,16 +111,33 @@ def streams(there: Device) -> dict[str, Any]:
 
 
 def graphs(there: Device) -> dict[str, Any]:
-    """A captured graph is a counted gap, and replays."""
+    """A captured graph is a counted gap, and replays; meanwhile the agent reads what is in flight,
+    and takes anchors, which a capture forbids to all threads that are not relaxed."""
     times, kept = warm(there), torch.ones(8, device=there.name)
     graph = torch.cuda.CUDAGraph()
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
+    over, beside, found = polled(times, 0.001), torch.cuda.Stream(), []
+
+    def run_beside() -> None:
+        with torch.cuda.stream(beside):
+            found.append(begin(times))
+            there.spin(800)
+            times.end(found[0])
+
+    thread = threading.Thread(target=run_beside)
+    with torch.cuda.graph(graph, capture_error_mode="global"):
         span = begin(times)
         kept += 1
+        thread.start()
+        time.sleep(1.5)  # two anchors are due
+        thread.join()
     graph.replay()
     torch.cuda.synchronize()
-    return {"span": span is None, "captured": times.num_left_out, "value": float(kept[0])}
+    wait_until(lambda: found[0].end_ns, what="the span beside it")
+    over.set()
+    return {
+        "span": span is None, "captured": times.num_left_out, "value": float(kept[0]),
+        "beside_ms": (found[0].end_ns - found[0].begin_ns) / 1e6,
+    }  # fmt: skip
 
 
 def ops(there: Device) -> dict[str, Any]:
@@ -135,11 +157,13 @@ def train(there: Device) -> dict[str, Any]:
     torch.manual_seed(1)
     width = int(os.environ.get("GPU_WIDTH", "256"))
     layers = (nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
-    model = DDP(nn.Sequential(*layers).to(there.name))
+    model: Any = DDP(nn.Sequential(*layers).to(there.name))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     x, losses, spent, syncs = torch.randn(2 * width, width), [], [], there.syncs()
     x = x.to(there.name)
-    for _ in range(STEPS):
+    if os.environ.get("GPU_COMPILE"):
+        model = torch.compile(model)
+    for _ in range(int(os.environ.get("GPU_STEPS", STEPS))):
         begun = time.perf_counter_ns()
         loss = model(x).square().mean()
         loss.backward()
@@ -193,6 +217,7 @@ def hang(there: Device) -> dict[str, Any]:
 
 CASES = {f.__name__: f for f in (spans, anchors, streams, graphs, ops, train, oom, hang)}
 BACKENDS = {"sim": "cpu:gloo,sim:sim", "cuda": "cpu:gloo,cuda:nccl"}
+"""GPU_BACKEND names another."""
 
 
 def agents_thread() -> None:
@@ -209,8 +234,8 @@ def main() -> None:
     there = device(kind)
     if os.environ.get("GPU_SYNC_DEBUG"):
         torch.cuda.set_sync_debug_mode("error")
-    backend = os.environ.get("GPU_BACKEND") or BACKENDS[kind]
-    dist.init_process_group(backend)
+    share_gpus()
+    dist.init_process_group(os.environ.get("GPU_BACKEND") or BACKENDS[kind])
     threading.Thread(target=agents_thread, daemon=True).start()
     print(json.dumps(CASES[case](there)), flush=True)
     dist.barrier()
