@@ -50,7 +50,10 @@ def test_the_report_of_a_stepped_run_is_that_of_one_that_ran(
     steps = {s["step"]: s for s in held["pipeline"]["steps"]}
     touched = [n for n, s in steps.items() if s["held_ns"] and n < STEPS - 1]
     assert sum(steps[n]["held_ns"] for n in touched) > 1e9, (touched, steps)
-    assert {f["kind"] for f in held["findings"]} <= {f["kind"] for f in free["findings"]}
+    of_machine = {"host-overloaded"}  # true of either, while others compute here
+    assert {f["kind"] for f in held["findings"]} - of_machine <= {
+        f["kind"] for f in free["findings"]
+    }
     for step in (steps[n] for n in touched):
         for row in step["ranks"]:
             assert row["busy_ns"] + sum(row["idle_ns"].values()) == step["window_ns"]
