@@ -359,7 +359,7 @@ def _arrival(a: Arrival, begin: int, span: int, last: int, row: CollectiveRow, s
         return min(size - 1, round((t_ns - begin) / span * (size - 1)))
 
     if a.came_ns is None:
-        text = Segment("has not issued it", "dim" if row.verdict == "incomplete" else "bad")
+        text = Segment("has not come", "dim" if row.verdict == "incomplete" else "bad")
     else:
         stop = a.left_ns if a.left_ns is not None else begin + span
         waits = stop if row.missing else min(last, stop)

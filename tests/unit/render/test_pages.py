@@ -102,7 +102,7 @@ def test_arrivals_show_who_was_late_and_who_is_missing() -> None:
     assert plain(strip(rows[1], 4)) == "▁▁█▁"
     assert plain(strip(rows[-1], 4)) == "▁▃·█"
     text = text_of(collectives(snapshot_ddp(), 120, 36))
-    assert "MISSING 2" in text and "has not issued it" in text
+    assert "MISSING 2" in text and "has not come" in text
 
 
 def test_many_arrivals_keep_the_latest_of_each_bucket() -> None:
