@@ -23,6 +23,8 @@ ENV_LINES: Final = "PARDBG_LINES"
 write full blocks."""
 ENV_LEVEL: Final = "PARDBG_LEVEL"
 """``off``, ``summary`` or ``full`` (default)."""
+ENV_TENSORS: Final = "PARDBG_TENSORS"
+"""Steps whose tensors are told as sketches, as in ``0-1``; unset: none."""
 LEVELS: Final = ("off", "summary", "full")
 """Sampling levels: how much a rank records, by number."""
 REDUCE: Final = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
@@ -284,6 +286,16 @@ class DefKind(str, enum.Enum):
     EXCEPTION = "exception"
     """{"t_ns", "type", "text", "thread", "frames": [[file, line, function], ...], "step"}: an
     exception that nobody caught, told before the process ends. ``text`` is its last line."""
+    TENSOR = "tensor"
+    """{"step", "what", "name", "order", "dtype", "shape", "offset", "size", "over", "count",
+    "most", "bad", "bits", "sketch"}: what a rank has of a tensor in a step that is captured.
+    ``what``: "init" (before the step), "grad" (as the optimizer takes it), "param" (after its step)
+    or "input" (then ``name`` is of the argument, and ``samples`` a hash of each row, instead of
+    what follows "shape"), "random" (the layer ``name`` draws numbers, as dropout does). ``order``:
+    of the parameter in its model. The rank's part begins at ``offset`` of a tensor of ``shape`` and
+    is ``size`` large; ``over``: ranks whose equal parts are replicas; ``count``: elements;
+    ``most``: largest finite magnitude; ``bad``: how many are not finite; ``bits``: sum of the
+    elements' bits; ``sketch``: 256 float64 (tensor_sketch)."""
     OUT_OF_MEMORY = "out_of_memory"
     """{"t_ns", "device" ("cuda:0"), "asked"|None, "limit", "free"|None, "allocated", "reserved",
     "parts": {"parameters", "gradients", "optimizer"}, "step", "phase", "action" (name ids, or 0),

@@ -40,6 +40,8 @@ class Recording:
     node_rank: int | None = None
     nnodes: int | None = None
     on_hang: OnHang = NO_HANG
+    tensors: str | None = None
+    """Steps whose tensors are captured."""
 
     @property
     def attentive(self) -> bool:
@@ -52,6 +54,8 @@ class Recording:
         made = dict(os.environ if env is None else env)
         if self.level is not None:
             made[wire.ENV_LEVEL] = self.level
+        if self.tensors is not None:
+            made[wire.ENV_TENSORS] = self.tensors
         return made
 
 
@@ -100,6 +104,16 @@ class _Pattern(click.ParamType):  # type: ignore[type-arg]  # no generic before 
             self.fail(f"{value!r}: {error}", param, ctx)
 
 
+class _Steps(click.ParamType):  # type: ignore[type-arg]  # no generic before click 8.4
+    name = "STEPS"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        first, dash, last = str(value).partition("-")
+        if not first.isdecimal() or (dash and not (last.isdecimal() and int(first) <= int(last))):
+            self.fail(f"{value!r}: write a step, or a range of steps as in 0-1", param, ctx)
+        return str(value)
+
+
 def _words(text: str) -> list[str]:
     """Split as a shell would; empty where a quote is left open."""
     try:
@@ -135,6 +149,9 @@ recording_options: Final = all_of(
                  help="Start a new file after this time, as in 24h."),
     click.option("--rotate", type=click.IntRange(1), metavar="N",
                  help="Keep only the newest N files (default: all)."),
+    click.option("--tensors", type=_Steps(), metavar="STEPS",
+                 help="Keep sketches of parameters and gradients in these steps (0-1), for "
+                      "`pardbg same`."),
     click.option("--allow-eval", is_flag=True,
                  help="Let the controller run code in held ranks (p, tensor, compare …)."),
     click.option("--on-exception", type=ON_EXCEPTION, default="die", metavar="WHAT",

@@ -91,7 +91,6 @@ _NUMBERED: Final = re.compile(r"\d+|[0-9a-f]{40}|undefined")
 Frame = tuple[str, int, str]
 """(file, line, function)"""
 MAX_FRAMES = 128
-_MAX_TOLD = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +181,13 @@ def failed_request(values: Mapping[Any, Any], offset_ns: int) -> FailedRequest:
     )  # fmt: skip
 
 
-def told_pairs(value: Any) -> list[tuple[int, int]]:
-    """Return (t_ns, signal) of the signals that the launcher forwarded, oldest first."""
-    pairs = value if isinstance(value, list) else []
+def pairs(value: Any, most: int) -> list[tuple[int, int]]:
+    """Return the pairs of integers, ``most`` of them, in a list: (t_ns, signal) of the signals that
+    the launcher forwarded, oldest first; (begin, end) of what was not recorded."""
     return [
         (pair[0], pair[1])
-        for pair in pairs[:_MAX_TOLD]
-        if isinstance(pair, list) and len(pair) == 2 and all(isinstance(n, int) for n in pair)
+        for pair in (value[:most] if isinstance(value, list) else ())
+        if isinstance(pair, list) and len(pair) == 2 and all(type(n) is int for n in pair)
     ]
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pardbg.events import fields
 from pardbg.events.decode import Head
+from pardbg.store.captured import TensorDef
 from pardbg.store.clocks import Clocks, Reading
 from pardbg.store.definitions import FailedRequest, Failure, GroupDef, ModelDef, OpDef
 from pardbg.store.device_times import DeviceTimes
@@ -62,6 +63,7 @@ class Process:
         self.failures: list[Failure] = []
         """Exceptions that nobody caught."""
         self.failed_requests: list[FailedRequest] = []
+        self.tensors: dict[TensorDef, None] = {}
         self.definition_bytes = 0
         """What its definitions take in memory."""
         self.unknown = self.malformed = 0
@@ -77,8 +79,7 @@ class Process:
         self._next: int | None = None
         self._gaps: list[tuple[int, int]] = []
         self._pending: list[bytes] = []
-        self._pending_bytes = 0
-        self._pending_received = 0
+        self._pending_bytes = self._pending_received = 0
         self.device_times = DeviceTimes()
         self._pending_offsets: list[tuple[int, int]] = []
         """(pending records before a new offset was told, the one that holds for them)"""

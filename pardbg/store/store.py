@@ -13,6 +13,7 @@ from pardbg.events.decode import Full, Malformed, decode_map, frame_head, leadin
 from pardbg.events.fields import MAX_GROUPS, MAX_NAMES_PER_PROC, MAX_PROCS
 from pardbg.nccl.debug_lines import DebugReader
 from pardbg.store import definitions
+from pardbg.store.captured import MAX_TENSORS, tensor_def
 from pardbg.store.clocks import Reading
 from pardbg.store.history import Bookmark, Bookmarks, History, StateHistory
 from pardbg.store.intake import move
@@ -82,8 +83,7 @@ class Store:
         self.malformed = self.unknown_messages = self.over_limit = 0
         self.memo: dict[Any, Any] = {}
         """Derived values that analysis keeps; never a source of truth."""
-        self._num_records = 0
-        self._definition_bytes = 0
+        self._num_records = self._definition_bytes = 0
         self._first_ns: int | None = None
         self._part_begin_ns: int | None = None
         self._output_offsets: dict[str, int] = {}
@@ -105,6 +105,7 @@ class Store:
             wire.DefKind.ERROR.value: self._define_error,
             wire.DefKind.EXCEPTION.value: self._define_exception,
             wire.DefKind.OUT_OF_MEMORY.value: self._define_failed_request,
+            wire.DefKind.TENSOR.value: self._define_tensor,
         }
 
     # ------------------------------------------------------------------ writing
@@ -378,7 +379,7 @@ class Store:
             end = (t_ns, fields.integer_or_none(values, "code"))
             if end not in self.run_ends:
                 self.run_ends.append(end)
-            self.told = definitions.told_pairs(values.get("told")) or self.told
+            self.told = definitions.pairs(values.get("told"), _MAX_FACTS) or self.told
             return
         process = self._process(proc)
         said = (t_ns, fields.text(values, "reason", "exit"))
@@ -404,12 +405,8 @@ class Store:
         rank = fields.integer_or_none(values, "rank")
         if rank is not None and 0 <= rank < 1 << 20:
             process.rank = rank
-        gaps = values.get("unrecorded")
-        if isinstance(gaps, list):
-            process.unrecorded = tuple(
-                (gap[0], gap[1]) for gap in gaps[:_MAX_GAPS]
-                if isinstance(gap, list) and len(gap) == 2 and all(type(n) is int for n in gap)
-            )  # fmt: skip
+        if isinstance(gaps := values.get("unrecorded"), list):
+            process.unrecorded = tuple(definitions.pairs(gaps, _MAX_GAPS))
         argv = values.get("argv")
         if isinstance(argv, list) and argv and isinstance(argv[0], str):
             process.facts["program"] = argv[0].rpartition("/")[2][:_MAX_TEXT]
@@ -478,23 +475,25 @@ class Store:
             process.model = model
 
     def _define_error(self, process: Process, values: Mapping[str, Any]) -> None:
-        said = (
-            fields.integer(values, "t_ns", 0) + process.offset_ns,
-            fields.text(values, "where"),
-            fields.text(values, "text"),
-        )
-        if said not in process.errors and len(process.errors) < 1024:
-            self._keep(process, fields.weight(said))
-            process.errors.append(said)
+        t_ns = fields.integer(values, "t_ns", 0) + process.offset_ns
+        said = t_ns, fields.text(values, "where"), fields.text(values, "text")
+        self._add(process, process.errors, said, values, 1024)
 
     def _define_exception(self, process: Process, values: Mapping[str, Any]) -> None:
         said = definitions.failure(values, process.offset_ns)
-        if said not in process.failures and len(process.failures) < 64:
-            self._keep(process, fields.weight(values))
-            process.failures.append(said)
+        self._add(process, process.failures, said, values, _MAX_FACTS)
 
     def _define_failed_request(self, process: Process, values: Mapping[str, Any]) -> None:
-        request = definitions.failed_request(values, process.offset_ns)
-        if request not in process.failed_requests and len(process.failed_requests) < 64:
+        said = definitions.failed_request(values, process.offset_ns)
+        self._add(process, process.failed_requests, said, values, _MAX_FACTS)
+
+    def _define_tensor(self, process: Process, values: Mapping[str, Any]) -> None:
+        said = tensor_def(values)
+        if said not in process.tensors and len(process.tensors) < MAX_TENSORS:
             self._keep(process, fields.weight(values))
-            process.failed_requests.append(request)
+            process.tensors[said] = None
+
+    def _add(self, process: Process, known: list[Any], said: Any, values: Any, most: int) -> None:
+        if said not in known and len(known) < most:
+            self._keep(process, fields.weight(values))
+            known.append(said)

@@ -1,0 +1,77 @@
+"""Sketches of tensors: 256 numbers that stand for all elements, whatever parts ranks have of them.
+
+Each element is added to one of 256 buckets, with a sign; both follow from a hash of its index in
+the whole tensor (a count sketch: Charikar, Chen and Farach-Colton, 2002). So sketches of disjoint
+parts add up to that of the whole, and the norm of a difference is about that of the sketches'.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+
+from pardbg_agent.hooks.tensors import bits_sum
+
+BUCKETS: Final = 256
+_SPREAD: Final = 0x9E3779B97F4A7C15 - (1 << 64), 0xD1B54A32D192ED03 - (1 << 64)
+"""Odd factors of 64 bits, as int64."""
+_MOST: Final = (1 << 61) - 1
+"""Of the sum of bits, which is told as a number."""
+_CHUNK: Final = 1 << 20
+"""Elements at a time: 30 MiB of temporaries."""
+
+
+def sketch(part: torch.Tensor, shape: Sequence[int], offset: Sequence[int]) -> dict[str, Any]:
+    """Return "count", "most", "bad", "bits" and "sketch" of a rank's part, which begins at
+    ``offset`` of a tensor of ``shape``. Waits for the device."""
+    with torch.no_grad():
+        rows = part.detach().unsqueeze(0) if not part.dim() else part.detach()
+        sums = torch.zeros(BUCKETS, dtype=torch.float64, device=part.device)
+        most, bad = 0.0, 0
+        step = max(1, _CHUNK * len(rows) // max(1, rows.numel()))
+        for at in range(0, len(rows) if rows.numel() else 0, step):
+            some = rows[at : at + step]
+            values = some.to(torch.float64).flatten()
+            finite = torch.isfinite(values)
+            bad += values.numel() - int(finite.count_nonzero())
+            values = torch.where(finite, values, 0.0)
+            most = max(most, float(values.abs().max()))
+            mixed = _mixed(_indices(some, at, shape, offset))
+            signs = (mixed >> 50 & 1) * 2 - 1
+            sums.index_add_(0, mixed >> 40 & BUCKETS - 1, values * signs)
+        return {
+            "count": rows.numel(), "most": most, "bad": bad,
+            "bits": int(bits_sum(part)) & _MOST if part.numel() else 0,
+            "sketch": sums.cpu().numpy().tobytes(),
+        }  # fmt: skip
+
+
+def samples(batch: torch.Tensor) -> list[int]:
+    """Return a hash of the contents of each row of a batch. Waits for the device."""
+    with torch.no_grad():
+        rows = batch.detach().flatten(1) if batch.dim() > 1 else batch.detach().unsqueeze(-1)
+        if rows.is_floating_point():
+            rows = rows.to(torch.float64).view(torch.int64)
+        places = _mixed(torch.arange(1, rows.shape[1] + 1, device=rows.device)) | 1
+        found: list[int] = _mixed((rows.to(torch.int64) * places).sum(1)).tolist()
+        return found
+
+
+def _indices(
+    rows: torch.Tensor, first: int, shape: Sequence[int], offset: Sequence[int]
+) -> torch.Tensor:
+    """Return the indices of a part's rows, from ``first`` on, in the whole tensor, flat."""
+    index = torch.zeros((), dtype=torch.int64, device=rows.device)
+    for dim, size in enumerate(rows.shape if shape else ()):
+        begin = offset[dim] + (0 if dim else first)
+        along = torch.arange(begin, begin + size, device=rows.device)
+        index = index.unsqueeze(-1) + along * math.prod(shape[dim + 1 :])
+    return index.flatten()
+
+
+def _mixed(index: torch.Tensor) -> torch.Tensor:
+    mixed = (index + 1) * _SPREAD[0]
+    return (mixed ^ (mixed >> 32)) * _SPREAD[1]

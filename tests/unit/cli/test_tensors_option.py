@@ -1,0 +1,43 @@
+"""``--tensors``: a step or a range of steps, told to the job by its environment."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from pardbg.cli.options import recording, recording_options
+from pardbg_agent.hooks.watch.tensor_capture import steps
+from pardbg_agent.wire import ENV_TENSORS
+
+
+def told(*words: str) -> str | None:
+    found: list[str | None] = []
+
+    @click.command()
+    @recording_options
+    def command(**how: object) -> None:
+        found.append(recording(**how).env({}).get(ENV_TENSORS))  # type: ignore[arg-type]
+
+    done = CliRunner().invoke(command, words, standalone_mode=False)
+    if done.exception is not None:
+        raise done.exception
+    return found[0]
+
+
+@pytest.mark.parametrize(("text", "captured"), [
+    ("0", range(1)), ("0-1", range(2)), ("100-100", range(100, 101)), ("7-9", range(7, 10)),
+])  # fmt: skip
+def test_steps_reach_the_ranks(text: str, captured: range, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = told("--tensors", text)
+    assert said is not None and told() is None
+    monkeypatch.setenv(ENV_TENSORS, said)
+    assert steps() == captured
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "3-1", "1-", "0-1-2", "0,1"])
+def test_what_is_no_range_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(click.UsageError):
+        told("--tensors", text)
+    monkeypatch.setenv(ENV_TENSORS, text)
+    assert len(steps()) == 0 and list(steps()) == []
