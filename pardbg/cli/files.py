@@ -145,6 +145,32 @@ def diff(a: str, b: str, json_: bool, skip: int) -> None:
 
 
 @click.command()
+@click.argument("a")
+@click.argument("b", required=False)
+@click.option("--floor", metavar="F", help="A second recording of A: its difference is the noise.")
+@common.JSON
+def same(a: str, b: str | None, floor: str | None, json_: bool) -> int:
+    """Tell whether session B computes what its reference A does, and which tensor differs first.
+
+    Both recorded with `pardbg run --tensors 0-1`. With A alone: whether its replicas are equal.
+    Exit code 0: the same, 1: not, 2: it cannot be compared. docs/same.md says how.
+    """
+    from pardbg.analysis.same import comparison
+    from pardbg.render.reports.sameness import same_text
+
+    if b is None and floor is not None:
+        raise UserError("--floor is of two sessions: `pardbg same A B --floor F`")
+    first = common.load_session(a)
+    if b is None:
+        found = comparison.alone(first)
+    else:
+        second = None if floor is None else common.load_session(floor)
+        found = comparison.compare(first, common.load_session(b), second)
+    common.echo(json.dumps(comparison.as_dict(found), indent=2) if json_ else same_text(found))
+    return found.exit_code
+
+
+@click.command()
 @click.argument("run", metavar="RUN|DIR")
 @common.writes("Session file to write.")
 def postmortem(run: str, output: Path, force: bool) -> None:
@@ -255,4 +281,4 @@ def _numbers(option: str, text: str | None, least: int, most: int) -> tuple[int,
     return tuple(dict.fromkeys(numbers))
 
 
-COMMANDS = (replay, report, export, check, diff, postmortem, repair, import_, whatif)
+COMMANDS = (replay, report, export, check, diff, same, postmortem, repair, import_, whatif)

@@ -28,6 +28,7 @@ MORE: Final = {
     "ls": "List live runs.",
     "check": "Test a recording in CI: exit 0 or 1.",
     "diff": "Compare two recordings: what changed beyond noise.",
+    "same": "Tell which tensor of a parallel run differs first from its reference.",
     "whatif": "Predict a run's step time with another schedule or stage split.",
     "rehearse": "Run a program as every rank of a large job, on one machine without GPUs.",
     "schedule": "Make, check and compare pipeline schedules.",

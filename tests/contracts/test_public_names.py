@@ -15,7 +15,7 @@ from pardbg.cli import cli, main
 COMMANDS = {
     "demo", "watch", "run", "replay", "report", "ctl", "ls", "doctor", "native", "explain",
     "export", "check", "diff", "postmortem", "repair", "import", "whatif", "help", "schedule",
-    "rehearse", "attach",
+    "rehearse", "attach", "same",
 }  # fmt: skip
 OPTIONS = {
     "demo": {"--nproc", "--steps", "--output", "--list", "--keep"},
@@ -25,6 +25,7 @@ OPTIONS = {
     "export": {"--to", "--output", "--force"},
     "check": {"--junit", "--skip", "--list"},
     "diff": {"--json", "--skip"},
+    "same": {"--json", "--floor"},
     "postmortem": {"--output", "--force"},
     "repair": {"--output", "--force"},
     "import": {"--output", "--force"},
@@ -76,6 +77,7 @@ def test_a_command_explains_itself(command: str) -> None:
         ("export", "--to", "csv", "-o", "x", "/"),
         ("check", "/no/such/file.mcap", "bubble<12"),
         ("diff", "/no/such/a.mcap", "/no/such/a.mcap"),
+        ("same", "/no/such/a.mcap"),
         ("postmortem", "-o", "x.mcap", "no-such-run"),
         ("repair", "-o", "x.mcap", "/no/such/file.mcap"),
         ("import", "-o", "x.mcap", "/no/such/file.json"),

@@ -1,0 +1,389 @@
+"""Whether a run is the computation that its reference is, and which tensor differs first.
+
+Nothing is claimed that does not follow: where inputs or initial parameters differ, a layout is not
+known or rounding explains as much, the answer is that it cannot be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Final, Literal
+
+from pardbg.analysis.base.losses import json_number
+from pardbg.analysis.same.hypotheses import CERTAIN, Hypothesis, factor, hypothesis, unlike
+from pardbg.analysis.same.noise import (
+    RED,
+    ROUNDINGS,
+    SEEN,
+    YELLOW,
+    Floors,
+    coarser,
+    difference,
+    floors,
+)  # fmt: skip
+from pardbg.analysis.same.wholes import Gap, Key, Whole, Wholes, wholes
+from pardbg.store.store import Store
+
+Level = Literal["green", "yellow", "red"]
+Reason = Literal[
+    "same", "invariants hold", "differs", "replicas differ", "nothing captured", "no common names",
+    "no common steps", "inputs differ", "floor inputs differ", "initial parameters differ",
+    "reference replicas differ", "uncertain", "all rounding", "nothing judged", "no replicas",
+]  # fmt: skip
+"""What the answer is. ``uncertain``: a tensor differs, but inputs or some initial parameters are
+not known; ``all rounding``: every gradient differs as computation in bfloat16 would make it;
+``no replicas``: no rank keeps what another one has."""
+Left = Literal[
+    Gap, "only reference", "only run", "shape", "dtype", "noise", "not finite", "no update",
+    "gradient", "step",
+]  # fmt: skip
+"""Why a tensor is not judged: its layout; names or shapes; rounding is as large; the reference is
+not finite; the update is not known; its gradient is not green; a later step, without --floor."""
+EXIT: Final[Mapping[Reason, int]] = {
+    "same": 0, "invariants hold": 0, "differs": 1, "replicas differ": 1,
+}  # fmt: skip
+CANNOT: Final = 2
+OF_UPDATE: Final = 0.1
+"""Share of a step's update that a parameter's red difference exceeds: optimizers like Adam blow up
+the rounding of tiny gradients."""
+MULTIPLE: Final = 0.25
+"""Distance from 1 of a factor that is red whatever the noise."""
+LOW_PRECISION: Final = 4 * 2.0**-7
+"""Relative difference that computation in bfloat16 explains, whatever the parameters' dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A judged tensor."""
+
+    step: int
+    what: str
+    name: str
+    error: float
+    """Norm of the difference as a share of the reference's."""
+    floors: float
+    """The same in noise floors."""
+    level: Level
+
+
+@dataclass(frozen=True, slots=True)
+class NotJudged:
+    """Tensors that are not judged, for one reason."""
+
+    why: Left
+    whats: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sameness:
+    """The answer of ``pardbg same``."""
+
+    reason: Reason
+    step: int | None = None
+    what: str = ""
+    name: str = ""
+    """Of the first tensor that differs; of a reason about a session: which one, "A" or "B"."""
+    hypothesis: Hypothesis | None = None
+    rows: tuple[Row, ...] = ()
+    """In the order of execution: gradients from the last parameter, then parameters."""
+    left: tuple[NotJudged, ...] = ()
+    inputs_known: bool = True
+    random: bool = False
+    """Layers draw numbers of their own, as dropout does: other layouts draw others."""
+    floor_idle: bool = False
+    """The second recording is bit by bit the first: it tells nothing of rounding."""
+    num_tensors: int = 0
+    """Tensors that were looked at."""
+
+    @property
+    def exit_code(self) -> int:
+        """0: the same; 1: not; 2: it cannot be compared."""
+        return EXIT.get(self.reason, CANNOT)
+
+
+def alone(store: Store) -> Sameness:
+    """Return whether what a run keeps equal on several ranks is equal."""
+    run = wholes(store)
+    if not run.steps:
+        return Sameness("nothing captured", name="A")
+    left = _left({key[1:]: gap for key, gap in run.unknown.items()})
+    order = [run.tensors[key] for key in _keys(run) if key in run.tensors]
+    order = [whole for whole in order if whole.copies]
+    for whole in order:
+        if whole.replicas:
+            return Sameness("replicas differ", *whole.key, unlike(whole), (), left)
+    reason: Reason = "invariants hold" if order else "nothing judged" if left else "no replicas"
+    return Sameness(reason, left=left, num_tensors=len(order))
+
+
+def compare(reference: Store, run: Store, floor: Store | None = None) -> Sameness:
+    """Return whether ``run`` computes what ``reference`` does; ``floor``: a second recording of the
+    reference, whose differences are its noise."""
+    a, b = wholes(reference), wholes(run)
+    for side, name in ((a, "A"), (b, "B")):
+        if not side.steps:
+            return Sameness("nothing captured", name=name)
+    if not a.names("grad") & b.names("grad") | a.names("param") & b.names("param"):
+        return Sameness("no common names")
+    if a.steps[0] != b.steps[0]:
+        return Sameness("no common steps")
+    known, unequal = _inputs(a, b)
+    if unequal is not None:
+        return Sameness("inputs differ", unequal)
+    verified, first = _initial(a, b)
+    if first is not None:
+        return Sameness("initial parameters differ", *first.key)
+    second = wholes(floor) if floor is not None else None
+    if second is not None and _inputs(a, second)[1] is not None:
+        return Sameness("floor inputs differ", _inputs(a, second)[1])
+    judge = _Judge(a, b, second)
+    random = a.random or b.random
+    certain = known and not random and verified >= a.names("init") | a.names("param")
+    found = _answer(a, judge.judge(), certain, judge.with_floor)
+    return replace(found, inputs_known=known, random=random, floor_idle=judge.floor_idle)
+
+
+def as_dict(found: Sameness) -> dict[str, object]:
+    """Return the answer as ``pardbg same --json`` prints it."""
+    cause = found.hypothesis
+    return {
+        "exit_code": found.exit_code, "reason": found.reason,
+        "step": found.step, "what": found.what, "name": found.name,
+        "hypothesis": None if cause is None else asdict(cause),
+        "rows": [
+            {**asdict(row), "error": json_number(row.error), "floors": json_number(row.floors)}
+            for row in found.rows
+        ],
+        "not_judged": [
+            {"why": left.why, "what": list(left.whats), "names": list(left.names)}
+            for left in found.left
+        ],
+        "inputs_known": found.inputs_known, "random": found.random,
+        "floor_idle": found.floor_idle,
+        "num_tensors": found.num_tensors,
+    }  # fmt: skip
+
+
+def _keys(side: Wholes) -> Iterator[Key]:
+    """Yield the keys of a side's tensors in the order of execution."""
+    names = side.ordered()
+    for step in sorted({key[0] for key in side.tensors}):
+        yield from ((step, "init", name) for name in names)
+        yield from ((step, "grad", name) for name in reversed(names))
+        yield from ((step, "param", name) for name in names)
+
+
+def _left(reasons: Mapping[tuple[str, str], Left]) -> tuple[NotJudged, ...]:
+    """Return (what, name) of tensors grouped by the reason that they are not judged for."""
+    keys = {why: [key for key, of in reasons.items() if of == why] for why in reasons.values()}
+    return tuple(
+        NotJudged(why, *(tuple(sorted(set(column))) for column in zip(*of, strict=True)))
+        for why, of in keys.items()
+    )
+
+
+def _inputs(a: Wholes, b: Wholes) -> tuple[bool, int | None]:
+    """Return whether the inputs of every common step are known, and the first step in which they
+    differ: samples may come in any order, on any ranks."""
+    known = True
+    for step in sorted(set(a.steps) & set(b.steps)):
+        left, right = a.inputs.get(step), b.inputs.get(step)
+        common = (left or {}).keys() & (right or {}).keys()
+        if left is None or right is None or not common:
+            known = False
+        elif any(left[name] != right[name] for name in common):
+            return True, step
+    return known, None
+
+
+def _initial(a: Wholes, b: Wholes) -> tuple[frozenset[str], Whole | None]:
+    """Return the parameters whose initial values are equal, and the first where they are not."""
+    equal: set[str] = set()
+    for key in _keys(a):
+        left, right = a.tensors.get(key), b.tensors.get(key)
+        if key[1] != "init" or left is None or right is None or left.shape != right.shape:
+            continue
+        epsilon = coarser(left, right)
+        if epsilon is None or left.bad:
+            continue
+        if right.bad or difference(left, right) > ROUNDINGS * epsilon * left.norm:
+            return frozenset(equal), left
+        equal.add(left.name)
+    return frozenset(equal), None
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    rows: tuple[Row, ...]
+    left: tuple[NotJudged, ...]
+    first: Whole | None = None
+    """Of the run, the first that is red."""
+    cause: Hypothesis | None = None
+    reference_replicas: Whole | None = None
+
+
+class _Judge:
+    """Judges the tensors of two runs, one after another."""
+
+    def __init__(self, a: Wholes, b: Wholes, second: Wholes | None) -> None:
+        self.a, self.b = a, b
+        self.step = a.steps[0]
+        depth = len(a.names("grad") or a.names("param"))
+        others = None if second is None else second.tensors
+        self.floors: Floors = floors(a.tensors, depth, self.step, others)
+        self.with_floor = any(self.floors.measured.values())
+        self.floor_idle = second is not None and not self.with_floor
+        self.reasons: dict[tuple[str, str], Left] = {}
+        self.levels: dict[Key, Level] = {}
+
+    def judge(self) -> _Found:
+        """Return the rows in the order of execution, and the first red one's tensor and cause."""
+        self._leave_names()
+        rows: list[Row] = []
+        first: Whole | None = None
+        cause: Hypothesis | None = None
+        for key in _keys(self.a):
+            left, right = self.a.tensors.get(key), self.b.tensors.get(key)
+            if left is None or right is None:
+                if left is not None and self._no_gradient(left):
+                    rows.append(Row(*key, 1.0, float("inf"), "red"))
+                    if first is None:
+                        first, cause = left, Hypothesis("no gradient")
+                continue
+            if left.replicas:
+                return _Found(tuple(rows), (), reference_replicas=left)
+            if key[1] == "init" and not right.replicas:
+                continue
+            row = self._row(left, right)
+            if not isinstance(row, Row):
+                self.reasons.setdefault(key[1:], row)
+                continue
+            rows.append(row)
+            self.levels[key] = row.level
+            if row.level == "red" and first is None:
+                first, cause = right, self._cause(left, right)
+        return _Found(tuple(rows), _left(self.reasons), first, cause)
+
+    def _no_gradient(self, left: Whole) -> bool:
+        """Return whether the run's optimizer stepped a parameter without a gradient, which the
+        reference has."""
+        updated = self.b.tensors.get((left.step, "param", left.name))
+        here = left.what == "grad" and left.step == self.step and left.key not in self.b.unknown
+        return here and left.most > 0 and updated is not None and updated.shape == left.shape
+
+    def _leave_names(self) -> None:
+        """Note names of one side only, and those without a known layout."""
+        for what in ("grad", "param"):
+            names = self.a.names(what), self.b.names(what)
+            self.reasons |= {(what, name): "only reference" for name in names[0] - names[1]}
+            self.reasons |= {(what, name): "only run" for name in names[1] - names[0]}
+        for side in (self.a, self.b):
+            self.reasons |= {key[1:]: gap for key, gap in side.unknown.items()}
+
+    def _row(self, left: Whole, right: Whole) -> Row | Left:
+        """Return a tensor's row, or why it is not judged."""
+        if left.shape != right.shape:
+            return "shape"
+        error, size = difference(left, right), left.norm
+        share = error / size if size else float("inf") if error else 0.0
+        if right.replicas:
+            return Row(*left.key, share, float("inf"), "red")
+        if left.step != self.step and not self.with_floor:
+            return "step"
+        if left.bad:
+            return "not finite"
+        noise = self.floors.of(left, right)
+        if noise is None:
+            return "dtype"
+        scale = left.norm
+        if left.what == "param":
+            if self.levels.get((left.step, "grad", left.name), "green") != "green":
+                return "gradient"
+            before = self._before(self.a, left)
+            if before is None:
+                return "no update"
+            scale = difference(left, before)
+        level = self._level(left, right, error, noise, scale)
+        if level is None:
+            return "noise"
+        in_floors = error / noise if noise else float("inf") if error else 0.0
+        return Row(*left.key, share, in_floors, level)
+
+    def _level(
+        self, left: Whole, right: Whole, error: float, noise: float, scale: float
+    ) -> Level | None:
+        """Return how far a tensor is off; None: rounding explains as much as any mistake."""
+        if right.bad:
+            return "red"
+        if left.what == "grad" and self._is_multiple(left, right):
+            return "red"  # however coarse the rounding: it is no multiple
+        if not left.most and not right.most:
+            return "green"
+        if RED * noise > SEEN * scale:
+            return None
+        least = OF_UPDATE * scale if left.what == "param" else 0.0
+        if error <= max(YELLOW * noise, least):
+            return "green"
+        return "red" if error > RED * noise else "yellow"
+
+    def _is_multiple(self, left: Whole, right: Whole) -> bool:
+        found = factor(left, right, ())
+        far = found is not None and abs(found.factor - 1) >= MULTIPLE
+        return far and not self.floors.all_rounding(left, right)
+
+    def _before(self, side: Wholes, whole: Whole) -> Whole | None:
+        """Return a tensor as it was in the captured step before; a parameter's initial value."""
+        steps = [step for step in side.steps if step < whole.step]
+        if steps:
+            return side.tensors.get((steps[-1], whole.what, whole.name))
+        return side.tensors.get((whole.step, "init", whole.name)) if whole.what == "param" else None
+
+    def _cause(self, left: Whole, right: Whole) -> Hypothesis | None:
+        noise, before = self.floors.of(left, right) or 0.0, self._before(self.b, right)
+        return hypothesis(left, right, before, noise, self.b.group_sizes)
+
+
+def _answer(a: Wholes, found: _Found, certain: bool, with_floor: bool) -> Sameness:
+    """Return the answer to what was found. ``certain``: inputs and initial parameters are known and
+    equal."""
+
+    def answer(reason: Reason, of: Whole | None = None) -> Sameness:
+        step, what, name = (None, "", "") if of is None else of.key
+        return Sameness(
+            reason, step, what, name, found.cause, found.rows, found.left,
+            num_tensors=len(found.rows),
+        )  # fmt: skip
+
+    if found.reference_replicas is not None:
+        return answer("reference replicas differ", found.reference_replicas)
+    first, cause = found.first, found.cause
+    if first is None:
+        return answer("same" if _judged(a, found.rows) else "nothing judged")
+    if first.replicas:
+        return answer("replicas differ", first)
+    if cause is not None and cause.cause in CERTAIN:
+        return answer("differs", first)
+    if not certain:
+        return answer("uncertain", first)
+    rounding = not with_floor and cause is None and _all_rounding(found.rows)
+    return answer("all rounding" if rounding else "differs", first)
+
+
+def _judged(a: Wholes, rows: Sequence[Row]) -> bool:
+    """Return whether most gradients of the first step were judged, or most parameters."""
+    counted = {what: sum(row.what == what for row in rows) for what in ("grad", "param")}
+    step = a.steps[0]
+    return any(
+        2 * counted[what] > sum(key[:2] == (step, what) for key in (*a.tensors, *a.unknown)) > 0
+        for what in counted
+    )
+
+
+def _all_rounding(rows: Sequence[Row]) -> bool:
+    """Return whether every gradient is off, and none by more than low precision explains: so it is
+    where parameters are float32 and computation is not (autocast)."""
+    errors = [row.error for row in rows if row.what == "grad"]
+    levels = {row.level for row in rows if row.what == "grad"}
+    return bool(errors) and "green" not in levels and max(errors) <= LOW_PRECISION

@@ -1,0 +1,105 @@
+"""What a difference looks like: a factor, zeros, an earlier step's values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from pardbg.analysis.same.wholes import Floats, Whole
+
+Cause = Literal[
+    "factor", "zero", "stale", "not finite", "no gradient", "part zero", "mean", "sum", "replicas"
+]
+"""What a difference looks like. ``factor``: a multiple of the reference; ``zero``: all elements are
+0; ``stale``: of the step before (a parameter that has not moved); ``no gradient``: none was there
+for the optimizer; ``part zero``: what some ranks
+have is 0; ``replicas``: they differ; ``mean``, ``sum``: that of the replicas is the reference."""
+CERTAIN: Final = ("factor", "stale", "replicas", "mean", "sum")
+"""Causes that neither other inputs nor other parameters would bring about."""
+RESIDUAL: Final = 0.02
+"""Share of a factor's effect that may be left beside it."""
+FEWEST: Final = 16
+"""Elements below which a factor may be chance."""
+_CLOSE: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """What the first difference looks like."""
+
+    cause: Cause
+    factor: float = 1.0
+    """Of a ``factor``; the named one where it is close to one."""
+    named: bool = False
+    """The factor is 2, 1/2, or N or 1/N for a group of N ranks."""
+    ranks: tuple[int, ...] = ()
+    odd_ranks: tuple[int, ...] = ()
+    """Of ``replicas``: those that are unlike most; empty where no value has most."""
+
+
+def factor(reference: Whole, run: Whole, sizes: Sequence[int]) -> Hypothesis | None:
+    """Return the factor that makes the run's tensor of the reference's, with small residual."""
+    r, p = reference.vector, run.vector
+    square = float(r @ r)
+    if reference.count < FEWEST or not square or not run.most:
+        return None
+    found = float(p @ r) / square
+    residual = float(np.linalg.norm(p - found * r)) / square**0.5
+    if residual > RESIDUAL * min(1.0, abs(found - 1)) or residual > RESIDUAL * abs(found):
+        return None
+    for number in sorted({2, *sizes}):
+        for named in (float(number), 1 / number, -1.0):
+            if abs(found - named) <= _CLOSE * abs(named):
+                return Hypothesis("factor", named, True)
+    return Hypothesis("factor", found)
+
+
+def hypothesis(
+    reference: Whole, run: Whole, before: Whole | None, noise: float, sizes: Sequence[int]
+) -> Hypothesis | None:
+    """Return what a difference looks like; None: nothing that is known. ``before``: the run's
+    tensor of the step before."""
+    if run.bad and not reference.bad:
+        return Hypothesis("not finite")
+    if run.replicas:
+        return _of_replicas(reference, run, noise)
+    if not run.most and reference.most:
+        return Hypothesis("zero")
+    if before is not None and run.bits == before.bits:
+        return Hypothesis("stale")
+    if run.zero_ranks and not set(run.zero_ranks) & set(reference.zero_ranks):
+        missing = reference.vector - run.vector
+        if abs(float(missing @ run.vector)) <= 0.25 * float(
+            np.linalg.norm(missing) * np.linalg.norm(run.vector)
+        ):
+            return Hypothesis("part zero", ranks=run.zero_ranks)
+    return factor(reference, run, sizes)
+
+
+def unlike(run: Whole) -> Hypothesis:
+    """Return which replicas differ."""
+    counts = Counter(bits for _, bits in run.replicas)
+    common, number = counts.most_common(1)[0]
+    odd = tuple(rank for rank, bits in run.replicas if bits != common)
+    ranks = tuple(rank for rank, _ in run.replicas)
+    return Hypothesis("replicas", ranks=ranks, odd_ranks=odd if 2 * number > len(ranks) else ())
+
+
+def _of_replicas(reference: Whole, run: Whole, noise: float) -> Hypothesis:
+    ranks = tuple(rank for rank, _ in run.replicas)
+    mean = run.replica_mean
+    if mean is not None and reference.most:
+        if _fits(mean, reference, noise):
+            return Hypothesis("mean", ranks=ranks)
+        if _fits(mean * len(ranks), reference, noise):
+            return Hypothesis("sum", ranks=ranks)
+    return unlike(run)
+
+
+def _fits(vector: Floats, reference: Whole, noise: float) -> bool:
+    error = float(np.linalg.norm(vector - reference.vector))
+    return error <= max(noise, RESIDUAL * reference.norm)

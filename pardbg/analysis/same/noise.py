@@ -1,0 +1,91 @@
+"""Noise floors: how far rounding alone may move a tensor.
+
+Without a second recording of the reference the floor is 8 epsilon sqrt(depth), where depth is the
+number of parameters that a gradient comes through (1 for a parameter itself, which is only added
+to). With one it is the difference between both recordings, if that is larger.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from pardbg.analysis.same.wholes import Key, Whole
+
+EPSILON: Final = {
+    "float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7,
+}  # fmt: skip
+"""Distance from 1 to the next larger number."""
+ROUNDINGS: Final = 8
+YELLOW: Final = 3
+"""Floors from which a difference is yellow, …"""
+RED: Final = 10
+"""… and red."""
+SEEN: Final = 0.5
+"""Share of a tensor (of a parameter: of its update) that a red difference must be able to be:
+otherwise not even a wrong factor would be seen, and nothing is judged."""
+MEASURED: Final = 0.02
+"""Floor below which a measured one counts, even where 8 epsilon sqrt(depth) is larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Floors:
+    """Noise of a reference's tensors."""
+
+    depth: int
+    typical: float
+    """Median size of an element of the gradients: one that is far smaller is rounding of others."""
+    measured: Mapping[Key, float]
+    """Norm of the difference between two recordings of the reference; empty without a second."""
+
+    def of(self, reference: Whole, run: Whole) -> float | None:
+        """Return the noise as a norm; None: nothing is known of the dtype."""
+        epsilon = coarser(reference, run)
+        if epsilon is None:
+            return None
+        gradient = reference.what == "grad"
+        share = ROUNDINGS * epsilon * math.sqrt(self.depth if gradient else 1)
+        size = reference.norm
+        if gradient:
+            size = max(size, self.typical * math.sqrt(reference.count))
+        measured = self.measured.get(reference.key, 0.0)
+        if measured:
+            return max(measured, min(share, MEASURED) * reference.norm)
+        return share * size
+
+    def all_rounding(self, reference: Whole, run: Whole) -> bool:
+        """Return whether a gradient is so small beside the others that it may be their rounding."""
+        least = RED * (coarser(reference, run) or 1.0) * self.typical
+        return reference.norm <= least * math.sqrt(reference.count)
+
+
+def floors(
+    tensors: Mapping[Key, Whole], depth: int, step: int, second: Mapping[Key, Whole] | None
+) -> Floors:
+    """Return the noise of a reference, from a second recording of it where there is one."""
+    sizes = [
+        whole.norm / math.sqrt(whole.count)
+        for whole in tensors.values()
+        if whole.what == "grad" and whole.step == step and whole.most and whole.count
+    ]
+    measured = {
+        key: difference(whole, (second or {})[key])
+        for key, whole in tensors.items()
+        if key in (second or {}) and (second or {})[key].shape == whole.shape
+    }
+    return Floors(max(1, depth), float(np.median(sizes)) if sizes else 0.0, measured)
+
+
+def difference(a: Whole, b: Whole) -> float:
+    """Return the estimated norm of the difference of two tensors."""
+    return float(np.linalg.norm(a.vector - b.vector))
+
+
+def coarser(a: Whole, b: Whole) -> float | None:
+    """Return the larger epsilon of both dtypes; None: one is not known."""
+    known = [EPSILON.get(whole.dtype) for whole in (a, b)]
+    return None if None in known else max(value for value in known if value is not None)

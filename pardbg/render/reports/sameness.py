@@ -1,0 +1,148 @@
+"""The answer of ``pardbg same`` as text: one sentence first, then the tensors that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from pardbg.analysis.same.comparison import Left, NotJudged, Reason, Row, Sameness
+from pardbg.analysis.same.hypotheses import Cause, Hypothesis
+from pardbg.render.draw.cells import clean
+from pardbg.render.reports.sections import table
+from pardbg.words import count, number, plural, ranks_text
+
+MAX_ROWS: Final = 10
+MAX_NAMES: Final = 3
+_WHAT: Final = {
+    "init": "the initial value of", "grad": "the gradient of", "param": "the updated parameter",
+}  # fmt: skip
+_CANNOT: Final[Mapping[Reason, str]] = {
+    "no common names": "no tensor has the same name in both runs",
+    "no common steps": "the first captured steps are not the same",
+    "inputs differ": "the inputs differ in step {step}",
+    "floor inputs differ": "the inputs of --floor differ from the reference's in step {step}",
+    "initial parameters differ": "the initial parameters differ: {name}",
+    "reference replicas differ": "replicas of {name} differ within the reference itself",
+    "nothing judged": "too few tensors have a known layout and a floor below their own size",
+    "no replicas": "no rank keeps what another one keeps; give a second recording",
+    "all rounding": "every gradient differs by what bfloat16 would explain (autocast?): "
+                    "record the reference a second time and give it as --floor",
+}  # fmt: skip
+_CAUSE: Final[Mapping[Cause, str]] = {
+    "zero": "all of it is 0",
+    "stale": "it is what it was before this step",
+    "not finite": "it has NaN or infinite elements",
+    "no gradient": "the optimizer got none",
+    "part zero": "the part of {ranks} is 0",
+    "mean": "the mean over {ranks} is the reference's: it was not averaged",
+    "sum": "the sum over {ranks} is the reference's: it was not summed",
+    "replicas": "it differs between {ranks}",
+}
+_LEFT: Final[Mapping[Left, str]] = {
+    "only reference": "only in the reference", "only run": "only in the run",
+    "shape": "layout unknown: shapes differ between the runs",
+    "shapes": "layout unknown: shapes differ between ranks",
+    "dtypes": "layout unknown: dtypes differ between ranks",
+    "place": "layout unknown: the place of a rank's part is not known",
+    "overlap": "layout unknown: parts overlap",
+    "incomplete": "layout unknown: parts of some ranks are missing",
+    "copies": "layout unknown: unlike values on ranks that are not known as replicas",
+    "dtype": "dtype without a known rounding", "noise": "rounding may be as large as a mistake",
+    "not finite": "not finite in the reference", "no update": "size of the update not known",
+    "gradient": "its gradient already differs, or is not judged",
+    "step": "later steps, which are judged with --floor only",
+}  # fmt: skip
+
+
+def same_text(found: Sameness) -> str:
+    """Return the verdict, the first tensors that differ, the worst, and what was not compared."""
+    lines = [verdict(found)]
+    off = [row for row in found.rows if row.level != "green"]
+    if off:
+        lines += ["", "first tensors that differ", *_table(off[:MAX_ROWS])]
+        if len(off) > MAX_ROWS:
+            lines.append(f"… {count(len(off) - MAX_ROWS)} more")
+    if worst := _worst(found.rows):
+        lines += ["", "largest differences", *_table(worst)]
+    notes = list(_notes(found))
+    return "\n".join([*lines, "", *notes] if notes else lines)
+
+
+def verdict(found: Sameness) -> str:
+    """Return the answer in one sentence."""
+    if found.reason == "nothing captured":
+        return (
+            f"Cannot be compared: {found.name} has no captured tensors; record with --tensors 0-1."
+        )
+    if found.reason == "same":
+        worst = max(found.rows, key=lambda row: row.floors, default=None)
+        limit = f"at most {number(worst.floors)} noise floors apart" if worst else ""
+        if not any(row.error for row in found.rows):
+            limit = "no difference at all"
+        return f"The same computation: {plural(found.num_tensors, 'tensor')} agree ({limit})."
+    if found.reason == "invariants hold":
+        agreed = plural(found.num_tensors, "tensor")
+        return f"Replicas are equal: {agreed} on several ranks, bit by bit."
+    if found.reason in ("differs", "replicas differ"):
+        return f"Not the same computation: {_difference(found)}."
+    if found.reason == "uncertain":
+        lack = "some initial parameters" if found.inputs_known else "the inputs"
+        lack = "the numbers that dropout draws" if found.random else lack
+        return f"Cannot be compared: {_difference(found)}, but {lack} are not known to be equal."
+    said = _CANNOT[found.reason].format(step=found.step, name=clean(found.name))
+    return f"Cannot be compared: {said}."
+
+
+def _difference(found: Sameness) -> str:
+    what = _WHAT.get(found.what, found.what)
+    head = f"{what} {clean(found.name)} differs first, in step {found.step}"
+    return head if found.hypothesis is None else f"{head}: {_cause(found.hypothesis)}"
+
+
+def _cause(found: Hypothesis) -> str:
+    if found.cause == "factor":
+        return f"it is {_factor(found)} × the reference's"
+    if found.odd_ranks:
+        return f"{ranks_text(found.odd_ranks)} unlike the others of {ranks_text(found.ranks)}"
+    return _CAUSE[found.cause].format(ranks=ranks_text(found.ranks))
+
+
+def _factor(found: Hypothesis) -> str:
+    """Return ``2``, ``1/4``; other factors with their digits."""
+    if found.named and 0 < found.factor < 1:
+        return f"1/{round(1 / found.factor)}"
+    return number(found.factor)
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
+    cells = [("", "step", "what", "error", "floors", "tensor")]
+    cells += [
+        (row.level, str(row.step), row.what, number(row.error), number(row.floors), clean(row.name))
+        for row in rows
+    ]
+    return table(cells, (0, 2, 5))
+
+
+def _worst(rows: Sequence[Row]) -> list[Row]:
+    """Return the row with the largest difference, in floors, of each kind of tensor."""
+    kinds = dict.fromkeys(row.what for row in rows)
+    return [max((r for r in rows if r.what == kind), key=lambda r: r.floors) for kind in kinds]
+
+
+def _notes(found: Sameness) -> Iterator[str]:
+    if not found.inputs_known and found.rows:
+        yield "The inputs are not known: no rows of the model's inputs were captured in both runs."
+    if found.reason == "differs" and found.hypothesis is None:
+        yield "Random numbers differ between layouts: dropout must be off in both runs."
+    if found.floor_idle:
+        yield "--floor is equal to the reference bit by bit: it tells nothing of rounding."
+    if found.left:
+        yield "not compared"
+        yield from (f"  {_not_judged(left)}" for left in found.left)
+
+
+def _not_judged(left: NotJudged) -> str:
+    names = ", ".join(clean(name) for name in left.names[:MAX_NAMES])
+    more = len(left.names) - MAX_NAMES
+    rest = f" and {count(more)} more" if more > 0 else ""
+    return f"{'/'.join(left.whats)} {names}{rest}: {_LEFT[left.why]}"
