@@ -25,6 +25,10 @@ ENV_LEVEL: Final = "PARDBG_LEVEL"
 """``off``, ``summary`` or ``full`` (default)."""
 ENV_TENSORS: Final = "PARDBG_TENSORS"
 """Steps whose tensors are told as sketches, as in ``0-1``; unset: none."""
+SKETCH: Final = 256
+"""Numbers of a tensor's sketch."""
+MAX_ROWS: Final = 4096
+"""Rows of a step's inputs that a rank tells of."""
 LEVELS: Final = ("off", "summary", "full")
 """Sampling levels: how much a rank records, by number."""
 REDUCE: Final = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
@@ -295,7 +299,7 @@ class DefKind(str, enum.Enum):
     of the parameter in its model. The rank's part begins at ``offset`` of a tensor of ``shape`` and
     is ``size`` large; ``over``: ranks whose equal parts are replicas; ``count``: elements;
     ``most``: largest finite magnitude; ``bad``: how many are not finite; ``bits``: sum of the
-    elements' bits; ``sketch``: 256 float64 (tensor_sketch)."""
+    elements' bits; ``sketch``: SKETCH float64 (tensor_sketch)."""
     OUT_OF_MEMORY = "out_of_memory"
     """{"t_ns", "device" ("cuda:0"), "asked"|None, "limit", "free"|None, "allocated", "reserved",
     "parts": {"parameters", "gradients", "optimizer"}, "step", "phase", "action" (name ids, or 0),

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pardbg.events import fields
+from pardbg_agent import wire
 
-SKETCH_BYTES: Final = 256 * 8
+SKETCH_BYTES: Final = 8 * wire.SKETCH
 MAX_TENSORS: Final = 1 << 14
 """Of one process; 32 MiB of sketches."""
 _MAX_NUMBERS: Final = 1 << 16
@@ -40,7 +41,7 @@ class TensorDef:
     bits: int
     """Sum of the elements' bits: equal parts have equal ones."""
     sketch: bytes
-    """256 float64; of an input empty."""
+    """wire.SKETCH float64; of an input empty."""
     samples: tuple[int, ...]
     """Of an input: a hash of each row."""
 

@@ -58,7 +58,7 @@ def test_layouts_of_one_computation_are_the_same(sessions: dict[str, Path], layo
     assert code == 0, told
     alone, told = same(sessions[layout])
     has_replicas = layout in ("ddp", "tp")
-    expected = (0, "invariants hold") if has_replicas else (2, "no replicas")
+    expected = (0, "invariants-hold") if has_replicas else (2, "no-replicas")
     assert (alone, told["reason"]) == expected
 
 
@@ -73,13 +73,13 @@ def test_a_gradient_that_is_doubled_is_named_with_its_factor(sessions: dict[str,
 
 def test_replicas_that_differ_need_no_reference(sessions: dict[str, Path]) -> None:
     code, told = same(sessions["one-rank"])
-    assert (code, told["reason"]) == (1, "replicas differ")
+    assert (code, told["reason"]) == (1, "replicas-differ")
     assert (told["step"], told["what"], told["name"]) == (0, "grad", "0.weight")
     assert told["hypothesis"]["ranks"] == [0, 1]
 
 
 @pytest.mark.parametrize(("fault", "why"), [
-    ("other-data", "inputs differ"), ("other-start", "initial parameters differ"),
+    ("other-data", "inputs-differ"), ("other-start", "initial-parameters-differ"),
 ])  # fmt: skip
 def test_what_cannot_be_compared_is_no_difference(
     sessions: dict[str, Path], fault: str, why: str

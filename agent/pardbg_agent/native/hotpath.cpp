@@ -278,9 +278,7 @@ thread_local std::shared_ptr<Batch> batch;
 struct TiedBatch {  // as Tied; of a Work whose Future, of no tensor, has no event of its end (NCCL)
   std::shared_ptr<Batch> follow;
   std::function<void()> before;
-  void operator()() const {
-    if (before) before();
-  }
+  void operator()() const { before ? before() : void(); }
 };
 
 void poll_later(const std::shared_ptr<Follow>& follow, const c10::intrusive_ptr<c10d::Work>& work) {
@@ -606,8 +604,7 @@ PyObject* wait(PyObject* original, PyObject* const* args, Py_ssize_t num, PyObje
   if (s != nullptr && num > 0) {
     try {
       work = work_of(args[0]);
-      if (work != nullptr) held = followed_by<Tied>(*work);
-      if (work != nullptr && !held) ops = followed_by<TiedBatch>(*work);
+      if (work != nullptr) std::tie(held, ops) = followed_by<Tied, TiedBatch>(*work);
     } catch (const std::exception&) {
     }
   }

@@ -276,12 +276,13 @@ inline bool follow_work(c10d::Work& work, const std::shared_ptr<Follow>& follow)
 }
 
 // To be kept while the Work is waited for: its own end lets go.
-template <typename T>
-decltype(T::follow) followed_by(c10d::Work& work) {
+template <typename One, typename Other>
+std::pair<decltype(One::follow), decltype(Other::follow)> followed_by(c10d::Work& work) {
   std::unique_lock<std::mutex> guard(Inside::lock(work), std::try_to_lock);
-  if (!guard) return nullptr;
-  const T* found = Inside::at_end(work).target<T>();
-  return found == nullptr ? nullptr : found->follow;
+  if (!guard || !Inside::at_end(work)) return {};
+  if (const auto* found = Inside::at_end(work).target<One>()) return {found->follow, nullptr};
+  const auto* found = Inside::at_end(work).target<Other>();
+  return {nullptr, found == nullptr ? nullptr : found->follow};
 }
 
 }  // namespace pardbg

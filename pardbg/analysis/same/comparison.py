@@ -27,21 +27,21 @@ from pardbg.store.store import Store
 
 Level = Literal["green", "yellow", "red"]
 Reason = Literal[
-    "same", "invariants hold", "differs", "replicas differ", "nothing captured", "no common names",
-    "no common steps", "inputs differ", "floor inputs differ", "initial parameters differ",
-    "reference replicas differ", "uncertain", "all rounding", "nothing judged", "no replicas",
+    "same", "invariants-hold", "differs", "replicas-differ", "nothing-captured", "no-common-names",
+    "no-common-steps", "inputs-differ", "floor-inputs-differ", "initial-parameters-differ",
+    "reference-replicas-differ", "uncertain", "all-rounding", "nothing-judged", "no-replicas",
 ]  # fmt: skip
 """What the answer is. ``uncertain``: a tensor differs, but inputs or some initial parameters are
-not known; ``all rounding``: every gradient differs as computation in bfloat16 would make it;
-``no replicas``: no rank keeps what another one has."""
+not known; ``all-rounding``: every gradient differs as computation in bfloat16 would make it;
+``no-replicas``: no rank keeps what another one has."""
 Left = Literal[
-    Gap, "only reference", "only run", "shape", "dtype", "noise", "not finite", "no update",
+    Gap, "only-reference", "only-run", "shape", "dtype", "noise", "not-finite", "no-update",
     "gradient", "step",
 ]  # fmt: skip
 """Why a tensor is not judged: its layout; names or shapes; rounding is as large; the reference is
 not finite; the update is not known; its gradient is not green; a later step, without --floor."""
 EXIT: Final[Mapping[Reason, int]] = {
-    "same": 0, "invariants hold": 0, "differs": 1, "replicas differ": 1,
+    "same": 0, "invariants-hold": 0, "differs": 1, "replicas-differ": 1,
 }  # fmt: skip
 CANNOT: Final = 2
 OF_UPDATE: Final = 0.1
@@ -107,14 +107,14 @@ def alone(store: Store) -> Sameness:
     """Return whether what a run keeps equal on several ranks is equal."""
     run = wholes(store)
     if not run.steps:
-        return Sameness("nothing captured", name="A")
+        return Sameness("nothing-captured", name="A")
     left = _left({key[1:]: gap for key, gap in run.unknown.items()})
     order = [run.tensors[key] for key in _keys(run) if key in run.tensors]
     order = [whole for whole in order if whole.copies]
     for whole in order:
         if whole.replicas:
-            return Sameness("replicas differ", *whole.key, unlike(whole), (), left)
-    reason: Reason = "invariants hold" if order else "nothing judged" if left else "no replicas"
+            return Sameness("replicas-differ", *whole.key, unlike(whole), (), left)
+    reason: Reason = "invariants-hold" if order else "nothing-judged" if left else "no-replicas"
     return Sameness(reason, left=left, num_tensors=len(order))
 
 
@@ -124,20 +124,20 @@ def compare(reference: Store, run: Store, floor: Store | None = None) -> Samenes
     a, b = wholes(reference), wholes(run)
     for side, name in ((a, "A"), (b, "B")):
         if not side.steps:
-            return Sameness("nothing captured", name=name)
+            return Sameness("nothing-captured", name=name)
     if not a.names("grad") & b.names("grad") | a.names("param") & b.names("param"):
-        return Sameness("no common names")
+        return Sameness("no-common-names")
     if a.steps[0] != b.steps[0]:
-        return Sameness("no common steps")
+        return Sameness("no-common-steps")
     known, unequal = _inputs(a, b)
     if unequal is not None:
-        return Sameness("inputs differ", unequal)
+        return Sameness("inputs-differ", unequal)
     verified, first = _initial(a, b)
     if first is not None:
-        return Sameness("initial parameters differ", *first.key)
+        return Sameness("initial-parameters-differ", *first.key)
     second = wholes(floor) if floor is not None else None
     if second is not None and _inputs(a, second)[1] is not None:
-        return Sameness("floor inputs differ", _inputs(a, second)[1])
+        return Sameness("floor-inputs-differ", _inputs(a, second)[1])
     judge = _Judge(a, b, second)
     random = a.random or b.random
     certain = known and not random and verified >= a.names("init") | a.names("param")
@@ -161,8 +161,7 @@ def as_dict(found: Sameness) -> dict[str, object]:
             for left in found.left
         ],
         "inputs_known": found.inputs_known, "random": found.random,
-        "floor_idle": found.floor_idle,
-        "num_tensors": found.num_tensors,
+        "floor_idle": found.floor_idle, "num_tensors": found.num_tensors,
     }  # fmt: skip
 
 
@@ -250,7 +249,7 @@ class _Judge:
                 if left is not None and self._no_gradient(left):
                     rows.append(Row(*key, 1.0, float("inf"), "red"))
                     if first is None:
-                        first, cause = left, Hypothesis("no gradient")
+                        first, cause = left, Hypothesis("no-gradient")
                 continue
             if left.replicas:
                 return _Found(tuple(rows), (), reference_replicas=left)
@@ -277,8 +276,8 @@ class _Judge:
         """Note names of one side only, and those without a known layout."""
         for what in ("grad", "param"):
             names = self.a.names(what), self.b.names(what)
-            self.reasons |= {(what, name): "only reference" for name in names[0] - names[1]}
-            self.reasons |= {(what, name): "only run" for name in names[1] - names[0]}
+            self.reasons |= {(what, name): "only-reference" for name in names[0] - names[1]}
+            self.reasons |= {(what, name): "only-run" for name in names[1] - names[0]}
         for side in (self.a, self.b):
             self.reasons |= {key[1:]: gap for key, gap in side.unknown.items()}
 
@@ -293,7 +292,7 @@ class _Judge:
         if left.step != self.step and not self.with_floor:
             return "step"
         if left.bad:
-            return "not finite"
+            return "not-finite"
         noise = self.floors.of(left, right)
         if noise is None:
             return "dtype"
@@ -303,7 +302,7 @@ class _Judge:
                 return "gradient"
             before = self._before(self.a, left)
             if before is None:
-                return "no update"
+                return "no-update"
             scale = difference(left, before)
         level = self._level(left, right, error, noise, scale)
         if level is None:
@@ -357,18 +356,18 @@ def _answer(a: Wholes, found: _Found, certain: bool, with_floor: bool) -> Samene
         )  # fmt: skip
 
     if found.reference_replicas is not None:
-        return answer("reference replicas differ", found.reference_replicas)
+        return answer("reference-replicas-differ", found.reference_replicas)
     first, cause = found.first, found.cause
     if first is None:
-        return answer("same" if _judged(a, found.rows) else "nothing judged")
+        return answer("same" if _judged(a, found.rows) else "nothing-judged")
     if first.replicas:
-        return answer("replicas differ", first)
+        return answer("replicas-differ", first)
     if cause is not None and cause.cause in CERTAIN:
         return answer("differs", first)
     if not certain:
         return answer("uncertain", first)
     rounding = not with_floor and cause is None and _all_rounding(found.rows)
-    return answer("all rounding" if rounding else "differs", first)
+    return answer("all-rounding" if rounding else "differs", first)
 
 
 def _judged(a: Wholes, rows: Sequence[Row]) -> bool:

@@ -12,12 +12,12 @@ import numpy as np
 from pardbg.analysis.same.wholes import Floats, Whole
 
 Cause = Literal[
-    "factor", "zero", "stale", "not finite", "no gradient", "part zero", "mean", "sum", "replicas"
+    "factor", "zero", "stale", "not-finite", "no-gradient", "part-zero", "mean", "sum", "replicas"
 ]
 """What a difference looks like. ``factor``: a multiple of the reference; ``zero``: all elements are
-0; ``stale``: of the step before (a parameter that has not moved); ``no gradient``: none was there
-for the optimizer; ``part zero``: what some ranks
-have is 0; ``replicas``: they differ; ``mean``, ``sum``: that of the replicas is the reference."""
+0; ``stale``: of the step before (a parameter that has not moved); ``no-gradient``: none was there
+for the optimizer; ``part-zero``: what some ranks have is 0; ``replicas``: they differ; ``mean``,
+``sum``: that of the replicas is the reference."""
 CERTAIN: Final = ("factor", "stale", "replicas", "mean", "sum")
 """Causes that neither other inputs nor other parameters would bring about."""
 RESIDUAL: Final = 0.02
@@ -64,7 +64,7 @@ def hypothesis(
     """Return what a difference looks like; None: nothing that is known. ``before``: the run's
     tensor of the step before."""
     if run.bad and not reference.bad:
-        return Hypothesis("not finite")
+        return Hypothesis("not-finite")
     if run.replicas:
         return _of_replicas(reference, run, noise)
     if not run.most and reference.most:
@@ -76,7 +76,7 @@ def hypothesis(
         if abs(float(missing @ run.vector)) <= 0.25 * float(
             np.linalg.norm(missing) * np.linalg.norm(run.vector)
         ):
-            return Hypothesis("part zero", ranks=run.zero_ranks)
+            return Hypothesis("part-zero", ranks=run.zero_ranks)
     return factor(reference, run, sizes)
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pardbg.events.fields import MAX_NUMBER
 from pardbg.store.captured import TensorDef
 from pardbg.store.store import Store
+from pardbg_agent.wire import MAX_ROWS
 
 Floats = NDArray[np.float64]
 Key = tuple[int, str, str]
@@ -27,8 +28,6 @@ Gap = Literal["shapes", "dtypes", "place", "overlap", "incomplete", "copies"]
 """Why parts add up to no whole: ranks state unlike shapes or dtypes; a part's place is not known;
 parts overlap; parts are missing; equal places with unlike contents on ranks not known as
 replicas."""
-MAX_ROWS: Final = 4096
-"""Rows of inputs that an agent tells of a step at most: with so many, some may be missing."""
 LARGEST: Final = 1e140
 """Number of a sketch whose square is still one."""
 _INPUT: Final = "input"
@@ -139,7 +138,9 @@ def _inputs(store: Store) -> dict[int, dict[str, frozenset[int]] | None]:
             if tensor.what == _INPUT and min(process.stages, default=0) == 0:
                 rows[tensor.step][tensor.name].update(tensor.samples)
                 counts[tensor.step] += max(len(tensor.samples), *tensor.shape[:1], 0)
-        full |= {step for step, number in counts.items() if number >= MAX_ROWS}
+        full |= {
+            step for step, number in counts.items() if number >= MAX_ROWS
+        }  # some may be missing
     return {
         step: None if step in full else {name: frozenset(found) for name, found in args.items()}
         for step, args in rows.items()

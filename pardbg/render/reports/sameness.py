@@ -17,29 +17,29 @@ _WHAT: Final = {
     "init": "the initial value of", "grad": "the gradient of", "param": "the updated parameter",
 }  # fmt: skip
 _CANNOT: Final[Mapping[Reason, str]] = {
-    "no common names": "no tensor has the same name in both runs",
-    "no common steps": "the first captured steps are not the same",
-    "inputs differ": "the inputs differ in step {step}",
-    "floor inputs differ": "the inputs of --floor differ from the reference's in step {step}",
-    "initial parameters differ": "the initial parameters differ: {name}",
-    "reference replicas differ": "replicas of {name} differ within the reference itself",
-    "nothing judged": "too few tensors have a known layout and a floor below their own size",
-    "no replicas": "no rank keeps what another one keeps; give a second recording",
-    "all rounding": "every gradient differs by what bfloat16 would explain (autocast?): "
+    "no-common-names": "no tensor has the same name in both runs",
+    "no-common-steps": "the first captured steps are not the same",
+    "inputs-differ": "the inputs differ in step {step}",
+    "floor-inputs-differ": "the inputs of --floor differ from the reference's in step {step}",
+    "initial-parameters-differ": "the initial parameters differ: {name}",
+    "reference-replicas-differ": "replicas of {name} differ within the reference itself",
+    "nothing-judged": "too few tensors have a known layout and a floor below their own size",
+    "no-replicas": "no rank keeps what another one keeps; give a second recording",
+    "all-rounding": "every gradient differs by what bfloat16 would explain (autocast?): "
                     "record the reference a second time and give it as --floor",
 }  # fmt: skip
 _CAUSE: Final[Mapping[Cause, str]] = {
     "zero": "all of it is 0",
     "stale": "it is what it was before this step",
-    "not finite": "it has NaN or infinite elements",
-    "no gradient": "the optimizer got none",
-    "part zero": "the part of {ranks} is 0",
+    "not-finite": "it has NaN or infinite elements",
+    "no-gradient": "the optimizer got none",
+    "part-zero": "the part of {ranks} is 0",
     "mean": "the mean over {ranks} is the reference's: it was not averaged",
     "sum": "the sum over {ranks} is the reference's: it was not summed",
     "replicas": "it differs between {ranks}",
 }
 _LEFT: Final[Mapping[Left, str]] = {
-    "only reference": "only in the reference", "only run": "only in the run",
+    "only-reference": "only in the reference", "only-run": "only in the run",
     "shape": "layout unknown: shapes differ between the runs",
     "shapes": "layout unknown: shapes differ between ranks",
     "dtypes": "layout unknown: dtypes differ between ranks",
@@ -48,7 +48,7 @@ _LEFT: Final[Mapping[Left, str]] = {
     "incomplete": "layout unknown: parts of some ranks are missing",
     "copies": "layout unknown: unlike values on ranks that are not known as replicas",
     "dtype": "dtype without a known rounding", "noise": "rounding may be as large as a mistake",
-    "not finite": "not finite in the reference", "no update": "size of the update not known",
+    "not-finite": "not finite in the reference", "no-update": "size of the update not known",
     "gradient": "its gradient already differs, or is not judged",
     "step": "later steps, which are judged with --floor only",
 }  # fmt: skip
@@ -70,7 +70,7 @@ def same_text(found: Sameness) -> str:
 
 def verdict(found: Sameness) -> str:
     """Return the answer in one sentence."""
-    if found.reason == "nothing captured":
+    if found.reason == "nothing-captured":
         return (
             f"Cannot be compared: {found.name} has no captured tensors; record with --tensors 0-1."
         )
@@ -80,10 +80,10 @@ def verdict(found: Sameness) -> str:
         if not any(row.error for row in found.rows):
             limit = "no difference at all"
         return f"The same computation: {plural(found.num_tensors, 'tensor')} agree ({limit})."
-    if found.reason == "invariants hold":
+    if found.reason == "invariants-hold":
         agreed = plural(found.num_tensors, "tensor")
         return f"Replicas are equal: {agreed} on several ranks, bit by bit."
-    if found.reason in ("differs", "replicas differ"):
+    if found.reason in ("differs", "replicas-differ"):
         return f"Not the same computation: {_difference(found)}."
     if found.reason == "uncertain":
         lack = "some initial parameters" if found.inputs_known else "the inputs"

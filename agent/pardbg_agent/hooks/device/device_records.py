@@ -280,9 +280,6 @@ class NativeRecords(_Records):
         """C++ asked about the op, and times it itself."""
         return False
 
-    def waited(self, work: Any) -> None:
-        """C++ sees it."""
-
     def _end(
         self, span: Any, lane: int, name_id: int, step: int, stage: int, mb: int, stream: Any
     ) -> bool:

@@ -32,13 +32,11 @@ from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.hooks.tensors import local_part, parameters_of
 from pardbg_agent.hooks.watch.tensor_sketch import samples, sketch
 from pardbg_agent.settings import not_understood
-from pardbg_agent.wire import ENV_TENSORS, DefKind
+from pardbg_agent.wire import ENV_TENSORS, MAX_ROWS, DefKind
 
 HOOK: Final = "tensors"
 MAX_TENSORS: Final = 8192
 """Of a process: 16 MiB."""
-MAX_ROWS: Final = 4096
-"""Of a step's inputs."""
 _WRAPPERS: Final = {
     "module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module",
 }  # fmt: skip
@@ -105,7 +103,7 @@ class Capture:
         for order, name, tensor, over in tensors:
             part = local_part(tensor)
             shape, offset = _place(tensor, part)
-            if part.is_complex() or part.layout is not torch.strided or self._told >= MAX_TENSORS:
+            if not _plain(part) or self._told >= MAX_TENSORS:
                 continue
             self._told += 1
             c.defs.put(
@@ -130,7 +128,7 @@ class Capture:
     def _tell_rows(self, c: _core.Core, args: Any) -> None:
         for at, value in enumerate(args):
             batch = local_part(value) if isinstance(value, torch.Tensor) else None
-            if batch is None or not batch.dim() or batch.is_complex() or self._rows >= MAX_ROWS:
+            if batch is None or not batch.dim() or not _plain(batch) or self._rows >= MAX_ROWS:
                 continue
             self._rows += len(batch)
             c.defs.put(
@@ -146,6 +144,10 @@ def _tell_random(c: _core.Core, module: nn.Module) -> None:
         if isinstance(layer, _DRAWS) and layer.training and layer.p > 0:
             c.defs.put(DefKind.TENSOR, step=c.step, what="random", name=_canonical(name), order=0)
             return
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_complex()
 
 
 def _must_not() -> bool:

@@ -14,12 +14,10 @@ from typing import Any, Final
 import torch
 
 from pardbg_agent.hooks.tensors import bits_sum
+from pardbg_agent.wire import SKETCH
 
-BUCKETS: Final = 256
 _SPREAD: Final = 0x9E3779B97F4A7C15 - (1 << 64), 0xD1B54A32D192ED03 - (1 << 64)
 """Odd factors of 64 bits, as int64."""
-_MOST: Final = (1 << 61) - 1
-"""Of the sum of bits, which is told as a number."""
 _CHUNK: Final = 1 << 20
 """Elements at a time: 30 MiB of temporaries."""
 
@@ -29,7 +27,7 @@ def sketch(part: torch.Tensor, shape: Sequence[int], offset: Sequence[int]) -> d
     ``offset`` of a tensor of ``shape``. Waits for the device."""
     with torch.no_grad():
         rows = part.detach().unsqueeze(0) if not part.dim() else part.detach()
-        sums = torch.zeros(BUCKETS, dtype=torch.float64, device=part.device)
+        sums = torch.zeros(SKETCH, dtype=torch.float64, device=part.device)
         most, bad = 0.0, 0
         step = max(1, _CHUNK * len(rows) // max(1, rows.numel()))
         for at in range(0, len(rows) if rows.numel() else 0, step):
@@ -41,10 +39,10 @@ def sketch(part: torch.Tensor, shape: Sequence[int], offset: Sequence[int]) -> d
             most = max(most, float(values.abs().max()))
             mixed = _mixed(_indices(some, at, shape, offset))
             signs = (mixed >> 50 & 1) * 2 - 1
-            sums.index_add_(0, mixed >> 40 & BUCKETS - 1, values * signs)
+            sums.index_add_(0, mixed >> 40 & SKETCH - 1, values * signs)
         return {
             "count": rows.numel(), "most": most, "bad": bad,
-            "bits": int(bits_sum(part)) & _MOST if part.numel() else 0,
+            "bits": int(bits_sum(part)) & (1 << 61) - 1 if part.numel() else 0,
             "sketch": sums.cpu().numpy().tobytes(),
         }  # fmt: skip
 

@@ -64,7 +64,7 @@ def test_with_a_floor_later_steps_and_coarse_dtypes_are_judged(dtype: str) -> No
 def test_a_coarse_dtype_without_a_floor_is_not_judged() -> None:
     coarse = run(2, seed=1, noise=4e-3, dtype="bfloat16")
     found = against(coarse, run(dtype="bfloat16"))
-    assert (found.exit_code, found.reason) == (2, "nothing judged")
+    assert (found.exit_code, found.reason) == (2, "nothing-judged")
     assert "noise" in {left.why for left in found.left}
     doubled = changed(coarse, lambda g: 2 * g)
     assert "2 × the reference's" in differs(against(doubled, run(dtype="bfloat16")), LAST, "factor")
@@ -94,10 +94,10 @@ def test_zero_and_not_finite_and_no_gradient() -> None:
         grad[0] = np.nan
         return grad
 
-    differs(against(changed(run(2, seed=1), nan, LAST)), LAST, "not finite")
+    differs(against(changed(run(2, seed=1), nan, LAST)), LAST, "not-finite")
     lacking = run(2, seed=1)
     del lacking.values[0, "grad", "blocks.1.weight"]
-    differs(against(retrain(lacking)), "blocks.1.weight", "no gradient")
+    differs(against(retrain(lacking)), "blocks.1.weight", "no-gradient")
 
 
 def test_a_stale_gradient_and_a_stale_parameter() -> None:
@@ -138,7 +138,7 @@ def test_one_shard_is_missing() -> None:
     whole = made.values[0, "grad", LAST].copy()
     whole[2:4] = 0
     made.values[0, "grad", LAST] = whole
-    text = differs(against(retrain(made)), LAST, "part zero")
+    text = differs(against(retrain(made)), LAST, "part-zero")
     assert "the part of rank 1 is 0" in text
     hidden = run(4, seed=1, shard=True)
     hidden.hidden.add((0, "grad", LAST, 1))
@@ -153,9 +153,9 @@ def test_replicas_that_differ_need_no_reference() -> None:
     assert (found.exit_code, found.name) == (1, "blocks.1.norm")
     assert "rank 2 unlike the others of ranks 0–2" in verdict(found)
     assert found.hypothesis is not None and found.hypothesis.odd_ranks == (2,)
-    assert against(made).reason == "replicas differ"
+    assert against(made).reason == "replicas-differ"
     assert alone(run(3).store()).exit_code == 0
-    assert alone(run(1).store()).reason == "no replicas"
+    assert alone(run(1).store()).reason == "no-replicas"
     unknown = run(3)
     unknown.own, unknown.over = made.own, lambda rank: [rank]
     assert (alone(unknown.store()).exit_code, against(unknown).exit_code) == (2, 0)
@@ -198,8 +198,8 @@ def test_samples_may_come_in_any_order_and_twice() -> None:
 def test_later_stages_of_a_pipeline_get_activations_and_no_inputs() -> None:
     made = run(2, seed=1)
     made.inputs = {0: range(8), 1: [91, 92]}
-    assert against(made).reason == "inputs differ"
-    for stage, reason in ((1, "same"), (0, "inputs differ")):
+    assert against(made).reason == "inputs-differ"
+    for stage, reason in ((1, "same"), (0, "inputs-differ")):
         trace = run(2, seed=1, steps=1, inputs=made.inputs).trace()
         trace.ranks[1].define(wire.DefKind.STAGE, stage=stage, rank=1, num_stages=2, parameters=1)
         assert compare(run(steps=1).store(), trace.store()).reason == reason
@@ -249,23 +249,23 @@ def test_hand_made_shards_have_no_known_layout() -> None:
 def test_every_gradient_off_a_little_is_perhaps_low_precision() -> None:
     made = run(2, seed=1, noise=4e-3)
     found = against(made)
-    assert (found.exit_code, found.reason) == (2, "all rounding")
+    assert (found.exit_code, found.reason) == (2, "all-rounding")
     assert against(made, floor=run(seed=2, noise=4e-3)).reason == "same"
 
 
 def test_names_and_steps_in_common() -> None:
     other = run(2, seed=1)
     other.values = {(s, what, f"net.{name}"): v for (s, what, name), v in other.values.items()}
-    assert against(other).reason == "no common names"
+    assert against(other).reason == "no-common-names"
     more = run(2, seed=1)
     for what in ("init", "grad", "param"):
         more.values[0, what, "extra"] = np.ones(3)
     found = against(more)
     assert found.reason == "same"
-    assert ("only run", ("extra",)) in {(left.why, left.names) for left in found.left}
+    assert ("only-run", ("extra",)) in {(left.why, left.names) for left in found.left}
     late = run(2, seed=1)
     late.values = {(s + 4, what, name): v for (s, what, name), v in late.values.items()}
-    assert against(late).reason == "no common steps"
+    assert against(late).reason == "no-common-steps"
 
 
 def test_a_floor_that_tells_nothing_is_said() -> None:
@@ -274,7 +274,7 @@ def test_a_floor_that_tells_nothing_is_said() -> None:
     assert "it tells nothing of rounding" in same_text(found)
     other = run()
     other.inputs = {0: [5]}
-    assert against(run(2, seed=1), floor=other).reason == "floor inputs differ"
+    assert against(run(2, seed=1), floor=other).reason == "floor-inputs-differ"
 
 
 def test_the_table_and_json() -> None:
