@@ -19,6 +19,8 @@ demo: $(STAMP)
 
 # Two files at a time; what a module's tests share is made once.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+# Hundreds of processes import the same modules: each is compiled once.
+export PYTHONDONTWRITEBYTECODE :=
 
 test: $(STAMP) native
 	$(PYTEST)
