@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
+import gc
 from functools import cache
 from pathlib import Path
 
 
 @cache
 def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+    gc.disable()  # two thirds of the time: a million nodes, all of which stay
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    gc.freeze()
+    gc.enable()
+    return tree
