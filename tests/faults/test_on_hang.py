@@ -23,54 +23,26 @@ from pardbg.hub.run.config import OnHang
 from pardbg.session.reader import load
 from tests.distributed.owned import PARDBG
 from tests.distributed.runs import started
+from tests.forked import forked
 from tests.processes import comes_true, end_tree, rank_env, torchrun_argv
 
 MINUTES = pytest.mark.skipif(
     os.environ.get("PARDBG_SIEGE") != "1", reason="minutes; `make siege` runs it"
 )
 
-PROGRAM = """
-import datetime, os, sys, time, torch, torch.distributed as dist
-kind, folder = sys.argv[1:]
-dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=200))
-rank, first = dist.get_rank(), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
-for step in range(60):
-    time.sleep(0.01)
-    if step == 30 and first:
-        if kind == "sleeper" and rank == 1:
-            time.sleep(1000)
-        if kind == "missing" and rank == 2:
-            dist.recv(torch.ones(3), 0)
-        if kind == "p2p":
-            dist.recv(torch.ones(3), rank - 1 if rank else 3)
-        if kind == "long" and rank == 1:
-            until = time.monotonic() + 6
-            while time.monotonic() < until:
-                torch.randn(200, 200) @ torch.randn(200, 200)
-        if kind == "pause":
-            if rank == 0:
-                torch.save(torch.ones(1000), folder + "/checkpoint")
-                time.sleep(2)
-            dist.barrier()
-    if kind == "raises" and rank == 1 and step == 30:
-        raise ValueError("bad batch")
-    dist.all_reduce(torch.ones(5))
-go = torch.zeros(1)
-while kind == "held" and not go.item():
-    go += os.path.exists(folder + "/go")
-    dist.all_reduce(go)
-sys.stdout.write(f"done {rank}\\n")
-"""
+
+def launched(folder: Path, kind: str, nproc: int, restarts: int = 0) -> list[str]:
+    """Its ranks are forked where they are not to be started anew."""
+    program = ["-m", "tests.faults.programs.hanging", kind, str(folder)]
+    launch = torchrun_argv(f"--max-restarts={restarts}", *program, nproc=nproc)
+    return launch if restarts else forked(launch)
 
 
 @contextmanager
 def running(
-    folder: Path, kind: str, *options: str, nproc: int = 4
+    folder: Path, kind: str, *options: str, nproc: int = 4, restarts: int = 0
 ) -> Iterator[subprocess.Popen[bytes]]:
-    (folder / "train.py").write_text(PROGRAM)
-    launch = torchrun_argv(
-        "--max-restarts=1", str(folder / "train.py"), kind, str(folder), nproc=nproc
-    )
+    launch = launched(folder, kind, nproc, restarts)
     # torch's own: with the launcher's store, gloo's second attempt finds addresses of the first.
     env = rank_env(
         {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "SOME_TOKEN": "hush", "NCCL_MY_KEY": "hush"}
@@ -107,7 +79,7 @@ def test_a_hang_is_bundled_told_and_aborted_and_the_job_restarts(tmp_path: Path,
     options = ["--on-hang", f"bundle,exec cp -t {tmp_path}/copies,abort", "--after", "3s",
                "--notify", f"tee -a {told}"]  # fmt: skip
     (tmp_path / "copies").mkdir()
-    with running(tmp_path, kind, *options) as job:
+    with running(tmp_path, kind, *options, restarts=1) as job:
         assert job.wait(150) == 0
     assert (tmp_path / "log").read_text().count("done ") == 4
     copies = list((tmp_path / "copies").iterdir())
@@ -155,11 +127,10 @@ def test_nothing_is_done_about_a_healthy_job(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.timeout(120)
 def test_nothing_is_done_while_somebody_holds_a_rank(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(PROGRAM)
     told, env = tmp_path / "told", rank_env()
     how = OnHang(bundle=True, abort=True, after_s=1.0, notify=f"tee -a {told}")
-    launch = torchrun_argv(str(tmp_path / "train.py"), "held", str(tmp_path), nproc=2)
-    with started(launch, tmp_path / "s.mcap", on_hang=how, env=env) as handle:
+    job = launched(tmp_path, "held", 2)
+    with started(job, tmp_path / "s.mcap", on_hang=how, env=env) as handle:
         control = HubControl(handle.run_dir, script=True)
         try:
             assert comes_true(lambda: control.command(Verb.PAUSE, "1", 10.0, lease_s=60.0).ok, 60)
@@ -192,7 +163,7 @@ def test_errors_of_a_run_that_ended_are_posted_once_before_it_returns(tmp_path: 
         thread.start()
         try:
             notify = f"http://127.0.0.1:{server.server_port}/hook"
-            with running(tmp_path, "raises", "--notify", notify, nproc=2) as job:
+            with running(tmp_path, "raises", "--notify", notify, nproc=2, restarts=1) as job:
                 assert job.wait(100) != 0
             posts = list(sink.posts)
         finally:

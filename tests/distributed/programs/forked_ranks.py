@@ -18,6 +18,7 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import runpy
@@ -95,7 +96,7 @@ def rank_env(rank: int, size: int, port: int) -> dict[str, str]:
 def prepare(modules: set[str]) -> None:
     """Import what the ranks would import, once for all of them."""
     gc.disable()  # a fifth of the time: what is imported stays
-    for name in (*sorted(modules), "torch._dynamo"):  # the first optimizer would import dynamo
+    for name in (*sorted(modules), *(["torch._dynamo"] if any(map(trains, modules)) else [])):
         importlib.import_module(name)
     for name in modules:  # each rank runs its program's own lines itself
         sys.modules.pop(name, None)
@@ -104,6 +105,14 @@ def prepare(modules: set[str]) -> None:
         c10d.default_pg_timeout = timedelta(seconds=float(limit))
     gc.freeze()  # else each rank's first collection copies all of torch's pages
     gc.enable()
+
+
+def trains(module: str) -> bool:
+    """Has it an optimizer, by its source? The first one that is made imports dynamo, which takes
+    as long as all of torch."""
+    spec = importlib.util.find_spec(module)
+    source = b"" if spec is None or spec.origin is None else Path(spec.origin).read_bytes()
+    return b"optim" in source or b"recipes" in source
 
 
 def fork_job(
