@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from pardbg.hub.client import HubControl
+from tests.distributed.runs import started, wait_ranks
 from tests.forked import forked
 from tests.processes import Finished, rank_env, run_argv, torchrun_argv, wait_until
 from tests.report_schema import VALIDATOR
 
+MODULE = "tests.distributed.programs.ddp"
 PROGRAM = str(Path(__file__).parent / "programs" / "ddp.py")
 NO_TORCH = "import sys; sys.modules['torch'] = None; from pardbg.cli import main; main()"
 
@@ -26,7 +29,7 @@ def pardbg(*words: str, timeout_s: float = 50, code: str | None = None, **env: s
 def test_a_job_is_recorded_and_reported_and_its_output_is_its_own(tmp_path: Path) -> None:
     """run: stdout and exit code of the job, losses to the bit; report: text and JSON, no torch."""
     session = tmp_path / "s.mcap"
-    plain = run_argv(torchrun_argv(PROGRAM, nproc=2), env=rank_env(), timeout_s=60)
+    plain = run_argv(forked(torchrun_argv("-m", MODULE, nproc=2)), env=rank_env(), timeout_s=60)
     seen = pardbg("run", "-o", str(session), "--", *torchrun_argv(PROGRAM, nproc=2))
     assert (seen.code, plain.code) == (0, 0), seen.err
     assert sorted(seen.out.splitlines()) == sorted(plain.out.splitlines())
@@ -106,8 +109,6 @@ def test_a_demo_needs_torch_and_says_so() -> None:
 @pytest.mark.timeout(100)
 def test_ctl_from_a_script(tmp_path: Path) -> None:
     """pause, step, tick, next, where, continue on a live DDP job, each a process of its own."""
-    from tests.distributed.runs import started
-
     torchrun = torchrun_argv(
         "-m", "pardbg.lab.recipes.ddp", "--steps", "400", "--pace", "2", nproc=2
     )
@@ -117,7 +118,10 @@ def test_ctl_from_a_script(tmp_path: Path) -> None:
         def ctl(*words: str) -> Finished:
             return pardbg("ctl", handle.run, *words, "--json")
 
-        wait_until(lambda: '"rank": 1' in ctl("ranks").out, 40, "both ranks")
+        control = HubControl(handle.run_dir)
+        wait_ranks(control, 2)
+        control.close()
+        assert '"rank": 1' in ctl("ranks").out
         refused = ctl("step")
         assert refused.code == 1 and "pause before step" in refused.err
         assert ctl("step", "77").code == 2

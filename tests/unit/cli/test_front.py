@@ -15,6 +15,7 @@ from pardbg.cli.front import FIRST, MORE
 from pardbg.errors import UserError
 from pardbg.hub.run import runs
 from pardbg.hub.run.runs import Run
+from tests.contracts.trees import parsed
 
 
 def pardbg(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -130,7 +131,7 @@ def _signs() -> set[str]:
     for path in Path(package.__file__).parent.rglob("*.py"):
         if "recipes" in path.parts:
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found |= {sign for sign in node.value if not sign.isascii()}
     return found
