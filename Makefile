@@ -17,8 +17,9 @@ INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 demo: $(STAMP)
 	$(BIN)/pardbg demo
 
-# Two files at a time, in the order of tests/conftest.py; what a module's tests share is made once.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Files at a time, in the order of tests/conftest.py; what a module's tests share is made once.
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Hundreds of processes import the same modules: each is compiled once.
 export PYTHONDONTWRITEBYTECODE :=
 
