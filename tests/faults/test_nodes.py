@@ -243,19 +243,22 @@ def test_without_a_hub_and_with_a_wrong_key_the_job_runs_and_says_so(
     tmp_path: Path, ports: tuple[int, int]
 ) -> None:
     hub = f"tcp://127.0.0.1:{ports[0]}"
-    code = "import time; time.sleep(4)"
-    lone = [sys.executable, "-c", code]
+    go = tmp_path / "go"
+    lone = ["sh", "-c", f"until test -e {go}; do sleep 0.05; done"]
     place = Place(hub, 1, 2, make_keys())
     with started(lone, tmp_path / "a.mcap", env=rank_env(), place=place) as handle:
-        wait_until(lambda: b"no hub at tcp://" in notices(handle), 10, "the notice")
+        wait_until(lambda: b"no hub at tcp://" in notices(handle), 30, "the notice")
+        go.touch()
         assert handle.wait(40) == 0
+    go.unlink()
     first = Place(hub, 0, 2, make_keys())
     wrong = Place(hub, 1, 2, make_keys())
     with (
         started(lone, tmp_path / "b.mcap", env=rank_env(), place=first) as one,
         started(lone, tmp_path / "c.mcap", env=rank_env(), place=wrong) as other,
     ):
-        wait_until(lambda: b"it refused the key" in notices(other), 10, "the notice")
+        wait_until(lambda: b"it refused the key" in notices(other), 30, "the notice")
+        go.touch()
         assert one.wait(40) == other.wait(40) == 0
 
 

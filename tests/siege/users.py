@@ -176,7 +176,8 @@ def case(folder: Path, rng: random.Random) -> list[str]:
 def knocks(folder: Path, rng: random.Random) -> list[str]:
     """The other one at a live run: it is neither seen, nor read, nor ended."""
     place = Place(folder, rng)
-    job = ["sh", "-c", "sleep 9; exit 3"]
+    go = folder / "go"
+    job = ["sh", "-c", f"until test -e {go}; do sleep 0.05; done; exit 3"]
     process = place.start("run", "-o", str(place.home / "s.mcap"), "--", *job)
     try:
         root = place.tmp / f"pardbg-{VICTIM}"
@@ -194,8 +195,10 @@ def knocks(folder: Path, rng: random.Random) -> list[str]:
             as_user(OTHER, argv), capture_output=True, text=True, timeout=LIMIT_S, check=False,
             env={"PATH": "/usr/bin:/bin"}, stdin=subprocess.DEVNULL,
         )  # fmt: skip
+        go.touch()
         err = process.communicate(timeout=LIMIT_S)[1]
     finally:
+        go.touch()
         process.kill()
         process.wait()
     bad = [f"a run that others knock at: exit code {process.returncode}: {err[:200]!r}"]
