@@ -32,6 +32,7 @@ from tests.distributed.runs import (
     wait_ranks,
 )
 from tests.distributed.test_watch_board import Watching
+from tests.forked import PROGRAM
 from tests.processes import rank_env, wait_until
 
 STEPS = 60
@@ -172,9 +173,6 @@ def rings_of(handle: RunHandle) -> Iterator[Path]:
     return Path(handle.config.ring_dir).glob("*.ring")
 
 
-TWO_RANKS = 'for r in 0 1; do RANK=$(($0 * 2 + r)) LOCAL_RANK=$r "$@" & done; wait'
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_ranks_of_two_nodes_that_disagree_are_held(tmp_path: Path, ports: tuple[int, int]) -> None:
@@ -183,20 +181,10 @@ def test_ranks_of_two_nodes_that_disagree_are_held(tmp_path: Path, ports: tuple[
     go, keys, hub = tmp_path / "go", make_keys(), f"tcp://127.0.0.1:{ports[0]}"
 
     def start(node: int) -> Any:
-        argv = [
-            "sh",
-            "-c",
-            TWO_RANKS,
-            str(node),
-            sys.executable,
-            "-m",
-            program.__name__,
-            "fault:diverge",
-        ]
+        argv = [sys.executable, "-m", PROGRAM, "2", program.__name__, "fault:diverge"]
         env = {
-            "GROUP_RANK": str(node), "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2",
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports[1]), "PARDBG_HOST": f"n{node}",
-            program.GO: str(go),
+            "GROUP_RANK": str(node), "WORLD_SIZE": "4", "MASTER_PORT": str(ports[1]),
+            "PARDBG_HOST": f"n{node}", program.GO: str(go),
         }  # fmt: skip
         place = Place(hub, node, 2, keys)
         name = tmp_path / f"n{node}.mcap"

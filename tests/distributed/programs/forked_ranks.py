@@ -85,11 +85,13 @@ def free_port() -> int:
 
 
 def rank_env(rank: int, size: int, port: int) -> dict[str, str]:
-    """What torchrun sets."""
+    """What torchrun sets. One node of several is told which by GROUP_RANK in the environment, and
+    then the job's WORLD_SIZE and MASTER_PORT."""
+    alone = {"GROUP_RANK": "0", "WORLD_SIZE": str(size), "MASTER_PORT": str(port)}
+    job = {name: os.environ[name] for name in alone} if "GROUP_RANK" in os.environ else alone
     return {
-        "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": str(size), "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        **job, "RANK": str(int(job["GROUP_RANK"]) * size + rank), "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
     }  # fmt: skip
 
 
