@@ -15,6 +15,8 @@ from pardbg.session.reader import load
 from tests.harness import whole_messages
 from tests.processes import rank_env
 
+# Several commands in one test, among them `doctor`, which imports torch.
+pytestmark = pytest.mark.timeout(180)
 MODULES = ("click", "select", "random", "msgpack", "zmq", "psutil", "platformdirs", "mcap")
 
 
