@@ -10,7 +10,8 @@ import numpy as np
 from pardbg.analysis.base.asof import View
 from pardbg.store.definitions import GroupDef, ModelDef
 from pardbg.store.process import Process
-from pardbg.store.table import Table
+from pardbg.store.table import Array, Table
+from pardbg_agent import wire
 
 MIN_STEPS: Final = 3
 """Minimum steps of a run that has ended. While it runs, local SGD may average later."""
@@ -18,35 +19,80 @@ SMALL_BYTES: Final = 1024
 """Losses, counts and flags are smaller, gradients and activations larger."""
 PHASES_BACK: Final = 1 << 14
 """Phases per rank that are looked at where not all of a run matter."""
+SHARE_OF_MODEL: Final = 1 / 8
+"""Share of a model that a step moves to average it: sparse gradients have the rows in use alone."""
 _BACKWARDS: Final = 16
+_ASYNC: Final = int(wire.Flag.ASYNC)
+_ON_DEVICE: Final = int(wire.Flag.DEVICE | wire.Flag.DONE_DEVICE)
 
 
 def averages_on(view: View, process: Process, model: ModelDef) -> Iterable[tuple[GroupDef, int]]:
     """Return (group, times) where exactly a model's bytes, or twice as many, are summed between
     each of the last backwards and the optimizer's step after it: gradients, since parameters are
-    averaged after a step. In the model's dtype, where it has one: in another they take more."""
-    begun, _, _ = backwards(view, process, PHASES_BACK)
-    steps, _, _ = backwards(view, process, PHASES_BACK, "optimizer")
-    begun = begun[begun < steps.max(initial=0)][-_BACKWARDS:]
+    averaged after a step. Of several backwards before one step, the last. In the model's dtype,
+    where it has one: in another they take more. A sum may also be made of a reduce_scatter and an
+    all_gather, or of what is gathered from all ranks."""
+    begun, until = _last_backwards(view, process)
     if len(begun) < MIN_STEPS:
         return
-    until = steps[steps.searchsorted(begun)]
-    ops = [
-        i for i, op in process.ops.items()
-        if op.op == "all_reduce" and model.dtype in ("", op.dtype)
-    ]  # fmt: skip
     issues, part = issued_since(view, process, begun[0])
-    when, groups = issues.when[part], issues.col("group_id")[part]
+    when, groups, names = (
+        issues.when[part],
+        issues.col("group_id")[part],
+        issues.col("name_id")[part],
+    )
     at = begun.searchsorted(when, "right") - 1
-    inside = (when < until[at]) & np.isin(issues.col("name_id")[part], ops)
+    inside = when < until[at]
+
+    def exactly(of: Array, op: str, column: str, num_bytes: int) -> bool:
+        ids = [
+            i for i, known in process.ops.items()
+            if known.op == op and model.dtype in ("", known.dtype)
+        ]  # fmt: skip
+        of = of & np.isin(names, ids)
+        beyond = np.bincount(at[of], issues.col(column)[part][of], len(begun)) - num_bytes
+        return bool(((beyond >= 0) & (beyond <= SMALL_BYTES)).all())
+
+    size = model.parameters_bytes
     for group_id in np.unique(groups[inside]).tolist():
+        if (group := process.groups.get(group_id)) is None:
+            continue
         of = inside & (groups == group_id)
-        moved = np.bincount(at[of], issues.col("a")[part][of], len(begun))
+        sharded = exactly(of, "reduce_scatter", "a", size) and exactly(of, "all_gather", "b", size)
+        if sharded or exactly(of, "all_gather", "b", size * len(group.ranks)):
+            yield group, 1
         for times in (1, 2):
-            beyond = moved - times * model.parameters_bytes
-            exact = ((beyond >= 0) & (beyond <= SMALL_BYTES)).all()
-            if exact and group_id in process.groups:
-                yield process.groups[group_id], times
+            if exactly(of, "all_reduce", "a", times * size):
+                yield group, times
+
+
+def _last_backwards(view: View, process: Process) -> tuple[Array, Array]:
+    """Return begins of the last backwards that an optimizer's step follows before another backward,
+    and of these steps, in ns."""
+    begun, _, _ = backwards(view, process, PHASES_BACK)
+    steps, _, _ = backwards(view, process, PHASES_BACK, "optimizer")
+    next_one = steps.searchsorted(begun)
+    is_last = next_one < len(steps)
+    is_last[:-1] &= next_one[1:] > next_one[:-1]
+    rows = np.flatnonzero(is_last)[-_BACKWARDS:]
+    return begun[rows], steps[next_one[rows]]
+
+
+def unfinished(view: View, process: Process) -> int:
+    """Return how many of the last optimizer's steps began while a sum of gradients was under way:
+    issued since the backward, in host memory, complete after the step's begin."""
+    begun, until = _last_backwards(view, process)
+    table, visible = view.rows(process, "done")
+    ops = [i for i, op in process.ops.items() if op.op in ("all_reduce", "all_gather")]
+    if not len(begun) or not visible:
+        return 0
+    issued, flags = table.col("t0_ns")[:visible], table.col("flags")[:visible]
+    of = (issued >= begun[0]) & np.isin(table.col("name_id")[:visible], ops)
+    of &= (flags & _ASYNC != 0) & (flags & _ON_DEVICE == 0)
+    of &= np.maximum(table.col("a")[:visible], table.col("b")[:visible]) > SMALL_BYTES
+    at = begun.searchsorted(issued[of], "right") - 1
+    late = (issued[of] < until[at]) & (table.col("t1_ns")[:visible][of] > until[at])
+    return len(np.unique(at[late]))
 
 
 def may_share_losses(view: View, process: Process) -> bool:

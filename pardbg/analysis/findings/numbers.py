@@ -1,9 +1,9 @@
-"""Wrong numbers: where NaN begins, replicas that are no longer equal or that never averaged."""
+"""Wrong numbers: where NaN begins, gradients that are never averaged, or that add nothing."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,14 +13,12 @@ import numpy as np
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.losses import LOSS_NAMES, began_from, newest_ended
 from pardbg.analysis.base.times import device
-from pardbg.analysis.comm.matching import odd_ones
 from pardbg.analysis.findings.exchanged import (
     MIN_STEPS,
-    PHASES_BACK,
+    SHARE_OF_MODEL,
     SMALL_BYTES,
     averages_on,
     backwards,
-    issued_since,
     may_share_losses,
 )
 from pardbg.analysis.findings.finding import Candidate, Evidence
@@ -28,10 +26,8 @@ from pardbg.analysis.findings.kinds.value_kinds import (
     NoGradient,
     NoGradientExchange,
     NotFinite,
-    ReplicaDivergence,
     SameData,
     SummedTwice,
-    UnequalStart,
 )
 from pardbg.store.process import Process
 from pardbg_agent import wire
@@ -42,12 +38,6 @@ _ALIKE: Final = 20
 """Steps in which losses are equal."""
 _IDLE: Final = 3
 """Steps without a gradient; a program may step once for the sake of its scheduler."""
-_SHARE_OF_MODEL: Final = 1 / 8
-"""Share of a model that a step moves to average it: sparse gradients have the rows in use alone."""
-_OWN: Final = "checksum-own "
-"""Begin of the name of checksums of parameters that an optimizer steps and no DDP wraps."""
-_SUMS_BACK: Final = 4096
-"""Checksum records per rank that are compared; a step has at most 16."""
 _OPS_BACK: Final = 1024
 """Newest ops per rank that show by themselves that gradients are exchanged."""
 
@@ -174,134 +164,6 @@ def _losses(view: View, rank: int, process: Process) -> Iterable[_Seen]:
         yield _Seen(rank, step, int(table.when[row]), "loss", "", ("loss", step))
 
 
-# -- replicas
-
-
-def divergence(view: View) -> Iterable[Candidate]:
-    """Find ranks whose replicated parameters are no longer the others', bit by bit."""
-    by_key: dict[tuple[str, int, int], dict[int, tuple[int, int, str]]] = defaultdict(dict)
-    times: dict[int, int] = {}
-    for rank, process in view.ranks.items():
-        for key, sums, t in _checksums(view, process):
-            by_key[key][rank] = sums
-            times[key[1]] = min(t, times.get(key[1], t))
-    groups = {key[0] for key in by_key}
-    for group in sorted(groups):
-        mine = {key: by_rank for key, by_rank in by_key.items() if key[0] == group}
-        for ranks in _replicas(mine) if group.startswith(_OWN) else [set(view.ranks)]:
-            among = {k: {r: v for r, v in of.items() if r in ranks} for k, of in mine.items()}
-            yield from _diverged(view, group, among, times)
-
-
-def _replicas(
-    by_key: Mapping[tuple[str, int, int], Mapping[int, tuple[int, int, str]]],
-) -> list[set[int]]:
-    """Ranks that nobody said to be replicas, but that were equal after a step."""
-    first = min(step for _, step, _ in by_key)
-    sums: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    for (_, step, which), by_rank in sorted(by_key.items()):
-        for rank, (whole, parts, _) in by_rank.items() if step == first else ():
-            sums[rank].append((which, whole, parts))
-    alike: dict[tuple[tuple[int, int, int], ...], set[int]] = defaultdict(set)
-    for rank, said in sums.items():
-        alike[tuple(said)].add(rank)
-    return [ranks for ranks in alike.values() if len(ranks) > 1]
-
-
-def _diverged(
-    view: View,
-    group: str,
-    by_key: Mapping[tuple[str, int, int], Mapping[int, tuple[int, int, str]]],
-    times: Mapping[int, int],
-) -> Iterable[Candidate]:
-    steps: dict[int, list[Mapping[int, tuple[int, int, str]]]] = defaultdict(list)
-    for (g, step, _), by_rank in sorted(by_key.items()):
-        if g == group and len(by_rank) > 1:
-            steps[step].append(by_rank)
-    different = [s for s, parts in steps.items() if any(_differs(part) for part in parts)]
-    if not different:
-        return
-    step, newest = different[0], max(steps)
-    equal_before = [s for s in steps if s < step]
-    again = newest not in different
-    odd: Counter[int] = Counter()
-    for part in steps[step]:
-        odd.update(odd_ones({rank: checksum for rank, (checksum, _, _) in part.items()}))
-    culprits = tuple(sorted(odd))
-    names = [name for part in steps[step] if _differs(part) for name in _parts(part)]
-    ranks = tuple(sorted({rank for part in steps[step] for rank in part}))
-    sure = ((len(different) > 1 and not again) or newest == step) and not group.startswith(_OWN)
-    skipped, counts = _skipped(view, ranks, group.removeprefix(_OWN))
-    facts = ReplicaDivergence(
-        parts=tuple(names), step=step, equal_step=equal_before[-1] if equal_before else None,
-        again_step=newest if again else None, sure=sure, averaged=not again
-        and all(_averages_at_times(view, view.ranks[rank]) for rank in ranks),
-        skipped=skipped, steps=counts,
-    )  # fmt: skip
-    yield Candidate(
-        kind="replica-divergence", ranks=ranks, culprits=culprits, t_ns=times[step], facts=facts,
-        where=names[0] if names else None,
-    )  # fmt: skip
-
-
-def _averages_at_times(view: View, process: Process) -> bool:
-    """Return whether as much as the model is all-reduced outside backward in some steps, not in
-    most: the replicas of local SGD. A checksum is made before such an average, never after it, and
-    so does not see them equal again."""
-    begun, ended, steps_of = backwards(view, process, PHASES_BACK)
-    ops = [i for i, op in process.ops.items() if op.op == "all_reduce"]
-    if not len(begun) or not ops or process.model is None:
-        return False
-    ends = np.maximum.accumulate(ended)
-    issues, part = issued_since(view, process, begun[0])
-    when = issues.when[part]
-    outside = when >= ends[begun.searchsorted(when, "right") - 1]
-    outside &= np.isin(issues.col("name_id")[part], ops)
-    steps, of = np.unique(issues.col("step")[part][outside], return_inverse=True)
-    moved = np.bincount(of, issues.col("a")[part][outside], len(steps))
-    averaged = int(np.count_nonzero(moved >= process.model.parameters_bytes))
-    return 0 < 2 * averaged <= len(np.unique(steps_of))
-
-
-def _skipped(
-    view: View, ranks: Sequence[int], group: str
-) -> tuple[tuple[int, ...], tuple[int, int]]:
-    """Return (ranks whose optimizer stepped another number of times, that number and the
-    others')."""
-    steps = updates(view, [rank for rank in ranks if rank in view.ranks], group)
-    (most, _), *others = Counter(steps.values()).most_common() or [(0, 0)]
-    odd = tuple(sorted(rank for rank, number in steps.items() if number != most))
-    return (odd, (steps[odd[0]], most)) if others else ((), (0, 0))
-
-
-def _differs(part: Mapping[int, tuple[int, int, str]]) -> bool:
-    return len({(whole, parts) for whole, parts, _ in part.values()}) > 1
-
-
-def _parts(part: Mapping[int, tuple[int, int, str]]) -> list[str]:
-    """Names of the parts whose byte differs."""
-    names = next(iter(part.values()))[2].split(" ")[1:]
-    bytes_ = [parts.to_bytes(8, "little", signed=True) for _, parts, _ in part.values()]
-    return [name for i, name in enumerate(names[:8]) if len({b[i] for b in bytes_}) > 1]
-
-
-def _checksums(
-    view: View, process: Process
-) -> Iterable[tuple[tuple[str, int, int], tuple[int, int, str], int]]:
-    """((group, step, which), (sum, bytes, name), time) of the last records."""
-    table, visible = view.rows(process, "probe")
-    wanted = {i: n for i, n in process.names.items() if n.startswith(("checksum ", _OWN))}
-    if not wanted or not visible:
-        return
-    part = slice(max(0, visible - _SUMS_BACK), visible)
-    columns = ("name_id", "group_id", "step", "seq", "a", "b", "t1_ns")
-    for name_id, gid, step, seq, a, b, t in table.tuples(part, *columns):
-        group = process.groups.get(gid)
-        if name_id in wanted and group is not None:
-            own = _OWN if wanted[name_id].startswith(_OWN) else ""
-            yield (own + group.key, step, seq), (a, b, wanted[name_id]), t
-
-
 # -- replicas that never exchange a gradient
 
 
@@ -325,30 +187,6 @@ def unaveraged(view: View) -> Iterable[Candidate]:
             kind="no-gradient-exchange", ranks=tuple(ranks), t_ns=view.t_ns,
             facts=NoGradientExchange(parameters_bytes, steps),
         )  # fmt: skip
-
-
-def unequal_starts(view: View) -> Iterable[Candidate]:
-    """Find ranks that average the gradients of all parameters, but began with different ones."""
-    by_group: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
-    members: dict[tuple[int, str], tuple[int, ...]] = {}
-    models = {
-        rank: model for rank, process in view.ranks.items()
-        if (model := process.model) and model.start is not None and not model.rpc
-        and model.shards <= 1
-    }  # fmt: skip
-    if len({model.start for model in models.values()}) < 2:
-        return
-    for rank, model in models.items():
-        for group, times in averages_on(view, view.ranks[rank], model):
-            key = group.epoch, group.key
-            if times == 1 and model.start is not None:
-                by_group[key][rank], members[key] = model.start, group.ranks
-    for key, starts in by_group.items():
-        if set(starts) == set(members[key]) and len(set(starts.values())) > 1:
-            yield Candidate(
-                kind="unequal-start", ranks=tuple(sorted(starts)), culprits=odd_ones(starts),
-                t_ns=view.t_ns, facts=UnequalStart(),
-            )  # fmt: skip
 
 
 def same_data(view: View) -> Iterable[Candidate]:
@@ -441,32 +279,4 @@ def _exchanges_nothing(view: View, process: Process) -> bool:
         return False
     sizes = np.maximum(table.col("a")[since:visible], table.col("b")[since:visible])
     a_step = int(sizes.sum()) / max(1, view.visible(process, "step"))
-    return int(sizes.max()) < min(SMALL_BYTES, limit) and a_step < limit * _SHARE_OF_MODEL
-
-
-def updates(view: View, ranks: Iterable[int], group_key: str) -> Mapping[int, int]:
-    """Return rank -> optimizer steps before the newest collective of the group that all of them
-    issued; empty where there is none, or where one of them has no optimizer."""
-    issued = {rank: _issued(view, view.ranks[rank], group_key) for rank in ranks}
-    newest = min((max(seqs, default=-1) for seqs in issued.values()), default=-1)
-    if newest < 0 or any(newest not in seqs for seqs in issued.values()):
-        return {}
-    found = {r: _optimizer_steps(view, view.ranks[r], seqs[newest]) for r, seqs in issued.items()}
-    return found if all(found.values()) else {}
-
-
-def _issued(view: View, process: Process, group_key: str) -> dict[int, int]:
-    """seq -> when, of the group's last collectives."""
-    table, visible = view.rows(process, "issue")
-    part = slice(max(0, visible - 4096), visible)
-    ids = [gid for gid, group in process.groups.items() if group.key == group_key]
-    of = np.isin(table.col("group_id")[part], ids)
-    seqs, times = table.col("seq")[part][of].tolist(), table.col("t0_ns")[part][of].tolist()
-    return dict(zip(seqs, times, strict=True))
-
-
-def _optimizer_steps(view: View, process: Process, until_ns: int) -> int:
-    table, visible = view.rows(process, "phase")
-    names = [i for i, name in process.names.items() if name == "optimizer"]
-    ended = table.when[:visible] <= until_ns
-    return int(np.count_nonzero(np.isin(table.col("name_id")[:visible], names) & ended))
+    return int(sizes.max()) < min(SMALL_BYTES, limit) and a_step < limit * SHARE_OF_MODEL

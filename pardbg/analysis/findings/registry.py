@@ -9,6 +9,7 @@ from typing import Final
 
 import pardbg.analysis.findings.numbers as numbers
 import pardbg.analysis.findings.recording as recording
+import pardbg.analysis.findings.replicas as replicas
 import pardbg.analysis.findings.reported as reported
 import pardbg.analysis.findings.stalls.waiting as waiting
 from pardbg.analysis.base.asof import View, per_view
@@ -100,10 +101,10 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     reported.devices,
     reported.shared_devices,
     numbers.nan_origin,
-    numbers.divergence,
+    replicas.divergence,
     numbers.unaveraged,
     numbers.ungraded,
-    numbers.unequal_starts,
+    replicas.unequal_starts,
     numbers.same_data,
     numbers.summed_twice,
     recording.dropped,

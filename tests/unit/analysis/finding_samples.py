@@ -267,6 +267,7 @@ def _speed() -> list[Candidate]:
 def _state() -> list[Candidate]:
     diverged = state.ReplicaDivergence(("b", "c"), 10, 0, None, False, True, (1,), (41, 42))
     again = state.ReplicaDivergence((), 10, None, 20, False, False, (), (0, 0))
+    first = state.ReplicaDivergence(("b",), 0, None, None, False, False, (), (0, 0))
     averaged = state.ReplicaDivergence(("b",), 10, None, None, True, False, (), (0, 0))
     return [
         one("memory-creep", state.MemoryCreep(4 * MIB, 10, 456 * MIB, "rss", 9 * MIB, 100 * MS),
@@ -286,6 +287,10 @@ def _state() -> list[Candidate]:
         one("nan", state.NotFinite("loss", 5, "", (), True, True, True), (1,)),
         one("replica-divergence", diverged, (0, 1, 2), (1,)),
         one("replica-divergence", again, (0, 1)), one("replica-divergence", averaged, (0, 1)),
+        one("replica-divergence", replace(first, rates=((0, 0.1), (1, 0.3), (2, 0.1)),
+            settings=(1,)), (0, 1, 2), (1,)),
+        one("replica-divergence", replace(first, settings=(1,)), (0, 1, 2), (1,)),
+        one("replica-divergence", replace(first, unfinished=14), (0, 1, 2)),
         one("no-gradient-exchange", state.NoGradientExchange(MIB, 1000), (0, 1)),
         one("unequal-start", state.UnequalStart(), (0, 1, 2), (1,)),
         one("same-data", state.SameData(20), (0, 1, 2)),

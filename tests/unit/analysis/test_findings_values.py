@@ -7,7 +7,7 @@ import pytest
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.memory import growth
-from pardbg.analysis.findings.numbers import updates
+from pardbg.analysis.findings.replicas import updates
 from pardbg_agent import wire
 from pardbg_agent.wire import Kind, Lane
 from tests.unit.analysis.test_findings_speed import MIB, found, one, sync
@@ -209,14 +209,14 @@ def test_replicas_that_agree_again_are_worth_a_note() -> None:
 
 @pytest.mark.parametrize(("every", "num_bytes", "in_backward", "severity"), [
     (4, 196, False, "info"), (4, 4, False, "error"), (4, 196, True, "error"),
-    (1, 196, False, "error"),
+    (1, 196, False, "error"), (24, 196, False, "error"),
 ])  # fmt: skip
 def test_replicas_that_are_averaged_now_and_then_may_differ_in_between(
     every: int, num_bytes: int, in_backward: bool, severity: str
 ) -> None:
     """Local SGD under DDP over 24 steps: 196 bytes of parameters are averaged after each 4th
     optimizer, so checksums (before that) of steps 10 and 20 differ. A loss is not a model; what
-    backward or each step reduces is none that is averaged now and then."""
+    backward or each step reduces is none that is averaged now and then, nor is a single one."""
     trace = replicas({0: [(5, 1), (6, 1), (7, 1)], 1: [(5, 1), (8, 2), (9, 2)]})
     for proc in trace.ranks:
         proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=196, optimizer="SGD")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.findings.numbers import same_data, summed_twice, unequal_starts
+from pardbg.analysis.findings.numbers import same_data, summed_twice
+from pardbg.analysis.findings.replicas import unequal_starts
 from pardbg_agent import wire
 from tests.unit.trace_builder import Trace
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def gradients(model: torch.nn.Module) -> None:
 
 
 def told(path: Path) -> list[Record]:
-    return read_rank(path).of(Kind.PROBE)
+    return [probe for probe in read_rank(path).of(Kind.PROBE) if probe.name != "settings"]
 
 
 def test_nan_is_seen_before_it_spreads(watched: Path) -> None:
@@ -157,6 +158,24 @@ def test_each_look_at_each_replica_has_its_own_row(watched: Path) -> None:
         gradients(net)
         optimizer.step()
     assert [r.seq for r in told(watched)] == [*rows, *(row + probes.MAX_RECORDS for row in rows)]
+
+
+def test_settings_of_each_optimizer_are_told_with_the_checksums(watched: Path) -> None:
+    """Its first learning rate, and a number for all of its settings; a tensor is not read."""
+    of = [{"lr": 0.5}, {"lr": 0.5, "momentum": 0.9}, {"lr": torch.tensor(0.5)}]
+    nets = [torch.nn.Linear(4, 2) for _ in of]
+    optimizers = [
+        torch.optim.SGD(net.parameters(), **each) for net, each in zip(nets, of, strict=True)
+    ]
+    for _ in range(2):
+        for net, optimizer in zip(nets, optimizers, strict=True):
+            gradients(net)
+            optimizer.step()
+    found = [r for r in read_rank(watched).of(Kind.PROBE) if r.name == "settings"]
+    assert [(r.step, r.seq) for r in found] == [(0, 0), (0, 1), (0, 2)]
+    assert [struct.unpack("<d", struct.pack("<q", int(r.a)))[0] if type(r.a) is int else r.a
+            for r in found] == [0.5, 0.5, 0.0]  # fmt: skip
+    assert len({r.b for r in found}) == 3
 
 
 def test_a_large_parameter_is_read_in_turns() -> None:

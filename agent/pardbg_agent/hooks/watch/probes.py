@@ -20,6 +20,7 @@ import itertools
 import math
 import os
 import weakref
+import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -70,9 +71,13 @@ MAX_STEPPED: Final = 1024
 MAX_ELEMENTS: Final = 1 << 18
 """Elements of a parameter that a checksum reads; another part each time."""
 
+_NUMBERS: Final = (int, float, bool, tuple)
+"""Types of an optimizer's settings that are read: a tensor may be on a device."""
+
 _Tensor, _strided = torch.Tensor, torch.strided  # where the caches are cold, torch's dict is far
 _PROBE, _LANE = int(Kind.PROBE), int(Lane.COUNTER)
 _P2P_FLAGS = int(Flag.P2P | Flag.SEND)
+_FLOAT = int(Flag.FLOAT)
 _HOOK = "probe"
 _MASK: Final = (1 << 63) - 1
 
@@ -301,6 +306,21 @@ def _look_at_all(c: _core.Core, known: Probes, optimizer: Any, look: int) -> Non
                 _checksum(c, list(_named(known, module)), module.process_group, "checksum", row)
             if not known.replicas and c10d._world.default_pg is not None:
                 _checksum(c, _stepped(optimizer), c10d._world.default_pg, "checksum-own", look)
+            _tell_settings(c, optimizer, look)
+
+
+def _tell_settings(c: _core.Core, optimizer: Any, look: int) -> None:
+    """Write the PROBE record ``settings`` of an optimizer: a = its first learning rate (float64),
+    b = a number that is equal where all of its numbers are."""
+    of = [
+        [(name, value) for name, value in group.items() if type(value) in _NUMBERS]
+        for group in optimizer.param_groups
+    ]
+    rate, t = dict(of[0]).get("lr", 0.0), now_ns()
+    c.record_f(
+        _PROBE, _LANE, _FLOAT, c.defs.name("settings"), t, t, c.step, look, NO_GROUP, NONE, NONE,
+        NONE, rate, zlib.crc32(repr(of).encode()),
+    )  # fmt: skip
 
 
 def _stepped(optimizer: Any) -> list[tuple[Any, str]]:

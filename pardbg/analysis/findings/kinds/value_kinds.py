@@ -145,6 +145,12 @@ class ReplicaDivergence(Facts):
     """Ranks whose optimizer stepped less, or more, often ..."""
     steps: tuple[int, int]
     """... and how often, and how often the others' did."""
+    rates: tuple[tuple[int, float], ...] = ()
+    """(rank, learning rate) where these differed first; empty: they did not until then."""
+    settings: tuple[int, ...] = ()
+    """Ranks whose optimizer has other settings than the others' (learning rate, weight decay)."""
+    unfinished: int = 0
+    """Of the last steps, those whose optimizer began before the sum of gradients was complete."""
 
     def severity(self) -> Severity:
         if self.again_step is not None or self.averaged:
@@ -175,7 +181,32 @@ class ReplicaDivergence(Facts):
                 f"by then, that of the others {self.steps[1]}: steps were skipped there, as a "
                 f"gradient scaler does on its own."
             )
-        return text
+        if self.unfinished:
+            text += (
+                f" In {self.unfinished} of the last steps the optimizer began before the sum of "
+                f"the gradients was complete: nobody had waited for it."
+            )
+        return text + self._settings()
+
+    def _settings(self) -> str:
+        if self.rates:
+            by_rate: dict[float, list[int]] = {}
+            for rank, rate in self.rates:
+                by_rate.setdefault(rate, []).append(rank)
+            sides = ", ".join(f"{rate:.6g} on {ranks_text(of)}" for rate, of in by_rate.items())
+            return f" Their learning rates differ: {sides}."
+        if self.settings:
+            of = self.settings
+            return (
+                f" The optimizer of {ranks_text(of)} {agreed('has', of)} other settings (weight "
+                f"decay, momentum) than the others'."
+            )
+        return ""
+
+    def advice(self) -> str:
+        return self.tries(
+            "unfinished" if self.unfinished else "settings" if self.settings else "replicas"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,302 @@
+"""Replicas of a model: ranks whose parameters are no longer equal, or that never were."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.comm.matching import odd_ones
+from pardbg.analysis.findings.exchanged import (
+    PHASES_BACK,
+    SHARE_OF_MODEL,
+    averages_on,
+    backwards,
+    issued_since,
+    unfinished,
+)
+from pardbg.analysis.findings.finding import Candidate
+from pardbg.analysis.findings.kinds.value_kinds import ReplicaDivergence, UnequalStart
+from pardbg.store.process import Process
+
+_OWN: Final = "checksum-own "
+"""Begin of the name of checksums of parameters that an optimizer steps and no DDP wraps."""
+_SETTINGS: Final = "settings"
+"""Name of the record of an optimizer's learning rate (a, float64) and all of its settings (b)."""
+_SUMS_BACK: Final = 4096
+"""Checksum records per rank that are compared; a step has at most 16."""
+_AVERAGES: Final = 2
+"""Averages of the model that make a local SGD: a single one may be what a program ends with."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """One checksum of one rank."""
+
+    whole: int
+    parts: int
+    """A byte for each."""
+    names: str
+    t_ns: int
+
+
+_Key = tuple[int, int]
+"""(step, which)"""
+_ByKey = Mapping[_Key, Mapping[int, _Sums]]
+"""key -> rank -> its checksum"""
+
+
+def divergence(view: View) -> Iterable[Candidate]:
+    """Find ranks whose replicated parameters are no longer the others', bit by bit."""
+    by_group: dict[str, dict[_Key, dict[int, _Sums]]] = defaultdict(lambda: defaultdict(dict))
+    for rank, process in view.ranks.items():
+        for group, key, sums in _checksums(view, process):
+            by_group[group][key][rank] = sums
+    for group, by_key in sorted(by_group.items()):
+        own = group.startswith(_OWN)
+        for ranks, average in _replicas(view, by_key) if own else [(set(view.ranks), True)]:
+            among = {k: {r: v for r, v in of.items() if r in ranks} for k, of in by_key.items()}
+            yield from _diverged(view, group, among, average)
+
+
+def _replicas(view: View, by_key: _ByKey) -> list[tuple[set[int], bool]]:
+    """Return (ranks, whether they average their gradients) that nobody said to be replicas: they
+    began alike and average, or were equal after a step."""
+    found = [
+        set(starts) for starts in _averaging(view) if len(set(starts.values())) == 1
+        and len(starts) > 1
+    ]  # fmt: skip
+    first = min(step for step, _ in by_key)
+    sums: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for (step, which), by_rank in sorted(by_key.items()):
+        for rank, of in by_rank.items() if step == first else ():
+            sums[rank].append((which, of.whole, of.parts))
+    alike: dict[tuple[tuple[int, int, int], ...], set[int]] = defaultdict(set)
+    for rank, said in sums.items():
+        alike[tuple(said)].add(rank)
+    equal = [ranks for ranks in alike.values() if len(ranks) > 1]
+    new = [(ranks, False) for ranks in equal if not any(ranks <= of for of in found)]
+    return [*((ranks, True) for ranks in found), *new]
+
+
+def _averaging(view: View) -> list[Mapping[int, int]]:
+    """rank -> what its parameters were before the first step, of the ranks of each group that
+    average the gradients of all their parameters on it."""
+    starts: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
+    members: dict[tuple[int, str], tuple[int, ...]] = {}
+    for rank, process in view.ranks.items():
+        model = process.model
+        if model is None or model.start is None or model.rpc or model.shards > 1:
+            continue
+        for group, times in averages_on(view, process, model):
+            if times == 1:
+                key = group.epoch, group.key
+                starts[key][rank], members[key] = model.start, group.ranks
+    return [of for key, of in starts.items() if set(of) == set(members[key])]
+
+
+def _diverged(view: View, group: str, by_key: _ByKey, average: bool) -> Iterable[Candidate]:
+    steps: dict[int, list[Mapping[int, _Sums]]] = defaultdict(list)
+    for (step, _), by_rank in sorted(by_key.items()):
+        if len(by_rank) > 1:
+            steps[step].append(by_rank)
+    different = [s for s, parts in steps.items() if any(_differs(part) for part in parts)]
+    if not different:
+        return
+    step = different[0]
+    odd: Counter[int] = Counter()
+    for part in steps[step]:
+        odd.update(odd_ones({rank: of.whole for rank, of in part.items()}))
+    names = [name for part in steps[step] if _differs(part) for name in _parts(part)]
+    ranks = tuple(sorted({rank for part in steps[step] for rank in part}))
+    yield Candidate(
+        kind="replica-divergence", ranks=ranks, culprits=tuple(sorted(odd)),
+        t_ns=min(of.t_ns for part in steps[step] for of in part.values()),
+        facts=_facts(view, group, ranks, tuple(names), list(steps), different,
+                     average),
+        where=names[0] if names else None,
+    )  # fmt: skip
+
+
+def _facts(
+    view: View, group: str, ranks: tuple[int, ...], names: tuple[str, ...], steps: Sequence[int],
+    different: Sequence[int], average: bool,
+) -> ReplicaDivergence:  # fmt: skip
+    own, newest, step = group.startswith(_OWN), max(steps), different[0]
+    again, processes = newest not in different, [view.ranks[rank] for rank in ranks]
+    skipped, counts = _skipped(view, ranks, group.removeprefix(_OWN))
+    rates, others = _settings(view, ranks, step)
+    return ReplicaDivergence(
+        parts=names, step=step,
+        equal_step=max((s for s in steps if s < step), default=None),
+        again_step=newest if again else None,
+        sure=((len(different) > 1 and not again) or newest == step) and not own,
+        averaged=not again and all(
+            _averages_at_times(view, of) or (own and _synced_after_steps(view, of, average))
+            for of in processes
+        ),
+        skipped=skipped, steps=counts, rates=rates, settings=others,
+        unfinished=min(unfinished(view, process) for process in processes) if own else 0,
+    )  # fmt: skip
+
+
+# -- why
+
+
+def _settings(
+    view: View, ranks: Sequence[int], until_step: int
+) -> tuple[tuple[tuple[int, float], ...], tuple[int, ...]]:
+    """Return (each rank's learning rate where they first differ, ranks whose optimizer had other
+    settings)."""
+    by_key: dict[_Key, dict[int, tuple[float, int]]] = defaultdict(dict)
+    for rank in ranks:
+        process = view.ranks[rank]
+        table, visible = view.rows(process, "probe")
+        wanted = [i for i, name in process.names.items() if name == _SETTINGS]
+        rows = np.flatnonzero(np.isin(table.col("name_id")[:visible], wanted))
+        rates = table.col("a")[rows].view("<f8")
+        columns = (table.col(c)[rows].tolist() for c in ("step", "seq", "b"))
+        for step, seq, digest, rate in zip(*columns, rates.tolist(), strict=True):
+            by_key[step, seq][rank] = rate, digest
+    for (step, _), of in sorted(by_key.items()):
+        if step <= until_step and len(of) == len(ranks) and len(set(of.values())) > 1:
+            by_rank = tuple((rank, rate) for rank, (rate, _) in sorted(of.items()))
+            differ = len({rate for _, rate in by_rank}) > 1
+            return (by_rank if differ else ()), odd_ones(of) or tuple(sorted(of))
+    return (), ()
+
+
+def _skipped(
+    view: View, ranks: Sequence[int], group: str
+) -> tuple[tuple[int, ...], tuple[int, int]]:
+    """Return (ranks whose optimizer stepped another number of times, that number and the
+    others')."""
+    steps = updates(view, [rank for rank in ranks if rank in view.ranks], group)
+    (most, _), *others = Counter(steps.values()).most_common() or [(0, 0)]
+    odd = tuple(sorted(rank for rank, number in steps.items() if number != most))
+    return (odd, (steps[odd[0]], most)) if others else ((), (0, 0))
+
+
+def _averages_at_times(view: View, process: Process) -> bool:
+    """Return whether as much as the model is all-reduced outside backward in some steps, not in
+    most: the replicas of local SGD. A checksum is made before such an average, never after it, and
+    so does not see them equal again."""
+    begun, ended, steps_of = backwards(view, process, PHASES_BACK)
+    ops = [i for i, op in process.ops.items() if op.op == "all_reduce"]
+    if not len(begun) or not ops or process.model is None:
+        return False
+    ends = np.maximum.accumulate(ended)
+    issues, part = issued_since(view, process, begun[0])
+    when = issues.when[part]
+    outside = when >= ends[begun.searchsorted(when, "right") - 1]
+    outside &= np.isin(issues.col("name_id")[part], ops)
+    steps, of = np.unique(issues.col("step")[part][outside], return_inverse=True)
+    moved = np.bincount(of, issues.col("a")[part][outside], len(steps))
+    averaged = int(np.count_nonzero(moved >= process.model.parameters_bytes))
+    return averaged >= _AVERAGES and 2 * averaged <= len(np.unique(steps_of))
+
+
+def _synced_after_steps(view: View, process: Process, average: bool) -> bool:
+    """Return whether the model, or of ranks that do not ``average`` gradients a part of it, is
+    exchanged, more than once, between an optimizer's end and the next backward: local SGD, DiLoCo
+    with parts that take turns, a broadcast of the parameters after each step."""
+    begun, _, _ = backwards(view, process, PHASES_BACK)
+    _, ended, _ = backwards(view, process, PHASES_BACK, "optimizer")
+    if not len(begun) or not len(ended) or process.model is None:
+        return False
+    issues, part = issued_since(view, process, begun[0])
+    when = issues.when[part]
+    before = begun.searchsorted(when, "right")
+    last = np.sort(ended)
+    stepped = last.searchsorted(when, "right")
+    since = np.where(stepped > 0, last[np.maximum(stepped, 1) - 1], 0)
+    after = (before < len(begun)) & (stepped > 0) & (since > begun[before - 1])
+    sizes = np.maximum(issues.col("a")[part], issues.col("b")[part])
+    moved = np.bincount(before[after], sizes[after], len(begun) + 1)
+    least = process.model.parameters_bytes * (1 if average else SHARE_OF_MODEL)
+    return int(np.count_nonzero(moved >= least)) >= _AVERAGES
+
+
+def unequal_starts(view: View) -> Iterable[Candidate]:
+    """Find ranks that average the gradients of all parameters, but began with different ones. Not
+    those that are equal by now: something else made them so."""
+    for starts in _averaging(view):
+        if len(set(starts.values())) > 1 and not _equal_now(view, starts):
+            yield Candidate(
+                kind="unequal-start", ranks=tuple(sorted(starts)), culprits=odd_ones(starts),
+                t_ns=view.t_ns, facts=UnequalStart(),
+            )  # fmt: skip
+
+
+def _equal_now(view: View, ranks: Iterable[int]) -> bool:
+    """Return whether the newest checksums that all have are equal."""
+    found = [
+        {key: (of.whole, of.parts) for _, key, of in _checksums(view, view.ranks[rank])}
+        for rank in ranks
+    ]
+    common = set.intersection(*map(set, found))
+    return bool(common) and len({of[max(common)] for of in found}) == 1
+
+
+# -- checksums
+
+
+def _differs(part: Mapping[int, _Sums]) -> bool:
+    return len({(of.whole, of.parts) for of in part.values()}) > 1
+
+
+def _parts(part: Mapping[int, _Sums]) -> list[str]:
+    """Names of the parts whose byte differs."""
+    names = next(iter(part.values())).names.split(" ")[1:]
+    bytes_ = [of.parts.to_bytes(8, "little", signed=True) for of in part.values()]
+    return [name for i, name in enumerate(names[:8]) if len({b[i] for b in bytes_}) > 1]
+
+
+def _checksums(view: View, process: Process) -> Iterable[tuple[str, _Key, _Sums]]:
+    """(group, (step, which), checksum) of the last records."""
+    table, visible = view.rows(process, "probe")
+    wanted = {i: n for i, n in process.names.items() if n.startswith(("checksum ", _OWN))}
+    if not wanted or not visible:
+        return
+    part = slice(max(0, visible - _SUMS_BACK), visible)
+    columns = ("name_id", "group_id", "step", "seq", "a", "b", "t1_ns")
+    for name_id, gid, step, seq, a, b, t in table.tuples(part, *columns):
+        group = process.groups.get(gid)
+        if name_id in wanted and group is not None:
+            own = _OWN if wanted[name_id].startswith(_OWN) else ""
+            yield own + group.key, (step, seq), _Sums(a, b, wanted[name_id], t)
+
+
+# -- optimizer steps
+
+
+def updates(view: View, ranks: Iterable[int], group_key: str) -> Mapping[int, int]:
+    """Return rank -> optimizer steps before the newest collective of the group that all of them
+    issued; empty where there is none, or where one of them has no optimizer."""
+    issued = {rank: _issued(view, view.ranks[rank], group_key) for rank in ranks}
+    newest = min((max(seqs, default=-1) for seqs in issued.values()), default=-1)
+    if newest < 0 or any(newest not in seqs for seqs in issued.values()):
+        return {}
+    found = {r: _optimizer_steps(view, view.ranks[r], seqs[newest]) for r, seqs in issued.items()}
+    return found if all(found.values()) else {}
+
+
+def _issued(view: View, process: Process, group_key: str) -> dict[int, int]:
+    """seq -> when, of the group's last collectives."""
+    table, visible = view.rows(process, "issue")
+    part = slice(max(0, visible - 4096), visible)
+    ids = [gid for gid, group in process.groups.items() if group.key == group_key]
+    of = np.isin(table.col("group_id")[part], ids)
+    seqs, times = table.col("seq")[part][of].tolist(), table.col("t0_ns")[part][of].tolist()
+    return dict(zip(seqs, times, strict=True))
+
+
+def _optimizer_steps(view: View, process: Process, until_ns: int) -> int:
+    table, visible = view.rows(process, "phase")
+    names = [i for i, name in process.names.items() if name == "optimizer"]
+    ended = table.when[:visible] <= until_ns
+    return int(np.count_nonzero(np.isin(table.col("name_id")[:visible], names) & ended))

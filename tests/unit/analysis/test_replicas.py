@@ -1,0 +1,132 @@
+"""Replicas that a program keeps equal by hand, over 24 steps of 10 ms: backward 1-3, the gradients'
+average at 4, the optimizer 6-7, its checksum in steps 0, 10 and 20. Worked out by hand."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import pytest
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.findings.finding import Candidate
+from pardbg.analysis.findings.replicas import divergence, unequal_starts
+from pardbg_agent import wire
+from pardbg_agent.wire import Flag, Kind, Lane
+from tests.unit.facts import facts
+from tests.unit.trace_builder import Proc, Trace
+
+BYTES = 4096
+STEPS = 24
+SAME = (5, 6, 7)
+"""A rank's checksums."""
+Average = Sequence[tuple[str, int, int]]
+"""(op, bytes in, bytes out) of each of its ops."""
+SUM: Average = (("all_reduce", BYTES, BYTES),)
+
+
+def job(
+    *sums: Sequence[int], starts: Sequence[int] = (), average: Average = SUM, done: float = 5,
+    after: int = 0, every: int = 1, backwards: int = 1, rates: Sequence[float] = (),
+) -> View:  # fmt: skip
+    """A rank for each ``sums``. ``average`` ends at ``done``; after each ``every``-th step,
+    ``after`` bytes are broadcast at 8."""
+    trace = Trace(len(sums))
+    for at, proc in enumerate(trace.ranks):
+        proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=BYTES, optimizer="SGD",
+                    start=starts[at] if starts else 3, dtype="float32")  # fmt: skip
+        for step in range(STEPS):
+            t = 10 * step
+            for part in range(backwards):
+                proc.phase("backward", t + 1 + 2 * part / backwards, t + 1.5 + part, step)
+            for op, num_bytes, out in average:
+                proc.collective("world", op, t + 4, t + done, num_bytes, out, step=step)
+            proc.phase("optimizer", t + 6, t + 7, step)
+            if step % 10 == 0:
+                look(proc, t + 7, step, sums[at][step // 10], rates[at] if rates else 0.1)
+            if after and step % every == 0:
+                proc.collective("world", "broadcast", t + 8, t + 9, after, step=step)
+            proc.step(step, t, t + 9)
+    trace.flush()
+    return View(trace.store(), None)
+
+
+def look(proc: Proc, t: float, step: int, whole: int, rate: float) -> None:
+    common = {"lane": Lane.COUNTER, "step": step}
+    proc.record(Kind.PROBE, t, t, proc.name("checksum-own weight bias"), a=whole,
+                b=whole | 9 << 8, group_id=proc.group("world"), **common)  # type: ignore[arg-type]  # fmt: skip
+    proc.record(Kind.PROBE, t, t, proc.name("settings"), flags=Flag.FLOAT, a=rate,
+                b=zlib.crc32(repr(rate).encode()), **common)  # type: ignore[arg-type]  # fmt: skip
+
+
+def only(view: View) -> Candidate:
+    (found,) = divergence(view)
+    return found
+
+
+@pytest.mark.parametrize(
+    "average",
+    [
+        SUM,
+        [("all_reduce", BYTES // 4, BYTES // 4)] * 4,
+        [("reduce_scatter", BYTES, BYTES // 2), ("all_gather", BYTES // 2, BYTES)],
+        [("all_gather", BYTES // 2, 3 * BYTES // 2)] * 2,
+    ],
+)
+def test_ranks_that_average_are_replicas_from_the_first_step_on(average: Average) -> None:
+    """Rank 1 has another learning rate from the begin: its checksum of step 0 differs already."""
+    found = only(job(SAME, (8, 9, 10), SAME, average=average, rates=(0.1, 0.3, 0.1)))
+    assert (found.ranks, found.culprits, found.facts.severity()) == ((0, 1, 2), (1,), "warning")
+    assert facts(found, "step", "equal_step", "rates", "settings", "unfinished") == (
+        0, None, ((0, 0.1), (1, 0.3), (2, 0.1)), (1,), 0)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "average",
+    [
+        [],
+        [("all_reduce", BYTES // 2, BYTES // 2)],  # activations, or a part of the model
+        [("reduce_scatter", BYTES, BYTES // 2)],  # an optimizer of its own part
+        [("all_gather", BYTES // 3, BYTES)],
+        [("all_gather", BYTES, 2 * BYTES)],  # of three ranks it would be three times
+    ],
+)
+def test_ranks_that_average_something_else_are_none(average: Average) -> None:
+    assert list(divergence(job(SAME, (8, 9, 10), (1, 2, 3), average=average))) == []
+
+
+def test_a_sum_that_nobody_waits_for() -> None:
+    """It is complete at 6.5, half a millisecond into the optimizer's step."""
+    found = only(job((1, 2, 3), (4, 5, 6), (7, 8, 9), done=6.5))
+    assert found.culprits == () and facts(found, "unfinished", "rates") == (16, ())
+
+
+def test_gradients_of_several_backwards_are_averaged_once() -> None:
+    assert only(job(SAME, (8, 9, 10), SAME, backwards=2)).culprits == (1,)
+
+
+@pytest.mark.parametrize(
+    ("after", "every", "severity"),
+    [
+        (BYTES, 1, "info"),  # rank 0's parameters hold
+        (BYTES, 5, "info"),
+        (BYTES // 4, 1, "warning"),  # buffers
+        (BYTES, STEPS, "warning"),  # once, in the first step
+    ],
+)
+def test_what_is_broadcast_after_steps_makes_ranks_equal_again(
+    after: int, every: int, severity: str
+) -> None:
+    view = job(SAME, (8, 9, 10), SAME, after=after, every=every)
+    assert only(view).facts.severity() == severity
+
+
+def test_other_starts_are_a_finding_of_their_own() -> None:
+    view = job(SAME, (8, 9, 10), SAME, starts=(3, 4, 3))
+    assert list(divergence(view)) == []
+    assert [one.culprits for one in unequal_starts(view)] == [(1,)]
+
+
+def test_other_starts_that_something_made_equal_are_none() -> None:
+    """A broadcast in the first step, say."""
+    assert list(unequal_starts(job(SAME, (8, 6, 7), SAME, starts=(3, 4, 3)))) == []
