@@ -41,8 +41,12 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "never-waited": (("replica-divergence",), SLOW), "steps-early": (("no-gradient",), SLOW),
     "same-data": (("same-data",), SLOW), "wrapped-twice": (("summed-twice",), SLOW),
     "averaged-twice": (("summed-twice",), SLOW), "same-data-ddp": (("same-data",), SLOW),
+    "lr-at-first": (("replica-divergence",), SLOW), "skips-nan": (("skipped-batch",), SLOW),
+    "decay-differs": (("replica-divergence",), SLOW),
+    "sharded-never-equal": (("unequal-start",), SLOW),
 }  # fmt: skip
 """The same of number_programs."""
+ONE_ALONE = ("lr-differs", "lr-at-first", "decay-differs", "skips-nan")
 NANS = ("forward", "backward")
 """What a stage of nan_programs spoils."""
 MESSAGES = ("tag", "dtype", "size")
@@ -104,10 +108,10 @@ def culprit(what: str, draw: random.Random) -> Case:
 
 
 def numbers(what: str, draw: random.Random) -> Case:
-    """A job of number_programs: wrong on all ranks alike, but for one learning rate."""
+    """A job of number_programs: wrong on all ranks alike, but for those of ONE_ALONE."""
     kinds, sort = NUMBERS[what]
     rank, step = draw.randrange(3), draw.choice((10, 20))
-    culprits = ((rank,),) if what == "lr-differs" else ((), (0, 1, 2))
+    culprits = ((rank,),) if what in ONE_ALONE else ((), (0, 1, 2))
     words = ("tests.diagnosis.number_programs", what, str(rank), str(step))
     return quick(Case(f"numbers:{what} r{rank} s{step}", torchrun(3, *words), kinds, culprits, sort,
                       timeout_s=20))  # fmt: skip

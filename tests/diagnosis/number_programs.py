@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -15,31 +16,34 @@ STEPS = 60
 BY_DDP = ("wrapped-twice", "averaged-twice", "same-data-ddp", "fine-ddp")
 
 
-class Job:
+class Job(torch.utils.data.IterableDataset[torch.Tensor]):
     """One rank's training."""
 
     def __init__(self, what: str, who: int, step: int) -> None:
         self.what, self.step = what, step
         self.rank = dist.get_rank()
         self.mine = self.rank == who
-        torch.manual_seed(self.rank if what == "init-differs" else 0)
+        torch.manual_seed(self.rank if what in ("init-differs", "sharded-never-equal") else 0)
         self.model: nn.Module = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
         self.parameters = list(self.model.parameters())
         if what in BY_DDP:
             self.model = DDP(self.model)
         if what == "wrapped-twice":
             self.model = DDP(self.model)
-        self.optimizer = torch.optim.SGD(self.parameters, lr=0.01, momentum=0.9)
+        rate = 0.02 if what == "lr-at-first" and self.mine else 0.01
+        decay = 0.1 if what == "decay-differs" and self.mine else 0.0
+        self.optimizer = torch.optim.SGD(self.parameters, lr=rate, momentum=0.9, weight_decay=decay)
         same = what.startswith("same-data")
         self.data = torch.Generator().manual_seed(7 if same else 100 + self.rank)
 
     def train(self) -> None:
-        for number in range(STEPS):
+        batches = iter(torch.utils.data.DataLoader(self, batch_size=None))
+        for number in range(STEPS + (self.what == "skips-nan" and self.mine)):
             time.sleep(0.02)
             at = number >= self.step
             if self.what == "lr-differs" and self.mine and at:
                 self.optimizer.param_groups[0]["lr"] = 0.03
-            x = torch.randn(16, 64, generator=self.data)
+            x = next(batches)
             if self.what == "skips-nan" and self.mine and number == self.step:
                 x[0] = float("nan")
             loss = (self.model(x) - x[:, :8]).pow(2).mean()
@@ -50,11 +54,15 @@ class Job:
             if self.what == "steps-early" and at:
                 self.optimizer.step()
             if self.what not in BY_DDP or (self.what == "averaged-twice" and at):
-                self.average()
+                self.average_by_shards() if self.what.startswith("sharded") else self.average()
             if self.what != "steps-early" or not at:
                 self.optimizer.step()
             if self.rank == 0 and number % 10 == 0:
                 print(f"step {number} loss {loss.item():.4f}", flush=True)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        while True:
+            yield torch.randn(16, 64, generator=self.data)
 
     def average(self) -> None:
         works = []
@@ -66,6 +74,18 @@ class Job:
             for work in works:
                 assert work is not None
                 work.wait()
+
+    def average_by_shards(self) -> None:
+        """Each rank sums its part; then the parts are gathered."""
+        grads = [p.grad for p in self.parameters if p.grad is not None]
+        flat = torch.cat([grad.flatten() for grad in grads]) / dist.get_world_size()
+        flat = nn.functional.pad(flat, (0, -flat.numel() % dist.get_world_size()))
+        own = torch.empty(flat.numel() // dist.get_world_size())
+        dist.reduce_scatter_tensor(own, flat)
+        dist.all_gather_into_tensor(flat, own)
+        sizes = [grad.numel() for grad in grads]
+        for grad, part in zip(grads, flat[: sum(sizes)].split(sizes), strict=True):
+            grad.copy_(part.view_as(grad))
 
 
 def main() -> None:

@@ -95,6 +95,15 @@ def unfinished(view: View, process: Process) -> int:
     return len(np.unique(at[late]))
 
 
+def batches_by_step(view: View, process: Process) -> dict[int, int]:
+    """Return step -> batches that a rank's data loaders gave it before that step's optimizer, since
+    the first phase looked at. Empty where it has no data loader."""
+    given, _, _ = backwards(view, process, PHASES_BACK, "data")
+    begun, _, steps = backwards(view, process, PHASES_BACK, "optimizer")
+    counts = given.searchsorted(begun) if len(given) else begun[:0]
+    return dict(zip(steps.tolist(), counts.tolist(), strict=False))
+
+
 def may_share_losses(view: View, process: Process) -> bool:
     """Return whether ranks exchange something from a forward's begin (where none is known, from an
     optimizer's step) to the backward after it: backward may begin from a loss that they averaged,

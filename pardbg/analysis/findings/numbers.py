@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from pardbg.analysis.findings.exchanged import (
     SMALL_BYTES,
     averages_on,
     backwards,
+    batches_by_step,
     may_share_losses,
 )
 from pardbg.analysis.findings.finding import Candidate, Evidence
@@ -27,6 +29,7 @@ from pardbg.analysis.findings.kinds.value_kinds import (
     NoGradientExchange,
     NotFinite,
     SameData,
+    SkippedBatch,
     SummedTwice,
 )
 from pardbg.store.process import Process
@@ -36,6 +39,8 @@ _P2P, _INFERRED = int(wire.Flag.P2P), int(wire.Flag.INFERRED)
 MIN_LIVE_STEPS: Final = 1000
 _ALIKE: Final = 20
 """Steps in which losses are equal."""
+_SHIFTED: Final = 8
+"""Steps for which a rank is a batch ahead; one of others may take their batch a step later."""
 _IDLE: Final = 3
 """Steps without a gradient; a program may step once for the sake of its scheduler."""
 _OPS_BACK: Final = 1024
@@ -233,6 +238,46 @@ def summed_twice(view: View) -> Iterable[Candidate]:
                 kind="summed-twice", ranks=group.ranks, t_ns=view.t_ns,
                 facts=SummedTwice(model.parameters_bytes),
             )  # fmt: skip
+
+
+def skipped_batches(view: View) -> Iterable[Candidate]:
+    """Find ranks that took a batch more than the others without a step for it, while they average
+    their gradients: from there their n-th gradients are of another batch. Not of ranks that do so
+    often (samples for a log), nor of many batches at once (an evaluation)."""
+    groups = {}
+    for process in view.ranks.values():
+        if process.model is not None and not process.model.rpc:
+            for group, _ in averages_on(view, process, process.model):
+                groups[group.epoch, group.key] = group.ranks
+    for ranks in groups.values():
+        if len(ranks) < 2 or not all(rank in view.ranks for rank in ranks):
+            continue
+        taken = {rank: batches_by_step(view, view.ranks[rank]) for rank in ranks}
+        steps = sorted(set.intersection(*(set(of) for of in taken.values())))[:-1]
+        if len(steps) <= _SHIFTED:
+            continue
+        for rank in ranks:
+            since = _shifted_since(steps, taken, rank)
+            if since is not None:
+                yield Candidate(
+                    kind="skipped-batch", ranks=ranks, culprits=(rank,), t_ns=view.t_ns,
+                    facts=SkippedBatch(since, steps[-1] - since + 1),
+                )  # fmt: skip
+
+
+def _shifted_since(
+    steps: Sequence[int], taken: Mapping[int, Mapping[int, int]], rank: int
+) -> int | None:
+    """Return the step before which a rank took one batch more than most, if it did so once."""
+    more = [
+        taken[rank][step] - statistics.median_low(of[step] for of in taken.values())
+        for step in steps
+    ]
+    jumps = [at for at in range(1, len(steps)) if more[at] != more[at - 1]]
+    if len(jumps) != 1 or len(steps) - jumps[0] < _SHIFTED:
+        return None
+    at = jumps[0]
+    return steps[at] if more[at] == more[at - 1] + 1 else None
 
 
 def ungraded(view: View) -> Iterable[Candidate]:

@@ -106,6 +106,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     numbers.ungraded,
     replicas.unequal_starts,
     numbers.same_data,
+    numbers.skipped_batches,
     numbers.summed_twice,
     recording.dropped,
     recording.limits,

@@ -294,6 +294,7 @@ def _state() -> list[Candidate]:
         one("no-gradient-exchange", state.NoGradientExchange(MIB, 1000), (0, 1)),
         one("unequal-start", state.UnequalStart(), (0, 1, 2), (1,)),
         one("same-data", state.SameData(20), (0, 1, 2)),
+        one("skipped-batch", state.SkippedBatch(20, 30), (0, 1, 2), (1,)),
         one("summed-twice", state.SummedTwice(4096), (0, 1, 2)),
         one("no-gradient", state.NoGradient("SGD"), (0,)),
         one("no-gradient", state.NoGradient("SGD"), (0, 1)),

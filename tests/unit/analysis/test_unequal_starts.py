@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.findings.numbers import same_data, summed_twice
+from pardbg.analysis.findings.numbers import same_data, skipped_batches, summed_twice
 from pardbg.analysis.findings.replicas import unequal_starts
 from pardbg_agent import wire
+from tests.unit.facts import facts
 from tests.unit.trace_builder import Trace
 
 BYTES = 4096
@@ -136,3 +137,52 @@ def test_twice_the_bytes_are_not_always_two_sums(dtype: str, of: int, moved: int
     """``of`` bytes of gradients, summed once, and ``moved`` others after it."""
     view = averaging([FALLS, OTHER], 1, 5.5, "all_reduce", moved, dtype, of)
     assert list(summed_twice(view)) == []
+
+
+def loading(*batches: list[int], average: bool = True) -> View:
+    """A rank for each list of the batches it takes before each step of 10 ms: at 0.1 and on, then
+    backward 1-3, the average at 4, the optimizer 6-7."""
+    trace = Trace(len(batches))
+    for proc, taken in zip(trace.ranks, batches, strict=True):
+        proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=BYTES, optimizer="SGD",
+                    start=7, dtype="float32")  # fmt: skip
+        for step, number in enumerate(taken):
+            t = 10 * step
+            for at in range(number):
+                proc.phase("data", t + at / 1000, t + (at + 0.5) / 1000, step)
+            proc.phase("backward", t + 1, t + 3, step)
+            if average:
+                proc.collective("world", "all_reduce", t + 4, t + 5, BYTES, step=step)
+            proc.phase("optimizer", t + 6, t + 7, step)
+            proc.step(step, t, t + 9)
+    trace.flush()
+    return View(trace.store(), None)
+
+
+ONE = [1] * 30
+
+
+@pytest.mark.parametrize(
+    ("batches", "average", "found"),
+    [
+        ([ONE, ONE[:12] + [2] + ONE[13:], ONE], True, [((1,), 12, 17)]),
+        ([ONE, ONE[:12] + [2] + ONE[13:]], True, [((1,), 12, 17)]),
+        ([ONE, ONE[:12] + [2] + ONE[13:]], False, []),  # each for itself
+        ([ONE, ONE, ONE], True, []),
+        ([ONE, [2, *ONE[1:]]], True, []),  # a look at one, before the first step
+        ([ONE, ONE[:25] + [2] + ONE[26:]], True, []),  # the other may yet take one more
+        ([ONE, ONE[:12] + [40] + ONE[13:]], True, []),  # an evaluation
+        ([ONE, [2 if step % 10 == 5 else 1 for step in range(30)]], True, []),  # for a log
+        ([ONE[:12] + [2] + ONE[13:]] * 3, True, []),  # all at once
+        ([ONE, [0] * 30], True, []),  # no data loader
+    ],
+)
+def test_a_batch_that_one_rank_skipped(
+    batches: list[list[int]], average: bool, found: list[tuple[tuple[int, ...], int, int]]
+) -> None:
+    """The step that is under way does not count: 17 of 12-28."""
+    said = [
+        (one.culprits, *facts(one, "step", "num_steps"))
+        for one in skipped_batches(loading(*batches, average=average))
+    ]
+    assert said == found

@@ -237,6 +237,16 @@ class SameData(Facts):
 
 
 @dataclass(frozen=True, slots=True)
+class SkippedBatch(Facts):
+    """A rank took one batch more than the others, without a step for it."""
+
+    step: int
+    """It took two before this one."""
+    num_steps: int
+    """It has been a batch ahead for so many."""
+
+
+@dataclass(frozen=True, slots=True)
 class SummedTwice(Facts):
     """Gradients are exchanged twice after each backward."""
 
@@ -254,6 +264,7 @@ KINDS: Final = kinds(
         "no-gradient": NoGradient,
         "unequal-start": UnequalStart,
         "same-data": SameData,
+        "skipped-batch": SkippedBatch,
         "summed-twice": SummedTwice,
     }
 )
