@@ -112,6 +112,7 @@ class Kind(enum.IntEnum):
     op (group, seq, P2P) has a values that are not finite, the first at place b; ``nan grad NAME``:
     the last of seq parameters whose gradient is not finite, in a values; ``checksum NAME …``: a =
     the bits of these replicated parameters added up, b = a byte for each, group = the replicas;
+    ``gradients``: the bits of those that an optimizer took in one sum a, of b parameters;
     ``settings``: an optimizer's learning rate in a (float64), all of its numbers in b;
     ``blocked``, kind of system call, file, place, in lines: the main thread stood there, or was
     seen a times more where the record before had seen it."""

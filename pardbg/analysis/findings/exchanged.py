@@ -78,6 +78,20 @@ def _last_backwards(view: View, process: Process) -> tuple[Array, Array]:
     return begun[rows], steps[next_one[rows]]
 
 
+def exchanges(view: View, process: Process) -> bool:
+    """Return whether more than a few numbers are sent or summed between one of the last backwards
+    and its optimizer's step."""
+    begun, until = _last_backwards(view, process)
+    for name in ("issue", "issue_p2p") if len(begun) else ():
+        table, visible = view.rows(process, name)
+        when = table.col("t0_ns")[:visible]
+        at = begun.searchsorted(when, "right") - 1
+        sizes = np.maximum(table.col("a")[:visible], table.col("b")[:visible])
+        if ((at >= 0) & (when < until[at]) & (sizes > SMALL_BYTES)).any():
+            return True
+    return False
+
+
 def unfinished(view: View, process: Process) -> int:
     """Return how many of the last optimizer's steps began while a sum of gradients was under way:
     issued since the backward, in host memory, complete after the step's begin."""

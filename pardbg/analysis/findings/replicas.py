@@ -16,6 +16,7 @@ from pardbg.analysis.findings.exchanged import (
     SHARE_OF_MODEL,
     averages_on,
     backwards,
+    exchanges,
     issued_since,
     unfinished,
 )
@@ -27,6 +28,11 @@ _OWN: Final = "checksum-own "
 """Begin of the name of checksums of parameters that an optimizer steps and no DDP wraps."""
 _SETTINGS: Final = "settings"
 """Name of the record of an optimizer's learning rate (a, float64) and all of its settings (b)."""
+_GRADIENTS: Final = "gradients"
+"""Name of the record of the sum (a) of the gradients that an optimizer took."""
+_LOOKS: Final = 64
+_LEAST_LOOKS: Final = 3
+"""Sums of gradients that are compared at most, and that must be different ones."""
 _SUMS_BACK: Final = 4096
 """Checksum records per rank that are compared; a step has at most 16."""
 _AVERAGES: Final = 2
@@ -85,18 +91,46 @@ def _replicas(view: View, by_key: _ByKey) -> list[tuple[set[int], bool]]:
 
 def _averaging(view: View) -> list[Mapping[int, int]]:
     """rank -> what its parameters were before the first step, of the ranks of each group that
-    average the gradients of all their parameters on it."""
+    average the gradients of all their parameters on it, or that took equal ones."""
     starts: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
     members: dict[tuple[int, str], tuple[int, ...]] = {}
-    for rank, process in view.ranks.items():
-        model = process.model
-        if model is None or model.start is None or model.rpc or model.shards > 1:
-            continue
-        for group, times in averages_on(view, process, model):
-            if times == 1:
+    models = {
+        rank: model for rank, process in view.ranks.items()
+        if (model := process.model) and model.start is not None and not model.rpc
+        and model.shards <= 1
+    }  # fmt: skip
+    for rank, model in models.items():
+        for group, times in averages_on(view, view.ranks[rank], model):
+            if times == 1 and model.start is not None:
                 key = group.epoch, group.key
                 starts[key][rank], members[key] = model.start, group.ranks
-    return [of for key, of in starts.items() if set(of) == set(members[key])]
+    found: list[Mapping[int, int]] = [
+        of for key, of in starts.items() if set(of) == set(members[key])
+    ]
+    for ranks in _alike_gradients(view, models):
+        if not any(ranks <= set(of) for of in found):
+            found.append({rank: models[rank].start or 0 for rank in sorted(ranks)})
+    return found
+
+
+def _alike_gradients(view: View, ranks: Iterable[int]) -> list[set[int]]:
+    """Ranks whose optimizers took the same gradients, bit by bit, in all steps looked at, though
+    these were others each time: they exchange them, in whatever way."""
+    sums: dict[int, dict[_Key, tuple[int, int]]] = {}
+    for rank in ranks:
+        process = view.ranks[rank]
+        table, visible = view.rows(process, "probe")
+        wanted = [i for i, name in process.names.items() if name == _GRADIENTS]
+        rows = np.flatnonzero(np.isin(table.col("name_id")[:visible], wanted))[-_LOOKS:]
+        columns = table.tuples(rows, "step", "seq", "a", "b")
+        of = {(step, seq): (whole, count) for step, seq, whole, count in columns if whole}
+        if len(of) >= _LEAST_LOOKS and exchanges(view, process):
+            sums[rank] = of
+    common = sorted(set.intersection(*map(set, sums.values()))) if sums else []
+    alike: dict[tuple[tuple[int, int], ...], set[int]] = defaultdict(set)
+    for rank, of in sums.items():
+        alike[tuple(of[key] for key in common)].add(rank)
+    return [of for said, of in alike.items() if len(of) > 1 and len({*said}) >= _LEAST_LOOKS]
 
 
 def _diverged(view: View, group: str, by_key: _ByKey, average: bool) -> Iterable[Candidate]:

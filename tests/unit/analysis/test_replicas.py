@@ -28,9 +28,11 @@ SUM: Average = (("all_reduce", BYTES, BYTES),)
 def job(
     *sums: Sequence[int], starts: Sequence[int] = (), average: Average = SUM, done: float = 5,
     after: int = 0, every: int = 1, backwards: int = 1, rates: Sequence[float] = (),
+    gradients: Sequence[Sequence[int]] = (),
 ) -> View:  # fmt: skip
     """A rank for each ``sums``. ``average`` ends at ``done``; after each ``every``-th step,
-    ``after`` bytes are broadcast at 8."""
+    ``after`` bytes are broadcast at 8. ``gradients``: the sum of those that each rank took in steps
+    0, 10 and 20."""
     trace = Trace(len(sums))
     for at, proc in enumerate(trace.ranks):
         proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=BYTES, optimizer="SGD",
@@ -44,6 +46,9 @@ def job(
             proc.phase("optimizer", t + 6, t + 7, step)
             if step % 10 == 0:
                 look(proc, t + 7, step, sums[at][step // 10], rates[at] if rates else 0.1)
+                if gradients:
+                    proc.record(Kind.PROBE, t + 7, t + 7, proc.name("gradients"), step=step,
+                                lane=Lane.COUNTER, a=gradients[at][step // 10], b=2)  # fmt: skip
             if after and step % every == 0:
                 proc.collective("world", "broadcast", t + 8, t + 9, after, step=step)
             proc.step(step, t, t + 9)
@@ -93,6 +98,32 @@ def test_ranks_that_average_are_replicas_from_the_first_step_on(average: Average
 )
 def test_ranks_that_average_something_else_are_none(average: Average) -> None:
     assert list(divergence(job(SAME, (8, 9, 10), (1, 2, 3), average=average))) == []
+
+
+OTHER_WAY: Average = [("all_to_all", BYTES // 2, BYTES // 2)] * 2
+
+
+@pytest.mark.parametrize(
+    ("gradients", "average", "ranks"),
+    [
+        ([(1, 2, 3)] * 3, OTHER_WAY, (0, 1, 2)),
+        ([(1, 2, 3), (1, 2, 3), (1, 2, 4)], OTHER_WAY, (0, 1)),  # rank 2 is another stage's
+        ([(1, 1, 1)] * 3, OTHER_WAY, ()),  # nothing that data had a part in
+        ([(0, 0, 0)] * 3, OTHER_WAY, ()),
+        ([(1, 2, 3)] * 3, [], ()),  # the same data, each for itself
+    ],
+)
+def test_ranks_that_take_the_same_gradients_are_replicas(
+    gradients: Sequence[Sequence[int]], average: Average, ranks: tuple[int, ...]
+) -> None:
+    view = job((1, 2, 3), (4, 5, 6), (7, 8, 9), average=average, gradients=gradients)
+    assert [one.ranks for one in divergence(view)] == ([ranks] if ranks else [])
+
+
+def test_ranks_that_take_the_same_gradients_may_have_begun_different() -> None:
+    starts, sums = (3, 4, 3), ((1, 2, 3), (4, 5, 6), (1, 2, 3))
+    view = job(*sums, starts=starts, average=OTHER_WAY, gradients=[(1, 2, 3)] * 3)
+    assert [one.culprits for one in unequal_starts(view)] == [(1,)]
 
 
 def test_a_sum_that_nobody_waits_for() -> None:

@@ -44,7 +44,8 @@ def gradients(model: torch.nn.Module) -> None:
 
 
 def told(path: Path) -> list[Record]:
-    return [probe for probe in read_rank(path).of(Kind.PROBE) if probe.name != "settings"]
+    beside = ("settings", "gradients")
+    return [probe for probe in read_rank(path).of(Kind.PROBE) if probe.name not in beside]
 
 
 def test_nan_is_seen_before_it_spreads(watched: Path) -> None:
@@ -176,6 +177,21 @@ def test_settings_of_each_optimizer_are_told_with_the_checksums(watched: Path) -
     assert [struct.unpack("<d", struct.pack("<q", int(r.a)))[0] if type(r.a) is int else r.a
             for r in found] == [0.5, 0.5, 0.0]  # fmt: skip
     assert len({r.b for r in found}) == 3
+
+
+def test_gradients_that_an_optimizer_took_are_summed(watched: Path) -> None:
+    """Equal ones give equal sums; a parameter without one does not count."""
+    net = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD([*net.parameters(), torch.nn.Parameter(torch.ones(3))], lr=0.1)
+    for scale in (1.0, 1.0, 2.0):
+        for _ in range(probes.EVERY):
+            for p in net.parameters():
+                p.grad = torch.arange(p.numel(), dtype=p.dtype).view_as(p) * scale + 1
+            optimizer.step()
+    found = [r for r in read_rank(watched).of(Kind.PROBE) if r.name == "gradients"]
+    assert [(r.step, r.seq, r.b) for r in found] == [(0, 0, 2), (10, 0, 2), (20, 0, 2)]
+    first, same, other = (r.a for r in found)
+    assert first == same != other
 
 
 def test_a_large_parameter_is_read_in_turns() -> None:

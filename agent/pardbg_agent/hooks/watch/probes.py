@@ -7,7 +7,8 @@
 - **checksum**: every EVERY steps, after the optimizer, the bits of the parameters that
   DistributedDataParallel replicates are added up as integers: equal replicas give equal sums, which
   the analysis compares. Ranks exchange nothing. Without DDP (gradients averaged by hand, optimizers
-  that shard their state) all plain parameters that the optimizer steps are added up.
+  that shard their state) all plain parameters that the optimizer steps are added up, and their
+  gradients: ranks that take equal ones are replicas, however they exchange them.
 
 Tensors in host memory only, and at most SHARE of the time for each probe (a few elements of each
 input are always checked); ``PARDBG_PROBES=off`` disables both.
@@ -73,6 +74,8 @@ MAX_ELEMENTS: Final = 1 << 18
 
 _NUMBERS: Final = (int, float, bool, tuple)
 """Types of an optimizer's settings that are read: a tensor may be on a device."""
+FEW_ELEMENTS: Final = 1 << 12
+"""Elements of a gradient that a sum of all reads."""
 
 _Tensor, _strided = torch.Tensor, torch.strided  # where the caches are cold, torch's dict is far
 _PROBE, _LANE = int(Kind.PROBE), int(Lane.COUNTER)
@@ -305,8 +308,26 @@ def _look_at_all(c: _core.Core, known: Probes, optimizer: Any, look: int) -> Non
                 row = look + MAX_LOOKS * number
                 _checksum(c, list(_named(known, module)), module.process_group, "checksum", row)
             if not known.replicas and c10d._world.default_pg is not None:
-                _checksum(c, _stepped(optimizer), c10d._world.default_pg, "checksum-own", look)
+                stepped = _stepped(optimizer)
+                _checksum(c, stepped, c10d._world.default_pg, "checksum-own", look)
+                _tell_gradients_sum(c, stepped, look)
             _tell_settings(c, optimizer, look)
+
+
+def _tell_gradients_sum(c: _core.Core, stepped: list[tuple[Any, str]], look: int) -> None:
+    """Write the PROBE record ``gradients``: a = the bits of all gradients that the optimizer took,
+    in one sum, of each its first FEW_ELEMENTS; b = how many there are."""
+    whole = count = 0
+    for i, (p, _) in enumerate(stepped):
+        grad = p.grad
+        if type(grad) is _Tensor and grad.layout is _strided and grad.numel():
+            flat = grad.detach().contiguous().view(-1)[:FEW_ELEMENTS]
+            whole, count = whole + (2 * i + 1) * int(bits_sum(flat)), count + 1
+    t = now_ns()
+    c.record(
+        _PROBE, _LANE, 0, c.defs.name("gradients"), t, t, c.step, look, NO_GROUP, NONE, NONE, NONE,
+        whole & _MASK, count,
+    )  # fmt: skip
 
 
 def _tell_settings(c: _core.Core, optimizer: Any, look: int) -> None:
