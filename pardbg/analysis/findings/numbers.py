@@ -39,6 +39,10 @@ _P2P, _INFERRED = int(wire.Flag.P2P), int(wire.Flag.INFERRED)
 MIN_LIVE_STEPS: Final = 1000
 _ALIKE: Final = 20
 """Steps in which losses are equal."""
+_MOST: Final = 256
+"""Values that are looked at, of each sort and rank."""
+_PASSED: Final = 2
+"""Losses after which what was not finite is over."""
 _SHIFTED: Final = 8
 """Steps for which a rank is a batch ahead; one of others may take their batch a step later."""
 _IDLE: Final = 3
@@ -82,20 +86,45 @@ def nan_origin(view: View) -> Iterable[Candidate]:
         key=lambda one: (one.step, one.rank not in culprits),
     )
     later = {one.step for one in begun if one.step > step}
-    lasts = bool(later) or (newest_ended(view) or 0) <= step + 1
+    passed = _passed(view, max(one.t_ns for one in begun)) if later else False
+    lasts = not passed and (bool(later) or (newest_ended(view) or 0) <= step + 1)
     if step == 0 and not later and not losses and not names:
         # torch's pipelining runs its stages once on memory nobody wrote to. A NaN of the training
         # itself is in the gradients or the loss by the end of the step.
         return
-    since = tuple(sorted({one.rank for one in begun if one.step > step})) if later else ()
+    since = () if passed else tuple(sorted({one.rank for one in begun if one.step > step}))
     parameter = names[0].name if names else ""
     yield Candidate(
         kind="nan", ranks=tuple(sorted({one.rank for one in begun})),
         culprits=() if hidden else culprits,
         where=parameter or None, t_ns=first.t_ns,
         evidence=Evidence(first.t_ns, first.rank, "timeline", op=first.op),
-        facts=NotFinite(what, step, parameter, since, lasts, not culprits, hidden),
+        facts=NotFinite(what, step, parameter, since, lasts, not culprits, hidden,
+                        tuple(sorted({step, *later})) if passed else ()),
     )  # fmt: skip
+
+
+def _passed(view: View, last_ns: int) -> bool:
+    """Return whether losses after the last value that is not finite are finite, of every rank that
+    has losses: what spoilt the parameters would show in each."""
+    finite: list[bool] = []
+    for process in view.ranks.values():
+        values, own = _own_losses(view, process)
+        if own.any():
+            table, visible = view.rows(process, "metric")
+            since = values[own & (table.when[:visible] > last_ns)]
+            finite.append(len(since) >= _PASSED and bool(np.isfinite(since).all()))
+    return bool(finite) and all(finite)
+
+
+def _own_losses(view: View, process: Process) -> tuple[np.ndarray, np.ndarray]:
+    """Values of a rank's metrics, and which of them are its own losses: what backward began from,
+    where hooks saw it; else those that it logged."""
+    names = [i for i, name in process.names.items() if name in LOSS_NAMES]
+    table, visible = view.rows(process, "metric")
+    own = np.isin(table.col("name_id")[:visible], names)
+    by_hook = own & ((table.col("flags")[:visible] & _INFERRED) != 0)
+    return table.col("a")[:visible].view("<f8"), by_hook if by_hook.any() else own
 
 
 def _origin(
@@ -118,54 +147,36 @@ def _not_finite(view: View, rank: int, process: Process) -> Iterable[_Seen]:
     wanted = {i: n for i, n in process.names.items() if n == "nan" or n.startswith("nan grad ")}
     if not wanted or not visible:
         return
-    rows = np.flatnonzero(np.isin(table.col("name_id")[:visible], list(wanted)))[:256]
-    for row in rows.tolist():
-        name = wanted[int(table.col("name_id")[row])]
-        step, t = int(table.col("step")[row]), int(table.when[row])
-        if name != "nan":
+    rows = np.flatnonzero(np.isin(table.col("name_id")[:visible], list(wanted)))[:_MOST]
+    columns = ("name_id", "step", "group_id", "seq", "flags", "stage", "microbatch", "peer")
+    times = table.when[rows].tolist()
+    for t, (name_id, step, *of) in zip(times, table.tuples(rows, *columns), strict=True):
+        if (name := wanted[name_id]) == "nan":
+            yield _Seen(rank, step, t, "op", *_op(process, rank, *of))
+        else:
             yield _Seen(rank, step, t, "grad", "", (), name.removeprefix("nan grad "))
-            continue
-        yield _op_seen(process, rank, step, t, {
-            c: int(table.col(c)[row]) for c in ("group_id", "seq", "flags", "stage", "microbatch",
-                                                "peer")
-        })  # fmt: skip
 
 
-def _op_seen(process: Process, rank: int, step: int, t: int, of: Mapping[str, int]) -> _Seen:
-    group = process.groups.get(of["group_id"])
+def _op(
+    process: Process, rank: int, group_id: int, seq: int, flags: int, stage: int, mb: int, peer: int
+) -> tuple[str, tuple[Any, ...]]:
+    """Return (op in words, key)."""
+    group = process.groups.get(group_id)
     name = "?" if group is None else group.axis or group.name
-    if of["flags"] & _P2P:
-        stage = f", stage {of['stage']} microbatch {of['microbatch']}" if of["stage"] >= 0 else ""
-        return _Seen(rank, step, t, "op", f"send {rank}→{of['peer']}{stage}", (rank, of["seq"]))
-    key = (group.key if group is not None else "", of["seq"])
-    return _Seen(rank, step, t, "op", f"a collective of {name}, #{of['seq']}", key)
+    if flags & _P2P:
+        part = f", stage {stage} microbatch {mb}" if stage >= 0 else ""
+        return f"send {rank}→{peer}{part}", (rank, seq)
+    return f"a collective of {name}, #{seq}", (group.key if group is not None else "", seq)
 
 
 def _losses(view: View, rank: int, process: Process) -> Iterable[_Seen]:
     """Steps in which the rank's own loss was not finite: what backward began from, where hooks saw
     it, else its first value in a step. The mean over ranks is logged too, in the next step even."""
-    names = [i for i, name in process.names.items() if name in LOSS_NAMES]
-    table, visible = view.rows(process, "metric")
-    values = table.col("a")[:visible].view("<f8")
-    finite = np.isfinite(values)
-    if not names or finite.all():
-        return
-    own = np.isin(table.col("name_id")[:visible], names)
-    by_hook = own & ((table.col("flags")[:visible] & _INFERRED) != 0)
-    own = by_hook if by_hook.any() else own
-    odd = np.flatnonzero(~finite & own)
-    seen: set[int] = set()
-    for row in odd.tolist()[:256]:
+    values, own = _own_losses(view, process)
+    rows, (table, _) = np.flatnonzero(own), view.rows(process, "metric")
+    _, first = np.unique(table.col("step")[rows], return_index=True)
+    for row in rows[first][~np.isfinite(values[rows[first]])][:_MOST].tolist():
         step = int(table.col("step")[row])
-        if step in seen:
-            continue
-        seen.add(step)
-        before = [
-            values[r] for r in table.step_rows(step, step, visible).tolist()
-            if r < row and own[r]
-        ]  # fmt: skip
-        if any(math.isfinite(value) for value in before):
-            continue  # its own was finite; this one came from others
         yield _Seen(rank, step, int(table.when[row]), "loss", "", ("loss", step))
 
 

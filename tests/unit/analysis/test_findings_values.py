@@ -180,6 +180,30 @@ def test_an_overflow_that_passes_is_worth_a_note() -> None:
     assert one(trace, "nan").severity == "info"
 
 
+@pytest.mark.parametrize(
+    ("odd", "severity", "steps"),
+    [
+        ((3, 7), "info", (3, 7)),
+        ((3,), "info", ()),
+        ((3, 10), "error", ()),  # one loss since
+        (tuple(range(3, 12)), "error", ()),
+    ],
+)
+def test_overflows_that_the_program_skips_each_time_are_worth_a_note(
+    odd: tuple[int, ...], severity: str, steps: tuple[int, ...]
+) -> None:
+    """Rank 1's losses of 12 steps. Parameters that were spoilt would spoil all that follow."""
+    trace = Trace(2)
+    for step in range(12):
+        for proc in trace.ranks:
+            bad = proc.rank == 1 and step in odd
+            proc.seen_loss(100 * step + 30, float("inf") if bad else 1.0, step)
+            proc.step(step, 100 * step, 100 * step + 100)
+    finding = one(trace, "nan")
+    assert (finding.culprits, finding.severity) == ((1,), severity)
+    assert facts(finding, "step", "steps") == (3, steps)
+
+
 def replicas(sums: dict[int, list[tuple[int, int]]], name: str = "checksum") -> Trace:
     """rank -> (sum, bytes) of the checksums of steps 0, 10, 20, …"""
     trace = Trace(len(sums))
@@ -222,6 +246,7 @@ def test_replicas_that_are_averaged_now_and_then_may_differ_in_between(
         proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=196, optimizer="SGD")
         for step in range(24):
             proc.phase("backward", 100 * step + 30, 100 * step + 60, step)
+            proc.phase("optimizer", 100 * step + 70, 100 * step + 80, step)
             if step % every == 0:
                 at = 100 * step + (40 if in_backward else 95)
                 proc.collective("world", "all_reduce", at, at + 1, num_bytes, step=step)

@@ -103,6 +103,8 @@ class NotFinite(Facts):
     """On all ranks at once."""
     hidden: bool = False
     """A stage before may have made it: messages on devices are not checked."""
+    steps: tuple[int, ...] = ()
+    """All steps that had such values, if later ones had some too and it passed each time."""
 
     def severity(self) -> Severity:
         return "error" if self.lasts else "info"
@@ -121,6 +123,8 @@ class NotFinite(Facts):
             text += f" The parameter closest to it: {self.parameter}."
         if self.since:
             text += f" Since then {ranks_text(self.since)} {agreed('has', self.since)} it too."
+        if self.steps:
+            return f"{text} {len(self.steps)} steps had some, the last {self.steps[-1]}: it passes."
         return text if self.lasts else f"{text} No later step has any."
 
     def advice(self) -> str:
