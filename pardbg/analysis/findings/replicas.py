@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from pardbg.analysis.findings.exchanged import (
 from pardbg.analysis.findings.finding import Candidate
 from pardbg.analysis.findings.kinds.value_kinds import ReplicaDivergence, UnequalStart
 from pardbg.store.process import Process
+from pardbg.store.table import Array
 
 _OWN: Final = "checksum-own "
 """Begin of the name of checksums of parameters that an optimizer steps and no DDP wraps."""
@@ -72,10 +73,7 @@ def divergence(view: View) -> Iterable[Candidate]:
 def _replicas(view: View, by_key: _ByKey) -> list[tuple[set[int], bool]]:
     """Return (ranks, whether they average their gradients) that nobody said to be replicas: they
     began alike and average, or were equal after a step."""
-    found = [
-        set(starts) for starts in _averaging(view) if len(set(starts.values())) == 1
-        and len(starts) > 1
-    ]  # fmt: skip
+    found = [set(of) for of in _averaging(view) if len({*of.values()}) == 1 < len(of)]
     first = min(step for step, _ in by_key)
     sums: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for (step, which), by_rank in sorted(by_key.items()):
@@ -119,10 +117,7 @@ def _alike_gradients(view: View, ranks: Iterable[int]) -> list[set[int]]:
     sums: dict[int, dict[_Key, tuple[int, int]]] = {}
     for rank in ranks:
         process = view.ranks[rank]
-        table, visible = view.rows(process, "probe")
-        wanted = [i for i, name in process.names.items() if name == _GRADIENTS]
-        rows = np.flatnonzero(np.isin(table.col("name_id")[:visible], wanted))[-_LOOKS:]
-        columns = table.tuples(rows, "step", "seq", "a", "b")
+        columns = _told(view, process, _GRADIENTS)
         of = {(step, seq): (whole, count) for step, seq, whole, count in columns if whole}
         if len(of) >= _LEAST_LOOKS and exchanges(view, process):
             sums[rank] = of
@@ -169,10 +164,7 @@ def _facts(
         equal_step=max((s for s in steps if s < step), default=None),
         again_step=newest if again else None,
         sure=((len(different) > 1 and not again) or newest == step) and not own,
-        averaged=not again and all(
-            _averages_at_times(view, of) or (own and _synced_after_steps(view, of, average))
-            for of in processes
-        ),
+        averaged=not again and all(_syncs_at_times(view, of, own, average) for of in processes),
         skipped=skipped, steps=counts, rates=rates, settings=others,
         unfinished=min(unfinished(view, process) for process in processes) if own else 0,
     )  # fmt: skip
@@ -188,13 +180,7 @@ def _settings(
     settings)."""
     by_key: dict[_Key, dict[int, tuple[float, int]]] = defaultdict(dict)
     for rank in ranks:
-        process = view.ranks[rank]
-        table, visible = view.rows(process, "probe")
-        wanted = [i for i, name in process.names.items() if name == _SETTINGS]
-        rows = np.flatnonzero(np.isin(table.col("name_id")[:visible], wanted))
-        rates = table.col("a")[rows].view("<f8")
-        columns = (table.col(c)[rows].tolist() for c in ("step", "seq", "b"))
-        for step, seq, digest, rate in zip(*columns, rates.tolist(), strict=True):
+        for step, seq, rate, digest in _told(view, view.ranks[rank], _SETTINGS, "<f8"):
             by_key[step, seq][rank] = rate, digest
     for (step, _), of in sorted(by_key.items()):
         if step <= until_step and len(of) == len(ranks) and len(set(of.values())) > 1:
@@ -215,65 +201,58 @@ def _skipped(
     return (odd, (steps[odd[0]], most)) if others else ((), (0, 0))
 
 
-def _averages_at_times(view: View, process: Process) -> bool:
-    """Return whether as much as the model is all-reduced outside backward in some steps, not in
-    most: the replicas of local SGD. A checksum is made before such an average, never after it, and
-    so does not see them equal again."""
-    begun, ended, steps_of = backwards(view, process, PHASES_BACK)
-    ops = [i for i, op in process.ops.items() if op.op == "all_reduce"]
-    if not len(begun) or not ops or process.model is None:
-        return False
-    ends = np.maximum.accumulate(ended)
-    issues, part = issued_since(view, process, begun[0])
-    when = issues.when[part]
-    outside = when >= ends[begun.searchsorted(when, "right") - 1]
-    outside &= np.isin(issues.col("name_id")[part], ops)
-    steps, of = np.unique(issues.col("step")[part][outside], return_inverse=True)
-    moved = np.bincount(of, issues.col("a")[part][outside], len(steps))
-    averaged = int(np.count_nonzero(moved >= process.model.parameters_bytes))
-    return averaged >= _AVERAGES and 2 * averaged <= len(np.unique(steps_of))
+def _syncs_at_times(view: View, process: Process, own: bool, average: bool) -> bool:
+    """Return whether a rank exchanges its model after steps, so that replicas are equal again:
+    after some, not after most; of those that no DDP says to be replicas, after all, too, and of
+    those that do not ``average`` their gradients, a part of it. A checksum is made before such an
+    exchange, never after it, and so does not see them equal."""
+    number = len(_syncs(view, process, 1 if average else SHARE_OF_MODEL))
+    begun, _, _ = backwards(view, process, PHASES_BACK)
+    return number >= _AVERAGES and (own or 2 * number <= len(begun))
 
 
-def _synced_after_steps(view: View, process: Process, average: bool) -> bool:
-    """Return whether the model, or of ranks that do not ``average`` gradients a part of it, is
-    exchanged, more than once, between an optimizer's end and the next backward: local SGD, DiLoCo
-    with parts that take turns, a broadcast of the parameters after each step."""
+def _syncs(view: View, process: Process, least_share: float) -> Array:
+    """Return when the backwards began before which a rank exchanged at least such a share of the
+    model since the optimizer's step: local SGD, DiLoCo with parts that take turns, a broadcast of
+    the parameters after steps."""
     begun, _, _ = backwards(view, process, PHASES_BACK)
     _, ended, _ = backwards(view, process, PHASES_BACK, "optimizer")
     if not len(begun) or not len(ended) or process.model is None:
-        return False
+        return begun[:0]
     issues, part = issued_since(view, process, begun[0])
     when = issues.when[part]
     before = begun.searchsorted(when, "right")
-    last = np.sort(ended)
-    stepped = last.searchsorted(when, "right")
-    since = np.where(stepped > 0, last[np.maximum(stepped, 1) - 1], 0)
-    after = (before < len(begun)) & (stepped > 0) & (since > begun[before - 1])
+    stepped = (ended := np.sort(ended)).searchsorted(when, "right")
+    since = np.where(stepped > 0, ended[np.maximum(stepped, 1) - 1], 0)
+    after = (before < len(begun)) & (since > begun[before - 1])
     sizes = np.maximum(issues.col("a")[part], issues.col("b")[part])
-    moved = np.bincount(before[after], sizes[after], len(begun) + 1)
-    least = process.model.parameters_bytes * (1 if average else SHARE_OF_MODEL)
-    return int(np.count_nonzero(moved >= least)) >= _AVERAGES
+    moved = np.bincount(before[after], sizes[after], len(begun))
+    synced: Array = begun[moved >= process.model.parameters_bytes * least_share]
+    return synced
 
 
 def unequal_starts(view: View) -> Iterable[Candidate]:
     """Find ranks that average the gradients of all parameters, but began with different ones. Not
-    those that are equal by now: something else made them so."""
+    those that are equal by now, or that something may have made so."""
     for starts in _averaging(view):
-        if len(set(starts.values())) > 1 and not _equal_now(view, starts):
+        if len(set(starts.values())) > 1 and _differ_still(view, starts):
             yield Candidate(
                 kind="unequal-start", ranks=tuple(sorted(starts)), culprits=odd_ones(starts),
                 t_ns=view.t_ns, facts=UnequalStart(),
             )  # fmt: skip
 
 
-def _equal_now(view: View, ranks: Iterable[int]) -> bool:
-    """Return whether the newest checksums that all have are equal."""
-    found = [
-        {key: (of.whole, of.parts) for _, key, of in _checksums(view, view.ranks[rank])}
-        for rank in ranks
-    ]
+def _differ_still(view: View, ranks: Iterable[int]) -> bool:
+    """Return whether the newest checksums that all have differ; without any since the last exchange
+    of the whole model, whether there was no such exchange."""
+    processes = [view.ranks[rank] for rank in ranks]
+    synced = max((int(_syncs(view, of, 1).max(initial=0)) for of in processes), default=0)
+    found = [{key: of for _, key, of in _checksums(view, process)} for process in processes]
     common = set.intersection(*map(set, found))
-    return bool(common) and len({of[max(common)] for of in found}) == 1
+    newest = [of[max(common)] for of in found] if common else []
+    if not newest or min(of.t_ns for of in newest) < synced:
+        return not synced
+    return len({(of.whole, of.parts) for of in newest}) > 1
 
 
 # -- checksums
@@ -290,6 +269,18 @@ def _parts(part: Mapping[int, _Sums]) -> list[str]:
     return [name for i, name in enumerate(names[:8]) if len({b[i] for b in bytes_}) > 1]
 
 
+def _told(view: View, process: Process, name: str, dtype: str = "<i8") -> Iterable[Any]:
+    """Rows (step, seq, a, b) of the last probes of a name."""
+    table, visible = view.rows(process, "probe")
+    wanted = [i for i, known in process.names.items() if known == name]
+    rows = np.flatnonzero(np.isin(table.col("name_id")[:visible], wanted))[-_LOOKS:]
+    first = table.col("a")[rows].view(dtype).tolist()
+    return (
+        (*of, a, b)
+        for a, (*of, b) in zip(first, table.tuples(rows, "step", "seq", "b"), strict=True)
+    )
+
+
 def _checksums(view: View, process: Process) -> Iterable[tuple[str, _Key, _Sums]]:
     """(group, (step, which), checksum) of the last records."""
     table, visible = view.rows(process, "probe")
@@ -303,9 +294,6 @@ def _checksums(view: View, process: Process) -> Iterable[tuple[str, _Key, _Sums]
         if name_id in wanted and group is not None:
             own = _OWN if wanted[name_id].startswith(_OWN) else ""
             yield own + group.key, (step, seq), _Sums(a, b, wanted[name_id], t)
-
-
-# -- optimizer steps
 
 
 def updates(view: View, ranks: Iterable[int], group_key: str) -> Mapping[int, int]:
@@ -330,7 +318,5 @@ def _issued(view: View, process: Process, group_key: str) -> dict[int, int]:
 
 
 def _optimizer_steps(view: View, process: Process, until_ns: int) -> int:
-    table, visible = view.rows(process, "phase")
-    names = [i for i, name in process.names.items() if name == "optimizer"]
-    ended = table.when[:visible] <= until_ns
-    return int(np.count_nonzero(np.isin(table.col("name_id")[:visible], names) & ended))
+    _, ended, _ = backwards(view, process, of="optimizer")
+    return int(np.count_nonzero(ended <= until_ns))

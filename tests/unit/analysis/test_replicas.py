@@ -28,7 +28,7 @@ SUM: Average = (("all_reduce", BYTES, BYTES),)
 def job(
     *sums: Sequence[int], starts: Sequence[int] = (), average: Average = SUM, done: float = 5,
     after: int = 0, every: int = 1, backwards: int = 1, rates: Sequence[float] = (),
-    gradients: Sequence[Sequence[int]] = (),
+    gradients: Sequence[Sequence[int]] = (), steps: int = STEPS,
 ) -> View:  # fmt: skip
     """A rank for each ``sums``. ``average`` ends at ``done``; after each ``every``-th step,
     ``after`` bytes are broadcast at 8. ``gradients``: the sum of those that each rank took in steps
@@ -37,7 +37,7 @@ def job(
     for at, proc in enumerate(trace.ranks):
         proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=BYTES, optimizer="SGD",
                     start=starts[at] if starts else 3, dtype="float32")  # fmt: skip
-        for step in range(STEPS):
+        for step in range(steps):
             t = 10 * step
             for part in range(backwards):
                 proc.phase("backward", t + 1 + 2 * part / backwards, t + 1.5 + part, step)
@@ -161,3 +161,13 @@ def test_other_starts_are_a_finding_of_their_own() -> None:
 def test_other_starts_that_something_made_equal_are_none() -> None:
     """A broadcast in the first step, say."""
     assert list(unequal_starts(job(SAME, (8, 6, 7), SAME, starts=(3, 4, 3)))) == []
+
+
+def test_other_starts_after_which_the_model_was_broadcast_are_none() -> None:
+    """Before step 11; the newest checksum is that of step 10 (ranks could not afford more)."""
+    alone = job(*[(3, 4)] * 2, starts=(3, 4), steps=19)
+    assert [one.ranks for one in unequal_starts(alone)] == []
+    differ = job((3, 4), (5, 6), starts=(3, 4), steps=19)
+    assert [one.ranks for one in unequal_starts(differ)] == [(0, 1)]
+    synced = job((3, 4), (5, 6), starts=(3, 4), steps=19, after=BYTES, every=10)
+    assert [one.ranks for one in unequal_starts(synced)] == []
