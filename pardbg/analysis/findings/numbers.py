@@ -86,7 +86,7 @@ def nan_origin(view: View) -> Iterable[Candidate]:
         key=lambda one: (one.step, one.rank not in culprits),
     )
     later = {one.step for one in begun if one.step > step}
-    passed = _passed(view, max(one.t_ns for one in begun)) if later else False
+    passed = _passed(view, max(later)) if later else False
     lasts = not passed and (bool(later) or (newest_ended(view) or 0) <= step + 1)
     if step == 0 and not later and not losses and not names:
         # torch's pipelining runs its stages once on memory nobody wrote to. A NaN of the training
@@ -104,15 +104,16 @@ def nan_origin(view: View) -> Iterable[Candidate]:
     )  # fmt: skip
 
 
-def _passed(view: View, last_ns: int) -> bool:
-    """Return whether losses after the last value that is not finite are finite, of every rank that
-    has losses: what spoilt the parameters would show in each."""
+def _passed(view: View, last_step: int) -> bool:
+    """Return whether losses after the last step that had values that are not finite are finite, of
+    every rank that has losses: what spoilt the parameters would show in each. Where a program skips
+    its optimizer, the step goes on, and the next backward is taken for a part of its loss."""
     finite: list[bool] = []
     for process in view.ranks.values():
         values, own = _own_losses(view, process)
         if own.any():
             table, visible = view.rows(process, "metric")
-            since = values[own & (table.when[:visible] > last_ns)]
+            since = values[own & (table.col("step")[:visible] > last_step)]
             finite.append(len(since) >= _PASSED and bool(np.isfinite(since).all()))
     return bool(finite) and all(finite)
 

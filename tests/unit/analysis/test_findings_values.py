@@ -198,6 +198,8 @@ def test_overflows_that_the_program_skips_each_time_are_worth_a_note(
         for proc in trace.ranks:
             bad = proc.rank == 1 and step in odd
             proc.seen_loss(100 * step + 30, float("inf") if bad else 1.0, step)
+            if bad:  # no optimizer's step: the next loss is added to that
+                proc.seen_loss(100 * step + 60, float("inf"), step)
             proc.step(step, 100 * step, 100 * step + 100)
     finding = one(trace, "nan")
     assert (finding.culprits, finding.severity) == ((1,), severity)
