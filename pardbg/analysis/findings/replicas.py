@@ -203,12 +203,12 @@ def _skipped(
 
 def _syncs_at_times(view: View, process: Process, own: bool, average: bool) -> bool:
     """Return whether a rank exchanges its model after steps, so that replicas are equal again:
-    after some, not after most; of those that no DDP says to be replicas, after all, too, and of
-    those that do not ``average`` their gradients, a part of it. A checksum is made before such an
-    exchange, never after it, and so does not see them equal."""
+    after some, not after most; of those that ``average`` by hand after all, too, and of those that
+    do not a part of it. A checksum is made before such an exchange, never after it, and so does not
+    see them equal."""
     number = len(_syncs(view, process, 1 if average else SHARE_OF_MODEL))
     begun, _, _ = backwards(view, process, PHASES_BACK)
-    return number >= _AVERAGES and (own or 2 * number <= len(begun))
+    return number >= _AVERAGES and ((own and average) or 2 * number <= len(begun))
 
 
 def _syncs(view: View, process: Process, least_share: float) -> Array:

@@ -171,3 +171,11 @@ def test_other_starts_after_which_the_model_was_broadcast_are_none() -> None:
     assert [one.ranks for one in unequal_starts(differ)] == [(0, 1)]
     synced = job((3, 4), (5, 6), starts=(3, 4), steps=19, after=BYTES, every=10)
     assert [one.ranks for one in unequal_starts(synced)] == []
+
+
+@pytest.mark.parametrize(("every", "severity"), [(5, "info"), (1, "warning")])
+def test_replicas_that_were_equal_and_sum_after_each_step(every: int, severity: str) -> None:
+    """Local SGD sums its parameters now and then. Gradients that are summed after the optimizer's
+    step, each time, are too late."""
+    view = job((5, 6, 7), (5, 8, 9), average=[], after=BYTES, every=every)
+    assert only(view).facts.severity() == severity
