@@ -11,6 +11,7 @@ from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.wording import word
 from pardbg.analysis.hangs.blocking_calls import Blocking
 from pardbg.analysis.pipeline.values import Cause
+from pardbg.sentences import filled
 from pardbg.words import agreed, duration, percent, rank_set, ranks_text, rate, size, waits_text
 
 NOTE_NS: Final = 10_000_000
@@ -39,9 +40,11 @@ class HostOverloaded(Note):
 
 
 Lateness = Literal[
-    "data", "compute", "launch", "communication", "core", "host", "blocked", "unknown"
+    "data", "compute", "idle", "launch", "communication", "core", "host", "blocked", "unknown"
 ]
-MEASURED: Final[tuple[Lateness, ...]] = ("data", "compute", "launch", "communication", "blocked")
+MEASURED: Final[tuple[Lateness, ...]] = (
+    "data", "compute", "idle", "launch", "communication", "blocked"
+)  # fmt: skip
 """Causes that are a rank's own on an overloaded host, too. So is ``host`` where the time that the
 rank had no core is known: that is not in it."""
 
@@ -101,6 +104,8 @@ class Straggler(Facts):
         return {
             "data": f"{its} data loading takes {by} longer",
             "compute": f"{its} compute takes {by} longer ({', '.join(self.phases)})",
+            "idle": f"{its} {' and '.join(self.phases)} {'takes' if one else 'take'} {by} longer, "
+            f"mostly without computing: {it} {'sleeps' if one else 'sleep'} or {waits} there",
             "launch": f"{its} host launches late: {its} device has nothing queued for {by} more "
             f"than the others' ({', '.join(self.phases)})",
             "communication": f"{it} {waits} {by} longer in other ops before",
@@ -113,7 +118,7 @@ class Straggler(Facts):
     def advice(self) -> str:
         if self.blocking is not None:
             return blocking_advice(self.blocking, self)
-        return self.tries(self.cause)
+        return filled(self.tries(self.cause), self)
 
     def beyond_load(self) -> bool:
         measured = self.cause in MEASURED or (self.cause == "host" and self.timed)
@@ -217,7 +222,7 @@ class StageImbalance(Facts):
         )
 
     def advice(self) -> str:
-        return self.tries(self.cause)
+        return filled(self.tries(self.cause), self)
 
     def beyond_load(self) -> bool:
         return self.on_device or (self.worth or 0.0) >= 0.2
@@ -278,7 +283,7 @@ class ScheduleExcess(Facts):
         )
 
     def advice(self) -> str:
-        return self.tries(self.cause)
+        return filled(self.tries(self.cause), self)
 
     def beyond_load(self) -> bool:
         return self.alone

@@ -14,6 +14,7 @@ import numpy as np
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import Interval
 from pardbg.analysis.base.spans import read_ahead
+from pardbg.analysis.base.times import device
 from pardbg.analysis.comm.collective_columns import CollectiveColumns
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.findings.finding import Candidate, Evidence, Label, first
@@ -211,8 +212,10 @@ def _candidate(
     if not stood or stood < CAUSE_SHARE * by:
         found = _cause(excess, by)
     cause, cause_ns, phases = found
+    if cause == "compute" and _idle(view, looked_at, lates, culprits) >= CAUSE_SHARE * cause_ns:
+        cause = "idle"
     blocking, where, blocked_ns = _blocked(view, looked_at, culprits)
-    if cause in ("core", "compute", "host", "unknown") and blocked_ns >= CAUSE_SHARE * by:
+    if cause in ("core", "compute", "idle", "host", "unknown") and blocked_ns >= CAUSE_SHARE * by:
         cause, cause_ns, phases = "blocked", blocked_ns, ()
     else:
         blocking = where = None
@@ -268,6 +271,21 @@ def _stood(view: View, looked_at: Window, culprits: Sequence[int], by: float) ->
     longer = runs - ran if runs > (1 + OF_STEP) * ran else 0.0
     beyond = min(taken[rank][1] - stood for rank in culprits)
     return float(max(0.0, min(beyond, by - longer) if longer else beyond))
+
+
+def _idle(view: View, looked_at: Window, lates: Sequence[_Late], culprits: Sequence[int]) -> float:
+    """Return for how long a step the main thread of each neither ran nor was ready to while it was
+    in its compute, ns: it slept or waited. 0 where that is not known, where a device computes, and
+    where sleep stands for compute."""
+    taken, idle = scheduled(view, looked_at), []
+    for rank in culprits:
+        if rank not in taken or device(view.ranks[rank]) or view.store.notes.get("paced"):
+            return 0.0
+        found = (phases_in(view, rank, whole) for late in lates[-8:]
+                 if (whole := _before(view, looked_at, late).get(rank)) is not None)  # fmt: skip
+        spent = [sum(phases.get(name, 0) for name in COMPUTE) for phases in found]
+        idle.append((median(spent) if spent else 0.0) - sum(taken[rank]))
+    return min(idle)
 
 
 def _blocked(

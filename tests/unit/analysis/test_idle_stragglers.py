@@ -1,0 +1,38 @@
+"""Stragglers that sleep or wait while they seem to compute, in steps of 100 ms."""
+
+from __future__ import annotations
+
+import pytest
+
+from pardbg_agent import wire
+from tests.unit.analysis.test_findings_speed import STEPS, data_parallel, one
+from tests.unit.facts import facts
+from tests.unit.trace_builder import MS, Trace
+
+
+@pytest.mark.parametrize(
+    ("ran", "stood", "note", "cause"),
+    [
+        (70, 0, {}, "compute"),  # all of it
+        (60, 0, {}, "compute"),
+        (50, 0, {}, "idle"),
+        (10, 0, {}, "idle"),
+        (10, 50, {}, "compute"),
+        (10, 0, {"paced": True}, "compute"),
+        (None, 0, {}, "compute"),
+    ],
+)
+def test_what_sleeps_in_a_forward_does_not_compute(
+    ran: int | None, stood: int, note: dict[str, bool], cause: str
+) -> None:
+    """Rank 1's forward takes 30 ms longer: 70 ms of forward and backward. Where its thread ran, or
+    stood ready, for 15 ms less than that, half of the 30 were no compute. The others spin."""
+    trace = data_parallel(Trace(3), {1: {"forward": 30}})
+    for step in (0, STEPS) if ran is not None else ():
+        rows = {p.proc: [90 * MS * step, stood * MS * step] for p in trace.ranks}
+        rows[trace.ranks[1].proc] = [(ran or 0) * MS * step, stood * MS * step]
+        trace.state(100 * step, **{proc: {"scheduled": row} for proc, row in rows.items()})
+    for key, value in note.items():
+        trace.ranks[0].define(wire.DefKind.NOTE, key=key, value=value)
+    finding = one(trace, "straggler")
+    assert finding.culprits == (1,) and facts(finding, "cause", "phases") == (cause, ("forward",))
