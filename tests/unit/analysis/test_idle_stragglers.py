@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pardbg_agent import wire
+from pardbg_agent.wire import Kind, Lane
 from tests.unit.analysis.test_findings_speed import STEPS, data_parallel, one
 from tests.unit.facts import facts
 from tests.unit.trace_builder import MS, Trace
@@ -36,3 +37,20 @@ def test_what_sleeps_in_a_forward_does_not_compute(
         trace.ranks[0].define(wire.DefKind.NOTE, key=key, value=value)
     finding = one(trace, "straggler")
     assert finding.culprits == (1,) and facts(finding, "cause", "phases") == (cause, ("forward",))
+
+
+@pytest.mark.parametrize(
+    ("looks", "cause", "where"),
+    [(8, "blocked", "train.py:3"), (4, "blocked", "train.py:3"), (3, "compute", None)],
+)
+def test_the_call_it_sleeps_in_is_named_from_four_looks_on(
+    looks: int, cause: str, where: str | None
+) -> None:
+    """Looks are 200 ms apart, the job has trained for STEPS x 100 ms: four of 20 are 40 ms of a
+    step, of which it is late 30."""
+    trace = data_parallel(Trace(3), {1: {"forward": 30}})
+    proc = trace.ranks[1]
+    proc.record(Kind.PROBE, 1000, 1000, proc.name("blocked\nsleep\n\ntrain.py:3"),
+                lane=Lane.COUNTER, a=looks)  # fmt: skip
+    finding = one(trace, "straggler")
+    assert (facts(finding, "cause"), finding.where) == (cause, where)

@@ -42,7 +42,7 @@ Ranks = tuple[int, ...]
 Excess = Mapping[int, Mapping[str, float]]
 """rank -> phase -> ns a step"""
 _SAMPLED_NS: Final = 15_000_000_000
-"""Minimum time whose samples of system calls are counted."""
+"""Minimum time whose samples of system calls are counted, where the job has trained for so long."""
 _LEAST_SAMPLES: Final = 4
 _COMPARED: Final = 8
 """Other ranks whose samples are compared."""
@@ -294,6 +294,8 @@ def _blocked(
     """Return (call, place, ns a step) where the first one was seen in system calls most, beyond
     what others were seen there; samples are a heartbeat apart."""
     since = min(looked_at.begin_ns, looked_at.end_ns - _SAMPLED_NS)
+    steps, visible = view.rows(view.ranks[culprits[0]], "step")  # before is no part of one
+    since = max(since, int(steps.col("t0_ns")[0])) if visible and not steps.base else since
     usual: Counter[tuple[Blocking, str]] = Counter()
     for other in [rank for rank in view.ranks if rank not in culprits][:_COMPARED]:
         usual |= counted(view, other, since)
