@@ -2,7 +2,7 @@
 
 The one place that formats and parses them, so that a screen, the report, ``ctl``, a finding and an
 error say the same thing in the same words: ``350 µs``, ``23.1 ms``, ``2m10s``, ``1.5 MiB`` of
-memory, ``262 kB`` of traffic, ``31.2%``, ``ranks 0–3,7``. Three significant digits at most.
+memory, ``262 kB`` of traffic, ``31.2%``, ``ranks 0–3,7``. Three significant digits, zeros kept.
 ``agent/pardbg_agent/words.py`` has what a rank needs itself; one test covers both.
 """
 
@@ -103,7 +103,7 @@ def size(num_bytes: float | None) -> str:
 def sizes(amounts: Iterable[int]) -> dict[int, str]:
     """Return each amount as `size` does; to the byte where two would read the same."""
     said = {amount: size(amount) for amount in amounts}
-    if len(set(said.values())) == len(said):
+    if len({f"{amount:.2e}" for amount in said}) == len(said):
         return said
     return {amount: f"{count(amount)} B" for amount in said}
 

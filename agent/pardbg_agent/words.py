@@ -43,10 +43,11 @@ def scaled(value: float, base: float, units: Sequence[str]) -> str:
 
 
 def short(value: float) -> str:
-    """Return three significant digits at most: ``1.24``, ``12.4``, ``124``."""
-    if value >= 99.95:
+    """Return three significant digits, ``1.24``, ``12.0``, ``124``; a whole number has no more than
+    it has: ``2`` of a limit of 2 s, ``2.00`` of what was measured as about that."""
+    if value >= 99.95 or value == int(value):
         return f"{value:.0f}"
-    return f"{value:.{1 if value >= 9.995 else 2}f}".rstrip("0").rstrip(".")
+    return f"{value:.{1 if value >= 9.995 else 2}f}"
 
 
 def rank_set(ranks: Iterable[int], dash: str = "–", most: int | None = None) -> str:

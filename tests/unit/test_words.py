@@ -19,10 +19,10 @@ ARABIC = "\N{ARABIC-INDIC DIGIT TWO}"
     ("ns", "text"),
     [
         (0, "0 ns"), (999, "999 ns"), (1_000, "1 µs"), (81_000, "81 µs"), (350_000, "350 µs"),
-        (999_400, "999 µs"), (999_600, "1 ms"), (1_240_000, "1.24 ms"), (23_100_000, "23.1 ms"),
-        (412_000_000, "412 ms"), (1_200_000_000, "1.2 s"), (59_000_000_000, "59 s"),
-        (59_994_000_000, "60 s"), (60_000_000_000, "1m00s"), (130_000_000_000, "2m10s"),
-        (3_599_600_000_000, "1h00m"), (7_500_000_000_000, "2h05m"),
+        (999_400, "999 µs"), (999_600, "1.00 ms"), (1_240_000, "1.24 ms"), (23_100_000, "23.1 ms"),
+        (412_000_000, "412 ms"), (1_200_000_000, "1.20 s"), (59_000_000_000, "59 s"),
+        (59_994_000_000, "60.0 s"), (2_000_000_001, "2.00 s"), (60_000_000_000, "1m00s"),
+        (130_000_000_000, "2m10s"), (3_599_600_000_000, "1h00m"), (7_500_000_000_000, "2h05m"),
     ],
 )  # fmt: skip
 def test_durations(module: ModuleType, ns: int, text: str) -> None:
@@ -33,8 +33,8 @@ def test_durations(module: ModuleType, ns: int, text: str) -> None:
 @pytest.mark.parametrize(
     ("number", "text"),
     [
-        (0, "0 B"), (1023, "1023 B"), (1 << 10, "1 KiB"), (3 << 19, "1.5 MiB"), (1 << 20, "1 MiB"),
-        (432_013_312, "412 MiB"), ((1 << 30) - 1, "1 GiB"), (5 << 40, "5 TiB"),
+        (0, "0 B"), (1023, "1023 B"), (1 << 10, "1 KiB"), (3 << 19, "1.50 MiB"), (1 << 20, "1 MiB"),
+        (432_013_312, "412 MiB"), ((1 << 30) - 1, "1.00 GiB"), (5 << 40, "5 TiB"),
     ],
 )  # fmt: skip
 def test_memory_is_in_binary_units(module: ModuleType, number: int, text: str) -> None:
@@ -78,7 +78,7 @@ def test_what_is_not_known_negative_or_not_finite() -> None:
     unknown = (words.duration, words.binary_size, words.size, words.rate, words.busbw,
                words.percent, words.number)  # fmt: skip
     assert {function(None) for function in unknown} == {"–"}
-    assert words.duration(-5_000_000) == "−5 ms" and words.binary_size(-(3 << 19)) == "−1.5 MiB"
+    assert words.duration(-5_000_000) == "−5 ms" and words.binary_size(-(3 << 19)) == "−1.50 MiB"
     assert words.number(float("nan")) == "NaN" and words.number(float("-inf")) == "−inf"
     assert words.duration(float("nan")) == words.percent(float("nan")) == "NaN"
 

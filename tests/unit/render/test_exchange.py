@@ -33,7 +33,7 @@ def test_the_matrix_has_each_pair_and_both_sums() -> None:
     assert rows[2] == ["0", "╲", "1", "kB", "3", "kB", "4", "kB"]
     assert rows[3] == ["1", "1", "kB", "╲", "·", "1", "kB"]
     assert rows[4] == ["2", "500", "B", "·", "╲", "500", "B"]
-    assert rows[5] == ["received", "1.5", "kB", "1", "kB", "3", "kB"]
+    assert rows[5] == ["received", "1.50", "kB", "1", "kB", "3", "kB"]
     assert all(line_width(row) <= 80 for row in exchange(VIEW, [0, 1, 2], 80))
 
 
