@@ -14,7 +14,7 @@ from pardbg.ui.app import PardbgApp
 from pardbg.ui.commands.actions import ACTIONS, SCREENS, ctl_help, for_mode
 from pardbg_agent.ctrl.agent_messages import Thread
 from tests.ui import sample
-from tests.ui.fakes import FakePort, FakeStore, app_on, shows, text_of, until
+from tests.ui.fakes import FakePort, FakeSource, FakeStore, app_on, shows, text_of, until
 
 SIZES = ((80, 24), (120, 40), (200, 60))
 WORDS = {
@@ -80,6 +80,24 @@ async def test_control_keys_ask_the_hub_and_show_only_what_agents_acknowledge() 
         ("continue", None), ("next", None), ("op", None), ("step", "1"), ("tick", None),
     ]  # fmt: skip
     await until(lambda: ("leave", None) in port.asked, "control given up on the way out")
+
+
+async def test_nothing_is_asked_of_a_job_that_has_ended() -> None:
+    """Its store has no process, so what is drawn of it is the made snapshot."""
+    port = FakePort()
+    app = app_on(sample.snapshot_1f1b(), port)
+    app._source.__class__ = type("Over", (FakeSource,), {"finished": True})
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app)
+        await until(lambda: (f := app.main.shared.frame) is not None and f.finished, "the end")
+        before = text_of(app).split("\n")[-2]
+        await pilot.press("b")
+        await until(lambda: text_of(app).split("\n")[-2] != before, "an answer")
+        assert not app.main._prompting
+        await pilot.press("s", "t", "space")
+        await pilot.press("4")
+        await until(lambda: app.main.active == "collectives", "the key after them")
+        assert port.asked == []
 
 
 async def test_a_refused_command_is_one_line() -> None:

@@ -38,7 +38,8 @@ class Activity:
 
     kind: ActivityKind
     what: str = ""
-    """Action, op or phase; the launcher that terminated the rank, or why it was lost."""
+    """Action, op or phase; the launcher that terminated the rank, the exception or the exit code it
+    ended with, or why it was lost."""
     span: str = ""
     """The program's own span around it."""
     silent: bool = False
@@ -222,7 +223,7 @@ def _ended(
     end = view.proc_end(process)
     if end is not None:
         if end[1] not in ("lost", "killed"):
-            return "ended", Activity("ended"), end[0]
+            return "ended", Activity("ended", _ended_with(process, end[0])), end[0]
         if rank in ended_ranks(view):
             return "ended", Activity("terminated", launcher(view)), end[0]
         return "lost", Activity("lost", end[1]), end[0]
@@ -235,6 +236,13 @@ def _ended(
         # The hub reports at once how it ended; until then nothing bad is known.
         return "ended", Activity("exited"), state_at(view)[0]
     return None
+
+
+def _ended_with(process: Process, end_ns: int) -> str:
+    """Return the exception or the exit code that a rank ended with; empty: it ended well."""
+    raised = [f.type for f in process.failures if f.thread == "MainThread" and f.t_ns <= end_ns]
+    code = process.exit_code
+    return raised[0] if raised else f"exit code {code}" if code else ""
 
 
 def _last_activity(view: View, process: Process, status: Mapping[str, Any]) -> Activity:

@@ -20,6 +20,7 @@ def _text(activity: Activity) -> str:
         return f"{activity.kind} {what}" if what else "held"
     texts = {
         "after": f"after {what}", "terminated": f"ended by {what}", "exited": "process has ended",
+        "ended": f"ended: {what}" if what else "ended",
         "stopped": "stopped (SIGSTOP)", "unknown": "",
     }  # fmt: skip
     return texts.get(activity.kind, activity.kind)

@@ -137,6 +137,8 @@ def _size(snapshot: Snapshot) -> str:
     where = words.plural(run.num_hosts, "host")
     if nodes > run.num_hosts:  # several launchers on one machine
         where = words.plural(nodes, "node")
+    if not snapshot.ranks:
+        return words.plural(run.world_size, "rank") if run.world_size else ""
     parts = [words.plural(len(snapshot.ranks), "rank"), where]
     return "·".join([*parts, run.backend] if run.backend else parts)
 

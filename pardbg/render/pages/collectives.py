@@ -8,6 +8,7 @@ from typing import Any
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.comm.matching import LAST
 from pardbg.analysis.comm.op_rows import Arrival, CollectiveRow, P2PRow
 from pardbg.render.draw.axis import Axis
 from pardbg.render.draw.bars import LEVELS, Column, choose, facts, headings, rule, table_row
@@ -142,10 +143,12 @@ def collectives(
     if focus is None and first < len(listed) - 1:
         focus = first
     current = listed[-1 if focus is None else focus]
-    table: Sequence[Column[Any]] = _p2p_columns(cells, snapshot.t_begin_ns)
+    table: Sequence[Column[Any]] = _p2p_columns(
+        cells, snapshot.t_begin_ns, snapshot.run.exit_code is not None
+    )
     if not p2p:
         own = [row for row in listed if isinstance(row, CollectiveRow)]
-        table = _columns(own, cells, look.by_wait)
+        table = _columns(own, cells, look.by_wait, snapshot.run.exit_code is not None)
     columns = choose(table, cells - 3)
     names = headings(columns)
     foot: tuple[Line, ...] = ()
@@ -184,9 +187,9 @@ def _title(
     return fit(
         line(
             "  ",
-            mark(not p2p, f"collectives {len(snapshot.collectives)}"),
+            mark(not p2p, f"collectives {_newest(snapshot.collectives)}"),
             Segment(" │ ", "rule"),
-            mark(p2p, f"p2p {len(snapshot.p2p)}"),
+            mark(p2p, f"p2p {_newest(snapshot.p2p)}"),
             Segment("  (p)", "faint"),
             Segment("   most waiting first" if look.by_wait else "", "accent"),
             Segment("  (g)", "faint"),
@@ -197,8 +200,13 @@ def _title(
     )
 
 
+def _newest(rows: Sequence[object]) -> str:
+    """Say how many there are, or that they are the newest of more."""
+    return f"newest {LAST}" if len(rows) >= LAST else str(len(rows))
+
+
 def _columns(
-    listed: Sequence[CollectiveRow], cells: int, by_wait: bool
+    listed: Sequence[CollectiveRow], cells: int, by_wait: bool, ended: bool
 ) -> list[Column[CollectiveRow]]:
     most = max(len(row.arrivals) for row in listed)
     marks = min(most, 64 if cells >= 180 else 32 if cells >= 110 else 16)
@@ -219,8 +227,8 @@ def _columns(
         Column("transfer", 9, lambda r: (words.at_most(r.transfer_ns, r.transfer_most_ns), ""),
                rank=4, align="right"),
         Column("busbw", 9, lambda r: (words.busbw(r.busbw_gbps), "dim"), rank=5, align="right"),
-        Column("verdict", 14, lambda r: (verdict(r), "bad" if _is_bad(r) else
-                                         "dim" if verdict(r) == "matched" else "warn")),
+        Column("verdict", 14, lambda r: (verdict(r, ended), "bad" if _is_bad(r) else
+                                         "warn" if _skewed(r) else "dim")),
         Column("in words", max(10, min(44, cells - 128)),
                lambda r: (clean(r.detail), "bad" if _is_bad(r) else "dim"), rank=9),
     ]  # fmt: skip
@@ -230,7 +238,7 @@ def _is_bad(row: CollectiveRow) -> bool:
     return row.verdict not in ("matched", "incomplete")
 
 
-def _p2p_columns(cells: int, begin_ns: int) -> list[Column[P2PRow]]:
+def _p2p_columns(cells: int, begin_ns: int, ended: bool) -> list[Column[P2PRow]]:
     def sent(row: P2PRow) -> str:
         return "not sent" if row.send_ns is None else words.offset(row.send_ns - begin_ns, 1e7)
 
@@ -246,9 +254,9 @@ def _p2p_columns(cells: int, begin_ns: int) -> list[Column[P2PRow]]:
                align="right"),
         Column("under way", 9,
                lambda r: (words.at_most(r.moving_ns, r.moving_ns if r.polled else None),
-                          "dim" if r.done_ns else "warn"), rank=2,
+                          "dim" if r.done_ns else ""), rank=2,
                align="right"),
-        Column("verdict", 14, _p2p_verdict),
+        Column("verdict", 14, lambda r: _p2p_verdict(r, ended)),
     ]  # fmt: skip
 
 
@@ -265,22 +273,28 @@ def _skewed(row: CollectiveRow) -> bool:
     return row.skew_ns > _SKEW_NS and row.skew_ns > _SKEW_TIMES * row.transfer_ns
 
 
-def verdict(row: CollectiveRow) -> str:
-    """Return ``MISSING 2`` for missing ranks, ``waits for 2`` while they may still come."""
+def verdict(row: CollectiveRow, ended: bool = False) -> str:
+    """Return ``MISSING 2`` for missing ranks, ``waits for 2`` while they may still come; ``ended``:
+    no more can come, and what is under way never completes."""
     if row.missing:
         verb = "waits for" if row.verdict == "incomplete" else "MISSING"
         return f"{verb} {words.rank_set(row.missing)}"
     if row.verdict == "matched":
         return "late" if _skewed(row) and row.last_rank is not None else "matched"
-    return row.verdict.upper() if row.verdict != "incomplete" else row.verdict
+    return row.verdict.upper() if row.verdict != "incomplete" else _open(ended)
 
 
-def _p2p_verdict(row: P2PRow) -> tuple[str, str]:
-    """Return a message's verdict; a receive posted ahead is no problem."""
-    if row.verdict == "incomplete" and row.send_ns is None:
-        return "posted", "dim"
+def _p2p_verdict(row: P2PRow, ended: bool = False) -> tuple[str, str]:
+    """Return a message's verdict; a side posted ahead, and a message under way, are no problem."""
+    if row.verdict == "incomplete" and not ended:
+        one = "posted" if row.send_ns is None else "sent" if row.recv_ns is None else _open(ended)
+        return one, "dim"
     loud = {"matched": "dim", "incomplete": "warn"}
     return row.verdict, loud.get(row.verdict, "bad")
+
+
+def _open(ended: bool) -> str:
+    return "incomplete" if ended else "under way"
 
 
 def strip(row: CollectiveRow, cells: int) -> Line:

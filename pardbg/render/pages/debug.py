@@ -51,6 +51,8 @@ class DebugPageState:
     console: tuple[Entry, ...] = ()
     """Commands typed and their answers, oldest first."""
     can_control: bool = True
+    ended: bool = False
+    """The job that was live here has ended."""
     you: str = ""
     """This viewer's name in the audit trail."""
     source: SourceLines | None = None
@@ -99,7 +101,7 @@ def debug(snapshot: Snapshot, cells: int, rows: int, look: DebugPageState | None
     head = (*status, *over, line(" ", rule("console", cells - 2)))
     if not lines:
         hint = "nothing has been held, stepped or asked yet" if look.can_control else (
-            "a recording: nothing was held, stepped or asked in it up to here"
+            f"{_what(look)}: nothing was held, stepped or asked in it up to here"
         )  # fmt: skip
         lines = [line(Segment(f"  {hint}", "faint"))]
     return Picture(
@@ -187,8 +189,10 @@ def _free(snapshot: Snapshot, look: DebugPageState, cells: int) -> Line:
     """Draw waiting ranks, and what the user can do while nothing is held."""
     hang = snapshot.hang
     hint = "space holds every rank at a consistent cut" if look.can_control else (
-        "a recording: ←→ moves in time, :up and :down go through the frames"
+        f"{_what(look)}: ←→ moves in time, :up and :down go through the frames"
     )  # fmt: skip
+    gone = [rank.rank for rank in snapshot.ranks if rank.state == "lost"]
+    over = [rank.rank for rank in snapshot.ranks if rank.state in ("ended", "lost")]
     standing = (rank for rank in snapshot.ranks if rank.state == "waiting")
     waits = [r.rank for r in standing if snapshot.t_ns - (r.since_ns or 0) >= _WAIT_NS]
     shown, style = "▶ running", "good"
@@ -199,12 +203,22 @@ def _free(snapshot: Snapshot, look: DebugPageState, cells: int) -> Line:
             text = f"ended with {hang.kind}"
         sign, style = SIGN[hang.severity]
         shown = f"{sign} {text}"
+    elif over and len(over) == len(snapshot.ranks):
+        shown, style = "■ ended", "dim"
+        hint = hint if not look.can_control else "every rank's process is gone"
+    elif gone:
+        left_over = words.plural(len(snapshot.ranks) - len(over), "rank")
+        shown = f"✗ {words.ranks_text(gone)} {words.agreed('is', gone)} gone, {left_over} left"
+        style = "bad"
     elif waits:
         shown, style = f"◷ {words.ranks_text(waits)} {words.waits_text(waits)} in an op", "warn"
-    elif snapshot.ranks and {rank.state for rank in snapshot.ranks} <= {"ended", "lost"}:
-        shown, style = "■ ended", "dim"
     hint = clip(hint, max(0, cells - width(shown) - 5))
     return fit(line("  ", Segment(shown, style), Segment(f"   {hint}", "faint")), cells)
+
+
+def _what(look: DebugPageState) -> str:
+    """Name what nothing can be done in."""
+    return "the job has ended" if look.ended else "a recording"
 
 
 def _ranks(

@@ -11,6 +11,7 @@ from pardbg import words
 from pardbg.analysis.answers.ranks import RankNow
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.base.run import OutputLine
+from pardbg.analysis.findings.finding import Finding
 from pardbg.render.draw.bars import (
     Bar,
     Column,
@@ -37,6 +38,7 @@ from pardbg.render.draw.cells import (
     line_width,
     plain,
     width,
+    wrap,
 )
 from pardbg.render.draw.plots import by_step
 from pardbg.render.draw.signs import SIGN, SIGNS
@@ -50,6 +52,8 @@ _DRAWN = ("trend", "▇comp ▄wait ▂comm", "history")
 """Columns without words: a filter does not read them."""
 _FOOT_ROWS = 16
 """Least number of rows for one with the worst finding, where the ranks fill the page."""
+_NEWS = {"error": "bad", "warning": "culprit", "info": "strong"}
+"""Severity -> style of the sentence that says it."""
 _MOST_PHASES = 4
 """Phases of the program's own that have a bar; more are in other."""
 _PHASES = ("data", "forward", "backward", "pipeline", "optimizer")
@@ -73,6 +77,8 @@ class OverviewPageState:
     """What a recording has behind the cursor."""
     looking: bool = False
     """Findings of this moment are still looked for."""
+    known: Sequence[Finding] = ()
+    """All findings of a recording, those that are still to come among them."""
 
 
 def overview(
@@ -100,7 +106,8 @@ def overview(
             if look.contains.lower() in plain(table_row(named, rank, cells)).lower()
         )
     places = tuple(rank.rank for rank in shown)
-    head = (() if look.looking else _verdict(snapshot, cells), headings(columns))
+    said = [()] if look.looking else _verdict(snapshot, look, cells)
+    head = (*said, headings(columns))
     below: list[Line] = []
     foot: tuple[Line, ...] = ()
     spare = rows - len(head) - len(shown)
@@ -118,21 +125,51 @@ def overview(
     return Picture(head, Drawn(len(shown), draw, below), foot, focus=focus, rows=places)
 
 
-def _verdict(snapshot: Snapshot, cells: int) -> Line:
-    """Draw what is so: what was found and whose it is, how far a start has come, or that nothing
-    was found, with the numbers. Of a hang the banner has told."""
+def _verdict(snapshot: Snapshot, look: OverviewPageState, cells: int) -> list[Line]:
+    """Draw what is so: the worst that was found, how far a start has come, what a recording has
+    still to come, or that nothing was found, with the numbers. Of a hang the banner has told."""
     if snapshot.hang is not None:
-        return ()
+        return [()]
     grave = [finding for finding in ordered(snapshot.findings) if finding.severity != "info"]
     if grave:
         sign, style = SIGN[grave[0].severity]
-        whose = (f" r{words.rank_set(f.culprits)}" if f.culprits else "" for f in grave)
-        said = dict.fromkeys(f.kind + ranks for f, ranks in zip(grave, whose, strict=True))
-        return fit(line(Segment(f" {sign} {clean(' · '.join(said))}", style)), cells)
+        text = clean(grave[0].text)
+        said = wrap(text[:1].upper() + text[1:], cells - 4, 2)
+        first = line(Segment(f" {sign} ", style), Segment(said[0], _NEWS[grave[0].severity]))
+        return [first, *(line("   ", Segment(more)) for more in said[1:])]
     if yet := coming(snapshot):
-        return fit(line(Segment(" ◷ ", "dim"), Segment(yet, "strong")), cells)
-    parts = [Segment(" ✓ ", "good"), Segment("Nothing wrong so far: ", "strong")]
-    view = snapshot.pipeline
+        return [fit(line(Segment(" ◷ ", "dim"), Segment(yet, "strong")), cells)]
+    later = [f for f in look.known if f.severity != "info" and f.t_ns > snapshot.t_ns]
+    if later:
+        return [fit(_to_come(snapshot, later), cells)]
+    if snapshot.run.exit_code:
+        text = f"The job ended with exit code {snapshot.run.exit_code}; no cause was seen."
+        return [line(Segment(" ✗ ", "bad"), Segment(text, "bad"))]
+    said_of = "so far" if snapshot.live else "up to here"
+    if not snapshot.live and snapshot.t_ns >= snapshot.t_end_ns:
+        said_of = "in all of it" if snapshot.run.exit_code is None else "from start to end"
+    first = (Segment(" ✓ ", "good"), Segment(f"Nothing wrong {said_of}: ", "strong"))
+    return [fit(line(*first, *_numbers(snapshot, cells - line_width(first))), cells)]
+
+
+def _to_come(snapshot: Snapshot, later: Sequence[Finding]) -> Line:
+    """Draw the first of the findings that a recording has behind the cursor."""
+    first = min(later, key=lambda finding: finding.t_ns)
+    sign, style = SIGN[first.severity]
+    known_ns = first.first_ns if (first.first_ns or 0) > snapshot.t_ns else first.t_ns
+    at = words.offset((known_ns or first.t_ns) - snapshot.t_begin_ns, 1e7)
+    whose = f" r{words.rank_set(first.culprits)}" if first.culprits else ""
+    more = f", and {len(later) - 1} more" if len(later) > 1 else ""
+    return line(
+        Segment(f" {sign} ", style), Segment(f"At {at}: ", "strong"),
+        Segment(f"{clean(first.kind)}{whose}", _NEWS[first.severity]), Segment(more),
+        Segment("   the end key goes to all of it", "dim"),
+    )  # fmt: skip
+
+
+def _numbers(snapshot: Snapshot, cells: int) -> Line:
+    """Draw ranks, schedule, step time and, where it fits, the parts of the bubble."""
+    parts, view = list[Segment](), snapshot.pipeline
     if view is not None and view.schedule:
         parts.append(Segment(f"{clean(view.schedule)}, {view.num_stages} stages on "))
     parts.append(Segment(words.plural(len(snapshot.ranks), "rank")))
@@ -144,7 +181,7 @@ def _verdict(snapshot: Snapshot, cells: int) -> Line:
                   f"{words.percent(step.implied_fraction)} implied, "
                   f"{words.percent(step.excess_fraction)} excess")  # fmt: skip
         parts += [Segment(bubble, "dim")] if line_width(parts) + width(bubble) <= cells else []
-    return fit(line(*parts), cells)
+    return line(*parts)
 
 
 def _columns(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
@@ -152,8 +189,10 @@ def _columns(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
     metrics = {rank.metrics[:4] for rank in snapshot.ranks}  # often the same on all of many
     logged = max((width(_logged(values)) for values in metrics), default=0)
     culprits = snapshot.hang.culprits if snapshot.hang is not None else ()
+    costs = _costs(snapshot.findings)
     columns: list[Column[RankNow]] = [
-        Column("rank", 4, lambda r: (str(r.rank), "strong"), align="right"),
+        Column("rank", 4, lambda r: (str(r.rank), "culprit" if r.rank in costs else "strong"),
+               align="right"),
         Column("node", 4, lambda r: ("" if r.node is None else f"n{r.node}", "dim")),
         Column("host", min(12, max([4, *(width(r.host) for r in snapshot.ranks)])),
                lambda r: (clean(r.host), "dim"), rank=6),
@@ -169,6 +208,7 @@ def _columns(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
         Column(_DRAWN[0], 24 if wide else 12, rank=7,
                draws=lambda r, size: (Segment(_trend(r.step_ns, size), "spark"),)),
         Column(_DRAWN[1], 24 if wide else 17, rank=3, draws=_split),
+        Column("costs", 15, lambda r: (costs.get(r.rank, ""), "culprit"), rank=4, align="right"),
         Column("lead", 7, lambda r: (words.duration(r.ahead and r.ahead.lead_ns), "dim"), rank=3,
                align="right"),
         Column("host-bound", 10, _host_bound, rank=3, align="right"),
@@ -184,10 +224,21 @@ def _columns(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
     ]  # fmt: skip
     texts = {
         "node": len({rank.node for rank in snapshot.ranks}) > 1, "logged": logged > 0,
-        "stage": any(rank.stages for rank in snapshot.ranks),
+        "stage": any(rank.stages for rank in snapshot.ranks), "costs": any(costs.values()),
         "lead": (timed := any(rank.ahead for rank in snapshot.ranks)), "host-bound": timed,
     }  # fmt: skip
     return [column for column in columns if texts.get(column.title, True)]
+
+
+def _costs(findings: Sequence[Finding]) -> dict[int, str]:
+    """Return each culprit's ``+61.6 ms a step``, by the worst finding that blames it."""
+    found: dict[int, str] = {}
+    for finding in ordered(findings):
+        if finding.severity != "info":
+            cost = finding.cost_ns_per_step
+            said = f"+{words.duration(cost)} a step" if cost else ""
+            found |= {rank: said for rank in finding.culprits if not found.get(rank)}
+    return found
 
 
 def _lag(rank: RankNow) -> tuple[str, str]:

@@ -81,7 +81,7 @@ class FrameMaker:
             t_ns, found = snapshot.t_ns, snapshot.findings
             if gone := self._places.withdrawn(found, t_ns, snapshot.t_begin_ns):
                 snapshot = replace(snapshot, findings=(*found, *gone))
-        active = self._active() if cursor.replay else None
+        active = self._active() if cursor.replay or self._loader.finished else None
         lanes, t0, t1 = self._lanes(want, snapshot, active)
         output: tuple[OutputLine, ...] | None = None
         if want.output is not None:
@@ -233,7 +233,7 @@ class FrameMaker:
         self, want: Want, snapshot: Snapshot, active: tuple[int, int] | None
     ) -> tuple[Lanes, int, int]:
         """Return lanes, and begin and end of their window, which ends at the cursor or at the last
-        activity of a recording."""
+        activity of a run that has ended."""
         t1, timeline = snapshot.t_ns, want.timeline
         if timeline is None:
             return {}, t1, t1

@@ -259,6 +259,8 @@ class MainScreen(Screen[None]):
     def attempt(self, action: Action, argument: str) -> str:
         """Do an action; return what is wrong with the argument in one line, or nothing."""
         frame = self.shared.frame
+        if action.group == "control" and action.context == "live" and frame and frame.finished:
+            return f"the job has ended: nothing is left to {action.label}"
         if action.verb in MOVES and frame is not None and self.live and not frame.following:
             self.handlers["follow"]("")  # what is shown is not what would move
             return f"back to now: once more for {action.label}"

@@ -31,9 +31,10 @@ class DebugPage(Page):
         """Which of the program's own frames is looked at; 0 the innermost."""
 
     def _look(self, frame: Frame | None) -> DebugPageState:
-        control = self.shared.can_control and not (frame is not None and frame.finished)
+        ended = self.shared.can_control and frame is not None and frame.finished
+        control = self.shared.can_control and not ended
         return DebugPageState(
-            self.shared.rank, self._stacks, self._stacks_ns, self._typed, control, self.you,
+            self.shared.rank, self._stacks, self._stacks_ns, self._typed, control, ended, self.you,
             frame.source if frame is not None else None, self.frame,
         )  # fmt: skip
 

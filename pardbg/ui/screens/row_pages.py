@@ -36,8 +36,10 @@ class OverviewPage(Page):
     twofold = True
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
-        looking = not frame.whole
-        look = OverviewPageState(self.shared.rank, self.contains, frame.ahead, looking)
+        known = () if frame.snapshot.live else frame.findings
+        look = OverviewPageState(
+            self.shared.rank, self.contains, frame.ahead, not frame.whole, known
+        )
         return overview(frame.snapshot, cells, rows, look, frame.output or ())
 
     def want(self) -> Want:

@@ -371,11 +371,69 @@ def test_the_overview_begins_with_a_verdict() -> None:
     assert "=" not in verdict(made), "rounded parts need not add up"
     slow = Finding(kind="straggler", severity="warning", culprits=(2,), t_ns=made.t_ns, text="…")
     note = replace(slow, kind="host-overloaded", severity="info", culprits=())
-    assert verdict(replace(made, findings=(note, slow))).split() == ["▲", "straggler", "r2"]
+    slow = replace(slow, text="rank 2 comes last")
+    assert verdict(replace(made, findings=(note, slow))).split()[:3] == ["▲", "Rank", "2"]
     assert "✓" in verdict(replace(made, findings=(note,)))
     coming = replace(made, run=replace(made.run, world_size=8))
     assert "4 of 8 ranks" in verdict(coming) and "✓" not in verdict(coming)
     assert verdict(made, looking=True) == "", "nothing is said before it is known"
+
+
+def test_the_verdict_is_of_the_whole_run_once_it_has_ended_and_never_hides_what_comes() -> None:
+    made = replace(snapshot_1f1b(), findings=(), hang=None)
+    ended = replace(made, live=False, run=replace(made.run, exit_code=0))
+    early = replace(ended, run=made.run, t_end_ns=made.t_ns + S)
+    first = {said_first(made), said_first(ended), said_first(early)}
+    assert len(first) == 3, "live, ended, and in the middle of a recording"
+    slow = Finding(kind="straggler", severity="warning", culprits=(2,), t_ns=made.t_ns + S // 2,
+                   text="…")  # fmt: skip
+    to_come = said_first(early, (slow, replace(slow, t_ns=made.t_ns + S)))
+    assert "straggler r2" in to_come and "✓" not in to_come
+    at = words.offset(slow.t_ns - made.t_begin_ns, 1e7)
+    assert at in to_come, "the first of both"
+    failed = replace(ended, run=replace(made.run, exit_code=7))
+    assert "7" in said_first(failed) and "✗" in said_first(failed)
+
+
+def said_first(shown: Snapshot, known: tuple[Finding, ...] = ()) -> str:
+    return text_of(overview(shown, 120, 36, OverviewPageState(known=known))).splitlines()[0]
+
+
+def test_a_culprit_and_its_cost_stand_out_in_the_colour_of_what_costs() -> None:
+    made = snapshot_ddp()
+    slow = Finding(kind="straggler", severity="warning", culprits=(2,), t_ns=made.t_ns, text="…",
+                   cost_ns_per_step=62_500_000)  # fmt: skip
+    picture = overview(replace(made, findings=(slow,), hang=None), 120, 36)
+    loud = {run.text.strip() for row in picture.body for run in row if run.style == "culprit"}
+    assert {"2", "+62.5 ms a step"} <= loud
+
+
+def test_debug_says_who_is_gone_and_that_a_job_has_ended() -> None:
+    made = replace(snapshot_ddp(), hang=None)
+    killed = replace(made.ranks[2], state="lost", now=Activity("lost", "killed"))
+    one_gone = replace(made, ranks=(*made.ranks[:2], killed, made.ranks[3]))
+
+    def status(shown: Snapshot, look: DebugLook) -> str:
+        return text_of(debug(shown, 120, 34, look)).splitlines()[0]
+
+    assert "▶" not in status(one_gone, DebugLook(1)) and "rank 2" in status(one_gone, DebugLook(1))
+    over = replace(made, ranks=tuple(replace(r, state="ended") for r in made.ranks))
+    here, recorded = DebugLook(1, can_control=False, ended=True), DebugLook(1, can_control=False)
+    assert status(over, here) != status(over, recorded), "it is no recording"
+    raised = replace(made.ranks[1], state="ended", now=Activity("ended", "IndexError"))
+    assert "IndexError" in text_of(debug(replace(made, ranks=(raised,)), 120, 34, DebugLook(1)))
+
+
+def test_a_message_under_way_is_no_trouble_until_the_job_has_ended() -> None:
+    made = snapshot_1f1b()
+    row = replace(made.p2p[-1], recv_ns=made.t_ns, done_ns=None, verdict="incomplete")
+    loud = {}
+    for code in (None, 0):
+        shown = replace(made, p2p=(row,), run=replace(made.run, exit_code=code))
+        picture = collectives(shown, 120, 36)
+        runs = [run for line in (*picture.head, *picture.body) for run in line]
+        loud[code] = any(run.style.startswith("warn") for run in runs)
+    assert loud == {None: False, 0: True}
 
 
 def test_an_op_that_waited_for_a_rank_makes_no_straggler_of_it() -> None:
