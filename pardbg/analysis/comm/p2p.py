@@ -279,6 +279,8 @@ class RingStep:
     slowest: tuple[int, int] | None
     """The edge whose messages take longest from both sides' issue to completion (median)."""
     slowest_bps: float | None  # of that edge, while a message is on it
+    film: tuple[tuple[str, tuple[Move, ...]], ...] = ()
+    """(phase, moves) of all its parts up to this one; empty where an earlier one is not known."""
 
 
 def ring_step(rows: Sequence[P2PRow]) -> RingStep | None:
@@ -302,7 +304,26 @@ def ring_step(rows: Sequence[P2PRow]) -> RingStep | None:
         moves=tuple(Move(r.src, r.dst, r.chunk, r.bytes) for _, r in sorted(moves.items())),
         slowest=slowest,
         slowest_bps=speed,
+        film=_film(labelled, behind),
     )
+
+
+def _film(labelled: Sequence[P2PRow], last: P2PRow) -> tuple[tuple[str, tuple[Move, ...]], ...]:
+    """Return the parts of the collective that ``last`` is of: of each sender, its newest run of
+    parts from the first one on."""
+    found: dict[int, dict[int, P2PRow]] = defaultdict(dict)
+    awaited = {row.src: last.part for row in labelled}
+    for row in sorted(labelled, key=_sent, reverse=True):
+        if row.group == last.group and row.part == awaited[row.src] > 0:
+            found[row.part][row.src] = row
+            awaited[row.src] -= 1
+    if any(awaited.values()):
+        return ()
+    return tuple(
+        (found[part][last.src].phase,
+         tuple(Move(r.src, r.dst, r.chunk, r.bytes) for _, r in sorted(found[part].items())))
+        for part in range(1, last.part + 1)
+    )  # fmt: skip
 
 
 def _sent(row: P2PRow) -> int:

@@ -4,7 +4,7 @@ as rings, or as stars at a root (broadcast, scatter, reduce, gather)."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Final, Literal
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.steps import last_step_rows, step_rows
 from pardbg.analysis.comm.matching import busbw_factor, collectives
 from pardbg.analysis.comm.nccl_view import NcclView, nccl_view, ring_order
 from pardbg.analysis.comm.op_rows import CollectiveRow
@@ -56,6 +57,34 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
+class StepOp:
+    """One kind of op on one axis of the mesh in a step: means over steps and groups."""
+
+    axis: str
+    op: str
+    groups: tuple[tuple[int, ...], ...]
+    number: float
+    """Ops of a group; of messages, those that a rank sends."""
+    payload: float
+    """Bytes of all of them: the larger of input and output; of messages, what a rank sends."""
+    sent: float
+    """Bytes that a rank sends: observed of messages, of other ops by a ring, or a star's mean."""
+    source: Literal["observed", "modelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepTraffic:
+    """What a training step moves, as the mean of its newest complete steps."""
+
+    first: int
+    last: int
+    ops: tuple[StepOp, ...]
+    """The one that sends most first."""
+    edges: tuple[tuple[int, int, str, float], ...]
+    """(sender, receiver, source, bytes a step)"""
+
+
+@dataclass(frozen=True, slots=True)
 class TrafficView:
     window_ns: int
     edges: tuple[Edge, ...]
@@ -63,11 +92,18 @@ class TrafficView:
     ops: tuple[tuple[str, str, int, int, float | None], ...]
     """(group, op, number, bytes, median busbw GB/s) per kind of op, largest first."""
     ring: RingStep | None = None
+    step: StepTraffic | None = None
+    """None: no step has ended on every rank, or its operations are known only as sums."""
     nccl: NcclView | None = None
     """What NCCL says of its communicators; None: it says nothing."""
 
 
+Over = int | Mapping[str, tuple[int, int]]
+"""All of the run, with the bytes since a time apart; or process -> begin and end of what is
+counted."""
 WINDOW_NS: Final = 2_000_000_000
+STEPS: Final = 8
+"""Newest complete steps, at most, whose mean is the traffic of a step."""
 BINS: Final = 24
 _MOST_DRAWN: Final = 64
 """Ranks of a group whose edges have a course."""
@@ -128,7 +164,83 @@ def traffic_view(view: View) -> TrafficView:
         for (_, name, op), s in sorted(sums.ops.items(), key=lambda item: -item[1].num_bytes)
     )
     nccl = nccl_view(view) or None
-    return TrafficView(WINDOW_NS, edges, _groups(view, sums), ops, ring_step(messages), nccl)
+    return TrafficView(
+        WINDOW_NS, edges, _groups(view, sums), ops, ring_step(messages), step_traffic(view), nccl
+    )
+
+
+def step_traffic(view: View) -> StepTraffic | None:
+    """Return the traffic of a step, by the newest that ended on every rank. A run's first one is
+    left out where there are others: it hands out parameters and shapes."""
+    steps = [row.step for row in step_rows(view)][-STEPS - 1 :]
+    if not steps or view.having("op_sum"):
+        return None
+    first, last = steps[1 if len(steps) > 1 else 0], steps[-1]
+    spans: dict[str, tuple[int, int]] = {}
+    for process in view.ranks.values():
+        rows = {step: (t0, t1) for step, t0, t1 in last_step_rows(view, process, STEPS + 4)}
+        if first in rows and last in rows:
+            spans[process.proc] = rows[first][0], rows[last][1]
+    sums, parts, number = _Sums(), _Sums(), last - first + 1
+    _add_p2p(view, sums, spans)
+    messages = frozenset(sums.ops)
+    _add_collectives(view, sums, spans)
+    _add_parts(view, parts, spans)
+    ops = tuple(
+        _step_op(view, axis, op, kinds, messages, parts, number)
+        for (axis, op), kinds in _by_axis(sums).items()
+    )
+    edges: dict[tuple[int, int, str], float] = defaultdict(float)
+    for found in (sums, parts):
+        for pair, part in found.edges.items():
+            edges[pair] += part.num_bytes / number
+    return StepTraffic(
+        first, last, tuple(sorted(ops, key=lambda one: (-one.sent, one.axis, one.op))),
+        tuple((*pair, size) for pair, size in sorted(edges.items())),
+    )  # fmt: skip
+
+
+def _by_axis(sums: _Sums) -> dict[tuple[str, str], dict[tuple[str, str, str], _Sum]]:
+    """Return (axis, op) -> what each of its groups did."""
+    kinds: dict[tuple[str, str], dict[tuple[str, str, str], _Sum]] = defaultdict(dict)
+    for (key, axis, op), part in sums.ops.items():
+        if key:
+            kinds[axis, op][key, axis, op] = part
+    return kinds
+
+
+def _step_op(
+    view: View, axis: str, op: str, kinds: Mapping[tuple[str, str, str], _Sum],
+    messages: frozenset[tuple[str, str, str]], parts: _Sums, steps: int,
+) -> StepOp:  # fmt: skip
+    """Return one kind of op on all groups of an axis."""
+    members = {key: group.ranks for (_, key), group in view.store.groups.items()}
+    groups = tuple(sorted(members.get(key, ()) for key, _, _ in kinds))
+    ranks, message = sum(map(len, groups)), messages.issuperset(kinds)
+    many = max(1, ranks if message else len(groups)) * steps
+    payload = sum(part.num_bytes for part in kinds.values()) / many
+    seen = sum(
+        part.num_bytes for (src, dst, _), part in parts.edges.items()
+        if src != dst and any(src in group and dst in group for group in groups)
+    ) if op == "all_to_all" else 0.0  # fmt: skip
+    sent = (
+        payload
+        if message
+        else seen / max(1, ranks) / steps or payload * sent_of(op, max(map(len, groups)))
+    )
+    return StepOp(
+        axis, op, groups, sum(part.num_ops for part in kinds.values()) / many, payload, sent,
+        "observed" if message or seen else "modelled",
+    )  # fmt: skip
+
+
+def sent_of(op: str, num_ranks: int) -> float:
+    """Return the share of an op's bytes that a rank sends: 2(n-1)/n in an all_reduce; else (n-1)/n,
+    also as the mean of a star, whose root sends or is sent n-1 times as much."""
+    factor = busbw_factor(op, num_ranks)
+    if factor is None:
+        return 0.0
+    return factor if op in _RINGS else min(factor, (num_ranks - 1) / num_ranks)
 
 
 def ring_bytes(op: str, num_bytes: int, num_ranks: int) -> float:
@@ -171,28 +283,36 @@ def _courses(
 
 
 def _as_of(
-    view: View, process: Process, name: str, since_ns: int
+    view: View, process: Process, name: str, over: Over
 ) -> Iterable[tuple[int, int, bool, int, int, int, int]]:
-    """Return (name id, group id, send, peer, number, bytes, bytes since) per kind of op."""
+    """Return (name id, group id, send, peer, number, bytes, bytes since) per kind of op; over spans
+    of time, only what was issued in them."""
     table, visible = view.rows(process, name)
     if not table.base + visible:
         return
-    before = int(table.when[:visible].searchsorted(since_ns, side="left"))
+    begin_ns, end_ns = (over, None) if isinstance(over, int) else over.get(process.proc, (0, 0))
+    before = int(table.when[:visible].searchsorted(begin_ns, side="left"))
+    if end_ns is not None:
+        visible = int(table.when[:visible].searchsorted(end_ns, side="right"))
     totals = process.totals[name]
-    earlier = {key: size for key, _, size in totals.as_of(before)}
+    earlier = {key: (number, size) for key, number, size in totals.as_of(before)}
     for key, number, size in totals.as_of(visible):
         if key == OTHER:
             continue
-        recent = size - earlier.get(key, 0)
-        yield key.name_id, key.group_id, key.send, key.peer, number, size, recent
+        number_before, size_before = earlier.get(key, (0, 0))
+        recent = size - size_before
+        if end_ns is not None:
+            number, size = number - number_before, recent
+        if number:
+            yield key.name_id, key.group_id, key.send, key.peer, number, size, recent
 
 
-def _add_p2p(view: View, sums: _Sums, since_ns: int) -> None:
+def _add_p2p(view: View, sums: _Sums, over: Over) -> None:
     """Add p2p edges, from the sender's records, or the receiver's if the sender is not known."""
     seen: dict[tuple[int, int, bool], _Sum] = defaultdict(_Sum)
     for rank, process in view.having("issue_p2p"):
         for name_id, gid, send, peer, number, size, recent in _as_of(
-            view, process, "issue_p2p", since_ns
+            view, process, "issue_p2p", over
         ):
             if peer < 0:
                 continue
@@ -210,16 +330,16 @@ def _add_p2p(view: View, sums: _Sums, since_ns: int) -> None:
             sums.edges[src, dst, "observed"] = part
 
 
-def _add_parts(view: View, sums: _Sums, since_ns: int) -> None:
+def _add_parts(view: View, sums: _Sums, over: Over) -> None:
     """Add the bytes of all_to_alls between each pair of ranks: the router decides them, not a
     ring."""
     for rank, process in view.having("part"):
-        for _, _, _, peer, number, size, recent in _as_of(view, process, "part", since_ns):
+        for _, _, _, peer, number, size, recent in _as_of(view, process, "part", over):
             if size:  # else the peer's part alone has bytes
                 sums.edges[rank, peer, "observed"].add(number, size, recent)
 
 
-def _add_collectives(view: View, sums: _Sums, since_ns: int) -> None:
+def _add_collectives(view: View, sums: _Sums, over: Over) -> None:
     """Add each group's ops once, as issued by its lowest known member."""
     for group in list(view.store.groups.values()):
         member = _witness(view, group)
@@ -227,7 +347,7 @@ def _add_collectives(view: View, sums: _Sums, since_ns: int) -> None:
             continue
         process = view.ranks[member]
         ids = {gid for gid, g in process.groups.items() if g.key == group.key}
-        for name_id, gid, _, _, number, size, recent in _as_of(view, process, "issue", since_ns):
+        for name_id, gid, _, _, number, size, recent in _as_of(view, process, "issue", over):
             if gid not in ids:
                 continue
             op = process.ops.get(name_id, UNKNOWN_OP)
@@ -251,13 +371,11 @@ def _add_other(view: View, sums: _Sums) -> None:
                     part.num_bytes += size
 
 
-def _add_summed(view: View, sums: _Sums, since_ns: int) -> None:
+def _add_summed(view: View, sums: _Sums, over: Over) -> None:
     """Add ops recorded as sums per step (level summary): collectives once per group, and sends.
     They do not have the receiver."""
     for rank, process in view.having("op_sum"):
-        for name_id, gid, send, _, number, size, recent in _as_of(
-            view, process, "op_sum", since_ns
-        ):
+        for name_id, gid, send, _, number, size, recent in _as_of(view, process, "op_sum", over):
             group, name = process.groups.get(gid), process.ops.get(name_id, UNKNOWN_OP).op
             if group is None or (not send and (name == "recv" or _witness(view, group) != rank)):
                 continue

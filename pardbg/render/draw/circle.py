@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pardbg import words
 from pardbg.analysis.comm.traffic import Edge
@@ -27,15 +27,20 @@ class Links:
     edges: Mapping[Pair, Edge]
     chunks: Mapping[Pair, int]
     """The chunk that is, or was last, on its way."""
+    steps: Mapping[Pair, float] = field(default_factory=dict)
+    """Bytes of a step, where that is known."""
 
     def get(self, src: int, dst: int) -> Edge | None:
         return self.edges.get((src, dst))
 
     def text(self, edge: Edge, cells: int) -> str:
-        """Return chunk and rate, as far as they fit; of an idle edge its total."""
+        """Return chunk and bytes of a step, or rate, as far as they fit; of an idle edge its
+        total."""
         chunk = self.chunks.get((edge.src, edge.dst))
         label = "" if chunk is None else f"c{chunk}"
         rate = words.rate(edge.rate_bps) if edge.rate_bps > 0 else words.size(edge.bytes)
+        if self.steps:
+            rate = words.size(self.steps.get((edge.src, edge.dst), 0.0))
         for text in (f"{label} {rate}".strip(), label or rate):
             if len(text) <= cells:
                 return text

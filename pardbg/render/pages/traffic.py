@@ -33,7 +33,23 @@ from pardbg.render.draw.plots import DOT, Scale, Series, plot
 from pardbg.render.frame.nccl_text import nccl_lines
 from pardbg.render.frame.panels import empty
 from pardbg.render.pages.exchange import exchange, exchanged, loads
+from pardbg.render.pages.traffic_step import (
+    axes,
+    axes_of,
+    film,
+    formula,
+    matched,
+    verdict,
+    who_sends,
+)
 
+_PANELS: Final = 112
+"""Cells from which on the formula or the axes stand beside the drawing."""
+_TWO: Final = 20
+"""Rows from which on the verdict has its second line."""
+_ROOMY: Final = 30
+"""Rows from which on the axes have their formulas."""
+_LEAST_EDGES: Final = 5
 MOST = 16
 """Ranks on a ring."""
 _LITTLE = 10
@@ -65,13 +81,17 @@ def traffic(
                      "Sends and receives are shown as they are seen; collectives as a ring "
                      "algorithm would move them.")  # fmt: skip
     ranks = sorted({rank for edge in edges for rank in (edge.src, edge.dst)})
-    drawn = _drawing(view, ranks, cells, rows, look)
+    said = verdict(snapshot, cells)[: 2 if rows >= _TWO else 1]
+    top = _panels(snapshot, ranks, cells, rows - len(said), look)
+    if not top and view.step is not None and len(axes_of(view.step)) > 1 and not look.matrix:
+        top = [(), *axes(view, cells - 2, formulas=rows >= _ROOMY)][: max(0, rows - 8)]
+    if not top:
+        top = [_title(view, cells), (), *_drawing(view, ranks, cells, rows - len(said), look)]
     if exchanged(view, ranks):
-        drawn += loads(snapshot.ranks, cells, min(5, rows - len(drawn) - 5))
-    head = (_title(view, cells), (), *drawn, *([()] if drawn else []))
+        top += loads(snapshot.ranks, cells, min(5, rows - len(top) - 6))
+    head = (*said, *top, *([()] if len(top) > 2 else []))
     ops = _ops(view, cells, max(0, min(6, rows - len(head) - 8)))
-    top = max((edge.rate_bps for edge in edges), default=0.0)
-    columns = choose(_columns(cells, top), cells - 3)
+    columns = choose(_columns(cells, _per_step(view), edges), cells - 3)
     spare = rows - len(head) - 1 - len(edges) - len(ops)
     nccl = _nccl(view, cells, spare)
     spare -= len(nccl)
@@ -86,6 +106,60 @@ def traffic(
     return Picture(
         head, body, focus=look.at if edges else None, rows=tuple(range(len(edges)))
     )  # fmt: skip
+
+
+def _panels(
+    snapshot: Snapshot, ranks: Sequence[int], cells: int, rows: int, look: TrafficPageState
+) -> list[Line]:
+    """Draw who talks to whom beside the formula or the axes, and a ring's chunks below; nothing
+    without a complete step, or without room for them and some edges."""
+    view, step = snapshot.traffic, snapshot.traffic.step
+    if step is None or not step.ops or cells < _PANELS or look.matrix:
+        return []
+    parts = exchanged(view, ranks)
+    wide = max(48, cells - 70) if parts else max(56, cells // 2)
+    match = matched(snapshot)
+    several = len(axes_of(step)) > 1
+    strips = film(view.ring, cells - 2) if view.ring is not None else []
+    left_lines = who_sends(step, ranks, cells - wide - 2, 18) if several and not parts else (
+        _drawing(view, ranks, cells - wide - 3, rows, look, bool(strips))
+    )  # fmt: skip
+    if match is not None and not several:
+        title, note = "what it must be", f"Z = {words.size(match.gradients)} of gradients"
+        right_lines = formula(snapshot, match, wide - 2)
+    else:
+        title, note = "groups by axis", "what a rank sends a step, largest first"
+        right_lines = axes(view, wide - 2)
+    if not left_lines:
+        return []
+    height = min(max(len(left_lines), len(right_lines)), rows - 6)
+    name = "who sends to whom" if several else "who talks to whom"
+    note_left = "rows send" if several else "bytes of a step"
+    heads = line(" ", rule(name, cells - wide - 3, note_left),
+                 "  ", rule(title, wide - 1, note))  # fmt: skip
+    lines: list[Line] = [(), heads]
+    for at in range(height):
+        pair = (one[at] if at < len(one) else () for one in (left_lines, right_lines))
+        lines.append(line(" ", fit(next(pair), cells - wide - 2), " ", next(pair)))
+    if strips and rows - len(lines) - len(strips) - 2 >= _LEAST_EDGES:
+        lines += [(), line(" ", rule("how the vector fills up", cells - 2, _chunk(view))), *strips]
+    return lines
+
+
+def _chunk(view: TrafficView) -> str:
+    """Return ``4 chunks of 37.4 kB, step 6 of 6``."""
+    step = view.ring
+    if step is None or not step.moves:
+        return ""
+    most = max(move.bytes for move in step.moves)
+    return (f"{len(step.moves)} chunks of {words.size(most)}, {clean(step.phase)}, "
+            f"part {step.part} of {step.parts}")  # fmt: skip
+
+
+def _per_step(view: TrafficView) -> dict[tuple[int, int, str], float]:
+    """Return (sender, receiver, source) -> bytes a step; empty where that is not known."""
+    edges = view.step.edges if view.step is not None else ()
+    return {(src, dst, source): size for src, dst, source, size in edges}
 
 
 def _course(
@@ -155,15 +229,23 @@ def _axes(view: TrafficView) -> list[str]:
 
 
 def _drawing(
-    view: TrafficView, ranks: Sequence[int], cells: int, rows: int, look: TrafficPageState
+    view: TrafficView,
+    ranks: Sequence[int],
+    cells: int,
+    rows: int,
+    look: TrafficPageState,
+    filmed: bool = False,
 ) -> list[Line]:
     """Draw ring, star or matrix, whichever the traffic is and fits; nothing if none does."""
     if len(ranks) < 2:
         return []
-    edges = {(edge.src, edge.dst): edge for edge in view.edges}
+    sizes = _per_step(view)
+    main = _main(view.edges, sizes)
+    edges = {(edge.src, edge.dst): edge for edge in (main if sizes else view.edges)}
     moves = view.ring.moves if view.ring is not None else ()
-    links = Links(edges, {(move.src, move.dst): move.chunk for move in moves})
-    main = _main(view.edges)
+    chunks = {(move.src, move.dst): move.chunk for move in moves}
+    per = {(e.src, e.dst): sizes.get((e.src, e.dst, e.source), 0.0) for e in edges.values()}
+    links = Links(edges, chunks, per if sizes else {})
     drawn: list[Line] = []
     if not look.matrix and exchanged(view, ranks):
         drawn = exchange(view, ranks, cells)
@@ -174,18 +256,23 @@ def _drawing(
     elif not look.matrix and all(edge.source == "modelled" for edge in view.edges):
         drawn = exchange(view, ranks, cells)
     if drawn and rows >= len(drawn) + 10:
-        return [*drawn, *_where(view.ring, cells)]
+        return [*drawn, *_where(view.ring, cells)[1 if filmed else 0 :]]
     if rows >= len(ranks) + 9 or look.matrix:
+        edges = {(edge.src, edge.dst): edge for edge in view.edges}
         return [*matrix(ranks, edges, cells, max(4, rows - 9)), *_where(view.ring, cells)]
     return _where(view.ring, cells)
 
 
-def _main(edges: Sequence[Edge]) -> list[Edge]:
+def _main(edges: Sequence[Edge], sizes: Mapping[tuple[int, int, str], float]) -> list[Edge]:
     """Return the edges that make the shape: observed ones if there are any, without those that
-    moved little (the broadcast of parameters before a thousand steps on a ring)."""
+    move little in a step (the broadcast of parameters before a thousand steps on a ring)."""
     seen = [edge for edge in edges if edge.source == "observed"] or list(edges)
-    most = max((edge.bytes for edge in seen), default=0)
-    return [edge for edge in seen if edge.bytes * _LITTLE >= most]
+
+    def moved(edge: Edge) -> float:
+        return sizes.get((edge.src, edge.dst, edge.source), 0.0) if sizes else float(edge.bytes)
+
+    most = max(map(moved, seen), default=0.0)
+    return [edge for edge in seen if moved(edge) * _LITTLE >= most]
 
 
 def _is_ring(ranks: Sequence[int], edges: Sequence[Edge]) -> bool:
@@ -212,7 +299,7 @@ def _where(step: RingStep | None, cells: int) -> list[Line]:
         lines.append(fit(line(
             Segment("  a chunk is ", "dim"), Segment(words.size(sizes[0])),
             Segment("   slowest link ", "dim"), Segment(f"{src}▶{dst} "),
-            Segment(f"{words.rate(step.slowest_bps)} while it sends", "dim"),
+            Segment(f"{words.rate(step.slowest_bps)} at work", "dim"),
         ), cells))  # fmt: skip
     return lines
 
@@ -254,9 +341,18 @@ def _heat(edge: Edge | None, own: bool, top: float, each: int) -> Segment:
     return Segment(HEAT[level].rjust(each), f"heat.{(level + 1) // 2}")
 
 
-def _columns(cells: int, top: float) -> list[Column[Edge]]:
+def _columns(
+    cells: int, sizes: Mapping[tuple[int, int, str], float], edges: Sequence[Edge]
+) -> list[Column[Edge]]:
+    top = max((edge.rate_bps for edge in edges), default=0.0)
+
+    def per_step(edge: Edge) -> tuple[str, str]:
+        return words.size(sizes.get((edge.src, edge.dst, edge.source), 0.0)), "strong"
+
+    step = [Column("a step", 9, per_step, align="right")] if sizes else []
     return [
         Column("edge", 11, draws=_edge),
+        *step,
         Column("rate", 11, lambda e: (words.rate(e.rate_bps), ""), align="right"),
         Column("what", max(8, min(24, cells - 96)), lambda e: (clean(e.label), ""), rank=5),
         Column("", max(8, min(40, cells - 134)), rank=4, draws=lambda e, size: (

@@ -155,7 +155,7 @@ class TrafficPage(RowsPage):
     """Ring or matrix, and the edges by rate."""
 
     name_ = "traffic"
-    sections = ("traffic",)
+    sections = ("traffic", "memory")
     _matrix = False
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:

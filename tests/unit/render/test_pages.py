@@ -335,7 +335,7 @@ def test_traffic_names_every_axis_with_all_its_groups() -> None:
         GroupView("g3", "dp0", "dp", (0, 2), "gloo", 5, 20_000_000),
     )
     view = replace(made.traffic, groups=groups)
-    title = text_of(traffic(replace(made, traffic=view), 120, 36)).splitlines()[0]
+    title = text_of(traffic(replace(made, traffic=view), 120, 36)).splitlines()[1]
     assert "tp (2 × 2 ranks, gloo) 30 ops 30 MB  dp (2 ranks, gloo) 5 ops 20 MB" in title
     assert "default" not in title
 

@@ -1,0 +1,364 @@
+"""What a training step moves: the sentence, the formula with the run's numbers put in, the vector's
+chunks as they fill up, and the groups of each axis of the mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pardbg import words
+from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.comm.p2p import RingStep
+from pardbg.analysis.comm.traffic import StepOp, StepTraffic, TrafficView, sent_of
+from pardbg.render.draw.bars import shares as rounded
+from pardbg.render.draw.bars import thin
+from pardbg.render.draw.cells import Line, Segment, clean, clip, fit, left, line, right, wrap
+
+_NEAR: Final = 0.005
+"""Bytes that differ by less than this share are the same: a loss or a shape goes with them."""
+_LITTLE: Final = 0.005
+"""An op with less than this share of what a rank sends is not spoken of."""
+_MORE_RANKS: Final = (4, 8, 64, 1024)
+_MUCH: Final = 1.5
+"""A rank that sends this many times what any other does is named."""
+_FILMED: Final = 16
+_UNITS: Final = ("B", "kB", "MB", "GB", "TB")
+AXIS_STYLES: Final = ("observed", "bubble", "spark", "held", "good")
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The gradients' reduction, whose bytes are as the formula has them."""
+
+    op: StepOp
+    num_ranks: int
+    gradients: int
+    """Z: bytes of the gradients that are reduced."""
+    seen: bool
+    """It is made of messages, which were observed."""
+
+
+def matched(snapshot: Snapshot) -> Match | None:
+    """Return the op that reduces the gradients, where its bytes are theirs: an all_reduce, or a
+    ring of messages that each rank sends 2(N-1)/N of them in."""
+    view, step = snapshot.traffic, snapshot.traffic.step
+    if step is None or not step.ops:
+        return None
+    op = step.ops[0]
+    ranks = op.groups[0]
+    rows = [row.gradients_bytes for row in snapshot.memory if row.rank in ranks]
+    gradients = rows[0] if rows else None
+    if not gradients or any(row != gradients for row in rows) or len(op.groups) > 1:
+        return None
+    ring = op.source == "observed" and view.ring is not None
+    expected = sent_of("all_reduce", len(ranks)) * gradients
+    if (ring and _near(op.sent, expected)) or (
+        op.op == "all_reduce" and _near(op.payload, gradients)
+    ):
+        return Match(op, len(ranks), gradients, ring)
+    return None
+
+
+def _near(one: float, other: float) -> bool:
+    return abs(one - other) <= _NEAR * max(one, other)
+
+
+def axes_of(step: StepTraffic) -> dict[str, float]:
+    """Return the bytes that a rank sends a step on each axis, the most first."""
+    found: dict[str, float] = {}
+    for op in step.ops:
+        if op.sent > 0:
+            found[op.axis] = found.get(op.axis, 0.0) + op.sent
+    return dict(sorted(found.items(), key=lambda one: -one[1]))
+
+
+def axis_style(step: StepTraffic, axis: str) -> str:
+    """Return the colour of an axis, the same all over the page."""
+    at = list(axes_of(step)).index(axis)
+    return AXIS_STYLES[at % len(AXIS_STYLES)]
+
+
+# ------------------------------------------------------------------------------------- verdict
+
+
+def verdict(snapshot: Snapshot, cells: int) -> list[Line]:
+    """Draw what is so of the traffic, and what it rests on."""
+    step = snapshot.traffic.step
+    slow = next((f for f in snapshot.findings if f.kind == "slow-link"), None)
+    if slow is not None:
+        said = wrap(clean(slow.text[:1].upper() + slow.text[1:]), cells - 4, 2)
+        return [line(Segment(" ▲ ", "warn"), Segment(said[0], "culprit")),
+                *(line("   ", Segment(more)) for more in said[1:])]  # fmt: skip
+    if step is None or not step.ops:
+        text = "What a step moves is not known: none has ended on every rank."
+        if snapshot.steps:
+            text = "What a step moves is not known: operations are recorded as sums."
+        return [fit(line(Segment(" ◷ ", "dim"), Segment(text, "strong")), cells)]
+    match = matched(snapshot)
+    sign = Segment(" ✓ ", "good") if match is not None else Segment(" ● ", "dim")
+    first, *more = wrap(_sentence(step, match), cells - 4, 2)
+    rests_on = Segment(clip(_rests_on(step), cells - 3), "dim")
+    return [line(sign, Segment(first, "strong")),
+            line("   ", Segment(more[0], "strong") if more else rests_on)]  # fmt: skip
+
+
+def _sentence(step: StepTraffic, match: Match | None) -> str:
+    if match is not None:
+        whole, sent = words.size(match.gradients), words.size(match.op.sent)
+        if match.seen:
+            return (f"As expected: each rank sends {sent} a step to its neighbour, as a ring "
+                    f"all-reduce of {whole} on {match.num_ranks} ranks must.")  # fmt: skip
+        return (f"As expected: {match.op.op} moves {words.size(match.op.payload)} a step, the "
+                f"gradients; in a ring each rank sends {sent}.")  # fmt: skip
+    shares, total = axes_of(step), sum(axes_of(step).values())
+    if not total:
+        return "A step moves nothing between ranks."
+    if len(shares) > 1:
+        hundredths = rounded([sent / total for sent in shares.values()], 100)
+        said = ", ".join(f"{n}% {clean(a)}" for a, n in zip(shares, hundredths, strict=True) if n)
+        return f"Of the {words.size(total)} that a rank sends a step, {said}."
+    sent_by: dict[int, float] = {}
+    for src, _, _, size in step.edges:
+        sent_by[src] = sent_by.get(src, 0.0) + size
+    busiest = max(sent_by, key=lambda rank: sent_by[rank])
+    others = [size for rank, size in sent_by.items() if rank != busiest]
+    if others and sent_by[busiest] > _MUCH * max(others):
+        return (f"Rank {busiest} sends {words.size(sent_by[busiest])} a step, "
+                f"{sent_by[busiest] / max(others):.1f} × what any other sends.")  # fmt: skip
+    large = [op for op in step.ops if op.sent >= _LITTLE * total]
+    if len(large) == 1 and large[0].source == "observed":
+        return (f"A rank sends {words.size(total)} a step in {_count(large[0].number)} messages, "
+                "in the mean.")  # fmt: skip
+    parts = (f"{words.size(op.sent)} in {clean(op.op)}" for op in large)
+    return f"A rank sends {', '.join(parts)} a step, in the mean."
+
+
+def _rests_on(step: StepTraffic) -> str:
+    """Say what was seen, and what is assumed."""
+    steps = f"Mean of steps {step.first}–{step.last}" if step.last > step.first else (
+        f"Of step {step.first}"
+    )  # fmt: skip
+    most = step.ops[0]
+    seen = [size for _, _, source, size in step.edges if source == "observed" and size >= 1]
+    text = f"{steps}; {_count(most.number)} × {clean(most.op)} on {clean(most.axis)}"
+    if len(step.ops) and all(op.source == "modelled" for op in step.ops if op.sent > 0):
+        return f"{text}. Their bytes are known; who sent to whom is a ring's, not seen."
+    if seen and step.ops[0].source == "observed":
+        same = _near(min(seen), max(seen))
+        return f"{text}. " + (
+            "Each link carries the same." if same
+            else f"A link carries {words.size(min(seen))} to {words.size(max(seen))}."
+        )  # fmt: skip
+    return f"{text}. Messages were seen; collectives are drawn as rings."
+
+
+def _count(number: float) -> str:
+    """Return ``64``, or ``0.25`` of what comes only in some steps."""
+    return words.count(round(number)) if number >= 1 else f"{number:.2f}"
+
+
+# ------------------------------------------------------------------------------------- formula
+
+
+def formula(snapshot: Snapshot, match: Match, cells: int) -> list[Line]:
+    """Draw the formula of a ring with this run's numbers, what was seen beside it, and the same
+    gradients summed in other ways."""
+    n, z = match.num_ranks, match.gradients
+    step = snapshot.traffic.step
+    assert step is not None
+    sent = sent_of("all_reduce", n) * z
+    put_in = f" = 2·{n - 1}/{n} · {_fine(z)} = "
+    seen = line(
+        Segment("seen   ", "dim"), Segment(_fine(match.op.sent), "strong"),
+        Segment(f" on each of the {n} links, steps {step.first}–{step.last}  ", "dim"),
+        Segment("✓", "good"),
+    )  # fmt: skip
+    if not match.seen:
+        seen = line(Segment("moved  ", "dim"), Segment(_fine(match.op.payload), "strong"),
+                    Segment(" a step by the op ", "dim"), Segment("✓", "good"),
+                    Segment("; its links are not seen", "dim"))  # fmt: skip
+    return [
+        line(Segment("ring all-reduce: every rank sends, every link carries", "dim")),
+        line(Segment("2(N−1)/N · Z", "strong"), Segment(put_in), Segment(_fine(sent), "strong"),
+             Segment(" a step", "dim")),
+        seen,
+        (),
+        *_otherwise(n, z, cells),
+        (),
+        *_with_more(z, cells),
+    ]  # fmt: skip
+
+
+def _otherwise(n: int, z: int, cells: int) -> list[Line]:
+    """Draw what the busiest rank sends if the gradients are summed in other ways."""
+    share = (n - 1) / n
+    ways = (("ring", "2(N−1)/N·Z", 2 * share * z), ("halving", "2(N−1)/N·Z", 2 * share * z),
+            ("server", "N·Z", float(n * z)), ("ZeRO-3", "3(N−1)/N·Z", 3 * share * z))  # fmt: skip
+    top = max(size for *_, size in ways)
+    room = max(4, cells - 32)
+    lines = [line(Segment("the same step otherwise: bytes out of the busiest rank", "dim"))]
+    for name, text, size in ways:
+        lines.append(line(
+            Segment(left(name, 9), "accent" if name == "ring" else ""),
+            Segment(left(text, 12), "dim"), Segment(thin(size / top, room), "spark"),
+            Segment(right(words.size(size), 10), "strong" if name == "ring" else ""),
+        ))  # fmt: skip
+    return lines
+
+
+def _with_more(z: int, cells: int) -> list[Line]:
+    size = max(9, (cells - 16) // len(_MORE_RANKS))
+    heads = "".join(right(f"N={n}", size) for n in _MORE_RANKS)
+    ring = "".join(right(words.size(2 * (n - 1) / n * z), size) for n in _MORE_RANKS)
+    server = "".join(right(words.size(n * z), size) for n in _MORE_RANKS)
+    return [
+        line(Segment("with more ranks ", "dim"), Segment(heads, "dim")),
+        line(Segment(left("ring", 16)), Segment(ring)),
+        line(Segment(left("server", 16)), Segment(server, "dim")),
+        line(Segment(f"A ring's link never carries more than 2Z = {words.size(2 * z)}.", "dim")),
+    ]
+
+
+def _fine(num_bytes: float) -> str:
+    """Return four significant digits, as a formula's numbers are compared."""
+    at = 0
+    while num_bytes >= 1000 and at < len(_UNITS) - 1:
+        num_bytes, at = num_bytes / 1000, at + 1
+    return f"{num_bytes:.{3 if num_bytes < 10 else 2 if num_bytes < 100 else 1}f} {_UNITS[at]}"
+
+
+# ------------------------------------------------------------------------------------- chunks
+
+
+def film(ring: RingStep, cells: int) -> list[Line]:
+    """Draw how each rank's vector fills up, a strip of chunks a part of the collective: how many
+    ranks' chunks are summed in each, ``✓`` where all are, ``▸`` before what has just come."""
+    ranks = sorted({rank for _, moves in ring.film for m in moves for rank in (m.src, m.dst)})
+    if len(ranks) < 2 or len(ranks) > _FILMED:
+        return []
+    strips = _summed(ring, ranks)
+    each = len(ranks) * 3 + 3
+    shown = min(len(strips), max(1, (cells - 6) // each))
+    first = len(strips) - shown
+    if shown < 2:
+        return []
+    heads = [Segment(left("  part", 8), "dim")]
+    for at in range(first, len(strips)):
+        now = at == len(strips) - 1
+        name = "before" if at == 0 else f"{'▸' if now else ' '}{at}"
+        heads.append(Segment(left(clip(name, each - 1), each), "accent" if now else "dim"))
+    lines = [line(*heads)]
+    for rank in ranks:
+        row: list[Segment | str | Line] = [Segment(left(f"  r{rank}", 8), "dim")]
+        for counts, came in strips[first:]:
+            row += [*_cells(counts[rank], came.get(rank), len(ranks)), "   "]
+        lines.append(line(*row))
+    moved = "  ".join(f"{m.src}▶{m.dst} c{m.chunk}" for m in ring.film[-1][1][:8])
+    key = line(Segment(f"        number: ranks summed   ✓ all {len(ranks)}   ▸ just came: ", "dim"),
+               Segment(moved))  # fmt: skip
+    return [*lines, fit(key, cells)]
+
+
+Strip = tuple[Mapping[int, Sequence[int]], Mapping[int, int]]
+"""(rank -> ranks summed in each chunk, rank -> the chunk that has just come)"""
+
+
+def _summed(ring: RingStep, ranks: Sequence[int]) -> list[Strip]:
+    """Return what each rank holds before and after each part."""
+    counts = {rank: [1] * len(ranks) for rank in ranks}
+    strips: list[Strip] = [({r: tuple(c) for r, c in counts.items()}, {})]
+    for phase, moves in ring.film:
+        before = {rank: tuple(held) for rank, held in counts.items()}
+        for move in moves:
+            if move.chunk < len(ranks):
+                adds = before[move.dst][move.chunk] if phase == "reduce-scatter" else 0
+                counts[move.dst][move.chunk] = before[move.src][move.chunk] + adds
+        strips.append(({r: tuple(c) for r, c in counts.items()}, {m.dst: m.chunk for m in moves}))
+    return strips
+
+
+def _cells(held: Sequence[int], came: int | None, num_ranks: int) -> list[Segment]:
+    made = []
+    for chunk, number in enumerate(held):
+        new = chunk == came
+        text = "✓" if number >= num_ranks else str(number)
+        depth = min(3, 1 + 2 * (number - 1) // max(1, num_ranks - 1))
+        style = "chunk.now" if new else "chunk.all" if text == "✓" else f"chunk.{depth}"
+        made.append(Segment(f"{'▸' if new else ' '}{text} ", style))
+    return made
+
+
+# ------------------------------------------------------------------------------------- axes
+
+
+def axes(view: TrafficView, cells: int, formulas: bool = True) -> list[Line]:
+    """Draw all groups by axis of the mesh, with their ops and bytes a step, largest first."""
+    step = view.step
+    assert step is not None
+    total = sum(op.sent for op in step.ops) or 1.0
+    lines: list[Line] = []
+    for axis in axes_of(step):
+        ops = [op for op in step.ops if op.axis == axis]
+        groups = max((op.groups for op in ops), key=len)
+        shown = " ".join(f"({','.join(map(str, ranks))})" for ranks in groups)
+        many = f"{words.plural(len(groups), 'group')} of {len(groups[0])}: "
+        room = cells - 12 - len(many)
+        name = left(clip(clean(axis), 9), 10)
+        head = (Segment("■ ", axis_style(step, axis)), Segment(name, "strong"),
+                Segment(many, "dim"), Segment(clip(shown, max(4, room))))  # fmt: skip
+        lines += [(), line(*head)] if lines else [line(*head)]
+        lines += [row for op in ops if op.sent > 0 for row in _op(op, total, cells, formulas)]
+    return lines
+
+
+def _op(op: StepOp, total: float, cells: int, formulas: bool) -> list[Line]:
+    """Return ``all_reduce 64 × 32.8 kB  2.10 MB  79%``: ops, bytes each, what a rank sends; and by
+    which formula, where it is not seen."""
+    each = op.payload / op.number if op.number else 0.0
+    figures = line(
+        "  ", Segment(left(clean(op.op), 16)),
+        Segment(right(f"{_count(op.number)} × {words.size(each)}", max(14, cells - 36)), "dim"),
+        Segment(right(words.size(op.sent), 10), "strong"),
+        Segment(right(words.percent(op.sent / total, 0), 6), "dim"),
+    )  # fmt: skip
+    if not formulas or op.source == "observed" or op.sent < _LITTLE * total:
+        return [figures]
+    n = len(op.groups[0])
+    factor = f"2(N−1)/N · {words.size(op.payload)} = 2·{n - 1}/{n} · {words.size(op.payload)}"
+    if op.op != "all_reduce":
+        factor = factor.replace("2(N", "(N").replace("2·", "")
+    return [figures, line("  ", Segment(f"{factor} = {words.size(op.sent)}", "dim"))]
+
+
+def owners(step: StepTraffic) -> dict[tuple[int, int], str]:
+    """Return the axis of each pair of ranks that sends anything worth a mark: the smallest group
+    with both."""
+    groups = sorted(
+        ((len(ranks), op.axis, set(ranks)) for op in step.ops for ranks in op.groups),
+        key=lambda one: one[:2],
+    )
+    top = max((size for *_, size in step.edges), default=0.0)
+    found = {}
+    for src, dst, _, size in step.edges:
+        axis = next((axis for _, axis, ranks in groups if src in ranks and dst in ranks), None)
+        if axis is not None and size >= _LITTLE * top:
+            found[src, dst] = axis
+    return found
+
+
+def who_sends(step: StepTraffic, ranks: Sequence[int], cells: int, rows: int) -> list[Line]:
+    """Draw senders down, receivers across: the letter of the axis that the pair talks on."""
+    axis_of, shown = owners(step), list(ranks)[: max(1, min((cells - 8) // 4, rows - 1))]
+    if len(shown) < 2:
+        return []
+    lines = [line("      ", *(Segment(right(f"r{rank}", 4), "dim") for rank in shown))]
+    for src in shown:
+        row: list[Segment | str | Line] = [Segment(right(f"r{src}", 5), "dim"), " "]
+        for dst in shown:
+            axis = axis_of.get((src, dst))
+            mark = "·" if axis is None else clean(axis)[:1]
+            row.append(Segment(right(mark, 3) + " ",
+                               "faint" if axis is None else axis_style(step, axis)))  # fmt: skip
+        lines.append(line(*row))
+    return lines

@@ -1,0 +1,97 @@
+"""What a step moves, on real recordings: the model has 436,864 parameters of 4 bytes, so its
+gradients are Z = 1,747,456 bytes."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from pardbg.analysis.answers.snapshot import Snapshot, snapshot
+from pardbg.analysis.comm.p2p import Move, RingStep
+from pardbg.render.draw.cells import plain
+from pardbg.render.pages.traffic import traffic
+from pardbg.render.pages.traffic_step import film, matched
+from pardbg.session.reader import load
+
+SESSIONS = Path(__file__).parents[3] / "sessions"
+Z = 436_864 * 4
+
+
+@cache
+def at_end(name: str) -> Snapshot:
+    return snapshot(load(SESSIONS / f"{name}.mcap"), None)
+
+
+def page(name: str, cells: int, rows: int) -> list[str]:
+    picture = traffic(at_end(name), cells, rows)
+    return [plain(row) for row in (*picture.head, *picture.body)]
+
+
+def sent(name: str) -> dict[tuple[str, str], float]:
+    step = at_end(name).traffic.step
+    assert step is not None
+    return {(op.axis, op.op): op.sent for op in step.ops}
+
+
+def test_a_ring_of_messages_sends_what_its_formula_says() -> None:
+    assert sent("ddp-ring")["default", "send"] == 2 * 3 / 4 * Z == 2_621_184
+    found = matched(at_end("ddp-ring"))
+    assert found is not None and found.seen and found.gradients == Z
+    rows = "\n".join(page("ddp-ring", 120, 35))
+    for words in ("2·3/4 · 1.747 MB = 2.621 MB", "6.99 MB", "3.49 MB"):  # N·Z, 2Z
+        assert words in rows
+
+
+def test_the_bytes_of_a_step_leave_the_first_one_out() -> None:
+    """It broadcasts the parameters."""
+    edges = at_end("ddp-ring").traffic.step
+    assert edges is not None and edges.first == 1
+    per = {(src, dst): size for src, dst, source, size in edges.edges if source == "observed"}
+    assert per == {(rank, (rank + 1) % 4): 2_621_184 for rank in range(4)}
+
+
+def test_every_axis_of_a_mesh_has_its_groups_and_bytes() -> None:
+    """4 blocks on a rank, 4 microbatches, 4 all_reduces of 32,768 bytes in each: 64; a pair of
+    ranks sends half of it twice. A stage sends one activation of 32,768 a microbatch."""
+    found = sent("3d")
+    assert found["tp", "all_reduce"] == 64 * 32_768
+    assert found["pp", "send"] == 4 * 32_768
+    rows = page("3d", 120, 35)
+    groups = [row for row in rows if "4 groups of 2" in row]
+    assert [row.split("■")[1].split()[0] for row in groups] == ["tp", "dp", "pp"]
+    assert any("(0,2) (1,3) (4,6) (5,7)" in row for row in groups)
+    row = next(row for row in rows if row.split()[:2] == ["r0", "·"])
+    assert row.split("■")[0].split()[1:9] == ["·", "t", "p", "·", "d", "·", "·", "·"]
+
+
+def test_bytes_that_are_not_the_gradients_are_not_said_to_be() -> None:
+    """Of a mixture of experts, each rank has its own experts' gradients for itself."""
+    assert matched(at_end("moe")) is None and matched(at_end("zero3")) is None
+    assert matched(at_end("ddp")) is not None
+
+
+@pytest.mark.parametrize("name", ["ddp-ring", "3d", "moe", "ps", "1f1b", "zero3", "tp-sp", "hsdp"])
+@pytest.mark.parametrize("size", [(80, 21), (120, 35), (200, 55), (61, 13)])
+def test_no_line_is_wider_than_the_page(name: str, size: tuple[int, int]) -> None:
+    assert max(map(len, page(name, *size))) <= size[0]
+
+
+def test_chunks_fill_up_as_in_the_ring_by_hand() -> None:
+    """Two ranks: rank 0 sends chunk 0, rank 1 chunk 1; each adds what comes to its own, and then
+    passes the sum on."""
+    first = (Move(0, 1, 0, 8), Move(1, 0, 1, 8))
+    second = (Move(0, 1, 1, 8), Move(1, 0, 0, 8))
+    ring = RingStep("all-gather", 2, 2, second, None, None,
+                    (("reduce-scatter", first), ("all-gather", second)))  # fmt: skip
+    rows = [plain(row).split() for row in film(ring, 80)]
+    assert rows[1] == ["r0", "1", "1", "1", "▸✓", "▸✓", "✓"]
+    assert rows[2] == ["r1", "1", "1", "▸✓", "1", "✓", "▸✓"]
+
+
+def test_the_film_of_a_real_ring_ends_with_all_chunks_summed() -> None:
+    ring = at_end("ddp-ring").traffic.ring
+    assert ring is not None and len(ring.film) == ring.parts == 6
+    last = [plain(row).replace("▸", " ").split()[-4:] for row in film(ring, 118)[1:5]]
+    assert last == [["✓"] * 4] * 4
