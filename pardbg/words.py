@@ -100,6 +100,15 @@ def size(num_bytes: float | None) -> str:
     return _scaled(num_bytes, 1000, _DECIMAL)
 
 
+def fine_size(num_bytes: float) -> str:
+    """Return an amount of traffic with four digits, to be compared with a formula: ``1.747 MB``."""
+    at = 0
+    while num_bytes >= 999.95 and at < len(_DECIMAL) - 1:
+        num_bytes, at = num_bytes / 1000, at + 1
+    digits = 0 if not at else 3 if num_bytes < 9.9995 else 2 if num_bytes < 99.995 else 1
+    return f"{num_bytes:.{digits}f} {_DECIMAL[at]}"
+
+
 def sizes(amounts: Iterable[int]) -> dict[int, str]:
     """Return each amount as `size` does; to the byte where two would read the same."""
     said = {amount: size(amount) for amount in amounts}

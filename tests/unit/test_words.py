@@ -41,6 +41,15 @@ def test_memory_is_in_binary_units(module: ModuleType, number: int, text: str) -
     assert module.binary_size(number) == text
 
 
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0 B"), (999, "999 B"), (1_747_456, "1.747 MB"), (52_400_000, "52.40 MB"),
+     (531_200, "531.2 kB"), (999_990, "1.000 MB")],
+)  # fmt: skip
+def test_sizes_beside_a_formula_have_four_digits(number: int, text: str) -> None:
+    assert words.fine_size(number) == text
+
+
 @BOTH
 @pytest.mark.parametrize(
     ("ranks", "text"),

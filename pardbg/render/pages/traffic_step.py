@@ -10,7 +10,7 @@ from typing import Final
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.comm.p2p import RingStep
-from pardbg.analysis.comm.traffic import StepOp, StepTraffic, TrafficView, sent_of
+from pardbg.analysis.comm.traffic import StepOp, StepTraffic, TrafficView
 from pardbg.render.draw.bars import shares as rounded
 from pardbg.render.draw.bars import thin
 from pardbg.render.draw.cells import Line, Segment, clean, clip, fit, left, line, right, wrap
@@ -23,7 +23,6 @@ _MORE_RANKS: Final = (4, 8, 64, 1024)
 _MUCH: Final = 1.5
 """A rank that sends this many times what any other does is named."""
 _FILMED: Final = 16
-_UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 AXIS_STYLES: Final = ("observed", "bubble", "spark", "held", "good")
 
 
@@ -52,7 +51,7 @@ def matched(snapshot: Snapshot) -> Match | None:
     if not gradients or any(row != gradients for row in rows) or len(op.groups) > 1:
         return None
     ring = op.source == "observed" and view.ring is not None
-    expected = sent_of("all_reduce", len(ranks)) * gradients
+    expected = 2 * (len(ranks) - 1) / len(ranks) * gradients
     if (ring and _near(op.sent, expected)) or (
         op.op == "all_reduce" and _near(op.payload, gradients)
     ):
@@ -116,7 +115,11 @@ def _sentence(step: StepTraffic, match: Match | None) -> str:
         return "A step moves nothing between ranks."
     if len(shares) > 1:
         hundredths = rounded([sent / total for sent in shares.values()], 100)
-        said = ", ".join(f"{n}% {clean(a)}" for a, n in zip(shares, hundredths, strict=True) if n)
+        said = ", ".join(
+            f"{words.percent(n / 100, 0)} {clean(a)}"
+            for a, n in zip(shares, hundredths, strict=True)
+            if n
+        )
         return f"Of the {words.size(total)} that a rank sends a step, {said}."
     sent_by: dict[int, float] = {}
     for src, _, _, size in step.edges:
@@ -167,21 +170,21 @@ def formula(snapshot: Snapshot, match: Match, cells: int) -> list[Line]:
     n, z = match.num_ranks, match.gradients
     step = snapshot.traffic.step
     assert step is not None
-    sent = sent_of("all_reduce", n) * z
-    put_in = f" = 2·{n - 1}/{n} · {_fine(z)} = "
+    sent = 2 * (n - 1) / n * z
+    put_in = f" = 2·{n - 1}/{n} · {words.fine_size(z)} = "
     seen = line(
-        Segment("seen   ", "dim"), Segment(_fine(match.op.sent), "strong"),
+        Segment("seen   ", "dim"), Segment(words.fine_size(match.op.sent), "strong"),
         Segment(f" on each of the {n} links, steps {step.first}–{step.last}  ", "dim"),
         Segment("✓", "good"),
     )  # fmt: skip
     if not match.seen:
-        seen = line(Segment("moved  ", "dim"), Segment(_fine(match.op.payload), "strong"),
+        seen = line(Segment("moved  ", "dim"), Segment(words.fine_size(match.op.payload), "strong"),
                     Segment(" a step by the op ", "dim"), Segment("✓", "good"),
                     Segment("; its links are not seen", "dim"))  # fmt: skip
     return [
         line(Segment("ring all-reduce: every rank sends, every link carries", "dim")),
-        line(Segment("2(N−1)/N · Z", "strong"), Segment(put_in), Segment(_fine(sent), "strong"),
-             Segment(" a step", "dim")),
+        line(Segment("2(N−1)/N · Z", "strong"), Segment(put_in),
+             Segment(words.fine_size(sent), "strong"), Segment(" a step", "dim")),
         seen,
         (),
         *_otherwise(n, z, cells),
@@ -218,14 +221,6 @@ def _with_more(z: int, cells: int) -> list[Line]:
         line(Segment(left("server", 16)), Segment(server, "dim")),
         line(Segment(f"A ring's link never carries more than 2Z = {words.size(2 * z)}.", "dim")),
     ]
-
-
-def _fine(num_bytes: float) -> str:
-    """Return four significant digits, as a formula's numbers are compared."""
-    at = 0
-    while num_bytes >= 1000 and at < len(_UNITS) - 1:
-        num_bytes, at = num_bytes / 1000, at + 1
-    return f"{num_bytes:.{3 if num_bytes < 10 else 2 if num_bytes < 100 else 1}f} {_UNITS[at]}"
 
 
 # ------------------------------------------------------------------------------------- chunks
