@@ -16,8 +16,8 @@ from typing import NoReturn
 import click
 
 from pardbg.cli import attach, ctl, files, here, live, logs, rehearse, schedule
-from pardbg.cli.common import USAGE_EXIT, echo, trouble
-from pardbg.cli.front import Front, help_
+from pardbg.cli.common import USAGE_EXIT, echo, has_terminal, trouble
+from pardbg.cli.front import Front, help_, start
 from pardbg.errors import UserError
 from pardbg.render.draw.signs import ERRORS
 from pardbg.version import __version__
@@ -31,11 +31,11 @@ def main(argv: list[str] | None = None) -> NoReturn:
     job: list[str] | None = None
     _open_standard_streams()
     try:
-        start = cli.job_start(args)
-        if start is None and "--" in args:
-            start = args.index("--")
-        if start is not None:
-            args, job = args[:start], args[start:]
+        at = cli.job_start(args)
+        if at is None and "--" in args:
+            at = args.index("--")
+        if at is not None:
+            args, job = args[:at], args[at:]
             job = job[1:] if job[0] == "--" else job
         code = cli.main(args, prog_name="pardbg", standalone_mode=False, obj=job)
     except click.exceptions.Exit as stop:
@@ -91,7 +91,11 @@ def _open_standard_streams() -> None:
 @click.pass_context
 def _cli(ctx: click.Context) -> None:
     """Watch, record, replay and step parallel PyTorch training."""
-    if ctx.invoked_subcommand is None:
+    if ctx.invoked_subcommand is not None:
+        return
+    if has_terminal():
+        start(lambda words: cli.main([*words], prog_name="pardbg", standalone_mode=False))
+    else:
         click.echo(ctx.get_help())
 
 

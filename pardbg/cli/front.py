@@ -1,10 +1,13 @@
-"""Help of ``pardbg`` and ``pardbg help TOPIC``; recognition of a job's command."""
+"""What ``pardbg`` alone shows: its start screen, or help; ``pardbg help TOPIC``; recognition of a
+job's command."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.shell_completion import CompletionItem
@@ -13,6 +16,9 @@ from pardbg.cli.common import completions
 from pardbg.control.language.manual import RANKS_TEXT
 from pardbg.errors import UserError
 from pardbg.ui.commands.actions import ACTIONS, GROUP_TITLES, explain, wrapped
+
+if TYPE_CHECKING:
+    from pardbg.render.frame.start_page import Entry
 
 WIDTH: Final = 98
 FIRST: Final = {
@@ -161,3 +167,58 @@ def _expr() -> list[str]:
 
 
 TOPICS: Final[dict[str, Any]] = {"keys": _keys, "ranks": _ranks, "expr": _expr}
+
+
+# ------------------------------------------------------------------------------------- start screen
+
+
+def entries(folder: Path) -> list[Entry]:
+    """Return live runs, runs that were killed, and recordings, each the newest first."""
+    from pardbg.hub.run.runs import list_run_rings, list_runs
+    from pardbg.render.frame.start_page import Entry
+    from pardbg.words import binary_size, plural
+
+    runs = list_runs()
+    made = [Entry("live", run.name or run.run, run.run, run.started_ns, "starting",
+                  path=str(run.session)) for run in reversed(runs)]  # fmt: skip
+    made += [
+        Entry("dead", rings.run, rings.run, round(rings.died_s * 1e9),
+              f"{plural(rings.num_rings, 'ring')} left, {binary_size(rings.num_bytes)}"
+              if rings.num_rings else f"exit code {rings.untold}")
+        for rings in reversed(list_run_rings())
+    ]  # fmt: skip
+    written = {str(run.session) for run in runs}
+    return made + [
+        Entry("recording", path.stem, str(path), at, path=str(path))
+        for path, at in _recordings(folder) if str(path) not in written
+    ]  # fmt: skip
+
+
+def _recordings(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Return (path, last write in ns), the newest first."""
+    found = []
+    for path in folder.glob("*.mcap"):
+        with contextlib.suppress(OSError):  # it was deleted meanwhile
+            found.append((path, path.stat().st_mtime_ns))
+    yield from sorted(found, key=lambda one: -one[1])
+
+
+def start(perform: Callable[[Sequence[str]], object]) -> None:
+    """Show the start screen; ``perform`` a command that was chosen, and show it again after."""
+    from pardbg.cli.headless import default_session_path
+    from pardbg.ui.start_app import StartApp
+
+    folder, said = default_session_path("run").parent, ""
+    while True:
+        app = StartApp(lambda: entries(folder), str(folder), said)
+        app.run()
+        if app.chosen is None:
+            return
+        what, target = app.chosen
+        said = ""
+        try:
+            perform([what, target] if target else [what])
+        except click.ClickException as error:
+            said = error.format_message()
+        if what == "report":
+            return

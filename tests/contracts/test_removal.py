@@ -16,6 +16,7 @@ ALLOWED = {
     "cli/common.py": "a fresh file or folder beside the output, made by the same function",
     "session/writer.py": "a resumed session takes its own place",
     "ui/commands/startup.py": "the console's history takes its own place",
+    "ui/start_app.py": "a recording that the user asked twice to delete",
     "hub/run/config.py": "a JSON file takes its own place",
     "hub/hangs/inquiry.py": "a bundle that the same function has just made takes its name",
     "session/rotation.py": "the oldest part that this recording has written",

@@ -1,0 +1,270 @@
+"""The start screen: live, killed and recorded runs with their worst finding, and a preview of the
+one under the cursor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from pardbg import words
+from pardbg.render.draw.bars import Column, choose, facts, headings, rule, table_row
+from pardbg.render.draw.cells import (
+    Line,
+    Picture,
+    Segment,
+    clean,
+    clip,
+    fit,
+    left,
+    line,
+    right,
+    spread,
+    wrap,
+)
+from pardbg.render.draw.plots import by_step
+from pardbg.render.draw.signs import SIGN
+from pardbg.session.digest import Digest
+
+Kind = Literal["live", "dead", "recording"]
+PREVIEW: Final = 110
+"""Cells from which on the chosen run has a preview beside the list; else two lines under it."""
+_PREVIEW_CELLS: Final = 34
+_ROOMY: Final = 110
+"""Cells of a list that has room for a long course."""
+_TITLES: Final[dict[Kind, str]] = {"live": "Live", "dead": "Killed", "recording": "Recordings"}
+_DOTS: Final = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
+"""Braille dots of a cell's left and right column, lowest first."""
+STARTS: Final = (
+    ("pardbg watch torchrun … train.py", "your job, unchanged"),
+    ("pardbg demo 1f1b", "a real pipeline on 4 ranks, here"),
+    ("pardbg demo fault:missing-rank", "a hang, found in 3 s"),
+    ("pardbg rehearse --world-size 1024", "a large job without GPUs"),
+    ("pardbg explain LOG", "what a job's log says"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A run in the list."""
+
+    kind: Kind
+    name: str
+    target: str
+    """Path of the recording, or id of the run."""
+    since_ns: int
+    """Wall clock (epoch ns) of its begin; of a killed one, of its end; of a file, of its last
+    write."""
+    note: str = ""
+    """What is known without reading it."""
+    path: str = ""
+    """Its recording; empty: it has none that can be read."""
+    digest: Digest | str | None = None
+    """A string: why it cannot be read; None: it is not read yet."""
+
+    def says(self, text: str) -> bool:
+        """Return whether a search for ``text`` finds it."""
+        worst = _worst(self)[0]
+        return text.lower() in f"{self.name} {self.target} {self.note} {worst}".lower()
+
+
+def start_page(
+    entries: Sequence[Entry], at: int, cells: int, rows: int, now_ns: int, search: str = ""
+) -> Picture:
+    """Draw the list with entry number ``at`` chosen."""
+    beside = cells >= PREVIEW and bool(entries)
+    size = cells - _PREVIEW_CELLS - 3 if beside else cells
+    columns = choose(_columns(size, now_ns), size - 3)
+    body: list[Line] = []
+    places: list[int] = []
+    for index, entry in enumerate(entries):
+        if not index or entry.kind != entries[index - 1].kind:
+            body += [(), _heading(entry.kind, columns, size)] if body else [
+                _heading(entry.kind, columns, size)
+            ]  # fmt: skip
+            places += [-1] * (len(body) - len(places))
+        body.append(table_row(columns, entry, size, index == at))
+        places.append(index)
+        if index == at and not beside:
+            more = [line("    ", Segment(clip(text, cells - 5), "dim")) for text in _brief(entry)]
+            body += more
+            places += [-1] * len(more)
+    if not entries:
+        text = f"Nothing has “{clean(search)}”." if search else "No run yet: nothing is recorded."
+        body.append(line("  ", Segment(text, "strong")))
+    body += _starts(size) if len(body) + len(STARTS) + 2 <= rows else []
+    if beside:
+        shown = preview(entries[at], _PREVIEW_CELLS, rows)
+        tall = max(len(body), len(shown))
+        pairs = ((one[k] if k < len(one) else () for one in (body, shown)) for k in range(tall))
+        body = [line(fit(next(pair), size), " ", *fit(next(pair), _PREVIEW_CELLS), " ")
+                for pair in pairs]  # fmt: skip
+    places += [-1] * (len(body) - len(places))
+    focus = places.index(at) if at in places else None
+    return Picture(body=tuple(body), focus=focus, rows=tuple(places))
+
+
+def _heading(kind: Kind, columns: Sequence[Column[Entry]], cells: int) -> Line:
+    title = Segment(left(_TITLES[kind], 20), "title")
+    return fit(line(" ", title, *_after(headings(columns), 21)), cells)
+
+
+def _after(row: Line, at: int) -> Line:
+    """Return what a line has from cell ``at`` on."""
+    text = "".join(run.text for run in row)
+    return line(Segment(text[at:], "dim"))
+
+
+def _columns(cells: int, now_ns: int) -> list[Column[Entry]]:
+    return [
+        Column("", 20, draws=_name, wish=32),
+        Column("began", 6, lambda e: (_began(e, now_ns), "dim"), rank=4, align="right"),
+        Column("ranks", 5, lambda e: (_of(e, lambda d: words.count(d.num_ranks)), ""),
+               rank=1, align="right"),
+        Column("length", 7, lambda e: (_of(e, lambda d: words.duration(d.length_ns)), "dim"),
+               rank=3, align="right"),
+        Column("worst finding", 18, _worst, wish=26),
+        Column("step time", 13 if cells < _ROOMY else 32, draws=_steps, rank=2),
+    ]  # fmt: skip
+
+
+def _name(entry: Entry, cells: int) -> Line:
+    sign, style = {"live": ("●", "good"), "dead": ("✗", "bad"), "recording": (" ", "")}[entry.kind]
+    return line(
+        Segment(f"{sign} ", style), Segment(clip(clean(_called(entry)), cells - 2), "strong")
+    )
+
+
+def _called(entry: Entry) -> str:
+    return entry.digest.name if isinstance(entry.digest, Digest) else entry.name
+
+
+def _of(entry: Entry, of: Callable[[Digest], str]) -> str:
+    return of(entry.digest) if isinstance(entry.digest, Digest) else ""
+
+
+def _steps(entry: Entry, cells: int) -> Line:
+    """Draw the course of the step times, and their median."""
+    room = cells - 8
+    return line(Segment(_dots(entry.digest, room), "spark"),
+                Segment(right(_of(entry, _median), 8), "strong"))  # fmt: skip
+
+
+def _median(found: Digest) -> str:
+    times = sorted(ns for _, ns in found.times)
+    return words.duration(times[len(times) // 2]) if times else ""
+
+
+def _began(entry: Entry, now_ns: int) -> str:
+    """Return ``10:41`` of today, ``Mon`` of this week, else ``22 Nov``."""
+    age_s, then = (now_ns - entry.since_ns) / 1e9, time.localtime(entry.since_ns / 1e9)
+    if then[:3] == time.localtime(now_ns / 1e9)[:3]:
+        return time.strftime("%H:%M", then)
+    return time.strftime("%a" if age_s < 6 * 86_400 else "%d %b", then)
+
+
+def _worst(entry: Entry) -> tuple[str, str]:
+    """Return the worst finding and whose it is, and its style."""
+    if isinstance(entry.digest, str):
+        return "cannot be read", "bad"
+    if entry.digest is None:
+        return entry.note or "…", "dim"
+    found = [finding for finding in entry.digest.findings if finding.severity != "info"]
+    if not found:
+        if entry.digest.exit_code:
+            return f"✗ exit code {entry.digest.exit_code}", "bad"
+        if not entry.digest.times:
+            return ("◷ starting" if entry.kind == "live" else "no step ended"), "dim"
+        return ("✓ nothing so far" if entry.kind == "live" else "✓ nothing"), "dim"
+    sign, style = SIGN[found[0].severity]
+    whose = f" r{words.rank_set(found[0].culprits)}" if found[0].culprits else ""
+    return f"{sign} {clean(found[0].kind)}{whose}", style
+
+
+def _dots(found: Digest | str | None, cells: int) -> str:
+    """Return the course of the step times as a braille line, two of them in a cell."""
+    values = [ns for _, ns in found.times][-2 * cells :] if isinstance(found, Digest) else []
+    if len(values) < 2:
+        return " " * cells
+    low, high = min(values), max(max(values), min(values) * 1.1)
+    levels = [min(3, int((value - low) / (high - low) * 3.999)) for value in values]
+    text = ""
+    for at in range(0, len(levels), 2):
+        pair = levels[at : at + 2]
+        text += chr(0x2800 + sum(_DOTS[level][side] for side, level in enumerate(pair)))
+    return text.rjust(cells)
+
+
+def _brief(entry: Entry) -> list[str]:
+    """Return two lines on the chosen entry, where it has no preview."""
+    found = entry.digest
+    if not isinstance(found, Digest):
+        return [found or entry.note or entry.target]
+    grave = found.findings[0].text if found.findings else _sentence(found)
+    return [clean(grave), clean(" ".join(found.argv) or entry.target)]
+
+
+def _sentence(found: Digest) -> str:
+    parts = [found.schedule] if found.schedule else []
+    parts.append(words.plural(found.num_ranks, "rank"))
+    if found.step is not None:
+        parts.append(f"step {found.step}")
+    return f"nothing found: {', '.join(parts)}"
+
+
+def preview(entry: Entry, cells: int, rows: int) -> list[Line]:
+    """Draw verdict, step time, loss and facts of a run."""
+    found = entry.digest
+    step = f"step {found.step}" if isinstance(found, Digest) and found.step is not None else ""
+    lines: list[Line] = [rule(clip(clean(_called(entry)), cells - 16), cells, step)]
+    if not isinstance(found, Digest):
+        text = found or entry.note or "reading …"
+        return [*lines, *(line(Segment(part)) for part in wrap(clean(text), cells, 6))]
+    text, style = _worst(entry)
+    lines.append(line(Segment(text, "strong" if style == "dim" else style)))
+    said = found.findings[0].text if found.findings else ""
+    lines += [line(Segment(part, "dim")) for part in wrap(clean(said), cells, 4)]
+    height = max(0, min(8, (rows - len(lines) - 12) // 2))
+    for title, values, ink, of in (
+        ("step time", found.times, "spark", words.duration),
+        ("loss", found.losses, "loss", words.number),
+    ):
+        if height >= 4 and len(values) > 1:
+            lines += [(), spread(line(Segment(title, "dim")), line(Segment(of(values[-1][1]), ink)),
+                                 cells)]  # fmt: skip
+            lines += by_step(values, cells, height, ink, of)
+    shown = [
+        ("ranks", f"{found.num_ranks} on {words.plural(found.num_hosts, 'host')}, {found.backend}"),
+        ("schedule", found.schedule),
+        ("bubble", words.percent(found.bubble) if found.bubble is not None else ""),
+        ("exit code", "" if found.exit_code is None else str(found.exit_code)),
+        ("command", " ".join(found.argv)),
+        ("file", f"{Path(entry.target).name}, {words.size(found.num_bytes)}"),
+    ]
+    return [*lines, (), *facts([(name, clip(clean(text), cells - 13))
+                                for name, text in shown if text], 11)]  # fmt: skip
+
+
+def _starts(cells: int) -> list[Line]:
+    lines: list[Line] = [(), line(" ", Segment("Start something", "title"))]
+    for command, text in STARTS:
+        lines.append(line("    ", Segment(left(command, 38)),
+                          Segment(clip(text, max(0, cells - 43)), "dim")))  # fmt: skip
+    return lines
+
+
+def head_line(entries: Sequence[Entry], folder: str, now_ns: int, cells: int) -> Line:
+    """Return the header: how many runs there are, and where recordings lie."""
+    counts = {kind: sum(entry.kind == kind for entry in entries) for kind in _TITLES}
+    parts = [Segment(" pardbg ", "brand"), Segment(f"  {counts['live']}", "strong+head"),
+             Segment(" live   ", "bar.header")]  # fmt: skip
+    if counts["dead"]:
+        parts += [Segment(str(counts["dead"]), "bad+head"), Segment(" killed   ", "bar.header")]
+    parts += [
+        Segment(str(counts["recording"]), "strong+head"),
+        Segment(f" recordings   {folder}" if cells >= 100 else " recordings", "bar.header"),
+    ]
+    clock = line(Segment(f"{words.clock(now_ns)} ", "dim+head"))
+    return fit(spread(parts, clock, cells), cells, "bar.header")

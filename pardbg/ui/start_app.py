@@ -1,0 +1,219 @@
+"""The app of the start screen: lists runs, reads recordings one after the other, and ends with what
+was chosen."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar, Final
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widgets import Input
+
+from pardbg.errors import UserError
+from pardbg.render.draw.cells import Segment, clip, line
+from pardbg.render.frame.chrome import hints
+from pardbg.render.frame.start_page import Entry, head_line, start_page
+from pardbg.session.digest import Digest, digest
+from pardbg.ui.terminal_driver import TerminalApp
+from pardbg.ui.widgets.lines import Lines, PicturePane
+
+LOOK_S: Final = 3.0
+"""Time between two looks at which runs there are."""
+_HINTS: Final = (
+    ("enter", "open"), ("r", "report"), ("d", "demo"), ("/", "find"), ("y", "copy path"),
+    ("del", "delete"), ("q", "quit"),
+)  # fmt: skip
+Choice = tuple[str, str]
+"""(what to do, with which run or recording)"""
+
+
+class _Pane(PicturePane):
+    def redraw(self) -> None:
+        app = self.app
+        if isinstance(app, StartApp):
+            app.redraw()
+
+
+class StartApp(TerminalApp):
+    """``StartApp(list_entries, folder).run()``, then look at ``chosen``."""
+
+    AUTO_FOCUS = ""
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,j", "move(1)"), Binding("up,k", "move(-1)"),
+        Binding("pagedown", "move(10)"), Binding("pageup", "move(-10)"),
+        Binding("enter", "choose('open')"), Binding("r", "choose('report')"),
+        Binding("d", "choose('demo')"), Binding("slash", "search"), Binding("y", "copy"),
+        Binding("delete", "delete"), Binding("escape", "escape"), Binding("q,ctrl+c", "leave"),
+    ]  # fmt: skip
+
+    class Read(Message):
+        """A recording was read, or why it cannot be."""
+
+        def __init__(self, target: str, found: Digest | str) -> None:
+            super().__init__()
+            self.target, self.found = target, found
+
+    def __init__(
+        self, list_entries: Callable[[], Sequence[Entry]], folder: str, said: str = ""
+    ) -> None:
+        super().__init__()
+        self.chosen: Choice | None = None
+        self._list, self._folder, self._said = list_entries, folder, said
+        self._read: dict[str, Digest | str] = {}
+        self._entries: list[Entry] = []
+        self._target = ""
+        """The chosen entry, also while others come and go around it."""
+        self._deleting = ""
+        self._stop = threading.Event()
+        self._head, self._foot = Lines(id="header", ground="bar.header"), Lines(id="hints")
+        self._pane = _Pane(id="pages")
+        self._search = Input(placeholder="type to find a run or a recording", compact=True)
+
+    def compose(self) -> ComposeResult:
+        yield self._head
+        yield self._search
+        yield self._pane
+        yield self._foot
+
+    def on_mount(self) -> None:
+        self.take_colours()
+        self._search.display = False
+        self._look()
+        self.set_interval(LOOK_S, self._look)
+        self.run_worker(self._read_all, thread=True, exit_on_error=False)
+
+    def on_unmount(self) -> None:
+        self._stop.set()
+
+    # ---- what there is
+
+    def _look(self) -> None:
+        self._entries = list(self._list())
+        self.redraw()
+
+    def _read_all(self) -> None:
+        """Read what was not read yet, one after the other; a live run again and again."""
+        while not self._stop.is_set():
+            live = [e for e in self._entries if e.kind == "live"]
+            unread = [e for e in self._entries
+                      if e.kind != "dead" and e.target not in self._read]  # fmt: skip
+            for entry in unread[:1] or live:
+                try:
+                    found: Digest | str = digest(Path(entry.path), growing=entry.kind == "live")
+                except (UserError, OSError) as error:
+                    found = "not written yet" if entry.kind == "live" else str(error)
+                self._read[entry.target] = found
+                if not self._stop.is_set():
+                    self.post_message(self.Read(entry.target, found))
+            if not unread:
+                self._stop.wait(LOOK_S)
+
+    def on_start_app_read(self, _event: Read) -> None:
+        self.redraw()
+
+    def shown(self) -> list[Entry]:
+        """Return the entries that the search leaves, with what was read of them."""
+        known = [replace(e, digest=self._read.get(e.target)) for e in self._entries]
+        return [entry for entry in known if entry.says(self._search.value)]
+
+    def _at(self, entries: Sequence[Entry]) -> int:
+        targets = [entry.target for entry in entries]
+        return targets.index(self._target) if self._target in targets else 0
+
+    def redraw(self) -> None:
+        """Draw everything at the present size."""
+        if not self.is_mounted(self._pane) or not self._pane.size.width:
+            return
+        entries, now_ns = self.shown(), time.time_ns()
+        cells, rows = self._pane.size
+        self._head.show((head_line(self._entries, self._folder, now_ns, cells),))
+        self._pane.show_picture(start_page(
+            entries, self._at(entries), cells, rows, now_ns, self._search.value
+        ))  # fmt: skip
+        text = self._said or (f"delete {self._deleting}? del again does it, esc does not"
+                              if self._deleting else "")  # fmt: skip
+        shown = line(" ", Segment(clip(text, cells - 2), "warn")) if text else hints(_HINTS, cells)
+        self._foot.show((shown,))
+
+    # ---- keys
+
+    def action_move(self, by: int) -> None:
+        entries = self.shown()
+        self._said = self._deleting = ""
+        if entries:
+            at = min(max(self._at(entries) + by, 0), len(entries) - 1)
+            self._target = entries[at].target
+        self.redraw()
+
+    def on_picture_pane_clicked(self, event: PicturePane.Clicked) -> None:
+        self._target = self.shown()[event.index].target
+        self.redraw()
+
+    def action_choose(self, what: str) -> None:
+        entries = self.shown()
+        if what == "demo":
+            self.chosen = (what, "")
+        elif not entries:
+            return
+        else:
+            entry = entries[self._at(entries)]
+            if entry.kind == "dead":
+                self._say(f"`pardbg postmortem {entry.target} -o S.mcap` recovers its recording")
+                return
+            opens = {"live": "watch", "recording": "replay"}[entry.kind]
+            self.chosen = (opens if what == "open" else what, entry.target)
+        self.exit()
+
+    def action_search(self) -> None:
+        self._search.display = True
+        self.set_focus(self._search)
+
+    def on_input_changed(self, _event: Input.Changed) -> None:
+        self.redraw()
+
+    def on_input_submitted(self, _event: Input.Submitted) -> None:
+        self.set_focus(None)
+        self.action_choose("open")
+
+    def action_escape(self) -> None:
+        self._search.value, self._search.display = "", False
+        self._said = self._deleting = ""
+        self.set_focus(None)
+        self.redraw()
+
+    def action_copy(self) -> None:
+        entries = self.shown()
+        if entries:
+            entry = entries[self._at(entries)]
+            self.copy_to_clipboard(entry.path or entry.target)
+            self._say(f"copied {entry.path or entry.target}")
+
+    def action_delete(self) -> None:
+        """Delete the chosen recording, once it was asked for twice."""
+        entries = self.shown()
+        entry = entries[self._at(entries)] if entries else None
+        if entry is None or entry.kind != "recording":
+            self._say("only a recording can be deleted here")
+        elif self._deleting != entry.target:
+            self._said, self._deleting = "", entry.target
+        else:
+            self._deleting = ""
+            try:
+                Path(entry.target).unlink()
+            except OSError as error:
+                self._said = f"not deleted: {error.strerror}"
+            self._look()
+        self.redraw()
+
+    def action_leave(self) -> None:
+        self.exit()
+
+    def _say(self, text: str) -> None:
+        self._said, self._deleting = text, ""
+        self.redraw()

@@ -1,0 +1,127 @@
+"""The start screen on real recordings."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pardbg.cli.front import entries, start
+from pardbg.render.draw.cells import plain
+from pardbg.render.frame.start_page import Entry, start_page
+from pardbg.session.digest import Digest, digest
+from pardbg.ui.start_app import StartApp
+from tests.ui.fakes import until
+from tests.ui.recorded import SESSIONS
+
+NAMES = ("1f1b", "fault-straggler", "fault-missing-rank")
+"""The oldest first."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for at, name in enumerate(NAMES):
+        path = shutil.copy(SESSIONS / f"{name}.mcap", tmp_path / f"{name}.mcap")
+        os.utime(path, (1_790_000_000 + at, 1_790_000_000 + at))
+    (tmp_path / "torn.mcap").write_bytes(b"not a recording")
+    os.utime(tmp_path / "torn.mcap", (1, 1))
+    return tmp_path
+
+
+def recordings(folder: Path) -> list[Entry]:
+    """Those of the folder alone: this machine may have live runs of others."""
+    return [entry for entry in entries(folder) if entry.kind == "recording"]
+
+
+def text_of(app: StartApp) -> str:
+    return "\n".join(strip.text for strip in app.screen._compositor.render_strips(app.size))
+
+
+async def read(app: StartApp) -> None:
+    await until(lambda: len(app._read) == 4 and "missing-rank r2" in text_of(app), "all read")
+
+
+def test_recordings_are_listed_newest_first(folder: Path) -> None:
+    found = recordings(folder)
+    assert [Path(entry.target).stem for entry in found] == [*reversed(NAMES), "torn"]
+
+
+def test_a_digest_says_what_the_report_says() -> None:
+    found = digest(SESSIONS / "fault-straggler.mcap")
+    assert (found.name, found.num_ranks, found.exit_code) == ("fault:straggler", 4, 0)
+    assert [(f.kind, f.culprits) for f in found.findings][:1] == [("straggler", (2,))]
+    assert len(found.times) == 20 and found.times[-1][0] == 19
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_runs_have_their_worst_finding(folder: Path, size: tuple[int, int]) -> None:
+    app = StartApp(lambda: recordings(folder), str(folder))
+    async with app.run_test(size=size) as pilot:
+        await read(app)
+        for name, worst in (("fault:straggler", "straggler r2"), ("1f1b", "✓ nothing"),
+                            ("torn", "cannot be read")):  # fmt: skip
+            await until(
+                lambda n=name, w=worst: any(  # type: ignore[misc]
+                    n in row and w in row for row in text_of(app).split("\n")
+                ),
+                text_of(app),
+            )
+        await pilot.press("down", "down", "enter")
+    assert app.chosen == ("replay", str(folder / "1f1b.mcap"))
+
+
+async def test_a_search_leaves_what_it_finds_and_escape_brings_all_back(folder: Path) -> None:
+    app = StartApp(lambda: recordings(folder), str(folder))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await read(app)
+        await pilot.press("slash", *"straggler")
+        assert [entry.name for entry in app.shown()] == ["fault-straggler"]
+        await pilot.press("escape")
+        assert len(app.shown()) == 4
+        await pilot.press("slash", *"1f1b", "enter")
+    assert app.chosen == ("replay", str(folder / "1f1b.mcap"))
+
+
+async def test_a_recording_is_deleted_only_if_asked_twice(folder: Path) -> None:
+    app, path = (
+        StartApp(lambda: recordings(folder), str(folder)),
+        folder / "fault-missing-rank.mcap",
+    )
+    async with app.run_test(size=(120, 40)) as pilot:
+        await read(app)
+        await pilot.press("delete", "escape", "delete", "down", "delete")
+        assert path.exists() and (folder / "fault-straggler.mcap").exists()
+        await pilot.press("up", "delete", "delete")
+        await until(lambda: not path.exists(), "deleted")
+        assert len(app.shown()) == 3
+
+
+def test_what_was_chosen_is_done_and_the_screen_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = iter([("replay", "a.mcap"), ("report", "b.mcap")])
+    done: list[Sequence[str]] = []
+    monkeypatch.setattr(StartApp, "run", lambda app: setattr(app, "chosen", next(chosen)))
+    start(done.append)
+    assert done == [["replay", "a.mcap"], ["report", "b.mcap"]]
+
+
+def test_nothing_is_said_to_be_fine_before_a_step_has_ended() -> None:
+    found = replace(digest(SESSIONS / "1f1b.mcap"), times=())
+    for kind in ("live", "recording"):
+        entry = Entry(kind, "a", "a", 0, digest=found)  # type: ignore[arg-type]
+        body = start_page([entry], 0, 120, 40, 10**9).body
+        assert not any("✓" in plain(row) for row in body)
+
+
+def test_a_live_run_is_not_said_to_be_without_findings_for_good() -> None:
+    found = digest(SESSIONS / "1f1b.mcap")
+    assert isinstance(found, Digest)
+    said = []
+    for kind in ("live", "recording"):
+        entry = Entry(kind, "a", "a", 0, digest=found)  # type: ignore[arg-type]
+        body = start_page([entry], 0, 80, 24, 10**9).body
+        said.append(next(plain(row) for row in body if "✓" in plain(row)))
+    assert said[0].split("✓")[1].split("  ")[0] != said[1].split("✓")[1].split("  ")[0]
