@@ -35,7 +35,7 @@ async def test_the_engine_is_asked_for_the_rows_in_sight() -> None:
         assert seen() and app.main.page.rows_in_view()[0] >= 500
         asked = {
             "4": {"collectives", "p2p"},
-            "5": {"traffic"},
+            "5": {"traffic", "memory"},
             "6": {"memory"},
         }
         for key, parts in asked.items():
