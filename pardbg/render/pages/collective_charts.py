@@ -12,14 +12,21 @@ from statistics import median
 from typing import Final
 
 from pardbg import words
+from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.render.draw.bars import Column, choose, headings, keys, side_by_side, table_row
-from pardbg.render.draw.cells import Line, Segment, clean, line
+from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, fit, left, line, right
 from pardbg.render.draw.plots import DOT, WHOLE, Point, Scale, Series, plot
+from pardbg.render.draw.signs import SIGN
+from pardbg.render.pages.findings import ordered
 
 _STYLES: Final = ("spark", "loss", "busy", "bubble", "held", "moving")
 """An op each, as far as they go."""
 _LEAST_ROWS: Final = 7
+_BARS: Final = 16
+"""Ranks that have a bar each; more are dots."""
+_NOISE_NS: Final = 5e6
+"""Lateness below this is noise."""
 Rows = Sequence[CollectiveRow | P2PRow]
 
 
@@ -78,6 +85,40 @@ def _median(values: Sequence[float | None]) -> float | None:
     return median(known) if known else None
 
 
+def said(snapshot: Snapshot, cells: int) -> list[Line]:
+    """Draw what is so of the operations: the worst finding that is about them, else who comes
+    last, or that nobody does."""
+    rows = snapshot.collectives
+    about = [f for f in ordered(snapshot.findings)
+             if f.severity != "info" and (f.seq is not None or f.group)]  # fmt: skip
+    wrong = sum(row.verdict not in ("matched", "incomplete") for row in rows)
+    groups = len({row.key for row in rows})
+    waited = sum(row.wait_ns or 0 for row in rows)
+    moving = sum(row.transfer_ns or 0 for row in rows)
+    numbers = (f"{words.plural(len(rows), 'operation')} in {words.plural(groups, 'group')}, "
+               f"{f'{wrong} of them not matched' if wrong else 'none disagrees'}. "
+               f"Ranks waited {words.duration(waited)} in sum; data moved for "
+               f"{words.duration(moving)}.")  # fmt: skip
+    late = next((one for one in lateness(rows) if one.stands_out), None)
+    if about:
+        sign, style = SIGN[about[0].severity]
+        text = clean(about[0].text[:1].upper() + about[0].text[1:])
+        loud = "bad" if about[0].severity == "error" else "culprit"
+    elif late is not None:
+        sign, style, loud = "▲", "warn", "culprit"
+        text = (f"Rank {late.rank} comes last in {late.times_last} of {late.number}, "
+                f"{words.duration(late.median_ns)} after the first in the median.")  # fmt: skip
+    else:
+        sign, style, loud, text = (
+            "●",
+            "good",
+            "strong",
+            "No rank keeps the others waiting for long.",
+        )
+    return [line(Segment(f" {sign} ", style), Segment(clip(text, cells - 4), loud)),
+            line("   ", Segment(clip(numbers, cells - 4), "dim"))]  # fmt: skip
+
+
 def summary(rows: Rows, cells: int, limit: int) -> list[Line]:
     """Draw the table in at most ``limit`` lines; nothing without room for three kinds."""
     found = sums(rows)
@@ -116,18 +157,82 @@ def charts(rows: Rows, cells: int, height: int) -> list[Line]:
     counted = Counter(_op(row) for row in rows)
     ordered = sorted(counted, key=lambda op: (-counted[op], op))
     styles = {op: _STYLES[at] if at < len(_STYLES) else "dim" for at, op in enumerate(ordered)}
-    panels = []
-    for title, found, x, y in zip(
-        titles, (_rates(rows), _lateness(rows)), (_SIZES, _RANKS), (_RATES, _TIMES), strict=True
-    ):
+    panels: list[tuple[str, str, Sequence[Line]]] = []
+    late = [] if p2p else late_bars(lateness(rows), size)
+    if late and len(late) <= height - 1:
+        panels.append(("how late each rank comes", "bar: median   ─┤ 95%", late))
+    both = ((titles[0], _rates(rows), _SIZES, _RATES), (titles[1], _lateness(rows), _RANKS, _TIMES))
+    for title, found, x, y in both[: 1 if panels else 2]:
         shown = [Series(tuple(found[op]), styles[op], DOT) for op in ordered if found[op]]
         chart = plot(shown, size, height - 2, x, y)
         panels += [(title, "", chart)] if chart else []
     if not panels:
         return []
     heading, *drawn = side_by_side(panels, size, height - 2)
-    legend = keys(((DOT, style, clean(op)) for op, style in styles.items()), cells - 2)
+    legend = keys(((DOT, style, clean(op)) for op, style in styles.items()), size)
+    if len(panels) > 1 and panels[0][2] is late:  # the legend is of the dots alone
+        marks = line(" ", fit((), size), "  ", legend)
+        return [heading, marks, *drawn]
     return [heading, line("  ", legend), *drawn]
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """How late a rank came to the listed collectives."""
+
+    rank: int
+    median_ns: float
+    most_ns: float
+    """95% of the times it was no later."""
+    times_last: int
+    number: int
+
+    @property
+    def stands_out(self) -> bool:
+        """Return whether it is the one the others wait for, more than now and then."""
+        return self.times_last * 2 > self.number and self.median_ns > _NOISE_NS
+
+
+def lateness(rows: Rows) -> list[Late]:
+    """Return how late each rank came, by rank; empty where arrivals are not known."""
+    late: dict[int, list[int]] = defaultdict(list)
+    last: Counter[int] = Counter()
+    for row in rows:
+        if isinstance(row, P2PRow) or row.skew_ns is None:
+            continue
+        came = {a.rank: a.came_ns for a in row.arrivals if a.came_ns is not None}
+        first = min(came.values(), default=0)
+        for rank, t_ns in came.items():
+            late[rank].append(t_ns - first)
+        if row.last_rank is not None:
+            last[row.last_rank] += 1
+    return [
+        Late(rank, median(times), sorted(times)[int(0.95 * (len(times) - 1))], last[rank],
+             len(times))
+        for rank, times in sorted(late.items())
+    ]  # fmt: skip
+
+
+def late_bars(found: Sequence[Late], cells: int) -> list[Line]:
+    """Draw a bar a rank, its median, with a whisker to what it was at most in 95% of the times."""
+    if not 2 <= len(found) <= _BARS:
+        return []
+    top = max(late.most_ns for late in found) or 1.0
+    room = max(8, cells - 34)
+    lines = []
+    for late in found:
+        style = "culprit" if late.stands_out else ""
+        row = Row(room)
+        bar, end = round(late.median_ns / top * (room - 1)), round(late.most_ns / top * (room - 1))
+        row.fill(bar, end + 1, "─", "dim")
+        row.put(end, "┤", "dim")
+        row.fill(0, bar, "━", style or "spark")
+        lines.append(line(
+            Segment(left(f"r{late.rank}", 5), style or "strong"), row.line(),
+            Segment(right(words.duration(late.median_ns), 9), style or "strong"),
+            Segment(right(f"last {late.times_last} of {late.number}", 18), style or "dim"),
+        ))  # fmt: skip
+    return lines
 
 
 def _rates(rows: Rows) -> dict[str, list[Point]]:

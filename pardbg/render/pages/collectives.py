@@ -10,7 +10,7 @@ from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.comm.matching import LAST
 from pardbg.analysis.comm.op_rows import Arrival, CollectiveRow, P2PRow
-from pardbg.render.draw.axis import Axis
+from pardbg.render.draw.axis import Axis, nice_step
 from pardbg.render.draw.bars import LEVELS, Column, choose, facts, headings, rule, table_row
 from pardbg.render.draw.cells import (
     Drawn,
@@ -25,7 +25,7 @@ from pardbg.render.draw.cells import (
     width,
 )  # fmt: skip
 from pardbg.render.frame.panels import empty
-from pardbg.render.pages.collective_charts import charts, summary
+from pardbg.render.pages.collective_charts import charts, said, summary
 
 _LATE_SHARE = 0.5
 _SKEW_NS, _SKEW_TIMES = 5e6, 2.0
@@ -37,6 +37,9 @@ SUMMARY_ROWS = 26
 CHART_ROWS = 34
 """Least number of rows for charts under it."""
 _GOOD = ("matched", "incomplete")
+_AXIS_CELLS = 116
+_ON_AXIS = 16
+"""Cells from which on, and ranks up to which, arrivals are dots on a time axis."""
 LIST_ROWS = 6
 """Least number of rows of the list in sight, whatever is under it, where there is room."""
 
@@ -129,6 +132,8 @@ def collectives(
     listed = rows_of(snapshot, look)
     p2p = shows_p2p(snapshot, look.p2p)
     head: tuple[Line, ...] = (_title(snapshot, p2p, look, len(listed), cells),)
+    if rows >= SUMMARY_ROWS and listed and not p2p:
+        head = (*said(snapshot, cells), *head)
     if not listed:
         if look.contains:
             why = ("Nothing matches the filter.", "esc clears it.")
@@ -187,7 +192,7 @@ def _title(
     return fit(
         line(
             "  ",
-            mark(not p2p, f"collectives {_newest(snapshot.collectives)}"),
+            mark(not p2p, f"collectives {_newest(snapshot.collectives)}{_one_group(snapshot)}"),
             Segment(" │ ", "rule"),
             mark(p2p, f"p2p {_newest(snapshot.p2p)}"),
             Segment("  (p)", "faint"),
@@ -198,6 +203,12 @@ def _title(
         ),
         cells,
     )
+
+
+def _one_group(snapshot: Snapshot) -> str:
+    """Name the group, where all collectives are of one."""
+    names = {row.label or row.group for row in snapshot.collectives}
+    return f" on {clean(min(names))}" if len(names) == 1 else ""
 
 
 def _newest(rows: Sequence[object]) -> str:
@@ -211,13 +222,15 @@ def _columns(
     most = max(len(row.arrivals) for row in listed)
     marks = min(most, 64 if cells >= 180 else 32 if cells >= 110 else 16)
     labels = (width(clean(row.label or row.group)) for row in listed)
-    room = max(14, min(22, cells - 96))
-    return [
+    came = _arrivals_column(listed, cells, max(7, marks))
+    on_axis = came.title != "arrival"
+    room = 16 if on_axis else max(14, min(22, cells - 96))
+    made: list[Column[CollectiveRow]] = [
         Column("pg", min(14, max(labels, default=4)), lambda r: (clean(r.label or r.group), "dim")),
         Column("seq", 6, lambda r: (str(r.seq), ""), align="right"),
         Column("op", room, lambda r: (operation(r, room), "strong")),
         Column("bytes", 8, lambda r: (words.size(r.bytes), ""), rank=2, align="right"),
-        Column("arrival", max(7, marks), draws=strip),
+        came,
         Column("last", 5, lambda r: ("" if r.last_rank is None else f"r{r.last_rank}", ""), rank=3,
                align="right"),
         Column("skew", 8, lambda r: (words.duration(r.skew_ns), "warn" if _skewed(r) else ""),
@@ -232,6 +245,41 @@ def _columns(
         Column("in words", max(10, min(44, cells - 128)),
                lambda r: (clean(r.detail), "bad" if _is_bad(r) else "dim"), rank=9),
     ]  # fmt: skip
+    alike = len({row.label or row.group for row in listed}) == 1  # the title names it
+    hidden = {"last", "pg"} if on_axis and alike else {"last"} if on_axis else set()
+    return [column for column in made if column.title not in hidden]
+
+
+def _arrivals_column(
+    listed: Sequence[CollectiveRow], cells: int, marks: int
+) -> Column[CollectiveRow]:
+    """Return the column of arrivals: on one time axis, where there is room and few ranks."""
+    skews = sorted(row.skew_ns for row in listed if row.skew_ns)
+    few = max(len(row.arrivals) for row in listed) <= _ON_AXIS
+    if cells < _AXIS_CELLS or not few or not skews:
+        return Column("arrival", marks, draws=strip)
+    most = nice_step(skews[int(0.95 * (len(skews) - 1))] * 1.1)
+    title = f"who came when, 0 – {words.duration(most)}"
+    return Column(title, 33, draws=lambda row, size: _on_axis(row, size, most), wish=60)
+
+
+def _on_axis(row: CollectiveRow, cells: int, most_ns: float) -> Line:
+    """Draw a dot a rank on an axis of ``most_ns``, the last one named; ``▸`` where it came later
+    than the axis shows."""
+    came = sorted((a.came_ns, a.rank) for a in row.arrivals if a.came_ns is not None)
+    if not came or _of_hosts(row):
+        return (Segment("on the host ahead of the devices" if came else "", "faint"),)
+    made, room = Row(cells), cells - 6
+    places = [min(room, round((t - came[0][0]) / most_ns * room)) for t, _ in came]
+    made.fill(0, places[-1], "─", "rule")
+    for place in places[:-1]:
+        made.put(place, "●", "on.time")
+    loud = _skewed(row) and row.last_rank is not None
+    beyond = came[-1][0] - came[0][0] > most_ns
+    made.put(places[-1], "▸" if beyond else "●", "late" if loud else "strong")
+    whole = row.last_rank is not None
+    made.put(places[-1] + 1, f"r{came[-1][1]}" if whole else "", "late" if loud else "dim")
+    return made.line()
 
 
 def _is_bad(row: CollectiveRow) -> bool:

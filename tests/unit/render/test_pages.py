@@ -463,3 +463,20 @@ def test_the_key_of_a_matrix_leaves_the_receivers_names() -> None:
     for cells in (60, 80, 120):
         head = plain(matrix(range(8), {}, cells, 12)[0])
         assert "".join(f"{rank:>3}" for rank in range(8)) in head and "up to" in head, cells
+
+
+def test_arrivals_lie_on_one_time_axis_and_the_last_is_named() -> None:
+    """Rank 2 comes 73 to 80 ms after the first, 80 · 1.1 is below 100 ms; rank 3 after 3 ms."""
+    picture = collectives(replace(snapshot_ddp(), findings=()), 120, 36)
+    rows = text_of(picture).splitlines()
+    assert any("0 – 100 ms" in row for row in rows)
+    ends = {}
+    for skew in (80, 73):
+        row = next(row for row in rows if f" {skew} ms    1.30" in row)
+        assert row.count("●") == 3, "ranks 0 and 1 in one cell, 3 and 2"
+        ends[skew] = row.index("r2") - 1 - row.index("●")
+    assert abs(ends[80] / ends[73] - 80 / 73) < 0.05
+    assert "rank 2" in rows[0].lower(), "who keeps the others waiting comes first"
+    bars = {row.split()[0]: row for row in rows if re.match(r" r\d .*last", row)}
+    assert set(bars) == {"r0", "r1", "r2", "r3"}
+    assert bars["r2"].count("━") > 5 * bars["r1"].count("━")

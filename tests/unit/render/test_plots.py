@@ -102,9 +102,10 @@ def test_collectives_are_summed_per_group_op_and_size_by_what_they_waited() -> N
     assert (third.num_bytes, third.wait_ns) == (20, 0)
     drawn = rows_of(charts(rows, 120, 14))
     assert len(drawn) == 14 and "● all_reduce" in drawn[1]
-    left = [row[:60] for row in drawn[2:]]
-    assert "".join(left).count("●") == 3  # bandwidth is known of three
-    assert any("rank 0" in row for row in drawn)
+    right = [row[60:] for row in drawn[2:]]
+    assert "".join(right).count("●") == 3  # bandwidth is known of three
+    bar = next(row for row in drawn if row.split()[:1] == ["r1"])
+    assert "6 ns" in bar  # the median of 5, 7, 100 and 0
 
 
 def test_plotext_is_imported_with_the_first_chart_only() -> None:
