@@ -6,7 +6,7 @@ A kind of collectives is (group, op, size), a kind of messages (edge, contents, 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
@@ -104,17 +104,17 @@ def said(snapshot: Snapshot, cells: int) -> list[Line]:
         sign, style = SIGN[about[0].severity]
         text = clean(about[0].text[:1].upper() + about[0].text[1:])
         loud = "bad" if about[0].severity == "error" else "culprit"
-    elif late is not None:
-        sign, style, loud = "▲", "warn", "culprit"
+    elif late is not None:  # no finding: the findings have reasons, as an overloaded host
+        sign, style, loud = "●", "dim", "strong"
         text = (f"Rank {late.rank} comes last in {late.times_last} of {late.number}, "
                 f"{words.duration(late.median_ns)} after the first in the median.")  # fmt: skip
     else:
-        sign, style, loud, text = (
-            "●",
-            "good",
-            "strong",
-            "No rank keeps the others waiting for long.",
-        )
+        sign, style, loud = "●", "good", "strong"
+        text = "No rank has been seen to wait."
+        skews = [row.skew_ns for row in rows if row.skew_ns is not None]
+        if skews:  # where all are late in turn, as on a machine with too few cores, nobody is
+            text = ("No one rank keeps the others waiting: the last comes "
+                    f"{words.duration(median(skews))} after the first in the median.")  # fmt: skip
     return [line(Segment(f" {sign} ", style), Segment(clip(text, cells - 4), loud)),
             line("   ", Segment(clip(numbers, cells - 4), "dim"))]  # fmt: skip
 
@@ -144,7 +144,7 @@ def summary(rows: Rows, cells: int, limit: int) -> list[Line]:
     return lines
 
 
-def charts(rows: Rows, cells: int, height: int) -> list[Line]:
+def charts(rows: Rows, cells: int, height: int, culprits: Collection[int] = ()) -> list[Line]:
     """Draw bus bandwidth by message size and lateness per rank, side by side, each op in its style;
     for messages the rate, and how long each rank's receives waited."""
     if height < _LEAST_ROWS + 1 or not rows:
@@ -158,7 +158,7 @@ def charts(rows: Rows, cells: int, height: int) -> list[Line]:
     ordered = sorted(counted, key=lambda op: (-counted[op], op))
     styles = {op: _STYLES[at] if at < len(_STYLES) else "dim" for at, op in enumerate(ordered)}
     panels: list[tuple[str, str, Sequence[Line]]] = []
-    late = [] if p2p else late_bars(lateness(rows), size)
+    late = [] if p2p else late_bars(lateness(rows), size, culprits)
     if late and len(late) <= height - 1:
         panels.append(("how late each rank comes", "bar: median   ─┤ 95%", late))
     both = ((titles[0], _rates(rows), _SIZES, _RATES), (titles[1], _lateness(rows), _RANKS, _TIMES))
@@ -213,15 +213,16 @@ def lateness(rows: Rows) -> list[Late]:
     ]  # fmt: skip
 
 
-def late_bars(found: Sequence[Late], cells: int) -> list[Line]:
-    """Draw a bar a rank, its median, with a whisker to what it was at most in 95% of the times."""
+def late_bars(found: Sequence[Late], cells: int, culprits: Collection[int]) -> list[Line]:
+    """Draw a bar a rank, its median, with a whisker to what it was at most in 95% of the times;
+    ranks that a finding blames stand out."""
     if not 2 <= len(found) <= _BARS:
         return []
     top = max(late.most_ns for late in found) or 1.0
     room = max(8, cells - 34)
     lines = []
     for late in found:
-        style = "culprit" if late.stands_out else ""
+        style = "culprit" if late.rank in culprits else ""
         row = Row(room)
         bar, end = round(late.median_ns / top * (room - 1)), round(late.most_ns / top * (room - 1))
         row.fill(bar, end + 1, "─", "dim")

@@ -160,7 +160,8 @@ def collectives(
     if rows >= SUMMARY_ROWS or (look.by_wait and rows >= 16):
         head = (*head, *summary(listed, cells, 4 if rows < CHART_ROWS else 7), ())
         if rows >= CHART_ROWS:
-            foot = ((), *charts(listed, cells, min(14, rows // 4)))
+            blamed = {r for f in snapshot.findings if f.severity != "info" for r in f.culprits}
+            foot = ((), *charts(listed, cells, min(14, rows // 4), blamed))
     if rows >= 16 and isinstance(current, CollectiveRow):
         room = rows - len(head) - len(foot) - LIST_ROWS - 2
         most = max(3, min(rows // 3, room))

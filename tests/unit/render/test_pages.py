@@ -477,6 +477,20 @@ def test_arrivals_lie_on_one_time_axis_and_the_last_is_named() -> None:
         ends[skew] = row.index("r2") - 1 - row.index("●")
     assert abs(ends[80] / ends[73] - 80 / 73) < 0.05
     assert "rank 2" in rows[0].lower(), "who keeps the others waiting comes first"
+    assert "▲" not in rows[0], "no finding says that it is wrong"
+    said = text_of(collectives(all_late_in_turn(), 120, 36)).splitlines()[0]
+    assert not re.search(r"[Rr]ank \d", said) and "50 ms" in said
     bars = {row.split()[0]: row for row in rows if re.match(r" r\d .*last", row)}
     assert set(bars) == {"r0", "r1", "r2", "r3"}
     assert bars["r2"].count("━") > 5 * bars["r1"].count("━")
+
+
+def all_late_in_turn() -> Snapshot:
+    """Each of four ranks is 50 ms late in its turn."""
+    made = snapshot_ddp()
+    rows = []
+    for at, row in enumerate(made.collectives[:8]):
+        came = (a._replace(issued_ns=made.t_ns + 50 * MS * (a.rank == at % 4), held_ns=0)
+                for a in row.arrivals)  # fmt: skip
+        rows.append(replace(row, arrivals=tuple(came), skew_ns=50 * MS, last_rank=at % 4))
+    return replace(made, collectives=tuple(rows), findings=())
