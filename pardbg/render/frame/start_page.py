@@ -266,5 +266,5 @@ def head_line(entries: Sequence[Entry], folder: str, now_ns: int, cells: int) ->
         Segment(str(counts["recording"]), "strong+head"),
         Segment(f" recordings   {folder}" if cells >= 100 else " recordings", "bar.header"),
     ]
-    clock = line(Segment(f"{words.clock(now_ns)} ", "dim+head"))
+    clock = line(Segment(f"{words.clock(now_ns)} " if cells >= 60 else "", "dim+head"))
     return fit(spread(parts, clock, cells), cells, "bar.header")

@@ -81,7 +81,7 @@ def traffic(
                      "Sends and receives are shown as they are seen; collectives as a ring "
                      "algorithm would move them.")  # fmt: skip
     ranks = sorted({rank for edge in edges for rank in (edge.src, edge.dst)})
-    said = verdict(snapshot, cells)[: 2 if rows >= _TWO else 1]
+    said = verdict(snapshot, cells, 2 if rows >= _TWO else 1)
     top = _panels(snapshot, ranks, cells, rows - len(said), look)
     if not top and view.step is not None and len(axes_of(view.step)) > 1 and not look.matrix:
         top = [(), *axes(view, cells - 2, formulas=rows >= _ROOMY)][: max(0, rows - 8)]

@@ -81,12 +81,12 @@ def axis_style(step: StepTraffic, axis: str) -> str:
 # ------------------------------------------------------------------------------------- verdict
 
 
-def verdict(snapshot: Snapshot, cells: int) -> list[Line]:
-    """Draw what is so of the traffic, and what it rests on."""
+def verdict(snapshot: Snapshot, cells: int, rows: int) -> list[Line]:
+    """Draw what is so of the traffic in at most ``rows`` lines, and what it rests on."""
     step = snapshot.traffic.step
     slow = next((f for f in snapshot.findings if f.kind == "slow-link"), None)
     if slow is not None:
-        said = wrap(clean(slow.text[:1].upper() + slow.text[1:]), cells - 4, 2)
+        said = wrap(clean(slow.text[:1].upper() + slow.text[1:]), cells - 4, rows)
         return [line(Segment(" ▲ ", "warn"), Segment(said[0], "culprit")),
                 *(line("   ", Segment(more)) for more in said[1:])]  # fmt: skip
     if step is None or not step.ops:
@@ -96,10 +96,10 @@ def verdict(snapshot: Snapshot, cells: int) -> list[Line]:
         return [fit(line(Segment(" ◷ ", "dim"), Segment(text, "strong")), cells)]
     match = matched(snapshot)
     sign = Segment(" ✓ ", "good") if match is not None else Segment(" ● ", "dim")
-    first, *more = wrap(_sentence(step, match), cells - 4, 2)
+    first, *more = wrap(_sentence(step, match), cells - 4, rows)
     rests_on = Segment(clip(_rests_on(step), cells - 3), "dim")
     return [line(sign, Segment(first, "strong")),
-            line("   ", Segment(more[0], "strong") if more else rests_on)]  # fmt: skip
+            line("   ", Segment(more[0], "strong") if more else rests_on)][:rows]  # fmt: skip
 
 
 def _sentence(step: StepTraffic, match: Match | None) -> str:

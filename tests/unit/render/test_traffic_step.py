@@ -78,6 +78,11 @@ def test_no_line_is_wider_than_the_page(name: str, size: tuple[int, int]) -> Non
     assert max(map(len, page(name, *size))) <= size[0]
 
 
+def test_a_sentence_that_has_one_line_ends_in_an_ellipsis() -> None:
+    assert page("ddp", 60, 13)[0].rstrip().endswith("…")
+    assert "…" not in page("ddp", 60, 20)[0]
+
+
 def test_chunks_fill_up_as_in_the_ring_by_hand() -> None:
     """Two ranks: rank 0 sends chunk 0, rank 1 chunk 1; each adds what comes to its own, and then
     passes the sum on."""
