@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pardbg_agent.hooks.training.program_actions import ProgramAction
 
-__all__ = ["action", "attach", "breakpoint", "detach", "log", "plan", "span", "step"]
+__all__ = ["action", "attach", "breakpoint", "detach", "layout", "log", "plan", "span", "step"]
 __version__ = "0.1.0"
 
 
@@ -128,6 +128,15 @@ def log(**numbers: Any) -> None:
     core = active.CORE
     if core is not None:
         core.guard.call("log", core.log, numbers)
+
+
+def layout(tensor: Any, shape: Sequence[int], offset: Sequence[int]) -> None:
+    """Tell ``pardbg same`` which part of a whole tensor this rank has: the box of the size of
+    ``tensor`` that begins at ``offset`` of a tensor of ``shape``, as in
+    ``layout(linear.weight, shape=(4 * d, d), offset=(rank * 4 * d // size, 0))``. For parameters
+    that a program cuts by hand; those of DTensors are known. Their gradients are cut alike."""
+    if os.environ.get("PARDBG_TENSORS"):
+        tensor._pardbg_layout = tuple(shape), tuple(offset)
 
 
 def step(n: int | None = None) -> None:

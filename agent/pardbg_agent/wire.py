@@ -25,6 +25,8 @@ ENV_LEVEL: Final = "PARDBG_LEVEL"
 """``off``, ``summary`` or ``full`` (default)."""
 ENV_TENSORS: Final = "PARDBG_TENSORS"
 """Steps whose tensors are told as sketches, as in ``0-1``; unset: none."""
+LAYOUT: Final = "_pardbg_layout"
+"""Attribute of a tensor: (shape of the whole, offset of this part), as the program says."""
 SKETCH: Final = 256
 """Numbers of a tensor's sketch."""
 MAX_ROWS: Final = 4096
@@ -293,15 +295,22 @@ class DefKind(str, enum.Enum):
     """{"t_ns", "type", "text", "thread", "frames": [[file, line, function], ...], "step"}: an
     exception that nobody caught, told before the process ends. ``text`` is its last line."""
     TENSOR = "tensor"
-    """{"step", "what", "name", "order", "dtype", "shape", "offset", "size", "over", "count",
-    "most", "bad", "bits", "sketch"}: what a rank has of a tensor in a step that is captured.
-    ``what``: "init" (before the step), "grad" (as the optimizer takes it), "param" (after its step)
-    or "input" (then ``name`` is of the argument, and ``samples`` a hash of each row, instead of
-    what follows "shape"), "random" (the layer ``name`` draws numbers, as dropout does). ``order``:
-    of the parameter in its model. The rank's part begins at ``offset`` of a tensor of ``shape`` and
-    is ``size`` large; ``over``: ranks whose equal parts are replicas; ``count``: elements;
-    ``most``: largest finite magnitude; ``bad``: how many are not finite; ``bits``: sum of the
-    elements' bits; ``sketch``: SKETCH float64 (tensor_sketch)."""
+    """{"step", "what", "name", "order", "model", "dtype", "shape", "offset", "size", "over",
+    "count", "most", "bad", "bits", "sketch"}: what a rank has of a tensor in a step that is
+    captured. ``what``: "init" (before the step), "grad" (as the optimizer takes it), "param" (after
+    its step) or "input" (then ``name`` is of the argument, and ``samples`` a hash of each row,
+    instead of what follows "shape"), "random" (the layer ``name`` draws numbers, as dropout does),
+    "out" and "d_out" (see below). ``order``: of the parameter in its ``model``, a number. The
+    rank's part begins at ``offset`` of a tensor of ``shape`` and is ``size`` large; ``over``: ranks
+    whose equal parts are replicas; ``count``: elements; ``most``: largest finite magnitude;
+    ``bad``: how many are not finite; ``bits``: sum of the elements' bits; ``sketch``: SKETCH
+    float64 (tensor_sketch).
+    What the module ``name`` put out in a step's forwards, and its gradient, have of these "shape",
+    of a sample's row, "count", of samples, "most" and "bad"; and of the module "module" (its
+    class), "place" (file:line) and "times" in ns: [begin, end, …] of its forwards, or when each
+    gradient came; and "cuts":
+    [{"cut": [dim, parts, at], "sketch", "by_place"}]: sketches by sample (row_sketch) if the rank
+    has that slice of each row."""
     OUT_OF_MEMORY = "out_of_memory"
     """{"t_ns", "device" ("cuda:0"), "asked"|None, "limit", "free"|None, "allocated", "reserved",
     "parts": {"parameters", "gradients", "optimizer"}, "step", "phase", "action" (name ids, or 0),

@@ -13,6 +13,21 @@ SKETCH_BYTES: Final = 8 * wire.SKETCH
 MAX_TENSORS: Final = 1 << 14
 """Of one process; 32 MiB of sketches."""
 _MAX_NUMBERS: Final = 1 << 16
+_MAX_CUTS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class CutDef:
+    """Sketches by sample of an activation, if what the rank has is one of ``parts`` equal slices
+    along dimension ``dim`` of each sample's row."""
+
+    dim: int
+    parts: int
+    at: int
+    sketch: bytes
+    """By the samples' contents: wire.SKETCH float64."""
+    by_place: bytes
+    """By the samples' places among those that the rank had in the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +36,13 @@ class TensorDef:
 
     step: int
     what: str
-    """``init``, ``grad``, ``param``, ``input``; ``random``: a layer that draws numbers."""
+    """``init``, ``grad``, ``param``, ``input``; ``random``: a layer that draws numbers;
+    ``out``, ``d_out``: what a module put out in the step, and its gradient."""
     name: str
     order: int
-    """Of the parameter in its model."""
+    """Of the parameter in its model; of an activation in the order of first calls."""
+    model: int
+    """Number of the outermost module on the rank."""
     dtype: str
     shape: tuple[int, ...]
     """Of the whole tensor."""
@@ -44,6 +62,14 @@ class TensorDef:
     """wire.SKETCH float64; of an input empty."""
     samples: tuple[int, ...]
     """Of an input: a hash of each row."""
+    kind: str
+    """Of an activation: the module's class, …"""
+    place: str
+    """… file:line of its forward; empty for torch's own …"""
+    times: tuple[int, ...]
+    """… and begin and end of each forward, or when each gradient came: ns of the host's clock."""
+    cuts: tuple[CutDef, ...]
+    """Of an activation, whose ``shape`` is of one sample's row and ``count`` of samples."""
 
 
 def tensor_def(values: Mapping[Any, Any]) -> TensorDef:
@@ -54,15 +80,32 @@ def tensor_def(values: Mapping[Any, Any]) -> TensorDef:
         items = found if isinstance(found, list) else []
         return tuple(n for n in items[:_MAX_NUMBERS] if isinstance(n, int))
 
-    most, sketch = values.get("most"), values.get("sketch")
+    most = values.get("most")
     return TensorDef(
         fields.integer(values, "step", 0), fields.text(values, "what"),
         fields.text(values, "name"), fields.integer(values, "order", 0),
+        fields.integer(values, "model", 0),
         fields.text(values, "dtype"), numbers("shape"), numbers("offset"), numbers("size"),
         numbers("over"),
         fields.integer(values, "count", 0),
         float(most) if isinstance(most, int | float) else 0.0, fields.integer(values, "bad", 0),
         fields.integer(values, "bits", 0),
-        sketch if isinstance(sketch, bytes) and len(sketch) == SKETCH_BYTES else b"",
-        numbers("samples"),
+        _sketch(values.get("sketch")), numbers("samples"),
+        fields.text(values, "module"), fields.text(values, "place"), numbers("times"),
+        _cuts(values.get("cuts")),
     )  # fmt: skip
+
+
+def _sketch(value: Any) -> bytes:
+    return value if isinstance(value, bytes) and len(value) == SKETCH_BYTES else b""
+
+
+def _cuts(value: Any) -> tuple[CutDef, ...]:
+    found = []
+    for item in value[:_MAX_CUTS] if isinstance(value, list) else ():
+        cut = item.get("cut") if isinstance(item, Mapping) else None
+        if isinstance(cut, list) and len(cut) == 3 and all(isinstance(n, int) for n in cut):
+            both = _sketch(item.get("sketch")), _sketch(item.get("by_place"))
+            if all(both):
+                found.append(CutDef(cut[0], cut[1], cut[2], *both))
+    return tuple(found)

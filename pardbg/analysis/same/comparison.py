@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from pardbg.analysis.base.losses import json_number
+from pardbg.analysis.same.activations import activations
 from pardbg.analysis.same.hypotheses import CERTAIN, Hypothesis, factor, hypothesis, unlike
+from pardbg.analysis.same.module_flow import Flow, Place, Why, flow
+from pardbg.analysis.same.names import prefixes
 from pardbg.analysis.same.noise import (
     RED,
     ROUNDINGS,
@@ -22,7 +25,16 @@ from pardbg.analysis.same.noise import (
     difference,
     floors,
 )  # fmt: skip
-from pardbg.analysis.same.wholes import Gap, Key, Whole, Wholes, wholes
+from pardbg.analysis.same.siblings import Beside, beside
+from pardbg.analysis.same.wholes import (
+    Gap,
+    Key,
+    Prefixes,
+    Whole,
+    Wholes,
+    samples,
+    wholes,
+)
 from pardbg.store.store import Store
 
 Level = Literal["green", "yellow", "red"]
@@ -35,11 +47,11 @@ Reason = Literal[
 not known; ``all-rounding``: every gradient differs as computation in bfloat16 would make it;
 ``no-replicas``: no rank keeps what another one has."""
 Left = Literal[
-    Gap, "only-reference", "only-run", "shape", "dtype", "noise", "not-finite", "no-update",
-    "gradient", "step",
+    Gap, Why, "only-reference", "only-run", "shape", "not-finite", "no-update", "gradient", "step",
 ]  # fmt: skip
-"""Why a tensor is not judged: its layout; names or shapes; rounding is as large; the reference is
-not finite; the update is not known; its gradient is not green; a later step, without --floor."""
+"""Why a tensor is not judged: its layout; what module_flow.Why says; names or shapes; the
+reference is not finite; the update is not known; its gradient is not green; a later step, without
+--floor."""
 EXIT: Final[Mapping[Reason, int]] = {
     "same": 0, "invariants-hold": 0, "differs": 1, "replicas-differ": 1,
 }  # fmt: skip
@@ -86,6 +98,10 @@ class Sameness:
     name: str = ""
     """Of the first tensor that differs; of a reason about a session: which one, "A" or "B"."""
     hypothesis: Hypothesis | None = None
+    place: Place | None = None
+    """The module to look at, where activations tell, …"""
+    beside: tuple[Beside, ...] = ()
+    """… and how its block's collectives are unlike its siblings'."""
     rows: tuple[Row, ...] = ()
     """In the order of execution: gradients from the last parameter, then parameters."""
     left: tuple[NotJudged, ...] = ()
@@ -113,7 +129,7 @@ def alone(store: Store) -> Sameness:
     order = [whole for whole in order if whole.copies]
     for whole in order:
         if whole.replicas:
-            return Sameness("replicas-differ", *whole.key, unlike(whole), (), left)
+            return Sameness("replicas-differ", *whole.key, unlike(whole), left=left)
     reason: Reason = "invariants-hold" if order else "nothing-judged" if left else "no-replicas"
     return Sameness(reason, left=left, num_tensors=len(order))
 
@@ -121,7 +137,11 @@ def alone(store: Store) -> Sameness:
 def compare(reference: Store, run: Store, floor: Store | None = None) -> Sameness:
     """Return whether ``run`` computes what ``reference`` does; ``floor``: a second recording of the
     reference, whose differences are its noise."""
-    a, b = wholes(reference), wholes(run)
+    a = wholes(reference)
+    begun = {whole.name: whole for whole in a.tensors.values() if whole.what == "init"}
+    moved = prefixes(begun, run)
+    later = _later(a, run, moved)
+    b = wholes(run, moved, later, alike=True)
     for side, name in ((a, "A"), (b, "B")):
         if not side.steps:
             return Sameness("nothing-captured", name=name)
@@ -141,8 +161,28 @@ def compare(reference: Store, run: Store, floor: Store | None = None) -> Samenes
     judge = _Judge(a, b, second)
     random = a.random or b.random
     certain = known and not random and verified >= a.names("init") | a.names("param")
-    found = _answer(a, judge.judge(), certain, judge.with_floor)
-    return replace(found, inputs_known=known, random=random, floor_idle=judge.floor_idle)
+    outs = activations(run, judge.step, moved, later)
+    modules = flow(
+        activations(reference, judge.step, prefixes(begun, reference)), outs,
+        activations(floor, judge.step, {}) if floor is not None else (),
+        judge.floors.of, b.group_sizes,
+    )  # fmt: skip
+    found = _answer(a, judge.judge(), modules, certain, judge.with_floor)
+    odd = () if found.place is None else beside(run, outs, found.name, found.what != "out")
+    return replace(
+        found, inputs_known=known, random=random, floor_idle=judge.floor_idle, beside=odd
+    )
+
+
+def _later(a: Wholes, run: Store, parts: Mapping[tuple[int, int], Prefixes]) -> frozenset[int]:
+    """Return the ranks that have a part of the model only, and get none of the reference's rows:
+    they are behind others in a pipeline."""
+    rows = {step: (found or {}).get("0", frozenset()) for step, found in a.inputs.items()}
+    partial = {rank for rank, _ in parts}
+    taken = {
+        rank for (rank, step), own in samples(run).items() if own & rows.get(step, frozenset())
+    }
+    return frozenset(partial - taken)
 
 
 def as_dict(found: Sameness) -> dict[str, object]:
@@ -152,6 +192,8 @@ def as_dict(found: Sameness) -> dict[str, object]:
         "exit_code": found.exit_code, "reason": found.reason,
         "step": found.step, "what": found.what, "name": found.name,
         "hypothesis": None if cause is None else asdict(cause),
+        "place": None if found.place is None else asdict(found.place),
+        "beside": [asdict(one) for one in found.beside],
         "rows": [
             {**asdict(row), "error": json_number(row.error), "floors": json_number(row.floors)}
             for row in found.rows
@@ -344,30 +386,57 @@ class _Judge:
         return hypothesis(left, right, before, noise, self.b.group_sizes)
 
 
-def _answer(a: Wholes, found: _Found, certain: bool, with_floor: bool) -> Sameness:
+def _answer(a: Wholes, found: _Found, modules: Flow, certain: bool, with_floor: bool) -> Sameness:
     """Return the answer to what was found. ``certain``: inputs and initial parameters are known and
     equal."""
+    same = found.first is None and _judged(a, found.rows)
+    outs, left = _of_modules(modules, same)
+    rows, place = (*outs, *found.rows), None if same else modules.first
 
     def answer(reason: Reason, of: Whole | None = None) -> Sameness:
         step, what, name = (None, "", "") if of is None else of.key
         return Sameness(
-            reason, step, what, name, found.cause, found.rows, found.left,
-            num_tensors=len(found.rows),
+            reason, step, what, name, found.cause, place, rows=rows, left=(*found.left, *left),
+            num_tensors=len(rows),
         )  # fmt: skip
 
     if found.reference_replicas is not None:
         return answer("reference-replicas-differ", found.reference_replicas)
     first, cause = found.first, found.cause
-    if first is None:
-        return answer("same" if _judged(a, found.rows) else "nothing-judged")
-    if first.replicas:
+    if first is None and place is None:
+        return answer("same" if same else "nothing-judged")
+    if first is not None and first.replicas and place is None:
         return answer("replicas-differ", first)
-    if cause is not None and cause.cause in CERTAIN:
-        return answer("differs", first)
+    causes = cause, place.hypothesis if place is not None else None
+    known = {of.cause for of in causes if of is not None}
+    if known & {*CERTAIN}:
+        return _at(place, answer("differs", first), a.steps[0])
     if not certain:
-        return answer("uncertain", first)
-    rounding = not with_floor and cause is None and _all_rounding(found.rows)
-    return answer("all-rounding" if rounding else "differs", first)
+        return _at(place, answer("uncertain", first), a.steps[0])
+    rounding = not with_floor and not known and _all_rounding(rows)
+    return _at(place, answer("all-rounding" if rounding else "differs", first), a.steps[0])
+
+
+def _at(place: Place | None, found: Sameness, step: int) -> Sameness:
+    """Return an answer with the module that differs first in the place of the parameter."""
+    if place is None:
+        return found
+    cause = place.hypothesis if place.what != "loss" else found.hypothesis
+    return replace(found, step=step, what=place.what, name=place.name, hypothesis=cause)
+
+
+def _of_modules(modules: Flow, same: bool) -> tuple[list[Row], tuple[NotJudged, ...]]:
+    """Return the rows of activations, and those that are not judged. Where parameters and gradients
+    are the same, one that is not has another layout."""
+    rows: list[Row] = []
+    reasons: dict[tuple[str, str], Left] = {}
+    for one in modules.judged:
+        level, key = one.level, (one.run.what, one.reference.name)
+        if level == "green" or (level in ("yellow", "red") and not same):
+            rows.append(Row(one.run.step, *key, one.error, one.floors, level))
+        else:
+            reasons[key] = "layout" if level in ("yellow", "red") else cast(Why, level)
+    return rows, _left(reasons)
 
 
 def _judged(a: Wholes, rows: Sequence[Row]) -> bool:
@@ -382,7 +451,10 @@ def _judged(a: Wholes, rows: Sequence[Row]) -> bool:
 
 def _all_rounding(rows: Sequence[Row]) -> bool:
     """Return whether every gradient is off, and none by more than low precision explains: so it is
-    where parameters are float32 and computation is not (autocast)."""
+    where parameters are float32 and computation is not (autocast). Then modules' outputs are off,
+    too."""
     errors = [row.error for row in rows if row.what == "grad"]
     levels = {row.level for row in rows if row.what == "grad"}
-    return bool(errors) and "green" not in levels and max(errors) <= LOW_PRECISION
+    outs = {row.level for row in rows if row.what == "out"}
+    low = bool(errors) and "green" not in levels and max(errors) <= LOW_PRECISION
+    return low and (not outs or outs != {"green"})

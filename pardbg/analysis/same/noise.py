@@ -47,10 +47,10 @@ class Floors:
         epsilon = coarser(reference, run)
         if epsilon is None:
             return None
-        gradient = reference.what == "grad"
-        share = ROUNDINGS * epsilon * math.sqrt(self.depth if gradient else 1)
+        deep = reference.what not in ("init", "param")
+        share = ROUNDINGS * epsilon * math.sqrt(self.depth if deep else 1)
         size = reference.norm
-        if gradient:
+        if reference.what == "grad":
             size = max(size, self.typical * math.sqrt(reference.count))
         measured = self.measured.get(reference.key, 0.0)
         if measured:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -32,6 +32,11 @@ LARGEST: Final = 1e140
 """Number of a sketch whose square is still one."""
 _INPUT: Final = "input"
 _RANDOM: Final = "random"
+_OF_MODULES: Final = ("out", "d_out")
+Model = tuple[int, int]
+"""(rank, number of the outermost module there)"""
+Prefixes = Mapping[str, str]
+"""Beginning of names in the run -> in the reference, without a dot behind."""
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 
 
@@ -106,36 +111,95 @@ class Wholes:
         return sorted(found, key=lambda n: (found[n][1] if one_count else found[n], n))
 
 
-def wholes(store: Store) -> Wholes:
-    """Return the tensors captured of the newest life of a run."""
-    parts: dict[Key, list[tuple[int, TensorDef]]] = defaultdict(list)
-    procs = store.rank_procs(None)
-    for rank, process in procs.items():
+def told(
+    store: Store, prefixes: Mapping[Model, Prefixes] | None = None
+) -> Iterator[tuple[int, TensorDef]]:
+    """Yield (rank, tensor) of the newest life of a run, by the reference's names. ``prefixes``: of
+    modules that are a part of the model."""
+    for rank, process in store.rank_procs(None).items():
         for tensor in process.tensors:
+            known = (prefixes or {}).get((rank, tensor.model))
+            if known is not None and tensor.what not in (_INPUT, _RANDOM):
+                name = _renamed(tensor.name, known) if tensor.name else ""
+                if not name:  # a part of the model is not the model
+                    continue
+                tensor = replace(tensor, name=name)
+            yield rank, tensor
+
+
+def _renamed(name: str, prefixes: Prefixes) -> str:
+    """Return a name with its longest known beginning replaced."""
+    parts = name.split(".")
+    for end in range(len(parts), -1, -1):
+        head = ".".join(parts[:end])
+        if head in prefixes:
+            return ".".join(part for part in (prefixes[head], *parts[end:]) if part)
+    return name
+
+
+def wholes(
+    store: Store, prefixes: Mapping[Model, Prefixes] | None = None, later: Collection[int] = (),
+    alike: bool = False,
+) -> Wholes:  # fmt: skip
+    """Return the tensors captured of the newest life of a run. ``prefixes``: see ``told``;
+    ``later``: ranks whose inputs are not the model's; ``alike``: whole parameters that begin equal
+    are replicas."""
+    parts: dict[Key, list[tuple[int, TensorDef]]] = defaultdict(list)
+    random = False
+    for rank, tensor in told(store, prefixes):
+        random |= tensor.what == _RANDOM
+        if tensor.what not in (_INPUT, _RANDOM, *_OF_MODULES):
             parts[tensor.step, tensor.what, tensor.name].append((rank, tensor))
+    equal = _equal_from_the_start(parts) if alike else {}
     tensors: dict[Key, Whole] = {}
     unknown: dict[Key, Gap] = {}
     for key, known in parts.items():
-        if key[1] in (_INPUT, _RANDOM):
-            continue
-        found = _whole(known)
+        found = whole_of(known, equal.get(key[2], frozenset()))
         if isinstance(found, Whole):
             tensors[key] = found
         else:
             unknown[key] = found
-    sizes = {len(group.ranks) for group in store.groups.values()} | {len(procs)}
-    random = any(what == _RANDOM for _, what, _ in parts)
-    return Wholes(tensors, unknown, _inputs(store), tuple(sorted(sizes - {0, 1})), random)
+    sizes = {len(group.ranks) for group in store.groups.values()} | {len(store.rank_procs(None))}
+    inputs = _inputs(store, later)
+    return Wholes(tensors, unknown, inputs, tuple(sorted(sizes - {0, 1})), random)
 
 
-def _inputs(store: Store) -> dict[int, dict[str, frozenset[int]] | None]:
+def _equal_from_the_start(
+    parts: Mapping[Key, Sequence[tuple[int, TensorDef]]],
+) -> dict[str, frozenset[int]]:
+    """Return the ranks that have the whole of a parameter, with one initial value, by its name."""
+    found = {}
+    for (_, what, name), known in parts.items():
+        whole = [part for _, part in known if part.size == part.shape]
+        if what == "init" and len(whole) == len(known) and len({p.bits for p in whole}) == 1:
+            found[name] = frozenset(rank for rank, _ in known)
+    return found
+
+
+def samples(store: Store, later: Collection[int] = ()) -> dict[tuple[int, int], frozenset[int]]:
+    """Return the samples that came into the model by (rank, step), where they are known to be
+    all. Later stages of a pipeline, and the ranks ``later``, get activations."""
+    found: dict[tuple[int, int], set[int]] = defaultdict(set)
+    full = set()
+    for rank, process in store.rank_procs(None).items():
+        for tensor in process.tensors:
+            first = min(process.stages, default=0) == 0 and rank not in later
+            if tensor.what == _INPUT and tensor.name == "0" and first:
+                found[rank, tensor.step].update(tensor.samples)
+                if len(tensor.samples) >= MAX_ROWS:
+                    full.add((rank, tensor.step))
+    return {key: frozenset(rows) for key, rows in found.items() if rows and key not in full}
+
+
+def _inputs(store: Store, later: Collection[int]) -> dict[int, dict[str, frozenset[int]] | None]:
     """Return the rows that came into the model; later stages of a pipeline get activations."""
     rows: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     full = set()
-    for process in store.rank_procs(None).values():
+    for rank, process in store.rank_procs(None).items():
         counts: dict[int, int] = defaultdict(int)
+        first = min(process.stages, default=0) == 0 and rank not in later
         for tensor in process.tensors:
-            if tensor.what == _INPUT and min(process.stages, default=0) == 0:
+            if tensor.what == _INPUT and first:
                 rows[tensor.step][tensor.name].update(tensor.samples)
                 counts[tensor.step] += max(len(tensor.samples), *tensor.shape[:1], 0)
         full |= {
@@ -147,8 +211,9 @@ def _inputs(store: Store) -> dict[int, dict[str, frozenset[int]] | None]:
     }
 
 
-def _whole(parts: Sequence[tuple[int, TensorDef]]) -> Whole | Gap:
-    """Return the tensor that parts of (rank, part) add up to, or why they do not."""
+def whole_of(parts: Sequence[tuple[int, TensorDef]], equal: Collection[int] = ()) -> Whole | Gap:
+    """Return the tensor that parts of (rank, part) add up to, or why they do not. ``equal``: ranks
+    that are known as replicas."""
     first = parts[0][1]
     if any(part.shape != first.shape for _, part in parts):
         return "shapes"
@@ -166,7 +231,7 @@ def _whole(parts: Sequence[tuple[int, TensorDef]]) -> Whole | Gap:
     if total != math.prod(first.shape):
         return "incomplete"
     unlike = [same for same in boxes.values() if len({part.bits for _, part in same}) > 1]
-    if not all(_replicas(same) for same in unlike):
+    if not all(_replicas(same, equal) for same in unlike):
         return "copies"
     firsts = [boxes[box][0][1] for box in sorted(boxes)]
     differing = unlike[0] if unlike else []
@@ -182,7 +247,7 @@ def _whole(parts: Sequence[tuple[int, TensorDef]]) -> Whole | Gap:
         np.mean(vectors, axis=0) if vectors else None,
         tuple(sorted(zeros)) if some else (),
         tuple(part.bits for part in firsts),
-        sum(len(same) - 1 for same in boxes.values() if _replicas(same)),
+        sum(len(same) - 1 for same in boxes.values() if _replicas(same, equal)),
     )  # fmt: skip
 
 
@@ -209,10 +274,13 @@ def overlap(boxes: Sequence[Box]) -> bool:
     )
 
 
-def _replicas(same: Iterable[tuple[int, TensorDef]]) -> bool:
+def _replicas(same: Iterable[tuple[int, TensorDef]], equal: Collection[int]) -> bool:
     """Return whether the ranks that have equal boxes are known as replicas of each other."""
     known = dict(same)
-    return len(known) > 1 and all(known.keys() <= set(part.over) for part in known.values())
+    sure = known.keys() <= set(equal)
+    return len(known) > 1 and (
+        sure or all(known.keys() <= set(part.over) for part in known.values())
+    )
 
 
 def _vector(part: TensorDef) -> Floats:

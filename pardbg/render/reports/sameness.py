@@ -9,12 +9,15 @@ from pardbg.analysis.same.comparison import Left, NotJudged, Reason, Row, Samene
 from pardbg.analysis.same.hypotheses import Cause, Hypothesis
 from pardbg.render.draw.cells import clean
 from pardbg.render.reports.sections import table
-from pardbg.words import count, number, plural, ranks_text
+from pardbg.words import count, number, plural, ranks_text, size
 
 MAX_ROWS: Final = 10
 MAX_NAMES: Final = 3
+_MODEL: Final = "the model's output"
 _WHAT: Final = {
     "init": "the initial value of", "grad": "the gradient of", "param": "the updated parameter",
+    "out": "the output of",
+    "d_out": "the gradient of the output of", "loss": "the gradient of the loss",
 }  # fmt: skip
 _CANNOT: Final[Mapping[Reason, str]] = {
     "no-common-names": "no tensor has the same name in both runs",
@@ -47,6 +50,8 @@ _LEFT: Final[Mapping[Left, str]] = {
     "overlap": "layout unknown: parts overlap",
     "incomplete": "layout unknown: parts of some ranks are missing",
     "copies": "layout unknown: unlike values on ranks that are not known as replicas",
+    "layout": "layout unknown: no way that ranks could share it agrees",
+    "scale": "scaled unlike the reference, and not by one factor",
     "dtype": "dtype without a known rounding", "noise": "rounding may be as large as a mistake",
     "not-finite": "not finite in the reference", "no-update": "size of the update not known",
     "gradient": "its gradient already differs, or is not judged",
@@ -56,7 +61,7 @@ _LEFT: Final[Mapping[Left, str]] = {
 
 def same_text(found: Sameness) -> str:
     """Return the verdict, the first tensors that differ, the worst, and what was not compared."""
-    lines = [verdict(found)]
+    lines = [verdict(found), *_place(found)]
     off = [row for row in found.rows if row.level != "green"]
     if off:
         lines += ["", "first tensors that differ", *_table(off[:MAX_ROWS])]
@@ -93,9 +98,38 @@ def verdict(found: Sameness) -> str:
     return f"Cannot be compared: {said}."
 
 
+def _place(found: Sameness) -> Iterator[str]:
+    """Yield where to look, and what agrees."""
+    place = found.place
+    if place is None:
+        return
+    if place.what == "loss":
+        yield "All outputs agree; the gradients that backward begins with do not: look at the loss."
+        return
+    if place.what == "out":
+        yield "The outputs of the modules before it agree."
+    else:
+        through = f": look at the backward of {clean(place.through)}" if place.through else ""
+        yield f"All outputs and the gradients behind it agree{through}."
+    if place.source:
+        yield f"{clean(place.name)} is a {clean(place.kind)}, {clean(place.source)}"
+    for one in found.beside:
+        when = "backward" if one.backward else "forward"
+        yield (
+            f"In its {when} {clean(one.block)} issues {_times(one.times)} {one.op} of "
+            f"{size(one.bytes)} over {clean(one.group)}; most of its "
+            f"{one.siblings - 1} siblings issue {_times(one.usual)}."
+        )
+
+
+def _times(number_of: int) -> str:
+    return str(number_of) if number_of else "no"
+
+
 def _difference(found: Sameness) -> str:
     what = _WHAT.get(found.what, found.what)
-    head = f"{what} {clean(found.name)} differs first, in step {found.step}"
+    of = f"{what} {clean(found.name)}".strip() if found.name or found.what == "loss" else _MODEL
+    head = f"{of} differs first, in step {found.step}"
     return head if found.hypothesis is None else f"{head}: {_cause(found.hypothesis)}"
 
 

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pardbg_agent.hooks.watch import tensor_sketch  # noqa: E402
-from pardbg_agent.hooks.watch.tensor_sketch import samples, sketch  # noqa: E402
+from pardbg_agent.hooks.watch.tensor_sketch import row_hashes, sketch  # noqa: E402
 
 SHAPES = ((7,), (6, 5), (4, 3, 5), (1, 9), (33, 2))
 
@@ -82,7 +82,10 @@ def test_a_number_and_nothing_have_sketches(shape: tuple[int, ...]) -> None:
 def test_a_row_has_its_hash_wherever_it_is(dtype: torch.dtype) -> None:
     rows = (torch.randn(12, 5, 2) * 9).to(dtype)
     rows[3] = rows[8]
-    found, order = samples(rows), torch.randperm(12)
-    assert samples(rows[order]) == [found[at] for at in order]
+    found, order = row_hashes(rows).tolist(), torch.randperm(12)
+    assert row_hashes(rows[order]).tolist() == [found[at] for at in order]
     assert len(set(found)) == len({tuple(row.flatten().tolist()) for row in rows})
-    assert samples(rows[:, :, 0]) != found and len(samples(rows[:, 0, 0])) == 12
+    assert (
+        row_hashes(rows[:, :, 0]).tolist() != found
+        and len(row_hashes(rows[:, 0, 0]).tolist()) == 12
+    )

@@ -1,45 +1,40 @@
 """Tensors of the steps that ``PARDBG_TENSORS`` names ("0-1"), told as sketches for ``pardbg same``:
 parameters before the first of them, gradients as the optimizer takes them, parameters after its
-step, and hashes of the rows of what the outermost module gets. Without the variable nothing is
-hooked; after the last of these steps nothing is hooked any more. In these steps it waits for the
-device.
-
-Names are of the outermost module that has a parameter, without the names of wrappers. A part's
-place is a DTensor's placements; any other tensor counts as a whole, whose replicas are known on the
-ranks of the DistributedDataParallel that has it.
+step, hashes of the rows of what the outermost module gets, and, of the first of these steps, what
+modules put out (activation_capture). Without the variable nothing is hooked; after the last of
+these steps nothing is hooked any more. In these steps it waits for the device.
 """
 
 from __future__ import annotations
 
-import gc
 import os
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 
 from pardbg_agent import core as _core
+from pardbg_agent.hooks.context import local
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.hooks.tensors import local_part, parameters_of
-from pardbg_agent.hooks.watch.tensor_sketch import samples, sketch
+from pardbg_agent.hooks.watch.activation_capture import Activations
+from pardbg_agent.hooks.watch.tensor_names import Models, Named, canonical, place
+from pardbg_agent.hooks.watch.tensor_sketch import row_hashes, sketch
 from pardbg_agent.settings import not_understood
 from pardbg_agent.wire import ENV_TENSORS, MAX_ROWS, DefKind
 
 HOOK: Final = "tensors"
 MAX_TENSORS: Final = 8192
 """Of a process: 16 MiB."""
-_WRAPPERS: Final = {
-    "module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module",
-}  # fmt: skip
 _DRAWS: Final = nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout
 _STEPS: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
@@ -64,6 +59,8 @@ class Capture:
 
     def __init__(self, wanted: range) -> None:
         self._wanted, self._told = wanted, 0
+        self._models = Models()
+        self._activations = Activations(self._models, _guarded)
         self._outermost: Any = None
         self._step = -1
         """The one that the outermost module and the number of rows are of."""
@@ -87,62 +84,110 @@ class Capture:
         c, step = _core.CURRENT, self._steps.pop(id(optimizer), None)
         if c is None or step is None:
             return
-        c.guard.call(HOOK, self._tell, c, step, "param", _names(parameters_of(optimizer)))
+        c.guard.call(
+            HOOK, self._tell, c, step, "param", self._models.named(parameters_of(optimizer))
+        )
         if step + 1 == self._wanted.stop:
             self._called_hook.remove()
+            self._activations.remove()
 
     def _tell_before(self, c: _core.Core, optimizer: Any) -> None:
-        names = _names(parameters_of(optimizer))
+        self._activations.tell(c.step, partial(self._put, c))
+        names = self._models.named(parameters_of(optimizer))
         if id(optimizer) not in self._begun:
             self._begun.add(id(optimizer))
             self._tell(c, c.step, "init", names)
-        grads = ((at, name, p.grad, over) for at, name, p, over in names if p.grad is not None)
-        self._tell(c, c.step, "grad", grads)
+        self._tell(c, c.step, "grad", names)
 
-    def _tell(self, c: _core.Core, step: int, what: str, tensors: Iterable[Named]) -> None:
-        for order, name, tensor, over in tensors:
-            part = local_part(tensor)
-            shape, offset = _place(tensor, part)
-            if not _plain(part) or self._told >= MAX_TENSORS:
+    def _tell(self, c: _core.Core, step: int, what: str, named: Iterable[Named]) -> None:
+        for order, name, parameter, over, model in named:
+            tensor = parameter.grad if what == "grad" else parameter
+            if tensor is None or not _plain(part := local_part(tensor)):
                 continue
-            self._told += 1
-            c.defs.put(
-                DefKind.TENSOR, step=step, what=what, name=name, order=order,
+            shape, offset = place(parameter, tensor, part)
+            self._put(
+                c, step=step, what=what, name=name, order=order, model=model,
                 dtype=str(part.dtype).removeprefix("torch."), shape=shape, offset=offset,
                 size=list(part.shape), over=over or [c.identity.rank],
                 **sketch(part, shape, offset),
             )  # fmt: skip
 
+    def _put(self, c: _core.Core, **fields: Any) -> None:
+        if self._told < MAX_TENSORS:
+            self._told += 1
+            c.defs.put(DefKind.TENSOR, **fields)
+
     # -- inputs
 
     def _called(self, module: Any, args: Any) -> None:
         c = _core.CURRENT
-        if c is None or c.run is None or c.step not in self._wanted:
+        if (
+            c is None
+            or c.run is None
+            or c.step not in self._wanted
+            or torch.compiler.is_compiling()
+        ):
             return
         if c.step != self._step:
             self._step, self._outermost, self._rows = c.step, id(module), 0
             c.guard.call(HOOK, _tell_random, c, module)
-        if id(module) == self._outermost and not _must_not():
-            c.guard.call(HOOK, self._tell_rows, c, args)
+        if not _must_not() and not _infers_shapes(c):
+            keywords = _keywords(sys._getframe(1))
+            c.guard.call(HOOK, self._take, c, module, [*args, *keywords.values()])
 
-    def _tell_rows(self, c: _core.Core, args: Any) -> None:
-        for at, value in enumerate(args):
-            batch = local_part(value) if isinstance(value, torch.Tensor) else None
-            if batch is None or not batch.dim() or not _plain(batch) or self._rows >= MAX_ROWS:
-                continue
-            self._rows += len(batch)
-            c.defs.put(
-                DefKind.TENSOR, step=c.step, what="input", name=str(at), order=0,
-                dtype=str(batch.dtype).removeprefix("torch."), shape=list(batch.shape),
-                samples=samples(batch[:MAX_ROWS]),
-            )  # fmt: skip
+    def _take(self, c: _core.Core, module: Any, given: list[Any]) -> None:
+        if id(module) == self._outermost:
+            self._tell_rows(c, given)
+        if c.step == self._wanted.start:
+            self._activations.called(module, lambda: next(map(row_hashes, _batches(given)), None))
+
+    def _tell_rows(self, c: _core.Core, given: list[Any]) -> None:
+        for at, batch in enumerate(_batches(given)):
+            if self._rows < MAX_ROWS:
+                self._rows += len(batch)
+                c.defs.put(
+                    DefKind.TENSOR, step=c.step, what="input", name=str(at), order=0,
+                    dtype=str(batch.dtype).removeprefix("torch."), shape=list(batch.shape),
+                    samples=row_hashes(batch[:MAX_ROWS]).tolist(),
+                )  # fmt: skip
+
+
+def _guarded(function: Any, *args: Any) -> None:
+    c = _core.CURRENT
+    if c is not None and not _must_not():
+        c.guard.call(HOOK, function, *args)
+
+
+def _infers_shapes(c: _core.Core) -> bool:
+    """Return whether a pipeline schedule calls its stage outside of its actions: before the first
+    step, to learn shapes."""
+    return bool(local().nest.pipeline) and not (c.gate.inside or c.gate.inside_native())
+
+
+def _batches(given: list[Any]) -> Iterator[torch.Tensor]:
+    """Yield the rank's parts of tensors with rows."""
+    for value in given:
+        batch = local_part(value) if isinstance(value, torch.Tensor) else None
+        if batch is not None and batch.dim() and _plain(batch):
+            yield batch
+
+
+def _keywords(frame: Any) -> dict[str, Any]:
+    """Return the keyword arguments of a module's call, which such hooks are not told: those of
+    Module._call_impl (torch/nn/modules/module.py)."""
+    for _ in range(2):
+        found = frame.f_locals.get("kwargs") if frame is not None else None
+        if isinstance(found, dict):
+            return found
+        frame = frame.f_back if frame is not None else None
+    return {}
 
 
 def _tell_random(c: _core.Core, module: nn.Module) -> None:
     """Tell of the first layer that draws numbers of its own, if there is one."""
     for name, layer in module.named_modules():
         if isinstance(layer, _DRAWS) and layer.training and layer.p > 0:
-            c.defs.put(DefKind.TENSOR, step=c.step, what="random", name=_canonical(name), order=0)
+            c.defs.put(DefKind.TENSOR, step=c.step, what="random", name=canonical(name), order=0)
             return
 
 
@@ -155,58 +200,3 @@ def _must_not() -> bool:
     counts."""
     captured = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
     return captured or bool(torch._C._len_torch_dispatch_stack())
-
-
-Named = tuple[int, str, Any, list[int]]
-"""(order, name, tensor, ranks of its replicas)"""
-
-
-def _names(parameters: list[Any]) -> list[Named]:
-    """Return the parameters that a module has, by the outermost module with most of them."""
-    wanted = {id(p) for p in parameters}
-    modules = [m for m in gc.get_objects() if issubclass(type(m), nn.Module)]
-    inner = {id(child) for m in modules for child in m._modules.values()}
-    found: dict[int, Named] = {}
-    held = []
-    for root in modules:
-        if id(root) not in inner:
-            own = [(name, p) for name, p in root.named_parameters() if id(p) in wanted]
-            held.append((len(own), root, own))
-    for _, root, own in sorted(held, key=lambda item: -item[0]):
-        over = _replicas(root)
-        for order, (name, p) in enumerate(own):
-            found.setdefault(id(p), (order, _canonical(name), p, over.get(id(p), [])))
-    return [found[id(p)] for p in parameters if id(p) in found]
-
-
-def _replicas(root: nn.Module) -> dict[int, list[int]]:
-    """Return the ranks that keep a parameter equal, by its id."""
-    found: dict[int, list[int]] = {}
-    for module in root.modules():
-        if isinstance(module, DistributedDataParallel):
-            ranks = dist.get_process_group_ranks(module.process_group)
-            found |= {id(p): ranks for p in module.parameters()}
-    for p in root.parameters():
-        mesh = getattr(p, "device_mesh", None)
-        if mesh is not None:
-            found[id(p)] = mesh.mesh.flatten().tolist()
-    return found
-
-
-def _canonical(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
-
-
-def _place(tensor: Any, part: Any) -> tuple[list[int], list[int]]:
-    """Return (shape of the whole, offset of the rank's part); an offset of another length than the
-    shape's: it is not known."""
-    placements = getattr(tensor, "placements", None)
-    if placements is None:
-        return list(tensor.shape), [0] * tensor.dim()
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-    size, offset = compute_local_shape_and_global_offset(
-        tensor.shape, tensor.device_mesh, placements
-    )
-    known = tuple(size) == tuple(part.shape) and not any(p.is_partial() for p in placements)
-    return list(tensor.shape), list(offset) if known else [0] * (tensor.dim() + 1)

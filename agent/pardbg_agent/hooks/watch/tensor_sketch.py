@@ -37,9 +37,8 @@ def sketch(part: torch.Tensor, shape: Sequence[int], offset: Sequence[int]) -> d
             bad += values.numel() - int(finite.count_nonzero())
             values = torch.where(finite, values, 0.0)
             most = max(most, float(values.abs().max()))
-            mixed = _mixed(_indices(some, at, shape, offset))
-            signs = (mixed >> 50 & 1) * 2 - 1
-            sums.index_add_(0, mixed >> 40 & SKETCH - 1, values * signs)
+            buckets, signs = bucket_and_sign(mixed(indices(some, at, shape, offset)))
+            sums.index_add_(0, buckets, values * signs)
         return {
             "count": rows.numel(), "most": most, "bad": bad,
             "bits": int(bits_sum(part)) & (1 << 61) - 1 if part.numel() else 0,
@@ -47,18 +46,22 @@ def sketch(part: torch.Tensor, shape: Sequence[int], offset: Sequence[int]) -> d
         }  # fmt: skip
 
 
-def samples(batch: torch.Tensor) -> list[int]:
-    """Return a hash of the contents of each row of a batch. Waits for the device."""
+def row_hashes(batch: torch.Tensor) -> torch.Tensor:
+    """Return a hash of the contents of each row of a batch, int64."""
     with torch.no_grad():
         rows = batch.detach().flatten(1) if batch.dim() > 1 else batch.detach().unsqueeze(-1)
         if rows.is_floating_point():
             rows = rows.to(torch.float64).view(torch.int64)
-        places = _mixed(torch.arange(1, rows.shape[1] + 1, device=rows.device)) | 1
-        found: list[int] = _mixed((rows.to(torch.int64) * places).sum(1)).tolist()
-        return found
+        places = mixed(torch.arange(1, rows.shape[1] + 1, device=rows.device)) | 1
+        return mixed((rows.to(torch.int64) * places).sum(1))
 
 
-def _indices(
+def bucket_and_sign(hashes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the buckets, int64, and the signs, float64, of what has these (mixed) hashes."""
+    return hashes >> 40 & SKETCH - 1, ((hashes >> 50 & 1) * 2 - 1).to(torch.float64)
+
+
+def indices(
     rows: torch.Tensor, first: int, shape: Sequence[int], offset: Sequence[int]
 ) -> torch.Tensor:
     """Return the indices of a part's rows, from ``first`` on, in the whole tensor, flat."""
@@ -70,6 +73,7 @@ def _indices(
     return index.flatten()
 
 
-def _mixed(index: torch.Tensor) -> torch.Tensor:
-    mixed = (index + 1) * _SPREAD[0]
-    return (mixed ^ (mixed >> 32)) * _SPREAD[1]
+def mixed(index: torch.Tensor) -> torch.Tensor:
+    """Return a hash of 64 bits of each number."""
+    spread = (index + 1) * _SPREAD[0]
+    return (spread ^ (spread >> 32)) * _SPREAD[1]

@@ -1,0 +1,250 @@
+"""What modules put out, and its gradients, in the steps that ``--tensors`` names: sketches by
+sample (row_sketch), summed over a step's microbatches, told before the optimizer steps.
+
+A forward that recomputation repeats inside the backward, one without gradients, and compiled
+modules are left out. Nothing of the program's is kept but the numbers.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import torch
+import torch.distributed.distributed_c10d as c10d
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from pardbg_agent import clock
+from pardbg_agent.hooks.tensors import local_part
+from pardbg_agent.hooks.watch.row_sketch import (
+    WHOLE,
+    Cut,
+    RowSketches,
+    Samples,
+    by_sample,
+    samples_at,
+)  # fmt: skip
+from pardbg_agent.hooks.watch.tensor_names import Models, canonical
+
+MAX_MODULES: Final = 400
+"""Of an outermost module: the outer ones first."""
+MAX_CALLS: Final = 64
+"""Of a module and step whose times are told."""
+_MAX_AXES: Final = 2
+
+
+Of = tuple[int, str]
+"""(number of the model, name in it)"""
+
+
+@dataclass(slots=True, eq=False)
+class Outermost:
+    """A module that the program itself calls, as a whole model or a stage of one."""
+
+    model: int
+    """Number of the one that has it (tensor_names.Models)."""
+    axes: list[tuple[int, int]]
+    """(parts, index) of cuts that the rank's activations may be."""
+    samples: Samples | None = None
+    """Of the call that runs; None outside of one."""
+    num_rows: int = 0
+    """Of the step, before that call."""
+
+
+@dataclass(slots=True, eq=False)
+class Sum:
+    """Of one module, and of its outputs or their gradients, in a step."""
+
+    order: int
+    dtype: str
+    shape: list[int]
+    """Of a sample's row."""
+    most: torch.Tensor
+    bad: torch.Tensor
+    rows: int = 0
+    times: list[int] = field(default_factory=list)
+    """Of gradients: when each came, in ns of the host's clock."""
+    sketches: dict[Cut, torch.Tensor] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Module:
+    kind: str
+    place: str
+    """Where its forward is written."""
+    times: list[int] = field(default_factory=list)
+    """Begin and end of each forward, in ns of the host's clock."""
+
+
+class Activations:
+    """One process's."""
+
+    def __init__(self, models: Models, guarded: Callable[..., Any]) -> None:
+        self._models, self._guarded = models, guarded
+        """Calls a function of this with arguments, and lets nothing out."""
+        self._sketches = RowSketches()
+        self._known: set[int] = set()
+        self._outermost: dict[int, Outermost] = {}
+        self._handles: list[Any] = []
+        self._modules: dict[Of, Module] = {}
+        self._sums: dict[tuple[str, Of], Sum] = {}
+
+    def called(self, module: nn.Module, batch: Callable[[], torch.Tensor | None]) -> None:
+        """Take the samples of a call of an outermost module; others are left alone."""
+        if id(module) not in self._known:
+            self._enter(module)
+        outermost = self._outermost.get(id(module))
+        if outermost is None or not torch.is_grad_enabled():
+            return
+        hashes = batch()
+        if hashes is not None:
+            outermost.samples = samples_at(hashes, outermost.num_rows)
+            outermost.num_rows += len(hashes)
+
+    def tell(self, step: int, put: Callable[..., Any]) -> None:
+        """Tell of the step with ``put``, and forget it."""
+        for (what, of), found in self._sums.items():
+            module = self._modules[of]
+            put(
+                step=step, what=what, model=of[0], name=of[1], order=found.order, dtype=found.dtype,
+                shape=found.shape, count=found.rows, most=float(found.most), bad=int(found.bad),
+                module=module.kind, place=module.place, times=found.times or module.times,
+                cuts=[
+                    {"cut": list(cut), "sketch": both[0].cpu().numpy().tobytes(),
+                     "by_place": both[1].cpu().numpy().tobytes()}
+                    for cut, both in found.sketches.items()
+                ],
+            )  # fmt: skip
+        self._sums.clear()
+        for module in self._modules.values():
+            module.times = []
+        for outermost in self._outermost.values():
+            outermost.num_rows = 0
+
+    def remove(self) -> None:
+        """Take all hooks away."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._outermost.clear()
+
+    def _enter(self, root: nn.Module) -> None:
+        self._known |= {id(m) for m in root.modules()}
+        if not any(True for _ in root.parameters()) or any(map(_compiled, root.modules())):
+            return
+        model, path = self._models.place(root)
+        outermost = self._outermost[id(root)] = Outermost(model, _axes(root))
+        for name, module in _chosen(root, path):
+            self._modules[model, name] = Module(type(module).__name__, _source(module))
+            begin = partial(self._begins, outermost, (model, name))
+            end = partial(self._ends, outermost, (model, name))
+            self._handles.append(module.register_forward_pre_hook(begin))
+            self._handles.append(module.register_forward_hook(end))
+        over = partial(self._over, outermost)
+        self._handles.append(root.register_forward_hook(over, always_call=True))
+
+    def _begins(self, outermost: Outermost, of: Of, module: Any, args: Any) -> None:
+        times = self._modules[of].times
+        if outermost.samples is not None and not len(times) % 2 and len(times) < 2 * MAX_CALLS:
+            times.append(clock.now_ns())
+
+    def _ends(self, outermost: Outermost, of: Of, module: Any, args: Any, out: Any) -> None:
+        times, samples = self._modules[of].times, outermost.samples
+        if len(times) % 2:
+            times.append(clock.now_ns())
+        if samples is not None and torch._C._current_graph_task_id() == -1:
+            tensor = _first(out)
+            if tensor is not None:
+                self._guarded(self._add, outermost, of, samples, "out", tensor)
+                if tensor.requires_grad:
+                    told = partial(self._gradient, outermost, of, samples)
+                    tensor.register_hook(told)
+
+    def _gradient(self, outermost: Outermost, of: Of, samples: Samples, grad: Any) -> None:
+        self._guarded(self._add, outermost, of, samples, "d_out", grad)
+
+    @staticmethod
+    def _over(outermost: Outermost, module: Any, args: Any, out: Any) -> None:
+        outermost.samples = None
+
+    def _add(self, outermost: Outermost, of: Of, samples: Samples, what: str, tensor: Any) -> None:
+        begun = clock.now_ns()
+        with torch.no_grad():
+            part = local_part(tensor).detach()
+            rows = by_sample(part, len(samples.by_contents))
+            if rows is None or not rows.numel() or not rows.is_floating_point():
+                return
+            dtype, shape = str(part.dtype).removeprefix("torch."), list(rows.shape[1:])
+            sums = self._sums.get((what, of))
+            if sums is None:
+                zero = torch.zeros((), dtype=torch.float64, device=rows.device)
+                order = len(self._sums)
+                sums = self._sums[what, of] = Sum(order, dtype, shape, zero, zero)
+            elif sums.shape != shape:
+                sums.shape = []  # samples of unlike sizes: no cut can be told from another
+            low, high = torch.aminmax(rows)
+            most = torch.maximum(low.abs(), high.abs()).to(torch.float64)
+            sums.most = torch.maximum(sums.most, most)
+            sums.bad = sums.bad + torch.isfinite(rows).logical_not_().sum()
+            sums.rows += len(rows)
+            if what == "d_out" and len(sums.times) < MAX_CALLS:
+                sums.times.append(begun)
+            for cut in (WHOLE, *_cuts(rows.dim() - 1, outermost.axes)):
+                both = self._sketches.of(rows, samples, cut)
+                known = sums.sketches.get(cut)
+                sums.sketches[cut] = both if known is None else known + both
+
+
+def _first(out: Any) -> Any:
+    """Return the first tensor of floating point that a module put out, or None."""
+    if isinstance(out, torch.Tensor):
+        plain = type(out) is torch.Tensor or hasattr(out, "device_mesh")
+        return out if plain and out.dim() and out.is_floating_point() else None
+    items = out.values() if isinstance(out, dict) else out if isinstance(out, tuple | list) else ()
+    return next((item for item in map(_first, items) if item is not None), None)
+
+
+def _cuts(num_dims: int, axes: list[tuple[int, int]]) -> Iterator[Cut]:
+    """Yield the cuts that a rank's rows may be: of features, or of positions."""
+    for dim in dict.fromkeys((num_dims - 1, 0)) if num_dims else ():
+        yield from (Cut(dim, parts, index) for parts, index in axes)
+
+
+def _axes(root: nn.Module) -> list[tuple[int, int]]:
+    """Return (parts, index) of the groups that may cut activations: of the meshes that cut
+    parameters; without any, of the process groups that data parallelism does not have."""
+    found: dict[tuple[int, int], None] = {}
+    for p in root.parameters():
+        mesh: Any = getattr(p, "device_mesh", None)
+        for dim, placement in enumerate(getattr(p, "placements", ())):
+            if placement.is_shard():
+                found[mesh.size(dim), mesh.get_local_rank(dim)] = None
+    if not found and not any(isinstance(m, DistributedDataParallel) for m in root.modules()):
+        groups = list(c10d._world.pg_group_ranks.values())
+        smaller = [ranks for ranks in groups if 1 < len(ranks) < c10d.get_world_size()]
+        own = c10d.get_rank()
+        found = {(len(ranks), ranks[own]): None for ranks in smaller or groups if own in ranks}
+    return [axis for axis in found if axis[0] > 1][:_MAX_AXES]
+
+
+def _chosen(root: nn.Module, path: str) -> list[tuple[str, nn.Module]]:
+    """Return the modules to hook by name, a wrapper's name being that of what it wraps: whole
+    levels from the outermost on, the last of them as far as there is room."""
+    named = {canonical(path + name): module for name, module in root.named_modules()}
+    levels = sorted(named, key=lambda name: name.count(".") + bool(name))
+    return [(name, named[name]) for name in levels[:MAX_MODULES]]
+
+
+def _compiled(module: nn.Module) -> bool:
+    return hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
+
+
+def _source(module: nn.Module) -> str:
+    """Return where a module's forward is written, as file:line; of torch's own: empty."""
+    code: Any = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    own = code is None or type(module).__module__.startswith("torch.")
+    return "" if own else f"{code.co_filename}:{code.co_firstlineno}"

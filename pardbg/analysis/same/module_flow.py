@@ -1,0 +1,259 @@
+"""Which module's output, or which gradient of one, is the first that differs from the reference.
+
+Forward, the first in the order of execution whose inputs agree. Backward, gradients are compared up
+to one common factor: a loss is often averaged over fewer samples, and the gradients of parameters
+make up for it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from pardbg.analysis.same.activations import Activation, Kind, Reading, place_in_block
+from pardbg.analysis.same.hypotheses import RESIDUAL, Hypothesis, factor
+from pardbg.analysis.same.noise import RED, SEEN, YELLOW, difference
+from pardbg.analysis.same.wholes import Floats, Whole
+
+Level = Literal["green", "yellow", "red"]
+Why = Literal["layout", "noise", "dtype", "scale"]
+"""Why an activation is not judged: it is not known what ranks have of it; rounding is as large as a
+mistake; nothing is known of the dtype; its gradients have no common factor to the reference's."""
+Floor = Callable[[Whole, Whole], "float | None"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """An activation beside the reference's."""
+
+    reference: Activation
+    run: Activation
+    pair: tuple[Whole, Whole] | None
+    """Reference and run as they were compared."""
+    reading: Reading | None
+    error: float
+    floors: float
+    level: Level | Why
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The module to look at."""
+
+    what: str
+    """``out`` or ``d_out``: of what differs first; ``loss``: outputs agree, and the gradients that
+    backward begins with do not."""
+    name: str
+    kind: str
+    """Its class."""
+    source: str
+    """file:line of its forward; empty for torch's own."""
+    through: str
+    """Of a gradient: the module whose backward it comes out of; else empty."""
+    hypothesis: Hypothesis | None
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Activations in the order of execution, and the first that differs."""
+
+    judged: tuple[Judged, ...]
+    first: Place | None
+
+
+def flow(
+    reference: Sequence[Activation], run: Sequence[Activation], second: Sequence[Activation],
+    noise: Floor, sizes: Sequence[int],
+) -> Flow:  # fmt: skip
+    """Return one step's activations judged. ``second``: of another recording of the reference;
+    ``noise`` gives that of (reference, run), as a norm; ``sizes``: of the run's groups."""
+    floor = _with_measured(reference, second, noise)
+    outs = _settled([_best(a, b, floor, 1.0) for a, b in _pairs(reference, run, "out")])
+    first = _first(outs, sizes)
+    pairs = _pairs(reference, run, "d_out")
+    scale = _scale(pairs, floor)
+    if scale is None:
+        back = [Judged(a, b, None, None, 0.0, 0.0, "scale") for a, b in pairs]
+        if first is None and outs and outs[-1].level == "green":
+            first = Place("loss", "", "", "", "", None)
+    else:
+        back = _settled([_best(a, b, floor, scale) for a, b in pairs])
+        first = first or _first(back, sizes)
+    return Flow((*outs, *back), first)
+
+
+def _with_measured(
+    reference: Sequence[Activation], second: Sequence[Activation], noise: Floor
+) -> Floor:
+    """Return the noise, or the difference between both recordings where that is larger."""
+    known = {(b.what, b.name): b for b in second}
+    measured = {
+        id(left): difference(left, reading.whole)
+        for a in reference
+        if (b := known.get((a.what, a.name))) is not None
+        for left, reading in _readings(a, b)
+        if reading.how == "whole"
+    }
+
+    def floor(left: Whole, right: Whole) -> float | None:
+        found = noise(left, right)
+        return None if found is None else max(found, measured.get(id(left), 0.0))
+
+    return floor
+
+
+def _pairs(
+    reference: Sequence[Activation], run: Sequence[Activation], what: str
+) -> list[tuple[Activation, Activation]]:
+    known = {b.name: b for b in run if b.what == what}
+    ordered = sorted((a for a in reference if a.what == what), key=lambda a: a.order)
+    return [(a, known[a.name]) for a in ordered if a.name in known]
+
+
+def _readings(a: Activation, b: Activation) -> Iterator[tuple[Whole, Reading]]:
+    """Yield the pairs of a reference's whole and a reading of the run that could be the same."""
+    for whole in a.readings:
+        for reading in b.readings:
+            same = whole.by == reading.by and whole.whole.shape == reading.whole.shape
+            if whole.how == "whole" and same:
+                yield whole.whole, reading
+
+
+def _best(a: Activation, b: Activation, floor: Floor, scale: float) -> Judged:
+    """Return the reading that fits best, as judged; red if none fits."""
+    best: Judged | None = None
+    for whole, reading in _readings(a, b):
+        noise = floor(whole, reading.whole)
+        scaled = _scaled(reading.whole, 1 / scale)
+        error, size = difference(whole, scaled), whole.norm
+        level = _level(whole, scaled, error, noise)
+        in_floors = error / noise if noise else float("inf") if error else 0.0
+        share = error / size if size else float("inf") if error else 0.0
+        one = Judged(a, b, (whole, scaled), reading, share, in_floors, level)
+        if best is None or _rank(one) < _rank(best):
+            best = one
+    return best or Judged(a, b, None, None, 0.0, 0.0, "layout")
+
+
+def _rank(judged: Judged) -> tuple[bool, bool, bool, float]:
+    """Readings that fit come first, and of these the plainest."""
+    fits, of = judged.level in ("green", "yellow"), judged.reading
+    how, by = (of.how, of.by) if of is not None else ("", "")
+    return (not fits, how == "sum", by == "place", judged.floors)
+
+
+def _level(left: Whole, right: Whole, error: float, noise: float | None) -> Level | Why:
+    if noise is None:
+        return "dtype"
+    if right.bad > left.bad:
+        return "red"
+    if not left.most and not right.most:
+        return "green"
+    if RED * noise > SEEN * left.norm:
+        return "noise"
+    if error <= YELLOW * noise:
+        return "green"
+    return "red" if error > RED * noise else "yellow"
+
+
+def _settled(judged: Sequence[Judged]) -> list[Judged]:
+    """Return what is red only where it is known what ranks have: from modules where it fits. A sum
+    over ranks that modules of the same kind have summed is red too."""
+    fits = [one for one in judged if one.level in ("green", "yellow") and one.reading is not None]
+    established = {one.reading.kind for one in fits if one.reading is not None}
+    hows: dict[str, Counter[str]] = defaultdict(Counter)
+    for one in fits:
+        if one.reading is not None:
+            hows[place_in_block(one.reference.name)][one.reading.how] += 1
+    found = []
+    for one in judged:
+        if one.level == "red" and not (one.run.alone or _known(one, established)):
+            one = replace(one, level="layout")
+        elif one in fits and one.reading is not None and one.reading.how == "sum":
+            others = hows[place_in_block(one.reference.name)]
+            if others["whole"] > others["sum"]:
+                one = replace(one, level="red")
+        found.append(one)
+    return found
+
+
+def _known(one: Judged, established: set[Kind]) -> bool:
+    return one.reading is not None and one.reading.kind in established
+
+
+def _first(judged: Sequence[Judged], sizes: Sequence[int]) -> Place | None:
+    """Return the first that is red. If the one before it was a sum over ranks that nobody had
+    summed, that is it."""
+    at = next((at for at, one in enumerate(judged) if one.level == "red"), None)
+    if at is None:
+        return None
+    before = judged[at - 1].reading if at else None
+    if before is not None and before.how == "sum" and _unlike(judged[at]):
+        at -= 1
+    one = judged[at]
+    agreed = [other for other in judged[:at] if other.level == "green"]
+    through = agreed[-1].reference.name if one.run.what == "d_out" and agreed else ""
+    return Place(
+        one.run.what, one.reference.name, one.run.kind, one.run.place, through,
+        _cause(one, sizes),
+    )  # fmt: skip
+
+
+def _unlike(one: Judged) -> bool:
+    """Return whether ranks with the same samples do not have the same."""
+    members = [vector for _, vector in one.reading.members] if one.reading is not None else []
+    spread = max((float(np.linalg.norm(v - members[0])) for v in members), default=0.0)
+    return one.pair is not None and spread * one.floors > RED * one.error * one.pair[0].norm
+
+
+def _cause(one: Judged, sizes: Sequence[int]) -> Hypothesis | None:
+    if one.pair is None or one.reading is None:
+        return None
+    reference, run = one.pair
+    ranks = tuple(rank for rank, _ in one.reading.members)
+    if one.reading.how == "sum":
+        return Hypothesis("sum", ranks=ranks)
+    if run.bad and not reference.bad:
+        return Hypothesis("not-finite")
+    if not run.most:
+        return Hypothesis("zero")
+    all_rows = one.reading.how == "whole" and one.reading.groups == 1
+    odd = _odd(reference, one.reading.members) if all_rows else ()
+    if odd:
+        return Hypothesis("replicas", ranks=ranks, odd_ranks=odd)
+    return factor(reference, run, sizes)
+
+
+def _odd(reference: Whole, members: Sequence[tuple[int, Floats]]) -> tuple[int, ...]:
+    """Return the ranks that do not have what the reference has, if others do."""
+    limit = RESIDUAL * reference.norm
+    off = tuple(
+        rank for rank, vector in members if np.linalg.norm(vector - reference.vector) > limit
+    )
+    return off if 0 < len(off) < len(members) else ()
+
+
+def _scale(pairs: Sequence[tuple[Activation, Activation]], floor: Floor) -> float | None:
+    """Return the factor of the gradients that backward begins with; None: there is none."""
+    for a, b in pairs:
+        for whole, reading in _readings(a, b):
+            square = float(whole.vector @ whole.vector)
+            if not square or reading.how == "sum" or whole.bad or reading.whole.bad:
+                continue
+            found = float(reading.whole.vector @ whole.vector) / square
+            noise = floor(whole, reading.whole)
+            if not found or noise is None:
+                continue
+            rest = difference(whole, _scaled(reading.whole, 1 / found))
+            if rest <= max(RED * noise, 1e-6 * whole.norm):
+                return found
+        return None
+    return 1.0
+
+
+def _scaled(whole: Whole, by: float) -> Whole:
+    return whole if by == 1.0 else replace(whole, vector=whole.vector * by)

@@ -1,0 +1,70 @@
+"""Names of a run's tensors as the reference has them.
+
+Stages of a pipeline often count their layers from 0 each, as experts of a rank do. Initial
+parameters are equal in both runs, so a parameter whose name says something else is found by its
+values: its shape and sketch fit one of the reference's only. What both names end with is left out;
+what stands before is the place of the stage, and so of all its modules.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+
+from pardbg.analysis.same.noise import ROUNDINGS, coarser, difference
+from pardbg.analysis.same.wholes import Model, Prefixes, Whole, told, whole_of
+from pardbg.store.captured import TensorDef
+from pardbg.store.store import Store
+
+
+def prefixes(reference: Mapping[str, Whole], store: Store) -> dict[Model, Prefixes]:
+    """Return how names of a run are the reference's, whose initial parameters are ``reference``, by
+    name; empty where they are equal."""
+    models: dict[Model, dict[str, TensorDef]] = defaultdict(dict)
+    for rank, tensor in told(store):
+        if tensor.what == "init":
+            models[rank, tensor.model].setdefault(tensor.name, tensor)
+    return {
+        model: found
+        for model, tensors in models.items()
+        if (found := _prefixes(reference, tensors)) is not None
+    }
+
+
+def _prefixes(reference: Mapping[str, Whole], tensors: Mapping[str, TensorDef]) -> Prefixes | None:
+    """Return a model's prefixes; None: its names are those of the whole reference."""
+    votes: dict[str, Counter[str]] = defaultdict(Counter)
+    for name, tensor in tensors.items():
+        whole = whole_of([(0, tensor)])
+        if isinstance(whole, Whole):
+            fits = list(_fitting(reference, name, whole))
+            if len(fits) == 1:
+                ours, theirs = _heads(name, fits[0])
+                votes[ours][theirs] += 1
+    found = {ours: theirs.most_common(1)[0][0] for ours, theirs in votes.items()}
+    partial = tensors.keys() != reference.keys()
+    moved = {ours: theirs for ours, theirs in found.items() if ours != theirs}
+    return moved if moved or partial else None
+
+
+def _fitting(reference: Mapping[str, Whole], name: str, whole: Whole) -> Iterator[str]:
+    """Yield the names of the reference's parameters with a whole's values: its own, if it fits."""
+    own = reference.get(name)
+    same = [name] if own is not None and _equal(own, whole) else list(reference)
+    yield from (other for other in same if _equal(reference[other], whole))
+
+
+def _equal(left: Whole, right: Whole) -> bool:
+    epsilon = coarser(left, right)
+    if left.shape != right.shape or epsilon is None or left.bad or right.bad or not left.most:
+        return False
+    return difference(left, right) <= ROUNDINGS * epsilon * left.norm
+
+
+def _heads(ours: str, theirs: str) -> tuple[str, str]:
+    """Return what stands before the common end of two names."""
+    left, right = ours.split("."), theirs.split(".")
+    while left and right and left[-1] == right[-1]:
+        left.pop()
+        right.pop()
+    return ".".join(left), ".".join(right)

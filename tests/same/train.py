@@ -1,0 +1,266 @@
+"""Two steps of the decoder: ``train LAYOUT [FAULT [BLOCK]]``. Whatever the layout, the ranks
+together see the same rows, and compute the same."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import pipelining as pp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.same.cuts import Tp
+from tests.same.model import HEADS, LENGTH, WORDS, Decoder, Faults, loss_of
+
+STEPS, ROWS, MICROBATCHES = 2, 12, 4
+Step = Callable[[Tensor], float]
+"""Forward and backward of a batch; returns the loss."""
+
+
+class Job:
+    """A rank's model, and what it does in a step."""
+
+    def __init__(self, layout: str, faults: Faults) -> None:
+        self.layout, self.faults = layout, faults
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.dp, self.tp = 1, Tp()
+        self.dp_group: Any = None
+        torch.manual_seed(1)
+        self.model: nn.Module = nn.Identity()
+        self.optimizer: Any = None
+        self.step: Step = self.whole_batch
+        getattr(self, layout.replace("-", "_"))()
+        own = [p for p in self.model.parameters() if p.requires_grad]
+        if self.optimizer is None:
+            self.optimizer = torch.optim.AdamW(own, lr=1e-2)
+
+    # -- layouts
+
+    def plain(self) -> None:
+        self.model = Decoder(faults=self.faults)
+
+    def threads(self) -> None:
+        torch.set_num_threads(2)
+        self.plain()
+
+    def accumulate(self) -> None:
+        self.plain()
+        self.step = self.accumulated
+
+    def again(self) -> None:
+        self.model = Decoder(faults=self.faults, again=True)
+
+    def ddp(self) -> None:
+        self.dp = self.size
+        self.model = DistributedDataParallel(Decoder(faults=self.faults))
+
+    def hand_dp(self) -> None:
+        self.dp = self.size
+        self.plain()
+
+    def fsdp(self) -> None:
+        self.dp = self.size
+        self.model = Decoder(faults=self.faults)
+        for block in self.model.blocks:
+            fully_shard(block)
+        fully_shard(self.model)
+
+    def zero1(self) -> None:
+        self.ddp()
+        self.optimizer = ZeroRedundancyOptimizer(
+            self.model.parameters(), torch.optim.AdamW, lr=1e-2
+        )
+
+    def tensor(self) -> None:
+        self.tp = Tp(dist.new_group(list(range(self.size))))
+        self.model = Decoder(self.tp, faults=self.faults)
+
+    def sequence(self) -> None:
+        self.tp = Tp(dist.new_group(list(range(self.size))))
+        self.model = Decoder(self.tp, positions=True, faults=self.faults)
+
+    def dtensor(self) -> None:
+        self.model = Decoder(faults=self.faults)
+        for block in self.model.blocks:
+            block.attn.heads = HEADS // self.size
+            plan = {f"attn.{name}": ColwiseParallel() for name in "qkv"}
+            plan |= {"attn.proj": RowwiseParallel(), "mlp.down": RowwiseParallel()}
+            plan["mlp.up"] = ColwiseParallel()
+            parallelize_module(block, init_device_mesh("cpu", (self.size,)), plan)
+
+    def tensor_dp(self) -> None:
+        self.dp = self.size // 2
+        mesh = init_device_mesh("cpu", (self.dp, 2), mesh_dim_names=("dp", "tp"))
+        self.tp, self.dp_group = Tp(mesh.get_group("tp")), mesh.get_group("dp")
+        self.model = Decoder(self.tp, faults=self.faults)
+
+    def gpipe(self) -> None:
+        self.pipelined(pp.ScheduleGPipe)
+
+    def one_f_one_b(self) -> None:
+        self.pipelined(pp.Schedule1F1B)
+
+    def interleaved(self) -> None:
+        self.pipelined(pp.ScheduleInterleaved1F1B, 2)
+
+    def pipeline_dp(self) -> None:
+        self.dp = self.size // 2
+        mesh = init_device_mesh("cpu", (self.dp, 2), mesh_dim_names=("dp", "pp"))
+        self.dp_group = mesh.get_group("dp")
+        self.pipelined(pp.Schedule1F1B, 1, mesh.get_group("pp"))
+
+    def pipelined(self, schedule: Any, chunks: int = 1, group: Any = None) -> None:
+        """Each stage is a Sequential, whose layers count from 0."""
+        ranks = dist.get_world_size(group)
+        whole = Decoder(faults=self.faults)
+        places = nn.Sequential(Embeds(whole), *whole.blocks, Logits(whole))
+        num = ranks * chunks
+        cuts = [round(at * len(places) / num) for at in range(num + 1)]
+        mine = range(dist.get_rank(group), num, ranks)
+        parts = [places[cuts[at] : cuts[at + 1]] for at in mine]
+        device = torch.device("cpu")
+        stages = [
+            pp.PipelineStage(part, at, num, device, group=group)
+            for at, part in zip(mine, parts, strict=True)
+        ]
+        self.model = nn.ModuleList(parts)
+        self.parts = parts
+        run = schedule(stages if chunks > 1 else stages[0], MICROBATCHES, loss_fn=self.loss)
+        self.last = num - 1 in mine
+        self.step = lambda tokens: self.scheduled(run, tokens)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+        self.model = nn.Identity()
+        self.of_stages = [p for part in parts for p in part.parameters()]
+
+    # -- steps
+
+    def loss(self, logits: Tensor, tokens: Tensor) -> Tensor:
+        return loss_of(logits, tokens, self.faults)
+
+    def whole_batch(self, tokens: Tensor) -> float:
+        loss = self.loss(self.model(tokens), tokens)
+        (loss * (self.size if self.faults.at("loss-scaled") else 1)).backward()
+        return loss.item()
+
+    def accumulated(self, tokens: Tensor) -> float:
+        total = 0.0
+        for part in tokens.chunk(MICROBATCHES):
+            loss = self.loss(self.model(part), part)
+            loss = loss if self.faults.at("not-divided") else loss / MICROBATCHES
+            loss.backward()
+            total += loss.item()
+        return total
+
+    def scheduled(self, run: Any, tokens: Tensor) -> float:
+        losses: list[Tensor] = []
+        labels = tokens.flip(0) if self.faults.at("labels-swapped") else tokens
+        run.step(
+            *([tokens] if 0 in self.stages(run) else []),
+            **({"target": labels, "losses": losses} if self.last else {}),
+        )
+        return sum(float(loss) for loss in losses) / max(1, len(losses))
+
+    @staticmethod
+    def stages(run: Any) -> list[int]:
+        stages = getattr(run, "_stages", None) or [run._stage]
+        return [stage.stage_index for stage in stages]
+
+    # -- between backward and the optimizer's step
+
+    def parameters(self) -> list[nn.Parameter]:
+        return list(getattr(self, "of_stages", None) or self.model.parameters())
+
+    def reduce(self) -> None:
+        wrong = self.faults.at
+        if self.layout in ("hand-dp", "tensor-dp", "pipeline-dp"):
+            left_out = self.parameters()[-1] if wrong("one-left-out") else None
+            for p in self.parameters():
+                if p.grad is not None and p is not left_out and not wrong("not-averaged-at-all"):
+                    dist.all_reduce(p.grad, group=self.dp_group)
+                    p.grad /= 1 if wrong("summed") else self.dp
+                    p.grad /= self.dp if wrong("averaged-twice") else 1
+        if self.layout == "sequence" and not wrong("norms"):
+            for name, p in self.model.named_parameters():
+                if any(part in name for part in ("norm", "embed", "places")):
+                    dist.all_reduce(p.grad, group=self.tp.group)
+        if wrong("doubled"):
+            for p in self.parameters():
+                p.grad.mul_(2)
+        if wrong("one-rank") and self.rank == 1:
+            self.parameters()[0].grad.mul_(1.5)
+        if wrong("bf16"):
+            for p in self.parameters():
+                p.grad.copy_(p.grad.bfloat16())
+        if wrong("stale-gradient") and self.faults.block >= 0:
+            block = self.model.blocks[self.faults.block]
+            for p in block.parameters():
+                p.grad.zero_()
+
+    def update(self) -> None:
+        if self.faults.at("skipped-on-one") and self.rank == 1:
+            self.optimizer.param_groups[0].update(lr=0.0, weight_decay=0.0)
+        frozen = []
+        if self.faults.at("frozen"):
+            frozen = [(p, p.detach().clone()) for p in self.model.blocks[1].parameters()]
+        self.optimizer.step()
+        with torch.no_grad():
+            for p, before in frozen:
+                p.copy_(before)
+
+
+class Embeds(nn.Module):
+    def __init__(self, whole: Decoder) -> None:
+        super().__init__()
+        self.embed, self.places = whole.embed, whole.places
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.embed(tokens) + self.places(torch.arange(tokens.shape[1]))
+
+
+class Logits(nn.Module):
+    def __init__(self, whole: Decoder) -> None:
+        super().__init__()
+        self.norm, self.head = whole.norm, whole.head
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(x))
+
+
+def rows(job: Job, drawn: torch.Generator) -> Tensor:
+    """The rank's rows of a step's batch."""
+    tokens = torch.randint(0, WORDS, (ROWS, LENGTH), generator=drawn)
+    if job.dp == 1:
+        return tokens
+    at = dist.get_rank(job.dp_group)
+    return tokens[at :: job.dp]
+
+
+def main(words: Sequence[str]) -> None:
+    layout, fault, block = (*words, "", "")[:3]
+    dist.init_process_group("gloo")
+    job = Job(layout, Faults(fault, int(block or -1)))
+    drawn = torch.Generator().manual_seed(7)
+    for _ in range(STEPS):
+        loss = job.step(rows(job, drawn))
+        job.reduce()
+        job.update()
+        job.optimizer.zero_grad()
+        sys.stdout.write(f"{job.rank} {float(loss).hex()}\n")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
