@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.same.cuts import Tp
 from tests.same.model import HEADS, LENGTH, WORDS, Decoder, Faults, loss_of
 
-STEPS, ROWS, MICROBATCHES = 2, 12, 4
+STEPS, ROWS, MICROBATCHES = 2, 24, 4
 Step = Callable[[Tensor], float]
 """Forward and backward of a batch; returns the loss."""
 

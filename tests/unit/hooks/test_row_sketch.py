@@ -8,11 +8,11 @@ import torch
 from pardbg_agent.hooks.watch.row_sketch import (
     WHOLE,
     Cut,
-    RowSketches,
     by_sample,
+    row_sketches,
     samples_at,
 )
-from pardbg_agent.hooks.watch.tensor_sketch import row_hashes
+from pardbg_agent.hooks.watch.tensor_sketch import Maps, row_hashes
 
 ROWS = 12
 SHAPES = [(8,), (4, 6), (2, 3, 4), ()]
@@ -25,7 +25,7 @@ def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
 def sketch(
     rows: torch.Tensor, inputs: torch.Tensor, first: int = 0, cut: Cut = WHOLE
 ) -> torch.Tensor:
-    return RowSketches().of(rows, samples_at(row_hashes(inputs), first), cut)
+    return row_sketches(Maps(), rows, samples_at(row_hashes(inputs), first), cut)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -77,17 +77,17 @@ def test_what_is_not_finite_counts_as_zero() -> None:
 def test_a_row_too_large_for_a_kept_map_adds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs, rows = drawn(3, 5), drawn(3, 64, 32, seed=1)
     kept = sketch(rows, inputs)
-    monkeypatch.setattr("pardbg_agent.hooks.watch.row_sketch._MAPPED", 100)
-    monkeypatch.setattr("pardbg_agent.hooks.watch.row_sketch._SOME", 300)
+    monkeypatch.setattr("pardbg_agent.hooks.watch.tensor_sketch._MAPPED", 100)
+    monkeypatch.setattr("pardbg_agent.hooks.watch.tensor_sketch._SOME", 300)
     assert torch.allclose(sketch(rows, inputs), kept, atol=1e-12)
 
 
 def test_kept_maps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pardbg_agent.hooks.watch.row_sketch._MAPS", 100)
-    sketches, samples = RowSketches(), samples_at(row_hashes(drawn(2, 5)), 0)
+    monkeypatch.setattr("pardbg_agent.hooks.watch.tensor_sketch._MAPS", 100)
+    maps, samples = Maps(), samples_at(row_hashes(drawn(2, 5)), 0)
     for size in (30, 40, 50, 60):
-        sketches.of(drawn(2, size), samples, WHOLE)
-    assert sum(len(buckets) for buckets, _ in sketches._maps.values()) <= 100
+        row_sketches(maps, drawn(2, size), samples, WHOLE)
+    assert sum(len(buckets) for buckets, _ in maps._kept.values()) <= 100
 
 
 @pytest.mark.parametrize(("shape", "expected"), [

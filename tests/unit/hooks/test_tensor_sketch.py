@@ -11,13 +11,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pardbg_agent.hooks.watch import tensor_sketch  # noqa: E402
-from pardbg_agent.hooks.watch.tensor_sketch import row_hashes, sketch  # noqa: E402
+from pardbg_agent.hooks.watch.tensor_sketch import Maps, row_hashes, sketch  # noqa: E402
 
 SHAPES = ((7,), (6, 5), (4, 3, 5), (1, 9), (33, 2))
 
 
 def vector(part: torch.Tensor, shape: tuple[int, ...], offset: tuple[int, ...]) -> np.ndarray:
-    return np.frombuffer(sketch(part, shape, offset)["sketch"])
+    return np.frombuffer(sketch(Maps(), part, shape, offset)["sketch"])
 
 
 def cut(size: int, draw: random.Random) -> list[tuple[int, int]]:
@@ -61,19 +61,20 @@ def test_the_norm_of_a_difference_is_about_that_of_the_sketches(seed: int) -> No
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = torch.randn(50, 4, 3)
     before = vector(whole, (50, 4, 3), (0, 0, 0))
-    monkeypatch.setattr(tensor_sketch, "_CHUNK", 30)
+    monkeypatch.setattr(tensor_sketch, "_MAPPED", 30)
+    monkeypatch.setattr(tensor_sketch, "_SOME", 30)
     np.testing.assert_allclose(vector(whole, (50, 4, 3), (0, 0, 0)), before, atol=1e-12)
 
 
 def test_what_is_not_finite_is_counted_and_in_no_sum() -> None:
-    found = sketch(torch.tensor([1.0, float("nan"), -3.0, float("inf")]), (4,), (0,))
+    found = sketch(Maps(), torch.tensor([1.0, float("nan"), -3.0, float("inf")]), (4,), (0,))
     assert (found["count"], found["bad"], found["most"]) == (4, 2, 3.0)
     assert np.isfinite(np.frombuffer(found["sketch"])).all()
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3)])
 def test_a_number_and_nothing_have_sketches(shape: tuple[int, ...]) -> None:
-    found = sketch(torch.zeros(shape) + 2, shape, (0,) * len(shape))
+    found = sketch(Maps(), torch.zeros(shape) + 2, shape, (0,) * len(shape))
     assert found["count"] == (1 if shape == () else 0)
     assert np.abs(np.frombuffer(found["sketch"])).sum() == (2 if shape == () else 0)
 

@@ -23,12 +23,13 @@ from pardbg_agent.hooks.tensors import local_part
 from pardbg_agent.hooks.watch.row_sketch import (
     WHOLE,
     Cut,
-    RowSketches,
     Samples,
     by_sample,
+    row_sketches,
     samples_at,
 )  # fmt: skip
-from pardbg_agent.hooks.watch.tensor_names import Models, canonical
+from pardbg_agent.hooks.watch.tensor_names import Models, canonical, is_compiled
+from pardbg_agent.hooks.watch.tensor_sketch import Maps
 
 MAX_MODULES: Final = 400
 """Of an outermost module: the outer ones first."""
@@ -83,10 +84,9 @@ class Module:
 class Activations:
     """One process's."""
 
-    def __init__(self, models: Models, guarded: Callable[..., Any]) -> None:
-        self._models, self._guarded = models, guarded
+    def __init__(self, models: Models, maps: Maps, guarded: Callable[..., Any]) -> None:
+        self._models, self._maps, self._guarded = models, maps, guarded
         """Calls a function of this with arguments, and lets nothing out."""
-        self._sketches = RowSketches()
         self._known: set[int] = set()
         self._outermost: dict[int, Outermost] = {}
         self._handles: list[Any] = []
@@ -134,7 +134,7 @@ class Activations:
 
     def _enter(self, root: nn.Module) -> None:
         self._known |= {id(m) for m in root.modules()}
-        if not any(True for _ in root.parameters()) or any(map(_compiled, root.modules())):
+        if not any(True for _ in root.parameters()) or any(map(is_compiled, root.modules())):
             return
         model, path = self._models.place(root)
         outermost = self._outermost[id(root)] = Outermost(model, _axes(root))
@@ -194,7 +194,7 @@ class Activations:
             if what == "d_out" and len(sums.times) < MAX_CALLS:
                 sums.times.append(begun)
             for cut in (WHOLE, *_cuts(rows.dim() - 1, outermost.axes)):
-                both = self._sketches.of(rows, samples, cut)
+                both = row_sketches(self._maps, rows, samples, cut)
                 known = sums.sketches.get(cut)
                 sums.sketches[cut] = both if known is None else known + both
 
@@ -237,10 +237,6 @@ def _chosen(root: nn.Module, path: str) -> list[tuple[str, nn.Module]]:
     named = {canonical(path + name): module for name, module in root.named_modules()}
     levels = sorted(named, key=lambda name: name.count(".") + bool(name))
     return [(name, named[name]) for name in levels[:MAX_MODULES]]
-
-
-def _compiled(module: nn.Module) -> bool:
-    return hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
 
 
 def _source(module: nn.Module) -> str:

@@ -9,21 +9,12 @@ stages of a pipeline, which do not get it, of the row's place in the step.
 
 from __future__ import annotations
 
-import math
-from collections import OrderedDict
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import torch
 
-from pardbg_agent.hooks.watch.tensor_sketch import bucket_and_sign, indices, mixed
+from pardbg_agent.hooks.watch.tensor_sketch import Maps, add_to, bucket_and_sign, mixed
 from pardbg_agent.wire import SKETCH
-
-_MAPPED: Final = 1 << 21
-"""Elements of a row up to which its map of buckets is kept, …"""
-_MAPS: Final = 1 << 23
-"""… and of all maps that are kept: 128 MiB."""
-_SOME: Final = 1 << 20
 
 
 class Cut(NamedTuple):
@@ -66,60 +57,18 @@ def by_sample(out: torch.Tensor, num_rows: int) -> torch.Tensor | None:
     return None
 
 
-class RowSketches:
-    """Makes the sketches of a process; keeps the maps from elements to buckets."""
-
-    def __init__(self) -> None:
-        self._maps: OrderedDict[tuple[object, ...], tuple[torch.Tensor, torch.Tensor]]
-        self._maps = OrderedDict()
-
-    def of(self, rows: torch.Tensor, samples: Samples, cut: Cut) -> torch.Tensor:
-        """Return the sketches of (samples, …) by contents and by place: float64, (2, SKETCH)."""
-        own = torch.zeros(len(rows), SKETCH, dtype=torch.float64, device=rows.device)
-        for buckets, signs, begin in self._maps_of(rows, cut):
-            for at, row in enumerate(rows):
-                values = row.flatten()[begin : begin + len(buckets)].to(torch.float64)
-                finite = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-                _add(own[at], buckets, finite.mul_(signs))
-        return torch.stack([_turned(own, hashes) for hashes in samples])
-
-    def _maps_of(
-        self, rows: torch.Tensor, cut: Cut
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
-        """Yield (buckets, signs, first element) of the elements of a row, a part at a time."""
-        size = tuple(rows.shape[1:])
-        shape = [n * (cut.parts if dim == cut.dim else 1) for dim, n in enumerate(size)]
-        offset = [n * cut.at if dim == cut.dim else 0 for dim, n in enumerate(size)]
-        number = math.prod(size)
-        if number <= _MAPPED:
-            yield *self._kept(rows[0], size, tuple(shape), tuple(offset)), 0
-            return
-        step = max(1, _SOME * size[0] // number)
-        for begin in range(0, size[0], step):
-            some = rows[0][begin : begin + step]
-            found = bucket_and_sign(mixed(indices(some, begin, shape, offset)))
-            yield *found, begin * (number // size[0])
-
-    def _kept(
-        self, row: torch.Tensor, size: tuple[int, ...], shape: tuple[int, ...],
-        offset: tuple[int, ...],
-    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-        key = size, shape, offset, row.device
-        found = self._maps.get(key)
-        if found is None:
-            found = bucket_and_sign(mixed(indices(row, 0, shape, offset)))
-            self._maps[key] = found
-            while sum(len(buckets) for buckets, _ in self._maps.values()) > _MAPS:
-                self._maps.popitem(last=False)
-        self._maps.move_to_end(key)
-        return found
-
-
-def _add(sums: torch.Tensor, buckets: torch.Tensor, values: torch.Tensor) -> None:
-    if sums.is_cpu:  # several times faster; elsewhere it is not deterministic, and may raise
-        sums += torch.bincount(buckets, values, SKETCH)
-    else:
-        sums.index_add_(0, buckets, values)
+def row_sketches(maps: Maps, rows: torch.Tensor, samples: Samples, cut: Cut) -> torch.Tensor:
+    """Return the sketches of (samples, …) by contents and by place: float64, (2, SKETCH)."""
+    own = torch.zeros(len(rows), SKETCH, dtype=torch.float64, device=rows.device)
+    size = tuple(rows.shape[1:])
+    shape = [n * (cut.parts if dim == cut.dim else 1) for dim, n in enumerate(size)]
+    offset = [n * cut.at if dim == cut.dim else 0 for dim, n in enumerate(size)]
+    for buckets, signs, begin in maps.of(rows[0], shape, offset):
+        for at, row in enumerate(rows):
+            values = row.flatten()[begin : begin + len(buckets)].to(torch.float64)
+            finite = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+            add_to(own[at], buckets, finite.mul_(signs))
+    return torch.stack([_turned(own, hashes) for hashes in samples])
 
 
 def _turned(own: torch.Tensor, hashes: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Final
@@ -27,8 +28,8 @@ from pardbg_agent.hooks.context import local
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.hooks.tensors import local_part, parameters_of
 from pardbg_agent.hooks.watch.activation_capture import Activations
-from pardbg_agent.hooks.watch.tensor_names import Models, Named, canonical, place
-from pardbg_agent.hooks.watch.tensor_sketch import row_hashes, sketch
+from pardbg_agent.hooks.watch.tensor_names import Models, Named, canonical, is_compiled, place
+from pardbg_agent.hooks.watch.tensor_sketch import Maps, row_hashes, sketch
 from pardbg_agent.settings import not_understood
 from pardbg_agent.wire import ENV_TENSORS, MAX_ROWS, DefKind
 
@@ -60,7 +61,8 @@ class Capture:
     def __init__(self, wanted: range) -> None:
         self._wanted, self._told = wanted, 0
         self._models = Models()
-        self._activations = Activations(self._models, _guarded)
+        self._maps = Maps()
+        self._activations = Activations(self._models, self._maps, _guarded)
         self._outermost: Any = None
         self._step = -1
         """The one that the outermost module and the number of rows are of."""
@@ -69,10 +71,34 @@ class Capture:
         """Optimizers whose parameters are told as they were."""
         self._steps: dict[int, int] = {}
         """Of the optimizers that step now: which step it is."""
-        called = register_module_forward_pre_hook(self._called)
+        self._called_hooks: list[Any] = []
         before = register_optimizer_step_pre_hook(self._before)
-        self._called_hook, after = called, register_optimizer_step_post_hook(self._after)
-        self.handles = called, before, after
+        self.handles = before, register_optimizer_step_post_hook(self._after), self
+        if not wanted.start:
+            self._watch_calls()
+
+    def remove(self) -> None:
+        """Take away the hooks of modules, and keep nothing."""
+        self._maps.clear()
+        for hook in self._called_hooks:
+            hook.remove()
+        self._called_hooks.clear()
+        self._activations.remove()
+
+    def _watch_calls(self) -> None:
+        """See calls of all modules, from now on; where there are compiled ones, of the outermost
+        alone: a hook of all would be compiled with them."""
+        compiled = any(map(is_compiled, self._models.alive()))
+        for root in self._models.outermost() if compiled else ():
+            self._watch_calls_of(root)
+        if not compiled:
+            # The warning of torch.compile is about hooks that the program has.
+            warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global")
+            self._called_hooks.append(register_module_forward_pre_hook(self._any_called))
+
+    def _watch_calls_of(self, root: Any) -> None:
+        hook = root.register_forward_pre_hook(self._called, with_kwargs=True)
+        self._called_hooks.append(hook)
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         c = _core.CURRENT
@@ -82,14 +108,15 @@ class Capture:
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         c, step = _core.CURRENT, self._steps.pop(id(optimizer), None)
-        if c is None or step is None:
+        if c is None or c.run is None:
             return
-        c.guard.call(
-            HOOK, self._tell, c, step, "param", self._models.named(parameters_of(optimizer))
-        )
-        if step + 1 == self._wanted.stop:
-            self._called_hook.remove()
-            self._activations.remove()
+        if step is not None:
+            named = self._models.named(parameters_of(optimizer))
+            c.guard.call(HOOK, self._tell, c, step, "param", named)
+            if step + 1 == self._wanted.stop:
+                self.remove()
+        elif not self._begun and not self._called_hooks and self._wanted.start <= c.step + 1:
+            c.guard.call(HOOK, self._watch_calls)
 
     def _tell_before(self, c: _core.Core, optimizer: Any) -> None:
         self._activations.tell(c.step, partial(self._put, c))
@@ -109,7 +136,7 @@ class Capture:
                 c, step=step, what=what, name=name, order=order, model=model,
                 dtype=str(part.dtype).removeprefix("torch."), shape=shape, offset=offset,
                 size=list(part.shape), over=over or [c.identity.rank],
-                **sketch(part, shape, offset),
+                **sketch(self._maps, part, shape, offset),
             )  # fmt: skip
 
     def _put(self, c: _core.Core, **fields: Any) -> None:
@@ -119,20 +146,22 @@ class Capture:
 
     # -- inputs
 
-    def _called(self, module: Any, args: Any) -> None:
+    def _any_called(self, module: Any, args: Any) -> None:
+        if torch.compiler.is_compiling():
+            return  # first of all: what follows would be compiled, with guards on what it reads
+        if is_compiled(module) or any(map(is_compiled, module.modules())):
+            self.remove()
+            self._watch_calls_of(module)
+        self._called(module, args, _keywords(sys._getframe(1)))
+
+    def _called(self, module: Any, args: Any, keywords: Any) -> None:
         c = _core.CURRENT
-        if (
-            c is None
-            or c.run is None
-            or c.step not in self._wanted
-            or torch.compiler.is_compiling()
-        ):
+        if c is None or c.run is None or c.step not in self._wanted:
             return
         if c.step != self._step:
             self._step, self._outermost, self._rows = c.step, id(module), 0
             c.guard.call(HOOK, _tell_random, c, module)
         if not _must_not() and not _infers_shapes(c):
-            keywords = _keywords(sys._getframe(1))
             c.guard.call(HOOK, self._take, c, module, [*args, *keywords.values()])
 
     def _take(self, c: _core.Core, module: Any, given: list[Any]) -> None:

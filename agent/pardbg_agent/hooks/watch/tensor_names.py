@@ -47,7 +47,7 @@ class Models:
     def place(self, module: nn.Module) -> tuple[int, str]:
         """Return the number of the outermost module that has a module, and the module's name in it
         with a dot behind; of itself the name is empty."""
-        alive = _alive()
+        alive = self.alive()
         parents = {id(child): (m, name) for m in alive for name, child in m._modules.items()}
         names: list[str] = []
         while (found := parents.get(id(module))) is not None and len(names) < _DEEPEST:
@@ -58,20 +58,33 @@ class Models:
     def named(self, parameters: list[Any]) -> list[Named]:
         """Return the parameters that a module has, by the outermost module with most of them."""
         wanted = {id(p) for p in parameters}
-        modules = _alive()
-        inner = {id(child) for m in modules for child in m._modules.values()}
         found: dict[int, Named] = {}
         held = []
-        for root in modules:
-            if id(root) not in inner:
-                own = [(name, p) for name, p in root.named_parameters() if id(p) in wanted]
-                held.append((len(own), root, own))
+        for root in self.outermost():
+            own = [(name, p) for name, p in root.named_parameters() if id(p) in wanted]
+            held.append((len(own), root, own))
         for num_own, root, own in sorted(held, key=lambda item: -item[0]):
             over, model = _replicas(root), self.number(root) if num_own else -1
             for order, (name, p) in enumerate(own):
                 of = Named(order, canonical(name), p, over.get(id(p), []), model)
                 found.setdefault(id(p), of)
         return [found[id(p)] for p in parameters if id(p) in found]
+
+    @staticmethod
+    def alive() -> list[nn.Module]:
+        """Return all modules of the process."""
+        return [m for m in gc.get_objects() if issubclass(type(m), nn.Module)]
+
+    def outermost(self) -> list[nn.Module]:
+        """Return the modules that no other has."""
+        modules = self.alive()
+        inner = {id(child) for m in modules for child in m._modules.values()}
+        return [m for m in modules if id(m) not in inner]
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Return whether torch.compile makes the module's call."""
+    return hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
 
 
 def canonical(name: str) -> str:
@@ -96,10 +109,6 @@ def place(parameter: Any, tensor: Any, part: Any) -> tuple[list[int], list[int]]
     )
     known = tuple(size) == tuple(part.shape) and not any(p.is_partial() for p in placements)
     return list(tensor.shape), list(offset) if known else [0] * (tensor.dim() + 1)
-
-
-def _alive() -> list[nn.Module]:
-    return [m for m in gc.get_objects() if issubclass(type(m), nn.Module)]
 
 
 def _replicas(root: nn.Module) -> dict[int, list[int]]:

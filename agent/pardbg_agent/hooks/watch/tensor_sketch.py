@@ -8,7 +8,8 @@ parts add up to that of the whole, and the norm of a difference is about that of
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -18,32 +19,86 @@ from pardbg_agent.wire import SKETCH
 
 _SPREAD: Final = 0x9E3779B97F4A7C15 - (1 << 64), 0xD1B54A32D192ED03 - (1 << 64)
 """Odd factors of 64 bits, as int64."""
-_CHUNK: Final = 1 << 20
-"""Elements at a time: 30 MiB of temporaries."""
+_MAPPED: Final = 1 << 21
+"""Elements of a part up to which its map of buckets is kept, …"""
+_MAPS: Final = 1 << 23
+"""… and of all maps that are kept: 128 MiB."""
+_SOME: Final = 1 << 20
+"""Elements at a time of larger ones: 30 MiB of temporaries."""
+Map = tuple[torch.Tensor, torch.Tensor, int]
+"""(buckets int64, signs float64, first element) of elements of a part, which is flat"""
 
 
-def sketch(part: torch.Tensor, shape: Sequence[int], offset: Sequence[int]) -> dict[str, Any]:
+class Maps:
+    """From elements to buckets: layers of one shape share them."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Any, tuple[torch.Tensor, torch.Tensor]] = OrderedDict()
+
+    def clear(self) -> None:
+        """Keep none."""
+        self._kept.clear()
+
+    def of(self, part: torch.Tensor, shape: Sequence[int], offset: Sequence[int]) -> Iterator[Map]:
+        """Yield those of a part that begins at ``offset`` of a whole of ``shape``."""
+        number, size = part.numel(), tuple(part.shape)
+        if number <= _MAPPED:
+            if number:
+                yield *self._known(part, size, tuple(shape), tuple(offset)), 0
+            return
+        step = max(1, _SOME * size[0] // number)
+        for begin in range(0, size[0], step):
+            some = part[begin : begin + step]
+            found = bucket_and_sign(mixed(indices(some, begin, shape, offset)))
+            yield *found, begin * (number // size[0])
+
+    def _known(
+        self, part: torch.Tensor, size: tuple[int, ...], *place: tuple[int, ...]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        key = size, place, part.device
+        found = self._kept.get(key)
+        if found is None:
+            found = bucket_and_sign(mixed(indices(part, 0, *place)))
+            self._kept[key] = found
+            while sum(len(buckets) for buckets, _ in self._kept.values()) > _MAPS:
+                self._kept.popitem(last=False)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+        return found
+
+
+def sketch(
+    maps: Maps, part: torch.Tensor, shape: Sequence[int], offset: Sequence[int]
+) -> dict[str, Any]:
     """Return "count", "most", "bad", "bits" and "sketch" of a rank's part, which begins at
     ``offset`` of a tensor of ``shape``. Waits for the device."""
     with torch.no_grad():
-        rows = part.detach().unsqueeze(0) if not part.dim() else part.detach()
+        mine, flat = part.detach(), part.detach().flatten()
         sums = torch.zeros(SKETCH, dtype=torch.float64, device=part.device)
         most, bad = 0.0, 0
-        step = max(1, _CHUNK * len(rows) // max(1, rows.numel()))
-        for at in range(0, len(rows) if rows.numel() else 0, step):
-            some = rows[at : at + step]
-            values = some.to(torch.float64).flatten()
-            finite = torch.isfinite(values)
-            bad += values.numel() - int(finite.count_nonzero())
-            values = torch.where(finite, values, 0.0)
-            most = max(most, float(values.abs().max()))
-            buckets, signs = bucket_and_sign(mixed(indices(some, at, shape, offset)))
-            sums.index_add_(0, buckets, values * signs)
+        for buckets, signs, begin in maps.of(mine, shape, offset):
+            values = flat[begin : begin + len(buckets)].to(torch.float64)
+            low, high = map(float, torch.aminmax(values))
+            if not (math.isfinite(low) and math.isfinite(high)):
+                finite = torch.isfinite(values)
+                bad += values.numel() - int(finite.count_nonzero())
+                values = torch.where(finite, values, 0.0)
+                low, high = map(float, torch.aminmax(values))
+            most = max(most, -low, high)
+            add_to(sums, buckets, values * signs)
         return {
-            "count": rows.numel(), "most": most, "bad": bad,
+            "count": flat.numel(), "most": most, "bad": bad,
             "bits": int(bits_sum(part)) & (1 << 61) - 1 if part.numel() else 0,
             "sketch": sums.cpu().numpy().tobytes(),
         }  # fmt: skip
+
+
+def add_to(sums: torch.Tensor, buckets: torch.Tensor, values: torch.Tensor) -> None:
+    """Add values to their buckets."""
+    if sums.is_cpu:  # several times faster; elsewhere it is not deterministic, and may raise
+        sums += torch.bincount(buckets, values, SKETCH)
+    else:
+        sums.index_add_(0, buckets, values)
 
 
 def row_hashes(batch: torch.Tensor) -> torch.Tensor:

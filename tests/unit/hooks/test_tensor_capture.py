@@ -1,0 +1,76 @@
+"""Capturing tensors leaves compiled modules as they are, and takes its hooks away."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules import module as modules
+
+from pardbg_agent.hooks.watch.tensor_capture import Capture
+
+pytestmark = pytest.mark.timeout(120)
+Backend = Callable[[Any, Any], Any]
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.inner(x))
+
+
+@pytest.fixture
+def capture() -> Iterator[Capture]:
+    gc.collect()  # compiled modules of other tests
+    made = Capture(range(1))
+    yield made
+    for handle in made.handles:
+        handle.remove()
+    assert not modules._global_forward_pre_hooks
+
+
+@pytest.fixture
+def compiled() -> Iterator[tuple[list[int], Backend]]:
+    counts: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        counts.append(len(inputs))
+        return graph.forward
+
+    yield counts, backend
+    torch._dynamo.reset()
+
+
+def inner(backend: Backend) -> nn.Module:
+    net = nn.Sequential(Layer(), nn.Linear(4, 4))
+    net[0].compile(backend=backend)
+    return net
+
+
+def outer(backend: Backend) -> Any:
+    return torch.compile(Layer(), backend=backend)
+
+
+def test_without_a_compiled_module_all_calls_are_seen(capture: Capture) -> None:
+    nn.Sequential(nn.Linear(4, 4))(torch.zeros(2, 4))
+    assert len(modules._global_forward_pre_hooks) == 1
+
+
+@pytest.mark.parametrize("made", [inner, outer])
+def test_a_compiled_module_is_compiled_once(
+    capture: Capture, compiled: tuple[list[int], Backend], made: Callable[[Backend], nn.Module]
+) -> None:
+    counts, backend = compiled
+    net = made(backend)
+    for _ in range(3):
+        net(torch.zeros(2, 4))
+    assert len(counts) == 1
+    assert not modules._global_forward_pre_hooks, "what all modules call would be compiled"
+    assert len(net._forward_pre_hooks) == 1
