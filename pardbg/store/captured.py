@@ -14,6 +14,7 @@ MAX_TENSORS: Final = 1 << 14
 """Of one process; 32 MiB of sketches."""
 _MAX_NUMBERS: Final = 1 << 16
 _MAX_CUTS: Final = 8
+_MOST_PARTS: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +101,15 @@ def _sketch(value: Any) -> bytes:
     return value if isinstance(value, bytes) and len(value) == SKETCH_BYTES else b""
 
 
+def _is_place(number: Any) -> bool:
+    return isinstance(number, int) and 0 <= number <= _MOST_PARTS
+
+
 def _cuts(value: Any) -> tuple[CutDef, ...]:
     found = []
     for item in value[:_MAX_CUTS] if isinstance(value, list) else ():
         cut = item.get("cut") if isinstance(item, Mapping) else None
-        if isinstance(cut, list) and len(cut) == 3 and all(isinstance(n, int) for n in cut):
+        if isinstance(cut, list) and len(cut) == 3 and all(map(_is_place, cut)):
             both = _sketch(item.get("sketch")), _sketch(item.get("by_place"))
             if all(both):
                 found.append(CutDef(cut[0], cut[1], cut[2], *both))

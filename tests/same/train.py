@@ -44,7 +44,16 @@ class Job:
         getattr(self, layout.replace("-", "_"))()
         own = [p for p in self.model.parameters() if p.requires_grad]
         if self.optimizer is None:
-            self.optimizer = torch.optim.AdamW(own, lr=1e-2)
+            self.optimizer = torch.optim.AdamW(self.groups(own), lr=1e-2)
+
+    def groups(self, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
+        """What the optimizer gets; what is frozen by mistake has a rate of 0."""
+        frozen: set[int] = set()
+        if self.faults.at("frozen"):
+            frozen = {id(p) for n, p in self.model.named_parameters() if "blocks.1." in n}
+        moved = [p for p in parameters if id(p) not in frozen]
+        left = [p for p in parameters if id(p) in frozen]
+        return [{"params": moved}, {"params": left, "lr": 0.0, "weight_decay": 0.0}]
 
     # -- layouts
 
@@ -203,21 +212,15 @@ class Job:
         if wrong("bf16"):
             for p in self.parameters():
                 p.grad.copy_(p.grad.bfloat16())
-        if wrong("stale-gradient") and self.faults.block >= 0:
-            block = self.model.blocks[self.faults.block]
-            for p in block.parameters():
-                p.grad.zero_()
+        if self.faults.name == "zeroed":
+            for name, p in self.model.named_parameters():
+                if f"blocks.{self.faults.block}." in name:
+                    p.grad.zero_()
 
     def update(self) -> None:
         if self.faults.at("skipped-on-one") and self.rank == 1:
             self.optimizer.param_groups[0].update(lr=0.0, weight_decay=0.0)
-        frozen = []
-        if self.faults.at("frozen"):
-            frozen = [(p, p.detach().clone()) for p in self.model.blocks[1].parameters()]
         self.optimizer.step()
-        with torch.no_grad():
-            for p, before in frozen:
-                p.copy_(before)
 
 
 class Embeds(nn.Module):

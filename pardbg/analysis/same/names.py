@@ -9,12 +9,18 @@ what stands before is the place of the stage, and so of all its modules.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
 
 from pardbg.analysis.same.noise import ROUNDINGS, coarser, difference
 from pardbg.analysis.same.wholes import Model, Prefixes, Whole, told, whole_of
 from pardbg.store.captured import TensorDef
 from pardbg.store.store import Store
+
+_NEAR: Final = 0.25
+"""Share of a parameter below which a difference may be rounding, whatever the dtype."""
 
 
 def prefixes(reference: Mapping[str, Whole], store: Store) -> dict[Model, Prefixes]:
@@ -24,34 +30,53 @@ def prefixes(reference: Mapping[str, Whole], store: Store) -> dict[Model, Prefix
     for rank, tensor in told(store):
         if tensor.what == "init":
             models[rank, tensor.model].setdefault(tensor.name, tensor)
+    known = _Known(reference)
     return {
         model: found
         for model, tensors in models.items()
-        if (found := _prefixes(reference, tensors)) is not None
+        if (found := _prefixes(known, tensors)) is not None
     }
 
 
-def _prefixes(reference: Mapping[str, Whole], tensors: Mapping[str, TensorDef]) -> Prefixes | None:
+class _Known:
+    """The reference's parameters, found by their values."""
+
+    def __init__(self, reference: Mapping[str, Whole]) -> None:
+        self.reference = reference
+        self._of_shape: dict[tuple[int, ...], list[str]] = defaultdict(list)
+        for name, whole in reference.items():
+            self._of_shape[whole.shape].append(name)
+        self._vectors = {
+            shape: np.stack([reference[name].vector for name in names])
+            for shape, names in self._of_shape.items()
+        }
+
+    def fitting(self, name: str, whole: Whole) -> list[str]:
+        """Return the names of the parameters with a whole's values: its own, if it fits."""
+        own = self.reference.get(name)
+        if own is not None and _equal(own, whole):
+            return [name]
+        names = self._of_shape.get(whole.shape, [])
+        if not names:
+            return []
+        near = np.linalg.norm(self._vectors[whole.shape] - whole.vector, axis=1)
+        likely = [names[at] for at in np.flatnonzero(near <= _NEAR * (whole.norm or 1.0))]
+        return [other for other in likely if _equal(self.reference[other], whole)]
+
+
+def _prefixes(known: _Known, tensors: Mapping[str, TensorDef]) -> Prefixes | None:
     """Return a model's prefixes; None: its names are those of the whole reference."""
     votes: dict[str, Counter[str]] = defaultdict(Counter)
     for name, tensor in tensors.items():
         whole = whole_of([(0, tensor)])
-        if isinstance(whole, Whole):
-            fits = list(_fitting(reference, name, whole))
-            if len(fits) == 1:
-                ours, theirs = _heads(name, fits[0])
-                votes[ours][theirs] += 1
+        fits = known.fitting(name, whole) if isinstance(whole, Whole) else []
+        if len(fits) == 1:
+            ours, theirs = _heads(name, fits[0])
+            votes[ours][theirs] += 1
     found = {ours: theirs.most_common(1)[0][0] for ours, theirs in votes.items()}
-    partial = tensors.keys() != reference.keys()
+    partial = tensors.keys() != known.reference.keys()
     moved = {ours: theirs for ours, theirs in found.items() if ours != theirs}
     return moved if moved or partial else None
-
-
-def _fitting(reference: Mapping[str, Whole], name: str, whole: Whole) -> Iterator[str]:
-    """Yield the names of the reference's parameters with a whole's values: its own, if it fits."""
-    own = reference.get(name)
-    same = [name] if own is not None and _equal(own, whole) else list(reference)
-    yield from (other for other in same if _equal(reference[other], whole))
 
 
 def _equal(left: Whole, right: Whole) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.comm.ops import UNKNOWN_OP, group_label, unknown_group
 from pardbg.analysis.same.activations import Activation, place_in_block
+from pardbg.events.fields import MAX_NUMBER
 from pardbg.store.intake import ISSUE_COLLECTIVE
 from pardbg.store.store import Store
 
@@ -95,7 +96,7 @@ def _ops(store: Store, rank: int, spans: Sequence[tuple[int, int]]) -> Ops | Non
     table, view = process.table(ISSUE_COLLECTIVE), View(store, None)
     found: Ops = Counter()
     for begin, end in spans:
-        own = (t + process.offset_ns for t in (begin, end))
+        own = (min(max(t, 0), MAX_NUMBER) + process.offset_ns for t in (begin, end))
         lo, hi = (int(np.searchsorted(table.when, t, side="left")) for t in own)
         for op, group, a, b in table.tuples(np.arange(lo, hi), "name_id", "group_id", "a", "b"):
             of = process.groups.get(group) or unknown_group(process, group)

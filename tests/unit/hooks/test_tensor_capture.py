@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as modules
 
-from pardbg_agent.hooks.watch.tensor_capture import Capture
+from pardbg_agent.hooks.watch.tensor_capture import Capture, _keywords
 
 pytestmark = pytest.mark.timeout(120)
 Backend = Callable[[Any, Any], Any]
@@ -74,3 +75,21 @@ def test_a_compiled_module_is_compiled_once(
     assert len(counts) == 1
     assert not modules._global_forward_pre_hooks, "what all modules call would be compiled"
     assert len(net._forward_pre_hooks) == 1
+
+
+class Named(nn.Module):
+    def forward(self, *, tokens: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        return tokens
+
+
+def test_keyword_arguments_are_seen() -> None:
+    found: list[Any] = []
+    hook = modules.register_module_forward_pre_hook(
+        lambda module, args: found.append(_keywords(sys._getframe(1)))
+    )
+    try:
+        tokens = torch.zeros(2, 4)
+        Named()(tokens=tokens, mask=None)
+    finally:
+        hook.remove()
+    assert list(found[0]) == ["tokens", "mask"] and found[0]["tokens"] is tokens

@@ -157,12 +157,14 @@ class Activations:
         if len(times) % 2:
             times.append(clock.now_ns())
         if samples is not None and torch._C._current_graph_task_id() == -1:
-            tensor = _first(out)
-            if tensor is not None:
-                self._guarded(self._add, outermost, of, samples, "out", tensor)
-                if tensor.requires_grad:
-                    told = partial(self._gradient, outermost, of, samples)
-                    tensor.register_hook(told)
+            self._guarded(self._put_out, outermost, of, samples, out)
+
+    def _put_out(self, outermost: Outermost, of: Of, samples: Samples, out: Any) -> None:
+        tensor = _first(out)
+        if tensor is not None:
+            self._add(outermost, of, samples, "out", tensor)
+            if tensor.requires_grad:
+                tensor.register_hook(partial(self._gradient, outermost, of, samples))
 
     def _gradient(self, outermost: Outermost, of: Of, samples: Samples, grad: Any) -> None:
         self._guarded(self._add, outermost, of, samples, "d_out", grad)

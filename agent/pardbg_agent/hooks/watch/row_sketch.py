@@ -26,6 +26,8 @@ class Cut(NamedTuple):
 
 
 WHOLE: Final = Cut(0, 1, 0)
+_AT_ONCE: Final = 1 << 22
+"""Elements of several rows on a device."""
 
 
 class Samples(NamedTuple):
@@ -60,14 +62,15 @@ def by_sample(out: torch.Tensor, num_rows: int) -> torch.Tensor | None:
 def row_sketches(maps: Maps, rows: torch.Tensor, samples: Samples, cut: Cut) -> torch.Tensor:
     """Return the sketches of (samples, …) by contents and by place: float64, (2, SKETCH)."""
     own = torch.zeros(len(rows), SKETCH, dtype=torch.float64, device=rows.device)
-    size = tuple(rows.shape[1:])
+    flat, size = rows.reshape(len(rows), -1), tuple(rows.shape[1:])
     shape = [n * (cut.parts if dim == cut.dim else 1) for dim, n in enumerate(size)]
     offset = [n * cut.at if dim == cut.dim else 0 for dim, n in enumerate(size)]
     for buckets, signs, begin in maps.of(rows[0], shape, offset):
-        for at, row in enumerate(rows):
-            values = row.flatten()[begin : begin + len(buckets)].to(torch.float64)
+        at_once = 1 if rows.is_cpu else max(1, _AT_ONCE // len(buckets))
+        for at in range(0, len(rows), at_once):
+            values = flat[at : at + at_once, begin : begin + len(buckets)].to(torch.float64)
             finite = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-            add_to(own[at], buckets, finite.mul_(signs))
+            add_to(own[at : at + at_once], buckets, finite.mul_(signs))
     return torch.stack([_turned(own, hashes) for hashes in samples])
 
 

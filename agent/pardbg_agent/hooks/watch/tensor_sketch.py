@@ -85,7 +85,7 @@ def sketch(
                 values = torch.where(finite, values, 0.0)
                 low, high = map(float, torch.aminmax(values))
             most = max(most, -low, high)
-            add_to(sums, buckets, values * signs)
+            add_to(sums.unsqueeze(0), buckets, (values * signs).unsqueeze(0))
         return {
             "count": flat.numel(), "most": most, "bad": bad,
             "bits": int(bits_sum(part)) & (1 << 61) - 1 if part.numel() else 0,
@@ -94,11 +94,12 @@ def sketch(
 
 
 def add_to(sums: torch.Tensor, buckets: torch.Tensor, values: torch.Tensor) -> None:
-    """Add values to their buckets."""
+    """Add the values of each row (rows, elements) to its buckets (rows, SKETCH)."""
     if sums.is_cpu:  # several times faster; elsewhere it is not deterministic, and may raise
-        sums += torch.bincount(buckets, values, SKETCH)
+        for row, of in zip(sums, values, strict=True):
+            row += torch.bincount(buckets, of, SKETCH)
     else:
-        sums.index_add_(0, buckets, values)
+        sums.index_add_(1, buckets, values)
 
 
 def row_hashes(batch: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ import pytest
 from pardbg.analysis.same.activations import Activation, activations
 from pardbg.analysis.same.module_flow import Flow, flow
 from pardbg.analysis.same.noise import ROUNDINGS
+from pardbg.analysis.same.siblings import beside
 from pardbg.analysis.same.wholes import Whole
 from pardbg.store.store import Store
 from pardbg_agent import wire
@@ -196,3 +197,41 @@ def test_ranks_that_share_samples_tell_nothing_by_contents() -> None:
     known = {"contents"}
     mixed = activations(run(values(), 2, None, same=False), 0, {})
     assert {reading.by for one in mixed for reading in one.readings} == known
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_definitions_that_nobody_would_send_are_survived(seed: int) -> None:
+    drawn = np.random.default_rng(seed)
+    odd: list[object] = [
+        None,
+        -1,
+        0,
+        (1 << 64) - 1,
+        "x",
+        [],
+        [[]],
+        {},
+        b"",
+        b"y" * 2048,
+        [1 << 62],
+        [-5, 3],
+        2.5,
+        [{"cut": [0, 1 << 40, 0], "sketch": b"\xff" * 2048, "by_place": b"\0" * 2048}],
+        [{"cut": [9, 3, 7], "sketch": b"\0" * 2048, "by_place": b"\0" * 2048}],
+    ]
+    trace = Trace(2)
+    for proc in trace.ranks:
+        for _ in range(30):
+            known: dict[str, object] = {
+                "step": 0, "what": str(drawn.choice(["out", "d_out", "input", "init"])),
+                "name": str(drawn.choice(["", "a", "a.0", "blocks.1.b"])), "order": 1,
+                "shape": [8], "count": 4, "most": 1.0, "bad": 0, "times": [1, 2],
+                "cuts": [{"cut": [0, 1, 0], "sketch": b"\0" * 2048, "by_place": b"\0" * 2048}],
+            }  # fmt: skip
+            for key in drawn.choice(list(known), 2):
+                known[str(key)] = odd[int(drawn.integers(len(odd)))]
+            proc.define(wire.DefKind.TENSOR, **known)
+    store = trace.store()
+    found = flow(of(run(values())), of(store), of(store), noise, (2,))
+    assert all(one.error >= 0 for one in found.judged)
+    beside(store, of(store), "blocks.1.b", backward=bool(seed % 2))
