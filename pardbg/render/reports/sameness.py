@@ -8,6 +8,7 @@ from typing import Final
 from pardbg.analysis.same.comparison import Left, NotJudged, Reason, Row, Sameness
 from pardbg.analysis.same.hypotheses import Cause, Hypothesis
 from pardbg.render.draw.cells import clean
+from pardbg.render.reports.module_table import legend, module_table
 from pardbg.render.reports.sections import table
 from pardbg.words import count, number, plural, ranks_text, size
 
@@ -67,6 +68,8 @@ def same_text(found: Sameness) -> str:
         lines += ["", "first tensors that differ", *_table(off[:MAX_ROWS])]
         if len(off) > MAX_ROWS:
             lines.append(f"… {count(len(off) - MAX_ROWS)} more")
+    if off and (modules := module_table(found)):
+        lines += ["", "modules in the order of execution", *modules, *legend()]
     if worst := _worst(found.rows):
         lines += ["", "largest differences", *_table(worst)]
     notes = list(_notes(found))
