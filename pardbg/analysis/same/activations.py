@@ -213,5 +213,5 @@ def _whole(parts: Sequence[Part], shape: tuple[int, ...], vector: Floats) -> Who
     return Whole(
         first.step, first.what, first.name, first.order, parts[0][0], first.dtype, shape,
         rows * math.prod(shape), max(part.most for _, part in parts),
-        sum(part.bad for _, part in parts), vector, (), None, (), (), 0,
+        sum(part.bad for _, part in parts), vector, (), (), False, (), (), 0,
     )  # fmt: skip

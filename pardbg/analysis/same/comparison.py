@@ -12,7 +12,14 @@ from typing import Final, Literal, cast
 
 from pardbg.analysis.base.losses import json_number
 from pardbg.analysis.same.activations import activations
-from pardbg.analysis.same.hypotheses import CERTAIN, Hypothesis, factor, hypothesis, unlike
+from pardbg.analysis.same.hypotheses import (
+    CERTAIN,
+    Hypothesis,
+    factor,
+    hypothesis,
+    of_replicas,
+    unlike,
+)
 from pardbg.analysis.same.module_flow import Flow, Place, Why, flow
 from pardbg.analysis.same.names import prefixes
 from pardbg.analysis.same.noise import (
@@ -330,7 +337,8 @@ class _Judge:
         error, size = difference(left, right), left.norm
         share = error / size if size else float("inf") if error else 0.0
         if right.replicas:
-            return Row(*left.key, share, float("inf"), "red")
+            cause = of_replicas(left, right, self.floors.of(left, right) or 0.0)
+            return "copies" if cause is None else Row(*left.key, share, float("inf"), "red")
         if left.step != self.step and not self.with_floor:
             return "step"
         if left.bad:

@@ -20,6 +20,8 @@ for the optimizer; ``part-zero``: what some ranks have is 0; ``replicas``: they 
 ``sum``: that of the replicas is the reference."""
 CERTAIN: Final = ("factor", "stale", "replicas", "mean", "sum")
 """Causes that neither other inputs nor other parameters would bring about."""
+RED_FLOORS: Final = 10
+"""Floors from which a difference is one."""
 RESIDUAL: Final = 0.02
 """Share of a factor's effect that may be left beside it."""
 FEWEST: Final = 16
@@ -66,7 +68,7 @@ def hypothesis(
     if run.bad and not reference.bad:
         return Hypothesis("not-finite")
     if run.replicas:
-        return _of_replicas(reference, run, noise)
+        return of_replicas(reference, run, noise)
     if not run.most and reference.most:
         return Hypothesis("zero")
     if before is not None and run.bits == before.bits:
@@ -89,15 +91,21 @@ def unlike(run: Whole) -> Hypothesis:
     return Hypothesis("replicas", ranks=ranks, odd_ranks=odd if 2 * number > len(ranks) else ())
 
 
-def _of_replicas(reference: Whole, run: Whole, noise: float) -> Hypothesis:
+def of_replicas(reference: Whole, run: Whole, noise: float) -> Hypothesis | None:
+    """Return what replicas that differ look like. None: they were only assumed to be replicas, and
+    neither their sum, their mean nor one of them is the reference."""
     ranks = tuple(rank for rank, _ in run.replicas)
-    mean = run.replica_mean
-    if mean is not None and reference.most:
+    if run.replica_vectors and reference.most:
+        mean = np.mean(run.replica_vectors, axis=0)
         if _fits(mean, reference, noise):
             return Hypothesis("mean", ranks=ranks)
         if _fits(mean * len(ranks), reference, noise):
             return Hypothesis("sum", ranks=ranks)
-    return unlike(run)
+    if not run.assumed:
+        return unlike(run)
+    errors = [float(np.linalg.norm(v - reference.vector)) for v in run.replica_vectors]
+    off = tuple(r for r, error in zip(ranks, errors, strict=False) if error > RED_FLOORS * noise)
+    return Hypothesis("replicas", ranks=ranks, odd_ranks=off) if len(off) < len(errors) else None
 
 
 def _fits(vector: Floats, reference: Whole, noise: float) -> bool:

@@ -162,23 +162,29 @@ def _level(left: Whole, right: Whole, error: float, noise: float | None) -> Leve
 
 def _settled(judged: Sequence[Judged]) -> list[Judged]:
     """Return what is red only where it is known what ranks have: from modules where it fits. A sum
-    over ranks that modules of the same kind have summed is red too."""
+    over ranks that modules of the same kind have summed is red too, if something behind it is."""
     fits = [one for one in judged if one.level in ("green", "yellow") and one.reading is not None]
     established = {one.reading.kind for one in fits if one.reading is not None}
     hows: dict[str, Counter[str]] = defaultdict(Counter)
     for one in fits:
         if one.reading is not None:
             hows[place_in_block(one.reference.name)][one.reading.how] += 1
-    found = []
-    for one in judged:
+    found: list[Judged] = []
+    red = False
+    for one in reversed(judged):
+        others = hows[place_in_block(one.reference.name)]
         if one.level == "red" and not (one.run.alone or _known(one, established)):
             one = replace(one, level="layout")
-        elif one in fits and one.reading is not None and one.reading.how == "sum":
-            others = hows[place_in_block(one.reference.name)]
-            if others["whole"] > others["sum"]:
-                one = replace(one, level="red")
+        elif red and _is_sum(one) and others["whole"] > others["sum"]:
+            one = replace(one, level="red")
+        red |= one.level == "red"
         found.append(one)
-    return found
+    return found[::-1]
+
+
+def _is_sum(one: Judged) -> bool:
+    fits = one.level in ("green", "yellow")
+    return fits and one.reading is not None and one.reading.how == "sum"
 
 
 def _known(one: Judged, established: set[Kind]) -> bool:

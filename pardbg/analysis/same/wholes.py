@@ -58,8 +58,10 @@ class Whole:
     """Sketch of the whole, of one replica each."""
     replicas: tuple[tuple[int, int], ...]
     """(rank, bits) of the replicas that are not all equal, of the first such part; else empty."""
-    replica_mean: Floats | None
-    """Mean of the sketches of replicas, where they differ and each is the whole tensor."""
+    replica_vectors: tuple[Floats, ...]
+    """Their sketches, where each is the whole tensor."""
+    assumed: bool
+    """They are taken for replicas because they began equal."""
     zero_ranks: tuple[int, ...]
     """Ranks whose part is all zeros, though another part is not."""
     bits: tuple[int, ...]
@@ -244,7 +246,7 @@ def whole_of(parts: Sequence[tuple[int, TensorDef]], equal: Collection[int] = ()
         sum(part.bad for part in firsts),
         np.sum([_vector(part) for part in firsts], axis=0) if firsts else np.zeros(1),
         tuple((rank, part.bits) for rank, part in differing),
-        np.mean(vectors, axis=0) if vectors else None,
+        tuple(vectors), bool(differing) and not _replicas(differing, ()),
         tuple(sorted(zeros)) if some else (),
         tuple(part.bits for part in firsts),
         sum(len(same) - 1 for same in boxes.values() if _replicas(same, equal)),

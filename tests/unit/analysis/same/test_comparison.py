@@ -164,6 +164,20 @@ def test_replicas_that_differ_need_no_reference() -> None:
     assert (left.why, left.names) == ("copies", ("blocks.1.norm",))
 
 
+def test_ranks_that_only_began_equal_may_own_a_slice_each() -> None:
+    """Each rank's optimizer has all parameters, and only a slice of the gradient is reduced."""
+    made = run(2, seed=1, over=lambda rank: [rank])
+    name, right = "blocks.1.weight", made.values[0, "grad", "blocks.1.weight"]
+    for rank in range(2):
+        mine = np.zeros_like(right)
+        mine[4 * rank : 4 * rank + 4] = right[4 * rank : 4 * rank + 4]
+        junk = np.random.default_rng(rank).normal(size=right.shape)
+        made.own[0, "grad", name, rank] = np.where(mine != 0, mine, junk)
+    found = against(made)
+    assert found.exit_code == 0
+    assert ("copies", (name,)) in {(left.why, left.names) for left in found.left}
+
+
 @pytest.mark.parametrize(("by", "cause"), [(1, "mean"), (1 / 4, "sum")])
 def test_a_gradient_that_is_not_reduced(by: float, cause: str) -> None:
     made = run(4, seed=1)
