@@ -103,7 +103,7 @@ def test_phase_step_and_chunk_of_each_message(size: int) -> None:
 def test_the_screen_draws_the_ring_with_its_step(size: int) -> None:
     text = page(run("ddp-ring", size), traffic)
     steps = 2 * (size - 1)
-    assert f"step {steps}/{steps} all-gather" in text
+    assert f"all-gather, part {steps} of {steps}" in text
     for rank in range(size):  # the last step: chunk r - (2 (n-1) - 1) = r + 3 (mod n)
         assert f"{rank}▶{(rank + 1) % size} c{(rank + 3 - 2 * size) % size}" in text
         assert f"│{rank:^3}│" in text

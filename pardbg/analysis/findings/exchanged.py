@@ -84,9 +84,10 @@ def exchanges(view: View, process: Process) -> bool:
     begun, until = _last_backwards(view, process)
     for name in ("issue", "issue_p2p") if len(begun) else ():
         table, visible = view.rows(process, name)
-        when = table.col("t0_ns")[:visible]
+        part = slice(int(table.when[:visible].searchsorted(begun[0])), visible)
+        when = table.col("t0_ns")[part]
         at = begun.searchsorted(when, "right") - 1
-        sizes = np.maximum(table.col("a")[:visible], table.col("b")[:visible])
+        sizes = np.maximum(table.col("a")[part], table.col("b")[part])
         if ((at >= 0) & (when < until[at]) & (sizes > SMALL_BYTES)).any():
             return True
     return False
@@ -100,12 +101,13 @@ def unfinished(view: View, process: Process) -> int:
     ops = [i for i, op in process.ops.items() if op.op in ("all_reduce", "all_gather")]
     if not len(begun) or not visible:
         return 0
-    issued, flags = table.col("t0_ns")[:visible], table.col("flags")[:visible]
-    of = (issued >= begun[0]) & np.isin(table.col("name_id")[:visible], ops)
+    part = slice(int(table.when[:visible].searchsorted(begun[0])), visible)
+    issued, flags = table.col("t0_ns")[part], table.col("flags")[part]
+    of = (issued >= begun[0]) & np.isin(table.col("name_id")[part], ops)
     of &= (flags & _ASYNC != 0) & (flags & _ON_DEVICE == 0)
-    of &= np.maximum(table.col("a")[:visible], table.col("b")[:visible]) > SMALL_BYTES
+    of &= np.maximum(table.col("a")[part], table.col("b")[part]) > SMALL_BYTES
     at = begun.searchsorted(issued[of], "right") - 1
-    late = (issued[of] < until[at]) & (table.col("t1_ns")[:visible][of] > until[at])
+    late = (issued[of] < until[at]) & (table.col("t1_ns")[part][of] > until[at])
     return len(np.unique(at[late]))
 
 

@@ -273,7 +273,10 @@ def _told(view: View, process: Process, name: str, dtype: str = "<i8") -> Iterab
     """Rows (step, seq, a, b) of the last probes of a name."""
     table, visible = view.rows(process, "probe")
     wanted = [i for i, known in process.names.items() if known == name]
-    rows = np.flatnonzero(np.isin(table.col("name_id")[:visible], wanted))[-_LOOKS:]
+    if not wanted:
+        return []
+    lo = max(0, visible - _SUMS_BACK)
+    rows = lo + np.flatnonzero(np.isin(table.col("name_id")[lo:visible], wanted))[-_LOOKS:]
     first = table.col("a")[rows].view(dtype).tolist()
     return (
         (*of, a, b)

@@ -389,7 +389,9 @@ def test_a_rank_that_raised_and_was_killed_at_its_exit_is_not_lost() -> None:
     ends(trace, trace.ranks[0], 20, "exit", 1)
     ends(trace, trace.ranks[1], 30, "killed", -15)
     trace.end(60, code=1)
-    assert states(trace) == [("ended", "ended", ""), ("ended", "terminated", "its launcher")]
+    assert states(trace) == [
+        ("ended", "ended", "ValueError"), ("ended", "terminated", "its launcher"),
+    ]  # fmt: skip
 
 
 def test_a_rank_of_which_nothing_is_known_is_lost() -> None:

@@ -256,7 +256,7 @@ def test_a_slow_op_and_a_slow_action(c: core.Core) -> None:
     assert c.gate._due is None
     ended(14, 7, 250)
     ended(15, 7, 70)
-    assert c.gate._due == (1, "all_reduce default #15 took 70 ms, 3.5 × the median 20 ms of 7")
+    assert c.gate._due == (1, "all_reduce default #15 took 70 ms, 3.50 × the median 20 ms of 7")
     c.gate.set_breaks(breaks_of([]))
     assert c.gate._due is None
     watch(c, "slow", 3.0)
