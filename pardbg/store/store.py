@@ -24,6 +24,7 @@ from pardbg.store.source import Message
 from pardbg_agent import wire
 
 _MAX_PLANS: Final = 1024
+DEFINITIONS: Final = "definitions"
 _MAX_DEFINITION_BYTES: Final = 512 << 20
 """In memory, of all definitions that are kept."""
 _MAX_FACTS: Final = 64
@@ -368,7 +369,7 @@ class Store:
         """Count what a definition takes. Raises Full."""
         while self._definition_bytes + num_bytes > _MAX_DEFINITION_BYTES:
             if not self._forget():
-                raise Full("definitions")
+                raise Full(DEFINITIONS)
         self._definition_bytes += num_bytes
         if process is not None:
             process.definition_bytes += num_bytes

@@ -42,17 +42,19 @@ from pardbg.analysis.same.wholes import (
     samples,
     wholes,
 )
-from pardbg.store.store import Store
+from pardbg.store.store import DEFINITIONS, Store
 
 Level = Literal["green", "yellow", "red"]
 Reason = Literal[
     "same", "invariants-hold", "differs", "replicas-differ", "nothing-captured", "no-common-names",
     "no-common-steps", "inputs-differ", "floor-inputs-differ", "initial-parameters-differ",
     "reference-replicas-differ", "uncertain", "all-rounding", "nothing-judged", "no-replicas",
+    "too-large",
 ]  # fmt: skip
 """What the answer is. ``uncertain``: a tensor differs, but inputs or some initial parameters are
 not known; ``all-rounding``: every gradient differs as computation in bfloat16 would make it;
-``no-replicas``: no rank keeps what another one has."""
+``no-replicas``: no rank keeps what another one has; ``too-large``: not all that was captured was
+read."""
 Left = Literal[
     Gap, Why, "only-reference", "only-run", "shape", "not-finite", "no-update", "gradient", "step",
 ]  # fmt: skip
@@ -129,6 +131,8 @@ class Sameness:
 def alone(store: Store) -> Sameness:
     """Return whether what a run keeps equal on several ranks is equal."""
     run = wholes(store)
+    if store.refused[DEFINITIONS]:
+        return Sameness("too-large", name="A")
     if not run.steps:
         return Sameness("nothing-captured", name="A")
     left = _left({key[1:]: gap for key, gap in run.unknown.items()})
@@ -144,6 +148,9 @@ def alone(store: Store) -> Sameness:
 def compare(reference: Store, run: Store, floor: Store | None = None) -> Sameness:
     """Return whether ``run`` computes what ``reference`` does; ``floor``: a second recording of the
     reference, whose differences are its noise."""
+    for store, name in ((reference, "A"), (run, "B"), (floor, "--floor")):
+        if store is not None and store.refused[DEFINITIONS]:
+            return Sameness("too-large", name=name)
     a = wholes(reference)
     begun = {whole.name: whole for whole in a.tensors.values() if whole.what == "init"}
     moved = prefixes(begun, run)

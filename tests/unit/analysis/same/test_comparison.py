@@ -294,6 +294,16 @@ def test_a_floor_that_tells_nothing_is_said() -> None:
     assert against(run(2, seed=1), floor=other).reason == "floor-inputs-differ"
 
 
+def test_a_session_of_which_not_all_was_read_is_not_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole, reference = run(2, seed=1), run().store()
+    monkeypatch.setattr("pardbg.store.store._MAX_DEFINITION_BYTES", 100_000)
+    part = whole.store()
+    assert (compare(reference, part).reason, alone(part).reason) == ("too-large", "too-large")
+    assert compare(part, reference).exit_code == 2
+
+
 def test_the_table_and_json() -> None:
     found = against(changed(run(4, seed=1), lambda g: 2 * g))
     lines = same_text(found).splitlines()
