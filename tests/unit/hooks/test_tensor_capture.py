@@ -64,6 +64,12 @@ def test_without_a_compiled_module_all_calls_are_seen(capture: Capture) -> None:
     assert len(modules._global_forward_pre_hooks) == 1
 
 
+def test_nothing_is_left_in_modules_that_are_copied_or_saved(capture: Capture) -> None:
+    net = nn.Sequential(nn.Linear(4, 4))
+    net(torch.zeros(2, 4))
+    assert all(not m._forward_pre_hooks and not m._forward_hooks for m in net.modules())
+
+
 @pytest.mark.parametrize("made", [inner, outer])
 def test_a_compiled_module_is_compiled_once(
     capture: Capture, compiled: tuple[list[int], Backend], made: Callable[[Backend], nn.Module]

@@ -89,7 +89,8 @@ class Activations:
         """Calls a function of this with arguments, and lets nothing out."""
         self._known: set[int] = set()
         self._outermost: dict[int, Outermost] = {}
-        self._handles: list[Any] = []
+        self._of: dict[int, tuple[Outermost, Of]] = {}
+        """The chosen modules inside, by id."""
         self._modules: dict[Of, Module] = {}
         self._sums: dict[tuple[str, Of], Sum] = {}
 
@@ -104,6 +105,28 @@ class Activations:
         if hashes is not None:
             outermost.samples = samples_at(hashes, outermost.num_rows)
             outermost.num_rows += len(hashes)
+
+    def begins(self, module: nn.Module) -> None:
+        """Note when a chosen module's forward begins."""
+        outermost, of = self._of.get(id(module), (None, None))
+        if outermost is None or of is None or outermost.samples is None:
+            return
+        times = self._modules[of].times
+        if not len(times) % 2 and len(times) < 2 * MAX_CALLS:
+            times.append(clock.now_ns())
+
+    def ends(self, module: nn.Module, out: Any) -> None:
+        """Take what a chosen module put out; the samples go with the outermost one's call."""
+        outermost, of = self._of.get(id(module), (None, None))
+        if outermost is not None and of is not None:
+            times, samples = self._modules[of].times, outermost.samples
+            if len(times) % 2:
+                times.append(clock.now_ns())
+            if samples is not None and torch._C._current_graph_task_id() == -1:
+                self._put_out(outermost, of, samples, out)
+        root = self._outermost.get(id(module))
+        if root is not None:
+            root.samples = None
 
     def tell(self, step: int, put: Callable[..., Any]) -> None:
         """Tell of the step with ``put``, and forget it."""
@@ -125,12 +148,10 @@ class Activations:
         for outermost in self._outermost.values():
             outermost.num_rows = 0
 
-    def remove(self) -> None:
-        """Take all hooks away."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+    def clear(self) -> None:
+        """Take no more."""
         self._outermost.clear()
+        self._of.clear()
 
     def _enter(self, root: nn.Module) -> None:
         self._known |= {id(m) for m in root.modules()}
@@ -140,24 +161,7 @@ class Activations:
         outermost = self._outermost[id(root)] = Outermost(model, _axes(root))
         for name, module in _chosen(root, path):
             self._modules[model, name] = Module(type(module).__name__, _source(module))
-            begin = partial(self._begins, outermost, (model, name))
-            end = partial(self._ends, outermost, (model, name))
-            self._handles.append(module.register_forward_pre_hook(begin))
-            self._handles.append(module.register_forward_hook(end))
-        over = partial(self._over, outermost)
-        self._handles.append(root.register_forward_hook(over, always_call=True))
-
-    def _begins(self, outermost: Outermost, of: Of, module: Any, args: Any) -> None:
-        times = self._modules[of].times
-        if outermost.samples is not None and not len(times) % 2 and len(times) < 2 * MAX_CALLS:
-            times.append(clock.now_ns())
-
-    def _ends(self, outermost: Outermost, of: Of, module: Any, args: Any, out: Any) -> None:
-        times, samples = self._modules[of].times, outermost.samples
-        if len(times) % 2:
-            times.append(clock.now_ns())
-        if samples is not None and torch._C._current_graph_task_id() == -1:
-            self._guarded(self._put_out, outermost, of, samples, out)
+            self._of[id(module)] = outermost, (model, name)
 
     def _put_out(self, outermost: Outermost, of: Of, samples: Samples, out: Any) -> None:
         tensor = _first(out)
@@ -168,10 +172,6 @@ class Activations:
 
     def _gradient(self, outermost: Outermost, of: Of, samples: Samples, grad: Any) -> None:
         self._guarded(self._add, outermost, of, samples, "d_out", grad)
-
-    @staticmethod
-    def _over(outermost: Outermost, module: Any, args: Any, out: Any) -> None:
-        outermost.samples = None
 
     def _add(self, outermost: Outermost, of: Of, samples: Samples, what: str, tensor: Any) -> None:
         begun = clock.now_ns()

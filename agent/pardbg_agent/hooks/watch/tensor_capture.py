@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -83,7 +83,7 @@ class Capture:
         for hook in self._called_hooks:
             hook.remove()
         self._called_hooks.clear()
-        self._activations.remove()
+        self._activations.clear()
 
     def _watch_calls(self) -> None:
         """See calls of all modules, from now on; where there are compiled ones, of the outermost
@@ -94,7 +94,9 @@ class Capture:
         if not compiled:
             # The warning of torch.compile is about hooks that the program has.
             warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global")
-            self._called_hooks.append(register_module_forward_pre_hook(self._any_called))
+            # In no module, whose copies and pickles would have them.
+            ended = register_module_forward_hook(self._any_ended, always_call=True)
+            self._called_hooks += register_module_forward_pre_hook(self._any_called), ended
 
     def _watch_calls_of(self, root: Any) -> None:
         hook = root.register_forward_pre_hook(self._called, with_kwargs=True)
@@ -153,6 +155,11 @@ class Capture:
             self.remove()
             self._watch_calls_of(module)
         self._called(module, args, _keywords(sys._getframe(1)))
+        self._activations.begins(module)
+
+    def _any_ended(self, module: Any, args: Any, out: Any) -> None:
+        if not torch.compiler.is_compiling():
+            _guarded(self._activations.ends, module, out)
 
     def _called(self, module: Any, args: Any, keywords: Any) -> None:
         c = _core.CURRENT
