@@ -30,6 +30,7 @@ LOOK_S: Final = 0.2
 READY: Final = b"+"
 """Message of the launcher to the owner: the directories can be made."""
 MAX_RESTARTS: Final = 5
+OWNER_S: Final = 0.5
 END_S: Final = 20.0
 """Maximum time for the hub to write the rest of the recording after the job's end."""
 
@@ -171,7 +172,14 @@ class Guardian:
         return any(processes.command_line(pid) == self._line for pid in found)
 
     def _forget_unstarted(self) -> None:
-        if self._owner.gone and read_job(self._dir) is None:
+        """Remove a run without a job, unless its owner lives to do so: one that is killed with the
+        launcher may be there a moment longer."""
+        if read_job(self._dir) is not None:
+            return
+        deadline = time.monotonic() + OWNER_S
+        while not self._owner.gone and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if self._owner.gone:
             with contextlib.suppress(files.ConfigError):
                 remove_empty(Path(files.load(self._dir).session))
             remove_unstarted(self._run, self._roots, files.shm_root())
