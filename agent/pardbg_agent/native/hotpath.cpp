@@ -278,7 +278,9 @@ thread_local std::shared_ptr<Batch> batch;
 struct TiedBatch {  // as Tied; of a Work whose Future, of no tensor, has no event of its end (NCCL)
   std::shared_ptr<Batch> follow;
   std::function<void()> before;
-  void operator()() const { before ? before() : void(); }
+  void operator()() const {
+    if (before) before();
+  }
 };
 
 void poll_later(const std::shared_ptr<Follow>& follow, const c10::intrusive_ptr<c10d::Work>& work) {

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 import numpy as np
 
+from pardbg.analysis.same.noise import RED
 from pardbg.analysis.same.wholes import Floats, Whole
 
 Cause = Literal[
@@ -20,8 +21,6 @@ for the optimizer; ``part-zero``: what some ranks have is 0; ``replicas``: they 
 ``sum``: that of the replicas is the reference."""
 CERTAIN: Final = ("factor", "stale", "replicas", "mean", "sum")
 """Causes that neither other inputs nor other parameters would bring about."""
-RED_FLOORS: Final = 10
-"""Floors from which a difference is one."""
 RESIDUAL: Final = 0.02
 """Share of a factor's effect that may be left beside it."""
 FEWEST: Final = 16
@@ -104,7 +103,7 @@ def of_replicas(reference: Whole, run: Whole, noise: float) -> Hypothesis | None
     if not run.assumed:
         return unlike(run)
     errors = [float(np.linalg.norm(v - reference.vector)) for v in run.replica_vectors]
-    off = tuple(r for r, error in zip(ranks, errors, strict=False) if error > RED_FLOORS * noise)
+    off = tuple(r for r, error in zip(ranks, errors, strict=False) if error > RED * noise)
     return Hypothesis("replicas", ranks=ranks, odd_ranks=off) if len(off) < len(errors) else None
 
 

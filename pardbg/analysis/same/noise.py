@@ -14,7 +14,6 @@ from typing import Final
 
 import numpy as np
 
-from pardbg.analysis.same.hypotheses import RED_FLOORS
 from pardbg.analysis.same.wholes import Key, Whole
 
 EPSILON: Final = {
@@ -24,7 +23,7 @@ EPSILON: Final = {
 ROUNDINGS: Final = 8
 YELLOW: Final = 3
 """Floors from which a difference is yellow, …"""
-RED: Final = RED_FLOORS
+RED: Final = 10
 """… and red."""
 SEEN: Final = 0.5
 """Share of a tensor (of a parameter: of its update) that a red difference must be able to be:

@@ -316,12 +316,13 @@ def _look_at_all(c: _core.Core, known: Probes, optimizer: Any, look: int) -> Non
 
 def _tell_gradients_sum(c: _core.Core, stepped: list[tuple[Any, str]], look: int) -> None:
     """Write the PROBE record ``gradients``: a = the bits of all gradients that the optimizer took,
-    in one sum, of each its first FEW_ELEMENTS; b = how many there are."""
+    in one sum, of each its first FEW_ELEMENTS; b = how many there are. One that is not contiguous
+    would have to be copied whole."""
     whole = count = 0
     for i, (p, _) in enumerate(stepped):
         grad = p.grad
-        if type(grad) is _Tensor and grad.layout is _strided and grad.numel():
-            flat = grad.detach().contiguous().view(-1)[:FEW_ELEMENTS]
+        if type(grad) is _Tensor and grad.layout is _strided and grad.is_contiguous():
+            flat = grad.detach().view(-1)[:FEW_ELEMENTS]
             whole, count = whole + (2 * i + 1) * int(bits_sum(flat)), count + 1
     t = now_ns()
     c.record(

@@ -72,6 +72,8 @@ class Capture:
         self._steps: dict[int, int] = {}
         """Of the optimizers that step now: which step it is."""
         self._called_hooks: list[Any] = []
+        self._plain: set[int] = set()
+        """Modules with nothing compiled inside."""
         before = register_optimizer_step_pre_hook(self._before)
         self.handles = before, register_optimizer_step_post_hook(self._after), self
         if not wanted.start:
@@ -151,9 +153,12 @@ class Capture:
     def _any_called(self, module: Any, args: Any) -> None:
         if torch.compiler.is_compiling():
             return  # first of all: what follows would be compiled, with guards on what it reads
-        if is_compiled(module) or any(map(is_compiled, module.modules())):
-            self.remove()
-            self._watch_calls_of(module)
+        if id(module) not in self._plain:
+            inside = list(module.modules())
+            self._plain.update(map(id, inside))
+            if any(map(is_compiled, inside)):
+                self.remove()
+                self._watch_calls_of(module)
         self._called(module, args, _keywords(sys._getframe(1)))
         self._activations.begins(module)
 
