@@ -25,6 +25,10 @@ ENV_LEVEL: Final = "PARDBG_LEVEL"
 """``off``, ``summary`` or ``full`` (default)."""
 ENV_TENSORS: Final = "PARDBG_TENSORS"
 """Steps whose tensors are told as sketches, as in ``0-1``; unset: none."""
+ENV_INIT_TO: Final = "PARDBG_INIT_TO"
+"""Folder that initial parameters are written to, …"""
+ENV_INIT_FROM: Final = "PARDBG_INIT_FROM"
+"""… or taken from; unset: neither."""
 LAYOUT: Final = "_pardbg_layout"
 """Attribute of a tensor: (shape of the whole, offset of this part), as the program says."""
 SKETCH: Final = 256
@@ -304,7 +308,8 @@ class DefKind(str, enum.Enum):
     rank's part begins at ``offset`` of a tensor of ``shape`` and is ``size`` large; ``over``: ranks
     whose equal parts are replicas; ``count``: elements; ``most``: largest finite magnitude;
     ``bad``: how many are not finite; ``bits``: sum of the elements' bits; ``sketch``: SKETCH
-    float64 (tensor_sketch).
+    float64 (tensor_sketch); "cuts", where nobody states the part's place: [{"cut": [dim, parts,
+    at], "sketch"}]: its sketch if it is that slice of a whole.
     What the module ``name`` put out in a step's forwards, and its gradient, have of these "shape",
     of a sample's row, "count", of samples, "most" and "bad"; and of the module "module" (its
     class), "place" (file:line) and "times" in ns: [begin, end, …] of its forwards, or when each

@@ -42,6 +42,10 @@ class Recording:
     on_hang: OnHang = NO_HANG
     tensors: str | None = None
     """Steps whose tensors are captured."""
+    init_to: Path | None = None
+    """Folder that ranks write their initial parameters to."""
+    init_from: Path | None = None
+    """Folder that ranks take them from."""
 
     @property
     def attentive(self) -> bool:
@@ -56,6 +60,11 @@ class Recording:
             made[wire.ENV_LEVEL] = self.level
         if self.tensors is not None:
             made[wire.ENV_TENSORS] = self.tensors
+        for name, folder in (
+            (wire.ENV_INIT_TO, self.init_to), (wire.ENV_INIT_FROM, self.init_from),
+        ):  # fmt: skip
+            if folder is not None:
+                made[name] = str(folder.absolute())
         return made
 
 
@@ -152,6 +161,12 @@ recording_options: Final = all_of(
     click.option("--tensors", type=_Steps(), metavar="STEPS",
                  help="Keep sketches of parameters and gradients in these steps (0-1), for "
                       "`pardbg same`."),
+    click.option("--init-to", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+                 help="Write the parameters that training begins with to DIR, …"),
+    click.option("--init-from", metavar="DIR",
+                 type=click.Path(path_type=Path, file_okay=False, exists=True),
+                 help="… and begin with them in another layout, to compare both with "
+                      "`pardbg same`. This changes the job's numbers."),
     click.option("--allow-eval", is_flag=True,
                  help="Let the controller run code in held ranks (p, tensor, compare …)."),
     click.option("--on-exception", type=ON_EXCEPTION, default="die", metavar="WHAT",

@@ -19,16 +19,17 @@ _MOST_PARTS: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class CutDef:
-    """Sketches by sample of an activation, if what the rank has is one of ``parts`` equal slices
-    along dimension ``dim`` of each sample's row."""
+    """Sketch of a parameter that nobody states the place of, if what the rank has is one of
+    ``parts`` equal slices along dimension ``dim``; of an activation by sample, if it is one of each
+    sample's row."""
 
     dim: int
     parts: int
     at: int
     sketch: bytes
-    """By the samples' contents: wire.SKETCH float64."""
+    """Of an activation by the samples' contents: wire.SKETCH float64."""
     by_place: bytes
-    """By the samples' places among those that the rank had in the step."""
+    """By the samples' places among those that the rank had in the step; of a parameter empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,6 @@ def _cuts(value: Any) -> tuple[CutDef, ...]:
         cut = item.get("cut") if isinstance(item, Mapping) else None
         if isinstance(cut, list) and len(cut) == 3 and all(map(_is_place, cut)):
             both = _sketch(item.get("sketch")), _sketch(item.get("by_place"))
-            if all(both):
+            if both[0]:
                 found.append(CutDef(cut[0], cut[1], cut[2], *both))
     return tuple(found)

@@ -23,7 +23,8 @@ RUNS = {
     "plain": (1, "plain"), "ddp": (2, "ddp"), "fsdp": (3, "fsdp"), "dtensor": (2, "dtensor"),
     "tensor": (2, "tensor"), "pipeline": (2, "one-f-one-b"), "twice": (2, "ddp", "doubled"),
     "one-rank": (2, "ddp", "one-rank"), "not-reduced": (2, "tensor", "not-reduced", "1"),
-    "not-copied": (2, "tensor", "copy-mlp", "1"),
+    "not-copied": (2, "tensor", "copy-mlp", "1"), "unsaid": (2, "tensor-unsaid"),
+    "own-values": (2, "tensor-unsaid"),
 }  # fmt: skip
 
 
@@ -36,7 +37,8 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder, found = tmp_path_factory.mktemp("same"), {}
     for name, how in RUNS.items():
         found[name] = folder / f"{name}.mcap"
-        env = rank_env({"PARDBG_TENSORS": "0-1"})
+        init = {"plain": "PARDBG_INIT_TO", "unsaid": "PARDBG_INIT_FROM"}.get(name, "NONE")
+        env = rank_env({"PARDBG_TENSORS": "0-1", init: str(folder / "init")})
         with started(job(*how), found[name], env=env) as handle:
             assert handle.wait(120) == 0
     return found
@@ -59,7 +61,7 @@ def whats(told: dict[str, Any]) -> set[str]:
 
 @pytest.mark.parametrize(("layout", "alone"), [
     ("ddp", "invariants-hold"), ("fsdp", "no-replicas"), ("dtensor", "no-replicas"),
-    ("tensor", "no-replicas"), ("pipeline", "no-replicas"),
+    ("tensor", "no-replicas"), ("pipeline", "no-replicas"), ("unsaid", "nothing-judged"),
 ])  # fmt: skip
 def test_layouts_of_one_computation_are_the_same(
     sessions: dict[str, Path], layout: str, alone: str
@@ -69,6 +71,11 @@ def test_layouts_of_one_computation_are_the_same(
     assert whats(told) == {"out", "d_out", "grad", "param"}
     code, told = same(sessions[layout])
     assert (code, told["reason"]) == (0 if alone == "invariants-hold" else 2, alone)
+
+
+def test_without_the_references_values_only_that_is_said(sessions: dict[str, Path]) -> None:
+    code, told = same(sessions["plain"], sessions["own-values"])
+    assert (code, told["reason"]) == (2, "initial-parameters-differ")
 
 
 def test_stages_get_the_names_of_their_layers(sessions: dict[str, Path]) -> None:

@@ -53,7 +53,8 @@ HEALTHY = [
         ("plain", 1), ("threads", 1), ("accumulate", 1), ("again", 1), ("ddp", 2), ("ddp", 4),
         ("hand-dp", 2), ("fsdp", 2), ("fsdp", 4), ("zero1", 2), ("tensor", 2), ("tensor", 4),
         ("sequence", 2), ("sequence", 4), ("dtensor", 2), ("tensor-dp", 4), ("gpipe", 2),
-        ("one-f-one-b", 2), ("one-f-one-b", 4), ("interleaved", 2), ("pipeline-dp", 4),
+        ("tensor-unsaid", 2), ("tensor-unsaid", 4), ("one-f-one-b", 2),
+        ("one-f-one-b", 4), ("interleaved", 2), ("pipeline-dp", 4),
     )
 ]  # fmt: skip
 GRADS, OUT, BACK = "grad", "out", "d_out"
@@ -65,6 +66,8 @@ PLANTED = [
       for ranks, of, n, at in ((2, "mlp", 2, 1), (4, "mlp", 2, 0), (2, "attn", 1, 2),
                                (4, "attn", 1, 1))),
     Case("tensor", 2, "copy-mlp", -1, BACK, r"blocks\.2\.norm2", "sum"),
+    Case("tensor-unsaid", 2, "copy-mlp", 1, BACK, r"blocks\.1\.norm2", "sum"),
+    Case("tensor-unsaid", 2, "not-reduced", 2, OUT, r"blocks\.2(\.mlp)?", "sum"),
     Case("tensor-dp", 4, "copy-mlp", 1, BACK, r"blocks\.1\.norm2", "sum"),
     Case("tensor-dp", 4, "not-reduced", 1, OUT, r"blocks\.1(\.mlp)?", "sum"),
     Case("sequence", 2, "copy-mlp", 1, BACK, r"blocks\.1\.norm2"),
@@ -102,9 +105,15 @@ def recorded(case: Case, folder: Path) -> Path:
     """Run a case, and return its session."""
     session = folder / f"{case.title}.mcap"
     job = forked(torchrun_argv("-m", PROGRAM, *case.words, nproc=case.ranks))
-    words = [sys.executable, "-m", "pardbg", "run", "--tensors", "0-1", "-o", str(session), "--"]
+    words = [sys.executable, "-m", "pardbg", "run", "--tensors", "0-1", "-o", str(session)]
+    if case.title == "plain-1":
+        words += ["--init-to", str(folder / "init")]
+    elif "unsaid" in case.layout:
+        words += ["--init-from", str(folder / "init")]
     env = rank_env({"PARDBG_NATIVE": os.environ.get("PARDBG_NATIVE", "off")})
-    done = subprocess.run([*words, *job], env=env, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [*words, "--", *job], env=env, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return session
 

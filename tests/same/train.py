@@ -96,6 +96,18 @@ class Job:
         self.tp = Tp(dist.new_group(list(range(self.size))))
         self.model = Decoder(self.tp, faults=self.faults)
 
+    def tensor_unsaid(self) -> None:
+        """Nobody states what is cut, and each rank draws numbers of its own."""
+        torch.manual_seed(self.rank + 2)
+        self.tp = Tp(dist.new_group(list(range(self.size))), said=False)
+        self.model = Decoder(self.tp, faults=self.faults)
+
+    def tensor_dp_unsaid(self) -> None:
+        self.tensor_dp()
+        torch.manual_seed(self.rank + 2)
+        self.tp.said = False
+        self.model = Decoder(self.tp, faults=self.faults)
+
     def sequence(self) -> None:
         self.tp = Tp(dist.new_group(list(range(self.size))))
         self.model = Decoder(self.tp, positions=True, faults=self.faults)
@@ -193,7 +205,7 @@ class Job:
 
     def reduce(self) -> None:
         wrong = self.faults.at
-        if self.layout in ("hand-dp", "tensor-dp", "pipeline-dp"):
+        if self.layout in ("hand-dp", "tensor-dp", "tensor-dp-unsaid", "pipeline-dp"):
             left_out = self.parameters()[-1] if wrong("one-left-out") else None
             for p in self.parameters():
                 if p.grad is not None and p is not left_out and not wrong("not-averaged-at-all"):

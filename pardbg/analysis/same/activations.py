@@ -19,6 +19,7 @@ from pardbg.analysis.same.wholes import (
     LARGEST,
     Floats,
     Model,
+    Part,
     Prefixes,
     Whole,
     samples,
@@ -32,9 +33,8 @@ By = Literal["contents", "place"]
 How = Literal["whole", "sum", "cut"]
 Kind = tuple[How, By, int]
 """(what ranks had, how samples are known, dimension of a cut)"""
-Part = tuple[int, TensorDef]
-"""(rank, what it had)"""
 WHATS: Final = ("out", "d_out")
+_IDENTITY: Final = "Identity"
 
 
 def place_in_block(name: str) -> str:
@@ -117,11 +117,13 @@ def _activation(parts: Sequence[Part], known_samples: Mapping[int, frozenset[int
 
 
 def _by_rank(parts: Iterable[Part]) -> list[Part]:
-    """Return one part of each rank, without those that are not understood. A rank that steps
-    several optimizers tells of a module before each; its samples add."""
+    """Return one part of each rank, without those that are not understood, and without an
+    Identity, which stands in other stages of a pipeline for the module. A rank that steps several
+    optimizers tells of a module before each; its samples add."""
     found: dict[int, TensorDef] = {}
+    kinds = {part.kind for _, part in parts}
     for rank, part in parts:
-        if _sound(part):
+        if _sound(part) and (part.kind != _IDENTITY or len(kinds) == 1):
             found[rank] = _added(found[rank], part) if rank in found else part
     return sorted(found.items()) or list(parts)[:1]
 
@@ -148,6 +150,7 @@ def _sound(part: TensorDef) -> bool:
     vectors = [vector for cut in part.cuts for vector in (cut.sketch, cut.by_place)]
     return (
         all(0 < n < MAX_NUMBER for n in (*part.shape, part.count)) and size < MAX_NUMBER
+        and all(cut.by_place for cut in part.cuts)
         and all(bool((np.abs(_vector(vector)) < LARGEST).all()) for vector in vectors)
     )  # fmt: skip
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Final, Literal, cast
 
 from pardbg.analysis.base.losses import json_number
 from pardbg.analysis.same.activations import activations
+from pardbg.analysis.same.cut_parameters import in_place
 from pardbg.analysis.same.hypotheses import (
     CERTAIN,
     Hypothesis,
@@ -155,7 +157,7 @@ def compare(reference: Store, run: Store, floor: Store | None = None) -> Samenes
     begun = {whole.name: whole for whole in a.tensors.values() if whole.what == "init"}
     moved = prefixes(begun, run)
     later = _later(a, run, moved)
-    b = wholes(run, moved, later, alike=True)
+    b = wholes(run, moved, later, partial(in_place, begun=begun))
     for side, name in ((a, "A"), (b, "B")):
         if not side.steps:
             return Sameness("nothing-captured", name=name)
@@ -174,14 +176,16 @@ def compare(reference: Store, run: Store, floor: Store | None = None) -> Samenes
         return Sameness("floor-inputs-differ", _inputs(a, second)[1])
     judge = _Judge(a, b, second)
     random = a.random or b.random
-    certain = known and not random and verified >= a.names("init") | a.names("param")
+    parameters = a.names("init") | a.names("param")
+    certain = known and not random and verified >= parameters
     outs = activations(run, judge.step, moved, later)
     modules = flow(
         activations(reference, judge.step, prefixes(begun, reference)), outs,
         activations(floor, judge.step, {}) if floor is not None else (),
         judge.floors.of, b.group_sizes,
     )  # fmt: skip
-    found = _answer(a, judge.judge(), modules, certain, judge.with_floor)
+    complete = parameters <= b.names("init") | b.names("param")
+    found = _answer(a, judge.judge(), modules, certain, complete, judge.with_floor)
     odd = () if found.place is None else beside(run, outs, found.name, found.what != "out")
     return replace(
         found, inputs_known=known, random=random, floor_idle=judge.floor_idle, beside=odd
@@ -401,9 +405,11 @@ class _Judge:
         return hypothesis(left, right, before, noise, self.b.group_sizes)
 
 
-def _answer(a: Wholes, found: _Found, modules: Flow, certain: bool, with_floor: bool) -> Sameness:
+def _answer(
+    a: Wholes, found: _Found, modules: Flow, certain: bool, complete: bool, with_floor: bool
+) -> Sameness:
     """Return the answer to what was found. ``certain``: inputs and initial parameters are known and
-    equal."""
+    equal; ``complete``: the run has all of the reference's parameters."""
     same = found.first is None and _judged(a, found.rows)
     outs, left = _of_modules(modules, same)
     rows, place = (*outs, *found.rows), None if same else modules.first
@@ -422,7 +428,9 @@ def _answer(a: Wholes, found: _Found, modules: Flow, certain: bool, with_floor: 
         return answer("same" if same else "nothing-judged")
     if first is not None and first.replicas and place is None:
         return answer("replicas-differ", first)
-    causes = cause, place.hypothesis if place is not None else None
+    # Ranks whose stages have one name by mistake do not put out the same.
+    of_output = place.hypothesis if place is not None and complete else None
+    causes = cause, of_output
     known = {of.cause for of in causes if of is not None}
     if known & {*CERTAIN}:
         return _at(place, answer("differs", first), a.steps[0])

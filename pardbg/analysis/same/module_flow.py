@@ -72,7 +72,10 @@ def flow(
     """Return one step's activations judged. ``second``: of another recording of the reference;
     ``noise`` gives that of (reference, run), as a norm; ``sizes``: of the run's groups."""
     floor = _with_measured(reference, second, noise)
-    outs = _settled([_best(a, b, floor, 1.0) for a, b in _pairs(reference, run, "out")])
+    outs = _without_effect(
+        _settled([_best(a, b, floor, 1.0) for a, b in _pairs(reference, run, "out")])
+    )
+    unknown = {one.reference.name for one in outs if one.level == "layout"}
     first = _first(outs, sizes)
     pairs = _pairs(reference, run, "d_out")
     scale = _scale(pairs, floor)
@@ -81,7 +84,10 @@ def flow(
         if first is None and outs and outs[-1].level == "green":
             first = Place("loss", "", "", "", "", None)
     else:
-        back = _settled([_best(a, b, floor, scale) for a, b in pairs])
+        back = _settled([
+            _best(a, b, floor, scale) if a.name not in unknown
+            else Judged(a, b, None, None, 0.0, 0.0, "layout") for a, b in pairs
+        ])  # fmt: skip
         first = first or _first(back, sizes)
     return Flow((*outs, *back), first)
 
@@ -180,6 +186,23 @@ def _settled(judged: Sequence[Judged]) -> list[Judged]:
         red |= one.level == "red"
         found.append(one)
     return found[::-1]
+
+
+def _without_effect(outs: Sequence[Judged]) -> list[Judged]:
+    """Return outputs with those of unknown layout that are red inside a module whose output agrees:
+    what ranks have of them was misread, as the slices of a gated layer are."""
+    agree = {one.reference.name for one in outs if one.level == "green"}
+    return [
+        replace(one, level="layout")
+        if one.level == "red" and not one.run.alone and not agree.isdisjoint(_around(one))
+        else one
+        for one in outs
+    ]
+
+
+def _around(one: Judged) -> list[str]:
+    parts = one.reference.name.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts))]
 
 
 def _is_sum(one: Judged) -> bool:

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from pardbg.analysis.same.noise import ROUNDINGS, coarser, difference
+from pardbg.analysis.same.noise import equal
 from pardbg.analysis.same.wholes import Model, Prefixes, Whole, told, whole_of
 from pardbg.store.captured import TensorDef
 from pardbg.store.store import Store
@@ -54,14 +54,14 @@ class _Known:
     def fitting(self, name: str, whole: Whole) -> list[str]:
         """Return the names of the parameters with a whole's values: its own, if it fits."""
         own = self.reference.get(name)
-        if own is not None and _equal(own, whole):
+        if own is not None and equal(own, whole):
             return [name]
         names = self._of_shape.get(whole.shape, [])
         if not names:
             return []
         near = np.linalg.norm(self._vectors[whole.shape] - whole.vector, axis=1)
         likely = [names[at] for at in np.flatnonzero(near <= _NEAR * (whole.norm or 1.0))]
-        return [other for other in likely if _equal(self.reference[other], whole)]
+        return [other for other in likely if equal(self.reference[other], whole)]
 
 
 def _prefixes(known: _Known, tensors: Mapping[str, TensorDef]) -> Prefixes | None:
@@ -77,13 +77,6 @@ def _prefixes(known: _Known, tensors: Mapping[str, TensorDef]) -> Prefixes | Non
     partial = tensors.keys() != known.reference.keys()
     moved = {ours: theirs for ours, theirs in found.items() if ours != theirs}
     return moved if moved or partial else None
-
-
-def _equal(left: Whole, right: Whole) -> bool:
-    epsilon = coarser(left, right)
-    if left.shape != right.shape or epsilon is None or left.bad or right.bad or not left.most:
-        return False
-    return difference(left, right) <= ROUNDINGS * epsilon * left.norm
 
 
 def _heads(ours: str, theirs: str) -> tuple[str, str]:

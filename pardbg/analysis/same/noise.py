@@ -89,3 +89,11 @@ def coarser(a: Whole, b: Whole) -> float | None:
     """Return the larger epsilon of both dtypes; None: one is not known."""
     known = [EPSILON.get(whole.dtype) for whole in (a, b)]
     return None if None in known else max(value for value in known if value is not None)
+
+
+def equal(left: Whole, right: Whole) -> bool:
+    """Return whether rounding explains that two parameters are not equal bit by bit."""
+    epsilon = coarser(left, right)
+    if left.shape != right.shape or epsilon is None or left.bad or right.bad or not left.most:
+        return False
+    return difference(left, right) <= ROUNDINGS * epsilon * left.norm

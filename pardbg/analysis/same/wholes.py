@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -38,6 +38,8 @@ Model = tuple[int, int]
 Prefixes = Mapping[str, str]
 """Beginning of names in the run -> in the reference, without a dot behind."""
 Box = tuple[tuple[int, ...], tuple[int, ...]]
+Part = tuple[int, TensorDef]
+"""(rank, what it had)"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,9 +115,7 @@ class Wholes:
         return sorted(found, key=lambda n: (found[n][1] if one_count else found[n], n))
 
 
-def told(
-    store: Store, prefixes: Mapping[Model, Prefixes] | None = None
-) -> Iterator[tuple[int, TensorDef]]:
+def told(store: Store, prefixes: Mapping[Model, Prefixes] | None = None) -> Iterator[Part]:
     """Yield (rank, tensor) of the newest life of a run, by the reference's names. ``prefixes``: of
     modules that are a part of the model."""
     for rank, process in store.rank_procs(None).items():
@@ -141,18 +141,20 @@ def _renamed(name: str, prefixes: Prefixes) -> str:
 
 def wholes(
     store: Store, prefixes: Mapping[Model, Prefixes] | None = None, later: Collection[int] = (),
-    alike: bool = False,
+    in_place: Callable[[dict[Key, list[Part]]], dict[Key, list[Part]]] | None = None,
 ) -> Wholes:  # fmt: skip
     """Return the tensors captured of the newest life of a run. ``prefixes``: see ``told``;
-    ``later``: ranks whose inputs are not the model's; ``alike``: whole parameters that begin equal
-    are replicas."""
-    parts: dict[Key, list[tuple[int, TensorDef]]] = defaultdict(list)
+    ``later``: ranks whose inputs are not the model's; ``in_place``: with a reference, puts parts in
+    their place in it; then parts at one place that begin equal are replicas."""
+    parts: dict[Key, list[Part]] = defaultdict(list)
     random = False
     for rank, tensor in told(store, prefixes):
         random |= tensor.what == _RANDOM
         if tensor.what not in (_INPUT, _RANDOM, *_OF_MODULES):
             parts[tensor.step, tensor.what, tensor.name].append((rank, tensor))
-    equal = _equal_from_the_start(parts) if alike else {}
+    if in_place is not None:
+        parts = in_place(parts)
+    equal = {} if in_place is None else _equal_from_the_start(parts)
     tensors: dict[Key, Whole] = {}
     unknown: dict[Key, Gap] = {}
     for key, known in parts.items():
@@ -166,14 +168,12 @@ def wholes(
     return Wholes(tensors, unknown, inputs, tuple(sorted(sizes - {0, 1})), random)
 
 
-def _equal_from_the_start(
-    parts: Mapping[Key, Sequence[tuple[int, TensorDef]]],
-) -> dict[str, frozenset[int]]:
-    """Return the ranks that have the whole of a parameter, with one initial value, by its name."""
+def _equal_from_the_start(parts: Mapping[Key, Sequence[Part]]) -> dict[str, frozenset[int]]:
+    """Return the ranks of a parameter, by its name, if those with one part of it begin equal."""
     found = {}
     for (_, what, name), known in parts.items():
-        whole = [part for _, part in known if part.size == part.shape]
-        if what == "init" and len(whole) == len(known) and len({p.bits for p in whole}) == 1:
+        values = {(part.offset, part.size, part.bits) for _, part in known}
+        if what == "init" and len(values) == len({value[:2] for value in values}):
             found[name] = frozenset(rank for rank, _ in known)
     return found
 
@@ -213,7 +213,7 @@ def _inputs(store: Store, later: Collection[int]) -> dict[int, dict[str, frozens
     }
 
 
-def whole_of(parts: Sequence[tuple[int, TensorDef]], equal: Collection[int] = ()) -> Whole | Gap:
+def whole_of(parts: Sequence[Part], equal: Collection[int] = ()) -> Whole | Gap:
     """Return the tensor that parts of (rank, part) add up to, or why they do not. ``equal``: ranks
     that are known as replicas."""
     first = parts[0][1]
@@ -223,7 +223,7 @@ def whole_of(parts: Sequence[tuple[int, TensorDef]], equal: Collection[int] = ()
         return "dtypes"
     if not all(_placed(part) for _, part in parts):
         return "place"
-    boxes: dict[Box, list[tuple[int, TensorDef]]] = defaultdict(list)
+    boxes: dict[Box, list[Part]] = defaultdict(list)
     for rank, part in parts:
         if part.count or not math.prod(first.shape):
             boxes[part.offset, part.size].append((rank, part))
@@ -276,7 +276,7 @@ def overlap(boxes: Sequence[Box]) -> bool:
     )
 
 
-def _replicas(same: Iterable[tuple[int, TensorDef]], equal: Collection[int]) -> bool:
+def _replicas(same: Iterable[Part], equal: Collection[int]) -> bool:
     """Return whether the ranks that have equal boxes are known as replicas of each other."""
     known = dict(same)
     sure = known.keys() <= set(equal)

@@ -25,7 +25,8 @@ _CANNOT: Final[Mapping[Reason, str]] = {
     "no-common-steps": "the first captured steps are not the same",
     "inputs-differ": "the inputs differ in step {step}",
     "floor-inputs-differ": "the inputs of --floor differ from the reference's in step {step}",
-    "initial-parameters-differ": "the initial parameters differ: {name}",
+    "initial-parameters-differ": "the initial parameters differ: {name}; record with "
+                                 "--init-to and --init-from to begin with the same",
     "reference-replicas-differ": "replicas of {name} differ within the reference itself",
     "nothing-judged": "too few tensors have a known layout and a floor below their own size",
     "no-replicas": "no rank keeps what another one keeps; give a second recording",

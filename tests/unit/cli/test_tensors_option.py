@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 import pytest
 from click.testing import CliRunner
 
 from pardbg.cli.options import recording, recording_options
 from pardbg_agent.hooks.watch.tensor_capture import steps
-from pardbg_agent.wire import ENV_TENSORS
+from pardbg_agent.wire import ENV_INIT_FROM, ENV_INIT_TO, ENV_TENSORS
 
 
-def told(*words: str) -> str | None:
+def told(*words: str, name: str = ENV_TENSORS) -> str | None:
     found: list[str | None] = []
 
     @click.command()
     @recording_options
     def command(**how: object) -> None:
-        found.append(recording(**how).env({}).get(ENV_TENSORS))  # type: ignore[arg-type]
+        found.append(recording(**how).env({}).get(name))  # type: ignore[arg-type]
 
     done = CliRunner().invoke(command, words, standalone_mode=False)
     if done.exception is not None:
@@ -41,3 +43,14 @@ def test_what_is_no_range_is_refused(text: str, monkeypatch: pytest.MonkeyPatch)
         told("--tensors", text)
     monkeypatch.setenv(ENV_TENSORS, text)
     assert len(steps()) == 0 and list(steps()) == []
+
+
+def test_folders_of_initial_values_reach_ranks_of_any_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "init").mkdir()
+    for option, name in (("--init-to", ENV_INIT_TO), ("--init-from", ENV_INIT_FROM)):
+        assert told(option, "init", name=name) == str(tmp_path / "init")
+    with pytest.raises(click.UsageError):
+        told("--init-from", "none")

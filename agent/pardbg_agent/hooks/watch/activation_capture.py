@@ -14,12 +14,11 @@ from functools import partial
 from typing import Any, Final
 
 import torch
-import torch.distributed.distributed_c10d as c10d
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from pardbg_agent import clock
 from pardbg_agent.hooks.tensors import local_part
+from pardbg_agent.hooks.watch.framework_places import layer_names
 from pardbg_agent.hooks.watch.row_sketch import (
     WHOLE,
     Cut,
@@ -28,14 +27,13 @@ from pardbg_agent.hooks.watch.row_sketch import (
     row_sketches,
     samples_at,
 )  # fmt: skip
-from pardbg_agent.hooks.watch.tensor_names import Models, canonical, is_compiled
+from pardbg_agent.hooks.watch.tensor_names import Models, axes, canonical, is_compiled
 from pardbg_agent.hooks.watch.tensor_sketch import Maps
 
 MAX_MODULES: Final = 400
 """Of an outermost module: the outer ones first."""
 MAX_CALLS: Final = 64
 """Of a module and step whose times are told."""
-_MAX_AXES: Final = 2
 
 
 Of = tuple[int, str]
@@ -158,7 +156,7 @@ class Activations:
         if not any(True for _ in root.parameters()) or any(map(is_compiled, root.modules())):
             return
         model, path = self._models.place(root)
-        outermost = self._outermost[id(root)] = Outermost(model, _axes(root))
+        outermost = self._outermost[id(root)] = Outermost(model, axes(root))
         for name, module in _chosen(root, path):
             self._modules[model, name] = Module(type(module).__name__, _source(module))
             self._of[id(module)] = outermost, (model, name)
@@ -216,27 +214,11 @@ def _cuts(num_dims: int, axes: list[tuple[int, int]]) -> Iterator[Cut]:
         yield from (Cut(dim, parts, index) for parts, index in axes)
 
 
-def _axes(root: nn.Module) -> list[tuple[int, int]]:
-    """Return (parts, index) of the groups that may cut activations: of the meshes that cut
-    parameters; without any, of the process groups that data parallelism does not have."""
-    found: dict[tuple[int, int], None] = {}
-    for p in root.parameters():
-        mesh: Any = getattr(p, "device_mesh", None)
-        for dim, placement in enumerate(getattr(p, "placements", ())):
-            if placement.is_shard():
-                found[mesh.size(dim), mesh.get_local_rank(dim)] = None
-    if not found and not any(isinstance(m, DistributedDataParallel) for m in root.modules()):
-        groups = list(c10d._world.pg_group_ranks.values())
-        smaller = [ranks for ranks in groups if 1 < len(ranks) < c10d.get_world_size()]
-        own = c10d.get_rank()
-        found = {(len(ranks), ranks[own]): None for ranks in smaller or groups if own in ranks}
-    return [axis for axis in found if axis[0] > 1][:_MAX_AXES]
-
-
 def _chosen(root: nn.Module, path: str) -> list[tuple[str, nn.Module]]:
     """Return the modules to hook by name, a wrapper's name being that of what it wraps: whole
     levels from the outermost on, the last of them as far as there is room."""
-    named = {canonical(path + name): module for name, module in root.named_modules()}
+    known_as = layer_names(root)
+    named = {canonical(path + known_as(name)): m for name, m in root.named_modules()}
     levels = sorted(named, key=lambda name: name.count(".") + bool(name))
     return [(name, named[name]) for name in levels[:MAX_MODULES]]
 

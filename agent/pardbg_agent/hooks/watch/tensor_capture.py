@@ -28,8 +28,9 @@ from pardbg_agent.hooks.context import local
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.hooks.tensors import local_part, parameters_of
 from pardbg_agent.hooks.watch.activation_capture import Activations
+from pardbg_agent.hooks.watch.framework_places import Axis
 from pardbg_agent.hooks.watch.tensor_names import Models, Named, canonical, is_compiled, place
-from pardbg_agent.hooks.watch.tensor_sketch import Maps, row_hashes, sketch
+from pardbg_agent.hooks.watch.tensor_sketch import Maps, row_hashes, sketch, sliced
 from pardbg_agent.settings import not_understood
 from pardbg_agent.wire import ENV_TENSORS, MAX_ROWS, DefKind
 
@@ -131,17 +132,26 @@ class Capture:
         self._tell(c, c.step, "grad", names)
 
     def _tell(self, c: _core.Core, step: int, what: str, named: Iterable[Named]) -> None:
-        for order, name, parameter, over, model in named:
-            tensor = parameter.grad if what == "grad" else parameter
+        for one in named:
+            tensor = one.tensor.grad if what == "grad" else one.tensor
             if tensor is None or not _plain(part := local_part(tensor)):
                 continue
-            shape, offset = place(parameter, tensor, part)
+            at = place(one.tensor, tensor, part)
+            found = sketch(self._maps, part, at.shape, at.offset)
+            if at.blocks is not None:
+                found["sketch"] = sliced(self._maps, part, *at.blocks)
             self._put(
-                c, step=step, what=what, name=name, order=order, model=model,
-                dtype=str(part.dtype).removeprefix("torch."), shape=shape, offset=offset,
-                size=list(part.shape), over=over or [c.identity.rank],
-                **sketch(self._maps, part, shape, offset),
+                c, step=step, what=what, name=one.name, order=one.order, model=one.model,
+                dtype=str(part.dtype).removeprefix("torch."), shape=at.shape, offset=at.offset,
+                size=list(part.shape), over=one.over or [c.identity.rank], **found,
+                cuts=[] if at.stated else list(self._cuts(part, one.axes)),
             )  # fmt: skip
+
+    def _cuts(self, part: torch.Tensor, axes: list[Axis]) -> Iterator[dict[str, Any]]:
+        """Yield what a part would be as a slice of a whole that nobody states."""
+        for dim in range(min(2, part.dim())):
+            for parts, at in axes:
+                yield {"cut": [dim, parts, at], "sketch": sliced(self._maps, part, dim, parts, at)}
 
     def _put(self, c: _core.Core, **fields: Any) -> None:
         if self._told < MAX_TENSORS:
@@ -200,9 +210,17 @@ def _guarded(function: Any, *args: Any) -> None:
 
 
 def _infers_shapes(c: _core.Core) -> bool:
-    """Return whether a pipeline schedule calls its stage outside of its actions: before the first
-    step, to learn shapes."""
-    return bool(local().nest.pipeline) and not (c.gate.inside or c.gate.inside_native())
+    """Return whether a torch pipeline stage calls its module before the first step, to learn
+    shapes (torch/distributed/pipelining/stage.py)."""
+    if not local().nest.pipeline or c.gate.inside or c.gate.inside_native():
+        return False
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if "inference" in code.co_name and code.co_filename.endswith("pipelining/stage.py"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _batches(given: list[Any]) -> Iterator[torch.Tensor]:

@@ -10,15 +10,24 @@ import gc
 from typing import Any, Final, NamedTuple
 
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from pardbg_agent.hooks.watch.framework_places import (
+    Axis,
+    Placed,
+    layer_names,
+    megatron_place,
+    tensor_parallel,
+)
 from pardbg_agent.wire import LAYOUT
 
 _WRAPPERS: Final = {
     "module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module",
 }  # fmt: skip
 _DEEPEST: Final = 32
+_MAX_AXES: Final = 2
 
 
 class Named(NamedTuple):
@@ -31,6 +40,8 @@ class Named(NamedTuple):
     over: list[int]
     """Ranks of its replicas; empty: not known."""
     model: int
+    axes: list[Axis]
+    """That the rank may have slices along."""
 
 
 class Models:
@@ -64,9 +75,12 @@ class Models:
             own = [(name, p) for name, p in root.named_parameters() if id(p) in wanted]
             held.append((len(own), root, own))
         for num_own, root, own in sorted(held, key=lambda item: -item[0]):
-            over, model = _replicas(root), self.number(root) if num_own else -1
+            if not num_own:
+                continue
+            over, model, along = _replicas(root), self.number(root), axes(root)
+            known_as = layer_names(root)
             for order, (name, p) in enumerate(own):
-                of = Named(order, canonical(name), p, over.get(id(p), []), model)
+                of = Named(order, canonical(known_as(name)), p, over.get(id(p), []), model, along)
                 found.setdefault(id(p), of)
         return [found[id(p)] for p in parameters if id(p) in found]
 
@@ -92,23 +106,45 @@ def canonical(name: str) -> str:
     return ".".join(part for part in name.split(".") if part and part not in _WRAPPERS)
 
 
-def place(parameter: Any, tensor: Any, part: Any) -> tuple[list[int], list[int]]:
-    """Return (shape of the whole, offset of the rank's part) of a parameter's value or gradient,
-    ``tensor``, of which the rank has ``part``; an offset of another length than the
-    shape's: it is not known."""
+def place(parameter: Any, tensor: Any, part: Any) -> Placed:
+    """Return where the rank's ``part`` of ``tensor``, a parameter's value or gradient, is."""
     said = getattr(parameter, LAYOUT, None)
     if said is not None:
-        return list(said[0]), list(said[1])
+        return Placed(list(said[0]), list(said[1]))
     placements = getattr(tensor, "placements", None)
     if placements is None:
-        return list(tensor.shape), [0] * tensor.dim()
+        return megatron_place(parameter, part) or Placed(
+            list(tensor.shape), [0] * tensor.dim(), stated=False
+        )
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     size, offset = compute_local_shape_and_global_offset(
         tensor.shape, tensor.device_mesh, placements
     )
     known = tuple(size) == tuple(part.shape) and not any(p.is_partial() for p in placements)
-    return list(tensor.shape), list(offset) if known else [0] * (tensor.dim() + 1)
+    return Placed(list(tensor.shape), list(offset) if known else [0] * (tensor.dim() + 1))
+
+
+def axes(root: nn.Module) -> list[Axis]:
+    """Return the groups that may cut a model's tensors: of the meshes that cut parameters; without
+    any, what a framework says, or the process groups that DistributedDataParallel does not have."""
+    found: dict[Axis, None] = {}
+    for p in root.parameters():
+        mesh: Any = getattr(p, "device_mesh", None)
+        for dim, placement in enumerate(getattr(p, "placements", ())):
+            if placement.is_shard():
+                found[mesh.size(dim), mesh.get_local_rank(dim)] = None
+    stated = None if found else tensor_parallel()
+    if stated is not None:
+        found = {stated: None}
+    elif not found:
+        wrappers = [m for m in root.modules() if isinstance(m, DistributedDataParallel)]
+        data = [dist.get_process_group_ranks(m.process_group) for m in wrappers]
+        groups = [of for of in c10d._world.pg_group_ranks.values() if list(of) not in data]
+        smaller = [ranks for ranks in groups if 1 < len(ranks) < c10d.get_world_size()]
+        own = c10d.get_rank()
+        found = {(len(ranks), ranks[own]): None for ranks in smaller or groups if own in ranks}
+    return [axis for axis in found if axis[0] > 1][:_MAX_AXES]
 
 
 def _replicas(root: nn.Module) -> dict[int, list[int]]:

@@ -93,6 +93,23 @@ def sketch(
         }  # fmt: skip
 
 
+def sliced(maps: Maps, part: torch.Tensor, dim: int, parts: int, at: int, blocks: int = 1) -> bytes:
+    """Return the sketch of a part that is the ``at``-th of ``parts`` equal slices along ``dim``, of
+    each of ``blocks`` that the whole tensor has along it."""
+    shape = [n * (parts if d == dim else 1) for d, n in enumerate(part.shape)]
+    sums = torch.zeros(1, SKETCH, dtype=torch.float64, device=part.device)
+    with torch.no_grad():
+        for block, piece in enumerate(part.detach().chunk(blocks, dim)):
+            long = piece.shape[dim]
+            offset = [(block * parts + at) * long if d == dim else 0 for d in range(part.dim())]
+            flat = piece.flatten()
+            for buckets, signs, begin in maps.of(piece, shape, offset):
+                values = flat[begin : begin + len(buckets)].to(torch.float64)
+                finite = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+                add_to(sums, buckets, finite.mul_(signs).unsqueeze(0))
+    return sums.cpu().numpy().tobytes()
+
+
 def add_to(sums: torch.Tensor, buckets: torch.Tensor, values: torch.Tensor) -> None:
     """Add the values of each row (rows, elements) to its buckets (rows, SKETCH)."""
     if sums.is_cpu:  # several times faster; elsewhere it is not deterministic, and may raise

@@ -241,3 +241,32 @@ def test_definitions_that_nobody_would_send_are_survived(seed: int) -> None:
     found = flow(of(run(values())), of(store), of(store), noise, (2,))
     assert all(one.error >= 0 for one in found.judged)
     beside(store, of(store), "blocks.1.b", backward=bool(seed % 2))
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_what_is_red_inside_a_module_that_agrees_was_misread(goes_on: bool) -> None:
+    """Both ranks have one wrong output of blocks.0.mlp, as of a gated layer's slices."""
+    made = values()
+    made["out", "blocks.0.mlp"] = made["out", "blocks.0.mlp"][::-1].copy()
+    if goes_on:
+        for name in MODULES[2:]:
+            made["out", name] = made["out", name] * 1.5
+    found = judged(run(made, 2))
+    of_mlp = {one.run.what: one.level for one in found.judged if one.run.name == "blocks.0.mlp"}
+    assert of_mlp == ({"out": "red", "d_out": "green"} if goes_on else dict.fromkeys(
+        ("out", "d_out"), "layout"))  # fmt: skip
+    assert (found.first is None) is not goes_on
+
+
+def test_an_identity_in_another_stage_is_not_the_module() -> None:
+    trace = Trace(2)
+    for rank, proc in enumerate(trace.ranks):
+        value = np.full(256, 1.0 + rank)
+        proc.define(
+            wire.DefKind.TENSOR, step=0, what="out", name="embed", order=0, dtype="float32",
+            shape=[WIDE], count=ROWS, most=2.0, bad=0, module=("Embedding", "Identity")[rank],
+            place="", times=[], cuts=[
+                {"cut": [0, 1, 0], "sketch": value.tobytes(), "by_place": value.tobytes()}],
+        )  # fmt: skip
+    (found,) = of(trace.store())
+    assert found.alone and list(found.times) == [0]

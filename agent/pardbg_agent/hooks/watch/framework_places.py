@@ -1,0 +1,100 @@
+"""What frameworks without DTensors know of where a rank's tensors are, and which layers it has."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from torch import nn
+
+Axis = tuple[int, int]
+"""(equal slices, the rank's own) of a whole"""
+_MEGATRON: Final = "megatron.core.parallel_state"
+_FRAMEWORKS: Final = (
+    (_MEGATRON, "", "get_tensor_model_parallel_world_size", "get_tensor_model_parallel_rank"),
+    ("picotron.process_group_manager", "process_group_manager", "tp_world_size", "tp_rank"),
+)
+"""(module, what it has, size and rank in tensor parallelism)"""
+
+
+class Placed(NamedTuple):
+    """Where the rank's part of a tensor is."""
+
+    shape: list[int]
+    """Of the whole."""
+    offset: list[int]
+    """Of another length than the shape's: not known."""
+    blocks: tuple[int, int, int, int] | None = None
+    """(dim, parts, at, blocks) if the whole has several blocks along ``dim``, and the part a slice
+    of each; ``offset`` is then that of the slices, were they side by side."""
+    stated: bool = True
+    """By the tensor or the program; else it only looks like a whole."""
+
+
+def tensor_parallel() -> Axis | None:
+    """Return the rank's place in tensor parallelism, where a framework says it."""
+    for module, inside, *names in _FRAMEWORKS:
+        of: Any = sys.modules.get(module)
+        found = _asked(getattr(of, inside, None) if inside else of, *names) if of else None
+        if found is not None:
+            return found
+    return None
+
+
+def megatron_place(parameter: Any, part: Any) -> Placed | None:
+    """Return the place that Megatron's attributes say (megatron/core/tensor_parallel/layers.py):
+    stride s is that of a layer whose output is s blocks, as a gated MLP's."""
+    state = sys.modules.get(_MEGATRON)
+    dim, blocks = getattr(parameter, "partition_dim", -1), getattr(parameter, "partition_stride", 1)
+    if state is None or not getattr(parameter, "tensor_model_parallel", False):
+        return None
+    of = "tensor_model" if getattr(parameter, "allreduce", True) else "expert_tensor"
+    axis = _asked(state, f"get_{of}_parallel_world_size", f"get_{of}_parallel_rank")
+    if axis is None or not 0 <= dim < part.dim() or part.shape[dim] % blocks:
+        return None
+    parts, at = axis
+    along = [part.shape[d] * (at if d == dim else 0) for d in range(part.dim())]
+    shape = [n * (parts if d == dim else 1) for d, n in enumerate(part.shape)]
+    several = blocks > 1 and parts > 1
+    return Placed(shape, along, (dim, parts, at, blocks) if several else None)
+
+
+def layer_names(root: nn.Module) -> Callable[[str], str]:
+    """Return what makes a name on this rank that of the whole model: Megatron's pipeline stages
+    count their layers from 0 each, as expert parallelism does experts."""
+    state = sys.modules.get(_MEGATRON)
+    found: dict[str, str] = {}
+    for name, module in root.named_modules() if state is not None else ():
+        place, _, last = name.rpartition(".")
+        number = getattr(module, "layer_number", None)
+        if last.isdecimal() and place.endswith("local_experts"):
+            axis = _asked(
+                state, "get_expert_model_parallel_world_size", "get_expert_model_parallel_rank"
+            )
+            here = len(root.get_submodule(place)._modules)
+            found[name] = f"{place}.{int(last) + (axis[1] if axis else 0) * here}"
+        elif last.isdecimal() and isinstance(number, int):
+            found[name] = f"{place}.{number - 1}"
+    moved = {of: to for of, to in found.items() if of != to}
+    return lambda name: _renamed(name, moved)
+
+
+def _renamed(name: str, moved: dict[str, str]) -> str:
+    """Return a name with the numbers of all layers that it goes through."""
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        to = moved.get(".".join(parts[:end]))
+        if to is not None:
+            parts[end - 1] = to.rpartition(".")[2]
+    return ".".join(parts)
+
+
+def _asked(of: Any, size: str, rank: str) -> Axis | None:
+    """Return what a framework says of a group of its own; None: nothing."""
+    values = [getattr(of, name, None) for name in (size, rank)]
+    try:
+        parts, at = [value() if callable(value) else value for value in values]
+    except (AssertionError, RuntimeError, ValueError):  # not made yet
+        return None
+    return (parts, at) if isinstance(parts, int) and isinstance(at, int) else None

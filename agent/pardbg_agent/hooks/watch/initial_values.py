@@ -1,0 +1,198 @@
+"""Initial parameters of one run for another (``--init-to``, ``--init-from``), so that
+``pardbg same`` can compare layouts that draw unlike numbers.
+
+Each rank of the first run writes its parts of a model's parameters before the model's first
+forward in training; each rank of the second copies from them what it has. Only what is asked for by
+the user changes a program's numbers: nothing is hooked without the variables, nor after the
+first forward.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from pardbg_agent import core as _core
+from pardbg_agent.hooks.patching import Patches
+from pardbg_agent.hooks.tensors import local_part
+from pardbg_agent.hooks.watch.framework_places import Axis, Placed
+from pardbg_agent.hooks.watch.tensor_names import Models, Named, place
+from pardbg_agent.settings import complain
+from pardbg_agent.wire import ENV_INIT_FROM, ENV_INIT_TO
+
+HOOK: Final = "initial_values"
+_MAX_SAID: Final = 3
+
+
+class Piece(NamedTuple):
+    """A part of a parameter, as a file has it."""
+
+    shape: list[int]
+    offset: list[int]
+    values: torch.Tensor
+
+
+class _Wanted(NamedTuple):
+    """A part of a rank's, and where it is in a whole of ``shape``."""
+
+    into: torch.Tensor
+    shape: list[int]
+    offset: list[int]
+
+
+def install(patches: Patches, late: Any) -> tuple[Any, ...]:
+    """Hook the first forward of each model."""
+    to, of = (os.environ.get(name, "").strip() for name in (ENV_INIT_TO, ENV_INIT_FROM))
+    return (InitialValues(to, of),) if to or of else ()
+
+
+class InitialValues:
+    """One process's."""
+
+    def __init__(self, to: str, of: str) -> None:
+        self._to, self._from = to, of
+        self._seen: set[int] = set()
+        """Parameters that were written or set, by id."""
+        self._known: dict[str, list[Piece]] | None = None
+        self._files = 0
+        self._handle = register_module_forward_pre_hook(self._called)
+
+    def remove(self) -> None:
+        """Look at no more calls."""
+        self._handle.remove()
+
+    def _called(self, module: nn.Module, args: Any) -> None:
+        if torch.compiler.is_compiling() or not module.training or not torch.is_grad_enabled():
+            return
+        c = _core.CURRENT
+        if c is None or c.run is None or c.step:
+            self.remove()
+        elif any(id(p) not in self._seen and not p.is_meta for p in module.parameters()):
+            c.guard.call(HOOK, self._begin, c)
+
+    def _begin(self, c: _core.Core) -> None:
+        models = Models()
+        parameters = [
+            p for root in models.outermost() for p in root.parameters() if id(p) not in self._seen
+        ]
+        self._seen.update(map(id, parameters))
+        named = models.named(parameters)
+        if self._from:
+            self._set(c, named)
+        if self._to:
+            self._write(c, named)
+
+    def _write(self, c: _core.Core, named: list[Named]) -> None:
+        rank = c.identity.rank
+        found: list[tuple[str, list[int], list[int], torch.Tensor]] = []
+        for one in named:
+            at, part = _placed(one)
+            copy = not hasattr(one.tensor, "placements") and one.over and rank != min(one.over)
+            for (shape, offset), block in () if copy else _blocks(at, part):
+                found.append((one.name, shape, offset, block.detach().cpu().clone()))
+        folder = Path(self._to)
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"rank-{rank}-{self._files}.pt"
+        self._files += 1
+        torch.save(found, path.with_suffix(".tmp"))
+        path.with_suffix(".tmp").replace(path)
+
+    def _set(self, c: _core.Core, named: list[Named]) -> None:
+        if self._known is None:
+            self._known = read(Path(self._from))
+        lacking = [one.name for one in named if not self._fill(one)]
+        if lacking:
+            names = ", ".join(lacking[:_MAX_SAID]) + (" …" if len(lacking) > _MAX_SAID else "")
+            complain(
+                f"--init-from: rank {c.identity.rank} keeps its own values of {len(lacking)} of "
+                f"{len(named)} parameters, which {self._from} does not have in this shape: {names}"
+            )
+
+    def _fill(self, one: Named) -> bool:
+        """Set a parameter; return whether all of it was known."""
+        at, part = _placed(one)
+        pieces = (self._known or {}).get(one.name, [])
+        if not at.stated and pieces and at.shape != pieces[0].shape:
+            at = _slice(one.axes, part, pieces[0].shape)
+        with torch.no_grad():
+            made = torch.empty_like(part)
+            found = [_copied(_Wanted(block, *place), pieces) for place, block in _blocks(at, made)]
+            if not found or not all(found):
+                return False
+            part.copy_(made)
+        return True
+
+
+def read(folder: Path) -> dict[str, list[Piece]]:
+    """Return the parts of parameters that a folder has, by name. Raises OSError."""
+    found: dict[str, list[Piece]] = defaultdict(list)
+    for path in sorted(folder.glob("rank-*.pt")):
+        for name, *piece in torch.load(path, mmap=True, weights_only=True):
+            found[name].append(Piece(*piece))
+    return found
+
+
+def _placed(one: Named) -> tuple[Placed, torch.Tensor]:
+    part = local_part(one.tensor)
+    return place(one.tensor, one.tensor, part), part
+
+
+def _blocks(
+    at: Placed, part: torch.Tensor
+) -> Iterator[tuple[tuple[list[int], list[int]], torch.Tensor]]:
+    """Yield ((shape of the whole, offset), block) of a part; nothing if its place is not known."""
+    if at.blocks is not None:
+        dim, parts, index, number = at.blocks
+        for block, piece in enumerate(part.chunk(number, dim)):
+            begin = (block * parts + index) * piece.shape[dim]
+            yield (at.shape, [begin if d == dim else 0 for d in range(part.dim())]), piece
+    elif len(at.offset) == len(at.shape):
+        yield (at.shape, at.offset), part
+
+
+def _slice(axes: list[Axis], part: torch.Tensor, shape: list[int]) -> Placed:
+    """Return the place of a slice that nobody states, along the only group that fits the shape."""
+    fitting = {
+        (dim, index)
+        for dim in range(part.dim())
+        for parts, index in axes
+        if shape == [n * (parts if d == dim else 1) for d, n in enumerate(part.shape)]
+    }
+    if len(fitting) != 1:
+        return Placed(shape, [0] * (len(shape) + 1))
+    ((dim, index),) = fitting
+    return Placed(shape, [n * index if d == dim else 0 for d, n in enumerate(part.shape)])
+
+
+def _copied(wanted: _Wanted, pieces: list[Piece]) -> bool:
+    """Copy into a part what pieces have of it; return whether that was all."""
+    into, left = wanted.into, wanted.into.numel()
+    done: set[tuple[int, ...]] = set()
+    for piece in pieces:
+        if piece.shape != wanted.shape or tuple(piece.offset) in done:
+            continue
+        done.add(tuple(piece.offset))
+        low = [max(a, b) for a, b in zip(piece.offset, wanted.offset, strict=True)]
+        high = [
+            min(a + n, b + m)
+            for a, n, b, m in zip(
+                piece.offset, piece.values.shape, wanted.offset, into.shape, strict=True
+            )
+        ]
+        if all(a < b for a, b in zip(low, high, strict=True)):
+            to = into[_box(low, high, wanted.offset)]
+            to.copy_(piece.values[_box(low, high, piece.offset)])
+            left -= math.prod(b - a for a, b in zip(low, high, strict=True))
+    return left == 0
+
+
+def _box(low: list[int], high: list[int], offset: list[int]) -> tuple[slice, ...]:
+    return tuple(slice(a - o, b - o) for a, b, o in zip(low, high, offset, strict=True))
