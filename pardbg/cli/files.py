@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,24 +15,33 @@ from pardbg.cli import common
 from pardbg.errors import UserError
 from pardbg.words import whole
 
+if TYPE_CHECKING:
+    from pardbg.analysis.answers.checks import Result
+
 SESSION = click.argument("session", shell_complete=common.complete_sessions)
 
 
 @click.command()
 @click.argument("session", type=click.Path(path_type=Path))
 @click.argument("second", type=click.Path(path_type=Path), required=False)
-def replay(session: Path, second: Path | None) -> int | None:
+def replay(session: Path, second: Path | None) -> None:
     """Open a recorded SESSION in the same screens, with time travel. Needs no torch.
 
     With a SECOND recording, overview and pipeline show both, one over the other, at the same
-    training step; `pardbg diff` says the same in text.
+    training step; `pardbg diff` says the same in text. If both were recorded with --tensors,
+    0 Numbers compares the first with the second as its reference.
     """
+    need = f"pardbg diff {session} {second}" if second else f"pardbg report {session}"
+    _screens(session, second, need, "overview")
+
+
+def _screens(session: Path, second: Path | None, need: str, start: str) -> None:
+    """Show a recording, a second one beside it; without a terminal ``need`` is what to do."""
     from pardbg.cli.headless import history_path
     from pardbg.session.navigation.replay import ReplayClock
     from pardbg.session.reader import open_session
     from pardbg.ui.app import PardbgApp
 
-    need = f"pardbg diff {session} {second}" if second else f"pardbg report {session}"
     with ExitStack() as opened:
         sources = [opened.enter_context(closing(open_session(path)))
                    for path in (session, second) if path is not None]  # fmt: skip
@@ -38,9 +49,8 @@ def replay(session: Path, second: Path | None) -> int | None:
         other = (second.name, sources[1]) if second is not None else None
         PardbgApp(
             sources[0], None, title=session.name, replay=ReplayClock(), second=other,
-            history=history_path(),
+            history=history_path(), start_screen=start,
         ).run()  # fmt: skip
-    return None
 
 
 @click.command()
@@ -102,11 +112,12 @@ def export(session: str, format_: str, output: Path, part: int | None, force: bo
 @click.argument("checks", nargs=-1, metavar="CHECK...")
 @click.option("--junit", type=click.Path(path_type=Path), help="Write the results as JUnit XML.")
 @common.skips()
+@click.option("--reference", metavar="REF", help="Recording that same<10floors compares with.")
 @click.option("--list", "list_", is_flag=True, help="List the metrics, one per line.")
 @common.PART
 def check(
-    session: str | None, checks: tuple[str, ...], junit: Path | None, skip: int, list_: bool,
-    part: int | None,
+    session: str | None, checks: tuple[str, ...], junit: Path | None, skip: int,
+    reference: str | None, list_: bool, part: int | None,
 ) -> int:  # fmt: skip
     """Test a SESSION: `check S "bubble<12%" "step.p95<450ms" no-findings:error`.
 
@@ -121,13 +132,20 @@ def check(
     if session is None or not checks:
         raise UserError('give a session and checks: `pardbg check S "bubble<12%" no-mismatch`')
     parsed = [rules.parse(text) for text in checks]
-    results = rules.run(common.load_session(session, part), parsed, skip)
+    other = None if reference is None else common.load_session(reference)
+    results = rules.run(common.load_session(session, part), parsed, skip, other)
     if junit is not None:
-        with common.new_file(junit, force=True) as fresh:
-            fresh.write_text(words.junit(results, session), encoding="utf-8")
+        _write_junit(junit, results, session)
     for line in words.check_lines(results):
         common.echo(line)
     return 0 if all(result.ok for result in results) else 1
+
+
+def _write_junit(path: Path, results: Sequence[Result], session: str) -> None:
+    from pardbg.render.reports.verdicts import junit
+
+    with common.new_file(path, force=True) as fresh:
+        fresh.write_text(junit(results, session), encoding="utf-8")
 
 
 @click.command()
@@ -148,24 +166,40 @@ def diff(a: str, b: str, json_: bool, skip: int) -> None:
 @click.argument("a")
 @click.argument("b", required=False)
 @click.option("--floor", metavar="F", help="A second recording of A: its difference is the noise.")
+@click.option("--junit", type=click.Path(path_type=Path), help="Write the answer as JUnit XML.")
+@click.option("--show", is_flag=True, help="Open B in the screens instead, at 0 Numbers.")
 @common.JSON
-def same(a: str, b: str | None, floor: str | None, json_: bool) -> int:
+def same(
+    a: str, b: str | None, floor: str | None, junit: Path | None, show: bool, json_: bool
+) -> int | None:
     """Tell whether session B computes what its reference A does, and which tensor differs first.
 
     Both recorded with `pardbg run --tensors 0-1`. With A alone: whether its replicas are equal.
     Exit code 0: the same, 1: not, 2: it cannot be compared. docs/same.md says how.
     """
+    from pardbg.analysis.answers import checks as rules
     from pardbg.analysis.same import comparison
+    from pardbg.analysis.same.noise import RED
+    from pardbg.render.frame.same_words import verdict
     from pardbg.render.reports.sameness import same_text
 
     if b is None and floor is not None:
         raise UserError("--floor is of two sessions: `pardbg same A B --floor F`")
+    if show and (floor or junit or json_):
+        raise UserError("--show has no --floor, --junit or --json")
+    if show:
+        _screens(Path(b or a), Path(a) if b else None, f"pardbg same {a}", "numbers")
+        return None
     first = common.load_session(a)
     if b is None:
         found = comparison.alone(first)
     else:
         second = None if floor is None else common.load_session(floor)
         found = comparison.compare(first, common.load_session(b), second)
+    if junit is not None:
+        check = rules.parse(f"same<{RED}floors")
+        result = rules.Result(check, found.exit_code == 0, None, verdict(found))
+        _write_junit(junit, [result], b or a)
     common.echo(json.dumps(comparison.as_dict(found), indent=2) if json_ else same_text(found))
     return found.exit_code
 

@@ -42,6 +42,7 @@ UNITS: Final[dict[Unit, dict[str, float]]] = {
     "fraction": {"%": 0.01},
     "bytes": SIZE_UNITS,
     "rate": {"GB/s": 1.0, "MB/s": 1e-3},
+    "floors": {"floors": 1.0, "floor": 1.0},
     "number": {},
 }  # fmt: skip
 NO: Final = {
@@ -158,15 +159,20 @@ def _is_aggregate(word: str) -> bool:
     return percentile is not None or word in ("min", "max", "mean", "first", "last", "sum", "count")
 
 
-def run(store: Store, checks: Sequence[Check], skip: int = 0) -> list[Result]:
-    """Return the results of the checks at the run's end, without its first ``skip`` steps."""
-    scope = Scope(View(store, None), skip)
+def run(
+    store: Store, checks: Sequence[Check], skip: int = 0, reference: Store | None = None
+) -> list[Result]:
+    """Return the results of the checks at the run's end, without its first ``skip`` steps.
+    ``reference``: what ``same`` compares it with."""
+    scope = Scope(View(store, None), skip, reference)
     return [_result(scope, check) for check in checks]
 
 
 def _why_none(scope: Scope, check: Check, named: str) -> str:
     if check.metric.of_speed and are_launches(scope.view):
         return f"{named} is not known: times are the host's, and the run computes on a device"
+    if check.metric.name == "same":
+        return f"it cannot be compared ({scope.sameness.reason}); pardbg same says why"
     if check.metric.name in ("bubble", "implied", "excess"):
         why = why_none(scope.view)
         if any(layout.chain is not None for layout in layouts(scope.view)):
@@ -189,7 +195,8 @@ def _result(scope: Scope, check: Check) -> Result:
     if metric.over:
         shown += f" ({check.aggregate} of {count(len(values))} {metric.over})"
     if not math.isfinite(measured):
-        return Result(check, False, measured, f"{shown}: not a number")
+        why = "replicas differ" if metric.name == "same" else "not a number"
+        return Result(check, False, measured, f"{shown}: {why}")
     # A share like 12 % is not exact in binary: what prints as equal is equal.
     close = math.isclose(measured, check.limit, rel_tol=1e-12)
     ok = check.op in ("<=", ">=", "==") if close else _OPERATORS[check.op](measured, check.limit)
@@ -228,4 +235,6 @@ def show(value: float, unit: Unit) -> str:
         return binary_size(value)
     if unit == "rate":
         return busbw(value)
+    if unit == "floors":
+        return f"{number(value)} floors"
     return count(int(value)) if value == int(value) else number(value)

@@ -6,8 +6,10 @@ left out if there are others.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Literal
 
 from pardbg.analysis.answers.ranks import agent_overhead
@@ -24,20 +26,30 @@ from pardbg.analysis.findings.finding import SEVERITIES
 from pardbg.analysis.memory.breakdown import latest_bytes, memory_rows
 from pardbg.analysis.pipeline.pipelines import layouts
 from pardbg.analysis.pipeline.values import CAUSES, PipelineStep
+from pardbg.analysis.same.comparison import Sameness, alone, compare
+from pardbg.store.store import Store
 
-Unit = Literal["time", "fraction", "bytes", "rate", "number"]
+Unit = Literal["time", "fraction", "bytes", "rate", "floors", "number"]
 Number = int | float
 Values = Callable[["Scope", str], Sequence[Number]]
 """(scope, filter) -> values; empty where the session has none."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Scope:
     """The part of a run that is measured."""
 
     view: View
     skip: int = 0
     """First steps left out: warm-up."""
+    reference: Store | None = None
+    """Recording of the same computation in a trusted layout."""
+
+    @cached_property
+    def sameness(self) -> Sameness:
+        """Return whether the run computes what its reference does."""
+        store = self.view.store
+        return alone(store) if self.reference is None else compare(self.reference, store)
 
     @property
     def first_step(self) -> int:
@@ -214,6 +226,19 @@ _OF_SPEED: Final = frozenset((
     "p2p",
 ))  # fmt: skip
 _OPS: Final = "group, op or group/op: skew[all_reduce], busbw[dp/all_reduce]"
+
+
+def worst_difference(found: Sameness) -> list[float]:
+    """Return the largest difference of a gradient or parameter in noise floors, that of replicas
+    that differ being infinite; nothing where no answer is known."""
+    if found.exit_code not in (0, 1):
+        return []
+    if found.reason == "replicas-differ":
+        return [math.inf]
+    rows = [row.floors for row in found.rows if row.what in ("grad", "param")]
+    return [max(rows, default=0.0)]
+
+
 METRICS: Final = {
     metric.name: metric
     for metric in (
@@ -257,6 +282,8 @@ METRICS: Final = {
                lambda scope, _: _known((scope.view.run_end or (0, None))[1:])),
         Metric("duration", "time", "of the run", "", "last",
                lambda scope, _: [scope.view.end_ns - scope.view.begin_ns]),
+        Metric("same", "floors", "largest difference from the reference's gradients and parameters",
+               "", "last", lambda scope, _: worst_difference(scope.sameness)),
         Metric("ranks", "number", "ranks seen", "", "last",
                lambda scope, _: [len(scope.view.ranks)]),
         Metric("steps", "number", "steps that count", "", "last",

@@ -29,6 +29,7 @@ Tab = tuple[int, str]
 SHORT = {
     "overview": "Over", "pipeline": "Pipe", "timeline": "Time", "collectives": "Coll",
     "traffic": "Traf", "memory": "Mem", "debug": "Debug", "findings": "Find", "output": "Out",
+    "numbers": "Num",
 }  # fmt: skip
 
 

@@ -4,16 +4,15 @@ from the reference, as bars of noise floors."""
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from pardbg.analysis.same.comparison import Sameness
+from pardbg.analysis.same.module_rows import WHATS, module_rows
 from pardbg.analysis.same.noise import RED
-from pardbg.render.draw.cells import clean
+from pardbg.render.frame.same_words import label
 
 MAX_MODULES: Final = 32
-_WHATS: Final = ("out", "d_out", "grad")
 _WIDTH: Final = 12
 _PER_DECADE: Final = 2
 """Cells of a bar for each power of ten."""
@@ -23,37 +22,23 @@ _LARGEST: Final = 1e99
 def module_table(found: Sameness) -> list[str]:
     """Return a line for each module, outer ones and those beside the one to look at first; empty
     where no outputs were judged."""
-    floors = _floors(found)
-    names = [row.name for row in found.rows if row.what == "out"]
-    shown = _shown(names, found.name)
-    if not shown:
+    rows = module_rows(found)
+    shown = _shown([row.name for row in rows], found.name)
+    if not shown or not any("out" in row.floors for row in rows):
         return []
-    cause = found.hypothesis.cause if found.hypothesis is not None else ""
-    part = (found.what, found.name) if cause == "sum" else None
-    width = max(len(_label(name)) for name in shown)
-    heads = "".join(f"  {what:<{_WIDTH + 6}}" for what in _WHATS)
+    width = max(len(label(name)) for name in shown)
+    heads = "".join(f"  {what:<{_WIDTH + 6}}" for what in WHATS)
     lines = [f"  {'':{width}}{heads}".rstrip()]
-    for name in shown:
-        mark = "▶" if name == found.name and found.place is not None else " "
-        cells = (
-            _padded("Σ") if (what, name) == part else _cell(floors[what].get(name))
-            for what in _WHATS
-        )
-        lines.append(f"{mark} {_label(name):{width}}{''.join(cells)}".rstrip())
-    if len(shown) < len(names):
-        lines.append(f"  {len(names) - len(shown)} more modules inside these")
+    for row in rows:
+        if row.name in shown:
+            cells = (
+                _padded("Σ") if what == row.part else _cell(row.floors.get(what)) for what in WHATS
+            )
+            mark = "▶" if row.first else " "
+            lines.append(f"{mark} {label(row.name):{width}}{''.join(cells)}".rstrip())
+    if len(shown) < len(rows):
+        lines.append(f"  {len(rows) - len(shown)} more modules inside these")
     return lines
-
-
-def _floors(found: Sameness) -> Mapping[str, Mapping[str, float]]:
-    """Return noise floors by kind and module; of a module's parameters the worst."""
-    floors: dict[str, dict[str, float]] = defaultdict(dict)
-    first = found.rows[0].step if found.rows else 0
-    for row in found.rows:
-        if row.step == first and row.what in _WHATS:
-            name = row.name.rpartition(".")[0] if row.what == "grad" else row.name
-            floors[row.what][name] = max(floors[row.what].get(name, 0.0), row.floors)
-    return floors
 
 
 def _shown(names: list[str], chosen: str) -> list[str]:
@@ -70,10 +55,6 @@ def _shown(names: list[str], chosen: str) -> list[str]:
 
 def _depth(name: str) -> int:
     return name.count(".") + bool(name)
-
-
-def _label(name: str) -> str:
-    return clean(name) or "(model)"
 
 
 def _cell(floors: float | None) -> str:

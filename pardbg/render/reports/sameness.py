@@ -2,69 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from pardbg.analysis.same.comparison import Left, NotJudged, Reason, Row, Sameness
-from pardbg.analysis.same.hypotheses import Cause, Hypothesis
+from pardbg.analysis.same.comparison import Row, Sameness
 from pardbg.render.draw.cells import clean
+from pardbg.render.frame.same_words import not_judged, verdict, where
 from pardbg.render.reports.module_table import legend, module_table
 from pardbg.render.reports.sections import table
-from pardbg.words import count, number, plural, ranks_text, size
+from pardbg.words import count, number
 
 MAX_ROWS: Final = 10
-MAX_NAMES: Final = 3
-_MODEL: Final = "the model's output"
-_WHAT: Final = {
-    "init": "the initial value of", "grad": "the gradient of", "param": "the updated parameter",
-    "out": "the output of",
-    "d_out": "the gradient of the output of", "loss": "the gradient of the loss",
-}  # fmt: skip
-_CANNOT: Final[Mapping[Reason, str]] = {
-    "no-common-names": "no tensor has the same name in both runs",
-    "no-common-steps": "the first captured steps are not the same",
-    "inputs-differ": "the inputs differ in step {step}",
-    "floor-inputs-differ": "the inputs of --floor differ from the reference's in step {step}",
-    "initial-parameters-differ": "the initial parameters differ: {name}; record with "
-                                 "--init-to and --init-from to begin with the same",
-    "reference-replicas-differ": "replicas of {name} differ within the reference itself",
-    "nothing-judged": "too few tensors have a known layout and a floor below their own size",
-    "no-replicas": "no rank keeps what another one keeps; give a second recording",
-    "too-large": "{name} has more captured tensors than are read; capture one step (--tensors 0)",
-    "all-rounding": "every gradient differs by what bfloat16 would explain (autocast?): "
-                    "record the reference a second time and give it as --floor",
-}  # fmt: skip
-_CAUSE: Final[Mapping[Cause, str]] = {
-    "zero": "all of it is 0",
-    "stale": "it is what it was before this step",
-    "not-finite": "it has NaN or infinite elements",
-    "no-gradient": "the optimizer got none",
-    "part-zero": "the part of {ranks} is 0",
-    "mean": "the mean over {ranks} is the reference's: it was not averaged",
-    "sum": "the sum over {ranks} is the reference's: it was not summed",
-    "replicas": "it differs between {ranks}",
-}
-_LEFT: Final[Mapping[Left, str]] = {
-    "only-reference": "only in the reference", "only-run": "only in the run",
-    "shape": "layout unknown: shapes differ between the runs",
-    "shapes": "layout unknown: shapes differ between ranks",
-    "dtypes": "layout unknown: dtypes differ between ranks",
-    "place": "layout unknown: the place of a rank's part is not known",
-    "overlap": "layout unknown: parts overlap",
-    "incomplete": "layout unknown: parts of some ranks are missing",
-    "copies": "layout unknown: unlike values on ranks that are not known as replicas",
-    "layout": "layout unknown: no way that ranks could share it agrees",
-    "scale": "scaled unlike the reference, and not by one factor",
-    "dtype": "dtype without a known rounding", "noise": "rounding may be as large as a mistake",
-    "not-finite": "not finite in the reference", "no-update": "size of the update not known",
-    "gradient": "its gradient already differs, or is not judged",
-    "step": "later steps, which are judged with --floor only",
-}  # fmt: skip
 
 
 def same_text(found: Sameness) -> str:
     """Return the verdict, the first tensors that differ, the worst, and what was not compared."""
-    lines = [verdict(found), *_place(found)]
+    lines = [verdict(found), *where(found)]
     off = [row for row in found.rows if row.level != "green"]
     if off:
         lines += ["", "first tensors that differ", *_table(off[:MAX_ROWS])]
@@ -76,81 +29,6 @@ def same_text(found: Sameness) -> str:
         lines += ["", "largest differences", *_table(worst)]
     notes = list(_notes(found))
     return "\n".join([*lines, "", *notes] if notes else lines)
-
-
-def verdict(found: Sameness) -> str:
-    """Return the answer in one sentence."""
-    if found.reason == "nothing-captured":
-        return (
-            f"Cannot be compared: {found.name} has no captured tensors; record with --tensors 0-1."
-        )
-    if found.reason == "same":
-        worst = max(found.rows, key=lambda row: row.floors, default=None)
-        limit = f"at most {number(worst.floors)} noise floors apart" if worst else ""
-        if not any(row.error for row in found.rows):
-            limit = "no difference at all"
-        return f"The same computation: {plural(found.num_tensors, 'tensor')} agree ({limit})."
-    if found.reason == "invariants-hold":
-        agreed = plural(found.num_tensors, "tensor")
-        return f"Replicas are equal: {agreed} on several ranks, bit by bit."
-    if found.reason in ("differs", "replicas-differ"):
-        return f"Not the same computation: {_difference(found)}."
-    if found.reason == "uncertain":
-        lack = "some initial parameters" if found.inputs_known else "the inputs"
-        lack = "the numbers that dropout draws" if found.random else lack
-        return f"Cannot be compared: {_difference(found)}, but {lack} are not known to be equal."
-    said = _CANNOT[found.reason].format(step=found.step, name=clean(found.name))
-    return f"Cannot be compared: {said}."
-
-
-def _place(found: Sameness) -> Iterator[str]:
-    """Yield where to look, and what agrees."""
-    place = found.place
-    if place is None:
-        return
-    if place.what == "loss":
-        yield "All outputs agree; the gradients that backward begins with do not: look at the loss."
-        return
-    if place.what == "out":
-        yield "The outputs of the modules before it agree."
-    else:
-        through = f": look at the backward of {clean(place.through)}" if place.through else ""
-        yield f"All outputs and the gradients behind it agree{through}."
-    if place.source:
-        yield f"{clean(place.name)} is a {clean(place.kind)}, {clean(place.source)}"
-    for one in found.beside:
-        when = "backward" if one.backward else "forward"
-        yield (
-            f"In its {when} {clean(one.block)} issues {_times(one.times)} {one.op} of "
-            f"{size(one.bytes)} over {clean(one.group)}; most of its "
-            f"{one.siblings - 1} siblings issue {_times(one.usual)}."
-        )
-
-
-def _times(number_of: int) -> str:
-    return str(number_of) if number_of else "no"
-
-
-def _difference(found: Sameness) -> str:
-    what = _WHAT.get(found.what, found.what)
-    of = f"{what} {clean(found.name)}".strip() if found.name or found.what == "loss" else _MODEL
-    head = f"{of} differs first, in step {found.step}"
-    return head if found.hypothesis is None else f"{head}: {_cause(found.hypothesis)}"
-
-
-def _cause(found: Hypothesis) -> str:
-    if found.cause == "factor":
-        return f"it is {_factor(found)} × the reference's"
-    if found.odd_ranks:
-        return f"{ranks_text(found.odd_ranks)} unlike the others of {ranks_text(found.ranks)}"
-    return _CAUSE[found.cause].format(ranks=ranks_text(found.ranks))
-
-
-def _factor(found: Hypothesis) -> str:
-    """Return ``2``, ``1/4``; other factors with their digits."""
-    if found.named and 0 < found.factor < 1:
-        return f"1/{round(1 / found.factor)}"
-    return number(found.factor)
 
 
 def _table(rows: Sequence[Row]) -> list[str]:
@@ -177,11 +55,4 @@ def _notes(found: Sameness) -> Iterator[str]:
         yield "--floor is equal to the reference bit by bit: it tells nothing of rounding."
     if found.left:
         yield "not compared"
-        yield from (f"  {_not_judged(left)}" for left in found.left)
-
-
-def _not_judged(left: NotJudged) -> str:
-    names = ", ".join(clean(name) for name in left.names[:MAX_NAMES])
-    more = len(left.names) - MAX_NAMES
-    rest = f" and {count(more)} more" if more > 0 else ""
-    return f"{'/'.join(left.whats)} {names}{rest}: {_LEFT[left.why]}"
+        yield from (f"  {not_judged(left)}" for left in found.left)

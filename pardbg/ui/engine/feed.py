@@ -17,6 +17,8 @@ from pardbg.analysis.findings.finding import Finding
 from pardbg.analysis.pipeline.implied import ScheduleDetail
 from pardbg.analysis.pipeline.in_flight import Peak
 from pardbg.analysis.pipeline.ticks.cell import Ticks, TicksWant, ticks_shown
+from pardbg.analysis.same.comparison import alone, compare
+from pardbg.analysis.same.module_rows import Numbers, numbers_of
 from pardbg.analysis.whatif.answer import WhatIf, kept_whatif
 from pardbg.render.pages.overview import Ahead
 from pardbg.session.navigation.marks import Mark
@@ -65,6 +67,8 @@ class Want:
     """The line of a file to show."""
     pipeline_of: int | None = None
     """The rank whose pipeline the snapshot shows in full, where a run has several."""
+    sameness: bool = False
+    """Whether the run computes what its reference does."""
     part: int | None = None
     """The life or role to look at; None: the newest life."""
     viewport: Viewport = EVERYTHING
@@ -129,6 +133,8 @@ class Frame:
     """Lines around ``Want.source``."""
     other: Comparison | None = None
     """The second of two recordings that are shown together."""
+    sameness: Numbers | None = None
+    """The run beside the second recording, or its replicas; None: not known yet."""
 
 
 class Analysis:
@@ -161,6 +167,10 @@ class Analysis:
     def whatif(self, store: Any, t_ns: int | None) -> WhatIf | str | None:
         """Return other schedules, by the steps up to a time."""
         return kept_whatif(View(store, t_ns))
+
+    def sameness(self, store: Any, reference: Any) -> Numbers:
+        """Return whether a run computes what ``reference`` does; None: its replicas alone."""
+        return numbers_of(alone(store) if reference is None else compare(reference, store))
 
     def ticks(self, store: Any, t_ns: int | None, want: TicksWant) -> Ticks | None:
         """Return the pipelines by tick."""

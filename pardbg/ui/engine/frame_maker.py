@@ -11,6 +11,7 @@ from pardbg.analysis.answers.timeline import Spot, WaitedFor, waited_for
 from pardbg.analysis.base.run import OutputLine
 from pardbg.analysis.pipeline.implied import schedule_detail
 from pardbg.analysis.pipeline.in_flight import Peak, peaks
+from pardbg.analysis.same.module_rows import Numbers
 from pardbg.render.pages.overview import Ahead
 from pardbg.session.navigation.replay import aligned
 from pardbg.session.navigation.travel import active_bounds
@@ -54,6 +55,8 @@ class FrameMaker:
         self._store, self._analysis, self._cursor = store, analysis, cursor
         self._loader, self._places = loader, places
         self._source_read: SourceLines | None = None
+        self._compared: tuple[int, Numbers] | None = None
+        """How many tensors were compared, and what that told."""
         self._whole: Ahead | None = None
         self._part: int | None = None
         self._kept: _Kept | None = None
@@ -113,6 +116,7 @@ class FrameMaker:
             ahead=self._ahead() if want.ahead and cursor.replay else None,
             source=self._source(want),
             other=self._beside(want, snapshot.t_ns, whole),
+            sameness=self._sameness() if want.sameness else None,
         )
 
     def _active(self) -> tuple[int, int] | None:
@@ -243,6 +247,20 @@ class FrameMaker:
         t0 = t1 - (timeline.span_ns or (snapshot.step_ns or _SPAN_NS) * steps)
         lanes = self._analysis.lanes(self._store, t0, t1, timeline.columns, timeline.ranks)
         return lanes, t0, t1
+
+    def _sameness(self) -> Numbers | None:
+        """Return the comparison of what is captured so far, made anew where that is more; of a
+        recording once all is read."""
+        second, cursor = self._loader.second, self._cursor
+        if cursor.replay and not self._loader.finished:
+            return None
+        if second is not None and not second.source.finished:
+            return None
+        known = sum(len(p.tensors) for p in self._store.rank_procs(None).values())
+        if self._compared is None or self._compared[0] != known:
+            reference = None if second is None else second.store
+            self._compared = known, self._analysis.sameness(self._store, reference)
+        return self._compared[1]
 
     def _beside(self, want: Want, t_ns: int, whole: bool) -> Comparison | None:
         """Return the second run at the same step."""

@@ -33,6 +33,7 @@ from pardbg.ui.main.time_actions import TimeActions
 from pardbg.ui.main.view_actions import AppActions, SelectionActions
 from pardbg.ui.screens.base import Page, Shared
 from pardbg.ui.screens.debug import DebugPage
+from pardbg.ui.screens.numbers_page import NumbersPage
 from pardbg.ui.screens.panel import Panel
 from pardbg.ui.screens.pipeline import PipelinePage
 from pardbg.ui.screens.row_pages import (
@@ -54,7 +55,7 @@ _MATCH = {"n": 1, "N": -1}
 """While a page searches: to the next match, or the one before."""
 _PAGES: tuple[type[Page], ...] = (
     OverviewPage, PipelinePage, TimelinePage, CollectivesPage, TrafficPage, MemoryPage, DebugPage,
-    FindingsPage, OutputPage,
+    FindingsPage, OutputPage, NumbersPage,
 )  # fmt: skip
 
 

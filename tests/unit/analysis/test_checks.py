@@ -12,6 +12,7 @@ from pardbg.analysis.answers.metrics import METRICS
 from pardbg.errors import UserError
 from pardbg.render.reports.verdicts import check_lines, junit, metric_list
 from pardbg.store.store import Store
+from tests.unit.analysis.same import captured
 from tests.unit.analysis.test_schedule import two_ranks
 from tests.unit.trace_builder import Trace
 
@@ -167,3 +168,22 @@ def test_every_metric_is_documented() -> None:
     for metric in METRICS.values():
         assert f"| `{metric.name}{'[…]' if metric.filter else ''}` |" in page
         assert metric.doc in page
+
+
+@pytest.mark.parametrize(("by", "ok"), [(1.0, True), (2.0, False)])
+def test_the_same_computation_as_a_references(by: float, ok: bool) -> None:
+    made = captured.changed(captured.run(2, 3), lambda grad: grad * by)
+    (result,) = run(made.store(), [parse("same<10floors")], 0, captured.run().store())
+    assert result.ok is ok and result.measured is not None
+    assert (result.measured < 1) is ok
+
+
+def test_what_cannot_be_compared_fails_and_replicas_need_no_reference() -> None:
+    check = parse("same<10floors")
+    other = captured.run()
+    other.inputs = {0: [99]}
+    for reference in (other.store(), captured.run(steps=0).store()):
+        (result,) = run(captured.run(2, 3).store(), [check], 0, reference)
+        assert not result.ok and result.measured is None
+    (alone,) = run(captured.run(2, 3).store(), [check])
+    assert alone.ok and alone.measured == 0

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from pardbg.analysis.same.comparison import Sameness, alone, as_dict, compare
 from pardbg.cli import main
-from pardbg.render.reports.sameness import same_text, verdict
+from pardbg.render.frame.same_words import verdict
+from pardbg.render.reports.sameness import same_text
 from pardbg.store.store import Store
 from pardbg_agent import wire
 from tests.unit.analysis.same.captured import MODEL, RATE, Run, changed, noisy, retrain, run
@@ -196,12 +197,12 @@ def test_other_inputs_and_other_parameters_end_the_comparison() -> None:
     wrong.inputs = {0: [0, 2, 4, 6], 1: [1, 3, 5, 77]}
     found = against(wrong)
     assert (found.exit_code, found.rows) == (2, ())
-    assert verdict(found) == "Cannot be compared: the inputs differ in step 0."
+    assert (found.reason, found.step) == ("inputs-differ", 0)
     other = changed(run(2, seed=1), lambda g: 2 * g)
     other.values[0, "init", "blocks.0.weight"] = other.values[0, "init", "blocks.0.weight"] + 1e-3
     found = against(other)
     assert (found.exit_code, found.rows) == (2, ())
-    assert verdict(found).endswith("the initial parameters differ: blocks.0.weight.")
+    assert (found.reason, found.name) == ("initial-parameters-differ", "blocks.0.weight")
 
 
 def test_samples_may_come_in_any_order_and_twice() -> None:

@@ -1,0 +1,207 @@
+"""The numbers page: modules in the order of execution, how far each is from the reference, and what
+the first difference looks like."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from pardbg.analysis.same.comparison import Sameness
+from pardbg.analysis.same.module_rows import WHATS, ModuleRow, Numbers
+from pardbg.analysis.same.noise import RED, YELLOW
+from pardbg.render.draw.bars import rule
+from pardbg.render.draw.cells import (
+    Line,
+    Picture,
+    Segment,
+    clean,
+    clip,
+    fit,
+    left,
+    line,
+    selected,
+    wrap,
+)
+from pardbg.render.frame.panels import empty
+from pardbg.render.frame.same_words import label, not_judged, verdict, where
+from pardbg.session.source_files import SourceLines
+from pardbg.words import number, plural
+
+TWO_COLUMNS: Final = 110
+_BARS: Final = 6, 9
+"""Cells of a bar in a narrow table, and in one of at least …"""
+_WIDE: Final = 88
+"""… so many."""
+_DECADES: Final = 6
+"""Powers of ten of a noise floor that fill a bar."""
+_SIGNS: Final = {0: ("✓", "good"), 1: ("✗", "bad"), 2: ("?", "warn")}
+_MOST_SAID: Final = 4
+
+
+def numbers(
+    known: Numbers | None, cells: int, rows: int, at: int = 0, contains: str = "",
+    source: SourceLines | None = None,
+) -> Picture:  # fmt: skip
+    """Draw the page at ``cells`` x ``rows``. ``at``: the chosen module among ``listed``;
+    ``source``: its forward's lines."""
+    if known is None:
+        return empty(cells, rows, "comparing …")
+    found = known.found
+    if found.reason == "nothing-captured":
+        return empty(
+            cells, rows, "No tensors were captured.",
+            "pardbg run --tensors 0-1 keeps sketches of them; pardbg same compares two such "
+            "recordings, and pardbg replay PAR.mcap REF.mcap shows the comparison here.",
+        )  # fmt: skip
+    modules = listed(known, contains)
+    head = [line(), *_verdict(found, cells), line()]
+    foot = _checks(found, cells)
+    wide = cells >= TWO_COLUMNS and bool(modules)
+    size = cells * 4 // 7 if wide else cells
+    room = rows - len(head) - len(foot)
+    table = _table(modules, size, at)
+    head += [fit(table[0], size)]
+    if not wide:
+        body = [*table[1:], line(), *_left(found, cells)]
+        indices = (*range(len(modules)), *[-1] * (len(body) - len(modules)))
+        return Picture(tuple(head), tuple(body), tuple(foot), at if modules else None, rows=indices)
+    side = _side(found, cells - size - 1, room - 1, source)
+    body = [
+        line(fit(own, size), " ", side[row] if row < len(side) else ())
+        for row, own in enumerate(_padded(table[1:], len(side)))
+    ]
+    indices = tuple(row if row < len(modules) else -1 for row in range(len(body)))
+    return Picture(tuple(head), tuple(body), tuple(foot), at, rows=indices)
+
+
+def listed(known: Numbers | None, contains: str = "") -> list[ModuleRow]:
+    """Return the modules that the page lists: those whose name contains the text."""
+    rows = () if known is None else known.modules
+    return [row for row in rows if contains.lower() in label(row.name).lower()]
+
+
+def module_detail(found: Sameness, row: ModuleRow, cells: int) -> Picture:
+    """Draw the judged tensors of a module."""
+    own = [one for one in found.rows if row.name in (one.name, one.name.rpartition(".")[0])]
+    body = [line(Segment(f"  {'step':>4} {'what':<6} {'error':>10} {'floors':>10}  tensor", "dim"))]
+    for one in own:
+        style = {"green": "good", "yellow": "warn", "red": "bad"}[one.level]
+        figures = f"{number(one.error):>10} {number(one.floors):>10}"
+        text = f"  {one.step:>4} {one.what:<6} {figures}  {label(one.name)}"
+        body.append(line(Segment(clip(text, cells), style)))
+    return Picture(body=tuple(body))
+
+
+def _padded(lines: Sequence[Line], height: int) -> list[Line]:
+    return [*lines, *([()] * (height - len(lines)))]
+
+
+def _verdict(found: Sameness, cells: int) -> Iterator[Line]:
+    sign, style = _SIGNS[found.exit_code]
+    for at, text in enumerate(wrap(verdict(found), cells - 5)):
+        yield line(Segment(f" {sign if not at else ' '}  ", style), Segment(text, style))
+    for text in where(found):
+        for part in wrap(text, cells - 5):
+            yield line("    ", Segment(part))
+
+
+def _table(modules: Sequence[ModuleRow], cells: int, at: int) -> list[Line]:
+    """Return a heading, and a line for each module."""
+    if not modules:
+        return [()]
+    size = _BARS[cells >= _WIDE]
+    names = max(10, cells - 3 - len(WHATS) * (size + 7))
+    heads = ("out ↓", "d_out ↑", "grad ↑")
+    head = line(
+        Segment(left("   error / floor, log10", names + 3), "dim"),
+        *(Segment(left(f"  {text}", size + 7), "dim") for text in heads),
+    )
+    return [head, *(_row(row, names, size, place == at) for place, row in enumerate(modules))]
+
+
+def _row(row: ModuleRow, names: int, size: int, chosen: bool) -> Line:
+    name = label(row.name)
+    name = f"…{name[1 - names :]}" if len(name) > names else name
+    made = line(
+        Segment(" ▶ " if row.first else "   ", "bad"),
+        Segment(left(name, names), "strong" if row.first else ""),
+        *(
+            line("  ", Segment(left("Σ", size + 5), "bad")) if what == row.part
+            else _bar(row.floors.get(what), size) for what in WHATS
+        ),
+    )  # fmt: skip
+    return selected(made) if chosen else made
+
+
+def _bar(floors: float | None, size: int) -> Line:
+    """Draw a bar of the powers of ten of noise floors, and from one on the number."""
+    if floors is None:
+        return line("  ", Segment(left("·", size + 5), "faint"))
+    style = "good" if floors <= YELLOW else "warn" if floors <= RED else "bad"
+    decades = math.log10(min(max(floors, 1.0), 1e99))
+    long = min(size, 1 + round((size - 1) * decades / _DECADES))
+    figure = "" if floors <= YELLOW else "inf" if math.isinf(floors) else f"{decades:.1f}"
+    rest = Segment("▁" * (size - long), "bar.rest")
+    return line("  ", Segment("█" * long, style), rest, Segment(f"{figure:>4} ", "dim"))
+
+
+def _side(found: Sameness, cells: int, rows: int, source: SourceLines | None) -> list[Line]:
+    """Return what is beside the table: the collectives, the source, and what was not judged."""
+    lines: list[Line] = []
+    if found.beside:
+        note = "backward" if found.beside[0].backward else "forward"
+        lines.append(
+            line(" ", rule(f"collectives of {clean(found.beside[0].block)}", cells - 1, note))
+        )
+        lines.append(line(Segment(left("   op", 26), "dim"), Segment("here  siblings", "dim")))
+        for one in found.beside:
+            text = left(f"   {one.op} over {clean(one.group)}", 26)
+            here = Segment(f"{one.times:>4}", "bad" if one.times != one.usual else "")
+            lines.append(line(text, here, f"  {one.usual:>8}"))
+        lines.append(())
+    place = found.place
+    if place is not None and place.source:
+        lines.append(line(" ", rule(clean(place.source), cells - 1, clean(place.kind))))
+        if source is not None and source.lines:
+            lines += list(_code(source, cells))[: max(3, rows // 2)]
+        lines.append(())
+    return [*lines, *_left(found, cells)]
+
+
+def _code(source: SourceLines, cells: int) -> Iterator[Line]:
+    begin = max(0, source.place.line - source.first)
+    for at, text in enumerate(source.lines[begin:], source.first + begin):
+        now = at == source.place.line
+        yield line(
+            Segment(f"  {at:>5} ", "dim"), Segment(clip(clean(text), cells - 9), "strong" * now)
+        )
+
+
+def _left(found: Sameness, cells: int) -> list[Line]:
+    if not found.left:
+        return []
+    lines = [line(" ", rule("not compared", cells - 1))]
+    for one in found.left[:_MOST_SAID]:
+        lines += [
+            line("   ", Segment(text, "dim")) for text in wrap(not_judged(one), cells - 5, limit=3)
+        ]
+    return lines
+
+
+def _checks(found: Sameness, cells: int) -> list[Line]:
+    """Return what is known of inputs, initial parameters and random numbers."""
+    if found.reason in ("invariants-hold", "replicas-differ", "no-replicas") and not found.rows:
+        return [line(Segment("  replicas alone: give a second recording as the reference", "dim"))]
+    inputs = found.inputs_known and found.reason != "inputs-differ"
+    begun = found.reason != "initial-parameters-differ"
+    checks = ((inputs, "inputs equal", "inputs not known to be equal"),
+              (begun, "initial parameters equal", "initial parameters differ"),
+              (not found.random, "no dropout", "dropout draws"))  # fmt: skip
+    parts = [
+        line(Segment(" ✓ " if good else " ✗ ", "good" if good else "warn"), Segment(
+            yes if good else no, "dim"), " ") for good, yes, no in checks
+    ]  # fmt: skip
+    red = sum(one.level == "red" for one in found.rows)
+    said = f"  {plural(found.num_tensors, 'tensor')}, {red} differ  "
+    return [fit(line(Segment(said), *parts), cells)]

@@ -1,0 +1,44 @@
+"""The numbers page: a comparison with a reference, module by module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pardbg.analysis.same.module_rows import ModuleRow
+from pardbg.render.draw.cells import Picture
+from pardbg.render.pages.module_numbers import listed, module_detail, numbers
+from pardbg.session.source_files import Place
+from pardbg.ui.engine.feed import Frame, Want
+from pardbg.ui.screens.row_pages import RowsPage
+
+
+class NumbersPage(RowsPage):
+    """Modules in the order of execution; begins at the one to look at."""
+
+    name_ = "numbers"
+
+    def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
+        return numbers(frame.sameness, cells, rows, self.at(frame), self.contains, frame.source)
+
+    def rows(self, frame: Frame) -> Sequence[ModuleRow]:
+        return listed(frame.sameness, self.contains)
+
+    def key(self, row: ModuleRow) -> object:
+        return row.name
+
+    def default_row(self, frame: Frame, rows: Sequence[ModuleRow]) -> int:
+        return next((at for at, row in enumerate(rows) if row.first), 0)
+
+    def want(self) -> Want:
+        found = self.shared.frame.sameness if self.shared.frame is not None else None
+        place = found.found.place if found is not None else None
+        file, _, number = (place.source if place is not None else "").rpartition(":")
+        source = Place(file, int(number)) if file and number.isdecimal() else None
+        return Want(sameness=True, source=source)
+
+    def detail(self, frame: Frame, cells: int, rows: int) -> tuple[str, Picture] | None:
+        listed_rows = self.rows(frame)
+        if frame.sameness is None or not listed_rows:
+            return None
+        row = listed_rows[self.at(frame)]
+        return row.name or "model", module_detail(frame.sameness.found, row, cells)

@@ -1,0 +1,45 @@
+"""0 Numbers in the real app: a recording beside its reference, and one alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pardbg.session.navigation.replay import ReplayClock
+from pardbg.session.reader import open_session
+from pardbg.ui.app import PardbgApp
+from tests.ui.fakes import shows, text_of
+from tests.unit.analysis.same.captured import changed, run
+
+pytestmark = pytest.mark.timeout(60)
+
+
+async def test_the_second_recording_is_the_reference(tmp_path: Path) -> None:
+    ref = run().file(tmp_path / "ref.mcap")
+    par = changed(run(2, 3), lambda grad: grad * 2, "blocks.1.norm").file(tmp_path / "par.mcap")
+    sources = [open_session(par), open_session(ref)]
+    app = PardbgApp(
+        sources[0], None, title="par.mcap", replay=ReplayClock(), second=("ref.mcap", sources[1])
+    )
+    try:
+        async with app.run_test(size=(120, 40)) as pilot:
+            await pilot.press("0")
+            await shows(app, "✗")
+            assert " ▶ blocks.1 " in text_of(app)  # the module of the first that differs
+            await pilot.press("enter")
+            await shows(app, "floors  tensor")
+            assert "blocks.1.norm" in text_of(app)
+    finally:
+        for source in sources:
+            source.close()
+
+
+async def test_one_recording_shows_whether_its_replicas_are_equal(tmp_path: Path) -> None:
+    source = open_session(run(2).file(tmp_path / "a.mcap"))
+    app = PardbgApp(source, None, title="a.mcap", replay=ReplayClock(), start_screen="numbers")
+    try:
+        async with app.run_test(size=(80, 24)):
+            await shows(app, "✓")
+    finally:
+        source.close()
