@@ -29,6 +29,8 @@ ENV_INIT_TO: Final = "PARDBG_INIT_TO"
 """Folder that initial parameters are written to, …"""
 ENV_INIT_FROM: Final = "PARDBG_INIT_FROM"
 """… or taken from; unset: neither."""
+ENV_INIT_NOISE: Final = "PARDBG_INIT_NOISE"
+"""Then they are moved by a rounding of this dtype; ``own``: of each one's; unset: not at all."""
 LAYOUT: Final = "_pardbg_layout"
 """Attribute of a tensor: (shape of the whole, offset of this part), as the program says."""
 SKETCH: Final = 256

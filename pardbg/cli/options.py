@@ -46,6 +46,8 @@ class Recording:
     """Folder that ranks write their initial parameters to."""
     init_from: Path | None = None
     """Folder that ranks take them from."""
+    init_noise: str | None = None
+    """Dtype whose rounding they are then moved by."""
 
     @property
     def attentive(self) -> bool:
@@ -65,6 +67,8 @@ class Recording:
         ):  # fmt: skip
             if folder is not None:
                 made[name] = str(folder.absolute())
+        if self.init_noise is not None:
+            made[wire.ENV_INIT_NOISE] = self.init_noise
         return made
 
 
@@ -167,6 +171,9 @@ recording_options: Final = all_of(
                  type=click.Path(path_type=Path, file_okay=False, exists=True),
                  help="… and begin with them in another layout, to compare both with "
                       "`pardbg same`. This changes the job's numbers."),
+    click.option("--init-noise", type=click.Choice(["own", "bfloat16", "float16"]),
+                 help="With --init-from: move each parameter by a rounding of its own dtype, or "
+                      "of the one that is computed in: a recording for `pardbg same --floor`."),
     click.option("--allow-eval", is_flag=True,
                  help="Let the controller run code in held ranks (p, tensor, compare …)."),
     click.option("--on-exception", type=ON_EXCEPTION, default="die", metavar="WHAT",

@@ -1,7 +1,8 @@
 """Healthy layouts and planted mistakes against one reference: ``python -m tests.same [NAME …]``.
 
 Prints a line for each, and how many were told rightly: of a mistake the first tensor, and what it
-looks like; of a healthy one that it is the same.
+looks like; of a healthy one that it is the same. With SAME_DTYPE=bfloat16 all is in that dtype, and
+a recording from parameters that are a rounding away is the noise floor.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class Case:
     cause: str = ""
     """What it must look like, by "|"; empty: nothing that has a name."""
     factor: float = 1.0
+    noise: bool = False
+    """It begins a rounding away from the reference's parameters."""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -44,7 +47,7 @@ class Case:
 
     @property
     def title(self) -> str:
-        return "-".join((*self.words, str(self.ranks)))
+        return "-".join((*self.words, str(self.ranks), *["noise"] * self.noise))
 
 
 HEALTHY = [
@@ -54,7 +57,8 @@ HEALTHY = [
         ("hand-dp", 2), ("fsdp", 2), ("fsdp", 4), ("zero1", 2), ("tensor", 2), ("tensor", 4),
         ("sequence", 2), ("sequence", 4), ("dtensor", 2), ("tensor-dp", 4), ("gpipe", 2),
         ("tensor-unsaid", 2), ("tensor-unsaid", 4), ("one-f-one-b", 2),
-        ("one-f-one-b", 4), ("interleaved", 2), ("pipeline-dp", 4),
+        ("one-f-one-b", 4), ("interleaved", 2), ("pipeline-dp", 4), ("fsdp-tensor", 4),
+        ("hsdp", 4), ("ddp-again", 2), ("zero-bubble", 2), ("looped", 2), ("three-d", 8),
     )
 ]  # fmt: skip
 GRADS, OUT, BACK = "grad", "out", "d_out"
@@ -108,8 +112,10 @@ def recorded(case: Case, folder: Path) -> Path:
     words = [sys.executable, "-m", "pardbg", "run", "--tensors", "0-1", "-o", str(session)]
     if case.title == "plain-1":
         words += ["--init-to", str(folder / "init")]
-    elif "unsaid" in case.layout:
+    elif "unsaid" in case.layout or case.noise:
         words += ["--init-from", str(folder / "init")]
+    if case.noise:
+        words += ["--init-noise", "own"]
     env = rank_env({"PARDBG_NATIVE": os.environ.get("PARDBG_NATIVE", "off")})
     done = subprocess.run(
         [*words, "--", *job], env=env, capture_output=True, text=True, timeout=300
@@ -118,9 +124,10 @@ def recorded(case: Case, folder: Path) -> Path:
     return session
 
 
-def answer(reference: Path, run: Path) -> dict[str, Any]:
+def answer(reference: Path, run: Path, floor: Path | None = None) -> dict[str, Any]:
     """Return what ``pardbg same --json`` prints."""
-    return comparison.as_dict(comparison.compare(load(reference), load(run)))
+    second = None if floor is None else load(floor)
+    return comparison.as_dict(comparison.compare(load(reference), load(run), second))
 
 
 def verdict(case: Case, told: dict[str, Any]) -> str:
@@ -142,11 +149,13 @@ def verdict(case: Case, told: dict[str, Any]) -> str:
 def main(names: list[str]) -> int:
     folder = Path(tempfile.mkdtemp(prefix="same-"))
     reference = recorded(Case("plain", 1), folder)
+    low = os.environ.get("SAME_DTYPE", "float32") != "float32"
+    floor = recorded(Case("plain", 1, noise=True), folder) if low else None
     cases = [c for c in (*HEALTHY, *PLANTED) if not names or any(n in c.title for n in names)]
     wrong = 0
     for case in cases:
         session = reference if case.title == "plain-1" else recorded(case, folder)
-        fault = verdict(case, answer(reference, session))
+        fault = verdict(case, answer(reference, session, floor))
         wrong += bool(fault)
         sys.stdout.write(f"{'✗' if fault else '✓'} {case.title:40} {fault}\n")
         sys.stdout.flush()

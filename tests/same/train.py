@@ -3,6 +3,7 @@ together see the same rows, and compute the same."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -86,6 +87,28 @@ class Job:
             fully_shard(block)
         fully_shard(self.model)
 
+    def fsdp_tensor(self) -> None:
+        """Blocks cut by tensor parallelism, and again by FSDP: strided shards."""
+        self.dp = self.size // 2
+        mesh = init_device_mesh("cpu", (self.dp, 2), mesh_dim_names=("dp", "tp"))
+        self.dp_group = mesh.get_group("dp")
+        self.dtensor(mesh["tp"])
+        for block in self.model.blocks:  # type: ignore[union-attr]
+            fully_shard(block, mesh=mesh["dp"])
+        fully_shard(self.model, mesh=mesh["dp"])
+
+    def hsdp(self) -> None:
+        self.dp = self.size
+        mesh = init_device_mesh("cpu", (self.size // 2, 2), mesh_dim_names=("copies", "shards"))
+        self.model = Decoder(faults=self.faults)
+        for block in self.model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(self.model, mesh=mesh)
+
+    def ddp_again(self) -> None:
+        self.dp = self.size
+        self.model = DistributedDataParallel(Decoder(faults=self.faults, again=True))
+
     def zero1(self) -> None:
         self.ddp()
         self.optimizer = ZeroRedundancyOptimizer(
@@ -112,14 +135,15 @@ class Job:
         self.tp = Tp(dist.new_group(list(range(self.size))))
         self.model = Decoder(self.tp, positions=True, faults=self.faults)
 
-    def dtensor(self) -> None:
+    def dtensor(self, mesh: Any = None) -> None:
+        mesh = mesh or init_device_mesh("cpu", (self.size,))
         self.model = Decoder(faults=self.faults)
         for block in self.model.blocks:
-            block.attn.heads = HEADS // self.size
+            block.attn.heads = HEADS // mesh.size()
             plan = {f"attn.{name}": ColwiseParallel() for name in "qkv"}
             plan |= {"attn.proj": RowwiseParallel(), "mlp.down": RowwiseParallel()}
             plan["mlp.up"] = ColwiseParallel()
-            parallelize_module(block, init_device_mesh("cpu", (self.size,)), plan)
+            parallelize_module(block, mesh, plan)
 
     def tensor_dp(self) -> None:
         self.dp = self.size // 2
@@ -136,6 +160,19 @@ class Job:
     def interleaved(self) -> None:
         self.pipelined(pp.ScheduleInterleaved1F1B, 2)
 
+    def zero_bubble(self) -> None:
+        self.pipelined(pp.ScheduleInterleavedZeroBubble, 2)
+
+    def looped(self) -> None:
+        self.pipelined(pp.ScheduleLoopedBFS, 2)
+
+    def three_d(self) -> None:
+        """2 pipeline stages x 2 in tensor parallelism x data parallelism."""
+        self.dp = self.size // 4
+        mesh = init_device_mesh("cpu", (self.dp, 2, 2), mesh_dim_names=("dp", "pp", "tp"))
+        self.tp, self.dp_group = Tp(mesh.get_group("tp")), mesh.get_group("dp")
+        self.pipelined(pp.Schedule1F1B, 1, mesh.get_group("pp"))
+
     def pipeline_dp(self) -> None:
         self.dp = self.size // 2
         mesh = init_device_mesh("cpu", (self.dp, 2), mesh_dim_names=("dp", "pp"))
@@ -145,7 +182,7 @@ class Job:
     def pipelined(self, schedule: Any, chunks: int = 1, group: Any = None) -> None:
         """Each stage is a Sequential, whose layers count from 0."""
         ranks = dist.get_world_size(group)
-        whole = Decoder(faults=self.faults)
+        whole = Decoder(self.tp, faults=self.faults)
         places = nn.Sequential(Embeds(whole), *whole.blocks, Logits(whole))
         num = ranks * chunks
         cuts = [round(at * len(places) / num) for at in range(num + 1)]
@@ -205,7 +242,7 @@ class Job:
 
     def reduce(self) -> None:
         wrong = self.faults.at
-        if self.layout in ("hand-dp", "tensor-dp", "tensor-dp-unsaid", "pipeline-dp"):
+        if self.layout in ("hand-dp", "tensor-dp", "tensor-dp-unsaid", "pipeline-dp", "three-d"):
             left_out = self.parameters()[-1] if wrong("one-left-out") else None
             for p in self.parameters():
                 if p.grad is not None and p is not left_out and not wrong("not-averaged-at-all"):
@@ -264,6 +301,7 @@ def rows(job: Job, drawn: torch.Generator) -> Tensor:
 
 def main(words: Sequence[str]) -> None:
     layout, fault, block = (*words, "", "")[:3]
+    torch.set_default_dtype(getattr(torch, os.environ.get("SAME_DTYPE", "float32")))
     dist.init_process_group("gloo")
     job = Job(layout, Faults(fault, int(block or -1)))
     drawn = torch.Generator().manual_seed(7)

@@ -25,6 +25,7 @@ from pardbg.analysis.same.hypotheses import (
 from pardbg.analysis.same.module_flow import Flow, Place, Why, flow
 from pardbg.analysis.same.names import prefixes
 from pardbg.analysis.same.noise import (
+    MOST_OF_UPDATE,
     RED,
     ROUNDINGS,
     SEEN,
@@ -33,6 +34,7 @@ from pardbg.analysis.same.noise import (
     coarser,
     difference,
     floors,
+    of_update,
 )  # fmt: skip
 from pardbg.analysis.same.siblings import Beside, beside
 from pardbg.analysis.same.wholes import (
@@ -67,9 +69,6 @@ EXIT: Final[Mapping[Reason, int]] = {
     "same": 0, "invariants-hold": 0, "differs": 1, "replicas-differ": 1,
 }  # fmt: skip
 CANNOT: Final = 2
-OF_UPDATE: Final = 0.1
-"""Share of a step's update that a parameter's red difference exceeds: optimizers like Adam blow up
-the rounding of tiny gradients."""
 MULTIPLE: Final = 0.25
 """Distance from 1 of a factor that is red whatever the noise."""
 LOW_PRECISION: Final = 4 * 2.0**-7
@@ -296,6 +295,8 @@ class _Judge:
         self.floor_idle = second is not None and not self.with_floor
         self.reasons: dict[tuple[str, str], Left] = {}
         self.levels: dict[Key, Level] = {}
+        self.shares: dict[tuple[int, str], float] = {}
+        """(step, name) -> share of the gradient that is rounding, or is off."""
 
     def judge(self) -> _Found:
         """Return the rows in the order of execution, and the first red one's tensor and cause."""
@@ -365,6 +366,12 @@ class _Judge:
             if before is None:
                 return "no-update"
             scale = difference(left, before)
+            explained = of_update(self.shares.get((left.step, left.name), 0.0), left.count)
+            if explained > MOST_OF_UPDATE or RED * noise > SEEN * scale:
+                return "noise"
+            noise = max(noise, explained * scale / RED)
+        else:
+            self.shares[left.step, left.name] = max(share, noise / size if size else 0.0)
         level = self._level(left, right, error, noise, scale)
         if level is None:
             return "noise"
@@ -381,10 +388,9 @@ class _Judge:
             return "red"  # however coarse the rounding: it is no multiple
         if not left.most and not right.most:
             return "green"
-        if RED * noise > SEEN * scale:
+        if RED * noise > scale * (1.0 if left.what == "param" else SEEN):
             return None
-        least = OF_UPDATE * scale if left.what == "param" else 0.0
-        if error <= max(YELLOW * noise, least):
+        if error <= YELLOW * noise:
             return "green"
         return "red" if error > RED * noise else "yellow"
 

@@ -32,6 +32,14 @@ MEASURED: Final = 0.02
 """Floor below which a measured one counts, even where 8 epsilon sqrt(depth) is larger."""
 
 
+OF_UPDATE: Final = 0.1
+"""Share of a step's update that a parameter's red difference exceeds in any case."""
+MOST_OF_UPDATE: Final = 0.9
+"""Share above which a parameter is not judged."""
+_RARE: Final = 1e-3
+"""Elements that are expected to turn; below, none does."""
+
+
 @dataclass(frozen=True, slots=True)
 class Floors:
     """Noise of a reference's tensors."""
@@ -78,6 +86,16 @@ def floors(
         if key in (second or {}) and (second or {})[key].shape == whole.shape
     }
     return Floors(max(1, depth), float(np.median(sizes)) if sizes else 0.0, measured)
+
+
+def of_update(share: float, count: int) -> float:
+    """Return the share of a step's update that rounding explains, where it is ``share`` of a
+    gradient of ``count`` elements. Adam and its like move each element by as much, whatever its
+    gradient: one of k that are so small that rounding turns their signs goes the other way, which
+    makes 2 sqrt(k / count). About half of ``share`` turn; three deviations more are allowed."""
+    mean = count * share / 2
+    turned = math.ceil(mean + 3 * math.sqrt(mean)) if mean > _RARE else 0
+    return max(OF_UPDATE, 2 * math.sqrt(turned / max(1, count)))
 
 
 def difference(a: Whole, b: Whole) -> float:

@@ -221,7 +221,7 @@ def whole_of(parts: Sequence[Part], equal: Collection[int] = ()) -> Whole | Gap:
         return "shapes"
     if any(part.dtype != first.dtype for _, part in parts):
         return "dtypes"
-    if not all(_placed(part) for _, part in parts):
+    if not all(is_placed(part) for _, part in parts):
         return "place"
     boxes: dict[Box, list[Part]] = defaultdict(list)
     for rank, part in parts:
@@ -253,7 +253,7 @@ def whole_of(parts: Sequence[Part], equal: Collection[int] = ()) -> Whole | Gap:
     )  # fmt: skip
 
 
-def _placed(part: TensorDef) -> bool:
+def is_placed(part: TensorDef) -> bool:
     """Return whether a part is a box within its tensor, with a sketch."""
     dims = len(part.shape)
     inside = len(part.offset) == len(part.size) == dims and all(

@@ -75,6 +75,20 @@ def test_a_slice_that_nobody_states_is_that_of_the_only_group_that_fits(
     assert torch.equal(part, wanted)
 
 
+@pytest.mark.parametrize(("dtype", "of", "eps"), [
+    (torch.float32, "own", 2.0**-23), (torch.bfloat16, "own", 2.0**-7),
+    (torch.float32, "bfloat16", 2.0**-7),
+])  # fmt: skip
+def test_noise_is_a_rounding_up_or_down(dtype: torch.dtype, of: str, eps: float) -> None:
+    values = torch.randn(4000, generator=torch.Generator().manual_seed(2)).to(dtype)
+    moved = initial_values.moved(values, "w", of)
+    shares = (moved.double() / values.double() - 1) / eps
+    assert moved.dtype is dtype and float(shares.abs().max()) <= 2.01  # one ulp or two
+    assert abs(float(shares.mean())) < 0.1 and float(shares.abs().mean()) > 0.5
+    assert torch.equal(moved, initial_values.moved(values, "w", of))
+    assert torch.equal(initial_values.moved(values, "w", ""), values)
+
+
 def test_two_groups_that_fit_leave_it_alone() -> None:
     part = torch.zeros(2, 6)
     assert not filled(part, [Piece([4, 6], [0, 0], torch.ones(4, 6))], [(2, 1), (2, 0)])

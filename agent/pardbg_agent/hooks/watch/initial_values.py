@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ from pardbg_agent.hooks.tensors import local_part
 from pardbg_agent.hooks.watch.framework_places import Axis, Placed
 from pardbg_agent.hooks.watch.tensor_names import Models, Named, place
 from pardbg_agent.settings import complain
-from pardbg_agent.wire import ENV_INIT_FROM, ENV_INIT_TO
+from pardbg_agent.wire import ENV_INIT_FROM, ENV_INIT_NOISE, ENV_INIT_TO
 
 HOOK: Final = "initial_values"
 _MAX_SAID: Final = 3
@@ -59,6 +60,7 @@ class InitialValues:
 
     def __init__(self, to: str, of: str) -> None:
         self._to, self._from = to, of
+        self._noise = os.environ.get(ENV_INIT_NOISE, "")
         self._seen: set[int] = set()
         """Parameters that were written or set, by id."""
         self._known: dict[str, list[Piece]] | None = None
@@ -127,8 +129,19 @@ class InitialValues:
             found = [_copied(_Wanted(block, *place), pieces) for place, block in _blocks(at, made)]
             if not found or not all(found):
                 return False
-            part.copy_(made)
+            part.copy_(moved(made, one.name, self._noise))
         return True
+
+
+def moved(values: torch.Tensor, name: str, dtype: str) -> torch.Tensor:
+    """Return values each up or down by one rounding of a dtype (``own``: theirs; empty: none), the
+    same way on every rank that has parameter ``name``."""
+    of = values.dtype if dtype == "own" else getattr(torch, dtype, None)
+    if not isinstance(of, torch.dtype) or not values.is_floating_point():
+        return values
+    draw = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    signs = torch.randint(0, 2, values.shape, generator=draw).to(values.device) * 2 - 1
+    return (values.double() * (1 + signs * torch.finfo(of).eps)).to(values.dtype)
 
 
 def read(folder: Path) -> dict[str, list[Piece]]:

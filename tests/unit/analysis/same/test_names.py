@@ -85,3 +85,23 @@ def test_a_rank_with_some_layers_by_their_own_names_is_a_part(rank: int) -> None
 def test_equal_values_tell_nothing() -> None:
     store = run({(0, "a.norm.weight"): np.ones(4), (0, "b.up.weight"): np.zeros((6, 4))})
     assert list(renamed(store).values()) == ["a.norm.weight", "b.up.weight"]
+
+
+def test_a_stage_whose_matrices_are_cut_over_ranks_is_found_by_its_parts() -> None:
+    """Rank 1 has the lower half of the last layer and of the head, whose names count from 0."""
+    trace = Trace(2)
+    for order, (name, of) in enumerate((
+        ("0.up.weight", "layers.2.up.weight"), ("0.norm.weight", "layers.2.norm.weight"),
+        ("1.weight", "head.weight"),
+    )):  # fmt: skip
+        whole = MODEL[of]
+        rows = len(whole) // 2 if whole.ndim == 2 else 0
+        offset = [rows] + [0] * (whole.ndim - 1)
+        size = [len(whole) - rows, *whole.shape[1:]]
+        trace.ranks[1].define(
+            wire.DefKind.TENSOR, step=0, what="init", name=name, dtype="float32", order=order,
+            model=0, over=[1], **fields(whole, offset, size),
+        )  # fmt: skip
+    assert renamed(trace.store()) == {
+        (1, 0, 0): "layers.2.up.weight", (1, 0, 1): "layers.2.norm.weight", (1, 0, 2): "head.weight",
+    }  # fmt: skip

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pardbg.analysis.same.hypotheses import factor
-from pardbg.analysis.same.noise import difference
+from pardbg.analysis.same.noise import difference, of_update
 from pardbg.analysis.same.wholes import Whole, Wholes, overlap, wholes
 from pardbg.store.store import Store
 from pardbg_agent import wire
@@ -168,3 +168,17 @@ def gradients(told: list[tuple[int, str, int, float]]) -> Store:
             over=[0, 1], **fields(np.full(3, value), (0,), (3,)),
         )  # fmt: skip
     return trace.store()
+
+
+@pytest.mark.parametrize(("share", "count", "wanted"), [
+    # float32: no element of a million is so small, or few are: a tenth of the update
+    (1e-7, 32, 0.1), (1e-6, 1 << 20, 0.1),
+    # bfloat16: 0.28 of 32 elements turn, ceil(0.28 + 3 sqrt(0.28)) = 2 may: 2 sqrt(2 / 32) = 0.5
+    (0.0175, 32, 0.5),
+    # a fifth of 10,000: 1000 + 3 sqrt(1000) = 1095: 2 sqrt(0.1095)
+    (0.2, 10_000, 0.6618),
+])  # fmt: skip
+def test_signs_of_tiny_gradients_explain_a_share_of_an_update(
+    share: float, count: int, wanted: float
+) -> None:
+    assert of_update(share, count) == pytest.approx(wanted, abs=1e-4)
