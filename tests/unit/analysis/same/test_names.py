@@ -103,5 +103,6 @@ def test_a_stage_whose_matrices_are_cut_over_ranks_is_found_by_its_parts() -> No
             model=0, over=[1], **fields(whole, offset, size),
         )  # fmt: skip
     assert renamed(trace.store()) == {
-        (1, 0, 0): "layers.2.up.weight", (1, 0, 1): "layers.2.norm.weight", (1, 0, 2): "head.weight",
+        (1, 0, 0): "layers.2.up.weight", (1, 0, 1): "layers.2.norm.weight",
+        (1, 0, 2): "head.weight",
     }  # fmt: skip
