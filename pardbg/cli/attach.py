@@ -1,4 +1,4 @@
-"""``pardbg attach``: a job that was started without pardbg."""
+"""``pardbg attach`` and ``explain``: jobs that were started without pardbg."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pardbg.hub.attach.stacks_verdict import StackVerdict
 
 MAX_ROWS: Final = 64
+MAX_WIDTH: Final = 100
 
 
 @click.command()
@@ -105,4 +106,26 @@ def _as_json(ranks: Sequence[JobRank], seen: Look, verdict: StackVerdict) -> dic
     }  # fmt: skip
 
 
-COMMANDS: Final = (attach,)
+@click.command()
+@click.argument("logs", nargs=-1, required=True, metavar="LOG… | -")
+@JSON
+def explain(logs: Sequence[str], json_: bool) -> None:
+    """Say what the LOGs of a job tell: which rank is missing, which disagrees, which failed first.
+
+    Reads logs of one rank or of all, with the prefixes of torchrun, Slurm, Ray, Kubernetes and
+    journald, plain, gzip or zstd; a directory stands for the logs in it, `-` for standard input.
+    """
+    from pardbg.joblog.scan import read
+    from pardbg.joblog.told import as_json, text
+    from pardbg.joblog.verdict import judge
+
+    log = read(logs)
+    verdict = judge(log)
+    if json_:
+        echo(json.dumps(as_json(verdict, log), indent=2, ensure_ascii=False))
+        return
+    for line in text(verdict, log, min(MAX_WIDTH, shutil.get_terminal_size().columns)):
+        echo(line)
+
+
+COMMANDS: Final = (attach, explain)

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from pardbg.cli.common import complete_ctl, echo
 from pardbg.cli.here import find_target
 from pardbg.control.language import arguments
+from pardbg.control.language.ctl_words import ctl_words
 from pardbg.errors import UserError
 from pardbg.events.control_codes import Verb
 from pardbg.ui.commands.actions import explain, wrapped
-
-_ELSEWHERE = {
-    "up": "use `--frame N` with p, list, args or locals",
-    "down": "use `--frame N` with p, list, args or locals",
-    "quit": "each ctl command ends by itself; `continue` resumes every rank",
-}
 
 
 class _Ctl(click.Command):
@@ -82,40 +76,15 @@ def ctl(
     """
     from pardbg.cli import headless
 
-    run_name, verb, ranks, args = _ctl_words(_hashing(words) if hash_ else words)
+    run_name, verb, ranks, args = ctl_words(_hashing(words) if hash_ else words, frame)
     compare = arguments.COMPARE in words[:2]
     if verb is Verb.KILL and run_name is None:
         raise UserError(
             "kill ends the job: name the run, as in `pardbg ctl RUN kill` (`pardbg ls`)"
         )
-    if verb is Verb.INSPECT:
-        args["frame"] = frame
     return headless.control(
         find_target(run_name, key), verb, ranks, json_, lease, timeout, args, compare=compare
     )
-
-
-def _ctl_words(words: tuple[str, ...]) -> tuple[str | None, Verb, str | None, dict[str, Any]]:
-    """(run, verb, rank set, the verb's other arguments)."""
-    verbs = {verb.value: verb for verb in Verb if verb is not Verb.INSPECT}
-    known = {*verbs, *arguments.INSPECT, arguments.COMPARE, *arguments.PDB}
-    words = _unquoted(words)
-    run_name = None if words[0] in known or words[0][:1] == "!" else words[0]
-    rest = words if run_name is None else words[1:]
-    if rest and rest[0][:1] == "!":
-        rest = ("exec", rest[0][1:], *rest[1:])
-    word = arguments.PDB.get(rest[0], rest[0]) if rest else ""
-    text = " ".join(rest[1:])
-    if word in arguments.INSPECT or word == arguments.COMPARE:
-        ranks, args = arguments.inspect_words(word, text)
-        return run_name, Verb.INSPECT, ranks or "held", args
-    if word in verbs:
-        verb = arguments.verb_meant(verbs[word], text.split())
-        return run_name, verb, *arguments.verb_words(verb, text.split())
-    if word in _ELSEWHERE:
-        raise UserError(f"{word} is for the console: {_ELSEWHERE[word]}")
-    what = f"no verb {rest[0]!r}" if rest else f"{words[0]!r} is not a verb"
-    raise UserError(f"{what}; verbs: {', '.join((*verbs, *arguments.INSPECT, arguments.COMPARE))}")
 
 
 def _hashing(words: tuple[str, ...]) -> tuple[str, ...]:
@@ -123,14 +92,6 @@ def _hashing(words: tuple[str, ...]) -> tuple[str, ...]:
         raise UserError("--hash goes with compare, as in `pardbg ctl compare --hash grads`")
     at = words.index(arguments.COMPARE) + 1
     return (*words[:at], "--hash", *words[at:])
-
-
-def _unquoted(words: tuple[str, ...]) -> tuple[str, ...]:
-    """``ctl "break mb==3"`` is ``ctl break mb==3``."""
-    first: list[str] = []
-    for word in words[:2]:
-        first += word.split(" ", 1) if word[:1] != "!" else [word]
-    return (*first, *words[2:])
 
 
 COMMANDS = (ctl,)

@@ -41,6 +41,8 @@ MORE: Final = {
     "export": "Convert a recording for Perfetto, or to Parquet or CSV.",
     "attach": "Look at a job that was started without pardbg.",
     "explain": "Say what a job's log tells: which rank is missing, which failed first.",
+    "mcp": "Serve a coding agent with a run, a recording or a log.",
+    "skill": "Print how a coding agent finds a culprit with `pardbg mcp`.",
     "import": "Convert Flight Recorder dumps or profiler traces to a recording.",
     "postmortem": "Recover a recording from a killed run.",
     "repair": "Rewrite a damaged recording.",

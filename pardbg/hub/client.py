@@ -223,15 +223,15 @@ class HubControl:
     """Control port of a live run, for any thread; its socket has a thread of its own.
 
     ``script``: commands come from one process each, so control stays between them and ends with the
-    lease (``lease_s`` of a command).
+    lease (``lease_s`` of a command). ``kind``: begin of the viewer's name in the audit trail.
     """
 
-    def __init__(self, run: Path | Target, *, script: bool = False) -> None:
+    def __init__(self, run: Path | Target, *, script: bool = False, kind: str = "") -> None:
         self._target = run if isinstance(run, Target) else local(run)
         self._script = script
         self._lock = threading.Lock()
         """Lock for the attributes below: any thread asks, and the socket's thread answers."""
-        self._identity = viewer_address()
+        self._identity = viewer_address(kind)
         self.name = viewer_name(self._identity)
         """Name of this viewer in the audit trail."""
         self._numbers = itertools.count(1)

@@ -15,7 +15,7 @@ from pardbg.cli import cli, main
 COMMANDS = {
     "demo", "watch", "run", "replay", "report", "ctl", "ls", "doctor", "native", "explain",
     "export", "check", "diff", "postmortem", "repair", "import", "whatif", "help", "schedule",
-    "rehearse", "attach", "same",
+    "rehearse", "attach", "same", "mcp", "skill",
 }  # fmt: skip
 OPTIONS = {
     "demo": {"--nproc", "--steps", "--output", "--list", "--keep"},
@@ -31,6 +31,7 @@ OPTIONS = {
     "import": {"--output", "--force"},
     "ls": {"--json", "--dead"},
     "ctl": {"--json"},
+    "mcp": {"--control"},
 }
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from pardbg.cli import rc
-from pardbg.cli.ctl import _ctl_words, ctl
+from pardbg.cli.ctl import ctl
 from pardbg.control.language.arguments import COMPARE, INSPECT, PDB, inspect_words, verb_meant
+from pardbg.control.language.ctl_words import ctl_words
 from pardbg.control.language.manual import MANUAL, manual
 from pardbg.errors import UserError
 from pardbg.events.commands import Reply
@@ -98,17 +99,17 @@ def test_ctl_explains_a_verb(words: list[str], capsys: pytest.CaptureFixture[str
 
 
 def test_ctl_words() -> None:
-    assert _ctl_words(("!x", "=", "1", "on", "0")) == (
-        None, Verb.INSPECT, "0", {"kind": "exec", "expr": "x = 1"},
+    assert ctl_words(("!x", "=", "1", "on", "0")) == (
+        None, Verb.INSPECT, "0", {"kind": "exec", "expr": "x = 1", "frame": 0},
     )  # fmt: skip
-    assert _ctl_words(("run-1", "b")) == ("run-1", Verb.BREAKS, None, {})
+    assert ctl_words(("run-1", "b")) == ("run-1", Verb.BREAKS, None, {})
     quoted = (None, Verb.TBREAK, "0", {"expr": "op==send and mb==3"})
-    assert _ctl_words(("tbreak op==send and mb==3 on 0",)) == quoted
-    assert _ctl_words(("tbreak", "op==send and mb==3", "on", "0")) == quoted
-    assert _ctl_words(("run-1", "args on 1"))[2] == "1"
+    assert ctl_words(("tbreak op==send and mb==3 on 0",)) == quoted
+    assert ctl_words(("tbreak", "op==send and mb==3", "on", "0")) == quoted
+    assert ctl_words(("run-1", "args on 1"))[2] == "1"
     for word, says in (("u", "--frame"), ("q", "ends by itself"), ("dance", "not a verb")):
         with pytest.raises(UserError, match=says):
-            _ctl_words((word,))
+            ctl_words((word,))
 
 
 # ---------------------------------------------------------------------------- history

@@ -1,0 +1,1 @@
+"""Doors for programs: tools for coding agents (MCP), and metrics."""

@@ -1,0 +1,290 @@
+"""The tools of ``pardbg mcp``: what reports, ``ctl``, ``explain`` and ``same`` say, page by page.
+
+Their docstrings are what a model reads of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, Literal
+
+from pardbg.analysis.answers.hang import rank_stacks
+from pardbg.analysis.answers.report import as_json
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.same import comparison
+from pardbg.control.language.ctl_words import ctl_words
+from pardbg.control.language.ranksets import Known, RankFacts, resolve
+from pardbg.doors.evidence import Evidence, JobLog, LiveRun, Recording, open_evidence
+from pardbg.doors.paging import page
+from pardbg.errors import UserError
+from pardbg.events.control_codes import Verb
+from pardbg.hub.client import HubControl
+from pardbg.joblog import scan, told
+from pardbg.joblog.verdict import judge
+from pardbg.render.frame.activity import activity_text
+from pardbg.render.reports import replies
+
+MAX_OPEN: Final = 4
+"""Recordings and runs that are kept open; beyond, the one opened first is closed."""
+ANSWER_S: Final = 30.0
+
+
+class Tools:
+    """Answers questions about one target, or about those that a question names."""
+
+    def __init__(self, target: str | None, key: Path | None = None) -> None:
+        self._default, self._key = target, key
+        self._open: dict[str | None, Evidence] = {}
+        self._ports: dict[str, HubControl] = {}
+        self._lock = threading.Lock()
+        self._lease: threading.Timer | None = None
+        """Gives control up where nothing more is asked for."""
+        if target is not None:
+            self._evidence("")
+
+    def reading(self) -> tuple[Callable[..., str], ...]:
+        """Return the tools that change nothing."""
+        return (
+            self.report, self.findings, self.where, self.ranks, self.steps, self.collectives,
+            self.pipeline, self.explain, self.same,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Leave every run; ranks that were held run on."""
+        self._stop_lease()
+        for port in self._ports.values():
+            port.close()
+        for one in self._open.values():
+            one.close()
+
+    # ---------------------------------------------------------------- tools
+
+    def report(self, section: str = "", offset: int = 0, limit: int = 20, target: str = "") -> str:
+        """Overview of the run and its worst findings; or one section of the whole report, row by
+        row: ranks, groups, steps, pipelines, overlap, bandwidth, collectives, p2p, traffic, memory,
+        devices, findings, parts."""
+        about, whole = self._report(target)
+        lists = {name: rows for name, rows in whole.items() if isinstance(rows, list)}
+        if section:
+            if section not in lists:
+                raise UserError(f"no section {section!r}: {', '.join(lists)}")
+            return page(about, lists[section], offset, limit)
+        short = ("kind", "severity", "culprits", "where", "text")
+        head = {
+            **about, "run": whole["run"], "loss_not_finite": whole["loss_not_finite"],
+            "sections": {name: len(rows) for name, rows in lists.items()}, "rows_are": "findings",
+        }  # fmt: skip
+        rows = [{name: one[name] for name in short} for one in lists["findings"]]
+        return page(head, rows, offset, limit)
+
+    def findings(self, offset: int = 0, limit: int = 5, target: str = "") -> str:
+        """What is wrong, the worst first: kind, culprits (ranks that caused it), ranks (affected),
+        group and seq of the op, place in the code, what to try, and the facts it rests on."""
+        about, whole = self._report(target)
+        return page(about, whole["findings"], offset, limit)
+
+    def where(self, ranks: str = "", offset: int = 0, limit: int = 20, target: str = "") -> str:
+        """Stacks of ranks (a rank set: 2, 0-3, all), innermost frame last: of now in a live run,
+        else as recorded when the ranks stood still."""
+        seen = self._recording(target)
+        about, head = seen.look()[1], {"taken": "when ranks stood still"}
+        if isinstance(seen, LiveRun):
+            reply = self._port(seen).command(Verb.WHERE, ranks or None, ANSWER_S)
+            found = replies.as_json(reply)
+            if reply.ok:
+                head = {name: found[name] for name in ("source", "locks", "issued")}
+                return page({**about, "taken": "now", **head}, found["tree"], offset, limit)
+            head |= {"not_now": found["error"]}
+        with seen.looking() as store:
+            view = View(store, None)
+            wanted = _chosen(ranks, {rank: one.host for rank, one in view.ranks.items()})
+            rows = [{"ranks": [one.rank], "t_ns": one.t_ns, "frames": one.frames}
+                    for one in rank_stacks(view) if one.rank in wanted]  # fmt: skip
+        return page({**about, **head}, rows, offset, limit)
+
+    def ranks(self, ranks: str = "", offset: int = 0, limit: int = 20, target: str = "") -> str:
+        """A row per rank (of a rank set: 2, 0-3, all): host, pid, state, what it does now or did
+        last and since when, steps, waiting as a fraction of the last step, memory."""
+        seen = self._recording(target)
+        data, about = seen.look()
+        now = {row.now.rank: row.now for row in data.ranks}
+        wanted = _chosen(ranks, {rank: one.host for rank, one in now.items()})
+        rows = [
+            {**row, "step": one.step, "now": activity_text(one.now), "since_ns": one.since_ns,
+             "wait_fraction": one.wait_fraction, "memory_bytes": one.memory_bytes,
+             "behind_ns": one.lag_ns}
+            for row in as_json(data)["ranks"] if (one := now[row["rank"]]).rank in wanted
+        ]  # fmt: skip
+        return page(about, rows, offset, limit)
+
+    def steps(
+        self, sort: Literal["newest", "slowest"] = "newest", offset: int = 0, limit: int = 20,
+        target: str = "",
+    ) -> str:  # fmt: skip
+        """Training steps: duration, loss, and time per phase (mean over ranks)."""
+        about, whole = self._report(target)
+        rows = whole["steps"][::-1]
+        if sort == "slowest":
+            rows = sorted(rows, key=lambda row: -row["duration_ns"])
+        return page(about, rows, offset, limit)
+
+    def collectives(
+        self, group: str = "", odd: bool = False,
+        sort: Literal["newest", "skew_ns", "wait_ns", "transfer_ns", "bytes"] = "newest",
+        p2p: bool = False, offset: int = 0, limit: int = 20, target: str = "",
+    ) -> str:  # fmt: skip
+        """Collectives matched over their ranks (or messages, with p2p), of one group, or only odd
+        ones (verdict is not "matched"): who came last, skew, wait, transfer, bus bandwidth."""
+        about, whole = self._report(target)
+        rows = whole["p2p" if p2p else "collectives"][::-1]
+        rows = [row for row in rows if (not group or row["group"] == group)
+                and not (odd and row["verdict"] == "matched")]  # fmt: skip
+        if sort != "newest":
+            rows = sorted(rows, key=lambda row: -(row.get(sort) or 0))
+        return page(about, rows, offset, limit)
+
+    def pipeline(
+        self, step: int = -1, offset: int = 0, limit: int = 10, target: str = ""
+    ) -> str:  # fmt: skip
+        """The pipeline: schedule, bubble (measured, implied, bound), stages, waits, critical path;
+        a row per step, or with step a row per rank: busy, idle by cause, actions in order."""
+        about, whole = self._report(target)
+        if whole["pipeline"] is None:
+            raise UserError("no pipeline was seen in this run")
+        steps = whole["pipeline"].pop("steps")
+        if step < 0:
+            rows = [{k: v for k, v in one.items() if k != "ranks"} for one in steps[::-1]]
+            return page({**about, **whole["pipeline"]}, rows, offset, limit)
+        found = next((one for one in steps if one["step"] == step), None)
+        if found is None:
+            raise UserError(f"no step {step} in the pipeline; the last is {steps[-1]['step']}")
+        rows = found.pop("ranks")
+        return page({**about, **found}, rows, offset, limit)
+
+    def explain(
+        self, logs: list[str] | None = None, offset: int = 0, limit: int = 10, target: str = ""
+    ) -> str:  # fmt: skip
+        """What log files of a job tell (default: the target's own log, or what it printed): which
+        rank is missing or disagrees, which failed first, what only follows."""
+        if logs is None:
+            seen = self._evidence(target)
+            if not isinstance(seen, JobLog):
+                return _explain_output(seen, offset, limit)
+            logs = list(seen.paths)
+        if "-" in logs:
+            raise UserError("standard input is the client's: give a file")
+        return _explained(logs, {"source": "log"}, offset, limit)
+
+    def same(
+        self, a: str = "", b: str = "", floor: str = "", offset: int = 0, limit: int = 20
+    ) -> str:  # fmt: skip
+        """Whether session b computes what its reference a does, and which tensor differs first
+        (both recorded with --tensors); without b: whether a's replicas are equal. exit_code 0:
+        the same, 1: not, 2: cannot be compared."""
+        if floor and not b:
+            raise UserError("floor is of two sessions: give b, too")
+        named = [a, *filter(None, (b, floor))]
+        with ExitStack() as looked:
+            stores = [looked.enter_context(self._recording(one).looking()) for one in named]
+            found = comparison.compare(*stores) if b else comparison.alone(*stores)
+        head = comparison.as_dict(found)
+        rows = head.pop("rows")
+        return page(head, rows if isinstance(rows, list) else [], offset, limit)
+
+    def control(
+        self, command: str, timeout_s: float = ANSWER_S, lease_s: float = 60.0, frame: int = 0
+    ) -> str:  # fmt: skip
+        """Change the live run, as `pardbg ctl` does: pause, continue, step, tick, next, op, until
+        EXPR, break EXPR, tbreak EXPR, watch WHAT, condition, ignore, delete, breaks, delay RANKS
+        TIME, status, p EXPR, locals, list, level, mark NOTE; most take a rank set (pause 2).
+        Control is given up lease_s after the last command: held ranks run on, breakpoints go.
+        Every command is in the run's audit trail. `RUN kill` ends the job."""
+        seen = self._recording("")
+        if not isinstance(seen, LiveRun):
+            raise UserError(f"{seen.name} is a recording: control needs a live run")
+        if not command.strip():
+            raise UserError("give a command, as in `pause 2`")
+        if not (1 <= lease_s <= 86_400 and 0.1 <= timeout_s <= 3_600):
+            raise UserError("lease_s is 1 to 86400, timeout_s 0.1 to 3600")
+        run, verb, ranks, args = ctl_words(tuple(command.split()), frame)
+        if run is not None and run not in (seen.target.run, seen.name):
+            raise UserError(f"this server controls {seen.target.run} alone, not {run}")
+        if verb is Verb.KILL and run is None:
+            raise UserError(f"kill ends the job: name the run, as in `{seen.target.run} kill`")
+        port = self._port(seen)
+        self._stop_lease()
+        try:
+            reply = port.command(verb, ranks, timeout_s, confirm=verb is Verb.KILL, **args)
+        finally:
+            self._lease = threading.Timer(lease_s, port.leave)
+            self._lease.daemon = True
+            self._lease.start()
+        return page(replies.as_json(reply), [], 0, 1)
+
+    # ---------------------------------------------------------------- pieces
+
+    def _evidence(self, target: str) -> Evidence:
+        """Return what a question is about, opened before or now. Raises UserError."""
+        name = target or self._default
+        with self._lock:
+            if name not in self._open:
+                self._open[name] = open_evidence(name, self._key)
+                if len(self._open) > MAX_OPEN:
+                    oldest = next(one for one in self._open if one != self._default)
+                    self._open.pop(oldest).close()
+            return self._open[name]
+
+    def _recording(self, target: str) -> Recording:
+        found = self._evidence(target)
+        if isinstance(found, JobLog):
+            raise UserError(f"{found.paths[0]} is a log: only explain reads it")
+        return found
+
+    def _report(self, target: str) -> tuple[Mapping[str, object], Mapping[str, Any]]:
+        """Return what it is of, and the report as JSON has it."""
+        data, about = self._recording(target).look()
+        return about, as_json(data)
+
+    def _stop_lease(self) -> None:
+        if self._lease is not None:
+            self._lease.cancel()
+
+    def _port(self, run: LiveRun) -> HubControl:
+        """Return the control port of a run: one viewer as long as the server lives."""
+        with self._lock:
+            if run.target.run not in self._ports:
+                self._ports[run.target.run] = HubControl(run.target, kind="mcp-")
+            return self._ports[run.target.run]
+
+
+def _chosen(ranks: str, hosts: Mapping[int, str | None]) -> tuple[int, ...]:
+    """Return the ranks of a rank set; without one all, also while none is there."""
+    if ranks.strip() in ("", "all"):
+        return tuple(hosts)
+    return resolve(
+        ranks, Known({rank: RankFacts(rank, host or "") for rank, host in hosts.items()})
+    )
+
+
+def _explain_output(seen: Recording, offset: int, limit: int) -> str:
+    """Explain what the job printed, as it was recorded."""
+    with seen.looking() as store, TemporaryDirectory() as folder:
+        path = Path(folder) / "output.log"
+        with open(path, "w", encoding="utf-8", errors="replace") as file:
+            for _, (rank, _stream, text) in store.output.last(None, store.limits.output_lines):
+                file.write(f"{text}\n" if rank is None else f"[rank{rank}]: {text}\n")
+        about = {"source": "output of the job, as recorded", "name": seen.name}
+        return _explained([str(path)], about, offset, limit)
+
+
+def _explained(
+    logs: Sequence[str], about: Mapping[str, object], offset: int, limit: int
+) -> str:  # fmt: skip
+    log = scan.read(logs)
+    found = told.as_json(judge(log), log)
+    rows = found.pop("findings")
+    return page({**about, **found}, rows, offset, limit)
