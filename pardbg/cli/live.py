@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import termios
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from pardbg.errors import UserError
 from pardbg.ui.commands.startup import Rc
 
 if TYPE_CHECKING:
+    from pardbg.doors.exporter import Doors
     from pardbg.hub.run.start import RunHandle
     from pardbg.hub.run.terminal import Streams
     from pardbg.hub.target import Target
@@ -183,13 +184,32 @@ def _start(
     place = find_place(how.hub, how.key, how.node_rank, how.nnodes, argv, os.environ, common.talk)
     elsewhere = place is not None and place.node > 0  # where the hub records
     session = _session_target(None if elsewhere else output, name, how.force)
+    doors = _doors(how.metrics, elsewhere)
     tidy()
     adopt_orphans()
-    return start_run(
+    handle = start_run(
         argv, name=name, session=session, recipe=recipe, env=how.env(env), limits=how.limits,
         allow_eval=how.allow_eval, on_exception_s=how.on_exception,
         loss_pattern=how.loss_pattern or "", on_hang=how.on_hang, streams=streams, place=place,
     )  # fmt: skip
+    if doors is not None:
+        try:
+            doors.start(handle.run_dir)
+        except OSError as error:
+            common.talk(f"no metrics: {error}")
+    return handle
+
+
+def _doors(places: Sequence[str], elsewhere: bool) -> Doors | None:
+    """Open what figures go through; those of a run of several nodes are at its hub."""
+    if not places:
+        return None
+    if elsewhere:
+        common.talk("metrics of all nodes are exported on node 0")
+        return None
+    from pardbg.doors.exporter import open_doors
+
+    return open_doors(places, common.talk)
 
 
 def _start_own(

@@ -40,6 +40,8 @@ class Recording:
     node_rank: int | None = None
     nnodes: int | None = None
     on_hang: OnHang = NO_HANG
+    metrics: tuple[str, ...] = ()
+    """Where figures of the run are exported to: HOST:PORT, ``otlp``."""
     tensors: str | None = None
     """Steps whose tensors are captured."""
     init_to: Path | None = None
@@ -135,6 +137,16 @@ def _words(text: str) -> list[str]:
         return []
 
 
+class _Metrics(click.ParamType):  # type: ignore[type-arg]  # no generic before click 8.4
+    name = "WHERE"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        host, _, port = str(value).rpartition(":")
+        if value != "otlp" and not (host and port.isdecimal() and int(port) < 1 << 16):
+            self.fail(f"{value!r}: write HOST:PORT, or otlp", param, ctx)
+        return str(value)
+
+
 class _OnHang(click.ParamType):  # type: ignore[type-arg]  # no generic before click 8.4
     name = "WHAT"
 
@@ -184,6 +196,9 @@ recording_options: Final = all_of(
                       "optionally the step: (?P<step>[0-9]+)."),
 )  # fmt: skip
 hang_options: Final = all_of(
+    click.option("--metrics", type=_Metrics(), multiple=True, metavar="HOST:PORT|otlp",
+                 help="Serve figures of the run to Prometheus at this address; otlp: push them, as "
+                      "OTEL_EXPORTER_OTLP_ENDPOINT says."),
     click.option("--on-hang", type=_OnHang(), metavar="bundle[,exec CMD][,abort]",
                  help="When ranks hang: write NAME.tar.zst beside the recording, which replay and "
                       "report open; then run CMD with its path, or abort the culprit."),

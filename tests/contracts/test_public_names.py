@@ -19,7 +19,7 @@ COMMANDS = {
 }  # fmt: skip
 OPTIONS = {
     "demo": {"--nproc", "--steps", "--output", "--list", "--keep"},
-    "run": {"--output"},
+    "run": {"--output", "--metrics"},
     "rehearse": {"--world-size", "--ranks", "--steps", "--transport", "--output", "--json"},
     "report": {"--json", "--html"},
     "export": {"--to", "--output", "--force"},

@@ -1,0 +1,322 @@
+"""The figures of a live run that are exported, each with its labels and the most series it has.
+
+They are values that reports and screens have. What is not known, or is of a clock that says nothing
+about it, has no series.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from statistics import fmean, median
+from typing import Final, Literal
+
+from pardbg.analysis.answers.ranks import RankNow, RankStateName, rank_rows
+from pardbg.analysis.answers.report_pipeline import bandwidths
+from pardbg.analysis.answers.step_times import unheld_step_rows
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.run import RunInfo, run_info
+from pardbg.analysis.base.steps import StepRow
+from pardbg.analysis.comm.matching import collectives
+from pardbg.analysis.comm.op_rows import CollectiveRow
+from pardbg.analysis.findings import findings
+from pardbg.analysis.findings.finding import SEVERITIES, Finding
+from pardbg.analysis.memory.breakdown import MemoryRow, memory_rows
+from pardbg.analysis.pipeline.pipeline_steps import pipeline_view
+from pardbg.analysis.pipeline.values import PipelineStep
+from pardbg.words import rank_set
+
+MAX_SERIES: Final = 200
+"""Of a run, whatever its job does."""
+MAX_RANKS: Final = 64
+OPS: Final = 256
+"""Newest collectives that skew and bandwidth are taken from."""
+STATES: Final[tuple[RankStateName, ...]] = (
+    "running",
+    "waiting",
+    "held",
+    "stale",
+    "lost",
+    "ended",
+    "unknown",
+)
+MEMORY: Final = (
+    "parameters", "gradients", "optimizer", "activations_peak", "unattributed", "total",
+    "reserved", "peak", "limit",
+)  # fmt: skip
+NCCL_NAMES: Final = {
+    "all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scatter": "ReduceScatter",
+    "broadcast": "Broadcast", "reduce": "Reduce", "all_to_all": "AlltoAll", "gather": "Gather",
+    "scatter": "Scatter",
+}  # fmt: skip
+"""c10d's name of an op -> NCCL's."""
+_UNITS: Final = ("B", "KB", "MB", "GB", "TB")
+
+Row = tuple[tuple[str, ...], float]
+"""Values of a family's labels, and the figure."""
+
+
+class Scope:
+    """A live run at one moment; what several figures need is made once."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+
+    @cached_property
+    def run(self) -> RunInfo:
+        return run_info(self.view)
+
+    @cached_property
+    def ranks(self) -> tuple[RankNow, ...]:
+        return rank_rows(self.view, pipeline_view(self.view))
+
+    @cached_property
+    def step(self) -> StepRow | None:
+        return next(reversed(unheld_step_rows(self.view)), None)
+
+    @cached_property
+    def pipeline(self) -> tuple[str, PipelineStep] | None:
+        found = pipeline_view(self.view)
+        if found is None or found.last_complete is None:
+            return None
+        return found.schedule, found.last_complete
+
+    @cached_property
+    def ops(self) -> tuple[CollectiveRow, ...]:
+        return tuple(r for r in collectives(self.view, OPS) if r.verdict == "matched")
+
+    @cached_property
+    def memory(self) -> tuple[MemoryRow, ...]:
+        return memory_rows(self.view)
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        return findings(self.view)
+
+    @property
+    def clock(self) -> str:
+        """Return whose clock durations are of; empty: they are launches, or a rehearsal's."""
+        if self.run.times == "host" or self.run.rehearsed or not self.ranks:
+            return ""
+        return self.run.times or "host"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Series of one name."""
+
+    name: str
+    kind: Literal["gauge", "counter"]
+    labels: tuple[str, ...]
+    most: int
+    """Series at most."""
+    meaning: str
+    rows: Callable[[Scope], Iterator[Row]]
+    of_speed: bool = False
+    """There are none where durations are not known."""
+
+
+def figures(view: View) -> Iterator[tuple[Family, Sequence[Row]]]:
+    """Return the families that have figures now."""
+    scope = Scope(view)
+    for family in FAMILIES:
+        if not family.of_speed or scope.clock:
+            rows = list(islice(family.rows(scope), family.most))
+            if rows:
+                yield family, rows
+
+
+def _run(scope: Scope) -> Iterator[Row]:
+    run = scope.run
+    size = str(run.world_size or "")
+    yield (run.name, run.run, run.backend, size, scope.clock or "unknown"), 1
+
+
+def _states(scope: Scope) -> Iterator[Row]:
+    count = Counter(row.state for row in scope.ranks)
+    yield from (((state,), count[state]) for state in STATES)
+
+
+def _stalled(scope: Scope) -> Iterator[Row]:
+    now = scope.view.now_ns
+    began = {row.rank: row.since_ns if row.state == "waiting" else None for row in scope.ranks}
+    stalled = {rank: 0 if since is None else max(0, now - since) for rank, since in began.items()}
+    longest = sorted(stalled, key=lambda rank: -stalled[rank])[:MAX_RANKS]
+    for row in scope.ranks:
+        if row.rank in longest:
+            yield (str(row.rank), row.host), stalled[row.rank] / 1e9
+
+
+def _spread(values: Sequence[float]) -> Iterator[Row]:
+    if values:
+        yield ("mean",), fmean(values)
+        yield ("max",), max(values)
+
+
+def _waiting(scope: Scope) -> Iterator[Row]:
+    yield from _spread([r.wait_fraction for r in scope.ranks if r.wait_fraction is not None])
+
+
+def _overhead(scope: Scope) -> Iterator[Row]:
+    yield from _spread([r.agent_overhead for r in scope.ranks if r.agent_overhead is not None])
+
+
+def _step_number(scope: Scope) -> Iterator[Row]:
+    if scope.step is not None:
+        yield (), scope.step.step
+
+
+def _step_seconds(scope: Scope) -> Iterator[Row]:
+    if scope.step is not None:
+        yield (scope.clock,), scope.step.duration_ns / 1e9
+
+
+def _phases(scope: Scope) -> Iterator[Row]:
+    phases = scope.step.phases if scope.step is not None else {}
+    for name, ns in sorted(phases.items(), key=lambda one: -one[1]):
+        yield (name, scope.clock), ns / 1e9
+
+
+def _loss(scope: Scope) -> Iterator[Row]:
+    if scope.step is not None and scope.step.loss is not None:
+        yield (), scope.step.loss
+
+
+def _bubbles(scope: Scope) -> Iterator[Row]:
+    if scope.pipeline is None:
+        return
+    schedule, step = scope.pipeline
+    kinds = {"measured": step.bubble_fraction, "implied": step.implied_fraction,
+             "bound": step.bound_fraction}  # fmt: skip
+    for kind, value in kinds.items():
+        if value is not None:
+            yield (schedule, kind, scope.clock), value
+
+
+def _skew(scope: Scope) -> Iterator[Row]:
+    of: dict[tuple[str, str], list[CollectiveRow]] = defaultdict(list)
+    for row in scope.ops:
+        if row.skew_ns is not None:
+            of[row.group, row.op].append(row)
+    for (group, op), rows in sorted(
+        of.items(), key=lambda one: -sum(r.wait_ns or 0 for r in one[1])
+    ):
+        skews = [row.skew_ns or 0 for row in rows]
+        yield (group, op, "median", scope.clock), median(skews) / 1e9
+        yield (group, op, "max", scope.clock), max(skews) / 1e9
+
+
+def _bandwidth(scope: Scope, of_nccl: bool) -> Iterator[tuple[str, str, int, int, float]]:
+    """Yield (group, op, most bytes, ranks, GB/s), the newest ops' size classes with most ops first;
+    of NCCL with its own or the device's times, else of the others."""
+    backends = {row.group: row for row in scope.ops}
+    for one in sorted(bandwidths(scope.ops), key=lambda one: -one.number):
+        group = scope.view.store.groups.get(backends[one.group].key)
+        nccl = group is not None and "nccl" in group.backend
+        if one.busbw_gbps is not None and nccl == of_nccl and (not nccl or scope.clock == "device"):
+            size = len(backends[one.group].arrivals)
+            yield one.group, one.op, one.up_to_bytes, size, one.busbw_gbps
+
+
+def _nccl(scope: Scope) -> Iterator[Row]:
+    nodes = str(scope.run.num_hosts)
+    for group, op, most, size, rate in _bandwidth(scope, True):
+        yield (group, nodes, str(size), NCCL_NAMES.get(op, op), size_range(most)), rate
+
+
+def _other_bandwidth(scope: Scope) -> Iterator[Row]:
+    for group, op, most, size, rate in _bandwidth(scope, False):
+        yield (group, str(size), op, size_range(most), scope.clock), rate
+
+
+def size_range(up_to_bytes: int) -> str:
+    """Return a size class, a power of two, as NCCL's Inspector writes ranges: ``1-2MB``."""
+    unit, most = 0, up_to_bytes
+    while most > 1024 and unit < len(_UNITS) - 1:
+        most, unit = most // 1024, unit + 1
+    return f"{max(1, most // 2)}-{most}{_UNITS[unit]}"
+
+
+def _memory(scope: Scope) -> Iterator[Row]:
+    for name in MEMORY:
+        values = [getattr(row, f"{name}_bytes") for row in scope.memory]
+        for stat, value in _spread([one for one in values if one is not None]):
+            yield (name, *stat), value
+
+
+def _found(scope: Scope) -> Iterator[Row]:
+    count = Counter((f.kind, f.severity, rank_set(f.culprits)) for f in scope.findings)
+    yield from count.items()
+
+
+def _severities(scope: Scope) -> Iterator[Row]:
+    count = Counter(one.severity for one in scope.findings)
+    yield from (((severity,), count[severity]) for severity in SEVERITIES)
+
+
+def _records(scope: Scope) -> Iterator[Row]:
+    yield (), scope.view.num_records
+
+
+def _lost(scope: Scope) -> Iterator[Row]:
+    yield (), scope.view.store.lost(None)
+
+
+def _behind(scope: Scope) -> Iterator[Row]:
+    yield (), max(0, scope.view.now_ns - scope.view.t_ns) / 1e9
+
+
+FAMILIES: Final = (
+    Family("pardbg_run_info", "gauge", ("name", "run", "backend", "world_size", "clock"), 1,
+           "The run, always 1.", _run),
+    Family("pardbg_ranks", "gauge", ("state",), len(STATES), "Ranks in each state.", _states),
+    Family("pardbg_rank_stalled_seconds", "gauge", ("rank", "host"), MAX_RANKS,
+           "How long a rank has waited inside its current op; 0: it makes progress. Of more than "
+           "64 ranks, those that wait longest.", _stalled),
+    Family("pardbg_rank_wait_ratio", "gauge", ("stat",), 2,
+           "Share of a rank's last step spent waiting for others, over ranks.", _waiting, True),
+    Family("pardbg_step", "gauge", (), 1, "Newest training step that ended on every rank.",
+           _step_number),
+    Family("pardbg_step_seconds", "gauge", ("clock",), 1,
+           "Its duration on the slowest rank, without holds of the debugger.", _step_seconds, True),
+    Family("pardbg_step_phase_seconds", "gauge", ("phase", "clock"), 8,
+           "Time of each phase in it, mean over ranks, the longest first.", _phases, True),
+    Family("pardbg_loss", "gauge", (), 1, "Its loss, also NaN.", _loss),
+    Family("pardbg_bubble_ratio", "gauge", ("schedule", "kind", "clock"), 3,
+           "Idle share of the first pipeline's newest complete step: measured, implied by the "
+           "schedule at these durations, and its bound.", _bubbles, True),
+    Family("pardbg_collective_skew_seconds", "gauge", ("group", "op", "stat", "clock"), 24,
+           "Last arrival minus first, over the newest 256 collectives; the group and op that cost "
+           "most waiting first.", _skew, True),
+    Family("nccl_bus_bandwidth_gbs", "gauge",
+           ("comm_name", "n_nodes", "nranks", "collective", "message_size"), 12,
+           "NCCL bus bandwidth in GB/s by size class, median over the newest 256 collectives, by "
+           "the device's clock.", _nccl, True),
+    Family("pardbg_bus_bandwidth_gbs", "gauge",
+           ("group", "nranks", "op", "message_size", "clock"), 12,
+           "The same of other backends.", _other_bandwidth, True),
+    Family("pardbg_memory_bytes", "gauge", ("category", "stat"), 2 * len(MEMORY),
+           "Memory by category, over ranks.", _memory),
+    Family("pardbg_finding", "gauge", ("kind", "severity", "culprit"), 24,
+           "Findings of a kind that stand; culprit: ranks at fault, as in 0-3,5; empty: none is. "
+           "The worst first.", _found),
+    Family("pardbg_findings", "gauge", ("severity",), len(SEVERITIES),
+           "Findings that stand, all of them.", _severities),
+    Family("pardbg_records_total", "counter", (), 1, "Records that have come.", _records),
+    Family("pardbg_records_lost_total", "counter", (), 1, "Records known to be lost.", _lost),
+    Family("pardbg_agent_overhead_ratio", "gauge", ("stat",), 2,
+           "Share of the last 32 steps spent in the agent's hooks, over ranks.", _overhead),
+    Family("pardbg_behind_seconds", "gauge", (), 1,
+           "How far the figures lie behind the newest time known: up to there the records of all "
+           "ranks have come.", _behind),
+)  # fmt: skip
+"""All families; ``most`` adds up to less than MAX_SERIES with those of the exporter itself."""
+OWN: Final = (
+    Family("pardbg_exporter_cpu_seconds_total", "counter", (), 1,
+           "CPU time of the process that exports.", lambda _: iter(())),
+    Family("pardbg_exporter_age_seconds", "gauge", (), 1,
+           "Time since the figures were made.", lambda _: iter(())),
+)  # fmt: skip
