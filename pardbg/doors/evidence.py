@@ -80,6 +80,11 @@ class LiveRun(Recording):
         self._thread = threading.Thread(target=self._follow, name="pardbg-follow", daemon=True)
         self._thread.start()
 
+    @property
+    def ended(self) -> bool:
+        """Return whether the run has ended."""
+        return not self._thread.is_alive()
+
     @contextmanager
     def looking(self) -> Iterator[Store]:
         """Yield the store. Raises UserError where the hub sends nothing."""

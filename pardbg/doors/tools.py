@@ -23,6 +23,7 @@ from pardbg.doors.paging import page
 from pardbg.errors import UserError
 from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
+from pardbg.hub.run.runs import list_runs
 from pardbg.joblog import scan, told
 from pardbg.joblog.verdict import judge
 from pardbg.render.frame.activity import activity_text
@@ -93,11 +94,10 @@ class Tools:
         seen = self._recording(target)
         about, head = seen.look()[1], {"taken": "when ranks stood still"}
         if isinstance(seen, LiveRun):
-            reply = self._port(seen).command(Verb.WHERE, ranks or None, ANSWER_S)
-            found = replies.as_json(reply)
-            if reply.ok:
-                head = {name: found[name] for name in ("source", "locks", "issued")}
-                return page({**about, "taken": "now", **head}, found["tree"], offset, limit)
+            found = _stacks_now(seen, ranks)
+            if found["ok"]:
+                head = {"taken": "now", "taken_by": found["source"], "locks": found["locks"]}
+                return page({**about, **head}, found["tree"], offset, limit)
             head |= {"not_now": found["error"]}
         with seen.looking() as store:
             view = View(store, None)
@@ -231,6 +231,9 @@ class Tools:
         """Return what a question is about, opened before or now. Raises UserError."""
         name = target or self._default
         with self._lock:
+            last = self._open.get(name)
+            if name is None and isinstance(last, LiveRun) and last.ended and list_runs():
+                self._open.pop(name).close()
             if name not in self._open:
                 self._open[name] = open_evidence(name, self._key)
                 if len(self._open) > MAX_OPEN:
@@ -268,6 +271,16 @@ def _chosen(ranks: str, hosts: Mapping[int, str | None]) -> tuple[int, ...]:
     return resolve(
         ranks, Known({rank: RankFacts(rank, host or "") for rank, host in hosts.items()})
     )
+
+
+def _stacks_now(run: LiveRun, ranks: str) -> Mapping[str, Any]:
+    """Return the answer to ``where``, asked as a script does: a viewer that stays would keep a rank
+    held at its exception."""
+    port = HubControl(run.target, script=True, kind="mcp-")
+    try:
+        return replies.as_json(port.command(Verb.WHERE, ranks or None, ANSWER_S))
+    finally:
+        port.close()
 
 
 def _explain_output(seen: Recording, offset: int, limit: int) -> str:

@@ -110,6 +110,11 @@ async def test_a_live_run_is_held_and_stepped_only_with_control(tmp_path: Path) 
             assert not good
             while len((await ask("ranks"))["rows"]) < 2:
                 await asyncio.sleep(0.1)
+            viewers = status(handle.run)["viewers"]
+            stacks = await ask("where", ranks="1")
+            assert (stacks["taken"], stacks["source"]) == ("now", "live run")
+            # Not one more: a viewer that stays keeps ranks held at their exceptions.
+            wait_until(lambda: status(handle.run)["viewers"] == viewers, 20, "it to leave")
         async with asking(handle.run, "--control") as ask:
             assert await ask.names() == READING | {"control"}
             while (held := await ask("control", command="pause"))["mode"] != "held":
@@ -125,19 +130,20 @@ async def test_a_live_run_is_held_and_stepped_only_with_control(tmp_path: Path) 
                 good, text = await ask.text("control", command=line)
                 assert not good and len(text.splitlines()) == 1
         # The client left, and the server with it.
-        wait_until(lambda: mode_of(handle.run) == "running", 20, "the ranks to run on")
+        wait_until(lambda: status(handle.run)["mode"] == "running", 20, "the ranks to run on")
     trail = [event for _, event in load(tmp_path / "s.mcap").controls.last(None, 500)]
     asked = {event.fact.verb.value: event.by for event in trail if isinstance(event.fact, Asked)}
     assert {"pause", "next", "step"} <= asked.keys()
     assert {by.rpartition("-")[0] for by in asked.values()} == {"view-mcp"}
 
 
-def mode_of(run: str) -> str:
+def status(run: str) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "pardbg", "ctl", run, "status", "--json"], capture_output=True,
         text=True, check=True,
     )  # fmt: skip
-    return str(json.loads(done.stdout)["mode"])
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 async def test_a_log_is_explained_and_has_no_more(tmp_path: Path) -> None:
