@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
 from statistics import fmean, median
 from typing import Final, Literal
@@ -17,16 +16,16 @@ from typing import Final, Literal
 from pardbg.analysis.answers.ranks import RankNow, RankStateName, rank_rows
 from pardbg.analysis.answers.report_pipeline import bandwidths
 from pardbg.analysis.answers.step_times import unheld_step_rows
-from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.run import RunInfo, run_info
+from pardbg.analysis.base.asof import View, per_view
+from pardbg.analysis.base.run import rehearsed, run_info
 from pardbg.analysis.base.steps import StepRow
+from pardbg.analysis.base.times import times
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.findings import findings
-from pardbg.analysis.findings.finding import SEVERITIES, Finding
-from pardbg.analysis.memory.breakdown import MemoryRow, memory_rows
+from pardbg.analysis.findings.finding import SEVERITIES
+from pardbg.analysis.memory.breakdown import memory_rows
 from pardbg.analysis.pipeline.pipeline_steps import pipeline_view
-from pardbg.analysis.pipeline.values import PipelineStep
 from pardbg.words import rank_set
 
 MAX_SERIES: Final = 200
@@ -59,51 +58,6 @@ Row = tuple[tuple[str, ...], float]
 """Values of a family's labels, and the figure."""
 
 
-class Scope:
-    """A live run at one moment; what several figures need is made once."""
-
-    def __init__(self, view: View) -> None:
-        self.view = view
-
-    @cached_property
-    def run(self) -> RunInfo:
-        return run_info(self.view)
-
-    @cached_property
-    def ranks(self) -> tuple[RankNow, ...]:
-        return rank_rows(self.view, pipeline_view(self.view))
-
-    @cached_property
-    def step(self) -> StepRow | None:
-        return next(reversed(unheld_step_rows(self.view)), None)
-
-    @cached_property
-    def pipeline(self) -> tuple[str, PipelineStep] | None:
-        found = pipeline_view(self.view)
-        if found is None or found.last_complete is None:
-            return None
-        return found.schedule, found.last_complete
-
-    @cached_property
-    def ops(self) -> tuple[CollectiveRow, ...]:
-        return tuple(r for r in collectives(self.view, OPS) if r.verdict == "matched")
-
-    @cached_property
-    def memory(self) -> tuple[MemoryRow, ...]:
-        return memory_rows(self.view)
-
-    @cached_property
-    def findings(self) -> tuple[Finding, ...]:
-        return findings(self.view)
-
-    @property
-    def clock(self) -> str:
-        """Return whose clock durations are of; empty: they are launches, or a rehearsal's."""
-        if self.run.times == "host" or self.run.rehearsed or not self.ranks:
-            return ""
-        return self.run.times or "host"
-
-
 @dataclass(frozen=True, slots=True)
 class Family:
     """Series of one name."""
@@ -114,38 +68,59 @@ class Family:
     most: int
     """Series at most."""
     meaning: str
-    rows: Callable[[Scope], Iterator[Row]]
+    rows: Callable[[View], Iterator[Row]]
     of_speed: bool = False
     """There are none where durations are not known."""
 
 
+@per_view
+def _ranks(view: View) -> tuple[RankNow, ...]:
+    return rank_rows(view, pipeline_view(view))
+
+
+@per_view
+def _step(view: View) -> StepRow | None:
+    return next(reversed(unheld_step_rows(view)), None)
+
+
+@per_view
+def _ops(view: View) -> tuple[CollectiveRow, ...]:
+    return tuple(row for row in collectives(view, OPS) if row.verdict == "matched")
+
+
+@per_view
+def _clock(view: View) -> str:
+    """Return whose clock durations are of; empty: they are launches, or a rehearsal's."""
+    known = bool(view.ranks) and times(view) != "host" and not rehearsed(view)
+    return (times(view) or "host") if known else ""
+
+
 def figures(view: View) -> Iterator[tuple[Family, Sequence[Row]]]:
     """Return the families that have figures now."""
-    scope = Scope(view)
     for family in FAMILIES:
-        if not family.of_speed or scope.clock:
-            rows = list(islice(family.rows(scope), family.most))
+        if not family.of_speed or _clock(view):
+            rows = list(islice(family.rows(view), family.most))
             if rows:
                 yield family, rows
 
 
-def _run(scope: Scope) -> Iterator[Row]:
-    run = scope.run
+def _run(view: View) -> Iterator[Row]:
+    run = run_info(view)
     size = str(run.world_size or "")
-    yield (run.name, run.run, run.backend, size, scope.clock or "unknown"), 1
+    yield (run.name, run.run, run.backend, size, _clock(view) or "unknown"), 1
 
 
-def _states(scope: Scope) -> Iterator[Row]:
-    count = Counter(row.state for row in scope.ranks)
+def _states(view: View) -> Iterator[Row]:
+    count = Counter(row.state for row in _ranks(view))
     yield from (((state,), count[state]) for state in STATES)
 
 
-def _stalled(scope: Scope) -> Iterator[Row]:
-    now = scope.view.now_ns
-    began = {row.rank: row.since_ns if row.state == "waiting" else None for row in scope.ranks}
+def _stalled(view: View) -> Iterator[Row]:
+    now = view.now_ns
+    began = {row.rank: row.since_ns if row.state == "waiting" else None for row in _ranks(view)}
     stalled = {rank: 0 if since is None else max(0, now - since) for rank, since in began.items()}
     longest = sorted(stalled, key=lambda rank: -stalled[rank])[:MAX_RANKS]
-    for row in scope.ranks:
+    for row in _ranks(view):
         if row.rank in longest:
             yield (str(row.rank), row.host), stalled[row.rank] / 1e9
 
@@ -156,80 +131,86 @@ def _spread(values: Sequence[float]) -> Iterator[Row]:
         yield ("max",), max(values)
 
 
-def _waiting(scope: Scope) -> Iterator[Row]:
-    yield from _spread([r.wait_fraction for r in scope.ranks if r.wait_fraction is not None])
+def _waiting(view: View) -> Iterator[Row]:
+    yield from _spread([r.wait_fraction for r in _ranks(view) if r.wait_fraction is not None])
 
 
-def _overhead(scope: Scope) -> Iterator[Row]:
-    yield from _spread([r.agent_overhead for r in scope.ranks if r.agent_overhead is not None])
+def _overhead(view: View) -> Iterator[Row]:
+    yield from _spread([r.agent_overhead for r in _ranks(view) if r.agent_overhead is not None])
 
 
-def _step_number(scope: Scope) -> Iterator[Row]:
-    if scope.step is not None:
-        yield (), scope.step.step
+def _step_number(view: View) -> Iterator[Row]:
+    if (step := _step(view)) is not None:
+        yield (), step.step
 
 
-def _step_seconds(scope: Scope) -> Iterator[Row]:
-    if scope.step is not None:
-        yield (scope.clock,), scope.step.duration_ns / 1e9
+def _step_seconds(view: View) -> Iterator[Row]:
+    if (step := _step(view)) is not None:
+        yield (_clock(view),), step.duration_ns / 1e9
 
 
-def _phases(scope: Scope) -> Iterator[Row]:
-    phases = scope.step.phases if scope.step is not None else {}
+def _phases(view: View) -> Iterator[Row]:
+    step = _step(view)
+    phases = step.phases if step is not None else {}
     for name, ns in sorted(phases.items(), key=lambda one: -one[1]):
-        yield (name, scope.clock), ns / 1e9
+        yield (name, _clock(view)), ns / 1e9
 
 
-def _loss(scope: Scope) -> Iterator[Row]:
-    if scope.step is not None and scope.step.loss is not None:
-        yield (), scope.step.loss
+def _loss(view: View) -> Iterator[Row]:
+    if (step := _step(view)) is not None and step.loss is not None:
+        yield (), step.loss
 
 
-def _bubbles(scope: Scope) -> Iterator[Row]:
-    if scope.pipeline is None:
+def _bubbles(view: View) -> Iterator[Row]:
+    found = pipeline_view(view)
+    if found is None or found.last_complete is None:
         return
-    schedule, step = scope.pipeline
+    step = found.last_complete
     kinds = {"measured": step.bubble_fraction, "implied": step.implied_fraction,
              "bound": step.bound_fraction}  # fmt: skip
     for kind, value in kinds.items():
         if value is not None:
-            yield (schedule, kind, scope.clock), value
+            yield (found.schedule, kind, _clock(view)), value
 
 
-def _skew(scope: Scope) -> Iterator[Row]:
+def _skew(view: View) -> Iterator[Row]:
     of: dict[tuple[str, str], list[CollectiveRow]] = defaultdict(list)
-    for row in scope.ops:
+    for row in _ops(view):
         if row.skew_ns is not None:
             of[row.group, row.op].append(row)
     for (group, op), rows in sorted(
         of.items(), key=lambda one: -sum(r.wait_ns or 0 for r in one[1])
     ):
         skews = [row.skew_ns or 0 for row in rows]
-        yield (group, op, "median", scope.clock), median(skews) / 1e9
-        yield (group, op, "max", scope.clock), max(skews) / 1e9
+        yield (group, op, "median", _clock(view)), median(skews) / 1e9
+        yield (group, op, "max", _clock(view)), max(skews) / 1e9
 
 
-def _bandwidth(scope: Scope, of_nccl: bool) -> Iterator[tuple[str, str, int, int, float]]:
+def _bandwidth(view: View, of_nccl: bool) -> Iterator[tuple[str, str, int, int, float]]:
     """Yield (group, op, most bytes, ranks, GB/s), the newest ops' size classes with most ops first;
     of NCCL with its own or the device's times, else of the others."""
-    backends = {row.group: row for row in scope.ops}
-    for one in sorted(bandwidths(scope.ops), key=lambda one: -one.number):
-        group = scope.view.store.groups.get(backends[one.group].key)
+    backends = {row.group: row for row in _ops(view)}
+    for one in sorted(bandwidths(_ops(view)), key=lambda one: -one.number):
+        group = view.store.groups.get(backends[one.group].key)
         nccl = group is not None and "nccl" in group.backend
-        if one.busbw_gbps is not None and nccl == of_nccl and (not nccl or scope.clock == "device"):
+        if (
+            one.busbw_gbps is not None
+            and nccl == of_nccl
+            and (not nccl or _clock(view) == "device")
+        ):
             size = len(backends[one.group].arrivals)
             yield one.group, one.op, one.up_to_bytes, size, one.busbw_gbps
 
 
-def _nccl(scope: Scope) -> Iterator[Row]:
-    nodes = str(scope.run.num_hosts)
-    for group, op, most, size, rate in _bandwidth(scope, True):
+def _nccl(view: View) -> Iterator[Row]:
+    nodes = str(run_info(view).num_hosts)
+    for group, op, most, size, rate in _bandwidth(view, True):
         yield (group, nodes, str(size), NCCL_NAMES.get(op, op), size_range(most)), rate
 
 
-def _other_bandwidth(scope: Scope) -> Iterator[Row]:
-    for group, op, most, size, rate in _bandwidth(scope, False):
-        yield (group, str(size), op, size_range(most), scope.clock), rate
+def _other_bandwidth(view: View) -> Iterator[Row]:
+    for group, op, most, size, rate in _bandwidth(view, False):
+        yield (group, str(size), op, size_range(most), _clock(view)), rate
 
 
 def size_range(up_to_bytes: int) -> str:
@@ -240,33 +221,33 @@ def size_range(up_to_bytes: int) -> str:
     return f"{max(1, most // 2)}-{most}{_UNITS[unit]}"
 
 
-def _memory(scope: Scope) -> Iterator[Row]:
+def _memory(view: View) -> Iterator[Row]:
     for name in MEMORY:
-        values = [getattr(row, f"{name}_bytes") for row in scope.memory]
+        values = [getattr(row, f"{name}_bytes") for row in memory_rows(view)]
         for stat, value in _spread([one for one in values if one is not None]):
             yield (name, *stat), value
 
 
-def _found(scope: Scope) -> Iterator[Row]:
-    count = Counter((f.kind, f.severity, rank_set(f.culprits)) for f in scope.findings)
+def _found(view: View) -> Iterator[Row]:
+    count = Counter((f.kind, f.severity, rank_set(f.culprits)) for f in findings(view))
     yield from count.items()
 
 
-def _severities(scope: Scope) -> Iterator[Row]:
-    count = Counter(one.severity for one in scope.findings)
+def _severities(view: View) -> Iterator[Row]:
+    count = Counter(one.severity for one in findings(view))
     yield from (((severity,), count[severity]) for severity in SEVERITIES)
 
 
-def _records(scope: Scope) -> Iterator[Row]:
-    yield (), scope.view.num_records
+def _records(view: View) -> Iterator[Row]:
+    yield (), view.num_records
 
 
-def _lost(scope: Scope) -> Iterator[Row]:
-    yield (), scope.view.store.lost(None)
+def _lost(view: View) -> Iterator[Row]:
+    yield (), view.store.lost(None)
 
 
-def _behind(scope: Scope) -> Iterator[Row]:
-    yield (), max(0, scope.view.now_ns - scope.view.t_ns) / 1e9
+def _behind(view: View) -> Iterator[Row]:
+    yield (), max(0, view.now_ns - view.t_ns) / 1e9
 
 
 FAMILIES: Final = (
