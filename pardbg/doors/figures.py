@@ -26,11 +26,13 @@ from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.finding import SEVERITIES
 from pardbg.analysis.memory.breakdown import memory_rows
 from pardbg.analysis.pipeline.pipeline_steps import pipeline_view
+from pardbg.plain_text import plain
 from pardbg.words import rank_set
 
 MAX_SERIES: Final = 200
 """Of a run, whatever its job does."""
 MAX_RANKS: Final = 64
+MAX_LABEL: Final = 120
 OPS: Final = 256
 """Newest collectives that skew and bandwidth are taken from."""
 STATES: Final[tuple[RankStateName, ...]] = (
@@ -99,9 +101,16 @@ def figures(view: View) -> Iterator[tuple[Family, Sequence[Row]]]:
     """Return the families that have figures now."""
     for family in FAMILIES:
         if not family.of_speed or _clock(view):
-            rows = list(islice(family.rows(view), family.most))
-            if rows:
-                yield family, rows
+            rows = islice(family.rows(view), family.most)
+            # Names that are cut or made plain may be alike: no series is there twice.
+            if shown := {tuple(map(_label, labels)): value for labels, value in rows}:
+                yield family, tuple(shown.items())
+
+
+def _label(text: str) -> str:
+    """Return a label's value, cut: names are the job's, and lists of ranks may be long."""
+    text = plain(text)
+    return text if len(text) <= MAX_LABEL else f"{text[: MAX_LABEL - 1]}…"
 
 
 def _run(view: View) -> Iterator[Row]:
@@ -229,8 +238,10 @@ def _memory(view: View) -> Iterator[Row]:
 
 
 def _found(view: View) -> Iterator[Row]:
-    count = Counter((f.kind, f.severity, rank_set(f.culprits)) for f in findings(view))
-    yield from count.items()
+    for (kind, severity, ranks), number in Counter(
+        (one.kind, one.severity, one.culprits) for one in findings(view)
+    ).items():
+        yield (kind, severity, rank_set(ranks).replace("–", "-")), number
 
 
 def _severities(view: View) -> Iterator[Row]:

@@ -18,8 +18,9 @@ _SHORTER: Final = ((64, 2_000), (16, 500), (4, 120), (1, 40), (0, 0))
 
 
 def packed(value: object) -> str:
-    """Return compact JSON."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str)
+    """Return compact JSON that can be sent: names of files may be any bytes."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str)
+    return text.encode("utf-8", "replace").decode()
 
 
 def page(head: Mapping[str, object], rows: Sequence[object], offset: int, limit: int) -> str:

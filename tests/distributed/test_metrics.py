@@ -12,9 +12,10 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -68,6 +69,12 @@ def scrape(url: str) -> Series:
                 assert labels not in found.setdefault(sample.name, {})
                 found[sample.name][labels] = sample.value
     return found
+
+
+def answered(url: str) -> bool:
+    with suppress(OSError):
+        return bool(scrape(url))
+    return False
 
 
 def exporters() -> set[int]:
@@ -129,6 +136,11 @@ def test_a_taken_port_and_a_killed_exporter_leave_the_run_alone(tmp_path: Path) 
     with running(argv, folder, "--metrics", "127.0.0.1:0", **MINE) as job:
         url = address(folder)
         wait_until(lambda: "pardbg_step" in scrape(url), 60, "a step")
+        place = urlsplit(url)
+        with ExitStack() as idle:  # clients that ask for nothing keep nobody out for long
+            for _ in range(40):
+                idle.enter_context(socket.create_connection((place.hostname, place.port)))
+            wait_until(lambda: answered(url), 30, "an answer beside them")
         for pid in exporters():
             os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not exporters(), 10, "its end")

@@ -12,7 +12,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pardbg.analysis.base.asof import View
 from pardbg.doors.exporter import Exporter
-from pardbg.doors.figures import FAMILIES, MAX_RANKS, MAX_SERIES, OWN, Row, figures, size_range
+from pardbg.doors.figures import (
+    FAMILIES,
+    MAX_LABEL,
+    MAX_RANKS,
+    MAX_SERIES,
+    OWN,
+    Row,
+    figures,
+    size_range,
+)
 from pardbg.session.reader import load
 from pardbg.store.store import Store
 from pardbg_agent import wire
@@ -45,7 +54,8 @@ def scraped(store: Store) -> dict[tuple[str, tuple[tuple[str, str], ...]], float
 
 def crowd(ranks: int) -> Trace:
     """A run that has as many of everything as it can: groups, ops, sizes, phases, findings."""
-    groups = {"world": range(ranks)} | {f"g{n}\n\"'": range(ranks) for n in range(12)}
+    names = ["long" * 99 + end for end in "ab"] + [f"g{n}\n\"'" for n in range(12)]
+    groups = {name: range(ranks) for name in (*names, "world")}
     trace = Trace(ranks, groups)
     trace.plan("1F1B", one_f_one_b(ranks, 4), 4)
     for proc in trace.ranks:
@@ -57,7 +67,8 @@ def crowd(ranks: int) -> Trace:
             for n, key in enumerate(groups):
                 for m, op in enumerate(OPS):
                     at = t + 30 + n + m / 10
-                    proc.collective(key, op, at + late / 1000, at + 0.5, 1 << (m + n), step=step)
+                    apart = late / (500 if "long" in key else 1000)  # costs most
+                    proc.collective(key, op, at + apart, at + 0.5, 1 << (m + n), step=step)
             proc.metric("loss", t + 90, float("nan"), step)
             proc.memory("total", t + 91, 1000 + late)
             proc.memory("parameters", t + 91, 100)
@@ -76,6 +87,8 @@ def test_series_are_bounded_whatever_the_job_does(ranks: int) -> None:
     assert sum(family.most for family in (*FAMILIES, *OWN)) <= MAX_SERIES
     stalled = [labels for name, labels in series if name == "pardbg_rank_stalled_seconds"]
     assert len(stalled) == min(ranks, MAX_RANKS)
+    assert max(len(value) for _, labels in series for _, value in labels) == MAX_LABEL
+    assert not [v for _, labels in series for _, v in labels if not v.isprintable()]
     for family, rows in figures(View(store, None)):
         assert len(rows) <= family.most
         assert {len(labels) for labels, _ in rows} == {len(family.labels)}
@@ -94,6 +107,8 @@ def test_figures_are_those_of_the_recording() -> None:
 def test_a_finding_names_its_culprit() -> None:
     found = made(load(ROOT / "sessions" / "fault-missing-rank.mcap"))
     assert (("missing-rank", "error", "2"), 1) in found["pardbg_finding"]
+    cycle = made(load(ROOT / "sessions" / "fault-p2p-cycle.mcap"))
+    assert (("p2p-cycle", "error", "1-3"), 1) in cycle["pardbg_finding"]
     assert (("error",), 1) in found["pardbg_findings"]
 
 

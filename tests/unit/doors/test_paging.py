@@ -49,6 +49,7 @@ def test_what_fits_is_left_alone() -> None:
     assert fitted(value, 100) is value
     wide = {f"key{n}": n for n in range(10_000)}
     assert set(fitted(wide, 100)) == {"left_out"}  # type: ignore[call-overload]
+    assert packed("\udcff").encode() == b'"?"'
     assert packed({"é": (1, 2)}) == '{"é":[1,2]}'
 
 
