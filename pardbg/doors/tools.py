@@ -57,8 +57,7 @@ class Tools:
     def close(self) -> None:
         """Leave every run; ranks that were held run on."""
         self._stop_lease()
-        for port in self._ports.values():
-            port.close()
+        self._give_up()
         for one in self._open.values():
             one.close()
 
@@ -220,7 +219,7 @@ class Tools:
         try:
             reply = port.command(verb, ranks, timeout_s, confirm=verb is Verb.KILL, **args)
         finally:
-            self._lease = threading.Timer(lease_s, port.leave)
+            self._lease = threading.Timer(lease_s, self._give_up)
             self._lease.daemon = True
             self._lease.start()
         return page(replies.as_json(reply), [], 0, 1)
@@ -256,8 +255,16 @@ class Tools:
         if self._lease is not None:
             self._lease.cancel()
 
+    def _give_up(self) -> None:
+        """Leave, rather than only give up control: a viewer that stays is somebody for whom a rank
+        is held at its exception."""
+        with self._lock:
+            ports, self._ports = self._ports, {}
+        for port in ports.values():
+            port.close()
+
     def _port(self, run: LiveRun) -> HubControl:
-        """Return the control port of a run: one viewer as long as the server lives."""
+        """Return the control port of a run: one viewer until ``_give_up``."""
         with self._lock:
             if run.target.run not in self._ports:
                 self._ports[run.target.run] = HubControl(run.target, kind="mcp-")

@@ -123,6 +123,10 @@ async def test_a_live_run_is_held_and_stepped_only_with_control(tmp_path: Path) 
             before = (await ask("control", command="next"))["held"]["0"]
             after = await ask("control", command="step 0")
             assert after["ok"] and after["held"]["0"] != before
+            assert (await ask("control", command="status", lease_s=1.0))["mode"] == "held"
+            wait_until(lambda: status(handle.run)["viewers"] == viewers, 20, "the agent's lease")
+            wait_until(lambda: status(handle.run)["mode"] == "running", 20, "the ranks to run on")
+            assert (await ask("control", command="pause"))["held"]
             stacks = (await ask("where", ranks="0"))["rows"]
             assert stacks[0]["ranks"] == [0] and stacks[0]["frames"]
             assert (await ask("control", command="p 1 on 0"))["answers"]["0"]["ok"] is False
