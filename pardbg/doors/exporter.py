@@ -36,7 +36,7 @@ FIRST_KILLED: Final = "1000"
 """Where memory runs out, the kernel ends this process before any rank."""
 POLL_MS: Final = 250
 PERIOD_S: Final = 2.0
-SHARE: Final = 50
+SHARE: Final = 20
 """Figures take at most 1/SHARE of a core."""
 CLIENT_S: Final = 5.0
 MAX_CLIENTS: Final = 16

@@ -25,6 +25,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from pardbg.cli import main
+from pardbg.hub.run.config import NOTICES_FILE
+from pardbg.hub.run.own_process import argv as own_process
 from pardbg.lab.recipes import catalogue
 from tests.distributed.owned import handle_of
 from tests.distributed.runs import fake_job
@@ -213,3 +215,11 @@ def test_a_missing_package_is_one_line_before_the_job_starts(
     )
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and extra in done.stderr
     assert not (tmp_path / "ran").exists()
+
+
+def test_an_exporter_that_fails_says_so_to_the_runs_terminal(tmp_path: Path) -> None:
+    done = subprocess.run(
+        own_process("pardbg.doors.exporter", str(tmp_path), "-1", "-"), check=False
+    )
+    assert done.returncode == 1  # it is no run
+    assert len((tmp_path / NOTICES_FILE).read_text().splitlines()) == 1
