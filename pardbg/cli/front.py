@@ -30,6 +30,7 @@ FIRST: Final = {
 }
 """Commands to start with."""
 MORE: Final = {
+    "learn": "Twelve lessons on real runs: from a parameter server to a hang found.",
     "run": "Record a job without a screen.",
     "ls": "List live runs.",
     "check": "Test a recording in CI: exit 0 or 1.",
@@ -208,11 +209,12 @@ def _recordings(folder: Path) -> Iterator[tuple[Path, int]]:
 def start(perform: Callable[[Sequence[str]], object]) -> None:
     """Show the start screen; ``perform`` a command that was chosen, and show it again after."""
     from pardbg.cli.headless import default_session_path
+    from pardbg.cli.learn import listed
     from pardbg.ui.start_app import StartApp
 
     folder, said = default_session_path("run").parent, ""
     while True:
-        app = StartApp(lambda: entries(folder), str(folder), said)
+        app = StartApp(lambda: entries(folder), str(folder), said, listed())
         app.run()
         if app.chosen is None:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.engine import Engine
 from pardbg.ui.engine.feed import Analysis, SecondRecording
 from pardbg.ui.engine.messages import Answered, Arrived, FrameReady, Loading, Trouble
+from pardbg.ui.main.lesson_screen import Course, LessonScreen
 from pardbg.ui.main.main_screen import MainScreen
 from pardbg.ui.terminal_driver import TerminalApp
 from pardbg.ui.widgets.prompt import Prompt
@@ -46,11 +48,13 @@ class PardbgApp(TerminalApp):
         second: tuple[str, Source] | None = None,
         rc: Rc | None = None,
         history: Path | None = None,
+        course: Course | None = None,
     ) -> None:
         """Set up the app.
 
         ``second``: name and source of a recording to show under this one, step by step. ``rc``:
-        commands to begin with. ``history``: file of the typed lines.
+        commands to begin with. ``history``: file of the typed lines. ``course``: a lesson that the
+        recording is part of.
         """
         super().__init__()
         live = replay is None and source.live
@@ -66,10 +70,14 @@ class PardbgApp(TerminalApp):
         )  # fmt: skip
         self._rc, self._history = rc or Rc(), History(history)
         self._history.load()
-        self.main = MainScreen(
-            self, title, self.cursor, self.controller, self.engine, self._mark, start_screen,
-            self._history,
-        )  # fmt: skip
+        parts = (self, title, self.cursor, self.controller, self.engine, self._mark, start_screen,
+                 self._history)  # fmt: skip
+        self.main = MainScreen(*parts)
+        if course is not None:
+            keep = course.answered.keep
+            self.main = LessonScreen(
+                course, lambda key: self._in_thread(partial(keep, key)), *parts
+            )
 
     def get_default_screen(self) -> MainScreen:
         return self.main

@@ -26,7 +26,8 @@ from pardbg.ui.widgets.lines import Lines, PicturePane
 LOOK_S: Final = 3.0
 """Time between two looks at which runs there are."""
 _HINTS: Final = (
-    ("enter", "open"), ("r", "report"), ("d", "demo"), ("/", "find"), ("y", "copy path"),
+    ("enter", "open"), ("r", "report"), ("d", "demo"), ("l", "learn"), ("/", "find"),
+    ("y", "copy path"),
     ("del", "delete"), ("q", "quit"),
 )  # fmt: skip
 Choice = tuple[str, str]
@@ -48,7 +49,8 @@ class StartApp(TerminalApp):
         Binding("down,j", "move(1)"), Binding("up,k", "move(-1)"),
         Binding("pagedown", "move(10)"), Binding("pageup", "move(-10)"),
         Binding("enter", "choose('open')"), Binding("r", "choose('report')"),
-        Binding("d", "choose('demo')"), Binding("slash", "search"), Binding("y", "copy"),
+        Binding("d", "choose('demo')"), Binding("l", "choose('learn')"),
+        Binding("slash", "search"), Binding("y", "copy"),
         Binding("delete", "delete"), Binding("escape", "escape"), Binding("q,ctrl+c", "leave"),
     ]  # fmt: skip
 
@@ -60,11 +62,14 @@ class StartApp(TerminalApp):
             self.target, self.found = target, found
 
     def __init__(
-        self, list_entries: Callable[[], Sequence[Entry]], folder: str, said: str = ""
-    ) -> None:
+        self, list_entries: Callable[[], Sequence[Entry]], folder: str, said: str = "",
+        lessons: Sequence[tuple[str, int, int]] = (),
+    ) -> None:  # fmt: skip
+        """Set up; ``lessons``: (title, answered, ideas)."""
         super().__init__()
         self.chosen: Choice | None = None
         self._list, self._folder, self._said = list_entries, folder, said
+        self._lessons = tuple(lessons)
         self._read: dict[str, Digest | str] = {}
         self._entries: list[Entry] = []
         self._target = ""
@@ -134,7 +139,7 @@ class StartApp(TerminalApp):
         cells, rows = self._pane.size
         self._head.show((head_line(self._entries, self._folder, now_ns, cells),))
         self._pane.show_picture(start_page(
-            entries, self._at(entries), cells, rows, now_ns, self._search.value
+            entries, self._at(entries), cells, rows, now_ns, self._search.value, self._lessons
         ))  # fmt: skip
         text = self._said or (f"delete {self._deleting}? del again does it, esc does not"
                               if self._deleting else "")  # fmt: skip
@@ -157,7 +162,7 @@ class StartApp(TerminalApp):
 
     def action_choose(self, what: str) -> None:
         entries = self.shown()
-        if what == "demo":
+        if what in ("demo", "learn"):
             self.chosen = (what, "")
         elif not entries:
             return

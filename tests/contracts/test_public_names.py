@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from pardbg.cli import cli, main
 
 COMMANDS = {
-    "demo", "watch", "run", "replay", "report", "ctl", "ls", "doctor", "native", "explain",
+    "demo", "watch", "run", "replay", "report", "ctl", "learn", "ls", "doctor", "native", "explain",
     "export", "check", "diff", "postmortem", "repair", "import", "whatif", "help", "schedule",
     "rehearse", "attach", "same", "mcp", "skill",
 }  # fmt: skip
@@ -29,6 +29,7 @@ OPTIONS = {
     "postmortem": {"--output", "--force"},
     "repair": {"--output", "--force"},
     "import": {"--output", "--force"},
+    "learn": {"--list"},
     "ls": {"--json", "--dead"},
     "ctl": {"--json"},
     "mcp": {"--control"},

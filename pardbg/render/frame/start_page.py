@@ -71,9 +71,10 @@ class Entry:
 
 
 def start_page(
-    entries: Sequence[Entry], at: int, cells: int, rows: int, now_ns: int, search: str = ""
-) -> Picture:
-    """Draw the list with entry number ``at`` chosen."""
+    entries: Sequence[Entry], at: int, cells: int, rows: int, now_ns: int, search: str = "",
+    lessons: Sequence[tuple[str, int, int]] = (),
+) -> Picture:  # fmt: skip
+    """Draw the list with entry number ``at`` chosen; ``lessons``: (title, answered, ideas)."""
     beside = cells >= PREVIEW and bool(entries)
     size = cells - _PREVIEW_CELLS - 3 if beside else cells
     columns = choose(_columns(size, now_ns), size - 3)
@@ -94,7 +95,8 @@ def start_page(
     if not entries:
         text = f"Nothing has “{clean(search)}”." if search else "No run yet: nothing is recorded."
         body.append(line("  ", Segment(text, "strong")))
-    body += _starts(size) if len(body) + len(STARTS) + 2 <= rows else []
+    for section in (_lessons(lessons, size), _starts(size)):
+        body += section if len(body) + len(section) <= rows else []
     if beside:
         shown = preview(entries[at], _PREVIEW_CELLS, rows)
         tall = max(len(body), len(shown))
@@ -245,6 +247,27 @@ def preview(entry: Entry, cells: int, rows: int) -> list[Line]:
     ]
     return [*lines, (), *facts([(name, clip(clean(text), cells - 13))
                                 for name, text in shown if text], 11)]  # fmt: skip
+
+
+def _lessons(lessons: Sequence[tuple[str, int, int]], cells: int) -> list[Line]:
+    """Draw the lessons in two columns, the next one marked."""
+    if not lessons:
+        return []
+    done = [answered >= ideas for _, answered, ideas in lessons]
+    coming, half = done.index(False) if False in done else 0, (len(lessons) + 1) // 2
+    room = (cells - 5) // 2
+    drawn = []
+    for at, (title, _, _) in enumerate(lessons):
+        sign, style = ("✓", "good") if done[at] else ("▸", "accent") if at == coming else ("·", "")
+        text = Segment(
+            f" {at + 1:>2}  {clip(title, room - 6)}", "strong" if at == coming else "dim"
+        )
+        drawn.append(fit(line(Segment(sign, style), text), room))
+    name = Segment(left("Learn", 20), "title")
+    said = Segment(f"{len(lessons)} lessons on real runs, {sum(done)} done: l goes on", "dim")
+    rows = [line("    ", *drawn[at], *(drawn[at + half] if at + half < len(drawn) else ()))
+            for at in range(half)]  # fmt: skip
+    return [(), fit(line(" ", name, said), cells), *rows]
 
 
 def _starts(cells: int) -> list[Line]:

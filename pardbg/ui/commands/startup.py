@@ -1,11 +1,11 @@
 """State beyond one session of the viewer: commands of ``.pardbgrc`` files, run when a live viewer
-starts, and the history of the ``:`` prompt."""
+starts, the history of the ``:`` prompt, and what was answered of lessons."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -90,6 +90,15 @@ def run_rc(
             wrong = error_text(reply)
             done = done_text(reply) or "ok"
         say(f"{line.place}: {wrong or f'{line.text}: {done}'}", bool(wrong))
+
+
+def answered_of(
+    lessons: Sequence[tuple[str, int]], answered: History
+) -> list[tuple[str, int, int]]:
+    """Return (name, answered ideas, ideas) of every lesson; ``lessons``: (name, ideas)."""
+    keys = set(answered.lines)
+    return [(name, sum(f"{name} {at}" in keys for at in range(ideas)), ideas)
+            for name, ideas in lessons]  # fmt: skip
 
 
 KEPT: Final = 500

@@ -121,12 +121,15 @@ class MainScreen(Screen[None]):
         yield self._bars.header
         yield self._tabs
         yield self._bars.banner
-        yield self._switcher
+        yield from self._middle()
         yield self._bars.status
         with Horizontal(id="asking"):
             yield self._sign
             yield self._prompt
         yield self._bars.hints
+
+    def _middle(self) -> ComposeResult:
+        yield self._switcher
 
     def on_mount(self) -> None:
         self._ready = True

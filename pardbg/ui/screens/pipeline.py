@@ -63,11 +63,14 @@ class PipelinePage(Page):
         frame = self.shared.frame
         if frame is None or frame.snapshot.pipeline is None:
             return False
-        held = frame.snapshot.control.mode in HELD_MODES
-        self._chosen[held] = not self._by_tick(frame)
-        self._whatif = False
+        self.by_ticks(not self._by_tick(frame), frame)
         self.redraw()
         return True
+
+    def by_ticks(self, ticks: bool, frame: Frame) -> None:
+        """Choose ticks or time."""
+        self._chosen[frame.snapshot.control.mode in HELD_MODES] = ticks
+        self._whatif = False
 
     def cell(self, by: int) -> bool:
         frame = self.shared.frame

@@ -1,0 +1,1 @@
+"""The lessons of ``pardbg learn``: a table, and its numbers out of real runs."""

@@ -1,0 +1,163 @@
+"""The main screen with a lesson around its pages: a run to step through, and what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+
+from pardbg.render.frame.chrome import hints
+from pardbg.render.pages.lesson import LETTERS, LessonPage, idea_picture, question_lines, strip
+from pardbg.ui.commands.startup import History, answered_of
+from pardbg.ui.engine.feed import Frame
+from pardbg.ui.main.main_screen import MainScreen
+from pardbg.ui.screens.pipeline import PipelinePage
+from pardbg.ui.widgets.lines import Lines, PicturePane
+
+BESIDE = 110
+"""Cells from which on the idea stands beside the run; else ``i`` switches between them."""
+
+
+class Course:
+    """A lesson's pages, where one is in it, and what was answered so far."""
+
+    def __init__(
+        self, lessons: Sequence[tuple[str, int]], pages: Sequence[LessonPage], at: int,
+        answered: History,
+    ) -> None:  # fmt: skip
+        """Set up; ``lessons``: (name, number of ideas) of all, ``at``: the page to begin with."""
+        self.pages, self.at, self.answered = tuple(pages), at, answered
+        self._lessons = tuple(lessons)
+        self.wanted: tuple[int, int] | None = None
+        """(lesson, idea) of another recording to go on with."""
+
+    @property
+    def page(self) -> LessonPage:
+        return self.pages[self.at]
+
+    @property
+    def number(self) -> int:
+        """Return the lesson's number from 0."""
+        return [name for name, _ in self._lessons].index(self.page.lesson)
+
+    def done(self) -> list[tuple[str, int, int]]:
+        """Return (name, answered, ideas) of every lesson."""
+        return answered_of(self._lessons, self.answered)
+
+    def go(self, by: int) -> bool:
+        """Go on or back by a page; False: it is another recording's, or there is none."""
+        recording, to = self.page.recording, self.at + by
+        if 0 <= to < len(self.pages):
+            if self.pages[to].recording == recording:
+                self.at = to
+                return True
+            self.wanted = self.number, to
+        elif 0 <= self.number + by < len(self._lessons):
+            other = self.number + by
+            self.wanted = other, 0 if by > 0 else self._lessons[other][1] - 1
+        return False
+
+
+class _Idea(PicturePane):
+    def redraw(self) -> None:
+        screen = self.screen
+        if isinstance(screen, LessonScreen):
+            self.show_picture(idea_picture(screen.course.page, self.size.width))
+
+
+class LessonScreen(MainScreen):
+    """All keys of a recording work; a, b, c answer, ← and → turn the lesson's pages."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(letter, f"answer({at})") for at, letter in enumerate(LETTERS[:3])),
+        Binding("right", "turn(1)"), Binding("left", "turn(-1)"), Binding("i", "read"),
+        Binding("t", "press('full_stop')"),
+    ]  # fmt: skip
+
+    def __init__(
+        self, course: Course, keep: Callable[[str], None], *args: Any, **more: Any
+    ) -> None:
+        """Set up with the main screen's arguments; ``keep`` writes down what was answered."""
+        super().__init__(*args, **more)
+        self.course, self._keep_answer = course, keep
+        self._chosen: int | None = None
+        self._opened: LessonPage | None = None
+        """The page whose moment the run was taken to."""
+        self._lessons, self._question = Lines(id="lessons"), Lines(id="question")
+        self._idea = _Idea(id="idea")
+        self.add_class("reading")  # where there is room for one, the idea comes first
+
+    def _middle(self) -> ComposeResult:
+        yield self._lessons
+        with Horizontal(id="lesson"):
+            yield self._switcher
+            yield self._idea
+        yield self._question
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.set_class(event.size.width < BESIDE, "narrow")
+        super().on_resize(event)
+
+    def take_frame(self, frame: Frame) -> None:
+        super().take_frame(frame)
+        if frame.finished and self._opened is not self.course.page:
+            self._opened = self.course.page
+            self._open(frame)
+
+    def _open(self, frame: Frame) -> None:
+        """Show the page and the moment that the idea is about."""
+        page = self.course.page
+        shown = self.pages["pipeline"]
+        assert isinstance(shown, PipelinePage)
+        shown.by_ticks(page.ticks, frame)
+        self.show_page(page.screen)
+        self.handlers["unit"](page.unit)
+        self.handlers["goto"](page.goto)
+        self.say("")
+        self.paint()
+
+    def paint(self) -> None:
+        super().paint()
+        if not (self._ready and self._cells) or self._small:
+            return
+        page, cells = self.course.page, self._cells
+        self._lessons.show(strip(self.course.done(), self.course.number, cells))
+        question = question_lines(page, self._chosen, cells)
+        self._question.styles.height = len(question)
+        self._question.show(question)
+        self._idea.redraw()
+        if not self._prompting:
+            look = [("i", "run or idea")] if self.has_class("narrow") else []
+            shown = [("a b c", "answer"), ("t", page.unit), (",", "back"), ("← →", "idea"), *look,
+                     ("space", "play"), ("1–9", "pages"), ("?", "help"),
+                     ("q", "leave")]  # fmt: skip
+            self._bars.hints.show((hints(shown, cells),))
+
+    def action_answer(self, choice: int) -> None:
+        page = self.course.page
+        if choice < len(page.choices):
+            self._chosen = choice
+            if page.choices[choice][1] and page.key not in self.course.answered.lines:
+                self.course.answered.add(page.key)
+                self._keep_answer(page.key)
+            self.paint()
+
+    def action_turn(self, by: int) -> None:
+        """Go to the next page or the one before; the app ends if another recording has it."""
+        if self.course.go(by):
+            self._chosen = None
+            self.add_class("reading")
+            if self.shared.frame is not None:
+                self._opened = self.course.page
+                self._open(self.shared.frame)
+        elif self.course.wanted is not None:
+            self.app.exit()
+        self.paint()
+
+    def action_read(self) -> None:
+        """Switch between run and idea, where there is room for one."""
+        self.toggle_class("reading")
