@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 from pardbg.cli.common import completions
 from pardbg.control.language.manual import RANKS_TEXT
 from pardbg.errors import UserError
-from pardbg.ui.commands.actions import ACTIONS, GROUP_TITLES, explain, wrapped
+from pardbg.ui.commands.actions import ACTIONS, GLOSSARY, GROUP_TITLES, explain, wrapped
 
 if TYPE_CHECKING:
     from pardbg.render.frame.start_page import Entry
@@ -49,7 +49,7 @@ MORE: Final = {
     "repair": "Rewrite a damaged recording.",
     "doctor": "Check what pardbg needs on this machine.",
     "native": "Build the agent's hot path in C++: `pardbg native build`.",
-    "help": "Explain a command, a verb or a topic: keys, ranks, expr.",
+    "help": "Explain a command, a verb, a word or a topic: keys, words, ranks, expr.",
 }
 STARTS: Final = ("watch", "run", "rehearse")
 """Commands that take a job's command, with ``--`` before it or without."""
@@ -113,21 +113,24 @@ def _begins_job(command: str, word: str) -> bool:
 def _topics(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
     group = ctx.find_root().command
     names = sorted(group.commands) if isinstance(group, click.Group) else []
-    words = [*names, *TOPICS, *(action.command for action in ACTIONS if action.command)]
+    words = [*names, *TOPICS, *(action.command for action in ACTIONS if action.command),
+             *(word for known, _ in GLOSSARY for word in known)]  # fmt: skip
     return completions(dict.fromkeys(words), typed)
 
 
 @click.command("help")
-@click.argument("topic", required=False, shell_complete=_topics)
+@click.argument("words", nargs=-1, metavar="[TOPIC]", shell_complete=_topics)
 @click.pass_context
-def help_(ctx: click.Context, topic: str | None) -> None:
-    """Explain TOPIC: a command, a verb of the console, keys, ranks or expr."""
+def help_(ctx: click.Context, words: tuple[str, ...]) -> None:
+    """Explain TOPIC: a command, a verb of the console, a word of the screens, keys, ranks, expr."""
     root = ctx.find_root()
     group = root.command
     assert isinstance(group, click.Group)
-    if topic is None:
+    topic = " ".join(words)
+    if not topic:
         click.echo(root.get_help())
-        click.echo(f"\nTopics: {', '.join(TOPICS)}, any command, any verb (`pardbg help break`).")
+        click.echo(f"\nTopics: {', '.join(TOPICS)}, any command, any verb (`pardbg help break`), "
+                   "any word of the screens (`pardbg help bubble`).")  # fmt: skip
         return
     command = group.commands.get(topic)
     lines = TOPICS[topic]() if topic in TOPICS else explain(topic)
@@ -169,7 +172,11 @@ def _expr() -> list[str]:
     ]
 
 
-TOPICS: Final[dict[str, Any]] = {"keys": _keys, "ranks": _ranks, "expr": _expr}
+def _words() -> list[str]:
+    return [line for names, text in GLOSSARY for line in (", ".join(names), f"  {text}")]
+
+
+TOPICS: Final[dict[str, Any]] = {"keys": _keys, "words": _words, "ranks": _ranks, "expr": _expr}
 
 
 # ------------------------------------------------------------------------------------- start screen

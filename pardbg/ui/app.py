@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from textual import events
+from textual.command import Provider
 
 from pardbg.events.commands import ControlPort
 from pardbg.render.draw.plots import preload
@@ -23,6 +25,7 @@ from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.engine import Engine
 from pardbg.ui.engine.feed import Analysis, SecondRecording
 from pardbg.ui.engine.messages import Answered, Arrived, FrameReady, Loading, Trouble
+from pardbg.ui.main.command_palette import Commands
 from pardbg.ui.main.lesson_screen import Course, LessonScreen
 from pardbg.ui.main.main_screen import MainScreen
 from pardbg.ui.terminal_driver import TerminalApp
@@ -34,6 +37,9 @@ ARRIVED_S = 3.0
 
 class PardbgApp(TerminalApp):
     """``PardbgApp(source, control, title=…).run()`` until the user leaves; the job goes on."""
+
+    ENABLE_COMMAND_PALETTE = True
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {Commands}
 
     def __init__(
         self,

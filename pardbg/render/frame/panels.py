@@ -80,6 +80,16 @@ def help_page(rows: Sequence[HelpRow], cells: int, height: int) -> Picture:
     return Picture(body=tuple(body))
 
 
+def word_rows(words_: Sequence[tuple[Sequence[str], str]], cells: int) -> list[Line]:
+    """Return the words of the screens and what they mean; ``words_``: (names, text)."""
+    lines: list[Line] = [rule("Words", cells - 1)] if words_ else []
+    for names, text in words_:
+        parts = wrap(text, max(16, cells - 20))
+        lines.append(line(" ", Segment(left(names[0], 17), "key"), Segment(parts[0])))
+        lines += [line(" " * 18, Segment(part)) for part in parts[1:]]
+    return lines
+
+
 def _block(title: str, entries: Sequence[HelpRow], cells: int) -> list[Line]:
     lines: list[Line] = [rule(title, cells - 1)]
     roomy = cells >= COMMANDS

@@ -145,14 +145,32 @@ def footer(screen: str, live: bool) -> list[tuple[Action, str]]:
 INDENT: Final = "  "
 
 
+def _read_glossary() -> Iterator[tuple[tuple[str, ...], str]]:
+    file = resources.files("pardbg.ui.commands").joinpath("glossary.txt")
+    for row in file.read_text("utf-8").splitlines():
+        names, _, text = row.partition(" | ")
+        yield tuple(names.split(", ")), text
+
+
+GLOSSARY: Final = tuple(_read_glossary())
+"""(a word and its other names, what it means)"""
+
+
+def glossary(text: str) -> list[str]:
+    """Return a word with its other names, and what it means; empty for an unknown word."""
+    word = " ".join(text.lower().split())
+    return [line for names, meaning in GLOSSARY if word in (name.lower() for name in names)
+            for line in (", ".join(names), f"{INDENT}{meaning}")]  # fmt: skip
+
+
 def explain(text: str) -> list[str]:
-    """Return usage, one sentence, and further text about a word, examples indented twice; empty for
-    an unknown word. Lines may be long."""
+    """Return usage, one sentence, and further text about a command, examples indented twice, and
+    what the word means; empty for an unknown word. Lines may be long."""
     word = word_of(text)
     found = [action for action in ACTIONS if action.command == word]
     if not found:
-        return []
-    lines = []
+        return glossary(text)
+    lines = [*glossary(text), ""] if glossary(text) else []
     for action in found:
         keys = f"   (key {action.shown})" if action.shown else ""
         lines += [f"{action.command} {action.usage}".strip() + keys, f"{INDENT}{action.help}"]

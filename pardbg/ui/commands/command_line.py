@@ -15,7 +15,7 @@ from pardbg.errors import UserError
 from pardbg.events.control_codes import Verb
 from pardbg.render.draw.cells import Line, Segment, fit, line
 from pardbg.session.navigation.goto import FORMS as PLACES
-from pardbg.ui.commands.actions import Action, by_command, for_mode
+from pardbg.ui.commands.actions import GLOSSARY, Action, by_command, for_mode
 
 __all__ = ["PLACES", "Command", "candidates", "factor", "parse"]
 _NEAR: Final = 0.75
@@ -138,7 +138,8 @@ def _options(
             return head, ("hold",)
         return (head, ()) if words else _in_rank_set(head, word, ranks)
     if before == "help":
-        return head, [a.command for a in for_mode(live) if a.command]
+        return head, [*(a.command for a in for_mode(live) if a.command),
+                      *(names[0] for names, _ in GLOSSARY)]  # fmt: skip
     if before == COMPARE:
         hashed = words == ["--hash"]
         return head, ("params", "grads", "optimizer") if hashed else ("--hash ", "on ")

@@ -154,6 +154,7 @@ class AppActions:
         return {
             "command": lambda _: self._view.ask(":"),
             "help": self._help,
+            "palette": lambda _: self._app.action_command_palette(),
             "picture": self._picture,
             "theme": self._theme,
             "quit": lambda _: self._app.exit(),

@@ -13,8 +13,8 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from pardbg.render.draw.cells import Picture, Segment, line
-from pardbg.render.frame.panels import HelpRow, help_page
-from pardbg.ui.commands.actions import GROUP_TITLES, Group, for_mode, own, wrapped
+from pardbg.render.frame.panels import HelpRow, help_page, word_rows
+from pardbg.ui.commands.actions import GLOSSARY, GROUP_TITLES, Group, for_mode, own, wrapped
 from pardbg.ui.widgets.lines import PicturePane
 
 Draw = Callable[[int, int], Picture]
@@ -77,7 +77,7 @@ def word_panel(word: str, lines: Sequence[str]) -> Panel:
 
 
 class HelpPanel(Panel):
-    """Help: all actions, the screen's own first; ``/`` searches."""
+    """Help: all actions, the screen's own first, then words; ``/`` searches."""
 
     AUTO_FOCUS = ""
     """Keys scroll until a search was asked for."""
@@ -107,10 +107,16 @@ class HelpPanel(Panel):
 
     def _drawn(self, cells: int, height: int) -> Picture:
         wanted = self._search.value.lower().split()
-        rows = [row for row in self._rows if all(word in " ".join(row).lower() for word in wanted)]
-        if not rows:
+
+        def fits(text: str) -> bool:
+            return all(word in text.lower() for word in wanted)
+
+        rows = [row for row in self._rows if fits(" ".join(row))]
+        words = [(names, text) for names, text in GLOSSARY if fits(f"{' '.join(names)} {text}")]
+        if not rows and not words:
             return Picture(body=((), line(Segment("  nothing fits", "dim"))))
-        return help_page(rows, cells, height)
+        body = help_page(rows, cells, height).body if rows else ()
+        return Picture(body=(*body, *word_rows(words, cells)))
 
 
 def _help_rows(live: bool, screen: str) -> list[HelpRow]:
