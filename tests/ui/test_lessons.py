@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 import pardbg.cli.learn as command
 from pardbg.errors import UserError
 from pardbg.lab.lessons.lesson_table import lessons
-from pardbg.render.pages.lesson import LETTERS, question_lines
+from pardbg.render.frame.lesson import LETTERS, question_lines
 from pardbg.session.navigation.replay import ReplayClock
 from pardbg.session.reader import open_session
 from pardbg.ui.app import PardbgApp

@@ -19,6 +19,35 @@ from pardbg.store.table import Array, Table
 
 
 @dataclass(frozen=True, slots=True)
+class ZeroModel:
+    """What a model's parameters, gradients and optimizer state take, and over how many ranks they
+    are cut."""
+
+    level: int
+    """ZeRO level that holds between steps."""
+    in_step: int
+    """And within one, where units are gathered and kept."""
+    shards: int
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    """Of the whole model."""
+
+    def parts(self, level: int) -> tuple[float, float, float]:
+        """Return the bytes of P, G and O on a rank at a ZeRO level."""
+        whole = self.parameters_bytes, self.gradients_bytes, self.optimizer_bytes
+        cut = level >= 3, level >= 2, level >= 1
+        p, g, o = (size / self.shards if is_cut else size
+                   for size, is_cut in zip(whole, cut, strict=True))  # fmt: skip
+        return p, g, o
+
+    def bytes_at(self, level: int) -> int:
+        """Return the bytes of a rank between steps: ZeRO 0: P+G+O; 1: P+G+O/N; 2: P+(G+O)/N;
+        3: (P+G+O)/N."""
+        return round(sum(self.parts(level)))
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryRow:
     rank: int
     parameters_bytes: int | None
@@ -35,6 +64,8 @@ class MemoryRow:
     """Bytes of parameters, gradients and optimizer state between steps, when they are counted."""
     history: tuple[tuple[int, int], ...]
     """(t_ns, total bytes), at most 256."""
+    zero: ZeroModel | None = None
+    """What ``expected_bytes`` follows from."""
     gathered_peak_bytes: int | None = None
     """Where parameters are sharded: the most that lay whole at once in the last step."""
     activations_least_bytes: int | None = None
@@ -83,6 +114,7 @@ def _row(view: View, rank: int, process: Process) -> MemoryRow:
     known = sum(value for value in values if value is not None)
     peak = _activations_peak(view, rank, process)
     totals = history(view, process, kind)
+    zero = zero_model(process.model, values[2])
     return MemoryRow(
         rank=rank,
         parameters_bytes=values[0],
@@ -93,8 +125,9 @@ def _row(view: View, rank: int, process: Process) -> MemoryRow:
         unattributed_bytes=max(0, total - known) if total is not None else None,
         total_bytes=total,
         total_kind=kind,
-        expected_bytes=expected_bytes(process.model, values[2]),
+        expected_bytes=None if zero is None else zero.bytes_at(zero.level),
         history=totals,
+        zero=zero,
         gathered_peak_bytes=gathered_peak(view, process),
         activations_least_bytes=_activations_least(view, process),
         limit_bytes=latest["limit"][0] if "limit" in latest else None,
@@ -225,33 +258,24 @@ def _course(
     return tuple(found)
 
 
-def expected_bytes(model: ModelDef | None, optimizer_bytes: int | None) -> int | None:
-    """Return the bytes that a rank should hold between steps, when bytes are counted exactly; None
-    for an unknown optimizer.
+def zero_model(model: ModelDef | None, optimizer_bytes: int | None) -> ZeroModel | None:
+    """Return what a rank should hold between steps, when bytes are counted exactly; None for an
+    unknown optimizer.
 
-    ZeRO 0: P+G+O; 1: P+G+O/N; 2: P+(G+O)/N; 3: (P+G+O)/N, with G as large as P. ``fully_shard``
-    without resharding after forward is ZeRO 2 during a step: it gathers all parameters and frees
-    them in backward. Between steps it holds (P+G+O)/N; ``gathered_peak_bytes`` is what a step
-    gathers beyond that. O follows from the optimizer's states per parameter. SGD has none, with
-    momentum one: the measured bytes tell which.
+    G is as large as P. ``fully_shard`` without resharding after forward is ZeRO 2 during a step: it
+    gathers all parameters and frees them in backward. Between steps it holds (P+G+O)/N;
+    ``gathered_peak_bytes`` is what a step gathers beyond that. O follows from the optimizer's
+    states per parameter. SGD has none, with momentum one: the measured bytes tell which.
     """
     if model is None or model.zero is None or model.parameters_bytes <= 0:
         return None
     name = model.optimizer.lower()
     if name not in _STATES_PER_PARAMETER:
         return None
-    parameters = gradients = model.parameters_bytes
+    parameters = model.parameters_bytes
     states = _STATES_PER_PARAMETER[name]
     if name == "sgd" and optimizer_bytes and optimizer_bytes * 4 * model.shards > parameters:
         states = 1
     level = 3 if model.parameters_sharded and model.zero else model.zero
     optimizer = states * (model.master_bytes or parameters) + model.master_bytes
-    return zero_bytes(level, model.shards, parameters, gradients, optimizer)
-
-
-def zero_bytes(level: int, shards: int, parameters: int, gradients: int, optimizer: int) -> int:
-    """Return the bytes per rank at a ZeRO level, from full sizes P, G, O over ``shards`` ranks."""
-    divided = {0: 0, 1: optimizer, 2: gradients + optimizer}.get(
-        level, parameters + gradients + optimizer
-    )
-    return parameters + gradients + optimizer - divided + round(divided / shards)
+    return ZeroModel(level, model.zero, model.shards, parameters, parameters, optimizer)

@@ -17,7 +17,7 @@ from pardbg.words import whole
 
 if TYPE_CHECKING:
     from pardbg.lab.lessons.lesson_table import Lesson
-    from pardbg.render.pages.lesson import LessonPage
+    from pardbg.render.frame.lesson import LessonPage
     from pardbg.ui.commands.startup import History
     from pardbg.ui.main.lesson_screen import Course
 
@@ -176,7 +176,7 @@ def _show(at: int, idea: int, answered: History) -> tuple[int, int] | None:
 
 def _text(page: LessonPage) -> str:
     from pardbg.render.draw.cells import plain
-    from pardbg.render.pages.lesson import idea_picture, question_lines
+    from pardbg.render.frame.lesson import idea_picture, question_lines
 
     lines = (*idea_picture(page, TEXT_CELLS).body, (), *question_lines(page, None, TEXT_CELLS))
     return "\n".join(plain(line).rstrip() for line in lines)

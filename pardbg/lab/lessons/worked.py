@@ -10,7 +10,7 @@ from pardbg import words
 from pardbg.analysis.answers.report import Report
 from pardbg.lab.lessons.figures import figure
 from pardbg.lab.lessons.lesson_table import Formula, Idea, Lesson, value
-from pardbg.render.pages.lesson import LessonPage, Worked
+from pardbg.render.frame.lesson import LessonPage, Worked
 
 _DECIMAL: Final = ("MB", "kB")
 _FORMATS: Final[Mapping[str, Callable[[float], str]]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import median
 from typing import Final
@@ -12,7 +12,7 @@ from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.pipeline.in_flight import Peak
-from pardbg.render.draw.bars import keys, resample, shares, spark
+from pardbg.render.draw.bars import keys, resample, rule, shares, spark
 from pardbg.render.draw.cells import (
     Drawn,
     Line,
@@ -28,6 +28,7 @@ from pardbg.render.draw.cells import (
 )
 from pardbg.render.frame.panels import empty
 from pardbg.render.pages.memory_course import (
+    BESIDE,
     CATEGORIES,
     TOTAL_ROWS,
     course,
@@ -36,6 +37,7 @@ from pardbg.render.pages.memory_course import (
     sharding,
     whole,
 )
+from pardbg.render.pages.zero_ladder import ladder, note, verdict, zero_of
 
 SHORT = {
     "parameters": "params", "gradients": "grads", "optimizer": "optim", "activations": "activ",
@@ -121,17 +123,28 @@ def memory(
     places = tuple(row.rank for row in snapshot.memory for _ in range(density))
     focus = places.index(chosen) if chosen in places else None
     own = next((row for row in snapshot.memory if row.rank == chosen), snapshot.memory[0])
+    own = replace(own, zero=zero_of(snapshot, own))
     spare = rows - 2 - number - len(drawn) - len(legend_)
     room = spare - TOTAL_ROWS
-    charts = course(snapshot, own, cells, min(room, 26)) if room >= LEAST_CHART else []
+    over = any(scale.excess(row) for row in snapshot.memory)
+    charts = course(snapshot, own, cells, min(room, 26), over) if room >= LEAST_CHART else []
+    steps = [] if charts and cells >= BESIDE else _ladder(own, cells)
     below: list[Line] = []
-    for section in (whole(own, cells), charts):
+    for section in (whole(own, cells), charts, steps):
         if section and len(section) <= spare:
             below += section
             spare -= len(section)
     body = Drawn(number, lambda at: of(at // density)[at % density], below)
     foot = (*drawn, *legend_)
-    return Picture(_head(snapshot, scale), body, foot, focus=focus, rows=places)
+    return Picture(_head(snapshot, scale, cells), body, foot, focus=focus, rows=places)
+
+
+def _ladder(own: MemoryRow, cells: int) -> list[Line]:
+    drawn = ladder(own, cells - 2)
+    title = "ZeRO levels, between steps"
+    if not drawn or own.zero is None:
+        return []
+    return [(), line(" ", rule(title, cells - 2, note(own.zero))), *(line(" ", *r) for r in drawn)]
 
 
 def _sharding(snapshot: Snapshot, cells: int, rows: int) -> list[Line]:
@@ -145,7 +158,7 @@ def _sharding(snapshot: Snapshot, cells: int, rows: int) -> list[Line]:
     return [(), *drawn] if drawn and rows >= SMALL else drawn
 
 
-def _head(snapshot: Snapshot, scale: _Scale) -> tuple[Line, ...]:
+def _head(snapshot: Snapshot, scale: _Scale, cells: int) -> tuple[Line, ...]:
     first = snapshot.memory[0]
     each = scale.figures
     names = "".join(
@@ -153,8 +166,9 @@ def _head(snapshot: Snapshot, scale: _Scale) -> tuple[Line, ...]:
     )
     total = "resident set" if first.total_kind == "rss" else "allocated"
     ends = "0" + right(words.binary_size(scale.top), scale.bar - 1)
+    excess = {row.rank: scale.excess(row) for row in snapshot.memory}
     return (
-        (),
+        verdict(snapshot.memory, excess, cells),
         line(Segment(left(" rank", GUTTER), "dim"), Segment(ends, "faint"),
              Segment(names, "dim"), Segment(right(total, 13), "dim")),
     )  # fmt: skip

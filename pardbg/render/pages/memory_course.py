@@ -15,6 +15,7 @@ from pardbg.render.draw.axis import Axis
 from pardbg.render.draw.bars import LEVELS, keys, rule, side_by_side
 from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, line, right, width
 from pardbg.render.draw.plots import DOT, Scale, Series, plot
+from pardbg.render.pages.zero_ladder import LEAST, ladder, note
 from pardbg.store.definitions import FailedRequest
 
 CATEGORIES: Final = (
@@ -25,6 +26,8 @@ TOTAL_ROWS: Final = 3
 """Lines of a rank's total taken apart."""
 _STYLES: Final = {name: f"ink.{letter}" for letter, name in CATEGORIES}
 _BY: Final = "memory by category"
+BESIDE: Final = 2 * LEAST + 6
+"""Cells from which on the ladder of ZeRO levels stands beside a chart."""
 _NEAR: Final = 2.0
 """A limit is a line of the chart from half of it on: further off it would flatten the rest."""
 
@@ -80,21 +83,28 @@ def _failed(request: FailedRequest) -> Line:
     )
 
 
-def course(snapshot: Snapshot, own: MemoryRow, cells: int, height: int) -> list[Line]:
-    """Draw the total of every rank with the limit, and one rank's categories, side by side if there
-    is room, else the categories alone once there are some."""
+def course(
+    snapshot: Snapshot, own: MemoryRow, cells: int, height: int, total_first: bool = False
+) -> list[Line]:
+    """Draw one rank's categories, the total of every rank with the limit, and the ladder of ZeRO
+    levels, side by side as far as there is room: the ladder before the second chart."""
     panels = [_categories(own, snapshot.t_begin_ns), _totals(snapshot, own)]
     panels = [panel for panel in panels if any(series.points for series in panel[2])]
-    panels = panels[: 2 if cells >= 110 else 1]
+    panels = panels[::-1] if total_first else panels
+    steps = own.zero is not None and bool(ladder(own, LEAST))
+    count = max(1, min(len(panels) + steps, (cells - 2) // (LEAST + 2)))
+    panels = panels[: max(1, count - steps)]
     if not panels:
         return []
-    size = (cells - 2) // len(panels) - 2
+    size = (cells - 2) // count - 2
     drawn = []
-    for title, note, shown in panels:
+    for title, said, shown in panels:
         chart = plot(shown, size, height - 3, _TIMES, _PARTS if title == _BY else _BYTES)
         if not chart:
             return []
-        drawn.append((title, note, [_key(shown), *chart]))
+        drawn.append((title, said, [_key(shown), *chart]))
+    if own.zero is not None and count > len(panels):
+        drawn.append(("ZeRO levels, between steps", note(own.zero), ladder(own, size)))
     return [(), *side_by_side(drawn, size, height - 2)]
 
 

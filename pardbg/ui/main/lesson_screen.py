@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 
 from pardbg.render.frame.chrome import hints
-from pardbg.render.pages.lesson import LETTERS, LessonPage, idea_picture, question_lines, strip
+from pardbg.render.frame.lesson import LETTERS, LessonPage, idea_picture, question_lines, strip
 from pardbg.ui.commands.startup import History, answered_of
 from pardbg.ui.engine.feed import Frame
 from pardbg.ui.main.main_screen import MainScreen

@@ -50,7 +50,7 @@ class MemoryPage(Page):
     """Stacked bars by category beside the expected bytes."""
 
     name_ = "memory"
-    sections = ("memory",)
+    sections = ("memory", "traffic")
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         return memory(frame.snapshot, cells, rows, self.shared.rank, frame.peaks)

@@ -6,7 +6,7 @@ import pytest
 
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.answers.timeline import lanes
-from pardbg.analysis.memory.breakdown import expected_bytes
+from pardbg.analysis.memory.breakdown import zero_model
 from pardbg.analysis.memory.sharding import Stretch, split_name
 from pardbg.store.definitions import ModelDef
 from pardbg_agent.wire import Flag, Kind, Lane
@@ -42,6 +42,11 @@ def two_steps() -> Trace:
 
 def at(t0: float, t1: float) -> Stretch:
     return Stretch(ns(t0), ns(t1))
+
+
+def between_steps(model: ModelDef) -> int | None:
+    zero = zero_model(model, None)
+    return None if zero is None else zero.bytes_at(zero.level)
 
 
 def test_the_last_complete_step_is_told_unit_by_unit() -> None:
@@ -89,9 +94,9 @@ def test_expected_bytes_are_those_between_steps() -> None:
     """P = G = 1000, AdamW: O = 2000, over 4 ranks. A ZeRO-2 that keeps its parameters: 1000 + 3000
     / 4; fully_shard's throws them away after backward: 4000 / 4."""
     kept = ModelDef(2, 4, 1000, "AdamW")
-    assert expected_bytes(kept, None) == 1750
-    assert expected_bytes(ModelDef(2, 4, 1000, "AdamW", parameters_sharded=True), None) == 1000
-    assert expected_bytes(ModelDef(3, 4, 1000, "AdamW", parameters_sharded=True), None) == 1000
+    assert between_steps(kept) == 1750
+    assert between_steps(ModelDef(2, 4, 1000, "AdamW", parameters_sharded=True)) == 1000
+    assert between_steps(ModelDef(3, 4, 1000, "AdamW", parameters_sharded=True)) == 1000
 
 
 def test_a_recomputed_forward_lies_on_its_own_lane() -> None:

@@ -16,7 +16,7 @@ from pardbg.analysis.findings.arbiter import decided
 from pardbg.analysis.findings.finding import Candidate, Label
 from pardbg.analysis.findings.kinds.recording_kinds import HookError
 from pardbg.analysis.findings.kinds.speed_kinds import Straggler
-from pardbg.analysis.memory.breakdown import zero_bytes
+from pardbg.analysis.memory.breakdown import ZeroModel
 from pardbg.analysis.pipeline.dependencies import compute_actions, parse, producer, satisfied
 from pardbg.events.control_facts import Asked, Cut
 from pardbg.render.reports.text import WIDTH, text
@@ -66,7 +66,7 @@ def test_intervals() -> None:
     [(0, 400), (1, 100 + 100 + 50), (2, 100 + 75), (3, 100)],
 )
 def test_expected_memory_by_zero_level(level: int, expected: int) -> None:
-    assert zero_bytes(level, 4, 100, 100, 200) == expected
+    assert ZeroModel(level, level, 4, 100, 100, 200).bytes_at(level) == expected
 
 
 def test_memory_row() -> None:

@@ -22,7 +22,7 @@ from pardbg.analysis.answers.report import report
 from pardbg.lab.lessons.lesson_table import Idea, Lesson, lessons
 from pardbg.lab.lessons.worked import holds, pages
 from pardbg.render.draw.cells import plain
-from pardbg.render.pages.lesson import LessonPage, idea_picture, question_lines
+from pardbg.render.frame.lesson import LessonPage, idea_picture, question_lines
 from pardbg.session.reader import load
 
 SESSIONS = Path(__file__).parents[3] / "sessions"

@@ -1,0 +1,127 @@
+"""What a rank's memory is beside what should be: a sentence, and the ladder of ZeRO levels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from pardbg import words
+from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.memory.breakdown import MemoryRow, ZeroModel
+from pardbg.render.draw.bars import shares
+from pardbg.render.draw.cells import Line, Row, Segment, clip, fit, left, line, right, selected
+from pardbg.render.pages.traffic_step import matched
+
+LEVELS: Final = ("P + G + O", "P + G + O/N", "P + (G + O)/N", "(P + G + O)/N")
+"""What a rank keeps at each ZeRO level."""
+ROWS: Final = len(LEVELS) + 1
+LEAST: Final = 56
+"""Cells that the ladder takes at least."""
+_BAR_LEAST: Final = 12
+_AS_EXPECTED: Final = 0.01
+"""Share up to which what is there is what should be."""
+
+
+def counted(row: MemoryRow) -> int | None:
+    """Return the bytes of P, G and O that were measured; None before the first optimizer step."""
+    parts = row.parameters_bytes, row.gradients_bytes, row.optimizer_bytes
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
+
+
+def verdict(rows: Sequence[MemoryRow], excess: Mapping[int, int], cells: int) -> Line:
+    """Return what is so of the ranks' memory; ``excess``: rank -> bytes beyond its like."""
+    sign, style, text, more = _said(rows, excess)
+    loud = "culprit" if style == "warn" else "strong"
+    return fit(line(Segment(f" {sign} ", style), Segment(clip(text, cells - 4), loud),
+                    Segment(more, "dim")), cells)  # fmt: skip
+
+
+def _said(rows: Sequence[MemoryRow], excess: Mapping[int, int]) -> tuple[str, str, str, str]:
+    failed = next((row for row in rows if row.failed), None)
+    if failed is not None:
+        return "✗", "bad", f"Rank {failed.rank} asked for more memory than there was.", ""
+    over = {rank: size for rank, size in excess.items() if size}
+    if over:
+        worst = max(over, key=lambda rank: over[rank])
+        text = f"Rank {worst} holds {words.binary_size(over[worst])} more than the others."
+        return "▲", "warn", text, f"  So do {len(over) - 1} more." if len(over) > 1 else ""
+    totals = [row.total_bytes for row in rows if row.total_bytes]
+    kind = "allocated" if rows[0].total_kind == "allocated" else "resident set"
+    span = f"{kind} {_range(totals)}" if totals else ""
+    known = [(row, counted(row), row.expected_bytes) for row in rows if row.expected_bytes]
+    measured = [(row, have, want) for row, have, want in known if have is not None and want]
+    off = [(row, have, want) for row, have, want in measured
+           if abs(have / want - 1) > _AS_EXPECTED]  # fmt: skip
+    if off:
+        row, have, want = max(off, key=lambda one: abs(one[1] / one[2] - 1))
+        text = f"Rank {row.rank} holds {words.binary_size(have)} of P+G+O, not the expected "
+        return "●", "dim", f"{text}{words.binary_size(want)}.", f"  {span}"
+    if measured:
+        zero = measured[0][0].zero
+        level = f" at ZeRO level {zero.level}" if zero is not None and zero.shards > 1 else ""
+        text = f"P+G+O take {_range([have for _, have, _ in measured])} a rank, as expected{level}."
+        return "✓", "good", text, f"  {span}"
+    why = "the kind of sharding is not known" if not known else "no optimizer step was measured yet"
+    return "●", "dim", f"{span[:1].upper()}{span[1:]} a rank.", f"  No expectation: {why}."
+
+
+def _range(sizes: Sequence[int]) -> str:
+    low, high = words.binary_size(min(sizes)), words.binary_size(max(sizes))
+    return low if low == high else f"{low} – {high}"
+
+
+def zero_of(snapshot: Snapshot, row: MemoryRow) -> ZeroModel | None:
+    """Return what a rank's expectation follows from. Where nothing is cut, N is the number of ranks
+    that reduce these gradients: over those it could be."""
+    match = matched(snapshot) if row.zero is not None and row.zero.level == 0 else None
+    if row.zero is None or match is None or row.rank not in match.op.groups[0]:
+        return row.zero
+    return replace(row.zero, shards=match.num_ranks)
+
+
+def note(zero: ZeroModel) -> str:
+    """Return what stands over the ladder."""
+    within = f", level {zero.in_step} in a step" if zero.in_step != zero.level else ""
+    return f"N = {zero.shards}{within}"
+
+
+def ladder(row: MemoryRow, cells: int) -> list[Line]:
+    """Draw what a rank keeps at each level, and what it has; nothing where that is not known, or
+    nothing is cut."""
+    zero = row.zero
+    if zero is None or zero.shards < 2 or cells < LEAST:
+        return []
+    room = min(max(_BAR_LEAST, cells - 41), 40)
+    whole = zero.bytes_at(0)
+    lines = []
+    for level, formula in enumerate(LEVELS):
+        bytes_ = zero.bytes_at(level)
+        here = level == zero.level
+        against = "here" if here else words.change(bytes_ / zero.bytes_at(zero.level) - 1, 0)
+        drawn = line(
+            Segment("▸" if here else " ", "accent"), Segment(f"{level} ", "strong"), " ",
+            Segment(left(formula, 15), "" if here else "dim"),
+            _bar(zero.parts(level), whole, room),
+            Segment(right(words.binary_size(bytes_), 10), "strong"),
+            Segment(right(against, 7), "accent" if here else "dim"),
+        )  # fmt: skip
+        lines.append(fit(selected(drawn), cells, "+sel") if here else drawn)
+    have = counted(row)
+    text = "measured after the first optimizer step"
+    if have is not None:
+        text = f"measured {words.binary_size(have)} on rank {row.rank}"
+    return [*lines, line("   ", Segment(text, "dim"))]
+
+
+def _bar(parts: Sequence[float], whole: int, cells: int) -> Line:
+    """Draw P, G and O of all bytes that level 0 keeps."""
+    drawn, at = Row(cells, " ", ""), 0
+    sizes = shares([part / max(1, whole) for part in parts], cells)
+    for letter, size, part in zip("PGO", sizes, parts, strict=True):
+        size = max(size, 1 if part else 0)  # what is there must be seen
+        drawn.fill(at, at + size, " ", f"mem.{letter}")
+        drawn.put(at + (size - 1) // 2, letter, f"mem.{letter}")
+        at += size
+    return drawn.line()
