@@ -57,6 +57,9 @@ class Scale:
 WHOLE: Final = "{:.0f}".format
 STEPS: Final = Scale(WHOLE, whole=True, unit="step")
 """The axis of training steps."""
+_BARE: Final = replace(STEPS, text=lambda _: "", unit="")
+_STAIRS: Final = (8, 40)
+"""Numbers of steps that are drawn as a staircase: of fewer each is a mark, of more each a dot."""
 
 
 def plot(series: Sequence[Series], cells: int, rows: int, x: Scale, y: Scale) -> list[Line]:
@@ -77,16 +80,34 @@ def by_step(
     level: float | None = None,
     ahead: Sequence[tuple[int, float]] = (),
     steps: tuple[int | None, int | None] = (None, None),
+    bare: bool = False,
 ) -> list[Line]:
     """Draw a value per training step, with ``level`` (a median, a bound) as a broken line; steps
     ``ahead`` of the cursor are dim. ``steps``: first and last one of the axis, where charts share
-    it; None: those of the values."""
-    shown = [Series(tuple(ahead), "faint"), Series(tuple(values), style)]
+    it; None: those of the values. ``bare``: without the axis' numbers, over another chart's."""
+    known = [step for step, _ in (*values, *ahead)]
+    low: float = min(known, default=0) if steps[0] is None else steps[0]
+    high: float = max(known, default=0) if steps[1] is None else steps[1]
+    if _STAIRS[0] <= len(known) and high - low < _STAIRS[1]:
+        shown = [Series(_stairs(ahead, cells), "faint", "braille"),
+                 Series(_stairs(values, cells), style, "braille")]  # fmt: skip
+        low, high = low - 0.5, high + 0.5
+    else:
+        shown = [Series(tuple(ahead), "faint"), Series(tuple(values), style)]
     if level is not None and len(values) > 1:
         first, last = values[0][0], values[-1][0]
         across = tuple((first + (last - first) * at / cells, level) for at in range(cells + 1))
         shown.insert(0, Series(across, "faint", "╌"))
-    return plot(shown, cells, rows, replace(STEPS, low=steps[0], high=steps[1]), Scale(text))
+    axis = replace(_BARE if bare else STEPS, low=low, high=high)
+    chart = plot(shown, cells, rows + bare, axis, Scale(text))
+    return chart[:-1] if bare else chart
+
+
+def _stairs(values: Sequence[tuple[int, float]], cells: int) -> tuple[Point, ...]:
+    """Return each value as a line as wide as its step: a row of braille dots."""
+    dots = max(2, 2 * cells // _STAIRS[0])
+    return tuple((step + (at + 0.5) / dots - 0.5, value) for step, value in values
+                 for at in range(dots if math.isfinite(value) else 1))  # fmt: skip
 
 
 @lru_cache(maxsize=64)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from pardbg import words
 from pardbg.analysis.answers.ranks import RankNow
@@ -13,15 +12,11 @@ from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.base.run import OutputLine
 from pardbg.analysis.findings.finding import Finding
 from pardbg.render.draw.bars import (
-    Bar,
     Column,
-    bars,
     choose,
     facts,
     headings,
     rule,
-    shares,
-    side_by_side,
     spark,
     stacked,
     table_row,
@@ -44,6 +39,7 @@ from pardbg.render.draw.plots import by_step
 from pardbg.render.draw.signs import SIGN, SIGNS
 from pardbg.render.frame.activity import activity_text
 from pardbg.render.frame.panels import coming, empty
+from pardbg.render.frame.step_charts import Ahead, step_charts
 from pardbg.render.pages.findings import brief, ordered
 from pardbg.render.pages.output import output_lines
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD
@@ -54,18 +50,6 @@ _FOOT_ROWS = 16
 """Least number of rows for one with the worst finding, where the ranks fill the page."""
 _NEWS = {"error": "bad", "warning": "culprit", "info": "strong"}
 """Severity -> style of the sentence that says it."""
-_MOST_PHASES = 4
-"""Phases of the program's own that have a bar; more are in other."""
-_PHASES = ("data", "forward", "backward", "pipeline", "optimizer")
-
-
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """The course of a whole recording."""
-
-    times: tuple[tuple[int, int], ...]
-    """(step, ns)"""
-    losses: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +294,7 @@ def _below(snapshot: Snapshot, cells: int, rows: int, ahead: Ahead | None) -> tu
     found = brief(snapshot.findings, cells - 4)[: max(1, rows // 3)]
     charts = rows - len(found) - (2 if found else 0)
     if charts >= 5:
-        lines += _charts(snapshot, cells, min(charts - 2, max(14, rows - 18)), ahead)
+        lines += step_charts(snapshot, cells, min(charts - 2, max(14, rows - 18)), ahead)
     if found:
         lines.append(line(" ", rule("findings", cells - 2, "8 Findings has all")))
         lines += [line("  ", row) for row in found]
@@ -328,74 +312,6 @@ def _tail(snapshot: Snapshot, printed: Sequence[OutputLine], cells: int, rows: i
         head,
         *(row for entry in shown for row in output_lines(entry, snapshot.t_begin_ns, cells, 1)),
     ]
-
-
-def _ahead(
-    shown: Sequence[tuple[int, float]], known: Sequence[tuple[int, float]]
-) -> list[tuple[int, float]]:
-    """Return points after the last one shown, as many as are on the screen, or a few."""
-    last = shown[-1][0] if shown else -1
-    return [point for point in known if point[0] > last][: max(16, len(shown))]
-
-
-def _charts(snapshot: Snapshot, cells: int, height: int, ahead: Ahead | None) -> list[Line]:
-    """Draw step time, loss and the phases of a step, side by side if they fit."""
-    panels: list[tuple[str, str, list[Line]]] = []
-    count = 3 if cells >= 110 else 2 if cells >= 64 else 1
-    size = (cells - 2) // count - 2
-    times = [(row.step, row.duration_ns) for row in snapshot.steps]
-    later = _ahead(times, ahead.times if ahead else ())
-    losses = snapshot.loss_history
-    to_come = _ahead(losses, ahead.losses if ahead else ())
-    known = [step for points in (times, later, losses, to_come) for step, _ in points]
-    axis = (min(known), max(known)) if known else (None, None)
-    if times or later:
-        middle = median(value for _, value in times) if times else None
-        chart = by_step(times, size, height, "spark", words.duration, middle, later, axis)
-        note = "to come" if middle is None else f"median {words.duration(middle)}"
-        panels.append(("step time", note, chart))
-    if losses or to_come:
-        chart = by_step(losses, size, height, "loss", words.number, None, to_come, axis)
-        source = snapshot.loss_source or "backward"
-        title = "loss" if source == "backward" else f"loss, {source}"
-        panels.append((title, _course(losses) if losses else "to come", chart))
-    phases = _phases(snapshot)
-    if phases:
-        panels.append(("phases of a step", "mean of ranks", bars(phases, size)))
-    if not panels:
-        return []
-    panels = panels[:count]
-    lines = side_by_side(panels, size, height)
-    while lines and not line_width(lines[-1]):
-        lines.pop()
-    return [*lines, ()]
-
-
-def _course(losses: Sequence[tuple[int, float]]) -> str:
-    """Return text such as ``5.746 → NaN``."""
-    return " → ".join(words.number(value) for _, value in (losses[0], losses[-1]))
-
-
-def _phases(snapshot: Snapshot) -> list[Bar]:
-    if not snapshot.steps:
-        return []
-    last = snapshot.steps[-1]
-    phases = dict(last.phases)
-    order = [name for name in _PHASES if name in phases]
-    order += sorted(set(phases) - set(order))[:_MOST_PHASES]
-    rest = last.duration_ns - sum(phases[name] for name in order)
-    if order and rest > 0:
-        order, phases = [*order, "other"], {**phases, "other": rest}
-    total = max(sum(phases[name] for name in order), 1)
-    hundredths = shares([phases[name] / total for name in order], 100)  # they sum to 100
-    return [
-        Bar(
-            clip(clean(name), 12), phases[name] / total,
-            f"{words.duration(phases[name])} {words.percent(part / 100, 0):>4}",
-            "dim" if name == "other" else "compute",
-        )
-        for name, part in zip(order, hundredths, strict=True)
-    ]  # fmt: skip
 
 
 def rank(snapshot: Snapshot, number: int, cells: int, rows: int) -> Picture:

@@ -20,7 +20,7 @@ from pardbg.analysis.pipeline.ticks.cell import Ticks, TicksWant, ticks_shown
 from pardbg.analysis.same.comparison import alone, compare
 from pardbg.analysis.same.module_rows import Numbers, numbers_of
 from pardbg.analysis.whatif.answer import WhatIf, kept_whatif
-from pardbg.render.pages.overview import Ahead
+from pardbg.render.frame.step_charts import Ahead
 from pardbg.session.navigation.marks import Mark
 from pardbg.session.source_files import Place, SourceLines
 from pardbg.store.history import Bookmark

@@ -12,7 +12,7 @@ from pardbg.analysis.base.run import OutputLine
 from pardbg.analysis.pipeline.implied import schedule_detail
 from pardbg.analysis.pipeline.in_flight import Peak, peaks
 from pardbg.analysis.same.module_rows import Numbers
-from pardbg.render.pages.overview import Ahead
+from pardbg.render.frame.step_charts import Ahead
 from pardbg.session.navigation.replay import aligned
 from pardbg.session.navigation.travel import active_bounds
 from pardbg.session.source_files import SourceLines, source_around

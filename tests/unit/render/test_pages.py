@@ -314,17 +314,6 @@ def test_phases_of_a_step_and_the_rest_are_all_of_it() -> None:
     assert sum(map(int, found.values())) == 100, found
 
 
-def test_step_time_and_loss_share_their_steps() -> None:
-    """Losses of more steps than step times: both charts have the ticks of all."""
-    made = snapshot_1f1b()
-    step = made.steps[-1]
-    steps = tuple(replace(step, step=n) for n in range(80, 100))
-    losses = tuple((n, 5 - n / 50) for n in range(100))
-    text = text_of(overview(replace(made, steps=steps, loss_history=losses), 120, 36))
-    axis = next(row for row in text.splitlines() if "step 0" in row).split()
-    assert axis[: len(axis) // 2] == axis[len(axis) // 2 :] and len(axis) >= 6, axis
-
-
 def test_traffic_names_every_axis_with_all_its_groups() -> None:
     """Two groups of tp with 30 MB, one of dp with 20 MB, and the default one that moved nothing."""
     made = snapshot_ddp()

@@ -117,3 +117,23 @@ def test_ticks_of_memory_are_in_the_largest_unit() -> None:
     memory = Scale(words.binary_size, low=0.0, binary=True)
     rows = rows_of(plot([Series(((0, 0), (1, 1800 * 1024)), "spark")], 40, 9, STEPS, memory))
     assert "1 MiB" in "".join(rows) and "1000 KiB" not in "".join(rows)
+
+
+def test_eight_to_forty_values_are_a_staircase_of_steps_of_one_width() -> None:
+    """Ten values, up by one each: ten rows of dots, each as wide as its step, none overlapping."""
+    rows = rows_of(by_step([(at, float(at)) for at in range(10)], 62, 13, "x", words.number))
+    spans = []
+    for row in rows[:-2]:
+        at = [place for place, char in enumerate(row) if "⠀" < char <= "⣿"]
+        spans += [(at[0], at[-1])] if at else []
+    assert len(spans) >= 9, rows
+    widths = [last - first for first, last in spans]
+    assert max(widths) <= 12 and min(widths) >= 3
+    assert all(b[1] <= a[0] + 1 for a, b in pairwise(spans))  # from the top row down: to the left
+
+
+def test_a_bare_chart_has_no_numbers_under_it() -> None:
+    values = [(at, 1.0) for at in range(5)]
+    bare = by_step(values, 60, 10, "x", words.number, bare=True)
+    assert len(bare) == 10 and "step" not in "".join(rows_of(bare))
+    assert "└" in rows_of(bare)[-1]

@@ -1,0 +1,153 @@
+"""A run's course over its steps: step time and loss on one axis, and where a step goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from pardbg import words
+from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.render.draw.bars import Bar, bars, rule, shares
+from pardbg.render.draw.cells import Line, Segment, clean, clip, fit, line, right, spread
+from pardbg.render.draw.plots import by_step
+
+_LABEL: Final = 8
+"""Cells of the numbers of both charts: their steps stand under each other."""
+_BESIDE, _PHASE_CELLS = 100, 38
+"""Cells of a page from which on the phases have room beside the charts, and theirs."""
+_TWO_CHARTS: Final = 13
+"""Least number of rows for two charts over each other."""
+_MOST_PHASES: Final = 4
+"""Phases of the program's own that have a bar; more are in other."""
+_PHASES: Final[tuple[str, ...]] = ("data", "forward", "backward", "pipeline", "optimizer")
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """The course of a whole recording."""
+
+    times: tuple[tuple[int, int], ...]
+    """(step, ns)"""
+    losses: tuple[tuple[int, float], ...]
+
+
+def _ahead(
+    shown: Sequence[tuple[int, float]], known: Sequence[tuple[int, float]]
+) -> list[tuple[int, float]]:
+    """Return points after the last one shown, as many as are on the screen, or a few."""
+    last = shown[-1][0] if shown else -1
+    return [point for point in known if point[0] > last][: max(16, len(shown))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """What a chart over the steps draws."""
+
+    title: str
+    said: str
+    newest: str
+    style: str
+    values: Sequence[tuple[int, float]]
+    later: Sequence[tuple[int, float]]
+    """What a recording has behind the cursor."""
+    text: Callable[[float], str]
+    level: float | None = None
+
+    def draw(self, size: int, rows: int, axis: tuple[int, int], bare: bool = False) -> list[Line]:
+        """Return the chart under its name and newest value; empty if it does not fit."""
+        chart = by_step(self.values, size, rows - 1, self.style, self.text, self.level, self.later,
+                        axis, bare)  # fmt: skip
+        end = line(Segment(self.said, "dim"), Segment(self.newest, self.style), " ")
+        head = fit(spread(line(Segment(f"  {self.title}", "dim")), end, size), size)
+        return [head, *chart] if chart else []
+
+
+def step_charts(snapshot: Snapshot, cells: int, height: int, ahead: Ahead | None) -> list[Line]:
+    """Draw step time over loss on one axis, or beside it where rows are few, and the phases of a
+    step beside them if they fit."""
+    curves, phases = _curves(snapshot, ahead), _phases(snapshot)
+    if not curves:
+        return []
+    wide = bool(phases) and cells >= _BESIDE
+    size = cells - 3 - (_PHASE_CELLS + 3 if wide else 0)
+    steps = [step for curve in curves for step, _ in (*curve.values, *curve.later)]
+    axis = min(steps), max(steps)
+    if len(curves) > 1 and height < _TWO_CHARTS:
+        halves = [curve.draw(size // 2 - 1, height, axis) for curve in curves]
+        drawn = _beside([(half, size // 2 - 1) for half in halves if half])
+    else:
+        upper = curves[0].draw(size, height // 2, axis, True) if len(curves) > 1 else []
+        drawn = [*upper, *curves[-1].draw(size, height - len(upper), axis)]
+    if not drawn:
+        return []
+    shown, known = len(snapshot.steps), len(ahead.times) if ahead else 0
+    note = f"{shown} of {words.plural(known, 'step')}" if known > shown else ""
+    parts = [([rule("step time and loss", size, note), *drawn], size)]
+    if wide:
+        side = [
+            rule("where a step goes", _PHASE_CELLS, "mean of ranks"),
+            *bars(phases, _PHASE_CELLS),
+        ]
+        parts.append((side, _PHASE_CELLS))
+    return [*_beside(parts, 1), ()]
+
+
+def _beside(parts: Sequence[tuple[Sequence[Line], int]], indent: int = 0) -> list[Line]:
+    """Draw blocks (lines, cells) beside each other."""
+    tall = max((len(lines) for lines, _ in parts), default=0)
+    return [line(" " * indent, *(line(fit(lines[at] if at < len(lines) else (), room), "  ")
+                                 for lines, room in parts)) for at in range(tall)]  # fmt: skip
+
+
+def _curves(snapshot: Snapshot, ahead: Ahead | None) -> list[_Curve]:
+    """Return step time and loss, as far as they are known."""
+    times = [(row.step, row.duration_ns) for row in snapshot.steps]
+    losses = snapshot.loss_history
+    middle = median(value for _, value in times) if times else None
+    source = snapshot.loss_source or "backward"
+    curves = [
+        _Curve("step time", f"median {words.duration(middle)}   " if times else "",
+               words.duration(times[-1][1]) if times else "to come", "spark", times,
+               _ahead(times, ahead.times if ahead else ()), _time_text, middle),
+        _Curve("loss" if source == "backward" else f"loss, {source}", "",
+               _course(losses) if losses else "to come", "loss", losses,
+               _ahead(losses, ahead.losses if ahead else ()), _loss_text),
+    ]  # fmt: skip
+    return [curve for curve in curves if curve.values or curve.later]
+
+
+def _time_text(ns: float) -> str:
+    return right(words.duration(ns), _LABEL)
+
+
+def _loss_text(loss: float) -> str:
+    return right(words.number(loss), _LABEL)
+
+
+def _course(losses: Sequence[tuple[int, float]]) -> str:
+    """Return text such as ``5.746 → NaN``."""
+    return " → ".join(words.number(value) for _, value in (losses[0], losses[-1]))
+
+
+def _phases(snapshot: Snapshot) -> list[Bar]:
+    if not snapshot.steps:
+        return []
+    last = snapshot.steps[-1]
+    phases = dict(last.phases)
+    order = [name for name in _PHASES if name in phases]
+    order += sorted(set(phases) - set(order))[:_MOST_PHASES]
+    rest = last.duration_ns - sum(phases[name] for name in order)
+    if order and rest > 0:
+        order, phases = [*order, "other"], {**phases, "other": rest}
+    total = max(sum(phases[name] for name in order), 1)
+    hundredths = shares([phases[name] / total for name in order], 100)  # they sum to 100
+    return [
+        Bar(
+            clip(clean(name), 12), phases[name] / total,
+            f"{words.duration(phases[name])} {words.percent(part / 100, 0):>4}",
+            "dim" if name == "other" else "compute",
+        )
+        for name, part in zip(order, hundredths, strict=True)
+    ]  # fmt: skip
