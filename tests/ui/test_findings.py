@@ -10,6 +10,7 @@ from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.findings.finding import Evidence, Finding
 from tests.ui import sample
 from tests.ui.fakes import FakeStore, app_on, shows, text_of, until
+from tests.ui.recorded import replayed, settled, type_
 
 
 def made() -> Snapshot:
@@ -79,3 +80,24 @@ async def test_the_choice_stays_on_a_finding_when_another_one_comes() -> None:
         store.show(base)
         await shows(app, "1 error, 1 note")
         await shows(app, "enter goes to the moment on Collectives, rank 3")
+
+
+async def test_a_hang_is_drawn_with_all_of_the_wait() -> None:
+    """The only finding has the page's width; its window ends where the wait does, or at the
+    cursor."""
+    async with replayed("fault-missing-rank", (120, 40)) as (app, pilot):
+        await settled(app)
+        await type_(pilot, "goto 80%")
+        await settled(app)
+        await pilot.press("8")
+        await settled(app)
+        frame = app.main.shared.frame
+        assert frame is not None
+        (finding,) = frame.snapshot.findings
+        assert frame.lanes_t0_ns < finding.t_ns < frame.lanes_t1_ns == frame.snapshot.t_ns
+        text = text_of(app)
+        assert " │ " not in text and finding.kind in text
+        rows = text.split("\n")
+        waits = [row.count("░") for row in rows]
+        # Three ranks wait across most of the window, the fourth does not.
+        assert sum(count > 80 for count in waits) == 3, text

@@ -11,7 +11,7 @@ from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.answers.timeline import Lanes
 from pardbg.analysis.findings.finding import Finding
 from pardbg.render.draw.axis import Axis, ruler
-from pardbg.render.draw.bars import rule
+from pardbg.render.draw.bars import rule, side_by_side
 from pardbg.render.draw.cells import (
     Line,
     Picture,
@@ -22,6 +22,7 @@ from pardbg.render.draw.cells import (
     left,
     line,
     selected,
+    spread,
     width,
     wrap,
 )
@@ -86,8 +87,9 @@ def findings(
             return Picture(body=(*blank.head, *blank.body, *later))
         return empty(cells, rows, "Nothing found.", why)
     at = min(max(at, 0), len(found) - 1)
-    head = (line(Segment(f"  {_counts(found)}", "dim")), ())
-    draw = _beside if cells >= WIDE else _under
+    alone = len(found) == 1 and cells >= WIDE
+    head = () if alone else (line(Segment(f"  {_counts(found)}", "dim")), ())
+    draw = _card if alone else _beside if cells >= WIDE else _under
     room = rows - len(head) - 2
     body, places, focus = draw(snapshot, found, at, cells, room, around)
     later = [] if snapshot.live else ahead(snapshot, around.known, cells)
@@ -162,6 +164,30 @@ def _beside(
     focus = places.index(at)
     places += [len(found) - 1] * (len(body) - len(places))
     return body, places, focus
+
+
+def _card(
+    snapshot: Snapshot, found: Sequence[Finding], at: int, cells: int, room: int, around: Around
+) -> Made:
+    """The only finding over the whole width: its sentence, what is known and what to try, and what
+    shows it."""
+    finding, size = found[at], cells - 4
+    sign, style = SIGN[finding.severity]
+    name = line(
+        Segment(f"{sign} {clean(finding.kind)}", style), Segment("   the only finding", "dim")
+    )
+    body = [spread(name, line(Segment(_time(snapshot, finding), "dim")), size), ()]
+    body += [line(Segment(text, "strong")) for text in wrap(clean(finding.text), size, 12)]
+    half = size // 2 - 2
+    facts = [line(Segment(f"{name:9}", "dim"), Segment(clip(value, max(0, half - 9))))
+             for name, value in _facts(snapshot, finding) if name != "time"]  # fmt: skip
+    advice = [line(Segment(text, "accent")) for text in wrap(clean(finding.advice), half, 8)]
+    parts = [("what is known", "", facts), ("what to try", "", advice)]
+    parts = [part for part in parts if part[2]]
+    tall = max((len(lines) for *_, lines in parts), default=0)
+    body += [(), *side_by_side(parts, half, tall)] if parts else []
+    shown = evidence(snapshot, finding, around.lanes, around.window, size, room - len(body))
+    return [line("  ", row) for row in (*body, *shown)], [at] * (len(body) + len(shown)), 0
 
 
 def _wrapped(finding: Finding, cells: int) -> list[Line]:
@@ -278,7 +304,8 @@ def _around(
     if span <= 0 or not any(lanes.values()):
         return []
     axis = Axis(window.t0_ns, span, max(10, cells - _GUTTER))
-    note = f"{words.duration(span)} up to it"
+    after = window.t1_ns > finding.t_ns
+    note = f"{words.duration(span)}{', all of the wait' if after else ' up to it'}"
     lines: list[Line] = [(), rule("around it", cells, note)]
     lines.append(line(left("", _GUTTER), *ruler(axis, None, snapshot.t_begin_ns).line()))
     for rank in sorted(lanes):

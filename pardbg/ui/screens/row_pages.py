@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pardbg.analysis.findings.finding import Evidence, Finding
+from pardbg.analysis.findings.kinds.stall_kinds import Stalled
 from pardbg.render.draw.cells import Picture
 from pardbg.render.frame.panels import empty
 from pardbg.render.pages.collectives import (
@@ -195,16 +196,23 @@ class FindingsPage(RowsPage):
         return min(self._at, max(0, len(rows) - 1))
 
     def want(self) -> Want:
-        """Ask for lanes up to the time of the selected finding."""
+        """Ask for lanes up to the time of the selected finding; of a hang to the wait's end."""
         frame = self.shared.frame
         found = self.rows(frame) if frame is not None else []
         if frame is None or self._at >= len(found):
             return Want()
         width = self.app.size.width
-        columns = (width * 3 // 5 if width >= WIDE else width) - 16
+        beside = width >= WIDE and len(found) > 1
+        columns = (width * 3 // 5 if beside else width) - 16
         finding = found[self._at]
         ranks = about(frame.snapshot, finding)
-        return Want(timeline=TimelineWant(None, max(10, columns), ranks, end_ns=finding.t_ns))
+        end_ns, span_ns = finding.t_ns, None
+        if isinstance(finding.facts, Stalled):  # the wait is the fault: all of it, and a step
+            until_ns = getattr(finding.facts, "until_ns", frame.snapshot.t_ns)
+            end_ns = max(finding.t_ns, min(until_ns, frame.snapshot.t_ns))
+            span_ns = end_ns - finding.t_ns + (frame.snapshot.step_ns or 0)
+        wanted = TimelineWant(span_ns or None, max(10, columns), ranks, end_ns=end_ns)
+        return Want(timeline=wanted)
 
     def point_at(self, finding: Finding) -> None:
         """Select a finding, now or as soon as it appears."""
