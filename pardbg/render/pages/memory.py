@@ -101,7 +101,7 @@ def memory(
     peaks: Mapping[int, Peak] | None = None,
 ) -> Picture:
     """Return the page at ``cells`` x ``rows``. ``peaks``: rank -> the action of its peak."""
-    if not snapshot.memory:
+    if not any(row.total_bytes or any(value for _, value in parts(row)) for row in snapshot.memory):
         return empty(cells, rows, "No memory figures yet.",
                      "They come with the first optimizer step.")  # fmt: skip
     each = 13 if cells >= 140 else 10 if cells >= 110 else 0

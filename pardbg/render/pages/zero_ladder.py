@@ -15,7 +15,6 @@ from pardbg.render.pages.traffic_step import matched
 
 LEVELS: Final = ("P + G + O", "P + G + O/N", "P + (G + O)/N", "(P + G + O)/N")
 """What a rank keeps at each ZeRO level."""
-ROWS: Final = len(LEVELS) + 1
 LEAST: Final = 56
 """Cells that the ladder takes at least."""
 _BAR_LEAST: Final = 12
@@ -64,7 +63,8 @@ def _said(rows: Sequence[MemoryRow], excess: Mapping[int, int]) -> tuple[str, st
         text = f"P+G+O take {_range([have for _, have, _ in measured])} a rank, as expected{level}."
         return "✓", "good", text, f"  {span}"
     why = "the kind of sharding is not known" if not known else "no optimizer step was measured yet"
-    return "●", "dim", f"{span[:1].upper()}{span[1:]} a rank.", f"  No expectation: {why}."
+    text = f"{span[:1].upper()}{span[1:]} a rank." if span else "The ranks' totals are not known."
+    return "●", "dim", text, f"  No expectation: {why}."
 
 
 def _range(sizes: Sequence[int]) -> str:

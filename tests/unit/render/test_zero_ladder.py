@@ -9,7 +9,9 @@ import pytest
 
 from pardbg.analysis.memory.breakdown import MemoryRow, ZeroModel
 from pardbg.render.draw.cells import Line, line_width, plain
+from pardbg.render.pages.memory import memory
 from pardbg.render.pages.zero_ladder import LEVELS, counted, ladder, verdict
+from tests.ui.sample import snapshot_ddp
 
 MIB = 1 << 20
 MODEL = ZeroModel(0, 0, 4, 8 * MIB, 8 * MIB, 16 * MIB)
@@ -76,3 +78,14 @@ def test_before_the_first_optimizer_step_nothing_is_as_expected() -> None:
     assert counted(early[0]) is None and "✓" not in plain(verdict(early, {}, 80))
     unknown = [replace(ROW, expected_bytes=None, zero=None)]
     assert "✓" not in plain(verdict(unknown, {}, 80))
+
+
+def test_a_job_that_starts_has_no_figures_yet() -> None:
+    """No bars of nothing, and no sentence about them."""
+    none = MemoryRow(0, None, None, None, None, None, None, None, "rss", None, ())
+    made = replace(snapshot_ddp(2), memory=(none, replace(none, rank=1)))
+    shown = memory(made, 80, 20)
+    assert not any("r0" in plain(row) for row in shown.body)
+    part = replace(none, parameters_bytes=MIB)
+    assert any("r0" in plain(row) for row in memory(replace(made, memory=(part,)), 80, 20).body)
+    assert plain(verdict([part], {}, 120)).split()[1] != "a"
