@@ -36,7 +36,7 @@ async def test_the_engine_is_asked_for_the_rows_in_sight() -> None:
         asked = {
             "4": {"collectives", "p2p"},
             "5": {"traffic", "memory"},
-            "6": {"memory"},
+            "6": {"memory", "traffic"},
         }
         for key, parts in asked.items():
             await pilot.press(key)

@@ -144,7 +144,8 @@ async def test_what_lies_ahead_in_a_recording_is_on_the_charts_and_dim() -> None
         assert [step for step, _ in ahead.times] == list(range(9)) and len(ahead.losses) == 9
         page = app.main.page
         await until(lambda: app.main.shared.frame.snapshot.step == 3, "step 3")
-        dim = [s for row in page.shown for s in row if s.style == "faint" and "●" in s.text]
+        dim = [s for row in page.shown for s in row
+               if s.style == "faint" and any("⠀" < char <= "⣿" for char in s.text)]  # fmt: skip
         assert dim, text_of(app)
 
 
