@@ -22,8 +22,10 @@ from pardbg.analysis.answers.report import report
 from pardbg.lab.lessons.lesson_table import Idea, Lesson, lessons
 from pardbg.lab.lessons.worked import holds, pages
 from pardbg.render.draw.cells import plain
+from pardbg.render.draw.signs import ascii_of
 from pardbg.render.frame.lesson import LessonPage, idea_picture, question_lines
 from pardbg.session.reader import load
+from pardbg.ui.commands.actions import GLOSSARY
 
 SESSIONS = Path(__file__).parents[3] / "sessions"
 COMPUTE = ("F", "B", "I", "W")
@@ -333,3 +335,11 @@ def test_a_relation_that_does_not_hold_is_seen() -> None:
     assert holds("= 1%", 100, 100.9) and not holds("= 1%", 100, 101.1)
     assert holds(">=", 3, 3) and not holds(">=", 3, 2.9)
     assert holds("<=", 3, 2.9) and not holds("<=", 3, 3.1)
+
+
+def test_no_sign_of_a_lesson_or_of_the_glossary_is_lost_in_ascii() -> None:
+    texts = [line for lesson in range(12) for page in worked(lesson)
+             for line in (*idea_picture(page, 80).body, *question_lines(page, 0, 80))]  # fmt: skip
+    for text in [*map(plain, texts), *(meaning for _, meaning in GLOSSARY)]:
+        assert ascii_of(text).count("?") == text.count("?"), text
+    assert ascii_of("16·Φ ≥ 3") == "16.F > 3"
