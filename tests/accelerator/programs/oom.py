@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import pardbg.lab.sim.device as sim
 from pardbg_agent.hooks.memory import usage
+from tests.processes import wait_until
 
 KIB = 1 << 10
 CAUSES = (
@@ -97,6 +98,9 @@ def batch(case: Case, rank: int, step: int) -> int:
 
 def limit(case: Case, rank: int) -> None:
     """Make the device as small as the case wants it."""
+    if case.cause == "optimizer":  # the first step, where some ranks may still hold what DDP sent
+        own = 2 * case.parameters_bytes  # with DDP's buckets
+        wait_until(lambda: torch.accelerator.memory_allocated() <= own)
     torch.accelerator.empty_cache()
     reserved, parameters = torch.accelerator.memory_reserved(), case.parameters_bytes
     only = case.cause in ("activations", "optimizer", "imbalance", "growth")
