@@ -92,12 +92,7 @@ FromViewer = Join | Take | Leave | Command | Lease
 class Joined(Message, tag="joined"):
     """Answer to Join, after the history."""
 
-    run: Word = ""
     hub: Word = ""
-    messages: int = 0
-    bytes: int = 0
-    dropped: int = 0
-    definitions_left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)

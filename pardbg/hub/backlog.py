@@ -197,11 +197,9 @@ class Recent:
 
     limit_bytes: int = RECENT_BYTES
     """As they came."""
-    dropped: int = 0
-    """Messages that are no longer here; the session file has them."""
     num_bytes: int = 0
-    _chunks: deque[tuple[StoredChunk, int, int]] = field(default_factory=deque)
-    """(chunk, how many messages of these kinds it has, their bytes), the oldest first."""
+    _chunks: deque[tuple[StoredChunk, int]] = field(default_factory=deque)
+    """(chunk, bytes of its messages of these kinds), the oldest first."""
     _open: deque[Wire] = field(default_factory=deque)
     _open_bytes: int = 0
     _state: Wire | None = None
@@ -220,26 +218,22 @@ class Recent:
     def closed(self, chunk: StoredChunk) -> None:
         """Note a chunk of the recording: what came since the one before is in it."""
         if self._open:
-            self._chunks.append((chunk, len(self._open), self._open_bytes))
+            self._chunks.append((chunk, self._open_bytes))
             self._open, self._open_bytes = deque(), 0
-
-    def __len__(self) -> int:
-        return sum(num for _, num, _ in self._chunks) + len(self._open) + bool(self._state)
 
     def messages(self) -> Iterator[Wire]:
         """Oldest first, the state last: those that are here now, each unpacked when it is its
         turn."""
         rest = [*self._open, *([self._state] if self._state else [])]
-        return chain(_unpacked([chunk for chunk, _, _ in self._chunks]), rest)
+        return chain(_unpacked([chunk for chunk, _ in self._chunks]), rest)
 
     def _drop_oldest(self) -> None:
         if self._chunks:
-            _, num, size = self._chunks.popleft()
+            _, size = self._chunks.popleft()
         else:
-            num, size = 1, len(self._open.popleft()[1]) + OVERHEAD
+            size = len(self._open.popleft()[1]) + OVERHEAD
             self._open_bytes -= size
         self.num_bytes -= size
-        self.dropped += num
 
 
 def _unpacked(chunks: Iterable[StoredChunk]) -> Iterator[Wire]:

@@ -92,11 +92,8 @@ class LiveSource:
         self._request = 0
         self._hub: str | None = None
         self._ended = self._run_ended = False
-        self.history: commands.Joined | None = None
-        """What the hub says of the history that it sent."""
         self.notice = ""
         """Reason of the hub for sending nothing; the viewer keeps asking."""
-        self.malformed = 0
 
     @property
     def live(self) -> bool:
@@ -141,7 +138,6 @@ class LiveSource:
             while len(out) < MAX_POLL:
                 frames = self._sub.recv_multipart(zmq.NOBLOCK)
                 if len(frames) != 2:
-                    self.malformed += 1
                     continue
                 key, payload = frames
                 out.append(Message(key, payload, time.monotonic_ns()))
@@ -166,7 +162,6 @@ class LiveSource:
         try:
             message = unpack(raw, _from_hub)
         except Malformed:
-            self.malformed += 1
             return False
         if not isinstance(message, commands.Reply) or message.re != self._request:
             return False
@@ -176,7 +171,7 @@ class LiveSource:
             return False
         if not isinstance(message.answer, commands.Joined):
             return False
-        self.notice, self._hub, self.history = "", message.answer.hub, message.answer
+        self.notice, self._hub = "", message.answer.hub
         return True
 
     def _join(self) -> None:
@@ -195,7 +190,6 @@ class LiveSource:
         try:
             hub = leading(payload, "hub").get("hub")
         except Malformed:
-            self.malformed += 1
             return
         if hub != self._hub:
             self._joined, self._asked_ns = False, 0

