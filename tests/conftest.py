@@ -48,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # the one that starts the workers, if there are any
         shared = tempfile.mkdtemp(prefix="pardbg-shared-")
         os.environ[SHARED] = shared
+        (Path(shared) / MARK).write_text(f"{os.getpid()}-ranks")
         config.add_cleanup(lambda: shutil.rmtree(shared, ignore_errors=True))
 
 

@@ -3,14 +3,19 @@ one job, or many jobs in one process. See tests.distributed.programs.forked_rank
 
 from __future__ import annotations
 
+import atexit
+import fcntl
 import json
+import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 
-from tests.processes import Finished, rank_env, run_argv
+from tests.processes import MARK, SHARED, Finished, rank_env, run_argv
 
 PROGRAM = "tests.distributed.programs.forked_ranks"
 
@@ -22,6 +27,44 @@ def forked(torchrun: Sequence[str]) -> list[str]:
     at = words.index("--nproc-per-node")
     module = words.index("-m", at)
     return [sys.executable, "-m", PROGRAM, words[at + 1], *words[module + 1 :]]
+
+
+def served(torchrun: Sequence[str], **hooks: str) -> list[str]:
+    """``forked`` for a job that is watched as the agent does it of itself: torch, which takes
+    longer than most jobs, is imported once for all of them. ``hooks``: what the agent reads in the
+    environment when torch is imported; of the job's own it would come too late."""
+    argv = forked(torchrun)
+    return [*argv[:3], "--from", rank_server(hooks), *argv[3:]]
+
+
+def rank_server(hooks: Mapping[str, str]) -> str:
+    """The socket of a process to fork ranks from, which lives as long as pytest does; started by
+    the first that asks."""
+    from tests.distributed.programs.watched import make_run
+
+    folder = shared_directory() / "-".join(["ranks", *hooks.values()])
+    path = folder / "socket"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            folder.mkdir()
+            mark = (shared_directory() / MARK).read_text()
+            env = rank_env({**make_run(folder), **hooks, MARK: mark})
+            argv = [sys.executable, "-m", PROGRAM, "--serve", str(path)]
+            done = run_argv(argv, env=env, timeout_s=60)
+            assert done.code == 0, done.err
+    return str(path)
+
+
+@cache
+def shared_directory() -> Path:
+    """Of all workers of one pytest; it has the mark of the process that started them."""
+    if shared := os.environ.get(SHARED):
+        return Path(shared)
+    path = Path(tempfile.mkdtemp(prefix="pardbg-recorded-"))
+    (path / MARK).write_text(f"{os.getpid()}-ranks")
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
 
 
 @dataclass(frozen=True, slots=True)

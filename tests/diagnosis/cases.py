@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, replace
 
 from pardbg.lab.recipes import catalogue
-from tests.forked import forked
+from tests.forked import served
 
 HANG, END, SLOW = "hang", "end", "slow"
 
@@ -41,7 +41,7 @@ class Case:
 
 def quick(case: Case) -> Case:
     """The same fault, the ranks forked: where the launcher's part in it is not looked at."""
-    return replace(case, argv=tuple(forked(case.argv)))
+    return replace(case, argv=tuple(served(case.argv)))
 
 
 def torchrun(nproc: int, *words: str) -> tuple[str, ...]:

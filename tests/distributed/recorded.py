@@ -8,15 +8,11 @@ assert run.report["pipeline"]["num_stages"] == 4
 
 from __future__ import annotations
 
-import atexit
 import fcntl
 import hashlib
 import json
-import os
 import re
-import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
@@ -27,8 +23,8 @@ from pardbg.analysis.answers.report import as_json, report
 from pardbg.lab.recipes import catalogue
 from pardbg.session.reader import load
 from pardbg.store.store import Store
-from tests.forked import forked
-from tests.processes import SHARED, Finished, rank_env, run_argv
+from tests.forked import served, shared_directory
+from tests.processes import Finished, rank_env, run_argv
 
 _LOSS = re.compile(r"step (\d+) loss (\S+)")
 
@@ -91,7 +87,7 @@ def _run(
 ) -> Recorded:  # fmt: skip
     job = [*launched(name, nproc, steps, nnodes), "--pace", str(pace), *extra]
     key = repr((name, nproc, steps, pace, extra, nnodes)).encode()
-    path = _directory() / f"{hashlib.sha256(key).hexdigest()[:16]}.mcap"
+    path = shared_directory() / f"{hashlib.sha256(key).hexdigest()[:16]}.mcap"
     ended = path.with_suffix(".json")
     with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another worker may be recording it just now
@@ -106,13 +102,4 @@ def _run(
 def launched(name: str, nproc: int | None, steps: int, nnodes: int = 1) -> list[str]:
     """The recipe's command; on one node its ranks are forked instead of started one by one."""
     argv = catalogue.command(name, nproc, steps, nnodes=nnodes)
-    return argv if nnodes > 1 else forked(argv)
-
-
-@cache
-def _directory() -> Path:
-    if shared := os.environ.get(SHARED):
-        return Path(shared)
-    path = Path(tempfile.mkdtemp(prefix="pardbg-recorded-"))
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    return path
+    return argv if nnodes > 1 else served(argv)

@@ -13,7 +13,7 @@ from pardbg.lab.recipes import catalogue
 from pardbg.render.reports.replies import as_json
 from tests.distributed.recorded import recorded
 from tests.distributed.runs import started, wait_ranks
-from tests.forked import forked
+from tests.forked import served
 from tests.processes import rank_env, wait_until
 
 STEPS = 10
@@ -36,7 +36,7 @@ def _held(control: HubControl, reason: str) -> dict[int, str]:
 @pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_breakpoints_stop_the_pipeline_where_they_say(tmp_path: Path) -> None:
-    argv = forked(catalogue.command("1f1b", 4, STEPS))
+    argv = served(catalogue.command("1f1b", 4, STEPS))
     with started(argv, tmp_path / "s.mcap", env=rank_env()) as handle:
         control = HubControl(handle.run_dir)
         wait_ranks(control, 4)

@@ -10,7 +10,7 @@ import pytest
 
 from pardbg.hub.client import HubControl
 from tests.distributed.runs import started, wait_ranks
-from tests.forked import forked
+from tests.forked import forked, served
 from tests.processes import Finished, rank_env, run_argv, torchrun_argv, wait_until
 from tests.report_schema import VALIDATOR
 
@@ -19,7 +19,7 @@ PROGRAM = str(Path(__file__).parent / "programs" / "ddp.py")
 NO_TORCH = "import sys; sys.modules['torch'] = None; from pardbg.cli import main; main()"
 
 
-def pardbg(*words: str, timeout_s: float = 50, code: str | None = None, **env: str) -> Finished:
+def pardbg(*words: str, timeout_s: float = 90, code: str | None = None, **env: str) -> Finished:
     """Run it without a terminal; ``code`` replaces ``-m pardbg.cli``."""
     start = ["-m", "pardbg.cli"] if code is None else ["-c", code]
     return run_argv([sys.executable, *start, *words], env=rank_env(env), timeout_s=timeout_s)
@@ -112,7 +112,7 @@ def test_ctl_from_a_script(tmp_path: Path) -> None:
     torchrun = torchrun_argv(
         "-m", "pardbg.lab.recipes.ddp", "--steps", "400", "--pace", "2", nproc=2
     )
-    argv = forked(torchrun)
+    argv = served(torchrun)
     with started(argv, tmp_path / "s.mcap", env=rank_env()) as handle:
 
         def ctl(*words: str) -> Finished:

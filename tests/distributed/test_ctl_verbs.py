@@ -18,7 +18,7 @@ from pardbg.hub.run.start import RunHandle
 from pardbg.lab.recipes import catalogue
 from pardbg.session.reader import load
 from tests.distributed.runs import started
-from tests.forked import forked
+from tests.forked import served
 from tests.processes import rank_env, wait_until
 
 Ask = Callable[..., dict[str, Any]]
@@ -54,7 +54,7 @@ class Script:
 
 @pytest.mark.timeout(120)
 def test_every_verb_from_a_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = forked(catalogue.command("1f1b", 2, 100_000))
+    argv = served(catalogue.command("1f1b", 2, 100_000))
     with started(argv, tmp_path / "s.mcap", env=rank_env(), allow_eval=True) as handle:
         ctl = Script(handle.run, capsys)
         wait_until(lambda: len(ctl("ranks")["ranks"]) == 2, 40, "both ranks")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 
-from tests.forked import PROGRAM
-from tests.processes import MARK, end_tree, rank_env, wait_until
+from tests.distributed.programs.watched import make_run
+from tests.forked import PROGRAM, served
+from tests.processes import MARK, end_tree, rank_env, torchrun_argv, wait_until
 
 
 def test_ranks_do_not_outlive_the_tests() -> None:
@@ -29,3 +31,28 @@ def test_ranks_do_not_outlive_the_tests() -> None:
         for process in (session, job):
             end_tree(process.pid)
             process.wait()
+
+
+def test_ranks_of_a_server_end_with_their_job(tmp_path: Path) -> None:
+    """They are known by their directory: other tests may have theirs there at the same time."""
+    argv = served(torchrun_argv("-m", "http.server", "0", nproc=2))
+    job = subprocess.Popen(argv, env=rank_env(make_run(tmp_path)), cwd=tmp_path)
+
+    def ranks() -> list[psutil.Process]:
+        return [p for p in psutil.process_iter() if p.pid != job.pid and _is_in(p, tmp_path)]
+
+    try:
+        wait_until(lambda: len(ranks()) == 3, what="two ranks and what forked them")
+        left = ranks()
+    finally:
+        job.kill()
+        job.wait()
+    _, alive = psutil.wait_procs(left, timeout=10)
+    assert not alive
+
+
+def _is_in(process: psutil.Process, folder: Path) -> bool:
+    try:
+        return process.cwd() == str(folder)
+    except psutil.Error:
+        return False

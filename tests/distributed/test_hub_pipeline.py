@@ -15,7 +15,7 @@ from pardbg.lab.recipes import catalogue
 from pardbg_agent.wire import FRAME, Kind
 from tests.distributed.recorded import recorded
 from tests.distributed.runs import maps, session_of, started, wait_ranks
-from tests.forked import forked
+from tests.forked import served
 from tests.processes import rank_env
 
 STEPS = 10
@@ -53,7 +53,7 @@ def finished_actions(handle: RunHandle, step: int) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_ticks_draw_the_wavefront_and_losses_stay(tmp_path: Path) -> None:
-    argv = forked(catalogue.command("1f1b", 4, STEPS))
+    argv = served(catalogue.command("1f1b", 4, STEPS))
     with started(argv, tmp_path / "s.mcap", env=rank_env()) as handle:
         control = HubControl(handle.run_dir)
         wait_ranks(control, 4)

@@ -14,7 +14,7 @@ import pytest
 from pardbg.cli import main
 from pardbg.session.reader import load
 from tests.distributed.runs import started
-from tests.forked import forked
+from tests.forked import served
 from tests.processes import rank_env, run_argv, torchrun_argv
 
 pytestmark = pytest.mark.timeout(500)
@@ -29,7 +29,7 @@ RUNS = {
 
 
 def job(nproc: int, *words: str) -> list[str]:
-    return forked(torchrun_argv("-m", PROGRAM, *words, nproc=nproc))
+    return served(torchrun_argv("-m", PROGRAM, *words, nproc=nproc), PARDBG_TENSORS="0-1")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from pardbg.session.navigation.replay import ReplayClock
 from pardbg.session.reader import open_session
 from pardbg.ui.app import PardbgApp
 from tests.distributed.runs import started
-from tests.forked import forked
+from tests.forked import served
 from tests.processes import rank_env
 from tests.ui.fakes import shows, until
 
@@ -49,7 +49,7 @@ def at_a_step(app: PardbgApp) -> bool:
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 async def test_watch_pause_step_and_leave_a_real_pipeline(tmp_path: Path) -> None:
-    argv = forked(catalogue.command("1f1b", 2, 500))
+    argv = served(catalogue.command("1f1b", 2, 500))
     with started(argv, tmp_path / "s.mcap", env=rank_env()) as handle:
         source, control = LiveSource(handle.run_dir), HubControl(handle.run_dir)
         app = PardbgApp(source, control, title="1f1b", start_screen="pipeline")

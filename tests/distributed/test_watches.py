@@ -13,7 +13,7 @@ from pardbg.hub.client import HubControl
 from pardbg.lab.recipes import catalogue
 from pardbg.render.reports.replies import as_json
 from tests.distributed.runs import events, session_of, started, wait_ranks
-from tests.forked import forked
+from tests.forked import served
 from tests.processes import rank_env, run_argv, wait_until
 
 STEPS, FAULT = 13, 11
@@ -41,7 +41,7 @@ def _stopped(control: HubControl, *says: str) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_each_watch_stops_at_the_rank_it_is_about(tmp_path: Path) -> None:
-    argv = forked(catalogue.command("fault:nan", 2, STEPS, own=FAULTY))
+    argv = served(catalogue.command("fault:nan", 2, STEPS, own=FAULTY))
     with started(argv, tmp_path / "s.mcap", env=rank_env()) as handle:
         control = HubControl(handle.run_dir)
         wait_ranks(control, 2)

@@ -4,10 +4,14 @@ ranks as a forking launcher's. This is the one way in which tests fork ranks.
 
     python -m tests.distributed.programs.forked_ranks NPROC MODULE [OPTIONS]
     python -m tests.distributed.programs.forked_ranks --jobs FOLDER
+    python -m tests.distributed.programs.forked_ranks --serve SOCKET
+    python -m tests.distributed.programs.forked_ranks --from SOCKET NPROC MODULE [OPTIONS]
 
 The first is one job, in place of torchrun. The second runs those of FOLDER/jobs.json (see
 tests.forked.Job), each with its own environment; a job's exit codes (or minus the signal) go to
-FOLDER/NAME.json, each rank's output to FOLDER/NAME.RANK.out and .err.
+FOLDER/NAME.json, each rank's output to FOLDER/NAME.RANK.out and .err. The third imports what
+recipes need and the agent's hooks, goes into the background and listens: the fourth is the first
+with its ranks forked there, in its own environment, directory and output. They end with it.
 
 RANKS_TIMEOUT_S in the environment: the timeout of every process group that says none. The ranks do
 not outlive the pytest that they were started for, however it ends.
@@ -16,12 +20,14 @@ not outlive the pytest that they were started for, however it ends.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib
 import importlib.util
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import sys
@@ -37,6 +43,9 @@ GRACE_S = 4.0
 """How long the others of a job in FOLDER may take to notice that a rank has failed; torchrun gives
 them less."""
 LOOK_S = 0.02
+MESSAGE_BYTES = 1 << 17
+RECIPES = "tests.distributed.programs.recipes_in_one"
+"""Imports what any recipe imports."""
 
 
 @dataclass
@@ -96,7 +105,7 @@ def rank_env(rank: int, size: int, port: int) -> dict[str, str]:
 
 
 def prepare(modules: set[str]) -> None:
-    """Import what the ranks would import, once for all of them."""
+    """Import what the ranks would import, once for all of them. What a server has is frozen."""
     gc.disable()  # a fifth of the time: what is imported stays
     for name in (*sorted(modules), *(["torch._dynamo"] if any(map(trains, modules)) else [])):
         importlib.import_module(name)
@@ -167,6 +176,60 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
+def serve(path: Path) -> None:
+    """Fork a process for each job that comes, until the tests end."""
+    prepare({RECIPES})
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind(str(path))
+        server.listen(16)
+        if os.fork():
+            return
+        null = os.open(os.devnull, os.O_RDWR)
+        for number in range(3):
+            os.dup2(null, number)
+        server.settimeout(0.5)
+        while True:
+            end_with_session([])
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(-1, os.WNOHANG)
+            with contextlib.suppress(TimeoutError):
+                caller = server.accept()[0]
+                if not os.fork():
+                    server.close()
+                    leave(job_for(caller))
+                caller.close()
+
+
+def job_for(caller: socket.socket) -> int:
+    """The job as it would be in the caller's own process; it ends with the caller."""
+    message, files, _, _ = socket.recv_fds(caller, MESSAGE_BYTES, 3)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    wanted = json.loads(message)
+    os.environ.clear()
+    os.environ.update(wanted["env"])
+    os.chdir(wanted["cwd"])
+    prepare({wanted["argv"][0]})
+    job = fork_job(wanted["argv"], wanted["size"], {})
+    while not job.look():
+        if select.select([caller], [], [], LOOK_S)[0]:
+            job.killed_at_s = 0
+    caller.send(str(int(any(job.codes.values()))).encode())
+    return 0
+
+
+def served_job(path: str, size: int, argv: list[str]) -> int:
+    """``one_job`` in a process of the server, whose hooks are there for a watched job only."""
+    if not os.environ.get("PARDBG"):
+        return one_job(size, argv)
+    wanted = {"env": dict(os.environ), "cwd": os.getcwd(), "argv": argv, "size": size}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.connect(path)
+        socket.send_fds(server, [json.dumps(wanted).encode()], [0, 1, 2])
+        return int(server.recv(16) or b"1")
+
+
 def one_job(size: int, argv: list[str]) -> int:
     """As ``torchrun`` does it: the exit code is 0 if every rank's was."""
     prepare({argv[0]})
@@ -202,5 +265,9 @@ def many_jobs(folder: Path) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "--jobs":
         many_jobs(Path(sys.argv[2]))
+    elif sys.argv[1] == "--serve":
+        serve(Path(sys.argv[2]))
+    elif sys.argv[1] == "--from":
+        sys.exit(served_job(sys.argv[2], int(sys.argv[3]), sys.argv[4:]))
     else:
         sys.exit(one_job(int(sys.argv[1]), sys.argv[2:]))
