@@ -23,6 +23,9 @@ from tests.processes import MARK, SHARED, Finished, command, end_tree, marked, r
 ROOT = Path(__file__).parent.parent
 KINDS = ("distributed", "faults", "gpu")
 """Directories whose tests carry the marker of the same name."""
+NIGHTLY = pytest.mark.skipif(
+    os.environ.get("PARDBG_SIEGE") != "1", reason="more of the same; `make siege` runs it"
+)
 FIRST = (
     "distributed/test_recipes_losses.py", "faults/test_on_hang.py", "accelerator/test_watched.py",
     "faults/test_siege.py", "faults/test_findings_device.py",

@@ -21,21 +21,18 @@ from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
 from pardbg.hub.run.config import OnHang
 from pardbg.session.reader import load
+from tests.conftest import NIGHTLY
 from tests.distributed.owned import PARDBG
 from tests.distributed.runs import started
-from tests.forked import forked
+from tests.forked import served
 from tests.processes import comes_true, end_tree, rank_env, torchrun_argv
-
-MINUTES = pytest.mark.skipif(
-    os.environ.get("PARDBG_SIEGE") != "1", reason="minutes; `make siege` runs it"
-)
 
 
 def launched(folder: Path, kind: str, nproc: int, restarts: int = 0) -> list[str]:
     """Its ranks are forked where they are not to be started anew."""
     program = ["-m", "tests.faults.programs.hanging", kind, str(folder)]
     launch = torchrun_argv(f"--max-restarts={restarts}", *program, nproc=nproc)
-    return launch if restarts else forked(launch)
+    return launch if restarts else served(launch)
 
 
 @contextmanager
@@ -72,7 +69,7 @@ CULPRITS = {"sleeper": [1], "missing": [2], "p2p": [0, 1, 2, 3]}
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind == "sleeper" else MINUTES) for kind in CULPRITS]
+    "kind", [pytest.param(kind, marks=() if kind == "sleeper" else NIGHTLY) for kind in CULPRITS]
 )
 def test_a_hang_is_bundled_told_and_aborted_and_the_job_restarts(tmp_path: Path, kind: str) -> None:
     told = tmp_path / "told"
@@ -113,7 +110,7 @@ def test_a_hang_is_bundled_told_and_aborted_and_the_job_restarts(tmp_path: Path,
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
-    "kind", ["long", *(pytest.param(kind, marks=MINUTES) for kind in ("pause", "fine"))]
+    "kind", ["long", *(pytest.param(kind, marks=NIGHTLY) for kind in ("pause", "fine"))]
 )
 def test_nothing_is_done_about_a_healthy_job(tmp_path: Path, kind: str) -> None:
     """A rank that computes for twice as long as `--after`; a checkpoint that is shorter."""
