@@ -26,7 +26,7 @@ def test_the_oldest_values_are_evicted() -> None:
 
 def test_a_live_run_keeps_as_many_values_after_twice_the_steps() -> None:
     """Of each of 1,200 steps there are closed values (collectives, phases); a frame comes every
-    fourth step, and adds those of its 200 collectives at most."""
+    20th step, and adds those of its 200 collectives at most."""
     trace, store = Trace(2), Store(live=True)
     most = []
     for step in range(1200):
@@ -34,12 +34,12 @@ def test_a_live_run_keeps_as_many_values_after_twice_the_steps() -> None:
             proc.phase("forward", step * 10, step * 10 + 6, step=step)
             proc.collective("world", "all_reduce", step * 10 + 6, step * 10 + 8, step=step)
             proc.step(step, step * 10, step * 10 + 9)
-        if step % 4 == 3:
+        if step % 20 == 19:
             store.apply_all(trace.flush().messages)
             trace.messages.clear()
             snapshot(store, None)
             most.append(max(len(values) for values in store.memo.values()))
-    assert most[150] > LIVE_MEMO_MAX * 3 // 4 and max(most) <= LIVE_MEMO_MAX + LAST
+    assert most[30] > LIVE_MEMO_MAX * 3 // 4 and max(most) <= LIVE_MEMO_MAX + LAST
 
 
 def test_a_live_run_keeps_few_large_steps(monkeypatch: pytest.MonkeyPatch) -> None:
