@@ -14,6 +14,10 @@ from pardbg_agent import native
 from tests.diagnosis.device_drawn import ENV, drawn
 from tests.diagnosis.live import watch
 
+HEALTHY_S = 10.0
+"""How long nothing may be said: a hundred steps, and five times as long as a wait must be to be an
+error. `make diagnosis` looks for 20 s."""
+
 
 @pytest.fixture(scope="module")
 def simulated() -> None:
@@ -31,6 +35,6 @@ def simulated() -> None:
 @pytest.mark.parametrize("what", ["slow-device", "stopped-device", "host-bound", "nothing"])
 def test_a_fault_of_a_device_is_named_with_its_cause(simulated: None, what: str) -> None:
     case = drawn(what, random.Random(3))
-    outcome = watch(case)
+    outcome = watch(case, patience_s=None if case.kinds else HEALTHY_S)
     assert outcome.as_it_should_be, (case.name, outcome.named, outcome.cause, outcome.false)
     assert case.kinds or not outcome.warned, outcome.warned
