@@ -51,7 +51,7 @@ def rank_server(hooks: Mapping[str, str]) -> str:
             mark = (shared_directory() / MARK).read_text()
             env = rank_env({**make_run(folder), **hooks, MARK: mark})
             argv = [sys.executable, "-m", PROGRAM, "--serve", str(path)]
-            done = run_argv(argv, env=env, timeout_s=60)
+            done = run_argv(argv, env=env, timeout_s=120)
             assert done.code == 0, done.err
     return str(path)
 
