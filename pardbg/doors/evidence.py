@@ -100,7 +100,7 @@ class LiveRun(Recording):
                 messages = source.poll(POLL_MS)
                 with self._lock:
                     self._store.apply_all(messages)
-                if source.history is not None:
+                if source.joined:
                     self._joined.set()
                 self._closed.wait(PAUSE_S)
         finally:

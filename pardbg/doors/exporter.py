@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pardbg.analysis.base.asof import View
-from pardbg.doors.figures import FAMILIES, OWN, Family, Row, figures
+from pardbg.doors.run_figures import FAMILIES, OWN, Family, Row, figures
 from pardbg.errors import UserError
 from pardbg.hub.client import LiveSource
 from pardbg.hub.run import config as files
@@ -60,7 +60,7 @@ class Exporter:
             while messages:
                 self._store.apply_all(messages)
                 messages = self._source.poll(0)
-            if self._source.history is not None and time.monotonic() >= due:
+            if self._source.joined and time.monotonic() >= due:
                 due = time.monotonic() + max(PERIOD_S, self._make() * SHARE)
         self._make()
         self._source.close()

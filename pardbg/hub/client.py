@@ -86,7 +86,8 @@ class LiveSource:
         self._history_poller = zmq.Poller()
         self._history_poller.register(self._ctrl, zmq.POLLIN)
         self._kept: list[Message] = []
-        self._joined = False
+        self.joined = False
+        """The hub has sent the run's recent history."""
         self._asked_ns = self._looked_ns = 0
         self._came_ns = time.monotonic_ns()
         self._request = 0
@@ -107,13 +108,13 @@ class LiveSource:
         """Return what has come, oldest first."""
         if self._ended:
             return []
-        full = not self._joined and len(self._kept) >= MAX_KEPT
+        full = not self.joined and len(self._kept) >= MAX_KEPT
         poller = self._history_poller if full else self._poller
         ready = dict(poller.poll(timeout_ms))
         out = self._from_ctrl() if self._ctrl in ready else []
         if self._sub in ready:
             fresh = self._from_sub()
-            if self._joined:
+            if self.joined:
                 out += fresh
             else:
                 self._kept += fresh
@@ -153,7 +154,7 @@ class LiveSource:
                 if len(frames) == 2:
                     out.append(Message(frames[0], frames[1], time.monotonic_ns()))
                 elif len(frames) == 1 and self._is_joined(frames[0]):
-                    self._joined = True
+                    self.joined = True
                     out += self._kept
                     self._kept = []
         return out
@@ -185,14 +186,14 @@ class LiveSource:
 
     def _check_hub(self, payload: bytes) -> None:
         """Join again if another hub sends: the previous one was killed."""
-        if not self._joined:
+        if not self.joined:
             return
         try:
             hub = leading(payload, "hub").get("hub")
         except Malformed:
             return
         if hub != self._hub:
-            self._joined, self._asked_ns = False, 0
+            self.joined, self._asked_ns = False, 0
             self._join()
 
     def _look(self) -> None:

@@ -31,7 +31,7 @@ from pardbg.render.draw.signs import SIGN, SIGNS
 from pardbg.render.frame.activity import activity_text
 from pardbg.render.frame.audit_trail import viewer
 from pardbg.render.frame.control_words import waits_text, why_text
-from pardbg.render.pages.stacks import Entry, Stack, console, fold, own_spots, spots, tree
+from pardbg.render.frame.stacks import Entry, Stack, console, fold, own_spots, spots, tree
 from pardbg.session.source_files import SourceLines
 
 _REASON_LINES = 4

@@ -29,7 +29,7 @@ from pardbg.render.draw.cells import (
 from pardbg.render.draw.signs import SIGN, SIGNS
 from pardbg.render.frame.activity import activity_text
 from pardbg.render.frame.panels import coming, empty
-from pardbg.render.pages.stacks import own_spots, spots
+from pardbg.render.frame.stacks import own_spots, spots
 from pardbg.render.pages.timeline import MANY, Window, lane
 
 WIDE: Final = 110

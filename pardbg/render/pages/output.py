@@ -15,7 +15,7 @@ from pardbg.render.draw.axis import Axis, ruler
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import Line, Picture, Row, Segment, clean, clip, fit, line, selected
 from pardbg.render.frame.panels import empty
-from pardbg.render.pages.stacks import fold
+from pardbg.render.frame.stacks import fold
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 

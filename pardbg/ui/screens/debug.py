@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pardbg.events.commands import WhereFound
 from pardbg.render.draw.cells import Picture
+from pardbg.render.frame.stacks import Entry, Spot, Stack, own_spots, stacks_of
 from pardbg.render.pages.debug import DebugPageState, debug, stacks_shown
-from pardbg.render.pages.stacks import Entry, Spot, Stack, own_spots, stacks_of
 from pardbg.session.source_files import Place
 from pardbg.ui.engine.feed import Frame, Want
 from pardbg.ui.screens.base import Page, Shared

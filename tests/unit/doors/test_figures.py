@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pardbg.analysis.base.asof import View
 from pardbg.doors.exporter import Exporter
-from pardbg.doors.figures import (
+from pardbg.doors.run_figures import (
     FAMILIES,
     MAX_LABEL,
     MAX_RANKS,

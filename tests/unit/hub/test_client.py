@@ -44,10 +44,10 @@ def test_a_refused_viewer_says_so_and_comes_in_when_another_leaves(
     monkeypatch.setattr(router, "MAX_VIEWERS", 1)
     monkeypatch.setattr(client, "JOIN_AGAIN_NS", 50_000_000)
     first, second = LiveSource(rig.config.dir), LiveSource(rig.config.dir)
-    rig.until(lambda: first.poll(1) is not None and first._joined, "the first one is in")
+    rig.until(lambda: first.poll(1) is not None and first.joined, "the first one is in")
     rig.until(lambda: second.poll(1) is not None and second.notice, "a refusal")
     assert second.notice == "1 viewers are connected already: close one"
-    assert not second._joined
+    assert not second.joined
     rig.until(lambda: second.poll(1) is not None and second._request >= 2, "it asks again")
     begun, before = time.monotonic(), second._request
     for _ in range(40):
@@ -56,7 +56,7 @@ def test_a_refused_viewer_says_so_and_comes_in_when_another_leaves(
     most = (time.monotonic() - begun) / 0.05 + 1
     assert second._request - before <= most, "once in JOIN_AGAIN_NS, not at each message"
     first.close()
-    rig.until(lambda: second.poll(1) is not None and second._joined, "the place is free")
+    rig.until(lambda: second.poll(1) is not None and second.joined, "the place is free")
     assert second.notice == ""
     second.close()
 

@@ -18,6 +18,7 @@ from pardbg.events.control_facts import Breakpoint, Hit
 from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.frame import chrome
 from pardbg.render.frame.control_words import fact_text
+from pardbg.render.frame.stacks import stacks_of, tree
 from pardbg.render.frame.timebar import Playing, Track, legend, time_bar
 from pardbg.render.pages.collectives import CollectivesPageState as CollectivesLook
 from pardbg.render.pages.collectives import collectives, detail, strip
@@ -27,7 +28,6 @@ from pardbg.render.pages.findings import Around, findings
 from pardbg.render.pages.memory import memory
 from pardbg.render.pages.output import output
 from pardbg.render.pages.overview import OverviewPageState, overview
-from pardbg.render.pages.stacks import stacks_of, tree
 from pardbg.render.pages.timeline import Window, timeline
 from pardbg.render.pages.traffic import TrafficPageState as TrafficLook
 from pardbg.render.pages.traffic import matrix, traffic
