@@ -58,7 +58,8 @@ HEALTHY = [
         ("sequence", 2), ("sequence", 4), ("dtensor", 2), ("tensor-dp", 4), ("gpipe", 2),
         ("tensor-unsaid", 2), ("tensor-unsaid", 4), ("one-f-one-b", 2),
         ("one-f-one-b", 4), ("interleaved", 2), ("pipeline-dp", 4), ("fsdp-tensor", 4),
-        ("hsdp", 4), ("ddp-again", 2), ("zero-bubble", 2), ("looped", 2), ("three-d", 8),
+        ("fsdp1", 2), ("fsdp1", 3), ("hsdp", 4), ("ddp-again", 2),
+        ("zero-bubble", 2), ("looped", 2), ("three-d", 8),
     )
 ]  # fmt: skip
 GRADS, OUT, BACK = "grad", "out", "d_out"

@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import pipelining as pp
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -23,7 +24,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.same.cuts import Tp
-from tests.same.model import HEADS, LENGTH, WORDS, Decoder, Faults, loss_of
+from tests.same.model import HEADS, LENGTH, WORDS, Block, Decoder, Faults, loss_of
 
 STEPS, ROWS, MICROBATCHES = 2, 24, 4
 Step = Callable[[Tensor], float]
@@ -96,6 +97,16 @@ class Job:
         for block in self.model.blocks:  # type: ignore[union-attr]
             fully_shard(block, mesh=mesh["dp"])
         fully_shard(self.model, mesh=mesh["dp"])
+
+    def fsdp1(self) -> None:
+        self.dp = self.size
+        torch.manual_seed(1)
+        whole = Decoder(faults=self.faults)
+        policy = ModuleWrapPolicy({Block})
+        cpu = torch.device("cpu")
+        self.model = FullyShardedDataParallel(
+            whole, auto_wrap_policy=policy, device_id=cpu, use_orig_params=True
+        )
 
     def hsdp(self) -> None:
         self.dp = self.size

@@ -31,6 +31,7 @@ from pardbg.analysis.same.noise import (
     SEEN,
     YELLOW,
     Floors,
+    alike,
     coarser,
     difference,
     floors,
@@ -53,12 +54,13 @@ Reason = Literal[
     "same", "invariants-hold", "differs", "replicas-differ", "nothing-captured", "no-common-names",
     "no-common-steps", "inputs-differ", "floor-inputs-differ", "initial-parameters-differ",
     "reference-replicas-differ", "uncertain", "all-rounding", "nothing-judged", "no-replicas",
-    "too-large",
+    "too-large", "no-parameters",
 ]  # fmt: skip
 """What the answer is. ``uncertain``: a tensor differs, but inputs or some initial parameters are
 not known; ``all-rounding``: every gradient differs as computation in bfloat16 would make it;
 ``no-replicas``: no rank keeps what another one has; ``too-large``: not all that was captured was
-read."""
+read; ``no-parameters``: the optimizers step tensors of which it is not known which parameters they
+are."""
 Left = Literal[
     Gap, Why, "only-reference", "only-run", "shape", "not-finite", "no-update", "gradient", "step",
 ]  # fmt: skip
@@ -135,7 +137,7 @@ def alone(store: Store) -> Sameness:
     if store.refused[DEFINITIONS]:
         return Sameness("too-large", name="A")
     if not run.steps:
-        return Sameness("nothing-captured", name="A")
+        return Sameness(_why_nothing(store), name="A")
     left = _left({key[1:]: gap for key, gap in run.unknown.items()})
     order = [run.tensors[key] for key in _keys(run) if key in run.tensors]
     order = [whole for whole in order if whole.copies]
@@ -157,9 +159,9 @@ def compare(reference: Store, run: Store, floor: Store | None = None) -> Samenes
     moved = prefixes(begun, run)
     later = _later(a, run, moved)
     b = wholes(run, moved, later, partial(in_place, begun=begun))
-    for side, name in ((a, "A"), (b, "B")):
+    for side, store, name in ((a, reference, "A"), (b, run, "B")):
         if not side.steps:
-            return Sameness("nothing-captured", name=name)
+            return Sameness(_why_nothing(store), name=name)
     if not a.names("grad") & b.names("grad") | a.names("param") & b.names("param"):
         return Sameness("no-common-names")
     if a.steps[0] != b.steps[0]:
@@ -189,6 +191,11 @@ def compare(reference: Store, run: Store, floor: Store | None = None) -> Samenes
     return replace(
         found, inputs_known=known, random=random, floor_idle=judge.floor_idle, beside=odd
     )
+
+
+def _why_nothing(store: Store) -> Reason:
+    some = any(process.tensors for process in store.rank_procs(None).values())
+    return "no-parameters" if some else "nothing-captured"
 
 
 def _later(a: Wholes, run: Store, parts: Mapping[tuple[int, int], Prefixes]) -> frozenset[int]:
@@ -261,7 +268,7 @@ def _initial(a: Wholes, b: Wholes) -> tuple[frozenset[str], Whole | None]:
     equal: set[str] = set()
     for key in _keys(a):
         left, right = a.tensors.get(key), b.tensors.get(key)
-        if key[1] != "init" or left is None or right is None or left.shape != right.shape:
+        if key[1] != "init" or left is None or right is None or not alike(left, right):
             continue
         epsilon = coarser(left, right)
         if epsilon is None or left.bad:
@@ -331,7 +338,7 @@ class _Judge:
         reference has."""
         updated = self.b.tensors.get((left.step, "param", left.name))
         here = left.what == "grad" and left.step == self.step and left.key not in self.b.unknown
-        return here and left.most > 0 and updated is not None and updated.shape == left.shape
+        return here and left.most > 0 and updated is not None and alike(updated, left)
 
     def _leave_names(self) -> None:
         """Note names of one side only, and those without a known layout."""
@@ -344,7 +351,7 @@ class _Judge:
 
     def _row(self, left: Whole, right: Whole) -> Row | Left:
         """Return a tensor's row, or why it is not judged."""
-        if left.shape != right.shape:
+        if not alike(left, right):
             return "shape"
         error, size = difference(left, right), left.norm
         share = error / size if size else float("inf") if error else 0.0

@@ -83,7 +83,7 @@ def floors(
     measured = {
         key: difference(whole, (second or {})[key])
         for key, whole in tensors.items()
-        if key in (second or {}) and (second or {})[key].shape == whole.shape
+        if key in (second or {}) and alike((second or {})[key], whole)
     }
     return Floors(max(1, depth), float(np.median(sizes)) if sizes else 0.0, measured)
 
@@ -109,9 +109,15 @@ def coarser(a: Whole, b: Whole) -> float | None:
     return None if None in known else max(value for value in known if value is not None)
 
 
+def alike(left: Whole, right: Whole) -> bool:
+    """Return whether two tensors have the same elements, of which one may be told flat."""
+    flat = 1 in (len(left.shape), len(right.shape))
+    return left.shape == right.shape or (flat and math.prod(left.shape) == math.prod(right.shape))
+
+
 def equal(left: Whole, right: Whole) -> bool:
     """Return whether rounding explains that two parameters are not equal bit by bit."""
     epsilon = coarser(left, right)
-    if left.shape != right.shape or epsilon is None or left.bad or right.bad or not left.most:
+    if not alike(left, right) or epsilon is None or left.bad or right.bad or not left.most:
         return False
     return difference(left, right) <= ROUNDINGS * epsilon * left.norm

@@ -27,6 +27,8 @@ _CANNOT: Final[Mapping[Reason, str]] = {
     "reference-replicas-differ": "replicas of {name} differ within the reference itself",
     "nothing-judged": "too few tensors have a known layout and a floor below their own size",
     "no-replicas": "no rank keeps what another one keeps; give a second recording",
+    "no-parameters": "{name} steps tensors of which it is not known which parameters they are, as "
+                     "DeepSpeed's ZeRO 3 does",
     "too-large": "{name} has more captured tensors than are read; capture one step (--tensors 0)",
     "all-rounding": "every gradient differs by what bfloat16 would explain (autocast?): "
                     "record the reference a second time and give it as --floor",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import ModuleType
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 
 from pardbg_agent.hooks.watch import tensor_sketch
 from pardbg_agent.hooks.watch.framework_places import (
+    flat_fragment,
     layer_names,
     megatron_place,
     tensor_parallel,
@@ -64,6 +66,38 @@ def test_what_no_framework_says_is_not_known(rank: list[int]) -> None:
     assert tensor_parallel() == (2, 0)
     del sys.modules["megatron.core.parallel_state"]
     assert tensor_parallel() is None
+
+
+@dataclass
+class Address:
+    start: int
+    numel: int
+
+
+@dataclass
+class Mapping:
+    """What DeepSpeed notes at a parameter of which an optimizer's flat tensor has a part."""
+
+    hp_fragment: torch.Tensor
+    lp_fragment_address: Address
+    hp_fragment_address: Address
+
+
+def test_a_part_of_a_flat_tensor_has_its_gradient_and_its_place() -> None:
+    """The flat one begins with the last two of six elements."""
+    flat, other = torch.arange(8.0), torch.zeros(8)
+    flat.grad = flat * 10
+    parameter = nn.Parameter(torch.zeros(2, 3))
+    assert flat_fragment(parameter, [flat]) is None
+    parameter._hp_mapping = Mapping(  # type: ignore[attr-defined]
+        flat.narrow(0, 0, 2), Address(4, 2), Address(0, 2)
+    )
+    found = flat_fragment(parameter, [other, flat])
+    assert found is not None
+    part, placed = found
+    assert part.tolist() == [0, 1] and part.grad.tolist() == [0, 10]
+    assert (placed.shape, placed.offset) == ([6], [4])
+    assert flat_fragment(parameter, [other]) is None
 
 
 class Layer(nn.Module):

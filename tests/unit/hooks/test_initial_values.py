@@ -89,6 +89,14 @@ def test_noise_is_a_rounding_up_or_down(dtype: torch.dtype, of: str, eps: float)
     assert torch.equal(initial_values.moved(values, "w", ""), values)
 
 
+def test_a_flat_piece_is_filled_from_a_whole() -> None:
+    whole = torch.arange(24.0).reshape(4, 6)
+    part = torch.zeros(5)
+    setattr(part, LAYOUT, ((24,), (7,)))
+    assert filled(part, [Piece([4, 6], [0, 0], whole)], [])
+    assert part.tolist() == [7, 8, 9, 10, 11]
+
+
 def test_two_groups_that_fit_leave_it_alone() -> None:
     part = torch.zeros(2, 6)
     assert not filled(part, [Piece([4, 6], [0, 0], torch.ones(4, 6))], [(2, 1), (2, 0)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -58,6 +59,37 @@ def megatron_place(parameter: Any, part: Any) -> Placed | None:
     shape = [n * (parts if d == dim else 1) for d, n in enumerate(part.shape)]
     several = blocks > 1 and parts > 1
     return Placed(shape, along, (dim, parts, at, blocks) if several else None)
+
+
+def flat_places(root: nn.Module) -> dict[int, Placed]:
+    """Return where the parts of parameters are that FSDP1 keeps in flat shards, by id, if the
+    optimizer has the original ones (use_orig_params; torch/distributed/fsdp/_flat_param.py)."""
+    found = {}
+    for module in root.modules():
+        flat: Any = getattr(getattr(module, "_handle", None), "flat_param", None)
+        parameters = getattr(flat, "_params", None) or ()
+        infos = getattr(flat, "_shard_param_infos", None) or ()
+        for p, info, shape in zip(parameters, infos, getattr(flat, "_shapes", ()), strict=False):
+            begin = info.intra_param_start_idx if info.in_shard else 0
+            found[id(p)] = Placed([math.prod(shape)], [begin])
+    return found
+
+
+def flat_fragment(parameter: Any, flat: list[Any]) -> tuple[Any, Placed] | None:
+    """Return the part of a module's parameter, with its gradient, that is in one of an optimizer's
+    ``flat`` tensors, as DeepSpeed's ZeRO 1 and 2 have them (deepspeed/utils/tensor_fragment.py)."""
+    mapping = getattr(parameter, "_hp_mapping", None)
+    part = getattr(mapping, "hp_fragment", None)
+    if mapping is None or part is None:
+        return None
+    here = part.untyped_storage().data_ptr()
+    of = next((one for one in flat if one.untyped_storage().data_ptr() == here), None)
+    if of is None:
+        return None
+    made, address = part.detach(), mapping.hp_fragment_address
+    if of.grad is not None:
+        made.grad = of.grad.detach().narrow(0, address.start, address.numel)
+    return made, Placed([parameter.numel()], [mapping.lp_fragment_address.start])
 
 
 def layer_names(root: nn.Module) -> Callable[[str], str]:

@@ -130,6 +130,11 @@ class InitialValues:
             if not found or not all(found):
                 return False
             part.copy_(moved(made, one.name, self._noise))
+            copy = getattr(
+                one.tensor, "_hp_mapping", None
+            )  # DeepSpeed's, which its optimizer steps
+            if copy is not None:
+                copy.update_hp()
         return True
 
 
@@ -155,7 +160,7 @@ def read(folder: Path) -> dict[str, list[Piece]]:
 
 def _placed(one: Named) -> tuple[Placed, torch.Tensor]:
     part = local_part(one.tensor)
-    return place(one.tensor, one.tensor, part), part
+    return one.placed or place(one.tensor, one.tensor, part), part
 
 
 def _blocks(
@@ -189,7 +194,8 @@ def _copied(wanted: _Wanted, pieces: list[Piece]) -> bool:
     """Copy into a part what pieces have of it; return whether that was all."""
     into, left = wanted.into, wanted.into.numel()
     done: set[tuple[int, ...]] = set()
-    for piece in pieces:
+    for one in pieces:
+        piece = _flat(one) if len(wanted.shape) == 1 else one
         if piece.shape != wanted.shape or tuple(piece.offset) in done:
             continue
         done.add(tuple(piece.offset))
@@ -205,6 +211,13 @@ def _copied(wanted: _Wanted, pieces: list[Piece]) -> bool:
             to.copy_(piece.values[_box(low, high, piece.offset)])
             left -= math.prod(b - a for a, b in zip(low, high, strict=True))
     return left == 0
+
+
+def _flat(piece: Piece) -> Piece:
+    """Return a whole parameter flat, as ZeRO and FSDP1 cut it; a part as it is."""
+    number = math.prod(piece.shape)
+    whole = piece.values.numel() == number
+    return Piece([number], [0], piece.values.flatten()) if whole else piece
 
 
 def _box(low: list[int], high: list[int], offset: list[int]) -> tuple[slice, ...]:

@@ -136,7 +136,7 @@ class Capture:
             tensor = one.tensor.grad if what == "grad" else one.tensor
             if tensor is None or not _plain(part := local_part(tensor)):
                 continue
-            at = place(one.tensor, tensor, part)
+            at = one.placed or place(one.tensor, tensor, part)
             found = sketch(self._maps, part, at.shape, at.offset)
             if at.blocks is not None:
                 found["sketch"] = sliced(self._maps, part, *at.blocks)

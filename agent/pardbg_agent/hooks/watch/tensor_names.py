@@ -7,6 +7,7 @@ DistributedDataParallel that has it.
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import torch.distributed as dist
@@ -17,6 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from pardbg_agent.hooks.watch.framework_places import (
     Axis,
     Placed,
+    flat_fragment,
+    flat_places,
     layer_names,
     megatron_place,
     tensor_parallel,
@@ -42,6 +45,8 @@ class Named(NamedTuple):
     model: int
     axes: list[Axis]
     """That the rank may have slices along."""
+    placed: Placed | None = None
+    """Where its values and its gradient are, if they cannot say it themselves."""
 
 
 class Models:
@@ -78,11 +83,29 @@ class Models:
             if not num_own:
                 continue
             over, model, along = _replicas(root), self.number(root), axes(root)
-            known_as = layer_names(root)
+            known_as, flat = layer_names(root), flat_places(root)
             for order, (name, p) in enumerate(own):
-                of = Named(order, canonical(known_as(name)), p, over.get(id(p), []), model, along)
+                of = Named(
+                    order, canonical(known_as(name)), p, over.get(id(p), []), model, along,
+                    flat.get(id(p)),
+                )  # fmt: skip
                 found.setdefault(id(p), of)
-        return [found[id(p)] for p in parameters if id(p) in found]
+        others = [p for p in parameters if id(p) not in found]
+        return [
+            *(found[id(p)] for p in parameters if id(p) in found),
+            *(self._fragments(others) if others else ()),
+        ]
+
+    def _fragments(self, flat: list[Any]) -> Iterator[Named]:
+        """Yield the parts of modules' parameters that are in an optimizer's flat ones."""
+        for root in self.outermost():
+            known_as = layer_names(root)
+            for order, (name, p) in enumerate(root.named_parameters()):
+                found = flat_fragment(p, flat)
+                if found is not None:
+                    part, placed = found
+                    name = canonical(known_as(name))
+                    yield Named(order, name, part, [], self.number(root), [], placed)
 
     @staticmethod
     def alive() -> list[nn.Module]:

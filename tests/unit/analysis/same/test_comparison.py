@@ -247,6 +247,25 @@ def test_dropout_leaves_a_difference_uncertain() -> None:
     assert (found.exit_code, found.reason, found.random) == (2, "uncertain", True)
 
 
+def test_what_is_cut_flat_is_compared_with_what_is_not() -> None:
+    """As ZeRO's: the sketch of elements by their flat index is that of the matrix."""
+    flat = run(2, seed=1, steps=1)
+    flat.values = {key: whole.reshape(-1) for key, whole in flat.values.items()}
+    found = against(flat)
+    assert (found.reason, found.exit_code) == ("same", 0)
+    assert {row.what for row in found.rows} == {"grad", "param"}
+
+
+def test_tensors_without_a_parameter_are_not_called_not_captured() -> None:
+    nothing = run(steps=0)
+    nothing.values.clear()
+    assert against(nothing).reason == "nothing-captured"
+    only_inputs = run()
+    only_inputs.values.clear()
+    found = against(only_inputs)
+    assert (found.reason, found.name, found.exit_code) == ("no-parameters", "B", 2)
+
+
 def test_hand_made_shards_have_no_known_layout() -> None:
     made = run(2, seed=1)
     for step, what, name in list(made.values):
@@ -377,8 +396,8 @@ def test_exit_codes(
     assert code(good) == 0 and "Replicas are equal" in capsys.readouterr().out
     assert code(reference, wrong, "--json") == 1
     assert json.loads(capsys.readouterr().out)["reason"] == "differs"
-    assert code(reference, empty) == 2
-    said = "Cannot be compared: B has no captured tensors; record with --tensors 0-1.\n"
-    assert capsys.readouterr().out == said
+    assert code(reference, empty, "--json") == 2
+    told = json.loads(capsys.readouterr().out)
+    assert (told["reason"], told["name"]) == ("no-parameters", "B")
     assert code(reference, "--floor", floor) == 2
     assert "--floor is of two sessions" in capsys.readouterr().err
