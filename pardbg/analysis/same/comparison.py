@@ -73,6 +73,8 @@ EXIT: Final[Mapping[Reason, int]] = {
 CANNOT: Final = 2
 MULTIPLE: Final = 0.25
 """Distance from 1 of a factor that is red whatever the noise."""
+_PRODUCTS: Final = ("Linear", "Conv")
+"""Parts of the names of modules that compute in low precision under autocast."""
 LOW_PRECISION: Final = 4 * 2.0**-7
 """Relative difference that computation in bfloat16 explains, whatever the parameters' dtype."""
 
@@ -449,7 +451,7 @@ def _answer(
         return _at(place, answer("differs", first), a.steps[0])
     if not certain:
         return _at(place, answer("uncertain", first), a.steps[0])
-    rounding = not with_floor and not known and _all_rounding(rows)
+    rounding = not with_floor and not known and _all_rounding(rows, modules)
     return _at(place, answer("all-rounding" if rounding else "differs", first), a.steps[0])
 
 
@@ -485,12 +487,14 @@ def _judged(a: Wholes, rows: Sequence[Row]) -> bool:
     )
 
 
-def _all_rounding(rows: Sequence[Row]) -> bool:
+def _all_rounding(rows: Sequence[Row], modules: Flow) -> bool:
     """Return whether every gradient is off, and none by more than low precision explains: so it is
-    where parameters are float32 and computation is not (autocast). Then modules' outputs are off,
-    too."""
+    where parameters are float32 and computation is not (autocast). Then no product of matrices
+    agrees."""
     errors = [row.error for row in rows if row.what == "grad"]
     levels = {row.level for row in rows if row.what == "grad"}
-    outs = {row.level for row in rows if row.what == "out"}
-    low = bool(errors) and "green" not in levels and max(errors) <= LOW_PRECISION
-    return low and (not outs or outs != {"green"})
+    exact = any(
+        one.level == "green" and one.run.what == "out" and any(k in one.run.kind for k in _PRODUCTS)
+        for one in modules.judged
+    )
+    return bool(errors) and "green" not in levels and max(errors) <= LOW_PRECISION and not exact

@@ -190,14 +190,15 @@ def _settled(judged: Sequence[Judged]) -> list[Judged]:
 
 def _without_effect(outs: Sequence[Judged]) -> list[Judged]:
     """Return outputs with those of unknown layout that are red inside a module whose output agrees:
-    what ranks have of them was misread, as the slices of a gated layer are."""
+    what ranks have of them was misread, as the slices of a gated layer are; then so it was in other
+    blocks."""
     agree = {one.reference.name for one in outs if one.level == "green"}
-    return [
-        replace(one, level="layout")
-        if one.level == "red" and not one.run.alone and not agree.isdisjoint(_around(one))
-        else one
-        for one in outs
-    ]
+    shared = [one for one in outs if one.level == "red" and not one.run.alone]
+    misread = {
+        place_in_block(one.reference.name) for one in shared if not agree.isdisjoint(_around(one))
+    }
+    unknown = {id(one) for one in shared if place_in_block(one.reference.name) in misread}
+    return [replace(one, level="layout") if id(one) in unknown else one for one in outs]
 
 
 def _around(one: Judged) -> list[str]:

@@ -270,3 +270,16 @@ def test_an_identity_in_another_stage_is_not_the_module() -> None:
         )  # fmt: skip
     (found,) = of(trace.store())
     assert found.alone and list(found.times) == [0]
+
+
+def test_what_is_misread_in_one_block_is_in_others() -> None:
+    """Block 2 puts out something wrong; its mlp is off as block 0's is, whose block agrees."""
+    made = values()
+    for name in ("blocks.0.mlp", "blocks.2.mlp"):
+        made["out", name] = made["out", name][::-1].copy()
+    for name in MODULES[MODULES.index("blocks.2") :]:
+        made["out", name] = made["out", name] * 1.5
+    found = judged(run(made, 2))
+    outs = {one.run.name: one.level for one in found.judged if one.run.what == "out"}
+    assert (outs["blocks.0.mlp"], outs["blocks.2.mlp"]) == ("layout", "layout")
+    assert found.first is not None and found.first.name == "blocks.2"
