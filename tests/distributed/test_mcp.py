@@ -79,8 +79,9 @@ async def test_the_skill_names_the_culprits_of_twenty_faults() -> None:
 GENERATED = [
     program("lock", 4, 2, 3, ("missing-rank",)),
     program("skips-barrier", 4, 1, 3, ("op-mismatch",)),
-    program("raises", 4, 0, 3, ("exception",), sort="end"),
 ]
+ENDS = program("raises", 4, 0, 3, ("exception",), sort="end")
+"""It may be over before anybody has asked."""
 
 
 @pytest.mark.timeout(120)
@@ -98,6 +99,16 @@ async def test_the_skill_names_the_culprit_of_a_fresh_live_run(case: Any, tmp_pa
             ask.calls = 0
             named = await follow(ask, steps, "")
     assert tuple(named) in case.culprits and ask.calls <= MOST_CALLS
+
+
+@pytest.mark.timeout(120)
+async def test_the_skill_names_the_culprit_of_a_run_that_has_just_ended(tmp_path: Path) -> None:
+    session = tmp_path / "s.mcap"
+    with started(list(quick(ENDS).argv), session, env=rank_env()) as handle:
+        assert handle.wait(60)
+    async with asking(str(session)) as ask:
+        named = await follow(ask, skill_steps(), "")
+    assert tuple(named) in ENDS.culprits and ask.calls <= MOST_CALLS
 
 
 @pytest.mark.timeout(120)

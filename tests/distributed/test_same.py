@@ -14,7 +14,7 @@ import pytest
 from pardbg.cli import main
 from pardbg.session.reader import load
 from tests.distributed.runs import started
-from tests.forked import served
+from tests.forked import forked, served
 from tests.processes import rank_env, run_argv, torchrun_argv
 
 pytestmark = pytest.mark.timeout(500)
@@ -28,8 +28,10 @@ RUNS = {
 }  # fmt: skip
 
 
-def job(nproc: int, *words: str) -> list[str]:
-    return served(torchrun_argv("-m", PROGRAM, *words, nproc=nproc), PARDBG_TENSORS="0-1")
+def job(nproc: int, *words: str, init: bool = False) -> list[str]:
+    """``init``: parameters are written or taken, which ranks must know before torch is there."""
+    argv = torchrun_argv("-m", PROGRAM, *words, nproc=nproc)
+    return forked(argv) if init else served(argv, PARDBG_TENSORS="0-1")
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +39,10 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder, found = tmp_path_factory.mktemp("same"), {}
     for name, how in RUNS.items():
         found[name] = folder / f"{name}.mcap"
-        init = {"plain": "PARDBG_INIT_TO", "unsaid": "PARDBG_INIT_FROM"}.get(name, "NONE")
-        env = rank_env({"PARDBG_TENSORS": "0-1", init: str(folder / "init")})
-        with started(job(*how), found[name], env=env) as handle:
+        init = {"plain": "PARDBG_INIT_TO", "unsaid": "PARDBG_INIT_FROM"}.get(name)
+        more = {init: str(folder / "init")} if init else {}
+        env = rank_env({"PARDBG_TENSORS": "0-1", **more})
+        with started(job(*how, init=init is not None), found[name], env=env) as handle:
             assert handle.wait(120) == 0
     return found
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.base.run import OutputLine
+from pardbg.analysis.same.module_rows import Numbers
 from pardbg.events.commands import Reply
 from pardbg.events.control_codes import Verb
 from pardbg.store.history import Bookmarks, History
@@ -117,6 +118,12 @@ class FakeAnalysis(Analysis):
     def output(self, _store: Any, _t_ns: int, want: OutputWant) -> tuple[OutputLine, ...]:
         lines = sample.output()
         return tuple(line for line in lines if not want.contains or want.contains in line.text)
+
+    def num_tensors(self, _store: Any) -> int:
+        return len(sample.sameness().found.rows)
+
+    def sameness(self, *_: Any) -> Numbers:
+        return sample.sameness()
 
     def findings(self, *_: Any) -> tuple[()]:
         return ()

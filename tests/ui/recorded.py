@@ -108,7 +108,11 @@ async def drive(pilot: Pilot[None], view: View) -> None:
     if view.goto:
         await type_(pilot, f"goto {view.goto}")
     await settled(app)
-    await pilot.press(*view.keys)
+    *before, last = view.keys
+    if before:
+        await pilot.press(*before)
+        await settled(app)  # the last key acts on what these show
+    await pilot.press(last)
     await settled(app)
 
 

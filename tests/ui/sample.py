@@ -27,6 +27,9 @@ from pardbg.analysis.pipeline.values import (
     PipelineStep,
     PipelineView,
 )
+from pardbg.analysis.same.comparison import Row, Sameness
+from pardbg.analysis.same.module_flow import Place
+from pardbg.analysis.same.module_rows import Numbers, numbers_of
 from pardbg.events.control_codes import Mode, Verb
 from pardbg.events.control_events import ControlEvent
 from pardbg.events.control_facts import Asked, Cut
@@ -315,3 +318,14 @@ def output(number: int = 40) -> tuple[OutputLine, ...]:
     made.append(OutputLine(T0 + number * S, 2, "stderr", "\x1b[31mUserWarning: slow loader\x1b[0m"))
     made.append(OutputLine(T0 + number * S, None, "stdout", "torchrun: all ranks are up"))
     return tuple(made)
+
+
+def sameness() -> Numbers:
+    """A reference beside which the second block puts out something else."""
+    names = ("embed", "blocks.0.mlp", "blocks.0", "blocks.1.mlp", "blocks.1", "head")
+    rows = tuple(
+        Row(0, "out", name, 0.1 * (at > 2), 1e4 if at > 2 else 0.5, "red" if at > 2 else "green")
+        for at, name in enumerate(names)
+    )
+    place = Place("out", names[3], "Mlp", "", "", None)
+    return numbers_of(Sameness("differs", 0, "out", names[3], None, place, rows=rows))

@@ -27,6 +27,7 @@ WORDS = {
     "debug": ("console", "stacks", "since"),
     "findings": ("slow-stage", "Move a layer"),
     "output": ("step 39 loss", "UserWarning"),
+    "numbers": ("✗", "▶ blocks.1.mlp", "4.0"),
 }
 
 
@@ -54,7 +55,7 @@ async def test_tab_walks_the_screens_both_ways() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await ready(app)
         await pilot.press("shift+tab")
-        await shows(app, "torchrun: all ranks are up")
+        await shows(app, "blocks.1.mlp")
         await pilot.press("tab", "tab")
         await shows(app, "implied 27.3%")
 
@@ -154,7 +155,7 @@ async def test_the_command_line_completes_runs_and_explains() -> None:
 async def test_help_lists_every_action_of_the_mode() -> None:
     for live in (True, False):
         app = app_on(sample.snapshot_1f1b(), live=live)
-        async with app.run_test(size=(200, 80)) as pilot:
+        async with app.run_test(size=(200, 90)) as pilot:
             await ready(app)
             await pilot.press("question_mark")
             await shows(app, "pardbg help")

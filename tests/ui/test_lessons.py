@@ -103,8 +103,9 @@ async def test_where_there_is_room_for_one_i_switches(size: tuple[int, int]) -> 
         assert (formula in text_on(screen)) or size == (60, 15)
         assert screen.course.page.question[:20] in text_on(screen)
         await pilot.press("i")
-        await settled(screen.app)  # type: ignore[arg-type]
-        assert formula not in text_on(screen) and "r0" in text_on(screen)
+        await until(
+            lambda: formula not in text_on(screen) and "r0" in text_on(screen), "the run instead"
+        )
 
 
 async def test_going_back_over_a_lessons_begin_leads_to_the_end_of_the_one_before() -> None:

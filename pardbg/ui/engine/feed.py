@@ -168,6 +168,10 @@ class Analysis:
         """Return other schedules, by the steps up to a time."""
         return kept_whatif(View(store, t_ns))
 
+    def num_tensors(self, store: Any) -> int:
+        """Return how many captured tensors ranks have told."""
+        return sum(len(process.tensors) for process in store.rank_procs(None).values())
+
     def sameness(self, store: Any, reference: Any) -> Numbers:
         """Return whether a run computes what ``reference`` does; None: its replicas alone."""
         return numbers_of(alone(store) if reference is None else compare(reference, store))
