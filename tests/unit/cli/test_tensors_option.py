@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from pardbg.cli.options import recording, recording_options
 from pardbg_agent.hooks.watch.tensor_capture import steps
-from pardbg_agent.wire import ENV_INIT_FROM, ENV_INIT_TO, ENV_TENSORS
+from pardbg_agent.wire import ENV_INIT_FROM, ENV_INIT_NOISE, ENV_INIT_TO, ENV_TENSORS
 
 
 def told(*words: str, name: str = ENV_TENSORS) -> str | None:
@@ -52,5 +52,13 @@ def test_folders_of_initial_values_reach_ranks_of_any_directory(
     (tmp_path / "init").mkdir()
     for option, name in (("--init-to", ENV_INIT_TO), ("--init-from", ENV_INIT_FROM)):
         assert told(option, "init", name=name) == str(tmp_path / "init")
+    (tmp_path / "init" / "rank-7-0.pt").write_text("another run's")
     with pytest.raises(click.UsageError):
-        told("--init-from", "none")
+        told("--init-to", "init")
+    assert told("--init-to", "init", "--force", name=ENV_INIT_TO) == str(tmp_path / "init")
+    assert not list((tmp_path / "init").iterdir())
+    noise = told("--init-from", "init", "--init-noise", "own", name=ENV_INIT_NOISE)
+    assert noise == "own"
+    for wrong in (("--init-from", "none"), ("--init-noise", "own"), ("--init-noise", "int8")):
+        with pytest.raises(click.UsageError):
+            told(*wrong)

@@ -120,3 +120,10 @@ def test_a_model_is_written_once_and_read_before_its_first_forward(
         assert values._fill(Named(at, name, p, [], 0, []))
     assert torch.equal(first.weight, second.weight) and torch.equal(first.bias, second.bias)
     assert not capsys.readouterr().err
+
+
+def test_names_that_two_models_have_are_left_alone() -> None:
+    one, other, third = (torch.zeros(1) for _ in range(3))
+    parameters = [Named(0, "w", one, [], 0, []), Named(0, "w", other, [], 1, []),
+                  Named(1, "v", third, [], 1, [])]  # fmt: skip
+    assert [found.name for found in initial_values.plain(parameters)] == ["v"]

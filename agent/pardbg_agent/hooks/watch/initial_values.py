@@ -90,7 +90,7 @@ class InitialValues:
         if self._from:
             self._set(c, named)
         if self._to:
-            self._write(c, named)
+            self._write(c, plain(named))
 
     def _write(self, c: _core.Core, named: list[Named]) -> None:
         rank = c.identity.rank
@@ -110,7 +110,8 @@ class InitialValues:
     def _set(self, c: _core.Core, named: list[Named]) -> None:
         if self._known is None:
             self._known = read(Path(self._from))
-        lacking = [one.name for one in named if not self._fill(one)]
+        clear = {id(one.tensor) for one in plain(named)}
+        lacking = [one.name for one in named if id(one.tensor) not in clear or not self._fill(one)]
         if lacking:
             names = ", ".join(lacking[:_MAX_SAID]) + (" …" if len(lacking) > _MAX_SAID else "")
             complain(
@@ -130,12 +131,19 @@ class InitialValues:
             if not found or not all(found):
                 return False
             part.copy_(moved(made, one.name, self._noise))
-            copy = getattr(
-                one.tensor, "_hp_mapping", None
-            )  # DeepSpeed's, which its optimizer steps
-            if copy is not None:
-                copy.update_hp()
+            mapping = getattr(one.tensor, "_hp_mapping", None)
+            if mapping is not None:
+                mapping.update_hp()  # the copy that DeepSpeed's optimizer steps
         return True
+
+
+def plain(named: list[Named]) -> list[Named]:
+    """Return the parameters without those whose name two models of the rank have: which one is the
+    reference's is not known."""
+    models: dict[str, set[int]] = defaultdict(set)
+    for one in named:
+        models[one.name].add(one.model)
+    return [one for one in named if len(models[one.name]) == 1]
 
 
 def moved(values: torch.Tensor, name: str, dtype: str) -> torch.Tensor:
