@@ -41,7 +41,7 @@ def held(session: Path) -> Iterator[tuple[RunHandle, HubControl, dict[str, Any]]
             found.update(control.command(Verb.STATUS).data)
             return found.get("mode") == "held" and bool(found["waiting"])
 
-        wait_until(stands, 40, "rank 1 at its exception, rank 0 waiting")
+        wait_until(stands, 80, "rank 1 at its exception, rank 0 waiting")
         try:
             yield handle, control, found
         finally:
@@ -52,7 +52,7 @@ def of_rank(text: str, rank: int) -> list[str]:
     return [line for line in text.splitlines() if line.startswith(f"[rank{rank}]:")]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(200)
 def test_a_rank_that_raises_is_held_looked_into_and_dies_as_it_would_have(tmp_path: Path) -> None:
     plain = run_argv(ARGV, env=rank_env(), timeout_s=40)
     with held(tmp_path / "s.mcap") as (handle, control, status):
@@ -132,7 +132,7 @@ def test_a_rank_of_another_node_that_raises_is_held_there(
     assert raised < let_on.index(True)
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 def test_a_job_that_is_ended_while_held_is_gone_at_once(tmp_path: Path) -> None:
     with held(tmp_path / "s.mcap") as (handle, control, _):
         ranks = control.command(Verb.RANKS).data["ranks"]
