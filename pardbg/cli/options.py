@@ -219,16 +219,6 @@ node_options: Final = all_of(
 """Options for a job of several nodes, the same on each."""
 
 
-def _clear(folder: Path, force: bool) -> None:
-    """Remove another run's parameters from the folder of --init-to, with --force. Raises
-    UsageError."""
-    found = list(folder.glob("rank-*.pt"))
-    if found and not force:
-        raise click.UsageError(f"--init-to: {folder} has a run's parameters; --force replaces them")
-    for path in found:
-        path.unlink()
-
-
 def recording(
     max_size: int | None, max_time: int | None, rotate: int | None, **others: Any
 ) -> Recording:
@@ -239,8 +229,9 @@ def recording(
         raise click.UsageError("--rotate needs --max-size or --max-time, which start a new file")
     if others.get("init_noise") is not None and others.get("init_from") is None:
         raise click.UsageError("--init-noise goes with --init-from")
-    if others.get("init_to") is not None and not others.get("node_rank"):
-        _clear(others["init_to"], bool(others.get("force")))
+    folder = others.get("init_to")
+    if folder is not None and not others.get("node_rank") and any(folder.glob("rank-*.pt")):
+        raise click.UsageError(f"--init-to: {folder} has a run's parameters; name another folder")
     hang, after, notify = (others.pop(name, None) for name in ("on_hang", "after", "notify"))
     if after is not None and hang is None and notify is None:
         raise click.UsageError("--after goes with --on-hang or --notify")

@@ -55,8 +55,6 @@ def test_folders_of_initial_values_reach_ranks_of_any_directory(
     (tmp_path / "init" / "rank-7-0.pt").write_text("another run's")
     with pytest.raises(click.UsageError):
         told("--init-to", "init")
-    assert told("--init-to", "init", "--force", name=ENV_INIT_TO) == str(tmp_path / "init")
-    assert not list((tmp_path / "init").iterdir())
     noise = told("--init-from", "init", "--init-noise", "own", name=ENV_INIT_NOISE)
     assert noise == "own"
     for wrong in (("--init-from", "none"), ("--init-noise", "own"), ("--init-noise", "int8")):
