@@ -195,8 +195,8 @@ def _result(scope: Scope, check: Check) -> Result:
     if metric.over:
         shown += f" ({check.aggregate} of {count(len(values))} {metric.over})"
     if not math.isfinite(measured):
-        why = "replicas differ" if metric.name == "same" else "not a number"
-        return Result(check, False, measured, f"{shown}: {why}")
+        why = "" if metric.unit == "floors" else ": not a number"
+        return Result(check, False, measured, f"{shown}{why}")
     # A share like 12 % is not exact in binary: what prints as equal is equal.
     close = math.isclose(measured, check.limit, rel_tol=1e-12)
     ok = check.op in ("<=", ">=", "==") if close else _OPERATORS[check.op](measured, check.limit)

@@ -34,7 +34,6 @@ How = Literal["whole", "sum", "cut"]
 Kind = tuple[How, By, int]
 """(what ranks had, how samples are known, dimension of a cut)"""
 WHATS: Final = ("out", "d_out")
-_IDENTITY: Final = "Identity"
 
 
 def place_in_block(name: str) -> str:
@@ -82,15 +81,23 @@ class Activation:
 
 
 def activations(
-    store: Store, step: int, prefixes: Mapping[Model, Prefixes], later: Collection[int] = ()
-) -> list[Activation]:
-    """Return the activations of a run in a step (arguments as ``wholes``)."""
+    store: Store, step: int, prefixes: Mapping[Model, Prefixes], later: Collection[int] = (),
+    reference: Sequence[Activation] = (),
+) -> list[Activation]:  # fmt: skip
+    """Return the activations of a run in a step (arguments as ``wholes``). Where ranks have modules
+    of unlike classes under a name of the ``reference``'s, one of its class is meant: others stand
+    for it in other stages of a pipeline, as an Identity does."""
+    kinds = {(one.what, one.name): one.kind for one in reference}
     parts: dict[tuple[str, str], list[Part]] = defaultdict(list)
     for rank, tensor in told(store, prefixes):
         if tensor.what in WHATS and tensor.step == step:
             parts[tensor.what, tensor.name].append((rank, tensor))
     known = {rank: rows for (rank, at), rows in samples(store, later).items() if at == step}
-    return [_activation(found, known) for found in parts.values()]
+    return [_activation(_of_kind(of, kinds.get(key)), known) for key, of in parts.items()]
+
+
+def _of_kind(parts: Sequence[Part], kind: str | None) -> Sequence[Part]:
+    return [part for part in parts if part[1].kind == kind] or parts
 
 
 def _activation(parts: Sequence[Part], known_samples: Mapping[int, frozenset[int]]) -> Activation:
@@ -117,13 +124,11 @@ def _activation(parts: Sequence[Part], known_samples: Mapping[int, frozenset[int
 
 
 def _by_rank(parts: Iterable[Part]) -> list[Part]:
-    """Return one part of each rank, without those that are not understood, and without an
-    Identity, which stands in other stages of a pipeline for the module. A rank that steps several
-    optimizers tells of a module before each; its samples add."""
+    """Return one part of each rank, without those that are not understood. A rank that steps
+    several optimizers tells of a module before each; its samples add."""
     found: dict[int, TensorDef] = {}
-    kinds = {part.kind for _, part in parts}
     for rank, part in parts:
-        if _sound(part) and (part.kind != _IDENTITY or len(kinds) == 1):
+        if _sound(part):
             found[rank] = _added(found[rank], part) if rank in found else part
     return sorted(found.items()) or list(parts)[:1]
 

@@ -13,6 +13,7 @@ from typing import Final, Literal, cast
 
 from pardbg.analysis.base.losses import json_number
 from pardbg.analysis.same.activations import activations
+from pardbg.analysis.same.beginnings import initial, inputs
 from pardbg.analysis.same.cut_parameters import in_place
 from pardbg.analysis.same.hypotheses import (
     CERTAIN,
@@ -27,12 +28,10 @@ from pardbg.analysis.same.names import prefixes
 from pardbg.analysis.same.noise import (
     MOST_OF_UPDATE,
     RED,
-    ROUNDINGS,
     SEEN,
     YELLOW,
     Floors,
     alike,
-    coarser,
     difference,
     floors,
     of_update,
@@ -119,7 +118,10 @@ class Sameness:
     rows: tuple[Row, ...] = ()
     """In the order of execution: gradients from the last parameter, then parameters."""
     left: tuple[NotJudged, ...] = ()
-    inputs_known: bool = True
+    inputs_known: bool = False
+    """The inputs are known to be equal, …"""
+    initial_known: bool = False
+    """… and so are the initial values of all parameters."""
     random: bool = False
     """Layers draw numbers of their own, as dropout does: other layouts draw others."""
     floor_idle: bool = False
@@ -168,22 +170,23 @@ def compare(reference: Store, run: Store, floor: Store | None = None) -> Samenes
         return Sameness("no-common-names")
     if a.steps[0] != b.steps[0]:
         return Sameness("no-common-steps")
-    known, unequal = _inputs(a, b)
+    known, unequal = inputs(a, b)
     if unequal is not None:
         return Sameness("inputs-differ", unequal)
-    verified, first = _initial(a, b)
+    verified, first = initial(a, b)
     if first is not None:
         return Sameness("initial-parameters-differ", *first.key)
     second = wholes(floor) if floor is not None else None
-    if second is not None and _inputs(a, second)[1] is not None:
-        return Sameness("floor-inputs-differ", _inputs(a, second)[1])
+    if second is not None and inputs(a, second)[1] is not None:
+        return Sameness("floor-inputs-differ", inputs(a, second)[1])
     judge = _Judge(a, b, second)
     random = a.random or b.random
     parameters = a.names("init") | a.names("param")
     certain = known and not random and verified >= parameters
-    outs = activations(run, judge.step, moved, later)
+    known_outs = activations(reference, judge.step, prefixes(begun, reference))
+    outs = activations(run, judge.step, moved, later, known_outs)
     modules = flow(
-        activations(reference, judge.step, prefixes(begun, reference)), outs,
+        known_outs, outs,
         activations(floor, judge.step, {}) if floor is not None else (),
         judge.floors.of, b.group_sizes,
     )  # fmt: skip
@@ -191,7 +194,12 @@ def compare(reference: Store, run: Store, floor: Store | None = None) -> Samenes
     found = _answer(a, judge.judge(), modules, certain, complete, judge.with_floor)
     odd = () if found.place is None else beside(run, outs, found.name, found.what != "out")
     return replace(
-        found, inputs_known=known, random=random, floor_idle=judge.floor_idle, beside=odd
+        found,
+        inputs_known=known,
+        initial_known=verified >= parameters,
+        random=random,
+        floor_idle=judge.floor_idle,
+        beside=odd,
     )
 
 
@@ -228,8 +236,8 @@ def as_dict(found: Sameness) -> dict[str, object]:
             {"why": left.why, "what": list(left.whats), "names": list(left.names)}
             for left in found.left
         ],
-        "inputs_known": found.inputs_known, "random": found.random,
-        "floor_idle": found.floor_idle, "num_tensors": found.num_tensors,
+        "inputs_known": found.inputs_known, "initial_known": found.initial_known,
+        "random": found.random, "floor_idle": found.floor_idle, "num_tensors": found.num_tensors,
     }  # fmt: skip
 
 
@@ -249,36 +257,6 @@ def _left(reasons: Mapping[tuple[str, str], Left]) -> tuple[NotJudged, ...]:
         NotJudged(why, *(tuple(sorted(set(column))) for column in zip(*of, strict=True)))
         for why, of in keys.items()
     )
-
-
-def _inputs(a: Wholes, b: Wholes) -> tuple[bool, int | None]:
-    """Return whether the inputs of every common step are known, and the first step in which they
-    differ: samples may come in any order, on any ranks."""
-    known = True
-    for step in sorted(set(a.steps) & set(b.steps)):
-        left, right = a.inputs.get(step), b.inputs.get(step)
-        common = (left or {}).keys() & (right or {}).keys()
-        if left is None or right is None or not common:
-            known = False
-        elif any(left[name] != right[name] for name in common):
-            return True, step
-    return known, None
-
-
-def _initial(a: Wholes, b: Wholes) -> tuple[frozenset[str], Whole | None]:
-    """Return the parameters whose initial values are equal, and the first where they are not."""
-    equal: set[str] = set()
-    for key in _keys(a):
-        left, right = a.tensors.get(key), b.tensors.get(key)
-        if key[1] != "init" or left is None or right is None or not alike(left, right):
-            continue
-        epsilon = coarser(left, right)
-        if epsilon is None or left.bad:
-            continue
-        if right.bad or difference(left, right) > ROUNDINGS * epsilon * left.norm:
-            return frozenset(equal), left
-        equal.add(left.name)
-    return frozenset(equal), None
 
 
 @dataclass(frozen=True, slots=True)

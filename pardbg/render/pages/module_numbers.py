@@ -4,7 +4,7 @@ the first difference looks like."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from pardbg.analysis.same.comparison import Sameness
@@ -12,6 +12,7 @@ from pardbg.analysis.same.module_rows import WHATS, ModuleRow, Numbers
 from pardbg.analysis.same.noise import RED, YELLOW
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import (
+    Drawn,
     Line,
     Picture,
     Segment,
@@ -25,6 +26,7 @@ from pardbg.render.draw.cells import (
 )
 from pardbg.render.frame.panels import empty
 from pardbg.render.frame.same_words import label, not_judged, verdict, where
+from pardbg.render.pages.debug import source as draw_source
 from pardbg.session.source_files import SourceLines
 from pardbg.words import number, plural
 
@@ -60,19 +62,19 @@ def numbers(
     wide = cells >= TWO_COLUMNS and bool(modules)
     size = cells * 4 // 7 if wide else cells
     room = rows - len(head) - len(foot)
-    table = _table(modules, size, at)
-    head += [fit(table[0], size)]
-    if not wide:
-        body = [*table[1:], line(), *_left(found, cells)]
-        indices = (*range(len(modules)), *[-1] * (len(body) - len(modules)))
-        return Picture(tuple(head), tuple(body), tuple(foot), at if modules else None, rows=indices)
-    side = _side(found, cells - size - 1, room - 1, source)
-    body = [
-        line(fit(own, size), " ", side[row] if row < len(side) else ())
-        for row, own in enumerate(_padded(table[1:], len(side)))
-    ]
-    indices = tuple(row if row < len(modules) else -1 for row in range(len(body)))
-    return Picture(tuple(head), tuple(body), tuple(foot), at, rows=indices)
+    names = max(10, size - 3 - len(WHATS) * (_bar_cells(size) + 7))
+    head.append(_heading(names, _bar_cells(size)) if modules else ())
+    side = _side(found, cells - size - 1, room - 1, source) if wide else []
+
+    def draw(row: int) -> Line:
+        own = _row(modules[row], names, _bar_cells(size), row == at)
+        return fit(line(fit(own, size), " ", side[row] if row < len(side) else ()), cells)
+
+    below = [line(" " * (size + 1), row) for row in side[len(modules) :]]
+    below += [] if wide else [(), *_left(found, cells)]
+    indices = (*range(len(modules)), *[-1] * len(below))
+    body = Drawn(len(modules), draw, below)
+    return Picture(tuple(head), body, tuple(foot), at if modules else None, rows=indices)
 
 
 def listed(known: Numbers | None, contains: str = "") -> list[ModuleRow]:
@@ -93,10 +95,6 @@ def module_detail(found: Sameness, row: ModuleRow, cells: int) -> Picture:
     return Picture(body=tuple(body))
 
 
-def _padded(lines: Sequence[Line], height: int) -> list[Line]:
-    return [*lines, *([()] * (height - len(lines)))]
-
-
 def _verdict(found: Sameness, cells: int) -> Iterator[Line]:
     sign, style = _SIGNS[found.exit_code]
     for at, text in enumerate(wrap(verdict(found), cells - 5)):
@@ -106,18 +104,16 @@ def _verdict(found: Sameness, cells: int) -> Iterator[Line]:
             yield line("    ", Segment(part))
 
 
-def _table(modules: Sequence[ModuleRow], cells: int, at: int) -> list[Line]:
-    """Return a heading, and a line for each module."""
-    if not modules:
-        return [()]
-    size = _BARS[cells >= _WIDE]
-    names = max(10, cells - 3 - len(WHATS) * (size + 7))
+def _bar_cells(cells: int) -> int:
+    return _BARS[cells >= _WIDE]
+
+
+def _heading(names: int, size: int) -> Line:
     heads = ("out ↓", "d_out ↑", "grad ↑")
-    head = line(
+    return line(
         Segment(left("   error / floor, log10", names + 3), "dim"),
         *(Segment(left(f"  {text}", size + 7), "dim") for text in heads),
     )
-    return [head, *(_row(row, names, size, place == at) for place, row in enumerate(modules))]
 
 
 def _row(row: ModuleRow, names: int, size: int, chosen: bool) -> Line:
@@ -162,20 +158,10 @@ def _side(found: Sameness, cells: int, rows: int, source: SourceLines | None) ->
         lines.append(())
     place = found.place
     if place is not None and place.source:
-        lines.append(line(" ", rule(clean(place.source), cells - 1, clean(place.kind))))
-        if source is not None and source.lines:
-            lines += list(_code(source, cells))[: max(3, rows // 2)]
-        lines.append(())
+        title = f"{clean(place.source)} · {clean(place.kind)}"
+        code = draw_source(source, title, cells, max(5, rows // 2))
+        lines += [*(code or [line(" ", rule(title, cells - 2))]), ()]
     return [*lines, *_left(found, cells)]
-
-
-def _code(source: SourceLines, cells: int) -> Iterator[Line]:
-    begin = max(0, source.place.line - source.first)
-    for at, text in enumerate(source.lines[begin:], source.first + begin):
-        now = at == source.place.line
-        yield line(
-            Segment(f"  {at:>5} ", "dim"), Segment(clip(clean(text), cells - 9), "strong" * now)
-        )
 
 
 def _left(found: Sameness, cells: int) -> list[Line]:
@@ -190,14 +176,15 @@ def _left(found: Sameness, cells: int) -> list[Line]:
 
 
 def _checks(found: Sameness, cells: int) -> list[Line]:
-    """Return what is known of inputs, initial parameters and random numbers."""
+    """Return what is known of inputs, initial parameters and random numbers, where tensors were
+    compared."""
     if found.reason in ("invariants-hold", "replicas-differ", "no-replicas") and not found.rows:
         return [line(Segment("  replicas alone: give a second recording as the reference", "dim"))]
-    inputs = found.inputs_known and found.reason != "inputs-differ"
-    begun = found.reason != "initial-parameters-differ"
-    checks = ((inputs, "inputs equal", "inputs not known to be equal"),
-              (begun, "initial parameters equal", "initial parameters differ"),
-              (not found.random, "no dropout", "dropout draws"))  # fmt: skip
+    if not found.rows:
+        return []
+    checks = ((found.inputs_known, "inputs equal", "inputs not known to be equal"),
+              (found.initial_known, "initial parameters equal", "not all initial values known"),
+              (not found.random, "no Dropout layer", "dropout draws"))  # fmt: skip
     parts = [
         line(Segment(" ✓ " if good else " ✗ ", "good" if good else "warn"), Segment(
             yes if good else no, "dim"), " ") for good, yes, no in checks

@@ -86,6 +86,14 @@ def name_axes(holder: Any, axes: Mapping[str, str]) -> None:
                 _note(name, axis)
 
 
+def place_on(axis: str) -> tuple[int, int] | None:
+    """Return (size, own rank) of the rank's group that is called so; None: there is none."""
+    for pg in c10d._world.pg_names:
+        if _axis(pg, _torch_name(pg)) == axis and pg.rank() >= 0:
+            return pg.size(), pg.rank()
+    return None
+
+
 def _note(name: str, axis: str) -> None:
     PROCESS.axes[name] = axis
     c = _core.CURRENT

@@ -9,14 +9,11 @@ from typing import Any, Final, NamedTuple
 
 from torch import nn
 
+from pardbg_agent.hooks.comm import groups
+
 Axis = tuple[int, int]
 """(equal slices, the rank's own) of a whole"""
 _MEGATRON: Final = "megatron.core.parallel_state"
-_FRAMEWORKS: Final = (
-    (_MEGATRON, "", "get_tensor_model_parallel_world_size", "get_tensor_model_parallel_rank"),
-    ("picotron.process_group_manager", "process_group_manager", "tp_world_size", "tp_rank"),
-)
-"""(module, what it has, size and rank in tensor parallelism)"""
 
 
 class Placed(NamedTuple):
@@ -34,13 +31,11 @@ class Placed(NamedTuple):
 
 
 def tensor_parallel() -> Axis | None:
-    """Return the rank's place in tensor parallelism, where a framework says it."""
-    for module, inside, *names in _FRAMEWORKS:
-        of: Any = sys.modules.get(module)
-        found = _asked(getattr(of, inside, None) if inside else of, *names) if of else None
-        if found is not None:
-            return found
-    return None
+    """Return the rank's place in tensor parallelism: what Megatron says, else that in the group
+    which a framework or a mesh calls tp."""
+    state = sys.modules.get(_MEGATRON)
+    names = "get_tensor_model_parallel_world_size", "get_tensor_model_parallel_rank"
+    return (_asked(state, *names) if state is not None else None) or groups.place_on("tp")
 
 
 def megatron_place(parameter: Any, part: Any) -> Placed | None:

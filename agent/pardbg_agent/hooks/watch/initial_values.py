@@ -1,10 +1,10 @@
 """Initial parameters of one run for another (``--init-to``, ``--init-from``), so that
 ``pardbg same`` can compare layouts that draw unlike numbers.
 
-Each rank of the first run writes its parts of a model's parameters before the model's first
-forward in training; each rank of the second copies from them what it has. Only what is asked for by
-the user changes a program's numbers: nothing is hooked without the variables, nor after the
-first forward.
+Each rank of the first run writes its parts of the parameters of all modules that are there at the
+first forward in training; each rank of the second copies from them what it has. Only what the user
+asks for changes a program's numbers: nothing is hooked without the variables, nor from that forward
+on.
 """
 
 from __future__ import annotations
@@ -41,16 +41,8 @@ class Piece(NamedTuple):
     values: torch.Tensor
 
 
-class _Wanted(NamedTuple):
-    """A part of a rank's, and where it is in a whole of ``shape``."""
-
-    into: torch.Tensor
-    shape: list[int]
-    offset: list[int]
-
-
 def install(patches: Patches, late: Any) -> tuple[Any, ...]:
-    """Hook the first forward of each model."""
+    """Hook the first forward."""
     to, of = (os.environ.get(name, "").strip() for name in (ENV_INIT_TO, ENV_INIT_FROM))
     return (InitialValues(to, of),) if to or of else ()
 
@@ -61,10 +53,7 @@ class InitialValues:
     def __init__(self, to: str, of: str) -> None:
         self._to, self._from = to, of
         self._noise = os.environ.get(ENV_INIT_NOISE, "")
-        self._seen: set[int] = set()
-        """Parameters that were written or set, by id."""
-        self._known: dict[str, list[Piece]] | None = None
-        self._files = 0
+        self._known: dict[str, list[Piece]] = {}
         self._handle = register_module_forward_pre_hook(self._called)
 
     def remove(self) -> None:
@@ -72,21 +61,18 @@ class InitialValues:
         self._handle.remove()
 
     def _called(self, module: nn.Module, args: Any) -> None:
+        c = _core.CURRENT
         if torch.compiler.is_compiling() or not module.training or not torch.is_grad_enabled():
             return
-        c = _core.CURRENT
-        if c is None or c.run is None or c.step:
-            self.remove()
-        elif any(id(p) not in self._seen and not p.is_meta for p in module.parameters()):
+        if all(p.is_meta for p in module.parameters()):
+            return
+        self.remove()  # at once: what is compiled later would have the hook in its guards
+        if c is not None and c.run is not None:
             c.guard.call(HOOK, self._begin, c)
 
     def _begin(self, c: _core.Core) -> None:
         models = Models()
-        parameters = [
-            p for root in models.outermost() for p in root.parameters() if id(p) not in self._seen
-        ]
-        self._seen.update(map(id, parameters))
-        named = models.named(parameters)
+        named = models.named([p for root in models.outermost() for p in root.parameters()])
         if self._from:
             self._set(c, named)
         if self._to:
@@ -102,14 +88,12 @@ class InitialValues:
                 found.append((one.name, shape, offset, block.detach().cpu().clone()))
         folder = Path(self._to)
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"rank-{rank}-{self._files}.pt"
-        self._files += 1
+        path = folder / f"rank-{rank}.pt"
         torch.save(found, path.with_suffix(".tmp"))
         path.with_suffix(".tmp").replace(path)
 
     def _set(self, c: _core.Core, named: list[Named]) -> None:
-        if self._known is None:
-            self._known = read(Path(self._from))
+        self._known = read(Path(self._from))
         clear = {id(one.tensor) for one in plain(named)}
         lacking = [one.name for one in named if id(one.tensor) not in clear or not self._fill(one)]
         if lacking:
@@ -122,12 +106,12 @@ class InitialValues:
     def _fill(self, one: Named) -> bool:
         """Set a parameter; return whether all of it was known."""
         at, part = _placed(one)
-        pieces = (self._known or {}).get(one.name, [])
+        pieces = self._known.get(one.name, [])
         if not at.stated and pieces and at.shape != pieces[0].shape:
             at = _slice(one.axes, part, pieces[0].shape)
         with torch.no_grad():
             made = torch.empty_like(part)
-            found = [_copied(_Wanted(block, *place), pieces) for place, block in _blocks(at, made)]
+            found = [_copied(block, *place, pieces) for place, block in _blocks(at, made)]
             if not found or not all(found):
                 return False
             part.copy_(moved(made, one.name, self._noise))
@@ -198,24 +182,23 @@ def _slice(axes: list[Axis], part: torch.Tensor, shape: list[int]) -> Placed:
     return Placed(shape, [n * index if d == dim else 0 for d, n in enumerate(part.shape)])
 
 
-def _copied(wanted: _Wanted, pieces: list[Piece]) -> bool:
-    """Copy into a part what pieces have of it; return whether that was all."""
-    into, left = wanted.into, wanted.into.numel()
+def _copied(into: torch.Tensor, shape: list[int], offset: list[int], pieces: list[Piece]) -> bool:
+    """Copy into the part at ``offset`` of a whole of ``shape`` what pieces have of it; return
+    whether that was all."""
+    left = into.numel()
     done: set[tuple[int, ...]] = set()
     for one in pieces:
-        piece = _flat(one) if len(wanted.shape) == 1 else one
-        if piece.shape != wanted.shape or tuple(piece.offset) in done:
+        piece = _flat(one) if len(shape) == 1 else one
+        if piece.shape != shape or tuple(piece.offset) in done:
             continue
         done.add(tuple(piece.offset))
-        low = [max(a, b) for a, b in zip(piece.offset, wanted.offset, strict=True)]
+        low = [max(a, b) for a, b in zip(piece.offset, offset, strict=True)]
         high = [
             min(a + n, b + m)
-            for a, n, b, m in zip(
-                piece.offset, piece.values.shape, wanted.offset, into.shape, strict=True
-            )
+            for a, n, b, m in zip(piece.offset, piece.values.shape, offset, into.shape, strict=True)
         ]
         if all(a < b for a, b in zip(low, high, strict=True)):
-            to = into[_box(low, high, wanted.offset)]
+            to = into[_box(low, high, offset)]
             to.copy_(piece.values[_box(low, high, piece.offset)])
             left -= math.prod(b - a for a, b in zip(low, high, strict=True))
     return left == 0

@@ -259,17 +259,23 @@ def test_what_is_red_inside_a_module_that_agrees_was_misread(goes_on: bool) -> N
 
 
 def test_an_identity_in_another_stage_is_not_the_module() -> None:
-    trace = Trace(2)
-    for rank, proc in enumerate(trace.ranks):
-        value = np.full(256, 1.0 + rank)
-        proc.define(
-            wire.DefKind.TENSOR, step=0, what="out", name="embed", order=0, dtype="float32",
-            shape=[WIDE], count=ROWS, most=2.0, bad=0, module=("Embedding", "Identity")[rank],
-            place="", times=[], cuts=[
-                {"cut": [0, 1, 0], "sketch": value.tobytes(), "by_place": value.tobytes()}],
-        )  # fmt: skip
-    (found,) = of(trace.store())
-    assert found.alone and list(found.times) == [0]
+    def told(*kinds: str) -> Store:
+        trace = Trace(len(kinds))
+        for rank, (proc, kind) in enumerate(zip(trace.ranks, kinds, strict=True)):
+            value = np.full(256, 1.0 + rank)
+            proc.define(
+                wire.DefKind.TENSOR, step=0, what="out", name="embed", order=0, dtype="float32",
+                shape=[WIDE], count=ROWS, most=2.0, bad=0, module=kind, place="", times=[], cuts=[
+                    {"cut": [0, 1, 0], "sketch": value.tobytes(), "by_place": value.tobytes()}],
+            )  # fmt: skip
+        return trace.store()
+
+    reference = of(told("Embedding"))
+    for other in ("Identity", "PassThrough"):
+        (found,) = activations(told("Embedding", other), 0, {}, (), reference)
+        assert found.alone and list(found.times) == [0]
+    (found,) = activations(told("A", "B"), 0, {}, (), reference)  # neither is known to be it
+    assert list(found.times) == [0, 1]
 
 
 def test_what_is_misread_in_one_block_is_in_others() -> None:
