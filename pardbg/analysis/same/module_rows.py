@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pardbg.analysis.same.comparison import Sameness
+from pardbg.analysis.same.noise import RED
 
 WHATS: Final = ("out", "d_out", "grad")
 
@@ -19,8 +20,8 @@ class ModuleRow:
     name: str
     floors: Mapping[str, float]
     """Noise floors by kind of tensor; those that were not judged are not there."""
-    part: str = ""
-    """The kind of tensor of which ranks have a term of a sum that nobody summed."""
+    parts: frozenset[str] = frozenset()
+    """The kinds of tensor of which ranks have a term of a sum that nobody summed."""
     first: bool = False
     """It is the one to look at."""
 
@@ -42,20 +43,22 @@ def module_rows(found: Sameness) -> list[ModuleRow]:
     """Return the modules of the first captured step in the order of execution; those with judged
     parameters only, where outputs are not known."""
     floors: dict[str, dict[str, float]] = defaultdict(dict)
+    parts: dict[str, set[str]] = defaultdict(set)
     first = found.rows[0].step if found.rows else 0
     for row in found.rows:
         if row.step == first and row.what in WHATS:
-            name = row.name.rpartition(".")[0] if row.what == "grad" else row.name
-            of = floors[name]
-            of[row.what] = max(of.get(row.what, 0.0), row.floors)
+            of_grad = row.what == "grad"
+            name = row.name.rpartition(".")[0] if of_grad else row.name
+            floors[name][row.what] = max(floors[name].get(row.what, 0.0), row.floors)
+            if row.level == "red" and row.floors <= RED and not of_grad:  # it agrees as a sum
+                parts[name].add(row.what)
     outs = [row.name for row in found.rows if row.what == "out" and row.step == first]
     names = outs or list(floors)[::-1]  # gradients are told from the last parameter on
-    cause = found.hypothesis.cause if found.hypothesis is not None else ""
-    owner = found.name.rpartition(".")[0] if found.what in ("grad", "param") else found.name
-    part = found.what if cause == "sum" and found.what not in ("grad", "param") else ""
+    of_parameter = found.what in ("grad", "param")
+    owner = found.name.rpartition(".")[0] if of_parameter else found.name
+    if found.hypothesis is not None and found.hypothesis.cause == "sum" and not of_parameter:
+        parts[owner].add(found.what)
     return [
-        ModuleRow(
-            name, floors[name], part if name == owner else "", name == owner and bool(found.what)
-        )
+        ModuleRow(name, floors[name], frozenset(parts[name]), name == owner and bool(found.what))
         for name in names
-    ]  # fmt: skip
+    ]

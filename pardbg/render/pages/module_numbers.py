@@ -62,15 +62,19 @@ def numbers(
     wide = cells >= TWO_COLUMNS and bool(modules)
     size = cells * 4 // 7 if wide else cells
     room = rows - len(head) - len(foot)
-    names = max(10, size - 3 - len(WHATS) * (_bar_cells(size) + 7))
-    head.append(_heading(names, _bar_cells(size)) if modules else ())
+    bar = _BARS[size >= _WIDE]
+    names = max(10, size - 3 - len(WHATS) * (bar + 7))
+    head.append(_heading(names, bar) if modules else ())
     side = _side(found, cells - size - 1, room - 1, source) if wide else []
 
-    def draw(row: int) -> Line:
-        own = _row(modules[row], names, _bar_cells(size), row == at)
-        return fit(line(fit(own, size), " ", side[row] if row < len(side) else ()), cells)
+    first = max(0, at + 3 - room)  # about where the pane scrolls to
 
-    below = [line(" " * (size + 1), row) for row in side[len(modules) :]]
+    def draw(row: int) -> Line:
+        own = _row(modules[row], names, bar, row == at)
+        shown = side[row - first] if first <= row < first + len(side) else ()
+        return fit(line(fit(own, size), " ", shown), cells)
+
+    below = [line(" " * (size + 1), row) for row in side[len(modules) - first :]]
     below += [] if wide else [(), *_left(found, cells)]
     indices = (*range(len(modules)), *[-1] * len(below))
     body = Drawn(len(modules), draw, below)
@@ -104,10 +108,6 @@ def _verdict(found: Sameness, cells: int) -> Iterator[Line]:
             yield line("    ", Segment(part))
 
 
-def _bar_cells(cells: int) -> int:
-    return _BARS[cells >= _WIDE]
-
-
 def _heading(names: int, size: int) -> Line:
     heads = ("out ↓", "d_out ↑", "grad ↑")
     return line(
@@ -123,7 +123,7 @@ def _row(row: ModuleRow, names: int, size: int, chosen: bool) -> Line:
         Segment(" ▶ " if row.first else "   ", "bad"),
         Segment(left(name, names), "strong" if row.first else ""),
         *(
-            line("  ", Segment(left("Σ", size + 5), "bad")) if what == row.part
+            line("  ", Segment(left("Σ", size + 5), "bad")) if what in row.parts
             else _bar(row.floors.get(what), size) for what in WHATS
         ),
     )  # fmt: skip
@@ -182,9 +182,9 @@ def _checks(found: Sameness, cells: int) -> list[Line]:
         return [line(Segment("  replicas alone: give a second recording as the reference", "dim"))]
     if not found.rows:
         return []
-    checks = ((found.inputs_known, "inputs equal", "inputs not known to be equal"),
-              (found.initial_known, "initial parameters equal", "not all initial values known"),
-              (not found.random, "no Dropout layer", "dropout draws"))  # fmt: skip
+    checks = ((found.inputs_known, "same inputs", "inputs not known to be equal"),
+              (found.initial_known, "same initial values", "not all initial values known"),
+              (not found.random, "no Dropout", "dropout draws"))  # fmt: skip
     parts = [
         line(Segment(" ✓ " if good else " ✗ ", "good" if good else "warn"), Segment(
             yes if good else no, "dim"), " ") for good, yes, no in checks

@@ -4,7 +4,6 @@ from the reference, as bars of noise floors."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Final
 
 from pardbg.analysis.same.comparison import Sameness
@@ -13,6 +12,9 @@ from pardbg.analysis.same.noise import RED
 from pardbg.render.frame.same_words import label
 
 MAX_MODULES: Final = 32
+LEGEND: Final = (
+    "bars: log10 of the error in noise floors; ▏ up to 1, ▒ up to 10, █ more; Σ part of a sum"
+)
 _WIDTH: Final = 12
 _PER_DECADE: Final = 2
 """Cells of a bar for each power of ten."""
@@ -32,7 +34,7 @@ def module_table(found: Sameness) -> list[str]:
     for row in rows:
         if row.name in shown:
             cells = (
-                _padded("Σ") if what == row.part else _cell(row.floors.get(what)) for what in WHATS
+                _padded("Σ") if what in row.parts else _cell(row.floors.get(what)) for what in WHATS
             )
             mark = "▶" if row.first else " "
             lines.append(f"{mark} {label(row.name):{width}}{''.join(cells)}".rstrip())
@@ -71,8 +73,3 @@ def _cell(floors: float | None) -> str:
 
 def _padded(text: str) -> str:
     return f"  {text:<{_WIDTH + 6}}"
-
-
-def legend() -> Iterator[str]:
-    """Yield what the bars mean."""
-    yield "bars: log10 of the error in noise floors; ▏ up to 1, ▒ up to 10, █ more; Σ part of a sum"

@@ -8,7 +8,7 @@ from typing import Final
 from pardbg.analysis.same.comparison import Row, Sameness
 from pardbg.render.draw.cells import clean
 from pardbg.render.frame.same_words import not_judged, verdict, where
-from pardbg.render.reports.module_table import legend, module_table
+from pardbg.render.reports.module_table import LEGEND, module_table
 from pardbg.render.reports.sections import table
 from pardbg.words import count, number
 
@@ -24,7 +24,7 @@ def same_text(found: Sameness) -> str:
         if len(off) > MAX_ROWS:
             lines.append(f"… {count(len(off) - MAX_ROWS)} more")
     if off and (modules := module_table(found)):
-        lines += ["", "modules in the order of execution", *modules, *legend()]
+        lines += ["", "modules in the order of execution", *modules, LEGEND]
     if worst := _worst(found.rows):
         lines += ["", "largest differences", *_table(worst)]
     notes = list(_notes(found))

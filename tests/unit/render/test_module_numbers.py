@@ -84,3 +84,20 @@ def test_gradients_alone_are_listed_from_the_first_module_on() -> None:
 def test_a_run_alone_and_one_without_tensors_say_what_to_do() -> None:
     for found in (alone(run(2).store()), Sameness("nothing-captured", name="A"), None):
         assert any(text(numbers(None if found is None else numbers_of(found), 80, 24)))
+
+
+def test_a_sum_that_agrees_as_one_has_no_bar() -> None:
+    """Two modules put out a term each; only the first is the answer's."""
+    rows = tuple(
+        Row(0, "out", name, 0.1, floors, level)
+        for name, floors, level in (("a.inner", 0.5, "red"), ("a", 0.5, "red"), ("b", 1e4, "red"))
+    )
+    place = Place("out", "a.inner", "Row", "", "", None)
+    found = Sameness("differs", 0, "out", "a.inner", Hypothesis("sum"), place, rows=rows)
+    parts = {row.name: row.parts for row in numbers_of(found).modules}
+    assert parts == {"a.inner": {"out"}, "a": {"out"}, "b": set()}
+
+
+def test_nothing_is_ticked_where_nothing_was_compared() -> None:
+    for reason in ("no-parameters", "inputs-differ", "initial-parameters-differ", "too-large"):
+        assert not numbers(numbers_of(Sameness(reason, 0, name="A")), 100, 30).foot
