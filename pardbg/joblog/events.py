@@ -41,6 +41,14 @@ class OpTimeout(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class IssuedAt(Event):
+    """Where the op was issued that the watchdog gave up on: file, line and function of the
+    innermost frame outside of libraries."""
+
+    place: tuple[str, int, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Progress(Event):
     """Counts of a rank's ops on a group. ``seq``: of the op that failed, if one did."""
 

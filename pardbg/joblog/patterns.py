@@ -138,10 +138,11 @@ _COUNTS: Final = (
     r" last completed(?: NCCL)? work: (?P<completed>-?\d+)"
 )
 _ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Make], ...]] = (
-    ("nccl op timeout", (b"atchdog",),
-     rf"{_RANK} Watchdog caught collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?"
-     r"OpType=(?P<op>\w+)(?:, TensorShape=\[[\d, ]*\])?(?:, NumelIn=(?P<numel_in>\d+), "
-     r"NumelOut=(?P<numel_out>\d+))?, Timeout\(ms\)=(?P<timeout_ms>\d+)\)", _as(events.OpTimeout)),
+    ("nccl op timeout", (b"atchdog", b"WorkNCCL("),
+     rf"{_RANK} (?:Watchdog caught collective operation timeout:|Collective) WorkNCCL\("
+     r"(?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)(?:, TensorShape=\[[\d, ]*\])?"
+     r"(?:, NumelIn=(?P<numel_in>\d+), NumelOut=(?P<numel_out>\d+))?"
+     r", Timeout\(ms\)=(?P<timeout_ms>\d+)\)", _as(events.OpTimeout)),
     ("nccl counts at a failure", (b"ast enqueued",),
      rf"{_PG}.*?(?:work sequence id|watchdog at work|at NCCL work): (?P<seq>\d+)\D.*?{_COUNTS}",
      _progress),
@@ -221,19 +222,25 @@ _ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Make], ...]] = (
     ("c++ abort", (b"terminate", b"egmentation fault"),
      r"(?P<type>terminate called|Segmentation fault)(?P<text>.*)", _abort),
     ("explained by counts", (b"atchdog",),
-     r"(?:watchdog thread terminated|Process group watchdog|watchdogHandler|ncclCommWatchdog"
+     r"(?:frame #\d+: |(?:preparing|attempting) to dump|Observed flight recorder|to signal dumping"
+     r"|watchdog thread terminated|Process group watchdog|watchdogHandler|ncclCommWatchdog"
      r"|watchdog (?:at|detected)|Watchdog (?:thread|finished)|TORCH_NCCL_|terminate called"
      r"|HeartbeatMonitor|watchdog (?:timeout|interval))", _as(Event)),
+    ("explained by the timeout", (b"ailed or timed out", b"data inconsistency"),
+     r"Some NCCL operations have failed or timed out|To avoid data inconsistency", _as(Event)),
     ("unknown watchdog line", (b"atchdog",), r"ProcessGroup\w+|Rank \d+\]", _as(events.Unknown)),
 )  # fmt: skip
 PATTERNS: Final = tuple(
     Pattern(name, needles, re.compile(regex), make) for name, needles, regex, make in _ROWS
 )
 TRACEBACK: Final = b"Traceback (most"
+ISSUED: Final = b"Stack trace of the failed collective"
+"""Frames of the call that issued an op follow, the innermost first (TORCH_NCCL_TRACE_CPP_STACK or
+the Flight Recorder's buffer is on)."""
 TABLE: Final = b"exitcode  : "
 """A row of torchrun's failure table."""
 NEEDLES: Final = tuple(
-    dict.fromkeys([TRACEBACK, b"exitcode", *(n for one in PATTERNS for n in one.needles)])
+    dict.fromkeys([TRACEBACK, ISSUED, b"exitcode", *(n for one in PATTERNS for n in one.needles)])
 )
 
 

@@ -18,9 +18,9 @@ import zstandard
 
 from pardbg.errors import UserError
 from pardbg.joblog import origins
-from pardbg.joblog.events import Ended, Event, Failure, Line, OpTimeout
+from pardbg.joblog.events import Ended, Event, Failure, IssuedAt, Line, OpTimeout
 from pardbg.joblog.origins import Origin
-from pardbg.joblog.patterns import NEEDLES, TABLE, TRACEBACK, event_of
+from pardbg.joblog.patterns import ISSUED, NEEDLES, TABLE, TRACEBACK, event_of
 
 BLOCK_BYTES: Final = 1 << 20
 """Larger blocks do not fit into caches."""
@@ -102,6 +102,9 @@ class _Traceback:
 
 
 _FRAME: Final = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
+_CALLS: Final = "frames of a call"
+"""The key of the one that has begun, whatever process its lines seem to be of."""
+_CALL: Final = re.compile(r"#\d+ (?P<name>.+?) from (?P<file>.+):(?P<line>\d+)$")
 _RAISED: Final = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
 _LIBRARY: Final = re.compile(r"(?:site|dist)-packages|/lib/python3|^<|/bin/(?:torchrun|accelerate)")
 _ROW: Final = re.compile(r"\s*(host|rank|exitcode|time)\s*:\s(.*)")
@@ -163,6 +166,11 @@ class _Scanner:
         if text.endswith("Traceback (most recent call last):"):
             self._open[key] = _Traceback(line)
             return True
+        if ISSUED.decode() in text:
+            self._open[_CALLS] = _Traceback(line)
+            return True
+        if _CALLS in self._open and self._of_call(self._open[_CALLS], line):
+            return True
         begun = self._open.get(key)
         if begun is None:
             return False
@@ -186,6 +194,16 @@ class _Scanner:
         if event is not None:
             self._log.add(event)
         return True
+
+    def _of_call(self, begun: _Traceback, line: Line) -> bool:
+        """A frame of the call that issued an op, which has no prefix; any other line ends it."""
+        frame = _CALL.match(line.text)
+        if frame is None or not _LIBRARY.search(frame["file"]):
+            del self._open[_CALLS]
+        if frame is not None and _CALLS not in self._open:
+            place = frame["file"], int(frame["line"]), frame["name"]
+            self._log.add(IssuedAt(begun.first, begun.first.origin.rank, place))
+        return frame is not None
 
     def _table_row(self, lines: bytes, line: Line) -> None:
         """A process in torchrun's table of failures: rank and host stand in the lines before."""

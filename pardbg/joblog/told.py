@@ -71,6 +71,7 @@ def _conclusion(one: Conclusion) -> dict[str, Any]:
         "kind": one.kind, "severity": "note" if one.follows else kind.severity,
         "culprits": list(one.culprits), "ranks": list(one.ranks), "group": one.group or None,
         "seq": one.seq, "op": one.op or None, "follows": one.follows, "facts": dict(one.facts),
+        "place": one.place and dict(zip(("file", "line", "function"), one.place, strict=True)),
         "text": kind.sentence(one), "advice": kind.advice,
         "lines": [_line(line) for line in one.lines],
     }  # fmt: skip

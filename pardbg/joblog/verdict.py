@@ -56,6 +56,8 @@ class Conclusion:
     lines: tuple[Line, ...] = ()
     follows: bool = False
     """Another conclusion is its cause."""
+    place: tuple[str, int, str] | None = None
+    """File, line and function in which one of ``ranks`` issued the op, where the log has it."""
 
     def fact(self, name: str) -> str | int:
         return dict(self.facts).get(name, "")
@@ -81,6 +83,7 @@ MAX_LINES: Final = 4
 @dataclass(slots=True)
 class _Group:
     timeouts: dict[int, events.OpTimeout] = field(default_factory=dict)
+    places: dict[int, tuple[str, int, str]] = field(default_factory=dict)
     progress: dict[int, events.Progress] = field(default_factory=dict)
 
 
@@ -163,6 +166,10 @@ def _groups(log: Log) -> dict[str, _Group]:
         if late.rank is not None:
             group = groups[of_seq.get((late.rank, late.seq), "default" if not of_seq else "")]
             group.timeouts.setdefault(late.rank, late)
+    for at in _of(log.events, events.IssuedAt):
+        for group in groups.values():
+            if at.rank in group.timeouts or at.rank in group.progress:
+                group.places.setdefault(at.rank, at.place)
     return groups
 
 
@@ -172,7 +179,8 @@ def _of_groups(log: Log, world: int | None) -> tuple[list[Conclusion], list[str]
     for name, group in sorted(_groups(log).items()):
         if group.timeouts or any(one.seq is not None for one in group.progress.values()):
             one, doubt = _of_group(name, group, world, log)
-            found.append(one)
+            places = [group.places[rank] for rank in one.ranks if rank in group.places]
+            found.append(replace(one, place=places[0] if places else None))
             untold += doubt
             found += _lead(name, group)
     return found, untold

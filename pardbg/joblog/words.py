@@ -38,7 +38,18 @@ def _nccl_warning(one: Conclusion) -> str:
 
 
 def _waiting(one: Conclusion) -> str:
-    return f" {_ranks(one.ranks)} waited in it." if one.ranks else ""
+    return f" {_ranks(one.ranks)} waited in it{_issued(one)}." if one.ranks else ""
+
+
+def _issued(one: Conclusion) -> str:
+    if one.place is None:
+        return ""
+    file, line, function = one.place
+    return f", issued at {file}:{line} ({function})"
+
+
+def _at(one: Conclusion) -> str:
+    return _issued(one).replace(", issued", "")
 
 
 def _missing(one: Conclusion) -> str:
@@ -71,7 +82,7 @@ def _different(one: Conclusion) -> str:
 
 
 def _stuck(one: Conclusion) -> str:
-    return f"{_ranks(one.ranks)} issued {_op(one)}, and it did not end."
+    return f"{_ranks(one.ranks)} issued {_op(one)}{_at(one)}, and it did not end."
 
 
 def _exception(one: Conclusion) -> str:

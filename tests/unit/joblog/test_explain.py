@@ -97,3 +97,26 @@ def test_command_line(tmp_path: Path) -> None:
     assert (one["kind"], one["culprits"], one["facts"]["host"]) == ("process-ended", [3], "node17")
     absent = run(str(tmp_path / "none.log"))
     assert absent.returncode == 2 and len(absent.stderr.splitlines()) == 1
+
+
+LOGS = Path(__file__).parent / "logs"
+"""Printed by torch 2.11 with NCCL 2.28.9 under torchrun, two ranks, without pardbg."""
+
+
+@pytest.mark.parametrize(("name", "kind", "culprits", "follows"), [
+    ("sleep", "missing-rank", (1,), []),
+    ("kill", "process-ended", (1,), [("stuck-op", "ALLREDUCE", 6)]),
+    ("oom", "out-of-memory", (1,), [("stuck-op", "ALLREDUCE", 6)]),
+    ("assert", "exception", (1,), [("stuck-op", "ALLREDUCE", 6), ("nccl-warning", "", None)]),
+    ("kind", "stuck-op", (), []),
+])  # fmt: skip
+def test_what_torch_and_nccl_printed(
+    name: str, kind: str, culprits: tuple[int, ...], follows: list[tuple[str, str, int | None]]
+) -> None:
+    verdict = judge(read([str(LOGS / f"{name}.log")]))
+    first, *others = verdict.conclusions
+    assert (first.kind, first.culprits) == (kind, culprits)
+    assert [(one.kind, one.op, one.seq) for one in others if one.follows] == follows
+    assert not verdict.unknown
+    if name in ("sleep", "kind"):  # where rank 0 stood, of its C++ stack trace
+        assert first.place == ("/home/u/bad.py", 17, "forward_pass")
