@@ -219,6 +219,10 @@ def test_a_captured_graph_is_a_marked_gap(ranks: list[Watched]) -> None:
         gaps = [r for r in rank.ring.of(Kind.SPAN, CAPTURED) if r.flags & Flag.INFERRED]
         (op,) = [r for r in rank.ring.of(Kind.OP_ISSUE) if r.t0 <= gaps[0].t0 <= r.t1]
         assert len(gaps) == 1 and not op.flags & Flag.DEVICE
+        # It is over with its call: when it runs nobody knows.
+        (end,) = [r for r in rank.ring.of(Kind.OP_DONE, "all_reduce")
+                  if (r.group, r.seq) == (op.group, op.seq)]  # fmt: skip
+        assert not end.flags & (Flag.DONE_DEVICE | Flag.DONE_POLLED | Flag.DONE_WAITED)
         assert rank.told["captured"]["left_out"] == 1
 
 

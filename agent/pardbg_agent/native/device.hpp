@@ -58,18 +58,26 @@ class Device {
   struct Gap {  // spans left out, on the host's clock; with the lock
     int64_t number = 0, since = 0, until = 0;
   };
-  using IsCapturing = int (*)(void*, int*);
-  // `own_stream(key)` of Python gives a torch.Stream of our own, or None. `says`: of the device's
-  // runtime, for a torch that does not say what a stream captures (before 2.13).
-  Device(c10::Device device, py::function own_stream, IsCapturing says, const Limits& limits)
-      : device_(device), limits_(limits), guard_(device.type()), runtime_says_(says),
+  struct Runtime {  // of the device, for a torch that does not say what a stream captures (before 2.13)
+    int (*is_capturing)(void*, int*) = nullptr;
+    int (*last_error)() = nullptr;  // takes it as well: else the program's next check would raise it
+  };
+  // `own_stream(key)` of Python gives a torch.Stream of our own, or None.
+  Device(c10::Device device, py::function own_stream, Runtime runtime, const Limits& limits)
+      : device_(device), limits_(limits), guard_(device.type()), runtime_(runtime),
         own_stream_(own_stream.release().ptr()) {
-    if (!kSeesCaptures && says == nullptr)
+    if (!kSeesCaptures && runtime.is_capturing == nullptr)
       throw std::runtime_error("neither torch nor its runtime says what a stream captures");
     is_capturing(guard_, guard_.getStream(device));  // raises where it cannot be asked
   }
   Device(const Device&) = delete;
 
+  // Whether the current stream captures a graph.
+  bool capturing() {
+    bool is = false;
+    safely([&] { is = is_capturing(guard_, guard_.getStream(device_)); });
+    return is;
+  }
   c10::DeviceType type() const { return device_.type(); }
   void write_to(State& s) { state_ = &s; }
 
@@ -236,7 +244,9 @@ class Device {
   bool is_capturing(const Guard& guard, const c10::Stream& stream) {
     if constexpr (SeesCaptures<Guard>) return guard.isStreamCapturing(stream);
     int status = 0;  // cudaStreamCaptureStatusNone
-    return runtime_says_(guard.getStreamNativeHandle(stream), &status) != 0 || status != 0;
+    if (runtime_.is_capturing(guard.getStreamNativeHandle(stream), &status) == 0) return status != 0;
+    runtime_.last_error();
+    return true;  // the legacy stream cannot be asked while a blocking one captures
   }
   bool captures(const c10::Stream& stream) {
     if (!is_capturing(guard_, stream)) return false;
@@ -356,6 +366,8 @@ class Device {
       num_lost_ += 1;
     }
     if (span.num_read < 2) return;  // streams are read in any order
+    if (span.end_ns && span.begin_ns - span.end_ns <= span.error_ns)  // each is off by up to that
+      span.end_ns = std::max(span.begin_ns, span.end_ns);
     if (span.begin_ns && span.end_ns) write(kDevice, span, span.end_ns);
     if (!span.op) return;
     if (span.end_ns) span.op->done(span.end_ns, span.by_wait ? kDoneDevice | kPolled : kDoneDevice);
@@ -373,7 +385,7 @@ class Device {
   const c10::Device device_;
   const Limits limits_;
   const c10::impl::VirtualGuardImpl guard_;
-  const IsCapturing runtime_says_;
+  const Runtime runtime_;
   PyObject* const own_stream_;
   State* state_ = nullptr;
   std::atomic<bool> off_{false};

@@ -139,6 +139,7 @@ Device* device_of(const State& s, const at::Tensor& t) {
 struct Issue {  // an op from before its issue until it is followed
   std::shared_ptr<Follow> follow;  // null: it has no record
   SpanPtr span;                    // of an op that is timed on a device
+  bool captured = false;           // into a graph, by the device's stream
   std::vector<const void*> outs;   // storages of a functional collective's output
 };
 
@@ -236,10 +237,11 @@ void arrives(Issue& c) {
   Follow& f = *c.follow;
   State& s = f.state;
   Device* device = s.device.load(std::memory_order_acquire);
-  if (f.host_waits || device == nullptr || s.level.load(std::memory_order_relaxed) < 2) return;
+  if (f.host_waits || device == nullptr) return;
   const int64_t t0 = now_ns();
-  c.span = device->begin(f.r.t0, c.follow);
+  if (s.level.load(std::memory_order_relaxed) > 1) c.span = device->begin(f.r.t0, c.follow);
   if (c.span) f.timed = true, f.r.flags |= kTimed;
+  else c.captured = device->capturing();
   s.own_ns += now_ns() - t0;
 }
 
@@ -365,7 +367,12 @@ void issued(const Spec& spec, Issue& c, const c10::intrusive_ptr<c10d::Work>& wo
   State& s = f.state;
   Record& r = f.r;
   r.t1 = now_ns();
-  if (s.level.load(std::memory_order_relaxed) > 1) s.ring.write(r);
+  const bool full = s.level.load(std::memory_order_relaxed) > 1;
+  if (full) s.ring.write(r);
+  if (c.captured) {  // it is over with the call, and its Work must not be asked
+    full ? f.done(r.t1, 0) : static_cast<void>(f.finish());
+    return;
+  }
   if (!f.host_waits && nesting != nullptr && nesting->coalescing) {
     if (!batch) batch = std::make_shared<Batch>();
     c.span ? batch->timed.push_back(c.span) : batch->polled.push_back(c.follow);
@@ -671,10 +678,14 @@ std::pair<std::deque<std::pair<Record, int64_t>>, bool> poll(State& s) {
   }
   const bool looked = !open.empty();
   for (auto& entry : open) {
-    if (entry.second->isCompleted())
-      entry.first->done(now_ns(), kPolled);
-    else
-      still.push_back(std::move(entry));
+    try {
+      if (entry.second->isCompleted())
+        entry.first->done(now_ns(), kPolled);
+      else
+        still.push_back(std::move(entry));
+    } catch (const std::exception&) {  // it cannot be asked
+      entry.first->finish();
+    }
   }
   open.clear();  // Works die here, on no lock of ours
   std::lock_guard<std::mutex> guard(s.lock);

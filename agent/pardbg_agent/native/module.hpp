@@ -175,13 +175,15 @@ void bind_device(py::module_& m) {
       .def_property_readonly("lead_ns", [](Span& s) { return s.begin_ns - s.issued_ns; });
   py::class_<Device, std::unique_ptr<Device, py::nodelete>>(m, "Device")
       .def(py::init([](c10::Device device, py::function own_stream, size_t is_capturing,
-                       size_t max_events, size_t max_lanes, size_t kept_anchors, double wander,
+                       size_t last_error, size_t max_events, size_t max_lanes, size_t kept_anchors, double wander,
                        double resolution_ns) {
         const Limits limits{max_events, max_lanes, kept_anchors, wander, resolution_ns};
         return new Device(device, std::move(own_stream),
-                          reinterpret_cast<Device::IsCapturing>(is_capturing), limits);
+                          {reinterpret_cast<int (*)(void*, int*)>(is_capturing),
+                           reinterpret_cast<int (*)()>(last_error)}, limits);
       }))
       .def("add_anchor", &Device::add_anchor)
+      .def("capturing", &Device::capturing)
       .def("begin", [](Device& d, int64_t issued_ns, const Stream& stream) {
         return d.begin(issued_ns, nullptr, stream);
       }, py::arg("issued_ns"), py::arg("stream") = py::none())

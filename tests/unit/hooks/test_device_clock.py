@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pardbg_agent.hooks.device.anchors import DeviceClock
+from pardbg_agent.hooks.device.device_spans import DeviceSpan, DeviceTimes
 from pardbg_agent.hooks.device.event_queue import MAX_EVENTS, EventPool, EventQueue
 
 MS, S = 1_000_000, 1_000_000_000
@@ -157,3 +159,21 @@ def test_the_step_of_24_bits_is_part_of_the_error(elapsed_s: float) -> None:
     _, error = clock.host_time(host.at(10 * S + 2_000 + int(elapsed_s * S))) or (0, 0)
     # 1000 ms: 2^10 / 2^24 ms = 61 ns, below the resolution of 500; 4900 ms: 2^13 / 2^24 = 488 ns
     assert error == pytest.approx(2_000 + elapsed_s * 201_000 + 500, abs=2)
+
+
+@pytest.mark.parametrize(("begin", "end", "error", "expected"), [
+    (5_000, 3_000, 5_703, 5_000),  # a span of no length, read by two anchors
+    (5_000, 9_000, 5_703, 9_000),
+    (9_000, 3_000, 5_703, 3_000),  # by more than the error: not to be believed, so left as it is
+])  # fmt: skip
+def test_a_span_ends_no_earlier_than_it_begins_where_the_error_allows(
+    begin: int, end: int, error: int, expected: int
+) -> None:
+    found: list[DeviceSpan] = []
+    span = DeviceSpan(0, None, ended=found.append)
+    times = DeviceTimes.__new__(DeviceTimes)
+    times.clock = SimpleNamespace(host_time=lambda event: (event, error))
+    times.pool = SimpleNamespace(give=lambda event: None)
+    times._seen(begin, (span, True))
+    times._seen(end, (span, False))
+    assert [(one.begin_ns, one.end_ns) for one in found] == [(begin, expected)]

@@ -26,6 +26,7 @@ class CudaRuntime:
         library, prefix = ctypes.CDLL(name), "hip" if version.hip else "cuda"
         self._create = getattr(library, f"{prefix}StreamCreateWithPriority")
         self._is_capturing = getattr(library, f"{prefix}StreamIsCapturing")
+        self._last_error = getattr(library, f"{prefix}GetLastError")
         self._exchange = getattr(library, f"{prefix}ThreadExchangeStreamCaptureMode")
 
     def new_stream(self) -> Any:
@@ -36,9 +37,11 @@ class CudaRuntime:
         return torch.cuda.ExternalStream(handle.value)
 
     @property
-    def is_capturing(self) -> int:
-        """The address of ``int is_capturing(stream, int* status)``."""
-        return int(ctypes.cast(self._is_capturing, ctypes.c_void_p).value or 0)
+    def addresses(self) -> tuple[int, int]:
+        """Of ``int is_capturing(stream, int* status)`` and of ``int last_error()``, for C++."""
+        found = (ctypes.cast(f, ctypes.c_void_p) for f in (self._is_capturing, self._last_error))
+        is_capturing, last_error = (int(address.value or 0) for address in found)
+        return is_capturing, last_error
 
     @contextmanager
     def relaxed(self) -> Iterator[None]:

@@ -89,7 +89,7 @@ class DeviceTimes:
         self._current: Callable[[], Any] = partial(c._accelerator_getStream, _index_of(device))
         self._set_current = c._accelerator_setStream
         module = torch.get_device_module(device)
-        self._capturing = getattr(module, "is_current_stream_capturing", bool)
+        self.capturing = getattr(module, "is_current_stream_capturing", bool)
         self.streams = OwnStreams(device)
         self.clock = DeviceClock(new_event, self.streams.new())
         self.pool, self.queue = EventPool(new_event), EventQueue()
@@ -119,7 +119,7 @@ class DeviceTimes:
     def begin(self, issued_ns: int, stream: Any = None) -> DeviceSpan | None:
         """Begin a span at what comes next on the stream (the current one). None: left out,
         counted."""
-        if self._capturing():
+        if self.capturing():
             self.captured.note()
             return None
         events = self.pool.take()
@@ -134,7 +134,7 @@ class DeviceTimes:
 
     def end(self, span: DeviceSpan, stream: Any = None) -> bool:
         """End it with what was issued last on the stream. False: it is dropped."""
-        if self._capturing():
+        if self.capturing():
             self.captured.note()
             self.drop(span)
             return False
@@ -151,7 +151,7 @@ class DeviceTimes:
         except (RuntimeError, NotImplementedError):  # a backend without
             future = None
         # One that is not done would make the host wait.
-        done = future is not None and future.done() and not self._capturing()
+        done = future is not None and future.done() and not self.capturing()
         stream = self.streams.of((group_id, peer)) if done else None
         if stream is None:
             self.drop(span)
@@ -193,8 +193,11 @@ class DeviceTimes:
                 self.lead_ns = span.lead_ns
             else:
                 span.end_ns = at
-        if span.num_read == 2:  # their streams are read in any order
-            span.ended(span)
+        if span.num_read < 2:
+            return  # their streams are read in any order
+        if span.end_ns and span.begin_ns - span.end_ns <= span.error_ns:
+            span.end_ns = max(span.begin_ns, span.end_ns)  # each is off by up to that
+        span.ended(span)
 
 
 class NativeTimes:
@@ -209,8 +212,8 @@ class NativeTimes:
             anchors.RESOLUTION_NS,
         )  # fmt: skip
         runtime = cuda_runtime.of(device.type)
-        is_capturing = 0 if runtime is None else runtime.is_capturing
-        self.native: Any = module.Device(here, self.streams.of, is_capturing, *limits)
+        addresses = (0, 0) if runtime is None else runtime.addresses
+        self.native: Any = module.Device(here, self.streams.of, *addresses, *limits)
         self.clock = DeviceClock(new_event, self.streams.new(), taken=self._add_anchor)
 
     def __getattr__(self, name: str) -> Any:

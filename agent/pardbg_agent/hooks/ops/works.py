@@ -95,8 +95,20 @@ def work_of(result: Any) -> Any:
 
 def _no_work(c: _core.Core, op: Op) -> None:
     """The backend has the op on the current stream, or in a batch, and gives no Work."""
-    if (c.device is None or not c.device.follows(op.token)) and not _batched(op):
+    if not _on_device(c, op) and not _batched(op):
         c.ops.completed(op.token)
+
+
+def _on_device(c: _core.Core, op: Op) -> bool:
+    """Return whether the device tells of the op's end, or a graph captured it: then it is over with
+    the call, and its Work must not be asked."""
+    device = c.device
+    if device is None or device.follows(op.token):
+        return device is not None
+    captured = bool(not op.host_waits and c.guard.call(HOOK, device.times.capturing))
+    if captured:
+        done(c, op, now_ns(), 0)
+    return captured
 
 
 def _batched(op: Op) -> bool:
@@ -119,7 +131,7 @@ def follow(c: _core.Core, op: Op, result: Any) -> None:
 def _seen_to(c: _core.Core, works: OpenWorks, op: Op, work: Any) -> bool:
     """Have the Work's future tell, or the agent's thread look. False: it has no future."""
     if not op.host_waits:
-        if c.device is None or not c.device.follows(op.token):
+        if not _on_device(c, op):
             _poll_later(c, works, op, work)
         return True
     no_future, followed = works.no_future, works.followed
