@@ -66,6 +66,8 @@ def _text(ranks: Sequence[JobRank], seen: Look, verdict: StackVerdict) -> Iterat
 
 
 def _sentence(seen: Look, verdict: StackVerdict) -> str:
+    from pardbg.hub.attach.stacks_verdict import DEVICE_CALL
+
     named, waiting = ranks_text(verdict.culprits), ranks_text(verdict.waiting)
     call = verdict.call or "an op"
     at = sorted({one.place for one in seen.stacks if one.rank in verdict.culprits})
@@ -73,11 +75,18 @@ def _sentence(seen: Look, verdict: StackVerdict) -> str:
     if verdict.kind == "missing-rank":
         come, wait = agreed("has not come", verdict.culprits), agreed("waits", verdict.waiting)
         return f"✗ {_capital(named)} {come} to {call}{place}; {waiting} {wait} there."
+    if verdict.kind == "behind-devices":
+        stand, wait = agreed("is elsewhere", verdict.culprits), agreed("waits", verdict.waiting)
+        return (
+            f"✗ {_capital(named)} {stand}{place}; {waiting} {wait} for {verdict.call}, where an op "
+            "may wait for that."
+        )
     if verdict.kind == "different-ops":
         waits = agreed("waits", verdict.culprits)
         return f"✗ {_capital(named)} {waits} elsewhere than the others{place}."
     if verdict.kind == "all-wait":
-        return f"All wait in {call}: from stacks alone nobody can be named."
+        verb = "for" if call == DEVICE_CALL else "in"
+        return f"All wait {verb} {call}: from stacks alone nobody can be named."
     return "No rank waits for another at this moment."
 
 

@@ -15,6 +15,9 @@ _BACKWARD: Final = ("_engine_run_backward",)
 Activity = Literal[
     "pdb", "prompt", "compiling", "importing", "checkpoint", "loading", "torch.distributed"
 ]
+_DEVICE_WAIT: Final = re.compile(r"/torch/(cuda|xpu|mtia|accelerator)/[^:]*$")
+_READS: Final = re.compile(r"\.(item|tolist|cpu|numpy|nonzero)\(|\b(synchronize|float)\(")
+"""Code that needs a value which a device computes."""
 _ACTIVITIES: Final[tuple[tuple[str, Activity], ...]] = (
     (r"/(pdb|bdb)\.py$", "pdb"),
     (r"/IPython/|/code\.py$", "prompt"),
@@ -100,3 +103,14 @@ def waits_in_op(frames: Sequence[Frame], inside: str, idle: bool = False) -> boo
     if function in _BACKWARD or _DISTRIBUTED.search(file) is not None:
         return True
     return idle and is_framework(file) and activity(shown) is None
+
+
+def waits_for_device(frames: Sequence[Frame], source: str) -> bool:
+    """Return whether a rank that has a device waits for it: in ``synchronize`` or, by the ``source``
+    of its innermost line, at a value that the device has yet to compute."""
+    shown = program(frames)
+    if not shown:
+        return False
+    file, _, function = shown[-1]
+    called = function == "synchronize" and _DEVICE_WAIT.search(file) is not None
+    return called or _READS.search(source) is not None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import linecache
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+from pardbg.analysis.hangs.stacks import program
 from pardbg.hub.attach.job_ranks import JobRank, why_no_stack
 from pardbg.hub.attach.stacks_verdict import RankStack
 from pardbg.hub.ranks.processes import schedule
@@ -16,6 +19,7 @@ from pardbg.hub.ranks.stack_requests import py_spy
 AT_ONCE: Final = 8
 """Processes of py-spy at a time: each takes 50 ms of a core."""
 WATCH_S: Final = 0.3
+DRIVERS: Final = (b"libcuda.so", b"libamdhip64", b"libze_loader")
 ASLEEP: Final = 0.05
 """Share of a core below which a rank is asleep."""
 
@@ -44,8 +48,24 @@ def look(ranks: Sequence[JobRank]) -> Look:
             continue
         now = schedule(one.pid)
         ran = now[0] - before[one.rank][0] if now and before[one.rank] else took_ns
-        stacks.append(RankStack(one.rank, found, ran < ASLEEP * took_ns))
+        asleep, has_device = ran < ASLEEP * took_ns, _has_device(one.pid)
+        stacks.append(RankStack(one.rank, found, asleep, has_device, _source(found)))
     return Look(tuple(stacks), unread, time.monotonic() - begun)
+
+
+def _has_device(pid: int) -> bool:
+    """Return whether a process has loaded the driver of a device."""
+    try:
+        maps = Path(f"/proc/{pid}/maps").read_bytes()
+    except OSError:
+        return False
+    return any(driver in maps for driver in DRIVERS)
+
+
+def _source(frames: Sequence[tuple[str, int, str]]) -> str:
+    """Return the innermost line as it is on disk; empty: not known."""
+    own = program(frames)
+    return linecache.getline(own[-1][0], own[-1][1]) if own else ""
 
 
 def _frames(rank: JobRank) -> tuple[tuple[str, int, str], ...] | str:

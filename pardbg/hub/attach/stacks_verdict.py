@@ -1,8 +1,9 @@
 """Which ranks the others wait for, from one stack of each: no groups, no counts of ops.
 
-A rank waits if its stack ends where torch.distributed issues ops and waits for them. If some wait
-and others do not, the others are waited for. If all wait, those that wait elsewhere than most do
-are named; where there is no majority, nobody is.
+A rank waits if its stack ends where torch.distributed issues ops and waits for them, or where the
+host waits for its device: ops of NCCL only queue up there, and what the device waits for its host
+does not show. If some wait and others do not, the others are waited for. If all wait, those that
+wait elsewhere than most do are named; where there is no majority, nobody is.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pardbg.analysis.findings.kinds.absence import Absence
-from pardbg.analysis.hangs.stacks import activity, place, waits_in_op
+from pardbg.analysis.hangs.stacks import activity, place, waits_for_device, waits_in_op
 from pardbg.store.definitions import Frame
 
-Kind = Literal["missing-rank", "different-ops", "all-wait", "nobody-waits"]
+Kind = Literal["missing-rank", "behind-devices", "different-ops", "all-wait", "nobody-waits"]
+"""``behind-devices``: hosts wait for their devices, where an op may wait for the culprits'."""
+DEVICE_CALL: Final = "its device"
 CALL_FILES: Final = (
     "/torch/distributed/distributed_c10d.py",
     "/torch/distributed/_functional_coll",
@@ -26,19 +29,29 @@ WRAPPERS: Final = frozenset({"wrapper", "_coalescing_manager", "inner"})
 
 @dataclass(frozen=True, slots=True)
 class RankStack:
-    """One rank's main thread, innermost frame last. ``asleep``: it used no CPU meanwhile."""
+    """One rank's main thread, innermost frame last. ``asleep``: it used no CPU meanwhile.
+    ``has_device``: its process has loaded a device's driver. ``source``: its innermost line."""
 
     rank: int
     frames: tuple[Frame, ...]
     asleep: bool
+    has_device: bool = False
+    source: str = ""
+
+    @property
+    def on_device(self) -> bool:
+        return self.has_device and waits_for_device(self.frames, self.source)
 
     @property
     def waits(self) -> bool:
-        return waits_in_op(self.frames, "", self.asleep)
+        return self.on_device or waits_in_op(self.frames, "", self.asleep)
 
     @property
     def call(self) -> str:
-        """Return the function of torch.distributed that the rank is in; empty: in none."""
+        """Return the function of torch.distributed that the rank is in, or DEVICE_CALL; empty: in
+        none."""
+        if self.on_device:
+            return DEVICE_CALL
         return next(
             (name for file, _, name in self.frames
              if any(part in file for part in CALL_FILES) and name not in WRAPPERS), ""
@@ -52,6 +65,8 @@ class RankStack:
     @property
     def doing(self) -> str:
         """Return what it does there, in a word or two."""
+        if self.on_device:
+            return f"waits for {DEVICE_CALL}"
         if self.waits:
             return f"waits in {self.call or 'torch.distributed'}"
         if doing := activity(self.frames):
@@ -79,7 +94,8 @@ def judge(stacks: Sequence[RankStack], silent: Sequence[int] = ()) -> StackVerdi
     if not waiting:
         return StackVerdict("nobody-waits", (), (), "")
     if others:
-        return StackVerdict("missing-rank", others, ranks, call)
+        kind: Kind = "behind-devices" if set(calls) == {DEVICE_CALL} else "missing-rank"
+        return StackVerdict(kind, others, ranks, call)
     if silent:
         return StackVerdict("missing-rank", tuple(sorted(silent)), ranks, call)
     odd = _odd({one.rank: (one.call, one.place) for one in waiting})

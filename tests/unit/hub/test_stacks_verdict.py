@@ -32,6 +32,38 @@ def test_who_does_not_wait_is_waited_for(waits: str, other: str) -> None:
     assert (found.kind, found.culprits, found.waiting) == ("missing-rank", (2,), (0, 1, 3))
 
 
+SYNC = (USER, (f"{TORCH}/cuda/__init__.py", 1090, "synchronize"))
+ON_DEVICE = {
+    "synchronize": (SYNC, "    return torch._C._cuda_synchronize()"),
+    "item": ((USER,), "    total += loss.item()"),
+    "scaler": ((USER, (f"{TORCH}/amp/grad_scaler.py", 9, "_maybe_opt_step")),
+               "    if not sum(v.item() for v in found.values()):"),
+}  # fmt: skip
+
+
+def on_device(rank: int, how: str, has_device: bool = True) -> RankStack:
+    frames, source = ON_DEVICE[how]
+    return RankStack(rank, frames, False, has_device, source)
+
+
+@pytest.mark.parametrize("how", ON_DEVICE)
+@pytest.mark.parametrize("other", DOES_NOT)
+def test_who_is_elsewhere_while_hosts_wait_for_their_devices(how: str, other: str) -> None:
+    asleep, frames = DOES_NOT[other]
+    culprit = RankStack(2, frames, asleep, True, "    y = self.linear(x)")
+    stacks = [on_device(rank, how) for rank in (0, 1, 3)]
+    found = judge([*stacks, culprit])
+    assert (found.kind, found.culprits, found.waiting) == ("behind-devices", (2,), (0, 1, 3))
+    # One of them waits in an op itself: the others' devices are behind the same.
+    mixed = judge([*stacks[:2], RankStack(3, WAITS["all_reduce"], True, True), culprit])
+    assert (mixed.kind, mixed.culprits) == ("missing-rank", (2,))
+    assert judge(stacks).kind == "all-wait"
+
+
+def test_without_a_device_a_read_value_is_no_wait() -> None:
+    assert judge([on_device(0, "item", has_device=False)]).kind == "nobody-waits"
+
+
 def test_who_waits_elsewhere_than_most() -> None:
     recv = (USER, (f"{TORCH}/distributed/distributed_c10d.py", 2500, "recv"))
     stacks = [RankStack(rank, WAITS["all_reduce"], True) for rank in (0, 1, 3)]
