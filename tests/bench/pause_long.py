@@ -77,7 +77,13 @@ def start(
 ) -> Held:
     """The job, watched; it will stop where all of these are true, each on some rank."""
     job = [*launched(name, None, steps), "--pace", "0"]
-    env = rank_env({TIMEOUT: str(limit_s)})
+    return start_job(stack, name, job, rank_env({TIMEOUT: str(limit_s)}), folder, *conditions)
+
+
+def start_job(
+    stack: ExitStack, name: str, job: list[str], env: dict[str, str], folder: Path, *conditions: str
+) -> Held:
+    """``start`` for any command."""
     handle = stack.enter_context(started(job, folder / f"{name}.mcap", env=env))
     control = stack.enter_context(closing(HubControl(handle.run_dir)))
     for condition in conditions:  # before there is a rank: nobody gets past it

@@ -16,13 +16,13 @@ from pardbg_agent.wire import Flag, Kind, Lane
 from tests.distributed.programs.watched import Rank, run_watched
 from tests.forked import Job, run_jobs
 from tests.gpu.table import Checks, Row, Skip
+from tests.gpu.trained_rows import PARDBG, kineto, long_pause, own_env, same
 from tests.processes import torchrun_argv
 
 RANKS: Final = "tests.gpu.programs.ranks"
 SLACK_NS: Final = 20_000
 """Of the truth's own clock, and a kernel's launch."""
 SHARE: Final = 0.02
-PARDBG: Final = (sys.executable, "-m", "pardbg.cli")
 ANY, CUDA = ("sim", "cuda"), ("cuda",)
 US, MS = 1000, 1_000_000
 RECIPES: Final = {"ddp": 2, "zero3": 2, "1f1b": 4, "tp": 2}
@@ -126,6 +126,18 @@ def ops(device: str, checks: Checks, ranks: int) -> None:
     checks.figure = f"{ranks} rank(s){shared(device, ranks)}"
 
 
+def graph_ops(device: str, checks: Checks) -> None:
+    """They are over with their calls: when they run nobody knows, and no Work may be asked."""
+    told, rings = ran(device, "graph_ops", 2)
+    for number, rank in rings.items():
+        checks.near(told[number]["value"], 16, 0, "value after two replays of two sums")
+        ends = rank.of(Kind.OP_DONE, "all_reduce")
+        checks.that(len(ends) == 4, f"{len(ends)} ops have ended, not 4")
+        timed = [bool(r.flags & (Flag.DONE_DEVICE | Flag.DONE_POLLED)) for r in ends]
+        checks.that(sum(timed) == 2, f"they have times: {timed}")
+    checks.figure = "captured without and with a Work, replayed"
+
+
 def shared(device: str, ranks: int) -> str:
     return "" if num_devices(device) >= ranks else " on one device, through sockets"
 
@@ -160,7 +172,7 @@ def hang_named(device: str, checks: Checks) -> None:
         launch = torchrun_argv("-m", "tests.gpu.programs.late", device, nproc=2)
         argv = [*PARDBG, "run", "-o", str(Path(folder, "s.mcap")), "--on-hang", "bundle",
                 "--after", "2s", "--notify", f"tee {told}", "--", *launch]  # fmt: skip
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=200, env=_env(),
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=200, env=own_env(),
                               stdin=subprocess.DEVNULL)  # fmt: skip
         if done.returncode:
             raise RuntimeError(f"exit code {done.returncode}: {done.stderr.strip()[-300:]}")
@@ -268,12 +280,12 @@ def recipe(device: str, checks: Checks, name: str) -> None:
         session = str(Path(folder, "s.mcap"))
         argv = [*PARDBG, "demo", name, "--device", device, "--nproc", str(ranks), "--steps", "6",
                 "-o", session]  # fmt: skip
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=400, env=_env(),
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=400, env=own_env(),
                               stdin=subprocess.DEVNULL)  # fmt: skip
         if done.returncode:
             raise RuntimeError(f"exit code {done.returncode}: {done.stderr.strip()[-300:]}")
         said = subprocess.run([*PARDBG, "report", session, "--json"], capture_output=True,
-                              text=True, timeout=200, env=_env())  # fmt: skip
+                              text=True, timeout=200, env=own_env())  # fmt: skip
         report = json.loads(said.stdout)
     checks.that(len(report["ranks"]) == ranks, f"{len(report['ranks'])} ranks")
     checks.that(len(report["steps"]) >= 5, f"{len(report['steps'])} steps")
@@ -292,19 +304,12 @@ def recipe(device: str, checks: Checks, name: str) -> None:
     checks.figure = f"{len(report['steps'])} steps by {hooks} hooks, times of the device{bubble}"
 
 
-def _env() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
-def long_pause(device: str, checks: Checks) -> None:
-    raise Skip("12 minutes: `python -m pytest tests/faults/test_pause_long.py` (PARDBG_LONG=1)")
-
-
 ROWS: Final[tuple[Row, ...]] = (
     Row("spans", "spans are the kernels' times", ANY, spans),
     Row("anchors", "the device's clock on the host's, over minutes", ANY, anchors),
     Row("streams", "no end is late on 32 streams", ANY, streams),
     Row("graphs", "a captured graph is a marked gap", CUDA, graphs),
+    Row("graph-ops", "ops in a captured graph have no times", CUDA, graph_ops),
     Row("no-syncs", "pardbg adds no synchronizing call", ANY, no_syncs),
     Row("sync-debug", "no call of pardbg waits for the device", CUDA, sync_debug),
     Row("alone", "ops of NCCL in a world of one", CUDA, partial(ops, ranks=1)),
@@ -318,5 +323,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row("oom", "a failed request is reported", ANY, oom),
     Row("overhead", "cost of a step", ANY, overhead),
     *(Row(name, "a recipe, watched", ANY, partial(recipe, name=name)) for name in RECIPES),
-    Row("long-pause", "a pause of 12 minutes under a limit of 10", ANY, long_pause),
+    Row("kineto", "actions of 1F1B are Kineto's", CUDA, kineto),
+    Row("same", "layouts on a device are one computation", CUDA, same),
+    Row("long-pause", "a pause of twice the groups' timeout", ANY, long_pause),
 )

@@ -110,7 +110,8 @@ PLANTED = [
 def recorded(case: Case, folder: Path) -> Path:
     """Run a case, and return its session."""
     session = folder / f"{case.title}.mcap"
-    job = forked(torchrun_argv("-m", PROGRAM, *case.words, nproc=case.ranks))
+    job = torchrun_argv("-m", PROGRAM, *case.words, nproc=case.ranks)
+    job = job if "SAME_DEVICE" in os.environ else forked(job)  # a device and forks do not go well
     words = [sys.executable, "-m", "pardbg", "run", "--tensors", "0-1", "-o", str(session)]
     if case.title == "plain-1":
         words += ["--init-to", str(folder / "init")]

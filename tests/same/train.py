@@ -23,12 +23,18 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
+from pardbg.lab.recipes.launch import share_gpus
 from tests.same.cuts import Tp
 from tests.same.model import HEADS, LENGTH, WORDS, Block, Decoder, Faults, loss_of
 
 STEPS, ROWS, MICROBATCHES = 2, 24, 4
 Step = Callable[[Tensor], float]
 """Forward and backward of a batch; returns the loss."""
+
+
+def device() -> torch.device:
+    """Where it trains; SAME_DEVICE names another."""
+    return torch.device(os.environ.get("SAME_DEVICE", "cpu"))
 
 
 class Job:
@@ -91,7 +97,7 @@ class Job:
     def fsdp_tensor(self) -> None:
         """Blocks cut by tensor parallelism, and again by FSDP: strided shards."""
         self.dp = self.size // 2
-        mesh = init_device_mesh("cpu", (self.dp, 2), mesh_dim_names=("dp", "tp"))
+        mesh = init_device_mesh(device().type, (self.dp, 2), mesh_dim_names=("dp", "tp"))
         self.dp_group = mesh.get_group("dp")
         self.dtensor(mesh["tp"])
         for block in self.model.blocks:  # type: ignore[union-attr]
@@ -103,14 +109,14 @@ class Job:
         torch.manual_seed(1)
         whole = Decoder(faults=self.faults)
         policy = ModuleWrapPolicy({Block})
-        cpu = torch.device("cpu")
         self.model = FullyShardedDataParallel(
-            whole, auto_wrap_policy=policy, device_id=cpu, use_orig_params=True
+            whole, auto_wrap_policy=policy, device_id=device(), use_orig_params=True
         )
 
     def hsdp(self) -> None:
         self.dp = self.size
-        mesh = init_device_mesh("cpu", (self.size // 2, 2), mesh_dim_names=("copies", "shards"))
+        shape = (self.size // 2, 2)
+        mesh = init_device_mesh(device().type, shape, mesh_dim_names=("copies", "shards"))
         self.model = Decoder(faults=self.faults)
         for block in self.model.blocks:
             fully_shard(block, mesh=mesh)
@@ -147,7 +153,7 @@ class Job:
         self.model = Decoder(self.tp, positions=True, faults=self.faults)
 
     def dtensor(self, mesh: Any = None) -> None:
-        mesh = mesh or init_device_mesh("cpu", (self.size,))
+        mesh = mesh or init_device_mesh(device().type, (self.size,))
         self.model = Decoder(faults=self.faults)
         for block in self.model.blocks:
             block.attn.heads = HEADS // mesh.size()
@@ -158,7 +164,7 @@ class Job:
 
     def tensor_dp(self) -> None:
         self.dp = self.size // 2
-        mesh = init_device_mesh("cpu", (self.dp, 2), mesh_dim_names=("dp", "tp"))
+        mesh = init_device_mesh(device().type, (self.dp, 2), mesh_dim_names=("dp", "tp"))
         self.tp, self.dp_group = Tp(mesh.get_group("tp")), mesh.get_group("dp")
         self.model = Decoder(self.tp, faults=self.faults)
 
@@ -180,13 +186,13 @@ class Job:
     def three_d(self) -> None:
         """2 pipeline stages x 2 in tensor parallelism x data parallelism."""
         self.dp = self.size // 4
-        mesh = init_device_mesh("cpu", (self.dp, 2, 2), mesh_dim_names=("dp", "pp", "tp"))
+        mesh = init_device_mesh(device().type, (self.dp, 2, 2), mesh_dim_names=("dp", "pp", "tp"))
         self.tp, self.dp_group = Tp(mesh.get_group("tp")), mesh.get_group("dp")
         self.pipelined(pp.Schedule1F1B, 1, mesh.get_group("pp"))
 
     def pipeline_dp(self) -> None:
         self.dp = self.size // 2
-        mesh = init_device_mesh("cpu", (self.dp, 2), mesh_dim_names=("dp", "pp"))
+        mesh = init_device_mesh(device().type, (self.dp, 2), mesh_dim_names=("dp", "pp"))
         self.dp_group = mesh.get_group("dp")
         self.pipelined(pp.Schedule1F1B, 1, mesh.get_group("pp"))
 
@@ -199,9 +205,8 @@ class Job:
         cuts = [round(at * len(places) / num) for at in range(num + 1)]
         mine = range(dist.get_rank(group), num, ranks)
         parts = [places[cuts[at] : cuts[at + 1]] for at in mine]
-        device = torch.device("cpu")
         stages = [
-            pp.PipelineStage(part, at, num, device, group=group)
+            pp.PipelineStage(part, at, num, device(), group=group)
             for at, part in zip(mine, parts, strict=True)
         ]
         self.model = nn.ModuleList(parts)
@@ -313,9 +318,12 @@ def rows(job: Job, drawn: torch.Generator) -> Tensor:
 def main(words: Sequence[str]) -> None:
     layout, fault, block = (*words, "", "")[:3]
     torch.set_default_dtype(getattr(torch, os.environ.get("SAME_DTYPE", "float32")))
-    dist.init_process_group("gloo")
+    if device().type != "cpu":
+        torch.set_default_device(device())
+        share_gpus()
+    dist.init_process_group("gloo" if device().type == "cpu" else "nccl")
     job = Job(layout, Faults(fault, int(block or -1)))
-    drawn = torch.Generator().manual_seed(7)
+    drawn = torch.Generator(device()).manual_seed(7)
     for _ in range(STEPS):
         loss = job.step(rows(job, drawn))
         job.reduce()

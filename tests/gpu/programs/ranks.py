@@ -152,6 +152,27 @@ def ops(there: Device) -> dict[str, Any]:
     return {"on_device": core.CURRENT.device is not None}
 
 
+def graph_ops(there: Device) -> dict[str, Any]:
+    """Ops in a captured graph, without and with a Work, while the agent looks for ended ops."""
+    tensor = torch.ones(4, device=there.name)
+    for is_async in (False, True):  # communicators are made before
+        work = dist.all_reduce(tensor, async_op=is_async)
+        if is_async:
+            work.wait()
+    torch.accelerator.synchronize()
+    tensor.fill_(1)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        dist.all_reduce(tensor)
+        dist.all_reduce(tensor, async_op=True).wait()
+        time.sleep(0.5)
+    for _ in range(2):
+        graph.replay()
+    torch.accelerator.synchronize()
+    time.sleep(0.5)
+    return {"value": float(tensor[0])}
+
+
 def train(there: Device) -> dict[str, Any]:
     """Steps of DDP: losses, synchronizing calls, and the allocator's own figures at the end."""
     torch.manual_seed(1)
@@ -215,7 +236,7 @@ def hang(there: Device) -> dict[str, Any]:
     return {"at": at}
 
 
-CASES = {f.__name__: f for f in (spans, anchors, streams, graphs, ops, train, oom, hang)}
+CASES = {f.__name__: f for f in (spans, anchors, streams, graphs, graph_ops, ops, train, oom, hang)}
 BACKENDS = {"sim": "cpu:gloo,sim:sim", "cuda": "cpu:gloo,cuda:nccl"}
 """GPU_BACKEND names another."""
 
