@@ -133,6 +133,7 @@ class Store:
     def settle(self) -> None:
         """Move everything received into columns; reading functions call it first."""
         move(self.procs.values())
+        move(one for one in self.procs.values() if one.ends)  # what its device will not come to
 
     # ------------------------------------------------------------------ reading
 

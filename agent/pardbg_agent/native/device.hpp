@@ -213,12 +213,15 @@ class Device {
   };
   using Lane = std::deque<Entry>;
 
-  // What goes wrong (a device that failed) is the end of all device times, and of nothing else.
+  // What goes wrong is the end of all device times, and of nothing else. If the device has failed, the
+  // program's next call says so: it is not told here.
   template <typename F>
   void safely(F&& f) {
     if (off_.load(std::memory_order_relaxed)) return;
     try {
       f();
+    } catch (const c10::Error&) {
+      off_ = true;
     } catch (const std::exception& error) {
       off_ = true;
       std::lock_guard<std::mutex> guard(lock_);

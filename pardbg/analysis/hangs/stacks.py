@@ -106,8 +106,8 @@ def waits_in_op(frames: Sequence[Frame], inside: str, idle: bool = False) -> boo
 
 
 def waits_for_device(frames: Sequence[Frame], source: str) -> bool:
-    """Return whether a rank that has a device waits for it: in ``synchronize`` or, by the ``source``
-    of its innermost line, at a value that the device has yet to compute."""
+    """Return whether a rank that has a device waits for it: in ``synchronize`` or, by the
+    ``source`` of its innermost line, at a value that the device has yet to compute."""
     shown = program(frames)
     if not shown:
         return False

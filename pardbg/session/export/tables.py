@@ -84,6 +84,7 @@ def sheets(store: Store) -> Iterable[Sheet]:
 
 def records(store: Store, kind: str, rank: int | None = None) -> Sheet:
     """Return the table of one of ``kinds``, perhaps of one rank only."""
+    store.settle()
     columns = RECORDS.get(kind, OTHER_RECORD)
     names = SPLIT.get(kind, (kind,))
     chosen = (one for one in store.of_part() if rank is None or one.rank == rank)

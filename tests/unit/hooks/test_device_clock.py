@@ -88,6 +88,37 @@ def test_a_device_that_is_not_done_is_neither_waited_for_nor_an_anchor() -> None
     assert clock.error_ns is None
 
 
+def test_an_event_that_is_late_is_an_anchor_as_wide_as_was_not_looked() -> None:
+    """The device is another process's for a while: no try sees its event done at once."""
+    host, made = Host(done=False), list[Event]()
+
+    def new() -> Event:
+        made.append(host.event())
+        return made[-1]
+
+    clock = DeviceClock(new, "own stream", lambda: host.now)
+    clock.tend()
+    for _ in range(3):
+        host.now += 10 * MS
+        clock.tend()
+    assert clock.error_ns is None and len(made) == 1  # one event is asked again and again
+    reached, host.now, host.done = host.now + 2 * MS, host.now + 10 * MS, True
+    made[0].ns = reached
+    clock.tend()
+    assert clock.error_ns == 5 * MS
+    at, error = clock.host_time(host.at(reached + 7 * MS)) or (0, 0)
+    assert abs(at - reached - 7 * MS) <= error < 6 * MS
+    # Brackets of 10 ms in 0.1 s tell no rate: the second one claims none, and says how far off.
+    host.done, host.now = False, host.now + 100 * MS
+    clock.tend()
+    reached, host.now, host.done = host.now + 9 * MS, host.now + 10 * MS, True
+    made[-1].ns = reached
+    clock.tend()
+    assert clock.error_ns in range(5 * MS, 6 * MS)
+    at, error = clock.host_time(host.at(reached + 500 * MS)) or (0, 0)
+    assert abs(at - reached - 500 * MS) <= error < 6 * MS
+
+
 def test_a_wide_bracket_does_not_replace_a_narrow_one_that_is_fresh() -> None:
     host = Host()
     clock = clock_of(host)

@@ -20,6 +20,7 @@ from pardbg.session.export.slices import nesting_rows
 from pardbg.session.export.tables import sheets
 from pardbg.session.export.trace import write_trace
 from pardbg.store.store import Store
+from pardbg_agent.wire import Flag
 from tests.unit.trace_builder import Trace, ns
 
 DOCS = Path(__file__).parents[3] / "docs" / "export.md"
@@ -170,3 +171,14 @@ def test_every_column_is_documented() -> None:
     for table, columns in {**RECORDS, **OTHERS}.items():
         for column in columns:
             assert f"| `{column.name}` | {column.type} | {column.doc} |" in by_name[table]
+
+
+def test_an_op_that_its_device_never_came_to_is_among_the_records() -> None:
+    trace = Trace(2)
+    for proc in trace.ranks:
+        proc.collective("world", "all_reduce", 2, None, flags=Flag.DEVICE)
+        trace.define_end(proc, 8, "left")
+    trace.end(9)
+    sheet = tables.records(trace.store(), "op_issue")
+    (times,) = [one.data.tolist() for one in sheet.columns if one.column.name == "t0_ns"]
+    assert times == [ns(2), ns(2)]

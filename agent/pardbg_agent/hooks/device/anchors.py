@@ -24,7 +24,7 @@ SOON_NS: Final = 100_000_000
 """Age of the first anchor at which the second is taken: until then the rate is not known."""
 TRIES: Final = 5
 QUERIES: Final = 32
-"""Queries that may not see a try's event done before it is given up: 30 us on a GPU."""
+"""Queries that may not see a try's event done before it is late: 30 us on a GPU."""
 KEPT: Final = 16
 MAX_DRIFT: Final = 200e-6
 """Drift that is allowed for while no rate is known; crystals have up to 100 ppm."""
@@ -59,6 +59,8 @@ class DeviceClock:
         self._new_event, self._stream, self._now = new_event, stream, now
         self._taken = taken
         self._anchors: deque[Anchor] = deque(maxlen=KEPT)
+        self._late: tuple[Any, int] | None = None
+        """An event that no try saw done, and a time at which it was not."""
 
     @property
     def error_ns(self) -> int | None:
@@ -71,9 +73,11 @@ class DeviceClock:
         age = self._now() - last.host_ns if last else 0
         if last and age < (FRESH_NS if len(self._anchors) > 1 else SOON_NS):
             return
-        tried = [anchor for _ in range(TRIES) if (anchor := self._bracket()) is not None]
-        if not tried:  # the stream is busy, or the device stands
+        tries = 1 if self._late else TRIES
+        tried = [anchor for _ in range(tries) if (anchor := self._bracket()) is not None]
+        if not tried:  # the device is another process's now, or stands
             return
+        self._late = None
         best = min(tried, key=lambda anchor: anchor.error_ns)
         if last is None:
             self._add(best)
@@ -85,13 +89,19 @@ class DeviceClock:
         self._taken(anchor)
 
     def _bracket(self) -> Anchor | None:
-        event = self._new_event()
-        before = self._now()
-        event.record(self._stream)
+        """Try once, or look again at the event that is late: its bracket begins where it was last
+        looked at, so it may be wide."""
+        begun = self._now()
+        if self._late is None:
+            event, before = self._new_event(), self._now()
+            event.record(self._stream)
+        else:
+            event, before = self._late
         for _ in range(QUERIES):
             if event.query():
                 width = self._now() - before
                 return Anchor(event, before + width // 2, width - width // 2)
+        self._late = event, begun
         return None
 
     def host_time(self, event: Any) -> tuple[int, int] | None:
@@ -127,6 +137,9 @@ def _rated(last: Anchor, anchor: Anchor) -> Anchor:
     ns = max(1.0, elapsed_ms * 1e6)
     drift = (anchor.host_ns - last.host_ns - ns) / ns
     error = (last.error_ns + anchor.error_ns + _step_ns(elapsed_ms)) / ns
+    if error > MAX_DRIFT:  # the brackets are too wide to tell it
+        wide = anchor.error_ns + ns * MAX_DRIFT
+        return Anchor(anchor.event, anchor.host_ns, wide)
     return Anchor(anchor.event, anchor.host_ns, anchor.error_ns, drift, error)
 
 

@@ -21,6 +21,7 @@ from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
 if TYPE_CHECKING:
     from pardbg_agent.watched_rank import Core
 
+_DeviceError: Any = getattr(torch, "AcceleratorError", RuntimeError)  # before 2.8 it has no type
 _DEVICE, _BEGIN = int(Kind.DEVICE), int(Kind.DEVICE_BEGIN)
 _COMM, _PHASE, _STEP = int(Lane.COMM), int(Lane.PHASE), int(Lane.STEP)
 HOOK: Final = "device"
@@ -42,6 +43,8 @@ class _Records:
     def __init__(self, core: Core) -> None:
         self._c = core
         self._polls = threading.Lock()
+        self._failed = False
+        """The device did: what is there still cannot be read."""
         core.pollers.append(self.poll)
 
     # -- actions, FSDP units, the program's spans; phases, steps
@@ -87,11 +90,15 @@ class _Records:
 
     def poll(self) -> bool:
         """Read what the device has reached; return whether there is more to come."""
-        if not self._polls.acquire(blocking=False):
-            return True
+        if self._failed or not self._polls.acquire(blocking=False):
+            return not self._failed
         try:
             with cuda_runtime.relaxed(self._c.identity.device):
                 left = self._read()
+        except _DeviceError:  # the program's next call says so, too
+            self._failed = True
+            return False
+        else:
             self._mark_gaps()
             times, error = self.times, self.times.clock.error_ns
             self._c.status.device(
