@@ -115,8 +115,7 @@ class Store:
         """Take one message. Odd ones are counted, never raised."""
         try:
             kind, proc = split_key(message.key)
-            handler = self._apply.get(kind)
-            if handler is None:
+            if (handler := self._apply.get(kind)) is None:
                 self.unknown_messages += 1
                 return
             if handler(proc, message):
@@ -132,8 +131,8 @@ class Store:
 
     def settle(self) -> None:
         """Move everything received into columns; reading functions call it first."""
-        move(self.procs.values())
-        move(one for one in self.procs.values() if one.ends)  # what its device will not come to
+        for _ in range(2):  # at last what its device will not come to, of a process that has ended
+            move(self.procs.values())
 
     # ------------------------------------------------------------------ reading
 

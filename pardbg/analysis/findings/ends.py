@@ -15,6 +15,7 @@ from pardbg.analysis.findings.exits import (
     bad_ends,
     ended,
     failure,
+    gave_up,
     interrupted,
     is_transport,
     left_ns,
@@ -206,6 +207,8 @@ def _follows(view: View, end: BadEnd, earliest: BadEnd) -> bool:
         return True  # a launcher ends so what SIGTERM did not end
     if code is None and end.how == "killed" and end.t_ns - earliest.t_ns > TOGETHER_NS:
         return True  # a launcher ended it, and saw to it before the hub could look
+    if gave_up(view, end.rank):
+        return True
     return code == _SIGTERM or (code in (_SIGABRT, None) and _disagrees(view, end.rank))
 
 

@@ -20,6 +20,8 @@ from pardbg.words import whole
 
 TOGETHER_NS: Final = 60_000_000
 """A signal reaches ranks within this; the order in which their ends are seen is chance."""
+GIVES_UP_NS: Final = 5_000_000_000
+"""No backend gives up sooner: an abort before is the program's own."""
 _SIGNALLED: Final = (-signal.SIGINT, 128 + signal.SIGINT)
 _EVENTS: Final = 64
 _OUTPUT_LINES: Final = 400
@@ -69,6 +71,32 @@ def failure(view: View, rank: int) -> Failure:
 def is_transport(error: str) -> bool:
     """Return whether an exception is of a lost rank or connection: not the first cause."""
     return _TRANSPORT.search(error) is not None
+
+
+def aborted_after(process: Process, since_ns: int) -> bool:
+    """Return whether a rank that had waited since then was aborted, as NCCL's watchdog does."""
+    long = bool(process.ends) and process.ends[-1][0] - since_ns >= GIVES_UP_NS
+    return long and process.exit_code == -signal.SIGABRT
+
+
+def gave_up(view: View, rank: int) -> bool:
+    """Return whether a rank was aborted over an op that another one, which was still there, had
+    not come to."""
+    end = view.proc_end(view.ranks[rank])
+    if end is None:
+        return False
+    waited = [
+        arrival for row in newest_collectives(view) if row.verdict == "missing rank"
+        and not any(_ended_before(view, other, end[0]) for other in row.missing)
+        for arrival in row.arrivals if arrival.rank == rank
+    ]  # fmt: skip
+    process = view.ranks[rank]
+    return any(a.issued_ns is not None and aborted_after(process, a.issued_ns) for a in waited)
+
+
+def _ended_before(view: View, rank: int, t_ns: int) -> bool:
+    end = view.proc_end(view.ranks[rank]) if rank in view.ranks else None
+    return end is not None and end[0] < t_ns
 
 
 def left_waiting(view: View) -> dict[int, tuple[int, ...]]:

@@ -6,11 +6,11 @@ import linecache
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from pardbg.analysis.hangs.stacks import program
+from pardbg.analysis.hangs.stacks import activity, program
 from pardbg.hub.attach.job_ranks import JobRank, why_no_stack
 from pardbg.hub.attach.stacks_verdict import RankStack
 from pardbg.hub.ranks.processes import schedule
@@ -49,7 +49,10 @@ def look(ranks: Sequence[JobRank]) -> Look:
         now = schedule(one.pid)
         ran = now[0] - before[one.rank][0] if now and before[one.rank] else took_ns
         asleep, has_device = ran < ASLEEP * took_ns, _has_device(one.pid)
-        stacks.append(RankStack(one.rank, found, asleep, has_device, _source(found)))
+        seen = RankStack(one.rank, found, asleep, has_device, _source(found))
+        if has_device and not asleep and not seen.waits and activity(found) is None:
+            seen = replace(seen, stands=_frames(one) == found)
+        stacks.append(seen)
     return Look(tuple(stacks), unread, time.monotonic() - begun)
 
 

@@ -30,17 +30,19 @@ WRAPPERS: Final = frozenset({"wrapper", "_coalescing_manager", "inner"})
 @dataclass(frozen=True, slots=True)
 class RankStack:
     """One rank's main thread, innermost frame last. ``asleep``: it used no CPU meanwhile.
-    ``has_device``: its process has loaded a device's driver. ``source``: its innermost line."""
+    ``has_device``: its process has loaded a device's driver. ``source``: its innermost line.
+    ``stands``: it was in the same call some tenths of a second later: a launch may wait, too."""
 
     rank: int
     frames: tuple[Frame, ...]
     asleep: bool
     has_device: bool = False
     source: str = ""
+    stands: bool = False
 
     @property
     def on_device(self) -> bool:
-        return self.has_device and waits_for_device(self.frames, self.source)
+        return self.has_device and (self.stands or waits_for_device(self.frames, self.source))
 
     @property
     def waits(self) -> bool:
@@ -66,7 +68,7 @@ class RankStack:
     def doing(self) -> str:
         """Return what it does there, in a word or two."""
         if self.on_device:
-            return f"waits for {DEVICE_CALL}"
+            return f"{'runs or ' * self.stands}waits for {DEVICE_CALL}"
         if self.waits:
             return f"waits in {self.call or 'torch.distributed'}"
         if doing := activity(self.frames):

@@ -210,6 +210,23 @@ def test_a_hang_that_ended_in_timeouts_still_names_who_was_missing() -> None:
     assert known == (True, True, ns(30_001))
 
 
+@pytest.mark.parametrize(("after_ms", "expected"), [
+    (30_001, ("missing-rank", (2,))),
+    (2_000, ("rank-lost", (0,))),  # no backend gives up so soon: the program's own abort
+])  # fmt: skip
+def test_an_abort_long_after_it_began_to_wait_is_the_watchdogs(
+    after_ms: int, expected: tuple[str, tuple[int, ...]]
+) -> None:
+    trace = three()
+    trace.ranks[2].phase("data", 0, 1)
+    ends(trace, trace.ranks[0], after_ms, "killed", -6)
+    for rank in (1, 2):
+        ends(trace, trace.ranks[rank], after_ms + 200, "killed", -15)
+    trace.end(after_ms + 300, code=1)
+    errors = [(f.kind, f.culprits) for f in findings_at_end(trace) if f.severity == "error"]
+    assert errors == [expected]
+
+
 def ended_by(trace: Trace) -> tuple[str, list[str]]:
     """(who ended the run, as the note has it; kinds of all that is worse than a note)"""
     found = findings_at_end(trace)

@@ -60,6 +60,14 @@ def test_who_is_elsewhere_while_hosts_wait_for_their_devices(how: str, other: st
     assert judge(stacks).kind == "all-wait"
 
 
+def test_a_call_that_lasts_may_be_a_launch_that_waits() -> None:
+    """The first launch of a kernel loads it, and waits for the op that is on the device."""
+    stands = RankStack(0, DOES_NOT["computes"][1], False, True, "    y = x.sum()", stands=True)
+    found = judge([stands, RankStack(1, DOES_NOT["asleep"][1], True, True)])
+    assert (found.kind, found.culprits) == ("behind-devices", (1,))
+    assert judge([stands]).kind == "all-wait"
+
+
 def test_without_a_device_a_read_value_is_no_wait() -> None:
     assert judge([on_device(0, "item", has_device=False)]).kind == "nobody-waits"
 

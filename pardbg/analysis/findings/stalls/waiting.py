@@ -12,7 +12,7 @@ from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.p2p import p2p_between
-from pardbg.analysis.findings.exits import bad_ends, is_transport, termination
+from pardbg.analysis.findings.exits import aborted_after, bad_ends, is_transport, termination
 from pardbg.analysis.findings.finding import Candidate, Evidence, Label, at_row, first
 from pardbg.analysis.findings.kinds.absence import Absence
 from pardbg.analysis.findings.kinds.mismatch_kinds import Place
@@ -221,8 +221,10 @@ def _just_ended(view: View, rank: int) -> bool:
 
 
 def _gave_up(view: View, blame: Blame) -> bool:
-    """Return whether a waiting rank then ended with a timeout or a lost connection: nobody ended
-    the job."""
+    """Return whether a waiting rank then ended with a timeout, an abort or a lost connection:
+    nobody ended the job."""
+    if any(aborted_after(view.ranks[wait.rank], wait.op.since_ns) for wait in blame.waits):
+        return True
     failures = (f for wait in blame.waits for f in view.ranks[wait.rank].failures)
     return any(is_transport(failure.text) for failure in failures)
 
