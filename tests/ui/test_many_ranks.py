@@ -29,7 +29,7 @@ async def test_the_engine_is_asked_for_the_rows_in_sight() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await until(lambda: app.main.shared.frame is not None, "the first frame")
         await until(lambda: len(app.main.page.rows_in_view()) > 20 and seen(), "the rows in sight")
-        assert app.engine._want.viewport.sections == frozenset()
+        assert app.engine._want.viewport.sections == {"courses"}
         app.main.page.scroll_rows(500)
         app.main.want_page()
         assert seen() and app.main.page.rows_in_view()[0] >= 500

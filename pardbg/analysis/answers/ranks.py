@@ -80,6 +80,8 @@ class RankNow:
     """Lead over its device; None where that has no times."""
     metrics: tuple[tuple[str, float], ...] = ()
     """(name, newest value) of what the program logged, but the loss."""
+    cores: float | None = None
+    """Number of cores that its process uses; None: not known."""
 
 
 STALE_NS: Final = 3_000_000_000
@@ -164,6 +166,7 @@ def _row(
         node=fields.integer_or_none(process.facts, "group_rank"),
         ahead=ahead(view, rank),
         metrics=_metrics(view, process),
+        cores=cores if isinstance(cores := status.get("cpu"), float) else None,
     )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pardbg.analysis.answers.courses import LAST as STEPS
+from pardbg.analysis.answers.courses import SOON, Course, rank_courses
 from pardbg.analysis.answers.hang import Hang, RankStack, hang_view, rank_stacks
+from pardbg.analysis.answers.hosts import HostNow, hosts_now
 from pardbg.analysis.answers.ranks import RankNow, rank_rows
 from pardbg.analysis.answers.step_times import unheld_step_rows
 from pardbg.analysis.base.asof import View
@@ -80,13 +83,16 @@ class Snapshot:
     """The one that is looked at; None: the newest life."""
     stacks: tuple[RankStack, ...] = ()
     """Taken at the newest standstill, by rank."""
+    courses: Mapping[int, tuple[Course, ...]] = field(default_factory=dict)
+    """rank -> its last steps, of the ranks that are drawn. One of the SECTIONS."""
+    hosts: tuple[HostNow, ...] = ()
 
 
 PARTIAL_HISTORY: Final = 8
 """Steps of the bubble's history in a partial snapshot of a recording."""
 MANY: Final = 128
 """Number of ranks above which rows outside the viewport are reused."""
-SECTIONS: Final = frozenset(("collectives", "p2p", "traffic", "memory"))
+SECTIONS: Final = frozenset(("collectives", "p2p", "traffic", "memory", "courses"))
 """Fields of a snapshot that are made only for pages that draw them."""
 NO_TRAFFIC: Final = TrafficView(0, (), (), ())
 
@@ -176,6 +182,9 @@ def snapshot(
     steps = of_steps("steps", lambda: unheld_step_rows(view, _num_steps(view)))
     rows = standing_collectives(view) if "collectives" in drawn else ()
     ranks = rank_rows(view, pipeline, reused.ranks, reuse_splits=reused.splits)
+    courses = {}
+    if "courses" in drawn:
+        courses = rank_courses(view, viewport.ranks, SOON if partial else STEPS)
     return Snapshot(
         revision=store.revision,
         live=store.live and view.run_end is None,
@@ -205,6 +214,8 @@ def snapshot(
         not_finite=of_steps("not_finite", lambda: not_finite(view, losses)),
         hang=hang_view(view),
         stacks=rank_stacks(view),
+        courses=courses,
+        hosts=hosts_now(view, ranks),
         parts=store.parts(),
         part=store.part,
     )

@@ -7,7 +7,7 @@ before and after.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from pardbg.analysis.base.asof import View, per_store, per_view
@@ -40,7 +40,7 @@ def unheld_step_rows(view: View, last: int | None = LAST) -> tuple[StepRow, ...]
 
 def unheld_step_ns(view: View, rank: int, step: int, t0_ns: int, t1_ns: int) -> int:
     """Return a rank's step time without the debugger's holds, in ns."""
-    pipeline = _pipeline_of(view, rank, step) if was_held(view, t0_ns, t1_ns) else None
+    pipeline = pipeline_of(view, rank, step) if was_held(view, t0_ns, t1_ns) else None
     if pipeline is None or not pipeline.held_ns or not pipeline.complete:
         return unheld_ns(view, rank, t0_ns, t1_ns)
     begin, end = pipeline.t0_ns, pipeline.t1_ns + pipeline.held_ns
@@ -57,13 +57,14 @@ def _unheld(
         return row
     longest = max(unheld_step_ns(view, rank, row.step, *span) for rank, span in spans.items())
     phases = dict(row.phases)
-    held = [s for r in spans if (s := _pipeline_of(view, r, row.step)) and s.held_ns]
+    held = [s for r in spans if (s := pipeline_of(view, r, row.step)) and s.held_ns]
     if "pipeline" in phases and held:
         phases["pipeline"] = max(step.t1_ns - step.t0_ns for step in held)
     return replace(row, duration_ns=longest, phases=phases)
 
 
-def _pipeline_of(view: View, rank: int, step: int) -> PipelineStep | None:
+def pipeline_of(view: View, rank: int, step: int) -> PipelineStep | None:
+    """Return a step of the rank's pipeline; None: it is in none."""
     layout: Layout | None = next((known for known in layouts(view) if rank in known.ranks), None)
     return None if layout is None else pipeline_step(view, layout, step)
 
@@ -82,12 +83,9 @@ def last_step_split(
     if are_launches(view):
         return None
     if pipeline is not None:
-        for row in pipeline.ranks:
-            length = pipeline.t1_ns - pipeline.t0_ns
-            if row.rank == rank and length > 0:
-                idle = row.idle_ns
-                waiting = idle["warmup"] + idle["dependency"] + idle["cooldown"]
-                return row.busy_ns / length, waiting / length, idle["communication"] / length
+        split = pipeline_split(pipeline, rank)
+        if split is not None:
+            return split
     table, visible = view.rows(process, "step")
     if not visible:
         return None
@@ -98,6 +96,17 @@ def last_step_split(
         known[at] = _split(view, rank, process, (begin, end))
     found: Split | None = known[at]
     return found
+
+
+def pipeline_split(pipeline: PipelineStep, rank: int) -> Split | None:
+    """Return the shares of a rank's schedule step; None where its idle time has no causes yet."""
+    length = pipeline.t1_ns - pipeline.t0_ns
+    for row in pipeline.ranks:
+        if row.rank == rank and length > 0 and row.idle_ns:
+            idle = row.idle_ns
+            waiting = idle["warmup"] + idle["dependency"] + idle["cooldown"]
+            return row.busy_ns / length, waiting / length, idle["communication"] / length
+    return None
 
 
 def read_ahead_splits(view: View, but: Collection[int]) -> None:
@@ -116,11 +125,19 @@ def _rows_seen(view: View, rank: int, process: Process, step: Interval) -> Hasha
 
 @per_store(_rows_seen)
 def _split(view: View, rank: int, process: Process, step: Interval) -> Split | None:
+    return split_of(view, rank, process, step, _ops_by_rank(view).get(rank, ()))
+
+
+def split_of(
+    view: View, rank: int, process: Process, step: Interval,
+    ops: Sequence[tuple[int, int, int]],
+) -> Split | None:  # fmt: skip
+    """Return the shares of one step of a rank; ``ops``: its ops around that time, as ``Ops``."""
     held = stalls(view, rank, *step)
     length = step[1] - step[0] - total(held)
     if length <= 0:
         return None
-    waiting, moving = under_way(step, _ops_by_rank(view).get(rank, ()))
+    waiting, moving = under_way(step, ops)
     waits = stretches(view, process, "wait", step)
     exposed = union([*waits, *blocked(view, process, step, [*waiting, *moving])])
     # Where ops overlap, a rank that is still to come decides: the others wait.

@@ -105,6 +105,8 @@ class Column(Generic[R]):
     align: str = "left"
     wish: int = 0
     """The width at which nothing in it would be cut."""
+    heads: Callable[[int], Line] | None = None
+    """In place of the title: its heading, so wide."""
 
     def cell(self, text: str) -> str:
         return right(text, self.size) if self.align == "right" else left(text, self.size)
@@ -137,7 +139,11 @@ def choose(columns: Sequence[Column[R]], cells: int, gap: int = 2) -> tuple[Colu
 
 def headings(columns: Sequence[Column[R]]) -> Line:
     """Return the columns' titles over a table."""
-    return line("  ", *(Segment(c.cell(c.title) + "  ", "dim") for c in columns))
+    return line("  ", *(
+        line(fit(c.heads(c.size), c.size), "  ") if c.heads is not None
+        else Segment(c.cell(c.title) + "  ", "dim")
+        for c in columns
+    ))  # fmt: skip
 
 
 def table_row(columns: Sequence[Column[R]], row: R, cells: int, chosen: bool = False) -> Line:

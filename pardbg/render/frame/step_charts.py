@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.pipeline.values import Cause
 from pardbg.render.draw.bars import Bar, bars, rule, shares
 from pardbg.render.draw.cells import Line, Segment, clean, clip, fit, line, right, spread
 from pardbg.render.draw.plots import by_step
+from pardbg.render.frame.host_panel import machine
 
 _LABEL: Final = 8
 """Cells of the numbers of both charts: their steps stand under each other."""
@@ -21,6 +23,15 @@ _TWO_CHARTS: Final = 13
 """Least number of rows for two charts over each other."""
 _MOST_PHASES: Final = 4
 """Phases of the program's own that have a bar; more are in other."""
+_OF_SCHEDULE: Final = ("forward", "backward", "waiting", "under way")
+"""Parts of a pipeline's step, in order; the rest of it is other."""
+_OF_ACTION: Final = {"F": "forward", "B": "backward", "I": "backward", "W": "backward"}
+_OF_CAUSE: Final[Mapping[Cause, str]] = {
+    "warmup": "waiting", "dependency": "waiting", "cooldown": "waiting",
+    "communication": "under way",
+}  # fmt: skip
+_STYLES: Final = {"forward": "plan.F", "backward": "plan.B", "waiting": "waiting",
+                  "under way": "moving", "other": "dim"}  # fmt: skip
 _PHASES: Final[tuple[str, ...]] = ("data", "forward", "backward", "pipeline", "optimizer")
 
 
@@ -64,9 +75,11 @@ class _Curve:
         return [head, *chart] if chart else []
 
 
-def step_charts(snapshot: Snapshot, cells: int, height: int, ahead: Ahead | None) -> list[Line]:
+def step_charts(
+    snapshot: Snapshot, cells: int, height: int, ahead: Ahead | None, rank: int | None = None
+) -> list[Line]:
     """Draw step time over loss on one axis, or beside it where rows are few, and the phases of a
-    step beside them if they fit."""
+    step and the machine of ``rank`` beside them if they fit."""
     curves, phases = _curves(snapshot, ahead), _phases(snapshot)
     if not curves:
         return []
@@ -90,6 +103,9 @@ def step_charts(snapshot: Snapshot, cells: int, height: int, ahead: Ahead | None
             rule("where a step goes", _PHASE_CELLS, "mean of ranks"),
             *bars(phases, _PHASE_CELLS),
         ]
+        host = machine(snapshot, rank, _PHASE_CELLS)
+        if len(side) + 1 + len(host) <= len(parts[0][0]):
+            side += [(), *host]
         parts.append((side, _PHASE_CELLS))
     return [*_beside(parts, 1), ()]
 
@@ -138,16 +154,40 @@ def _phases(snapshot: Snapshot) -> list[Bar]:
     phases = dict(last.phases)
     order = [name for name in _PHASES if name in phases]
     order += sorted(set(phases) - set(order))[:_MOST_PHASES]
+    outside = sum(phases[name] for name in order if name != "pipeline")
+    if inside := _schedule(snapshot, last.step, last.duration_ns - outside):
+        order = [*inside, *(name for name in order if name != "pipeline")]
+        phases |= inside
     rest = last.duration_ns - sum(phases[name] for name in order)
     if order and rest > 0:
         order, phases = [*order, "other"], {**phases, "other": rest}
     total = max(sum(phases[name] for name in order), 1)
+    largest = max([phases[name] for name in order], default=0) or 1
     hundredths = shares([phases[name] / total for name in order], 100)  # they sum to 100
     return [
         Bar(
-            clip(clean(name), 12), phases[name] / total,
+            clip(clean(name), 12), phases[name] / largest,
             f"{words.duration(phases[name])} {words.percent(part / 100, 0):>4}",
-            "dim" if name == "other" else "compute",
+            _STYLES.get(name, "compute"),
         )
         for name, part in zip(order, hundredths, strict=True)
     ]  # fmt: skip
+
+
+def _schedule(snapshot: Snapshot, step: int, room_ns: int) -> dict[str, int]:
+    """Return what the schedule's part of a step goes to, as means over ranks; empty where that is
+    not known of this step, or is more than ``room_ns``."""
+    pipeline = snapshot.pipeline.last_complete if snapshot.pipeline is not None else None
+    if pipeline is None or pipeline.step != step or len(pipeline.ranks) < len(snapshot.ranks):
+        return {}
+    found = dict.fromkeys(_OF_SCHEDULE, 0)
+    for rank in pipeline.ranks:
+        for action in rank.actions:
+            name = _OF_ACTION.get(action.kind)
+            if name and action.t1_ns is not None:
+                found[name] += action.t1_ns - action.t0_ns
+        for cause, ns in rank.idle_ns.items():
+            if cause in _OF_CAUSE:
+                found[_OF_CAUSE[cause]] += ns
+    means = {name: round(ns / len(pipeline.ranks)) for name, ns in found.items() if ns}
+    return means if sum(means.values()) <= room_ns else {}

@@ -4,7 +4,7 @@ full, for the detail panel."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pardbg import words
 from pardbg.analysis.answers.ranks import RankNow
@@ -16,6 +16,7 @@ from pardbg.render.draw.bars import (
     choose,
     facts,
     headings,
+    keys,
     rule,
     spark,
     stacked,
@@ -37,6 +38,7 @@ from pardbg.render.draw.cells import (
 )
 from pardbg.render.draw.plots import by_step
 from pardbg.render.draw.signs import SIGN, SIGNS
+from pardbg.render.draw.strip import cells_each, strip
 from pardbg.render.frame.activity import activity_text
 from pardbg.render.frame.panels import coming, empty
 from pardbg.render.frame.step_charts import Ahead, step_charts
@@ -44,8 +46,12 @@ from pardbg.render.pages.findings import brief, ordered
 from pardbg.render.pages.output import output_lines
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD
 
-_DRAWN = ("trend", "▇comp ▄wait ▂comm", "history")
+_DRAWN = ("trend", "▇comp ▄wait ▂comm", "history", "steps")
 """Columns without words: a filter does not read them."""
+_PARTS = (("compute", "compute"), ("comm", "under way"), ("waiting", "waiting"))
+"""What a strip shows, from below."""
+_ROOMY = 21
+"""Rows beside the ranks from which on each has two lines."""
 _FOOT_ROWS = 16
 """Least number of rows for one with the worst finding, where the ranks fill the page."""
 _NEWS = {"error": "bad", "warning": "culprit", "info": "strong"}
@@ -80,7 +86,6 @@ def overview(
                      "The agent starts with the first process group or collective.",
                      "9 Output shows what the job prints.")  # fmt: skip
     columns = choose(_columns(snapshot, cells), cells - 3)
-
     shown = snapshot.ranks
     if look.contains:
         named = [column for column in columns if column.title not in _DRAWN]
@@ -94,19 +99,69 @@ def overview(
     head = (*said, headings(columns))
     below: list[Line] = []
     foot: tuple[Line, ...] = ()
-    spare = rows - len(head) - len(shown)
+    tall = _tall(snapshot, columns, rows - len(head) - 2 * len(shown))
+    spare = rows - len(head) - tall * len(shown)
     if spare < 0 and rows >= _FOOT_ROWS:  # more ranks than are in sight: the worst in words
         foot = tuple(line("  ", row) for row in brief(snapshot.findings, cells - 4)[:1])
     elif spare >= 6 and not look.contains:
-        below = [(), *_below(snapshot, cells, spare - 1, look.ahead)]
+        below = [(), *_below(snapshot, cells, spare - 1, look)]
         below += _tail(snapshot, printed, cells, spare - len(below))
+    places = tuple(rank for rank in places for _ in range(tall))
     focus = places.index(look.selected) if look.selected in places else None
+    lines_ = [_line_of(snapshot, columns, at, tall) for at in range(tall)]
 
     def draw(at: int) -> Line:
-        rank = shown[at]
-        return table_row(columns, rank, cells, rank.rank == look.selected)
+        rank = shown[at // tall]
+        return table_row(lines_[at % tall], rank, cells, rank.rank == look.selected)
 
-    return Picture(head, Drawn(len(shown), draw, below), foot, focus=focus, rows=places)
+    return Picture(head, Drawn(len(places), draw, below), foot, focus=focus, rows=places)
+
+
+def _tall(snapshot: Snapshot, columns: Sequence[Column[RankNow]], spare: int) -> int:
+    """Return the lines of a rank: two of a strip where the charts have room with them."""
+    strips = any(column.title == _DRAWN[3] for column in columns)
+    return 2 if strips and spare >= _ROOMY else 1
+
+
+def _line_of(
+    snapshot: Snapshot, columns: Sequence[Column[RankNow]], at: int, tall: int
+) -> list[Column[RankNow]]:
+    """Return the columns of line ``at`` of a rank: the first has all, the others its strip."""
+
+    def draws(rank: RankNow, cells: int) -> Line:
+        return _strip(snapshot, rank, cells, tall)[at]
+
+    return [
+        replace(column, draws=draws) if column.title == _DRAWN[3]
+        else column if at == 0 else replace(column, of=None, draws=None)
+        for column in columns
+    ]  # fmt: skip
+
+
+def _strip(snapshot: Snapshot, rank: RankNow, cells: int, tall: int) -> list[Line]:
+    """Draw a rank's last steps, the same ones for all ranks."""
+    steps, each = _steps_shown(snapshot, cells)
+    known = {c.step: c for c in snapshot.courses.get(rank.rank, ())}
+    columns = [
+        None if (c := known.get(step)) is None
+        else ((c.compute, "compute"), (c.comm, "comm"), (c.wait, "waiting"))
+        for step in steps
+    ]  # fmt: skip
+    return strip(columns, cells, tall, each)
+
+
+def _steps_shown(snapshot: Snapshot, cells: int) -> tuple[list[int], int]:
+    """Return the steps that strips of ``cells`` show, and the cells of each."""
+    steps = sorted({course.step for own in snapshot.courses.values() for course in own})
+    each = cells_each(len(steps), cells)
+    return steps[-(cells // each) :], each
+
+
+def _strip_head(snapshot: Snapshot, cells: int) -> Line:
+    number = len(_steps_shown(snapshot, cells)[0])
+    title = Segment(f"last {words.plural(number, 'step')}  ", "dim")
+    marks = [(("█"), f"strip.{style}", word) for style, word in _PARTS]
+    return line(title, keys(marks, cells - line_width((title,))))
 
 
 def _verdict(snapshot: Snapshot, look: OverviewPageState, cells: int) -> list[Line]:
@@ -174,33 +229,42 @@ def _columns(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
     logged = max((width(_logged(values)) for values in metrics), default=0)
     culprits = snapshot.hang.culprits if snapshot.hang is not None else ()
     costs = _costs(snapshot.findings)
+    hung = snapshot.hang is not None
+    drawn = any(snapshot.courses.values()) and not (hung and cells < 110)  # where, in full
+    now = 36 if cells >= 110 else 26
+    if drawn and not hung:
+        now = 40 if wide else 20 if cells >= 110 else 18
+    apart = len({rank.step for rank in snapshot.ranks}) > 1
     columns: list[Column[RankNow]] = [
         Column("rank", 4, lambda r: (str(r.rank), "culprit" if r.rank in costs else "strong"),
                align="right"),
         Column("node", 4, lambda r: ("" if r.node is None else f"n{r.node}", "dim")),
         Column("host", min(12, max([4, *(width(r.host) for r in snapshot.ranks)])),
                lambda r: (clean(r.host), "dim"), rank=6),
-        Column("stage", 5, lambda r: (",".join(map(str, r.stages)), "dim"), rank=5),
-        Column("now", 36 if cells >= 110 else 26, wish=48 if wide else 40,  # in every frame
+        Column("stage", 5, lambda r: (",".join(map(str, r.stages)), "dim"), rank=2 if drawn else 5),
+        Column("now", now, wish=now if drawn else 48 if wide else 40,  # in every frame
                draws=lambda r, size: _now(r, snapshot.t_ns, size, r.rank in culprits)),
-        Column("step", 6, lambda r: ("" if r.step is None else str(r.step), ""), rank=1,
-               align="right"),
+        Column("step", 6, lambda r: ("" if r.step is None else str(r.step), ""),
+               rank=5 if drawn and not apart else 1, align="right"),
         Column("logged", max(6, min(logged, 28)), lambda r: (_logged(r.metrics[:4]), "dim"),
                rank=2),
         Column("step ms", 8, lambda r: (words.duration(r.step_ns[-1]) if r.step_ns else "–", ""),
-               rank=2, align="right"),
+               rank=4 if drawn else 2, align="right"),
         Column(_DRAWN[0], 24 if wide else 12, rank=7,
                draws=lambda r, size: (Segment(_trend(r.step_ns, size), "spark"),)),
         Column(_DRAWN[1], 24 if wide else 17, rank=3, draws=_split),
-        Column("costs", 15, lambda r: (costs.get(r.rank, ""), "culprit"), rank=4, align="right"),
+        *_course_columns(snapshot, cells),
+        Column("costs", 15, lambda r: (costs.get(r.rank, ""), "culprit"),
+               rank=1 if drawn else 4, align="right"),
         Column("lead", 7, lambda r: (words.duration(r.ahead and r.ahead.lead_ns), "dim"), rank=3,
                align="right"),
         Column("host-bound", 10, _host_bound, rank=3, align="right"),
+        Column("cpu", 4, lambda r: _share(r.cores, "dim"), rank=3, align="right"),
         Column("memory", 9, lambda r: (words.binary_size(r.memory_bytes), ""), rank=2,
                align="right"),
         Column(_DRAWN[2], 24 if wide else 10, rank=8,
                draws=lambda r, size: (Segment(_trend(r.memory_history, size), "spark"),)),
-        Column("lag", 7, _lag, rank=4, align="right"),
+        Column("lag", 7, _lag, rank=6 if drawn else 4, align="right"),
         Column("lost", 6, _lost, rank=1 if snapshot.dropped_records else 5, align="right"),
         Column("agent", 6, lambda r: (words.percent(r.agent_overhead), "dim"), rank=9,
                align="right"),
@@ -209,9 +273,24 @@ def _columns(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
     texts = {
         "node": len({rank.node for rank in snapshot.ranks}) > 1, "logged": logged > 0,
         "stage": any(rank.stages for rank in snapshot.ranks), "costs": any(costs.values()),
+        _DRAWN[0]: not drawn, _DRAWN[1]: not drawn, _DRAWN[3]: drawn,
+        "comp": drawn, "wait": drawn,
+        "cpu": drawn and any(rank.cores is not None for rank in snapshot.ranks),
         "lead": (timed := any(rank.ahead for rank in snapshot.ranks)), "host-bound": timed,
     }  # fmt: skip
     return [column for column in columns if texts.get(column.title, True)]
+
+
+def _course_columns(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
+    """Return a rank's last steps as a strip, and the shares of the newest."""
+    return [
+        Column(_DRAWN[3], 40 if cells >= 110 else 20, rank=2, wish=128,
+               heads=lambda size: _strip_head(snapshot, size)),
+        Column("comp", 4, lambda r: _share(r.compute_fraction, "strong"), rank=2, align="right",
+               heads=lambda _: (Segment("comp", "compute"),)),
+        Column("wait", 4, lambda r: _share(r.wait_fraction, ""), rank=2, align="right",
+               heads=lambda _: (Segment("wait", "waiting"),)),
+    ]  # fmt: skip
 
 
 def _costs(findings: Sequence[Finding]) -> dict[int, str]:
@@ -223,6 +302,10 @@ def _costs(findings: Sequence[Finding]) -> dict[int, str]:
             said = f"+{words.duration(cost)} a step" if cost else ""
             found |= {rank: said for rank in finding.culprits if not found.get(rank)}
     return found
+
+
+def _share(share: float | None, style: str) -> tuple[str, str]:
+    return words.percent(share, 0), style if share is not None else "faint"
 
 
 def _lag(rank: RankNow) -> tuple[str, str]:
@@ -288,13 +371,14 @@ def _clock(error_ns: int | None) -> str:
     return "same" if error_ns == 0 else f"±{words.duration(error_ns)}"
 
 
-def _below(snapshot: Snapshot, cells: int, rows: int, ahead: Ahead | None) -> tuple[Line, ...]:
+def _below(snapshot: Snapshot, cells: int, rows: int, look: OverviewPageState) -> tuple[Line, ...]:
     """Draw loss and step time as curves, phases, findings: as much as fits under the table."""
     lines: list[Line] = []
     found = brief(snapshot.findings, cells - 4)[: max(1, rows // 3)]
     charts = rows - len(found) - (2 if found else 0)
     if charts >= 5:
-        lines += step_charts(snapshot, cells, min(charts - 2, max(14, rows - 18)), ahead)
+        lines += step_charts(snapshot, cells, min(charts - 2, max(14, rows - 18)), look.ahead,
+                             look.selected)  # fmt: skip
     if found:
         lines.append(line(" ", rule("findings", cells - 2, "8 Findings has all")))
         lines += [line("  ", row) for row in found]

@@ -35,6 +35,7 @@ class OverviewPage(Page):
 
     name_ = "overview"
     twofold = True
+    sections = ("courses",)
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         known = () if frame.snapshot.live else frame.findings

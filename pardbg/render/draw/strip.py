@@ -1,0 +1,56 @@
+"""Strips: shares of steps as columns of cells, a column a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pardbg.render.draw.bars import LEVELS
+from pardbg.render.draw.cells import Line, Row
+
+_EIGHTHS: Final = 8
+_WIDEST: Final = 6
+"""Cells of a step where there is room for more."""
+
+
+def cells_each(number: int, cells: int) -> int:
+    """Return how many cells each of ``number`` steps takes."""
+    return min(_WIDEST, max(1, cells // max(1, number)))
+
+
+def strip(
+    columns: Sequence[Sequence[tuple[float, str]] | None], cells: int, rows: int, each: int = 1
+) -> list[Line]:
+    """Draw columns of (share, style) from below, ``each`` cells wide, in ``rows`` lines. A rest to
+    1, and a column of None, are ground. Of more than two parts in a cell the two largest show."""
+    drawn = [Row(cells) for _ in range(rows)]
+    for at, column in enumerate(columns[-(cells // each) :]):
+        begin = 0.0
+        parts = []
+        for share, style in column or ():
+            parts.append((begin, begin := begin + max(share, 0.0), style))
+        for line_, row in enumerate(reversed(drawn)):
+            char, style = _cell([
+                (min(end * rows - line_, 1.0) - max(start * rows - line_, 0.0), style)
+                for start, end, style in parts
+            ])  # fmt: skip
+            row.fill(at * each, (at + 1) * each, char, style)
+    return [row.line() for row in drawn]
+
+
+def _cell(inside: Sequence[tuple[float, str]]) -> tuple[str, str]:
+    """Return a cell's character and style, by what is in it from below: the lower part is ink, the
+    upper one ground, named ``strip.lower.upper``."""
+    there = [(share, style) for share, style in inside if share > 0]
+    rest = 1.0 - sum(share for share, _ in there)
+    there += [(rest, "")] if rest > 1 / (2 * _EIGHTHS) else []
+    two = sorted(sorted(there, reverse=True, key=lambda part: part[0])[:2], key=there.index)
+    if not two or not two[0][1]:
+        return " ", ""
+    (lower, ink), (upper, ground) = two[0], two[1] if len(two) > 1 else (0.0, "")
+    eighths = round(lower / (lower + upper) * _EIGHTHS)
+    if eighths >= _EIGHTHS:
+        return LEVELS[-1], f"strip.{ink}"
+    if eighths == 0:
+        return (LEVELS[-1], f"strip.{ground}") if ground else (" ", "")
+    return LEVELS[eighths - 1], f"strip.{ink}.{ground}" if ground else f"strip.{ink}"
