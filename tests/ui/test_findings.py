@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from pardbg.analysis.answers.hang import RankStack
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.findings.finding import Evidence, Finding
 from tests.ui import sample
@@ -41,6 +43,37 @@ async def test_the_chosen_one_is_shown_in_full(size: tuple[int, int]) -> None:
         await shows(app, "rank 3 came 4 s late.")
         await shows(app, "enter goes to the moment on Collectives, rank 3")
         assert "train.py:48 in step" not in text_of(app)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_line_at_which_the_culprit_stands_is_shown(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("def step(x):\n" + 46 * "    x += 1\n" + "    forty_eight(x)\n    x += 2\n")
+    frames = ((str(file), 48, "step"), ("/lib/site-packages/torch/x.py", 9, "all_reduce"))
+    stack = RankStack(2, 0, frames)
+    app = app_on(replace(made(), stacks=(stack,)), start="findings")
+    async with app.run_test(size=size) as pilot:
+        await shows(app, "48 ▶     forty_eight(x)")
+        assert "47       x += 1" in text_of(app)
+        await pilot.press("down")  # the other finding is on no line
+        await until(lambda: "forty_eight" not in text_of(app), "no source")
+
+
+async def test_y_copies_the_chosen_finding_with_what_is_known() -> None:
+    app = app_on(made(), start="findings")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shows(app, "1 error, 1 note")
+        await pilot.press("y")
+        await until(lambda: bool(app.clipboard), "copied")
+        first, text, *facts = app.clipboard.splitlines()
+        assert (first, text) == ("error: deadlock", "ranks wait for each other.")
+        assert {"culprit: rank 2", "op: all_reduce a #5", "place: train.py:48 in step",
+                "try: Call the groups' ops in the same order."} <= set(facts)  # fmt: skip
+        await pilot.press("1", "y")
+        await shows(app, "8 Findings")
+        assert app.clipboard.startswith("error: deadlock")
 
 
 async def test_enter_goes_to_the_moment_the_rank_and_the_screen() -> None:

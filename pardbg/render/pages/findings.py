@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Final
 
 from pardbg import words
@@ -21,6 +22,8 @@ from pardbg.render.draw.cells import (
     fit,
     left,
     line,
+    line_width,
+    plain,
     selected,
     spread,
     width,
@@ -29,8 +32,10 @@ from pardbg.render.draw.cells import (
 from pardbg.render.draw.signs import SIGN, SIGNS
 from pardbg.render.frame.activity import activity_text
 from pardbg.render.frame.panels import coming, empty
-from pardbg.render.frame.stacks import own_spots, spots
+from pardbg.render.frame.stacks import Spot, Stack, own_spots, spots
+from pardbg.render.pages.debug import source
 from pardbg.render.pages.timeline import MANY, Window, lane
+from pardbg.session.source_files import Place, SourceLines
 
 WIDE: Final = 110
 """Cells from which on the chosen finding stands beside the list; else under its line."""
@@ -64,6 +69,8 @@ class Around:
     """All findings of a recording, those that are still to come among them."""
     looking: bool = False
     """Those of this moment are still looked for."""
+    source: SourceLines | None = None
+    """Lines around the chosen one's place."""
 
 
 def findings(
@@ -94,7 +101,7 @@ def findings(
     body, places, focus = draw(snapshot, found, at, cells, room, around)
     later = [] if snapshot.live else ahead(snapshot, around.known, cells)
     body += later if len(body) + len(later) <= room else []
-    hint = _hint(found[at])
+    hint = _hint(found[at], cells)
     return Picture(head, tuple(body), (hint,) if hint else (), focus=focus, rows=tuple(places))
 
 
@@ -105,15 +112,15 @@ def _counts(found: Sequence[Finding]) -> str:
     return ", ".join(words.plural(number, name) for number, name in numbers if number)
 
 
-def _hint(finding: Finding) -> Line:
+def _hint(finding: Finding, cells: int) -> Line:
     to = finding.evidence
     if to is None:
         return ()
     whom = "" if to.rank is None else f", rank {to.rank}"
-    return line(
-        Segment("  enter", "key"),
-        Segment(f" goes to the moment on {to.screen.capitalize()}{whom}", "dim"),
-    )
+    goes = Segment(f" goes to the moment on {to.screen.capitalize()}{whom}", "dim")
+    hint = line(Segment("  enter", "key"), goes)
+    copies = (Segment("   y", "key"), Segment(" copies all this", "dim"))
+    return (*hint, *copies) if line_width((*hint, *copies)) <= cells else hint
 
 
 Made = tuple[list[Line], list[int], int]
@@ -132,7 +139,7 @@ def _under(
             lines = [fit(selected(lines[0]), cells, "+sel")]
             full = _full(snapshot, finding, cells - 6)[1:]
             spare = rows - len(found) - len(full) - 1
-            full += evidence(snapshot, finding, around.lanes, around.window, cells - 6, spare)
+            full += evidence(snapshot, finding, around, cells - 6, spare)
             lines += [line("    ", row) for row in full]
             lines.append(())
         body += lines
@@ -154,8 +161,7 @@ def _beside(
             rows.append(fit(selected(made), left, "+sel") if index == at else made)
             places.append(index)
     full = _full(snapshot, found[at], cells - left - 5)
-    full += evidence(snapshot, found[at], around.lanes, around.window, cells - left - 5,
-                     room - len(full))  # fmt: skip
+    full += evidence(snapshot, found[at], around, cells - left - 5, room - len(full))
     body: list[Line] = []
     for index in range(max(len(rows), len(full))):
         shown = rows[index] if index < len(rows) else fit((), left)
@@ -186,7 +192,7 @@ def _card(
     parts = [part for part in parts if part[2]]
     tall = max((len(lines) for *_, lines in parts), default=0)
     body += [(), *side_by_side(parts, half, tall)] if parts else []
-    shown = evidence(snapshot, finding, around.lanes, around.window, size, room - len(body))
+    shown = evidence(snapshot, finding, around, size, room - len(body))
     return [line("  ", row) for row in (*body, *shown)], [at] * (len(body) + len(shown)), 0
 
 
@@ -241,6 +247,10 @@ def _time(snapshot: Snapshot, finding: Finding) -> str:
 
 
 _GUTTER: Final = 7
+_BESIDE: Final = 96
+"""Cells from which on the source stands beside the ranks' places."""
+_SOURCE: Final = 8
+"""Lines of source, with their heading."""
 _FEW: Final = 8
 _LANES: Final = (("compute", "phase"), ("wait", "comm"))
 """The first that is there of each is drawn, one over the other."""
@@ -254,17 +264,59 @@ def about(snapshot: Snapshot, finding: Finding) -> tuple[int, ...] | None:
 
 
 def evidence(
-    snapshot: Snapshot, finding: Finding, lanes: Lanes, window: Window, cells: int, rows: int
+    snapshot: Snapshot, finding: Finding, around: Around, cells: int, rows: int
 ) -> list[Line]:
-    """Return the sections that fit into ``rows``: places first, then the small timeline."""
+    """Return the sections that fit into ``rows``: places first, the source of the culprit's, then
+    the small timeline."""
     made: list[Line] = []
-    for section in (
-        _places(snapshot, finding, cells),
-        _around(snapshot, finding, lanes, window, cells),
-    ):
+    small = _around(snapshot, finding, around.lanes, around.window, cells)
+    room = rows - len(small) if len(small) < rows - _SOURCE else rows
+    for section in (_where(snapshot, finding, around.source, cells, room), small):
         if len(section) <= rows - len(made):
             made += section
     return made
+
+
+def place_of(snapshot: Snapshot, finding: Finding) -> tuple[int, Spot, Stack] | None:
+    """Return (culprit, the frame at the finding's place, its stack), if it is on one."""
+    place = clean(finding.where or "").partition(" ")[0]
+    for stack in snapshot.stacks:
+        if place and stack.rank in finding.culprits:
+            all_ = spots(stack.frames)
+            for spot in reversed(all_):
+                if spot.text.partition(" ")[0] == place:
+                    return stack.rank, spot, all_
+    return None
+
+
+def _where(
+    snapshot: Snapshot, finding: Finding, lines: SourceLines | None, cells: int, rows: int
+) -> list[Line]:
+    """Every rank's place, and beside it the source of the culprit's; under it where it is narrow,
+    if there is room."""
+    every, at = _places(snapshot, finding, cells), place_of(snapshot, finding)
+    if at is None or lines is None or lines.place != Place(at[1].file, at[1].line):
+        return every
+    title = f"rank {at[0]} · {at[1].text}"
+    if cells < _BESIDE:
+        every = every if len(every) <= rows else []
+        below = source(lines, title, cells + 2, min(_SOURCE, rows - len(every) - 1), at[2])
+        return [*every, (), *below] if len(below) > 2 else every
+    half = cells // 2 - 1
+    own = source(lines, title, half + 2, max(_SOURCE, len(every) - 1), at[2])
+    left_ = _places(snapshot, finding, half)[1:]
+    tall = max(len(left_), len(own))
+    pairs = zip_longest(left_, own, fillvalue=())
+    return [(), *(line(fit(a, half), " ", fit(b, half + 1)) for a, b in pairs)][: tall + 1]
+
+
+def in_plain_text(snapshot: Snapshot, finding: Finding) -> str:
+    """Return the chosen finding as a message to others has it."""
+    lines = [f"{finding.severity}: {clean(finding.kind)}", clean(finding.text)]
+    lines += [f"{name}: {value}" for name, value in _facts(snapshot, finding)]
+    lines += [f"try: {clean(finding.advice)}"] if finding.advice else []
+    lines += [plain(row).rstrip() for row in _places(snapshot, finding, 96)]
+    return "\n".join(lines) + "\n"
 
 
 def _places(snapshot: Snapshot, finding: Finding, cells: int) -> list[Line]:

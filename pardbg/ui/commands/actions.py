@@ -118,7 +118,7 @@ OWN: Final[Mapping[str, Mapping[str, str]]] = {
     "traffic": {"other": "matrix"},
     "memory": {"detail": "the rank"},
     "debug": {"where": "stacks", "break_here": "break", "step": "step", "next": "next step"},
-    "findings": {"detail": "go there"},
+    "findings": {"detail": "go there", "copy": "copy"},
     "output": {"filter": "filter", "page_up": "page up", "page_down": "page down"},
     "numbers": {"detail": "its tensors", "filter": "filter"},
 }  # fmt: skip

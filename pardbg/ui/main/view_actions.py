@@ -155,6 +155,7 @@ class AppActions:
             "command": lambda _: self._view.ask(":"),
             "help": self._help,
             "palette": lambda _: self._app.action_command_palette(),
+            "copy": self._copy,
             "picture": self._picture,
             "theme": self._theme,
             "quit": lambda _: self._app.exit(),
@@ -166,6 +167,13 @@ class AppActions:
             raise UserError(f"no word {argument!r}: ? lists all")
         view = self._view
         view.push_panel(word_panel(argument, lines) if lines else HelpPanel(view.live, view.active))
+
+    def _copy(self, _argument: str) -> None:
+        frame = self._view.shared.frame
+        text = self._view.page.copied(frame) if frame is not None else ""
+        if text:
+            self._app.copy_to_clipboard(text)
+        self._view.say("copied the finding" if text else "y copies the finding on 8 Findings")
 
     def _picture(self, argument: str) -> None:
         """Save the screen as an SVG file, written on a thread of its own."""

@@ -171,6 +171,10 @@ class Page(PicturePane):
         """Return the evidence that enter goes to; None: enter opens the detail."""
         return None
 
+    def copied(self, _frame: Frame) -> str:
+        """Return the text that y copies; empty: nothing here."""
+        return ""
+
     def detail(self, frame: Frame, cells: int, rows: int) -> tuple[str, Picture] | None:
         """Return title and picture of the detail panel: the selected rank by default."""
         return f"rank {self.shared.rank}", rank_page(frame.snapshot, self.shared.rank, cells, rows)

@@ -17,12 +17,21 @@ from pardbg.render.pages.collectives import (
     key_of,
     rows_of,
 )
-from pardbg.render.pages.findings import WIDE, Around, about, findings, ordered
+from pardbg.render.pages.findings import (
+    WIDE,
+    Around,
+    about,
+    findings,
+    in_plain_text,
+    ordered,
+    place_of,
+)
 from pardbg.render.pages.memory import memory
 from pardbg.render.pages.output import matches, output
 from pardbg.render.pages.overview import OverviewPageState, overview
 from pardbg.render.pages.timeline import Window
 from pardbg.render.pages.traffic import TrafficPageState, busiest, traffic
+from pardbg.session.source_files import Place
 from pardbg.ui.engine.feed import Frame, OutputWant, TimelineWant, Want
 from pardbg.ui.screens.base import Page, Shared
 
@@ -183,7 +192,7 @@ class FindingsPage(RowsPage):
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         around = Around(
             frame.lanes, Window(frame.lanes_t0_ns, frame.lanes_t1_ns),
-            () if frame.snapshot.live else frame.findings, not frame.whole,
+            () if frame.snapshot.live else frame.findings, not frame.whole, frame.source,
         )  # fmt: skip
         return findings(frame.snapshot, cells, rows, self.at(frame), around)
 
@@ -213,7 +222,13 @@ class FindingsPage(RowsPage):
             end_ns = max(finding.t_ns, min(until_ns, frame.snapshot.t_ns))
             span_ns = end_ns - finding.t_ns + (frame.snapshot.step_ns or 0)
         wanted = TimelineWant(span_ns or None, max(10, columns), ranks, end_ns=end_ns)
-        return Want(timeline=wanted)
+        at = place_of(frame.snapshot, finding)
+        source = Place(at[1].file, at[1].line) if at is not None and at[1].file else None
+        return Want(timeline=wanted, source=source)
+
+    def copied(self, frame: Frame) -> str:
+        found = self.rows(frame)
+        return in_plain_text(frame.snapshot, found[self._at]) if self._at < len(found) else ""
 
     def point_at(self, finding: Finding) -> None:
         """Select a finding, now or as soon as it appears."""
