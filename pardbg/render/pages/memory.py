@@ -30,6 +30,7 @@ from pardbg.render.frame.panels import empty
 from pardbg.render.pages.memory_course import (
     BESIDE,
     CATEGORIES,
+    LEAST_ALIKE,
     TOTAL_ROWS,
     course,
     legend,
@@ -50,8 +51,6 @@ SMALL = 24
 """Least number of rows with a line to spare."""
 _OUTLIER: Final = 0.1
 """Share of its total from which on what a rank has beyond the median is drawn as excess."""
-_LEAST_ALIKE: Final = 3
-"""A median of fewer ranks says little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ class _Scale:
         alike: dict[int | None, list[int]] = {}
         for row in rows:
             alike.setdefault(row.expected_bytes, []).append(row.total_bytes or 0)
-        usual = {of: median(all_) for of, all_ in alike.items() if len(all_) >= _LEAST_ALIKE}
+        usual = {of: median(all_) for of, all_ in alike.items() if len(all_) >= LEAST_ALIKE}
         other = any(row.total_kind != "rss" or _excess(row, usual) for row in rows)
         sums = [sum(v for name, v in parts(row) if other or name != "U") for row in rows]
         top = max([*sums, *(row.expected_bytes or 0 for row in rows), 1]) * 1.04
@@ -168,7 +167,7 @@ def _head(snapshot: Snapshot, scale: _Scale, cells: int) -> tuple[Line, ...]:
     ends = "0" + right(words.binary_size(scale.top), scale.bar - 1)
     excess = {row.rank: scale.excess(row) for row in snapshot.memory}
     return (
-        verdict(snapshot.memory, excess, cells),
+        verdict(snapshot.memory, excess, cells, snapshot.findings),
         line(Segment(left(" rank", GUTTER), "dim"), Segment(ends, "faint"),
              Segment(names, "dim"), Segment(right(total, 13), "dim")),
     )  # fmt: skip

@@ -3,8 +3,10 @@ parameters are fetched, whole, and freed."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import partial
+from statistics import median
 from typing import Final
 
 from pardbg import words
@@ -15,6 +17,7 @@ from pardbg.render.draw.axis import Axis
 from pardbg.render.draw.bars import LEVELS, keys, rule, side_by_side
 from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, line, right, width
 from pardbg.render.draw.plots import DOT, Scale, Series, plot
+from pardbg.render.draw.strip import strip
 from pardbg.render.pages.zero_ladder import LEAST, ladder, note
 from pardbg.store.definitions import FailedRequest
 
@@ -28,6 +31,9 @@ _STYLES: Final = {name: f"ink.{letter}" for letter, name in CATEGORIES}
 _BY: Final = "memory by category"
 BESIDE: Final = 2 * LEAST + 6
 """Cells from which on the ladder of ZeRO levels stands beside a chart."""
+_LABELS: Final = 11
+LEAST_ALIKE: Final = 3
+"""A median of fewer ranks says little."""
 _NEAR: Final = 2.0
 """A limit is a line of the chart from half of it on: further off it would flatten the rest."""
 
@@ -98,12 +104,14 @@ def course(
         return []
     size = (cells - 2) // count - 2
     drawn = []
+    if total_first and (area := grown(snapshot, own, size, height - 2)):
+        drawn, panels = [area], panels[1:]
     for title, said, shown in panels:
         chart = plot(shown, size, height - 3, _TIMES, _PARTS if title == _BY else _BYTES)
         if not chart:
             return []
         drawn.append((title, said, [_key(shown), *chart]))
-    if own.zero is not None and count > len(panels):
+    if own.zero is not None and count > len(drawn):
         drawn.append(("ZeRO levels, between steps", note(own.zero), ladder(own, size)))
     return [(), *side_by_side(drawn, size, height - 2)]
 
@@ -143,6 +151,46 @@ def _totals(snapshot: Snapshot, own: MemoryRow) -> Panel:
     if own.limit_bytes:
         note = f"limit {words.binary_size(own.limit_bytes)}"
     return "total", note, shown
+
+
+def grown(
+    snapshot: Snapshot, own: MemoryRow, cells: int, rows: int
+) -> tuple[str, str, list[Line]] | None:
+    """Draw a rank's categories as areas one upon the other, and upon them what it holds beyond the
+    median of the ranks that should hold as much; None where nothing is to be compared."""
+    alike = [row.history for row in snapshot.memory if row.history and row is not own
+             and row.rank != own.rank and row.expected_bytes == own.expected_bytes]  # fmt: skip
+    if len(alike) < LEAST_ALIKE - 1 or len(own.history) < 2 or rows < 4:
+        return None
+    t0, t1 = own.history[0][0], own.history[-1][0]
+    room = cells - _LABELS
+    top = max(total for _, total in own.history)
+    columns = []
+    for at in range(room):
+        t_ns = t0 + (t1 - t0) * at // max(1, room - 1)
+        total = _at(own.history, t_ns) or 0
+        usual = [value for one in alike if (value := _at(one, t_ns)) is not None]
+        over = max(0, total - round(median(usual))) if usual else 0
+        known = [(_at(points, t_ns) or 0, name[0].upper()) for name, points in own.course]
+        rest = total - over - sum(value for value, _ in known)
+        parts = [*known, (max(0, rest), "U"), (over, "over")]
+        columns.append([(value / top, letter) for value, letter in parts])
+    areas = strip(columns, room, rows - 2)
+    labels = {0: words.binary_size(top), rows - 3: "0"}
+    ticks = (right(labels.get(at, ""), _LABELS - 2) + (" ┤" if at in labels else " │")
+             for at in range(rows - 2))  # fmt: skip
+    drawn = [line(Segment(tick, "dim"), row) for tick, row in zip(ticks, areas, strict=True)]
+    begin, end = (words.offset(t - snapshot.t_begin_ns, 1e8) for t in (t0, t1))
+    ends = Segment(" " * _LABELS + begin + right(end, room - len(begin)), "dim")
+    marks = (("█", "strip.over", "over the median of the others"), ("█", "strip.U", "other"))
+    key = line(" " * _LABELS, keys(marks, room))
+    return f"rank {own.rank} over time", words.binary_size(own.total_bytes), [key, *drawn, (ends,)]
+
+
+def _at(points: Sequence[tuple[int, int]], t_ns: int) -> int | None:
+    """Return the value that was told last at a time."""
+    at = bisect_right(points, t_ns, key=lambda point: point[0])
+    return points[at - 1][1] if at else None
 
 
 def _key(shown: list[Series]) -> Line:

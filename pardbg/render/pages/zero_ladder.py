@@ -8,6 +8,8 @@ from typing import Final
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.findings.finding import Finding
+from pardbg.analysis.findings.kinds.value_kinds import MemoryCreep
 from pardbg.analysis.memory.breakdown import MemoryRow, ZeroModel
 from pardbg.render.draw.bars import shares
 from pardbg.render.draw.cells import Line, Row, Segment, clip, fit, left, line, right, selected
@@ -29,12 +31,27 @@ def counted(row: MemoryRow) -> int | None:
     return sum(known) if len(known) == len(parts) else None
 
 
-def verdict(rows: Sequence[MemoryRow], excess: Mapping[int, int], cells: int) -> Line:
+def verdict(
+    rows: Sequence[MemoryRow], excess: Mapping[int, int], cells: int,
+    findings: Sequence[Finding] = (),
+) -> Line:  # fmt: skip
     """Return what is so of the ranks' memory; ``excess``: rank -> bytes beyond its like."""
     sign, style, text, more = _said(rows, excess)
+    more = more or _growth(excess, findings) if style == "warn" else more
     loud = "culprit" if style == "warn" else "strong"
     return fit(line(Segment(f" {sign} ", style), Segment(clip(text, cells - 4), loud),
                     Segment(more, "dim")), cells)  # fmt: skip
+
+
+def _growth(excess: Mapping[int, int], findings: Sequence[Finding]) -> str:
+    """Return how the rank with the most memory beyond its like comes by it, if that is known."""
+    worst = max(excess, key=lambda rank: excess[rank])
+    for finding in findings:
+        if isinstance(facts := finding.facts, MemoryCreep) and worst in finding.culprits:
+            gib_ns = (1 << 30) / facts.per_step_bytes * facts.step_ns
+            return (f"  It grows by {words.binary_size(facts.per_step_bytes)} a step since step "
+                    f"{facts.since_step}: another GiB every {words.duration(gib_ns)}.")  # fmt: skip
+    return ""
 
 
 def _said(rows: Sequence[MemoryRow], excess: Mapping[int, int]) -> tuple[str, str, str, str]:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.analysis.findings.kinds.value_kinds import MemoryCreep
 from pardbg.analysis.memory.breakdown import MemoryRow
-from pardbg.render.draw.cells import Line, plain
+from pardbg.cli.common import load_session
+from pardbg.render.draw.cells import Line, Segment, plain
 from pardbg.render.pages.memory import memory
-from pardbg.render.pages.memory_course import whole
+from pardbg.render.pages.memory_course import grown, whole
+from pardbg.words import binary_size
 from tests.unit.trace_builder import Trace, ns
 
 MIB = 1 << 20
+SESSIONS = Path(__file__).parents[3] / "sessions"
 
 
 def two_samples() -> Trace:
@@ -94,3 +99,34 @@ def test_what_is_not_measured_yet_is_no_deviation() -> None:
         and "%)" not in (text.partition("all of rank")[0])
     )
     assert "memory by category" in text and "total" in text and "limit 200 MiB" in text
+
+
+def test_what_a_rank_holds_beyond_the_others_is_an_area_of_its_own() -> None:
+    """Three ranks stay at 80 MiB, 20 of them known; one goes from 80 to 160 half way."""
+    shown = snapshot(two_samples().store(), None)
+    flat = tuple((ns(t), 80 * MIB) for t in range(10, 20))
+    known = (("parameters", tuple((t, 20 * MIB) for t, _ in flat)),)
+    base = replace(shown.memory[0], expected_bytes=20 * MIB, history=flat, course=known)
+    grows = tuple((t, (80 if t < ns(15) else 160) * MIB) for t, _ in flat)
+    own = replace(base, rank=3, history=grows, total_bytes=160 * MIB)
+    rows = (*(replace(base, rank=rank) for rank in range(3)), own)
+    made = grown(replace(shown, memory=rows), own, 11 + 10, 6)
+    assert made is not None
+    _, note, (_, *areas, times) = made
+    assert note == "160 MiB" and plain(times).strip() == "10 ms19 ms"
+    assert [plain(row)[:11].strip() for row in areas] == ["160 MiB ┤", "│", "│", "0 ┤"]
+    # 160 MiB over four lines: P half of the lowest, other up to 80 MiB, then the excess.
+    assert areas[3][1:] == (Segment("▄" * 10, "strip.P.U"),)
+    assert areas[2][1:] == (Segment("█" * 10, "strip.U"),)
+    assert areas[1][1:] == areas[0][1:] == (Segment(" " * 5), Segment("█" * 5, "strip.over"))
+    assert grown(replace(shown, memory=rows[2:]), own, 21, 6) is None, "one other is no measure"
+
+
+def test_how_a_rank_comes_by_more_is_said_where_it_is_known() -> None:
+    shown = snapshot(load_session(SESSIONS / "fault-memory-creep.mcap"), None)
+    head = plain(memory(shown, 120, 40).head[0])
+    facts = next(f.facts for f in shown.findings if isinstance(f.facts, MemoryCreep))
+    assert binary_size(facts.per_step_bytes) in head and str(facts.since_step) in head
+    assert binary_size(facts.per_step_bytes) not in plain(
+        memory(replace(shown, findings=()), 120, 40).head[0]
+    )
