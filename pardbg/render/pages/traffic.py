@@ -34,6 +34,7 @@ from pardbg.render.frame.nccl_text import nccl_lines
 from pardbg.render.frame.panels import empty
 from pardbg.render.pages.exchange import exchange, exchanged, loads
 from pardbg.render.pages.traffic_step import (
+    across,
     axes,
     axes_of,
     film,
@@ -132,6 +133,8 @@ def _panels(
         right_lines = axes(view, wide - 2)
     if not left_lines:
         return []
+    if several and not parts and snapshot.run.num_hosts == 1:
+        left_lines = [*left_lines, *across(step, cells - wide - 4)]
     height = min(max(len(left_lines), len(right_lines)), rows - 6)
     name = "who sends to whom" if several else "who talks to whom"
     note_left = "rows send" if several else "bytes of a step"

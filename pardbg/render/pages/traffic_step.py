@@ -357,3 +357,41 @@ def who_sends(step: StepTraffic, ranks: Sequence[int], cells: int, rows: int) ->
                                "faint" if axis is None else axis_style(step, axis)))  # fmt: skip
         lines.append(line(*row))
     return lines
+
+
+def crossing(step: StepTraffic) -> dict[str, float]:
+    """Return axis -> bytes a step that would go between two hosts, were the halves of that axis on
+    one each; of axes that have every rank in one group, all of one even size."""
+    ranks = {rank for src, dst, _, _ in step.edges for rank in (src, dst)}
+    found: dict[str, float] = {}
+    for axis in axes_of(step):
+        groups = max((op.groups for op in step.ops if op.axis == axis), key=len)
+        members = [rank for group in groups for rank in group]
+        sizes = {len(group) for group in groups}
+        if sorted(members) != sorted(ranks) or len(sizes) > 1 or max(sizes) % 2:
+            continue
+        upper = {rank for group in groups for rank in group[len(group) // 2 :]}
+        found[axis] = sum(
+            size for src, dst, _, size in step.edges if (src in upper) != (dst in upper)
+        )
+    return found
+
+
+def across(step: StepTraffic, cells: int) -> list[Line]:
+    """Draw what would go between two hosts, by the axis that is cut; nothing for a single axis."""
+    found = crossing(step)
+    if len(found) < 2:
+        return []
+    top, least = max(found.values()) or 1.0, min(found.values())
+    room = max(4, cells - 24)
+    lines: list[Line] = [
+        (),
+        line(Segment("  were they on two hosts, cut by axis: bytes a step", "dim")),
+    ]
+    for axis, size in sorted(found.items(), key=lambda one: one[1]):
+        lines.append(line(
+            Segment(f"  {left(clip(clean(axis), 4), 5)}"), Segment("cut  ", "dim"),
+            Segment(thin(size / top, room), axis_style(step, axis)),
+            Segment(right(words.size(size), 10), "good" if size == least else ""),
+        ))  # fmt: skip
+    return lines

@@ -12,7 +12,7 @@ from pardbg.analysis.answers.snapshot import Snapshot, snapshot
 from pardbg.analysis.comm.p2p import Move, RingStep
 from pardbg.render.draw.cells import plain
 from pardbg.render.pages.traffic import traffic
-from pardbg.render.pages.traffic_step import film, matched
+from pardbg.render.pages.traffic_step import across, crossing, film, matched
 from pardbg.session.reader import load
 
 SESSIONS = Path(__file__).parents[3] / "sessions"
@@ -64,6 +64,24 @@ def test_every_axis_of_a_mesh_has_its_groups_and_bytes() -> None:
     assert any("(0,2) (1,3) (4,6) (5,7)" in row for row in groups)
     row = next(row for row in rows if row.split()[:2] == ["r0", "·"])
     assert row.split("■")[0].split()[1:9] == ["·", "t", "p", "·", "d", "·", "·", "·"]
+
+
+def test_what_would_go_between_two_hosts_by_the_axis_that_is_cut() -> None:
+    """3d: tp (0,1) (2,3) …, pp (0,2) (1,3) …, dp (0,4) (1,5) …: cut by tp, all edges within the
+    pairs of tp cross, and no other."""
+    step = at_end("3d").traffic.step
+    assert step is not None
+    by_distance = {1: 0.0, 2: 0.0, 4: 0.0}
+    for src, dst, _, size in step.edges:
+        if abs(src - dst) in by_distance:
+            by_distance[abs(src - dst)] += size
+    found = crossing(step)
+    for axis, apart in (("tp", 1), ("pp", 2), ("dp", 4)):
+        assert found[axis] == pytest.approx(by_distance[apart], rel=0.01)
+    assert min(found, key=lambda axis: found[axis]) == "pp"
+    alone = at_end("ddp-ring").traffic.step
+    assert alone is not None and not across(alone, 50), "one axis leaves no choice"
+    assert sum("cut" in row for row in page("3d", 120, 35)) == 3
 
 
 def test_bytes_that_are_not_the_gradients_are_not_said_to_be() -> None:
