@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import click
 
-from pardbg.cli import attach, ctl, files, here, learn, live, mcp, rehearse, schedule
+from pardbg.cli import attach, ctl, files, here, learn, live, mcp, rehearse, schedule, serve
 from pardbg.cli.common import USAGE_EXIT, echo, has_terminal, trouble
 from pardbg.cli.front import Front, help_, start
 from pardbg.errors import UserError
@@ -106,6 +106,7 @@ cli: Front = _cli
 for _command in (
     *live.COMMANDS, *ctl.COMMANDS, *here.COMMANDS, *files.COMMANDS,
     *attach.COMMANDS, *mcp.COMMANDS, *schedule.COMMANDS, *rehearse.COMMANDS, *learn.COMMANDS,
+    *serve.COMMANDS,
     help_,
 ):  # fmt: skip
     cli.add_command(_command)

@@ -42,6 +42,7 @@ MORE: Final = {
     "export": "Convert a recording for Perfetto, or to Parquet or CSV.",
     "attach": "Look at a job that was started without pardbg.",
     "explain": "Say what a job's log tells: which rank is missing, which failed first.",
+    "serve": "Show a live run or a recording in a browser on this machine.",
     "mcp": "Serve a coding agent with a run, a recording or a log.",
     "skill": "Print how a coding agent finds a culprit with `pardbg mcp`.",
     "import": "Convert Flight Recorder dumps or profiler traces to a recording.",

@@ -19,7 +19,8 @@ COMES_WITH = {"rich": "textual", "zstandard": "mcap"}
 """Imported though not declared: part of what a declared one offers."""
 PROGRAMS = {"py-spy"}
 """Run, not imported."""
-OPTIONAL = {"torch", "pyarrow", "ortools", "mcp", "prometheus_client", "opentelemetry"}
+OPTIONAL = {"torch", "pyarrow", "ortools", "mcp", "prometheus_client", "opentelemetry",
+            "textual_serve", "aiohttp"}  # fmt: skip
 MODULE = {"pyzmq": "zmq", "pardbg-agent": "pardbg_agent"}
 """Where the import's name is another one."""
 

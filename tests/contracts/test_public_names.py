@@ -15,7 +15,7 @@ from pardbg.cli import cli, main
 COMMANDS = {
     "demo", "watch", "run", "replay", "report", "ctl", "learn", "ls", "doctor", "native", "explain",
     "export", "check", "diff", "postmortem", "repair", "import", "whatif", "help", "schedule",
-    "rehearse", "attach", "same", "mcp", "skill",
+    "rehearse", "attach", "same", "mcp", "skill", "serve",
 }  # fmt: skip
 OPTIONS = {
     "demo": {"--nproc", "--steps", "--output", "--list", "--keep"},
