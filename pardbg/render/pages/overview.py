@@ -159,7 +159,7 @@ def _steps_shown(snapshot: Snapshot, cells: int) -> tuple[list[int], int]:
 
 def _strip_head(snapshot: Snapshot, cells: int) -> Line:
     number = len(_steps_shown(snapshot, cells)[0])
-    title = Segment(f"last {words.plural(number, 'step')}  ", "dim")
+    title = Segment("last step  " if number == 1 else f"last {number} steps  ", "dim")
     marks = [(("█"), f"strip.{style}", word) for style, word in _PARTS]
     return line(title, keys(marks, cells - line_width((title,))))
 
