@@ -86,6 +86,8 @@ class Why(str, Enum):
     """``ranks`` are not."""
     AT_EXCEPTION = "at_exception"
     """``ranks`` stopped at an exception: no step leads on."""
+    IN_DEBUGGER = "in_debugger"
+    """A debugger has ``ranks``: its client moves them."""
     QUEUE_FULL = "queue_full"
     """``number`` commands wait for a cut."""
     MANY_BREAKPOINTS = "many_breakpoints"

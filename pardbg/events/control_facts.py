@@ -130,6 +130,14 @@ class Attached(Message, tag="attach"):
 
 
 @dataclass(frozen=True, slots=True)
+class InDebugger(Message, tag="debugger"):
+    """A client of a rank's debugger came, or went."""
+
+    rank: int
+    came: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Detached(Message, tag="detach"):
     """A rank ended while others were held."""
 
@@ -417,10 +425,11 @@ LetGo = RunsOn | Lapsed | Left | Released
 """Why all ranks run on."""
 
 Fact = (
-    Asked | Cut | RunsOn | Lapsed | Left | Taken | Attached | Detached | UnderWay | Loose | Silent
-    | Resent | Raised | Hit | Stray | Released | Stuck | Paused | Edited | Delayed | Refused
-    | Inspected | Level | Bookmark | Killed | Gap | Limit | HubRestarted | ProcessLost | Problem
-    | Node | Rendezvous | Ras | DeviceNews | Stall | Part | Repaired | Postmortem
+    Asked | Cut | RunsOn | Lapsed | Left | Taken | Attached | InDebugger | Detached | UnderWay
+    | Loose | Silent | Resent | Raised | Hit | Stray | Released | Stuck | Paused | Edited
+    | Delayed | Refused | Inspected | Level | Bookmark | Killed | Gap | Limit | HubRestarted
+    | ProcessLost | Problem | Node | Rendezvous | Ras | DeviceNews | Stall | Part | Repaired
+    | Postmortem
 )  # fmt: skip
 
 

@@ -19,8 +19,11 @@ COMES_WITH = {"rich": "textual", "zstandard": "mcap"}
 """Imported though not declared: part of what a declared one offers."""
 PROGRAMS = {"py-spy"}
 """Run, not imported."""
-OPTIONAL = {"torch", "pyarrow", "ortools", "mcp", "prometheus_client", "opentelemetry",
-            "textual_serve", "aiohttp"}  # fmt: skip
+DEBUGPY = {"debugpy", "pydevd", "pydevd_tracing", "_pydevd_bundle", "_pydevd_sys_monitoring"}
+OPTIONAL = {
+    "torch", "pyarrow", "ortools", "mcp", "prometheus_client", "opentelemetry", "textual_serve",
+    "aiohttp", *DEBUGPY,
+}  # fmt: skip
 MODULE = {"pyzmq": "zmq", "pardbg-agent": "pardbg_agent"}
 """Where the import's name is another one."""
 

@@ -129,6 +129,7 @@ def looking(ctl: Ask) -> None:
     out, _, code = ctl.run("compare 1+1")  # type: ignore[attr-defined]
     assert (code, out.splitlines()[-1]) == (0, "equal on 2 ranks")
     assert ctl("compare --hash params")["answers"]["1"]["hashes"]
+    assert ctl("dap 1")["answers"]["1"]["launch"]["connect"]["port"] > 0
     assert ctl("hash params on 1")["answers"]["1"]["ok"]
     wrong = ctl("p no_such_name on 0")["answers"]["0"]
     assert wrong["raised"] and wrong["text"].startswith("NameError")

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType, TracebackType
-from typing import Final
+from typing import Final, Protocol
 
 from pardbg_agent import clock
 from pardbg_agent.control.breaks import Breaks, Facts
@@ -29,10 +29,31 @@ AskFacts = Callable[[], Facts]
 """What comes next, field by field (wire.EXPR_NUMBERS, EXPR_TEXTS), for breakpoints."""
 _NO_BREAKS: Final = Breaks([])
 _LONGEST_WAIT_S: Final = 1.0
+_LED: Final = "debugger"
+"""What comes next where a debugger decides it."""
 _EXCEPTION, _INSIDE, _OPS = int(Gate.EXCEPTION), int(Gate.INSIDE), int(GATE_OPS)
 
 Work = Callable[[FrameType | TracebackType | None], None]
 """What a person asked; called with the place to look from: a frame, or an exception's traceback."""
+
+
+class Leader(Protocol):
+    """A debugger that steps a rank line by line: its thread passes gates."""
+
+    since_ns: int
+
+    @property
+    def leads(self) -> int:
+        """Ident of the led thread."""
+        ...
+
+    def stands(self) -> bool:
+        """Return whether the thread stands still in the debugger."""
+        ...
+
+    def end(self) -> None:
+        """Let the thread go. Returns at once."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +84,8 @@ class GateState:
     """Ranks are held here, or about to be."""
     hit: tuple[int, str] | None = None
     """Number of the breakpoint or watch that closed it, and what came next or was found there."""
+    led: bool = False
+    """A debugger has it: ``held`` while it stands there."""
 
 
 def nothing() -> None:
@@ -104,6 +127,7 @@ class GateControl:
         self._hit: tuple[int, str] | None = None
         self._working = 0
         """Ident of the held thread that runs what a person asked."""
+        self._leader: Leader | None = None
         self._facts, self._sleep = facts, sleep
         self.revision = 0
         """Grows with every change that STATE shows."""
@@ -128,8 +152,8 @@ class GateControl:
         was held or delayed. ``describe`` (text, or what makes it) says what comes next, ``facts``
         the same field by field; they are only asked when the rank is held, or a breakpoint wants
         to know. ``look`` is a watch's look at what comes next: it may say ``stop``."""
-        if self._working == threading.get_ident():
-            return 0  # what a person asked to run meets gates of its own
+        if self._working == threading.get_ident() or self._is_led():
+            return 0  # what a person asked to run, or steps through, meets gates of its own
         gate = int(gate)  # an enum's own & takes longer than all the rest here
         delayed = self._delay() if self._delay_ns else 0
         if look is not None:
@@ -252,6 +276,27 @@ class GateControl:
         finally:
             self._changed.acquire()
             self._working = 0
+            if self._is_led() and holder in self._holders:
+                self._release(holder)
+
+    def _is_led(self) -> bool:
+        leader = self._leader
+        return leader is not None and leader.leads == threading.get_ident()
+
+    def lead(self, leader: Leader) -> bool:
+        """From what this held thread runs for it: it passes gates from now on, for as long as ranks
+        are held. False: they are not any more."""
+        with self._changed:
+            if self.holding:
+                self._leader = leader
+                self._show()
+            return self.holding
+
+    def lead_no_more(self, leader: Leader) -> None:
+        """The next gate is as it would be without that one. Any thread."""
+        with self._changed:
+            if self._leader is leader:
+                self._part()
 
     # -- the agent thread's side
 
@@ -264,7 +309,7 @@ class GateControl:
         nobody is held, or it is still at the one before."""
         with self._changed:
             order = self._in_order()
-            if not order or order[0].work is not None:
+            if not order or order[0].work is not None or self._leader is not None:
                 return False
             order[0].work = work
             self._changed.notify_all()
@@ -280,6 +325,8 @@ class GateControl:
             self._deadline = self._now() + min(max(lease_ns, 0), LEASE_NS)
             self.holding = self.closed = True
             self.changed()
+            if n:
+                self._part()
             onward = [holder for holder in self._in_order() if self._passes(holder.gate)]
             for holder in onward:
                 self._release(holder)
@@ -315,6 +362,11 @@ class GateControl:
             self._delay_ns = min(max(delay_ns, 0), 60_000_000_000)
             self._look_again()
 
+    def stands(self) -> bool:
+        """Return whether a led thread stands in its debugger."""
+        leader = self._leader
+        return leader is not None and leader.stands()
+
     def free_since(self, t_ns: int) -> bool:
         """Return whether nobody has held this rank since then."""
         return not self.holding and self.opened_ns <= t_ns
@@ -341,6 +393,9 @@ class GateControl:
         with self._changed:
             order = self._in_order()
             told = (self._reply_to, self.holding, self._hit)
+            if (leader := self._leader) is not None:
+                gate, text = (int(Gate.BREAK), _LED) if leader.stands() else (0, "")
+                return GateState(gate, text, leader.since_ns, *told, led=True)
             if not order:
                 return GateState(0, "", 0, *told)
             first = order[0]
@@ -357,6 +412,18 @@ class GateControl:
         self.holding = self.closed = True
         self.changed()
 
+    def _part(self) -> None:
+        """Who is led is so no more; all that time counts as held."""
+        leader, self._leader = self._leader, None
+        if leader is None:
+            return
+        leader.end()
+        self._record(
+            Kind.HELD, Lane.GATE, 0, self._name(_LED), leader.since_ns, self._now(), self._step(),
+            0, NO_GROUP, NONE, NONE, NONE, int(Gate.BREAK), 0,
+        )  # fmt: skip
+        self._show()
+
     def _in_order(self) -> list[_Holder]:
         return sorted(self._holders, key=lambda one: (one.gate != _EXCEPTION, not one.is_main))
 
@@ -368,6 +435,7 @@ class GateControl:
         if self.holding:
             self.opened_ns = self._now()
         self.holding = False
+        self._part()
         self._left, self._hit = 0, None
         if self._ended:
             self.breaks, self._delay_ns = _NO_BREAKS, 0

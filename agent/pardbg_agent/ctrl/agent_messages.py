@@ -82,6 +82,8 @@ class State(Message, tag="state"):
     """What a watch found."""
     hits: Mapping[int, int] = field(default_factory=dict)
     """Breakpoint -> matches on this rank so far."""
+    led: bool = False
+    """A debugger has it: it passes gates, and is ``held`` where the debugger has stopped it."""
     proc: Word = ""
     """Its process; the hub puts in the one that the message came from."""
 
@@ -153,6 +155,10 @@ class NoAnswer(str, Enum):
     """The agent does not know that kind."""
     TOO_LONG = "too_long"
     """The code ran past the time limit and was ended."""
+    NO_DEBUGPY = "no_debugpy"
+    """The rank's Python (``text``) has no debugpy."""
+    NO_LINE = "no_line"
+    """The rank is held at an exception: no line of it comes next."""
     FAILED = "failed"
     """The agent failed; ``text`` says at what."""
     ENDED = "ended"
@@ -179,6 +185,8 @@ class Evaluated(Message, tag="evaluated"):
     """Of a tensor's bits: ranks are compared by it."""
     hashes: Mapping[str, Word] = field(default_factory=dict)
     """Name -> hash, of ``hash``."""
+    port: int = 0
+    """Of ``dap``: where a client is awaited, on loopback of the host ``text``."""
 
 
 FromAgent = Hello | State | Pong | Bye | Done | Stacks | Evaluated

@@ -4,6 +4,9 @@ STATE, what the rank reports while control is active."""
 from __future__ import annotations
 
 import collections
+import importlib.util
+import platform
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,10 +18,14 @@ from pardbg_agent.control.breaks import breaks_of
 from pardbg_agent.control.evaluate import TimeLimit
 from pardbg_agent.control.watches import watches_of
 from pardbg_agent.ctrl import agent_messages as messages
+from pardbg_agent.wire import Gate
 
 if TYPE_CHECKING:
+    from pardbg_agent.control.debugger import Debugger
     from pardbg_agent.watched_rank import Core
 
+DAP: Final = "dap"
+"""Kind of Ask: wait for a debugger's client."""
 MAX_ISSUED: Final = 64
 """Open ops whose places are reported."""
 
@@ -36,6 +43,7 @@ class Requests:
         """What held threads found, to be sent from here."""
         self.limit = TimeLimit()
         """Time limit of what a person has the held thread run."""
+        self._debugger: Debugger | None = None
         self._obeyed = -1
         """Id of the newest Permit or Run that was obeyed."""
 
@@ -108,6 +116,9 @@ class Requests:
         if asked.kind != "list" and not (run is not None and run.allow_eval):
             self._say(messages.Evaluated(asked.id, messages.NoAnswer.EVAL_OFF))
             return
+        if asked.kind == DAP:
+            self._say(replace(self._await_client(), re=asked.id))
+            return
 
         def work(innermost: Any) -> None:
             try:
@@ -127,6 +138,21 @@ class Requests:
 
         if not self._core.gate.ask(limited):
             self._say(messages.Evaluated(asked.id, messages.NoAnswer.NOT_HELD))
+
+    def _await_client(self) -> messages.Evaluated:
+        gate, known = self._core.gate, self._debugger
+        if known is None or not known.waits:
+            held = gate.state().held
+            if not held or held & Gate.EXCEPTION:
+                why = messages.NoAnswer.NO_LINE if held else messages.NoAnswer.NOT_HELD
+                return messages.Evaluated(refusal=why)
+            if importlib.util.find_spec("debugpy") is None:
+                return messages.Evaluated(refusal=messages.NoAnswer.NO_DEBUGPY, text=sys.executable)
+            from pardbg_agent.control.debugger import Debugger
+
+            known = self._debugger = Debugger(gate, known)
+            known.start()
+        return messages.Evaluated(text=platform.node(), port=known.port)
 
     HANDLERS: Final[dict[type, Callable[..., None]]] = {
         messages.Permit: _permit, messages.Run: _run, messages.Lease: _lease, messages.Ping: _ping,
@@ -176,7 +202,8 @@ class StateReports:
     def _key(self) -> tuple[Any, ...]:
         core = self._core
         done = core.pipeline.done
-        return core.gate.revision, core.ops.revision, core.step, id(done), len(done)
+        stands = core.gate.stands()
+        return core.gate.revision, stands, core.ops.revision, core.step, id(done), len(done)
 
     def _consistent(self) -> messages.State:
         """Gate first, ops after, again if the gate moved between: a state that says *held* has
@@ -192,5 +219,5 @@ class StateReports:
         return messages.State(
             core.identity.rank, self._serial, gate.reply_to, gate.held, gate.since_ns, gate.next,
             core.step, ops.open, ops.issued, ops.p2p, done, plan, gate.closed, number, found,
-            {**core.gate.breaks.hits(), **core.gate.watches.hits},
+            {**core.gate.breaks.hits(), **core.gate.watches.hits}, gate.led,
         )  # fmt: skip

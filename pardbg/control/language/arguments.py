@@ -43,14 +43,16 @@ USAGE: Final[dict[Verb, str]] = {
     Verb.IGNORE: "N COUNT",
     Verb.DELETE: "[N …]",
     Verb.DELAY: "RANKS TIME",
-    Verb.INSPECT: "p|pp|whatis|tensor|list|args|locals|exec|hash [EXPR] [on RANKS]",
+    Verb.INSPECT: "p|pp|whatis|tensor|list|args|locals|exec|hash|dap [EXPR] [on RANKS]",
 }
 MOST_TIMES: Final = 10_000
 _TIMES: Final = re.compile(r"[x×][0-9]{1,9}|[0-9]{1,9}[x×]")
-INSPECT: Final = ("p", "pp", "whatis", "tensor", "list", "args", "locals", "exec", "hash")
+INSPECT: Final = ("p", "pp", "whatis", "tensor", "list", "args", "locals", "exec", "hash", "dap")
 """Words that mean ``inspect WORD``."""
 _PLAIN: Final = ("list", "args", "locals")
 COMPARE: Final = "compare"
+DAP: Final = "dap"
+"""Words of another kind that ``inspect`` has too: nothing is evaluated."""
 PDB: Final = {
     "c": "continue", "cont": "continue", "s": "step", "n": "next", "b": "break", "w": "where",
     "bt": "where", "l": "list", "ll": "list", "longlist": "list", "print": "p", "exit": "quit",
@@ -110,6 +112,10 @@ def inspect_words(word: str, rest: str) -> _Said:
     if found and " " not in last.strip():
         ranks, rest = last.strip(), head
     kind, expr = word, rest.strip()
+    if kind == DAP:
+        if expr and ranks is not None:
+            raise UserError("dap RANK: as in `dap 2`")
+        return ranks or expr or None, {"kind": kind}
     if kind in _PLAIN and expr:
         if ranks is not None or " " in expr:
             raise UserError(f"{word} [on RANKS]: as in `{word} on 0-1`")

@@ -32,6 +32,8 @@ def ctl_words(
     text = " ".join(rest[1:])
     if word in arguments.INSPECT or word == arguments.COMPARE:
         ranks, args = arguments.inspect_words(word, text)
+        if word == arguments.DAP and ranks is None:
+            raise UserError("dap RANK: as in `pardbg ctl dap 2`")
         return run_name, Verb.INSPECT, ranks or "held", {**args, "frame": frame}
     if word in verbs:
         verb = arguments.verb_meant(verbs[word], text.split())

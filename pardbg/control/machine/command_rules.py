@@ -65,6 +65,8 @@ class CommandRules:
         held = [view for view in control.of_ranks(order.ranks) if view.held]
         if held and len(dying := control.dying(held)) == len(held):
             return facts.Refusal(Why.AT_EXCEPTION, ranks=tuple(dying))
+        if held and len(led := control.led(held)) == len(held):
+            return facts.Refusal(Why.IN_DEBUGGER, ranks=tuple(led))
         if len(control.queue) >= MAX_QUEUE:
             return facts.Refusal(Why.QUEUE_FULL, number=MAX_QUEUE)
         return None
@@ -108,7 +110,8 @@ class CommandRules:
     def advance(self, order: Order, now: int) -> None:
         """Begin an order that moves held ranks."""
         control = self._control
-        chosen = [v for v in control.of_ranks(order.ranks) if v.held and not control.dying([v])]
+        held = [view for view in control.of_ranks(order.ranks) if view.held]
+        chosen = [v for v in held if not control.dying([v]) and not control.led([v])]
         if not chosen:
             self._outbox.refuse(order, facts.Refusal(Why.NOT_HELD, ranks=order.ranks))
             return

@@ -117,6 +117,8 @@ class Renewed:
 
     viewer: str
     now: int
+    lease_ns: int = 0
+    """For so long from now on; 0: as before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,11 +238,14 @@ class _Parts:
         view = control.views.get(state.proc)
         if view is None or (view.state is not None and state.serial <= view.state.serial):
             return
+        was_led = view.state is not None and view.state.led
         view.state, view.heard_ns = state, now
         control.deliveries.state(state.proc, state.reply_to)
         if state.rank >= 0:
             self._rank_known(view, state.rank)
         control.breakpoints.count(state.proc, state.hits)
+        if state.led or was_led:
+            self.moves.in_debugger(view, state, was_led, now)
         if state.hit is not None and state.held:
             self.moves.at_breakpoint(view, state, state.hit, now)
         elif state.held & Gate.EXCEPTION:
@@ -282,7 +287,10 @@ class _Parts:
 
     def renewed(self, given: Renewed) -> None:
         lease = self.control.lease
-        if lease.renew(RUN if lease.holder == RUN else given.viewer, given.now):
+        holder = RUN if lease.holder == RUN else given.viewer
+        if given.lease_ns and lease.holder == holder != RUN:
+            lease.grant(holder, given.now, keep=lease.keep, period_ns=given.lease_ns)
+        if lease.renew(holder, given.now):
             self.outbox.pass_lease_on(given.now)
 
     # -- time

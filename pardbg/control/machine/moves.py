@@ -162,6 +162,21 @@ class Moves:
             control.breakpoints.delete([number])
             self._outbox.send_breaks(control.views.values())
 
+    def in_debugger(self, view: View, state: State, was_led: bool, now: int) -> None:
+        """A debugger has this rank, or has it no more: it moves as its client wants, and others as
+        far as its ops need them. It stays where it stands though others may wait for it."""
+        control = self._control
+        if state.led:
+            control.pinned.procs.add(view.proc)
+        elif not control.free:
+            control.pinned.procs.discard(view.proc)
+        if control.mode is Mode.HELD and (was_led or not state.held):
+            self.enter(Mode.PAUSING, now)
+        if state.led != was_led and control.mode is not Mode.RUNNING:
+            fact = facts.InDebugger(view.rank, state.led)
+            control.why = (fact,)
+            self._outbox.event(fact, now)
+
     def stray(self, fact: facts.Stray, view: View, now: int) -> None:
         """Have a rank that holds itself for an unknown reason do what the others do."""
         running = self._control.mode is Mode.RUNNING

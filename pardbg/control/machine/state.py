@@ -149,6 +149,10 @@ class ControlState:
         """Return the held ranks that are at an exception: no step leads on from there."""
         return [view.rank for view in views if view.proc in self.raised.procs]
 
+    def led(self, views: Iterable[View]) -> list[int]:
+        """Return the ranks that a debugger has."""
+        return [view.rank for view in views if view.state is not None and view.state.led]
+
     def by_pipeline(self) -> list[list[State]]:
         """Held ranks' states, one list per pipeline; ranks of none together."""
         held = {view.rank: view.state for view in self.views.values() if view.held and view.state}

@@ -213,7 +213,7 @@ class Viewers:
         self._number += 1
         expr = args.expr[:MAX_EXPR]
         self._record(facts.Inspected(args.kind, expr, order.ranks), order.viewer, now)
-        self._machine.take(machine.Renewed(order.viewer, now))
+        self._machine.take(machine.Renewed(order.by, now, order.lease_ns))
         self._agents.questions.ask(self._number, procs, partial(self._answer, order), now)
         for proc in procs:
             self._router.send(proc, Ask(self._number, args.kind, expr, args.frame))

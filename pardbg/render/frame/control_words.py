@@ -182,6 +182,14 @@ def _left(fact: facts.Left) -> str:
     return f"{fact.viewer} {'disconnected' if fact.disconnected else 'left'}: all ranks run on"
 
 
+def _in_debugger(fact: facts.InDebugger) -> str:
+    return (
+        f"rank {fact.rank} is led by a debugger"
+        if fact.came
+        else f"rank {fact.rank}: the debugger is gone"
+    )
+
+
 def _detached(fact: facts.Detached) -> str:
     words = {Gone.ENDED: "ended", Gone.GONE: "is gone", Gone.LOST: "is lost"}
     return f"rank {fact.rank} {words[fact.how]}"
@@ -298,6 +306,7 @@ _FACTS: Final[dict[type, Callable[[Any], str]]] = {
     facts.RunsOn: _runs_on,
     facts.Left: _left,
     facts.Taken: lambda fact: f"taken over from {fact.before}" if fact.before else "taken",
+    facts.InDebugger: _in_debugger,
     facts.Detached: _detached,
     facts.Raised: _raised,
     facts.Hit: _hit,

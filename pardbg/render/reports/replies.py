@@ -3,6 +3,7 @@ themselves, alone or side by side with the differences marked."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from pardbg.words import agreed, ranks_text
 from pardbg_agent.ctrl.agent_messages import Evaluated, Thread
 from pardbg_agent.wire import Gate
 
+LEASE_WORDS = "the lease of the hold and timeouts of ranks that wait go on: `status` counts down"
 NOTHING_NEXT = "—"
 
 
@@ -34,6 +36,8 @@ def as_json(reply: Reply) -> dict[str, Any]:
         for rank, one in reply.answer.answers.items():
             good, error = one.refusal is None, no_answer_text(one) or None
             found["answers"][rank] |= {"ok": good, "error": error}
+            if one.port:
+                found["answers"][rank]["launch"] = launch(rank, one.port)
     if reply.status is not None:
         found["reason"] = why_text(reply.status.why)
     text = done_text(reply)
@@ -176,16 +180,33 @@ def answer_rows(found: Answers, compare: bool) -> list[tuple[str, bool]]:
 def _texts(good: Mapping[int, Evaluated], named: bool) -> list[str]:
     """Each different answer once, with the ranks that gave it."""
     if len(good) == 1 and not named:
-        return next(iter(good.values())).text.splitlines() or [""]
+        return _said(*next(iter(good.items()))).splitlines() or [""]
     same: dict[str, list[int]] = {}
     for rank, one in sorted(good.items()):
-        same.setdefault(one.text, []).append(rank)
+        same.setdefault(_said(rank, one), []).append(rank)
     lines = []
     for text, ranks in same.items():
         rows = text.splitlines() or [""]
         label = f"{ranks_text(ranks)}: "
         lines += [label + rows[0], *(" " * len(label) + row for row in rows[1:])]
     return lines
+
+
+def launch(rank: int, port: int) -> Mapping[str, object]:
+    """Return the entry of VS Code's launch.json that attaches to a rank's debugger."""
+    return {
+        "name": f"pardbg rank {rank}", "type": "debugpy", "request": "attach",
+        "connect": {"host": "127.0.0.1", "port": port}, "justMyCode": True,
+    }  # fmt: skip
+
+
+def _said(rank: int, one: Evaluated) -> str:
+    """What the rank answered; of a debugger, how to come to it."""
+    if not one.port:
+        return one.text
+    where = f"waits for a debugger on {one.text}, 127.0.0.1:{one.port}, for as long as it is held"
+    entry = json.dumps(launch(rank, one.port), indent=4)
+    return f"{where}\n{entry}\n{LEASE_WORDS}"
 
 
 def _beside(good: Mapping[int, Evaluated]) -> list[str]:

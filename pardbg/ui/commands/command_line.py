@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
-from pardbg.control.language.arguments import COMPARE, INSPECT, PDB
+from pardbg.control.language.arguments import COMPARE, DAP, INSPECT, PDB
 from pardbg.control.language.expr import FIELDS
 from pardbg.errors import UserError
 from pardbg.events.control_codes import Verb
@@ -143,7 +143,7 @@ def _options(
     if before == COMPARE:
         hashed = words == ["--hash"]
         return head, ("params", "grads", "optimizer") if hashed else ("--hash ", "on ")
-    if before in INSPECT:
+    if before in INSPECT and before != DAP:
         return head, ("on ",) if words or before in ("list", "args", "locals") else ()
     if not words:
         return head, _alternatives(action.usage, ranks)

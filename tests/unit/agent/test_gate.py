@@ -412,3 +412,85 @@ def test_a_hold_does_not_hide_a_hit_that_was_not_told_yet() -> None:
 def _broken(text: str) -> BreakAt:
     tree = parse(text)
     return BreakAt(1, gates(tree), tree)
+
+
+class Client:
+    """A debugger's client that stands, or runs."""
+
+    def __init__(self, leads: int) -> None:
+        self.leads, self.since_ns, self.standing, self.ended = leads, 5, True, False
+
+    def stands(self) -> bool:
+        return self.standing
+
+    def end(self) -> None:
+        self.ended = True
+
+
+@contextmanager
+def led(world: World) -> Iterator[tuple[Client, threading.Event]]:
+    """A rank that a client leads out of its gate, and what lets its work go on."""
+    clients: list[Client] = []
+    go, passed = threading.Event(), threading.Event()
+
+    def work(_: object) -> None:
+        clients.append(Client(threading.get_ident()))
+        assert world.gate.lead(clients[0])
+        go.wait(5)
+
+    def program() -> None:
+        world.gate.wait(Gate.STEP, "step 1")
+        world.gate.wait(Gate.COLLECTIVE, "all_reduce dp #0")
+        passed.set()
+        while clients and not clients[0].ended:
+            time.sleep(0.001)
+        world.gate.wait(Gate.COLLECTIVE, "all_reduce dp #1")
+
+    world.pause()
+    thread = threading.Thread(target=program, daemon=True)
+    thread.start()
+    try:
+        until(lambda: world.gate.ask(work))
+        until(lambda: clients)
+        go.set()
+        yield clients[0], passed
+    finally:
+        clients[0].end()
+        world.gate.end()
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def test_a_led_thread_passes_gates_and_is_held_where_its_client_stops_it() -> None:
+    world = World()
+    with led(world) as (client, passed):
+        assert passed.wait(5)
+        state = world.gate.state()
+        assert (state.held, state.next, state.led) == (Gate.BREAK, "debugger", True)
+        client.standing = False
+        state = world.gate.state()
+        assert (state.held, state.closed, state.led) == (0, True, True)
+        assert not world.gate.ask(lambda _: None)
+        world.pause(2)  # that is no reason to go
+        assert not client.ended
+        world.gate.lead_no_more(client)
+        assert client.ended
+        until(lambda: world.gate.state().next == "all_reduce dp #1")
+    assert [(r[4], r[5]) for r in world.records if world.names[r[3] - 1] == "debugger"] == [
+        (5, world.now_ns)
+    ]
+
+
+@pytest.mark.parametrize("how", ["run", "permit", "lease"])
+def test_the_end_of_the_hold_is_the_clients_too(how: str) -> None:
+    world = World()
+    with led(world) as (client, _):
+        if how == "run":
+            world.gate.run(2)
+        elif how == "permit":
+            world.gate.permit(2, GATE_ALL, 1, GATE_ALL, LEASE_NS)
+        else:
+            world.now_ns += LEASE_NS
+            world.gate.check_lease()
+        assert client.ended
+        assert not world.gate.state().led
