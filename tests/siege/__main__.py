@@ -55,9 +55,10 @@ PARTS: dict[str, tuple[Callable[..., Found], int, str]] = {
     "nodes": (_part("nodes"), 4, "nodes in network namespaces: cut networks, killed relays and "
                                  "hubs"),
     "beside": (_part("beside"), 6, "programs with and without pardbg, byte for byte"),
+    "healthy": (_part("healthy"), 200, "healthy jobs under --on-hang: nothing is done about one"),
     "soak": (_part("soak"), 60, "a fast job with a viewer: memory"),
 }  # fmt: skip
-TIMED = ("kills", "beside", "sessions")
+TIMED = ("kills", "beside", "sessions", "healthy")
 """Parts that begin nothing after ``--minutes``."""
 
 
@@ -67,7 +68,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000)
     parser.add_argument("--size", type=float, default=1.0, help="times as many of each")
     parser.add_argument("--minutes", type=float, default=math.inf,
-                        help="kills, beside and sessions begin nothing after it")  # fmt: skip
+                        help=f"{', '.join(TIMED)} begin nothing after it")  # fmt: skip
     parser.add_argument("--soak", type=int, default=60, metavar="SECONDS")
     words = parser.parse_args()
     os.environ.setdefault(MARK, f"{os.getpid()}-{uuid.uuid4().hex}")
