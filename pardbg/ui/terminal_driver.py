@@ -27,6 +27,11 @@ class TerminalApp(App[None]):
         # Whoever asks Textual for another driver gets that one.
         super().__init__(driver_class=None if constants.DRIVER else TerminalDriver)
 
+    def tell_terminal(self, text: str) -> None:
+        """Write something to the terminal that draws nothing: a bell, a notification."""
+        if self._driver is not None and not self.is_headless:
+            self._driver.write(text)
+
     def take_colours(self) -> None:
         """Choose the palette that the terminal can show."""
         for theme in THEMES:

@@ -97,12 +97,13 @@ class MainScreen(Screen[None]):
         self.control = ControlActions(self, controller)
         self._time = TimeActions(self, cursor, engine, keep)
         self._selection = SelectionActions(self, self._time.jump_to)
+        self._app_actions = AppActions(self, app, title)
         self._bars = ChromeBars(title, self.live, controller, lambda: self._time.moves_by)
         self.handlers: Handlers = {
             **self.control.handlers(),
             **self._time.handlers(),
             **self._selection.handlers(),
-            **AppActions(self, app, title).handlers(),
+            **self._app_actions.handlers(),
         }
         """Action id -> what does it."""
         self._make_widgets()
@@ -157,6 +158,8 @@ class MainScreen(Screen[None]):
         known, new = (f.snapshot.hang if f is not None else None for f in (last, frame))
         if new is not None and (known is None or known.culprits != new.culprits):
             self.shared.rank = min(new.culprits, default=self.shared.rank)  # whom all will look at
+        if self.live and frame.following:
+            self._app_actions.alert_of(frame.snapshot)
         self.page.redraw()
         self.paint()
         self.want_page()  # a page may want what this frame names: the source of a frame of a stack

@@ -12,13 +12,16 @@ from typing import Any
 
 from textual.app import App
 
+from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.findings.finding import Evidence
 from pardbg.errors import UserError
 from pardbg.render.draw.cells import Picture
 from pardbg.ui.commands.actions import SCREENS, Handlers, explain
 from pardbg.ui.engine.messages import Arrived, Trouble
+from pardbg.ui.main.alerts import FORMS, OFF, Alerts
 from pardbg.ui.main.screen_port import ScreenPort
 from pardbg.ui.screens.panel import HelpPanel, Panel, word_panel
+from pardbg.ui.terminal_driver import TerminalApp
 
 
 class SelectionActions:
@@ -148,6 +151,7 @@ class AppActions:
 
     def __init__(self, view: ScreenPort, app: App[Any], title: str) -> None:
         self._view, self._app, self._title = view, app, title
+        self.alerts = Alerts()
 
     def handlers(self) -> Handlers:
         """Return the handlers by action id."""
@@ -158,6 +162,7 @@ class AppActions:
             "copy": self._copy,
             "picture": self._picture,
             "theme": self._theme,
+            "alert": self._alert,
             "quit": lambda _: self._app.exit(),
         }
 
@@ -197,6 +202,17 @@ class AppActions:
         if argument not in ("dark", "light", "16"):
             raise UserError("theme dark, theme light or theme 16")
         self._app.theme = f"pardbg-{argument}"
+
+    def alert_of(self, snapshot: Snapshot) -> None:
+        """Call the user if that was asked for and something is new."""
+        news = self.alerts.news(snapshot)
+        if news and isinstance(self._app, TerminalApp):
+            self._app.tell_terminal(news)
+
+    def _alert(self, argument: str) -> None:
+        if argument not in (OFF, *FORMS):
+            raise UserError(f"alert {', '.join((OFF, *FORMS))}; got {argument[:20]!r}")
+        self.alerts.form = argument
 
 
 _SPACES = re.compile(r"<text (?![^>]*xml:space)")
