@@ -20,7 +20,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Final
@@ -55,7 +55,6 @@ class Debugger(threading.Thread):
         self.port = int(self._listener.getsockname()[1])
         self._led: threading.Thread | None = None
         self._trace_before: Any = None
-        self._settrace: Callable[[Any], None] = sys.settrace
 
     # -- the agent's thread
 
@@ -137,14 +136,13 @@ class Debugger(threading.Thread):
         from _pydevd_bundle.pydevd_constants import PYDEVD_USE_SYS_MONITORING
 
         pydevd.stoptrace()
-        self._settrace = sys.settrace  # a client that follows has debugpy replace it again
         if not PYDEVD_USE_SYS_MONITORING:  # one function for each thread, which only it can remove
             pydevd_tracing.set_trace_to_threads(self._off, create_dummy_thread=False)
 
     def _off(self, frame: FrameType | None, *_: object) -> None:
         """A thread's next call brings it here: the last one that is traced."""
         led = threading.get_ident() == self.leads
-        self._settrace(self._trace_before if led else None)
+        _settrace(self._trace_before if led else None)
         while frame is not None:
             frame.f_trace = None
             frame = frame.f_back
@@ -187,10 +185,12 @@ class Debugger(threading.Thread):
 
         global _leading
         if _leading is None:
-            os.register_at_fork(after_in_child=_forked)
+            os.register_at_fork(
+                before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child
+            )
         _leading = self
         self._trace_before = sys.gettrace()
-        threading.current_thread().additional_info = None  # type: ignore[attr-defined]
+        _forget_client()
         pydevd.settrace(
             host=LOOPBACK, port=port, protocol="dap", suspend=False, trace_only_current_thread=True,
             patch_multiprocessing=False, wait_for_ready_to_run=False, notify_stdin=False,
@@ -200,29 +200,54 @@ class Debugger(threading.Thread):
             pass
 
 
+# -- a loader's worker that a led rank forks has none of debugpy's threads: it would stop at a line
+# for ever, or at a lock of theirs on the way there. So nothing is traced while it is forked.
+
 _leading: Debugger | None = None
 """The newest that had a client come."""
+_settrace: Final = sys.settrace
+"""Python's own; debugpy puts another in its place."""
+_traced: Any = None
 
 
-def _forked() -> None:
-    """A loader's worker that a led rank forks has no threads of debugpy: it would stop at a line
-    for ever."""
-    if _leading is None or _leading._over.is_set():
-        return
-    import pydevd_tracing
+def _before_fork() -> None:
+    global _traced
+    here = _leading is not None and _leading.leads == threading.get_ident()
+    _traced = sys.gettrace() if here else None
+    if _traced is not None:
+        _settrace(None)
+
+
+def _in_parent() -> None:
+    if _traced is not None:
+        _settrace(_traced)
+
+
+def _in_child() -> None:
     from _pydevd_bundle import pydevd_constants
 
     pydb = pydevd_constants.get_global_debugger()
-    if pydb is not None:
-        pydb.pydb_disposed = True
+    if pydb is None:
+        return
+    pydb.pydb_disposed = True
     pydevd_constants.set_global_debugger(None)
     if pydevd_constants.PYDEVD_USE_SYS_MONITORING:
         from _pydevd_sys_monitoring import pydevd_sys_monitoring
 
         pydevd_sys_monitoring.stop_monitoring(all_threads=True)
     else:
-        pydevd_tracing.restore_sys_set_trace_func()
-        sys.settrace(None)
+        sys.settrace = _settrace
+
+
+def _forget_client() -> None:
+    """What debugpy keeps of this thread from an earlier client would have it stop, or not stop."""
+    from _pydevd_bundle.pydevd_constants import PYDEVD_USE_SYS_MONITORING
+
+    threading.current_thread().additional_info = None  # type: ignore[attr-defined]
+    if PYDEVD_USE_SYS_MONITORING:
+        from _pydevd_sys_monitoring import pydevd_sys_monitoring
+
+        pydevd_sys_monitoring.reset_thread_local_info()
 
 
 @contextlib.contextmanager
