@@ -133,10 +133,12 @@ class Debugger(threading.Thread):
         """Take debugpy's trace functions away, which slow every call down."""
         import pydevd
         import pydevd_tracing
-        from _pydevd_bundle.pydevd_constants import PYDEVD_USE_SYS_MONITORING
+        from _pydevd_bundle import pydevd_constants
 
         pydevd.stoptrace()
-        if not PYDEVD_USE_SYS_MONITORING:  # one function for each thread, which only it can remove
+        pydevd_constants.set_global_debugger(None)  # its own reader may still be about to
+        if not pydevd_constants.PYDEVD_USE_SYS_MONITORING:
+            # A function for each thread, which only that thread can remove.
             pydevd_tracing.set_trace_to_threads(self._off, create_dummy_thread=False)
 
     def _off(self, frame: FrameType | None, *_: object) -> None:
