@@ -48,8 +48,8 @@ from pardbg.render.pages.pipeline.schedule import CAUSE_WORD
 
 _DRAWN = ("trend", "▇comp ▄wait ▂comm", "history", "steps")
 """Columns without words: a filter does not read them."""
-_PARTS = (("compute", "compute"), ("comm", "under way"), ("waiting", "waiting"))
-"""What a strip shows, from below."""
+_PARTS = (("compute", "compute"), ("waiting", "waiting"), ("comm", "under way"))
+"""What a strip shows; the last has no room everywhere."""
 _ROOMY = 21
 """Rows beside the ranks from which on each has two lines."""
 _FOOT_ROWS = 16
