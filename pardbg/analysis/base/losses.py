@@ -138,7 +138,7 @@ def loss_source(view: View) -> str:
         source = "" if printed.source in (GENERIC, GIVEN) else f" by {printed.source}"
         unit = f"; hooks saw {printed.times:.4g} times that" if printed.times else ""
         return PRINTED + source + unit
-    return _seen(view, history[-1][0], history[-1][0])[history[-1][0]][1]
+    return seen_losses(view, history[-1][0], history[-1][0])[history[-1][0]][1]
 
 
 def losses_by_step(view: View, first: int, last: int) -> dict[int, float]:
@@ -148,8 +148,8 @@ def losses_by_step(view: View, first: int, last: int) -> dict[int, float]:
         return {}
     printed = _printed(view)
     if printed is None:
-        return {step: loss for step, (loss, _) in _seen(view, first, last).items()}
-    seen = _seen(view, first, last).items() if printed.times else ()
+        return {step: loss for step, (loss, _) in seen_losses(view, first, last).items()}
+    seen = seen_losses(view, first, last).items() if printed.times else ()
     said = {step: loss for step, loss in printed.losses.items() if first <= step <= last}
     return {step: loss / printed.times for step, (loss, _) in seen} | said
 
@@ -168,7 +168,7 @@ def _printed(view: View) -> Printed | None:
     printed = printed_losses(view, ended + 1, lambda: _begins(view, process))
     if printed is None:
         return None
-    seen = _seen(view, max(0, ended - 1), ended)
+    seen = seen_losses(view, max(0, ended - 1), ended)
     by = {source for _, source in seen.values()}
     if LOGGED in by:
         return None
@@ -186,7 +186,7 @@ def _times(view: View, printed: Printed) -> float:
     pairs = []
     for step in sorted(printed.losses)[-_COMPARED:]:  # thousands may lie between two
         said = printed.losses[step]
-        for seen, _ in _seen(view, step, step).values():
+        for seen, _ in seen_losses(view, step, step).values():
             if said and math.isfinite(seen / said):
                 pairs.append((seen, said))
     if len(pairs) < _LEAST_COMPARED:
@@ -197,7 +197,7 @@ def _times(view: View, printed: Printed) -> float:
     return times if constant and abs(times - 1) > _OTHER_UNIT else 0.0
 
 
-def _seen(view: View, first: int, last: int) -> Found:
+def seen_losses(view: View, first: int, last: int) -> Found:
     """Return step -> loss as logged or seen by hooks."""
     cache = view.memo("losses")
     seen: dict[int, tuple[float, str] | None] = view.local.setdefault("losses seen", {})

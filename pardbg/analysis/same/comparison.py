@@ -23,6 +23,7 @@ from pardbg.analysis.same.hypotheses import (
     of_replicas,
     unlike,
 )
+from pardbg.analysis.same.loss import Loss, loss_of
 from pardbg.analysis.same.module_flow import Flow, Place, Why, flow
 from pardbg.analysis.same.names import prefixes
 from pardbg.analysis.same.noise import (
@@ -128,6 +129,8 @@ class Sameness:
     """The second recording is bit by bit the first: it tells nothing of rounding."""
     num_tensors: int = 0
     """Tensors that were looked at."""
+    loss: Loss | None = None
+    """Of the first captured step, where both are known."""
 
     @property
     def exit_code(self) -> int:
@@ -200,6 +203,7 @@ def compare(reference: Store, run: Store, floor: Store | None = None) -> Samenes
         random=random,
         floor_idle=judge.floor_idle,
         beside=odd,
+        loss=loss_of((reference, a), (run, b), floor, judge.step),
     )
 
 
@@ -221,10 +225,14 @@ def _later(a: Wholes, run: Store, parts: Mapping[tuple[int, int], Prefixes]) -> 
 
 def as_dict(found: Sameness) -> dict[str, object]:
     """Return the answer as ``pardbg same --json`` prints it."""
-    cause = found.hypothesis
+    cause, loss = found.hypothesis, found.loss
     return {
         "exit_code": found.exit_code, "reason": found.reason,
         "step": found.step, "what": found.what, "name": found.name,
+        "loss": None if loss is None else {
+            key: json_number(value) if isinstance(value, float) else value
+            for key, value in asdict(loss).items()
+        },
         "hypothesis": None if cause is None else asdict(cause),
         "place": None if found.place is None else asdict(found.place),
         "beside": [asdict(one) for one in found.beside],

@@ -7,6 +7,7 @@ from typing import Final
 
 from pardbg.analysis.same.comparison import Left, NotJudged, Reason, Sameness
 from pardbg.analysis.same.hypotheses import Cause, Hypothesis
+from pardbg.analysis.same.loss import Loss
 from pardbg.render.draw.cells import clean
 from pardbg.words import count, number, plural, ranks_text, size
 
@@ -84,6 +85,23 @@ def verdict(found: Sameness) -> str:
         return f"Cannot be compared: {_difference(found)}, but {lack} are not known to be equal."
     said = _CANNOT[found.reason].format(step=found.step, name=clean(found.name))
     return f"Cannot be compared: {said}."
+
+
+def loss_line(loss: Loss, same: bool) -> str:
+    """Return both losses, and how far they are apart; ``same``: gradients and parameters agree."""
+    line = f"Loss of step {loss.step}: {loss.run:.7g}, the reference's {loss.reference:.7g}"
+    if loss.level == "noise":
+        return f"{line}."
+    if loss.level == "green":
+        return f"{line}: equal within rounding."
+    line += f", {number(loss.floors)} noise floors apart"
+    if loss.times:
+        by = loss.times
+        line += f": {f'1/{round(1 / by)}' if by < 1 else number(by)} × the reference's"
+    elif loss.log_of:
+        line += f": larger by log {loss.log_of}"
+    odd = same and loss.level == "red"
+    return line + (". The program reports another loss and computes the same." if odd else ".")
 
 
 def where(found: Sameness) -> Iterator[str]:

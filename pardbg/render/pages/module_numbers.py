@@ -25,7 +25,7 @@ from pardbg.render.draw.cells import (
     wrap,
 )
 from pardbg.render.frame.panels import empty
-from pardbg.render.frame.same_words import label, not_judged, verdict, where
+from pardbg.render.frame.same_words import label, loss_line, not_judged, verdict, where
 from pardbg.render.pages.debug import source as draw_source
 from pardbg.session.source_files import SourceLines
 from pardbg.words import number, plural
@@ -103,7 +103,8 @@ def _verdict(found: Sameness, cells: int) -> Iterator[Line]:
     sign, style = _SIGNS[found.exit_code]
     for at, text in enumerate(wrap(verdict(found), cells - 5)):
         yield line(Segment(f" {sign if not at else ' '}  ", style), Segment(text, style))
-    for text in where(found):
+    loss = [] if found.loss is None else [loss_line(found.loss, found.reason == "same")]
+    for text in (*where(found), *loss):
         for part in wrap(text, cells - 5):
             yield line("    ", Segment(part))
 

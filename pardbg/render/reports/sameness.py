@@ -7,7 +7,7 @@ from typing import Final
 
 from pardbg.analysis.same.comparison import Row, Sameness
 from pardbg.render.draw.cells import clean
-from pardbg.render.frame.same_words import not_judged, verdict, where
+from pardbg.render.frame.same_words import loss_line, not_judged, verdict, where
 from pardbg.render.reports.module_table import LEGEND, module_table
 from pardbg.render.reports.sections import table
 from pardbg.words import count, number
@@ -17,7 +17,8 @@ MAX_ROWS: Final = 10
 
 def same_text(found: Sameness) -> str:
     """Return the verdict, the first tensors that differ, the worst, and what was not compared."""
-    lines = [verdict(found), *where(found)]
+    loss = [] if found.loss is None else [loss_line(found.loss, found.reason == "same")]
+    lines = [*loss, verdict(found), *where(found)]
     off = [row for row in found.rows if row.level != "green"]
     if off:
         lines += ["", "first tensors that differ", *_table(off[:MAX_ROWS])]
