@@ -130,13 +130,15 @@ def log(**numbers: Any) -> None:
         core.guard.call("log", core.log, numbers)
 
 
-def layout(tensor: Any, shape: Sequence[int], offset: Sequence[int]) -> None:
+def layout(tensor: Any, shape: Sequence[int], offset: Sequence[int], name: str = "") -> None:
     """Tell ``pardbg same`` which part of a whole tensor this rank has: the box of the size of
     ``tensor`` that begins at ``offset`` of a tensor of ``shape``, as in
     ``layout(linear.weight, shape=(4 * d, d), offset=(rank * 4 * d // size, 0))``. For parameters
-    that a program cuts by hand; those of DTensors are known. Their gradients are cut alike."""
+    that a program cuts by hand; those of DTensors are known. Their gradients are cut alike.
+    ``name``: of the parameter in the whole model, where the optimizer steps a tensor that is no
+    module's: a flat shard, whose shape is then ``(numel,)``, or a master weight."""
     if os.environ.get("PARDBG_TENSORS"):
-        tensor._pardbg_layout = tuple(shape), tuple(offset)
+        tensor._pardbg_layout = tuple(shape), tuple(offset), name
 
 
 def step(n: int | None = None) -> None:

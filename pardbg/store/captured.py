@@ -38,7 +38,7 @@ class TensorDef:
 
     step: int
     what: str
-    """``init``, ``grad``, ``param``, ``input``; ``random``: a layer that draws numbers;
+    """``init``, ``grad``, ``param``, ``buffer``, ``input``; ``random``: a layer that draws numbers;
     ``out``, ``d_out``: what a module put out in the step, and its gradient."""
     name: str
     order: int
@@ -63,7 +63,9 @@ class TensorDef:
     sketch: bytes
     """wire.SKETCH float64; of an input empty."""
     samples: tuple[int, ...]
-    """Of an input: a hash of each row."""
+    """Of an input: a hash of each row, …"""
+    sums: tuple[int, ...]
+    """… and the sum of its elements' hashes, to which those of parts of the row add up."""
     kind: str
     """Of an activation: the module's class, …"""
     place: str
@@ -92,7 +94,7 @@ def tensor_def(values: Mapping[Any, Any]) -> TensorDef:
         fields.integer(values, "count", 0),
         float(most) if isinstance(most, int | float) else 0.0, fields.integer(values, "bad", 0),
         fields.integer(values, "bits", 0),
-        _sketch(values.get("sketch")), numbers("samples"),
+        _sketch(values.get("sketch")), numbers("samples"), numbers("sums"),
         fields.text(values, "module"), fields.text(values, "place"), numbers("times"),
         _cuts(values.get("cuts")),
     )  # fmt: skip

@@ -26,8 +26,21 @@ from torch.nn.parallel import DistributedDataParallel
 from pardbg.lab.recipes.launch import share_gpus
 from tests.same.cuts import Tp
 from tests.same.model import HEADS, LENGTH, WORDS, Block, Decoder, Faults, loss_of
+from tests.same.parts import (
+    ContextDecoder,
+    Gathered,
+    RunningDecoder,
+    VocabHead,
+    context_loss,
+    vocab_loss,
+    with_experts,
+)
 
 STEPS, ROWS, MICROBATCHES = 2, 24, 4
+REDUCED = (
+    "hand-dp", "tensor-dp", "tensor-dp-unsaid", "pipeline-dp", "three-d", "running-dp",
+)  # fmt: skip
+"""Layouts whose gradients are averaged over data parallelism by hand."""
 Step = Callable[[Tensor], float]
 """Forward and backward of a batch; returns the loss."""
 
@@ -196,6 +209,55 @@ class Job:
         self.dp_group = mesh.get_group("dp")
         self.pipelined(pp.Schedule1F1B, 1, mesh.get_group("pp"))
 
+    def vocab(self) -> None:
+        self.tensor()
+        head = VocabHead(self.tp)
+        with torch.no_grad():
+            head.weight.copy_(self.model.head.weight.chunk(self.size)[self.rank])
+        self.model.head = head
+        self.step = self.backward_of(
+            lambda tokens: vocab_loss(self.model(tokens), tokens, self.tp, self.faults)
+        )
+
+    def context(self, zigzag: bool = False) -> None:
+        self.tp = Tp(dist.new_group(list(range(self.size))))
+        model = self.model = ContextDecoder(self.tp, zigzag, self.faults)
+        self.step = self.backward_of(lambda tokens: context_loss(model, tokens, self.faults))
+
+    def context_zigzag(self) -> None:
+        self.context(True)
+
+    def running(self) -> None:
+        self.model = RunningDecoder(None, False, self.faults)
+
+    def running_dp(self) -> None:
+        self.dp = self.size
+        self.model = RunningDecoder(None, not self.faults.at("mean-own"), self.faults)
+
+    def experts(self, local: bool = False) -> None:
+        """Experts over all ranks, which are data parallel beside."""
+        self.dp = self.size
+        ep = Tp(dist.new_group(list(range(self.size)))) if self.size > 1 else Tp()
+        self.model = with_experts(ep, local, self.faults)
+
+    def experts_local(self) -> None:
+        """Each rank counts its experts from 0."""
+        self.experts(local=True)
+
+    def gathered(self) -> None:
+        self.dp = self.size
+        self.plain()
+        self.shards = Gathered(self.model, self.faults)
+        self.optimizer = torch.optim.AdamW(list(self.shards.shards.values()), lr=1e-2)
+        at = iter(range(STEPS))
+
+        def step(tokens: Tensor) -> float:
+            if not next(at) or not self.faults.at("not-gathered"):
+                self.shards.gather()
+            return self.whole_batch(tokens)
+
+        self.step = step
+
     def pipelined(self, schedule: Any, chunks: int = 1, group: Any = None) -> None:
         """Each stage is a Sequential, whose layers count from 0."""
         ranks = dist.get_world_size(group)
@@ -228,6 +290,15 @@ class Job:
         (loss * (self.size if self.faults.at("loss-scaled") else 1)).backward()
         return loss.item()
 
+    @staticmethod
+    def backward_of(loss_of_batch: Callable[[Tensor], Tensor]) -> Step:
+        def step(tokens: Tensor) -> float:
+            loss = loss_of_batch(tokens)
+            loss.backward()
+            return loss.item()
+
+        return step
+
     def accumulated(self, tokens: Tensor) -> float:
         total = 0.0
         for part in tokens.chunk(MICROBATCHES):
@@ -258,13 +329,21 @@ class Job:
 
     def reduce(self) -> None:
         wrong = self.faults.at
-        if self.layout in ("hand-dp", "tensor-dp", "tensor-dp-unsaid", "pipeline-dp", "three-d"):
+        if self.layout in REDUCED:
             left_out = self.parameters()[-1] if wrong("one-left-out") else None
             for p in self.parameters():
                 if p.grad is not None and p is not left_out and not wrong("not-averaged-at-all"):
                     dist.all_reduce(p.grad, group=self.dp_group)
                     p.grad /= 1 if wrong("summed") else self.dp
                     p.grad /= self.dp if wrong("averaged-twice") else 1
+        if self.layout in ("context", "context-zigzag") and not wrong("not-summed"):
+            for p in self.parameters():
+                dist.all_reduce(p.grad)
+                p.grad /= self.size if wrong("averaged") else 1
+        if self.layout.startswith("experts") and self.size > 1:
+            self.reduce_experts()
+        if self.layout == "gathered":
+            self.shards.scatter()
         if self.layout == "sequence" and not wrong("norms"):
             for name, p in self.model.named_parameters():
                 if any(part in name for part in ("norm", "embed", "places")):
@@ -281,6 +360,18 @@ class Job:
             for name, p in self.model.named_parameters():
                 if f"blocks.{self.faults.block}." in name:
                     p.grad.zero_()
+
+    def reduce_experts(self) -> None:
+        """Experts have the gradients of all ranks' tokens already."""
+        wrong = self.faults.at
+        for name, p in self.model.named_parameters():
+            own = ".experts." in name
+            if not own and not (wrong("router") and "router" in name):
+                dist.all_reduce(p.grad)
+            if not (own and wrong("experts-summed")):
+                p.grad /= self.dp
+            if own and wrong("experts-frozen"):
+                p.grad = None
 
     def update(self) -> None:
         if self.faults.at("skipped-on-one") and self.rank == 1:

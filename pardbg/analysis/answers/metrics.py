@@ -26,7 +26,7 @@ from pardbg.analysis.findings.finding import SEVERITIES
 from pardbg.analysis.memory.breakdown import latest_bytes, memory_rows
 from pardbg.analysis.pipeline.pipelines import layouts
 from pardbg.analysis.pipeline.values import CAUSES, PipelineStep
-from pardbg.analysis.same.comparison import Sameness, alone, compare
+from pardbg.analysis.same.comparison import OF_LOSS, Sameness, alone, compare
 from pardbg.store.store import Store
 
 Unit = Literal["time", "fraction", "bytes", "rate", "floors", "number"]
@@ -229,13 +229,16 @@ _OPS: Final = "group, op or group/op: skew[all_reduce], busbw[dp/all_reduce]"
 
 
 def worst_difference(found: Sameness) -> list[float]:
-    """Return the largest difference of a gradient or parameter in noise floors, that of replicas
-    that differ being infinite; nothing where no answer is known."""
+    """Return the largest difference of a gradient, parameter or buffer in noise floors; that of
+    replicas that differ, and of a loss off by a logarithm, is infinite; nothing where no answer is
+    known."""
     if found.exit_code not in (0, 1):
         return []
     if found.reason == "replicas-differ":
         return [math.inf]
-    rows = [row.floors for row in found.rows if row.what in ("grad", "param")]
+    if found.what == OF_LOSS:
+        return [math.inf]
+    rows = [row.floors for row in found.rows if row.what in ("grad", "param", "buffer")]
     return [max(rows, default=0.0)]
 
 

@@ -82,9 +82,10 @@ class Activation:
 
 def activations(
     store: Store, step: int, prefixes: Mapping[Model, Prefixes], later: Collection[int] = (),
-    reference: Sequence[Activation] = (),
+    reference: Sequence[Activation] = (), shared: Sequence[Sequence[int]] = (),
 ) -> list[Activation]:  # fmt: skip
-    """Return the activations of a run in a step (arguments as ``wholes``). Where ranks have modules
+    """Return the activations of a run in a step (arguments as ``wholes``). The ranks of each of the
+    groups ``shared`` have parts of the same samples. Where ranks have modules
     of unlike classes under a name of the ``reference``'s, one of its class is meant: others stand
     for it in other stages of a pipeline, as an Identity does."""
     kinds = {(one.what, one.name): one.kind for one in reference}
@@ -93,6 +94,7 @@ def activations(
         if tensor.what in WHATS and tensor.step == step:
             parts[tensor.what, tensor.name].append((rank, tensor))
     known = {rank: rows for (rank, at), rows in samples(store, later).items() if at == step}
+    known |= {rank: frozenset({at}) for at, ranks in enumerate(shared) for rank in ranks}
     return [_activation(_of_kind(of, kinds.get(key)), known) for key, of in parts.items()]
 
 

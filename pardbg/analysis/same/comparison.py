@@ -13,7 +13,7 @@ from typing import Final, Literal, cast
 
 from pardbg.analysis.base.losses import json_number
 from pardbg.analysis.same.activations import activations
-from pardbg.analysis.same.beginnings import initial, inputs
+from pardbg.analysis.same.beginnings import initial, inputs, sharing
 from pardbg.analysis.same.cut_parameters import in_place
 from pardbg.analysis.same.hypotheses import (
     CERTAIN,
@@ -75,6 +75,8 @@ MULTIPLE: Final = 0.25
 """Distance from 1 of a factor that is red whatever the noise."""
 _PRODUCTS: Final = ("Linear", "Conv")
 """Parts of the names of modules that compute in low precision under autocast."""
+OF_LOSS: Final = "loss-value"
+"""What differs where gradients agree and the loss is off by a logarithm: no unit explains that."""
 LOW_PRECISION: Final = 4 * 2.0**-7
 """Relative difference that computation in bfloat16 explains, whatever the parameters' dtype."""
 
@@ -187,7 +189,8 @@ def compare(reference: Store, run: Store, floor: Store | None = None) -> Samenes
     parameters = a.names("init") | a.names("param")
     certain = known and not random and verified >= parameters
     known_outs = activations(reference, judge.step, prefixes(begun, reference))
-    outs = activations(run, judge.step, moved, later, known_outs)
+    shared = sharing(a, b, judge.step, "0")
+    outs = activations(run, judge.step, moved, later, known_outs, shared)
     modules = flow(
         known_outs, outs,
         activations(floor, judge.step, {}) if floor is not None else (),
@@ -196,6 +199,10 @@ def compare(reference: Store, run: Store, floor: Store | None = None) -> Samenes
     complete = parameters <= b.names("init") | b.names("param")
     found = _answer(a, judge.judge(), modules, certain, complete, judge.with_floor)
     odd = () if found.place is None else beside(run, outs, found.name, found.what != "out")
+    loss = loss_of((reference, a), (run, b), floor, judge.step)
+    if found.reason == "same" and loss is not None and loss.level == "red" and loss.log_of:
+        cause = Hypothesis("log", float(loss.log_of), True)
+        found = replace(found, reason="differs", step=loss.step, what=OF_LOSS, hypothesis=cause)
     return replace(
         found,
         inputs_known=known,
@@ -203,7 +210,7 @@ def compare(reference: Store, run: Store, floor: Store | None = None) -> Samenes
         random=random,
         floor_idle=judge.floor_idle,
         beside=odd,
-        loss=loss_of((reference, a), (run, b), floor, judge.step),
+        loss=loss,
     )
 
 
@@ -256,6 +263,7 @@ def _keys(side: Wholes) -> Iterator[Key]:
         yield from ((step, "init", name) for name in names)
         yield from ((step, "grad", name) for name in reversed(names))
         yield from ((step, "param", name) for name in names)
+        yield from ((step, "buffer", name) for name in names)
 
 
 def _left(reasons: Mapping[tuple[str, str], Left]) -> tuple[NotJudged, ...]:
@@ -330,7 +338,7 @@ class _Judge:
 
     def _leave_names(self) -> None:
         """Note names of one side only, and those without a known layout."""
-        for what in ("grad", "param"):
+        for what in ("grad", "param", "buffer"):
             names = self.a.names(what), self.b.names(what)
             self.reasons |= {(what, name): "only-reference" for name in names[0] - names[1]}
             self.reasons |= {(what, name): "only-run" for name in names[1] - names[0]}

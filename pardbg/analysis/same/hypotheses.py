@@ -13,12 +13,21 @@ from pardbg.analysis.same.noise import RED
 from pardbg.analysis.same.wholes import Floats, Whole
 
 Cause = Literal[
-    "factor", "zero", "stale", "not-finite", "no-gradient", "part-zero", "mean", "sum", "replicas"
+    "factor",
+    "zero",
+    "stale",
+    "not-finite",
+    "no-gradient",
+    "part-zero",
+    "mean",
+    "sum",
+    "replicas",
+    "log",
 ]
 """What a difference looks like. ``factor``: a multiple of the reference; ``zero``: all elements are
 0; ``stale``: of the step before (a parameter that has not moved); ``no-gradient``: none was there
 for the optimizer; ``part-zero``: what some ranks have is 0; ``replicas``: they differ; ``mean``,
-``sum``: that of the replicas is the reference."""
+``sum``: that of the replicas is the reference; ``log``: a loss larger by that of ``factor``."""
 CERTAIN: Final = ("factor", "stale", "replicas", "mean", "sum")
 """Causes that neither other inputs nor other parameters would bring about."""
 RESIDUAL: Final = 0.02
@@ -34,7 +43,7 @@ class Hypothesis:
 
     cause: Cause
     factor: float = 1.0
-    """Of a ``factor``; the named one where it is close to one."""
+    """Of a ``factor``, or a ``log``; the named one where it is close to one."""
     named: bool = False
     """The factor is 2, 1/2, or N or 1/N for a group of N ranks."""
     ranks: tuple[int, ...] = ()
@@ -68,9 +77,12 @@ def hypothesis(
         return Hypothesis("not-finite")
     if run.replicas:
         return of_replicas(reference, run, noise)
+    stale = before is not None and run.bits == before.bits
+    if stale and run.what == "param":  # a bias begins with zeros
+        return Hypothesis("stale")
     if not run.most and reference.most:
         return Hypothesis("zero")
-    if before is not None and run.bits == before.bits:
+    if stale:
         return Hypothesis("stale")
     if run.zero_ranks and not set(run.zero_ranks) & set(reference.zero_ranks):
         missing = reference.vector - run.vector

@@ -1,7 +1,8 @@
 """The loss of the first captured step as a number, beside the reference's.
 
-It never decides the answer: programs report a rank's own mean, a sum, or a share of a batch, and
-compute the same. Where gradients differ it is the number that a user knows.
+It decides the answer only where it is larger by a logarithm (comparison.OF_LOSS): programs report a
+rank's own mean, a sum, or a share of a batch, and compute the same. Where gradients differ it is
+the number that a user knows.
 """
 
 from __future__ import annotations

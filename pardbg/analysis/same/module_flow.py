@@ -24,6 +24,7 @@ Why = Literal["layout", "noise", "dtype", "scale"]
 """Why an activation is not judged: it is not known what ranks have of it; rounding is as large as a
 mistake; nothing is known of the dtype; its gradients have no common factor to the reference's."""
 Floor = Callable[[Whole, Whole], "float | None"]
+Noise = Callable[[Whole, Whole, float], "float | None"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,10 +68,11 @@ class Flow:
 
 def flow(
     reference: Sequence[Activation], run: Sequence[Activation], second: Sequence[Activation],
-    noise: Floor, sizes: Sequence[int],
+    noise: Noise, sizes: Sequence[int],
 ) -> Flow:  # fmt: skip
     """Return one step's activations judged. ``second``: of another recording of the reference;
-    ``noise`` gives that of (reference, run), as a norm; ``sizes``: of the run's groups."""
+    ``noise`` gives that of (reference, run, their difference there), as a norm; ``sizes``: of the
+    run's groups."""
     floor = _with_measured(reference, second, noise)
     outs = _without_effect(
         _settled([_best(a, b, floor, 1.0) for a, b in _pairs(reference, run, "out")])
@@ -93,9 +95,9 @@ def flow(
 
 
 def _with_measured(
-    reference: Sequence[Activation], second: Sequence[Activation], noise: Floor
+    reference: Sequence[Activation], second: Sequence[Activation], noise: Noise
 ) -> Floor:
-    """Return the noise, or the difference between both recordings where that is larger."""
+    """Return the noise, which knows the difference between both recordings."""
     known = {(b.what, b.name): b for b in second}
     measured = {
         id(left): difference(left, reading.whole)
@@ -106,8 +108,7 @@ def _with_measured(
     }
 
     def floor(left: Whole, right: Whole) -> float | None:
-        found = noise(left, right)
-        return None if found is None else max(found, measured.get(id(left), 0.0))
+        return noise(left, right, measured.get(id(left), 0.0))
 
     return floor
 

@@ -29,7 +29,11 @@ SEEN: Final = 0.5
 """Share of a tensor (of a parameter: of its update) that a red difference must be able to be:
 otherwise not even a wrong factor would be seen, and nothing is judged."""
 MEASURED: Final = 0.02
-"""Floor below which a measured one counts, even where 8 epsilon sqrt(depth) is larger."""
+"""Share of a tensor that a measured floor has at least, unless 8 epsilon sqrt(depth) is less, …"""
+LEAST: Final = 2.0**-8
+"""… and that of recordings which begin a rounding apart: that of bfloat16. Their difference has the
+noise of both, and layouts have been seen to differ by up to 1.2 of it: half of it is the floor, so
+these are at most 2.4 floors apart, and red begins at five times what was measured."""
 
 
 OF_UPDATE: Final = 0.1
@@ -49,9 +53,12 @@ class Floors:
     """Median size of an element of the gradients: one that is far smaller is rounding of others."""
     measured: Mapping[Key, float]
     """Norm of the difference between two recordings of the reference; empty without a second."""
+    begun_apart: bool = False
+    """They begin a rounding away from each other: all rounds differently."""
 
-    def of(self, reference: Whole, run: Whole) -> float | None:
-        """Return the noise as a norm; None: nothing is known of the dtype."""
+    def of(self, reference: Whole, run: Whole, measured: float = 0.0) -> float | None:
+        """Return the noise as a norm; None: nothing is known of the dtype. ``measured``: the
+        difference between two recordings of an activation."""
         epsilon = coarser(reference, run)
         if epsilon is None:
             return None
@@ -60,10 +67,13 @@ class Floors:
         size = reference.norm
         if reference.what == "grad":
             size = max(size, self.typical * math.sqrt(reference.count))
-        measured = self.measured.get(reference.key, 0.0)
-        if measured:
-            return max(measured, min(share, MEASURED) * reference.norm)
-        return share * size
+        if reference.what == "buffer":  # as of activations of size 1, whose mean may be 0
+            size = max(size, math.sqrt(reference.count))
+        measured = measured or self.measured.get(reference.key, 0.0)
+        if not measured:
+            return share * size
+        of_one, least = (0.5, LEAST) if self.begun_apart and deep else (1.0, MEASURED)
+        return max(of_one * measured, min(share, least) * reference.norm)
 
     def all_rounding(self, reference: Whole, run: Whole) -> bool:
         """Return whether a gradient is so small beside the others that it may be their rounding."""
@@ -85,7 +95,8 @@ def floors(
         for key, whole in tensors.items()
         if key in (second or {}) and alike((second or {})[key], whole)
     }
-    return Floors(max(1, depth), float(np.median(sizes)) if sizes else 0.0, measured)
+    apart = any(key[1] == "init" and value > 0 for key, value in measured.items())
+    return Floors(max(1, depth), float(np.median(sizes)) if sizes else 0.0, measured, apart)
 
 
 def of_update(share: float, count: int) -> float:

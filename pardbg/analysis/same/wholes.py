@@ -89,10 +89,17 @@ class Wholes:
     unknown: Mapping[Key, Gap]
     inputs: Mapping[int, Mapping[str, frozenset[int]] | None]
     """Step -> argument -> hashes of its rows; None where some rows may be missing."""
-    group_sizes: tuple[int, ...]
-    """Sizes of the run's process groups, and its number of ranks."""
+    sums: Mapping[int, Mapping[str, Mapping[int, tuple[int, ...]]]]
+    """Step -> argument -> rank -> sums of its rows, in the order that it got them."""
+    groups: frozenset[tuple[int, ...]]
+    """Ranks of the run's process groups, and all ranks."""
     random: bool
     """Layers draw numbers of their own, as dropout does."""
+
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        """Sizes of the groups, of which one of a single rank is none."""
+        return tuple(sorted({len(ranks) for ranks in self.groups} - {0, 1}))
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -163,9 +170,12 @@ def wholes(
             tensors[key] = found
         else:
             unknown[key] = found
-    sizes = {len(group.ranks) for group in store.groups.values()} | {len(store.rank_procs(None))}
-    inputs = _inputs(store, later)
-    return Wholes(tensors, unknown, inputs, tuple(sorted(sizes - {0, 1})), random)
+    groups = {tuple(sorted(group.ranks)) for group in store.groups.values()}
+    everyone = tuple(sorted(store.rank_procs(None)))
+    return Wholes(
+        tensors, unknown, _inputs(store, later), _sums(store, later),
+        frozenset({*groups, everyone}), random,
+    )  # fmt: skip
 
 
 def _equal_from_the_start(parts: Mapping[Key, Sequence[Part]]) -> dict[str, frozenset[int]]:
@@ -211,6 +221,18 @@ def _inputs(store: Store, later: Collection[int]) -> dict[int, dict[str, frozens
         step: None if step in full else {name: frozenset(found) for name, found in args.items()}
         for step, args in rows.items()
     }
+
+
+def _sums(store: Store, later: Collection[int]) -> dict[int, dict[str, dict[int, tuple[int, ...]]]]:
+    """Return the sums of the rows that came into the model."""
+    found: dict[int, dict[str, dict[int, tuple[int, ...]]]] = defaultdict(lambda: defaultdict(dict))
+    for rank, process in store.rank_procs(None).items():
+        first = min(process.stages, default=0) == 0 and rank not in later
+        for tensor in process.tensors:
+            if tensor.what == _INPUT and first:
+                of = found[tensor.step][tensor.name]
+                of[rank] = of.get(rank, ()) + tensor.sums
+    return found
 
 
 def whole_of(parts: Sequence[Part], equal: Collection[int] = ()) -> Whole | Gap:

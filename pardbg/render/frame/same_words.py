@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from pardbg.analysis.same.comparison import Left, NotJudged, Reason, Sameness
+from pardbg.analysis.same.comparison import OF_LOSS, Left, NotJudged, Reason, Sameness
 from pardbg.analysis.same.hypotheses import Cause, Hypothesis
 from pardbg.analysis.same.loss import Loss
 from pardbg.render.draw.cells import clean
@@ -15,8 +15,9 @@ MAX_NAMES: Final = 3
 _MODEL: Final = "the model's output"
 _WHAT: Final = {
     "init": "the initial value of", "grad": "the gradient of", "param": "the updated parameter",
-    "out": "the output of",
+    "out": "the output of", "buffer": "the buffer",
     "d_out": "the gradient of the output of", "loss": "the gradient of the loss",
+    "loss-value": "the loss",
 }  # fmt: skip
 _CANNOT: Final[Mapping[Reason, str]] = {
     "no-common-names": "no tensor has the same name in both runs",
@@ -28,8 +29,8 @@ _CANNOT: Final[Mapping[Reason, str]] = {
     "reference-replicas-differ": "replicas of {name} differ within the reference itself",
     "nothing-judged": "too few tensors have a known layout and a floor below their own size",
     "no-replicas": "no rank keeps what another one keeps; give a second recording",
-    "no-parameters": "{name} steps tensors of which it is not known which parameters they are, as "
-                     "DeepSpeed's ZeRO 3 does",
+    "no-parameters": "{name} steps tensors of which it is not known which parameters they are; "
+                     "pardbg_agent.layout(…, name=…) tells it",
     "too-large": "{name} has more captured tensors than are read; capture one step (--tensors 0)",
     "all-rounding": "every gradient differs by what bfloat16 would explain (autocast?): "
                     "record the reference a second time and give it as --floor",
@@ -108,6 +109,10 @@ def where(found: Sameness) -> Iterator[str]:
     """Yield where to look, and what agrees."""
     place = found.place
     if place is None:
+        if found.what in ("buffer", OF_LOSS) and found.reason == "differs":
+            yield "All gradients and parameters of this step agree."
+        if found.what == OF_LOSS:
+            yield "So it is where ranks have all logits, and take them for a part of the words."
         return
     if place.what == "loss":
         yield "All outputs agree; the gradients that backward begins with do not: look at the loss."
@@ -134,7 +139,8 @@ def _times(number_of: int) -> str:
 
 def _difference(found: Sameness) -> str:
     what = _WHAT.get(found.what, found.what)
-    of = f"{what} {clean(found.name)}".strip() if found.name or found.what == "loss" else _MODEL
+    named = found.name or found.what in ("loss", OF_LOSS)
+    of = f"{what} {clean(found.name)}".strip() if named else _MODEL
     head = f"{of} differs first, in step {found.step}"
     return head if found.hypothesis is None else f"{head}: {_cause(found.hypothesis)}"
 
@@ -142,6 +148,8 @@ def _difference(found: Sameness) -> str:
 def _cause(found: Hypothesis) -> str:
     if found.cause == "factor":
         return f"it is {_factor(found)} × the reference's"
+    if found.cause == "log":
+        return f"it is larger by log {found.factor:.0f}"
     if found.odd_ranks:
         return f"{ranks_text(found.odd_ranks)} unlike the others of {ranks_text(found.ranks)}"
     return _CAUSE[found.cause].format(ranks=ranks_text(found.ranks))

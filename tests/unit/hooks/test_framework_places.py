@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -116,3 +117,35 @@ def test_layers_and_experts_have_their_numbers_in_the_whole_model(rank: list[int
     assert known_as("layers.0") == "layers.2"
     assert known_as("layers.1.mlp.local_experts.1.weight") == "layers.3.mlp.local_experts.3.weight"
     assert known_as("norm.weight") == "norm.weight"
+
+
+class Gathering:
+    """What DeepSpeed's ZeRO 3 keeps of parameters: elements 4 to 7 of a group's flat tensor."""
+
+    def __init__(self, flat: torch.Tensor) -> None:
+        self.fp32_partitioned_groups_flat = [torch.zeros(1), flat]
+        self.grad_position = {7: [1, 4, 4]}
+
+    @staticmethod
+    def get_param_id(parameter: Any) -> int:
+        return 7
+
+
+@pytest.mark.parametrize(("at", "own"), [(0, [4, 5, 6, 7]), (1, [4, 5]), (2, [])])
+def test_a_part_that_zero_3_gathers_has_no_padding(
+    at: int, own: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six elements on three ranks, four each."""
+    monkeypatch.setattr("torch.distributed.get_rank", lambda group: at)
+    flat = torch.arange(8.0)
+    flat.grad = flat * 10
+    parameter: Any = nn.Parameter(torch.empty(0))
+    parameter.ds_tensor, parameter.ds_numel, parameter.ds_process_group = flat[4:], 6, None
+    assert flat_fragment(parameter, [flat]) is None
+    parameter._z3_optimizer = Gathering(flat)
+    found = flat_fragment(parameter, [torch.zeros(8), flat])
+    assert found is not None
+    part, placed = found
+    assert part.tolist() == own and part.grad.tolist() == [10 * n for n in own]
+    assert (placed.shape, placed.offset) == ([6], [min(4 * at, 6)])
+    assert flat_fragment(parameter, [torch.zeros(8)]) is None

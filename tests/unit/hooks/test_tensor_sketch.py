@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pardbg_agent.hooks.watch import tensor_sketch  # noqa: E402
-from pardbg_agent.hooks.watch.tensor_sketch import Maps, row_hashes, sketch  # noqa: E402
+from pardbg_agent.hooks.watch.tensor_sketch import Maps, row_hashes, row_sums, sketch  # noqa: E402
 
 SHAPES = ((7,), (6, 5), (4, 3, 5), (1, 9), (33, 2))
 
@@ -90,3 +90,12 @@ def test_a_row_has_its_hash_wherever_it_is(dtype: torch.dtype) -> None:
         row_hashes(rows[:, :, 0]).tolist() != found
         and len(row_hashes(rows[:, 0, 0]).tolist()) == 12
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bfloat16])
+def test_sums_of_a_rows_parts_are_that_of_the_row(dtype: torch.dtype) -> None:
+    rows = torch.randint(0, 90, (5, 12), generator=torch.Generator().manual_seed(2)).to(dtype)
+    whole = row_sums(rows)
+    parts = [rows[:, own] for own in ([0, 1, 2, 9, 10, 11], [5, 4, 3], [6, 7, 8])]  # in any order
+    assert torch.equal(sum(map(row_sums, parts), torch.zeros(5, dtype=torch.int64)), whole)
+    assert not torch.equal(row_sums(rows + 1), whole)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+import torch.distributed as dist
 from torch import nn
 
 from pardbg_agent.hooks.comm import groups
@@ -72,7 +73,9 @@ def flat_places(root: nn.Module) -> dict[int, Placed]:
 
 def flat_fragment(parameter: Any, flat: list[Any]) -> tuple[Any, Placed] | None:
     """Return the part of a module's parameter, with its gradient, that is in one of an optimizer's
-    ``flat`` tensors, as DeepSpeed's ZeRO 1 and 2 have them (deepspeed/utils/tensor_fragment.py)."""
+    ``flat`` tensors, as DeepSpeed's ZeRO has them (deepspeed/utils/tensor_fragment.py)."""
+    if getattr(parameter, "ds_tensor", None) is not None:
+        return _gathered_fragment(parameter, flat)
     mapping = getattr(parameter, "_hp_mapping", None)
     part = getattr(mapping, "hp_fragment", None)
     if mapping is None or part is None:
@@ -85,6 +88,26 @@ def flat_fragment(parameter: Any, flat: list[Any]) -> tuple[Any, Placed] | None:
     if of.grad is not None:
         made.grad = of.grad.detach().narrow(0, address.start, address.numel)
     return made, Placed([parameter.numel()], [mapping.lp_fragment_address.start])
+
+
+def _gathered_fragment(parameter: Any, flat: list[Any]) -> tuple[Any, Placed] | None:
+    """Return the part of a parameter that ZeRO 3 gathers on demand: equal numbers of elements on
+    the ranks of a group, the last of them padded (deepspeed/runtime/zero/stage3.py)."""
+    optimizer: Any = getattr(parameter, "_z3_optimizer", None)
+    known = getattr(optimizer, "grad_position", {})
+    at = known.get(optimizer.get_param_id(parameter)) if optimizer is not None else None
+    if at is None:
+        return None
+    of_group, start, number = at
+    of: Any = optimizer.fp32_partitioned_groups_flat[of_group]
+    if all(one is not of for one in flat):
+        return None
+    begin = min(dist.get_rank(parameter.ds_process_group) * number, parameter.ds_numel)
+    own = min(number, parameter.ds_numel - begin)
+    made = of.detach().narrow(0, start, own)
+    if of.grad is not None:
+        made.grad = of.grad.detach().narrow(0, start, own)
+    return made, Placed([parameter.ds_numel], [begin])
 
 
 def layer_names(root: nn.Module) -> Callable[[str], str]:

@@ -1,8 +1,9 @@
 """Tensors of the steps that ``PARDBG_TENSORS`` names ("0-1"), told as sketches for ``pardbg same``:
 parameters before the first of them, gradients as the optimizer takes them, parameters after its
 step, hashes of the rows of what the outermost module gets, and, of the first of these steps, what
-modules put out (activation_capture). Without the variable nothing is hooked; after the last of
-these steps nothing is hooked any more. In these steps it waits for the device.
+modules put out (activation_capture) and their buffers after it. Without the variable nothing is
+hooked; after the last of these steps nothing is hooked any more. In these steps it waits for the
+device.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pardbg_agent.hooks.tensors import local_part, parameters_of
 from pardbg_agent.hooks.watch.activation_capture import Activations
 from pardbg_agent.hooks.watch.framework_places import Axis
 from pardbg_agent.hooks.watch.tensor_names import Models, Named, canonical, is_compiled, place
-from pardbg_agent.hooks.watch.tensor_sketch import Maps, row_hashes, sketch, sliced
+from pardbg_agent.hooks.watch.tensor_sketch import Maps, row_hashes, row_sums, sketch, sliced
 from pardbg_agent.settings import not_understood
 from pardbg_agent.wire import ENV_TENSORS, MAX_ROWS, DefKind
 
@@ -69,7 +70,10 @@ class Capture:
         """The one that the outermost module and the number of rows are of."""
         self._rows = 0
         self._begun: set[int] = set()
-        """Optimizers whose parameters are told as they were."""
+        """Optimizers whose parameters are told as they were, with these: ZeRO 3 steps some of them
+        at a time."""
+        self._buffered: set[int] = set()
+        """Models whose buffers are told."""
         self._steps: dict[int, int] = {}
         """Of the optimizers that step now: which step it is."""
         self._called_hooks: list[Any] = []
@@ -118,6 +122,8 @@ class Capture:
         if step is not None:
             named = self._models.named(parameters_of(optimizer))
             c.guard.call(HOOK, self._tell, c, step, "param", named)
+            if step == self._wanted.start:
+                c.guard.call(HOOK, self._tell_buffers, c, step, optimizer)
             if step + 1 == self._wanted.stop:
                 self.remove()
         elif not self._begun and not self._called_hooks and self._wanted.start <= c.step + 1:
@@ -126,10 +132,17 @@ class Capture:
     def _tell_before(self, c: _core.Core, optimizer: Any) -> None:
         self._activations.tell(c.step, partial(self._put, c))
         names = self._models.named(parameters_of(optimizer))
-        if id(optimizer) not in self._begun:
-            self._begun.add(id(optimizer))
+        key = hash((id(optimizer), *map(id, parameters_of(optimizer))))
+        if key not in self._begun:
+            self._begun.add(key)
             self._tell(c, c.step, "init", names)
         self._tell(c, c.step, "grad", names)
+
+    def _tell_buffers(self, c: _core.Core, step: int, optimizer: Any) -> None:
+        """Once of each model, of which several optimizers may have parameters."""
+        found = self._models.buffers(parameters_of(optimizer))
+        self._tell(c, step, "buffer", [one for one in found if one.model not in self._buffered])
+        self._buffered |= {one.model for one in found}
 
     def _tell(self, c: _core.Core, step: int, what: str, named: Iterable[Named]) -> None:
         for one in named:
@@ -200,6 +213,7 @@ class Capture:
                     DefKind.TENSOR, step=c.step, what="input", name=str(at), order=0,
                     dtype=str(batch.dtype).removeprefix("torch."), shape=list(batch.shape),
                     samples=row_hashes(batch[:MAX_ROWS]).tolist(),
+                    sums=row_sums(batch[:MAX_ROWS]).tolist(),
                 )  # fmt: skip
 
 

@@ -93,8 +93,34 @@ class Models:
         others = [p for p in parameters if id(p) not in found]
         return [
             *(found[id(p)] for p in parameters if id(p) in found),
+            *(self._stated(others) if others else ()),
             *(self._fragments(others) if others else ()),
         ]
+
+    def buffers(self, parameters: list[Any]) -> list[Named]:
+        """Return the buffers of floating point of the models that have any of the parameters."""
+        wanted, found = {id(p) for p in parameters}, []
+        for root in self.outermost():
+            if wanted.isdisjoint(map(id, root.parameters())):
+                continue
+            known_as, model = layer_names(root), self.number(root)
+            for order, (name, buffer) in enumerate(root.named_buffers()):
+                if buffer.is_floating_point():
+                    name = canonical(known_as(name))
+                    found.append(Named(order, name, buffer, [], model, []))
+        return found
+
+    def _stated(self, others: list[Any]) -> Iterator[Named]:
+        """Yield those of an optimizer's that no module has, and the program tells the name of."""
+        said = [(p, getattr(p, LAYOUT, (0, 0, ""))[2]) for p in others]
+        named = [(p, name) for p, name in said if name]
+        largest = max(self.outermost(), key=_num_modules, default=None) if named else None
+        if largest is None:
+            return
+        places = {canonical(name): at for at, (name, _) in enumerate(largest.named_parameters())}
+        for at, (p, name) in enumerate(named):
+            order = places.get(canonical(name), at)
+            yield Named(order, canonical(name), p, [], self.number(largest), [])
 
     def _fragments(self, flat: list[Any]) -> Iterator[Named]:
         """Yield the parts of modules' parameters that are in an optimizer's flat ones."""
@@ -117,6 +143,10 @@ class Models:
         modules = self.alive()
         inner = {id(child) for m in modules for child in m._modules.values()}
         return [m for m in modules if id(m) not in inner]
+
+
+def _num_modules(root: nn.Module) -> int:
+    return sum(1 for _ in root.modules())
 
 
 def is_compiled(module: nn.Module) -> bool:

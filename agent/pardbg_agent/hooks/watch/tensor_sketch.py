@@ -122,11 +122,23 @@ def add_to(sums: torch.Tensor, buckets: torch.Tensor, values: torch.Tensor) -> N
 def row_hashes(batch: torch.Tensor) -> torch.Tensor:
     """Return a hash of the contents of each row of a batch, int64."""
     with torch.no_grad():
-        rows = batch.detach().flatten(1) if batch.dim() > 1 else batch.detach().unsqueeze(-1)
-        if rows.is_floating_point():
-            rows = rows.to(torch.float64).view(torch.int64)
+        rows = _as_numbers(batch)
         places = mixed(torch.arange(1, rows.shape[1] + 1, device=rows.device)) | 1
-        return mixed((rows.to(torch.int64) * places).sum(1))
+        return mixed((rows * places).sum(1))
+
+
+def row_sums(batch: torch.Tensor) -> torch.Tensor:
+    """Return the sum of hashes of each row's elements, int64: those of the parts of a row add up
+    to that of the row, wherever it was cut."""
+    with torch.no_grad():
+        return mixed(_as_numbers(batch)).sum(1)
+
+
+def _as_numbers(batch: torch.Tensor) -> torch.Tensor:
+    rows = batch.detach().flatten(1) if batch.dim() > 1 else batch.detach().unsqueeze(-1)
+    if rows.is_floating_point():
+        return rows.to(torch.float64).view(torch.int64)
+    return rows.to(torch.int64)
 
 
 def bucket_and_sign(hashes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -401,3 +401,31 @@ def test_exit_codes(
     assert (told["reason"], told["name"]) == ("no-parameters", "B")
     assert code(reference, "--floor", floor) == 2
     assert "--floor is of two sessions" in capsys.readouterr().err
+
+
+def test_a_buffer_that_differs_alone_is_named() -> None:
+    reference, made = run(), run(2, seed=1)
+    mean = np.linspace(0.1, 1, 24)
+    reference.values[0, "buffer", "norm.mean"] = mean
+    made.values[0, "buffer", "norm.mean"] = noisy(mean, 3)
+    found = against(made, reference)
+    assert found.reason == "same" and "buffer" in {row.what for row in found.rows}
+    made.values[0, "buffer", "norm.mean"] = 2 * mean
+    text = differs(against(made, reference), "norm.mean", "factor", "buffer")
+    assert "2 × the reference's" in text
+    # a mean that is 0 but for rounding is no difference
+    reference.values[0, "buffer", "norm.mean"] = mean * 1e-8
+    made.values[0, "buffer", "norm.mean"] = mean[::-1] * 1e-8
+    assert against(made, reference).reason == "same"
+
+
+def test_buffers_that_ranks_keep_for_themselves_are_not_judged() -> None:
+    reference, made = run(), run(2, seed=1, over=lambda rank: [0, 1])
+    reference.values[0, "buffer", "norm.mean"] = np.linspace(0.1, 1, 24)
+    made = run(2, seed=1, over=lambda rank: [rank])
+    made.values[0, "buffer", "norm.mean"] = np.ones(24)
+    made.own[0, "buffer", "norm.mean", 1] = np.zeros(24)
+    found = against(made, reference)
+    assert found.exit_code == 0 and ("copies", ("buffer",)) in {
+        (left.why, left.whats) for left in found.left
+    }

@@ -1,4 +1,4 @@
-"""The loss is compared as a number, tells factors and logarithms, and never decides the answer."""
+"""The loss is compared as a number and tells factors; it decides nothing but by a logarithm."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 
 import pytest
 
-from pardbg.analysis.same.comparison import Sameness, compare
+from pardbg.analysis.answers.metrics import worst_difference
+from pardbg.analysis.same.comparison import OF_LOSS, Sameness, compare
+from pardbg.analysis.same.hypotheses import Hypothesis
 from pardbg.analysis.same.loss import Loss
 from pardbg.render.reports.sameness import same_text
 from pardbg.store.store import Store
@@ -44,7 +46,7 @@ def test_losses_of_ranks_are_averaged_and_judged_by_the_floor() -> None:
 
 @pytest.mark.parametrize(
     ("value", "times", "log_of"),
-    [(2 * LOSS, 2.0, 0), (LOSS / 4, 0.25, 0), (LOSS + math.log(4), 0.0, 4), (LOSS + 0.1, 0.0, 0)],
+    [(2 * LOSS, 2.0, 0), (LOSS / 4, 0.25, 0), (LOSS + 0.1, 0.0, 0)],
 )
 def test_a_loss_that_differs_alone_is_said_and_decides_nothing(
     value: float, times: float, log_of: int
@@ -52,6 +54,13 @@ def test_a_loss_that_differs_alone_is_said_and_decides_nothing(
     found, loss = compared(run(4, seed=1), *[value] * 4)
     assert (loss.level, loss.times, loss.log_of) == ("red", times, log_of)
     assert (found.exit_code, found.reason) == (0, "same")
+
+
+def test_a_loss_that_is_larger_by_a_logarithm_of_the_ranks_is_no_unit() -> None:
+    found, loss = compared(run(4, seed=1), *[LOSS + math.log(4)] * 4)
+    assert (found.exit_code, found.what, loss.log_of) == (1, OF_LOSS, 4)
+    assert found.hypothesis == Hypothesis("log", 4.0, True) and "log 4" in same_text(found)
+    assert worst_difference(found) == [math.inf]
 
 
 def test_it_stands_beside_a_gradient_that_differs() -> None:

@@ -60,7 +60,7 @@ def of(store: Store) -> Sequence[Activation]:
     return activations(store, 0, {})
 
 
-def noise(left: Whole, right: Whole) -> float:
+def noise(left: Whole, right: Whole, measured: float = 0.0) -> float:
     return ROUNDINGS * 2.0**-23 * left.norm
 
 

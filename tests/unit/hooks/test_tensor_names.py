@@ -1,0 +1,48 @@
+"""Names of what no module's parameter is: buffers, and tensors that the program names."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import pardbg_agent
+from pardbg_agent.hooks.watch.tensor_names import Models, place
+
+
+class Statistics(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.inner = nn.Module()
+        self.inner.module = nn.BatchNorm1d(4)
+
+
+def test_buffers_of_floating_point_are_those_of_the_optimizers_models() -> None:
+    gc.collect()
+    made, other = Statistics(), Statistics()
+    found = Models().buffers([made.linear.weight])
+    assert [(one.name, one.order) for one in found] == [
+        ("inner.running_mean", 0), ("inner.running_var", 1),  # and a count, which is no float
+    ]  # fmt: skip
+    assert found[0].tensor is made.inner.module.running_mean
+    assert not Models().buffers([torch.zeros(1)]) and other.linear is not None
+
+
+def test_an_optimizers_own_tensor_has_the_name_that_the_program_tells(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gc.collect()
+    monkeypatch.setenv("PARDBG_TENSORS", "0-1")
+    model: Any = nn.Sequential(nn.Linear(3, 2), *[nn.Linear(2, 2) for _ in range(40)])
+    shards = [nn.Parameter(torch.zeros(3)) for _ in range(3)]
+    pardbg_agent.layout(shards[0], (6,), (3,), "module.0.weight")
+    pardbg_agent.layout(shards[1], (2,), (0,), "0.bias")
+    models = Models()
+    found = models.named(shards)
+    assert [(one.name, one.order) for one in found] == [("0.weight", 0), ("0.bias", 1)]
+    assert {one.model for one in found} == {models.number(model)}
+    assert place(shards[0], shards[0], shards[0]).offset == [3]
