@@ -28,7 +28,7 @@ again."""
 HERE: Final = os.path.dirname(os.path.abspath(__file__))
 SOURCES: Final = (
     "table.hpp", "places.hpp", "scan.hpp", "state.hpp", "device.hpp", "held.hpp", "module.hpp",
-    "pipeline.hpp", "phases.hpp", "fsdp.hpp", "hotpath.cpp",
+    "pipeline.hpp", "phases.hpp", "fsdp.hpp", "sketch.hpp", "hotpath.cpp",
 )  # fmt: skip
 OPTIONS: Final = ("-O2", "-ftree-vectorize", "-std=c++20", "-DNDEBUG")
 """NDEBUG as in torch's builds: else its headers look whether to trace each op that goes through."""

@@ -17,6 +17,7 @@
 #include "device.hpp"
 #include "held.hpp"
 #include "scan.hpp"
+#include "sketch.hpp"
 
 namespace py = pybind11;
 using c10::IValue;

@@ -253,6 +253,9 @@ PYBIND11_MODULE(_hotpath, m) {
   });
   m.def("register_callbacks", &register_callbacks);
   m.def("register_units", &register_units);
+  m.def("can_sketch", &can_sketch);
+  m.def("sketch", &sketch, py::call_guard<py::gil_scoped_release>());
+  m.def("turn", &turn, py::call_guard<py::gil_scoped_release>());
   m.def("detach", [] { detach(), units().forget(); });
   py::class_<Labels>(m, "Labels")
       .def("__bool__", [](Labels& l) { return l.state->num_labels.load() > 0; })

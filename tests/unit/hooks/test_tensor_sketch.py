@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from pardbg_agent.hooks.comm import groups  # noqa: E402
 from pardbg_agent.hooks.watch import tensor_sketch  # noqa: E402
 from pardbg_agent.hooks.watch.tensor_sketch import Maps, row_hashes, row_sums, sketch  # noqa: E402
+from tests.hook_ways import NATIVE, needs_native  # noqa: E402
 
 SHAPES = ((7,), (6, 5), (4, 3, 5), (1, 9), (33, 2))
 
@@ -99,3 +102,26 @@ def test_sums_of_a_rows_parts_are_that_of_the_row(dtype: torch.dtype) -> None:
     parts = [rows[:, own] for own in ([0, 1, 2, 9, 10, 11], [5, 4, 3], [6, 7, 8])]  # in any order
     assert torch.equal(sum(map(row_sums, parts), torch.zeros(5, dtype=torch.int64)), whole)
     assert not torch.equal(row_sums(rows + 1), whole)
+
+
+@needs_native
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_in_cpp_sketches_are_the_same(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pardbg_agent.hooks.ops import native_way
+
+    part = torch.randn(3, 5, 7, generator=torch.Generator().manual_seed(4)).to(dtype)
+    part[1, 2, 3], part[2, 0, 0] = torch.nan, -torch.inf
+    place, hashes = ((6, 5, 21), (3, 0, 7)), tensor_sketch.mixed(torch.arange(3))
+
+    def made() -> list[Any]:
+        own = tensor_sketch.sketch_rows(Maps(), part.transpose(0, 1), (6, 21), (3, 7))
+        rows = tensor_sketch.sketch_rows(Maps(), part, (5, 7), (0, 0))
+        return [sketch(Maps(), part, *place), own, tensor_sketch.turned(rows, hashes)]
+
+    monkeypatch.setattr(groups.PROCESS, "module", None)
+    wanted = made()
+    monkeypatch.setenv("PARDBG_NATIVE", NATIVE)
+    monkeypatch.setattr(groups.PROCESS, "module", native_way.module())
+    found = made()
+    assert wanted[0] == found[0] and wanted[0]["bad"] == 2
+    torch.testing.assert_close(found[1:], wanted[1:], rtol=1e-14, atol=1e-14)

@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 
 import torch
 
-from pardbg_agent.hooks.watch.tensor_sketch import Maps, add_to, bucket_and_sign, mixed
-from pardbg_agent.wire import SKETCH
+from pardbg_agent.hooks.watch.tensor_sketch import Maps, mixed, sketch_rows, turned
 
 
 class Cut(NamedTuple):
@@ -26,8 +25,6 @@ class Cut(NamedTuple):
 
 
 WHOLE: Final = Cut(0, 1, 0)
-_AT_ONCE: Final = 1 << 22
-"""Elements of several rows on a device."""
 
 
 class Samples(NamedTuple):
@@ -61,21 +58,8 @@ def by_sample(out: torch.Tensor, num_rows: int) -> torch.Tensor | None:
 
 def row_sketches(maps: Maps, rows: torch.Tensor, samples: Samples, cut: Cut) -> torch.Tensor:
     """Return the sketches of (samples, …) by contents and by place: float64, (2, SKETCH)."""
-    own = torch.zeros(len(rows), SKETCH, dtype=torch.float64, device=rows.device)
-    flat, size = rows.reshape(len(rows), -1), tuple(rows.shape[1:])
+    size = tuple(rows.shape[1:])
     shape = [n * (cut.parts if dim == cut.dim else 1) for dim, n in enumerate(size)]
     offset = [n * cut.at if dim == cut.dim else 0 for dim, n in enumerate(size)]
-    for buckets, signs, begin in maps.of(rows[0], shape, offset):
-        at_once = 1 if rows.is_cpu else max(1, _AT_ONCE // len(buckets))
-        for at in range(0, len(rows), at_once):
-            values = flat[at : at + at_once, begin : begin + len(buckets)].to(torch.float64)
-            finite = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-            add_to(own[at : at + at_once], buckets, finite.mul_(signs))
-    return torch.stack([_turned(own, hashes) for hashes in samples])
-
-
-def _turned(own: torch.Tensor, hashes: torch.Tensor) -> torch.Tensor:
-    """Return the sum of rows' own sketches, each turned as its sample says."""
-    by, signs = bucket_and_sign(hashes)
-    places = torch.arange(SKETCH, device=own.device)
-    return (own.gather(1, (places - by.unsqueeze(1)) % SKETCH) * signs.unsqueeze(1)).sum(0)
+    own = sketch_rows(maps, rows, shape, offset)
+    return torch.stack([turned(own, hashes) for hashes in samples])

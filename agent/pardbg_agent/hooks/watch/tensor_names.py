@@ -7,6 +7,7 @@ DistributedDataParallel that has it.
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
@@ -29,7 +30,6 @@ from pardbg_agent.wire import LAYOUT
 _WRAPPERS: Final = {
     "module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module",
 }  # fmt: skip
-_DEEPEST: Final = 32
 _MAX_AXES: Final = 2
 
 
@@ -55,6 +55,8 @@ class Models:
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
+        self._roots: list[weakref.ref[nn.Module]] = []
+        """The outermost modules when they were looked for last."""
 
     def number(self, outermost: nn.Module) -> int:
         """Return a module's number."""
@@ -63,20 +65,16 @@ class Models:
     def place(self, module: nn.Module) -> tuple[int, str]:
         """Return the number of the outermost module that has a module, and the module's name in it
         with a dot behind; of itself the name is empty."""
-        alive = self.alive()
-        parents = {id(child): (m, name) for m in alive for name, child in m._modules.items()}
-        names: list[str] = []
-        while (found := parents.get(id(module))) is not None and len(names) < _DEEPEST:
-            module, name = found
-            names.append(name)
-        return self.number(module), "".join(f"{name}." for name in reversed(names))
+        found = _inside(self._known(), module) or _inside(self.outermost(), module)
+        root, name = found or (module, "")
+        return self.number(root), f"{name}." if name else ""
 
     def named(self, parameters: list[Any]) -> list[Named]:
         """Return the parameters that a module has, by the outermost module with most of them."""
         wanted = {id(p) for p in parameters}
         found: dict[int, Named] = {}
         held = []
-        for root in self.outermost():
+        for root in self._having(wanted):
             own = [(name, p) for name, p in root.named_parameters() if id(p) in wanted]
             held.append((len(own), root, own))
         for num_own, root, own in sorted(held, key=lambda item: -item[0]):
@@ -100,7 +98,7 @@ class Models:
     def buffers(self, parameters: list[Any]) -> list[Named]:
         """Return the buffers of floating point of the models that have any of the parameters."""
         wanted, found = {id(p) for p in parameters}, []
-        for root in self.outermost():
+        for root in self._having(wanted):
             if wanted.isdisjoint(map(id, root.parameters())):
                 continue
             known_as, model = layer_names(root), self.number(root)
@@ -133,16 +131,37 @@ class Models:
                     name = canonical(known_as(name))
                     yield Named(order, name, part, [], self.number(root), [], placed)
 
+    def _having(self, wanted: set[int]) -> list[nn.Module]:
+        """Return the outermost modules: those of before, if they still have all the parameters."""
+        known = self._known()
+        has_all = wanted <= {id(p) for root in known for p in root.parameters()}
+        return known if has_all else self.outermost()
+
+    def _known(self) -> list[nn.Module]:
+        """Return the outermost modules of before; none if one of them is gone."""
+        known = [root for ref in self._roots if (root := ref()) is not None]
+        return known if len(known) == len(self._roots) else []
+
     @staticmethod
     def alive() -> list[nn.Module]:
         """Return all modules of the process."""
-        return [m for m in gc.get_objects() if issubclass(type(m), nn.Module)]
+        objects = gc.get_objects()
+        kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, nn.Module)}
+        return [m for m in objects if type(m) in kinds]
 
     def outermost(self) -> list[nn.Module]:
         """Return the modules that no other has."""
         modules = self.alive()
         inner = {id(child) for m in modules for child in m._modules.values()}
-        return [m for m in modules if id(m) not in inner]
+        found = [m for m in modules if id(m) not in inner]
+        self._roots = [weakref.ref(m) for m in found]
+        return found
+
+
+def _inside(roots: list[nn.Module], module: nn.Module) -> tuple[nn.Module, str] | None:
+    """Return the one that has a module, and its name there."""
+    places = ((root, name) for root in roots for name, m in root.named_modules() if m is module)
+    return next(places, None)
 
 
 def _num_modules(root: nn.Module) -> int:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import torch
 
+from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.tensors import bits_sum
 from pardbg_agent.wire import SKETCH
 
@@ -25,6 +26,8 @@ _MAPS: Final = 1 << 23
 """… and of all maps that are kept: 128 MiB."""
 _SOME: Final = 1 << 20
 """Elements at a time of larger ones: 30 MiB of temporaries."""
+_AT_ONCE: Final = 1 << 22
+"""Elements of several rows on a device."""
 Map = tuple[torch.Tensor, torch.Tensor, int]
 """(buckets int64, signs float64, first element) of elements of a part, which is flat"""
 
@@ -76,7 +79,10 @@ def sketch(
         mine, flat = part.detach(), part.detach().flatten()
         sums = torch.zeros(SKETCH, dtype=torch.float64, device=part.device)
         most, bad = 0.0, 0
-        for buckets, signs, begin in maps.of(mine, shape, offset):
+        quick = _quick(mine) if len(shape) == mine.dim() <= len(offset) else None
+        if quick is not None:
+            most, bad = quick.sketch(mine.contiguous(), False, shape, offset, sums)
+        for buckets, signs, begin in maps.of(mine, shape, offset) if quick is None else ():
             values = flat[begin : begin + len(buckets)].to(torch.float64)
             low, high = map(float, torch.aminmax(values))
             if not (math.isfinite(low) and math.isfinite(high)):
@@ -102,12 +108,54 @@ def sliced(maps: Maps, part: torch.Tensor, dim: int, parts: int, at: int, blocks
         for block, piece in enumerate(part.detach().chunk(blocks, dim)):
             long = piece.shape[dim]
             offset = [(block * parts + at) * long if d == dim else 0 for d in range(part.dim())]
+            quick = _quick(piece)
+            if quick is not None:
+                quick.sketch(piece.contiguous(), False, shape, offset, sums)
+                continue
             flat = piece.flatten()
             for buckets, signs, begin in maps.of(piece, shape, offset):
                 values = flat[begin : begin + len(buckets)].to(torch.float64)
                 finite = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
                 add_to(sums, buckets, finite.mul_(signs).unsqueeze(0))
     return sums.cpu().numpy().tobytes()
+
+
+def sketch_rows(
+    maps: Maps, rows: torch.Tensor, shape: Sequence[int], offset: Sequence[int]
+) -> torch.Tensor:
+    """Return the sketch of each of ``rows``, which begins at ``offset`` of a row of ``shape``:
+    float64, (rows, SKETCH)."""
+    own = torch.zeros(len(rows), SKETCH, dtype=torch.float64, device=rows.device)
+    quick = _quick(rows)
+    if quick is not None:
+        quick.sketch(rows.contiguous(), True, shape, offset, own)
+        return own
+    flat = rows.reshape(len(rows), -1)
+    for buckets, signs, begin in maps.of(rows[0], shape, offset):
+        at_once = 1 if rows.is_cpu else max(1, _AT_ONCE // len(buckets))
+        for at in range(0, len(rows), at_once):
+            values = flat[at : at + at_once, begin : begin + len(buckets)].to(torch.float64)
+            finite = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+            add_to(own[at : at + at_once], buckets, finite.mul_(signs))
+    return own
+
+
+def turned(own: torch.Tensor, hashes: torch.Tensor) -> torch.Tensor:
+    """Return the sum of rows' own sketches, each turned as the hash of its sample says."""
+    quick = _quick(own)
+    if quick is not None:
+        sums = torch.zeros(SKETCH, dtype=torch.float64)
+        quick.turn(own, hashes.contiguous(), sums)
+        return sums
+    by, signs = bucket_and_sign(hashes)
+    places = torch.arange(SKETCH, device=own.device)
+    return (own.gather(1, (places - by.unsqueeze(1)) % SKETCH) * signs.unsqueeze(1)).sum(0)
+
+
+def _quick(tensor: torch.Tensor) -> Any:
+    """Return the module in C++ (native/sketch.hpp), if it is there and knows such tensors."""
+    made = groups.PROCESS.module
+    return made if made is not None and made.can_sketch(tensor) else None
 
 
 def add_to(sums: torch.Tensor, buckets: torch.Tensor, values: torch.Tensor) -> None:
