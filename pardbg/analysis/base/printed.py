@@ -16,9 +16,9 @@ from pardbg.events import fields
 MAX_LINES: Final = 20_000
 """Newest lines with a loss that are looked at."""
 MAX_LINE: Final = 2000
+"""Characters of a line that are looked at."""
 _KEPT: Final = 8
 """Moments whose losses are kept by step: each has up to MAX_LINES."""
-"""Characters of a line that are looked at."""
 LATE_NS: Final = 200_000_000
 """A line may come so late: of shorter steps its time does not say which it is of."""
 GENERIC: Final = "a line"
@@ -173,6 +173,7 @@ def _in_order(lines: Lines, begins: Begins, ended: int, live: bool) -> dict[int,
     enough."""
     if not begins or any(number is not None for _, number, _ in lines):
         return {}
+    lines = _once(lines, ended)
     losses = [loss for _, _, loss in lines]
     if len(lines) == ended or (live and abs(len(lines) - ended) <= 1):
         return dict(zip((step for _, step in begins), losses, strict=False))
@@ -181,6 +182,14 @@ def _in_order(lines: Lines, begins: Begins, ended: int, live: bool) -> dict[int,
     if not gaps or median(gaps) < LATE_NS or len(set(steps)) < len(steps):
         return {}
     return dict(zip(steps, losses, strict=True))
+
+
+def _once(lines: Lines, ended: int) -> Lines:
+    """Return lines that several nodes print alike as one of each step."""
+    copies = round(len(lines) / max(1, ended))
+    groups = [lines[at : at + copies] for at in range(0, len(lines), max(1, copies))]
+    alike = all(len({loss for *_, loss in group}) == 1 for group in groups)
+    return [group[0] for group in groups] if copies > 1 and alike else lines
 
 
 def _at(begins: Begins, t_ns: int) -> int:

@@ -107,6 +107,13 @@ def test_lines_without_a_number_are_taken_one_for_a_step_or_not_at_all() -> None
     assert shown(lines[:2]) == ("", ())  # two lines, four short steps: whose is not known
 
 
+def test_lines_that_each_node_prints_count_once() -> None:
+    text = "{{'loss': '{}', 'grad_norm': '1.0', 'epoch': '0.1'}}"
+    losses = (4.0, 3.0, 3.0, 1.0)
+    lines = [(41 + s + node / 4, text.format(losses[s])) for s in range(4) for node in range(2)]
+    assert shown(lines) == ("printed by Transformers", tuple(enumerate(losses)))
+
+
 def test_of_long_steps_the_time_says_whose_a_line_is() -> None:
     text = "{{'loss': '{}', 'grad_norm': '1.0', 'epoch': '0.1'}}"
     lines = [(550.0, text.format(3.5)), (1150.0, text.format(2.5))]  # steps of 300 ms
