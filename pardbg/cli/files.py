@@ -17,6 +17,7 @@ from pardbg.words import whole
 
 if TYPE_CHECKING:
     from pardbg.analysis.answers.checks import Result
+    from pardbg.store.store import Store
 
 SESSION = click.argument("session", shell_complete=common.complete_sessions)
 
@@ -162,16 +163,35 @@ def diff(a: str, b: str, json_: bool, skip: int) -> None:
     common.echo(json.dumps(compare.as_dict(found), indent=2) if json_ else diff_text(found))
 
 
+def _rename(run: Store, names: Path) -> None:
+    from pardbg.analysis.same import renaming
+
+    try:
+        changed = renaming.rename(run, renaming.parse(names.read_text()))
+    except (ValueError, OSError) as error:
+        raise UserError(f"--map {names}: {error}") from None
+    if not changed:
+        raise UserError(f"--map {names}: no rule fits a name of this run")
+
+
 @click.command()
 @click.argument("a")
 @click.argument("b", required=False)
 @click.option("--floor", metavar="F", help="A second recording of A: its difference is the noise.")
+@click.option(
+    "--map",
+    "names",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="RULES",
+    help="A file of rules PATTERN => NAME that name B's tensors as A does.",
+)
 @click.option("--junit", type=click.Path(path_type=Path), help="Write the answer as JUnit XML.")
 @click.option("--show", is_flag=True, help="Open B in the screens instead, at 0 Numbers.")
 @common.JSON
 def same(
-    a: str, b: str | None, floor: str | None, junit: Path | None, show: bool, json_: bool
-) -> int | None:
+    a: str, b: str | None, floor: str | None, names: Path | None, junit: Path | None, show: bool,
+    json_: bool,
+) -> int | None:  # fmt: skip
     """Tell whether session B computes what its reference A does, and which tensor differs first.
 
     Both recorded with `pardbg run --tensors 0-1`. With A alone: whether its replicas are equal.
@@ -183,10 +203,10 @@ def same(
     from pardbg.render.frame.same_words import verdict
     from pardbg.render.reports.sameness import same_text
 
-    if b is None and floor is not None:
-        raise UserError("--floor is of two sessions: `pardbg same A B --floor F`")
-    if show and (floor or junit or json_):
-        raise UserError("--show has no --floor, --junit or --json")
+    if b is None and (floor or names):
+        raise UserError("--floor and --map are of two sessions: `pardbg same A B --floor F`")
+    if show and (floor or names or junit or json_):
+        raise UserError("--show has no --floor, --map, --junit or --json")
     if show:
         _screens(Path(b or a), Path(a) if b else None, f"pardbg same {a}", "numbers")
         return None
@@ -195,7 +215,10 @@ def same(
         found = comparison.alone(first)
     else:
         second = None if floor is None else common.load_session(floor)
-        found = comparison.compare(first, common.load_session(b), second)
+        run = common.load_session(b)
+        if names is not None:
+            _rename(run, names)
+        found = comparison.compare(first, run, second)
     if junit is not None:
         check = rules.parse(f"same<{RED}floors")
         result = rules.Result(check, found.exit_code == 0, None, verdict(found))
