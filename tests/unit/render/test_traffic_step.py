@@ -81,7 +81,7 @@ def test_what_would_go_between_two_hosts_by_the_axis_that_is_cut() -> None:
     assert min(found, key=lambda axis: found[axis]) == "pp"
     alone = at_end("ddp-ring").traffic.step
     assert alone is not None and not across(alone, 50), "one axis leaves no choice"
-    assert sum("cut" in row for row in page("3d", 120, 35)) == 3
+    assert sum(" cut  ━" in row for row in page("3d", 120, 35)) == 3
 
 
 def test_bytes_that_are_not_the_gradients_are_not_said_to_be() -> None:
