@@ -325,5 +325,5 @@ ROWS: Final[tuple[Row, ...]] = (
     *(Row(name, "a recipe, watched", ANY, partial(recipe, name=name)) for name in RECIPES),
     Row("kineto", "actions of 1F1B are Kineto's", CUDA, kineto),
     Row("same", "layouts on a device are one computation", CUDA, same),
-    Row("long-pause", "a pause of twice the groups' timeout", ANY, long_pause),
+    Row("long-pause", "a pause of twice the groups' timeout", CUDA, long_pause),
 )
