@@ -155,14 +155,9 @@ def _num_steps(view: View) -> int:
 
 
 def snapshot(
-    store: Store,
-    t_ns: int | None,
-    rank: int | None = None,
-    viewport: Viewport = EVERYTHING,
-    before: Snapshot | None = None,
-    *,
-    partial: bool = False,
-) -> Snapshot:
+    store: Store, t_ns: int | None, rank: int | None = None, viewport: Viewport = EVERYTHING,
+    before: Snapshot | None = None, *, partial: bool = False,
+) -> Snapshot:  # fmt: skip
     """Return the run at ``t_ns`` (hub clock); None: at its newest time.
 
     Of several pipelines the one of ``rank`` is shown in full. Of many ranks, rows outside the
@@ -173,18 +168,15 @@ def snapshot(
     raises on odd data: what is not known is None.
     """
     view = View(store, t_ns)
-    reused, drawn = _Reused(view, viewport, before, partial), viewport.sections
-    of_steps = reused.of_steps
+    reused = _Reused(view, viewport, before, partial)
+    of_steps, drawn = reused.of_steps, viewport.sections
     short = partial and not view.live
     pipeline = pipeline_view(view, rank, PARTIAL_HISTORY if short else HISTORY)
-    # before the steps: theirs are among them
-    losses = of_steps("loss_history", lambda: loss_history(view))
+    losses = of_steps("loss_history", lambda: loss_history(view))  # first: steps have theirs
     steps = of_steps("steps", lambda: unheld_step_rows(view, _num_steps(view)))
     rows = standing_collectives(view) if "collectives" in drawn else ()
     ranks = rank_rows(view, pipeline, reused.ranks, reuse_splits=reused.splits)
-    courses = {}
-    if "courses" in drawn:
-        courses = rank_courses(view, viewport.ranks, SOON if partial else STEPS)
+    shown = "courses" in drawn
     return Snapshot(
         revision=store.revision,
         live=store.live and view.run_end is None,
@@ -214,8 +206,8 @@ def snapshot(
         not_finite=of_steps("not_finite", lambda: not_finite(view, losses)),
         hang=hang_view(view),
         stacks=rank_stacks(view),
-        courses=courses,
-        hosts=hosts_now(view, ranks),
+        courses=rank_courses(view, viewport.ranks, SOON if partial else STEPS) if shown else {},
+        hosts=hosts_now(view, ranks) if shown else (),
         parts=store.parts(),
         part=store.part,
     )
