@@ -86,6 +86,7 @@ class Snapshot:
     courses: Mapping[int, tuple[Course, ...]] = field(default_factory=dict)
     """rank -> its last steps, of the ranks that are drawn. One of the SECTIONS."""
     hosts: tuple[HostNow, ...] = ()
+    """Of the same section as ``courses``."""
 
 
 PARTIAL_HISTORY: Final = 8

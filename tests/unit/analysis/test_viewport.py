@@ -135,7 +135,7 @@ def test_a_live_run_that_grew_is_made_anew_in_the_viewport_alone(tmp_path: Path)
     assert more.steps == whole.steps and more.step == whole.step == steps - 1
     rows = snapshot(live, None, viewport=ROWS, before=one)
     assert rows.ranks[50] == whole.ranks[50] and rows.ranks[100] is one.ranks[100]
-    empty = {"collectives": (), "p2p": (), "traffic": NO_TRAFFIC, "memory": ()}
+    empty = {"collectives": (), "p2p": (), "traffic": NO_TRAFFIC, "memory": (), "hosts": ()}
     assert rows == replace(whole, ranks=rows.ranks, **empty)
 
 

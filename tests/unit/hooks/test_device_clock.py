@@ -23,6 +23,8 @@ class Host:
     drift: float = 0.0
     record_ns: int = 4_000
     done: bool = True
+    query_ns: int = 0
+    latency_ns: int = 0
 
     def event(self) -> Event:
         return Event(self)
@@ -43,7 +45,8 @@ class Event:
 
     def query(self) -> bool:
         self.asked += 1
-        return self.host.done
+        self.host.now += self.host.query_ns
+        return self.host.done and self.host.now >= self.ns + self.host.latency_ns
 
     def elapsed_time(self, other: Event) -> float:
         return (other.ns - self.ns) * (1 + self.host.drift) / MS
@@ -105,7 +108,7 @@ def test_an_event_that_is_late_is_an_anchor_as_wide_as_was_not_looked() -> None:
     reached, host.now, host.done = host.now + 2 * MS, host.now + 10 * MS, True
     made[0].ns = reached
     clock.tend()
-    assert clock.error_ns == 5 * MS
+    assert clock.error_ns == 5 * MS + 10_000  # a query may see it 20 us late
     at, error = clock.host_time(host.at(reached + 7 * MS)) or (0, 0)
     assert abs(at - reached - 7 * MS) <= error < 6 * MS
     # Brackets of 10 ms in 0.1 s tell no rate: the second one claims none, and says how far off.
@@ -117,6 +120,19 @@ def test_an_event_that_is_late_is_an_anchor_as_wide_as_was_not_looked() -> None:
     assert clock.error_ns in range(5 * MS, 6 * MS)
     at, error = clock.host_time(host.at(reached + 500 * MS)) or (0, 0)
     assert abs(at - reached - 500 * MS) <= error < 6 * MS
+
+
+@pytest.mark.parametrize("query_ns", [10, 100, 1000, 10_000])
+@pytest.mark.parametrize("latency_ns", [0, 5_000, 15_000])
+def test_an_anchor_holds_an_event_that_queries_see_late(query_ns: int, latency_ns: int) -> None:
+    """However fast the host asks: what was not seen yet may have been done already."""
+    host = Host(query_ns=query_ns, latency_ns=latency_ns)
+    clock = clock_of(host)
+    while clock.error_ns is None:
+        clock.tend()
+        host.now += 5_000
+    at, error = clock.host_time(host.at(host.now)) or (0, 0)
+    assert abs(at - host.now) <= error
 
 
 def test_a_wide_bracket_does_not_replace_a_narrow_one_that_is_fresh() -> None:

@@ -23,8 +23,11 @@ STALE_NS: Final = 5_000_000_000
 SOON_NS: Final = 100_000_000
 """Age of the first anchor at which the second is taken: until then the rate is not known."""
 TRIES: Final = 5
-QUERIES: Final = 32
-"""Queries that may not see a try's event done before it is late: 30 us on a GPU."""
+PATIENCE_NS: Final = 30_000
+"""Time for which a try's event is asked, before it is late; QUERIES times at most."""
+QUERIES: Final = 256
+SEEN_NS: Final = 20_000
+"""Time after which a query sees an event that is done: a few us on a GPU."""
 KEPT: Final = 16
 MAX_DRIFT: Final = 200e-6
 """Drift that is allowed for while no rate is known; crystals have up to 100 ppm."""
@@ -60,7 +63,7 @@ class DeviceClock:
         self._taken = taken
         self._anchors: deque[Anchor] = deque(maxlen=KEPT)
         self._late: tuple[Any, int] | None = None
-        """An event that no try saw done, and a time at which it was not."""
+        """An event that no try saw done, and a time before it was."""
 
     @property
     def error_ns(self) -> int | None:
@@ -89,19 +92,21 @@ class DeviceClock:
         self._taken(anchor)
 
     def _bracket(self) -> Anchor | None:
-        """Try once, or look again at the event that is late: its bracket begins where it was last
-        looked at, so it may be wide."""
-        begun = self._now()
+        """Try once, or look again at the event that is late: its bracket begins a bit before it was
+        last looked at, so it may be wide."""
         if self._late is None:
             event, before = self._new_event(), self._now()
             event.record(self._stream)
         else:
             event, before = self._late
+        begun = self._now()
         for _ in range(QUERIES):
             if event.query():
                 width = self._now() - before
                 return Anchor(event, before + width // 2, width - width // 2)
-        self._late = event, begun
+            if self._now() - begun > PATIENCE_NS:
+                break
+        self._late = event, max(before, begun - SEEN_NS)
         return None
 
     def host_time(self, event: Any) -> tuple[int, int] | None:
