@@ -124,7 +124,7 @@ def _sentence(step: StepTraffic, match: Match | None) -> str:
     sent_by: dict[int, float] = {}
     for src, _, _, size in step.edges:
         sent_by[src] = sent_by.get(src, 0.0) + size
-    busiest = max(sent_by, key=lambda rank: sent_by[rank])
+    busiest = max(sent_by, key=lambda rank: sent_by[rank], default=-1)
     others = [size for rank, size in sent_by.items() if rank != busiest]
     if others and sent_by[busiest] > _MUCH * max(others):
         return (f"Rank {busiest} sends {words.size(sent_by[busiest])} a step, "

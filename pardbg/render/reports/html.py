@@ -128,7 +128,7 @@ def _steps(report: Report) -> str:
         return ""
     body = _figure(charts.steps(report.steps), "Longest over ranks. ", [])
     if shares := phase_shares([step for step in report.steps if step.phases]):
-        text = ", ".join(f"{name} {percent(share)}" for name, share in shares[:8])
+        text = ", ".join(f"{name} {percent(share)}" for name, share in shares)
         body += f'<p class="dim">Of the steps, mean over ranks: {_e(text)}.</p>'
     return _section("Steps", body)
 

@@ -63,12 +63,15 @@ def shown_rows(
 
 
 def phase_shares(steps: Sequence[StepRow]) -> list[tuple[str, float]]:
-    """Return each phase's share of step time, mean over ranks, the largest first."""
+    """Return each phase's share of step time, mean over ranks, the seven largest; last, as
+    ``other``, what is in none of them: all add up to 1."""
     sums: Counter[str] = Counter()
     for step in steps:
         sums.update(step.phases)
     whole = max(1, sum(step.duration_ns for step in steps))
-    return [(phase, ns / whole) for phase, ns in sums.most_common()]
+    shares = [(phase, ns / whole) for phase, ns in sums.most_common(7)]
+    rest = 1 - sum(share for _, share in shares)
+    return [*shares, ("other", rest)] if shares and rest >= 0.001 else shares
 
 
 def rank_rows(ranks: Sequence[RankTotals]) -> list[tuple[str, ...]]:

@@ -209,7 +209,7 @@ def _steps(report: Report) -> list[str]:
         rows.append((phase, percent(share), _bar(share)))
         if phase == "pipeline" and report.pipeline is not None and report.run.times != "host":
             rows += _inside(report.pipeline, {step.step: step.duration_ns for step in steps})
-    return _titled("Phases", table(rows[:9], (0, 2), WIDTH))
+    return _titled("Phases", table(rows, (0, 2), WIDTH))
 
 
 def _inside(pipeline: PipelineReport, lasted: Mapping[int, int]) -> list[tuple[str, str, str]]:

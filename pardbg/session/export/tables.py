@@ -99,12 +99,8 @@ def _values(column: Column, parts: Sequence[tuple[Process, Table]]) -> Values:
     dtype = {"float": np.float64, "bool": np.bool_}.get(column.type, np.int64)
     found = [_numbers(column, *part) for part in parts]
     whole = found[0] if len(found) == 1 else np.concatenate([np.empty(0, dtype), *found])
-    valid = None
-    if column.absent is not None:
-        valid = whole != column.absent
-    elif column.source == "process.rank":
-        valid = whole >= 0
-    return Values(column, whole, valid)
+    absent = -1 if column.source == "process.rank" else column.absent
+    return Values(column, whole, None if absent is None else whole != absent)
 
 
 def _numbers(column: Column, process: Process, table: Table) -> Array:
@@ -142,7 +138,7 @@ def _texts(column: Column, parts: Sequence[tuple[Process, Table]]) -> Values:
             found.append(np.full(len(table), code(str(getattr(process, field))), np.int64))
             continue
         ids = table.col({"group": "group_id", "done": "flags"}.get(source, "name_id"))
-        known_ids = {i: code(_text(process, source, field, i)) for i in np.unique(ids).tolist()}
+        known_ids = {i: code(_text(process, source, field, i)) for i in set(ids.tolist())}
         found.append(_by_id(ids, known_ids.__getitem__))
     return Values(column, np.concatenate(found), None, tuple(known))
 
@@ -225,7 +221,8 @@ def _csv_cells(values: Values) -> list[Any]:
     """True and False as 1 and 0, which every reader takes for numbers; texts without formulas."""
     cells = values.cells()
     if values.column.type == "text":
-        return [plain_cell(cell) if isinstance(cell, str) else cell for cell in cells]
+        shown = {cell: plain_cell(cell) if isinstance(cell, str) else cell for cell in set(cells)}
+        return [shown[cell] for cell in cells]
     return [int(cell) for cell in cells] if values.column.type == "bool" else cells
 
 

@@ -10,10 +10,12 @@ from pardbg.analysis.answers import report_pipeline
 from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.answers.report_pipeline import bandwidths, rank_overlaps, stage_times
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.steps import StepRow
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.overlap import ops_by_rank, overlaps
 from pardbg.analysis.findings.speed.windows import window
 from pardbg.render.reports.html import page
+from pardbg.render.reports.sections import phase_shares
 from pardbg.render.reports.text import text
 from tests.report_schema import VALIDATOR
 from tests.unit.analysis.test_findings_speed import pipeline
@@ -160,3 +162,18 @@ def test_of_many_ranks_those_most_waited_for_are_told(monkeypatch: pytest.Monkey
     assert shown == [*range(31), 39] and lines[at + 33] == "… and 8 more ranks, less waited for"
     monkeypatch.setattr(report_pipeline, "MAX_RANKS", 4)
     assert [row.rank for row in rank_overlaps(View(trace.store(), None))] == [0, 1, 2, 39]
+
+
+def test_phases_add_up_with_what_is_in_none_of_them() -> None:
+    """Two steps of 100: forward 30 + 20, backward 100, seven more phases of 2 each. The seven
+    largest are told; 50 + 100 + 5 x 2 of 200 are in them."""
+    small = {f"p{i}": 2 for i in range(7)}
+    steps = [
+        StepRow(0, 100, None, {"forward": 30, "backward": 50, **small}),
+        StepRow(1, 100, None, {"forward": 20, "backward": 50}),
+    ]
+    shares = phase_shares(steps)
+    assert shares[:2] == [("backward", 0.5), ("forward", 0.25)] and len(shares) == 8
+    assert shares[-1] == ("other", pytest.approx(0.2))
+    assert phase_shares([StepRow(0, 10, None, {"step": 10})]) == [("step", 1.0)]
+    assert phase_shares([]) == []

@@ -3,6 +3,7 @@ gradients are Z = 1,747,456 bytes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -88,6 +89,16 @@ def test_bytes_that_are_not_the_gradients_are_not_said_to_be() -> None:
     """Of a mixture of experts, each rank has its own experts' gradients for itself."""
     assert matched(at_end("moe")) is None and matched(at_end("zero3")) is None
     assert matched(at_end("ddp")) is not None
+
+
+def test_a_step_whose_senders_are_not_known_is_drawn() -> None:
+    """Ops of which no edge is told: a recording may claim it."""
+    known = at_end("1f1b")
+    step = known.traffic.step
+    assert step is not None and step.edges
+    without = replace(step, ops=step.ops[:1], edges=())
+    picture = traffic(replace(known, traffic=replace(known.traffic, step=without)), 120, 35)
+    assert picture.head
 
 
 @pytest.mark.parametrize("name", ["ddp-ring", "3d", "moe", "ps", "1f1b", "zero3", "tp-sp", "hsdp"])
