@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from pardbg.cli.common import JSON, echo, talk
+from pardbg.cli.common import FORCE, JSON, echo, need_terminal, new_file, talk
+from pardbg.cli.files import show_screens
 from pardbg.words import agreed, ranks_text
 
 if TYPE_CHECKING:
+    from pardbg.doors.explained import Explained
     from pardbg.hub.attach.job_ranks import JobRank
     from pardbg.hub.attach.look import Look
     from pardbg.hub.attach.stacks_verdict import StackVerdict
 
 MAX_ROWS: Final = 64
 MAX_WIDTH: Final = 100
+SIGNS: Final = {"error": "✗", "warning": "!"}
 
 
 @click.command()
@@ -116,25 +123,82 @@ def _as_json(ranks: Sequence[JobRank], seen: Look, verdict: StackVerdict) -> dic
 
 
 @click.command()
-@click.argument("logs", nargs=-1, required=True, metavar="LOG… | -")
+@click.argument("logs", nargs=-1, required=True, metavar="LOG…|DUMP…|-")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="S.mcap",
+              help="Write a session, which `replay` and `report` open.")  # fmt: skip
+@click.option("--show", is_flag=True, help="Open the screens at 8 Findings.")
+@FORCE
 @JSON
-def explain(logs: Sequence[str], json_: bool) -> None:
+def explain(
+    logs: Sequence[str], output: Path | None, show: bool, force: bool, json_: bool
+) -> None:  # fmt: skip
     """Say what the LOGs of a job tell: which rank is missing, which disagrees, which failed first.
 
     Reads logs of one rank or of all, with the prefixes of torchrun, Slurm, Ray, Kubernetes and
     journald, plain, gzip or zstd; a directory stands for the logs in it, `-` for standard input.
+    Flight Recorder dumps (DUMP) of the same job make the answer exact; what they say alone follows.
     """
-    from pardbg.joblog.scan import read
+    from pardbg.doors.explained import explained
     from pardbg.joblog.told import as_json, text
-    from pardbg.joblog.verdict import judge
 
-    log = read(logs)
-    verdict = judge(log)
+    if show:
+        need_terminal("explain --show", "pardbg explain LOG…")
+    found = explained(logs)
+    with _session(found, output, force, show) as session:
+        by_ops = _findings(session) if found.dumps and session else []
+        if show and session:
+            show_screens(session, None, "", "findings")
+            return
     if json_:
-        echo(json.dumps(as_json(verdict, log), indent=2, ensure_ascii=False))
+        plain = as_json(found.verdict, found.log)
+        plain |= {"dumps": sorted(found.dumps), "findings_of_dumps": by_ops} if found.dumps else {}
+        echo(json.dumps(plain, indent=2, ensure_ascii=False))
         return
-    for line in text(verdict, log, min(MAX_WIDTH, shutil.get_terminal_size().columns)):
+    width = min(MAX_WIDTH, shutil.get_terminal_size().columns)
+    for line in text(found.verdict, found.log, width):
         echo(line)
+    _tell(by_ops, found.dumps, width)
+
+
+@contextmanager
+def _session(
+    found: Explained, output: Path | None, force: bool, show: bool
+) -> Iterator[Path | None]:  # fmt: skip
+    """Yield the session, written where it is asked for or needed; without ``output`` it is removed
+    at the end."""
+    if output is not None:
+        with new_file(output, force) as fresh:
+            found.write(fresh)
+        talk(f"wrote {output}: open it with `pardbg replay {output}`")
+        yield output
+    elif found.dumps or show:
+        with TemporaryDirectory(prefix="pardbg-") as folder:
+            found.write(session := Path(folder) / "explain.mcap")
+            yield session
+    else:
+        yield None
+
+
+def _findings(session: Path) -> list[dict[str, Any]]:
+    """Return what the dumps' ops show by themselves."""
+    from pardbg.analysis.answers.report import as_json, report
+    from pardbg.session.reader import load
+
+    found: list[dict[str, Any]] = as_json(report(load(session)))["findings"]
+    return [one for one in found if not one["kind"].startswith("log-")]
+
+
+def _tell(by_ops: Sequence[dict[str, Any]], dumps: Mapping[int, object], width: int) -> None:
+    if not dumps:
+        return
+    echo(f"\nBy the dumps of {ranks_text(tuple(sorted(dumps)))} alone:")
+    told = [one for one in by_ops if one["severity"] != "info"]
+    for one in told:
+        for line in textwrap.wrap(f"{SIGNS[one['severity']]} {one['text']}", width,
+                                  subsequent_indent="  "):  # fmt: skip
+            echo(line)
+    if not told:
+        echo("nothing wrong is found")
 
 
 COMMANDS: Final = (attach, explain)

@@ -33,10 +33,10 @@ def replay(session: Path, second: Path | None) -> None:
     0 Numbers compares the first with the second as its reference.
     """
     need = f"pardbg diff {session} {second}" if second else f"pardbg report {session}"
-    _screens(session, second, need, "overview")
+    show_screens(session, second, need, "overview")
 
 
-def _screens(session: Path, second: Path | None, need: str, start: str) -> None:
+def show_screens(session: Path, second: Path | None, need: str, start: str) -> None:
     """Show a recording, a second one beside it; without a terminal ``need`` is what to do."""
     from pardbg.cli.headless import history_path
     from pardbg.session.navigation.replay import ReplayClock
@@ -208,7 +208,7 @@ def same(
     if show and (floor or names or junit or json_):
         raise UserError("--show has no --floor, --map, --junit or --json")
     if show:
-        _screens(Path(b or a), Path(a) if b else None, f"pardbg same {a}", "numbers")
+        show_screens(Path(b or a), Path(a) if b else None, f"pardbg same {a}", "numbers")
         return None
     first = common.load_session(a)
     if b is None:

@@ -19,13 +19,13 @@ from pardbg.analysis.same import comparison
 from pardbg.control.language.ctl_words import ctl_words
 from pardbg.control.language.ranksets import Known, RankFacts, resolve
 from pardbg.doors.evidence import Evidence, JobLog, LiveRun, Recording, open_evidence
+from pardbg.doors.explained import explained
 from pardbg.doors.paging import page
 from pardbg.errors import UserError
 from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
 from pardbg.hub.run.runs import list_runs
-from pardbg.joblog import scan, told
-from pardbg.joblog.verdict import judge
+from pardbg.joblog import told
 from pardbg.render.frame.activity import activity_text
 from pardbg.render.reports import replies
 
@@ -168,7 +168,8 @@ class Tools:
         self, logs: list[str] | None = None, offset: int = 0, limit: int = 10, target: str = ""
     ) -> str:  # fmt: skip
         """What log files of a job tell (default: the target's own log, or what it printed): which
-        rank is missing or disagrees, which failed first, what only follows."""
+        rank is missing or disagrees, which failed first, what only follows. Flight Recorder dumps
+        among them make it exact."""
         if logs is None:
             seen = self._evidence(target)
             if not isinstance(seen, JobLog):
@@ -304,7 +305,7 @@ def _explain_output(seen: Recording, offset: int, limit: int) -> str:
 def _explained(
     logs: Sequence[str], about: Mapping[str, object], offset: int, limit: int
 ) -> str:  # fmt: skip
-    log = scan.read(logs)
-    found = told.as_json(judge(log), log)
+    read = explained(logs)
+    found = told.as_json(read.verdict, read.log)
     rows = found.pop("findings")
     return page({**about, **found}, rows, offset, limit)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pardbg.events.control_codes import Gone, NodeChange, NotHeld, Verb, Why
 from pardbg.events.device_facts import DeviceNews, Ras
+from pardbg.events.log_facts import LogSays
 from pardbg_agent.ctrl.agent_messages import Frame, IssuedAt, OpenOp
 from pardbg_agent.ctrl.codec import Line, Message, Word
 
@@ -429,7 +430,7 @@ Fact = (
     | Loose | Silent | Resent | Raised | Hit | Stray | Released | Stuck | Paused | Edited
     | Delayed | Refused | Inspected | Level | Bookmark | Killed | Gap | Limit | HubRestarted
     | ProcessLost | Problem | Node | Rendezvous | Ras | DeviceNews | Stall | Part | Repaired
-    | Postmortem
+    | Postmortem | LogSays
 )  # fmt: skip
 
 

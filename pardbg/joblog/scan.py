@@ -30,7 +30,7 @@ MAX_EVENTS: Final = 100_000
 MAX_TRACEBACK: Final = 400
 """Lines in which a traceback must come to its end."""
 TABLE_LINES: Final = 10
-_EXTENSIONS: Final = (".log", ".out", ".err", ".txt", ".gz", ".zst")
+EXTENSIONS: Final = (".log", ".out", ".err", ".txt", ".gz", ".zst")
 
 
 @dataclass(slots=True)
@@ -70,9 +70,9 @@ def read(paths: Sequence[str]) -> Log:
 def _files(paths: Sequence[str]) -> Iterator[str]:
     for path in paths:
         if path != "-" and Path(path).is_dir():
-            found = sorted(one for one in Path(path).rglob("*") if one.suffix in _EXTENSIONS)
+            found = sorted(one for one in Path(path).rglob("*") if one.suffix in EXTENSIONS)
             if not found:
-                raise UserError(f"{path} has no log ({', '.join(_EXTENSIONS)})")
+                raise UserError(f"{path} has no log ({', '.join(EXTENSIONS)})")
             yield from map(str, found)
         else:
             yield path

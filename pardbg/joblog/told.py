@@ -6,9 +6,12 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any, Final
 
+from pardbg.events.log_facts import LogLine, LogSays
+from pardbg.joblog.conclusion import Conclusion
 from pardbg.joblog.events import Line
+from pardbg.joblog.joined import WAITS
 from pardbg.joblog.scan import Log
-from pardbg.joblog.verdict import Conclusion, Verdict
+from pardbg.joblog.verdict import Verdict
 from pardbg.joblog.words import KINDS, UNTOLD
 from pardbg.words import plural, ranks_text, size
 
@@ -41,6 +44,28 @@ def text(verdict: Verdict, log: Log, width: int) -> Iterator[str]:
     seen = f"; lines of {ranks_text(verdict.ranks)}" if verdict.ranks else ""
     world = f" of {verdict.world_size}" if verdict.world_size and verdict.ranks else ""
     yield f"Read {size(log.num_bytes)}{seen}{world}."
+
+
+def said(verdict: Verdict) -> tuple[list[LogSays], list[LogLine]]:
+    """Return the conclusions, and the lines that they rest on, as a session has them."""
+    facts: list[LogSays] = []
+    lines: dict[tuple[str, int], LogLine] = {}
+    for one in verdict.conclusions:
+        kind = KINDS[one.kind]
+        facts.append(LogSays(
+            one.kind, kind.sentence(one), kind.advice, stop=one.kind in WAITS,
+            error=kind.severity == "error" and not one.follows, culprits=one.culprits,
+            ranks=one.ranks, group=one.group, seq=one.seq, where=_where(one),
+        ))  # fmt: skip
+        lines |= {(line.file, line.number): LogLine(line.origin.rank, line.text)
+                  for line in one.lines}  # fmt: skip
+    return facts, list(lines.values())
+
+
+def _where(one: Conclusion) -> str:
+    """Return a place as findings have it: ``train.py:88 in forward``."""
+    file, line, function = one.place or (one.fact("file"), one.fact("line"), one.fact("function"))
+    return f"{str(file).rpartition('/')[2]}:{line} in {function}" if file and line else ""
 
 
 def _wrapped(text: str, width: int, lead: str) -> list[str]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 import signal
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from pardbg.joblog import events
+from pardbg.events.rank_dumps import RankDump
+from pardbg.joblog import events, joined
+from pardbg.joblog.conclusion import Conclusion, Facts, odd, signature
 from pardbg.joblog.events import Event, Line
 from pardbg.joblog.origins import Clock
 from pardbg.joblog.scan import Log
@@ -34,33 +36,6 @@ CONSEQUENT_TEXT: Final = re.compile(
 ASKED: Final = frozenset({-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP})
 NO_LEAD: Final = 1
 """Ops that a host is ahead of its device when it waits for the op at hand."""
-
-
-Facts = tuple[tuple[str, str | int], ...]
-"""Names and values: ``words`` has the names of each kind."""
-
-
-@dataclass(frozen=True, slots=True)
-class Conclusion:
-    """One conclusion, its evidence, and what it explains."""
-
-    kind: str
-    culprits: tuple[int, ...] = ()
-    """Ranks to look at. Empty: not a rank's, or not known which."""
-    ranks: tuple[int, ...] = ()
-    """Ranks that report it, or wait."""
-    group: str = ""
-    seq: int | None = None
-    op: str = ""
-    facts: Facts = ()
-    lines: tuple[Line, ...] = ()
-    follows: bool = False
-    """Another conclusion is its cause."""
-    place: tuple[str, int, str] | None = None
-    """File, line and function in which one of ``ranks`` issued the op, where the log has it."""
-
-    def fact(self, name: str) -> str | int:
-        return dict(self.facts).get(name, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +62,16 @@ class _Group:
     progress: dict[int, events.Progress] = field(default_factory=dict)
 
 
-def judge(log: Log) -> Verdict:
-    """Draw all conclusions."""
+def judge(log: Log, dumps: Sequence[RankDump] = ()) -> Verdict:
+    """Draw all conclusions. ``dumps``: of the same job's Flight Recorder."""
     world = _world_size(log)
     waits, untold = _of_groups(log, world)
+    fit, unfit = joined.usable(log.events, dumps)
+    exact = [made for one in waits for made in joined.joined(one, fit)]
+    waits = [one for one in exact if one.kind in joined.WAITS or one.kind == "host-ahead"]
+    notes = [*unfit, *(one for one in exact if one not in waits)]
+    if fit and any(one.culprits for one in waits):
+        untold = []
     checks = [*_inits(log.events), *_store(log.events), *_reported(log.events)]
     stopped = bool(waits) or any(one.kind == "mismatch" for one in checks)
     failures = _failures(log.events, aborts_follow=stopped)
@@ -106,7 +87,7 @@ def judge(log: Log) -> Verdict:
         absent = _absent("default", log.ranks, world)
         found.append(Conclusion("peers-lost", absent, _ranks(lost), lines=_lines(lost)))
     unknown = tuple(one.line for one in _of(log.events, events.Unknown))
-    arranged = tuple(sorted(found, key=lambda one: one.follows))
+    arranged = tuple(sorted([*found, *notes], key=lambda one: one.follows))
     doubts = tuple(dict.fromkeys(untold)) if not (arranged and failures) else ()
     return Verdict(arranged, doubts, tuple(sorted(log.ranks)), world, unknown)
 
@@ -196,9 +177,9 @@ def _of_group(
     op = next((one.op for one in at.values()), "")
     lines = _lines(list(group.timeouts.values()) or list(group.progress.values()))
     waiting = tuple(sorted({*group.timeouts, *(r for r in seqs if seqs[r] == seq)}))
-    odd = _odd(at) if seq is not None else None
-    if odd is not None:
-        culprits, facts = odd
+    differ = _odd(at) if seq is not None else None
+    if differ is not None:
+        culprits, facts = differ
         doubt = [] if culprits else ["which-side"]
         return Conclusion("mismatch", culprits, waiting, name, seq, op, facts, lines), doubt
     behind = {r: one for r, one in group.progress.items() if seq is not None and one.enqueued < seq}
@@ -232,27 +213,7 @@ def _absent(
 
 
 def _odd(at: dict[int, events.OpTimeout]) -> tuple[tuple[int, ...], Facts] | None:
-    """Return the ranks whose op, or size of it, differs from most ranks'; no ranks where the two
-    sides are equal in number. None: all are alike."""
-    signatures: dict[int, tuple[str, int | None, int | None]] = {}
-    for rank, one in at.items():
-        sized = one.op in events.SYMMETRIC
-        numels = (one.numel_in, one.numel_out) if sized else (None, None)
-        signatures[rank] = (one.op, *numels)
-    counts = Counter(signatures.values()).most_common()
-    if len(counts) < 2:
-        return None
-    most, others = counts[0][0], [one for one, _ in counts[1:]]
-    tie = counts[0][1] == counts[1][1]
-    culprits = () if tie else tuple(sorted(r for r, one in signatures.items() if one != most))
-    return culprits, (("most", _signature(most)), ("other", _signature(others[0])))
-
-
-def _signature(one: tuple[str, int | None, int | None]) -> str:
-    op, numel_in, numel_out = one
-    if numel_in is None:
-        return op
-    return f"{op} of {numel_in}" + (f" → {numel_out}" if numel_out != numel_in else "")
+    return odd({rank: signature(one.op, one.numel_in, one.numel_out) for rank, one in at.items()})
 
 
 def _lead(name: str, group: _Group) -> list[Conclusion]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from pardbg.joblog.verdict import Conclusion
+from pardbg.joblog.conclusion import Conclusion
 from pardbg.words import ranks_text
 
 
@@ -55,6 +55,8 @@ def _at(one: Conclusion) -> str:
 def _missing(one: Conclusion) -> str:
     last = one.fact("last")
     tail = f": the last op issued is #{last}" if last != "" else ""
+    if (file := one.fact("file")) != "":
+        tail += f", {one.fact('last_op')} at {file}:{one.fact('line')} ({one.fact('function')})"
     return f"{_ranks(one.culprits)} did not come to {_op(one)}{tail}.{_waiting(one)}"
 
 
@@ -131,6 +133,20 @@ def _init(one: Conclusion) -> str:
     return f"NCCL's set-up of {size} ranks did not end on {ranks_text(one.ranks)}{missing}."
 
 
+def _unfit(one: Conclusion) -> str:
+    return (
+        f"The dump {one.fact('file')} of {ranks_text(one.ranks)} does not fit the log, which has "
+        "another op, or a later one, of that rank: no dump is used."
+    )
+
+
+def _disagrees(one: Conclusion) -> str:
+    return (
+        f"The log and the dumps disagree about {ranks_text(one.ranks)} at {_op(one)}: by the dumps "
+        "it is not so."
+    )
+
+
 def _watchdog(one: Conclusion) -> str:
     seconds = one.fact("seconds")
     took = f" for {seconds} s" if seconds else ""
@@ -176,6 +192,10 @@ KINDS: Final[dict[str, Kind]] = {
         + (f"; the log has no line of {ranks_text(c.culprits)}." if c.culprits else "."),
         "The peer ended first: its own output, or its host, says why."),
     "nccl-warning": Kind("note", _nccl_warning, "NCCL_DEBUG=INFO says what led to it."),
+    "dump-unfit": Kind("note", _unfit, "See when it was written: a dump is kept from an attempt to "
+                       "the next."),
+    "dump-disagrees": Kind("note", _disagrees, "See when the dumps were written: a rank may have "
+                           "come later, or they may be another attempt's."),
     "watchdog-stuck": Kind("note", _watchdog, "A CUDA call blocks it, often by the GIL."),
     "host-ahead": Kind("note", _ahead, "The Python line where a rank stands is later than the op "
                        "that its device waits in."),

@@ -115,6 +115,20 @@ def _before(cause: Candidate, effect: Candidate) -> bool:
     return cause.t_ns <= effect.t_ns
 
 
+def _of_one_op(cause: Candidate, effect: Candidate) -> bool:
+    """What the log and the ops say of one op of one group."""
+    one, other = cause.group or "", effect.group or ""
+    same = one == other or {one, other} <= {"", "default", "default_pg"}
+    return _is_error(cause, effect) and same and cause.seq == effect.seq
+
+
+def _log_has_cause(cause: Candidate, effect: Candidate) -> bool:
+    """By the log a rank failed that others wait for."""
+    failed = isinstance(cause.facts, ends.LogSaid) and not cause.facts.said.stop
+    named = set(effect.culprits)
+    return failed and _is_error(cause, effect) and (not named or named <= set(cause.culprits))
+
+
 def _always(cause: Candidate, effect: Candidate) -> bool:
     return True
 
@@ -148,6 +162,9 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     Rule(_STANDSTILLS, _LAST_RESORTS, _fails_ranks),
     # A rank that ran out of memory raised that, and what ends then follows from it.
     Rule((devices.OutOfMemory,), (ends.Raised,), _raised_it, together=True),
+    # A log that was read beside dumps: it knows why a rank ended, they what the others wait in.
+    Rule((ends.LogSaid,), _STANDSTILLS, _log_has_cause, "note"),
+    Rule(_STANDSTILLS, (ends.LogSaid,), _of_one_op, "note"),
     Rule((devices.OutOfMemory,), (ends.Interrupted,), _is_error),
     Rule((devices.OutOfMemory,), (ends.ExitCode,), _is_error, "names", together=True),
     Rule(_ROOTS, (ends.Interrupted,), _always),

@@ -98,6 +98,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     failed_requests,
     reported.nccl_warnings,
     reported.ras_status,
+    reported.logged,
     reported.devices,
     reported.shared_devices,
     numbers.nan_origin,

@@ -1,4 +1,4 @@
-"""Finds what NCCL and devices report of themselves: warnings, RAS's answers, clocks, errors."""
+"""Finds what NCCL, devices and logs report: warnings, RAS's answers, clocks, errors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from pardbg.analysis.findings.kinds.device_kinds import (
     NcclWarned,
     RasReport,
 )
+from pardbg.analysis.findings.kinds.end_kinds import LOGGED, LogSaid
 from pardbg.events import fields
 from pardbg.events.device_facts import DeviceNews, Ras
+from pardbg.events.log_facts import LogSays
 from pardbg.nccl.debug_lines import Warned
 from pardbg.nccl.named_ranks import ranks_of
 
@@ -52,6 +54,17 @@ def ras_status(view: View) -> Iterator[Candidate]:
             yield Candidate(
                 kind="nccl-status", ranks=tuple(sorted(ranks)), t_ns=t_ns, facts=RasReport(rows)
             )
+
+
+def logged(view: View) -> Iterator[Candidate]:
+    """Find what `pardbg explain` read in the job's log."""
+    for t_ns, event in view.store.controls.last(view.t_ns, EVENTS):
+        if isinstance(said := event.fact, LogSays) and said.kind in LOGGED:
+            yield Candidate(
+                kind=f"log-{said.kind}", facts=LogSaid(said), t_ns=t_ns, ranks=said.ranks,
+                culprits=said.culprits, group=said.group or None, seq=said.seq,
+                where=said.where or None,
+            )  # fmt: skip
 
 
 @per_view

@@ -20,6 +20,7 @@ from pardbg.events.control_facts import (
     UnderWay,
 )
 from pardbg.events.device_facts import DeviceNews
+from pardbg.events.log_facts import LogSays
 from pardbg.render.frame.control_words import fact_text, why_text
 
 
@@ -48,8 +49,8 @@ def trail(events: Iterable[ControlEvent], you: str = "") -> list[TrailLine]:
         fact = event.fact
         if fact is None or (isinstance(fact, Inspected) and you and event.by == you):
             continue
-        if isinstance(fact, DeviceNews):
-            continue  # a reading: findings say what is wrong
+        if isinstance(fact, (DeviceNews, LogSays)):
+            continue  # findings say what is wrong
         late = isinstance(fact, Hit) and bool(lines) and event.t_ns - lines[-1].t_ns > _SOON_NS
         if verb and isinstance(fact, _OUTCOMES) and not late:
             came, last = _came(event), lines[-1]

@@ -10,6 +10,8 @@ from typing import Any, Final
 import msgpack
 
 from pardbg.errors import UserError
+from pardbg.events.control_events import ControlEvent
+from pardbg.events.log_facts import LogLine, LogSays
 from pardbg.session.writer import RunFacts, SessionWriter
 from pardbg_agent.wire import (
     FRAME,
@@ -38,6 +40,7 @@ class Imported:
     num_ops: int = 0
     lacks: list[str] = field(default_factory=list)
     """What these files do not say, in words."""
+    command: str = "import"
 
 
 class RankBuild:
@@ -119,16 +122,19 @@ class RankBuild:
 
 
 def write(
-    output: Path, made: Imported, builds: Sequence[RankBuild], files: Sequence[Path], end_ns: int
-) -> Imported:
-    """Write the session. ``end_ns``: until when the sources know anything."""
+    output: Path, made: Imported, builds: Sequence[RankBuild], files: Sequence[Path], end_ns: int,
+    said: Sequence[LogSays] = (), lines: Sequence[LogLine] = (),
+) -> Imported:  # fmt: skip
+    """Write the session. ``end_ns``: until when the sources know anything; ``said``, ``lines``: of
+    the job's log."""
     times = [t for build in builds for t, _ in build.records]
-    if not times:
-        raise UserError(f"{files[0]}: nothing in it that could be shown")
-    begin = min(times)
+    if not times and not said:
+        raise UserError(f"{files[0] if files else '-'}: nothing in it that could be shown")
+    begin = min(times, default=end_ns)
+    host = builds[0].host if builds else ""
     facts = RunFacts(
-        f"import-{begin}", f"imported {made.source}", builds[0].host,
-        ("pardbg", "import", *map(str, files)), str(Path.cwd()), "", begin, begin,
+        f"import-{begin}", f"imported {made.source}", host,
+        ("pardbg", made.command, *map(str, files)), str(Path.cwd()), "", begin, begin,
     )  # fmt: skip
     writer = SessionWriter(output, facts)
     for build in builds:
@@ -137,10 +143,14 @@ def write(
             writer.write(key, msgpack.packb(fields), begin)
     for received, proc, payload in sorted(_batches(builds)):
         writer.write(Key.RECORDS.value + proc.encode("ascii", "replace"), payload, received)
-    end_ns = max(end_ns, *times)
-    for number, line in enumerate([f"imported {made.source}", *made.lacks]):
-        said = {"n": number + 1, "t_ns": end_ns, "rank": None, "stream": "stdout", "text": line}
-        writer.write(Key.OUTPUT.value, msgpack.packb(said), end_ns)
+    end_ns = max([end_ns, *times])
+    own = (LogLine(None, text) for text in (f"imported {made.source}", *made.lacks))
+    printed = ({"rank": one.rank, "stream": "stdout", "text": one.text} for one in (*own, *lines))
+    messages = [(Key.OUTPUT, plain) for plain in printed]
+    messages += [(Key.CONTROL, ControlEvent(fact).plain()) for fact in said]
+    for number, (of, plain) in enumerate(messages, 1):
+        packed = msgpack.packb({**plain, "n": number, "t_ns": end_ns})
+        writer.write(of.value, packed, end_ns)
     writer.close(None)
     made.num_records = len(times)
     made.num_ops = sum(build.num_ops for build in builds)

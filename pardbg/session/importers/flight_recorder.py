@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from pardbg.analysis.hangs.stacks import is_user
 from pardbg.events import fields
+from pardbg.events.rank_dumps import DumpedOp, GroupDump, Place, RankDump
 from pardbg.session.importers.build import Imported, RankBuild
 from pardbg_agent.tables.c10d_ops import kind_named
 from pardbg_agent.wire import NONE, Flag, Kind
@@ -25,6 +28,7 @@ DTYPES: Final = {
     "Double": "float64", "Long": "int64", "Float": "float32", "Int": "int32", "Half": "float16",
     "BFloat16": "bfloat16", "Short": "int16", "Byte": "uint8", "Char": "int8", "Bool": "bool",
 }  # fmt: skip
+MAX_FRAMES: Final = 200
 _P2P: Final = re.compile(r"(send|recv)(?: (\d{1,6})(?:->|<-)(\d{1,6}))?$")
 
 
@@ -80,15 +84,21 @@ def _groups(content: Mapping[str, Any], world: int) -> dict[str, list[int]]:
     return found
 
 
+def _group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the group's name and its description."""
+    group = entry.get("process_group")
+    name, words = (*group, "", "")[:2] if isinstance(group, (list, tuple)) else (group, "")
+    return str(name)[:200], str(words or "")[:200]
+
+
 def _add(built: RankBuild, entry: Mapping[str, Any], groups: Mapping[str, Sequence[int]]) -> bool:
     """One entry as an op; True if its completion has a time."""
     created = fields.integer_or_none(entry, "time_created_ns")
     if created is None or created <= 0:
         return False
-    group = entry.get("process_group")
-    name, words = (*group, "", "")[:2] if isinstance(group, (list, tuple)) else (str(group), "")
-    ranks = groups.get(str(name), ())
-    group_id = built.group(str(name), str(words or name), ranks)
+    name, words = _group_of(entry)
+    ranks = groups.get(name, ())
+    group_id = built.group(name, words or name, ranks)
     _, op, src, dst = _words(entry)
     p2p = bool(entry.get("is_p2p"))
     seq = fields.integer(entry, "p2p_seq_id" if p2p else "collective_seq_id", 0)
@@ -112,6 +122,39 @@ def _add(built: RankBuild, entry: Mapping[str, Any], groups: Mapping[str, Sequen
     return timed
 
 
+def dumped(rank: int, path: Path, content: Mapping[str, Any]) -> RankDump:
+    """Return a dump's collectives by group and number."""
+    members = _groups(content, 0)
+    ops: dict[tuple[str, str], dict[int, DumpedOp]] = defaultdict(dict)
+    for entry in content["entries"]:
+        if isinstance(entry, dict) and not entry.get("is_p2p"):
+            seq = fields.integer(entry, "collective_seq_id", 0)
+            ops[_group_of(entry)][seq] = _dumped_op(entry)
+    groups = (
+        GroupDump(name, words, tuple(members.get(name, ())), max(of), of)
+        for (name, words), of in ops.items()
+    )
+    return RankDump(rank, path.name, tuple(groups))
+
+
+def _dumped_op(entry: Mapping[str, Any]) -> DumpedOp:
+    op = _text(entry, "profiling_name").partition(":")[2]
+    complete = entry.get("state") == "completed" or entry.get("retired") is True
+    num_in, num_out = (sum(_numels(entry, side)) for side in ("input", "output"))
+    return DumpedOp(op, num_in, num_out, complete, next(_places(entry), None))
+
+
+def _places(entry: Mapping[str, Any]) -> Iterator[Place]:
+    """Return frames outside of libraries, the innermost first."""
+    frames = entry.get("frames")
+    for frame in frames[:MAX_FRAMES] if isinstance(frames, list) else ():
+        if isinstance(frame, dict):
+            file, name = fields.text(frame, "filename"), fields.text(frame, "name")
+            found = (file[:500], fields.integer(frame, "line", 0), name[:200])
+            if is_user(found):
+                yield found
+
+
 def _words(entry: Mapping[str, Any]) -> tuple[str, str, int | None, int | None]:
     """``nccl:send 0->1`` -> (nccl, send, 0, 1)."""
     backend, _, rest = _text(entry, "profiling_name").partition(":")
@@ -125,15 +168,17 @@ def _words(entry: Mapping[str, Any]) -> tuple[str, str, int | None, int | None]:
 
 
 def _bytes(entry: Mapping[str, Any], side: str) -> int:
-    sizes, dtypes = entry.get(f"{side}_sizes"), fields.texts(entry, f"{side}_dtypes")
-    if not isinstance(sizes, (list, tuple)):
-        return 0
-    total = 0
-    for shape, dtype in zip(sizes[:10_000], dtypes, strict=False):
-        if isinstance(shape, (list, tuple)) and all(isinstance(n, int) for n in shape[:16]):
-            number = math.prod(min(max(n, 0), 1 << 40) for n in shape[:16])
-            total += number * ITEM_BYTES.get(dtype, 0)
-    return min(total, 1 << 60)
+    dtypes = fields.texts(entry, f"{side}_dtypes")
+    numbers = zip(_numels(entry, side), dtypes, strict=False)
+    return min(sum(number * ITEM_BYTES.get(dtype, 0) for number, dtype in numbers), 1 << 60)
+
+
+def _numels(entry: Mapping[str, Any], side: str) -> Iterator[int]:
+    """Return numbers of elements of its tensors."""
+    sizes = entry.get(f"{side}_sizes")
+    for shape in sizes[:10_000] if isinstance(sizes, (list, tuple)) else ():
+        plain = isinstance(shape, (list, tuple)) and all(isinstance(n, int) for n in shape[:16])
+        yield math.prod(min(max(n, 0), 1 << 40) for n in shape[:16]) if plain else 0
 
 
 def _text(entry: Mapping[str, Any], key: str) -> str:

@@ -7,13 +7,17 @@ import io
 import json
 import pickle
 import re
+import time
+import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from pardbg.errors import UserError
+from pardbg.events.log_facts import LogLine, LogSays
 from pardbg.session.importers import flight_recorder, kineto
-from pardbg.session.importers.build import Imported, write
+from pardbg.session.importers.build import Imported, RankBuild, write
 from pardbg.words import binary_size
 
 MAX_JSON_BYTES: Final = 2 << 30
@@ -24,6 +28,10 @@ MAX_OBJECTS_BYTES: Final = 4 << 30
 MAX_FILES: Final = 4096
 _RANK: Final = re.compile(r"rank[_\-.]?(\d{1,6})|(\d{1,6})$", re.IGNORECASE)
 _DAY_NS: Final = 86_400 * 10**9
+HEAD_BYTES: Final = 1 << 16
+_IN_DUMPS: Final = (b"pg_config", b"entries")
+Dumps = dict[int, tuple[Path, Any]]
+"""Rank -> file, content."""
 
 
 def import_files(paths: Sequence[Path], output: Path) -> Imported:
@@ -32,22 +40,64 @@ def import_files(paths: Sequence[Path], output: Path) -> Imported:
     Raises UserError; OSError where ``output`` cannot be written.
     """
     files = _files(paths)
-    found: dict[str, dict[int, tuple[Path, Any]]] = {"dump": {}, "trace": {}}
+    dumps, traces = _contents(files)
+    if dumps and traces:
+        one, other = dumps, traces
+        raise UserError(
+            f"{next(iter(one.values()))[0]} is a Flight Recorder dump and "
+            f"{next(iter(other.values()))[0]} a profiler trace: import them apart"
+        )
+    made, builds = flight_recorder.build(dumps) if dumps else kineto.build(traces)
+    return write(output, made, builds, files, _written(files, builds) if dumps else 0)
+
+
+def looks_like_dump(path: Path) -> bool:
+    """Return whether a file begins as a Flight Recorder dump does. Raises OSError."""
+    with open(path, "rb") as file:
+        head = file.read(HEAD_BYTES)
+        if head[:2] == b"\x1f\x8b":
+            file.seek(0)
+            with suppress(EOFError, zlib.error), gzip.open(file) as packed:
+                head = packed.read(HEAD_BYTES)
+    return head[:1] in (b"\x80", b"{") and any(word in head for word in _IN_DUMPS)
+
+
+def read_dumps(paths: Sequence[Path]) -> Dumps:
+    """Read dumps. Raises UserError."""
+    dumps, traces = _contents(paths)
+    for path, _ in traces.values():
+        raise UserError(f"{path} is a profiler trace: `pardbg import` reads it")
+    return dumps
+
+
+def write_log(
+    output: Path, files: Sequence[Path], dumps: Dumps, ranks: Sequence[int],
+    said: Sequence[LogSays], lines: Sequence[LogLine],
+) -> Imported:  # fmt: skip
+    """Write a session of what a job's log says, and of its dumps. ``ranks``: those of the log."""
+    if dumps:
+        made, builds = flight_recorder.build(dumps)
+    else:
+        world = max(ranks, default=-1) + 1
+        made = Imported("a job's log", [*ranks])
+        made.lacks = ["ops, steps, phases, memory and loss: a log has none"]
+        builds = [RankBuild(rank, world, "", rank + 1, "") for rank in ranks]
+    made.command = "explain"
+    stamps = [path.stat().st_mtime_ns for path in files] or [time.time_ns()]
+    end_ns = _written([path for path, _ in dumps.values()], builds) if dumps else max(stamps)
+    return write(output, made, builds, files, end_ns, said, lines)
+
+
+def _contents(files: Sequence[Path]) -> tuple[Dumps, Dumps]:
+    """Return dumps and traces by rank."""
+    found: dict[str, Dumps] = {"dump": {}, "trace": {}}
     for path in files:
         kind, rank, content = _classified(path)
         known = found[kind].get(rank)
         if known is not None:
             raise UserError(f"two files of rank {rank}: {known[0]} and {path}; give one of them")
         found[kind][rank] = (path, content)
-    if found["dump"] and found["trace"]:
-        one, other = found["dump"], found["trace"]
-        raise UserError(
-            f"{next(iter(one.values()))[0]} is a Flight Recorder dump and "
-            f"{next(iter(other.values()))[0]} a profiler trace: import them apart"
-        )
-    dumps, traces = found["dump"], found["trace"]
-    made, builds = flight_recorder.build(dumps) if dumps else kineto.build(traces)
-    return write(output, made, builds, files, _written(files, builds) if found["dump"] else 0)
+    return found["dump"], found["trace"]
 
 
 def _written(files: Sequence[Path], builds: Sequence[Any]) -> int:

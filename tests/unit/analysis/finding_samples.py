@@ -15,6 +15,7 @@ import pardbg.analysis.findings.kinds.value_kinds as state
 from pardbg.analysis.findings.finding import Candidate, Facts, Label
 from pardbg.analysis.findings.kinds.absence import Absence, Doing
 from pardbg.analysis.hangs.blocking_calls import Blocking, Call
+from pardbg.events.log_facts import LogSays
 
 MS, S, MIB = 1_000_000, 1_000_000_000, 1 << 20
 AT = "model.py:12 in forward"
@@ -178,6 +179,8 @@ def _ends() -> list[Candidate]:
         one("interrupted", ends.Interrupted("Ctrl-C (SIGINT)"), (0, 1)),
         one("interrupted", ends.Interrupted("SIGTERM")),
         one("thread-exception", ends.ThreadRaised("writer", "OSError: disk"), (0,), (0,), AT),
+        *(one(f"log-{kind}", ends.LogSaid(LogSays(kind, "Rank 1 is late.", "Look.", True)))
+          for kind in ends.LOGGED),
     ]  # fmt: skip
     return found + [
         one("rank-lost", ends.Lost(True, code, (0,)), (2,), (2,)) for code in (-9, -11, -6, -7, -15)

@@ -8,6 +8,7 @@ from typing import Final
 from pardbg.analysis.findings.finding import Candidate, Facts, Note, Severity
 from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.wording import killed_text
+from pardbg.events.log_facts import LogSays
 from pardbg.words import agreed, ranks_text, waits_text
 
 
@@ -180,6 +181,29 @@ class ThreadRaised(Facts):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class LogSaid(Facts):
+    """The job's log says so, by `pardbg explain`. A note where it follows from something else."""
+
+    said: LogSays
+
+    def severity(self) -> Severity:
+        return "error" if self.said.error else "info"
+
+    def text(self, about: Candidate) -> str:
+        return f"The log: {self.said.text}"
+
+    def advice(self) -> str:
+        return self.said.advice
+
+
+LOGGED: Final = (
+    "missing-rank", "mismatch", "absent-ranks", "different-ops", "stuck-op", "exception",
+    "out-of-memory", "device-fault", "process-ended", "ranks-not-joined", "store-unreachable",
+    "init-not-complete", "told-to-end", "peers-lost", "nccl-warning", "watchdog-stuck",
+    "host-ahead", "dump-unfit", "dump-disagrees",
+)  # fmt: skip
+"""Kinds of conclusions from a log; findings have them as ``log-…``."""
 KINDS: Final = kinds(
     {
         "exception": (Raised, Harmless),
@@ -189,5 +213,6 @@ KINDS: Final = kinds(
         "cut-off": CutOff,
         "exit-code": ExitCode,
         "interrupted": Interrupted,
+        " ".join(f"log-{kind}" for kind in LOGGED): LogSaid,
     }
 )

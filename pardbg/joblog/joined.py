@@ -1,0 +1,130 @@
+"""A conclusion of a log, made exact by Flight Recorder dumps of the same job.
+
+A log tells of the ranks that waited; a dump also has the ops of one that did not come, their sizes
+and where they were issued. Where the two contradict each other the log's conclusion stays, and that
+they do is said: a dump may be of another moment, or of another attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from pardbg.events.rank_dumps import GroupDump, RankDump
+from pardbg.joblog import events
+from pardbg.joblog.conclusion import Conclusion, Facts, odd, signature
+from pardbg.joblog.events import Event
+
+WAITS: Final = frozenset(
+    {"missing-rank", "mismatch", "absent-ranks", "different-ops", "stuck-op"}
+)  # fmt: skip
+"""Kinds of conclusions about an op that did not end."""
+UNNUMBERED: Final = frozenset({"", "SEND", "RECV", "RECVANYSOURCE", "COALESCED"})
+"""Ops that have numbers of their own, or that no dump has by this name."""
+
+
+def usable(
+    found: Sequence[Event], dumps: Sequence[RankDump]
+) -> tuple[list[RankDump], list[Conclusion]]:
+    """Return the dumps, and a conclusion for each that does not fit the log: it lacks an op that
+    timed out by the log, or has another one under its number. Then none is usable."""
+    timeouts = [
+        one for one in found
+        if isinstance(one, events.OpTimeout) and one.seq is not None and one.op not in UNNUMBERED
+    ]  # fmt: skip
+    notes = [_unfit(one) for one in dumps if any(_unlike(late, one) for late in timeouts)]
+    return ([] if notes else list(dumps)), notes
+
+
+def _unlike(late: events.OpTimeout, dump: RankDump) -> bool:
+    if late.rank != dump.rank or late.seq is None:
+        return False
+    known = [group.ops.get(late.seq) for group in dump.groups if group.last >= late.seq]
+    ops = [one for one in known if one is not None]
+    return not known or (len(ops) == len(known) and not any(_same(late.op, one.op) for one in ops))
+
+
+def _same(logged: str, dumped: str) -> bool:
+    """Compare names of an op: ``_ALLGATHER_BASE`` in a log is ``_all_gather_base`` in a dump."""
+    one, other = (name.lower().replace("_", "").removesuffix("base") for name in (logged, dumped))
+    return one.startswith(other) or other.startswith(one)
+
+
+def _unfit(dump: RankDump) -> Conclusion:
+    last = max((group.last for group in dump.groups), default=0)
+    facts: Facts = (("file", dump.file), ("last", last))
+    return Conclusion("dump-unfit", (), (dump.rank,), facts=facts)
+
+
+def joined(one: Conclusion, dumps: Sequence[RankDump]) -> list[Conclusion]:
+    """Return the conclusion as the dumps have it; a second one says where they contradict it."""
+    seq, groups = one.seq, _of_group(one.group, dumps)
+    if one.kind not in WAITS or seq is None or one.op in UNNUMBERED - {""} or not groups:
+        return [one]
+    exact = _exact(one, seq, groups)
+    denied = tuple(
+        rank for rank in one.culprits
+        if one.kind == "missing-rank" and rank in groups and exact.kind != "mismatch"
+        and groups[rank].last >= seq
+    )  # fmt: skip
+    if one.kind == "mismatch" and exact.culprits != one.culprits:
+        denied = one.culprits
+    if not denied:
+        return [exact]
+    facts: Facts = (("last", max(group.last for group in groups.values())),)
+    return [one, Conclusion("dump-disagrees", (), denied, one.group, seq, one.op, facts)]
+
+
+def _of_group(name: str, dumps: Sequence[RankDump]) -> Mapping[int, GroupDump]:
+    """Return each rank's ops on the group; none where several groups have its name."""
+    found: dict[int, GroupDump] = {}
+    for dump in dumps:
+        same = [group for group in dump.groups if _is(name, group)]
+        if len(same) == 1:
+            found[dump.rank] = same[0]
+        elif not same and name == "default":
+            found[dump.rank] = GroupDump("0", "default_pg", (), 0, {})
+    keys = {group.name for group in found.values()}
+    return found if len(keys) == 1 else {}
+
+
+def _is(name: str, group: GroupDump) -> bool:
+    if name == "default":
+        return group.description == "default_pg" or group.name == "0"
+    return name in (group.description, group.name)
+
+
+def _exact(one: Conclusion, seq: int, groups: Mapping[int, GroupDump]) -> Conclusion:
+    """Return what the dumps say of op ``seq``, as far as they say more than the log."""
+    at = {rank: group.ops[seq] for rank, group in groups.items() if seq in group.ops}
+    place = next((op.place for op in at.values() if op.place), one.place)
+    waiting = tuple(sorted({*one.ranks, *(rank for rank, op in at.items() if not op.complete)}))
+    differ = odd({rank: signature(op.op, op.num_in, op.num_out) for rank, op in at.items()})
+    if differ is not None:
+        culprits, facts = differ
+        return replace(one, kind="mismatch", culprits=culprits, ranks=waiting, facts=facts,
+                       place=place)  # fmt: skip
+    behind = tuple(sorted(rank for rank, group in groups.items() if group.last < seq))
+    if behind:
+        unknown = tuple(rank for rank in one.culprits if rank not in groups)
+        culprits = tuple(sorted({*behind, *unknown}))
+        ranks = tuple(rank for rank in waiting if rank not in culprits)
+        return replace(one, kind="missing-rank", culprits=culprits, ranks=ranks,
+                       facts=_last(behind, groups), place=place)  # fmt: skip
+    members = next((group.ranks for group in groups.values() if group.ranks), ())
+    if members and set(members) <= groups.keys() and one.kind != "mismatch":
+        return replace(one, kind="stuck-op", culprits=(), ranks=waiting, facts=(), place=place)
+    return replace(one, place=place)
+
+
+def _last(behind: Sequence[int], groups: Mapping[int, GroupDump]) -> Facts:
+    """Return the last op of those that are behind, and where it was issued, if all have one."""
+    last = max(groups[rank].last for rank in behind)
+    facts: Facts = (("last", last),)
+    ops = {groups[rank].ops.get(groups[rank].last) for rank in behind}
+    only = next(iter(ops)) if len(ops) == 1 else None
+    if only is not None and only.place is not None:
+        file, line, function = only.place
+        facts += (("last_op", only.op), ("file", file), ("line", line), ("function", function))
+    return facts
