@@ -15,10 +15,12 @@ import click
 
 from pardbg.cli.common import FORCE, JSON, echo, need_terminal, new_file, talk
 from pardbg.cli.files import show_screens
+from pardbg.errors import UserError
 from pardbg.words import agreed, ranks_text
 
 if TYPE_CHECKING:
     from pardbg.doors.explained import Explained
+    from pardbg.events.device_facts import Ras
     from pardbg.hub.attach.job_ranks import JobRank
     from pardbg.hub.attach.look import Look
     from pardbg.hub.attach.stacks_verdict import StackVerdict
@@ -31,30 +33,45 @@ SIGNS: Final = {"error": "✗", "warning": "!"}
 @click.command()
 @click.argument("pids", nargs=-1, type=int, metavar="[PID…]")
 @click.option("--launcher", type=int, metavar="PID", help="Ranks below this process (torchrun).")
+@click.option("--user", is_flag=True, help="All jobs that this user runs on this machine.")
+@click.option("--slurm", default="", metavar="JOB", help="Ranks of this Slurm job.")
 @JSON
-def attach(pids: Sequence[int], launcher: int | None, json_: bool) -> None:
+def attach(
+    pids: Sequence[int], launcher: int | None, user: bool, slurm: str, json_: bool
+) -> None:  # fmt: skip
     """Look at a running job that was started without pardbg, from outside.
 
     Reads a stack of each rank on this machine, without stopping or changing anything, and names the
     ranks that the others wait for. Without PIDs: the one job that this user runs here.
     """
     from pardbg.hub.attach.job_ranks import find
-    from pardbg.hub.attach.look import look
+    from pardbg.hub.attach.look import ask_ras, look
     from pardbg.hub.attach.stacks_verdict import judge
 
-    ranks = find(pids, launcher)
-    seen = look(ranks)
-    verdict = judge(seen.stacks, tuple(seen.unread))
+    if sum(map(bool, (pids, launcher is not None, user, slurm))) > 1:
+        raise UserError("PIDs, --launcher, --user and --slurm exclude each other: give one")
+    several = user or bool(slurm)
+    found = []
+    for ranks in find(pids, launcher, several, slurm):
+        seen = look(ranks)
+        verdict, status = judge(seen.stacks, tuple(seen.unread)), ask_ras(ranks)
+        found.append(_as_json(ranks, seen, verdict, status))
+        if several and not json_:
+            echo(f"── {ranks[0].command}"[: shutil.get_terminal_size().columns])
+        if ranks[0].watched and not json_:
+            talk("this job runs under pardbg: `pardbg watch` shows more")
+        for line in () if json_ else _text(ranks, seen, verdict, status):
+            echo(line)
     if json_:
-        echo(json.dumps(_as_json(ranks, seen, verdict), indent=2))
-        return
-    if ranks[0].watched:
-        talk("this job runs under pardbg: `pardbg watch` shows more")
-    for line in _text(ranks, seen, verdict):
-        echo(line)
+        echo(json.dumps(found if several else found[0], indent=2))
 
 
-def _text(ranks: Sequence[JobRank], seen: Look, verdict: StackVerdict) -> Iterator[str]:
+def _text(
+    ranks: Sequence[JobRank], seen: Look, verdict: StackVerdict, status: Ras | None
+) -> Iterator[str]:
+    from pardbg.analysis.findings.kinds.device_kinds import ras_text
+    from pardbg.hub.attach.job_ranks import on_all_nodes
+
     width = shutil.get_terminal_size().columns
     pids = {one.rank: one.pid for one in ranks}
     yield f"{'rank':>6}  {'pid':<8}  {'doing':<28}  at"
@@ -67,9 +84,12 @@ def _text(ranks: Sequence[JobRank], seen: Look, verdict: StackVerdict) -> Iterat
         yield f"{rank:>6}  {pids[rank]:<8}  no stack: {why}"[:width]
     yield ""
     yield _sentence(seen, verdict)
+    if status is not None and status.rows:
+        yield ras_text((row.comm, row.what, row.ranks, row.global_ranks) for row in status.rows)
     elsewhere = sorted({*range(ranks[0].world_size)} - pids.keys())
     if elsewhere:
-        yield f"Not on this machine: {ranks_text(elsewhere)}. Run the same there."
+        there = f"`{on_all_nodes(ranks[0].slurm)}`" if ranks[0].slurm else "Run the same there."
+        yield f"Not on this machine: {ranks_text(elsewhere)}. {there}"
 
 
 def _sentence(seen: Look, verdict: StackVerdict) -> str:
@@ -101,7 +121,11 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _as_json(ranks: Sequence[JobRank], seen: Look, verdict: StackVerdict) -> dict[str, Any]:
+def _as_json(
+    ranks: Sequence[JobRank], seen: Look, verdict: StackVerdict, status: Ras | None
+) -> dict[str, Any]:
+    from pardbg_agent.ctrl.codec import encode
+
     stacks = {one.rank: one for one in seen.stacks}
     return {
         "kind": verdict.kind,
@@ -110,10 +134,12 @@ def _as_json(ranks: Sequence[JobRank], seen: Look, verdict: StackVerdict) -> dic
         "call": verdict.call or None,
         "world_size": ranks[0].world_size,
         "seconds": round(seen.seconds, 3),
+        "slurm_job": ranks[0].slurm or None,
+        "nccl_ras": status and encode(status, whole=True),
         "ranks": [
             {
                 "rank": one.rank, "pid": one.pid, "why_no_stack": seen.unread.get(one.rank),
-                **({"doing": s.doing, "place": s.place, "asleep": s.asleep,
+                **({"doing": s.doing, "axis": s.axis or None, "place": s.place, "asleep": s.asleep,
                     "frames": [list(frame) for frame in s.frames]}
                    if (s := stacks.get(one.rank)) else {}),
             }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -41,7 +42,9 @@ def test_a_hung_job(tmp_path: Path) -> None:
     hung = tmp_path / "hung"
     argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3",
             tmp_path / "train.py", hung]  # fmt: skip
-    job = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=rank_env())
+    number = str(10**6 + os.getpid())
+    env = rank_env() | {"SLURM_JOB_ID": number}
+    job = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env)
     try:
         wait_until(hung.exists, 60, "the ranks")
         ranks = [one.pid for one in psutil.Process(job.pid).children()]
@@ -57,6 +60,11 @@ def test_a_hung_job(tmp_path: Path) -> None:
         )  # fmt: skip
         text = attached(*ranks).stdout
         assert "train.py:8" in text and "Rank 1" in text
+        for words in (("--slurm", number), ("--user",)):
+            told = json.loads(attached(*words, "--json").stdout)
+            [own] = [one for one in told if one["slurm_job"] == number]
+            assert [(one["rank"], one["pid"]) for one in own["ranks"]] == [*enumerate(ranks)]
+            assert own["culprits"] == [1]
         (tmp_path / "hung.go").touch()
         out, _ = job.communicate(timeout=60)
     finally:
@@ -65,6 +73,7 @@ def test_a_hung_job(tmp_path: Path) -> None:
     assert job.returncode == 0 and out.count("sum [3.0, 3.0, 3.0]") == 3
 
 
-def test_no_job() -> None:
-    done = attached(1 << 22)
+@pytest.mark.parametrize("words", [(1 << 22,), ("--slurm", "0"), ("--user", "--slurm", "1")])
+def test_no_job(words: tuple[object, ...]) -> None:
+    done = attached(*words)
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ from pardbg.hub.ranks.processes import maps
 from pardbg_agent import wire
 
 TORCH: Final = "libtorch"
+SLURM: Final = "SLURM_JOB_ID"
 JOB_VARIABLES: Final = (
-    "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID",
+    "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", SLURM, "SLURM_STEP_ID",
 )  # fmt: skip
 """Variables that ranks of one job share."""
 
@@ -36,23 +38,31 @@ class JobRank:
     watched: bool
     """It was started under pardbg."""
 
+    @property
+    def slurm(self) -> str:
+        """Return the Slurm job that it is of; empty: of none."""
+        return self.job[JOB_VARIABLES.index(SLURM)]
 
-def find(pids: Sequence[int] = (), launcher: int | None = None) -> list[JobRank]:
-    """Return the ranks of one job by rank: of these processes, of those below a launcher, or of
-    the one job that this user runs here. Raises UserError."""
+
+def find(
+    pids: Sequence[int] = (), launcher: int | None = None, several: bool = False, slurm: str = ""
+) -> list[list[JobRank]]:
+    """Return the ranks of each job, by rank: of these processes, of those below a launcher, of a
+    Slurm job, or of what this user runs here: one job, unless ``several``. Raises UserError."""
     processes = _chosen(pids, launcher)
-    found = _without_children([rank for one in processes if (rank := _rank_of(one)) is not None])
+    every = (rank for one in processes if (rank := _rank_of(one)) is not None)
+    found = _without_children([rank for rank in every if slurm in ("", rank.slurm)])
     if not found:
-        raise UserError(_nobody(pids, launcher))
+        raise UserError(_nobody_of_slurm(slurm) if slurm else _nobody(pids, launcher))
     jobs = defaultdict(list)
     for rank in found:
         jobs[rank.job].append(rank)
-    if len(jobs) > 1:
+    if len(jobs) > 1 and not several:
         shown = (f"pid {ranks[0].pid}: {ranks[0].command[:60]}" for ranks in jobs.values())
         listed = "; ".join(shown)
         raise UserError(f"{len(jobs)} jobs run here ({listed}): name the pids of one, or its "
-                        "launcher with --launcher")  # fmt: skip
-    return sorted(found, key=lambda one: (one.rank, one.pid))
+                        "launcher with --launcher; --user shows all")  # fmt: skip
+    return [sorted(job, key=lambda one: (one.rank, one.pid)) for job in jobs.values()]
 
 
 def _chosen(pids: Sequence[int], launcher: int | None) -> Sequence[psutil.Process]:
@@ -107,6 +117,16 @@ def _nobody(pids: Sequence[int], launcher: int | None) -> str:
     elif pids:
         which = f"none of {', '.join(map(str, pids))} is a process"
     return f"no rank found: {which} with RANK and WORLD_SIZE in its environment, and torch"
+
+
+def on_all_nodes(slurm: str) -> str:
+    """Return the command that looks at a Slurm job on each of its nodes."""
+    return f"srun --jobid={slurm} --overlap --ntasks-per-node=1 -l pardbg attach --slurm {slurm}"
+
+
+def _nobody_of_slurm(slurm: str) -> str:
+    where = "" if shutil.which("srun") else ", where srun is (there is none here)"
+    return f"no rank of Slurm job {slurm} on this machine: `{on_all_nodes(slurm)}`{where}"
 
 
 def why_no_stack(error: str) -> str:

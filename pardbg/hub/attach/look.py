@@ -8,13 +8,17 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from subprocess import SubprocessError
 from typing import Final
 
 from pardbg.analysis.hangs.stacks import activity, program
+from pardbg.events.device_facts import Ras
 from pardbg.hub.attach.job_ranks import JobRank, why_no_stack
 from pardbg.hub.attach.stacks_verdict import RankStack
 from pardbg.hub.ranks.processes import schedule
 from pardbg.hub.ranks.stack_requests import py_spy
+from pardbg.hub.serve.nccl_reports import fact_of, status_of
+from pardbg_agent.identity import host_name
 
 AT_ONCE: Final = 8
 """Processes of py-spy at a time: each takes 50 ms of a core."""
@@ -31,6 +35,16 @@ class Look:
     stacks: tuple[RankStack, ...]
     unread: dict[int, str]
     seconds: float
+
+
+def ask_ras(ranks: Sequence[JobRank]) -> Ras | None:
+    """Return what NCCL's RAS says of the job. It takes a connection to the RAS port of a rank."""
+    status = status_of([one.pid for one in ranks])
+    return (
+        None
+        if status is None
+        else fact_of(status, [(one.rank, host_name(), one.pid) for one in ranks])
+    )
 
 
 def look(ranks: Sequence[JobRank]) -> Look:
@@ -75,7 +89,7 @@ def _frames(rank: JobRank) -> tuple[tuple[str, int, str], ...] | str:
     """Return the main thread's frames, the innermost last; or why there are none."""
     try:
         threads = py_spy(rank.pid)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SubprocessError) as error:
         return why_no_stack(str(error))
     main = next((one for one in threads if one.main), threads[0] if threads else None)
     return "no Python thread" if main is None else main.frames

@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pardbg.analysis.findings.kinds.absence import Absence
-from pardbg.analysis.hangs.stacks import activity, place, waits_for_device, waits_in_op
+from pardbg.analysis.hangs.stacks import (
+    activity,
+    is_user,
+    place,
+    program,
+    waits_for_device,
+    waits_in_op,
+)
 from pardbg.store.definitions import Frame
 
 Kind = Literal["missing-rank", "behind-devices", "different-ops", "all-wait", "nobody-waits"]
@@ -24,6 +31,13 @@ CALL_FILES: Final = (
     "/torch/distributed/distributed_c10d.py",
     "/torch/distributed/_functional_coll",
 )
+AXES: Final = (
+    (("/fsdp/", "/_fsdp/", "fully_sharded"), "fsdp"), (("context_parallel",), "cp"),
+    (("/distributed/pipelining/", "pipeline_parallel"), "pp"), (("/moe/", "expert_parallel"), "ep"),
+    (("/distributed/tensor/", "/distributed/_tensor/", "tensor_parallel"), "tp"),
+    (("/nn/parallel/distributed", "/distributed_data_parallel"), "dp"),
+)  # fmt: skip
+"""Parts of paths of libraries that issue ops on one kind of axis -> its name."""
 WRAPPERS: Final = frozenset({"wrapper", "_coalescing_manager", "inner"})
 
 
@@ -60,6 +74,17 @@ class RankStack:
         )  # fmt: skip
 
     @property
+    def axis(self) -> str:
+        """Return the axis whose library it waits in; empty: the program's own call, or unknown."""
+        for file, _, _ in reversed(program(self.frames)):
+            if is_user((file, 0, "")):
+                break
+            for parts, axis in AXES:
+                if any(part in file for part in parts):
+                    return axis
+        return ""
+
+    @property
     def place(self) -> str:
         """Return the place in the program: ``train.py:88 in step``."""
         return place(self.frames) or "?"
@@ -70,7 +95,8 @@ class RankStack:
         if self.on_device:
             return f"{'runs or ' * self.stands}waits for {DEVICE_CALL}"
         if self.waits:
-            return f"waits in {self.call or 'torch.distributed'}"
+            of = f" of {self.axis}" if self.axis else ""
+            return f"waits in {self.call or 'torch.distributed'}{of}"
         if doing := activity(self.frames):
             return Absence(doing).text()
         return "is asleep" if self.asleep else "runs"

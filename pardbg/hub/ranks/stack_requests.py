@@ -209,7 +209,8 @@ def py_spy(pid: int) -> tuple[Thread, ...]:
         argv, capture_output=True, timeout=PY_SPY_S, check=False, stdin=subprocess.DEVNULL
     )
     if done.returncode != 0:
-        words = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        text = done.stderr.decode("utf-8", "replace").partition("Stack backtrace")[0]
+        words = text.strip().splitlines()
         raise OSError(words[-1] if words else f"exit code {done.returncode}")
     return tuple(
         Thread(

@@ -32,6 +32,15 @@ def test_who_does_not_wait_is_waited_for(waits: str, other: str) -> None:
     assert (found.kind, found.culprits, found.waiting) == ("missing-rank", (2,), (0, 1, 3))
 
 
+def test_the_axis_is_that_of_the_library_that_waits() -> None:
+    """The innermost library of one: FSDP inside of a pipeline's stage waits for its shards."""
+    op = WAITS["all_reduce"][-1]
+    fsdp = (f"{TORCH}/distributed/fsdp/_fully_shard/_fsdp_param_group.py", 9, "unshard")
+    stage = (f"{TORCH}/distributed/pipelining/stage.py", 9, "forward_one_chunk")
+    stacks = {"fsdp": (USER, stage, fsdp, op), "pp": (USER, stage, op), "": (stage, USER, op)}
+    assert all(RankStack(0, frames, True).axis == axis for axis, frames in stacks.items())
+
+
 SYNC = (USER, (f"{TORCH}/cuda/__init__.py", 1090, "synchronize"))
 ON_DEVICE = {
     "synchronize": (SYNC, "    return torch._C._cuda_synchronize()"),

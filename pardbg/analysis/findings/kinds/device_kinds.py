@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -160,13 +161,18 @@ class RasReport(Facts):
         return "warning" if any(what in bad for _, what, *_ in self.rows) else "info"
 
     def text(self, about: Candidate) -> str:
-        said = [
-            f"{ranks_text(ranks)}{'' if own else f' of communicator {comm}'} "
-            + (f"{agreed('is', ranks)} {what}" if what in ("dead", "unresponsive", "failed")
-               else f"launched {what} less often than others")
-            for comm, what, ranks, own in self.rows
-        ]  # fmt: skip
-        return f"NCCL's RAS reports: {'; '.join(said)}."
+        return ras_text(self.rows)
+
+
+def ras_text(rows: Iterable[tuple[str, str, tuple[int, ...], bool]]) -> str:
+    """Return rows of a RasReport as a sentence."""
+    said = [
+        f"{ranks_text(ranks)}{'' if own else f' of communicator {comm}'} "
+        + (f"{agreed('is', ranks)} {what}" if what in ("dead", "unresponsive", "failed")
+           else f"launched {what} less often than others")
+        for comm, what, ranks, own in rows
+    ]  # fmt: skip
+    return f"NCCL's RAS reports: {'; '.join(said)}."
 
 
 KINDS: Final = kinds({
