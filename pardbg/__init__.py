@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from pardbg.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from os import PathLike
 
     from pardbg.opened import Session
+    from pardbg.recording import Recording
 
 
 def open(session: str | PathLike[str], part: int | None = None) -> Session:
@@ -18,3 +20,11 @@ def open(session: str | PathLike[str], part: int | None = None) -> Session:
     from pardbg.opened import opened
 
     return opened(session, part)
+
+
+def record(session: str | PathLike[str], force: bool = False) -> AbstractContextManager[Recording]:
+    """Record a block to a new file: ``with pardbg.record("S.mcap") as r: …``, then ``r.session``.
+    This process is watched, and those that the block starts. Raises UserError."""
+    from pardbg.recording import recorded
+
+    return recorded(session, force)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -48,7 +48,7 @@ class Session:
     """A recording, loaded: what the screens and ``pardbg report`` show, as values."""
 
     name: str
-    store: Store
+    store: Store = field(repr=False)
 
     @cached_property
     def _report(self) -> Report:

@@ -22,7 +22,7 @@ PROGRAMS = {"py-spy"}
 DEBUGPY = {"debugpy", "pydevd", "pydevd_tracing", "_pydevd_bundle", "_pydevd_sys_monitoring"}
 OPTIONAL = {
     "torch", "pyarrow", "ortools", "mcp", "prometheus_client", "opentelemetry", "textual_serve",
-    "aiohttp", *DEBUGPY,
+    "aiohttp", "pytest", *DEBUGPY,
 }  # fmt: skip
 MODULE = {"pyzmq": "zmq", "pardbg-agent": "pardbg_agent"}
 """Where the import's name is another one."""

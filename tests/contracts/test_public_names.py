@@ -33,6 +33,8 @@ OPTIONS = {
     "ls": {"--json", "--dead"},
     "ctl": {"--json"},
     "mcp": {"--control"},
+    "explain": {"--output", "--show", "--json"},
+    "attach": {"--launcher", "--user", "--slurm", "--json"},
 }
 
 

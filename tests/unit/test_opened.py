@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -73,6 +74,30 @@ def test_a_notebook_shows_the_report_apart_from_its_own_page() -> None:
     assert (
         shown.startswith("<iframe") and shown.count("<") == 2
     )  # all of the page is in an attribute
+
+
+EXECUTE = """
+import json, nbformat, sys
+from nbclient import NotebookClient
+notebook = nbformat.read(sys.argv[1], 4)
+NotebookClient(notebook, timeout=50, resources={"metadata": {"path": sys.argv[2]}}).execute()
+print(json.dumps(notebook.cells))
+"""
+
+
+def test_the_notebook_of_the_docs_runs() -> None:
+    """It prints what stands in it; its last cell shows the report, which is not kept there."""
+    pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    path = ROOT / "docs" / "notebook.ipynb"
+    argv = [sys.executable, "-c", EXECUTE, str(path), str(path.parent)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=55)
+    cells, kept = json.loads(done.stdout), json.loads(path.read_text(encoding="utf-8"))["cells"]
+    code = [(now, one) for now, one in zip(cells, kept, strict=True) if "outputs" in one]
+    printed = [(now["outputs"][0].get("text"), "".join(one["outputs"][0].get("text", [])))
+               for now, one in code]  # fmt: skip
+    assert len(printed) == 4 and all(now == then for now, then in printed[:3])
+    assert code[-1][0]["outputs"][0]["data"]["text/html"].startswith("<iframe")
 
 
 def test_the_examples_of_the_page_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,22 @@
+"""A fixture for tests of training code. Nothing is loaded, and nothing recorded, without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pardbg.recording import Recording
+
+
+@pytest.fixture
+def pardbg_recording(tmp_path: Path) -> Iterator[Recording]:
+    """Record the test, and all processes that it starts: ``pardbg_recording.stop()`` ends that and
+    returns the session, as ``pardbg.open`` does."""
+    from pardbg import record
+
+    with record(tmp_path / "recording.mcap") as recording:
+        yield recording
