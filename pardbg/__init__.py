@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from pardbg.opened import Session
-    from pardbg.recording import Recording
+    from pardbg.recorded_block import Recording
 
 
 def open(session: str | PathLike[str], part: int | None = None) -> Session:
@@ -25,6 +25,6 @@ def open(session: str | PathLike[str], part: int | None = None) -> Session:
 def record(session: str | PathLike[str], force: bool = False) -> AbstractContextManager[Recording]:
     """Record a block to a new file: ``with pardbg.record("S.mcap") as r: …``, then ``r.session``.
     This process is watched, and those that the block starts. Raises UserError."""
-    from pardbg.recording import recorded
+    from pardbg.recorded_block import recorded
 
     return recorded(session, force)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pardbg.recording import Recording
+    from pardbg.recorded_block import Recording
 
 
 @pytest.fixture

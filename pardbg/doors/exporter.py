@@ -96,7 +96,7 @@ class Exporter:
             for family, rows in self.made():
                 if family.name == name:
                     for labels, value in rows:
-                        yield Observation(value, dict(zip(family.labels, labels, strict=True)))
+                        yield Observation(value, dict(zip(family.otlp_labels, labels, strict=True)))
 
         return observe
 
@@ -167,8 +167,7 @@ def _push(exporter: Exporter) -> Callable[[], object]:
     for family in (*FAMILIES, *OWN):
         kinds = {"gauge": meter.create_observable_gauge, "counter": meter.create_observable_counter}
         kinds[family.kind](
-            family.name.removesuffix("_total"), [exporter.observed(family.name)],
-            description=family.meaning,
+            family.otlp_name, [exporter.observed(family.name)], family.unit, family.meaning,
         )  # fmt: skip
     return provider.shutdown
 

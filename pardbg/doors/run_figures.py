@@ -24,8 +24,10 @@ from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.finding import SEVERITIES
+from pardbg.analysis.findings.reported import readings
 from pardbg.analysis.memory.breakdown import memory_rows
 from pardbg.analysis.pipeline.pipeline_steps import pipeline_view
+from pardbg.events.device_facts import DeviceNews
 from pardbg.plain_text import plain
 from pardbg.words import rank_set
 
@@ -56,8 +58,10 @@ NCCL_NAMES: Final = {
 """c10d's name of an op -> NCCL's."""
 _UNITS: Final = ("B", "KB", "MB", "GB", "TB")
 
+MAX_DEVICES: Final = 8
 Row = tuple[tuple[str, ...], float]
 """Values of a family's labels, and the figure."""
+Rows = Callable[[View], Iterator[Row]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +74,22 @@ class Family:
     most: int
     """Series at most."""
     meaning: str
-    rows: Callable[[View], Iterator[Row]]
+    rows: Rows
     of_speed: bool = False
     """There are none where durations are not known."""
+    otel: str = ""
+    """OpenTelemetry's own name, with labels named as ``hw.id``; empty: it has none."""
+    unit: str = ""
+    """As OpenTelemetry writes it."""
+
+    @property
+    def otlp_name(self) -> str:
+        return self.otel or self.name.removesuffix("_total")
+
+    @property
+    def otlp_labels(self) -> tuple[str, ...]:
+        dotted = (label.replace("_", ".") for label in self.labels)
+        return tuple(dotted) if self.otel else self.labels
 
 
 @per_view
@@ -261,6 +278,38 @@ def _behind(view: View) -> Iterator[Row]:
     yield (), max(0, view.now_ns - view.t_ns) / 1e9
 
 
+@per_view
+def _devices(view: View) -> tuple[DeviceNews, ...]:
+    """Return the newest reading of each device, of those in use first."""
+    news = (reading for _, reading in readings(view).values())
+    return tuple(sorted(news, key=lambda one: (not one.ranks, one.host, one.index)))
+
+
+def _of_devices(value: Callable[[DeviceNews], float], kind: str = "gpu") -> Rows:
+    """Return rows of a figure that each device has; 0: it cannot be read."""
+
+    def rows(view: View) -> Iterator[Row]:
+        for one in _devices(view):
+            if figure := value(one):
+                yield (one.host, str(one.index), one.name, kind), figure
+
+    return rows
+
+
+def _utilization(view: View) -> Iterator[Row]:
+    for one in _devices(view):
+        yield (one.host, str(one.index), one.name, "gpu", "general"), one.percent / 100
+
+
+def _errors(view: View) -> Iterator[Row]:
+    for one in _devices(view):
+        labels = (one.host, str(one.index), one.name, "gpu", "ecc_uncorrected")
+        yield labels, one.ecc_errors
+
+
+_DEVICE: Final = ("host_name", "hw_id", "hw_name", "hw_type")
+_TEMPERATURE: Final = _of_devices(lambda one: one.celsius, kind="temperature")
+_POWER: Final = _of_devices(lambda one: one.milliwatts / 1000)
 FAMILIES: Final = (
     Family("pardbg_run_info", "gauge", ("name", "run", "backend", "world_size", "clock"), 1,
            "The run, always 1.", _run),
@@ -280,7 +329,7 @@ FAMILIES: Final = (
     Family("pardbg_bubble_ratio", "gauge", ("schedule", "kind", "clock"), 3,
            "Idle share of the first pipeline's newest complete step: measured, implied by the "
            "schedule at these durations, and its bound.", _bubbles, True),
-    Family("pardbg_collective_skew_seconds", "gauge", ("group", "op", "stat", "clock"), 24,
+    Family("pardbg_collective_skew_seconds", "gauge", ("group", "op", "stat", "clock"), 12,
            "Last arrival minus first, over the newest 256 collectives; the group and op that cost "
            "most waiting first.", _skew, True),
     Family("nccl_bus_bandwidth_gbs", "gauge",
@@ -292,11 +341,21 @@ FAMILIES: Final = (
            "The same of other backends.", _other_bandwidth, True),
     Family("pardbg_memory_bytes", "gauge", ("category", "stat"), 2 * len(MEMORY),
            "Memory by category, over ranks.", _memory),
-    Family("pardbg_finding", "gauge", ("kind", "severity", "culprit"), 24,
+    Family("pardbg_finding", "gauge", ("kind", "severity", "culprit"), 16,
            "Findings of a kind that stand; culprit: ranks at fault, as in 0-3,5; empty: none is. "
            "The worst first.", _found),
     Family("pardbg_findings", "gauge", ("severity",), len(SEVERITIES),
            "Findings that stand, all of them.", _severities),
+    Family("hw_gpu_utilization_ratio", "gauge", (*_DEVICE, "hw_gpu_task"), MAX_DEVICES,
+           "Share of the time in which a device ran a kernel, of those in use first.",
+           _utilization, otel="hw.gpu.utilization", unit="1"),
+    Family("hw_temperature_celsius", "gauge", _DEVICE, MAX_DEVICES, "Temperature of a device.",
+           _TEMPERATURE, otel="hw.temperature", unit="Cel"),
+    Family("hw_power_watts", "gauge", _DEVICE, MAX_DEVICES, "Power that a device draws.", _POWER,
+           otel="hw.power", unit="W"),
+    Family("hw_errors_total", "counter", (*_DEVICE, "error_type"), MAX_DEVICES,
+           "Uncorrected ECC errors of a device since the run began.", _errors, otel="hw.errors",
+           unit="{error}"),
     Family("pardbg_records_total", "counter", (), 1, "Records that have come.", _records),
     Family("pardbg_records_lost_total", "counter", (), 1, "Records known to be lost.", _lost),
     Family("pardbg_agent_overhead_ratio", "gauge", ("stat",), 2,

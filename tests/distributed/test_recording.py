@@ -34,7 +34,7 @@ def train(rank, world, folder):
 
 
 def test_without_the_fixture():
-    assert not {"pardbg.recording", "zmq", "pardbg_agent.core"} & sys.modules.keys()
+    assert not {"pardbg.recorded_block", "zmq", "pardbg_agent.core"} & sys.modules.keys()
 
 
 def test_ranks_that_it_starts(pardbg_recording, tmp_path):

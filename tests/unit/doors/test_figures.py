@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
+from opentelemetry.semconv._incubating.attributes import hw_attributes
+from opentelemetry.semconv._incubating.metrics import hw_metrics
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -22,6 +24,8 @@ from pardbg.doors.run_figures import (
     figures,
     size_range,
 )
+from pardbg.events.control_events import ControlEvent
+from pardbg.events.device_facts import DeviceNews
 from pardbg.session.reader import load
 from pardbg.store.store import Store
 from pardbg_agent import wire
@@ -110,6 +114,33 @@ def test_a_finding_names_its_culprit() -> None:
     cycle = made(load(ROOT / "sessions" / "fault-p2p-cycle.mcap"))
     assert (("p2p-cycle", "error", "1-3"), 1) in cycle["pardbg_finding"]
     assert (("error",), 1) in found["pardbg_findings"]
+
+
+def test_devices_have_the_names_of_opentelemetry() -> None:
+    trace = Trace(2)
+    trace.ranks[0].step(0, 0, 999)
+    for index in range(9):
+        news = DeviceNews("n0", index, "H100", (index,) if index != 2 else (), (), 1005, 1980, 61,
+                          97, 690_500, 700_000, ecc_errors=3)  # fmt: skip
+        plain = ControlEvent(news).plain()
+        del plain["t_ns"]
+        trace.hub(wire.Key.CONTROL, 100 + index, **plain)
+    found = made(trace.store())
+    utilization = found["hw_gpu_utilization_ratio"]
+    assert [labels[1] for labels, _ in utilization] == [*"01345678"]  # 2 is not in use
+    assert utilization[0] == (("n0", "0", "H100", "gpu", "general"), 0.97)
+    assert found["hw_temperature_celsius"][0] == (("n0", "0", "H100", "temperature"), 61)
+    assert found["hw_power_watts"][0] == (("n0", "0", "H100", "gpu"), 690.5)
+    assert found["hw_errors_total"][0] == (("n0", "0", "H100", "gpu", "ecc_uncorrected"), 3)
+
+
+def test_they_are_those_of_the_semantic_conventions() -> None:
+    names = {value for name, value in vars(hw_metrics).items() if name.startswith("HW_")}
+    keys = {value for name, value in vars(hw_attributes).items() if name.startswith("HW_")}
+    of_devices = [family for family in FAMILIES if family.otel]
+    assert len(of_devices) == 4 and {family.otel for family in of_devices} <= names
+    labels = {label for family in of_devices for label in family.otlp_labels}
+    assert labels - {"host.name", "error.type"} <= keys
 
 
 def stands() -> Trace:
