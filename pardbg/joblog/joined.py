@@ -59,10 +59,11 @@ def _unfit(dump: RankDump) -> Conclusion:
 
 def joined(one: Conclusion, dumps: Sequence[RankDump]) -> list[Conclusion]:
     """Return the conclusion as the dumps have it; a second one says where they contradict it."""
-    seq, groups = one.seq, _of_group(one.group, dumps)
+    groups = _of_group(one.group, dumps)
+    seq = one.seq if one.seq is not None else _waited_in(one, groups)
     if one.kind not in WAITS or seq is None or one.op in UNNUMBERED - {""} or not groups:
         return [one]
-    exact = _exact(one, seq, groups)
+    exact = replace(_exact(one, seq, groups), seq=seq)
     denied = tuple(
         rank for rank in one.culprits
         if one.kind == "missing-rank" and rank in groups and exact.kind != "mismatch"
@@ -74,6 +75,20 @@ def joined(one: Conclusion, dumps: Sequence[RankDump]) -> list[Conclusion]:
         return [exact]
     facts: Facts = (("last", max(group.last for group in groups.values())),)
     return [one, Conclusion("dump-disagrees", (), denied, one.group, seq, one.op, facts)]
+
+
+def _waited_in(one: Conclusion, groups: Mapping[int, GroupDump]) -> int | None:
+    """Return the number of the op that ranks waited in, where the log has none (gloo's): their
+    first that is not complete, else their last. An op that timed out may count as complete."""
+    waiting = [groups[rank] for rank in one.ranks if rank in groups and groups[rank].last]
+    seqs = [
+        min((seq for seq, op in group.ops.items() if not op.complete), default=group.last)
+        for group in waiting
+    ]  # fmt: skip
+    if not seqs:
+        return None
+    ops = [group.ops[min(seqs)].op for group in waiting if min(seqs) in group.ops]
+    return min(seqs) if ops and all(_same(one.op, op) for op in ops) else None
 
 
 def _of_group(name: str, dumps: Sequence[RankDump]) -> Mapping[int, GroupDump]:
