@@ -2,5 +2,5 @@
 
 Text in, facts out: ``scan`` finds the lines that matter, ``origins`` takes launchers' prefixes off,
 ``patterns`` turns lines into events, ``verdict`` draws conclusions from events, ``words`` makes
-sentences of conclusions.
+sentences of conclusions, ``joined`` makes those exact that dumps know more of.
 """

@@ -64,17 +64,25 @@ def joined(one: Conclusion, dumps: Sequence[RankDump]) -> list[Conclusion]:
     if one.kind not in WAITS or seq is None or one.op in UNNUMBERED - {""} or not groups:
         return [one]
     exact = replace(_exact(one, seq, groups), seq=seq)
-    denied = tuple(
-        rank for rank in one.culprits
-        if one.kind == "missing-rank" and rank in groups and exact.kind != "mismatch"
-        and groups[rank].last >= seq
-    )  # fmt: skip
-    if one.kind == "mismatch" and exact.culprits != one.culprits:
-        denied = one.culprits
+    if one.kind == "mismatch" and (exact.kind != "mismatch" or not exact.culprits):
+        return [one]
+    denied = _denied(one, exact, groups)
     if not denied:
         return [exact]
     facts: Facts = (("last", max(group.last for group in groups.values())),)
     return [one, Conclusion("dump-disagrees", (), denied, one.group, seq, one.op, facts)]
+
+
+def _denied(
+    one: Conclusion, exact: Conclusion, groups: Mapping[int, GroupDump]
+) -> tuple[int, ...]:  # fmt: skip
+    """Return the ranks of which the dumps say that it is not as the log says."""
+    if one.kind == "mismatch":
+        return one.culprits if exact.culprits != one.culprits else ()
+    if one.kind != "missing-rank" or exact.kind == "mismatch" or exact.seq is None:
+        return ()
+    here = (rank for rank in one.culprits if rank in groups)
+    return tuple(rank for rank in here if groups[rank].last >= exact.seq)
 
 
 def _waited_in(one: Conclusion, groups: Mapping[int, GroupDump]) -> int | None:
@@ -98,10 +106,14 @@ def _of_group(name: str, dumps: Sequence[RankDump]) -> Mapping[int, GroupDump]:
         same = [group for group in dump.groups if _is(name, group)]
         if len(same) == 1:
             found[dump.rank] = same[0]
-        elif not same and name == "default":
-            found[dump.rank] = GroupDump("0", "default_pg", (), 0, {})
-    keys = {group.name for group in found.values()}
-    return found if len(keys) == 1 else {}
+    if len({group.name for group in found.values()}) != 1:
+        return {}
+    some = next(iter(found.values()))
+    for dump in dumps:
+        none = not any(_is(name, group) for group in dump.groups)
+        if none and (name == "default" or dump.rank in some.ranks):
+            found[dump.rank] = replace(some, last=0, ops={})
+    return found
 
 
 def _is(name: str, group: GroupDump) -> bool:

@@ -29,6 +29,8 @@ MAX_FILES: Final = 4096
 _RANK: Final = re.compile(r"rank[_\-.]?(\d{1,6})|(\d{1,6})$", re.IGNORECASE)
 _DAY_NS: Final = 86_400 * 10**9
 HEAD_BYTES: Final = 1 << 16
+JSON_HEAD: Final = 400
+"""Bytes in which a dump in JSON has its first large key; a log may be lines of JSON."""
 _IN_DUMPS: Final = (b"pg_config", b"entries")
 Dumps = dict[int, tuple[Path, Any]]
 """Rank -> file, content."""
@@ -59,7 +61,8 @@ def looks_like_dump(path: Path) -> bool:
             file.seek(0)
             with suppress(EOFError, zlib.error), gzip.open(file) as packed:
                 head = packed.read(HEAD_BYTES)
-    return head[:1] in (b"\x80", b"{") and any(word in head for word in _IN_DUMPS)
+    begin = {b"\x80": head, b"{": head[:JSON_HEAD]}.get(head[:1], b"")
+    return any(word in begin for word in _IN_DUMPS)
 
 
 def read_dumps(paths: Sequence[Path]) -> Dumps:

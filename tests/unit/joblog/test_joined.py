@@ -57,6 +57,19 @@ def test_ranks_that_disagree_are_told_by_dumps(
     assert (one.kind, one.culprits, one.ranks) == ("mismatch", culprits, (0, 1, 2))
 
 
+def test_what_dumps_leave_open_stands(tmp_path: Path) -> None:
+    """By the log rank 2 disagrees with two others; dumps of one of each side cannot tell."""
+    for rank, last in ((0, SUM), (2, LARGER)):
+        write(tmp_path, rank, [SUM] * 5 + [last], 5, "[0, 1, 2]")
+    [one] = judged(tmp_path, timeout(0) + timeout(1) + timeout(2, numel=65))
+    assert (one.kind, one.culprits) == ("mismatch", (2,))
+
+
+def test_a_log_in_json_is_no_dump(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text('{"msg": "' + "x" * 400 + '", "entries": []}\n')
+    assert explained([str(tmp_path)]).dumps == {}
+
+
 def test_all_ranks_are_in_the_op(tmp_path: Path) -> None:
     write(tmp_path, 0, [SUM] * 6, 5)
     write(tmp_path, 1, [SUM] * 7, 5)
