@@ -14,14 +14,14 @@ from typing import Final, Literal
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.losses import losses_by_step, seen_losses
-from pardbg.analysis.same.noise import EPSILON, MEASURED, RED, ROUNDINGS, SEEN, YELLOW
+from pardbg.analysis.same.noise import EPSILON, RED, ROUNDINGS, SEEN, YELLOW
 from pardbg.analysis.same.wholes import Wholes
 from pardbg.store.store import Store
 
 Level = Literal["green", "yellow", "red", "noise"]
 """``noise``: rounding may be as large as a mistake, or is not known."""
 _CLOSE: Final = 1e-3
-"""Of a factor, relative; of an offset, of the loss."""
+"""Of a factor, relative; of an offset, of the loss: where it rounds less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,9 @@ def loss_of(
         return Loss(step, left, right, math.inf, "red")
     floors = error / known if known else math.inf if error else 0.0
     level: Level = "green" if floors <= YELLOW else "red" if floors > RED else "yellow"
-    if level == "red":
-        return Loss(step, left, right, floors, level, *_looks(left, right, run[1].group_sizes))
+    times, log_of = _looks(left, right, known, run[1].group_sizes)
+    if level == "red" or (level == "yellow" and log_of):
+        return Loss(step, left, right, floors, "red", times, log_of)
     return Loss(step, left, right, floors, "noise" if RED * known > SEEN * abs(left) else level)
 
 
@@ -81,19 +82,20 @@ def _noise(sides: Sequence[Wholes], size: float, second: float | None) -> float 
     finite = [value for value in known if value is not None]
     if not finite or len(finite) < len(known):
         return None
-    depth = max(1, len(sides[0].names("grad")))
-    share = ROUNDINGS * max(finite) * math.sqrt(depth)
+    share = ROUNDINGS * max(finite) * math.sqrt(max(1, len(sides[0].names("grad"))))
     if second is None:
         return share * abs(size)
-    return max(abs(second - size), min(share, MEASURED) * abs(size))
+    # The mean over many tokens: what rounds is hardly more than the number itself.
+    return max(abs(second - size), min(share, max(finite)) * abs(size))
 
 
-def _looks(left: float, right: float, sizes: Sequence[int]) -> tuple[float, int]:
+def _looks(left: float, right: float, noise: float, sizes: Sequence[int]) -> tuple[float, int]:
     """Return (factor, 0), (0, ranks of the logarithm) or (0, 0)."""
+    close = max(_CLOSE * abs(left), noise)
     for number in sorted({2, *sizes}):
         for times in (float(number), 1 / number):
-            if abs(right - times * left) <= _CLOSE * abs(times * left):
+            if abs(right - times * left) <= times * close:
                 return times, 0
-        if abs(right - left - math.log(number)) <= _CLOSE * abs(left):
+        if abs(right - left - math.log(number)) <= close:
             return 0.0, number
     return 0.0, 0

@@ -74,8 +74,21 @@ def test_a_coarse_dtype_judges_no_loss_without_a_floor() -> None:
     found = compare(store, with_loss(coarse, LOSS * 1.01)).loss
     assert found is not None and found.level == "noise"
     found = compare(store, with_loss(coarse, LOSS * 1.01), with_loss(coarse, LOSS * 1.0001)).loss
-    # measured 4e-4, at least 2 % of the loss, of which a half is more than ten floors
-    assert found is not None and found.floors == pytest.approx(0.5) and found.level == "green"
+    # measured 1e-4, at least a rounding of bfloat16, 2**-7
+    assert found is not None and found.floors == pytest.approx(1.28) and found.level == "green"
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("loss", [4.0, 11.0])
+def test_a_logarithm_of_the_ranks_is_seen_in_a_coarse_dtype(loss: float, ranks: int) -> None:
+    # log 2 is 0.69: 8 roundings of 11, which any other difference may be
+    reference = with_loss(run(1, dtype="bfloat16"), loss)
+    floor = with_loss(run(1, 5, 4e-3, dtype="bfloat16"), loss * (1 + 2.0**-8))
+    made = run(ranks, 9, 4e-3, dtype="bfloat16")
+    for more, log_of in ((math.log(ranks), ranks), (0.45, 0), (0.0, 0)):
+        found = compare(reference, with_loss(made, *[loss + more] * ranks), floor)
+        assert found.loss is not None and found.loss.log_of == log_of
+        assert found.exit_code == (1 if log_of else 0)
 
 
 def test_losses_that_are_not_finite() -> None:
