@@ -163,3 +163,12 @@ def _histogram(finite: torch.Tensor, low: float, high: float) -> str:
     most = float(counts.max())
     steps = len(_BARS) - 1
     return "".join(_BARS[math.ceil(steps * float(n) / most)] for n in counts)
+
+
+def first_floating(out: Any) -> Any:
+    """Return the first tensor of floating point that a module put out, or None."""
+    if isinstance(out, torch.Tensor):
+        plain = type(out) is torch.Tensor or hasattr(out, "device_mesh")
+        return out if plain and out.dim() and out.is_floating_point() else None
+    items = out.values() if isinstance(out, dict) else out if isinstance(out, tuple | list) else ()
+    return next((item for item in map(first_floating, items) if item is not None), None)

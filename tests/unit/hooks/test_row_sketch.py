@@ -25,7 +25,7 @@ def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
 def sketch(
     rows: torch.Tensor, inputs: torch.Tensor, first: int = 0, cut: Cut = WHOLE
 ) -> torch.Tensor:
-    return row_sketches(Maps(), rows, samples_at(row_hashes(inputs), first), cut)
+    return row_sketches(Maps(), rows, samples_at(row_hashes(inputs), first), cut)[0]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

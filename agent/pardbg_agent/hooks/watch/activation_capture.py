@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from pardbg_agent import clock
-from pardbg_agent.hooks.tensors import local_part
+from pardbg_agent.hooks.tensors import first_floating, local_part
 from pardbg_agent.hooks.watch.framework_places import layer_names
 from pardbg_agent.hooks.watch.row_sketch import (
     WHOLE,
@@ -28,7 +28,7 @@ from pardbg_agent.hooks.watch.row_sketch import (
     samples_at,
 )  # fmt: skip
 from pardbg_agent.hooks.watch.tensor_names import Models, axes, canonical, is_compiled
-from pardbg_agent.hooks.watch.tensor_sketch import Maps
+from pardbg_agent.hooks.watch.tensor_sketch import Maps, seen_in
 
 MAX_MODULES: Final = 400
 """Of an outermost module: the outer ones first."""
@@ -62,12 +62,19 @@ class Sum:
     dtype: str
     shape: list[int]
     """Of a sample's row."""
-    most: torch.Tensor
-    bad: torch.Tensor
+    most: Any = 0.0
+    bad: Any = 0
+    """On a device tensors of it, which are read at the step's end."""
     rows: int = 0
     times: list[int] = field(default_factory=list)
     """Of gradients: when each came, in ns of the host's clock."""
     sketches: dict[Cut, torch.Tensor] = field(default_factory=dict)
+
+    def see(self, most: Any, bad: Any) -> None:
+        """Take what was seen of a call's rows. A device is not waited for."""
+        tensor = isinstance(most, torch.Tensor)
+        self.most = most.clamp(min=self.most) if tensor else max(self.most, most)
+        self.bad = self.bad + bad
 
 
 @dataclass(slots=True, eq=False)
@@ -162,7 +169,7 @@ class Activations:
             self._of[id(module)] = outermost, (model, name)
 
     def _put_out(self, outermost: Outermost, of: Of, samples: Samples, out: Any) -> None:
-        tensor = _first(out)
+        tensor = first_floating(out)
         if tensor is not None:
             self._add(outermost, of, samples, "out", tensor)
             if tensor.requires_grad:
@@ -181,32 +188,18 @@ class Activations:
             dtype, shape = str(part.dtype).removeprefix("torch."), list(rows.shape[1:])
             sums = self._sums.get((what, of))
             if sums is None:
-                zero = torch.zeros((), dtype=torch.float64, device=rows.device)
-                order = len(self._sums)
-                sums = self._sums[what, of] = Sum(order, dtype, shape, zero, zero)
+                sums = self._sums[what, of] = Sum(len(self._sums), dtype, shape)
             elif sums.shape != shape:
                 sums.shape = []  # samples of unlike sizes: no cut can be told from another
-            low, high = torch.aminmax(rows)
-            most = torch.maximum(low.abs(), high.abs()).to(torch.float64)
-            sums.most = torch.maximum(sums.most, most)
-            if not rows.is_cpu or not torch.isfinite(most):  # a device is not waited for
-                sums.bad = sums.bad + torch.isfinite(rows).logical_not_().sum()
             sums.rows += len(rows)
             if what == "d_out" and len(sums.times) < MAX_CALLS:
                 sums.times.append(begun)
             for cut in (WHOLE, *_cuts(rows.dim() - 1, outermost.axes)):
-                both = row_sketches(self._maps, rows, samples, cut)
+                both, seen = row_sketches(self._maps, rows, samples, cut)
+                if cut is WHOLE:
+                    sums.see(*(seen or seen_in(rows)))
                 known = sums.sketches.get(cut)
                 sums.sketches[cut] = both if known is None else known + both
-
-
-def _first(out: Any) -> Any:
-    """Return the first tensor of floating point that a module put out, or None."""
-    if isinstance(out, torch.Tensor):
-        plain = type(out) is torch.Tensor or hasattr(out, "device_mesh")
-        return out if plain and out.dim() and out.is_floating_point() else None
-    items = out.values() if isinstance(out, dict) else out if isinstance(out, tuple | list) else ()
-    return next((item for item in map(_first, items) if item is not None), None)
 
 
 def _cuts(num_dims: int, axes: list[tuple[int, int]]) -> Iterator[Cut]:

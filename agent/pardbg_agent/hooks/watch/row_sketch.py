@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import torch
 
-from pardbg_agent.hooks.watch.tensor_sketch import Maps, mixed, sketch_rows, turned
+from pardbg_agent.hooks.watch.tensor_sketch import Maps, Seen, mixed, sketch_rows, turned
 
 
 class Cut(NamedTuple):
@@ -56,10 +56,13 @@ def by_sample(out: torch.Tensor, num_rows: int) -> torch.Tensor | None:
     return None
 
 
-def row_sketches(maps: Maps, rows: torch.Tensor, samples: Samples, cut: Cut) -> torch.Tensor:
-    """Return the sketches of (samples, …) by contents and by place: float64, (2, SKETCH)."""
+def row_sketches(
+    maps: Maps, rows: torch.Tensor, samples: Samples, cut: Cut
+) -> tuple[torch.Tensor, Seen | None]:
+    """Return the sketches of (samples, …) by contents and by place: float64, (2, SKETCH). And what
+    ``sketch_rows`` saw."""
     size = tuple(rows.shape[1:])
     shape = [n * (cut.parts if dim == cut.dim else 1) for dim, n in enumerate(size)]
     offset = [n * cut.at if dim == cut.dim else 0 for dim, n in enumerate(size)]
-    own = sketch_rows(maps, rows, shape, offset)
-    return torch.stack([turned(own, hashes) for hashes in samples])
+    own, seen = sketch_rows(maps, rows, shape, offset)
+    return torch.stack([turned(own, hashes) for hashes in samples]), seen

@@ -95,8 +95,9 @@ class Capture:
     def _watch_calls(self) -> None:
         """See calls of all modules, from now on; where there are compiled ones, of the outermost
         alone: a hook of all would be compiled with them."""
-        compiled = any(map(is_compiled, self._models.alive()))
-        for root in self._models.outermost() if compiled else ():
+        roots = self._models.outermost()  # looked for here, and not again in the first of the steps
+        compiled = any(is_compiled(m) for root in roots for m in root.modules())
+        for root in roots if compiled else ():
             self._watch_calls_of(root)
         if not compiled:
             # The warning of torch.compile is about hooks that the program has.

@@ -30,6 +30,8 @@ _AT_ONCE: Final = 1 << 22
 """Elements of several rows on a device."""
 Map = tuple[torch.Tensor, torch.Tensor, int]
 """(buckets int64, signs float64, first element) of elements of a part, which is flat"""
+Seen = tuple[Any, Any]
+"""(largest finite magnitude, number of elements that are not finite): numbers, or tensors"""
 
 
 class Maps:
@@ -76,27 +78,27 @@ def sketch(
     """Return "count", "most", "bad", "bits" and "sketch" of a rank's part, which begins at
     ``offset`` of a tensor of ``shape``. Waits for the device."""
     with torch.no_grad():
-        mine, flat = part.detach(), part.detach().flatten()
-        sums = torch.zeros(SKETCH, dtype=torch.float64, device=part.device)
-        most, bad = 0.0, 0
-        quick = _quick(mine) if len(shape) == mine.dim() <= len(offset) else None
-        if quick is not None:
-            most, bad = quick.sketch(mine.contiguous(), False, shape, offset, sums)
-        for buckets, signs, begin in maps.of(mine, shape, offset) if quick is None else ():
-            values = flat[begin : begin + len(buckets)].to(torch.float64)
-            low, high = map(float, torch.aminmax(values))
-            if not (math.isfinite(low) and math.isfinite(high)):
-                finite = torch.isfinite(values)
-                bad += values.numel() - int(finite.count_nonzero())
-                values = torch.where(finite, values, 0.0)
-                low, high = map(float, torch.aminmax(values))
-            most = max(most, -low, high)
-            add_to(sums.unsqueeze(0), buckets, (values * signs).unsqueeze(0))
+        mine = part.detach()
+        sums, seen = sketch_rows(maps, mine.unsqueeze(0), shape, offset)
+        most, bad = seen or seen_in(mine)
+        if bad:
+            most = mine.where(mine.isfinite(), 0).abs().amax()
         return {
-            "count": flat.numel(), "most": most, "bad": bad,
-            "bits": int(bits_sum(part)) & (1 << 61) - 1 if part.numel() else 0,
+            "count": mine.numel(), "most": float(most), "bad": int(bad),
+            "bits": int(bits_sum(part)) & (1 << 61) - 1 if mine.numel() else 0,
             "sketch": sums.cpu().numpy().tobytes(),
         }  # fmt: skip
+
+
+def seen_in(values: torch.Tensor) -> Seen:
+    """Return the largest magnitude, and how many elements are not finite, without waiting for a
+    device; where some are not, that may be the largest magnitude."""
+    if not values.numel():
+        return 0.0, 0
+    low, high = torch.aminmax(values)
+    most = torch.maximum(low.abs(), high.abs()).to(torch.float64)
+    finite = values.is_cpu and math.isfinite(most)
+    return most, 0 if finite else values.isfinite().logical_not_().sum()
 
 
 def sliced(maps: Maps, part: torch.Tensor, dim: int, parts: int, at: int, blocks: int = 1) -> bytes:
@@ -108,28 +110,19 @@ def sliced(maps: Maps, part: torch.Tensor, dim: int, parts: int, at: int, blocks
         for block, piece in enumerate(part.detach().chunk(blocks, dim)):
             long = piece.shape[dim]
             offset = [(block * parts + at) * long if d == dim else 0 for d in range(part.dim())]
-            quick = _quick(piece)
-            if quick is not None:
-                quick.sketch(piece.contiguous(), False, shape, offset, sums)
-                continue
-            flat = piece.flatten()
-            for buckets, signs, begin in maps.of(piece, shape, offset):
-                values = flat[begin : begin + len(buckets)].to(torch.float64)
-                finite = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-                add_to(sums, buckets, finite.mul_(signs).unsqueeze(0))
+            sums += sketch_rows(maps, piece.unsqueeze(0), shape, offset)[0]
     return sums.cpu().numpy().tobytes()
 
 
 def sketch_rows(
     maps: Maps, rows: torch.Tensor, shape: Sequence[int], offset: Sequence[int]
-) -> torch.Tensor:
+) -> tuple[torch.Tensor, Seen | None]:
     """Return the sketch of each of ``rows``, which begins at ``offset`` of a row of ``shape``:
-    float64, (rows, SKETCH)."""
+    float64, (rows, SKETCH). And what C++ saw of all; None: it is not there."""
     own = torch.zeros(len(rows), SKETCH, dtype=torch.float64, device=rows.device)
-    quick = _quick(rows)
+    quick = _quick(rows) if len(shape) == rows.dim() - 1 <= len(offset) else None
     if quick is not None:
-        quick.sketch(rows.contiguous(), True, shape, offset, own)
-        return own
+        return own, quick.sketch(rows.contiguous(), True, shape, offset, own)
     flat = rows.reshape(len(rows), -1)
     for buckets, signs, begin in maps.of(rows[0], shape, offset):
         at_once = 1 if rows.is_cpu else max(1, _AT_ONCE // len(buckets))
@@ -137,7 +130,7 @@ def sketch_rows(
             values = flat[at : at + at_once, begin : begin + len(buckets)].to(torch.float64)
             finite = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
             add_to(own[at : at + at_once], buckets, finite.mul_(signs))
-    return own
+    return own, None
 
 
 def turned(own: torch.Tensor, hashes: torch.Tensor) -> torch.Tensor:
