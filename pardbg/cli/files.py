@@ -17,6 +17,7 @@ from pardbg.words import whole
 
 if TYPE_CHECKING:
     from pardbg.analysis.answers.checks import Result
+    from pardbg.analysis.same.comparison import Sameness
     from pardbg.store.store import Store
 
 SESSION = click.argument("session", shell_complete=common.complete_sessions)
@@ -174,6 +175,18 @@ def _rename(run: Store, names: Path) -> None:
         raise UserError(f"--map {names}: no rule fits a name of this run")
 
 
+def _write_numbers(html: Path, force: bool, found: Sameness, title: str) -> None:
+    from pardbg.analysis.same.module_rows import numbers_of
+    from pardbg.render.reports.same_page import same_page
+    from pardbg.session.source_files import place_of, source_around
+
+    place = None if found.place is None else place_of(found.place.source)
+    source = None if place is None else source_around(place)
+    with common.new_file(html, force) as fresh:
+        fresh.write_text(same_page(numbers_of(found), title, source), encoding="utf-8")
+    common.talk(f"wrote {html}")
+
+
 @click.command()
 @click.argument("a")
 @click.argument("b", required=False)
@@ -186,11 +199,14 @@ def _rename(run: Store, names: Path) -> None:
     help="A file of rules PATTERN => NAME that name B's tensors as A does.",
 )
 @click.option("--junit", type=click.Path(path_type=Path), help="Write the answer as JUnit XML.")
+@click.option("--html", type=click.Path(path_type=Path),
+              help="Write the answer as one self-contained HTML page.")  # fmt: skip
 @click.option("--show", is_flag=True, help="Open B in the screens instead, at 0 Numbers.")
 @common.JSON
+@common.FORCE
 def same(
-    a: str, b: str | None, floor: str | None, names: Path | None, junit: Path | None, show: bool,
-    json_: bool,
+    a: str, b: str | None, floor: str | None, names: Path | None, junit: Path | None,
+    html: Path | None, show: bool, json_: bool, force: bool,
 ) -> int | None:  # fmt: skip
     """Tell whether session B computes what its reference A does, and which tensor differs first.
 
@@ -198,15 +214,15 @@ def same(
     Exit code 0: the same, 1: not, 2: it cannot be compared. docs/same.md says how.
     """
     from pardbg.analysis.answers import checks as rules
-    from pardbg.analysis.same import comparison
+    from pardbg.analysis.same import comparison, module_rows
     from pardbg.analysis.same.noise import RED
     from pardbg.render.frame.same_words import verdict
     from pardbg.render.reports.sameness import same_text
 
     if b is None and (floor or names):
         raise UserError("--floor and --map are of two sessions: `pardbg same A B --floor F`")
-    if show and (floor or names or junit or json_):
-        raise UserError("--show has no --floor, --map, --junit or --json")
+    if show and (floor or names or junit or html or json_):
+        raise UserError("--show has no --floor, --map, --junit, --html or --json")
     if show:
         show_screens(Path(b or a), Path(a) if b else None, f"pardbg same {a}", "numbers")
         return None
@@ -223,7 +239,9 @@ def same(
         check = rules.parse(f"same<{RED}floors")
         result = rules.Result(check, found.exit_code == 0, None, verdict(found))
         _write_junit(junit, [result], b or a)
-    common.echo(json.dumps(comparison.as_dict(found), indent=2) if json_ else same_text(found))
+    if html is not None:
+        _write_numbers(html, force, found, " and ".join(Path(s).name for s in (a, b) if s))
+    common.echo(json.dumps(module_rows.as_dict(found), indent=2) if json_ else same_text(found))
     return found.exit_code
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from pardbg.analysis.answers.hang import rank_stacks
 from pardbg.analysis.answers.report import as_json
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.same import comparison
+from pardbg.analysis.same import comparison, module_rows
 from pardbg.control.language.ctl_words import ctl_words
 from pardbg.control.language.ranksets import Known, RankFacts, resolve
 from pardbg.doors.evidence import Evidence, JobLog, LiveRun, Recording, open_evidence
@@ -191,7 +191,8 @@ class Tools:
         with ExitStack() as looked:
             stores = [looked.enter_context(self._recording(one).looking()) for one in named]
             found = comparison.compare(*stores) if b else comparison.alone(*stores)
-        head = comparison.as_dict(found)
+        head = module_rows.as_dict(found)
+        head.pop("modules")  # of the same rows, which are paged
         rows = head.pop("rows")
         return page(head, rows if isinstance(rows, list) else [], offset, limit)
 

@@ -21,6 +21,12 @@ class Place:
     line: int
 
 
+def place_of(text: str) -> Place | None:
+    """Return the place that ``file:line`` names; None: it names none."""
+    file, _, number = text.rpartition(":")
+    return Place(file, int(number)) if file and number.isdecimal() else None
+
+
 @dataclass(frozen=True, slots=True)
 class SourceLines:
     """Lines around a place."""

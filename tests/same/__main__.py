@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pardbg.analysis.same import comparison
+from pardbg.analysis.same import comparison, module_rows
 from pardbg.session.reader import load
 from tests.forked import forked
 from tests.processes import rank_env, torchrun_argv
@@ -167,7 +167,7 @@ def recorded(case: Case, folder: Path) -> Path:
 def answer(reference: Path, run: Path, floor: Path | None = None) -> dict[str, Any]:
     """Return what ``pardbg same --json`` prints."""
     second = None if floor is None else load(floor)
-    return comparison.as_dict(comparison.compare(load(reference), load(run), second))
+    return module_rows.as_dict(comparison.compare(load(reference), load(run), second))
 
 
 def verdict(case: Case, told: dict[str, Any]) -> str:

@@ -7,11 +7,10 @@ known or rounding explains as much, the answer is that it cannot be compared.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal, cast
 
-from pardbg.analysis.base.losses import json_number
 from pardbg.analysis.same.activations import activations
 from pardbg.analysis.same.beginnings import initial, inputs, sharing
 from pardbg.analysis.same.cut_parameters import in_place
@@ -228,32 +227,6 @@ def _later(a: Wholes, run: Store, parts: Mapping[tuple[int, int], Prefixes]) -> 
         rank for (rank, step), own in samples(run).items() if own & rows.get(step, frozenset())
     }
     return frozenset(partial - taken)
-
-
-def as_dict(found: Sameness) -> dict[str, object]:
-    """Return the answer as ``pardbg same --json`` prints it."""
-    cause, loss = found.hypothesis, found.loss
-    return {
-        "exit_code": found.exit_code, "reason": found.reason,
-        "step": found.step, "what": found.what, "name": found.name,
-        "loss": None if loss is None else {
-            key: json_number(value) if isinstance(value, float) else value
-            for key, value in asdict(loss).items()
-        },
-        "hypothesis": None if cause is None else asdict(cause),
-        "place": None if found.place is None else asdict(found.place),
-        "beside": [asdict(one) for one in found.beside],
-        "rows": [
-            {**asdict(row), "error": json_number(row.error), "floors": json_number(row.floors)}
-            for row in found.rows
-        ],
-        "not_judged": [
-            {"why": left.why, "what": list(left.whats), "names": list(left.names)}
-            for left in found.left
-        ],
-        "inputs_known": found.inputs_known, "initial_known": found.initial_known,
-        "random": found.random, "floor_idle": found.floor_idle, "num_tensors": found.num_tensors,
-    }  # fmt: skip
 
 
 def _keys(side: Wholes) -> Iterator[Key]:

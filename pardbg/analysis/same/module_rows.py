@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
+from pardbg.analysis.base.losses import json_number
 from pardbg.analysis.same.comparison import Sameness
 from pardbg.analysis.same.noise import RED
+from pardbg.store.store import Store
 
 WHATS: Final = ("out", "d_out", "grad")
 
@@ -39,6 +41,15 @@ def numbers_of(found: Sameness) -> Numbers:
     return Numbers(found, tuple(module_rows(found)))
 
 
+def is_captured(run: Store) -> bool:
+    """Return whether all ranks of a live run have told all of the steps that any tells of:
+    parameters come last."""
+    ranks = [rank.tensors for rank in run.rank_procs(None).values()]
+    steps = {tensor.step for tensors in ranks for tensor in tensors}
+    whole = [{tensor.step for tensor in tensors if tensor.what == "param"} for tensors in ranks]
+    return bool(steps) and all(each == steps for each in whole)
+
+
 def module_rows(found: Sameness) -> list[ModuleRow]:
     """Return the modules of the first captured step in the order of execution; those with judged
     parameters only, where outputs are not known."""
@@ -62,3 +73,34 @@ def module_rows(found: Sameness) -> list[ModuleRow]:
         ModuleRow(name, floors[name], frozenset(parts[name]), name == owner and bool(found.what))
         for name in names
     ]
+
+
+def as_dict(found: Sameness) -> dict[str, object]:
+    """Return the answer as ``pardbg same --json`` prints it."""
+    cause, loss = found.hypothesis, found.loss
+    return {
+        "exit_code": found.exit_code, "reason": found.reason,
+        "step": found.step, "what": found.what, "name": found.name,
+        "loss": None if loss is None else {
+            key: json_number(value) if isinstance(value, float) else value
+            for key, value in asdict(loss).items()
+        },
+        "hypothesis": None if cause is None else asdict(cause),
+        "place": None if found.place is None else asdict(found.place),
+        "beside": [asdict(one) for one in found.beside],
+        "rows": [
+            {**asdict(row), "error": json_number(row.error), "floors": json_number(row.floors)}
+            for row in found.rows
+        ],
+        "modules": [
+            {"name": row.name, "first": row.first, "parts": sorted(row.parts),
+             "floors": {what: json_number(value) for what, value in row.floors.items()}}
+            for row in module_rows(found)
+        ],
+        "not_judged": [
+            {"why": left.why, "what": list(left.whats), "names": list(left.names)}
+            for left in found.left
+        ],
+        "inputs_known": found.inputs_known, "initial_known": found.initial_known,
+        "random": found.random, "floor_idle": found.floor_idle, "num_tensors": found.num_tensors,
+    }  # fmt: skip

@@ -162,6 +162,20 @@ def _factor(found: Hypothesis) -> str:
     return number(found.factor)
 
 
+def checks(found: Sameness) -> tuple[tuple[bool, str], ...]:
+    """Return (it is well, words) of inputs, initial parameters and random numbers."""
+    known = ((found.inputs_known, "same inputs", "inputs not known to be equal"),
+             (found.initial_known, "same initial values", "not all initial values known"),
+             (not found.random, "no Dropout", "dropout draws"))  # fmt: skip
+    return tuple((good, yes if good else no) for good, yes, no in known)
+
+
+def counted(found: Sameness) -> str:
+    """Return how many tensors were compared, and how many differ."""
+    red = sum(row.level == "red" for row in found.rows)
+    return f"{plural(found.num_tensors, 'tensor')}, {red} differ"
+
+
 def label(name: str) -> str:
     """Return a module's name, that of the whole model too."""
     return clean(name) or "(model)"

@@ -25,10 +25,18 @@ from pardbg.render.draw.cells import (
     wrap,
 )
 from pardbg.render.frame.panels import empty
-from pardbg.render.frame.same_words import label, loss_line, not_judged, verdict, where
+from pardbg.render.frame.same_words import (
+    checks,
+    counted,
+    label,
+    loss_line,
+    not_judged,
+    verdict,
+    where,
+)
 from pardbg.render.pages.debug import source as draw_source
 from pardbg.session.source_files import SourceLines
-from pardbg.words import number, plural
+from pardbg.words import number
 
 TWO_COLUMNS: Final = 110
 _BARS: Final = 6, 9
@@ -183,13 +191,8 @@ def _checks(found: Sameness, cells: int) -> list[Line]:
         return [line(Segment("  replicas alone: give a second recording as the reference", "dim"))]
     if not found.rows:
         return []
-    checks = ((found.inputs_known, "same inputs", "inputs not known to be equal"),
-              (found.initial_known, "same initial values", "not all initial values known"),
-              (not found.random, "no Dropout", "dropout draws"))  # fmt: skip
     parts = [
-        line(Segment(" ✓ " if good else " ✗ ", "good" if good else "warn"), Segment(
-            yes if good else no, "dim"), " ") for good, yes, no in checks
+        line(Segment(" ✓ " if good else " ✗ ", "good" if good else "warn"), Segment(text, "dim"),
+             " ") for good, text in checks(found)
     ]  # fmt: skip
-    red = sum(one.level == "red" for one in found.rows)
-    said = f"  {plural(found.num_tensors, 'tensor')}, {red} differ  "
-    return [fit(line(Segment(said), *parts), cells)]
+    return [fit(line(Segment(f"  {counted(found)}  "), *parts), cells)]

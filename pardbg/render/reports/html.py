@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable, Sequence
-from importlib import resources
+from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
@@ -14,6 +13,7 @@ from pardbg.analysis.answers.report_pipeline import PipelineReport, RankUse, by_
 from pardbg.render.draw.svg import escape as _e
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD, KIND_WORD
 from pardbg.render.reports import charts
+from pardbg.render.reports.html_parts import document, figure, key, more, section, table
 from pardbg.render.reports.sections import (
     edge_rows,
     finite_losses,
@@ -37,14 +37,7 @@ def page(report: Report, source: str) -> str:
         _steps(report), _collectives(report), _p2p(report), _memory(report), _ranks(report),
         _foot(report, source),
     )  # fmt: skip
-    title = f"{report.run.name or 'run'} · pardbg"
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_e(title)}</title><style>{_file('report.css')}</style></head>\n<body>{_file('patterns.svg')}<main>\n"
-        + "\n".join(section for section in sections if section)
-        + "\n</main></body></html>\n"
-    )
+    return document(report.run.name or "run", sections)
 
 
 def _head(report: Report, source: str) -> str:
@@ -88,13 +81,13 @@ def _facts(report: Report) -> str:
 def _findings(report: Report) -> str:
     found = report.findings
     if not found:
-        return _section("Findings", f'<div class="finding good">{_e(nothing(report))}</div>')
+        return section("Findings", f'<div class="finding good">{_e(nothing(report))}</div>')
     items = [
         f'<div class="finding {_e(f.severity)}"><b>{_e(f.severity)} · {_e(f.kind)}</b>'
         f"{_e(f.text)}</div>"
         for f in found[:MAX_FINDINGS]
     ]
-    return _section("Findings", "".join(items) + _more(found, MAX_FINDINGS))
+    return section("Findings", "".join(items) + more(found, MAX_FINDINGS))
 
 
 def _pipeline(pipeline: PipelineReport | None) -> str:
@@ -109,28 +102,28 @@ def _pipeline(pipeline: PipelineReport | None) -> str:
     body = f"<p>Bubble: {_e(', '.join(shares))}.</p>" if shares else ""
     if (step := pipeline.typical) is not None:
         kinds = sorted({a.kind for row in step.ranks for a in row.actions} & KIND_WORD.keys())
-        keys = [_key(f"act {kind}", KIND_WORD[kind]) for kind in kinds] + _idle_keys(pipeline.use)
+        keys = [key(f"act {kind}", KIND_WORD[kind]) for kind in kinds] + _idle_keys(pipeline.use)
         caption = f"Step {step.step}, a typical one: the plan (thin) over what ran. "
-        body += _figure(charts.schedule(step, pipeline.num_stages), caption, keys)
+        body += figure(charts.schedule(step, pipeline.num_stages), caption, keys)
     if pipeline.free:
         caption = f"Where the window of {plural(len(pipeline.free), 'complete step')} went. "
-        keys = [_key("busy", "compute"), *_idle_keys(pipeline.use)]
-        body += "<p></p>" + _figure(charts.ledger(pipeline.use), caption, keys)
-    return _section("Pipeline", body, f"{pipeline.schedule or 'schedule not known'} · {shape}")
+        keys = [key("busy", "compute"), *_idle_keys(pipeline.use)]
+        body += "<p></p>" + figure(charts.ledger(pipeline.use), caption, keys)
+    return section("Pipeline", body, f"{pipeline.schedule or 'schedule not known'} · {shape}")
 
 
 def _idle_keys(use: Sequence[RankUse]) -> list[str]:
-    return [_key(f"idle {cause}", CAUSE_WORD[cause]) for cause in (use[0].idle if use else ())]
+    return [key(f"idle {cause}", CAUSE_WORD[cause]) for cause in (use[0].idle if use else ())]
 
 
 def _steps(report: Report) -> str:
     if not report.steps:
         return ""
-    body = _figure(charts.steps(report.steps), "Longest over ranks. ", [])
+    body = figure(charts.steps(report.steps), "Longest over ranks. ", [])
     if shares := phase_shares([step for step in report.steps if step.phases]):
         text = ", ".join(f"{name} {percent(share)}" for name, share in shares)
         body += f'<p class="dim">Of the steps, mean over ranks: {_e(text)}.</p>'
-    return _section("Steps", body)
+    return section("Steps", body)
 
 
 def _collectives(report: Report) -> str:
@@ -140,12 +133,12 @@ def _collectives(report: Report) -> str:
     heads = ("group", "op", "number", "bytes", "skew", "wait", "transfer", "busbw", "not matched")
     odd = [(count(kind.num_odd) if kind.num_odd else "",) for kind in found]
     rows = [(*row, *also) for row, also in zip(op_rows(found[:MAX_ROWS]), odd, strict=False)]
-    body = _table(heads, rows, left=2) + _more(found, MAX_ROWS)
+    body = table(heads, rows, left=2) + more(found, MAX_ROWS)
     if any(row.last_rank is not None for row in report.collectives):
         picture = charts.last_ranks(report.collectives, [rank.now.rank for rank in report.ranks])
         caption = "Who came last, and what the others waited for it. "
-        body += "<p></p>" + _figure(picture, caption, [])
-    return _section("Collectives", body, "medians")
+        body += "<p></p>" + figure(picture, caption, [])
+    return section("Collectives", body, "medians")
 
 
 def _p2p(report: Report) -> str:
@@ -154,8 +147,8 @@ def _p2p(report: Report) -> str:
         return ""
     heads = ("edge", "number", "bytes", "in all", "transfer")
     rows = edge_rows(found[:MAX_ROWS])
-    body = _table(heads, rows, left=1) + _more(found, MAX_ROWS)
-    return _section("Point to point", body, "medians")
+    body = table(heads, rows, left=1) + more(found, MAX_ROWS)
+    return section("Point to point", body, "medians")
 
 
 def _memory(report: Report) -> str:
@@ -163,15 +156,15 @@ def _memory(report: Report) -> str:
     if not known:
         return ""
     shown = shown_rows(report, known, lambda row: row.rank, charts.MAX_RANKS)
-    keys = [_key(f"mem {letter}", word) for word, letter in charts.MEMORY]
+    keys = [key(f"mem {letter}", word) for word, letter in charts.MEMORY]
     caption = "Newest sizes (activations: peak). A bar across: expected at the model's ZeRO level. "
-    return _section("Memory", _figure(charts.memory(shown), caption, keys))
+    return section("Memory", figure(charts.memory(shown), caption, keys))
 
 
 def _ranks(report: Report) -> str:
     heads, *rows = rank_rows(shown_rows(report, report.ranks, lambda row: row.now.rank, MAX_ROWS))
-    body = _table(heads, rows, left=2) + _more(report.ranks, MAX_ROWS)
-    return _section("Ranks", body) if rows else ""
+    body = table(heads, rows, left=2) + more(report.ranks, MAX_ROWS)
+    return section("Ranks", body) if rows else ""
 
 
 def _foot(report: Report, source: str) -> str:
@@ -183,39 +176,3 @@ def _foot(report: Report, source: str) -> str:
         f"sources are not mixed; figures marked – are not known."
     )
     return f"<footer>{_e(text)}</footer>"
-
-
-# ------------------------------------------------------------------ parts
-
-
-def _section(title: str, body: str, beside: str = "") -> str:
-    small = f"<small>{_e(beside)}</small>" if beside else ""
-    return f"<section><h2>{_e(title)}{small}</h2>{body}</section>"
-
-
-def _figure(picture: str, caption: str, keys: Sequence[str]) -> str:
-    return f"<figure>{picture}<figcaption>{_e(caption)}{''.join(keys)}</figcaption></figure>"
-
-
-def _key(style: str, word: str) -> str:
-    box = f'<svg viewBox="0 0 13 13"><rect class="{style}" width="13" height="13"/></svg>'
-    return f'<span class="key">{box}{_e(word)}</span>'
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int) -> str:
-    def cells(tag: str, row: Sequence[str]) -> str:
-        opened = [f'<{tag} class="l">' if at < left else f"<{tag}>" for at in range(len(row))]
-        return "".join(f"{o}{_e(cell)}</{tag}>" for o, cell in zip(opened, row, strict=True))
-
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f'<div class="scroll"><table><tr>{cells("th", heads)}</tr>{body}</table></div>'
-
-
-def _more(rows: Sequence[object], most: int) -> str:
-    left = len(rows) - most
-    return f'<p class="dim">and {left} more (--json has all)</p>' if left > 0 else ""
-
-
-def _file(name: str) -> str:
-    """Return the style sheet, or the patterns that tell causes of idle apart without colour."""
-    return resources.files("pardbg.render.reports").joinpath(name).read_text("utf-8")

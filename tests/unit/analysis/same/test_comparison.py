@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pardbg.analysis.same.comparison import Sameness, alone, as_dict, compare
+from pardbg.analysis.same.comparison import Sameness, alone, compare
+from pardbg.analysis.same.module_rows import as_dict
 from pardbg.cli import main
 from pardbg.render.frame.same_words import verdict
 from pardbg.render.reports.sameness import same_text
