@@ -374,10 +374,11 @@ LEASE_NS: Final = 10_000_000_000
 EXPR_NUMBERS: Final = frozenset(
     ("rank", "local_rank", "step", "stage", "mb", "seq", "bytes", "peer", "loss")
 )
-EXPR_TEXTS: Final = frozenset(("op", "action", "pg", "axis", "dtype", "host", "name"))
+EXPR_TEXTS: Final = frozenset(("op", "action", "pg", "axis", "dtype", "host", "name", "module"))
 """Fields that a breakpoint's condition may ask for, by type. ``stage``, ``mb`` and ``action`` are a
 pipeline action's (of p2p ops too), ``op`` to ``peer`` an op's, ``name`` that of
-pardbg_agent.breakpoint."""
+pardbg_agent.breakpoint, ``module`` that of a module whose forward ended (``action`` F) or the
+gradient of whose output came (B)."""
 EXPR_MAX_NODES: Final = 100
 EXPR_MAX_DEPTH: Final = 16
 MAX_BREAKS: Final = 64

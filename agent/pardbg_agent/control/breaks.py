@@ -32,7 +32,7 @@ _ARITHMETIC: Final[dict[str, Callable[[Any, Any], Any]]] = {
 }  # fmt: skip
 _MAX_TEXT: Final = 80
 EVENT_FIELDS: Final = frozenset(
-    ("op", "action", "pg", "axis", "dtype", "name", "stage", "mb", "seq", "bytes", "peer")
+    ("op", "action", "pg", "axis", "dtype", "name", "module", "stage", "mb", "seq", "bytes", "peer")
 )
 """Fields of what comes next, which another gate of the same step has differently."""
 
@@ -55,6 +55,8 @@ class Break:
     once: bool
     per_step: bool
     """It asks for nothing that changes from gate to gate: it can match once in a step."""
+    of_module: bool
+    """It asks for a module: modules are hooked for it."""
     hits: int = 0
     step: int = -1
     """Step of the last match."""
@@ -84,6 +86,7 @@ class Breaks:
         }
         self._all = tuple(breaks)
         self.gates = 0
+        self.modules = any(one.of_module for one in breaks)
         for one in breaks:
             self.gates |= one.gates
 
@@ -163,10 +166,11 @@ def breaks_of(asked: Sequence[BreakAt]) -> Breaks:
 
 def _break(asked: BreakAt) -> Break:
     matches = compile_tree(asked.tree)  # first: what it takes is well-formed
-    ignore = max(0, asked.ignore)
+    ignore, names = max(0, asked.ignore), _names(asked.tree)
     return Break(
         asked.number, asked.gates, tuple(sorted(_equalities(asked.tree), key=_telling)),
-        matches, ignore, ignore, asked.once, not _names(asked.tree) & EVENT_FIELDS,
+        matches, ignore, ignore, asked.once, not names & EVENT_FIELDS,
+        "module" in names,
     )  # fmt: skip
 
 

@@ -25,13 +25,13 @@ from pardbg_agent.hooks.training import (
     remote_calls,
     step_phases,
 )
-from pardbg_agent.hooks.watch import initial_values, probes, tensor_capture
+from pardbg_agent.hooks.watch import initial_values, module_gates, probes, tensor_capture
 from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.settings import complain
 
 _HOOKS: Final[tuple[Any, ...]] = (
     host_calls, probes, step_phases, pipeline, frameworks, wrappers, fsdp, recompute,
-    remote_calls, graph_replays, initial_values, tensor_capture,
+    remote_calls, graph_replays, initial_values, tensor_capture, module_gates,
 )  # fmt: skip
 
 

@@ -70,7 +70,7 @@ def parse(text: str) -> Tree:
 def gates(tree: Tree) -> int:
     """Return the gate classes (wire.Gate) at which the condition can become true."""
     names = fields(tree)
-    if "name" in names:
+    if names & {"name", "module"}:
         return int(Gate.BREAK)
     if "action" in names:
         return int(Gate.ACTION)

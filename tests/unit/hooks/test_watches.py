@@ -1,4 +1,5 @@
-"""What watches see in real torch: NaN before it spreads, what is slow, memory above a limit. A
+"""What watches see in real torch: NaN before it spreads, what is slow, memory above a limit,
+modules that a breakpoint asks for. A
 fake world of 4 ranks; this is rank 1, and its gate is a real one."""
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn.modules.module import _global_forward_hooks
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import pardbg_agent
+from pardbg.control.language.expr import gates, parse
 from pardbg_agent import core, hooks
 from pardbg_agent.control.breaks import breaks_of
 from pardbg_agent.control.watches import watches_of
-from pardbg_agent.ctrl.agent_messages import Watch
+from pardbg_agent.ctrl.agent_messages import BreakAt, Watch
 from pardbg_agent.hooks.context import Op
 from pardbg_agent.hooks.memory import usage
 from pardbg_agent.hooks.watch import not_finite, op_watches
@@ -308,3 +311,61 @@ def test_microbatches_in_flight_keep_their_activations(c: core.Core) -> None:
     assert c.gate._due is None
     usage.chunk(c, 0, "F")
     assert c.gate._due == (1, "900 B allocated (activations 900 B), more than 700 B")
+
+
+# -- modules
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mlp, self.head = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.head(torch.utils.checkpoint.checkpoint(self.mlp, x, use_reentrant=False))
+
+
+def training(net: Any, steps: int) -> Callable[[], None]:
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def run() -> None:
+        for _ in range(steps):
+            net(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+
+    return run
+
+
+def breaks(c: core.Core, *conditions: str) -> None:
+    trees = [parse(text) for text in conditions]
+    asked = [BreakAt(n, gates(tree), tree) for n, tree in enumerate(trees, 1)]
+    c.gate.set_breaks(breaks_of(asked))
+
+
+class Wrapper(torch.nn.Module):
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.module(x)
+
+
+def test_a_break_at_a_module_holds_where_it_ended(c: core.Core) -> None:
+    run = training(Wrapper(Net()), 3)
+    breaks(c, "module==mlp and action==F", 'module=="" and action==B')
+    # hooked from the end of the first step on; a forward that recomputation repeats is none
+    once = ["return of mlp", "backward of the model"]
+    assert [text for text, _ in hits(c, run)] == 2 * once
+    breaks(c, "module==head")
+    assert [text for text, _ in hits(c, run)] == 3 * ["return of head", "backward of head"]
+    breaks(c, "op==send")
+    assert hits(c, run) == [] and not _global_forward_hooks
+
+
+def test_modules_are_not_hooked_where_one_is_compiled(c: core.Core) -> None:
+    net = Net()
+    net.head.compile(backend="eager")
+    breaks(c, "module==mlp")
+    assert hits(c, training(net, 2)) == [] and not _global_forward_hooks
+    torch._dynamo.reset()
