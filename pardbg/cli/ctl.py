@@ -71,11 +71,20 @@ def ctl(
     ranks; `compare EXPR` shows them side by side; `compare --hash grads` finds the first parameter
     that differs. Evaluating code requires that the job was started with --allow-eval.
 
+    `watch same REF.mcap` compares the run with its reference's recording (both with --tensors), and
+    holds the ranks at the module whose output, or gradient, differs first (`pardbg same`).
+
     `level off|summary|full [RANKS] [30s]` sets the recording detail, optionally for a limited
     time; `mark NOTE` adds a bookmark to the recording.
     """
     from pardbg.cli import headless
 
+    at = words.index("watch") if "watch" in words[:2] else -1
+    if at >= 0 and words[at + 1 : at + 2] == ("same",):
+        if len(words) != at + 3:
+            raise UserError("watch same REF.mcap: the reference's recording (pardbg run --tensors)")
+        named = find_target(words[0] if at else None, key)
+        return headless.watch_same(named, Path(words[-1]), json_, lease, timeout)
     run_name, verb, ranks, args = ctl_words(_hashing(words) if hash_ else words, frame)
     compare = arguments.COMPARE in words[:2]
     if verb is Verb.KILL and run_name is None:

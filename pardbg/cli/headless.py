@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from pardbg.cli.common import echo, talk
+from pardbg.errors import UserError
 from pardbg.words import duration
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.05
 PASS_POLL_S = 0.005
+CAPTURED_POLL_S = 0.5
 RECORDED_TIMEOUT_S = 30.0
 """Maximum time for the hub to write the rest of a session after its job ended."""
 
@@ -194,6 +196,42 @@ def control(
         return 1 if found and all(one.refusal for one in found) else 0
     talk(error_text(reply))
     return 2 if reply.usage else 1
+
+
+def watch_same(
+    target: Target, reference: Path, json_: bool, lease_s: float, timeout_s: float
+) -> int:
+    """Compare what a run captures with its reference's recording, and hold the ranks at the module
+    that differs first. Return 0: the same, 1: not, 2: it cannot be compared."""
+    from pardbg.analysis.same.comparison import compare
+    from pardbg.analysis.same.module_rows import is_captured
+    from pardbg.control.language.arguments import at_module
+    from pardbg.events.control_codes import Verb
+    from pardbg.hub.run.start import RunHandle
+    from pardbg.render.frame.same_words import verdict, where
+    from pardbg.session.reader import load
+
+    if target.path is None:
+        raise UserError("watch same reads the run's recording: it must be on this machine")
+    until, handle = time.monotonic() + timeout_s, RunHandle(target.path)
+    first, run = load(reference), load(handle.parts()[-1], growing=True)
+    while not is_captured(run) and not handle.ended() and time.monotonic() < until:
+        time.sleep(CAPTURED_POLL_S)
+        run = load(handle.parts()[-1], growing=True)
+    found = compare(first, run)
+    for text in (verdict(found), *where(found)):
+        (talk if json_ else echo)(text)
+    if found.exit_code == 1:
+        held: dict[str, str] = {}
+        place = found.place
+        if place is not None:
+            held = {"expr": at_module(place.name, place.what == "out")}
+        elif found.name:  # a parameter: where its module's backward is over
+            held = {"expr": at_module(found.name.rpartition(".")[0], False)}
+        verb = Verb.UNTIL if held else Verb.PAUSE
+        left = max(1.0, until - time.monotonic())
+        control(target, verb, None, json_, lease_s, left, held)
+    return found.exit_code
 
 
 def farewell(run_dir: Path, ends: bool = False) -> int:

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from pardbg.hub.run.start import RunHandle
     from pardbg.hub.run.terminal import Streams
     from pardbg.hub.target import Target
+    from pardbg.session.reader import SessionSource
 
+    Reference = tuple[str, SessionSource]
+    """Name and contents of the recording that a run is compared with."""
 
 STDOUT, STDERR = 1, 2
 MACHINE_LACKS = (OSError, termios.error, MemoryError, RuntimeError)
@@ -114,25 +117,30 @@ def _build_simulated() -> None:
 @hang_options
 @node_options
 @rc_options
+@click.option("--reference", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              metavar="REF.mcap", help="Compare the tensors that --tensors captures with this "
+              "recording's, at 0 Numbers.")  # fmt: skip
 @click.pass_obj
 def watch(
     job: list[str] | None, /, run: str | None, output: Path | None, rc_file: Path | None,
-    no_rc: bool, **how: Any,
+    no_rc: bool, reference: Path | None, **how: Any,
 ) -> int | None:  # fmt: skip
     """Join the live run RUN (default: the only one), or start one: `watch torchrun … train.py`.
 
     RUN elsewhere: tcp://HOST:PORT with --key, or ssh://[USER@]HOST[/RUN].
     """
+    second = None if reference is None else (reference.name, _opened(reference))
     if job is not None:
         if run is not None:
             raise UserError(f"{run!r} before `--`: name a run to join or give a command, not both")
         said, rc = recording(**how), _rc(rc_file, no_rc)
-        return _watch_job(_job(job), said, rc, name=_job_name(job), output=output)
+        return _watch_job(_job(job), said, rc, second=second, name=_job_name(job), output=output)
     key = how.pop("key")
     if output is not None or any(how.values()):
         raise UserError("-o and recording options need a command: `pardbg watch … -- torchrun …`")
     common.need_terminal("watch")
-    return _tui_live(find_target(run, key), "overview", viewer_rc(rc_file, no_rc))
+    rc = viewer_rc(rc_file, no_rc)
+    return _tui_live(find_target(run, key), "overview", rc, second=second)
 
 
 @click.command()
@@ -255,6 +263,7 @@ def _watch_job(
     start_screen: str = "overview",
     ends: bool = False,
     after: Callable[[Path], None] | None = None,
+    second: Reference | None = None,
     **more: Any,
 ) -> int:
     """Start a job and show it in the TUI, with which the job ``ends`` or not; without a terminal
@@ -279,13 +288,24 @@ def _watch_job(
             ending_with_us(handle if ends else None),
             headless.raised_level(handle.run_dir if how.attentive else None),
         ):
-            code = _tui_live(local(handle.run_dir), start_screen, rc, ends)
+            code = _tui_live(local(handle.run_dir), start_screen, rc, ends, second)
     if after is not None and handle.ended():
         after(handle.parts()[-1])
     return end_as(code)
 
 
-def _tui_live(target: Target, start_screen: str, rc: Rc, ends: bool = False) -> int:
+def _opened(reference: Path) -> SessionSource:
+    """Open it before a job is started: what is no recording is said at once."""
+    from pardbg.session.reader import open_session
+
+    common.need_terminal("--reference", "pardbg ctl RUN watch same REF.mcap")
+    return open_session(reference)
+
+
+def _tui_live(
+    target: Target, start_screen: str, rc: Rc, ends: bool = False,
+    second: Reference | None = None,
+) -> int:  # fmt: skip
     from pardbg.cli import headless
     from pardbg.hub.client import HubControl, LiveSource
     from pardbg.ui.app import PardbgApp
@@ -293,7 +313,7 @@ def _tui_live(target: Target, start_screen: str, rc: Rc, ends: bool = False) -> 
     source, control = LiveSource(target), HubControl(target)
     try:
         PardbgApp(
-            source, control, title=target.name, start_screen=start_screen, rc=rc,
+            source, control, title=target.name, start_screen=start_screen, rc=rc, second=second,
             history=headless.history_path(),
         ).run()  # fmt: skip
         ended = source.finished

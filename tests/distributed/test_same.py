@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 from pardbg.cli import main
+from pardbg.events.control_codes import Verb
+from pardbg.hub.client import HubControl
+from pardbg.render.reports.replies import as_json
 from pardbg.session.reader import load
 from tests.distributed.runs import started
 from tests.forked import forked, served
@@ -131,3 +134,21 @@ def test_losses_are_those_without_capture(sessions: dict[str, Path]) -> None:
     losses, captured = (sorted(re.findall(r"0x[0-9a-fp.+-]+", text))
                         for text in (plain.out, printed(sessions["ddp"])))  # fmt: skip
     assert len(losses) == 4 and losses == captured
+
+
+def test_watch_same_holds_the_ranks_at_the_module_that_differs(
+    sessions: dict[str, Path], tmp_path: Path
+) -> None:
+    """On a live run, which goes on until then."""
+    env = rank_env({"PARDBG_TENSORS": "0-1", "SAME_STEPS": "100000"})
+    argv = job(2, "tensor", "copy-mlp", "1", init=True)
+    with started(argv, tmp_path / "live.mcap", env=env) as handle:
+        words = ["ctl", handle.run, "watch", "same", str(sessions["plain"]), "--timeout", "120"]
+        with contextlib.redirect_stdout(io.StringIO()) as shown, pytest.raises(SystemExit) as done:
+            main(words)
+        assert done.value.code == 1 and "blocks.1.norm2" in shown.getvalue()
+        control = HubControl(handle.run_dir)
+        status = as_json(control.command(Verb.STATUS))
+        control.close()
+    assert status["mode"] == "held" and {*status["held"], *status["waiting"]} == {0, 1}
+    assert "backward of blocks.1.norm2" in status["reason"]

@@ -36,7 +36,7 @@ from tests.same.parts import (
     with_experts,
 )
 
-STEPS, ROWS, MICROBATCHES = 2, 24, 4
+STEPS, ROWS, MICROBATCHES = int(os.environ.get("SAME_STEPS", "2")), 24, 4
 REDUCED = (
     "hand-dp", "tensor-dp", "tensor-dp-unsaid", "pipeline-dp", "three-d", "running-dp",
 )  # fmt: skip

@@ -8,8 +8,9 @@ import pytest
 
 from pardbg.session.navigation.replay import ReplayClock
 from pardbg.session.reader import open_session
+from pardbg.store.source import Message
 from pardbg.ui.app import PardbgApp
-from tests.ui.fakes import shows, text_of
+from tests.ui.fakes import FakePort, FakeSource, shows, text_of, until
 from tests.unit.analysis.same.captured import changed, run
 
 pytestmark = pytest.mark.timeout(60)
@@ -43,3 +44,35 @@ async def test_one_recording_shows_whether_its_replicas_are_equal(tmp_path: Path
             await shows(app, "✓")
     finally:
         source.close()
+
+
+class Live(FakeSource):
+    """A run whose ranks tell of their tensors when the test says so."""
+
+    def __init__(self, messages: list[Message]) -> None:
+        super().__init__()
+        self.messages, self.told = messages, 0
+
+    def poll(self, timeout_ms: int) -> list[Message]:
+        super().poll(timeout_ms)
+        told, self.messages = self.messages[: self.told], self.messages[self.told :]
+        self.told = 0
+        return told
+
+
+async def test_a_live_run_is_compared_once_all_ranks_have_told_of_a_step(tmp_path: Path) -> None:
+    ref = open_session(run().file(tmp_path / "ref.mcap"))
+    made = changed(run(2, 3), lambda grad: grad * 2, "blocks.1.norm").trace().messages
+    source = Live(made)
+    app = PardbgApp(source, FakePort(), title="live", start_screen="numbers", second=("ref", ref))
+    try:
+        async with app.run_test(size=(120, 40)) as pilot:
+            source.told = len(made) - 1
+            await until(lambda: len(source.messages) == 1, "told")
+            await shows(app, "comparing …")
+            source.told = 1
+            await shows(app, "✗")
+            await pilot.press("b")
+            assert 'break module=="blocks.1" and action==F' in text_of(app)
+    finally:
+        ref.close()

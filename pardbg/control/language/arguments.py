@@ -176,11 +176,19 @@ def _time(text: str) -> int:
     return delay_ns
 
 
+def at_module(name: str, forward: bool) -> str:
+    """Return the condition of a breakpoint where a module's forward has ended, or where the
+    gradient of what it put out has come."""
+    return f'module=="{name}" and action=={"F" if forward else "B"}'
+
+
 def parse_watch(text: str) -> tuple[str, float]:
     """Return (kind, limit in the kind's unit: times, ns, bytes). Raises UserError, one line."""
     said = text.strip()
     match = _WATCH.fullmatch(said)
     if match is None or match["kind"] not in WATCH_KINDS:
+        if said.split()[:1] == ["same"]:
+            raise UserError("from a shell: pardbg ctl RUN watch same REF.mcap")
         raise UserError(f"cannot watch {said[:30]!r}: {_EXAMPLES}" if said else
                         f"watch what? {_EXAMPLES}")  # fmt: skip
     kind = match["kind"]

@@ -120,7 +120,7 @@ OWN: Final[Mapping[str, Mapping[str, str]]] = {
     "debug": {"where": "stacks", "break_here": "break", "step": "step", "next": "next step"},
     "findings": {"detail": "go there", "copy": "copy"},
     "output": {"filter": "filter", "page_up": "page up", "page_down": "page down"},
-    "numbers": {"detail": "its tensors", "filter": "filter"},
+    "numbers": {"detail": "its tensors", "filter": "filter", "break_here": "break"},
 }  # fmt: skip
 """Screen -> action id -> its label there, the most used first."""
 _FOOTER: Final = 2

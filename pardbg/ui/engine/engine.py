@@ -113,6 +113,9 @@ class Engine:
             self._read_on()
         else:
             self._loader.read(POLL_MS)
+            second = self._loader.second
+            if second is not None and not second.source.finished:
+                self._loader.read_second(second)
             if self._loader.notice:
                 self._report_once(self._loader.notice)
         if not self._loader.opened:

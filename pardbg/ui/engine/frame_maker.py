@@ -11,7 +11,7 @@ from pardbg.analysis.answers.timeline import Spot, WaitedFor, waited_for
 from pardbg.analysis.base.run import OutputLine
 from pardbg.analysis.pipeline.implied import schedule_detail
 from pardbg.analysis.pipeline.in_flight import Peak, peaks
-from pardbg.analysis.same.module_rows import Numbers
+from pardbg.analysis.same.module_rows import Numbers, is_captured
 from pardbg.render.frame.step_charts import Ahead
 from pardbg.session.navigation.replay import aligned
 from pardbg.session.navigation.travel import active_bounds
@@ -258,14 +258,16 @@ class FrameMaker:
             return None
         known = self._analysis.num_tensors(self._store)
         if self._compared is None or self._compared[0] != known:
-            reference = None if second is None else second.store
+            reference, whole = None if second is None else second.store, self._loader.finished
+            if reference is not None and not whole and not is_captured(self._store):
+                return None  # in the middle of a step
             self._compared = known, self._analysis.sameness(self._store, reference)
         return self._compared[1]
 
     def _beside(self, want: Want, t_ns: int, whole: bool) -> Comparison | None:
         """Return the second run at the same step."""
         second = self._loader.second
-        if second is None or not second.source.finished:
+        if second is None or not second.source.finished or not self._cursor.replay:
             return None
         place = aligned(self._store, t_ns, second.store)
         snapshot = self._ask(

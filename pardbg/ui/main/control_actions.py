@@ -75,6 +75,8 @@ class ControlActions:
 
     def _break_text(self) -> str:
         frame = self._view.shared.frame
+        if frame is not None and (text := self._view.page.break_text(frame)):
+            return text
         snapshot = frame.snapshot if frame else None
         coming = snapshot.control.held.get(self._view.shared.rank, "") if snapshot else ""
         view = snapshot.pipeline if snapshot else None

@@ -55,6 +55,11 @@ class Page(PicturePane):
         """Return what the page needs of the engine beyond the snapshot."""
         return Want()
 
+    def break_text(self, frame: Frame) -> str:
+        """Return the condition of a breakpoint at the selected row; empty: it is no place to
+        break at."""
+        return ""
+
     def ranks_drawn(self) -> frozenset[int] | None:
         """Return the ranks on the screen, and about a screen more around them and the selected one;
         None: all. The same while rows move little: each change of it makes a frame."""

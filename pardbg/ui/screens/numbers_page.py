@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pardbg.analysis.same.module_rows import ModuleRow
+from pardbg.control.language.arguments import at_module
 from pardbg.render.draw.cells import Picture
 from pardbg.render.pages.module_numbers import listed, module_detail, numbers
-from pardbg.session.source_files import Place
+from pardbg.session.source_files import place_of
 from pardbg.ui.engine.feed import Frame, Want
 from pardbg.ui.screens.row_pages import RowsPage
 
@@ -32,9 +33,17 @@ class NumbersPage(RowsPage):
     def want(self) -> Want:
         found = self.shared.frame.sameness if self.shared.frame is not None else None
         place = found.found.place if found is not None else None
-        file, _, number = (place.source if place is not None else "").rpartition(":")
-        source = Place(file, int(number)) if file and number.isdecimal() else None
-        return Want(sameness=True, source=source)
+        return Want(sameness=True, source=None if place is None else place_of(place.source))
+
+    def break_text(self, frame: Frame) -> str:
+        """Where the chosen module's forward has ended; of one that differs in backward alone, where
+        the gradient of its output has come."""
+        rows = self.rows(frame)
+        if frame.sameness is None or not rows:
+            return ""
+        row, place = rows[self.at(frame)], frame.sameness.found.place
+        backward = row.first and place is not None and place.what != "out"
+        return at_module(row.name, not backward)
 
     def detail(self, frame: Frame, cells: int, rows: int) -> tuple[str, Picture] | None:
         listed_rows = self.rows(frame)
