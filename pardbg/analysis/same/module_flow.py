@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from pardbg.analysis.same.activations import Activation, Kind, Reading, place_in_block
+from pardbg.analysis.same.activations import Activation, Reading, place_in_block
 from pardbg.analysis.same.hypotheses import RESIDUAL, Hypothesis, factor
 from pardbg.analysis.same.noise import RED, SEEN, YELLOW, difference
 from pardbg.analysis.same.wholes import Floats, Whole
@@ -90,7 +90,8 @@ def flow(
             _best(a, b, floor, scale) if a.name not in unknown
             else Judged(a, b, None, None, 0.0, 0.0, "layout") for a, b in pairs
         ])  # fmt: skip
-        first = first or _first(back, sizes)
+        behind = None if first is not None else _first(back, sizes)
+        first = first or (behind and _first(_doubted(outs), sizes)) or behind
     return Flow((*outs, *back), first)
 
 
@@ -171,7 +172,7 @@ def _settled(judged: Sequence[Judged]) -> list[Judged]:
     """Return what is red only where it is known what ranks have: from modules where it fits. A sum
     over ranks that modules of the same kind have summed is red too, if something behind it is."""
     fits = [one for one in judged if one.level in ("green", "yellow") and one.reading is not None]
-    established = {one.reading.kind for one in fits if one.reading is not None}
+    known = {one.reading.kind for one in fits if one.reading is not None}
     hows: dict[str, Counter[str]] = defaultdict(Counter)
     for one in fits:
         if one.reading is not None:
@@ -180,7 +181,8 @@ def _settled(judged: Sequence[Judged]) -> list[Judged]:
     red = False
     for one in reversed(judged):
         others = hows[place_in_block(one.reference.name)]
-        if one.level == "red" and not (one.run.alone or _known(one, established)):
+        read = one.reading is not None and one.reading.kind in known
+        if one.level == "red" and not (one.run.alone or read):
             one = replace(one, level="layout")
         elif red and _is_sum(one) and others["whole"] > others["sum"]:
             one = replace(one, level="red")
@@ -212,8 +214,14 @@ def _is_sum(one: Judged) -> bool:
     return fits and one.reading is not None and one.reading.how == "sum"
 
 
-def _known(one: Judged, established: set[Kind]) -> bool:
-    return one.reading is not None and one.reading.kind in established
+def _doubted(outs: Sequence[Judged]) -> list[Judged]:
+    """Return outputs as they are where gradients are red: one that is yellow is red, too, if none
+    behind it is green. Rounding alone hardly gets there."""
+    end = 1 + max((at for at, one in enumerate(outs) if one.level == "green"), default=-1)
+    return [
+        *outs[:end],
+        *(replace(o, level="red") if o.level == "yellow" else o for o in outs[end:]),
+    ]
 
 
 def _first(judged: Sequence[Judged], sizes: Sequence[int]) -> Place | None:

@@ -289,3 +289,19 @@ def test_what_is_misread_in_one_block_is_in_others() -> None:
     outs = {one.run.name: one.level for one in found.judged if one.run.what == "out"}
     assert (outs["blocks.0.mlp"], outs["blocks.2.mlp"]) == ("layout", "layout")
     assert found.first is not None and found.first.name == "blocks.2"
+
+
+@pytest.mark.parametrize(("doubted", "first"), [
+    (("blocks.2", "head"), ("out", "blocks.2")), (("blocks.1",), ("d_out", "blocks.2.mlp")),
+])  # fmt: skip
+def test_an_output_that_is_yellow_to_the_end_explains_a_red_gradient(
+    doubted: tuple[str, ...], first: tuple[str, str]
+) -> None:
+    made = values()
+    for name in doubted:  # 5 floors of 8 roundings
+        made["out", name] = made["out", name] * (1 + 40 * 2.0**-23)
+    assert judged(run(made)).first is None  # no gradient is red
+    for name in MODULES[: MODULES.index("blocks.2")]:
+        made["d_out", name] = np.random.default_rng(9).normal(size=256)
+    found = judged(run(made)).first
+    assert found is not None and (found.what, found.name) == first
