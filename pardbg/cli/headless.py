@@ -205,6 +205,8 @@ def watch_same(
     that differs first. Return 0: the same, 1: not, 2: it cannot be compared."""
     from pardbg.analysis.same.comparison import compare
     from pardbg.analysis.same.module_rows import is_captured
+    from pardbg.analysis.same.names import own_names, prefixes
+    from pardbg.analysis.same.wholes import wholes
     from pardbg.control.language.arguments import at_module
     from pardbg.events.control_codes import Verb
     from pardbg.hub.run.start import RunHandle
@@ -222,15 +224,13 @@ def watch_same(
     for text in (verdict(found), *where(found)):
         (talk if json_ else echo)(text)
     if found.exit_code == 1:
-        held: dict[str, str] = {}
-        place = found.place
-        if place is not None:
-            held = {"expr": at_module(place.name, place.what == "out")}
-        elif found.name:  # a parameter: where its module's backward is over
-            held = {"expr": at_module(found.name.rpartition(".")[0], False)}
-        verb = Verb.UNTIL if held else Verb.PAUSE
+        place = found.place  # of a parameter alone: where its module's backward is over
+        name = found.name.rpartition(".")[0] if place is None else place.name
+        begun = {one.name: one for one in wholes(first).tensors.values() if one.what == "init"}
+        own = own_names(prefixes(begun, run), name)
+        at = at_module(name, place is not None and place.what == "out", own)
         left = max(1.0, until - time.monotonic())
-        control(target, verb, None, json_, lease_s, left, held)
+        control(target, Verb.UNTIL, None, json_, lease_s, left, {"expr": at})
     return found.exit_code
 
 

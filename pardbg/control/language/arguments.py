@@ -176,10 +176,12 @@ def _time(text: str) -> int:
     return delay_ns
 
 
-def at_module(name: str, forward: bool) -> str:
+def at_module(name: str, forward: bool, own: Sequence[tuple[int, str]] = ()) -> str:
     """Return the condition of a breakpoint where a module's forward has ended, or where the
-    gradient of what it put out has come."""
-    return f'module=="{name}" and action=={"F" if forward else "B"}'
+    gradient of what it put out has come. ``own``: its name on ranks that have it by another."""
+    names = [f'module=="{other}" and rank=={rank}' for rank, other in own]
+    named = f"({' or '.join(names)})" if names else f'module=="{name}"'
+    return f"{named} and action=={'F' if forward else 'B'}"
 
 
 def parse_watch(text: str) -> tuple[str, float]:

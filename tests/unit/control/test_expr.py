@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pardbg.control.language.arguments import at_module
 from pardbg.control.language.expr import gates, parse
 from pardbg.errors import UserError
 from pardbg_agent.control.breaks import BadTree, Breaks, breaks_of, compile_tree
@@ -209,3 +210,14 @@ def test_a_condition_names_a_field() -> None:
 def test_an_action_is_in_no_list() -> None:
     with pytest.raises(UserError):
         parse("2B3 in (dp, all_reduce)")
+
+
+@pytest.mark.parametrize(("own", "there", "elsewhere"), [
+    ((), {"module": "1.mlp", "rank": 0}, {"module": "1", "rank": 0}),
+    (((1, "0.mlp"), (2, "1.mlp")), {"module": "0.mlp", "rank": 1}, {"module": "0.mlp", "rank": 2}),
+])  # fmt: skip
+def test_a_module_may_have_another_name_on_some_ranks(own: Any, there: Any, elsewhere: Any) -> None:
+    tree = parse(at_module("1.mlp", True, own))
+    assert gates(tree) == Gate.BREAK
+    for facts, action, hit in (there, "F", True), (there, "B", False), (elsewhere, "F", False):
+        assert compile_tree(tree)({**facts, "action": action}) is hit

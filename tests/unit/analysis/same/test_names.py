@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from pardbg.analysis.same.names import prefixes
+from pardbg.analysis.same.names import own_names, prefixes
 from pardbg.analysis.same.wholes import Whole, told, wholes
 from pardbg.store.store import Store
 from pardbg_agent import wire
@@ -67,6 +67,9 @@ def test_stages_that_count_from_0_get_the_names_of_their_layers() -> None:
         (0, "2.weight"): MODEL["head.weight"],
     }
     assert list(renamed(run(first, second)).values()) == list(MODEL)
+    moved = prefixes(reference(), run(first, second))
+    assert own_names(moved, "layers.2.up") == [(1, "1.up")]
+    assert own_names(moved, "layers.0") == [(0, "1")] and own_names(moved, "layers") == []
 
 
 def test_stages_of_one_rank_are_told_apart() -> None:
