@@ -50,13 +50,12 @@ def prefixes(reference: Mapping[str, Whole], store: Store) -> dict[Model, Prefix
 def own_names(moved: Mapping[Model, Prefixes], name: str) -> list[tuple[int, str]]:
     """Return (rank, the module's own name) where ranks have one of the reference's modules by
     another name; ``moved``: what ``prefixes`` returns."""
-    found = {
+    return sorted({
         (rank, f"{ours}{name[len(theirs) :]}".strip("."))
         for (rank, _), names in moved.items()
         for ours, theirs in names.items()
         if f"{name}.".startswith(f"{theirs}.")
-    }
-    return sorted(found)
+    })  # fmt: skip
 
 
 class _Known:
