@@ -55,16 +55,14 @@ const T* add_box(const T* values, at::IntArrayRef size, const std::vector<int64_
   return values;
 }
 
-// Add a contiguous tensor, or each of its rows, to `sums`: (rows, kSketch), of float64.
+// Add each row of a contiguous tensor to `sums`: (rows, kSketch), of float64.
 template <typename T>
-Sketched sketch_of(const at::Tensor& part, bool by_row, const std::vector<int64_t>& shape,
+Sketched sketch_of(const at::Tensor& part, const std::vector<int64_t>& shape,
                    const std::vector<int64_t>& offset, double* sums) {
   Sketched seen;
   const T* values = part.const_data_ptr<T>();
-  const int64_t rows = by_row ? part.size(0) : 1;
-  const auto size = by_row ? part.sizes().slice(1) : part.sizes();
-  for (int64_t row = 0; row < rows; row++)
-    values = add_box(values, size, shape, offset, sums + row * kSketch, seen);
+  for (int64_t row = 0; row < part.size(0); row++)
+    values = add_box(values, part.sizes().slice(1), shape, offset, sums + row * kSketch, seen);
   return seen;
 }
 
@@ -73,16 +71,16 @@ inline bool can_sketch(const at::Tensor& t) {
   const bool known = type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || type == at::kHalf;
   return known && t.is_cpu();
 }
-inline std::pair<double, int64_t> sketch(const at::Tensor& part, bool by_row, std::vector<int64_t> shape,
+inline std::pair<double, int64_t> sketch(const at::Tensor& part, std::vector<int64_t> shape,
                                          std::vector<int64_t> offset, const at::Tensor& sums) {
-  const size_t dims = part.dim() - by_row;
+  const size_t dims = part.dim() - 1;
   TORCH_CHECK(can_sketch(part) && part.is_contiguous() && shape.size() >= dims && offset.size() >= dims);
   double* to = sums.data_ptr<double>();
   const auto type = part.scalar_type();
-  const Sketched seen = type == at::kFloat      ? sketch_of<float>(part, by_row, shape, offset, to)
-                        : type == at::kDouble   ? sketch_of<double>(part, by_row, shape, offset, to)
-                        : type == at::kBFloat16 ? sketch_of<at::BFloat16>(part, by_row, shape, offset, to)
-                                                : sketch_of<at::Half>(part, by_row, shape, offset, to);
+  const Sketched seen = type == at::kFloat      ? sketch_of<float>(part, shape, offset, to)
+                        : type == at::kDouble   ? sketch_of<double>(part, shape, offset, to)
+                        : type == at::kBFloat16 ? sketch_of<at::BFloat16>(part, shape, offset, to)
+                                                : sketch_of<at::Half>(part, shape, offset, to);
   return {seen.most, seen.bad};
 }
 

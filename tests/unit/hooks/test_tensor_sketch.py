@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from typing import Any
 
@@ -126,3 +127,14 @@ def test_in_cpp_sketches_are_the_same(dtype: torch.dtype, monkeypatch: pytest.Mo
     found = made()
     assert wanted[0] == found[0] and wanted[0]["bad"] == 2
     torch.testing.assert_close(found[1:], wanted[1:], rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize(("values", "dtype", "most"), [
+    ([True, False], torch.bool, 1), ([-128, 3], torch.int8, 128), ([-2.0, 1.5], torch.float16, 2),
+    ([-4.0, 2.0], torch.float8_e4m3fn, 4), ([math.nan, -4.0, math.inf], torch.float32, 4),
+])  # fmt: skip
+def test_the_largest_magnitude_is_that_of_any_type(
+    values: list[float], dtype: torch.dtype, most: float
+) -> None:
+    found = sketch(Maps(), torch.tensor(values).to(dtype), [len(values)], [0])
+    assert (found["most"], found["bad"]) == (most, sum(not math.isfinite(v) for v in values))

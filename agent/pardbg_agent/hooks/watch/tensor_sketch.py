@@ -82,7 +82,7 @@ def sketch(
         sums, seen = sketch_rows(maps, mine.unsqueeze(0), shape, offset)
         most, bad = seen or seen_in(mine)
         if bad:
-            most = mine.where(mine.isfinite(), 0).abs().amax()
+            most = mine.to(torch.float64).nan_to_num(0.0, 0.0, 0.0).abs().amax()
         return {
             "count": mine.numel(), "most": float(most), "bad": int(bad),
             "bits": int(bits_sum(part)) & (1 << 61) - 1 if mine.numel() else 0,
@@ -95,6 +95,7 @@ def seen_in(values: torch.Tensor) -> Seen:
     device; where some are not, that may be the largest magnitude."""
     if not values.numel():
         return 0.0, 0
+    values = values.float() if values.element_size() == 1 else values  # float8 has no order
     low, high = torch.aminmax(values)
     most = torch.maximum(low.abs(), high.abs()).to(torch.float64)
     finite = values.is_cpu and math.isfinite(most)
@@ -122,7 +123,7 @@ def sketch_rows(
     own = torch.zeros(len(rows), SKETCH, dtype=torch.float64, device=rows.device)
     quick = _quick(rows) if len(shape) == rows.dim() - 1 <= len(offset) else None
     if quick is not None:
-        return own, quick.sketch(rows.contiguous(), True, shape, offset, own)
+        return own, quick.sketch(rows.contiguous(), shape, offset, own)
     flat = rows.reshape(len(rows), -1)
     for buckets, signs, begin in maps.of(rows[0], shape, offset):
         at_once = 1 if rows.is_cpu else max(1, _AT_ONCE // len(buckets))
