@@ -91,7 +91,7 @@ class PardbgApp(TerminalApp):
     def on_mount(self) -> None:
         self._in_thread(preload)  # while the first records are read
         self.take_colours()
-        self.engine.want(self.main.page.want())
+        self.engine.want(self.main.page.wanted())
         self.engine.start()
         if self._rc.lines or self._rc.problems:
             self.call_after_refresh(lambda: self._in_thread(self._begin_with))

@@ -11,15 +11,20 @@ from __future__ import annotations
 from functools import lru_cache
 from importlib import resources
 
+from rich.color import Color, blend_rgb
 from rich.style import Style
 from textual.theme import BUILTIN_THEMES, Theme
 
 from pardbg.render.draw.cells import SELECTED
+from pardbg.render.draw.regions import LETTER
 
 HEADER = "+head"
 """A token with this ending stands on the header's ground."""
 
-
+_FAR = 0.35
+"""Share that a colour keeps of itself behind them."""
+PAIR = "/"
+"""``a/b`` is the ink of ``a`` on a ground of the ink of ``b``: two things in one cell."""
 PALETTES = ("dark", "light", "16")
 EDGE = "+edge"
 """A token with this ending draws a line in the ground's colour: the edge between two boxes."""
@@ -46,11 +51,16 @@ def _parse() -> dict[str, dict[str, tuple[str, str, str]]]:
 _LOOKS = _parse()
 
 
-@lru_cache(maxsize=4096)
-def style(palette: str, token: str) -> Style:
-    """Return the rich style of ``token`` in ``palette`` (``dark``, ``light`` or ``16``)."""
+@lru_cache(maxsize=8192)
+def style(palette: str, token: str, far: bool = False) -> Style:
+    """Return the rich style of ``token`` in ``palette`` (``dark``, ``light`` or ``16``); ``far``:
+    dim, as what lies behind the letters of a jump."""
+    if far and token != LETTER:
+        return _dimmed(palette, style(palette, token))
     name, mark, ending = token.partition("+")
-    front, back, attribute = _look(palette, name)
+    front, back, attribute = _look(palette, name.partition(PAIR)[0])
+    if PAIR in name:
+        back, attribute = _look(palette, name.partition(PAIR)[2])[0], ""
     if mark + ending == EDGE:
         return Style(color=_EDGE_COLOUR[palette], bgcolor=back or None)
     reverse = attribute == "reverse"
@@ -61,6 +71,17 @@ def style(palette: str, token: str) -> Style:
         color=front or None, bgcolor=back or None,
         bold=attribute == "bold" or None, reverse=reverse or None,
     )  # fmt: skip
+
+
+def _dimmed(palette: str, look: Style) -> Style:
+    if palette == "16":
+        return Style(color="bright_black")
+    ground = Color.parse(_EDGE_COLOUR[palette]).get_truecolor()
+
+    def near(colour: Color | None) -> Color | None:
+        return colour and Color.from_triplet(blend_rgb(ground, colour.get_truecolor(), _FAR))
+
+    return Style(color=near(look.color), bgcolor=near(look.bgcolor))
 
 
 def _look(palette: str, token: str) -> tuple[str, str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pardbg.analysis.answers.device_mesh import Axis, Mesh
 from pardbg.analysis.answers.ranks import Activity, RankNow
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.answers.timeline import LaneSpan
@@ -285,7 +286,7 @@ def snapshot_ddp(p: int = 4) -> Snapshot:
     return replace(
         base, run=replace(base.run, name="ddp", backend="gloo"), t_ns=t, t_end_ns=t, pipeline=None,
         ranks=_rank_rows(p, t, False), collectives=tuple(rows), p2p=(), traffic=traffic,
-        memory=_memory(p), findings=(finding,))  # fmt: skip
+        memory=_memory(p), findings=(finding,), mesh=Mesh((Axis("dp", p),)))  # fmt: skip
 
 
 def lanes(t0: int, t1: int, ranks: int = 4, spans: int = 60

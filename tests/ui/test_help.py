@@ -59,7 +59,7 @@ async def test_help_begins_with_the_screens_own_keys() -> None:
         text = text_of(app)
         rows = [row for row in text.split("\n") if "This screen: Pipeline" in row]
         assert len(rows) == 1 and rows[0].count("──") >= 2, "two columns"
-        assert text.index("Ticks instead of time") < text.index("Control (live)") or (
+        assert text.index("Ticks instead of") < text.index("Control (live)") or (
             text.index("This screen") < text.index("Time ")
         )
 

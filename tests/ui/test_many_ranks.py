@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from textual.pilot import Pilot
 
 from pardbg.analysis.answers.hang import Hang
 from pardbg.render.draw.cells import Picture, Segment, line
+from pardbg.ui.app import PardbgApp
 from pardbg.ui.engine import pace
 from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.frame_maker import stopped
@@ -16,6 +18,32 @@ from tests.ui import sample
 from tests.ui.fakes import app_on, text_of, until
 
 RANKS = 1024
+
+
+async def rows_of(app: PardbgApp, pilot: Pilot[None]) -> None:
+    """Rows instead of the mesh."""
+    await until(lambda: "mesh  dp 1024" in text_of(app), "the mesh")
+    await pilot.press("g")
+
+
+async def test_the_mesh_asks_for_the_chosen_rank_alone_and_goes_with_the_keys() -> None:
+    """All squares are drawn from rows that are made in turn. 1,024 ranks of no group: one axis,
+    of which 30 rows stand under each other, and 35 columns of them beside each other."""
+    app = app_on(sample.snapshot_ddp(RANKS))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(lambda: "mesh  dp 1024" in text_of(app), "the mesh")
+        assert app.engine._want.viewport.ranks == {app.main.shared.rank}
+        app.main.shared.rank = 0
+        await pilot.press("j", "l")
+        chosen = app.main.shared.rank
+        assert 16 < chosen < 64  # the next row, and a column on
+        await pilot.press("h", "k")
+        assert app.main.shared.rank == 0
+        await pilot.press("p")
+        await until(lambda: "memory" in text_of(app), "the next measure")
+        await pilot.press("slash", *"rank", "escape")
+        await pilot.press("escape", "g")
+        await until(lambda: len(app.main.page.rows_in_view()) > 20, "rows")
 
 
 async def test_the_engine_is_asked_for_the_rows_in_sight() -> None:
@@ -28,6 +56,7 @@ async def test_the_engine_is_asked_for_the_rows_in_sight() -> None:
 
     async with app.run_test(size=(120, 40)) as pilot:
         await until(lambda: app.main.shared.frame is not None, "the first frame")
+        await rows_of(app, pilot)
         await until(lambda: len(app.main.page.rows_in_view()) > 20 and seen(), "the rows in sight")
         assert app.engine._want.viewport.sections == {"courses"}
         app.main.page.scroll_rows(500)
@@ -46,7 +75,8 @@ async def test_the_engine_is_asked_for_the_rows_in_sight() -> None:
 @pytest.mark.parametrize("size", ((80, 24), (120, 40), (200, 60)), ids=str)
 async def test_where_rows_go_on_no_row_is_cut(size: tuple[int, int]) -> None:
     app = app_on(sample.snapshot_ddp(RANKS))
-    async with app.run_test(size=size):
+    async with app.run_test(size=size) as pilot:
+        await rows_of(app, pilot)
         await until(lambda: " more" in text_of(app), "rows go on")
         (hint,) = [row for row in text_of(app).split("\n") if "▼" in row and "more" in row]
         pane = app.main.page

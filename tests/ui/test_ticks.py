@@ -65,10 +65,27 @@ async def test_a_cell_is_chosen_by_keys_and_looked_at(session: Path) -> None:
 async def test_keys_of_the_grid_say_where_they_work(session: Path) -> None:
     async with showing(session) as (app, pilot):
         await shows(app, "bubble")
+        await pilot.press("4", "h")
+        await shows(app, "h and l go along the mesh")
+        await pilot.press("3", "g")
+        await shows(app, "g: mesh on 1 Overview")
+
+
+async def test_by_time_the_chosen_action_has_a_strip_and_goes_with_the_keys(session: Path) -> None:
+    """By hand: rank 0's last backward takes 20 ms, from 70 to 90, as all of its kind do, and waits
+    10 ms for rank 1's."""
+    async with showing(session) as (app, pilot):
+        await shows(app, "bubble")
         await pilot.press("h")
-        await shows(app, "h and l go along the cells")
-        await pilot.press("1", "g")
-        await shows(app, "g: ticks on 2 Pipeline")
+        await shows(app, "0B1 ──")
+        await shows(app, "20 ms from 70 ms to 90 ms   median of 10 like it 20 ms")
+        await shows(app, "waited 10 ms for 1B1")
+        await pilot.press("j")
+        await shows(app, "1B1 ──")
+        await pilot.press("h", "k")
+        await shows(app, "0B0 ──")
+        await pilot.press("escape")
+        await until(lambda: "0B0 ──" not in text_of(app), "nothing chosen")
 
 
 @pytest.mark.parametrize(

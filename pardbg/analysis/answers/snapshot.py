@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pardbg.analysis.answers.courses import LAST as STEPS
 from pardbg.analysis.answers.courses import SOON, Course, rank_courses
+from pardbg.analysis.answers.device_mesh import NO_MESH, Mesh, device_mesh
 from pardbg.analysis.answers.hang import Hang, RankStack, hang_view, rank_stacks
 from pardbg.analysis.answers.hosts import HostNow, hosts_now
 from pardbg.analysis.answers.ranks import RankNow, rank_rows
@@ -87,6 +88,8 @@ class Snapshot:
     """rank -> its last steps, of the ranks that are drawn. One of the SECTIONS."""
     hosts: tuple[HostNow, ...] = ()
     """Of the same section as ``courses``."""
+    mesh: Mesh = NO_MESH
+    """The device mesh; no axes before a rank is there."""
 
 
 PARTIAL_HISTORY: Final = 8
@@ -177,14 +180,14 @@ def snapshot(
     steps = of_steps("steps", lambda: unheld_step_rows(view, _num_steps(view)))
     rows = standing_collectives(view) if "collectives" in drawn else ()
     ranks = rank_rows(view, pipeline, reused.ranks, reuse_splits=reused.splits)
-    shown = "courses" in drawn
+    shown, info = "courses" in drawn, run_info(view)
     return Snapshot(
         revision=store.revision,
         live=store.live and view.run_end is None,
         t_ns=view.t_ns,
         t_begin_ns=view.begin_ns,
         t_end_ns=view.end_ns,
-        run=run_info(view),
+        run=info,
         step=current_step(view, states(view)),
         step_ns=max((row.step_ns[-1] for row in ranks if row.step_ns), default=None),
         loss=losses[-1][1] if losses else None,
@@ -209,6 +212,7 @@ def snapshot(
         stacks=rank_stacks(view),
         courses=rank_courses(view, viewport.ranks, SOON if partial else STEPS) if shown else {},
         hosts=hosts_now(view, ranks) if shown else (),
+        mesh=device_mesh(view, max(info.world_size, max(view.ranks, default=-1) + 1)),
         parts=store.parts(),
         part=store.part,
     )

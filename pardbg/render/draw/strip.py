@@ -40,7 +40,7 @@ def strip(
 
 def _cell(inside: Sequence[tuple[float, str]]) -> tuple[str, str]:
     """Return a cell's character and style, by what is in it from below: the lower part is ink, the
-    upper one ground, named ``strip.lower.upper``."""
+    upper one ground, ``strip.lower/strip.upper``."""
     there = [(share, style) for share, style in inside if share > 0]
     rest = 1.0 - sum(share for share, _ in there)
     there += [(rest, "")] if rest > 1 / (2 * _EIGHTHS) else []
@@ -53,4 +53,4 @@ def _cell(inside: Sequence[tuple[float, str]]) -> tuple[str, str]:
         return LEVELS[-1], f"strip.{ink}"
     if eighths == 0:
         return (LEVELS[-1], f"strip.{ground}") if ground else (" ", "")
-    return LEVELS[eighths - 1], f"strip.{ink}.{ground}" if ground else f"strip.{ink}"
+    return LEVELS[eighths - 1], f"strip.{ink}/strip.{ground}" if ground else f"strip.{ink}"

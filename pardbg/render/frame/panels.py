@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from pardbg import words
+from pardbg.analysis.answers.ranks import RankNow
 from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.base.run import OutputLine
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import (
     Line,
     Picture,
     Segment,
+    clean,
     clip,
     fit,
     left,
@@ -20,6 +23,7 @@ from pardbg.render.draw.cells import (
     width,
     wrap,
 )
+from pardbg.render.frame.activity import activity_text
 from pardbg.store.history import Bookmark
 
 
@@ -42,6 +46,64 @@ def coming(snapshot: Snapshot) -> str:
         return "No rank has come yet"
     ended = any(rank.step_ns for rank in snapshot.ranks)
     return "" if ended else f"{words.plural(here, 'rank')} have come, none has ended a step"
+
+
+def is_starting(snapshot: Snapshot) -> bool:
+    """Return whether the job goes on and no rank has ended a step yet."""
+    goes_on = snapshot.live or snapshot.t_ns < snapshot.t_end_ns
+    return goes_on and snapshot.run.exit_code is None and bool(coming(snapshot))
+
+
+def starting(
+    snapshot: Snapshot, cells: int, rows: int, lacks: str, printed: Sequence[OutputLine] = ()
+) -> Picture:
+    """Draw what is known of a job that starts: who is here, what each does, the newest line of
+    output; ``lacks`` says what the page will have."""
+    here, size = len(snapshot.ranks), snapshot.run.world_size
+    whose = f"{here} of {words.plural(size, 'rank')} are here" if here < size else (
+        f"{words.plural(here, 'rank')} {'is' if here == 1 else 'are'} here, no step has ended"
+        if here else "no rank is here yet"
+    )  # fmt: skip
+    said = [
+        line(Segment(" ○ ", "accent"), Segment(f"The job is starting: {whose}.", "strong")),
+        *(line("   ", Segment(part, "dim")) for part in wrap(lacks, cells - 4, 2)),
+    ]
+    end = _meanwhile(snapshot, cells, printed)
+    room = rows - len(said) - len(end) - 2
+    ranks = [_starting_rank(snapshot, rank, cells) for rank in snapshot.ranks]
+    missing = sorted(set(range(size)) - {rank.rank for rank in snapshot.ranks})
+    more = [(" ○ ", missing, "not here yet")] if missing else []
+    if len(ranks) + len(more) > room:
+        kept = max(1, room - len(more) - 1)
+        hidden = [rank.rank for rank in snapshot.ranks[kept:]]
+        ranks, more = ranks[:kept], [(" ✓ ", hidden, "are here, too"), *more]
+    rest = [line(Segment(sign, "dim"), Segment(clip(f"r{words.rank_set(whom)}   {text}", cells - 4),
+                 "dim")) for sign, whom, text in more]  # fmt: skip
+    listed = [(), line(" ", rule("ranks", cells - 2)), *ranks, *rest] if ranks or rest else []
+    return Picture((*said,), (*listed, *end))
+
+
+def _starting_rank(snapshot: Snapshot, rank: RankNow, cells: int) -> Line:
+    now, since = activity_text(rank.now), rank.since_ns
+    age = words.duration(snapshot.t_ns - since) if now and since and snapshot.t_ns > since else ""
+    where = f"pid {rank.pid} on {clean(rank.host)}"
+    parts = line(Segment(" ✓ ", "good"), Segment(left(f"r{rank.rank}", 5)), Segment(where, "dim"),
+                 Segment("  in " if rank.now.kind == "in" else "  ", "dim"), Segment(now, "strong"),
+                 Segment(f" for {age}" if age else "", "dim"))  # fmt: skip
+    return fit(parts, cells)
+
+
+def _meanwhile(snapshot: Snapshot, cells: int, printed: Sequence[OutputLine]) -> list[Line]:
+    lines: list[Line] = [(), line(" ", rule("meanwhile", cells - 2))]
+    if printed:
+        last = clean(printed[-1].text)
+        lines.append(fit(line("   ", Segment("last line of output: ", "dim"), last), cells))
+    else:
+        lines.append(line("   ", Segment("The job has printed nothing yet.", "dim")))
+    keys = [("9", "output"), *([("b", "break"), (":", "watch nan")] if snapshot.live else []),
+            ("?", "what the keys do")]  # fmt: skip
+    parts = [part for key, text in keys for part in (Segment(key, "key"), f" {text}   ")]
+    return [*lines, (), line("   ", *parts)]
 
 
 def _centred(text: str, cells: int, style: str) -> Line:

@@ -92,6 +92,11 @@ def _excess(row: MemoryRow, usual: Mapping[int | None, float]) -> int:
     return over if over > _OUTLIER * total else 0
 
 
+def has_figures(snapshot: Snapshot) -> bool:
+    """Return whether anything is known of any rank's memory."""
+    return any(row.total_bytes or any(value for _, value in parts(row)) for row in snapshot.memory)
+
+
 def memory(
     snapshot: Snapshot,
     cells: int,
@@ -100,7 +105,7 @@ def memory(
     peaks: Mapping[int, Peak] | None = None,
 ) -> Picture:
     """Return the page at ``cells`` x ``rows``. ``peaks``: rank -> the action of its peak."""
-    if not any(row.total_bytes or any(value for _, value in parts(row)) for row in snapshot.memory):
+    if not has_figures(snapshot):
         return empty(cells, rows, "No memory figures yet.",
                      "They come with the first optimizer step.")  # fmt: skip
     each = 13 if cells >= 140 else 10 if cells >= 110 else 0

@@ -69,6 +69,10 @@ class OverviewPageState:
     """Findings of this moment are still looked for."""
     known: Sequence[Finding] = ()
     """All findings of a recording, those that are still to come among them."""
+    measure: int = 0
+    """Of the mesh: the first of the measures that are shown."""
+    digits: bool = False
+    """Of the mesh: the terminal has no blocks, so that a rank is a digit."""
 
 
 def overview(
@@ -95,7 +99,7 @@ def overview(
             if look.contains.lower() in plain(table_row(named, rank, cells)).lower()
         )
     places = tuple(rank.rank for rank in shown)
-    said = [()] if look.looking else _verdict(snapshot, look, cells)
+    said = [()] if look.looking else verdict(snapshot, look, cells)
     head = (*said, headings(columns))
     below: list[Line] = []
     foot: tuple[Line, ...] = ()
@@ -164,7 +168,7 @@ def _strip_head(snapshot: Snapshot, cells: int) -> Line:
     return line(title, keys(marks, cells - line_width((title,))))
 
 
-def _verdict(snapshot: Snapshot, look: OverviewPageState, cells: int) -> list[Line]:
+def verdict(snapshot: Snapshot, look: OverviewPageState, cells: int) -> list[Line]:
     """Draw what is so: the worst that was found, how far a start has come, what a recording has
     still to come, or that nothing was found, with the numbers. Of a hang the banner has told."""
     if snapshot.hang is not None:
@@ -228,7 +232,7 @@ def _columns(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
     metrics = {rank.metrics[:4] for rank in snapshot.ranks}  # often the same on all of many
     logged = max((width(_logged(values)) for values in metrics), default=0)
     culprits = snapshot.hang.culprits if snapshot.hang is not None else ()
-    costs = _costs(snapshot.findings)
+    costs = costs_of(snapshot.findings)
     hung = snapshot.hang is not None
     drawn = any(snapshot.courses.values()) and not (hung and cells < 110)  # where, in full
     now = 36 if cells >= 110 else 26
@@ -293,7 +297,7 @@ def _course_columns(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
     ]  # fmt: skip
 
 
-def _costs(findings: Sequence[Finding]) -> dict[int, str]:
+def costs_of(findings: Sequence[Finding]) -> dict[int, str]:
     """Return each culprit's ``+61.6 ms a step``, by the worst finding that blames it."""
     found: dict[int, str] = {}
     for finding in ordered(findings):

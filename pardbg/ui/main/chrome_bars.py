@@ -31,6 +31,7 @@ class ChromeBars:
         self.hints = Lines(id="hints")
         self.message: tuple[str, str] = ("", "")
         """Text and style."""
+        self.jumping = False
 
     def paint(self, frame: Frame | None, cells: int, rows: int, screen: str) -> None:
         """Paint all bars at this size, with the hints of ``screen`` (empty: none, the prompt is
@@ -47,7 +48,9 @@ class ChromeBars:
         status = self._status_lines(frame, cells, rows)
         self.status.styles.height = len(status)
         self.status.show(status)
-        if screen:
+        if self.jumping:
+            self.hints.show((chrome.jump_hints(cells),))
+        elif screen:
             offered = footer(screen, self._live)
             items = [self._hint(action, label, frame) for action, label in offered
                      if not (mode.ended and action.group == "control")]  # fmt: skip

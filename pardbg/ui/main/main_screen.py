@@ -29,6 +29,7 @@ from pardbg.ui.engine.engine import Engine
 from pardbg.ui.engine.feed import Frame
 from pardbg.ui.main.chrome_bars import ChromeBars
 from pardbg.ui.main.control_actions import ControlActions
+from pardbg.ui.main.panel_actions import PanelActions
 from pardbg.ui.main.time_actions import TimeActions
 from pardbg.ui.main.view_actions import AppActions, SelectionActions
 from pardbg.ui.screens.base import Page, Shared
@@ -98,12 +99,14 @@ class MainScreen(Screen[None]):
         self._time = TimeActions(self, cursor, engine, keep)
         self._selection = SelectionActions(self, self._time.jump_to)
         self._app_actions = AppActions(self, app, title)
+        self._panels = PanelActions(self)
         self._bars = ChromeBars(title, self.live, controller, lambda: self._time.moves_by)
         self.handlers: Handlers = {
             **self.control.handlers(),
             **self._time.handlers(),
             **self._selection.handlers(),
             **self._app_actions.handlers(),
+            **self._panels.handlers(),
         }
         """Action id -> what does it."""
         self._make_widgets()
@@ -205,6 +208,8 @@ class MainScreen(Screen[None]):
 
     def show_page(self, name: str) -> None:
         """Switch to a page, and tell the engine what it needs."""
+        if self.page.panels.jumping:
+            self.jump(False)
         self._active = name
         self._switcher.current = name
         self._tabs.activate(name)
@@ -223,7 +228,7 @@ class MainScreen(Screen[None]):
         """Tell the engine what the visible page needs."""
         page, over = self.page, isinstance(self.app.screen, Panel)
         viewport = Viewport(page.ranks_drawn(), SECTIONS if over else frozenset(page.sections))
-        self._want(replace(page.want(), part=self.shared.part, viewport=viewport))
+        self._want(replace(page.wanted(), part=self.shared.part, viewport=viewport))
 
     def push_panel(self, panel: Panel) -> None:
         """Open a panel over the page; ``:`` or ``/`` typed in it closes it and opens the prompt."""
@@ -277,6 +282,14 @@ class MainScreen(Screen[None]):
             return str(error)
         return ""
 
+    def jump(self, on: bool) -> None:
+        """Put letters over the page's panels and rows, all else dim; or take them away."""
+        self.page.panels.jumping = self._bars.jumping = on
+        for lines in self.query(Lines):
+            lines.dim(on and lines is not self._bars.hints)
+        self.page.redraw()
+        self.paint()
+
     # ---------------------------------------------------------------- the prompt
 
     def ask(self, kind: str, text: str = "") -> None:
@@ -316,8 +329,12 @@ class MainScreen(Screen[None]):
                 self.control.show_result(wrong, True)
 
     def typed_ahead(self, event: events.Key) -> bool:
-        """Pass a character typed before the prompt had the focus on to it. (The prompt consumes its
-        characters, so none comes here twice; enter finds it by its bindings.)"""
+        """Take a jump's key. Pass a character typed before the prompt had the focus on to it. (The
+        prompt consumes its characters, so none comes here twice; enter finds it by its
+        bindings.)"""
+        if self.page.panels.jumping:
+            self._panels.take(event.character or "")
+            return True
         meant = self._prompting and event.is_printable
         if meant:
             self._prompt.post_message(events.Key(event.key, event.character))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from pardbg.analysis.findings.finding import Finding
+from pardbg.ui.commands.actions import Handlers
 from pardbg.ui.screens.base import Page, Shared
 from pardbg.ui.screens.panel import Panel
 
@@ -16,6 +17,7 @@ class ScreenPort(Protocol):
     live: bool
     shared: Shared
     pages: Mapping[str, Page]
+    handlers: Handlers
 
     @property
     def page(self) -> Page: ...
@@ -34,5 +36,7 @@ class ScreenPort(Protocol):
     def want_page(self) -> None: ...
 
     def push_panel(self, panel: Panel) -> None: ...
+
+    def jump(self, on: bool) -> None: ...
 
     def ask(self, kind: str, text: str = "") -> None: ...

@@ -92,7 +92,9 @@ class SelectionActions:
         view.push_panel(Panel(found[0], draw))
 
     def _escape(self, _argument: str) -> None:
-        if self._view.page.contains:
+        if self._view.page.panels.zoom(False):
+            self._view.page.redraw()
+        elif self._view.page.contains:
             self.filter("")
         else:
             self._view.page.follow()
@@ -103,18 +105,22 @@ class SelectionActions:
         if self._view.page.other():
             self._view.want_page()
         else:
-            self._view.say("p switches on 2 Pipeline, 4 Collectives and 5 Traffic")
+            self._view.say(
+                "p switches on 1 Overview (mesh), 2 Pipeline, 4 Collectives and 5 Traffic"
+            )
 
     def _grid(self, _argument: str) -> None:
         if not self._view.page.grid():
-            self._view.say("g: ticks on 2 Pipeline, most waiting on 4 Collectives")
+            self._view.say(
+                "g: mesh on 1 Overview, ticks on 2 Pipeline, most waiting on 4 Collectives"
+            )
         self._view.want_page()
         self._view.paint()
 
     def _cell(self, by: int) -> None:
         if not self._view.page.cell(by):
             self._view.say(
-                "h and l go along the cells of 2 Pipeline by ticks (g) and the boxes of 3 Timeline"
+                "h and l go along the mesh of 1 Overview, the actions of 2 Pipeline, the boxes of 3"
             )
         self._view.want_page()
 

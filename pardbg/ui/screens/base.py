@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from textual import events
 
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.findings.finding import Evidence
-from pardbg.render.draw.cells import Picture
+from pardbg.render.draw.cells import Line, Picture
 from pardbg.render.frame.beside import beside
-from pardbg.render.frame.panels import empty
+from pardbg.render.frame.panels import empty, is_starting, starting
 from pardbg.render.pages.overview import rank as rank_page
 from pardbg.render.pages.timeline import around
-from pardbg.ui.engine.feed import Frame, Want
+from pardbg.ui.engine.feed import Frame, OutputWant, Want
+from pardbg.ui.screens.page_panels import Panels
 from pardbg.ui.widgets.lines import PicturePane
 
 
@@ -40,12 +42,15 @@ class Page(PicturePane):
     """Of two runs the page shows both, one over the other."""
     sections: Collection[str] = ()
     """Sections of a snapshot (SECTIONS) that the page draws."""
+    lacks = ""
+    """What the page says of itself while a job starts; empty: it has something to draw then."""
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(id=self.name_)
         self.shared = shared
         self.contains = ""
         """The filter."""
+        self.panels = Panels()
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         """Return the page's picture."""
@@ -59,6 +64,19 @@ class Page(PicturePane):
         """Return the condition of a breakpoint at the selected row; empty: it is no place to
         break at."""
         return ""
+
+    def wanted(self) -> Want:
+        """Return the same, with the newest line of output while the job starts."""
+        frame, want = self.shared.frame, self.want()
+        early = frame is None or self._starts(frame.snapshot)
+        return replace(want, output=OutputWant(1)) if early and want.output is None else want
+
+    def has_nothing(self, snapshot: Snapshot) -> bool:
+        """Return whether the page has nothing to draw of a job that starts."""
+        return not snapshot.ranks
+
+    def _starts(self, snapshot: Snapshot) -> bool:
+        return bool(self.lacks) and is_starting(snapshot) and self.has_nothing(snapshot)
 
     def ranks_drawn(self) -> frozenset[int] | None:
         """Return the ranks on the screen, and about a screen more around them and the selected one;
@@ -84,7 +102,7 @@ class Page(PicturePane):
         if frame is None:
             self.show_picture(empty(cells, rows, self.shared.loading))
         else:
-            self.show_picture(self._drawn(frame, cells, rows))
+            self.show_picture(self.panels.draw(partial(self._drawn, frame), cells, rows))
 
     @property
     def ready(self) -> bool:
@@ -94,6 +112,8 @@ class Page(PicturePane):
 
     def _drawn(self, frame: Frame, cells: int, rows: int) -> Picture:
         """Return the page's picture; for two runs both, one over the other, if the page can."""
+        if self._starts(frame.snapshot):
+            return starting(frame.snapshot, cells, rows, self.lacks, frame.output or ())
         other = frame.other
         if other is None or not self.twofold:
             return self.draw(frame, cells, rows)
@@ -106,6 +126,9 @@ class Page(PicturePane):
         return beside(
             frame.snapshot, other.snapshot, other.name, other.by, other.note, draw, cells, rows
         )
+
+    def marked(self, lines: Sequence[Line]) -> Sequence[Line]:
+        return self.panels.marked(lines, self.rows_shown())
 
     def on_show(self, _event: events.Show) -> None:
         self.redraw()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.pipeline.ticks.cell import HELD_MODES, TicksWant
 from pardbg.render.draw.cells import Picture
@@ -17,6 +19,7 @@ class PipelinePage(Page):
 
     name_ = "pipeline"
     twofold = True
+    lacks = "No pipeline is known yet: its plan comes when it is built, its actions as they run."
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
@@ -39,10 +42,15 @@ class PipelinePage(Page):
             return tick_page(frame.snapshot, frame.ticks, cells, rows, self._look)
         both = self.shared.frame
         pair = (both.snapshot, both.other.snapshot) if both is not None and both.other else ()
+        cell = frame.ticks.cell if frame.ticks is not None else None
         look = PipelinePageState(
-            self.shared.rank, not frame.following, max(map(longest_ns, pair), default=0)
-        )
+            self.shared.rank, not frame.following, self._cell, cell,
+            max(map(longest_ns, pair), default=0),
+        )  # fmt: skip
         return pipeline(frame.snapshot, cells, rows, look, frame.schedule)
+
+    def has_nothing(self, snapshot: Snapshot) -> bool:
+        return snapshot.pipeline is None
 
     @property
     def _look(self) -> TickPageState:
@@ -53,7 +61,8 @@ class PipelinePage(Page):
         return self._chosen.get(held, held)
 
     def want(self) -> Want:
-        ticks = TicksWant(self.shared.rank, self._cell, self._chosen.get(False, False))
+        always = self._chosen.get(False, False) or self._cell is not None
+        ticks = TicksWant(self.shared.rank, self._cell, always)
         return Want(
             whatif=self._whatif, schedule=not self._whatif, ticks=ticks,
             pipeline_of=self.shared.rank,
@@ -73,19 +82,18 @@ class PipelinePage(Page):
         self._whatif = False
 
     def cell(self, by: int) -> bool:
+        """Select the next action of the selected rank: by ticks of its plan, by time of those that
+        ran."""
         frame = self.shared.frame
-        if frame is None or frame.ticks is None or not self._by_tick(frame):
+        if frame is None or self._whatif:
             return False
-        rows = [row for grid in frame.ticks.grids for row in grid.rows]
-        row = next((row for row in rows if row.rank == self.shared.rank), None)
-        if row is None or not row.cells:
+        texts = list(places_of(frame, self._by_tick(frame)).get(self.shared.rank, ()))
+        if not texts:
             return False
-        texts = [cell.action for cell in row.cells]
+        newest = newest_of(frame, self._by_tick(frame), self.shared.rank, texts)
         if self._cell in texts:
-            at = min(max(texts.index(self._cell) + by, 0), len(texts) - 1)
-        else:  # the newest one that ran
-            at = max((i for i, c in enumerate(row.cells) if c.span is not None), default=0)
-        self._cell = texts[at]
+            newest = min(max(texts.index(self._cell) + by, 0), len(texts) - 1)
+        self._cell = texts[newest]
         self.redraw()
         return True
 
@@ -98,15 +106,14 @@ class PipelinePage(Page):
         super().pick(index, x)
 
     def move(self, by: int) -> None:
-        """Select another rank, and its cell of the same tick or the nearest before."""
+        """Select another rank, and its action of the same tick or time, or the nearest."""
         frame, before = self.shared.frame, self.shared.rank
         super().move(by)
-        if self._cell is not None and frame is not None and frame.ticks is not None:
-            rows = {row.rank: row for grid in frame.ticks.grids for row in grid.rows}
-            old, new = rows.get(before), rows.get(self.shared.rank)
-            tick = next((c.tick for c in old.cells if c.action == self._cell), 1) if old else 1
-            near = min(new.cells, key=lambda c: abs(c.tick - tick), default=None) if new else None
-            self._cell = near.action if near is not None else None
+        if self._cell is not None and frame is not None:
+            places = places_of(frame, self._by_tick(frame))
+            old, new = places.get(before, {}), places.get(self.shared.rank, {})
+            at = old.get(self._cell, 0)
+            self._cell = min(new, key=lambda text: abs(new[text] - at), default=None)
             self.redraw()
 
     def detail(self, frame: Frame, cells: int, rows: int) -> tuple[str, Picture] | None:
@@ -151,3 +158,23 @@ class PipelinePage(Page):
         if step is None:
             return super().time_step_ns(snapshot)
         return max(1, (step.t1_ns - step.t0_ns) // max(20, self.size.width - 40))
+
+
+def places_of(frame: Frame, by_tick: bool) -> dict[int, dict[str, int]]:
+    """Return the tick of each rank's actions, or the time each began."""
+    if by_tick:
+        rows = [row for grid in frame.ticks.grids for row in grid.rows] if frame.ticks else []
+        return {row.rank: {cell.action: cell.tick for cell in row.cells} for row in rows}
+    view = frame.snapshot.pipeline
+    step = view.step or view.last_complete if view is not None else None
+    ranks = step.ranks if step is not None else ()
+    return {row.rank: {span.text: span.t0_ns for span in row.actions} for row in ranks}
+
+
+def newest_of(frame: Frame, by_tick: bool, rank: int, texts: Sequence[str]) -> int:
+    """Return which of a rank's actions ran last."""
+    if not by_tick or frame.ticks is None:
+        return len(texts) - 1
+    rows = (row for grid in frame.ticks.grids for row in grid.rows if row.rank == rank)
+    ran = {cell.action for row in rows for cell in row.cells if cell.span is not None}
+    return max((at for at, text in enumerate(texts) if text in ran), default=0)

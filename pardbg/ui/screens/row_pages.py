@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pardbg.analysis.answers.snapshot import MANY, Snapshot
 from pardbg.analysis.findings.finding import Evidence, Finding
 from pardbg.analysis.findings.kinds.stall_kinds import Stalled
 from pardbg.render.draw.cells import Picture
+from pardbg.render.draw.signs import has_utf8
 from pardbg.render.frame.panels import empty
 from pardbg.render.pages.collectives import (
     CollectivesPageState,
@@ -26,7 +28,8 @@ from pardbg.render.pages.findings import (
     ordered,
     place_of,
 )
-from pardbg.render.pages.memory import memory
+from pardbg.render.pages.memory import has_figures, memory
+from pardbg.render.pages.mesh.page import layout_of, mesh, square_at
 from pardbg.render.pages.output import matches, output
 from pardbg.render.pages.overview import OverviewPageState, overview
 from pardbg.render.pages.timeline import Window
@@ -40,21 +43,90 @@ _LIMIT = 2000
 
 
 class OverviewPage(Page):
-    """A row per rank."""
+    """A row per rank; of many, a square."""
 
     name_ = "overview"
+    lacks = "A rank is a row here as soon as it makes its first process group."
     twofold = True
     sections = ("courses",)
+    _meshed: bool | None = None
+    """Squares or rows, where the reader chose."""
+    _measure = 0
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
-        known = () if frame.snapshot.live else frame.findings
-        look = OverviewPageState(
-            self.shared.rank, self.contains, frame.ahead, not frame.whole, known
-        )
+        look = self._look(frame)
+        if self._by_mesh(frame):
+            return mesh(frame.snapshot, cells, rows, look)
         return overview(frame.snapshot, cells, rows, look, frame.output or ())
 
-    def want(self) -> Want:
-        return Want(output=OutputWant(40), ahead=True)
+    def _look(self, frame: Frame) -> OverviewPageState:
+        known = () if frame.snapshot.live else frame.findings
+        return OverviewPageState(
+            self.shared.rank, self.contains, frame.ahead, not frame.whole, known, self._measure,
+            not has_utf8(),
+        )  # fmt: skip
+
+    def _by_mesh(self, frame: Frame | None) -> bool:
+        if frame is None or self.contains or not frame.snapshot.mesh.axes or frame.other:
+            return False
+        return len(frame.snapshot.ranks) > MANY if self._meshed is None else self._meshed
+
+    def ranks_drawn(self) -> frozenset[int] | None:
+        """Return the chosen rank alone of the mesh: all others' rows are made in turn."""
+        if self._by_mesh(self.shared.frame):
+            return frozenset((self.shared.rank,))
+        return super().ranks_drawn()
+
+    def grid(self) -> bool:
+        frame = self.shared.frame
+        self._meshed = not self._by_mesh(frame)
+        self.redraw()
+        return self._by_mesh(frame) is self._meshed
+
+    def other(self) -> bool:
+        self._measure += 1
+        self.redraw()
+        return self._by_mesh(self.shared.frame)
+
+    def move(self, by: int) -> None:
+        if not self._go(by, 0):
+            super().move(by)
+
+    def cell(self, by: int) -> bool:
+        return self._go(0, by)
+
+    def _go(self, down: int, right: int) -> bool:
+        """Select the next square in a direction; False where ranks are rows."""
+        frame = self.shared.frame
+        if frame is None or not self._by_mesh(frame):
+            return False
+        layout, _ = layout_of(frame.snapshot, *self.size, self._look(frame))
+        found = layout.beside(self.shared.rank, down, right)
+        if found in self.ranks():
+            self.shared.rank = found
+        self.redraw()
+        return True
+
+    def choose(self, index: int) -> None:
+        if not self._choose_square(index, None):
+            super().choose(index)
+
+    def pick(self, index: int, x: int) -> None:
+        if not self._choose_square(index, x):
+            super().pick(index, x)
+
+    def _choose_square(self, row: int, x: int | None) -> bool:
+        """Select the rank under column ``x`` of the mesh's line ``row``, the first one by default;
+        False where ranks are rows."""
+        frame = self.shared.frame
+        if frame is None or not self._by_mesh(frame):
+            return False
+        layout, _ = layout_of(frame.snapshot, *self.size, self._look(frame))
+        found = square_at(layout, row, x)
+        if found in self.ranks():
+            self.shared.rank = found
+        self.redraw()
+        return True
 
 
 class MemoryPage(Page):
@@ -62,6 +134,10 @@ class MemoryPage(Page):
 
     name_ = "memory"
     sections = ("memory", "traffic")
+    lacks = "No memory figures yet: they come with the first optimizer step."
+
+    def has_nothing(self, snapshot: Snapshot) -> bool:
+        return not has_figures(snapshot)
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         return memory(frame.snapshot, cells, rows, self.shared.rank, frame.peaks)
@@ -126,7 +202,11 @@ class CollectivesPage(RowsPage):
 
     name_ = "collectives"
     sections = ("collectives", "p2p")
+    lacks = "No operation has been issued yet."
     _p2p = _by_wait = False
+
+    def has_nothing(self, snapshot: Snapshot) -> bool:
+        return not snapshot.collectives and not snapshot.p2p
 
     @property
     def _look(self) -> CollectivesPageState:
@@ -167,7 +247,11 @@ class TrafficPage(RowsPage):
 
     name_ = "traffic"
     sections = ("traffic", "memory")
+    lacks = "Nothing has moved between ranks yet; what a step moves is known after the first one."
     _matrix = False
+
+    def has_nothing(self, snapshot: Snapshot) -> bool:
+        return not snapshot.traffic.edges and not snapshot.traffic.ops
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         return traffic(frame.snapshot, cells, rows, TrafficPageState(self.at(frame), self._matrix))
@@ -188,6 +272,10 @@ class FindingsPage(RowsPage):
     """The findings; enter goes to the time and place of the evidence."""
 
     name_ = "findings"
+    lacks = "Nothing was found so far, and little can be judged: speed only by whole steps."
+
+    def has_nothing(self, snapshot: Snapshot) -> bool:
+        return not snapshot.findings
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         around = Around(

@@ -18,6 +18,7 @@ class TimelinePage(Page):
     """Lanes of every rank, in a window that ends at the cursor."""
 
     name_ = "timeline"
+    lacks = "A rank has lanes here as soon as it makes its first process group."
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)

@@ -26,7 +26,8 @@ class Lines(Widget):
         super().__init__(id=id)
         self._ground = ground
         self._lines: tuple[Line, ...] = ()
-        self._strips: dict[tuple[Line, int, str], Strip] = {}
+        self._strips: dict[tuple[Line, int, str, bool], Strip] = {}
+        self._far = False
 
     @property
     def shown(self) -> tuple[Line, ...]:
@@ -48,19 +49,24 @@ class Lines(Widget):
         if rows:
             self.refresh(*rows)
 
+    def dim(self, far: bool) -> None:
+        """Dim all lines, or show them as they are."""
+        self._far = far
+        self.refresh()
+
     def render_line(self, y: int) -> Strip:
         """Return one row as a strip, cached by its content: nothing is ever invalidated by hand."""
         line = self._lines[y] if y < len(self._lines) else ()
         width = self.size.width
         palette = self.app.theme.removeprefix("pardbg-")
-        key = (line, width, palette)
+        key = (line, width, palette, self._far)
         strip = self._strips.get(key)
         if strip is None:
             if len(self._strips) > 512:
                 self._strips.clear()
             base = self.rich_style
             segments = [
-                Painted(plain(run.text), base + style(palette, run.style))
+                Painted(plain(run.text), base + style(palette, run.style, self._far))
                 for run in fit(line, width, self._ground)
             ]
             strip = self._strips[key] = Strip(segments, width)
@@ -194,7 +200,20 @@ class PicturePane(Lines):
             at = len(body) - 1 if hidden > 0 else 0
             body[at] = self._hint(body[at], at + self._top, hidden)
         body += [()] * (room - len(body))
-        self.show((*picture.head, *body, *picture.foot))
+        self.show(self.marked([*picture.head, *body, *picture.foot]))
+
+    def marked(self, lines: Sequence[Line]) -> Sequence[Line]:
+        """Return the lines with what is marked in them; pages override it."""
+        return lines
+
+    def rows_shown(self) -> dict[int, int]:
+        """Return the first line on the screen of each of ``Picture.rows`` that is there."""
+        found: dict[int, int] = {}
+        head = len(self._picture.head)
+        for at, row in enumerate(self._picture.rows[self._top : self._top + self.room]):
+            if row >= 0:
+                found.setdefault(row, head + at)
+        return found
 
     def _hint(self, row: Line, at: int, below: int) -> Line:
         """Return the row at the edge with the number of rows beyond. A row that this would cut

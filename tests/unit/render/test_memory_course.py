@@ -116,7 +116,7 @@ def test_what_a_rank_holds_beyond_the_others_is_an_area_of_its_own() -> None:
     assert note == "160 MiB" and plain(times).strip() == "10 ms19 ms"
     assert [plain(row)[:11].strip() for row in areas] == ["160 MiB ┤", "│", "│", "0 ┤"]
     # 160 MiB over four lines: P half of the lowest, other up to 80 MiB, then the excess.
-    assert areas[3][1:] == (Segment("▄" * 10, "strip.P.U"),)
+    assert areas[3][1:] == (Segment("▄" * 10, "strip.P/strip.U"),)
     assert areas[2][1:] == (Segment("█" * 10, "strip.U"),)
     assert areas[1][1:] == areas[0][1:] == (Segment(" " * 5), Segment("█" * 5, "strip.over"))
     assert grown(replace(shown, memory=rows[2:]), own, 21, 6) is None, "one other is no measure"

@@ -18,14 +18,14 @@ def test_a_column_a_step_over_two_lines() -> None:
 def test_parts_of_a_cell_are_ink_below_and_ground_above() -> None:
     (row,) = strip([HALF, ((0.25, "compute"),), ((0.75, "comm"), (0.25, "waiting"))], 3, 1)
     assert row == (
-        Segment("▄", "strip.compute.waiting"), Segment("▂", "strip.compute"),
-        Segment("▆", "strip.comm.waiting"),
+        Segment("▄", "strip.compute/strip.waiting"), Segment("▂", "strip.compute"),
+        Segment("▆", "strip.comm/strip.waiting"),
     )  # fmt: skip
 
 
 def test_of_three_parts_in_a_cell_the_two_largest_show() -> None:
     (row,) = strip([((0.5, "compute"), (0.1, "comm"), (0.4, "waiting"))], 1, 1)
-    assert row == (Segment("▄", "strip.compute.waiting"),)
+    assert row == (Segment("▄", "strip.compute/strip.waiting"),)
 
 
 def test_the_newest_steps_are_kept_and_few_are_wide() -> None:

@@ -10,7 +10,8 @@ from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.pipeline.critical_path import CriticalPath
 from pardbg.analysis.pipeline.implied import ScheduleDetail
-from pardbg.analysis.pipeline.values import PipelineRank, PipelineStep, PipelineView
+from pardbg.analysis.pipeline.ticks.cell import CellDetail
+from pardbg.analysis.pipeline.values import ActionSpan, PipelineRank, PipelineStep, PipelineView
 from pardbg.render.draw.axis import BREAK_CELLS, Axis, gaps, ruler
 from pardbg.render.draw.bars import rule, spark
 from pardbg.render.draw.cells import (
@@ -29,6 +30,7 @@ from pardbg.render.draw.cells import (
 from pardbg.render.draw.plots import STEPS, Scale, Series, plot
 from pardbg.render.frame.panels import coming, empty
 from pardbg.render.pages.pipeline import ledger
+from pardbg.render.pages.pipeline.cell_strip import lit, strip_of
 from pardbg.render.pages.pipeline.ledger import choices, lacks
 from pardbg.render.pages.pipeline.schedule import (
     HELD,
@@ -58,6 +60,10 @@ class PipelinePageState:
     selected: int | None = None
     at_cursor: bool = False
     """The cursor was placed by hand: explain what lies under it."""
+    action: str | None = None
+    """The chosen action of the selected rank."""
+    cell: CellDetail | None = None
+    """What is known of it."""
     least_span_ns: int = 0
     """The axis covers at least so much: of two runs over one another both have one scale."""
 
@@ -85,6 +91,13 @@ class _Frame:
     @property
     def many(self) -> bool:
         return self.view.num_virtual > 1
+
+    @property
+    def chosen(self) -> ActionSpan | None:
+        """Return the chosen action as it ran in the step that is shown."""
+        look = self.look
+        row = next((r for r in self.step.ranks if r.rank == look.selected), None)
+        return next((a for a in row.actions if a.text == look.action), None) if row else None
 
 
 def pipeline(
@@ -290,8 +303,8 @@ def _rank(frame: _Frame, rank: PipelineRank, density: _Density) -> list[Line]:
     if held:  # in a place of its own: never among the actions
         gate = Segment(f"{HELD} {clip(short_next(held, frame.many), 18)}  ", "held")
         figures = crop(line(gate, *figures), ledger.size(frame.cells, causes))
-    seen = seen_row(rank, axis, frame.now_ns, frame.many, marked).line()
     chosen = rank.rank == frame.look.selected
+    seen = _lit(frame, rank, seen_row(rank, axis, frame.now_ns, frame.many, marked).line())
     stages = ",".join(map(str, rank.stages))
     lines = []
     if density.plan:
@@ -307,6 +320,7 @@ def _rank(frame: _Frame, rank: PipelineRank, density: _Density) -> list[Line]:
     lines.append(_row(name, seen, figures))
     for at in range(density.tall):
         low = duration_row(rank, axis, frame.now_ns, words_in=at == 0).line()
+        low = _lit(frame, rank, low)
         tail = flight if first and at == 0 else ()
         lines.append(_row(_name(None, "", chosen, ""), low, tail))
     if density.launch:
@@ -318,6 +332,15 @@ def _rank(frame: _Frame, rank: PipelineRank, density: _Density) -> list[Line]:
         lines.append(_row(_name(None, "", chosen, "flight"), curve, ()))
     gap = _row((), gap_row(axis, frame.cursor).line(), ())
     return lines + [gap] * density.gap
+
+
+def _lit(frame: _Frame, rank: PipelineRank, row: Line) -> Line:
+    """Return a line of a rank's boxes with the chosen one bright."""
+    span, axis = frame.chosen, frame.axis
+    if span is None or span.rank != rank.rank:
+        return row
+    end = axis.x(frame.now_ns if span.t1_ns is None else span.t1_ns)
+    return lit(row, axis.x(span.t0_ns), max(end, axis.x(span.t0_ns) + 1), span.kind)
 
 
 def _name(rank: int | None, stages: str, chosen: bool, row: str) -> Line:
@@ -338,6 +361,8 @@ def _row(name: Line, cells: Line, tail: Line) -> Line:
 def _foot(frame: _Frame, rows: int) -> tuple[Line, ...]:
     cells = frame.cells
     lines: list[Line] = [()] if rows >= 26 else []
+    if frame.chosen is not None:
+        return (*lines, *strip_of(frame.step, frame.chosen, frame.look.cell, frame.path, cells))
     found = ledger.choose_idle(frame.view, frame.now_ns, frame.look.selected, frame.look.at_cursor)
     if found is not None:
         step, idle, largest = found

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.pipeline.ticks.cell import CellDetail, Ticks, Transfer
+from pardbg.analysis.pipeline.ticks.cell import CellDetail, Ticks
 from pardbg.analysis.pipeline.ticks.grid import TickCell, TickGrid, TickRow
 from pardbg.render.draw.bars import inspected
 from pardbg.render.draw.cells import (
@@ -25,9 +25,10 @@ from pardbg.render.draw.cells import (
     spread,
 )
 from pardbg.render.frame.control_words import Words, did, short
+from pardbg.render.pages.pipeline.cell_strip import moved_text
 from pardbg.render.pages.pipeline.schedule import KIND_WORD, token
 from pardbg.render.pages.pipeline.tick_row import Window, grid_row, gutter, ruler, window
-from pardbg.words import duration, size
+from pardbg.words import duration
 
 NAME = 11
 """Cells of the mark, rank and stages."""
@@ -299,7 +300,7 @@ def _cell_facts(cell: CellDetail, many_stages: bool, cells: int) -> list[Line]:
         head.append(Segment(text, "dim"))
     parts: list[Segment] = []
     for word, arrow, moved in (("in", "◂", cell.received), ("out", "▸", cell.sent)):
-        parts += [Segment(f"{word} ", "dim"), Segment(_moved(moved, arrow), ""), Segment("  ")]
+        parts += [Segment(f"{word} ", "dim"), Segment(moved_text(moved, arrow), ""), Segment("  ")]
     if cell.waited_ns and cell.needs:
         parts.append(Segment(f"waited {duration(cell.waited_ns)} for {cell.needs}  "))
     actions = ", ".join(f"r{rank} {short(action, many_stages)} {duration(ns)}"
@@ -309,16 +310,6 @@ def _cell_facts(cell: CellDetail, many_stages: bool, cells: int) -> list[Line]:
         Segment(actions or "nobody", "warn" if actions else ""),
     ]
     return inspected(head, parts, cells)
-
-
-def _moved(transfers: tuple[Transfer, ...], arrow: str) -> str:
-    if not transfers:
-        return "nothing"
-    total = sum(moved.bytes for moved in transfers)
-    peers = ",".join(f"r{rank}" for rank in sorted({moved.peer for moved in transfers}))
-    took = max((moved.ns or 0 for moved in transfers), default=0)
-    tail = f" ({duration(took)})" if took else ""
-    return f"{size(total)} {arrow} {peers}{tail}"
 
 
 def legend(grid: TickGrid, cells: int) -> Line:

@@ -1,0 +1,79 @@
+"""The device mesh: the axes that the run's process groups lie along, and a rank's place on it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from pardbg.analysis.base.asof import View
+from pardbg.store.definitions import GroupDef
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis of the mesh."""
+
+    name: str
+    """Empty: no group says what it is called."""
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """Ranks in the order of their numbers, row by row: the last axis is that of neighbours."""
+
+    axes: tuple[Axis, ...]
+
+    def coordinates(self, rank: int) -> tuple[int, ...]:
+        """Return a rank's place on each axis."""
+        found = []
+        for axis in reversed(self.axes):
+            found.append(rank % axis.size)
+            rank //= axis.size
+        return tuple(reversed(found))
+
+    def stride(self, at: int) -> int:
+        """Return how far apart the numbers of neighbours on axis ``at`` are."""
+        return prod(axis.size for axis in self.axes[at + 1 :])
+
+
+NO_MESH: Final = Mesh(())
+
+
+def device_mesh(view: View, num_ranks: int) -> Mesh:
+    """Return the mesh of ``num_ranks`` ranks, by the groups whose ranks are evenly spaced. What
+    groups do not divide is one axis without a name."""
+    memo, key = view.memo("device mesh"), (len(view.store.groups), num_ranks)
+    if key not in memo:
+        newest = max((group.epoch for group in view.store.groups.values()), default=0)
+        groups = [group for group in view.store.groups.values() if group.epoch == newest]
+        memo[key] = _mesh(groups, num_ranks)
+    found: Mesh = memo[key]
+    return found
+
+
+def _mesh(groups: list[GroupDef], num_ranks: int) -> Mesh:
+    names: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
+    for group in groups:
+        size = len(group.ranks)
+        stride = group.ranks[1] - group.ranks[0] if 1 < size < num_ranks else 0
+        if stride > 0 and group.ranks == tuple(range(group.ranks[0], group.ranks[-1] + 1, stride)):
+            names[stride, size][group.axis or ""] += 1
+    axes: list[Axis] = []
+    done = 1
+    while done < num_ranks:
+        # Of axes that begin alike the shortest: a longer one is several of them flattened.
+        near = min((key for key in names if key[0] == done), key=lambda key: key[1], default=None)
+        if near is not None:
+            size, name = near[1], names[near].most_common(1)[0][0]
+        else:
+            later = [stride for stride, _ in names if stride > done and stride % done == 0]
+            size, name = min(later, default=-(-num_ranks // done * done)) // done, ""
+        axes.append(Axis(name, max(2, size)))
+        done *= axes[-1].size
+    whole = next((g.axis for g in groups if len(g.ranks) == num_ranks and g.axis), "")
+    if len(axes) == 1 and whole:
+        axes = [Axis(whole, axes[0].size)]
+    return Mesh(tuple(reversed(axes)))

@@ -1,0 +1,119 @@
+"""Panels of a drawn page: where each begins by its rule, and what of the page is its."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pardbg.render.draw.cells import Line, Picture, Segment, crop, fit, line_width, width
+
+ON: Final = ".on"
+"""Ending of the tokens of the panel that has the focus."""
+LETTER: Final = "jump"
+"""The token of a jump's letters."""
+_TRIES: Final = 6
+_RULE: Final = "rule"
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A panel's place among the lines of a page."""
+
+    title: str
+    x: int
+    y: int
+    """Its rule."""
+    cells: int
+    lines: int
+    """With the rule."""
+
+
+def regions(lines: Sequence[Line]) -> list[Region]:
+    """Return the panels of a page, from above, from the left. A panel goes down to the next one
+    that begins below it, or to the end."""
+    found = [(y, *head) for y, row in enumerate(lines) for head in _heads(row)]
+    last = max((y for y, row in enumerate(lines) if line_width(row)), default=0) + 1
+    made = []
+    for y, x, cells, title in found:
+        below = (b for b, bx, bcells, _ in found if b > y and bx < x + cells and x < bx + bcells)
+        made.append(Region(title, x, y, cells, min(below, default=last) - y))
+    return made
+
+
+def _heads(row: Line) -> Iterator[tuple[int, int, str]]:
+    """Yield (column, cells, title) of each rule in a line."""
+    at = 0
+    for index, run in enumerate(row):
+        following = row[index + 1 : index + 3]
+        if run.style.startswith("title") and following and following[0].style.startswith(_RULE):
+            note = following[1:] if following[1:] and following[1].style == "dim" else ()
+            cells = width(run.text) + line_width((following[0], *note))
+            yield at, cells, run.text.strip()
+        at += width(run.text)
+
+
+def focused(row: Line, region: Region) -> Line:
+    """Return the line of a panel's rule with its title and edge brighter."""
+    made, at = [], 0
+    for run in row:
+        own = region.x <= at < region.x + region.cells and run.style in ("title", _RULE)
+        made.append(Segment(run.text, run.style + ON) if own else run)
+        at += width(run.text)
+    return tuple(made)
+
+
+def lettered(row: Line, region: Region, letter: str) -> Line:
+    """Return the line of a panel's rule with a jump's letter before its title."""
+    made, at, due = [], 0, 0
+    for run in row:
+        if at == region.x:
+            made.append(Segment(f" {letter} ", LETTER))
+            due = 3
+        cut = min(due, width(run.text)) if run.style.startswith(_RULE) else 0
+        made.append(Segment(run.text[cut:], run.style))
+        at, due = at + width(run.text), due - cut
+    return tuple(made)
+
+
+def zoomed(
+    draw: Callable[[int, int], Picture], title: str, cells: int, lines: int,
+    known: tuple[int, int] | None = None,
+) -> tuple[Picture, tuple[int, int]] | None:  # fmt: skip
+    """Return a panel of a page as large as it gets on ``cells`` x ``lines``, and the size of the
+    page that has it so large (``known``: the one found before); None if there is no such panel.
+
+    The page is drawn larger until the panel fills the screen, and the panel cut out of it: it is
+    drawn by what always draws it.
+    """
+    size, best = known or (cells, lines), None
+    for _ in range(_TRIES):
+        picture = draw(*size)
+        drawn = [*picture.head, *picture.body, *picture.foot]
+        region = next((r for r in regions(drawn) if r.title == title), None)
+        if region is None or (region.lines > lines and best is not None):
+            break
+        grown = best is None or (region.cells, region.lines) > (best[0].cells, best[0].lines)
+        if not grown:
+            break
+        best = region, drawn, size
+        if region.cells >= cells - 2 and region.lines >= lines - 1:
+            break
+        size = size[0] + max(0, cells - region.cells), size[1] + max(0, lines - region.lines)
+    if best is None:
+        return None
+    region, drawn, size = best
+    cut = [_cut(row, region, cells) for row in drawn[region.y : region.y + region.lines]]
+    return Picture(head=tuple(cut[:1]), body=tuple(cut[1:])), size
+
+
+def _cut(row: Line, region: Region, cells: int) -> Line:
+    """Return a panel's part of a line."""
+    at, kept = 0, []
+    for run in row:
+        size = width(run.text)
+        if at + size > region.x:
+            skip = max(0, region.x - at)
+            kept.append(Segment(run.text[skip:], run.style) if skip else run)
+        at += size
+    return fit(crop(kept, min(region.cells, cells)), cells)

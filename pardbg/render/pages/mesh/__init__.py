@@ -1,0 +1,1 @@
+"""Many ranks as squares in the order of their device mesh."""

@@ -1,0 +1,78 @@
+"""A page's panels: which has the focus, which is zoomed, and the letters of a jump over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from pardbg.render.draw.cells import Line, Picture, overlay
+from pardbg.render.draw.regions import LETTER, Region, focused, lettered, regions, zoomed
+
+_PANEL_LETTERS: Final = "asdfghjkl"
+_ROW_LETTERS: Final = "qwertyuiopzxcvbnm"
+
+
+class Panels:
+    """Focus, zoom and jump of one page."""
+
+    def __init__(self) -> None:
+        self.jumping = False
+        """Letters stand over panels and rows."""
+        self.targets: dict[str, str | int] = {}
+        """Letter -> the panel by its title, or the row, that it goes to."""
+        self._all: list[Region] = []
+        self._focused = ""
+        self._zoomed = ""
+        self._size: tuple[int, int] | None = None
+        """Of the page that has the zoomed panel as large as the screen."""
+
+    def draw(self, draw: Callable[[int, int], Picture], cells: int, rows: int) -> Picture:
+        """Return the page's picture, or the panel of it that is zoomed, as long as it is there."""
+        found = zoomed(draw, self._zoomed, cells, rows, self._size) if self._zoomed else None
+        if found is None:
+            return draw(cells, rows)
+        self._size = found[1]
+        return found[0]
+
+    def marked(self, lines: Sequence[Line], rows: Mapping[int, int]) -> Sequence[Line]:
+        """Return the lines with the focused panel's edge brighter, and with a jump's letters;
+        ``rows``: row of the page -> line."""
+        made, self._all = list(lines), regions(lines)
+        if (panel := self.focus) is not None:
+            made[panel.y] = focused(made[panel.y], panel)
+        self.targets = {}
+        if self.jumping:
+            for letter, region in zip(_PANEL_LETTERS, self._all, strict=False):
+                self.targets[letter] = region.title
+                made[region.y] = lettered(made[region.y], region, letter)
+            for letter, row in zip(_ROW_LETTERS, rows, strict=False):
+                self.targets[letter] = row
+                made[rows[row]] = overlay(made[rows[row]], 0, letter, LETTER)
+        return made
+
+    @property
+    def focus(self) -> Region | None:
+        """Return the panel that has the focus; None: the page has no panels."""
+        named = (panel for panel in self._all if panel.title == self._focused)
+        return next(named, self._all[0] if self._all else None)
+
+    def focus_on(self, title: str) -> None:
+        self._focused = title
+
+    def turn(self, by: int) -> bool:
+        """Give the focus to the next panel (+1) or the one before; False if there is just one."""
+        if self.focus is None or len(self._all) < 2:
+            return False
+        at = self._all.index(self.focus) + by
+        self._focused = self._all[at % len(self._all)].title
+        return True
+
+    def zoom(self, on: bool) -> bool:
+        """Zoom the focused panel to the whole page, or show the page again; False if that changes
+        nothing."""
+        panel = self.focus
+        if on == bool(self._zoomed) or (on and panel is None):
+            return False
+        self._zoomed = (self._focused or panel.title) if on and panel is not None else ""
+        self._size = None
+        return True
