@@ -107,7 +107,7 @@ class Why(str, Enum):
     """``text`` says what is wrong with the request."""
     BAD_LEVEL = "bad_level"
     VIEW_ONLY = "view_only"
-    """The key permits viewing only."""
+    """The viewer, or its key, may only watch."""
     UNCONFIRMED = "unconfirmed"
     """``kill`` needs confirmation."""
     REPEATED = "repeated"

@@ -65,7 +65,8 @@ class PardbgApp(TerminalApp):
         super().__init__()
         live = replay is None and source.live
         self.cursor = TimeCursor(None if live else replay or ReplayClock())
-        self.controller = Controller(control if live else None, self._in_thread, self.post_message)
+        port = control if live else None
+        self.controller = Controller(port, self._in_thread, self.post_message, live)
         self._store = store if store is not None else Store(live=live)
         self._source = source
         self._keeping = threading.Lock()

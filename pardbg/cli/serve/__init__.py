@@ -40,7 +40,8 @@ def serve(target: str | None, port: int, control: bool) -> None:
     words = [sys.executable, "-m", "pardbg.cli.serve", *(["--control"] if control else [])]
     words += [target] if target is not None else []
     server = Guarded(shlex.join(words), port or free_port())
-    talk(f"serving on {server.address}{'' if control else ' (view only)'}; ctrl c ends it")
+    who = "control" if control else "view only"
+    talk(f"serving on {server.address} ({who}); ctrl c ends it")
     server.serve()
 
 

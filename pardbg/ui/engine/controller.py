@@ -37,8 +37,12 @@ class Controller:
         port: ControlPort | None,
         start: Callable[[Callable[[], None]], object],
         post: Callable[[Message], object],
+        live: bool = False,
     ) -> None:
+        """Set up the controller; without a ``port`` all is refused: a ``live`` run is only watched,
+        a recording has nobody to control."""
         self._port, self._start, self._post = port, start, post
+        self._nobody = Reply(refusal=Refusal(Why.VIEW_ONLY if live else Why.RECORDING))
         self._lock = threading.Lock()
         self._sent: list[tuple[Verb | None, str]] = []
         """What was asked and is not answered yet, and how the screen says so."""
@@ -68,7 +72,7 @@ class Controller:
     def send(self, verb: Verb, ranks: str | None = None, **args: Any) -> Reply | None:
         """Send a command. Returns a Reply only if it is refused at once."""
         if self._port is None:
-            return Reply(refusal=Refusal(Why.RECORDING))
+            return self._nobody
         if verb is Verb.KILL:  # asked for in so many words
             if ranks != "yes":
                 return Reply(refusal=Refusal(Why.SAY_YES))
@@ -90,7 +94,7 @@ class Controller:
     def ask(self, verb: Verb, ranks: str | None = None, **args: Any) -> Reply:
         """Send a command and wait for its answer; not on the UI's thread."""
         if self._port is None:
-            return Reply(refusal=Refusal(Why.RECORDING))
+            return self._nobody
         self.used = True
         return self._port.command(verb, ranks, **args)
 
@@ -104,7 +108,7 @@ class Controller:
     def take(self, back: bool = False) -> Reply | None:
         """Take control over from another viewer, or give it ``back``: every rank runs on."""
         if self._port is None:
-            return Reply(refusal=Refusal(Why.RECORDING))
+            return self._nobody
         self.used = not back
         words = "giving control up…" if back else "taking control…"
         return self._run(None, words, self._port.leave if back else self._port.take)

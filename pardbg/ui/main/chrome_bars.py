@@ -51,9 +51,9 @@ class ChromeBars:
         if self.jumping:
             self.hints.show((chrome.jump_hints(cells),))
         elif screen:
-            offered = footer(screen, self._live)
+            offered, controls = footer(screen, self._live), self._controller.present
             items = [self._hint(action, label, frame) for action, label in offered
-                     if not (mode.ended and action.group == "control")]  # fmt: skip
+                     if action.group != "control" or (controls and not mode.ended)]  # fmt: skip
             self.hints.show((chrome.hints(items, cells),))
 
     def _hint(self, action: Action, label: str, frame: Frame | None) -> tuple[str, str]:

@@ -358,7 +358,7 @@ def test_over_tcp_each_key_may_what_it_may(run_dir: Path) -> None:
     stranger.send("join", id=1)
     assert viewer.ask("join")["ok"]
     assert viewer.command("status")["ok"]
-    assert viewer.command("pause")["error"] == "this key permits viewing only"
+    assert viewer.command("pause")["error"] == "this viewer may only watch the run"
     assert control.command("pause")["error"].startswith("no rank yet")
     stranger.take()
     assert stranger.messages == []
