@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pardbg.render.draw.bars import LEVELS
@@ -19,10 +19,12 @@ def cells_each(number: int, cells: int) -> int:
 
 
 def strip(
-    columns: Sequence[Sequence[tuple[float, str]] | None], cells: int, rows: int, each: int = 1
-) -> list[Line]:
+    columns: Sequence[Sequence[tuple[float, str]] | None], cells: int, rows: int, each: int = 1,
+    signs: Mapping[str, str] | None = None,
+) -> list[Line]:  # fmt: skip
     """Draw columns of (share, style) from below, ``each`` cells wide, in ``rows`` lines. A rest to
-    1, and a column of None, are ground. Of more than two parts in a cell the two largest show."""
+    1, and a column of None, are ground. Of more than two parts in a cell the two largest show; with
+    ``signs`` (style -> character, where there are no blocks) the largest alone."""
     drawn = [Row(cells) for _ in range(rows)]
     for at, column in enumerate(columns[-(cells // each) :]):
         begin = 0.0
@@ -30,10 +32,11 @@ def strip(
         for share, style in column or ():
             parts.append((begin, begin := begin + max(share, 0.0), style))
         for line_, row in enumerate(reversed(drawn)):
-            char, style = _cell([
+            inside = [
                 (min(end * rows - line_, 1.0) - max(start * rows - line_, 0.0), style)
                 for start, end, style in parts
-            ])  # fmt: skip
+            ]
+            char, style = _cell(inside) if signs is None else _largest(inside, signs)
             row.fill(at * each, (at + 1) * each, char, style)
     return [row.line() for row in drawn]
 
@@ -54,3 +57,9 @@ def _cell(inside: Sequence[tuple[float, str]]) -> tuple[str, str]:
     if eighths == 0:
         return (LEVELS[-1], f"strip.{ground}") if ground else (" ", "")
     return LEVELS[eighths - 1], f"strip.{ink}/strip.{ground}" if ground else f"strip.{ink}"
+
+
+def _largest(inside: Sequence[tuple[float, str]], signs: Mapping[str, str]) -> tuple[str, str]:
+    """Return the sign and style of what most of a cell is."""
+    most, style = max(inside, key=lambda part: part[0], default=(0.0, ""))
+    return (signs[style], f"strip.{style}") if most > 0 else (" ", "")

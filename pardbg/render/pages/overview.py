@@ -3,7 +3,7 @@ full, for the detail panel."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pardbg import words
@@ -50,6 +50,8 @@ _DRAWN = ("trend", "▇comp ▄wait ▂comm", "history", "steps")
 """Columns without words: a filter does not read them."""
 _PARTS = (("compute", "compute"), ("waiting", "waiting"), ("comm", "under way"))
 """What a strip shows; the last has no room everywhere."""
+_SIGNS = {"compute": "#", "comm": "=", "waiting": "."}
+"""Part of a strip -> its sign in ASCII."""
 _ROOMY = 21
 """Rows beside the ranks from which on each has two lines."""
 _FOOT_ROWS = 16
@@ -71,8 +73,8 @@ class OverviewPageState:
     """All findings of a recording, those that are still to come among them."""
     measure: int = 0
     """Of the mesh: the first of the measures that are shown."""
-    digits: bool = False
-    """Of the mesh: the terminal has no blocks, so that a rank is a digit."""
+    ascii: bool = False
+    """The terminal has no blocks: a rank of the mesh is a digit, a step of a strip a sign."""
 
 
 def overview(
@@ -112,7 +114,7 @@ def overview(
         below += _tail(snapshot, printed, cells, spare - len(below))
     places = tuple(rank for rank in places for _ in range(tall))
     focus = places.index(look.selected) if look.selected in places else None
-    lines_ = [_line_of(snapshot, columns, at, tall) for at in range(tall)]
+    lines_ = [_line_of(snapshot, columns, at, tall, look.ascii) for at in range(tall)]
 
     def draw(at: int) -> Line:
         rank = shown[at // tall]
@@ -128,12 +130,12 @@ def _tall(snapshot: Snapshot, columns: Sequence[Column[RankNow]], spare: int) ->
 
 
 def _line_of(
-    snapshot: Snapshot, columns: Sequence[Column[RankNow]], at: int, tall: int
+    snapshot: Snapshot, columns: Sequence[Column[RankNow]], at: int, tall: int, ascii_: bool
 ) -> list[Column[RankNow]]:
     """Return the columns of line ``at`` of a rank: the first has all, the others its strip."""
 
     def draws(rank: RankNow, cells: int) -> Line:
-        return _strip(snapshot, rank, cells, tall)[at]
+        return _strip(snapshot, rank, cells, tall, _SIGNS if ascii_ else None)[at]
 
     return [
         replace(column, draws=draws) if column.title == _DRAWN[3]
@@ -142,7 +144,9 @@ def _line_of(
     ]  # fmt: skip
 
 
-def _strip(snapshot: Snapshot, rank: RankNow, cells: int, tall: int) -> list[Line]:
+def _strip(
+    snapshot: Snapshot, rank: RankNow, cells: int, tall: int, signs: Mapping[str, str] | None
+) -> list[Line]:
     """Draw a rank's last steps, the same ones for all ranks."""
     steps, each = _steps_shown(snapshot, cells)
     known = {c.step: c for c in snapshot.courses.get(rank.rank, ())}
@@ -151,7 +155,7 @@ def _strip(snapshot: Snapshot, rank: RankNow, cells: int, tall: int) -> list[Lin
         else ((c.compute, "compute"), (c.comm, "comm"), (c.wait, "waiting"))
         for step in steps
     ]  # fmt: skip
-    return strip(columns, cells, tall, each)
+    return strip(columns, cells, tall, each, signs)
 
 
 def _steps_shown(snapshot: Snapshot, cells: int) -> tuple[list[int], int]:

@@ -32,3 +32,13 @@ def test_the_newest_steps_are_kept_and_few_are_wide() -> None:
     (row,) = strip([None, WHOLE, WHOLE], 4, 1, 2)
     assert row == (Segment("████", "strip.compute"),)
     assert [cells_each(number, 20) for number in (0, 1, 4, 20, 64)] == [6, 6, 5, 1, 1]
+
+
+def test_without_blocks_a_cell_is_the_sign_of_what_most_of_it_is() -> None:
+    signs = {"compute": "#", "waiting": "."}
+    column = ((0.4, "compute"), (0.6, "waiting"))
+    assert strip([column, None, WHOLE], 3, 1, 1, signs) == [
+        (Segment(".", "strip.waiting"), Segment(" "), Segment("#", "strip.compute")),
+    ]  # fmt: skip
+    upper, lower = strip([column], 1, 2, 1, signs)  # lower: 0.8 of it; upper: all waits
+    assert (upper, lower) == ((Segment(".", "strip.waiting"),), (Segment("#", "strip.compute"),))

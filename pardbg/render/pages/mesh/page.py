@@ -95,7 +95,7 @@ def layout_of(
     lines = rows - (8 + _CHARTS if rows >= _CHARTS_FROM else 7)
     sizes = {number: room // number - _LABELS - _GAP for number in (2, 1)}
     two, one = (
-        lay_out(snapshot.mesh, num_ranks, size, lines, look.digits) for size in sizes.values()
+        lay_out(snapshot.mesh, num_ranks, size, lines, look.ascii) for size in sizes.values()
     )
     return (two, 2) if two.each <= one.each else (one, 1)
 
