@@ -355,3 +355,21 @@ async def test_records_that_cannot_be_moved_do_not_end_the_feed(
         app.engine.wake()
         await until(lambda: app.main.shared.frame is not before, "a frame after it")
         assert app.engine._errors == {"cannot show this moment: ValueError: bad"}
+
+
+async def test_a_change_of_theme_reaches_lines_that_do_not_change() -> None:
+    """Also of those that are drawn before the new one's ground is known."""
+    app = app_on(sample.snapshot_1f1b())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ready(app)
+        page = app.main.page
+
+        def grounds() -> set[str]:
+            strips = [page.render_line(y) for y in range(page.size.height)]
+            return {run.style.bgcolor.name for strip in strips for run in strip
+                    if not run.text.strip() and run.style and run.style.bgcolor}  # fmt: skip
+
+        app.theme = "pardbg-light"
+        assert "#0d1218" in grounds()
+        await pilot.pause()
+        await until(lambda: grounds() <= {"#fbfbf9", "#dfe7ef"}, "a light ground everywhere")

@@ -33,6 +33,7 @@ from pardbg.render.draw.plots import DOT, Scale, Series, plot
 from pardbg.render.frame.nccl_text import nccl_lines
 from pardbg.render.frame.panels import empty
 from pardbg.render.pages.exchange import exchange, exchanged, loads
+from pardbg.render.pages.mesh.link_boxes import link_boxes
 from pardbg.render.pages.traffic_step import (
     across,
     axes,
@@ -51,6 +52,8 @@ _TWO: Final = 20
 _ROOMY: Final = 30
 """Rows from which on the axes have their formulas."""
 _LEAST_EDGES: Final = 5
+_BOXED: Final = 9
+"""Rows beside the boxes of a mesh and the matrix below it: headings, and some edges."""
 MOST = 16
 """Ranks on a ring."""
 _LITTLE = 10
@@ -133,8 +136,13 @@ def _panels(
         right_lines = axes(view, wide - 2)
     if not left_lines:
         return []
-    if several and not parts and snapshot.run.num_hosts == 1:
-        left_lines = [*left_lines, *across(step, cells - wide - 4)]
+    boxes = link_boxes(step, snapshot.mesh, cells - wide - 4) if several and not parts else []
+    below = across(step, (wide if boxes else cells - wide) - 4) if (
+        several and not parts and snapshot.run.num_hosts == 1) else []  # fmt: skip
+    if boxes and rows >= len(boxes) + len(left_lines) + _BOXED:
+        left_lines, right_lines = [*boxes, (), *left_lines], [*right_lines, *below]
+    else:
+        left_lines = [*left_lines, *below]
     height = min(max(len(left_lines), len(right_lines)), rows - 6)
     name = "who sends to whom" if several else "who talks to whom"
     note_left = "rows send" if several else "bytes of a step"

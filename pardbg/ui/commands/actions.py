@@ -126,6 +126,8 @@ OWN: Final[Mapping[str, Mapping[str, str]]] = {
 """Screen -> action id -> its label there, the most used first."""
 _FOOTER: Final = 2
 """Number of them in a footer: there is more to say."""
+_FEW: Final = {"overview": 1}
+"""Where it is another: few runs have so many ranks that a mesh is of use."""
 
 
 def own(screen: str, live: bool) -> list[tuple[Action, str]]:
@@ -138,7 +140,7 @@ def footer(screen: str, live: bool) -> list[tuple[Action, str]]:
     """Return the actions of the bottom line: pause or play, the screen's own, then those of all
     screens. An empty label means the action's own."""
     first, *rest = hints(live)
-    first_own = own(screen, live)[:_FOOTER]
+    first_own = own(screen, live)[: _FEW.get(screen, _FOOTER)]
     taken = {first.id, *(action.id for action, _ in first_own)}
     return [(first, ""), *first_own, *((action, "") for action in rest if action.id not in taken)]
 

@@ -128,6 +128,9 @@ class OverviewPage(Page):
         self.redraw()
         return True
 
+    def want(self) -> Want:
+        return Want(output=OutputWant(40), ahead=True)
+
 
 class MemoryPage(Page):
     """Stacked bars by category beside the expected bytes."""

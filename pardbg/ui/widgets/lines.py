@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rich.segment import Segment as Painted
+from rich.style import Style
 from textual import events
 from textual.geometry import Region
 from textual.message import Message
@@ -26,7 +27,7 @@ class Lines(Widget):
         super().__init__(id=id)
         self._ground = ground
         self._lines: tuple[Line, ...] = ()
-        self._strips: dict[tuple[Line, int, str, bool], Strip] = {}
+        self._strips: dict[tuple[Line, int, str, bool, Style], Strip] = {}
         self._far = False
 
     @property
@@ -59,12 +60,12 @@ class Lines(Widget):
         line = self._lines[y] if y < len(self._lines) else ()
         width = self.size.width
         palette = self.app.theme.removeprefix("pardbg-")
-        key = (line, width, palette, self._far)
+        base = self.rich_style  # after a change of theme not at once the new one's
+        key = (line, width, palette, self._far, base)
         strip = self._strips.get(key)
         if strip is None:
             if len(self._strips) > 512:
                 self._strips.clear()
-            base = self.rich_style
             segments = [
                 Painted(plain(run.text), base + style(palette, run.style, self._far))
                 for run in fit(line, width, self._ground)

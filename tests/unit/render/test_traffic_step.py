@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from pardbg.analysis.answers.device_mesh import Mesh
 from pardbg.analysis.answers.snapshot import Snapshot, snapshot
 from pardbg.analysis.comm.p2p import Move, RingStep
 from pardbg.render.draw.cells import plain
+from pardbg.render.pages.mesh.link_boxes import link_boxes
 from pardbg.render.pages.traffic import traffic
 from pardbg.render.pages.traffic_step import across, crossing, film, matched
 from pardbg.session.reader import load
@@ -65,6 +67,23 @@ def test_every_axis_of_a_mesh_has_its_groups_and_bytes() -> None:
     assert any("(0,2) (1,3) (4,6) (5,7)" in row for row in groups)
     row = next(row for row in rows if row.split()[:2] == ["r0", "·"])
     assert row.split("■")[0].split()[1:9] == ["·", "t", "p", "·", "d", "·", "·", "·"]
+
+
+def test_a_small_mesh_is_boxes_with_what_neighbours_send() -> None:
+    """3d is dp 2 × pp 2 × tp 2: rank = 4·dp + 2·pp + tp. A pair of tp sends half of 64 · 32,768
+    twice, a pair of pp 4 · 32,768."""
+    made = at_end("3d")
+    assert [(axis.name, axis.size) for axis in made.mesh.axes] == [("dp", 2), ("pp", 2), ("tp", 2)]
+    assert made.traffic.step is not None
+    rows = [plain(row) for row in link_boxes(made.traffic.step, made.mesh, 56)]
+    upper, lower = (row.replace("│", " ").split() for row in rows if "│" in row)
+    assert [word for word in upper if word.isdecimal()] == ["0", "131", "2", "4", "131", "6"]
+    assert [word for word in lower if word.isdecimal()] == ["1", "131", "3", "5", "131", "7"]
+    (across_tp,) = [row for row in rows if "▲" in row]
+    assert across_tp.count("▲") == 4 and across_tp.count(" MB") == 4
+    assert all(len(row) <= 56 for row in rows)
+    assert link_boxes(made.traffic.step, made.mesh, 40) == []
+    assert link_boxes(made.traffic.step, Mesh(made.mesh.axes[:2]), 56) == [], "other neighbours"
 
 
 def test_what_would_go_between_two_hosts_by_the_axis_that_is_cut() -> None:

@@ -28,7 +28,7 @@ from pardbg.render.draw.cells import (
     spread,
 )
 from pardbg.render.draw.plots import STEPS, Scale, Series, plot
-from pardbg.render.frame.panels import coming, empty
+from pardbg.render.frame.panels import empty
 from pardbg.render.pages.pipeline import ledger
 from pardbg.render.pages.pipeline.cell_strip import lit, strip_of
 from pardbg.render.pages.pipeline.ledger import choices, lacks
@@ -111,10 +111,7 @@ def pipeline(
     look = look or PipelinePageState()
     view = snapshot.pipeline
     early = view is None and not any(rank.step_ns for rank in snapshot.ranks)
-    if early and snapshot.live:
-        return empty(cells, rows, "No pipeline yet: the job is starting.",
-                     f"{coming(snapshot)}; torch alone takes some seconds to load.")  # fmt: skip
-    if early and snapshot.t_ns < snapshot.t_end_ns:
+    if early and (snapshot.live or snapshot.t_ns < snapshot.t_end_ns):
         return empty(cells, rows, "No pipeline up to here.",
                      "The first step is not over at this moment.")  # fmt: skip
     if view is None and snapshot.no_pipeline:
