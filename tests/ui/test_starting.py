@@ -10,6 +10,8 @@ from pardbg.analysis.answers.ranks import Activity
 from pardbg.analysis.answers.snapshot import NO_TRAFFIC, Snapshot
 from pardbg.render.draw.cells import line_width, plain
 from pardbg.render.frame.panels import is_starting, starting
+from pardbg.ui.screens.base import Shared
+from pardbg.ui.screens.row_pages import FindingsPage
 from tests.ui import sample
 from tests.ui.fakes import app_on, text_of, until
 
@@ -72,3 +74,10 @@ def test_a_job_starts_until_a_step_has_ended_or_the_job_has() -> None:
     ended = replace(begun, live=False, t_ns=begun.t_end_ns)
     assert not is_starting(ended)
     assert not is_starting(replace(begun, run=replace(begun.run, exit_code=1)))
+
+
+def test_a_note_does_not_hide_who_is_here() -> None:
+    page, early = FindingsPage(Shared()), young(2, 4)
+    found = sample.snapshot_ddp(4).findings[0]
+    assert page.has_nothing(replace(early, findings=(replace(found, severity="info"),)))
+    assert not page.has_nothing(replace(early, findings=(found,)))

@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pardbg.render.draw.cells import Line, Picture, Segment, crop, fit, line_width, width
+from pardbg.render.draw.cells import Line, Picture, Segment, fit, line, line_width, width
 
 ON: Final = ".on"
 """Ending of the tokens of the panel that has the focus."""
 LETTER: Final = "jump"
 """The token of a jump's letters."""
 _TRIES: Final = 6
+_NEAR: Final = 2
+"""Cells or lines that a zoomed panel may leave free."""
 _RULE: Final = "rule"
 
 
@@ -91,15 +93,15 @@ def zoomed(
         picture = draw(*size)
         drawn = [*picture.head, *picture.body, *picture.foot]
         region = next((r for r in regions(drawn) if r.title == title), None)
-        if region is None or (region.lines > lines and best is not None):
+        if region is None:
             break
-        grown = best is None or (region.cells, region.lines) > (best[0].cells, best[0].lines)
-        if not grown:
-            break
-        best = region, drawn, size
-        if region.cells >= cells - 2 and region.lines >= lines - 1:
-            break
-        size = size[0] + max(0, cells - region.cells), size[1] + max(0, lines - region.lines)
+        right, down = cells - region.cells, lines - region.lines
+        if right >= 0 and down >= 0:
+            grown = best is None or (region.cells, region.lines) > (best[0].cells, best[0].lines)
+            best = (region, drawn, size) if best is None or grown else best
+            if not grown or (right <= _NEAR and down <= _NEAR):
+                break
+        size = size[0] + right, size[1] + down
     if best is None:
         return None
     region, drawn, size = best
@@ -108,12 +110,10 @@ def zoomed(
 
 
 def _cut(row: Line, region: Region, cells: int) -> Line:
-    """Return a panel's part of a line."""
-    at, kept = 0, []
+    """Return a panel's part of a line; of one cell per character."""
+    begin, end, at, kept = region.x, region.x + min(region.cells, cells), 0, []
     for run in row:
-        size = width(run.text)
-        if at + size > region.x:
-            skip = max(0, region.x - at)
-            kept.append(Segment(run.text[skip:], run.style) if skip else run)
-        at += size
-    return fit(crop(kept, min(region.cells, cells)), cells)
+        text = run.text[max(0, begin - at) : max(0, end - at)]
+        kept.append(Segment(text, run.style))
+        at += width(run.text)
+    return fit(line(*kept), cells)

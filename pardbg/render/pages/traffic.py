@@ -93,7 +93,8 @@ def traffic(
         top = [_title(view, cells), (), *_drawing(view, ranks, cells, rows - len(said), look)]
     if exchanged(view, ranks):
         top += loads(snapshot.ranks, cells, min(5, rows - len(top) - 6))
-    head = (*said, *top, *([()] if len(top) > 2 else []))
+    links = line(" ", rule("links", cells - 2, "the busiest first"))
+    head = (*said, *top, *([links] if len(top) > 2 else []))
     ops = _ops(view, cells, max(0, min(6, rows - len(head) - 8)))
     columns = choose(_columns(cells, _per_step(view), edges), cells - 3)
     spare = rows - len(head) - 1 - len(edges) - len(ops)

@@ -275,10 +275,10 @@ class FindingsPage(RowsPage):
     """The findings; enter goes to the time and place of the evidence."""
 
     name_ = "findings"
-    lacks = "Nothing was found so far, and little can be judged: speed only by whole steps."
+    lacks = "No error or warning so far. Little can be judged yet: speed only by whole steps."
 
     def has_nothing(self, snapshot: Snapshot) -> bool:
-        return not snapshot.findings
+        return all(found.severity == "info" for found in snapshot.findings)
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         around = Around(
