@@ -7,6 +7,7 @@ import pytest
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import Picture, Segment, line, plain
 from pardbg.render.draw.regions import Region, focused, lettered, regions, zoomed
+from pardbg.render.frame.chrome import jump_hints
 from tests.ui import sample
 from tests.ui.fakes import app_on, text_of, until
 
@@ -89,3 +90,7 @@ async def test_keys_move_the_focus_zoom_and_jump() -> None:
         assert app.main.active == "memory" and not app.main.pages["overview"].panels.jumping
         await pilot.press("apostrophe", "escape", "s")
         assert app.main.active == "memory" and not app.main.page.panels.jumping
+
+
+def test_the_line_of_a_jump_is_whole_at_80_cells() -> None:
+    assert plain(jump_hints(80)).rstrip().endswith("esc back")

@@ -282,7 +282,7 @@ def hints(items: Sequence[tuple[str, str]], cells: int) -> Line:
 
 def jump_hints(cells: int) -> Line:
     """Draw what the letters of a jump do."""
-    said = ((" jump ", "jump"), (" a letter goes to its panel or row", "strong"),
-            (", a capital one zooms it, ", ""), ("1–0", "key"), (" pages, ", ""), ("esc", "key"),
+    said = ((" jump ", "jump"), (" a letter goes to panel or row", "strong"),
+            (", a capital zooms, ", ""), ("1–0", "key"), (" pages, ", ""), ("esc", "key"),
             (" back", ""))  # fmt: skip
     return fit(line(" ", *(Segment(text, style) for text, style in said)), cells)
