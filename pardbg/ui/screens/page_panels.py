@@ -73,6 +73,6 @@ class Panels:
         panel = self.focus
         if on == bool(self._zoomed) or (on and panel is None):
             return False
-        self._zoomed = (self._focused or panel.title) if on and panel is not None else ""
+        self._zoomed = panel.title if on and panel is not None else ""
         self._size = None
         return True
