@@ -19,7 +19,7 @@ aiohttp = pytest.importorskip("aiohttp")
 pytest.importorskip("textual_serve")
 from tests.unit.cli.test_serve import client, get, seen  # noqa: E402
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 
 @contextmanager
@@ -27,8 +27,10 @@ def page_of(run: str, *options: str) -> Iterator[str]:
     words = [sys.executable, "-m", "pardbg", "serve", run, *options]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
-        yield server.stderr.readline().split()[3]
-        server.terminate()
+        try:
+            yield server.stderr.readline().split()[3]
+        finally:
+            server.terminate()
 
 
 async def test_a_browser_holds_a_run_only_with_control_and_while_its_page_is_open(
