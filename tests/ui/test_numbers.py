@@ -73,6 +73,6 @@ async def test_a_live_run_is_compared_once_all_ranks_have_told_of_a_step(tmp_pat
             source.told = 1
             await shows(app, "✗")
             await pilot.press("b")
-            assert 'break module=="blocks.1" and action==F' in text_of(app)
+            await shows(app, 'break module=="blocks.1" and action==F')
     finally:
         ref.close()
