@@ -1,5 +1,5 @@
 # make demo    set up .venv and watch a real 1F1B pipeline train (q leaves)
-# make test    set up .venv and run every test
+# make test    set up .venv and run the tests; make test-long runs those that take longest
 PYTHON ?= python3
 # A wheel index for torch, where the default one would bring CUDA builds you do not want:
 #   make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo test native native-asan unit lint bench diagnosis siege frameworks matrix torches lowest sessions \
+.PHONY: demo test test-long native native-asan unit lint bench diagnosis siege frameworks matrix torches lowest sessions \
   dist docs pictures snapshots install clean
 .DEFAULT_GOAL := test
 
@@ -25,7 +25,11 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 export PYTHONDONTWRITEBYTECODE :=
 
 test: $(STAMP) native
-	$(PYTEST)
+	$(PYTEST) -m "not long"
+
+# The rest of them, of tests/conftest.py's LONG.
+test-long: $(STAMP) native
+	$(PYTEST) -m long
 
 # The agent's hot path in C++, for the tests: half a minute, once. Where it cannot be built they
 # take Python's way alone.

@@ -27,16 +27,35 @@ NIGHTLY = pytest.mark.skipif(
     os.environ.get("PARDBG_SIEGE") != "1", reason="more of the same; `make siege` runs it"
 )
 FIRST = (
-    "distributed/test_recipes_losses.py", "faults/test_on_hang.py", "accelerator/test_watched.py",
-    "faults/test_siege.py", "faults/test_findings_device.py",
+    "distributed/test_recipes_losses.py", "distributed/test_debugger.py", "ui/snapshots",
+    "faults/test_siege.py", "accelerator/test_watched.py", "distributed/test_rehearse.py",
+    "distributed/test_cli.py", "faults/test_on_hang.py",
     "faults", "distributed", "accelerator",
 )  # fmt: skip
 """What starts ranks begins first, the longest files before the others: no worker is left alone with
 one at the end, and what waits runs beside what computes."""
 
 
+LONG = frozenset({
+    "accelerator/test_losses.py", "accelerator/test_out_of_memory.py",
+    "distributed/test_debugger.py", "distributed/test_held_time.py",
+    "distributed/test_recipes_data.py", "distributed/test_recipes_losses.py",
+    "distributed/test_rehearse.py", "distributed/test_same_tutorial.py",
+    "distributed/test_the_users_job.py", "faults/test_findings_device.py",
+    "faults/test_hub_faults.py", "faults/test_nodes.py", "faults/test_on_hang.py",
+    "faults/test_pause_long.py", "faults/test_recipe_faults.py", "faults/test_siege.py",
+    "ui/test_lessons.py",
+})  # fmt: skip
+"""Every recipe, every lesson, small draws of the campaigns, doors that wait: two fifths of the time.
+`make test-long` runs them, and so does CI. What each is about has a test in `make test`, too."""
+
+
+def _path(item: pytest.Item) -> str:
+    return item.path.relative_to(ROOT / "tests").as_posix()
+
+
 def _turn(item: pytest.Item) -> int:
-    path = item.path.relative_to(ROOT / "tests").as_posix()
+    path = _path(item)
     turns = (turn for turn, begin in enumerate(FIRST) if path.startswith(begin))
     return next(turns, len(FIRST))
 
@@ -55,11 +74,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(shared, ignore_errors=True))
 
 
+@pytest.hookimpl(tryfirst=True)  # markers are there before `-m` selects by them
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        kind = item.path.relative_to(ROOT / "tests").parts[0]
-        if kind in KINDS:
+        path = _path(item)
+        if (kind := path.partition("/")[0]) in KINDS:
             item.add_marker(kind)
+        if path in LONG:
+            item.add_marker("long")
     items.sort(key=_turn)
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONG
+
 ROOT = Path(__file__).parents[2]
 TOPS = (ROOT / "pardbg", ROOT / "agent" / "pardbg_agent")
 MODULES = 14
@@ -53,3 +55,7 @@ def test_a_module_name_means_one_thing() -> None:
 
 def test_no_name_is_allowed_for_nothing() -> None:
     assert set(same_names()) >= SAME_THING
+
+
+def test_files_that_are_left_to_the_long_run_exist() -> None:
+    assert LONG and not [name for name in LONG if not (ROOT / "tests" / name).is_file()]
