@@ -46,7 +46,7 @@ LONG = frozenset({
     "faults/test_pause_long.py", "faults/test_recipe_faults.py", "faults/test_siege.py",
     "ui/test_lessons.py",
 })  # fmt: skip
-"""Every recipe, every lesson, small draws of the campaigns, doors that wait: two fifths of the time.
+"""Every recipe and lesson, small draws of the campaigns, doors that wait: two fifths of the time.
 `make test-long` runs them, and so does CI. What each is about has a test in `make test`, too."""
 
 
