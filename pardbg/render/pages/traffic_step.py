@@ -72,6 +72,12 @@ def axes_of(step: StepTraffic) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda one: -one[1]))
 
 
+def _hundredths(sent: Mapping[str, float], whole: int) -> dict[str, int]:
+    """Return whole percents that add up to ``whole``. No empty map."""
+    total = sum(sent.values())
+    return dict(zip(sent, rounded([one / total for one in sent.values()], whole), strict=True))
+
+
 def axis_style(step: StepTraffic, axis: str) -> str:
     """Return the colour of an axis, the same all over the page."""
     at = list(axes_of(step)).index(axis)
@@ -114,12 +120,8 @@ def _sentence(step: StepTraffic, match: Match | None) -> str:
     if not total:
         return "A step moves nothing between ranks."
     if len(shares) > 1:
-        hundredths = rounded([sent / total for sent in shares.values()], 100)
-        said = ", ".join(
-            f"{words.percent(n / 100, 0)} {clean(a)}"
-            for a, n in zip(shares, hundredths, strict=True)
-            if n
-        )
+        told = _hundredths(shares, 100).items()
+        said = ", ".join(f"{words.percent(n / 100, 0)} {clean(axis)}" for axis, n in told if n)
         return f"Of the {words.size(total)} that a rank sends a step, {said}."
     sent_by: dict[int, float] = {}
     for src, _, _, size in step.edges:
@@ -293,21 +295,21 @@ def axes(view: TrafficView, cells: int, formulas: bool = True) -> list[Line]:
     assert step is not None
     total = sum(op.sent for op in step.ops) or 1.0
     lines: list[Line] = []
-    for axis in axes_of(step):
-        ops = [op for op in step.ops if op.axis == axis]
+    for axis, whole in _hundredths(axes_of(step), 100).items():
+        ops = [op for op in step.ops if op.axis == axis and op.sent > 0]
+        shares = _hundredths({op.op: op.sent for op in ops}, whole)
         groups = max((op.groups for op in ops), key=len)
         shown = " ".join(f"({','.join(map(str, ranks))})" for ranks in groups)
         many = f"{words.plural(len(groups), 'group')} of {len(groups[0])}: "
-        room = cells - 12 - len(many)
-        name = left(clip(clean(axis), 9), 10)
-        head = (Segment("■ ", axis_style(step, axis)), Segment(name, "strong"),
-                Segment(many, "dim"), Segment(clip(shown, max(4, room))))  # fmt: skip
+        name = Segment(left(clip(clean(axis), 9), 10), "strong")
+        head = (Segment("■ ", axis_style(step, axis)), name, Segment(many, "dim"),
+                Segment(clip(shown, max(4, cells - 12 - len(many)))))  # fmt: skip
         lines += [(), line(*head)] if lines else [line(*head)]
-        lines += [row for op in ops if op.sent > 0 for row in _op(op, total, cells, formulas)]
+        lines += [row for op in ops for row in _op(op, shares[op.op], total, cells, formulas)]
     return lines
 
 
-def _op(op: StepOp, total: float, cells: int, formulas: bool) -> list[Line]:
+def _op(op: StepOp, share: int, total: float, cells: int, formulas: bool) -> list[Line]:
     """Return ``all_reduce 64 × 32.8 kB  2.10 MB  79%``: ops, bytes each, what a rank sends; and by
     which formula, where it is not seen."""
     each = op.payload / op.number if op.number else 0.0
@@ -315,7 +317,7 @@ def _op(op: StepOp, total: float, cells: int, formulas: bool) -> list[Line]:
         "  ", Segment(left(clean(op.op), 16)),
         Segment(right(f"{_count(op.number)} × {words.size(each)}", max(14, cells - 36)), "dim"),
         Segment(right(words.size(op.sent), 10), "strong"),
-        Segment(right(words.percent(op.sent / total, 0), 6), "dim"),
+        Segment(right(words.percent(share / 100, 0), 6), "dim"),
     )  # fmt: skip
     if not formulas or op.source == "observed" or op.sent < _LITTLE * total:
         return [figures]

@@ -63,8 +63,7 @@ def shown_rows(
 
 
 def phase_shares(steps: Sequence[StepRow]) -> list[tuple[str, float]]:
-    """Return each phase's share of step time, mean over ranks, the seven largest; last, as
-    ``other``, what is in none of them: all add up to 1."""
+    """Return the seven largest phases' shares of step time, mean over ranks; ``other`` last."""
     sums: Counter[str] = Counter()
     for step in steps:
         sums.update(step.phases)

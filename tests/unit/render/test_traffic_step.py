@@ -3,6 +3,7 @@ gradients are Z = 1,747,456 bytes."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -110,12 +111,21 @@ def test_bytes_that_are_not_the_gradients_are_not_said_to_be() -> None:
     assert matched(at_end("ddp")) is not None
 
 
-def test_a_step_whose_senders_are_not_known_is_drawn() -> None:
+def test_percents_of_axes_and_ops_add_up() -> None:
+    """Of 2.71 MB: tp 77.6 %, dp 17.6 % in two ops, pp 4.8 %."""
+    shown = page("3d", 120, 35)
+    said = sum(map(int, re.findall(r"(\d+)% (?:tp|dp|pp)", " ".join(shown[:2]))))
+    ops = [int(one) for row in shown for one in re.findall(r"B +(\d+)% *$", row.rstrip())]
+    assert said == sum(ops) == 100 and len(ops) == 5
+
+
+@pytest.mark.parametrize("name", ["1f1b", "3d"])
+def test_a_step_whose_senders_are_not_known_is_drawn(name: str) -> None:
     """Ops of which no edge is told: a recording may claim it."""
-    known = at_end("1f1b")
+    known = at_end(name)
     step = known.traffic.step
     assert step is not None and step.edges
-    without = replace(step, ops=step.ops[:1], edges=())
+    without = replace(step, ops=step.ops if name == "3d" else step.ops[:1], edges=())
     picture = traffic(replace(known, traffic=replace(known.traffic, step=without)), 120, 35)
     assert picture.head
 

@@ -67,9 +67,8 @@ def _links(step: StepTraffic, mesh: Mesh) -> dict[Pair, Link] | None:
         pair = (min(src, dst), max(src, dst))
         here, there = mesh.coordinates(pair[0]), mesh.coordinates(pair[1])
         apart = [b - a for a, b in zip(here, there, strict=True)]
-        if sorted(map(abs, apart)) != [0] * (len(apart) - 1) + [1] or pair[1] >= prod(
-            one.size for one in mesh.axes
-        ):
+        neighbours = sorted(map(abs, apart)) == [0] * (len(apart) - 1) + [1]
+        if not neighbours or pair not in sizes or pair[1] >= prod(one.size for one in mesh.axes):
             return None
         found[pair] = sizes[pair], axis_style(step, axis)
     return found or None
