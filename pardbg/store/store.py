@@ -414,7 +414,7 @@ class Store:
         if process.rank is not None and not process.in_life:
             self._enter_life(process)
         self._starts.enter(process)
-        process.world_size = fields.integer_or_none(process.facts, "world_size")
+        process.world_size = min(fields.integer(process.facts, "world_size", 0), 1 << 20) or None
         process.host = fields.text(process.facts, "host", process.host)
         process.pid = fields.integer(process.facts, "pid", process.pid)
         if start is not None and process.started_ns is None:

@@ -14,12 +14,14 @@ from pardbg.analysis.pipeline.implied import schedule_detail
 from pardbg.analysis.pipeline.ticks.cell import TicksWant, ticks_shown
 from pardbg.plain_text import plain_lines
 from pardbg.render.draw.cells import Picture
+from pardbg.render.frame.panels import starting
 from pardbg.render.pages.collectives import CollectivesPageState, collectives
 from pardbg.render.pages.debug import debug
 from pardbg.render.pages.findings import findings
 from pardbg.render.pages.memory import memory
+from pardbg.render.pages.mesh.page import mesh
 from pardbg.render.pages.output import output
-from pardbg.render.pages.overview import overview
+from pardbg.render.pages.overview import OverviewPageState, overview
 from pardbg.render.pages.pipeline.page import pipeline
 from pardbg.render.pages.pipeline.tick_page import tick_page
 from pardbg.render.pages.timeline import Window, timeline
@@ -69,6 +71,8 @@ def draw(store: Store, t_ns: int | None) -> list[Picture]:
     printed = lines(store, t_ns, 200)
     made = [
         overview(shown, CELLS, ROWS),
+        *([mesh(shown, CELLS, ROWS, OverviewPageState())] if shown.mesh.axes else ()),
+        starting(shown, CELLS, ROWS, ""),
         pipeline(shown, CELLS, ROWS, None, schedule_detail(shown.pipeline)),
         timeline(shown, boxes, window, CELLS, ROWS),
         collectives(shown, CELLS, ROWS),

@@ -59,10 +59,10 @@ def _mesh(groups: list[GroupDef], num_ranks: int) -> Mesh:
     for group in groups:
         size = len(group.ranks)
         stride = group.ranks[1] - group.ranks[0] if 1 < size < num_ranks else 0
-        if stride > 0 and group.ranks == tuple(range(group.ranks[0], group.ranks[-1] + 1, stride)):
+        even = range(group.ranks[0], group.ranks[0] + size * stride, stride) if stride > 0 else ()
+        if even and group.ranks == tuple(even):
             names[stride, size][group.axis or ""] += 1
-    axes: list[Axis] = []
-    done = 1
+    axes, done = list[Axis](), 1
     while done < num_ranks:
         # Of axes that begin alike the shortest: a longer one is several of them flattened.
         near = min((key for key in names if key[0] == done), key=lambda key: key[1], default=None)

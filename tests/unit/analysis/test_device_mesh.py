@@ -50,3 +50,11 @@ def test_a_rank_has_a_place_on_each_axis() -> None:
     mesh = Mesh((Axis("dp", 32), Axis("pp", 8), Axis("tp", 4)))
     assert mesh.coordinates(613) == (19, 1, 1)  # 613 = 19·32 + 1·4 + 1
     assert [mesh.stride(at) for at in range(3)] == [32, 4, 1]
+
+
+def test_a_group_that_leaps_far_is_read_by_its_size() -> None:
+    """A recording may claim any ranks: nothing as long as the leap between two of them is made."""
+    trace = Trace(8)
+    for proc in trace.ranks:
+        told(proc, {"far": (0, 1, 1 << 60)})
+    assert device_mesh(View(trace.store(), None), 8).axes == (Axis("", 8),)
