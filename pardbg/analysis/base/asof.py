@@ -9,6 +9,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 import numpy as np
 
 from pardbg.analysis.base.rank_columns import MANY, Joined, Rows
+from pardbg.store.definitions import Failure
 from pardbg.store.process import Process
 from pardbg.store.store import Store
 from pardbg.store.table import Array, Table
@@ -40,7 +41,7 @@ class View:
         if t_ns is not None and store.part is not None:
             t_ns = min(t_ns, self.end_ns)  # a part that is looked at later is seen as it ended
         self.now_ns = self.end_ns if t_ns is None else t_ns
-        """Up to here states, control and output are known, and processes' ends."""
+        """Up to here states, control and output are known, and processes' failures and ends."""
         self.t_ns = max(store.horizon_ns, self.begin_ns) if t_ns is None else t_ns
         """Up to here records are."""
         self.ranks: dict[int, Process] = store.rank_procs(self.t_ns)
@@ -136,6 +137,13 @@ class View:
             return None
         ended = [end for end in process.ends if end[0] <= self.now_ns]
         return ended[-1] if ended else None
+
+    def fatal(self, process: Process) -> list[Failure]:
+        """Return the exceptions that ended its main thread, first to last; they are known, as its
+        end is, while records of other ranks are still to come."""
+        return [
+            f for f in process.failures if f.thread == "MainThread" and f.t_ns <= self.now_ns
+        ]
 
     def memo(self, kind: str, most: int = MEMO_MAX) -> dict[Any, Any]:
         """Return a store-wide cache of closed values; beyond ``most`` the oldest are evicted."""

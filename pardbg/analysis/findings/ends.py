@@ -87,7 +87,7 @@ def thread_failures(view: View) -> Iterable[Candidate]:
     """Find threads of the program that an exception ended while its main thread went on."""
     for rank, process in view.ranks.items():
         for failed in process.failures:
-            if failed.thread == "MainThread" or failed.t_ns > view.t_ns:
+            if failed.thread == "MainThread" or failed.t_ns > view.now_ns:
                 continue
             if is_transport(failed.text) and bad_ends(view):
                 continue  # it follows from how a rank ended

@@ -52,7 +52,7 @@ def bad_ends(view: View) -> list[BadEnd]:
 
 
 def _bad_end(view: View, rank: int, process: Process) -> BadEnd | None:
-    fatal = [f for f in process.failures if f.thread == "MainThread" and f.t_ns <= view.t_ns]
+    fatal = view.fatal(process)
     if fatal:
         return BadEnd(rank, fatal[0].t_ns, "exception")
     end = view.proc_end(process)

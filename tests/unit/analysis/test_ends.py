@@ -171,6 +171,19 @@ def test_an_exit_code_without_an_exception() -> None:
     assert facts(found["rank-exited"], "code") == 7
 
 
+def test_an_exception_is_known_as_soon_as_the_exit_code_that_follows_it() -> None:
+    """Live, rank 1's records are known up to 3 ms only, before either."""
+    trace = three(waiting=())
+    for rank, until in enumerate((7, 3, 4)):
+        trace.ranks[rank].phase("forward", 1, until)
+    raises(trace.ranks[2], 5)
+    ends(trace, trace.ranks[2], 6, "exit", 1)
+    store = trace.store(live=True)
+    assert View(store, None).t_ns < ns(5) < View(store, None).now_ns
+    found = [f for f in snapshot(store, None).findings if f.severity != "info"]
+    assert [(f.kind, f.culprits) for f in found] == [("exception", (2,))]
+
+
 def test_one_bug_on_all_ranks_is_one_finding() -> None:
     trace = three(waiting=())
     for proc, t in zip(trace.ranks, (7, 5, 300), strict=True):

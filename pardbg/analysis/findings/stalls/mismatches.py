@@ -116,7 +116,7 @@ def _place_then(view: View, rank: int, issued_ns: int | None, stands: bool) -> s
 def _given_up_at(view: View, rank: int) -> str | None:
     """Return where an exception ended the rank's wait in an op."""
     process = view.ranks[rank]
-    failed = [f for f in process.failures if f.thread == "MainThread" and f.t_ns <= view.t_ns]
+    failed = view.fatal(process)
     return place(failed[0].frames) if failed and is_transport(failed[0].text) else None
 
 
