@@ -41,8 +41,11 @@ FREE_BYTES: Final = 64 << 20
 """Payloads that a file of any size may have, together."""
 MOST_PACKED: Final = 256
 """Bytes of payload for each byte of a file, at most: lines that are alike are packed that well."""
+FREE_RECORD_BYTES: Final = 384 << 20
+"""Records that a file of any size may have, together: those of thousands of simulated ranks that do
+the same are packed 280 times."""
 RECORDS_WEIGH: Final = 4
-"""Records count so many times: they are packed 5 to 15 times, never more than 64."""
+"""Further ones count so many times: a job's are packed 5 to 15 times, never more than 64."""
 MESSAGE_BYTES: Final = 128
 """What a message takes beside its payload."""
 BUNDLED: Final = "session.mcap"
@@ -71,14 +74,18 @@ class Allowance:
     """Memory that the messages of a file may take: as much as one of its size honestly holds."""
 
     def __init__(self) -> None:
-        self._left = FREE_BYTES
+        self._left, self._records = FREE_BYTES, FREE_RECORD_BYTES
 
     def spend(self, packed_bytes: int, messages: list[Message]) -> list[Message]:
         """Return the messages that so many bytes of the file gave; ValueError: it is too much."""
         self._left += MOST_PACKED * packed_bytes
         for message in messages:
-            weight = RECORDS_WEIGH if message.key[:1] == wire.Key.RECORDS.value else 1
-            self._left -= weight * len(message.payload) + MESSAGE_BYTES
+            size = len(message.payload)
+            if message.key[:1] == wire.Key.RECORDS.value:
+                free = min(size, self._records)
+                self._records -= free
+                size = RECORDS_WEIGH * (size - free)
+            self._left -= size + MESSAGE_BYTES
         if self._left < 0:
             raise ValueError("more than a file of this size holds")
         return messages

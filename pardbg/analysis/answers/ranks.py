@@ -8,7 +8,12 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from pardbg.analysis.answers.step_times import last_step_split, read_ahead_splits, unheld_step_ns
+from pardbg.analysis.answers.step_times import (
+    Split,
+    last_step_split,
+    read_ahead_splits,
+    unheld_step_ns,
+)
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.leads import Ahead, ahead
@@ -21,7 +26,7 @@ from pardbg.analysis.findings.registry import ended_ranks
 from pardbg.analysis.memory.breakdown import history, latest_bytes
 from pardbg.analysis.pipeline.mesh import newest_steps
 from pardbg.analysis.pipeline.pipelines import layouts, running_action, state_at, states
-from pardbg.analysis.pipeline.values import PipelineStep, PipelineView
+from pardbg.analysis.pipeline.values import PipelineView
 from pardbg.events import fields
 from pardbg.store.process import Process
 from pardbg_agent import wire
@@ -100,20 +105,27 @@ def rank_rows(
     reused: Mapping[int, RankNow] | None = None,
     *,
     reuse_splits: bool = False,
+    splits: bool = True,
 ) -> tuple[RankNow, ...]:
     """Return each rank's row. ``reused``: rows of an earlier moment, good for ranks that make
-    progress; with ``reuse_splits`` a step's split may rest on the records that had come by then."""
+    progress; with ``reuse_splits`` a step's split may rest on the records that had come by then;
+    without ``splits`` none is made."""
     kept = reused if reused and view.run_end is None else {}
     status, steps = states(view), newest_steps(view)
     if pipeline is not None and pipeline.last_complete is not None:
         last = pipeline.last_complete  # one that the debugger did not hold, where there is one
         steps.update({row.rank: last for row in last.ranks if row.rank in steps})
-    if not reuse_splits:
+    if splits and not reuse_splits:
         read_ahead_splits(view, kept)
     return tuple(
         row
         if (row := kept.get(rank)) and _is_well(view, process, row, status.get(process.proc))
-        else _row(view, rank, process, steps.get(rank), reuse_splits)
+        else _row(
+            view,
+            rank,
+            process,
+            last_step_split(view, rank, process, steps.get(rank), reuse_splits) if splits else None,
+        )
         for rank, process in view.ranks.items()
     )
 
@@ -132,9 +144,7 @@ def _is_well(view: View, process: Process, row: RankNow, status: Mapping[str, An
     return not bad and not _silent_since(view, process, status)
 
 
-def _row(
-    view: View, rank: int, process: Process, pipeline: PipelineStep | None, reuse_splits: bool
-) -> RankNow:
+def _row(view: View, rank: int, process: Process, split: Split | None) -> RankNow:
     status = states(view).get(process.proc, {})
     state, now, since = _now(view, rank, process, status)
     ended = last_step_rows(view, process, LAST_STEPS)
@@ -142,7 +152,7 @@ def _row(
     free = [t1 - t0 for _, t0, t1 in ended if not (held and was_held(view, t0, t1))]
     memory = latest_bytes(view, process)
     kind = "allocated" if memory.get("allocated", (0, 0))[0] > 0 else "rss"
-    split = last_step_split(view, rank, process, pipeline, reuse_splits) or (None, None, None)
+    compute, wait, communication = split or (None, None, None)
     return RankNow(
         rank=rank,
         proc=process.proc,
@@ -154,9 +164,9 @@ def _row(
         since_ns=since,
         step=step_of(view, process, status),
         step_ns=tuple(free or [unheld_step_ns(view, rank, step, t0, t1) for step, t0, t1 in ended]),
-        compute_fraction=split[0],
-        wait_fraction=split[1],
-        comm_fraction=split[2],
+        compute_fraction=compute,
+        wait_fraction=wait,
+        comm_fraction=communication,
         memory_bytes=memory[kind][0] if kind in memory else None,
         memory_history=tuple(value for _, value in history(view, process, kind))[-_HISTORY:],
         lag_ns=_lag(view, process),

@@ -112,6 +112,8 @@ class Viewport:
 
 
 EVERYTHING: Final = Viewport()
+THOUSANDS: Final = 2048
+"""Number of ranks above which a first partial snapshot leaves the shares of steps to the next."""
 
 
 class _Reused:
@@ -125,6 +127,7 @@ class _Reused:
         self.before = before if before is not None and _fits(view, before) else None
         self.splits = partial and self.before is not None
         """Splits of a rank's newest step are reused, too."""
+        self.no_splits = partial and self.before is None and len(view.ranks) > THOUSANDS
         self._steps = False
         self.ranks: dict[int, RankNow] = {}
         self.memory: dict[int, MemoryRow] = {}
@@ -166,7 +169,8 @@ def snapshot(
 
     Of several pipelines the one of ``rank`` is shown in full. Of many ranks, rows outside the
     viewport are reused from ``before`` while their ranks make progress. A ``partial`` snapshot has
-    no findings, and of a recording a short history of the bubble: these take longest.
+    no findings, and of a recording a short history of the bubble: these take longest; nor, of
+    THOUSANDS of ranks and without ``before``, the shares of their steps.
 
     The same store, cursor and viewport give the same value, but for reused rows. Nothing here
     raises on odd data: what is not known is None.
@@ -179,7 +183,9 @@ def snapshot(
     losses = of_steps("loss_history", lambda: loss_history(view))  # first: steps have theirs
     steps = of_steps("steps", lambda: unheld_step_rows(view, _num_steps(view)))
     rows = standing_collectives(view) if "collectives" in drawn else ()
-    ranks = rank_rows(view, pipeline, reused.ranks, reuse_splits=reused.splits)
+    ranks = rank_rows(
+        view, pipeline, reused.ranks, reuse_splits=reused.splits, splits=not reused.no_splits
+    )
     shown, info = "courses" in drawn, run_info(view)
     return Snapshot(
         revision=store.revision,
