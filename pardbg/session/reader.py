@@ -41,11 +41,11 @@ FREE_BYTES: Final = 64 << 20
 """Payloads that a file of any size may have, together."""
 MOST_PACKED: Final = 256
 """Bytes of payload for each byte of a file, at most: lines that are alike are packed that well."""
-FREE_RECORD_BYTES: Final = 384 << 20
-"""Records that a file of any size may have, together: those of thousands of simulated ranks that do
-the same are packed 280 times."""
 RECORDS_WEIGH: Final = 4
-"""Further ones count so many times: a job's are packed 5 to 15 times, never more than 64."""
+"""Records count so many times: a job's are packed 5 to 15 times, never more than 64."""
+ALIKE_BYTES, ALL_ALIKE_BYTES = 64 << 10, 384 << 20
+"""Records that each process may have besides, and all of them together: those of thousands of
+simulated ranks that do the same are packed 280 times."""
 MESSAGE_BYTES: Final = 128
 """What a message takes beside its payload."""
 BUNDLED: Final = "session.mcap"
@@ -74,7 +74,9 @@ class Allowance:
     """Memory that the messages of a file may take: as much as one of its size honestly holds."""
 
     def __init__(self) -> None:
-        self._left, self._records = FREE_BYTES, FREE_RECORD_BYTES
+        self._left, self._alike_left = FREE_BYTES, ALL_ALIKE_BYTES
+        self._alike: dict[bytes, int] = {}
+        """Bytes of records that were counted as such, by key."""
 
     def spend(self, packed_bytes: int, messages: list[Message]) -> list[Message]:
         """Return the messages that so many bytes of the file gave; ValueError: it is too much."""
@@ -82,13 +84,19 @@ class Allowance:
         for message in messages:
             size = len(message.payload)
             if message.key[:1] == wire.Key.RECORDS.value:
-                free = min(size, self._records)
-                self._records -= free
-                size = RECORDS_WEIGH * (size - free)
+                size = RECORDS_WEIGH * (size - self._free(message.key, size))
             self._left -= size + MESSAGE_BYTES
         if self._left < 0:
             raise ValueError("more than a file of this size holds")
         return messages
+
+    def _free(self, key: bytes, size: int) -> int:
+        before = self._alike.get(key, 0)
+        free = min(size, ALIKE_BYTES - before, self._alike_left)
+        if free:
+            self._alike[key] = before + free
+            self._alike_left -= free
+        return free
 
 
 def records_of(file: BinaryIO) -> Iterator[McapRecord]:

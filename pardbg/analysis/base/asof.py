@@ -141,9 +141,7 @@ class View:
     def fatal(self, process: Process) -> list[Failure]:
         """Return the exceptions that ended its main thread, first to last; they are known, as its
         end is, while records of other ranks are still to come."""
-        return [
-            f for f in process.failures if f.thread == "MainThread" and f.t_ns <= self.now_ns
-        ]
+        return [f for f in process.failures if f.thread == "MainThread" and f.t_ns <= self.now_ns]
 
     def memo(self, kind: str, most: int = MEMO_MAX) -> dict[Any, Any]:
         """Return a store-wide cache of closed values; beyond ``most`` the oldest are evicted."""

@@ -47,6 +47,14 @@ def test_a_rank_whose_op_is_on_its_way_is_waited_for() -> None:
         assert [f.ranks for f in seen] == said
 
 
+def test_an_op_of_another_thread_may_be_the_begin_of_ops_that_cross() -> None:
+    """Rank 1's main thread, too, comes to the group half a second later at most; or it never does,
+    and its op is another one."""
+    store = two_threads({0: "m", 1: "t", 2: "m"}, "broadcast").store()
+    for later, said in ((20, []), (499, []), (501, ["op-mismatch"])):
+        assert [f.kind for f in standstills(View(store, ns(later)))] == said
+
+
 def test_ops_that_look_alike_cross_too() -> None:
     """Nothing hangs and nothing is refused: the wrong numbers are added up."""
     assert one(two_threads({0: "mtm", 1: "tmm"}, "all_reduce"), "thread-order").seq == 0

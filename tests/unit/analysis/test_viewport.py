@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from pardbg.analysis.answers import snapshot as snapshots
 from pardbg.analysis.answers.snapshot import NO_TRAFFIC, Viewport, snapshot
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.comm import matching
@@ -77,6 +78,20 @@ def test_rows_in_the_viewport_are_made_anew_and_no_others(
         whole.traffic, whole.steps, whole.loss_history, whole.step,
     )  # fmt: skip
     assert whole.ranks[70].lag_ns != before.ranks[70].lag_ns  # so it does say which one it is
+
+
+def test_a_first_frame_of_thousands_leaves_the_shares_of_steps_to_the_next(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "THOUSANDS", RANKS - 1)
+    t_ns = moment(store, 2 * STEP_MS + 45)
+    first = snapshot(store, t_ns, partial=True)
+    whole = snapshot(store, t_ns, before=first)
+    assert {row.compute_fraction for row in first.ranks} == {None}
+    assert None not in {row.compute_fraction for row in whole.ranks}
+    assert [(r.state, r.step_ns, r.memory_bytes) for r in first.ranks] == [
+        (r.state, r.step_ns, r.memory_bytes) for r in whole.ranks
+    ]
 
 
 def test_what_changes_where_a_step_ends_is_made_anew_there(store: Store) -> None:

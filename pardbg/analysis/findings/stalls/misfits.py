@@ -145,14 +145,8 @@ class ThreadCrossing:
 @per_view
 def thread_crossings(view: View) -> dict[GroupKey, ThreadCrossing]:
     """Return the first such op of each group."""
-    if not any(process.threads for process in view.ranks.values()):
-        return {}
-    groups: dict[GroupKey, dict[int, Ops]] = defaultdict(dict)
-    for rank, process in view.ranks.items():
-        for key, ops in _threads_ops(view, process).items():
-            groups[key][rank] = ops
     found: dict[GroupKey, ThreadCrossing] = {}
-    for key, by_rank in groups.items():
+    for key, by_rank in _threads_by_group(view).items():
         both = [r for r, ops in by_rank.items() if len({by for by, _, _ in ops.values()}) > 1]
         issued: dict[int, set[bool]] = defaultdict(set)
         for rank in both:
@@ -162,6 +156,23 @@ def thread_crossings(view: View) -> dict[GroupKey, ThreadCrossing]:
         if odd is not None:
             found[key] = ThreadCrossing(odd, {rank: by_rank[rank] for rank in both})
     return found
+
+
+def threads_differ(view: View, key: GroupKey, seq: int) -> bool:
+    """Return whether some ranks issued this op from their main thread, some from another one."""
+    by_rank = _threads_by_group(view).get(key, {})
+    return len({ops[seq][0] for ops in by_rank.values() if seq in ops}) > 1
+
+
+@per_view
+def _threads_by_group(view: View) -> dict[GroupKey, dict[int, Ops]]:
+    """Return the newest ops of each rank, by group; empty where only main threads issue any."""
+    groups: dict[GroupKey, dict[int, Ops]] = defaultdict(dict)
+    if any(process.threads for process in view.ranks.values()):
+        for rank, process in view.ranks.items():
+            for key, ops in _threads_ops(view, process).items():
+                groups[key][rank] = ops
+    return groups
 
 
 def _threads_ops(view: View, process: Process) -> dict[GroupKey, dict[int, tuple[bool, int, int]]]:

@@ -28,6 +28,7 @@ from pardbg.analysis.findings.stalls.misfits import (
     misfit_messages,
     misfit_splits,
     thread_crossings,
+    threads_differ,
 )
 from pardbg.analysis.findings.stalls.rehearsed import places
 from pardbg.analysis.hangs.newest import newest_collectives
@@ -57,7 +58,10 @@ def mismatches(view: View) -> Iterator[Candidate]:
         found.setdefault((row.key, row.verdict, row.culprits), []).append(row)
     for (group, verdict, culprits), rows in found.items():
         others = [k for g, v, k in found if (g, verdict) == (group, v) and k]
-        settled = [row for row in rows if culprits or not _too_early(view, row, others)]
+        settled = [
+            row for row in rows
+            if not _crosses_soon(view, row) and (culprits or not _too_early(view, row, others))
+        ]  # fmt: skip
         yield _mismatch(view, settled or rows, settled=bool(settled))
 
 
@@ -71,6 +75,14 @@ def _too_early(view: View, row: CollectiveRow, known: Sequence[tuple[int, ...]])
         return True
     longest = DECIDED_AFTER_NS * slowdown(host_load(view, view.ranks))
     return view.run_end is None and view.t_ns - first(row) < longest
+
+
+def _crosses_soon(view: View, row: CollectiveRow) -> bool:
+    """Return whether another thread of some ranks came first to an op, the main thread of others:
+    where a rank's other one follows in a moment, threads in no order are the cause."""
+    if view.run_end is not None or not threads_differ(view, row.key, row.seq):
+        return False
+    return view.t_ns - first(row) < _MOMENT_NS * slowdown(host_load(view, view.ranks))
 
 
 def _mismatch(view: View, rows: Sequence[CollectiveRow], settled: bool) -> Candidate:
