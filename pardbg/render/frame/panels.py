@@ -9,6 +9,7 @@ from pardbg import words
 from pardbg.analysis.answers.ranks import RankNow
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.base.run import OutputLine
+from pardbg.analysis.findings.speed.windows import LEAST, WARM_UP
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import (
     Line,
@@ -46,6 +47,11 @@ def coming(snapshot: Snapshot) -> str:
         return "No rank has come yet"
     ended = any(rank.step_ns for rank in snapshot.ranks)
     return "" if ended else f"{words.plural(here, 'rank')} have come, none has ended a step"
+
+
+def is_speed_judged(snapshot: Snapshot) -> bool:
+    """Return whether enough steps have ended for findings of speed, as far as these need steps."""
+    return not 0 < len(snapshot.steps) < WARM_UP + LEAST
 
 
 def is_starting(snapshot: Snapshot) -> bool:

@@ -31,7 +31,7 @@ from pardbg.render.draw.cells import (
 )
 from pardbg.render.draw.signs import SIGN, SIGNS
 from pardbg.render.frame.activity import activity_text
-from pardbg.render.frame.panels import coming, empty
+from pardbg.render.frame.panels import coming, empty, is_speed_judged
 from pardbg.render.frame.stacks import Spot, Stack, own_spots, spots
 from pardbg.render.pages.debug import source
 from pardbg.render.pages.timeline import MANY, Window, lane
@@ -85,6 +85,8 @@ def findings(
         why = "No rank is missing, no operation disagrees, no stage stands out."
         if snapshot.run.times == "host":
             why = "No rank is missing, no operation disagrees. Speed is not judged by host times."
+        elif not is_speed_judged(snapshot):
+            why = "No rank is missing, no operation disagrees. Steps are too few to judge speed."
         if snapshot.live and (yet := coming(snapshot)):
             return empty(cells, rows, "Nothing found so far.", f"{yet}: little can be judged.")
         if snapshot.t_ns < snapshot.t_end_ns and not snapshot.live:

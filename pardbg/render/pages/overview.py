@@ -40,7 +40,7 @@ from pardbg.render.draw.plots import by_step
 from pardbg.render.draw.signs import SIGN, SIGNS
 from pardbg.render.draw.strip import cells_each, strip
 from pardbg.render.frame.activity import activity_text
-from pardbg.render.frame.panels import coming, empty
+from pardbg.render.frame.panels import coming, empty, is_speed_judged
 from pardbg.render.frame.step_charts import Ahead, step_charts
 from pardbg.render.pages.findings import brief, ordered
 from pardbg.render.pages.output import output_lines
@@ -195,6 +195,8 @@ def verdict(snapshot: Snapshot, look: OverviewPageState, cells: int) -> list[Lin
     said_of = "so far" if snapshot.live else "up to here"
     if not snapshot.live and snapshot.t_ns >= snapshot.t_end_ns:
         said_of = "in all of it" if snapshot.run.exit_code is None else "from start to end"
+    if not is_speed_judged(snapshot):
+        said_of += ", too few steps to judge speed"
     first = (Segment(" ✓ ", "good"), Segment(f"Nothing wrong {said_of}: ", "strong"))
     return [fit(line(*first, *_numbers(snapshot, cells - line_width(first))), cells)]
 

@@ -348,6 +348,16 @@ def test_nothing_is_called_healthy_while_ranks_are_still_coming(
     assert "No rank is missing" in text_of(findings(whole, 100, 30))
 
 
+@pytest.mark.parametrize(("num_steps", "judged"), [(0, True), (1, False), (7, False), (8, True)])
+def test_of_too_few_steps_nothing_is_said_of_their_speed(num_steps: int, judged: bool) -> None:
+    """Two steps warm up, and six have to be alike; without steps, ops are judged by themselves."""
+    made = replace(snapshot_ddp(), findings=(), hang=None)
+    made = replace(made, steps=(made.steps[-1],) * num_steps)
+    verdict = text_of(overview(made, 120, 36, OverviewPageState())).splitlines()[0]
+    assert ("too few steps" not in verdict) == judged
+    assert ("no stage stands out" in text_of(findings(made, 100, 30))) == judged
+
+
 def test_the_overview_begins_with_a_verdict() -> None:
     made = replace(snapshot_1f1b(), findings=(), hang=None)
 
