@@ -44,7 +44,7 @@ LONG = frozenset({
     "distributed/test_the_users_job.py", "faults/test_findings_device.py",
     "faults/test_hub_faults.py", "faults/test_nodes.py", "faults/test_on_hang.py",
     "faults/test_pause_long.py", "faults/test_recipe_faults.py", "faults/test_siege.py",
-    "ui/test_lessons.py",
+    "packaging/test_deploy.py", "ui/test_lessons.py",
 })  # fmt: skip
 """Every recipe and lesson, small draws of the campaigns, doors that wait: two fifths of the time.
 `make test-long` runs them, and so does CI. What each is about has a test in `make test`, too."""

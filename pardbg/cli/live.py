@@ -184,6 +184,7 @@ def _start(
     argv: list[str], how: Recording, *, name: str, output: Path | None, recipe: str | None = None,
     env: dict[str, str] | None = None, streams: Streams | None = None,
 ) -> RunHandle:  # fmt: skip
+    from pardbg.cli.headless import default_session_path
     from pardbg.hub.place import find_place
     from pardbg.hub.run.jobs import adopt_orphans
     from pardbg.hub.run.runs import tidy
@@ -191,7 +192,8 @@ def _start(
 
     place = find_place(how.hub, how.key, how.node_rank, how.nnodes, argv, os.environ, common.talk)
     elsewhere = place is not None and place.node > 0  # where the hub records
-    session = _session_target(None if elsewhere else output, name, how.force)
+    # Elsewhere a name alone: nothing is made there.
+    session = default_session_path(name) if elsewhere else _session_target(output, name, how.force)
     doors = _doors(how.metrics, elsewhere)
     tidy()
     adopt_orphans()

@@ -56,7 +56,7 @@ def build() -> tuple[str, float]:
         return path, 0.0
     begun = time.monotonic()
     try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         # In the same directory, so that the whole file comes to its name in one step: a job that
         # starts meanwhile, or another build, finds all of it or nothing.
         with tempfile.TemporaryDirectory(prefix=".build-", dir=os.path.dirname(path)) as scratch:
@@ -84,7 +84,7 @@ def build_in_background() -> None:
     os.nice(19)
     with contextlib.suppress(AttributeError, OSError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     with open(path + ".lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -161,7 +161,7 @@ def seal(path: str) -> None:
     """Put its checksum at its end, which a loader does not read."""
     with open(path, "rb+") as file:
         file.write(hashlib.sha256(file.read()).hexdigest().encode())
-    os.chmod(path, 0o700)
+    os.chmod(path, 0o755)  # an image is built by root, and run by another user
 
 
 def main() -> int:

@@ -348,7 +348,7 @@ def _is_ours(path: Path) -> bool:
 def _make_ring_dir(run: str, run_dir: Path) -> None:
     root = shm_root()
     try:
-        if root.parent.is_dir():
+        if root.parent.is_dir() and root != run_dir.parent:
             private_dir(root)
             (root / run).mkdir(mode=0o700)
             mark(root / run, run)

@@ -200,3 +200,14 @@ def test_a_runs_id_is_no_path(run: object, tmp_path: Path, root: Path) -> None:
     (config.dir / "run.json").write_text(json.dumps({**fields, "run": run}))
     with pytest.raises(files.ConfigError, match="damaged"):
         files.load(config.dir)
+
+
+def test_rings_lie_in_the_runs_directory_where_both_would_have_one_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TMPDIR=/dev/shm, say in a container where only that can be written to."""
+    monkeypatch.setattr(files, "roots", lambda: [tmp_path / "pardbg-0"])
+    monkeypatch.setattr(files, "shm_root", lambda: tmp_path / "pardbg-0")
+    config = files.make(["job"], name="one", session=tmp_path / "s.mcap")
+    assert config.ring_dir == config.dir / "rings" and config.ring_dir.is_dir()
+    assert remove_run(config.dir) and not config.dir.exists()
