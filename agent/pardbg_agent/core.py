@@ -25,7 +25,7 @@ from pardbg_agent.control.watches import NO_WATCHES
 from pardbg_agent.defs import Defs
 from pardbg_agent.life import calls
 from pardbg_agent.life.failures import UncaughtErrors
-from pardbg_agent.ring import Ring, capacity_from_env
+from pardbg_agent.ring import ENV_RING, Ring, capacity_from_env
 from pardbg_agent.settings import Refused, RunSettings, complain, load_run
 from pardbg_agent.watched_rank import Core as Core
 from pardbg_agent.wire import LEVELS, DefKind
@@ -118,9 +118,10 @@ def start(run: RunSettings) -> Core:
 
 
 def _make_ring(path: str) -> Ring:
-    """Make the ring, smaller than asked for where shared memory is short (64 MiB in a container by
-    default)."""
+    """Make the ring, smaller where shared memory is short (64 MiB in a container by default)."""
     capacity = capacity_from_env()
+    if ENV_RING not in os.environ:
+        capacity = min(capacity, _records_for_us(os.path.dirname(path)))
     while True:
         try:
             return Ring.create(path, capacity)
@@ -128,6 +129,14 @@ def _make_ring(path: str) -> Ring:
             if error.errno != errno.ENOSPC or capacity <= SMALLEST_RING:
                 raise
             capacity = max(SMALLEST_RING, capacity // 4)
+
+
+def _records_for_us(folder: str) -> int:
+    """Return the ring's capacity with which all rings of a node (of 8 ranks, if that is not known)
+    leave three quarters of the file system to the job: DataLoader's batches, NCCL's buffers."""
+    about = os.statvfs(folder)
+    share = about.f_frsize * about.f_blocks // 4 // max(1, identity.env_int("LOCAL_WORLD_SIZE", 8))
+    return 1 << max(SMALLEST_RING, share // wire.RECORD_BYTES).bit_length() - 1
 
 
 def _make_sender(core: Core) -> None:

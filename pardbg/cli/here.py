@@ -225,10 +225,10 @@ def _shared_memory() -> Check:
     where = Path("/dev/shm")
     if not where.is_dir() or not os.access(where, os.W_OK):
         return Check("shared memory", "warn", "no writable /dev/shm; rings go to the run directory")
-    free = shutil.disk_usage(where).free
-    if free < 64 << 20:
-        return Check("shared memory", "warn",
-                     f"{binary_size(free)} free in /dev/shm; each rank needs 4 MiB")  # fmt: skip
+    total, _, free = shutil.disk_usage(where)
+    if total < 128 << 20:
+        return Check("shared memory", "warn", f"/dev/shm has {binary_size(total)}: rings take a "
+                     "quarter of it, less than 4 MiB each if there are 8")  # fmt: skip
     return Check("shared memory", "ok", f"/dev/shm, {binary_size(free)} free")
 
 

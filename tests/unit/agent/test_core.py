@@ -286,6 +286,16 @@ def test_a_full_tmpfs_gives_a_smaller_ring(run_dir: Path, monkeypatch: pytest.Mo
     assert core.ring.capacity == 4096  # 65536 / 4 is 1 MiB + 4 KiB: too much; / 16 fits
 
 
+def test_rings_leave_three_quarters_of_a_small_tmpfs_to_the_job(
+    small_tmpfs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2 MiB, two ranks: 256 KiB each; unless the user says how many records."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert core_module.start(RunSettings("r", str(small_tmpfs))).ring.capacity == 4096
+    monkeypatch.setenv("PARDBG_RING", "8192")
+    assert core_module.start(RunSettings("r", str(small_tmpfs))).ring.capacity == 8192
+
+
 def test_stacks_show_the_program_and_not_the_agent() -> None:
     found = inspect.stacks()
     assert found[0].main
