@@ -135,7 +135,8 @@ def _records_for_us(folder: str) -> int:
     """Return the ring's capacity with which all rings of a node (of 8 ranks, if that is not known)
     leave three quarters of the file system to the job: DataLoader's batches, NCCL's buffers."""
     about = os.statvfs(folder)
-    share = about.f_frsize * about.f_blocks // 4 // max(1, identity.env_int("LOCAL_WORLD_SIZE", 8))
+    size = about.f_frsize * about.f_blocks or 1 << 40  # 0: it has no limit
+    share = size // 4 // max(1, identity.env_int("LOCAL_WORLD_SIZE", 8))
     return 1 << max(SMALLEST_RING, share // wire.RECORD_BYTES).bit_length() - 1
 
 

@@ -226,7 +226,7 @@ def _shared_memory() -> Check:
     if not where.is_dir() or not os.access(where, os.W_OK):
         return Check("shared memory", "warn", "no writable /dev/shm; rings go to the run directory")
     total, _, free = shutil.disk_usage(where)
-    if total < 128 << 20:
+    if 0 < total < 128 << 20:
         return Check("shared memory", "warn", f"/dev/shm has {binary_size(total)}: rings take a "
                      "quarter of it, less than 4 MiB each if there are 8")  # fmt: skip
     return Check("shared memory", "ok", f"/dev/shm, {binary_size(free)} free")

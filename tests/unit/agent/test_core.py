@@ -18,7 +18,7 @@ from pardbg_agent import active, wire
 from pardbg_agent import core as core_module
 from pardbg_agent.control import inspect
 from pardbg_agent.ctrl.agent_messages import Thread
-from pardbg_agent.ring import RingReader
+from pardbg_agent.ring import DEFAULT_CAPACITY, RingReader
 from pardbg_agent.settings import FULL, OFF, SUMMARY, RunSettings, budget_from_env, level_from_env
 from pardbg_agent.watched_rank import Core
 from pardbg_agent.wire import Kind
@@ -294,6 +294,9 @@ def test_rings_leave_three_quarters_of_a_small_tmpfs_to_the_job(
     assert core_module.start(RunSettings("r", str(small_tmpfs))).ring.capacity == 4096
     monkeypatch.setenv("PARDBG_RING", "8192")
     assert core_module.start(RunSettings("r", str(small_tmpfs))).ring.capacity == 8192
+    monkeypatch.delenv("PARDBG_RING")
+    subprocess.run(["mount", "-o", "remount,size=0", str(small_tmpfs)], check=True)  # no limit
+    assert core_module.start(RunSettings("r", str(small_tmpfs))).ring.capacity == DEFAULT_CAPACITY
 
 
 def test_stacks_show_the_program_and_not_the_agent() -> None:
