@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -211,19 +211,17 @@ def watch_same(
     from pardbg.events.control_codes import Verb
     from pardbg.hub.run.start import RunHandle
     from pardbg.render.frame.same_words import verdict, where
-    from pardbg.session.reader import SessionError, load
-    from pardbg.store.store import Store
+    from pardbg.session.growing import Growing
+    from pardbg.session.reader import load
 
     if target.path is None:
         raise UserError("watch same reads the run's recording: it must be on this machine")
-    until, handle = time.monotonic() + timeout_s, RunHandle(target.path)
-    first, run = load(reference), Store()
-    while not is_captured(run):
-        with suppress(SessionError):  # nothing is written yet
-            run = load(handle.parts()[-1], growing=True)
-        if handle.ended() or time.monotonic() >= until:
-            break
-        time.sleep(CAPTURED_POLL_S)
+    until, handle, first = time.monotonic() + timeout_s, RunHandle(target.path), load(reference)
+    with closing(Growing(lambda: handle.parts()[-1])) as recording:
+        over = False  # then the end of what it wrote is still to be read
+        while not is_captured(run := recording.look()) and not over:
+            over = handle.ended() or time.monotonic() >= until
+            time.sleep(CAPTURED_POLL_S)
     found = compare(first, run)
     for text in (verdict(found), *where(found)):
         (talk if json_ else echo)(text)

@@ -155,10 +155,14 @@ class StoredChunk:
 
 
 class SessionSource:
-    """A session file behind the Source seam: each poll gives the messages of the next chunk."""
+    """A session file behind the Source seam: each poll gives the messages of the next chunk.
 
-    def __init__(self, path: Path, file: BinaryIO) -> None:
+    ``growing``: a run still writes it; its last record is read once all of it is there.
+    """
+
+    def __init__(self, path: Path, file: BinaryIO, growing: bool = False) -> None:
         self.path = path
+        self._growing = growing
         self.end_ns: int | None = None
         """When the last message was received, as the statistics say; None without them."""
         self._file = file
@@ -178,7 +182,7 @@ class SessionSource:
 
     def poll(self, timeout_ms: int) -> list[Message]:
         """Return messages of the next chunk; empty at the end. Never waits."""
-        while not self._waiting and not self._finished:
+        while not self._waiting and not self._finished and self._has_next():
             self._waiting = self._next()
         messages, self._waiting = self._waiting, []
         return messages
@@ -200,7 +204,20 @@ class SessionSource:
                     break
         except (StopIteration, *DAMAGED):
             pass
+        if self._growing:
+            raise SessionError(f"{self.path} does not say yet which run it is of")
         return self._end(truncated=True)
+
+    def _has_next(self) -> bool:
+        """Return whether all of the next record is there; where nobody writes it, whatever is."""
+        if not self._growing:
+            return True
+        at = self._file.tell()
+        head = self._file.read(HEAD.size)
+        self._file.seek(at)
+        if len(head) < HEAD.size:
+            return False
+        return at + HEAD.size + int(HEAD.unpack(head)[1]) <= os.fstat(self._file.fileno()).st_size
 
     def _run(self, metadata: dict[str, str]) -> Message:
         """Return the run's facts as a definition, for a file cut off before the hub's own."""
