@@ -25,6 +25,8 @@ ENV_LEVEL: Final = "PARDBG_LEVEL"
 """``off``, ``summary`` or ``full`` (default)."""
 ENV_TENSORS: Final = "PARDBG_TENSORS"
 """Steps whose tensors are told as sketches, as in ``0-1``; unset: none."""
+ENV_FULL: Final = "PARDBG_FULL"
+"""Names of tensors whose elements are told too, as in ``grad:blocks.*,head``; unset: none."""
 ENV_INIT_TO: Final = "PARDBG_INIT_TO"
 """Folder that initial parameters are written to, …"""
 ENV_INIT_FROM: Final = "PARDBG_INIT_FROM"
@@ -318,6 +320,11 @@ class DefKind(str, enum.Enum):
     gradient came; and "cuts":
     [{"cut": [dim, parts, at], "sketch", "by_place"}]: sketches by sample (row_sketch) if the rank
     has that slice of each row."""
+    VALUES = "values"
+    """{"step", "what", "name", "model", "dtype", "at", "values", "rows", "samples"}: elements of a
+    TENSOR's part, contiguous, from byte ``at`` of them on; not all if the rank has no room. Of an
+    activation, of these ``rows`` (places among those of the rank's step), and a hash of each one's
+    sample. Recorded and passed on, but late viewers do not get them."""
     OUT_OF_MEMORY = "out_of_memory"
     """{"t_ns", "device" ("cuda:0"), "asked"|None, "limit", "free"|None, "allocated", "reserved",
     "parts": {"parameters", "gradients", "optimizer"}, "step", "phase", "action" (name ids, or 0),

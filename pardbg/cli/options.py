@@ -44,6 +44,8 @@ class Recording:
     """Where figures of the run are exported to: HOST:PORT, ``otlp``."""
     tensors: str | None = None
     """Steps whose tensors are captured."""
+    full: tuple[str, ...] = ()
+    """Tensors whose elements are kept, too."""
     init_to: Path | None = None
     """Folder that ranks write their initial parameters to."""
     init_from: Path | None = None
@@ -64,6 +66,8 @@ class Recording:
             made[wire.ENV_LEVEL] = self.level
         if self.tensors is not None:
             made[wire.ENV_TENSORS] = self.tensors
+        if self.full:
+            made[wire.ENV_FULL] = ",".join(self.full)
         for name, folder in (
             (wire.ENV_INIT_TO, self.init_to), (wire.ENV_INIT_FROM, self.init_from),
         ):  # fmt: skip
@@ -177,6 +181,10 @@ recording_options: Final = all_of(
     click.option("--tensors", type=_Steps(), metavar="STEPS",
                  help="Keep sketches of parameters and gradients in these steps (0-1), for "
                       "`pardbg same`."),
+    click.option("--full", multiple=True, metavar="TENSOR",
+                 help="With --tensors: in the first of these steps keep this tensor's elements "
+                      "too, as `pardbg same` names it (grad:blocks.1.mlp.up.weight; patterns): "
+                      "up to 32 MiB a rank."),
     click.option("--init-to", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
                  help="Write the parameters that training begins with to DIR, …"),
     click.option("--init-from", metavar="DIR",
@@ -229,6 +237,8 @@ def recording(
         raise click.UsageError("--rotate needs --max-size or --max-time, which start a new file")
     if others.get("init_noise") is not None and others.get("init_from") is None:
         raise click.UsageError("--init-noise goes with --init-from")
+    if others.get("full") and others.get("tensors") is None:
+        raise click.UsageError("--full goes with --tensors")
     folder = others.get("init_to")
     if folder is not None and not others.get("node_rank") and any(folder.glob("rank-*.pt")):
         raise click.UsageError(f"--init-to: {folder} has a run's parameters; name another folder")

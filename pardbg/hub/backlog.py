@@ -90,6 +90,8 @@ class Definitions:
             with contextlib.suppress(Malformed, ValueError, TypeError, KeyError):
                 fields = decode_map(payload)
                 kind = str(fields.get("k"))
+                if kind == DefKind.VALUES:
+                    continue  # none of them is kept
                 newest[kind, _which(kind, fields, payload)] = payload
         own = proc.encode("ascii")
         have = {payload for key, payload in self._kept.values() if key[1:] == own}
@@ -119,6 +121,8 @@ class Definitions:
             self._ended.pop(proc, None)
 
     def _keep(self, key: bytes, kind: str, fields: dict[str, Any], payload: bytes) -> bool:
+        if kind == DefKind.VALUES:  # large, and of a recording's use
+            return False
         which = _which(kind, fields, payload)
         old = self._kept.get((key, kind, which))
         size = len(payload) - (len(old[1]) if old else -OVERHEAD)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pardbg.events import fields
 from pardbg_agent import wire
@@ -12,9 +15,45 @@ from pardbg_agent import wire
 SKETCH_BYTES: Final = 8 * wire.SKETCH
 MAX_TENSORS: Final = 1 << 14
 """Of one process; 32 MiB of sketches."""
+_STORED: Final = {
+    name: np.dtype(of) for name, of in (
+        ("float64", "<f8"), ("float32", "<f4"), ("float16", "<f2"), ("bfloat16", "<u2"),
+    )
+}  # fmt: skip
 _MAX_NUMBERS: Final = 1 << 16
 _MAX_CUTS: Final = 8
 _MOST_PARTS: Final = 1 << 16
+
+
+TensorKey = tuple[int, str, str, int]
+"""(step, what, name, number of the model)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Elements of what a rank had of a tensor, contiguous, from the first on."""
+
+    dtype: str
+    rows: tuple[int, ...]
+    """Of an activation: places of its rows among those of the rank's step, …"""
+    samples: tuple[int, ...]
+    """… and a hash of each one's sample."""
+    pieces: dict[int, bytes] = field(default_factory=dict)
+    """Place of the first byte -> bytes."""
+
+    def values(self) -> NDArray[np.float64]:
+        """Return them up to the first gap; none of a dtype that is not known."""
+        found, at = [], 0
+        while some := self.pieces.get(at):
+            found.append(some)
+            at += len(some)
+        stored = _STORED.get(self.dtype)
+        if stored is None:
+            return np.zeros(0)
+        raw = np.frombuffer(b"".join(found)[: at - at % stored.itemsize], stored)
+        if self.dtype == "bfloat16":  # the upper half of a float32
+            raw = (raw.astype("<u4") << 16).view("<f4")
+        return raw.astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +113,15 @@ class TensorDef:
     """… and begin and end of each forward, or when each gradient came: ns of the host's clock."""
     cuts: tuple[CutDef, ...]
     """Of an activation, whose ``shape`` is of one sample's row and ``count`` of samples."""
+    kept: Kept | None = field(default=None, compare=False)
+    """Its elements, where they were asked for."""
 
 
 def tensor_def(values: Mapping[Any, Any]) -> TensorDef:
     """Return a captured tensor's facts."""
 
     def numbers(key: str) -> tuple[int, ...]:
-        found = values.get(key)
-        items = found if isinstance(found, list) else []
-        return tuple(n for n in items[:_MAX_NUMBERS] if isinstance(n, int))
+        return _numbers(values, key)
 
     most = values.get("most")
     return TensorDef(
@@ -98,6 +137,44 @@ def tensor_def(values: Mapping[Any, Any]) -> TensorDef:
         fields.text(values, "module"), fields.text(values, "place"), numbers("times"),
         _cuts(values.get("cuts")),
     )  # fmt: skip
+
+
+def add(
+    tensors: dict[TensorDef, None], kept: dict[TensorKey, Kept], values: Mapping[Any, Any],
+    room: int, keep: Callable[[int], None],
+) -> None:  # fmt: skip
+    """Add what a process tells of a tensor, or elements of it. ``room``: bytes that elements may
+    take; ``keep`` is told how many are taken, and raises where they are too many."""
+    if values.get("k") == wire.DefKind.VALUES.value:
+        keep(add_values(kept, values, room))
+        return
+    said = tensor_def(values)
+    if said not in tensors and len(tensors) < MAX_TENSORS:
+        keep(fields.weight(values))
+        tensors[said] = None
+
+
+def add_values(known: dict[TensorKey, Kept], values: Mapping[Any, Any], room: int) -> int:
+    """Add a piece of a tensor's elements if it is new and there is ``room`` for it; return how many
+    bytes of memory it takes."""
+    key = (
+        fields.integer(values, "step", 0), fields.text(values, "what"),
+        fields.text(values, "name"), fields.integer(values, "model", 0),
+    )  # fmt: skip
+    at, some = fields.integer(values, "at", -1), values.get("values")
+    if at < 0 or not isinstance(some, bytes) or not some or fields.weight(values) > room:
+        return 0
+    dtype, rows = fields.text(values, "dtype"), _numbers(values, "rows")
+    kept = known.setdefault(key, Kept(dtype, rows, _numbers(values, "samples")))
+    new = at not in kept.pieces
+    kept.pieces.setdefault(at, some)
+    return fields.weight(values) if new else 0
+
+
+def _numbers(values: Mapping[Any, Any], key: str) -> tuple[int, ...]:
+    found = values.get(key)
+    items = found if isinstance(found, list) else []
+    return tuple(n for n in items[:_MAX_NUMBERS] if isinstance(n, int))
 
 
 def _sketch(value: Any) -> bytes:

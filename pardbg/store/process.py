@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pardbg.events import fields
 from pardbg.events.decode import Head
-from pardbg.store.captured import TensorDef
+from pardbg.store.captured import Kept, TensorDef, TensorKey
 from pardbg.store.clocks import Clocks, Reading
 from pardbg.store.definitions import FailedRequest, Failure, GroupDef, ModelDef, OpDef
 from pardbg.store.device_times import DeviceTimes
@@ -29,6 +29,9 @@ _LOOKS_NS: Final = 2 * wire.BEAT_NS
 
 class Process:
     """What came from one process (``epoch.host.pid``)."""
+
+    missed_before = 0
+    """Records before the first one that came: a viewer that joined late."""
 
     def __init__(self, proc: str, limit: int | None, keep_ns: int | None = None) -> None:
         self.proc = proc
@@ -64,11 +67,11 @@ class Process:
         """Exceptions that nobody caught."""
         self.failed_requests: list[FailedRequest] = []
         self.tensors: dict[TensorDef, None] = {}
+        self.kept: dict[TensorKey, Kept] = {}
+        """Elements of some of them."""
         self.definition_bytes = 0
         """What its definitions take in memory."""
         self.unknown = self.malformed = 0
-        self.missed_before = 0
-        """Records before the first one that came: a viewer that joined late."""
         self.num_records = 0
         self.first_ns: int | None = None
         """Begin of its first record."""

@@ -13,7 +13,7 @@ from pardbg.events.decode import Full, Malformed, decode_map, frame_head, leadin
 from pardbg.events.fields import MAX_GROUPS, MAX_NAMES_PER_PROC, MAX_PROCS
 from pardbg.nccl.debug_lines import DebugReader
 from pardbg.store import definitions
-from pardbg.store.captured import MAX_TENSORS, tensor_def
+from pardbg.store.captured import add
 from pardbg.store.clocks import Reading
 from pardbg.store.history import Bookmark, Bookmarks, History, StateHistory
 from pardbg.store.intake import move
@@ -26,7 +26,7 @@ from pardbg_agent import wire
 _MAX_PLANS: Final = 1024
 DEFINITIONS: Final = "definitions"
 _MAX_DEFINITION_BYTES: Final = 512 << 20
-"""In memory, of all definitions that are kept."""
+"""In memory, of all definitions that are kept. Elements of tensors come up to half of it."""
 _MAX_FACTS: Final = 64
 _NAME_BYTES: Final = 200
 _OP_BYTES: Final = 400
@@ -47,6 +47,7 @@ class Store:
 
     _horizon_ns = 0
     """The newest one given: it never goes back."""
+    _may_forget = True
 
     def __init__(self, limits: Limits | None = None, *, live: bool = False) -> None:
         self.limits = limits or (Limits.live() if live else Limits.file())
@@ -65,7 +66,6 @@ class Store:
         """Lives that ended and whose detail is forgotten."""
         self.refused: Counter[str] = Counter()
         """What was left out because a limit was reached -> how often."""
-        self._may_forget = True
         self.groups: dict[tuple[int, str], definitions.GroupDef] = {}
         """(epoch, key) -> group."""
         self.plans: dict[tuple[int, str], definitions.PlanDef] = {}
@@ -107,6 +107,7 @@ class Store:
             wire.DefKind.EXCEPTION.value: self._define_exception,
             wire.DefKind.OUT_OF_MEMORY.value: self._define_failed_request,
             wire.DefKind.TENSOR.value: self._define_tensor,
+            wire.DefKind.VALUES.value: self._define_tensor,
         }
 
     # ------------------------------------------------------------------ writing
@@ -489,10 +490,8 @@ class Store:
         self._add(process, process.failed_requests, said, values, _MAX_FACTS)
 
     def _define_tensor(self, process: Process, values: Mapping[str, Any]) -> None:
-        said = tensor_def(values)
-        if said not in process.tensors and len(process.tensors) < MAX_TENSORS:
-            self._keep(process, fields.weight(values))
-            process.tensors[said] = None
+        room = _MAX_DEFINITION_BYTES // 2 - self._definition_bytes
+        add(process.tensors, process.kept, values, room, lambda size: self._keep(process, size))
 
     def _add(self, process: Process, known: list[Any], said: Any, values: Any, most: int) -> None:
         if said not in known and len(known) < most:

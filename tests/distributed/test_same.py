@@ -22,19 +22,21 @@ from tests.processes import rank_env, run_argv, torchrun_argv
 
 pytestmark = pytest.mark.timeout(500)
 PROGRAM = "tests.same.train"
+FULL = "grad:blocks.1.mlp.up.weight,d_out:*.norm2"
+"""Tensors whose elements are kept."""
 RUNS = {
     "plain": (1, "plain"), "ddp": (2, "ddp"), "fsdp": (3, "fsdp"), "dtensor": (2, "dtensor"),
     "tensor": (2, "tensor"), "pipeline": (2, "one-f-one-b"), "twice": (2, "ddp", "doubled"),
     "one-rank": (2, "ddp", "one-rank"), "not-reduced": (2, "tensor", "not-reduced", "1"),
     "not-copied": (2, "tensor", "copy-mlp", "1"), "unsaid": (2, "tensor-unsaid"),
-    "own-values": (2, "tensor-unsaid"),
+    "own-values": (2, "tensor-unsaid"), "slice": (3, "fsdp", "slice", "1"),
 }  # fmt: skip
 
 
 def job(nproc: int, *words: str, init: bool = False) -> list[str]:
     """``init``: parameters are written or taken, which ranks must know before torch is there."""
     argv = torchrun_argv("-m", PROGRAM, *words, nproc=nproc)
-    return forked(argv) if init else served(argv, PARDBG_TENSORS="0-1")
+    return forked(argv) if init else served(argv, PARDBG_TENSORS="0-1", PARDBG_FULL=FULL)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,7 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         found[name] = folder / f"{name}.mcap"
         init = {"plain": "PARDBG_INIT_TO", "unsaid": "PARDBG_INIT_FROM"}.get(name)
         more = {init: str(folder / "init")} if init else {}
-        env = rank_env({"PARDBG_TENSORS": "0-1", **more})
+        env = rank_env({"PARDBG_TENSORS": "0-1", "PARDBG_FULL": FULL, **more})
         with started(job(*how, init=init is not None), found[name], env=env) as handle:
             assert handle.wait(120) == 0
     return found
@@ -119,6 +121,33 @@ def test_a_gradient_that_is_doubled_is_named_with_its_factor(sessions: dict[str,
     assert (told["step"], told["what"], told["name"]) == (0, "grad", "head.weight")
     cause = told["hypothesis"]
     assert cause["cause"] == "factor" and cause["factor"] == pytest.approx(2, rel=1e-5)
+
+
+def test_the_elements_that_differ_are_named_with_their_shard(sessions: dict[str, Path]) -> None:
+    """Rank 1 has rows 43 to 85 of 128, and three times the gradient in three of them."""
+    code, told = same(sessions["plain"], sessions["slice"])
+    assert (code, told["what"], told["name"]) == (1, "grad", "blocks.1.mlp.up.weight")
+    (one,) = told["elements"]
+    assert one["shape"] == [128, 32]
+    assert [(s["rank"], s["wrong"], s["compared"]) for s in one["shards"]] == [
+        (0, 0, 43 * 32), (1, 3 * 31, 43 * 32), (2, 0, 42 * 32),
+    ]  # fmt: skip
+    wrong = one["shards"][1]
+    assert (wrong["ranges"], wrong["first"]) == ([[45, 47], [1, 31]], [45, 1])
+    assert wrong["run"] == pytest.approx(3 * wrong["reference"], rel=1e-3)
+
+
+def test_the_elements_of_a_gradient_are_told_by_sample(sessions: dict[str, Path]) -> None:
+    """Each rank has one term of a sum; nothing comes back to the last position, which no label
+    follows."""
+    _, told = same(sessions["plain"], sessions["not-copied"])
+    one = told["elements"][0]
+    assert (one["what"], one["name"]) == ("d_out", "blocks.1.norm2")
+    assert (one["by_sample"], one["shape"]) == (True, [24, 8, 32])
+    for shard in one["shards"]:
+        assert shard["compared"] == 24 * 8 * 32 and shard["wrong"] > 0.8 * shard["compared"]
+        assert shard["ranges"][:2] == [[0, 23], [0, 6]] and shard["strips"][1][7] == 0
+    assert [shard["rank"] for shard in one["shards"]] == [0, 1]
 
 
 def test_replicas_that_differ_need_no_reference(sessions: dict[str, Path]) -> None:

@@ -356,6 +356,10 @@ class Job:
         if wrong("bf16"):
             for p in self.parameters():
                 p.grad.copy_(p.grad.bfloat16())
+        if self.faults.name == "slice" and self.rank == 1:
+            for name, p in self.model.named_parameters():
+                if f"blocks.{self.faults.block}.mlp.up.weight" in name:
+                    local_of(p.grad)[2:5, 1:] *= 3
         if self.faults.name == "zeroed":
             for name, p in self.model.named_parameters():
                 if f"blocks.{self.faults.block}." in name:
@@ -377,6 +381,10 @@ class Job:
         if self.faults.at("skipped-on-one") and self.rank == 1:
             self.optimizer.param_groups[0].update(lr=0.0, weight_decay=0.0)
         self.optimizer.step()
+
+
+def local_of(tensor: Any) -> Any:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 class Embeds(nn.Module):

@@ -78,6 +78,8 @@ class Activation:
     """Every rank had samples of its own: it is whole."""
     times: Mapping[int, tuple[int, ...]]
     """Rank -> begin and end of each forward, or when each gradient came, by its host's clock."""
+    kept: Sequence[Part]
+    """Of ranks that have told its elements."""
 
 
 def activations(
@@ -122,6 +124,7 @@ def _activation(parts: Sequence[Part], known_samples: Mapping[int, frozenset[int
         first.step, first.what, first.name, order, first.kind, first.place, tuple(found),
         all(len(group) == 1 for group in groups.values()),
         {rank: part.times for rank, part in ranks},
+        [(rank, part) for rank, part in ranks if part.kept is not None],
     )  # fmt: skip
 
 

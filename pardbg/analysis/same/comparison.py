@@ -14,6 +14,7 @@ from typing import Final, Literal, cast
 from pardbg.analysis.same.activations import activations
 from pardbg.analysis.same.beginnings import initial, inputs, sharing
 from pardbg.analysis.same.cut_parameters import in_place
+from pardbg.analysis.same.elements import Elements, of_activation, of_parameter
 from pardbg.analysis.same.hypotheses import (
     CERTAIN,
     Hypothesis,
@@ -132,6 +133,8 @@ class Sameness:
     """Tensors that were looked at."""
     loss: Loss | None = None
     """Of the first captured step, where both are known."""
+    elements: tuple[Elements, ...] = ()
+    """Of the tensors that are red, where both runs kept them."""
 
     @property
     def exit_code(self) -> int:
@@ -210,7 +213,25 @@ def compare(reference: Store, run: Store, floor: Store | None = None) -> Samenes
         floor_idle=judge.floor_idle,
         beside=odd,
         loss=loss,
+        elements=tuple(_elements(judge, found, modules)),
     )
+
+
+def _elements(judge: _Judge, answer: Sameness, modules: Flow) -> Iterator[Elements]:
+    """Yield the kept tensors of red rows element by element, the answer's first."""
+    activations = {(one.run.what, one.reference.name): one for one in modules.judged}
+    red = [(row.step, row.what, row.name) for row in answer.rows if row.level == "red"]
+    named = [(answer.step or 0, answer.what, answer.name)] if answer.name else []
+    for key in dict.fromkeys((*named, *red)):
+        found = None
+        if (one := activations.get(key[1:])) is not None:
+            found = of_activation(one)
+        elif (left := judge.a.tensors.get(key)) is not None:
+            noise = judge.floors.of(left, judge.b.tensors.get(key, left)) or 0.0
+            parts = judge.a.kept.get(key, ()), judge.b.kept.get(key, ())
+            found = of_parameter(key, left.shape, noise, left.norm, *parts)
+        if found is not None:
+            yield found
 
 
 def _why_nothing(store: Store) -> Reason:

@@ -9,6 +9,7 @@ from typing import Final
 
 from pardbg.analysis.base.losses import json_number
 from pardbg.analysis.same.comparison import Sameness
+from pardbg.analysis.same.elements import Elements
 from pardbg.analysis.same.noise import RED
 from pardbg.store.store import Store
 
@@ -75,6 +76,14 @@ def module_rows(found: Sameness) -> list[ModuleRow]:
     ]
 
 
+def _elements_dict(one: Elements) -> dict[str, object]:
+    shards = [
+        {**asdict(shard), "reference": json_number(shard.reference), "run": json_number(shard.run)}
+        for shard in one.shards
+    ]
+    return {**asdict(one), "shards": shards}
+
+
 def as_dict(found: Sameness) -> dict[str, object]:
     """Return the answer as ``pardbg same --json`` prints it."""
     cause, loss = found.hypothesis, found.loss
@@ -101,6 +110,7 @@ def as_dict(found: Sameness) -> dict[str, object]:
             {"why": left.why, "what": list(left.whats), "names": list(left.names)}
             for left in found.left
         ],
+        "elements": [_elements_dict(one) for one in found.elements],
         "inputs_known": found.inputs_known, "initial_known": found.initial_known,
         "random": found.random, "floor_idle": found.floor_idle, "num_tensors": found.num_tensors,
     }  # fmt: skip

@@ -56,4 +56,9 @@ def _renamed(process: Process, rules: Sequence[Rule]) -> set[str]:
             changed.add(tensor.name)
         made[replace(tensor, name=name)] = None
     process.tensors = made
+    names = {(model, old): new for (model, new), old in before.items()}
+    process.kept = {
+        (step, what, names.get((model, name), name), model): kept
+        for (step, what, name, model), kept in process.kept.items()
+    }
     return changed

@@ -95,6 +95,8 @@ class Wholes:
     """Ranks of the run's process groups, and all ranks."""
     random: bool
     """Layers draw numbers of their own, as dropout does."""
+    kept: Mapping[Key, Sequence[Part]]
+    """Parts of the tensors whose elements some rank has told."""
 
     @property
     def group_sizes(self) -> tuple[int, ...]:
@@ -127,6 +129,9 @@ def told(store: Store, prefixes: Mapping[Model, Prefixes] | None = None) -> Iter
     modules that are a part of the model."""
     for rank, process in store.rank_procs(None).items():
         for tensor in process.tensors:
+            of = (tensor.step, tensor.what, tensor.name, tensor.model)
+            if (kept := process.kept.get(of)) is not None:
+                tensor = replace(tensor, kept=kept)
             known = (prefixes or {}).get((rank, tensor.model))
             if known is not None and tensor.what not in (_INPUT, _RANDOM):
                 name = _renamed(tensor.name, known) if tensor.name else ""
@@ -175,6 +180,7 @@ def wholes(
     return Wholes(
         tensors, unknown, _inputs(store, later), _sums(store, later),
         frozenset({*groups, everyone}), random,
+        {key: of for key, of in parts.items() if any(part.kept for _, part in of)},
     )  # fmt: skip
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from pardbg.analysis.same.comparison import OF_LOSS, Left, NotJudged, Reason, Sameness
+from pardbg.analysis.same.elements import Elements, Shard
 from pardbg.analysis.same.hypotheses import Cause, Hypothesis
 from pardbg.analysis.same.loss import Loss
 from pardbg.render.draw.cells import clean
@@ -160,6 +161,40 @@ def _factor(found: Hypothesis) -> str:
     if found.named and 0 < found.factor < 1:
         return f"1/{round(1 / found.factor)}"
     return number(found.factor)
+
+
+def element_lines(one: Elements) -> Iterator[str]:
+    """Yield which elements of a tensor differ, and a map of each rank's part, by dimension from the
+    first index to the last: ▁ none differs, █ all, · not compared."""
+    shape = " × ".join(count(n) for n in one.shape)
+    of = f"{_WHAT.get(one.what, one.what)} {clean(one.name)}".strip()
+    yield f"elements of {of}, {'samples ' if one.by_sample else ''}{shape}"
+    plain = {1: ["elements"], 2: ["rows", "columns"]}.get(len(one.shape))
+    names = [f"dim {at}" for at in range(len(one.shape))] if plain is None else plain
+    names[0] = "samples" if one.by_sample else names[0]
+    for shard in one.shards:
+        yield f"  rank {shard.rank}  {_of_shard(one, shard, names)}"
+        for name, parts in zip(names, shard.strips, strict=False):
+            yield f"    {name:<9} {''.join(map(_sign, parts))}"
+
+
+def _of_shard(one: Elements, shard: Shard, names: Sequence[str]) -> str:
+    head = f"{count(shard.wrong)} of {count(shard.compared)} differ"
+    if not shard.wrong:
+        return head
+    ranges = zip(names, shard.ranges, one.shape, strict=True)
+    where = ", ".join(
+        f"{name} {first}-{last} of {size}" if first < last else f"{name} {first} of {size}"
+        for name, (first, last), size in ranges
+    )
+    values = f"{number(shard.run)}, the reference's {number(shard.reference)}"
+    return f"{head}: {where}; first {list(shard.first)}: {values}"
+
+
+def _sign(share: float | None) -> str:
+    if share is None:
+        return "·"
+    return "▁" if not share else "█" if share == 1 else "▂▄▆"[int(3 * share)]
 
 
 def checks(found: Sameness) -> tuple[tuple[bool, str], ...]:

@@ -28,6 +28,7 @@ from pardbg.render.frame.panels import empty
 from pardbg.render.frame.same_words import (
     checks,
     counted,
+    element_lines,
     label,
     loss_line,
     not_judged,
@@ -104,6 +105,9 @@ def module_detail(found: Sameness, row: ModuleRow, cells: int) -> Picture:
         figures = f"{number(one.error):>10} {number(one.floors):>10}"
         text = f"  {one.step:>4} {one.what:<6} {figures}  {label(one.name)}"
         body.append(line(Segment(clip(text, cells), style)))
+    for kept in found.elements:
+        if row.name in (kept.name, kept.name.rpartition(".")[0]):
+            body += [(), *(line("  ", clip(text, cells - 2)) for text in element_lines(kept))]
     return Picture(body=tuple(body))
 
 

@@ -14,6 +14,7 @@ from pardbg.render.draw.svg import escape as _e
 from pardbg.render.frame.same_words import (
     checks,
     counted,
+    element_lines,
     label,
     loss_line,
     not_judged,
@@ -42,7 +43,7 @@ def same_page(known: Numbers, title: str, source: SourceLines | None) -> str:
         (
             f"<h1>pardbg same<small>{_e(title)}</small></h1>", _verdict(found),
             _modules(known.modules), _collectives(found), _source(found, source), _rows(found),
-            _left(found),
+            _elements(found), _left(found),
         ),
     )  # fmt: skip
 
@@ -129,6 +130,11 @@ def _rows(found: Sameness) -> str:
     ]
     body = table(("", "what", "tensor", "step", "error", "floors"), cells, left=3)
     return section("Tensors that differ", body + more(off, MAX_ROWS), "in the order of execution")
+
+
+def _elements(found: Sameness) -> str:
+    lines = "\n".join(_e(text) for one in found.elements for text in element_lines(one))
+    return section("Elements that differ", f"<pre>{lines}</pre>") if lines else ""
 
 
 def _left(found: Sameness) -> str:

@@ -7,12 +7,20 @@ from typing import Final
 
 from pardbg.analysis.same.comparison import Row, Sameness
 from pardbg.render.draw.cells import clean
-from pardbg.render.frame.same_words import loss_line, not_judged, verdict, where
+from pardbg.render.frame.same_words import (
+    element_lines,
+    loss_line,
+    not_judged,
+    verdict,
+    where,
+)  # fmt: skip
 from pardbg.render.reports.module_table import LEGEND, module_table
 from pardbg.render.reports.sections import table
 from pardbg.words import count, number
 
 MAX_ROWS: Final = 10
+MAX_ELEMENTS: Final = 4
+"""Tensors compared element by element that are shown."""
 
 
 def same_text(found: Sameness) -> str:
@@ -24,6 +32,8 @@ def same_text(found: Sameness) -> str:
         lines += ["", "first tensors that differ", *_table(off[:MAX_ROWS])]
         if len(off) > MAX_ROWS:
             lines.append(f"… {count(len(off) - MAX_ROWS)} more")
+    for one in found.elements[:MAX_ELEMENTS]:
+        lines += ["", *element_lines(one)]
     if off and (modules := module_table(found)):
         lines += ["", "modules in the order of execution", *modules, LEGEND]
     if worst := _worst(found.rows):
@@ -52,6 +62,9 @@ def _notes(found: Sameness) -> Iterator[str]:
         yield "The inputs are not known: no rows of the model's inputs were captured in both runs."
     if found.reason == "differs" and found.hypothesis is None:
         yield "Random numbers differ between layouts: dropout must be off in both runs."
+    if found.exit_code == 1 and found.rows and not found.elements:
+        of = f"{found.what}:{clean(found.name)}"
+        yield f"Which elements differ: record both again with --full {of}, and compare."
     if found.floor_idle:
         yield "--floor is equal to the reference bit by bit: it tells nothing of rounding."
     if found.left:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from pardbg.cli.options import recording, recording_options
 from pardbg_agent.hooks.watch.tensor_capture import steps
-from pardbg_agent.wire import ENV_INIT_FROM, ENV_INIT_NOISE, ENV_INIT_TO, ENV_TENSORS
+from pardbg_agent.wire import ENV_FULL, ENV_INIT_FROM, ENV_INIT_NOISE, ENV_INIT_TO, ENV_TENSORS
 
 
 def told(*words: str, name: str = ENV_TENSORS) -> str | None:
@@ -43,6 +43,14 @@ def test_what_is_no_range_is_refused(text: str, monkeypatch: pytest.MonkeyPatch)
         told("--tensors", text)
     monkeypatch.setenv(ENV_TENSORS, text)
     assert len(steps()) == 0 and list(steps()) == []
+
+
+def test_names_of_tensors_reach_the_ranks() -> None:
+    words = ("--full", "grad:head.weight", "--full", "out:blocks.*")
+    assert told("--tensors", "0", *words, name=ENV_FULL) == "grad:head.weight,out:blocks.*"
+    assert told("--tensors", "0", name=ENV_FULL) is None
+    with pytest.raises(click.UsageError):
+        told(*words, name=ENV_FULL)
 
 
 def test_folders_of_initial_values_reach_ranks_of_any_directory(

@@ -19,6 +19,7 @@ from torch import nn
 from pardbg_agent import clock
 from pardbg_agent.hooks.tensors import first_floating, local_part
 from pardbg_agent.hooks.watch.framework_places import layer_names
+from pardbg_agent.hooks.watch.kept_values import Kept
 from pardbg_agent.hooks.watch.row_sketch import (
     WHOLE,
     Cut,
@@ -69,6 +70,8 @@ class Sum:
     times: list[int] = field(default_factory=list)
     """Of gradients: when each came, in ns of the host's clock."""
     sketches: dict[Cut, torch.Tensor] = field(default_factory=dict)
+    kept: list[tuple[bytes, range, list[int]]] = field(default_factory=list)
+    """Of each call whose elements are wanted: these, its rows' places, their samples' hashes."""
 
     def see(self, most: Any, bad: Any) -> None:
         """Take what was seen of a call's rows. A device is not waited for."""
@@ -89,8 +92,8 @@ class Module:
 class Activations:
     """One process's."""
 
-    def __init__(self, models: Models, maps: Maps, guarded: Callable[..., Any]) -> None:
-        self._models, self._maps, self._guarded = models, maps, guarded
+    def __init__(self, models: Models, maps: Maps, kept: Kept, guarded: Callable[..., Any]) -> None:
+        self._models, self._maps, self._kept, self._guarded = models, maps, kept, guarded
         """Calls a function of this with arguments, and lets nothing out."""
         self._known: set[int] = set()
         self._outermost: dict[int, Outermost] = {}
@@ -146,6 +149,9 @@ class Activations:
                      "by_place": both[1].cpu().numpy().tobytes()}
                     for cut, both in found.sketches.items()
                 ],
+                values=b"".join(values for values, _, _ in found.kept),
+                rows=[row for _, rows, _ in found.kept for row in rows],
+                samples=[sample for _, _, samples in found.kept for sample in samples],
             )  # fmt: skip
         self._sums.clear()
         for module in self._modules.values():
@@ -194,6 +200,8 @@ class Activations:
             sums.rows += len(rows)
             if what == "d_out" and len(sums.times) < MAX_CALLS:
                 sums.times.append(begun)
+            if values := self._kept.of(what, of[1], rows):
+                sums.kept.append((values, samples.places(), samples.by_contents.tolist()))
             for cut in (WHOLE, *_cuts(rows.dim() - 1, outermost.axes)):
                 both, seen = row_sketches(self._maps, rows, samples, cut)
                 if cut is WHOLE:

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.hooks.tensors import local_part, parameters_of
 from pardbg_agent.hooks.watch.activation_capture import Activations
 from pardbg_agent.hooks.watch.framework_places import Axis
+from pardbg_agent.hooks.watch.kept_values import Kept, pieces
 from pardbg_agent.hooks.watch.tensor_names import Models, Named, canonical, is_compiled, place
 from pardbg_agent.hooks.watch.tensor_sketch import Maps, row_hashes, row_sums, sketch, sliced
 from pardbg_agent.settings import not_understood
@@ -64,7 +65,8 @@ class Capture:
         self._wanted, self._told = wanted, 0
         self._models = Models()
         self._maps = Maps()
-        self._activations = Activations(self._models, self._maps, _guarded)
+        self._kept = Kept()
+        self._activations = Activations(self._models, self._maps, self._kept, _guarded)
         self._outermost: Any = None
         self._step = -1
         """The one that the outermost module and the number of rows are of."""
@@ -159,6 +161,7 @@ class Capture:
                 dtype=str(part.dtype).removeprefix("torch."), shape=at.shape, offset=at.offset,
                 size=list(part.shape), over=one.over or [c.identity.rank], **found,
                 cuts=[] if at.stated else list(self._cuts(part, one.axes)),
+                values=self._kept.of(what, one.name, part) if step == self._wanted.start else b"",
             )  # fmt: skip
 
     def _cuts(self, part: torch.Tensor, axes: list[Axis]) -> Iterator[dict[str, Any]]:
@@ -167,10 +170,16 @@ class Capture:
             for parts, at in axes:
                 yield {"cut": [dim, parts, at], "sketch": sliced(self._maps, part, dim, parts, at)}
 
-    def _put(self, c: _core.Core, **fields: Any) -> None:
+    def _put(
+        self, c: _core.Core, values: bytes, rows: Sequence[int] = (), samples: Sequence[int] = (),
+        **fields: Any,
+    ) -> None:  # fmt: skip
         if self._told < MAX_TENSORS:
             self._told += 1
             c.defs.put(DefKind.TENSOR, **fields)
+            of = {key: fields[key] for key in ("step", "what", "name", "model", "dtype")}
+            for at, some in pieces(values):
+                c.defs.put(DefKind.VALUES, **of, at=at, values=some, rows=rows, samples=samples)
 
     # -- inputs
 

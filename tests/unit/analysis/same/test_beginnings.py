@@ -20,7 +20,7 @@ def side(sums: Sums, *groups: tuple[int, ...]) -> Wholes:
     of_ranks = {rank: tuple(own) for rank, own in sums.items()}
     return Wholes(
         {}, {(0, "grad", "w"): "place"}, {0: {"0": rows}}, {0: {"0": of_ranks}},
-        frozenset(groups), False,
+        frozenset(groups), False, {},
     )  # fmt: skip
 
 
