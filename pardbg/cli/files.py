@@ -134,8 +134,9 @@ def check(
     if session is None or not checks:
         raise UserError('give a session and checks: `pardbg check S "bubble<12%" no-mismatch`')
     parsed = [rules.parse(text) for text in checks]
-    other = None if reference is None else common.load_session(reference)
-    results = rules.run(common.load_session(session, part), parsed, skip, other)
+    store = common.load_session(session, part)
+    store.reference = None if reference is None else common.load_session(reference)
+    results = rules.run(store, parsed, skip)
     if junit is not None:
         _write_junit(junit, results, session)
     for line in words.check_lines(results):

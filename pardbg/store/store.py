@@ -48,6 +48,7 @@ class Store:
     _horizon_ns = 0
     """The newest one given: it never goes back."""
     _may_forget = True
+    reference: Store | None = None  # of the run that this one is to compute the same as
 
     def __init__(self, limits: Limits | None = None, *, live: bool = False) -> None:
         self.limits = limits or (Limits.live() if live else Limits.file())

@@ -24,6 +24,9 @@ DRAWING = [
 ]
 TEXT_ONLY = {
     "pardbg.analysis.pipeline.dependencies.parse",  # "2B5" into its three parts
+    # of a tensor's name and kind, and of what a difference looks like
+    "pardbg.analysis.findings.kinds.difference_words.difference_text",
+    "pardbg.analysis.findings.kinds.difference_words.tensor_text",
     "pardbg.analysis.hangs.stacks.is_user",  # of a file's name: whose code it is
 }
 

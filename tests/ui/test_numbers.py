@@ -25,6 +25,8 @@ async def test_the_second_recording_is_the_reference(tmp_path: Path) -> None:
     )
     try:
         async with app.run_test(size=(120, 40)) as pilot:
+            await pilot.press("8")
+            await shows(app, "diverges")
             await pilot.press("0")
             await shows(app, "✗")
             assert " ▶ blocks.1 " in text_of(app)  # the module of the first that differs

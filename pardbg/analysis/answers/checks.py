@@ -159,12 +159,9 @@ def _is_aggregate(word: str) -> bool:
     return percentile is not None or word in ("min", "max", "mean", "first", "last", "sum", "count")
 
 
-def run(
-    store: Store, checks: Sequence[Check], skip: int = 0, reference: Store | None = None
-) -> list[Result]:
-    """Return the results of the checks at the run's end, without its first ``skip`` steps.
-    ``reference``: what ``same`` compares it with."""
-    scope = Scope(View(store, None), skip, reference)
+def run(store: Store, checks: Sequence[Check], skip: int = 0) -> list[Result]:
+    """Return the results of the checks at the run's end, without its first ``skip`` steps."""
+    scope = Scope(View(store, None), skip)
     return [_result(scope, check) for check in checks]
 
 

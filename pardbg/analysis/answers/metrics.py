@@ -27,7 +27,6 @@ from pardbg.analysis.memory.breakdown import latest_bytes, memory_rows
 from pardbg.analysis.pipeline.pipelines import layouts
 from pardbg.analysis.pipeline.values import CAUSES, PipelineStep
 from pardbg.analysis.same.comparison import OF_LOSS, Sameness, alone, compare
-from pardbg.store.store import Store
 
 Unit = Literal["time", "fraction", "bytes", "rate", "floors", "number"]
 Number = int | float
@@ -42,14 +41,12 @@ class Scope:
     view: View
     skip: int = 0
     """First steps left out: warm-up."""
-    reference: Store | None = None
-    """Recording of the same computation in a trusted layout."""
 
     @cached_property
     def sameness(self) -> Sameness:
         """Return whether the run computes what its reference does."""
         store = self.view.store
-        return alone(store) if self.reference is None else compare(self.reference, store)
+        return alone(store) if store.reference is None else compare(store.reference, store)
 
     @property
     def first_step(self) -> int:

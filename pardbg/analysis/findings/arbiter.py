@@ -129,6 +129,21 @@ def _log_has_cause(cause: Candidate, effect: Candidate) -> bool:
     return failed and _is_error(cause, effect) and (not named or named <= set(cause.culprits))
 
 
+def _same_replicas(cause: Candidate, effect: Candidate) -> bool:
+    """Checksums tell of the same parameters, and why; or that ranks train apart for a while."""
+    of = effect.facts
+    if not isinstance(of, values.Diverges) or of.reference or not _about_ranks(cause, effect):
+        return False
+    return of.what in ("init", "param") or cause.facts.severity() == "info"
+
+
+def _of_gradients(cause: Candidate, effect: Candidate) -> bool:
+    """Parameters become unlike by unlike gradients."""
+    of = cause.facts
+    unlike = isinstance(of, values.Diverges) and of.cause is not None and bool(of.cause.ranks)
+    return unlike and set(cause.ranks) >= set(effect.ranks)
+
+
 def _always(cause: Candidate, effect: Candidate) -> bool:
     return True
 
@@ -178,6 +193,9 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     Rule((devices.OutOfMemory,), (values.MemoryNearLimit,), _about_ranks),
     # A rank that grows is above the others, too.
     Rule((values.MemoryCreep,), (values.MemoryImbalance,), _all_creep, together=True),
+    # Checksums and captured tensors tell of the same replicas.
+    Rule((values.ReplicaDivergence,), (values.Diverges,), _same_replicas),
+    Rule((values.Diverges,), (values.ReplicaDivergence,), _of_gradients, "note"),
     # Times are the machine's.
     Rule((speed.HostOverloaded,), (speed.Straggler,), _for_want_of_core, "nobody"),
     Rule((speed.HostOverloaded,), _SPEED, _no_own_cause, "note"),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Final
 
+import pardbg.analysis.findings.diverging as diverging
 import pardbg.analysis.findings.numbers as numbers
 import pardbg.analysis.findings.recording as recording
 import pardbg.analysis.findings.replicas as replicas
@@ -102,6 +103,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     reported.devices,
     reported.shared_devices,
     numbers.nan_origin,
+    diverging.diverges,
     replicas.divergence,
     numbers.unaveraged,
     numbers.ungraded,

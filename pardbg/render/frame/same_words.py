@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from pardbg.analysis.findings.kinds.difference_words import difference_text, tensor_text
 from pardbg.analysis.same.comparison import OF_LOSS, Left, NotJudged, Reason, Sameness
 from pardbg.analysis.same.elements import Elements, Shard
-from pardbg.analysis.same.hypotheses import Cause, Hypothesis
 from pardbg.analysis.same.loss import Loss
 from pardbg.render.draw.cells import clean
-from pardbg.words import count, number, plural, ranks_text, size
+from pardbg.words import count, number, plural, size
 
 MAX_NAMES: Final = 3
-_MODEL: Final = "the model's output"
-_WHAT: Final = {
-    "init": "the initial value of", "grad": "the gradient of", "param": "the updated parameter",
-    "out": "the output of", "buffer": "the buffer",
-    "d_out": "the gradient of the output of", "loss": "the gradient of the loss",
-    "loss-value": "the loss",
-}  # fmt: skip
 _CANNOT: Final[Mapping[Reason, str]] = {
     "no-common-names": "no tensor has the same name in both runs",
     "no-common-steps": "the first captured steps are not the same",
@@ -36,16 +29,6 @@ _CANNOT: Final[Mapping[Reason, str]] = {
     "all-rounding": "every gradient differs by what bfloat16 would explain (autocast?): "
                     "record the reference a second time and give it as --floor",
 }  # fmt: skip
-_CAUSE: Final[Mapping[Cause, str]] = {
-    "zero": "all of it is 0",
-    "stale": "it is what it was before this step",
-    "not-finite": "it has NaN or infinite elements",
-    "no-gradient": "the optimizer got none",
-    "part-zero": "the part of {ranks} is 0",
-    "mean": "the mean over {ranks} is the reference's: it was not averaged",
-    "sum": "the sum over {ranks} is the reference's: it was not summed",
-    "replicas": "it differs between {ranks}",
-}
 _LEFT: Final[Mapping[Left, str]] = {
     "only-reference": "only in the reference", "only-run": "only in the run",
     "shape": "layout unknown: shapes differ between the runs",
@@ -139,36 +122,15 @@ def _times(number_of: int) -> str:
 
 
 def _difference(found: Sameness) -> str:
-    what = _WHAT.get(found.what, found.what)
-    named = found.name or found.what in ("loss", OF_LOSS)
-    of = f"{what} {clean(found.name)}".strip() if named else _MODEL
-    head = f"{of} differs first, in step {found.step}"
-    return head if found.hypothesis is None else f"{head}: {_cause(found.hypothesis)}"
-
-
-def _cause(found: Hypothesis) -> str:
-    if found.cause == "factor":
-        return f"it is {_factor(found)} × the reference's"
-    if found.cause == "log":
-        return f"it is larger by log {found.factor:.0f}"
-    if found.odd_ranks:
-        return f"{ranks_text(found.odd_ranks)} unlike the others of {ranks_text(found.ranks)}"
-    return _CAUSE[found.cause].format(ranks=ranks_text(found.ranks))
-
-
-def _factor(found: Hypothesis) -> str:
-    """Return ``2``, ``1/4``; other factors with their digits."""
-    if found.named and 0 < found.factor < 1:
-        return f"1/{round(1 / found.factor)}"
-    return number(found.factor)
+    return difference_text(found.step, found.what, clean(found.name), found.hypothesis)
 
 
 def element_lines(one: Elements) -> Iterator[str]:
     """Yield which elements of a tensor differ, and a map of each rank's part, by dimension from the
     first index to the last: ▁ none differs, █ all, · not compared."""
     shape = " × ".join(count(n) for n in one.shape)
-    of = f"{_WHAT.get(one.what, one.what)} {clean(one.name)}".strip()
-    yield f"elements of {of}, {'samples ' if one.by_sample else ''}{shape}"
+    shape = f"samples {shape}" if one.by_sample else shape
+    yield f"elements of {tensor_text(one.what, clean(one.name))}, {shape}"
     plain = {1: ["elements"], 2: ["rows", "columns"]}.get(len(one.shape))
     names = [f"dim {at}" for at in range(len(one.shape))] if plain is None else plain
     names[0] = "samples" if one.by_sample else names[0]

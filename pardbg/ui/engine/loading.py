@@ -78,6 +78,8 @@ class Loader:
             second.store.apply_all(second.source.poll(0))
         if second.source.finished:
             second.store.settle()
+            self._store.reference = second.store
+            self._store.revision += 1
         return second.source.finished
 
     def settle(self) -> None:

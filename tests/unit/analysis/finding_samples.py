@@ -15,6 +15,7 @@ import pardbg.analysis.findings.kinds.value_kinds as state
 from pardbg.analysis.findings.finding import Candidate, Facts, Label
 from pardbg.analysis.findings.kinds.absence import Absence, Doing
 from pardbg.analysis.hangs.blocking_calls import Blocking, Call
+from pardbg.analysis.same.hypotheses import Hypothesis
 from pardbg.events.log_facts import LogSays
 
 MS, S, MIB = 1_000_000, 1_000_000_000, 1 << 20
@@ -290,6 +291,12 @@ def _state() -> list[Candidate]:
         one("nan", state.NotFinite("loss", 5, "", (), True, True), (0, 1)),
         one("nan", state.NotFinite("loss", 5, "", (), False, False, False, (5, 9)), (1,), (1,)),
         one("nan", state.NotFinite("loss", 5, "", (), True, True, True), (1,)),
+        one("diverges",
+            state.Diverges(0, "out", "a.mlp", Hypothesis("sum", ranks=(0, 1)), True, ""), (0, 1)),
+        one("diverges", state.Diverges(0, "d_out", "blocks.1.norm2", None, True, "blocks.1.mlp.up"),
+            (0, 1)),
+        one("diverges", state.Diverges(1, "grad", "head.weight",
+            Hypothesis("replicas", ranks=(0, 1, 2), odd_ranks=(1,)), False, ""), (0, 1, 2), (1,)),
         one("replica-divergence", diverged, (0, 1, 2), (1,)),
         one("replica-divergence", again, (0, 1)), one("replica-divergence", averaged, (0, 1)),
         one("replica-divergence", replace(first, rates=((0, 0.1), (1, 0.3), (2, 0.1)),

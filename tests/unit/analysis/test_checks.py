@@ -173,7 +173,9 @@ def test_every_metric_is_documented() -> None:
 @pytest.mark.parametrize(("by", "ok"), [(1.0, True), (2.0, False)])
 def test_the_same_computation_as_a_references(by: float, ok: bool) -> None:
     made = captured.changed(captured.run(2, 3), lambda grad: grad * by)
-    (result,) = run(made.store(), [parse("same<10floors")], 0, captured.run().store())
+    store = made.store()
+    store.reference = captured.run().store()
+    (result,) = run(store, [parse("same<10floors")])
     assert result.ok is ok and result.measured is not None
     assert (result.measured < 1) is ok
 
@@ -183,7 +185,9 @@ def test_what_cannot_be_compared_fails_and_replicas_need_no_reference() -> None:
     other = captured.run()
     other.inputs = {0: [99]}
     for reference in (other.store(), captured.run(steps=0).store()):
-        (result,) = run(captured.run(2, 3).store(), [check], 0, reference)
+        store = captured.run(2, 3).store()
+        store.reference = reference
+        (result,) = run(store, [check])
         assert not result.ok and result.measured is None
     (alone,) = run(captured.run(2, 3).store(), [check])
     assert alone.ok and alone.measured == 0

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Severity
+from pardbg.analysis.findings.kinds.difference_words import difference_text
 from pardbg.analysis.findings.kinds.kind import kinds
+from pardbg.analysis.same.hypotheses import Hypothesis
 from pardbg.words import agreed, binary_size, duration, percent, ranks_text
 
 # -- memory
@@ -257,12 +259,39 @@ class SummedTwice(Facts):
     parameters_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Diverges(Facts):
+    """A captured tensor is not the reference's, or replicas of it differ."""
+
+    step: int
+    what: str
+    """``grad``, ``out``, … (pardbg.analysis.same)."""
+    name: str
+    cause: Hypothesis | None
+    """What the difference looks like."""
+    reference: bool
+    """It was compared with one; else replicas are not equal."""
+    through: str
+    """Of the gradient of an output: the module whose backward it comes out of; else empty."""
+
+    def severity(self) -> Severity:
+        return "error"
+
+    def text(self, about: Candidate) -> str:
+        differs = difference_text(self.step, self.what, self.name, self.cause)
+        if not self.reference:
+            return f"what ranks keep equal is not: {differs}."
+        look = f" Look at the backward of {self.through}." if self.through else ""
+        return f"the computation is not the reference's: {differs}.{look}"
+
+
 KINDS: Final = kinds(
     {
         "memory-creep": MemoryCreep,
         "memory-imbalance": MemoryImbalance,
         "memory-near-limit": MemoryNearLimit,
         "nan": NotFinite,
+        "diverges": Diverges,
         "replica-divergence": ReplicaDivergence,
         "no-gradient-exchange": NoGradientExchange,
         "no-gradient": NoGradient,

@@ -1,0 +1,57 @@
+"""The first difference from a reference in words, as findings and ``pardbg same`` have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pardbg.analysis.same.comparison import OF_LOSS
+from pardbg.analysis.same.hypotheses import Cause, Hypothesis
+from pardbg.words import number, ranks_text
+
+_MODEL: Final = "the model's output"
+_WHAT: Final = {
+    "init": "the initial value of", "grad": "the gradient of", "param": "the updated parameter",
+    "out": "the output of", "buffer": "the buffer",
+    "d_out": "the gradient of the output of", "loss": "the gradient of the loss",
+    "loss-value": "the loss",
+}  # fmt: skip
+_CAUSE: Final[Mapping[Cause, str]] = {
+    "zero": "all of it is 0",
+    "stale": "it is what it was before this step",
+    "not-finite": "it has NaN or infinite elements",
+    "no-gradient": "the optimizer got none",
+    "part-zero": "the part of {ranks} is 0",
+    "mean": "the mean over {ranks} is the reference's: it was not averaged",
+    "sum": "the sum over {ranks} is the reference's: it was not summed",
+    "replicas": "it differs between {ranks}",
+}
+
+
+def tensor_text(what: str, name: str) -> str:
+    """Return which tensor it is: ``the gradient of head.weight``."""
+    named = name or what in ("loss", OF_LOSS)
+    return f"{_WHAT.get(what, what)} {name}".strip() if named else _MODEL
+
+
+def difference_text(step: int | None, what: str, name: str, cause: Hypothesis | None) -> str:
+    """Return which tensor differs first, and what that looks like."""
+    head = f"{tensor_text(what, name)} differs first, in step {step}"
+    return head if cause is None else f"{head}: {_cause(cause)}"
+
+
+def _cause(found: Hypothesis) -> str:
+    if found.cause == "factor":
+        return f"it is {_factor(found)} × the reference's"
+    if found.cause == "log":
+        return f"it is larger by log {found.factor:.0f}"
+    if found.odd_ranks:
+        return f"{ranks_text(found.odd_ranks)} unlike the others of {ranks_text(found.ranks)}"
+    return _CAUSE[found.cause].format(ranks=ranks_text(found.ranks))
+
+
+def _factor(found: Hypothesis) -> str:
+    """Return ``2``, ``1/4``; other factors with their digits."""
+    if found.named and 0 < found.factor < 1:
+        return f"1/{round(1 / found.factor)}"
+    return number(found.factor)
