@@ -166,10 +166,10 @@ def diff(a: str, b: str, json_: bool, skip: int) -> None:
 
 
 def _rename(run: Store, names: Path) -> None:
-    from pardbg.analysis.same import renaming
+    from pardbg.analysis.same import names as own
 
     try:
-        changed = renaming.rename(run, renaming.parse(names.read_text()))
+        changed = own.rename(run, own.parse(names.read_text()))
     except (ValueError, OSError) as error:
         raise UserError(f"--map {names}: {error}") from None
     if not changed:

@@ -32,7 +32,7 @@ READS_WORDS = {
     "pardbg/analysis/findings/ends.py": "exceptions of torch in the job's output",
     "pardbg/analysis/findings/exits.py": "what torchrun prints of signals",
     "pardbg/analysis/base/printed.py": "the job's own output",
-    "pardbg/analysis/same/renaming.py": "names of the program's modules, by its user's rules",
+    "pardbg/analysis/same/names.py": "names of the program's modules, by its user's rules",
     "pardbg/ui/main/view_actions.py": "names of files, and SVG that textual writes",
     "pardbg/ui/commands/command_line.py": "the line that is being typed",
 }

@@ -13,8 +13,9 @@ from typing import Final, Literal, cast
 
 from pardbg.analysis.same.activations import activations
 from pardbg.analysis.same.beginnings import initial, inputs, sharing
+from pardbg.analysis.same.by_rank import RankBlocks, Told, by_rank
 from pardbg.analysis.same.cut_parameters import in_place
-from pardbg.analysis.same.elements import Elements, of_activation, of_parameter
+from pardbg.analysis.same.elements import Elements, elements_of
 from pardbg.analysis.same.hypotheses import (
     CERTAIN,
     Hypothesis,
@@ -45,6 +46,7 @@ from pardbg.analysis.same.wholes import (
     Whole,
     Wholes,
     samples,
+    told,
     wholes,
 )
 from pardbg.store.store import DEFINITIONS, Store
@@ -135,6 +137,10 @@ class Sameness:
     """Of the first captured step, where both are known."""
     elements: tuple[Elements, ...] = ()
     """Of the tensors that are red, where both runs kept them."""
+    blocks: tuple[str, ...] = ()
+    """Of the first captured step, in the order of execution, …"""
+    ranks: tuple[RankBlocks, ...] = ()
+    """… and which ranks are off there."""
 
     @property
     def exit_code(self) -> int:
@@ -205,6 +211,9 @@ def compare(reference: Store, run: Store, floor: Store | None = None) -> Samenes
     if found.reason == "same" and loss is not None and loss.level == "red" and loss.log_of:
         cause = Hypothesis("log", float(loss.log_of), True)
         found = replace(found, reason="differs", step=loss.step, what=OF_LOSS, hypothesis=cause)
+    parts = (one for one in told(run, moved) if one[1].step == judge.step)
+    rows = _told(found.rows, judge.step)
+    blocks, ranks = by_rank(rows, parts, modules.judged, (a, b), judge.floors.of)
     return replace(
         found,
         inputs_known=known,
@@ -213,25 +222,24 @@ def compare(reference: Store, run: Store, floor: Store | None = None) -> Samenes
         floor_idle=judge.floor_idle,
         beside=odd,
         loss=loss,
-        elements=tuple(_elements(judge, found, modules)),
+        elements=tuple(elements_of(_off(found), modules.judged, a, b, judge.floors.of)),
+        blocks=blocks,
+        ranks=ranks,
     )
 
 
-def _elements(judge: _Judge, answer: Sameness, modules: Flow) -> Iterator[Elements]:
-    """Yield the kept tensors of red rows element by element, the answer's first."""
-    activations = {(one.run.what, one.reference.name): one for one in modules.judged}
-    red = [(row.step, row.what, row.name) for row in answer.rows if row.level == "red"]
-    named = [(answer.step or 0, answer.what, answer.name)] if answer.name else []
-    for key in dict.fromkeys((*named, *red)):
-        found = None
-        if (one := activations.get(key[1:])) is not None:
-            found = of_activation(one)
-        elif (left := judge.a.tensors.get(key)) is not None:
-            noise = judge.floors.of(left, judge.b.tensors.get(key, left)) or 0.0
-            parts = judge.a.kept.get(key, ()), judge.b.kept.get(key, ())
-            found = of_parameter(key, left.shape, noise, left.norm, *parts)
-        if found is not None:
-            yield found
+def _off(found: Sameness) -> list[Key]:
+    """Return the tensors that are red, the answer's first."""
+    named = [(found.step or 0, found.what, found.name)] if found.name else []
+    return named + [(r.step, r.what, r.name) for r in found.rows if r.level == "red"]
+
+
+def _told(rows: Sequence[Row], step: int) -> list[Told]:
+    """Return the floors of a step's tensors; what is red for another reason is more than RED."""
+    at = [row for row in rows if row.step == step and row.what in ("out", "d_out", "grad")]
+    return [
+        (r.what, r.name, r.floors if r.level != "red" else max(r.floors, 2.0 * RED)) for r in at
+    ]
 
 
 def _why_nothing(store: Store) -> Reason:

@@ -8,16 +8,16 @@ size where that is larger.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pardbg.analysis.same.module_flow import Judged
+from pardbg.analysis.same.module_flow import Floor, Judged
 from pardbg.analysis.same.noise import RED
-from pardbg.analysis.same.wholes import Floats, Part, is_placed
+from pardbg.analysis.same.wholes import Floats, Key, Part, Wholes, is_placed
 from pardbg.store.captured import TensorDef
 
 Index = NDArray[np.int64]
@@ -93,8 +93,26 @@ class _Reference:
         )  # fmt: skip
 
 
+def elements_of(
+    keys: Iterable[Key], judged: Iterable[Judged], a: Wholes, b: Wholes, floor: Floor
+) -> Iterator[Elements]:
+    """Yield the kept ones of these tensors element by element, in their order. ``floor``: the noise
+    of (reference, run), as a norm."""
+    activations = {(one.run.what, one.reference.name): one for one in judged}
+    for key in dict.fromkeys(keys):
+        found = None
+        if (one := activations.get(key[1:])) is not None:
+            found = of_activation(one)
+        elif (left := a.tensors.get(key)) is not None:
+            noise = floor(left, b.tensors.get(key, left)) or 0.0
+            of = a.kept.get(key, ()), b.kept.get(key, ())
+            found = of_parameter(key, left.shape, noise, left.norm, *of)
+        if found is not None:
+            yield found
+
+
 def of_parameter(
-    key: tuple[int, str, str], shape: tuple[int, ...], noise: float, norm: float,
+    key: Key, shape: tuple[int, ...], noise: float, norm: float,
     reference: Sequence[Part], run: Sequence[Part],
 ) -> Elements | None:  # fmt: skip
     """Return a parameter's elements, its gradient's or a buffer's. ``noise``: its floor, a norm

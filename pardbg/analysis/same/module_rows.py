@@ -110,6 +110,11 @@ def as_dict(found: Sameness) -> dict[str, object]:
             {"why": left.why, "what": list(left.whats), "names": list(left.names)}
             for left in found.left
         ],
+        "blocks": list(found.blocks),
+        "ranks": [
+            {"rank": one.rank, "floors": [f if f is None else json_number(f) for f in one.floors]}
+            for one in found.ranks
+        ],
         "elements": [_elements_dict(one) for one in found.elements],
         "inputs_known": found.inputs_known, "initial_known": found.initial_known,
         "random": found.random, "floor_idle": found.floor_idle, "num_tensors": found.num_tensors,

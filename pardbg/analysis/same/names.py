@@ -3,13 +3,16 @@
 Stages of a pipeline often count their layers from 0 each, as experts of a rank do. Initial
 parameters are equal in both runs, so a parameter whose name says something else is found by its
 values: its shape and sketch fit one of the reference's only. What both names end with is left out;
-what stands before is the place of the stage, and so of all its modules.
+what stands before is the place of the stage, and so of all its modules. For the rest the user has
+rules (``--map``).
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -24,8 +27,12 @@ from pardbg.analysis.same.wholes import (
     whole_of,
 )  # fmt: skip
 from pardbg.store.captured import TensorDef
+from pardbg.store.process import Process
 from pardbg.store.store import Store
 
+ARROW: Final = "=>"
+Rule = tuple[re.Pattern[str], str]
+"""What is found in a name, and what stands there instead, as ``re.sub`` has it."""
 _SHARE: Final = 0.5
 """Distance from 1 of a part's share of itself in a whole."""
 _NEAR: Final = 0.25
@@ -116,3 +123,54 @@ def _heads(ours: str, theirs: str) -> tuple[str, str]:
         left.pop()
         right.pop()
     return ".".join(left), ".".join(right)
+
+
+# -- by rules of the user
+
+
+def parse(text: str) -> tuple[Rule, ...]:
+    r"""Return the rules of a file, one a line: ``^h\.(\d+)\. => layers.\1.``; ``#`` begins a
+    comment. Raises ValueError."""
+    rules = []
+    for number, said in enumerate(text.splitlines(), 1):
+        if not (line := said.partition("#")[0].strip()):
+            continue
+        pattern, arrow, name = (part.strip() for part in line.partition(ARROW))
+        try:
+            rule = re.compile(pattern), name
+            rule[0].sub(name, "")
+            if not arrow or not pattern:
+                raise ValueError(f"it is no PATTERN {ARROW} NAME")
+        except (re.error, ValueError) as error:
+            raise ValueError(f"line {number}: {error}") from None
+        rules.append(rule)
+    return tuple(rules)
+
+
+def rename(store: Store, rules: Sequence[Rule]) -> int:
+    """Rename the tensors of a run, each by all rules in their order; return how many names change.
+    Raises ValueError where two names would be one."""
+    return len(set().union(*(_moved(process, rules) for process in store.procs.values())))
+
+
+def _moved(process: Process, rules: Sequence[Rule]) -> set[str]:
+    before: dict[tuple[int, str], str] = {}
+    made: dict[TensorDef, None] = {}
+    changed = set()
+    for tensor in process.tensors:
+        name = tensor.name
+        for pattern, instead in rules:
+            name = pattern.sub(instead, name)
+        other = before.setdefault((tensor.model, name), tensor.name)
+        if other != tensor.name:
+            raise ValueError(f"{other} and {tensor.name} would both be {name}")
+        if name != tensor.name:
+            changed.add(tensor.name)
+        made[replace(tensor, name=name)] = None
+    process.tensors = made
+    names = {(model, old): new for (model, new), old in before.items()}
+    process.kept = {
+        (step, what, names.get((model, name), name), model): kept
+        for (step, what, name, model), kept in process.kept.items()
+    }
+    return changed

@@ -4,7 +4,7 @@ the first difference looks like."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from pardbg.analysis.same.comparison import Sameness
@@ -21,6 +21,7 @@ from pardbg.render.draw.cells import (
     fit,
     left,
     line,
+    line_width,
     selected,
     wrap,
 )
@@ -37,7 +38,7 @@ from pardbg.render.frame.same_words import (
 )
 from pardbg.render.pages.debug import source as draw_source
 from pardbg.session.source_files import SourceLines
-from pardbg.words import number
+from pardbg.words import number, ranks_text
 
 TWO_COLUMNS: Final = 110
 _BARS: Final = 6, 9
@@ -48,6 +49,10 @@ _DECADES: Final = 6
 """Powers of ten of a noise floor that fill a bar."""
 _SIGNS: Final = {0: ("✓", "good"), 1: ("✗", "bad"), 2: ("?", "warn")}
 _MOST_SAID: Final = 4
+_MOST_BLOCKS: Final = 16
+"""Cells of a rank's blocks."""
+_SQUARES: Final = {"faint": "·", "good": "▁", "warn": "▄", "bad": "█"}
+"""By level, from what is not known to the worst."""
 
 
 def numbers(
@@ -67,7 +72,7 @@ def numbers(
         )  # fmt: skip
     modules = listed(known, contains)
     head = [line(), *_verdict(found, cells), line()]
-    foot = _checks(found, cells)
+    foot = [*_ranks(found, cells), *_checks(found, cells)]
     wide = cells >= TWO_COLUMNS and bool(modules)
     size = cells * 4 // 7 if wide else cells
     room = rows - len(head) - len(foot)
@@ -147,7 +152,7 @@ def _bar(floors: float | None, size: int) -> Line:
     """Draw a bar of the powers of ten of noise floors, and from one on the number."""
     if floors is None:
         return line("  ", Segment(left("·", size + 5), "faint"))
-    style = "good" if floors <= YELLOW else "warn" if floors <= RED else "bad"
+    style = _level(floors)
     decades = math.log10(min(max(floors, 1.0), 1e99))
     long = min(size, 1 + round((size - 1) * decades / _DECADES))
     figure = "" if floors <= YELLOW else "inf" if math.isinf(floors) else f"{decades:.1f}"
@@ -186,6 +191,41 @@ def _left(found: Sameness, cells: int) -> list[Line]:
             line("   ", Segment(text, "dim")) for text in wrap(not_judged(one), cells - 5, limit=3)
         ]
     return lines
+
+
+def _ranks(found: Sameness, cells: int) -> list[Line]:
+    """Draw which ranks have what is off, by block: ranks that are alike as one, as many as fit."""
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for one in found.ranks:
+        alike.setdefault(tuple(map(_level, one.floors)), []).append(one.rank)
+    if not any("bad" in levels for levels in alike):
+        return []
+    blocks = [label(found.blocks[0]), *[label(found.blocks[-1])] * (len(found.blocks) > 1)]
+    made, rest = line(Segment(" rank × block  ", "dim")), len(found.ranks)
+    note = f"  {' … '.join(blocks)}"
+    for levels, ranks in alike.items():
+        shown = line(
+            f"{ranks_text(ranks).replace('ranks ', 'r').replace('rank ', 'r')} ",
+            *(Segment(_SQUARES[level], level) for level in _narrowed(levels)), "  ",
+        )  # fmt: skip
+        if line_width((*made, *shown)) + len(note) + 6 > cells:
+            break
+        made, rest = line(*made, *shown), rest - len(ranks)
+    more = f"+{rest}" if rest else ""
+    return [fit(line(*made, Segment(more, "dim"), Segment(note, "dim")), cells)]
+
+
+def _level(floors: float | None) -> str:
+    if floors is None:
+        return "faint"
+    return "good" if floors <= YELLOW else "warn" if floors <= RED else "bad"
+
+
+def _narrowed(levels: Sequence[str]) -> list[str]:
+    """Return the worst of blocks that stand side by side, where they are many."""
+    step = -(-len(levels) // _MOST_BLOCKS)
+    groups = (levels[at : at + step] for at in range(0, len(levels), step))
+    return [max(group, key=list(_SQUARES).index) for group in groups]
 
 
 def _checks(found: Sameness, cells: int) -> list[Line]:

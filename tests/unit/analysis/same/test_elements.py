@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pardbg.analysis.same import renaming
+from pardbg.analysis.same import names as renaming
 from pardbg.analysis.same.comparison import Sameness, compare
 from pardbg.analysis.same.elements import Elements, of_parameter
 from pardbg.render.frame.same_words import element_lines

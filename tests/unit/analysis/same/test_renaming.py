@@ -11,7 +11,7 @@ from click import ClickException
 from click.testing import CliRunner
 
 from pardbg.analysis.same.comparison import compare
-from pardbg.analysis.same.renaming import parse, rename
+from pardbg.analysis.same.names import parse, rename
 from pardbg.cli import cli
 from tests.unit.analysis.same.captured import Run, changed, run
 
