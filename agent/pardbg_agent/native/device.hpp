@@ -38,7 +38,10 @@ struct Anchor {  // anchors.Anchor
 
 template <typename Guard>
 concept SeesCaptures = requires(const Guard& g, const c10::Stream& s) { g.isStreamCapturing(s); };
+template <typename Guard>
+concept NamesStreams = requires(const Guard& g, const c10::Stream& s) { g.getStreamNativeHandle(s); };
 constexpr bool kSeesCaptures = SeesCaptures<c10::impl::VirtualGuardImpl>;
+constexpr bool kNamesStreams = NamesStreams<c10::impl::VirtualGuardImpl>;  // from torch 2.11 on
 
 struct Span {  // device_spans.DeviceSpan
   Device& device;
@@ -66,7 +69,7 @@ class Device {
   Device(c10::Device device, py::function own_stream, Runtime runtime, const Limits& limits)
       : device_(device), limits_(limits), guard_(device.type()), runtime_(runtime),
         own_stream_(own_stream.release().ptr()) {
-    if (!kSeesCaptures && runtime.is_capturing == nullptr)
+    if (!kSeesCaptures && !(kNamesStreams && runtime.is_capturing != nullptr))
       throw std::runtime_error("neither torch nor its runtime says what a stream captures");
     is_capturing(guard_, guard_.getStream(device));  // raises where it cannot be asked
   }
@@ -246,9 +249,12 @@ class Device {
   template <typename Guard>
   bool is_capturing(const Guard& guard, const c10::Stream& stream) {
     if constexpr (SeesCaptures<Guard>) return guard.isStreamCapturing(stream);
-    int status = 0;  // cudaStreamCaptureStatusNone
-    if (runtime_.is_capturing(guard.getStreamNativeHandle(stream), &status) == 0) return status != 0;
-    runtime_.last_error();
+    if constexpr (NamesStreams<Guard>) {
+      int status = 0;  // cudaStreamCaptureStatusNone
+      void* const handle = guard.getStreamNativeHandle(stream);
+      if (runtime_.is_capturing(handle, &status) == 0) return status != 0;
+      runtime_.last_error();
+    }
     return true;  // the legacy stream cannot be asked while a blocking one captures
   }
   bool captures(const c10::Stream& stream) {
