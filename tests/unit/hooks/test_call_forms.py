@@ -300,6 +300,7 @@ FILES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:You are using `torch.load`")  # before torch 2.6
 def test_files_are_named_as_they_are(
     c: core.Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -29,6 +28,7 @@ from pardbg_agent.wire import Kind
 from tests.distributed.programs.watched import read_rank
 from tests.hook_ways import NATIVE, needs_native
 from tests.unit.hooks.fake_world import fake_world
+from tests.unit.hooks.fsdp2 import fully_shard
 
 NUM, SEEDS = 60, 12
 SEEN = (Kind.PHASE, Kind.METRIC, Kind.STEP, Kind.FSDP)

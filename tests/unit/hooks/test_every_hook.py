@@ -17,12 +17,13 @@ from pardbg_agent import core, hooks
 from pardbg_agent.hooks import patching
 from pardbg_agent.hooks.comm import host_calls
 from tests.distributed.programs.watched import make_run
+from tests.unit.hooks.fsdp2 import PACKAGE
 
 MODULES = (
     "torch.distributed.checkpoint.state_dict_loader",
     "torch.distributed.checkpoint.state_dict_saver",
-    "torch.distributed.fsdp._fully_shard._fsdp_param_group",
-    "torch.distributed.fsdp._fully_shard._fsdp_state",
+    f"{PACKAGE}._fsdp_param_group",
+    f"{PACKAGE}._fsdp_state",
     "torch.distributed.fsdp.fully_sharded_data_parallel",
     "torch.distributed.optim",
     "torch.distributed.pipelining.schedules",

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.fsdp import fully_shard
 
 from pardbg_agent import core
 from pardbg_agent.hooks import context
+from tests.unit.hooks.fsdp2 import fully_shard
 
 
 def test_on_the_host_no_hook_looks_at_what_a_unit_computes(watched: Path) -> None:

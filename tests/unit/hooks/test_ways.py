@@ -84,7 +84,10 @@ def test_groups_built_by_hand_are_seen(watched: Path) -> None:
     from torch._C._distributed_c10d import FakeProcessGroup
 
     store = FakeStore()
-    made = PG(store, 1, 2)
+    try:
+        made = PG(store, 1, 2)
+    except TypeError:
+        pytest.skip("torch's groups have options of their backend")  # before 2.6
     backend = getattr(FakeProcessGroup, "_create_internal", FakeProcessGroup)(1, 2)
     made._register_backend(torch.device("cpu"), PG.BackendType.CUSTOM, backend)
     made._set_default_backend(PG.BackendType.CUSTOM)
