@@ -45,7 +45,7 @@ def reason(ended: Ended) -> str:
 def main(results: Path, *names: str) -> None:
     why = runnable(names)
     jobs = [job(RECIPES[name]) for name, misfit in why.items() if misfit is None]
-    ended = run_jobs(jobs, at_once=2, timeout_s=800)
+    ended = run_jobs(jobs, at_once=2, timeout_s=LIMIT_S * len(jobs) + 300)
     said = {name: misfit or reason(ended[name]) for name, misfit in why.items()}
     results.write_text(json.dumps(said))
 
