@@ -110,7 +110,7 @@ def build(python: str) -> int:
 
 Status = Literal["ok", "warn", "bad"]
 MARKS: dict[Status, str] = {"ok": "✓", "warn": "!", "bad": "✗"}
-TESTED_TORCH = (2, 4), (2, 13)
+TESTED_TORCH = (2, 4), (2, 15)
 """Oldest and newest release that README's table has."""
 PROBE_TIMEOUT_S = 60
 
