@@ -68,7 +68,7 @@ def make_kernel(spec: C10dOp, redispatch: Any) -> Any:
     def kernel(keyset: Any, *args: Any) -> Any:
         try:
             entered = now_ns()
-            rest = below.get(keyset.raw_repr()) or _rest(keyset)
+            rest = below.get(_key(keyset)) or _rest(keyset)
             c = _core.CURRENT or _core.ensure()
             state = LOCAL.state
             op = begin(c, args, state)
@@ -108,12 +108,13 @@ def make_kernel(spec: C10dOp, redispatch: Any) -> Any:
     return kernel
 
 
-_below: dict[int, Any] = {}
+_key: Any = getattr(torch._C.DispatchKeySet, "raw_repr", repr)  # torch 2.4 has no raw_repr
+_below: dict[Any, Any] = {}
 """A keyset's bits -> what is left of it below this kernel. Few differ; ``&`` takes longer."""
 
 
 def _rest(keyset: Any) -> Any:
-    rest = _below[keyset.raw_repr()] = keyset & _AFTER
+    rest = _below[_key(keyset)] = keyset & _AFTER
     return rest
 
 
