@@ -196,7 +196,7 @@ def verdict(snapshot: Snapshot, look: OverviewPageState, cells: int) -> list[Lin
     if not snapshot.live and snapshot.t_ns >= snapshot.t_end_ns:
         said_of = "in all of it" if snapshot.run.exit_code is None else "from start to end"
     if not is_speed_judged(snapshot):
-        said_of += ", too few steps to judge speed"
+        said_of += " (speed: too few steps)"
     first = (Segment(" ✓ ", "good"), Segment(f"Nothing wrong {said_of}: ", "strong"))
     return [fit(line(*first, *_numbers(snapshot, cells - line_width(first))), cells)]
 
