@@ -27,7 +27,7 @@ set -e
 hostname "$POD"; mount --bind "$HOSTS" /etc/hosts
 for path in $HIDDEN; do mkdir -p "$STAGE$path"; mount --bind "$path" "$STAGE$path"; done
 while [ "$1" != -- ]; do mount --bind "$1" "$2"; shift 2; done; shift
-for path in $PRIVATE; do mount -t tmpfs -o mode=755 none "$path"; done
+for path in $PRIVATE; do [ ! -d "$path" ] || mount -t tmpfs -o mode=755 none "$path"; done
 for path in $HIDDEN; do mkdir -p "$path"; mount --move "$STAGE$path" "$path"; done
 [ -z "$OWN_PIDS" ] || mount -t proc proc /proc
 [ -z "$READ_ONLY" ] || mount -o remount,bind,ro /
@@ -36,7 +36,7 @@ exec setpriv $USER_OPTIONS --inh-caps=-all --bounding-set=-all --no-new-privs \
 """
 """In the container's own mount, host name and (unless they are shared) process namespaces. What the
 image would have, this Python and this project, may lie where the container's user cannot look, or
-in /tmp: HIDDEN comes back there, after PRIVATE folders were replaced."""
+in /tmp, or both: HIDDEN comes back there, after PRIVATE folders that are there were replaced."""
 IMAGE: Final = (sys.base_prefix, sys.prefix, str(Path(__file__).parents[2]))
 
 
