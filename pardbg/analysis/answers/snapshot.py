@@ -182,7 +182,6 @@ def snapshot(
     pipeline = pipeline_view(view, rank, PARTIAL_HISTORY if short else HISTORY)
     losses = of_steps("loss_history", lambda: loss_history(view))  # first: steps have theirs
     steps = of_steps("steps", lambda: unheld_step_rows(view, _num_steps(view)))
-    rows = standing_collectives(view) if "collectives" in drawn else ()
     ranks = rank_rows(
         view, pipeline, reused.ranks, reuse_splits=reused.splits, splits=not reused.no_splits
     )
@@ -202,7 +201,7 @@ def snapshot(
         ranks=ranks,
         pipeline=pipeline,
         steps=steps,
-        collectives=rows,
+        collectives=standing_collectives(view) if "collectives" in drawn else (),
         p2p=p2p_rows(view) if "p2p" in drawn else (),
         traffic=traffic_view(view) if "traffic" in drawn else NO_TRAFFIC,
         memory=memory_rows(view, reused.memory) if "memory" in drawn else (),

@@ -192,8 +192,7 @@ def compare(reference: Store, run: Store, floor: Store | None = None) -> Samenes
     second = wholes(floor) if floor is not None else None
     if second is not None and inputs(a, second)[1] is not None:
         return Sameness("floor-inputs-differ", inputs(a, second)[1])
-    judge = _Judge(a, b, second)
-    random = a.random or b.random
+    judge, random = _Judge(a, b, second), a.random or b.random
     parameters = a.names("init") | a.names("param")
     certain = known and not random and verified >= parameters
     known_outs = activations(reference, judge.step, prefixes(begun, reference))
