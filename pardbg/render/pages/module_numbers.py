@@ -38,7 +38,7 @@ from pardbg.render.frame.same_words import (
 )
 from pardbg.render.pages.debug import source as draw_source
 from pardbg.session.source_files import SourceLines
-from pardbg.words import number, ranks_text
+from pardbg.words import number, rank_set
 
 TWO_COLUMNS: Final = 110
 _BARS: Final = 6, 9
@@ -205,7 +205,7 @@ def _ranks(found: Sameness, cells: int) -> list[Line]:
     note = f"  {' … '.join(blocks)}"
     for levels, ranks in alike.items():
         shown = line(
-            f"{ranks_text(ranks).replace('ranks ', 'r').replace('rank ', 'r')} ",
+            f"r{rank_set(ranks)} ",
             *(Segment(_SQUARES[level], level) for level in _narrowed(levels)), "  ",
         )  # fmt: skip
         if line_width((*made, *shown)) + len(note) + 6 > cells:
