@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,10 +94,22 @@ def start_job(
 
 def stopped(job: Held) -> None:
     """Wait until it stands at a cut, nobody inside an op."""
-    wait_until(lambda: job.control.command(Verb.STATUS).data.get("mode") == "held", 90, "a hit")
+
+    def held() -> bool:
+        assert not job.handle.ended(), (job.handle.run_dir / "job.out").read_text()[-2000:]
+        return job.control.command(Verb.STATUS).data.get("mode") == "held"
+
+    wait_until(held, 90, "a hit")
     # Who hit stands where it is, whoever waits for it: a step of one moves all to a real cut.
     reply = job.control.command(Verb.NEXT)
     assert reply.ok and not reply.data["waiting"], reply
+
+
+def all_stopped(jobs: Sequence[Held]) -> None:
+    """``stopped`` for each as soon as it hits: at the hit itself, others wait inside an op, for as
+    long as their groups' timeout lets them."""
+    with ThreadPoolExecutor(len(jobs)) as each:
+        list(each.map(stopped, jobs))
 
 
 def hold(jobs: Sequence[Held], seconds: float) -> None:
@@ -150,8 +163,7 @@ def measure(seconds: float, names: Sequence[str], steps: int = STEPS) -> list[Fi
     with tempfile.TemporaryDirectory(prefix="pardbg-pause-") as folder, ExitStack() as stack:
         for name in names:
             jobs.append(start(stack, name, steps, limit_s, Path(folder), "step==3"))
-        for job in jobs:
-            stopped(job)
+        all_stopped(jobs)
         hold(jobs, seconds)
         for job in jobs:
             wrong = finish(job, expected[job.name], limit_s)
