@@ -186,8 +186,9 @@ def step_traffic(view: View) -> StepTraffic | None:
     messages = frozenset(sums.ops)
     _add_collectives(view, sums, spans)
     _add_parts(view, parts, spans)
+    members = {key: group.ranks for (_, key), group in view.store.groups.items()}
     ops = tuple(
-        _step_op(view, axis, op, kinds, messages, parts, number)
+        _step_op(members, axis, op, kinds, messages, parts, number)
         for (axis, op), kinds in _by_axis(sums).items()
     )
     edges: dict[tuple[int, int, str], float] = defaultdict(float)
@@ -210,11 +211,11 @@ def _by_axis(sums: _Sums) -> dict[tuple[str, str], dict[tuple[str, str, str], _S
 
 
 def _step_op(
-    view: View, axis: str, op: str, kinds: Mapping[tuple[str, str, str], _Sum],
-    messages: frozenset[tuple[str, str, str]], parts: _Sums, steps: int,
+    members: Mapping[str, tuple[int, ...]], axis: str, op: str,
+    kinds: Mapping[tuple[str, str, str], _Sum], messages: frozenset[tuple[str, str, str]],
+    parts: _Sums, steps: int,
 ) -> StepOp:  # fmt: skip
     """Return one kind of op on all groups of an axis."""
-    members = {key: group.ranks for (_, key), group in view.store.groups.items()}
     groups = tuple(sorted(members.get(key, ()) for key, _, _ in kinds))
     ranks, message = sum(map(len, groups)), messages.issuperset(kinds)
     many = max(1, ranks if message else len(groups)) * steps
@@ -437,9 +438,12 @@ def _mark_active(view: View, sums: _Sums) -> None:
 
 def _groups(view: View, sums: _Sums) -> tuple[GroupView, ...]:
     views = []
+    parts_of = defaultdict(list)
+    for (key, _, _), part in sums.ops.items():
+        parts_of[key].append(part)
     for (epoch, key), group in view.store.groups.items():
         if epoch == view.epoch:
-            parts = [s for (k, _, _), s in sums.ops.items() if k == key]
+            parts = parts_of[key]
             number, size = sum(s.num_ops for s in parts), round(sum(s.num_bytes for s in parts))
             name = group.axis or group.name
             views.append(GroupView(key, name, group.axis, group.ranks, group.backend, number, size))

@@ -56,7 +56,10 @@ def slow_groups(view: View, looked_at: Window) -> Iterable[Candidate]:
             ranks: median(rows.of["transfer_ns"][at].tolist())
             for ranks, at in groups.items() if len(at) >= LEAST
         }  # fmt: skip
+        fastest = min(taken.values(), default=0.0)
         for ranks, own in taken.items():
+            if own < max(SLOW_NS, SLOW * fastest):  # without a look at each pair of groups
+                continue
             siblings = [ns for other, ns in taken.items() if not set(other) & set(ranks)]
             if len(siblings) < SIBLINGS or own < max(SLOW_NS, SLOW * median(siblings)):
                 continue
