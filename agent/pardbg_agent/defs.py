@@ -62,10 +62,12 @@ class Defs:
         root: int = -1,
         tag: int = 0,
         coalesced: bool = False,
+        at: Callable[[], Any] | None = None,
     ) -> int:
-        """Return the id of an op's signature; ids are shared with names."""
+        """Return the id of an op's signature; ids are shared with names. ``at`` tells of a new one
+        where in the program it is used first: (file, line, function), or None."""
         key = (op, dtype, reduce, root, tag, coalesced)
-        return self._names.get(key) or self._new(key, op)
+        return self._names.get(key) or self._new(key, op, at)
 
     def op_named(self, number: int) -> str:
         ops = [key for key, known in list(self._names.items()) if known == number]
@@ -108,7 +110,7 @@ class Defs:
         if self.on_identify is not None:
             self.on_identify(fields)
 
-    def _new(self, key: Any, text: str) -> int:
+    def _new(self, key: Any, text: str, at: Callable[[], Any] | None = None) -> int:
         """Define a name, or an op with this name; past MAX_NAMES others stand for it."""
         with self._lock:
             known = self._names.get(key)
@@ -120,7 +122,9 @@ class Defs:
             if key == text:
                 self.put(DefKind.NAME, id=new, s=text[:_MAX_STRING])
             else:
-                self.put(DefKind.OP, id=new, **dict(zip(_OP_FIELDS, key, strict=True)))
+                used = None if at is None else at()
+                more = {} if used is None else {"at": used}
+                self.put(DefKind.OP, id=new, **dict(zip(_OP_FIELDS, key, strict=True)), **more)
             return new
 
     def _write(self, payload: bytes) -> None:

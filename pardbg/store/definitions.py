@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pardbg.events import fields
@@ -25,6 +25,14 @@ class OpDef:
     reduce: str
     root: int | None
     tag: int
+    at: tuple[Frame, ...] = field(default=(), compare=False)
+    """Where in the program the process issued it first; empty: not known."""
+
+    @property
+    def length(self) -> int:
+        """Return the characters of its texts."""
+        places = sum(len(file) + len(function) for file, _, function in self.at)
+        return len(self.op) + len(self.dtype) + len(self.reduce) + places
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +208,7 @@ def op_def(values: Mapping[Any, Any]) -> OpDef:
         reduce=fields.text(values, "reduce"),
         root=root if root >= 0 else None,
         tag=fields.integer(values, "tag", 0),
+        at=frames_of([values.get("at")]),
     )
 
 

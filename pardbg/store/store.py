@@ -438,7 +438,7 @@ class Store:
     def _define_op(self, process: Process, values: Mapping[str, Any]) -> None:
         number, op = fields.integer(values, "id", 0), definitions.op_def(values)
         if len(process.ops) < MAX_NAMES_PER_PROC and process.ops.get(number) != op:
-            self._keep(process, _OP_BYTES + len(op.op) + len(op.dtype) + len(op.reduce))
+            self._keep(process, _OP_BYTES + op.length)
             process.ops[number] = op
 
     def _define_group(self, process: Process, values: Mapping[str, Any]) -> None:

@@ -56,14 +56,15 @@ class Proc:
         return self._names[text]
 
     def op(
-        self, op: str, dtype: str = "float32", reduce: str = "", root: int = -1, tag: int = 0
-    ) -> int:
+        self, op: str, dtype: str = "float32", reduce: str = "", root: int = -1, tag: int = 0,
+        at: list[str | int] | None = None,
+    ) -> int:  # fmt: skip
         key = (op, dtype, reduce, root, tag)
         if key not in self._names:
             self._names[key] = len(self._names) + 1
             self.define(
                 wire.DefKind.OP, id=self._names[key], op=op, dtype=dtype, reduce=reduce, root=root,
-                tag=tag, coalesced=False,
+                tag=tag, coalesced=False, **({} if at is None else {"at": at}),
             )  # fmt: skip
         return self._names[key]
 

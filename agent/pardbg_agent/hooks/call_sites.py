@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Final
 
 from pardbg_agent.tables.code_files import is_program
@@ -35,16 +35,9 @@ class CallSites:
     def note(self, t0: int) -> None:
         """Note the place of an op issued at ``t0``, by the caller of the caller of this. A device's
         thread of autograd, from which DDP issues, has none."""
-        frame, known = sys._getframe(1).f_back, _known
-        for _ in range(_DEEPEST):
-            if frame is None:
-                return
-            code = frame.f_code
-            users = known.get(id(code))
-            if users or (users is None and _is_programs(code)):
-                self._last.append((t0, code, frame.f_lasti))
-                return
-            frame = frame.f_back
+        frame = _programs(sys._getframe(1).f_back)
+        if frame is not None:
+            self._last.append((t0, frame.f_code, frame.f_lasti))
 
     def find(self, t0: int) -> Place | None:
         """Return where the op was issued at ``t0``; None: it is not known (any more)."""
@@ -53,6 +46,28 @@ class CallSites:
                 lines = (line for first, end, line in code.co_lines() if first <= at < end)
                 return code.co_filename, next(lines, 0) or 0, code.co_name
         return None
+
+
+def here() -> Place | None:
+    """Return where in the program this is; None: nowhere near, as in a thread of autograd."""
+    frame = _programs(sys._getframe(1))
+    return (
+        None if frame is None else (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+    )
+
+
+def _programs(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost of the program's own frames from this one on."""
+    known = _known
+    for _ in range(_DEEPEST):
+        if frame is None:
+            return None
+        code = frame.f_code
+        users = known.get(id(code))
+        if users or (users is None and _is_programs(code)):
+            return frame
+        frame = frame.f_back
+    return None
 
 
 def _is_programs(code: CodeType) -> bool:

@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from pardbg.analysis.base.asof import View, per_view
+from pardbg.analysis.comm.ops import UNKNOWN_OP
 from pardbg.analysis.hangs.stacks import place, waits_in_op
 from pardbg.analysis.pipeline.pipelines import running_action, state_at, states
 from pardbg.events import fields
@@ -233,6 +236,20 @@ def issue_places(view: View) -> dict[tuple[int, str, int] | tuple[int, int], str
                 if at is not None:
                     found[rank, group, seq] = found[rank, t_ns] = at
     return found
+
+
+def place_of_first(view: View, rank: int, issued_ns: int) -> str | None:
+    """Return where a rank issued an op, if it was its first with this signature: the definition
+    tells. It is there even of a rank that its backend ended in the op."""
+    process = view.ranks[rank]
+    for name in ("issue", "issue_p2p"):
+        table = process.table(name)
+        rows = np.flatnonzero(table.col("t0_ns") == issued_ns)
+        if len(rows) and not table.base:
+            number = int(table.col("name_id")[rows[0]])
+            first = np.flatnonzero(table.col("name_id") == number)[0] == rows[0]
+            return place(process.ops.get(number, UNKNOWN_OP).at) if first else None
+    return None
 
 
 def host_load(view: View, ranks: Iterable[int]) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.findings.finding import Finding, Label
 from pardbg.analysis.findings.kinds.absence import Absence
@@ -137,6 +139,25 @@ def two_that_disagree(*roots: int, **of_rank_1: object) -> Trace:
 def error(trace: Trace) -> Finding:
     (finding,) = (f for f in snapshot(trace.store(), None).findings if f.severity == "error")
     return finding
+
+
+@pytest.mark.parametrize(("like_it_before", "where"), [(False, "train.py:7 in step"), (True, None)])
+def test_the_place_of_an_op_that_is_the_ranks_first_of_its_kind(
+    like_it_before: bool, where: str | None
+) -> None:
+    """Nothing was seen of the rank in its op: its backend ended it there. Where it had issued one
+    like it before, the definition's line may be another's."""
+    trace = Trace(3)
+    for proc in trace.ranks:
+        odd = proc.rank == 1
+        if odd:
+            proc.op("broadcast", root=0, at=["/home/me/train.py", 7, "step"])
+        if like_it_before:
+            proc.collective("world", "broadcast", 1, 2, reduce="", root=0)
+        what = ("broadcast", "", 0) if odd else ("all_reduce", "sum", -1)
+        proc.collective("world", what[0], 10, None, reduce=what[1], root=what[2])
+    finding = error(trace)
+    assert (finding.kind, finding.culprits, finding.where) == ("op-mismatch", (1,), where)
 
 
 def test_with_two_ranks_the_one_that_differs_from_the_steps_before_is_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import threading
 import time
 import weakref
@@ -69,6 +70,21 @@ def test_a_scatter_has_its_dtype_on_ranks_that_bring_nothing(watched: Path) -> N
     # Each is defined when it is first seen.
     defined = [d["dtype"] for d in rank(watched).defined("op") if d["op"] == "scatter"]
     assert defined == ["float32", "uint8", "int64"]
+
+
+def test_an_ops_definition_has_the_line_of_its_first(watched: Path) -> None:
+    """Of the all_reduces, which are alike, the first."""
+    first = inspect.currentframe().f_lineno + 1  # type: ignore[union-attr]
+    for _ in range(2):
+        dist.all_reduce(torch.zeros(6))
+    dist.all_reduce(torch.zeros(6))
+    dist.barrier()
+    said = {d["op"]: d["at"] for d in rank(watched).defined("op") if "at" in d}
+    name = "test_an_ops_definition_has_the_line_of_its_first"
+    assert said == {
+        "all_reduce": [__file__, first + 1, name],
+        "barrier": [__file__, first + 3, name],
+    }
 
 
 def test_parts_of_an_all_to_all_say_how_much_goes_to_whom(watched: Path) -> None:

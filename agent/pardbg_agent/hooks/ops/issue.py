@@ -10,7 +10,7 @@ import torch
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
-from pardbg_agent.hooks import context
+from pardbg_agent.hooks import call_sites, context
 from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.comm.op_arguments import Args, any_contents, bytes_per_rank, contents_of
 from pardbg_agent.hooks.context import Context, Group, Op, Signature, State
@@ -234,7 +234,7 @@ def _define(
         reduce = REDUCE[reduce] if 0 <= reduce < len(REDUCE) else ""
     known = x.core.defs.op(
         spec.kind, "" if dtype is None else str(dtype).removeprefix("torch."), reduce, root, tag,
-        spec.coalesced,
+        spec.coalesced, call_sites.here,
     )  # fmt: skip
     x.names[key] = known
     return known

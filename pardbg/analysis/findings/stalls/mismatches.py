@@ -33,7 +33,13 @@ from pardbg.analysis.findings.stalls.misfits import (
 from pardbg.analysis.findings.stalls.rehearsed import places
 from pardbg.analysis.hangs.newest import newest_collectives
 from pardbg.analysis.hangs.stacks import place
-from pardbg.analysis.hangs.standstill import host_load, issue_places, seen, slowdown
+from pardbg.analysis.hangs.standstill import (
+    host_load,
+    issue_places,
+    place_of_first,
+    seen,
+    slowdown,
+)
 
 LEAST_STEPS: Final = 2
 """Steps before in which a rank must have done the same thing at a place."""
@@ -111,7 +117,8 @@ def _mismatch(view: View, rows: Sequence[CollectiveRow], settled: bool) -> Candi
 
 def _place(view: View, row: CollectiveRow, rank: int, stands: bool) -> str | None:
     """Return where a rank issued an op, where that is known of an asynchronous one or from a
-    rehearsal; else where it stands in it."""
+    rehearsal; else where it stands in it; else where its first op of this signature was issued, if
+    it is this one."""
     known = issue_places(view).get((rank, row.key[1], row.seq)) if stands else None
     return known or _place_then(view, rank, row.issued.get(rank), stands)
 
@@ -120,9 +127,11 @@ def _place_then(view: View, rank: int, issued_ns: int | None, stands: bool) -> s
     """Return the same of an op that is known by when it was issued: of one host's clock."""
     at = rank, issued_ns or 0
     known = places(view).get(at) or issue_places(view).get(at)
-    if known or not stands or rank not in view.ranks:
+    if known or rank not in view.ranks:
         return known
-    return place(seen(view, rank).frames) or _given_up_at(view, rank)
+    if stands:
+        known = place(seen(view, rank).frames) or _given_up_at(view, rank)
+    return known or (place_of_first(view, rank, issued_ns) if issued_ns is not None else None)
 
 
 def _given_up_at(view: View, rank: int) -> str | None:
