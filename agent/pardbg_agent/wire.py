@@ -314,7 +314,8 @@ class DefKind(str, enum.Enum):
     whose equal parts are replicas; ``count``: elements; ``most``: largest finite magnitude;
     ``bad``: how many are not finite; ``bits``: sum of the elements' bits; ``sketch``: SKETCH
     float64 (tensor_sketch); "cuts", where nobody states the part's place: [{"cut": [dim, parts,
-    at], "sketch"}]: its sketch if it is that slice of a whole.
+    at], "sketch"}]: its sketch if it is that slice of a whole; "summand": [which, of how many], or
+    None: ranks have summands of what is at this place.
     What the module ``name`` put out in a step's forwards, and its gradient, have of these "shape",
     of a sample's row, "count", of samples, "most" and "bad"; and of the module "module" (its
     class), "place" (file:line) and "times" in ns: [begin, end, …] of its forwards, or when each

@@ -113,6 +113,8 @@ class TensorDef:
     """… and begin and end of each forward, or when each gradient came: ns of the host's clock."""
     cuts: tuple[CutDef, ...]
     """Of an activation, whose ``shape`` is of one sample's row and ``count`` of samples."""
+    summand: tuple[int, int] | None = None
+    """(which, of how many) if it is one of the summands of what is at its place."""
     kept: Kept | None = field(default=None, compare=False)
     """Its elements, where they were asked for."""
 
@@ -135,7 +137,7 @@ def tensor_def(values: Mapping[Any, Any]) -> TensorDef:
         fields.integer(values, "bits", 0),
         _sketch(values.get("sketch")), numbers("samples"), numbers("sums"),
         fields.text(values, "module"), fields.text(values, "place"), numbers("times"),
-        _cuts(values.get("cuts")),
+        _cuts(values.get("cuts")), _summand(numbers("summand")),
     )  # fmt: skip
 
 
@@ -179,6 +181,10 @@ def _numbers(values: Mapping[Any, Any], key: str) -> tuple[int, ...]:
 
 def _sketch(value: Any) -> bytes:
     return value if isinstance(value, bytes) and len(value) == SKETCH_BYTES else b""
+
+
+def _summand(numbers: tuple[int, ...]) -> tuple[int, int] | None:
+    return (numbers[0], numbers[1]) if len(numbers) == 2 and 0 <= numbers[0] < numbers[1] else None
 
 
 def _is_place(number: Any) -> bool:

@@ -62,6 +62,7 @@ HEALTHY = [
         ("plain", 1), ("threads", 1), ("accumulate", 1), ("again", 1), ("ddp", 2), ("ddp", 4),
         ("hand-dp", 2), ("fsdp", 2), ("fsdp", 4), ("zero1", 2), ("tensor", 2), ("tensor", 4),
         ("sequence", 2), ("sequence", 4), ("dtensor", 2), ("tensor-dp", 4), ("gpipe", 2),
+        ("dtensor-sequence", 2), ("dtensor-sequence", 4),
         ("tensor-unsaid", 2), ("tensor-unsaid", 4), ("tensor-dp-unsaid", 4),
         ("one-f-one-b", 2),
         ("one-f-one-b", 4), ("interleaved", 2), ("pipeline-dp", 4), ("fsdp-tensor", 4),

@@ -16,9 +16,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
+    PrepareModuleInput,
     RowwiseParallel,
+    SequenceParallel,
     parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
@@ -165,15 +168,32 @@ class Job:
         self.tp = Tp(dist.new_group(list(range(self.size))))
         self.model = Decoder(self.tp, positions=True, faults=self.faults)
 
-    def dtensor(self, mesh: Any = None) -> None:
+    def dtensor(self, mesh: Any = None, rows: RowwiseParallel | None = None) -> None:
         mesh = mesh or init_device_mesh(device().type, (self.size,))
+        rows = rows or RowwiseParallel()
         self.model = Decoder(faults=self.faults)
         for block in self.model.blocks:
             block.attn.heads = HEADS // mesh.size()
             plan = {f"attn.{name}": ColwiseParallel() for name in "qkv"}
-            plan |= {"attn.proj": RowwiseParallel(), "mlp.down": RowwiseParallel()}
+            plan |= {"attn.proj": rows, "mlp.down": rows}
             plan["mlp.up"] = ColwiseParallel()
             parallelize_module(block, mesh, plan)
+
+    def dtensor_sequence(self) -> None:
+        """As torchtitan's Llama: norms have their part of each sequence, so that their gradients
+        are summands, and results of collectives are waited for where they are used."""
+        mesh, whole, part = init_device_mesh(device().type, (self.size,)), Replicate(), Shard(1)
+        self.dtensor(mesh, RowwiseParallel(output_layouts=part))
+        into = PrepareModuleInput(input_layouts=(part,), desired_input_layouts=(whole,))
+        for block in self.model.blocks:
+            plan = {"norm1": SequenceParallel(), "norm2": SequenceParallel()}
+            parallelize_module(block, mesh, {**plan, "attn": into, "mlp": into})
+        parallelize_module(self.model, mesh, {
+            "embed": RowwiseParallel(input_layouts=whole, output_layouts=part),
+            "places": RowwiseParallel(input_layouts=whole, output_layouts=Shard(0)),
+            "norm": SequenceParallel(),
+            "head": ColwiseParallel(input_layouts=part, output_layouts=whole),
+        })  # fmt: skip
 
     def tensor_dp(self) -> None:
         self.dp = self.size // 2

@@ -135,6 +135,14 @@ def local_part(value: Any) -> Any:
     return values() if callable(values) else value if values is None else values
 
 
+def is_pending(value: Any) -> bool:
+    """Return whether it is the result of a functional collective that nobody has waited for
+    (AsyncCollectiveTensor, torch/distributed/_functional_collectives.py): the backend may still
+    write it."""
+    shard = getattr(value, "_local_tensor", value)
+    return getattr(shard, "completed", True) is False
+
+
 def bytes_of(tensor: Any) -> int:
     """Return bytes that a tensor has on this rank, of whatever kind: of a sparse one its values and
     their places; 0 where that is not known."""

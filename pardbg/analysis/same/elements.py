@@ -119,9 +119,12 @@ def of_parameter(
     like ``norm``, the reference's. None: they were not kept, or it is not known where they are."""
     count = math.prod(shape)
     left, right = (
-        [(rank, part) for rank, part in parts if part.kept is not None and is_placed(part)]
+        [
+            (rank, part) for rank, part in parts
+            if part.kept is not None and part.summand is None and is_placed(part)
+        ]
         for parts in (reference, run)
-    )
+    )  # fmt: skip
     if not right or count > MOST or any(math.prod(p.shape) != count for _, p in (*left, *right)):
         return None
     limits = _limits(noise, norm, count)

@@ -11,7 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -251,6 +251,10 @@ def whole_of(parts: Sequence[Part], equal: Collection[int] = ()) -> Whole | Gap:
         return "dtypes"
     if not all(is_placed(part) for _, part in parts):
         return "place"
+    added = _added(parts)
+    if isinstance(added, str):
+        return added
+    parts = added
     boxes: dict[Box, list[Part]] = defaultdict(list)
     for rank, part in parts:
         if part.count or not math.prod(first.shape):
@@ -279,6 +283,30 @@ def whole_of(parts: Sequence[Part], equal: Collection[int] = ()) -> Whole | Gap:
         tuple(part.bits for part in firsts),
         sum(len(same) - 1 for same in boxes.values() if _replicas(same, equal)),
     )  # fmt: skip
+
+
+def _added(parts: Sequence[Part]) -> list[Part] | Gap:
+    """Return the parts with the summands at each place added up, of one replica each."""
+    found: list[Part] = []
+    of: dict[Any, dict[int, list[Part]]] = defaultdict(lambda: defaultdict(list))
+    for rank, part in parts:
+        if part.summand is None:
+            found.append((rank, part))
+        else:
+            of[part.offset, part.size, part.summand[1]][part.summand[0]].append((rank, part))
+    for (_, _, count), summands in of.items():
+        if len(summands) != count:
+            return "incomplete"
+        if any(len({part.bits for _, part in same}) > 1 for same in summands.values()):
+            return "copies"
+        firsts = [same[0][1] for _, same in sorted(summands.items())]
+        whole = replace(
+            firsts[0], summand=None, most=max(part.most for part in firsts),
+            bad=sum(part.bad for part in firsts), bits=sum(part.bits for part in firsts),
+            sketch=np.sum([_vector(part) for part in firsts], axis=0).tobytes(),
+        )  # fmt: skip
+        found.append((min(rank for same in summands.values() for rank, _ in same), whole))
+    return found
 
 
 def is_placed(part: TensorDef) -> bool:

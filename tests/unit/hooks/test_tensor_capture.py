@@ -5,14 +5,21 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.modules import module as modules
 
+from pardbg_agent import core
+from pardbg_agent.hooks.watch import activation_capture
 from pardbg_agent.hooks.watch.tensor_capture import Capture, _keywords
+from tests.unit.hooks.recorded import rank
 
 pytestmark = pytest.mark.timeout(120)
 Backend = Callable[[Any, Any], Any]
@@ -99,3 +106,32 @@ def test_keyword_arguments_are_seen() -> None:
     finally:
         hook.remove()
     assert list(found[0]) == ["tokens", "mask"] and found[0]["tokens"] is tokens
+
+
+class Gathers(nn.Module):
+    """Puts out what a functional collective is to fill."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.mesh = nn.Linear(4, 4), init_device_mesh("cpu", (4,))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        later = AsyncCollectiveTensor(self.inner(x).detach())
+        return DTensor.from_local(later, self.mesh, [Replicate()], run_check=False)
+
+
+@pytest.mark.parametrize(("num_open", "told"), [(1, {"0.inner"}), (0, {"0.inner", "0"})])
+def test_what_a_collective_still_fills_is_not_read(
+    capture: Capture, watched: Path, monkeypatch: pytest.MonkeyPatch, num_open: int, told: set[str]
+) -> None:
+    c = core.CURRENT
+    assert c is not None
+    monkeypatch.setattr(type(c.ops), "num_open", num_open)
+    monkeypatch.setattr(activation_capture, "PATIENCE_S", 0.01)
+    net = nn.Sequential(Gathers(), nn.Identity())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net(torch.ones(2, 4))
+    net[0].inner(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    outs = {d["name"] for d in rank(watched).defined("tensor") if d["what"] == "out"}
+    assert told <= outs and ("0" in outs) == ("0" in told)

@@ -8,6 +8,7 @@ modules are left out. Nothing of the program's is kept but the numbers.
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +18,8 @@ import torch
 from torch import nn
 
 from pardbg_agent import clock
-from pardbg_agent.hooks.tensors import first_floating, local_part
+from pardbg_agent import core as _core
+from pardbg_agent.hooks.tensors import first_floating, is_pending, local_part
 from pardbg_agent.hooks.watch.framework_places import layer_names
 from pardbg_agent.hooks.watch.kept_values import Kept
 from pardbg_agent.hooks.watch.row_sketch import (
@@ -35,6 +37,9 @@ MAX_MODULES: Final = 400
 """Of an outermost module: the outer ones first."""
 MAX_CALLS: Final = 64
 """Of a module and step whose times are told."""
+PATIENCE_S: Final = 0.2
+"""Waited in each step, at most, for results of collectives that come later."""
+_LOOK_S: Final = 0.0005
 
 
 Of = tuple[int, str]
@@ -101,6 +106,9 @@ class Activations:
         """The chosen modules inside, by id."""
         self._modules: dict[Of, Module] = {}
         self._sums: dict[tuple[str, Of], Sum] = {}
+        self._missed: set[tuple[str, Of]] = set()
+        """What is not told of a step, since a part of it was still on its way."""
+        self._patience_s = PATIENCE_S
 
     def called(self, module: nn.Module, batch: Callable[[], torch.Tensor | None]) -> None:
         """Take the samples of a call of an outermost module; others are left alone."""
@@ -139,6 +147,8 @@ class Activations:
     def tell(self, step: int, put: Callable[..., Any]) -> None:
         """Tell of the step with ``put``, and forget it."""
         for (what, of), found in self._sums.items():
+            if (what, of) in self._missed:
+                continue
             module = self._modules[of]
             put(
                 step=step, what=what, model=of[0], name=of[1], order=found.order, dtype=found.dtype,
@@ -154,6 +164,8 @@ class Activations:
                 samples=[sample for _, _, samples in found.kept for sample in samples],
             )  # fmt: skip
         self._sums.clear()
+        self._missed.clear()
+        self._patience_s = PATIENCE_S
         for module in self._modules.values():
             module.times = []
         for outermost in self._outermost.values():
@@ -186,6 +198,9 @@ class Activations:
 
     def _add(self, outermost: Outermost, of: Of, samples: Samples, what: str, tensor: Any) -> None:
         begun = clock.now_ns()
+        if is_pending(tensor) and not self._settles(tensor):
+            self._missed.add((what, of))
+            return
         with torch.no_grad():
             part = local_part(tensor).detach()
             rows = by_sample(part, len(samples.by_contents))
@@ -208,6 +223,19 @@ class Activations:
                     sums.see(*(seen or seen_in(rows)))
                 known = sums.sketches.get(cut)
                 sums.sketches[cut] = both if known is None else known + both
+
+    def _settles(self, tensor: Any) -> bool:
+        """Wait, for a little time in each step, until the rank has no op open: then on the host
+        nothing writes the result of one any more. To wait for the op itself would take the wait
+        from the program; when a device is done is not known."""
+        c = _core.CURRENT
+        if c is None or not tensor.is_cpu:
+            return False
+        begun = time.monotonic()
+        while c.ops.num_open and time.monotonic() - begun < self._patience_s:
+            time.sleep(_LOOK_S)
+        self._patience_s -= time.monotonic() - begun
+        return not c.ops.num_open
 
 
 def _cuts(num_dims: int, axes: list[tuple[int, int]]) -> Iterator[Cut]:

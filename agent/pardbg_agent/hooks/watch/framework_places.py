@@ -29,6 +29,8 @@ class Placed(NamedTuple):
     of each; ``offset`` is then that of the slices, were they side by side."""
     stated: bool = True
     """By the tensor or the program; else it only looks like a whole."""
+    summand: tuple[int, int] | None = None
+    """(which, of how many) if parts at this place are summands, which nobody has added up yet."""
 
 
 def tensor_parallel() -> Axis | None:

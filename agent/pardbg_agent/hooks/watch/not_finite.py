@@ -22,7 +22,7 @@ from pardbg_agent import core as _core
 from pardbg_agent.ctrl.agent_messages import Watch
 from pardbg_agent.hooks.comm.op_arguments import inputs
 from pardbg_agent.hooks.context import of
-from pardbg_agent.hooks.tensors import local_part, parameters_of
+from pardbg_agent.hooks.tensors import is_pending, local_part, parameters_of
 from pardbg_agent.hooks.watch import probes
 from pardbg_agent.settings import complain
 from pardbg_agent.wire import REDUCE
@@ -68,7 +68,10 @@ def gradients(c: _core.Core, watch: Watch, optimizer: Any) -> None:
     """Stop where a gradient is NaN or infinite, before the optimizer takes it."""
     if not _due(c, watch):
         return
-    there = [(at, p) for at, p in enumerate(parameters_of(optimizer)) if p.grad is not None]
+    there = [
+        (at, p) for at, p in enumerate(parameters_of(optimizer))
+        if p.grad is not None and not is_pending(p.grad)
+    ]  # fmt: skip
     on_device = [g for _, p in there if not (g := local_part(p.grad)).is_cpu]
     if on_device and all_finite(on_device):
         there = [(at, p) for at, p in there if local_part(p.grad).is_cpu]
@@ -163,7 +166,7 @@ def _gradients(modules: Iterable[Any]) -> Iterator[str]:
     first."""
     for module in modules:
         for name, p in reversed(list(module.named_parameters())):
-            grad = local_part(p.grad)
+            grad = None if is_pending(p.grad) else local_part(p.grad)
             if type(grad) is torch.Tensor and grad.is_cpu and probes.not_finite(grad) is not None:
                 yield f"the gradient of {_plain(name)}"
 

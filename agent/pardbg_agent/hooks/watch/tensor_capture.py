@@ -27,7 +27,7 @@ from torch.optim.optimizer import (
 from pardbg_agent import core as _core
 from pardbg_agent.hooks.context import local
 from pardbg_agent.hooks.patching import Patches
-from pardbg_agent.hooks.tensors import local_part, parameters_of
+from pardbg_agent.hooks.tensors import is_pending, local_part, parameters_of
 from pardbg_agent.hooks.watch.activation_capture import Activations
 from pardbg_agent.hooks.watch.framework_places import Axis
 from pardbg_agent.hooks.watch.kept_values import Kept, pieces
@@ -150,7 +150,7 @@ class Capture:
     def _tell(self, c: _core.Core, step: int, what: str, named: Iterable[Named]) -> None:
         for one in named:
             tensor = one.tensor.grad if what == "grad" else one.tensor
-            if tensor is None or not _plain(part := local_part(tensor)):
+            if tensor is None or is_pending(tensor) or not _plain(part := local_part(tensor)):
                 continue
             at = one.placed or place(one.tensor, tensor, part)
             found = sketch(self._maps, part, at.shape, at.offset)
@@ -160,7 +160,7 @@ class Capture:
                 c, step=step, what=what, name=one.name, order=one.order, model=one.model,
                 dtype=str(part.dtype).removeprefix("torch."), shape=at.shape, offset=at.offset,
                 size=list(part.shape), over=one.over or [c.identity.rank], **found,
-                cuts=[] if at.stated else list(self._cuts(part, one.axes)),
+                cuts=[] if at.stated else list(self._cuts(part, one.axes)), summand=at.summand,
                 values=self._kept.of(what, one.name, part) if step == self._wanted.start else b"",
             )  # fmt: skip
 
@@ -250,7 +250,8 @@ def _infers_shapes(c: _core.Core) -> bool:
 def _batches(given: list[Any]) -> Iterator[torch.Tensor]:
     """Yield the rank's parts of tensors with rows."""
     for value in given:
-        batch = local_part(value) if isinstance(value, torch.Tensor) else None
+        whole = isinstance(value, torch.Tensor) and not is_pending(value)
+        batch = local_part(value) if whole else None
         if batch is not None and batch.dim() and _plain(batch):
             yield batch
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import torch.distributed as dist
@@ -188,13 +188,28 @@ def place(parameter: Any, tensor: Any, part: Any) -> Placed:
         return megatron_place(parameter, part) or Placed(
             list(tensor.shape), [0] * tensor.dim(), stated=False
         )
+    from torch.distributed.tensor import Partial
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     size, offset = compute_local_shape_and_global_offset(
         tensor.shape, tensor.device_mesh, placements
     )
-    known = tuple(size) == tuple(part.shape) and not any(p.is_partial() for p in placements)
-    return Placed(list(tensor.shape), list(offset) if known else [0] * (tensor.dim() + 1))
+    summands = [dim for dim, p in enumerate(placements) if p.is_partial()]
+    known = tuple(size) == tuple(part.shape) and all(
+        type(placements[dim]) is Partial and placements[dim].reduce_op == "sum" for dim in summands
+    )
+    return Placed(
+        list(tensor.shape), list(offset) if known else [0] * (tensor.dim() + 1),
+        summand=_summand(tensor.device_mesh, summands) if summands else None,
+    )  # fmt: skip
+
+
+def _summand(mesh: Any, dims: Iterable[int]) -> tuple[int, int]:
+    """Return which of the summands along these dimensions of a mesh is the rank's, of how many."""
+    at, count = 0, 1
+    for dim in dims:
+        at, count = at * mesh.size(dim) + mesh.get_local_rank(dim), count * mesh.size(dim)
+    return at, count
 
 
 def axes(root: nn.Module) -> list[Axis]:

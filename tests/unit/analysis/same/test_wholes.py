@@ -182,3 +182,37 @@ def test_signs_of_tiny_gradients_explain_a_share_of_an_update(
     share: float, count: int, wanted: float
 ) -> None:
     assert of_update(share, count) == pytest.approx(wanted, abs=1e-4)
+
+
+def summed(parts: list[tuple[int, int, Array]]) -> Wholes:
+    """A run in which rank i has (which, of how many, values) of the summands of one gradient."""
+    trace = Trace(len(parts))
+    for proc, (which, count, values) in zip(trace.ranks, parts, strict=True):
+        proc.define(
+            wire.DefKind.TENSOR, step=0, what="grad", name="w", order=0, dtype="float32",
+            over=list(range(len(parts))), summand=[which, count],
+            **fields(values, (0,), values.shape),
+        )  # fmt: skip
+    return wholes(trace.store())
+
+
+def test_summands_add_up() -> None:
+    """Two of them on four ranks, each on two; they are no replicas of each other."""
+    one, other = np.arange(6.0), np.array([5.0, -1.0, 0.0, 2.0, 0.0, 1.0])
+    whole = only(summed([(0, 2, one), (1, 2, other), (0, 2, one), (1, 2, other)]))
+    assert whole.vector == pytest.approx(sketch(one + other, (6,), (0,)), abs=1e-12)
+    assert (whole.count, whole.replicas) == (6, ())
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        ([(0, 2, 1.0), (0, 2, 1.0)], "incomplete"),
+        ([(0, 2, 1.0), (1, 2, 1.0), (1, 2, 3.0)], "copies"),
+    ],
+)
+def test_summands_of_which_one_is_missing_or_unlike(
+    parts: list[tuple[int, int, float]], why: str
+) -> None:
+    found = summed([(which, count, np.full(3, value)) for which, count, value in parts])
+    assert list(found.unknown.values()) == [why] and not found.tensors
