@@ -56,13 +56,13 @@ Reason = Literal[
     "same", "invariants-hold", "differs", "replicas-differ", "nothing-captured", "no-common-names",
     "no-common-steps", "inputs-differ", "floor-inputs-differ", "initial-parameters-differ",
     "reference-replicas-differ", "uncertain", "all-rounding", "nothing-judged", "no-replicas",
-    "too-large", "no-parameters",
+    "too-large", "no-parameters", "not-stepped",
 ]  # fmt: skip
 """What the answer is. ``uncertain``: a tensor differs, but inputs or some initial parameters are
 not known; ``all-rounding``: every gradient differs as computation in bfloat16 would make it;
 ``no-replicas``: no rank keeps what another one has; ``too-large``: not all that was captured was
 read; ``no-parameters``: the optimizers step tensors of which it is not known which parameters they
-are."""
+are; ``not-stepped``: no optimizer has stepped."""
 Left = Literal[
     Gap, Why, "only-reference", "only-run", "shape", "not-finite", "no-update", "gradient", "step",
 ]  # fmt: skip
@@ -242,8 +242,11 @@ def _told(rows: Sequence[Row], step: int) -> list[Told]:
 
 
 def _why_nothing(store: Store) -> Reason:
-    some = any(process.tensors for process in store.rank_procs(None).values())
-    return "no-parameters" if some else "nothing-captured"
+    store.settle()
+    procs = store.rank_procs(None).values()
+    if not any(process.tensors for process in procs):
+        return "nothing-captured"
+    return "no-parameters" if any(len(p.table("step")) for p in procs) else "not-stepped"
 
 
 def _later(a: Wholes, run: Store, parts: Mapping[tuple[int, int], Prefixes]) -> frozenset[int]:

@@ -25,6 +25,7 @@ _CANNOT: Final[Mapping[Reason, str]] = {
     "no-replicas": "no rank keeps what another one keeps; give a second recording",
     "no-parameters": "{name} steps tensors of which it is not known which parameters they are; "
                      "pardbg_agent.layout(…, name=…) tells it",
+    "not-stepped": "{name} ended before its first captured step did",
     "too-large": "{name} has more captured tensors than are read; capture one step (--tensors 0)",
     "all-rounding": "every gradient differs by what bfloat16 would explain (autocast?): "
                     "record the reference a second time and give it as --floor",

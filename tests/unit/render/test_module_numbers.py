@@ -99,5 +99,11 @@ def test_a_sum_that_agrees_as_one_has_no_bar() -> None:
 
 
 def test_nothing_is_ticked_where_nothing_was_compared() -> None:
-    for reason in ("no-parameters", "inputs-differ", "initial-parameters-differ", "too-large"):
+    for reason in (
+        "no-parameters",
+        "not-stepped",
+        "inputs-differ",
+        "initial-parameters-differ",
+        "too-large",
+    ):
         assert not numbers(numbers_of(Sameness(reason, 0, name="A")), 100, 30).foot

@@ -69,12 +69,17 @@ class Run:
     hidden: set[tuple[int, str, str, int]] = field(default_factory=set)
     """(step, what, name, rank) that is not told."""
     over: Callable[[int], list[int]] | None = None
+    ended: bool = False
+    """Its first step has a record: the optimizer has stepped."""
 
     def trace(self) -> Trace:
         trace = Trace(self.num_ranks)
         everyone = list(range(self.num_ranks))
         for rank, proc in enumerate(trace.ranks):
             proc.group("world")
+            if self.ended:
+                proc.step(0, 0, 1)
+                proc.flush()
             for step in range(self.steps):
                 rows = range(step * 8 + rank, step * 8 + 8, self.num_ranks)
                 told = list(rows if self.inputs is None else self.inputs.get(rank, ()))

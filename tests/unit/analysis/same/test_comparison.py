@@ -261,10 +261,11 @@ def test_tensors_without_a_parameter_are_not_called_not_captured() -> None:
     nothing = run(steps=0)
     nothing.values.clear()
     assert against(nothing).reason == "nothing-captured"
-    only_inputs = run()
-    only_inputs.values.clear()
-    found = against(only_inputs)
-    assert (found.reason, found.name, found.exit_code) == ("no-parameters", "B", 2)
+    for ended, reason in ((False, "not-stepped"), (True, "no-parameters")):
+        only_inputs = run(ended=ended)
+        only_inputs.values.clear()
+        found = against(only_inputs)
+        assert (found.reason, found.name, found.exit_code) == (reason, "B", 2)
 
 
 def test_hand_made_shards_have_no_known_layout() -> None:
@@ -399,7 +400,7 @@ def test_exit_codes(
     assert json.loads(capsys.readouterr().out)["reason"] == "differs"
     assert code(reference, empty, "--json") == 2
     told = json.loads(capsys.readouterr().out)
-    assert (told["reason"], told["name"]) == ("no-parameters", "B")
+    assert (told["reason"], told["name"]) == ("not-stepped", "B")
     assert code(reference, "--floor", floor) == 2
     assert "--floor" in capsys.readouterr().err
 
