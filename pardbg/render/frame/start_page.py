@@ -260,7 +260,7 @@ def _lessons(lessons: Sequence[tuple[str, int, int]], cells: int) -> list[Line]:
     for at, (title, _, _) in enumerate(lessons):
         sign, style = ("✓", "good") if done[at] else ("▸", "accent") if at == coming else ("·", "")
         text = Segment(
-            f" {at + 1:>2}  {clip(title, room - 6)}", "strong" if at == coming else "dim"
+            f" {at + 1:>2}  {clip(title, room - 7)}", "strong" if at == coming else "dim"
         )
         drawn.append(fit(line(Segment(sign, style), text), room))
     name = Segment(left("Learn", 20), "title")
