@@ -59,12 +59,26 @@ COVERS: Final[dict[str, tuple[str, ...]]] = {}
 """Row -> public names that it stands in."""
 
 
+HOLDERS: Final[dict[str, object]] = {
+    "": dist, "functional": functional, "futures": torch.futures, "Work": dist.Work,
+    "Future": torch.futures.Future,
+}  # fmt: skip
+
+
+def is_there(public: str) -> bool:
+    """Return whether this torch has a public name, as far as releases differ: classes they all
+    have."""
+    holder, _, name = public.rpartition(".")
+    return name[:1].isupper() or holder not in HOLDERS or hasattr(HOLDERS[holder], name)
+
+
 def row(*covers: str) -> Callable[[Row], Row]:
-    """One more row of the table."""
+    """One more row of the table, where this torch has what it covers."""
 
     def add(function: Row) -> Row:
-        name = function.__name__.strip("_")
-        ROWS[name], COVERS[name] = function, covers
+        if all(map(is_there, covers)):
+            name = function.__name__.strip("_")
+            ROWS[name], COVERS[name] = function, covers
         return function
 
     return add
@@ -77,7 +91,8 @@ def call(name: str, wait: Callable[[Trio], object], *covers: str) -> None:
         yield
         wait(trio)
 
-    ROWS[name], COVERS[name] = run, covers
+    run.__name__ = name
+    row(*covers)(run)
 
 
 def ones(number: int = 6) -> torch.Tensor:
@@ -383,7 +398,7 @@ def placed(t: Trio) -> Any:
     return distribute_tensor(ones(), t.mesh, [Shard(0)], src_data_rank=t.sleeper)
 
 
-@row("distribute_tensor")
+@row("tensor.distribute_tensor")
 def dtensor_distribute(t: Trio) -> Iterator[None]:
     yield
     placed(t)
