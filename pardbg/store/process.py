@@ -86,22 +86,24 @@ class Process:
         self.device_times = DeviceTimes()
         self._pending_offsets: list[tuple[int, int]] = []
         """(pending records before a new offset was told, the one that holds for them)"""
-        self._tables = {
-            name: Table("t0_ns" if name.startswith("issue") else "t1_ns", limit, keep_ns)
-            for name in TABLE_NAMES
-        }
-        counted = (ISSUE_COLLECTIVE, ISSUE_P2P, DONE_P2P, PART)
-        self.totals = {name: Totals(self._tables[name], sent=name == PART) for name in counted}
-        self.totals[SUMMED] = Totals(self._tables[SUMMED], sums=True)
+        self._limit, self._keep_ns = limit, keep_ns
+        self._tables: dict[str, Table] = {}
+        """Those that have had rows: of ten thousand processes most have few."""
+        self._totals: dict[str, Totals] = {}
 
     # ------------------------------------------------------------------ reading
 
     def table(self, name: str) -> Table:
         """Return the columns of one kind; call ``settle`` before reading."""
-        return self._tables[name]
+        return self._tables.get(name, _NOTHING[name])
+
+    def totals(self, name: str) -> Totals:
+        """Return the sums of a kind of op."""
+        return self._totals.get(name, _NO_TOTALS[name])
 
     def keep(self, rows: int) -> None:
         """Of each kind, from now on."""
+        self._limit = rows
         for table in self._tables.values():
             table.limit = rows
 
@@ -136,7 +138,7 @@ class Process:
         its newest action, since the next one may be under way. What its device came to is known up
         to its agent's last look but one, at the heartbeat before: a device that stands is followed.
         """
-        actions = self._tables["action"].when
+        actions = self.table("action").when
         horizon = int(actions[-1]) if len(actions) else self.newest_ns or self.started_ns
         head = fields.integer_or_none(state or {}, "head")
         seen = fields.integer_or_none(state or {}, "seen_ns")
@@ -282,9 +284,13 @@ class Process:
 
     def append(self, name: str, rows: Rows) -> None:
         """Add rows to a table."""
-        table = self._tables[name]
+        table = self._tables.get(name)
+        if table is None:
+            table = self._tables[name] = _table(name, self._limit, self._keep_ns)
+            if name in _COUNTED:
+                self._totals[name] = _sums(name, table)
         table.append(rows)
-        totals = self.totals.get(name)
+        totals = self._totals.get(name)
         if totals is not None:
             totals.keep_up()
         excess = table.excess()
@@ -299,6 +305,20 @@ class Process:
     def _remember_memory(self, table: Table, count: int) -> None:
         rows = table.tuples(slice(count), "name_id", "stage", "t1_ns", "a", "b")
         self.memory_evicted.update({(name, stage): (t1, a, b) for name, stage, t1, a, b in rows})
+
+
+def _table(name: str, limit: int | None = None, keep_ns: int | None = None) -> Table:
+    return Table("t0_ns" if name.startswith("issue") else "t1_ns", limit, keep_ns)
+
+
+def _sums(name: str, table: Table) -> Totals:
+    return Totals(table, sums=name == SUMMED, sent=name == PART)
+
+
+_NOTHING: Final = {name: _table(name) for name in TABLE_NAMES}
+"""What a process has of a kind of which nothing came."""
+_COUNTED: Final = (ISSUE_COLLECTIVE, ISSUE_P2P, DONE_P2P, PART, SUMMED)
+_NO_TOTALS: Final = {name: _sums(name, _NOTHING[name]) for name in _COUNTED}
 
 
 def _parse(proc: str) -> tuple[int, str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -45,6 +45,13 @@ def blocks_of(records: Array) -> Blocks:
         for place, name in enumerate(names):
             block[place] = records[name]
     return found
+
+
+def joined(blocks: Sequence[Blocks]) -> Blocks:
+    """Return them one after the other; of one, its own memory."""
+    if len(blocks) < 2:
+        return blocks[0] if blocks else _EMPTY
+    return {code: np.concatenate([block[code] for block in blocks], axis=1) for code in _BLOCKS}
 
 
 def column(blocks: Blocks, name: str) -> Array:
@@ -102,6 +109,10 @@ class Table:
     def col(self, name: str) -> Array:
         """Return one column, oldest row first. Do not write to it."""
         return self._cols[name][self._lo : self._hi]
+
+    def blocks(self) -> Blocks:
+        """Return all columns. Do not write to them."""
+        return {code: block[:, self._lo : self._hi] for code, block in self._blocks.items()}
 
     def tuples(self, rows: Array | slice, *names: str) -> Iterator[Any]:
         """Return a tuple of Python values per row, of these columns."""

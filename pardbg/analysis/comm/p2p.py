@@ -123,7 +123,7 @@ def _counts(
     process = view.ranks[rank]
     row = int(process.table(name).when.searchsorted(before_ns, side="left"))
     counts: dict[tuple[str, bool, int, int], int] = defaultdict(int)
-    for key, number, _ in process.totals[name].as_of(row):
+    for key, number, _ in process.totals(name).as_of(row):
         group, op = process.groups.get(key.group_id), process.ops.get(key.name_id)
         if group is not None and op is not None:
             counts[group.key, key.send, key.peer, op.tag] += number
@@ -157,7 +157,7 @@ def _lost_records(view: View, rank: int) -> bool:
         return False
     lost = process.lost(None) or process.missed_before
     known = not lost and not process.unrecorded_since(0, view.t_ns)
-    return not known or process.totals["issue_p2p"].overflowed
+    return not known or process.totals("issue_p2p").overflowed
 
 
 def _numbered_by_step(parts: Sequence[Issue]) -> dict[int, Issue]:

@@ -295,7 +295,7 @@ def _as_of(
     before = int(table.when[:visible].searchsorted(begin_ns, side="left"))
     if end_ns is not None:
         visible = int(table.when[:visible].searchsorted(end_ns, side="right"))
-    totals = process.totals[name]
+    totals = process.totals(name)
     earlier = {key: (number, size) for key, number, size in totals.as_of(before)}
     for key, number, size in totals.as_of(visible):
         if key == OTHER:
@@ -364,7 +364,7 @@ def _add_other(view: View, sums: _Sums) -> None:
     process."""
     for name in ("issue", "issue_p2p"):
         for _, process in view.having(name):
-            totals, visible = process.totals[name], view.visible(process, name)
+            totals, visible = process.totals(name), view.visible(process, name)
             for key, number, size in totals.as_of(visible) if totals.may_overflow(visible) else ():
                 if key == OTHER:
                     part = sums.ops["", UNKNOWN, "other ops"]

@@ -421,7 +421,7 @@ class _Reached:
             return int(seqs.max()) + 1 if len(seqs) else 0
         return sum(
             number
-            for op, number, _ in process.totals["issue"].as_of(visible)
+            for op, number, _ in process.totals("issue").as_of(visible)
             if _is(process, op.group_id, group)
         )
 
@@ -433,12 +433,12 @@ class _Reached:
             return None
         if process.unrecorded_since(0, now):
             return None
-        if process.totals["issue_p2p"].overflowed:
+        if process.totals("issue_p2p").overflowed:
             return None
         _, visible = self._view.rows(process, "issue_p2p")
         return sum(
             number
-            for op, number, _ in process.totals["issue_p2p"].as_of(visible)
+            for op, number, _ in process.totals("issue_p2p").as_of(visible)
             if op.send == send
             and op.peer in ((peer,) if send else (peer, -1))
             and process.ops.get(op.name_id, UNKNOWN_OP).tag == tag

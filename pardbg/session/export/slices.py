@@ -10,15 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pardbg.analysis.comm.ops import UNKNOWN_OP, source_of
+from pardbg.session.export.gathered import Array, Gathered
 from pardbg.store.intake import TABLE_NAMES
 from pardbg.store.process import Process
-from pardbg.store.table import Table
 from pardbg_agent.wire import NO_GROUP, Flag
 
 LANES: Final = {
@@ -29,6 +29,7 @@ _LANE_OF: Final = {
     "step": 1, "phase": 2, "action": 3, "fsdp": 4, "done": 5, "done_p2p": 6, "wait": 7,
     "issue": 8, "issue_p2p": 8, "span": 9, "held": 10, "launch": 12,
 }  # fmt: skip
+OP_LANES: Final = (_LANE_OF["done"], _LANE_OF["done_p2p"])
 _NO_SLICES: Final = ("memory", "metric", "reached")
 """Counters; what other tables have, too."""
 _RECOMPUTE: Final = int(Flag.RECOMPUTE)
@@ -37,9 +38,11 @@ _FAILED: Final = int(Flag.FAILED)
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """Slices of one lane of one process."""
+    """Slices of some processes."""
 
-    lane: int
+    who: Array
+    """Place of the process, per slice."""
+    lane: Array
     t0_ns: Array
     t1_ns: Array
     head_of: Array
@@ -48,121 +51,115 @@ class Slices:
     """``"name":…,"cat":…,"args":{…`` as JSON."""
     bodies: list[str]
     """The rest of the arguments, per slice."""
-    is_ops: bool = False
 
 
-def slices(process: Process, end_ns: int) -> list[Slices]:
-    """Return everything with a begin and an end, a lane each; open ops last until ``end_ns``."""
-    lanes: dict[int, list[Slices]] = {}
-    for part in _parts(process, end_ns):
-        lanes.setdefault(part.lane, []).append(part)
-    return [_joined(parts) for _, parts in sorted(lanes.items())]
-
-
-def _joined(parts: list[Slices]) -> Slices:
-    if len(parts) == 1:
-        return parts[0]
+def slices(processes: Sequence[Process], end_ns: int) -> Slices | None:
+    """Return everything with a begin and an end; open ops last until ``end_ns``. None: nothing."""
+    parts = list(_parts(processes, end_ns))
+    if len(parts) < 2:
+        return parts[0] if parts else None
     firsts = np.cumsum([0, *(len(part.heads) for part in parts[:-1])])
     return Slices(
-        parts[0].lane,
+        np.concatenate([part.who for part in parts]),
+        np.concatenate([part.lane for part in parts]),
         np.concatenate([part.t0_ns for part in parts]),
         np.concatenate([part.t1_ns for part in parts]),
         np.concatenate([p.head_of + first for p, first in zip(parts, firsts, strict=True)]),
         [head for part in parts for head in part.heads],
         [body for part in parts for body in part.bodies],
-        parts[0].is_ops,
     )
 
 
-def _parts(process: Process, end_ns: int) -> Iterator[Slices]:
+def gathered(processes: Sequence[Process], name: str) -> tuple[Gathered, Array]:
+    """Return a table of these processes, and the place of each row's process among them."""
+    tables = [process.table(name) for process in processes]
+    there = [at for at, table in enumerate(tables) if len(table)]
+    rows = Gathered([(processes[at], tables[at]) for at in there])
+    return rows, rows.each(there)
+
+
+def _parts(processes: Sequence[Process], end_ns: int) -> Iterator[Slices]:
     for name in TABLE_NAMES:
-        table = process.table(name)
-        if not len(table) or name in _NO_SLICES:
+        if name in _NO_SLICES:
+            continue
+        rows, who = gathered(processes, name)
+        if not len(rows):
             continue
         if name.startswith(("issue", "done")):
-            yield _ops(process, table, _LANE_OF[name], name.startswith("done"))
-            open_rows = _open_rows(process, name)
-            if len(open_rows):
-                done_lane = _LANE_OF[name.replace("issue", "done")]
-                yield _open_ops(process, table, open_rows, done_lane, end_ns)
+            done = name.startswith("done")
+            yield _ops(rows, who, _LANE_OF[name], done)
+            if not done:
+                yield from _open_ops(processes, name, rows, who, end_ns)
         else:
-            yield _plain(process, table, name)
+            yield _plain(rows, who, name)
 
 
-def _plain(process: Process, table: Table, name: str) -> Slices:
+def _plain(rows: Gathered, who: Array, name: str) -> Slices:
     describe = _DESCRIBE.get(name, _named)
     fields = {"action": ("name_id", "stage", "microbatch"), "step": ("step",),
               "wait": ("group_id",)}.get(name, ("name_id", "step"))  # fmt: skip
-    head_of, keys = _combined(table, fields)
-    heads = [describe(process, name, *key) for key in keys]
-    return Slices(
-        _LANE_OF.get(name, 11), table.col("t0_ns"), table.col("t1_ns"), head_of, heads,
-        _bodies(table, name),
-    )  # fmt: skip
+    head_of, keys = rows.combined(*fields)
+    heads = [describe(rows.processes[at], name, *key) for at, *key in keys]
+    return _slices(rows, who, _LANE_OF.get(name, 11), head_of, heads, _bodies(rows, name))
 
 
-def _combined(table: Table, fields: tuple[str, ...]) -> tuple[Array, list[tuple[int, ...]]]:
-    columns = [table.col(name).astype(np.int64) for name in fields]
-    packed, room = np.zeros(len(table), np.int64), 1
-    for column in columns:
-        least, span = int(column.min()), int(column.max()) - int(column.min()) + 1
-        packed, room = packed * span + (column - least), room * span
-    if room >= 1 << 62:  # odd ids: the slow way
-        _, first, inverse = np.unique(
-            np.stack(columns, axis=1), axis=0, return_index=True, return_inverse=True
-        )
-    else:
-        _, first, inverse = np.unique(packed, return_index=True, return_inverse=True)
-    found = zip(*(column[first].tolist() for column in columns), strict=True)
-    return inverse.reshape(-1), list(found)
+def _slices(
+    rows: Gathered, who: Array, lane: int, head_of: Array, heads: list[str], bodies: list[str]
+) -> Slices:
+    t0, t1 = rows.col("t0_ns"), rows.col("t1_ns")
+    return Slices(who, np.full(len(who), lane), t0, t1, head_of, heads, bodies)
 
 
-def _bodies(table: Table, name: str) -> list[str]:
+def _bodies(rows: Gathered, name: str) -> list[str]:
     if name == "action":
         return [
             f',"step":{step}'
             + (f',"activation_bytes":{a}' if a else "")
             + (',"recompute":true' if flags & _RECOMPUTE else "")
-            for step, a, flags in table.tuples(slice(None), "step", "a", "flags")
+            for step, a, flags in rows.tuples("step", "a", "flags")
         ]
     if name == "step":
-        rows = table.tuples(slice(None), "a", "b")
-        return [f',"hook_ns":{a},"hook_calls":{b}' for a, b in rows]
+        return [f',"hook_ns":{a},"hook_calls":{b}' for a, b in rows.tuples("a", "b")]
     if name == "wait":
-        return [f',"seq":{seq}' for seq in table.col("seq").tolist()]
+        return [f',"seq":{seq}' for seq in rows.col("seq").tolist()]
     if name == "fsdp":
-        return [f',"bytes":{a}' for a in table.col("a").tolist()]
-    return [""] * len(table)
+        return [f',"bytes":{a}' for a in rows.col("a").tolist()]
+    return [""] * len(rows)
 
 
-def _ops(process: Process, table: Table, lane: int, done: bool) -> Slices:
-    head_of, keys = _combined(table, ("name_id", "group_id", "peer", "microbatch", "flags"))
-    heads = [_op_head(process, *key, done=done) for key in keys]
+def _ops(rows: Gathered, who: Array, lane: int, done: bool) -> Slices:
+    head_of, keys = rows.combined("name_id", "group_id", "peer", "microbatch", "flags")
+    heads = [_op_head(rows.processes[at], *key, done=done) for at, *key in keys]
     bodies = [
         f',"seq":{seq},"step":{step},"bytes_in":{a},"bytes_out":{b}'
-        for seq, step, a, b in table.tuples(slice(None), "seq", "step", "a", "b")
+        for seq, step, a, b in rows.tuples("seq", "step", "a", "b")
     ]
-    return Slices(lane, table.col("t0_ns"), table.col("t1_ns"), head_of, heads, bodies, done)
+    return _slices(rows, who, lane, head_of, heads, bodies)
 
 
-def _open_rows(process: Process, name: str) -> Array:
-    """Rows of an issue table whose op has no completion."""
-    if not name.startswith("issue"):
-        return np.empty(0, np.int64)
-    issued, done = process.table(name), process.table(name.replace("issue", "done"))
-    return np.flatnonzero(~np.isin(_op_keys(issued), _op_keys(done)))
+def _open_ops(
+    processes: Sequence[Process], name: str, rows: Gathered, who: Array, end_ns: int
+) -> Iterator[Slices]:
+    """What was issued and has no completion."""
+    name = name.replace("issue", "done")
+    open_rows = _without(rows, who, *gathered(processes, name))
+    if not len(open_rows):
+        return
+    whole = _ops(rows, who, _LANE_OF[name], done=True)
+    begun = whole.t0_ns[open_rows]
+    bodies = [whole.bodies[row] + ',"completed":false' for row in open_rows.tolist()]
+    ends, head_of = np.maximum(begun, end_ns), whole.head_of[open_rows]
+    yield Slices(who[open_rows], whole.lane[open_rows], begun, ends, head_of, whole.heads, bodies)
 
 
-def _op_keys(table: Table) -> Array:
-    return table.col("group_id").astype(np.int64) << 32 | table.col("seq").astype(np.int64)
-
-
-def _open_ops(process: Process, table: Table, rows: Array, lane: int, end_ns: int) -> Slices:
-    whole = _ops(process, table, lane, done=True)
-    begun = whole.t0_ns[rows]
-    bodies = [whole.bodies[row] + ',"completed":false' for row in rows.tolist()]
-    ends = np.maximum(begun, end_ns)
-    return Slices(lane, begun, ends, whole.head_of[rows], whole.heads, bodies, True)
+def _without(issued: Gathered, of_issued: Array, done: Gathered, of_done: Array) -> Array:
+    """Rows of ops that were issued and are not among those that are done."""
+    ids = [(rows.col("group_id").astype(np.int64) << 32 | rows.col("seq").astype(np.int64), who)
+           for rows, who in ((issued, of_issued), (done, of_done))]  # fmt: skip
+    keys = np.concatenate([key for key, _ in ids])
+    _, packed = np.unique(keys, return_inverse=True)
+    packed = packed.reshape(-1) + np.concatenate([who for _, who in ids]) * (len(keys) + 1)
+    return np.flatnonzero(~np.isin(packed[: len(issued)], packed[len(issued) :]))
 
 
 def _op_head(
@@ -170,17 +167,27 @@ def _op_head(
 ) -> str:
     op = process.ops.get(name_id, UNKNOWN_OP)
     group = process.groups.get(group_id)
-    args: dict[str, Any] = {"dtype": op.dtype, "group": group.key if group else f"#{group_id}"}
-    words = [op.op]
+    key, shown = (group.key, group.axis or group.name) if group else (f"#{group_id}",) * 2
+    return _op_text(op.op, op.dtype, op.reduce, op.tag, key, shown, peer, mb, flags, done)
+
+
+@lru_cache(maxsize=4096)
+def _op_text(
+    op: str, dtype: str, reduce: str, tag: int, key: str, shown: str, peer: int, mb: int,
+    flags: int, done: bool,
+) -> str:  # fmt: skip
+    """Ranks that do the same have it once."""
+    args: dict[str, Any] = {"dtype": dtype, "group": key}
+    words = [op]
     if flags & Flag.P2P:
         words.append(f"{'to' if flags & Flag.SEND else 'from'} {peer}")
-        args |= {"peer": peer, "tag": op.tag}
+        args |= {"peer": peer, "tag": tag}
         if mb >= 0:
-            words.append(f"{op.reduce} mb{mb}".strip())
+            words.append(f"{reduce} mb{mb}".strip())
             args["microbatch"] = mb
     else:
-        words.append(group.axis or group.name if group else f"#{group_id}")
-        args["reduce"] = op.reduce
+        words.append(shown)
+        args["reduce"] = reduce
     if done:
         args["source"] = source_of(flags)
     if flags & _FAILED:
@@ -189,8 +196,13 @@ def _op_head(
 
 
 def _action(process: Process, _kind: str, name_id: int, stage: int, mb: int) -> str:
-    text = f"{stage}{process.name(name_id)}{mb if mb >= 0 else ''}"
-    return _head(text, process.name(name_id), {"stage": stage, "microbatch": mb})
+    return _action_text(process.name(name_id), stage, mb)
+
+
+@lru_cache(maxsize=4096)
+def _action_text(name: str, stage: int, mb: int) -> str:
+    text = f"{stage}{name}{mb if mb >= 0 else ''}"
+    return _head(text, name, {"stage": stage, "microbatch": mb})
 
 
 def _wait(process: Process, _kind: str, group_id: int) -> str:
@@ -200,7 +212,12 @@ def _wait(process: Process, _kind: str, group_id: int) -> str:
 
 
 def _named(process: Process, kind: str, name_id: int, step: int) -> str:
-    return _head(process.name(name_id), kind, {"step": step})
+    return _named_text(process.name(name_id), kind, step)
+
+
+@lru_cache(maxsize=4096)
+def _named_text(name: str, kind: str, step: int) -> str:
+    return _head(name, kind, {"step": step})
 
 
 def _head(name: str, category: str, args: dict[str, Any]) -> str:
@@ -209,26 +226,28 @@ def _head(name: str, category: str, args: dict[str, Any]) -> str:
 
 _DESCRIBE: Final[dict[str, Callable[..., str]]] = {
     "action": _action,
-    "step": lambda _process, _kind, step: _head(f"step {step}", "step", {"step": step}),
+    "step": lambda _process, _kind, step: _named_text(f"step {step}", "step", step),
     "wait": _wait,
 }
 
 
-Array = NDArray[Any]
 MAX_ROWS = 16
 """Maximum number of rows; further slices share the last."""
 
 
-def nesting_rows(begins: Array, ends: Array) -> tuple[Array, list[int]]:
-    """Return (order by begin, the row of each in that order).
+def nesting_rows(begins: Array, ends: Array, apart: Array) -> tuple[Array, Array]:
+    """Return (order by begin, the row of each in that order), for each number in ``apart``.
 
     In one row a slice begins after the one before it has ended, or lies whole within it.
     """
-    order = np.lexsort((-ends, begins))
-    t0, t1 = begins[order], ends[order]
-    if not bool((t0[1:] < t1[:-1]).any()):
-        return order, [0] * len(order)
-    return order, _spread(t0.tolist(), t1.tolist())
+    order = np.lexsort((-ends, begins, apart))
+    t0, t1, groups = begins[order], ends[order], apart[order]
+    rows = np.zeros(len(order), np.int64)
+    overlap = (t0[1:] < t1[:-1]) & (groups[1:] == groups[:-1])
+    for group in np.unique(groups[1:][overlap]):
+        lo, hi = np.searchsorted(groups, group), np.searchsorted(groups, group, side="right")
+        rows[lo:hi] = _spread(t0[lo:hi].tolist(), t1[lo:hi].tolist())
+    return order, rows
 
 
 def _spread(begins: Sequence[int], ends: Sequence[int]) -> list[int]:

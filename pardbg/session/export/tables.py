@@ -7,27 +7,25 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pardbg.analysis.comm.ops import UNKNOWN_OP, source_of
 from pardbg.errors import UserError
 from pardbg.plain_text import plain_cell
+from pardbg.session.export.gathered import Array, Gathered
 from pardbg.session.export.schema import OTHER_RECORD, OTHERS, RECORDS, Column
 from pardbg.store.history import History
 from pardbg.store.intake import TABLE_NAMES
 from pardbg.store.process import Process
 from pardbg.store.store import Store
-from pardbg.store.table import Table
 
 SPLIT: Final = {"op_issue": ("issue", "issue_p2p"), "op_done": ("done", "done_p2p")}
 """Record kinds that the store keeps in two tables."""
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,58 +87,47 @@ def records(store: Store, kind: str, rank: int | None = None) -> Sheet:
     names = SPLIT.get(kind, (kind,))
     chosen = (one for one in store.of_part() if rank is None or one.rank == rank)
     tables = ((process, process.table(name)) for process in chosen for name in names)
-    parts = [(process, table) for process, table in tables if len(table)]
-    return Sheet(kind, tuple(_values(column, parts) for column in columns))
+    rows = Gathered([(process, table) for process, table in tables if len(table)])
+    return Sheet(kind, tuple(_values(column, rows) for column in columns))
 
 
-def _values(column: Column, parts: Sequence[tuple[Process, Table]]) -> Values:
+def _values(column: Column, rows: Gathered) -> Values:
     if column.type == "text":
-        return _texts(column, parts)
-    dtype = {"float": np.float64, "bool": np.bool_}.get(column.type, np.int64)
-    found = [_numbers(column, *part) for part in parts]
-    whole = found[0] if len(found) == 1 else np.concatenate([np.empty(0, dtype), *found])
+        return _texts(column, rows)
+    found = _numbers(column, rows)
     absent = -1 if column.source == "process.rank" else column.absent
-    return Values(column, whole, None if absent is None else whole != absent)
+    return Values(column, found, None if absent is None else found != absent)
 
 
-def _numbers(column: Column, process: Process, table: Table) -> Array:
+def _numbers(column: Column, rows: Gathered) -> Array:
     source, _, field = column.source.partition(".")
     if source == "flag":
-        return np.asarray((table.col("flags") & int(field)) != 0)
+        return np.asarray((rows.col("flags") & int(field)) != 0)
     if source == "process":
-        value = getattr(process, field)
-        return np.full(len(table), -1 if value is None else value, np.int64)
+        values = (getattr(process, field) for process in rows.processes)
+        return rows.each([-1 if value is None else value for value in values])
     if source == "number":  # ``a`` holds a float64's bits where Flag.FLOAT says so
-        whole = table.col("a")
-        is_float = (table.col("flags") & 1) != 0
+        whole = rows.col("a")
+        is_float = (rows.col("flags") & 1) != 0
         return np.where(is_float, whole.view("<f8"), whole.astype(np.float64))
     if source == "op":
-        return _by_id(table.col("name_id"), lambda i: process.ops.get(i, UNKNOWN_OP).tag)
-    return np.asarray(table.col(source), dtype=np.int64)
+        return rows.by_id("name_id", lambda process, i: process.ops.get(i, UNKNOWN_OP).tag)
+    return np.asarray(rows.col(source), dtype=np.int64)
 
 
-def _by_id(ids: Array, value: Callable[[int], int]) -> Array:
-    unique, inverse = np.unique(ids, return_inverse=True)
-    found: Array = np.array([value(i) for i in unique.tolist()], dtype=np.int64)
-    return found[inverse]
-
-
-def _texts(column: Column, parts: Sequence[tuple[Process, Table]]) -> Values:
+def _texts(column: Column, rows: Gathered) -> Values:
     known: dict[str, int] = {}
 
     def code(text: str) -> int:
         return known.setdefault(text, len(known))
 
-    found = [np.empty(0, np.int64)]
-    for process, table in parts:
-        source, _, field = column.source.partition(".")
-        if source == "process":
-            found.append(np.full(len(table), code(str(getattr(process, field))), np.int64))
-            continue
-        ids = table.col({"group": "group_id", "done": "flags"}.get(source, "name_id"))
-        known_ids = {i: code(_text(process, source, field, i)) for i in set(ids.tolist())}
-        found.append(_by_id(ids, known_ids.__getitem__))
-    return Values(column, np.concatenate(found), None, tuple(known))
+    source, _, field = column.source.partition(".")
+    if source == "process":
+        data = rows.each([code(str(getattr(process, field))) for process in rows.processes])
+    else:
+        ids = {"group": "group_id", "done": "flags"}.get(source, "name_id")
+        data = rows.by_id(ids, lambda process, i: code(_text(process, source, field, i)))
+    return Values(column, data, None, tuple(known))
 
 
 def _text(process: Process, source: str, field: str, number: int) -> str:
@@ -219,10 +206,9 @@ def write_csv(sheets: Iterable[Sheet], folder: Path) -> dict[str, int]:
 
 def _csv_cells(values: Values) -> list[Any]:
     """True and False as 1 and 0, which every reader takes for numbers; texts without formulas."""
-    cells = values.cells()
     if values.column.type == "text":
-        shown = {cell: plain_cell(cell) if isinstance(cell, str) else cell for cell in set(cells)}
-        return [shown[cell] for cell in cells]
+        return replace(values, texts=tuple(map(plain_cell, values.texts))).cells()
+    cells = values.cells()
     return [int(cell) for cell in cells] if values.column.type == "bool" else cells
 
 

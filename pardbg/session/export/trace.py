@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
@@ -21,7 +21,9 @@ from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.findings import findings
 from pardbg.events import fields
-from pardbg.session.export.slices import LANES, Array, Slices, nesting_rows, slices
+from pardbg.session.export.gathered import Array
+from pardbg.session.export.slices import LANES, OP_LANES, Slices, gathered, nesting_rows, slices
+from pardbg.store.intake import TABLE_NAMES
 from pardbg.store.process import Process
 from pardbg.store.store import Store
 
@@ -54,6 +56,8 @@ def flows(view: View) -> Iterator[Flow]:
 COMPRESSION: Final = 1
 """Of a trace made for one look: level 6 makes it a fifth smaller and takes three times."""
 _ROWS_PER_LANE: Final = 100
+_LANES_UP_TO: Final = 16
+_DIGITS: Final = np.array([f"{ns:03}" for ns in range(1000)], object)
 
 
 @dataclass(slots=True)
@@ -85,10 +89,11 @@ def write_trace(store: Store, path: Path) -> Counts:
         out.write(',"traceEvents":[\n')
         out.write('{"ph":"M","name":"trace_name","pid":0,"args":{"name":"pardbg"}}')
         places: dict[int, _Place] = {}
-        for process, place in _places(view):
-            if process.rank is not None and view.ranks.get(process.rank) is process:
-                places[process.rank] = place
-            for lines in _process(view, process, place, counts):
+        for batch in _batches(_places(view)):
+            for process, place in batch:
+                if process.rank is not None and view.ranks.get(process.rank) is process:
+                    places[process.rank] = place
+            for lines in _processes(view, batch, counts):
                 if lines:
                     out.write(",\n" + ",\n".join(lines))
         for line in _flow_events(view, places, counts):
@@ -113,30 +118,100 @@ def _places(view: View) -> Iterator[tuple[Process, _Place]]:
         yield process, _Place(pid)
 
 
-def _process(view: View, process: Process, place: _Place, counts: Counts) -> Iterator[list[str]]:
-    found = slices(process, view.end_ns)
-    counters = _counters(view, process, place.pid)
-    if not found and not counters:
-        return
-    yield list(_names(view, process, place.pid))
-    rows_of: dict[int, int] = {}
-    for part in found:
-        order, rows = nesting_rows(part.t0_ns, part.t1_ns)
-        rows_of[part.lane] = max(rows, default=0)
-        yield _slice_events(part, order, rows, place, view.begin_ns)
-        counts.slices += len(rows)
-    yield list(_threads(place.pid, rows_of))
-    yield counters
-    counts.counters += len(counters)
+_BATCH_ROWS: Final = 1 << 16
+"""At a time, of processes that have fewer each."""
+_Batch = Sequence[tuple[Process, _Place]]
+
+
+def _batches(places: Iterable[tuple[Process, _Place]]) -> Iterator[_Batch]:
+    batch: list[tuple[Process, _Place]] = []
+    rows = 0
+    for one in places:
+        number = sum(len(one[0].table(name)) for name in TABLE_NAMES)
+        if batch and rows + number > _BATCH_ROWS:
+            yield batch
+            batch, rows = [], 0
+        batch.append(one)
+        rows += number
+    if batch:
+        yield batch
+
+
+def _processes(view: View, batch: _Batch, counts: Counts) -> Iterator[list[str]]:
+    """Lines of each process: its name, its slices, its threads, its counters."""
+    found = slices([process for process, _ in batch], view.end_ns)
+    drawn = {} if found is None else _drawn(found, batch, view.begin_ns)
+    numbers = _counters(view, batch)
+    for at, (process, place) in enumerate(batch):
+        lines, rows_of = drawn.get(at, ([], {}))
+        counters = numbers.get(at, [])
+        counts.slices += len(lines)
+        counts.counters += len(counters)
+        if lines or counters:
+            yield list(_names(view, process, place.pid))
+            yield lines
+            yield list(_threads(place.pid, rows_of))
+            yield counters
+
+
+def _drawn(
+    found: Slices, batch: _Batch, begin_ns: int
+) -> dict[int, tuple[list[str], dict[int, int]]]:
+    """Place of a process -> its slices, and the last row of each lane."""
+    apart = found.who * _LANES_UP_TO + found.lane
+    order, rows = nesting_rows(found.t0_ns, found.t1_ns, apart)
+    tids = found.lane[order] * _ROWS_PER_LANE + rows
+    lines = _slice_events(found, order, tids, [place.pid for _, place in batch], begin_ns)
+    _note_ops(found, order, tids, batch)
+    groups, begins = np.unique(apart[order], return_index=True)
+    last = np.maximum.reduceat(rows, begins).tolist()
+    ends = [*begins.tolist()[1:], len(lines)]
+    drawn: dict[int, tuple[list[str], dict[int, int]]] = {}
+    for group, row, lo, hi in zip(groups.tolist(), last, begins.tolist(), ends, strict=True):
+        at, lane = divmod(group, _LANES_UP_TO)
+        of, rows_of = drawn.setdefault(at, ([], {}))
+        of += lines[lo:hi]
+        rows_of[lane] = row
+    return drawn
+
+
+def _slice_events(
+    found: Slices, order: Array, tids: Array, pids: Sequence[int], begin_ns: int
+) -> list[str]:
+    t0 = found.t0_ns[order] - begin_ns
+    length = (found.t1_ns - found.t0_ns)[order]
+    heads, bodies = found.heads, found.bodies
+    columns = (np.array(pids)[found.who[order]], tids, *_micros(t0), *_micros(length),
+               found.head_of[order], order)  # fmt: skip
+    return [
+        f'{{"ph":"X","pid":{pid},"tid":{tid},"ts":{t}.{t_ns},"dur":{d}.{d_ns},'
+        f"{heads[head]}{bodies[at]}}}}}"
+        for pid, tid, t, t_ns, d, d_ns, head, at in zip(
+            *(column.tolist() for column in columns), strict=True
+        )
+    ]
+
+
+def _micros(ns: Array) -> tuple[Array, Array]:
+    """Return whole µs, and the three digits after the point."""
+    return ns // 1000, _DIGITS[ns % 1000]
+
+
+def _note_ops(found: Slices, order: Array, tids: Array, batch: _Batch) -> None:
+    """Where arrows touch."""
+    ops = np.isin(found.lane[order], OP_LANES)
+    columns = (found.who[order][ops], found.t0_ns[order][ops], tids[ops])
+    for at, begun, tid in zip(*(column.tolist() for column in columns), strict=True):
+        batch[at][1].tids[begun] = tid
 
 
 def _names(view: View, process: Process, pid: int) -> Iterable[str]:
     who = f"rank {process.rank}" if process.rank is not None else process.proc
     if view.epoch and process.epoch < view.epoch:
         who += f" (round {process.epoch})"
-    yield _meta("process_name", pid, 0, {"name": f"{who}  {process.host}:{process.pid}"})
+    yield _meta("process_name", pid, 0, "name", f"{who}  {process.host}:{process.pid}")
     sort = process.rank if process.rank is not None else 1 << 20
-    yield _meta("process_sort_index", pid, 0, {"sort_index": sort})
+    yield _meta("process_sort_index", pid, 0, "sort_index", sort)
 
 
 def _threads(pid: int, rows_of: Mapping[int, int]) -> Iterable[str]:
@@ -144,53 +219,39 @@ def _threads(pid: int, rows_of: Mapping[int, int]) -> Iterable[str]:
         for row in range(last + 1):
             tid = lane * _ROWS_PER_LANE + row
             name = LANES[lane] if row == 0 else f"{LANES[lane]} {row + 1}"
-            yield _meta("thread_name", pid, tid, {"name": name})
-            yield _meta("thread_sort_index", pid, tid, {"sort_index": tid})
+            yield _meta("thread_name", pid, tid, "name", name)
+            yield _meta("thread_sort_index", pid, tid, "sort_index", tid)
 
 
-def _meta(name: str, pid: int, tid: int, args: Mapping[str, Any]) -> str:
-    return json.dumps({"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args})
+def _meta(name: str, pid: int, tid: int, key: str, value: str | int) -> str:
+    args = f'{{"{key}": {json.dumps(value)}}}'
+    return f'{{"ph": "M", "name": "{name}", "pid": {pid}, "tid": {tid}, "args": {args}}}'
 
 
-def _slice_events(
-    part: Slices, order: Array, rows: list[int], place: _Place, begin_ns: int
-) -> list[str]:
-    t0 = (part.t0_ns[order] - begin_ns).tolist()
-    length = (part.t1_ns - part.t0_ns)[order].tolist()
-    first = part.lane * _ROWS_PER_LANE
-    if part.is_ops:
-        begun = part.t0_ns[order].tolist()
-        place.tids.update(zip(begun, (first + row for row in rows), strict=True))
-    heads, bodies, pid = part.heads, part.bodies, place.pid
-    return [
-        f'{{"ph":"X","pid":{pid},"tid":{first + row},"ts":{t // 1000}.{t % 1000:03},'
-        f'"dur":{d // 1000}.{d % 1000:03},{heads[head]}{bodies[at]}}}}}'
-        for at, row, t, d, head in zip(
-            order.tolist(), rows, t0, length, part.head_of[order].tolist(), strict=True
-        )
-    ]
-
-
-def _counters(view: View, process: Process, pid: int) -> list[str]:
+def _counters(view: View, batch: _Batch) -> dict[int, list[str]]:
     """Memory by name and stage, and the program's numbers. Those that are not finite are marks:
     JSON has no word for them."""
-    lines = []
-    memory = process.table("memory")
-    rows = memory.tuples(slice(None), "name_id", "stage", "t1_ns", "a")
-    for name_id, stage, t, value in rows:
+    lines: dict[int, list[str]] = {}
+    processes = [process for process, _ in batch]
+    rows, who = gathered(processes, "memory")
+    cells = rows.tuples("name_id", "stage", "t1_ns", "a")
+    for at, (name_id, stage, t, value) in zip(who.tolist(), cells, strict=True):
+        process, place = batch[at]
         name = f"memory: {process.name(name_id)}" + (f" stage {stage}" if stage >= 0 else "")
-        lines.append(_counter(name, "bytes", pid, t - view.begin_ns, value))
-    metric = process.table("metric")
-    numbers = np.where(
-        (metric.col("flags") & 1) != 0, metric.col("a").view("<f8"), metric.col("a").astype("f8")
-    ).tolist()
-    columns = (metric.col(c).tolist() for c in ("name_id", "t1_ns"))
-    for name_id, t, number in zip(*columns, numbers, strict=True):
-        name, at = process.name(name_id), t - view.begin_ns
+        counter = _counter(name, "bytes", place.pid, t - view.begin_ns, value)
+        lines.setdefault(at, []).append(counter)
+    rows, who = gathered(processes, "metric")
+    whole = rows.col("a")
+    numbers = np.where((rows.col("flags") & 1) != 0, whole.view("<f8"), whole.astype("f8"))
+    cells = rows.tuples("name_id", "t1_ns")
+    for at, (name_id, t), number in zip(who.tolist(), cells, numbers.tolist(), strict=True):
+        process, place = batch[at]
+        name, t = process.name(name_id), t - view.begin_ns
         if math.isfinite(number):
-            lines.append(_counter(name, name, pid, at, number))
+            counter = _counter(name, name, place.pid, t, number)
         else:
-            lines.append(_instant(f"{name} is {number}", "p", pid, at, {}))
+            counter = _instant(f"{name} is {number}", "p", place.pid, t, {})
+        lines.setdefault(at, []).append(counter)
     return lines
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +97,51 @@ def test_a_traces_arrows_counters_and_marks(tmp_path: Path) -> None:
 def test_slices_that_overlap_get_rows_in_which_they_nest() -> None:
     # 0-10 holds 2-4; 3-12 crosses both; 10-11 follows the first, within nothing
     begins, ends = np.array([10, 0, 3, 2]), np.array([11, 10, 12, 4])
-    order, rows = nesting_rows(begins, ends)
-    assert list(zip(begins[order].tolist(), rows, strict=True)) == [(0, 0), (2, 0), (3, 1), (10, 0)]
+    order, rows = nesting_rows(begins, ends, np.zeros(4, np.int64))
+    assert list(zip(begins[order], rows, strict=True)) == [(0, 0), (2, 0), (3, 1), (10, 0)]
+
+
+def test_slices_of_two_lanes_do_not_keep_each_other_from_a_row() -> None:
+    begins, ends = np.array([3, 0, 1, 0]), np.array([12, 10, 2, 10])
+    order, rows = nesting_rows(begins, ends, np.array([7, 5, 5, 7]))
+    assert order.tolist() == [1, 2, 3, 0]
+    assert rows.tolist() == [0, 0, 0, 1]
+
+
+def test_an_export_calls_numpy_as_often_for_many_ranks_as_for_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 16,384 processes a few calls for each took 20 s."""
+    calls: Counter[str] = Counter()
+
+    def counted(name: str) -> Callable[..., Any]:
+        call = getattr(np, name)
+
+        def count(*args: Any, **words: Any) -> Any:
+            if "session/export" in sys._getframe(1).f_code.co_filename:
+                calls[name] += 1
+            return call(*args, **words)
+
+        return count
+
+    for name in ("unique", "concatenate", "lexsort", "isin"):
+        monkeypatch.setattr(np, name, counted(name))
+
+    def needed(ranks: int) -> Counter[str]:
+        trace = Trace(ranks)
+        for number, rank in enumerate(trace.ranks):
+            rank.action("0F0", 1, 3)
+            rank.collective("world", "all_reduce", 10 + number, 12 + number)
+            rank.step(0, 0, 20)
+        store = trace.store()
+        for process in store.of_part():
+            process.settle()
+        calls.clear()
+        tables.write_csv(sheets(store), tmp_path)
+        write_trace(store, tmp_path / "t.json")
+        return calls.copy()
+
+    assert needed(24) == needed(2)
 
 
 @pytest.mark.parametrize("format_", ["parquet", "csv"])

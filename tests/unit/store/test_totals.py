@@ -25,7 +25,7 @@ def test_more_kinds_than_are_told_apart_have_a_row_of_their_own(
         proc.p2p("world", peer, True, peer, None)
     store = trace.store()
     store.settle()
-    sums = next(p for p in store.procs.values() if p.rank == 0).totals["issue_p2p"]
+    sums = next(p for p in store.procs.values() if p.rank == 0).totals("issue_p2p")
     found = {key: (number, size) for key, number, size in sums.as_of(6)}
     assert found.pop(OTHER) == (2, 200) and sums.overflowed
     assert {key.peer: value for key, value in found.items()} == dict.fromkeys(range(1, 5), (1, 100))
