@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from pardbg.cli.common import talk
-from pardbg.hub.run.jobs import adopt_orphans
+from pardbg.hub.run.jobs import adopt_orphans, as_script
 from pardbg.hub.run.start import CommandError
 
 if TYPE_CHECKING:
@@ -46,6 +46,9 @@ def run_plain(argv: list[str], why: str) -> NoReturn:
     try:
         os.execvp(argv[0], argv)
     except OSError as error:
+        script = as_script(argv, None, error)
+        if script is not None:
+            os.execv(script[0], script)
         code = 127 if isinstance(error, FileNotFoundError) else 126
         raise CommandError(f"cannot run {argv[0]!r}: {error.strerror or error}", code) from None
 

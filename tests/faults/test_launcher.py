@@ -213,6 +213,33 @@ def test_a_command_that_is_none(mode: int | None, want: int, tmp_path: Path) -> 
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("name", ["loop", "file/below", "", "x" * 300])
+def test_a_command_that_cannot_be_looked_up_has_a_shells_exit_code(
+    name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").touch()
+    path = f"{tmp_path}/{name}" if name else ""
+    plain = subprocess.run(["bash", "-c", '"$0"', path], capture_output=True, timeout=50)
+    argv = [*PARDBG, "run", "-o", str(tmp_path / "s.mcap"), "--", path]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=50)
+    assert done.returncode == plain.returncode, done.stderr
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_script_without_an_interpreter_is_the_shells(recorded: bool, tmp_path: Path) -> None:
+    script = tmp_path / "train"
+    script.write_text('echo "$0 $1"; exit 5\n')
+    script.chmod(0o755)
+    session = tmp_path / "s.mcap"
+    argv = [*PARDBG, "run", "-o", str(session), "--", str(script), "--lr"]
+    if not recorded:  # too little memory for the hub
+        argv = ["bash", "-c", 'ulimit -v 60000; exec "$@"', "bash", *argv]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stdout) == (5, f"{script} --lr\n"), done.stderr
+    assert session.exists() == recorded
+
+
 def test_winch_is_passed_on(tmp_path: Path) -> None:
     code = "import signal, sys\nsignal.signal(signal.SIGWINCH, lambda *_: sys.exit(4))\n"
     code += "print('ready', flush=True)\nwhile True: signal.pause()\n"

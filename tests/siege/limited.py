@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import time
@@ -59,6 +60,7 @@ def limited(case: Callable[[], object]) -> Outcome:
     pid = os.fork()
     if not pid:
         try:
+            gc.freeze()  # what the campaign has read is not this case's to look through
             os.close(read)
             resource.setrlimit(resource.RLIMIT_AS, (mapped + MOST_BYTES + _ROOM_BYTES,) * 2)
             resource.setrlimit(resource.RLIMIT_CPU, (2 * int(MOST_S),) * 2)

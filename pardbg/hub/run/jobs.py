@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
+import shutil
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,9 +33,25 @@ MAX_TOLD: Final = 8
 STOP_S: Final = 0.3
 UNKNOWN: Final = "the launcher was killed: how the job ended is not known"
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_LOOKED_AT: Final = 80
+"""Bytes of a file without ``#!`` among which none is 0 if it is a text: as many as bash reads."""
 LOOK_S: Final = 0.1
 REAP_S: Final = 1.0
 """Maximum time for the job's new parent to record its exit code."""
+
+
+def as_script(argv: Sequence[str], path: str | None, error: OSError) -> list[str] | None:
+    """Return what runs a command that the kernel takes for no program, as a shell and execvp(3) do:
+    a text that does not begin with ``#!`` is a script of /bin/sh's. None: it is none."""
+    found = shutil.which(argv[0], path=path) if error.errno == errno.ENOEXEC else None
+    if found is None:
+        return None
+    try:
+        with open(found, "rb") as file:
+            text = b"\0" not in file.read(_LOOKED_AT)
+    except OSError:
+        return None
+    return ["/bin/sh", found, *argv[1:]] if text else None
 
 
 def job_pid(run_dir: Path) -> int | None:

@@ -15,7 +15,7 @@ import termios
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pardbg_agent
 from pardbg.hub.ranks.processes import start_time
@@ -31,7 +31,7 @@ from pardbg.hub.run.guardian import (
     start_hub,
     wait_for_directory,
 )
-from pardbg.hub.run.jobs import Killing, adopt_orphans, write_exit
+from pardbg.hub.run.jobs import Killing, adopt_orphans, as_script, write_exit
 from pardbg.hub.run.output import Copier, memory_files
 from pardbg.hub.run.steward import Owner, Stdio, Steward
 from pardbg.words import duration
@@ -140,9 +140,10 @@ class Launcher:
 
     def _last_log_line(self) -> str:
         try:
-            lines = (self.dir / files.HUB_LOG).read_text(errors="replace").splitlines()
+            log = (self.dir / files.HUB_LOG).read_text(errors="replace")
         except OSError:
-            lines = []
+            log = ""
+        lines = [line for line in log.splitlines() if line.strip()]
         line = lines[-1] if lines else f"no reason given, see {self.dir / files.HUB_LOG}"
         return line.removeprefix("pardbg hub: ")
 
@@ -189,8 +190,8 @@ class Launcher:
         out, err = self._sources if stdio is None else (stdio.stdout, stdio.stderr)
         terminal = stdio is not None and stdio.terminal
         try:
-            self.job = subprocess.Popen(
-                argv, env=self._job_env(), stdin=stdin, stdout=out, stderr=err,
+            self.job = _started(
+                argv, self._job_env(), stdin=stdin, stdout=out, stderr=err,
                 start_new_session=True, umask=self._umask,
                 preexec_fn=lambda: _begin(self.dir, terminal),
             )  # fmt: skip
@@ -257,6 +258,16 @@ def ended(pid: int) -> int | None:
     if found is None:
         return None
     return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+
+def _started(argv: list[str], env: dict[str, str], **options: Any) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(argv, env=env, **options)
+    except OSError as error:
+        script = as_script(argv, env.get("PATH"), error)
+        if script is None:
+            raise
+        return subprocess.Popen(script, env=env, **options)
 
 
 def _begin(run_dir: Path, terminal: bool) -> None:

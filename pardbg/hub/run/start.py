@@ -273,9 +273,21 @@ def check_command(argv: Sequence[str], env: Mapping[str, str]) -> None:
     program, path = argv[0], env.get("PATH")
     if shutil.which(program, path=path) is not None:
         return
-    folders = [""] if "/" in program else (path or os.defpath).split(os.pathsep)
-    if any(os.path.exists(os.path.join(folder, program)) for folder in folders):
-        raise CommandError(f"cannot run {program!r}: it is not executable", 126)
+    why = ""
+    if "/" in program:
+        try:
+            os.stat(program)
+            why = "it is not executable"
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+    elif program:
+        folders = (path or os.defpath).split(os.pathsep)
+        if any(os.path.exists(os.path.join(folder, program)) for folder in folders):
+            why = "it is not executable"
+    if why:
+        raise CommandError(f"cannot run {program!r}: {why}", 126)
     raise CommandError(f"cannot run {program!r}: no such command; check what follows `--`", 127)
 
 
