@@ -96,8 +96,9 @@ def oldest_ended(procs: Mapping[str, Process]) -> list[Process]:
     and those that were no ranks and ended before it did. Empty: there is none."""
     ranked = [process for process in procs.values() if process.rank is not None]
     lives = _by_life(ranked)
+    newest = max(lives, default=0)
     ended = [life for number, life in lives.items()
-             if number < max(lives) and all(process.ends for process in life)]  # fmt: skip
+             if number < newest and all(process.ends for process in life)]  # fmt: skip
     if not ended:
         return []
     gone = min(ended, key=_begin)
@@ -120,11 +121,7 @@ def shown(procs: Mapping[str, Process], t_ns: int | None) -> list[Process]:
     if len(lives) < 2:
         return ranked
     begun = [life for life, of in lives.items() if t_ns is None or _begin(of) <= t_ns]
-    newest = max(begun, default=min(lives))
-    for life in sorted(begun, reverse=True):
-        if not any(_helps(lives[life], lives[other]) for other in begun if other < life):
-            newest = life
-            break
+    newest = _training(lives, begun) if begun else min(lives)
     jobs = {_job(process) for process in lives[newest]}
     size = max((process.world_size or 0 for process in lives[newest]), default=0)
     return [
@@ -135,8 +132,17 @@ def shown(procs: Mapping[str, Process], t_ns: int | None) -> list[Process]:
     ]
 
 
-def _helps(life: list[Process], main: list[Process]) -> bool:
-    return not _steps(life) and _steps(main) > 0 and _last(main) > _begin(life)
+def _training(lives: Mapping[int, list[Process]], begun: Iterable[int]) -> int:
+    """Return the newest of these that helps none before it; else the newest."""
+    ordered = sorted(begun)
+    newest, until = ordered[-1], None
+    for life in ordered:
+        steps, last = _steps(lives[life]), _last(lives[life])
+        helps = not steps and until is not None and until > _begin(lives[life])
+        newest = newest if helps else life
+        if steps > 0:
+            until = last if until is None else max(until, last)
+    return newest
 
 
 def parts(procs: Mapping[str, Process], past: Past) -> tuple[Part, ...]:
@@ -146,9 +152,9 @@ def parts(procs: Mapping[str, Process], past: Past) -> tuple[Part, ...]:
     programs = ({fields.text(process.facts, "program") for process in life} for life in lives)
     names = [", ".join(sorted(of - {""})) for of in programs]
     found: list[tuple[str, list[Process]]] = []
-    several = past.num_lives + len(lives) > 1
+    several, differ = past.num_lives + len(lives) > 1, len(set(names)) > 1
     for at, life in enumerate(lives):
-        own = names[at] if len(set(names)) > 1 else ""
+        own = names[at] if differ else ""
         name = f"life {past.num_lives + at + 1}" + (f" ({own})" if own else "")
         if several:
             found.append((name, life))

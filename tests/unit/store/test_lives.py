@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -11,8 +12,9 @@ from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings import findings
 from pardbg.render.reports.text import text
-from pardbg.store import Limits, Store
+from pardbg.store import Limits, Store, lives
 from pardbg.store import store as stores
+from pardbg.store.process import Process
 from pardbg_agent import wire
 from tests.unit.trace_builder import Proc, Trace, ns
 
@@ -172,3 +174,23 @@ def test_lives_that_have_not_ended_stay_and_the_limit_is_a_finding(
     store = trace.store(limits=Limits(None, 10**6, 10, 10, 10, processes=8))
     assert len(store.procs) == 8 and store.refused["processes"] > 0
     assert "limit-reached" in {finding.kind for finding in findings(View(store, None))}
+
+
+def test_many_lives_take_time_in_proportion() -> None:
+    """A file of 16,384 processes, each a life, took minutes to draw."""
+
+    def took(number: int) -> float:
+        procs = {}
+        for life in range(number):
+            process = Process(f"{life}.n.1", None)
+            process.rank, process.started_ns = life, life
+            process.facts = {"program": f"p{life}"}
+            procs[process.proc] = process
+        begun = time.process_time()
+        assert len(lives.parts(procs, lives.Past())) == lives.MAX_PARTS
+        assert lives.shown(procs, None)[-1].rank == number - 1
+        assert not lives.oldest_ended(procs)
+        return time.process_time() - begun
+
+    few, many = (min(took(number) for _ in range(3)) for number in (500, 8_000))
+    assert many < 64 * few  # 16 times in proportion, 256 times by the square
