@@ -185,8 +185,30 @@ def _of_a_rank() -> bool:
     rings = load_run(run_dir).ring_dir
     if not os.path.isdir(rings):
         return False
-    known = {name.split(".")[-2] for name in os.listdir(rings) if name.endswith(".ring")}
-    return any(pid in known and _environment(pid) == own for pid in pids)
+    known = {name.split(".")[-2]: name for name in os.listdir(rings) if name.endswith(".ring")}
+    for pid in pids:
+        if pid in known:
+            place = _environment(pid)
+            if place == own:
+                return True
+            # A rank that a program forked, or that set its own environment, began without it.
+            if (
+                place.get(b"RANK") is None
+                and _rank_of(os.path.join(rings, known[pid])) == own[b"RANK"]
+            ):
+                return True
+    return False
+
+
+def _rank_of(ring: str) -> bytes:
+    """Return the rank that a ring's process knows itself to be."""
+    from pardbg_agent.wire import RING_HEADER
+
+    try:
+        with open(ring, "rb") as file:
+            return b"%d" % RING_HEADER.unpack(file.read(RING_HEADER.size))[6]
+    except (OSError, ValueError):
+        return b""
 
 
 def _parents() -> list[int]:

@@ -19,6 +19,7 @@ from pardbg.words import ranks_text
 
 _STEPS_OF_A_ROLE: Final = 2
 """Steps of others after which a rank without one is of another role, not late."""
+_NEVER: Final = -(1 << 63)
 MAX_PARTS: Final = 256
 
 
@@ -121,28 +122,32 @@ def shown(procs: Mapping[str, Process], t_ns: int | None) -> list[Process]:
     if len(lives) < 2:
         return ranked
     begun = [life for life, of in lives.items() if t_ns is None or _begin(of) <= t_ns]
-    newest = _training(lives, begun) if begun else min(lives)
+    helpers = _helpers(lives, begun)
+    newest = max(set(begun) - helpers, default=min(lives))
     jobs = {_job(process) for process in lives[newest]}
     size = max((process.world_size or 0 for process in lives[newest]), default=0)
     return [
         process
         for process in ranked
         if process.epoch == newest
-        or (_job(process) in jobs and (not size or (process.rank or 0) < size))
-    ]
+        or (process.epoch not in helpers and _job(process) in jobs
+            and (not size or (process.rank or 0) < size))
+    ]  # fmt: skip
 
 
-def _training(lives: Mapping[int, list[Process]], begun: Iterable[int]) -> int:
-    """Return the newest of these that helps none before it; else the newest."""
-    ordered = sorted(begun)
-    newest, until = ordered[-1], None
-    for life in ordered:
-        steps, last = _steps(lives[life]), _last(lives[life])
-        helps = not steps and until is not None and until > _begin(lives[life])
-        newest = newest if helps else life
-        if steps > 0:
-            until = last if until is None else max(until, last)
-    return newest
+def _helpers(lives: Mapping[int, list[Process]], begun: Iterable[int]) -> set[int]:
+    """Return the lives of processes that ranks of an earlier life started beside themselves: they
+    make no steps, and began while it made some, or, without a group, while it had one."""
+    found, stepped, grouped = set(), _NEVER, _NEVER
+    for number in sorted(begun):
+        life = lives[number]
+        own = any(process.groups for process in life)
+        until = stepped if own else max(stepped, grouped)
+        if not _steps(life) and until > _begin(life):
+            found.add(number)
+        stepped = max(stepped, _last(life)) if _steps(life) else stepped
+        grouped = max(grouped, _last(life)) if own else grouped
+    return found
 
 
 def parts(procs: Mapping[str, Process], past: Past) -> tuple[Part, ...]:

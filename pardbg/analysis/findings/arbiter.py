@@ -32,7 +32,7 @@ from pardbg.analysis.findings.kinds.mismatch_kinds import (
 )
 from pardbg.words import ranks_text
 
-Effect = Literal["silent", "note", "names", "nobody"]
+Effect = Literal["silent", "note", "nobody"]
 """silent: it is no finding; note: it is one, as a note; names: as a note that has the culprits of
 what explains it; nobody: as a note without culprits."""
 Families = tuple[type[Facts], ...]
@@ -181,11 +181,12 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     Rule((ends.LogSaid,), _STANDSTILLS, _log_has_cause, "note"),
     Rule(_STANDSTILLS, (ends.LogSaid,), _of_one_op, "note"),
     Rule((devices.OutOfMemory,), (ends.Interrupted,), _is_error),
-    Rule((devices.OutOfMemory,), (ends.ExitCode,), _is_error, "names", together=True),
+    Rule((devices.OutOfMemory,), (ends.ExitCode,), _is_error),
     Rule(_ROOTS, (ends.Interrupted,), _always),
-    Rule(_ROOTS, (ends.ExitCode,), _always, "names", together=True),
-    Rule(_STANDSTILLS, (ends.ExitCode,), _is_error, "note"),
-    Rule((ends.CutOff, ends.LeftEarly, ends.Interrupted), (ends.ExitCode,), _always, "note"),
+    Rule(_STANDSTILLS, (ends.ExitCode,), _is_error),
+    Rule(
+        (*_ROOTS, ends.CutOff, ends.LeftEarly, ends.Interrupted), (ends.ExitCode,), _always
+    ),
     # A device with lowered clocks is why its rank is late; NCCL warns when a peer is gone.
     Rule((devices.DeviceThrottled,), (speed.Straggler,), _about_culprits, "note"),
     Rule(_ROOTS, (devices.NcclWarned,), _before, "note"),
@@ -240,16 +241,15 @@ def _judged(candidates: Iterable[Candidate]) -> list[Judged]:
         if rule.together:
             causes = [_together(causes)]
         for at in effects:
-            cause = next((c for c in causes if c is not here[at] and rule.when(c, here[at])), None)
-            if cause is None or at in silent:
+            others = (cause for cause in causes if cause is not here[at])
+            if at in silent or not any(rule.when(cause, here[at]) for cause in others):
                 continue
             if rule.effect == "silent":
                 silent.add(at)
                 continue
             notes.add(at)
-            if rule.effect != "note":
-                culprits = cause.culprits if rule.effect == "names" else ()
-                here[at] = replace(here[at], culprits=culprits)
+            if rule.effect == "nobody":
+                here[at] = replace(here[at], culprits=())
     left = [
         (one, "info" if at in notes else one.facts.severity())
         for at, one in enumerate(here) if at not in silent

@@ -36,7 +36,7 @@ from pardbg.analysis.findings.kinds.end_kinds import (
     ThreadRaised,
 )
 from pardbg.analysis.findings.stalls.misfits import misfit_messages, split_groups, thread_crossings
-from pardbg.analysis.hangs.stacks import is_user, place, waits_in_op
+from pardbg.analysis.hangs.stacks import is_user, waits_in_op, whole_place
 
 SEEN_LATE_NS: Final = 1_000_000_000
 """A process's sockets are closed before its end is seen."""
@@ -93,7 +93,7 @@ def thread_failures(view: View) -> Iterable[Candidate]:
                 continue  # it follows from how a rank ended
             yield Candidate(
                 kind="thread-exception", ranks=(rank,), culprits=(rank,), t_ns=failed.t_ns,
-                where=place(failed.frames), facts=ThreadRaised(failed.thread, failed.text),
+                where=whole_place(failed.frames), facts=ThreadRaised(failed.thread, failed.text),
             )  # fmt: skip
 
 
@@ -169,9 +169,10 @@ def _left_early(view: View, bad: Sequence[BadEnd]) -> tuple[int, ...]:
 
 
 def _went_early(view: View, left: tuple[int, ...], bad: Sequence[BadEnd]) -> Candidate:
+    abrupt = all(view.ranks[rank].leaving_ns is None for rank in left)
     return Candidate(
-        kind="missing-rank", ranks=_ranks(bad), culprits=left, facts=LeftEarly(), last_resort=True,
-        t_ns=min(t for r in left if (t := left_ns(view, r)) is not None),
+        kind="missing-rank", ranks=_ranks(bad), culprits=left, facts=LeftEarly(abrupt),
+        last_resort=True, t_ns=min(t for r in left if (t := left_ns(view, r)) is not None),
     )  # fmt: skip
 
 
@@ -182,7 +183,7 @@ def _cut_off(view: View, bad: Sequence[BadEnd]) -> Candidate:
     over = view.run_end is not None and any(is_transport(f.text) for f in failures)
     return Candidate(
         kind="cut-off", ranks=_ranks(bad), t_ns=bad[0].t_ns, last_resort=True,
-        where=place(failures[0].frames) if failures else None,
+        where=whole_place(failures[0].frames) if failures else None,
         facts=CutOff(brief(failures[0].text) if failures else "", over),
     )  # fmt: skip
 
@@ -249,7 +250,7 @@ def _roots_found(view: View, roots: Sequence[BadEnd], only_victims: bool) -> Ite
         culprits, where = ranks, None
         if first.how == "exception":
             failed = failure(view, first.rank)
-            culprits, where = _named(failed.text, ranks), place(failed.frames)
+            culprits, where = _named(failed.text, ranks), whole_place(failed.frames)
         yield Candidate(
             kind=kind, ranks=ranks, culprits=culprits, where=where, t_ns=first.t_ns, facts=facts,
             last_resort=only_victims, settled=not _may_follow(view, first),

@@ -9,6 +9,7 @@ from typing import Final, Literal
 from pardbg.store.definitions import Frame
 from pardbg_agent.tables.code_files import AGENT, is_framework, is_program
 
+_PACKAGES: Final = "-packages/"
 _DISTRIBUTED: Final = re.compile(r"/torch/(distributed/|_C/_distributed)")
 _TOP: Final = ("<module>", "main", "_main")
 _BACKWARD: Final = ("_engine_run_backward",)
@@ -47,6 +48,27 @@ def place(frames: Sequence[Frame]) -> str | None:
     file, number, function = next((f for f in reversed(shown) if is_user(f)), shown[-1])
     name = file.rpartition("/")[2] or file
     return f"{name}:{number}" if function.startswith("<") else f"{name}:{number} in {function}"
+
+
+def whole_place(frames: Sequence[Frame]) -> str | None:
+    """Return ``place`` with the library's code that the program called there: a program of a
+    trainer has one line, the trainer's, whatever its ranks do."""
+    at, within = place(frames), _library(frames)
+    return at and (f"{at}, inside {within}" if within else at)
+
+
+def _library(frames: Sequence[Frame]) -> str:
+    """Return ``skorch/net.py:88 in fit``: the innermost frame below the program's that is of a
+    package other than torch; empty: there is none."""
+    shown = program(frames)
+    users = [at for at, frame in enumerate(shown) if is_user(frame)]
+    for file, number, function in reversed(shown[users[-1] + 1 :] if users else ()):
+        name = file.rpartition(_PACKAGES)[2]
+        if _PACKAGES in file and not name.startswith("torch/"):
+            return (
+                f"{name}:{number}" if function.startswith("<") else f"{name}:{number} in {function}"
+            )
+    return ""
 
 
 def caller(frames: Sequence[Frame]) -> str | None:

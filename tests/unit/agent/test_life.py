@@ -82,6 +82,17 @@ def test_a_rank_that_dies_at_import_is_known_and_its_helpers_are_none(run_dir: P
     assert RingReader.open(f"{run_dir}/rings/{ring}").header.rank == 1
 
 
+def test_a_rank_that_got_its_place_as_it_ran_has_helpers_that_are_none(run_dir: Path) -> None:
+    """As ranks do that a program forks, or that set their own environment, before their group."""
+    program = (
+        "import os, subprocess, sys; os.environ.update(RANK='1', WORLD_SIZE='2');"
+        "from pardbg_agent import core; core.ensure();"
+        "subprocess.run([sys.executable, '-c', 'import json'], check=True)"
+    )
+    (ring,) = rings_of(run_dir, program)
+    assert RingReader.open(f"{run_dir}/rings/{ring}").header.rank == 1
+
+
 def test_without_a_rank_in_the_environment_nothing_is_started(run_dir: Path) -> None:
     assert rings_of(run_dir, "import json") == []
 

@@ -151,8 +151,23 @@ def test_a_rank_that_does_not_mind_sigterm_is_no_failure() -> None:
     assert by == "SIGTERM to the launcher"
 
 
-def test_a_rank_that_left_early_is_the_cause_of_lost_connections() -> None:
+def test_the_place_of_an_exception_names_what_of_a_library_it_was_in() -> None:
+    """A program of a trainer stands in one line whatever it does; torch's own lines say less."""
     trace = three()
+    within = ["/x/site-packages/trainer/loop.py", 9, "fit"]
+    raises(trace.ranks[2], 5, frames=[*FRAMES, within, [C10D, 3000, "all_reduce"]])
+    trace.end(9, code=1)
+    assert said(trace)["exception"].where == "data.py:7 in batch, inside trainer/loop.py:9 in fit"
+
+
+@pytest.mark.parametrize("by_itself", [False, True])
+def test_a_rank_that_left_early_is_the_cause_of_lost_connections(by_itself: bool) -> None:
+    """Python's own exit says that it begins, os._exit does not."""
+    trace = three()
+    if by_itself:
+        trace.ranks[2].define(
+            wire.DefKind.NOTE, key=wire.NOTE_LEAVING, value=trace.ranks[2].proc, t_ns=ns(14)
+        )
     ends(trace, trace.ranks[2], 20, "exit", 0)
     for rank in (0, 1):
         raises(trace.ranks[rank], 15, CLOSED, IN_OP)
@@ -160,6 +175,7 @@ def test_a_rank_that_left_early_is_the_cause_of_lost_connections() -> None:
     found = said(trace)
     assert list(found) == ["missing-rank"]
     assert found["missing-rank"].culprits == (2,) and found["missing-rank"].severity == "error"
+    assert facts(found["missing-rank"], "abrupt") is not by_itself
 
 
 def test_an_exit_code_without_an_exception() -> None:
@@ -206,6 +222,21 @@ def test_an_abort_in_an_op_that_ranks_disagree_on_follows_from_that() -> None:
     trace.end(20, code=1)
     found = said(trace)
     assert list(found) == ["size-mismatch"] and found["size-mismatch"].culprits == (0,)
+
+
+def test_ranks_that_an_op_of_several_sizes_ended_say_where_they_issued_it() -> None:
+    """gloo fails it on some ranks at once: there is no standstill, and so no stack."""
+    trace = Trace(3)
+    for proc in trace.ranks:
+        proc.collective("world", "all_reduce", 1, 2, 64 if proc.rank else 32)
+    trace.flush()
+    for rank in (0, 1):
+        raises(trace.ranks[rank], 6, CLOSED, IN_OP)
+    ends(trace, trace.ranks[2], 5, "killed", -6)
+    trace.end(20, code=1)
+    found = said(trace)["size-mismatch"]
+    assert (found.culprits, found.where) == ((0,), "train.py:41 in main")
+    assert facts(found, "places") == ((0, "train.py:41 in main"), (1, "train.py:41 in main"))
 
 
 def test_a_hang_that_ended_in_timeouts_still_names_who_was_missing() -> None:

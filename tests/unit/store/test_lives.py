@@ -83,6 +83,24 @@ def test_the_same_port_twice_is_two_lives() -> None:
     assert rows(trace.store()) == [("life 1", (0, 1), 3), ("life 2", (0, 1), 1)]
 
 
+@pytest.mark.parametrize("steps", [0, 2])
+def test_what_ranks_run_beside_themselves_hides_none_of_them(steps: int) -> None:
+    """Each runs a tool with its own environment, which looks like the rank started once more: with
+    the rank in its first steps, or in a standstill before them."""
+    trace = Trace(0)
+    procs = [started(trace, rank, "none:host:29500", 2) for rank in range(2)]
+    for proc in procs:
+        proc.collective("world", "all_reduce", 1, 2)
+        steps_of(proc, 2, steps)
+    for rank in range(2):
+        started(trace, rank, "none:host:29500", 2, start=3, program="tool.py")
+    for proc in procs:
+        proc.phase("forward", 8, 9)
+        proc.flush()
+    store = trace.store()
+    assert {p.proc for p in View(store, None).ranks.values()} == {proc.proc for proc in procs}
+
+
 def test_nodes_that_count_restarts_differently_are_one_life() -> None:
     """torchelastic counts a restart only on the node that failed: rank 1's epoch stays 0."""
     trace = Trace(0)

@@ -122,12 +122,16 @@ class Followed(Note):
 class LeftEarly(_Failure):
     """Ranks that exited normally while others were connected to them."""
 
+    abrupt: bool = False
+    """They did not run Python's own exit: os._exit."""
+
     def text(self, about: Candidate) -> str:
         left = about.culprits
-        return (
-            f"{ranks_text(left)} {agreed('has', left)} exited normally; {ranks_text(about.ranks)} "
-            f"then lost the connection."
-        )
+        how = "ended by os._exit" if self.abrupt else f"{agreed('has', left)} exited normally"
+        return f"{ranks_text(left)} {how}; {ranks_text(about.ranks)} then lost the connection."
+
+    def advice(self) -> str:
+        return self.tries("abrupt" if self.abrupt else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from typing import Final
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.leads import standing
 from pardbg.analysis.findings.kinds.absence import Absence, Doing
-from pardbg.analysis.hangs.blocking_calls import samples
-from pardbg.analysis.hangs.stacks import activity, caller, place
+from pardbg.analysis.hangs.blocking_calls import Blocking, samples
+from pardbg.analysis.hangs.stacks import activity, caller, place, whole_place
 from pardbg.analysis.hangs.standstill import IDLE_CORES, Seen, is_cut_off, seen
 
 _FILES_NS: Final = 30_000_000_000
@@ -41,7 +41,7 @@ def absence(view: View, rank: int) -> Absence:
         return Absence(gone, code=process.exit_code)
     if process.leaving_ns is not None and process.leaving_ns <= view.t_ns:
         return Absence("left")
-    where, at = place(now.frames), activity(now.frames)
+    where, at = whole_place(now.frames), activity(now.frames)
     if now.stopped:
         return Absence("stopped" if now.os_state == "T" else "traced", where, pid=process.pid)
     if at == "pdb" or at == "prompt":
@@ -66,10 +66,14 @@ def absence(view: View, rank: int) -> Absence:
         progresses=not now.frames and view.t_ns - now.moved_ns < _STILL_NS,
         thread=now.threads[0][0] if now.threads and now.threads[0][0] != "MainThread" else "",
         threads=other_threads(now), pid=process.pid, rank=rank,
-        blocking=next(
-            (one.blocking for one in samples(view, rank, now.moved_ns) if one.place == where), None
-        ),
+        blocking=_blocking(view, now),
     )  # fmt: skip
+
+
+def _blocking(view: View, now: Seen) -> Blocking | None:
+    """Return the system call that the rank was seen in where it stands."""
+    where, sampled = place(now.frames), samples(view, now.rank, now.moved_ns)
+    return next((one.blocking for one in sampled if one.place == where), None)
 
 
 def other_threads(now: Seen) -> tuple[tuple[str, str], ...]:

@@ -32,7 +32,7 @@ from pardbg.analysis.findings.stalls.misfits import (
 )
 from pardbg.analysis.findings.stalls.rehearsed import places
 from pardbg.analysis.hangs.newest import newest_collectives
-from pardbg.analysis.hangs.stacks import place
+from pardbg.analysis.hangs.stacks import place, whole_place
 from pardbg.analysis.hangs.standstill import (
     host_load,
     issue_places,
@@ -45,6 +45,7 @@ LEAST_STEPS: Final = 2
 """Steps before in which a rank must have done the same thing at a place."""
 LAST_STEPS: Final = 8
 _HISTORY_ROWS: Final = 2048
+_SECOND_STEP: Final = 1
 _MAX_PLACES: Final = 4
 _MAX_THREADED: Final = 4
 _MOMENT_NS: Final = 500_000_000
@@ -129,16 +130,19 @@ def _place_then(view: View, rank: int, issued_ns: int | None, stands: bool) -> s
     known = places(view).get(at) or issue_places(view).get(at)
     if known or rank not in view.ranks:
         return known
-    if stands:
-        known = place(seen(view, rank).frames) or _given_up_at(view, rank)
+    stood = whole_place(seen(view, rank).frames) if stands else None
+    known = stood or _given_up_at(view, rank, issued_ns)
     return known or (place_of_first(view, rank, issued_ns) if issued_ns is not None else None)
 
 
-def _given_up_at(view: View, rank: int) -> str | None:
-    """Return where an exception ended the rank's wait in an op."""
+def _given_up_at(view: View, rank: int, issued_ns: int | None) -> str | None:
+    """Return where an exception ended the rank's newest op, which was issued then."""
     process = view.ranks[rank]
     failed = view.fatal(process)
-    return place(failed[0].frames) if failed and is_transport(failed[0].text) else None
+    later = issued_ns is not None and view.newest_ns(process, ("issue", "issue_p2p")) > issued_ns
+    if later or not failed or not is_transport(failed[0].text):
+        return None
+    return whole_place(failed[0].frames)
 
 
 @per_view
@@ -173,10 +177,13 @@ def _as_before(row: CollectiveRow, ops: dict[int, Issue]) -> tuple[bool, int] | 
         by_step[ops[seq].step].append(ops[seq])
     whole = sorted(by_step)[1:]  # the oldest may be cut
     place_in_step = sum(issue.seq < row.seq for issue in by_step[now.step])
-    before = [
-        compared(row.verdict, by_step[step][place_in_step])
+    known = [
+        (step, compared(row.verdict, by_step[step][place_in_step]))
         for step in whole if step < now.step and len(by_step[step]) > place_in_step
     ][-LAST_STEPS:]  # fmt: skip
+    before = [what for _, what in known]
+    if len(set(before)) > 1:  # in its second step DDP orders its buckets anew
+        before = [what for step, what in known if step > _SECOND_STEP]
     if len(before) < LEAST_STEPS or len(set(before)) > 1 or now.step not in whole:
         return None
     return compared(row.verdict, now) == before[0], len(before)

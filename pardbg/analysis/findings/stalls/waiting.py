@@ -26,7 +26,7 @@ from pardbg.analysis.findings.kinds.stall_kinds import (
 )
 from pardbg.analysis.findings.stalls.absences import absence, activity_ns
 from pardbg.analysis.hangs.op_orders import odd_one_out
-from pardbg.analysis.hangs.stacks import place
+from pardbg.analysis.hangs.stacks import whole_place
 from pardbg.analysis.hangs.standstill import IDLE_CORES, seen
 from pardbg.analysis.hangs.waitgraph import (
     PATIENCE_NS,
@@ -125,7 +125,7 @@ def _missing(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> It
     )  # fmt: skip
     direct, indirect = facts.waiting(blame.ranks)
     holder = found.holder
-    where = found.place if holder is None else place(seen(view, holder).frames)
+    where = found.place if holder is None else whole_place(seen(view, holder).frames)
     yield Candidate(
         kind=found.kind, ranks=(*direct, *indirect), group=op.name, scope=_scope(blame),
         culprits=blame.ranks if holder is None else (holder,), seq=op.seq, where=where,
@@ -261,7 +261,7 @@ def _misaddressed(view: View, blame: Blame, other: PendingOp, over: int | None) 
     return Candidate(
         kind="unpaired-send" if op.send else "unpaired-recv", culprits=(op.rank,),
         ranks=tuple(sorted((op.rank, other.rank))), group=op.name, t_ns=op.since_ns,
-        where=place(seen(view, op.rank).frames), scope=_scope(blame),
+        where=whole_place(seen(view, op.rank).frames), scope=_scope(blame),
         evidence=Evidence(op.since_ns + INTO_NS, op.rank, "timeline", op=op.text),
         facts=Misaddressed(
             blame.ranks, _never_made(view, blame), over is not None, _waiting(op), op.send,
@@ -272,7 +272,7 @@ def _misaddressed(view: View, blame: Blame, other: PendingOp, over: int | None) 
 
 def _places(view: View, ranks: Sequence[int]) -> tuple[Place, ...]:
     """Return where each stands, if they are few."""
-    at = ((rank, place(seen(view, rank).frames)) for rank in ranks[:_MAX_PLACES])
+    at = ((rank, whole_place(seen(view, rank).frames)) for rank in ranks[:_MAX_PLACES])
     return tuple((rank, where) for rank, where in at if where)
 
 
@@ -287,7 +287,7 @@ def _deadlock(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> C
     if kind in ("deadlock", "unpaired-send", "unpaired-recv") and len(culprits) > 1:
         odd = odd_one_out(view, culprits)
     others = tuple(r for r in blame.victims if r not in blame.ranks)
-    where = (at for r in odd or culprits if (at := place(seen(view, r).frames)))
+    where = (at for r in odd or culprits if (at := whole_place(seen(view, r).frames)))
     tags = [ops[rank].op.tag for rank in culprits] if kind == "p2p-tag-mismatch" else [0, 0]
     facts = Deadlock(
         blamed=blame.ranks, never_made=False, over=over is not None, of=kind,
