@@ -6,7 +6,7 @@ import pytest
 
 from pardbg_agent import wire
 from pardbg_agent.wire import Kind, Lane
-from tests.unit.analysis.test_findings_speed import STEPS, data_parallel, one
+from tests.unit.analysis.test_findings_speed import STEPS, data_parallel, one, pipeline
 from tests.unit.facts import facts
 from tests.unit.trace_builder import MS, Trace
 
@@ -54,3 +54,29 @@ def test_the_call_it_sleeps_in_is_named_from_four_looks_on(
                 lane=Lane.COUNTER, a=looks)  # fmt: skip
     finding = one(trace, "straggler")
     assert (facts(finding, "cause"), finding.where) == (cause, where)
+
+
+@pytest.mark.parametrize(("call", "where"), [("sleep", "train.py:3"), ("poll", None)])
+def test_a_loader_that_sleeps_in_the_rank_itself_is_named_by_its_line(
+    call: str, where: str | None
+) -> None:
+    """Where it waits for a loader's workers, its own line tells nothing of them."""
+    trace = data_parallel(Trace(3), {1: {"data": 30}})
+    proc = trace.ranks[1]
+    proc.record(Kind.PROBE, 1000, 1000, proc.name(f"blocked\n{call}\n\ntrain.py:3"),
+                lane=Lane.COUNTER, a=8)  # fmt: skip
+    finding = one(trace, "straggler")
+    assert (facts(finding, "cause"), finding.where) == ("data", where)
+
+
+@pytest.mark.parametrize("looks", [4, 3])
+def test_a_pipeline_that_a_sleep_holds_up_names_rank_and_line(looks: int) -> None:
+    """Rank 1 is busy elsewhere for 40 ms of a step of 200. Looks are 200 ms apart, the job has
+    trained for 20 steps: four of 20 are 40 ms of a step."""
+    trace = pipeline((10, 10), gap=10)
+    proc = trace.ranks[1]
+    proc.record(Kind.PROBE, 2000, 2000, proc.name("blocked\nsleep\n\ntrain.py:3"),
+                lane=Lane.COUNTER, a=looks)  # fmt: skip
+    finding = one(trace, "schedule-excess")
+    seen = ((1,), "train.py:3") if looks == 4 else ((), None)
+    assert (finding.culprits, finding.where) == seen

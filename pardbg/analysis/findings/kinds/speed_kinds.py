@@ -97,8 +97,13 @@ class Straggler(Facts):
 
     def _cause(self, where: str | None) -> str:
         by, one = duration(self.cause_ns), len(self.late) == 1
-        if self.blocking is not None:
-            return f"about {by} of a step {blocking_text(self.blocking)} at {where}"
+        call = "" if self.blocking is None else f"{blocking_text(self.blocking)} at {where}"
+        if call:
+            return (
+                f"its data loading takes {by} longer: {call}"
+                if self.cause == "data"
+                else (f"about {by} of a step {call}")
+            )
         it, its = ("it", "its") if one else ("they", "their")
         waits, spends = ("waits", "spends") if one else ("wait", "spend")
         return {
@@ -267,22 +272,33 @@ class ScheduleExcess(Facts):
     shared_cores: bool
     """Ranks that compute on a host's cores outnumber them."""
     alone: bool = False
-    """One rank's device stands for want of launches, the others' do not: it is the culprit."""
+    """One rank's device stands for want of launches, the others' do not, or the rank was seen in a
+    system call: it is the culprit."""
+    blocking: Blocking | None = None
+    blocked_ns: float = 0.0
+    """Time of a step that it spends in the call."""
+    pid: int = 0
 
     def severity(self) -> Severity:
         loud = self.excess >= 0.2 and self.cost_ns >= NOTE_NS
-        return "warning" if loud and not self.shared_cores else "info"
+        return "warning" if loud and (self.blocking or not self.shared_cores) else "info"
 
     def text(self, about: Candidate) -> str:
-        cause = word(ScheduleExcess, f"cause {self.cause}")
+        cause, where = word(ScheduleExcess, f"cause {self.cause}"), about.where
+        call = ""
+        if self.blocking is not None:
+            by = duration(self.blocked_ns)
+            call = f" At {where} {blocking_text(self.blocking)}, for about {by} of a step."
         return (
             f"the pipeline idles {percent(self.excess, 0)} more than its schedule implies "
             f"({percent(self.implied + self.excess, 0)}, implied {percent(self.implied, 0)}). "
             f"Mostly it is {cause} ({percent(self.share, 0)} of the window, most on rank "
-            f"{self.rank})."
+            f"{self.rank}).{call}"
         )
 
     def advice(self) -> str:
+        if self.blocking is not None:
+            return blocking_advice(self.blocking, self)
         return filled(self.tries(self.cause), self)
 
     def beyond_load(self) -> bool:

@@ -17,6 +17,7 @@ from pardbg.analysis.findings.kinds.speed_kinds import (
     StageImbalance,
     TooFewMicrobatches,
 )
+from pardbg.analysis.findings.speed.system_calls import blocked
 from pardbg.analysis.findings.speed.windows import Window, often, per_window
 from pardbg.analysis.pipeline.idle import busy_intervals
 from pardbg.analysis.pipeline.implied import bound_fraction
@@ -32,7 +33,7 @@ UNEVEN: Final = 0.2
 EXCESS: Final = 0.1
 """Bubble above what the schedule implies: less is jitter."""
 MOSTLY: Final = 0.6
-"""Share of the time without launches from which on it is one rank's."""
+"""Share of the time without launches, or in system calls, from which on it is one rank's."""
 MICROBATCHES: Final = 2
 """Microbatches per rank below which the bubble is a third or more."""
 
@@ -138,15 +139,21 @@ def _excess(
     cost = round(length * (1 - (1 - implied - excess) / (1 - implied)))
     newest = over[-1]
     shared = crowded(view, layout.ranks)
-    late = sum(row.idle_ns.get("launch", 0) for step in over for row in step.ranks)
-    own = sum(row.idle_ns.get("launch", 0) for s in over for row in s.ranks if row.rank == rank)
-    alone = cause == "launch" and own >= MOSTLY * late
+    late = sum(row.idle_ns.get(cause, 0) for step in over for row in step.ranks)
+    own = sum(row.idle_ns.get(cause, 0) for s in over for row in s.ranks if row.rank == rank)
+    call, where, call_ns = blocked(view, looked_at, (rank,))
+    if cause != "host" or call_ns < MOSTLY * own / len(over) or own < MOSTLY * late:
+        call = where = None
+    alone = call is not None or (cause == "launch" and own >= MOSTLY * late)
     yield Candidate(
         kind="schedule-excess", ranks=layout.ranks, group=layout.group or None,
-        culprits=(rank,) if alone else (),
+        culprits=(rank,) if alone else (), where=where,
         t_ns=newest.t0_ns, first_ns=over[0].t0_ns, cost_ns_per_step=cost,
         evidence=Evidence(newest.t0_ns, rank, "pipeline"),
-        facts=ScheduleExcess(excess, implied, cause, share, rank, cost, shared, alone),
+        facts=ScheduleExcess(
+            excess, implied, cause, share, rank, cost, shared, alone, call, call_ns,
+            view.ranks[rank].pid,
+        ),
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
@@ -19,6 +19,7 @@ from pardbg.analysis.comm.collective_columns import CollectiveColumns
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.findings.finding import Candidate, Evidence, Label, first
 from pardbg.analysis.findings.kinds.speed_kinds import Lateness, Straggler
+from pardbg.analysis.findings.speed.system_calls import blocked
 from pardbg.analysis.findings.speed.windows import (
     COMPUTE,
     LAST,
@@ -32,20 +33,15 @@ from pardbg.analysis.findings.speed.windows import (
     rows_in,
     scheduled,
 )
-from pardbg.analysis.hangs.blocking_calls import Blocking, counted
 from pardbg.store.table import Array
-from pardbg_agent.wire import BEAT_NS
 
 Group = tuple[int, str]
 """(epoch, key)"""
 Ranks = tuple[int, ...]
 Excess = Mapping[int, Mapping[str, float]]
 """rank -> phase -> ns a step"""
-_SAMPLED_NS: Final = 15_000_000_000
-"""Minimum time whose samples of system calls are counted, where the job has trained for so long."""
-_LEAST_SAMPLES: Final = 4
-_COMPARED: Final = 8
-"""Other ranks whose samples are compared."""
+_OF_LOADERS: Final = ("poll", "lock", "pipe", "worker")
+"""Calls in which a rank waits for its loader's workers: those are what is slow."""
 MARGIN_NS: Final = 5_000_000
 OF_STEP: Final = 0.1
 """Minimum lateness after half of the ranks, as a share of a step: less is noise."""
@@ -214,10 +210,10 @@ def _candidate(
     cause, cause_ns, phases = found
     if cause == "compute" and _idle(view, looked_at, lates, culprits) >= CAUSE_SHARE * cause_ns:
         cause = "idle"
-    blocking, where, blocked_ns = _blocked(view, looked_at, culprits)
+    blocking, where, blocked_ns = blocked(view, looked_at, culprits)
     if cause in ("core", "compute", "idle", "host", "unknown") and blocked_ns >= CAUSE_SHARE * by:
         cause, cause_ns, phases = "blocked", blocked_ns, ()
-    else:
+    elif cause != "data" or blocking is None or blocking.call in _OF_LOADERS:
         blocking = where = None
     newest = late_in[-1].row
     facts = Straggler(
@@ -286,24 +282,6 @@ def _idle(view: View, looked_at: Window, lates: Sequence[_Late], culprits: Seque
         spent = [sum(phases.get(name, 0) for name in COMPUTE) for phases in found]
         idle.append((median(spent) if spent else 0.0) - sum(taken[rank]))
     return min(idle)
-
-
-def _blocked(
-    view: View, looked_at: Window, culprits: Sequence[int]
-) -> tuple[Blocking | None, str | None, float]:
-    """Return (call, place, ns a step) where the first one was seen in system calls most, beyond
-    what others were seen there; samples are a heartbeat apart."""
-    since = min(looked_at.begin_ns, looked_at.end_ns - _SAMPLED_NS)
-    steps, visible = view.rows(view.ranks[culprits[0]], "step")  # before is no part of one
-    since = max(since, int(steps.col("t0_ns")[0])) if visible and not steps.base else since
-    usual: Counter[tuple[Blocking, str]] = Counter()
-    for other in [rank for rank in view.ranks if rank not in culprits][:_COMPARED]:
-        usual |= counted(view, other, since)
-    own = (counted(view, culprits[0], since) - usual).most_common(1)
-    if not own or own[0][1] < _LEAST_SAMPLES:
-        return None, None, 0.0
-    (of, where), number = own[0]
-    return of, where, number * BEAT_NS * looked_at.step_ns / (view.t_ns - since)
 
 
 def _workers(excess: Excess, culprits: Sequence[int]) -> list[int]:

@@ -1,0 +1,36 @@
+"""The system call that takes a rank's time over many steps, by samples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.findings.speed.windows import Window
+from pardbg.analysis.hangs.blocking_calls import Blocking, counted
+from pardbg_agent.wire import BEAT_NS
+
+_SAMPLED_NS: Final = 15_000_000_000
+"""Minimum time whose samples of system calls are counted, where the job has trained for so long."""
+_LEAST_SAMPLES: Final = 4
+_COMPARED: Final = 8
+"""Other ranks whose samples are compared."""
+
+
+def blocked(
+    view: View, looked_at: Window, culprits: Sequence[int]
+) -> tuple[Blocking | None, str | None, float]:
+    """Return (call, place, ns a step) where the first one was seen in system calls most, beyond
+    what others were seen there; samples are a heartbeat apart."""
+    since = min(looked_at.begin_ns, looked_at.end_ns - _SAMPLED_NS)
+    steps, visible = view.rows(view.ranks[culprits[0]], "step")  # before is no part of one
+    since = max(since, int(steps.col("t0_ns")[0])) if visible and not steps.base else since
+    usual: Counter[tuple[Blocking, str]] = Counter()
+    for other in [rank for rank in view.ranks if rank not in culprits][:_COMPARED]:
+        usual |= counted(view, other, since)
+    own = (counted(view, culprits[0], since) - usual).most_common(1)
+    if not own or own[0][1] < _LEAST_SAMPLES:
+        return None, None, 0.0
+    (of, where), number = own[0]
+    return of, where, number * BEAT_NS * looked_at.step_ns / (view.t_ns - since)
