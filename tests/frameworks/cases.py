@@ -113,4 +113,10 @@ CASES: Final = (
     Case("lightning ddp", "lightning_ddp", needs=("lightning",), loss=False),
     Case("accelerate", "accelerate_loop", needs=("accelerate",), loss=False),
     Case("fairscale oss", "fairscale_dp", needs=("fairscale",), loss=False),
+    # Its last line has the mean of all steps as another loss.
+    Case("transformers trainer", "hf_trainer", needs=("transformers", "accelerate"), loss=False),
+    Case("transformers trainer, one rate differs", "hf_trainer", {"RATE": "1"},
+         ("transformers", "accelerate"), nproc=3, loss=False, findings=("replica-divergence",)),
+    Case("composer", "composer_ddp", needs=("composer", "cpuinfo"), loss=False),
+    Case("metric learning", "metric_learning", needs=("pytorch_metric_learning",), loss=False),
 )  # fmt: skip

@@ -195,6 +195,8 @@ def state_of(trace: Trace, proc: Proc, t: float, **more: Any) -> None:
         ({"os": "T"}, FORWARD, "rank-stopped", "error", Absence("stopped", AT, pid=101)),
         ({"heartbeat_ns": ns(400), "cpu": 1.0}, FORWARD, "gil-held", "warning",
          Absence("gil", AT, silent_ns=2000 * MS)),
+        ({"heartbeat_ns": ns(400), "cpu": 1.0, "phase": "forward"}, [], "gil-held", "warning",
+         Absence("gil", silent_ns=2000 * MS, during="forward")),
         ({}, PDB, "in-debugger", "warning", Absence("pdb", "train.py:77 in step")),
         ({"phase": "data"}, FORWARD, "missing-rank", "warning",
          Absence("loading", AT, asleep=True, caller="step at train.py:88")),

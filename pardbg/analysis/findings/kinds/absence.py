@@ -64,6 +64,8 @@ class Absence:
     code: int | None = None
     """Exit code."""
     pid: int = 0
+    during: Doing = "unknown"
+    """What the program was at, by its newest record, where no stack can be had."""
     silent_ns: int = 0
     """Time its agent's thread had been silent, or its device has stood."""
     asleep: bool = False
@@ -135,7 +137,9 @@ class Absence:
         if self.doing == "gil":
             silent = f" for {duration(self.silent_ns)}" if self.silent_ns else ""
             idle = ", waiting for something" if self.asleep else ""
-            return "be", f"in C code that {'held' if over else 'holds'} Python's lock{silent}{idle}"
+            at = "" if self.during == "unknown" or self.place else f", {self._at(many)}"
+            held = "held" if over else "holds"
+            return "be", f"in C code that {held} Python's lock{silent}{idle}{at}"
         if self.doing == "device":
             silent = duration(self.silent_ns)
             return (
@@ -146,6 +150,14 @@ class Absence:
         if self.doing == "start-up" and many:
             return "be", "in their start-up"
         return _WORDS[self.doing]
+
+    def _at(self, many: bool) -> str:
+        """Return ``in forward``."""
+        if self.during == "action":
+            return f"in {self.name}"
+        if self.during == "loading":
+            return "loading data"
+        return "in their start-up" if many and self.during == "start-up" else _WORDS[self.during][1]
 
     def _details(self, many: bool) -> str:
         if self.doing in WHOLE:

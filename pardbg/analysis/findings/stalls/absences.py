@@ -50,7 +50,10 @@ def absence(view: View, rank: int) -> Absence:
         return Absence("cut off", name=process.host)
     if now.gil_held or now.inside == "gil":
         idle = now.cpu is not None and now.cpu < IDLE_CORES
-        return Absence("gil", where, silent_ns=now.silent_ns, asleep=idle)
+        during = "action" if now.action else _PHASES.get(now.phase, "unknown")
+        return Absence(
+            "gil", where, name=now.action, silent_ns=now.silent_ns, asleep=idle, during=during
+        )
     if now.os_state == "D":
         return Absence("kernel", where)
     stands = standing(view, rank)
