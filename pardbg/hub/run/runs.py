@@ -287,4 +287,5 @@ def _remove(run_dir: Path) -> None:
 
 
 def _short(command: str) -> str:
+    command = " ".join(command.split())  # a program may be written in several lines
     return command if len(command) < 80 else f"{command[:79]}…"

@@ -22,6 +22,7 @@ from pardbg.hub.removal import mark, remove_rings, remove_run
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import ConfigError
 from pardbg.hub.run.launcher import ended, job_env
+from pardbg.hub.run.runs import Run
 from pardbg.hub.serve.collector import Heads
 from pardbg.hub.serve.job_output import MAX_LINE, MAX_LINES, PARTIAL_NS, Tail, split_rank
 from pardbg.hub.serve.sockets import check_endpoints, make_keys
@@ -360,3 +361,9 @@ def test_how_a_job_ended_can_still_be_asked_for(code: str, want: int) -> None:
     wait_until(lambda: ended(job.pid) is not None, 20, "its end")
     assert ended(job.pid) == want
     assert job.wait(0) == want
+
+
+def test_a_live_run_is_one_line_though_its_program_is_written_in_several() -> None:
+    argv = ("python", "-c", "import sys\nfor _ in range(3):\n    pass")
+    line = Run("r-1", "r", Path("/r"), argv, Path("/r/s.mcap"), 0, hub_alive=True).line()
+    assert line.endswith("python -c import sys for _ in range(3): pass")
