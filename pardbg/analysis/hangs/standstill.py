@@ -10,7 +10,7 @@ import numpy as np
 
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.comm.ops import UNKNOWN_OP
-from pardbg.analysis.hangs.stacks import place, waits_in_op
+from pardbg.analysis.hangs.stacks import place, waits_in_op, whole_place
 from pardbg.analysis.pipeline.pipelines import running_action, state_at, states
 from pardbg.events import fields
 from pardbg.events.control_codes import NodeChange
@@ -248,7 +248,7 @@ def place_of_first(view: View, rank: int, issued_ns: int) -> str | None:
         if len(rows) and not table.base:
             number = int(table.col("name_id")[rows[0]])
             first = np.flatnonzero(table.col("name_id") == number)[0] == rows[0]
-            return place(process.ops.get(number, UNKNOWN_OP).at) if first else None
+            return whole_place(process.ops.get(number, UNKNOWN_OP).at) if first else None
     return None
 
 
