@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar, cast
 
 import msgpack
 import zstandard
+from mcap.data_stream import ReadDataStream
 from mcap.opcode import Opcode
 from mcap.records import Channel, Chunk, Footer, Header, McapRecord, Metadata
 from mcap.records import Message as McapMessage
@@ -37,6 +40,8 @@ T = TypeVar("T")
 MAX_CHUNK_BYTES: Final = 64 << 20
 """Chunks are a few MiB; a larger one than this is damage or malice."""
 MAX_CHANNEL_BYTES: Final = 1 << 12
+MAX_OTHERS: Final = 1 << 12
+"""Records in a chunk that are neither channels nor messages; ours have none."""
 FREE_BYTES: Final = 64 << 20
 """Payloads that a file of any size may have, together."""
 MOST_PACKED: Final = 256
@@ -53,6 +58,8 @@ BUNDLED: Final = "session.mcap"
 ZSTD: Final = b"\x28\xb5\x2f\xfd"
 UNPACKED: Final = 16
 """Bytes of a session, itself packed, for each byte of a bundle, at most."""
+_MESSAGE: Final = struct.Struct("<HIQQ")
+"""Channel, sequence, log time, publish time; then the data (the MCAP format, op=0x05)."""
 DAMAGED: Final = (*appending.DAMAGED, zstandard.ZstdError)
 
 
@@ -364,23 +371,32 @@ def unpack_chunk(chunk: Chunk) -> list[McapRecord]:
     if chunk.compression == "zstd" and zstandard.frame_content_size(chunk.data) > MAX_CHUNK_BYTES:
         raise ValueError("chunk too large")
     stream, end = get_chunk_data_stream(chunk, validate_crc=True)
+    body: bytes = stream.read(end)
     found: list[McapRecord] = []
-    num_others = 0
-    while stream.count < end:
-        opcode, length = HEAD.unpack(stream.read(HEAD.size))
-        after = stream.count + length
-        if after > end or len(found) + num_others >= 2 * MAX_MESSAGES:
+    at = num_others = 0
+    while at < end:
+        if at + HEAD.size > end:
+            raise ValueError("a record longer than its chunk")
+        opcode, length = HEAD.unpack_from(body, at)
+        begin, at = at + HEAD.size, at + HEAD.size + length
+        if at > end or len(found) >= 2 * MAX_MESSAGES or num_others >= MAX_OTHERS:
             raise ValueError("a record longer than its chunk, or too many messages")
         if opcode == Opcode.CHANNEL and length <= MAX_CHANNEL_BYTES:
-            found.append(Channel.read(stream))
+            found.append(Channel.read(ReadDataStream(BytesIO(body[begin:at]))))
         elif opcode == Opcode.MESSAGE:
-            found.append(McapMessage.read(stream, length))
+            found.append(_message(body, begin, at))
         else:
             num_others += 1
-        if stream.count > after:
-            raise ValueError("a record longer than it says")
-        stream.read(after - stream.count)
     return found
+
+
+def _message(body: bytes, begin: int, end: int) -> McapMessage:
+    """Return a message from these bytes of a chunk, as mcap reads it in a third of the time."""
+    if end - begin < _MESSAGE.size:
+        raise ValueError("a record longer than it says")
+    channel, sequence, log_time, publish_time = _MESSAGE.unpack_from(body, begin)
+    data = body[begin + _MESSAGE.size : end]
+    return McapMessage(channel, log_time, data, publish_time, sequence)
 
 
 def number_of(text: str | None) -> int:

@@ -33,8 +33,7 @@ from pardbg.analysis.findings.kinds.mismatch_kinds import (
 from pardbg.words import ranks_text
 
 Effect = Literal["silent", "note", "nobody"]
-"""silent: it is no finding; note: it is one, as a note; names: as a note that has the culprits of
-what explains it; nobody: as a note without culprits."""
+"""silent: it is no finding; note: it is one, as a note; nobody: as a note without culprits."""
 Families = tuple[type[Facts], ...]
 When = Callable[[Candidate, Candidate], bool]
 """(cause, effect) -> whether the one explains the other"""

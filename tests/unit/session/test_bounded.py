@@ -86,7 +86,7 @@ def test_a_chunk_of_too_many_messages_is_refused_before_they_are_made() -> None:
 
 def test_so_is_a_chunk_of_too_many_records_of_other_kinds() -> None:
     """Of 9 bytes each: 7 million would be in a chunk of 64 MiB, a few kB in the file."""
-    plain = bytes(9 * ((1 << 17) + 1))
+    plain = bytes(9 * (reader.MAX_OTHERS + 1))
     packed = zstandard.ZstdCompressor(1).compress(plain)
     with pytest.raises(ValueError, match="messages"):
         reader.unpack_chunk(Chunk("zstd", packed, 1, 1, 0, len(plain)))
