@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections import defaultdict
 from pathlib import Path
 
@@ -25,6 +26,12 @@ SAME_THING = {
     # The agent has its own few: it imports nothing of pardbg.
     "words",
 }  # fmt: skip
+AT_THE_ROOT = {
+    ".ci", ".github", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CONTRIBUTING.md",
+    "LICENSE", "Makefile", "README.md", "SECURITY.md", "agent", "constraints.txt", "deploy", "docs",
+    "mkdocs.yml", "pardbg", "pyproject.toml", "sessions", "tests",
+}  # fmt: skip
+"""Whatever else a program left here that was tried in the checkout is not the project's."""
 PER_FOLDER = {"__init__", "__main__", "page"}
 """Names that say "of this folder"."""
 
@@ -46,6 +53,14 @@ def same_names() -> dict[str, list[str]]:
             if not in_recipes(path):
                 found[path.stem].append(str(path.relative_to(ROOT)))
     return {name: paths for name, paths in found.items() if len(paths) > 1}
+
+
+def test_nothing_is_kept_that_a_program_left_here() -> None:
+    argv = ["git", "ls-files", "--error-unmatch", ":/"]
+    listed = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    assert {line.split("/")[0].strip('"') for line in listed.stdout.splitlines()} == AT_THE_ROOT
 
 
 def test_a_module_name_means_one_thing() -> None:

@@ -53,9 +53,9 @@ class Watching:
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_who_disagrees_is_held_before_it_issues(tmp_path: Path) -> None:
-    go = tmp_path / "go"
+    go, end = tmp_path / "go", tmp_path / "end"
     argv = [sys.executable, "-m", PROGRAM, "3", program.__name__, "fault:diverge"]
-    env = rank_env({program.GO: str(go)})
+    env = rank_env({program.GO: str(go), program.END: str(end)})
     with started(argv, tmp_path / "s.mcap", env=env) as handle:
         control = HubControl(handle.run_dir)
         wait_ranks(control, 3)
@@ -84,6 +84,7 @@ def test_who_disagrees_is_held_before_it_issues(tmp_path: Path) -> None:
         # Steps 0-4 were healthy and 5 had that; the third of the next training is 8.
         data = job.held("diverge: parameter 0.token.weight differs after step 8: rank 2 from")
         assert "rank 2 from ranks 0,1 (101 of 101 differ)" in data["reason"]
+        end.touch()
         job.do(Verb.CONTINUE)
 
         data = job.held("mismatch: wants all_gather float32[")

@@ -178,13 +178,14 @@ def rings_of(handle: RunHandle) -> Iterator[Path]:
 def test_ranks_of_two_nodes_that_disagree_are_held(tmp_path: Path, ports: tuple[int, int]) -> None:
     """Two ranks a node; rank 2 is late, sums another dtype, drifts apart, with rank 3 beside it.
     `delay`, a breakpoint, `where` and `p` reach both nodes."""
-    go, keys, hub = tmp_path / "go", make_keys(), f"tcp://127.0.0.1:{ports[0]}"
+    keys, hub = make_keys(), f"tcp://127.0.0.1:{ports[0]}"
+    go, end = tmp_path / "go", tmp_path / "end"
 
     def start(node: int) -> Any:
         argv = [sys.executable, "-m", PROGRAM, "2", program.__name__, "fault:diverge"]
         env = {
             "GROUP_RANK": str(node), "WORLD_SIZE": "4", "MASTER_PORT": str(ports[1]),
-            "PARDBG_HOST": f"n{node}", program.GO: str(go),
+            "PARDBG_HOST": f"n{node}", program.GO: str(go), program.END: str(end),
         }  # fmt: skip
         place = Place(hub, node, 2, keys)
         name = tmp_path / f"n{node}.mcap"
@@ -217,6 +218,7 @@ def test_ranks_of_two_nodes_that_disagree_are_held(tmp_path: Path, ports: tuple[
         job.do(Verb.CONTINUE)
         data = job.held("diverge: parameter 0.token.weight differs after step 8: rank 2 from")
         assert "rank 2 from ranks 0,1,3 (101 of 101 differ)" in data["reason"]
+        end.touch()
         job.do(Verb.CONTINUE)
         data = job.held("mismatch: wants all_gather float32[")
         job.do(Verb.CONTINUE)

@@ -37,7 +37,7 @@ class Rendezvous:
         """Query the store, now and then, while a rank waits. ``known``: rank -> pid."""
         if now - self._asked_ns >= AGAIN_NS and known:
             self._asked_ns = now
-            threading.Thread(target=self._ask, args=(dict(known),), daemon=True).start()
+            threading.Thread(None, self._ask, "rendezvous", (dict(known),), daemon=True).start()
 
     def took(self) -> list[Came]:
         """Return what was found since the last call."""

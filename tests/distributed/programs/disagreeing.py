@@ -1,6 +1,6 @@
 """Ranks that disagree, one way after the other, in one job: they wait in broadcasts until the file
-GO is there, then train as DDP should, sum another dtype, drift apart, and at last bring another
-size to an all_gather, at which gloo ends a process.
+GO is there, then train as DDP should, sum another dtype, drift apart, wait for the file END, and
+at last bring another size to an all_gather, at which gloo ends a process.
 
     python -m tests.distributed.programs.forked_ranks 3 \\
         tests.distributed.programs.disagreeing fault:diverge
@@ -18,27 +18,28 @@ import torch.distributed as dist
 from pardbg.lab.recipes.catalogue import RECIPES
 from pardbg.lab.recipes.launch import Options, World, main
 
-GO, RANK = "DISAGREEING_GO", 2
+GO, END, RANK = "DISAGREEING_GO", "DISAGREEING_END", 2
 PARTS = {"fault:mismatch-dtype": 6, "fault:diverge": 3}
 """Steps, of which the last has the fault."""
 
 
 def train(world: World, options: Options) -> None:
-    wait()
+    wait(GO)
     for name, steps in PARTS.items():
         recipe = RECIPES[name]
         own = recipe.read([f"--fault-rank={RANK}", f"--fault-step={steps - 1}"])
         its = Options(steps, options.seed, 0.0, options.lr, {**own, "steps": steps})
         recipe.load()(world, its)
+    wait(END)
     mine = torch.zeros(3 if world.rank == RANK else 4)
     dist.all_gather([torch.empty_like(mine) for _ in range(world.size)], mine)
 
 
-def wait() -> None:
-    """Until the file is there, as rank 0 sees it."""
+def wait(name: str) -> None:
+    """Until the file of this variable is there, as rank 0 sees it."""
     go = torch.zeros(1, dtype=torch.int64)
     while not go.item():
-        go[0] = Path(os.environ[GO]).exists()
+        go[0] = Path(os.environ[name]).exists()
         dist.broadcast(go, 0)
         time.sleep(0.002)
 
