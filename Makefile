@@ -24,12 +24,15 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 # Hundreds of processes import the same modules: each is compiled once.
 export PYTHONDONTWRITEBYTECODE :=
 
+# What fails beside the others is tried once more alone, and named: tests/again.py.
+AGAIN := test $$? = 1 && $(BIN)/python -m tests.again
+
 test: $(STAMP) native
-	$(PYTEST) -m "not long"
+	$(PYTEST) -m "not long" || { $(AGAIN); }
 
 # The rest of them, of tests/conftest.py's LONG.
 test-long: $(STAMP) native
-	$(PYTEST) -m long
+	$(PYTEST) -m long || { $(AGAIN); }
 
 # The agent's hot path in C++, for the tests: half a minute, once. Where it cannot be built they
 # take Python's way alone.

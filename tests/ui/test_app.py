@@ -12,6 +12,7 @@ from pardbg.events.control_codes import Why
 from pardbg.events.control_facts import Refusal
 from pardbg.ui.app import PardbgApp
 from pardbg.ui.commands.actions import ACTIONS, SCREENS, ctl_help, for_mode
+from pardbg.ui.screens.timeline import TimelinePage
 from pardbg_agent.ctrl.agent_messages import Thread
 from tests.ui import sample
 from tests.ui.fakes import FakePort, FakeSource, FakeStore, app_on, shows, text_of, until
@@ -295,6 +296,18 @@ async def test_the_timeline_zooms() -> None:
         await shows(app, "618 ms across")
         await pilot.press("minus", "minus")
         await shows(app, "2.47 s across")
+
+
+@pytest.mark.parametrize(("keys", "across"), [("plus", "309 ms"), ("minus", "4.94 s")])
+async def test_the_timeline_zooms_before_it_is_drawn(keys: str, across: str) -> None:
+    """The frame at hand is another page's, and has no window."""
+    app = app_on(sample.snapshot_1f1b())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app)
+        page = app.query_one(TimelinePage)
+        assert page.zoom(1 if keys == "plus" else -1)
+        await pilot.press("3", keys)
+        await shows(app, f"{across} across")
 
 
 async def test_a_moment_that_cannot_be_shown_is_said_and_the_next_one_is() -> None:

@@ -40,6 +40,8 @@ class TimelineWant:
     """The chosen box."""
     end_ns: int | None = None
     """Where the window ends if that is before the cursor."""
+    halved: int = 0
+    """How often those steps are halved (< 0: doubled)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,7 +244,8 @@ class FrameMaker:
         t1 = t1 if active is None else min(t1, active[1])
         t1 = t1 if timeline.end_ns is None else min(t1, timeline.end_ns)
         steps = 1 if timeline.columns < _NARROW else min(3, max(1, len(snapshot.steps)))
-        t0 = t1 - (timeline.span_ns or (snapshot.step_ns or _SPAN_NS) * steps)
+        span = (snapshot.step_ns or _SPAN_NS) * steps
+        t0 = t1 - (timeline.span_ns or max(1, int(span / 2**timeline.halved)))
         lanes = self._analysis.lanes(self._store, t0, t1, timeline.columns, timeline.ranks)
         return lanes, t0, t1
 

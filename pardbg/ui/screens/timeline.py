@@ -23,6 +23,9 @@ class TimelinePage(Page):
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
         self._span_ns: int | None = None
+        self._halved = 0
+        """How often the span that is shown at first was halved before it was known."""
+        self._zoomed_at: Frame | None = None
         self._spot: Spot | None = None
         self._stay_ns: int | None = None
         """Where a live run's window ends while a box is chosen: it must not run away."""
@@ -39,7 +42,7 @@ class TimelinePage(Page):
         ranks = around(
             super().ranks(), chosen, self.size.height, about.rank if about is not None else None
         )
-        return Want(timeline=TimelineWant(span_ns, width, ranks, self._spot, end_ns))
+        return Want(timeline=TimelineWant(span_ns, width, ranks, self._spot, end_ns, self._halved))
 
     def _look_at(self, frame: Frame, spot: Spot | None) -> None:
         """Select a box; the window stays while one is selected."""
@@ -143,11 +146,18 @@ class TimelinePage(Page):
         frame = self.shared.frame
         if frame is None:
             return True
-        span = max(1, frame.lanes_t1_ns - frame.lanes_t0_ns)
+        # An older frame has not answered the zoom before, or is of another page.
+        waits = frame is self._zoomed_at or frame.lanes_t1_ns <= frame.lanes_t0_ns
+        span = self._span_ns if waits else frame.lanes_t1_ns - frame.lanes_t0_ns
+        self._zoomed_at = frame
         if by == 0:
             span = frame.snapshot.t_ns - frame.snapshot.t_begin_ns
+        elif span is None:
+            self._halved += by
+            return True
         else:
             span = span // 2 if by > 0 else span * 2
+        self._halved = 0
         self._span_ns = min(max(span, _LEAST_NS), _MOST_NS)
         if self._stay_ns is not None and self._spot is not None:  # it stays in sight
             self._stay_ns = min(max(self._spot.t0_ns + self._span_ns // 2, 0), frame.snapshot.t_ns)
