@@ -38,10 +38,20 @@ def start() -> None:
         _late.when_imported("multiprocessing.process", _watch_children)
         if "RANK" not in os.environ:
             return
-        if SITE_ENDS in sys.modules:
+        if SITE_ENDS in sys.modules or not _is_in_site():
             _report()
         else:
             sys.meta_path.insert(0, _SiteEnds())
+
+
+def _is_in_site() -> bool:
+    """Return whether the interpreter still starts: ``site`` is at work."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_globals.get("__name__") == "site":
+            return True
+    return False
 
 
 class _SiteEnds(MetaPathFinder):

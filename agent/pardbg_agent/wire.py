@@ -347,6 +347,8 @@ NOTE_LEAVING: Final = "leaving"
 without BYE (forked children leave by os._exit). The value is the process; besides, "t_ns"."""
 NOTE_THREAD: Final = "thread"
 """Key of the NOTE of a thread, not the main one, that issues ops. The value is its name."""
+NOTE_ATTACHED: Final = "attached"
+"""Note of a process that was there before the run (``pardbg attach --agent``)."""
 NOTE_RPC: Final = "rpc"
 """Key of the NOTE of a process that is a worker of torch.distributed.rpc. The value is its name."""
 

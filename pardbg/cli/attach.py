@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from pardbg.cli.common import FORCE, JSON, echo, need_terminal, new_file, talk
+from pardbg.cli.common import FORCE, JSON, echo, has_terminal, need_terminal, new_file, talk
 from pardbg.cli.files import show_screens
+from pardbg.cli.options import DURATION
 from pardbg.errors import UserError
-from pardbg.words import agreed, ranks_text
+from pardbg.words import agreed, duration, ranks_text
 
 if TYPE_CHECKING:
     from pardbg.doors.explained import Explained
@@ -36,14 +37,37 @@ SIGNS: Final = {"error": "✗", "warning": "!"}
 @click.option("--user", is_flag=True, help="All jobs that this user runs on this machine.")
 @click.option("--slurm", default="", metavar="JOB", help="Ranks of this Slurm job.")
 @JSON
+@click.option("--agent", is_flag=True, help="Have the agent enter the ranks: from then on the job "
+              "is recorded and can be watched.")  # fmt: skip
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Session file to write.")
+@FORCE
+@click.option("--allow-eval", is_flag=True,
+              help="Let the controller run code in held ranks (p, tensor, compare …).")  # fmt: skip
+@click.option("--wait", type=DURATION, default="60s", metavar="TIME",
+              help="Maximum time for all ranks to come to the end of a step.")  # fmt: skip
 def attach(
-    pids: Sequence[int], launcher: int | None, user: bool, slurm: str, json_: bool
-) -> None:  # fmt: skip
+    pids: Sequence[int], launcher: int | None, user: bool, slurm: str, json_: bool, agent: bool,
+    output: Path | None, force: bool, allow_eval: bool, wait: int,
+) -> int:  # fmt: skip
     """Look at a running job that was started without pardbg, from outside.
 
     Reads a stack of each rank on this machine, without stopping or changing anything, and names the
     ranks that the others wait for. Without PIDs: the one job that this user runs here.
+    With --agent the job is watched from its next step on, until `pardbg ctl RUN kill`.
     """
+    if agent:
+        if json_ or user:
+            raise UserError("--agent enters one job: leave out --json and --user")
+        return _join(pids, launcher, slurm, output, force, allow_eval, wait / 1e9)
+    if output is not None or force or allow_eval:
+        raise UserError("-o, --force and --allow-eval go with --agent")
+    _look(pids, launcher, user, slurm, json_)
+    return 0
+
+
+def _look(
+    pids: Sequence[int], launcher: int | None, user: bool, slurm: str, json_: bool
+) -> None:  # fmt: skip
     from pardbg.hub.attach.job_ranks import find
     from pardbg.hub.attach.look import ask_ras, look
     from pardbg.hub.attach.stacks_verdict import judge
@@ -64,6 +88,41 @@ def attach(
             echo(line)
     if json_:
         echo(json.dumps(found if several else found[0], indent=2))
+
+
+def _join(
+    pids: Sequence[int], launcher: int | None, slurm: str, output: Path | None, force: bool,
+    allow_eval: bool, wait_s: float,
+) -> int:  # fmt: skip
+    """Have the agent enter; show the run, where there is a terminal."""
+    from pardbg.cli.live import job_name, session_target, show_live
+    from pardbg.hub.attach.entry import join
+    from pardbg.hub.attach.job_ranks import find, refuse_part
+
+    (ranks,) = find(pids, launcher, slurm=slurm)
+    refuse_part(ranks)
+    name = job_name(ranks[0].command.split())
+    talk(f"the agent enters {ranks_text(tuple(one.rank for one in ranks))} of {name}: each rank is "
+         f"held at the end of a step until all are there")  # fmt: skip
+    handle, entrance = join(ranks, session_target(output, name, force), name, allow_eval, wait_s)
+    if entrance.failed:
+        for why, who in _by_reason(entrance.failed).items():
+            talk(f"{ranks_text(who)}: {why}")
+        raise UserError("the agent is in no rank, and the job runs on as it was")
+    talk(
+        f"watched after {duration(entrance.seconds * 1e9)} as {handle.run}, recorded in {handle.session}"
+    )
+    if has_terminal():
+        return show_live(handle.run_dir)
+    talk(f"see it: `pardbg watch {handle.run}`; take the agent out: `pardbg ctl {handle.run} kill`")
+    return 0
+
+
+def _by_reason(failed: Mapping[int, str]) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    for rank, why in sorted(failed.items()):
+        found[why] = (*found.get(why, ()), rank)
+    return found
 
 
 def _text(

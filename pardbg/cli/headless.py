@@ -249,7 +249,8 @@ def farewell(run_dir: Path, ends: bool = False) -> int:
     ended = handle.ended()
     if not ended and not ends:
         talk(f"{handle.name} keeps running, recorded in {handle.parts()[-1]}")
-        talk(f"rejoin: `pardbg watch {handle.run}`; end it: `pardbg ctl {handle.run} kill`")
+        end = "take the agent out" if handle.config.attached else "end it"
+        talk(f"rejoin: `pardbg watch {handle.run}`; {end}: `pardbg ctl {handle.run} kill`")
         return 0
     if not ended:
         talk(f"ending {handle.name} (--keep leaves it running)")

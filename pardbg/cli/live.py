@@ -134,7 +134,7 @@ def watch(
         if run is not None:
             raise UserError(f"{run!r} before `--`: name a run to join or give a command, not both")
         said, rc = recording(**how), _rc(rc_file, no_rc)
-        return _watch_job(_job(job), said, rc, second=second, name=_job_name(job), output=output)
+        return _watch_job(_job(job), said, rc, second=second, name=job_name(job), output=output)
     key = how.pop("key")
     if output is not None or any(how.values()):
         raise UserError("-o and recording options need a command: `pardbg watch … -- torchrun …`")
@@ -167,7 +167,7 @@ def run(job: list[str] | None, /, output: Path | None, rc_file: Path | None, **h
 
     argv, said, rc = _job(job), recording(**how), named_rc(rc_file)
     try:
-        handle, streams = _start_own(argv, said, name=_job_name(argv), output=output)
+        handle, streams = _start_own(argv, said, name=job_name(argv), output=output)
     except SetupError as why:
         run_plain(argv, str(why))
     _give(handle, rc)
@@ -193,7 +193,7 @@ def _start(
     place = find_place(how.hub, how.key, how.node_rank, how.nnodes, argv, os.environ, common.talk)
     elsewhere = place is not None and place.node > 0  # where the hub records
     # Elsewhere a name alone: nothing is made there.
-    session = default_session_path(name) if elsewhere else _session_target(output, name, how.force)
+    session = default_session_path(name) if elsewhere else session_target(output, name, how.force)
     doors = _doors(how.metrics, elsewhere)
     tidy()
     adopt_orphans()
@@ -296,6 +296,13 @@ def _watch_job(
     return end_as(code)
 
 
+def show_live(run_dir: Path) -> int:
+    """Show a run that was just joined."""
+    from pardbg.hub.target import local
+
+    return _tui_live(local(run_dir), "overview", viewer_rc(None, False))
+
+
 def _opened(reference: Path) -> SessionSource:
     """Open it before a job is started: what is no recording is said at once."""
     from pardbg.session.reader import open_session
@@ -342,7 +349,7 @@ def _list_recipes() -> None:
             common.echo(f"  {recipe.name:<{width}}  {ranks}  {recipe.summary}{own}")
 
 
-def _session_target(output: Path | None, name: str, force: bool) -> Path:
+def session_target(output: Path | None, name: str, force: bool) -> Path:
     """Return the file to record to: new, empty, or with ``force`` an existing one. Raises UserError
     if it cannot be written. The hub makes a new one, so a run that is killed early leaves none."""
     from pardbg.cli.headless import default_session_path
@@ -382,9 +389,11 @@ def _job(job: list[str] | None) -> list[str]:
     return job
 
 
-def _job_name(argv: list[str]) -> str:
-    scripts = [Path(word) for word in argv if word.endswith(".py")]
-    return (scripts[0] if scripts else Path(argv[0])).stem
+def job_name(argv: Sequence[str]) -> str:
+    """Return the name of a job's run: its script's, its module's, else its program's."""
+    scripts = [Path(word).stem for word in argv if word.endswith(".py")]
+    modules = [argv[n + 1].rpartition(".")[2] for n, word in enumerate(argv[:-1]) if word == "-m"]
+    return [*scripts[:1], *modules[::-1], Path(argv[0]).stem][0]
 
 
 def _need_torch() -> None:

@@ -165,6 +165,8 @@ class _OnHang(click.ParamType):  # type: ignore[type-arg]  # no generic before c
 
 
 ON_EXCEPTION: Final = _OnException()
+DURATION: Final = _AtLeast("TIME", parse_duration, "1s")
+"""At least a second, in ns."""
 
 
 recording_options: Final = all_of(
@@ -174,7 +176,7 @@ recording_options: Final = all_of(
                       "while around findings."),
     click.option("--max-size", type=_AtLeast("SIZE", parse_size, "64KiB"),
                  help="Start a new file at this size, as in 2GiB."),
-    click.option("--max-time", type=_AtLeast("TIME", parse_duration, "1s"),
+    click.option("--max-time", type=DURATION,
                  help="Start a new file after this time, as in 24h."),
     click.option("--rotate", type=click.IntRange(1), metavar="N",
                  help="Keep only the newest N files (default: all)."),
@@ -210,7 +212,7 @@ hang_options: Final = all_of(
     click.option("--on-hang", type=_OnHang(), metavar="bundle[,exec CMD][,abort]",
                  help="When ranks hang: write NAME.tar.zst beside the recording, which replay and "
                       "report open; then run CMD with its path, or abort the culprit."),
-    click.option("--after", type=_AtLeast("TIME", parse_duration, "1s"),
+    click.option("--after", type=DURATION,
                  help="How long ranks stand still before that (default 60s)."),
     click.option("--notify", metavar="CMD|URL", help="Tell of each error once: JSON on stdin of "
                  "CMD, or POST."),

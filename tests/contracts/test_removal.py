@@ -23,6 +23,7 @@ ALLOWED = {
     "pardbg_agent/ring.py": "this process's own ring",
     "native/__main__.py": "a file that the same function has just made takes its name",
     "sim/extension.py": "a file that the same function has just made takes its name",
+    "life/entering.py": "a file that the same function has just made takes its name",
     "control/posts.py": "this process's own board",
     "rehearse/rank_trace.py": "what an ended rank left in the directory made for this rehearsal",
 }

@@ -207,7 +207,7 @@ def _run_json(report: Report) -> dict[str, Any]:
     return (
         _pick(report.run, "name run argv t0_ns wall_ns")
         | _pick(report, "duration_ns")
-        | _pick(report.run, "exit_code num_hosts backend truncated times hooks")
+        | _pick(report.run, "exit_code num_hosts backend truncated times hooks attached")
         | {"part": part, "next_part": following or None}
         | _pick(report, "live num_records dropped_records unknown_records")
     )

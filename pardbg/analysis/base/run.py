@@ -9,6 +9,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.times import Times, times
 from pardbg.events import fields
 from pardbg.store.store import NEXT_PART, PART, Store
+from pardbg_agent.wire import NOTE_ATTACHED
 
 _LAUNCHERS = ("python", "torchrun")
 """Names that say how a program was started, not what it is."""
@@ -31,6 +32,8 @@ class RunInfo:
     """Which file of a recording in several this is, and in which it goes on."""
     rehearsed: bool = False
     """Times count events, and values are arbitrary."""
+    attached: bool = False
+    """Ranks were there before the run: steps and ops are numbered from where the agent entered."""
     times: Times = ""
     """Whose clock the times are; ``host``: of a run on a device."""
     hooks: str = ""
@@ -69,6 +72,7 @@ def run_info(view: View) -> RunInfo:
         truncated=view.store.truncated,
         part=_part(view),
         rehearsed=rehearsed(view),
+        attached=NOTE_ATTACHED in view.store.notes,
         times=times(view),
         hooks="+".join(sorted({fields.text(p.facts, "hooks") for p in view.ranks.values()} - {""})),
         world_size=max((p.world_size or 0 for p in view.ranks.values()), default=0),

@@ -15,6 +15,8 @@ import psutil
 
 from pardbg.errors import UserError
 from pardbg.hub.ranks.processes import maps
+from pardbg.hub.removal import RINGS_DIR
+from pardbg.hub.run.config import roots, shm_root
 from pardbg_agent import wire
 
 TORCH: Final = "libtorch"
@@ -117,6 +119,26 @@ def _nobody(pids: Sequence[int], launcher: int | None) -> str:
     elif pids:
         which = f"none of {', '.join(map(str, pids))} is a process"
     return f"no rank found: {which} with RANK and WORLD_SIZE in its environment, and torch"
+
+
+def refuse_part(ranks: Sequence[JobRank]) -> None:
+    """Raise UserError where these are not all ranks of their job, or watched already."""
+    world, here = ranks[0].world_size, {one.rank for one in ranks}
+    if ranks[0].watched or any(map(is_entered, (one.pid for one in ranks))):
+        raise UserError("this job runs under pardbg already: `pardbg watch`")
+    if any(os.stat(f"/proc/{one.pid}").st_uid != os.geteuid() for one in ranks):
+        raise UserError("the job is another user's: run this as that user")
+    if len(here) != len(ranks):
+        raise UserError("two processes have one rank: name the pids of one job")
+    if missing := sorted({*range(world)} - here):
+        raise UserError(f"{len(missing)} of {world} ranks are not on this machine, or not named: "
+                        "the agent enters all ranks of a job or none")  # fmt: skip
+
+
+def is_entered(pid: int) -> bool:
+    """Return whether an agent is in a process: it has a ring in a run that is not over."""
+    inside = [root.glob(f"*/{RINGS_DIR}/*.{pid}.ring") for root in roots()]
+    return any(next(found, None) for found in (shm_root().glob(f"*/*.{pid}.ring"), *inside))
 
 
 def on_all_nodes(slurm: str) -> str:

@@ -10,7 +10,7 @@ import stat
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -145,6 +145,9 @@ class RunConfig:
     host: str
     boot_id: str
     recipe: str = ""
+    attached: tuple[str, ...] = ()
+    """Command line of a rank that was there before the run (``pardbg attach --agent``): ``argv`` is
+    then of the process that stands for the job."""
     owner_pid: int | None = None
     """Process that passes the job's streams on (``pardbg run``); None: the job has no owner."""
     owner_start: str = ""
@@ -196,11 +199,11 @@ class RunConfig:
     @property
     def shown(self) -> tuple[str, ...]:
         """Return the command line for records and screens, with ``***`` for likely secrets."""
-        return tuple(without_secrets(self.argv))
+        return tuple(without_secrets(self.attached or self.argv))
 
     def without_secrets(self) -> RunConfig:
         """Return the configuration for after the job's start, with ``shown`` as command line."""
-        return replace(self, argv=self.shown)
+        return replace(self, argv=self.shown, attached=self.attached and self.shown)
 
     @property
     def limits(self) -> PartLimits:
@@ -223,6 +226,7 @@ def load(run_dir: Path) -> RunConfig:
             raise ConfigError(f"{path}: version {fields['v']}, this pardbg reads {VERSION}")
         known = {k: v for k, v in fields.items() if k in RunConfig.__dataclass_fields__}
         known |= {"argv": tuple(known["argv"]), "dir": Path(run_dir)}
+        known["attached"] = tuple(known.get("attached", ()))
         if said := known.pop("on_hang", None):
             known["on_hang"] = OnHang(**{**said, "command": tuple(said["command"])})
         config = RunConfig(**known)
@@ -255,6 +259,7 @@ def make(
     loss_pattern: str = "",
     on_hang: OnHang = NO_HANG,
     place: Place | None = None,
+    attached: Sequence[str] = (),
 ) -> RunConfig:
     """Make a run's directories (0700) and its run.json. Raises SetupError."""
     run = run or new_id(name)
@@ -270,6 +275,7 @@ def make(
         host=host_name(),
         boot_id=boot_id(),
         recipe=recipe or "",
+        attached=tuple(attached),
         owner_pid=owner_pid,
         owner_start=start_time(owner_pid) if owner_pid is not None else "",
         max_part_bytes=limits.max_bytes,

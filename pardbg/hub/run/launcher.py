@@ -228,7 +228,8 @@ class Launcher:
             self._copier.finish()
         if self._steward is not None:
             self._steward.flow.catch_up()
-        write_exit(self.dir, code, self.restarts, untold=self._untold)
+        known = None if self.config.attached else code
+        write_exit(self.dir, known, self.restarts, untold=self._untold)
         self.job.wait()
         self._killing.finish()
 

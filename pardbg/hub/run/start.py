@@ -121,9 +121,11 @@ class RunHandle:
         return True
 
     def exit_code(self, default: int = 1) -> int:
-        """Return the job's exit code (128 + signal, as in a shell)."""
+        """Return the job's exit code (128 + signal, as in a shell); 0: it was attached to."""
         end = run_files.read_end(self.run_dir)
-        return default if end is None or end.code is None else end.code
+        return (
+            0 if self.config.attached else default if end is None or end.code is None else end.code
+        )
 
     def status(self, default: int = 1) -> int:
         """Return how the job ended: its exit code, or less than 0 for a signal."""
@@ -153,6 +155,7 @@ def start_run(
     on_hang: OnHang = NO_HANG,
     streams: Streams | None = None,
     place: Place | None = None,
+    attached: Sequence[str] = (),
 ) -> RunHandle:
     """Start hub and job and return when both run. Raises UserError; SetupError, which leaves
     nothing of the run behind, where the job could run without pardbg.
@@ -162,6 +165,7 @@ def start_run(
     rank that raised is held without a viewer. ``loss_pattern``: finds losses in the job's output.
     ``streams``: the job's streams if the caller is its owner; else the job has no stdin, and its
     output is only kept. ``place``: this node of several; the hub is on node 0.
+    ``attached``: command line of ranks that are there already.
     """
     environment = dict(os.environ if env is None else env)
     check_command(argv, environment)
@@ -177,7 +181,7 @@ def start_run(
             list(argv), name=name, run=run, session=session, recipe=recipe,
             owner_pid=os.getpid() if streams is not None else None, limits=limits,
             allow_eval=allow_eval, on_exception_s=on_exception_s, loss_pattern=loss_pattern,
-            on_hang=on_hang, place=place,
+            on_hang=on_hang, place=place, attached=attached,
         )  # fmt: skip
         handle = RunHandle(config.dir)
         handle._launcher = behind.process

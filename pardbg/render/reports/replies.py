@@ -52,7 +52,7 @@ def text(verb: Verb, reply: Reply) -> str:
     if isinstance(answer, WhereFound):
         return _stacks(answer)
     if verb is Verb.KILL:
-        return "the job was told to end"
+        return "the run was told to end"
     if verb is Verb.BREAKS and status is not None:
         return "\n".join(breakpoints_text(status.breaks))
     return done_text(reply) or (_status(status) if status is not None else "ok")

@@ -79,6 +79,8 @@ def _run(report: Report) -> list[str]:
         lines += _wrapped("$ " + shlex.join(run.argv), "  ")
     if run.rehearsed:
         lines.append("A rehearsal: times count events, 10 µs each, and measure nothing.")
+    if run.attached:
+        lines.append("Attached while it ran: steps and ops are numbered from there.")
     if run.times == "host":
         lines.append(HOST_TIMES)
     elif run.times:
@@ -102,6 +104,8 @@ def _ended(report: Report) -> str:
         return "cut off"
     if report.live:
         return "still running"
+    if report.run.attached:
+        return "ended"
     if report.part is not None:
         return "ended"
     states = {rank.now.state for rank in report.ranks}

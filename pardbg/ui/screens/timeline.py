@@ -23,8 +23,7 @@ class TimelinePage(Page):
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
         self._span_ns: int | None = None
-        self._halved = 0
-        """How often the span that is shown at first was halved before it was known."""
+        self._halved = 0  # as often as keys asked before the first span was known
         self._zoomed_at: Frame | None = None
         self._spot: Spot | None = None
         self._stay_ns: int | None = None
@@ -155,8 +154,7 @@ class TimelinePage(Page):
         elif span is None:
             self._halved += by
             return True
-        else:
-            span = span // 2 if by > 0 else span * 2
+        span = span if by == 0 else span // 2 if by > 0 else span * 2
         self._halved = 0
         self._span_ns = min(max(span, _LEAST_NS), _MOST_NS)
         if self._stay_ns is not None and self._spot is not None:  # it stays in sight

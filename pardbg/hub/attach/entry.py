@@ -1,0 +1,251 @@
+"""``pardbg attach --agent``: has the agent enter all ranks of a running job at one moment.
+
+Each rank comes to the end of an optimizer's step and is held (``pardbg_agent.life.entering``). They
+begin when all stand at the same line of the program at once; where they do not, all run on to the
+next step's end: some were a step ahead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgpack
+import zmq
+
+import pardbg_agent
+from pardbg.hub.attach.injection import run_in_each, write_script
+from pardbg.hub.attach.job_ranks import JobRank
+from pardbg.hub.ranks.processes import start_time
+from pardbg.hub.removal import remove_empty
+from pardbg.hub.run.config import private_dir, write_json
+from pardbg.hub.run.own_process import argv as own_process
+from pardbg.hub.run.start import RunHandle, start_run
+
+FOLDER: Final = "entering"
+"""In the run's directory."""
+RANKS_FILE: Final = "attached.json"
+STAND_IN: Final = "pardbg.hub.attach.stand_in"
+END_S: Final = 10.0
+POLL_S: Final = 0.02
+ORDERS_EVERY_S: Final = 0.5
+AGAIN_S: Final = 1.0
+"""Ranks that have stood still for this long, not all at the same place, run on; longer each time,
+as ranks of a slow program come to the end of a step one after the other."""
+_STUB: Final = """import json, os, sys
+try:
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        raise RuntimeError("free-threaded Python: not supported")
+    same = sys.version_info[:2] == {python!r}
+    more = [one for one in {path!r} if one not in sys.path and (same or one == {agent!r})]
+    sys.path += more
+    try:
+        from pardbg_agent.life import entering
+    finally:
+        for one in more:
+            sys.path.remove(one)
+    entering.{call}
+except Exception as error:
+    said = {{"state": "failed", "why": type(error).__name__ + ": " + str(error)}}
+    with open({folder!r} + "/%d.json" % os.getpid(), "w") as file:
+        json.dump(said, file)
+"""
+
+
+def join(
+    ranks: Sequence[JobRank], session: Path, name: str, allow_eval: bool, wait_s: float
+) -> tuple[RunHandle, Entrance]:  # fmt: skip
+    """Start a run for ranks that are there already, and have the agent enter them. Where it cannot,
+    the run is ended, and nothing is recorded. Raises UserError."""
+    handle = start_run(
+        own_process(STAND_IN), name=name, session=session, allow_eval=allow_eval,
+        attached=ranks[0].command.split(),
+    )  # fmt: skip
+    try:
+        write_ranks(handle.run_dir, ranks)
+        entrance = enter(ranks, handle.run_dir, wait_s)
+    except BaseException:
+        handle.kill()
+        raise
+    if entrance.failed:
+        handle.kill()
+        handle.wait_recorded(END_S)
+        os.truncate(session, 0)
+        remove_empty(session)
+    return handle, entrance
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """Outcome: rank -> why its agent did not enter. Empty: all did."""
+
+    failed: Mapping[int, str]
+    seconds: float
+
+
+def enter(ranks: Sequence[JobRank], run_dir: Path, wait_s: float) -> Entrance:
+    """Have the agent enter these ranks. Where one cannot, none keeps it."""
+    begun = time.monotonic()
+    folder = _folder(run_dir)
+    order = _Orders(folder)
+    order.give()
+    agent, more = _places()
+    call = f"enter({str(folder)!r}, {str(run_dir)!r}, {wait_s!r}, more)"
+    failed = run_in_each(ranks, _script(folder, "enter.py", call, agent, more))
+    failed = failed or _together(ranks, folder, order, begun + wait_s)
+    if failed:
+        order.give(over=True)
+        leave(ranks, run_dir)
+    return Entrance(failed, time.monotonic() - begun)
+
+
+def leave(ranks: Sequence[JobRank], run_dir: Path, wait_s: float = 5.0) -> dict[int, str]:
+    """Take the agent out of these ranks; return rank -> why it is still there. Raises OSError."""
+    folder = _folder(run_dir)
+    inside = [one for one in ranks if _said(folder, one).get("state") == "in"]
+    agent, more = _places()
+    script = _script(folder, "leave.py", f"leave({str(folder)!r})", agent, more)
+    left = run_in_each(inside, script)
+    until = time.monotonic() + wait_s
+    while True:
+        late = [one for one in inside if one.rank not in left and os.path.exists(f"/proc/{one.pid}")
+                and _said(folder, one).get("state") != "out"]  # fmt: skip
+        if not late or time.monotonic() > until:
+            return left | {one.rank: "it is not in Python now" for one in late}
+        time.sleep(POLL_S)
+
+
+def write_ranks(run_dir: Path, ranks: Sequence[JobRank]) -> None:
+    """Say which processes the run is of. Raises OSError."""
+    rows = [(one.rank, one.pid, start_time(one.pid)) for one in ranks]
+    write_json(run_dir / RANKS_FILE, {"ranks": rows})
+
+
+def read_ranks(run_dir: Path) -> list[JobRank]:
+    """Return those that live."""
+    try:
+        rows = json.loads((run_dir / RANKS_FILE).read_bytes())["ranks"]
+    except (OSError, ValueError, KeyError):
+        return []
+    return [JobRank(pid, rank, 0, (), "", True) for rank, pid, start in rows
+            if start_time(pid) == start]  # fmt: skip
+
+
+class _Orders:
+    """What ranks that are held read (``entering.ORDERS_FILE``)."""
+
+    def __init__(self, folder: Path) -> None:
+        from pardbg_agent.life.entering import ORDERS_FILE
+
+        self._path = folder / ORDERS_FILE
+        self._given_at = 0.0
+        self.turn = 0
+
+    def give(self, go: bool = False, over: bool = False) -> None:
+        write_json(self._path, {"turn": self.turn, "go": go, "over": over})
+        self._given_at = time.monotonic()
+
+    def renew(self) -> None:
+        if time.monotonic() - self._given_at > ORDERS_EVERY_S:
+            self.give()
+
+
+def _together(
+    ranks: Sequence[JobRank], folder: Path, order: _Orders, until: float
+) -> dict[int, str]:  # fmt: skip
+    """Have them begin when all are held at one place; return rank -> why not."""
+    went, again_s, since = False, AGAIN_S, time.monotonic()
+    before: Mapping[int, Mapping[str, Any]] = {}
+    while True:
+        said = {one.rank: _said(folder, one) for one in ranks}
+        if failed := _failed(ranks, said):
+            return failed
+        if all(one.get("state") == "in" for one in said.values()):
+            return {}
+        if time.monotonic() > until + AGAIN_S:
+            return {rank: _missing(one) for rank, one in said.items()}
+        if said != before:
+            before, since = said, time.monotonic()
+        if not went and _at_one_place(list(said.values()), order.turn):
+            went = True
+            order.give(go=True)
+        elif not went and time.monotonic() - since > again_s and _held(said):
+            again_s *= 2
+            order.turn = max(int(one["turn"]) for one in _held(said))
+            order.give()
+            since = time.monotonic()
+        if not went:
+            order.renew()
+        time.sleep(POLL_S)
+
+
+def _held(said: Mapping[int, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [one for one in said.values() if one.get("state") == "held"]
+
+
+def _at_one_place(said: Sequence[Mapping[str, Any]], turn: int) -> bool:
+    """Return whether all are held, each after the last that was let go (``turn``), and have issued
+    the same."""
+    if any(one.get("state") != "held" or int(one["turn"]) <= turn for one in said):
+        return False
+    if len({one["place"] for one in said}) > 1:
+        return False
+    numbers: dict[str, int] = {}
+    return all(
+        numbers.setdefault(group, number) == number
+        for one in said
+        for group, number in one["numbers"].items()
+    )
+
+
+def _failed(
+    ranks: Sequence[JobRank], said: Mapping[int, Mapping[str, Any]]
+) -> dict[int, str]:  # fmt: skip
+    failed = {}
+    for one in ranks:
+        if said[one.rank].get("state") == "failed":
+            failed[one.rank] = str(said[one.rank].get("why", ""))
+        elif not os.path.exists(f"/proc/{one.pid}"):
+            failed[one.rank] = "it has ended"
+    return failed
+
+
+def _missing(said: Mapping[str, Any]) -> str:
+    if not said:
+        return "its main thread is not in Python"
+    return (
+        "no optimizer's step() ended" if said.get("state") == "ready" else "the others did not come"
+    )
+
+
+def _said(folder: Path, rank: JobRank) -> Mapping[str, Any]:
+    try:
+        found: Mapping[str, Any] = json.loads((folder / f"{rank.pid}.json").read_bytes())
+        return found
+    except (OSError, ValueError):
+        return {}
+
+
+def _folder(run_dir: Path) -> Path:
+    private_dir(run_dir / FOLDER)
+    return run_dir / FOLDER
+
+
+def _script(folder: Path, name: str, call: str, agent: str, more: list[str]) -> Path:
+    text = _STUB.format(call=call, agent=agent, path=[agent, *more], folder=str(folder),
+                        python=sys.version_info[:2])  # fmt: skip
+    write_script(folder / name, text)
+    return folder / name
+
+
+def _places() -> tuple[str, list[str]]:
+    """Return where the agent is, and where its libraries are that a rank of the same Python can use
+    if it has none."""
+    found = [str(Path(str(one.__file__)).parents[1]) for one in (pardbg_agent, msgpack, zmq)]
+    return found[0], list(dict.fromkeys(found[1:]))
