@@ -109,9 +109,8 @@ def _join(
         for why, who in _by_reason(entrance.failed).items():
             talk(f"{ranks_text(who)}: {why}")
         raise UserError("the agent is in no rank, and the job runs on as it was")
-    talk(
-        f"watched after {duration(entrance.seconds * 1e9)} as {handle.run}, recorded in {handle.session}"
-    )
+    took = duration(entrance.seconds * 1e9)
+    talk(f"watched after {took} as {handle.run}, recorded in {handle.session}")
     if has_terminal():
         return show_live(handle.run_dir)
     talk(f"see it: `pardbg watch {handle.run}`; take the agent out: `pardbg ctl {handle.run} kill`")

@@ -65,6 +65,7 @@ def header(title: str, snapshot: Snapshot | None, mode: Mode, cells: int) -> Lin
         (0, (Segment(f" {state}", state_style),)),
         (1, (Segment(name, "strong"),)),
         (1, (Segment("times count events" if snapshot.run.rehearsed else "", "warn"),)),
+        (1, (Segment("attached" if snapshot.run.attached else "", "dim"),)),
         (1, (_clock(snapshot.run.times),)),
         (1, _part(snapshot)),
         (1 if snapshot.part else 6, _life(snapshot)),
