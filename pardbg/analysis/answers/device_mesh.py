@@ -25,18 +25,21 @@ class Mesh:
     """Ranks in the order of their numbers, row by row: the last axis is that of neighbours."""
 
     axes: tuple[Axis, ...]
+    strides: tuple[int, ...] = ()
+    """Of a turned mesh: how far apart the numbers of neighbours on each axis are."""
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
         """Return a rank's place on each axis."""
-        found = []
-        for axis in reversed(self.axes):
-            found.append(rank % axis.size)
-            rank //= axis.size
-        return tuple(reversed(found))
+        return tuple(rank // self.stride(at) % axis.size for at, axis in enumerate(self.axes))
 
     def stride(self, at: int) -> int:
         """Return how far apart the numbers of neighbours on axis ``at`` are."""
-        return prod(axis.size for axis in self.axes[at + 1 :])
+        return self.strides[at] if self.strides else prod(one.size for one in self.axes[at + 1 :])
+
+    def turn(self, by: int) -> Mesh:
+        """Return the same mesh with its first ``by`` axes behind the others."""
+        order = [(at + by) % len(self.axes) for at in range(len(self.axes))]
+        return Mesh(tuple(self.axes[at] for at in order), tuple(map(self.stride, order)))
 
 
 NO_MESH: Final = Mesh(())

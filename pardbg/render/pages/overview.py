@@ -73,6 +73,8 @@ class OverviewPageState:
     """All findings of a recording, those that are still to come among them."""
     measure: int = 0
     """Of the mesh: the first of the measures that are shown."""
+    turned: int = 0
+    """Of the mesh: how many of its axes stand behind the others."""
     ascii: bool = False
     """The terminal has no blocks: a rank of the mesh is a digit, a step of a strip a sign."""
 

@@ -105,8 +105,8 @@ def ctl_help() -> dict[str, str]:
 
 
 OWN: Final[Mapping[str, Mapping[str, str]]] = {
-    "overview": {"detail": "the rank", "grid": "mesh", "other": "measure", "cell_before": "left",
-                 "cell_after": "right"},
+    "overview": {"detail": "the rank", "grid": "mesh", "other": "measure",
+                 "swap_axes": "axes", "cell_before": "left", "cell_after": "right"},
     "pipeline": {
         "grid": "ticks", "other": "what-if", "tick": "tick", "cell_before": "cell before",
         "cell_after": "next cell", "turn_back": "pipeline before", "turn_on": "next pipeline",

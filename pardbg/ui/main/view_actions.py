@@ -46,6 +46,7 @@ class SelectionActions:
             "escape": self._escape,
             "other": self._other,
             "grid": self._grid,
+            "swap_axes": self._swap_axes,
             "cell_before": lambda _: self._cell(-1),
             "cell_after": lambda _: self._cell(1),
             "turn_back": lambda _: self._turn(-1),
@@ -116,6 +117,11 @@ class SelectionActions:
             )
         self._view.want_page()
         self._view.paint()
+
+    def _swap_axes(self, _argument: str) -> None:
+        if not self._view.page.swap_axes():
+            self._view.say("x: the axes of the mesh on 1 Overview (g)")
+        self._view.want_page()
 
     def _cell(self, by: int) -> None:
         if not self._view.page.cell(by):

@@ -166,6 +166,10 @@ class Page(PicturePane):
         """Switch between ticks and time; False if the page has no ticks."""
         return False
 
+    def swap_axes(self) -> bool:
+        """Put the mesh's next axis first; False if the page has no mesh."""
+        return False
+
     def cell(self, by: int) -> bool:
         """Select the cell before or after the selected one; False without cells."""
         return False

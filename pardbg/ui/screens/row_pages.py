@@ -52,6 +52,7 @@ class OverviewPage(Page):
     _meshed: bool | None = None
     """Squares or rows, where the reader chose."""
     _measure = 0
+    _turned = 0
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         look = self._look(frame)
@@ -63,7 +64,7 @@ class OverviewPage(Page):
         known = () if frame.snapshot.live else frame.findings
         return OverviewPageState(
             self.shared.rank, self.contains, frame.ahead, not frame.whole, known, self._measure,
-            not has_utf8(),
+            self._turned, not has_utf8(),
         )  # fmt: skip
 
     def _by_mesh(self, frame: Frame | None) -> bool:
@@ -85,6 +86,11 @@ class OverviewPage(Page):
 
     def other(self) -> bool:
         self._measure += 1
+        self.redraw()
+        return self._by_mesh(self.shared.frame)
+
+    def swap_axes(self) -> bool:
+        self._turned += 1
         self.redraw()
         return self._by_mesh(self.shared.frame)
 

@@ -55,15 +55,9 @@ class TimelinePage(Page):
             return empty(cells, rows, "laying out what ran …")
         lanes = self._lanes(frame)
         spot, about = frame.waited or (None, None)
+        about = about if spot == self._spot else None
         return timeline(
-            frame.snapshot,
-            lanes,
-            _window(frame),
-            cells,
-            rows,
-            self.shared.rank,
-            self._spot,
-            about if spot == self._spot else None,
+            frame.snapshot, lanes, _window(frame), cells, rows, self.shared.rank, self._spot, about
         )
 
     def _lanes(self, frame: Frame) -> Lanes:

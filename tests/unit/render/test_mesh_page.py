@@ -55,6 +55,35 @@ def test_squares_lie_in_mesh_order() -> None:
     assert layout.heads[1] == (5, 0, 1)
 
 
+@pytest.mark.parametrize("by", [1, 2, 3, 4])
+@pytest.mark.parametrize(("cells", "lines"), [(40, 16), (300, 64), (20, 3)])
+def test_a_turned_mesh_shows_each_rank_once_at_its_coordinates(
+    by: int, cells: int, lines: int
+) -> None:
+    """Rank 613 is dp 19, pp 1, tp 1; of the mesh turned once, pp 1 is its row's."""
+    turned = CUBE.turn(by)
+    assert sorted(turned.coordinates(LATE)) == [1, 1, 19]
+    layout = lay_out(turned, 1024, cells, lines, False)
+    shown = [rank for row in layout.rows for first in row if first >= 0
+             for rank in layout.ranks(first)]  # fmt: skip
+    assert sorted(shown) == list(range(1024))
+    for rank in (0, LATE, 1023):
+        place = layout.place(rank)
+        first = layout.rank_at(*place) if place is not None else None
+        assert first is not None and rank in layout.ranks(first)
+
+
+def test_turned_once_pp_goes_down_and_neighbours_are_dp() -> None:
+    turned = CUBE.turn(1)
+    assert [axis.name for axis in turned.axes] == ["pp", "tp", "dp"]
+    assert [turned.stride(at) for at in range(3)] == [4, 1, 32]
+    assert turned.coordinates(LATE) == (1, 1, 19)
+    layout = lay_out(turned, 1024, 132, 8, False)  # 4 blocks of 32, a gap between: 131 columns
+    assert layout.rows[0][:3] == (0, 32, 64) and layout.rows[1][0] == 4
+    assert layout.rows[0][33] == 1 and layout.beside(LATE, 0, 1) == LATE + 32
+    assert CUBE.turn(3).coordinates(LATE) == CUBE.coordinates(LATE)
+
+
 @pytest.mark.parametrize(
     ("axes", "cells", "lines", "form", "each", "folds"),
     [

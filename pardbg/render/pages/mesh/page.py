@@ -41,6 +41,8 @@ _SIDE, _SIDE_FROM = 26, 112
 _CHARTS, _CHARTS_FROM = 10, 32
 """Rows of the charts below, and of a page from which on they have room."""
 _GAP = 3
+_WORDS = 36
+"""Cells of a measure's name and scale: two of them are as wide as the narrowest page."""
 _EVERY = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _LABELS = 6
 """Cells of a row's coordinate, with its mark."""
@@ -74,7 +76,7 @@ def _grid(
     here = {rank.rank for rank in snapshot.ranks}
     panels = [_panel(layout, measure, marked, here, selected) for measure in shown]
     side = _side(snapshot, selected, shown[0]) if cells >= _SIDE_FROM else []
-    size, edge = _LABELS + layout.cells + _GAP, cells - _SIDE - 3
+    size, edge = _width(layout) + _GAP, cells - _SIDE - 3
     lines = []
     for at in range(max(len(panels[0]), len(side))):
         parts = [fit(panel[at] if at < len(panel) else (), size) for panel in panels]
@@ -90,19 +92,18 @@ def layout_of(
 ) -> tuple[SquareLayout, int]:
     """Return where the squares are on a page of this size, and how many measures have room: two,
     or one where only its squares are single ranks."""
+    turned = snapshot.mesh.turn(look.turned)
     num_ranks = max(snapshot.run.world_size, *(rank.rank + 1 for rank in snapshot.ranks))
     room = cells - 1 - (_SIDE + 3 if cells >= _SIDE_FROM else 0)
     lines = rows - (8 + _CHARTS if rows >= _CHARTS_FROM else 7)
     sizes = {number: room // number - _LABELS - _GAP for number in (2, 1)}
-    two, one = (
-        lay_out(snapshot.mesh, num_ranks, size, lines, look.ascii) for size in sizes.values()
-    )
+    two, one = (lay_out(turned, num_ranks, size, lines, look.ascii) for size in sizes.values())
     return (two, 2) if two.each <= one.each else (one, 1)
 
 
 def square_at(layout: SquareLayout, row: int, x: int | None) -> int:
     """Return the rank under column ``x`` of the grid's line ``row`` (None: its first); -1: none."""
-    x = 0 if x is None else (x - 1) % (_LABELS + layout.cells + _GAP) - _LABELS
+    x = 0 if x is None else (x - 1) % (_width(layout) + _GAP) - _LABELS
     found = layout.rank_at(row * PER_LINE[layout.form], x // CELLS[layout.form])
     return -1 if found is None else found
 
@@ -124,6 +125,11 @@ def _title(layout: SquareLayout, cells: int) -> Line:
     return line(" ", rule(f"mesh  {shape}", cells - 2, note))
 
 
+def _width(layout: SquareLayout) -> int:
+    """Return a measure's cells: of its squares, or of its words where those are few."""
+    return max(_LABELS + layout.cells, _WORDS)
+
+
 def _num_heads(layout: SquareLayout) -> int:
     return int(layout.folds > 1) + int(layout.blocks > 1)
 
@@ -133,7 +139,7 @@ def _panel(
     selected: int | None,
 ) -> list[Line]:  # fmt: skip
     """Draw a measure's name, the coordinates, the squares, and their scale."""
-    size = _LABELS + layout.cells
+    size = _width(layout)
     note = clip(f" {measure.note}", max(0, size - len(measure.name)))
     lines = [line(Segment(measure.name, "strong"), Segment(note, "dim"))]
     pointed = next((rank for rank in sorted(marked) if rank in measure.values), None)

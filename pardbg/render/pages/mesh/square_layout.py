@@ -49,8 +49,9 @@ class SquareLayout:
 
     def place(self, rank: int) -> tuple[int, int] | None:
         """Return (row, column) of a rank's square."""
-        at = rank // self.mesh.stride(0) % self.each
-        first = rank - at * self.mesh.stride(0)
+        stride, size = self.mesh.stride(0), self.mesh.axes[0].size
+        at = rank // stride % size % self.each
+        first = rank - at * stride
         return next(
             ((y, row.index(first)) for y, row in enumerate(self.rows) if first in row), None
         )
@@ -113,10 +114,18 @@ def _layout(
     return made if made.cells <= cells else None
 
 
+def _inside(mesh: Mesh) -> list[int]:
+    """Return the first rank of each column: of the places on all axes but the first, in order."""
+    found = [0]
+    for at, axis in enumerate(mesh.axes[1:], 1):
+        found = [first + x * mesh.stride(at) for first in found for x in range(axis.size)]
+    return found
+
+
 def _made(mesh: Mesh, num_ranks: int, form: Form, gap: int, each: int, folds: int) -> SquareLayout:
     outer, *inner = (axis.size for axis in mesh.axes)
     last = inner[-1] if inner else 1
-    blocks, stride = prod(inner[:-1]), mesh.stride(0)
+    blocks, stride, inside = prod(inner[:-1]), mesh.stride(0), _inside(mesh)
     number = -(-outer // each)
     tall = -(-number // folds)
     heads, columns = list[tuple[int, int, int]](), list[tuple[int, int] | None]()
@@ -130,7 +139,7 @@ def _made(mesh: Mesh, num_ranks: int, form: Form, gap: int, each: int, folds: in
         row = []
         for column in columns:
             at = -1 if column is None else (column[0] * tall + y) * each
-            first = -1 if column is None or at >= outer else at * stride + column[1]
+            first = -1 if column is None or at >= outer else at * stride + inside[column[1]]
             row.append(first if first < num_ranks else -1)
         rows.append(tuple(row))
     return SquareLayout(mesh, form, tuple(rows), each, tuple(heads))
