@@ -204,7 +204,7 @@ def watch_same(
     """Compare what a run captures with its reference's recording, and hold the ranks at the module
     that differs first. Return 0: the same, 1: not, 2: it cannot be compared."""
     from pardbg.analysis.same.comparison import compare
-    from pardbg.analysis.same.module_rows import is_captured
+    from pardbg.analysis.same.module_rows import first_module, is_captured
     from pardbg.analysis.same.names import own_names, prefixes
     from pardbg.analysis.same.wholes import wholes
     from pardbg.control.language.arguments import at_module
@@ -226,11 +226,10 @@ def watch_same(
     for text in (verdict(found), *where(found)):
         (talk if json_ else echo)(text)
     if found.exit_code == 1:
-        place = found.place  # of a parameter alone: where its module's backward is over
-        name = found.name.rpartition(".")[0] if place is None else place.name
+        name, forward = first_module(found)
         begun = {one.name: one for one in wholes(first).tensors.values() if one.what == "init"}
         own = own_names(prefixes(begun, run), name)
-        at = at_module(name, place is not None and place.what == "out", own)
+        at = at_module(name, forward, own)
         left = max(1.0, until - time.monotonic())
         control(target, Verb.UNTIL, None, json_, lease_s, left, {"expr": at})
     return found.exit_code

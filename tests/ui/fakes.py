@@ -80,6 +80,8 @@ class FakePort:
 
     def __init__(self, reply: Reply | None = None, wait: bool = False) -> None:
         self.asked: list[tuple[str, str | None]] = []
+        self.args: list[dict[str, Any]] = []
+        """Of each command."""
         self.reply = reply or Reply()
         self.release = threading.Event()
         if not wait:
@@ -89,6 +91,7 @@ class FakePort:
         self, verb: Verb, ranks: str | None = None, timeout_s: float = 30.0, **args: Any
     ) -> Reply:
         self.asked.append((verb.value, ranks))
+        self.args.append(args)
         self.release.wait(10)
         return self.reply
 

@@ -65,7 +65,8 @@ async def test_a_live_run_is_compared_once_all_ranks_have_told_of_a_step(tmp_pat
     ref = open_session(run().file(tmp_path / "ref.mcap"))
     made = changed(run(2, 3), lambda grad: grad * 2, "blocks.1.norm").trace().messages
     source = Live(made)
-    app = PardbgApp(source, FakePort(), title="live", start_screen="numbers", second=("ref", ref))
+    port = FakePort()
+    app = PardbgApp(source, port, title="live", start_screen="numbers", second=("ref", ref))
     try:
         async with app.run_test(size=(120, 40)) as pilot:
             source.told = len(made) - 1
@@ -74,6 +75,10 @@ async def test_a_live_run_is_compared_once_all_ranks_have_told_of_a_step(tmp_pat
             source.told = 1
             await shows(app, " ▶ blocks.1 ")
             await pilot.press("b")
-            await shows(app, 'break module=="blocks.1" and action==F')
+            at = 'module=="blocks.1" and action==B'  # its gradient differs, not what it puts out
+            await shows(app, f"break {at}")
+            await pilot.press("escape", "colon", *"watch", "space", *"same", "enter")
+            await until(lambda: ("until", None) in port.asked, "ranks to be held")
+            assert port.args[-1] == {"expr": at}
     finally:
         ref.close()

@@ -51,6 +51,14 @@ def is_captured(run: Store) -> bool:
     return bool(steps) and all(each == steps for each in whole)
 
 
+def first_module(found: Sameness) -> tuple[str, bool]:
+    """Return the module to look at (of a parameter alone its own), and whether what it puts out
+    differs; else its backward does."""
+    place = found.place
+    name = found.name.rpartition(".")[0] if place is None else place.name
+    return name, place is not None and place.what == "out"
+
+
 def module_rows(found: Sameness) -> list[ModuleRow]:
     """Return the modules of the first captured step in the order of execution; those with judged
     parameters only, where outputs are not known."""

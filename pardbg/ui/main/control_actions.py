@@ -5,7 +5,14 @@ from __future__ import annotations
 from functools import partial
 
 from pardbg.analysis.pipeline.dependencies import parse
-from pardbg.control.language.arguments import COMPARE, inspect_words, verb_meant, verb_words
+from pardbg.analysis.same.module_rows import first_module
+from pardbg.control.language.arguments import (
+    COMPARE,
+    at_module,
+    inspect_words,
+    verb_meant,
+    verb_words,
+)
 from pardbg.errors import UserError
 from pardbg.events.commands import Answers, Reply, WhereFound
 from pardbg.events.control_codes import Verb
@@ -60,9 +67,25 @@ class ControlActions:
         if verb in _MOVING:
             self._frame = 0
         words = argument.split()
+        if verb is Verb.WATCH and words == ["same"]:
+            self._hold_at_first()
+            return
         verb = verb_meant(verb, words)
         named, args = verb_words(verb, words)
         self.refused(self._controller.send(verb, named or ranks, **args))
+
+    def _hold_at_first(self) -> None:
+        """Hold the ranks at the module that differs first from the reference. Raises UserError."""
+        frame = self._view.shared.frame
+        made = frame.sameness if frame is not None else None
+        self._view.show_page("numbers")
+        if made is None or made.found.exit_code == 2:
+            raise UserError("watch same: no comparison yet (`pardbg watch --reference REF.mcap`, "
+                            "with --tensors); again when it is here")  # fmt: skip
+        if made.found.exit_code == 0:
+            raise UserError("watch same: nothing differs, so there is nothing to hold at")
+        at = at_module(*first_module(made.found))
+        self.refused(self._controller.send(Verb.UNTIL, None, expr=at))
 
     def _toggle(self, _argument: str) -> None:
         frame = self._view.shared.frame

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pardbg.analysis.same.module_rows import ModuleRow
+from pardbg.analysis.same.module_rows import ModuleRow, first_module
 from pardbg.control.language.arguments import at_module
 from pardbg.render.draw.cells import Picture
 from pardbg.render.pages.module_numbers import listed, module_detail, numbers
@@ -41,9 +41,8 @@ class NumbersPage(RowsPage):
         rows = self.rows(frame)
         if frame.sameness is None or not rows:
             return ""
-        row, place = rows[self.at(frame)], frame.sameness.found.place
-        backward = row.first and place is not None and place.what != "out"
-        return at_module(row.name, not backward)
+        row = rows[self.at(frame)]
+        return at_module(row.name, not row.first or first_module(frame.sameness.found)[1])
 
     def detail(self, frame: Frame, cells: int, rows: int) -> tuple[str, Picture] | None:
         listed_rows = self.rows(frame)
