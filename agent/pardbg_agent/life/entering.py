@@ -38,22 +38,22 @@ NOT_AMID: Final = ("/torch/library.py", "/threading.py", "/logging/__init__.py")
 _NUMBER: Final = "_get_sequence_number_for_group"
 _IS_TRUE: Final = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
 _entering: list[Entering] = []
-"""Keeps what C calls."""
+"""For good: the interpreter may be about to call any of them."""
 
 
 def enter(folder: str, run_dir: str, wait_s: float, more_path: list[str]) -> None:
     """Begin to enter; returns at once. ``folder``: of the files of all ranks. ``more_path``: where
     modules are that the program's own path may lack, used while the agent is imported."""
     if not any(one.is_under_way for one in _entering):
-        _entering[:] = [Entering(folder, run_dir, wait_s, more_path)]
+        _entering.append(Entering(folder, run_dir, wait_s, more_path))
         # The thread of a Thread object would take locks that the main thread may hold here.
-        _thread.start_new_thread(_entering[0].prepare, ())
+        _thread.start_new_thread(_entering[-1].prepare, ())
 
 
 def leave(folder: str) -> None:
     """Take the agent out, where the main thread can do it; returns at once."""
-    _entering[:] = [Entering(folder, "", 0.0, [])]
-    _thread.start_new_thread(_entering[0].part, ())
+    _entering.append(Entering(folder, "", 0.0, []))
+    _thread.start_new_thread(_entering[-1].part, ())
 
 
 class Entering:

@@ -37,7 +37,9 @@ POLL_S: Final = 0.02
 ORDERS_EVERY_S: Final = 0.5
 AGAIN_S: Final = 1.0
 """Ranks that have stood still for this long, not all at the same place, run on; longer each time,
-as ranks of a slow program come to the end of a step one after the other."""
+as ranks of a slow program come to the end of a step one after the other, …"""
+MAX_AGAIN_S: Final = 8.0
+"""… up to this: nobody is held for longer at a time."""
 _STUB: Final = """import json, os, sys
 try:
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
@@ -176,7 +178,7 @@ def _together(
             went = True
             order.give(go=True)
         elif not went and time.monotonic() - since > again_s and _held(said):
-            again_s *= 2
+            again_s = min(2 * again_s, MAX_AGAIN_S)
             order.turn = max(int(one["turn"]) for one in _held(said))
             order.give()
             since = time.monotonic()
