@@ -148,6 +148,8 @@ def _text(
     if elsewhere:
         there = f"`{on_all_nodes(ranks[0].slurm)}`" if ranks[0].slurm else "Run the same there."
         yield f"Not on this machine: {ranks_text(elsewhere)}. {there}"
+    elif verdict.kind == "nobody-waits" and not ranks[0].watched:
+        yield "To watch and record it from its next step on: `pardbg attach --agent`."
 
 
 def _sentence(seen: Look, verdict: StackVerdict) -> str:
