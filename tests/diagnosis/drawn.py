@@ -43,11 +43,12 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "averaged-twice": (("summed-twice",), SLOW), "same-data-ddp": (("same-data",), SLOW),
     "lr-at-first": (("replica-divergence",), SLOW), "skips-nan": (("skipped-batch",), SLOW),
     "decay-differs": (("replica-divergence",), SLOW),
-    "sharded-never-equal": (("unequal-start",), SLOW),
+    "sharded-never-equal": (("unequal-start",), SLOW), "same-data-pipeline": (("same-data",), SLOW),
 }  # fmt: skip
 """The same of number_programs."""
 ONE_ALONE = ("lr-differs", "lr-at-first", "decay-differs", "skips-nan")
-NANS = ("forward", "backward")
+PIPELINES = ("same-data-pipeline",)
+NANS = ("forward", "backward", "element", "output")
 """What a stage of nan_programs spoils."""
 MESSAGES = ("tag", "dtype", "size")
 PLACE = "setup_programs.py"
@@ -113,8 +114,8 @@ def numbers(what: str, draw: random.Random) -> Case:
     rank, step = draw.randrange(3), draw.choice((10, 20))
     culprits = ((rank,),) if what in ONE_ALONE else ((), (0, 1, 2))
     words = ("tests.diagnosis.number_programs", what, str(rank), str(step))
-    return quick(Case(f"numbers:{what} r{rank} s{step}", torchrun(3, *words), kinds, culprits, sort,
-                      timeout_s=20))  # fmt: skip
+    argv = torchrun(4 if what in PIPELINES else 3, *words)
+    return quick(Case(f"numbers:{what} r{rank} s{step}", argv, kinds, culprits, sort, timeout_s=20))
 
 
 def nan(what: str, draw: random.Random) -> Case:

@@ -23,6 +23,8 @@ START_S = 120.0
 CORES = os.cpu_count() or 1
 AFTER_S = 1.5
 """How long the job goes on after the finding: what else is said of it?"""
+PLACE_S = 5.0
+"""And how long for its place in the code: stacks are taken once ranks have stood for a while."""
 
 
 @dataclass
@@ -86,6 +88,8 @@ def _follow(outcome: Outcome, source: LiveSource, store: Store, patience_s: floa
             if outcome.right is not None and first_seen is None:
                 first_seen = now
                 until = min(until, now + AFTER_S)
+            if first_seen is not None and now < first_seen + PLACE_S and _lacks_place(outcome):
+                until = max(until, now + LOOK_S)
         if source.finished:
             break
     outcome.lasted_s = time.monotonic() - begun
@@ -105,6 +109,10 @@ def _look(outcome: Outcome, view: View) -> None:
         if not case.is_right(finding.kind, finding.culprits):
             others = outcome.false if finding.severity == "error" else outcome.warned
             others.setdefault((finding.kind, finding.culprits), finding)
+
+
+def _lacks_place(outcome: Outcome) -> bool:
+    return bool(outcome.case.place and outcome.right and not outcome.right.where)
 
 
 def _has_begun(view: View) -> bool:

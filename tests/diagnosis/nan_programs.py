@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 STEPS, MICROBATCHES, BATCH = 60, 4, 32
+_NAN = torch.tensor(float("nan"))
 
 
 class Stage(nn.Module):
@@ -29,7 +30,11 @@ class Stage(nn.Module):
             h = h / torch.zeros_like(h) * 0
         if self.spoil == "backward":
             h = h + 0 * torch.sqrt(h - h)  # the root's derivative at 0 is infinite
+        if self.spoil == "element":
+            h = h + torch.zeros_like(h).index_put((torch.tensor(0), torch.tensor(0)), _NAN)
         out: torch.Tensor = self.second(h)
+        if self.spoil == "output":
+            out = out + torch.zeros_like(out).index_put((torch.tensor(0), torch.tensor(0)), _NAN)
         return out
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 STEPS = 60
@@ -88,11 +90,40 @@ class Job(torch.utils.data.IterableDataset[torch.Tensor]):
             grad.copy_(part.view_as(grad))
 
 
+def pipeline(what: str) -> None:
+    """Two stages, replicated on the other ranks: gradients are averaged over a stage's replicas."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "pp"))
+    at, replica = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
+    torch.manual_seed(at)
+    module = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    stage = PipelineStage(module, at, 2, torch.device("cpu"), group=mesh.get_group("pp"))
+    schedule = Schedule1F1B(stage, 4, loss_fn=nn.functional.mse_loss)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+    data = torch.Generator().manual_seed(7 if what == "same-data-pipeline" else 7 + replica)
+    for _ in range(STEPS):
+        time.sleep(0.02)
+        x, y = torch.randn(2, 32, 64, generator=data)
+        schedule.step(*(() if at else (x,)), **({"target": y} if at else {}))
+        for parameter in module.parameters():
+            assert parameter.grad is not None
+            parameter.grad /= dist.get_world_size() // 2
+            dist.all_reduce(parameter.grad, group=mesh.get_group("dp"))
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def main() -> None:
     dist.init_process_group("gloo")
-    Job(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])).train()
+    if sys.argv[1].endswith("pipeline"):
+        pipeline(sys.argv[1])
+    else:
+        train()
     dist.barrier()
     dist.destroy_process_group()
+
+
+def train() -> None:
+    Job(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])).train()
 
 
 if __name__ == "__main__":

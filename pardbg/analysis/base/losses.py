@@ -101,12 +101,13 @@ def _own(view: View, first: int, last: int) -> dict[int, list[int]]:
     return found
 
 
-def began_from(view: View, first: int, last: int) -> dict[int, dict[int, float]]:
-    """Return step -> rank -> the scalar that its (last) backward began from."""
+def own_losses(view: View, first: int, last: int) -> dict[int, dict[int, float]]:
+    """Return step -> rank -> the scalar that its (last) backward began from, or its schedule's
+    loss."""
     return {
         step: {
             rank: value for rank, values in by_rank.items()
-            for _, value, by in values if by == BACKWARD
+            for _, value, by in values if by != LOGGED
         }
         for step, by_rank in _values(view, first, last).items()
     }  # fmt: skip

@@ -22,6 +22,8 @@ PHASES_BACK: Final = 1 << 14
 SHARE_OF_MODEL: Final = 1 / 8
 """Share of a model that a step moves to average it: sparse gradients have the rows in use alone."""
 _BACKWARDS: Final = 16
+_ACTIONS: Final = {"forward": ("F",), "backward": ("B", "I", "W")}
+"""Actions of a pipeline, where no phase tells the same."""
 _ASYNC: Final = int(wire.Flag.ASYNC)
 _ON_DEVICE: Final = int(wire.Flag.DEVICE | wire.Flag.DONE_DEVICE)
 
@@ -120,10 +122,11 @@ def batches_by_step(view: View, process: Process) -> dict[int, int]:
     return dict(zip(steps.tolist(), counts.tolist(), strict=False))
 
 
-def may_share_losses(view: View, process: Process) -> bool:
-    """Return whether ranks exchange something from a forward's begin (where none is known, from an
-    optimizer's step) to the backward after it: backward may begin from a loss that they averaged,
-    or that follows from what all of them computed. Buffers and batches are broadcast."""
+def may_share_losses(view: View, process: Process, ranks: set[int]) -> bool:
+    """Return whether a rank exchanges something with others of ``ranks`` from a forward's begin
+    (where none is known, from an optimizer's step) to the backward after it: backward may begin
+    from a loss that they averaged, or that follows from what all of them computed. Buffers and
+    batches are broadcast; tensor parallel groups have one of a model's replicas each."""
     begun, _, _ = backwards(view, process, PHASES_BACK)
     computed, _, _ = backwards(view, process, PHASES_BACK, "forward")
     if not len(computed):
@@ -133,7 +136,9 @@ def may_share_losses(view: View, process: Process) -> bool:
     issues, part = issued_since(view, process, begun[0])
     when, ops = issues.when[part], [i for i, op in process.ops.items() if op.op != "broadcast"]
     computed = np.sort(computed)[np.sort(computed).searchsorted(when, "right") - 1]
+    alone = [i for i, group in process.groups.items() if len(ranks.intersection(group.ranks)) < 2]
     mixes = np.isin(issues.col("name_id")[part], ops) & (issues.col("a")[part] > 0)
+    mixes &= ~np.isin(issues.col("group_id")[part], alone)
     before = (computed <= when) & (computed > begun[begun.searchsorted(when, "right") - 1])
     return bool((mixes & before).any())
 
@@ -146,11 +151,15 @@ def issued_since(view: View, process: Process, since_ns: int) -> tuple[Table, sl
 def backwards(
     view: View, process: Process, last: int = 1 << 62, of: str = "backward"
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Begin and end of each backward among the last phases, in ns, and its step, by their begin."""
-    table, visible = view.rows(process, "phase")
-    lo = max(0, visible - last)
-    names = [i for i, name in process.names.items() if name == of]
-    rows = lo + np.flatnonzero(np.isin(table.col("name_id")[lo:visible], names))
-    rows = rows[table.col("t0_ns")[rows].argsort()]
-    begun, ended, steps = (table.col(c)[rows] for c in ("t0_ns", "t1_ns", "step"))
-    return begun, ended, steps
+    """Begin and end of each backward among the last phases and pipeline actions, in ns, and its
+    step, by their begin."""
+    parts = []
+    for name, wanted in (("phase", (of,)), ("action", _ACTIONS.get(of, ()))):
+        table, visible = view.rows(process, name)
+        lo = max(0, visible - last)
+        names = [i for i, known in process.names.items() if known in wanted]
+        rows = lo + np.flatnonzero(np.isin(table.col("name_id")[lo:visible], names))
+        parts.append([table.col(column)[rows] for column in ("t0_ns", "t1_ns", "step")])
+    begun, ended, steps = map(np.concatenate, zip(*parts, strict=True))
+    order = begun.argsort()
+    return begun[order], ended[order], steps[order]

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.losses import LOSS_NAMES, began_from, newest_ended
+from pardbg.analysis.base.losses import LOSS_NAMES, newest_ended, own_losses
 from pardbg.analysis.base.times import device
 from pardbg.analysis.findings.exchanged import (
     MIN_STEPS,
@@ -35,7 +35,7 @@ from pardbg.analysis.findings.kinds.value_kinds import (
 from pardbg.store.process import Process
 from pardbg_agent import wire
 
-_P2P, _INFERRED = int(wire.Flag.P2P), int(wire.Flag.INFERRED)
+_P2P, _SEND, _INFERRED = int(wire.Flag.P2P), int(wire.Flag.SEND), int(wire.Flag.INFERRED)
 MIN_LIVE_STEPS: Final = 1000
 _ALIKE: Final = 20
 """Steps in which losses are equal."""
@@ -47,6 +47,7 @@ _SHIFTED: Final = 8
 """Steps for which a rank is a batch ahead; one of others may take their batch a step later."""
 _IDLE: Final = 3
 """Steps without a gradient; a program may step once for the sake of its scheduler."""
+_BITS: Final = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16}
 _OPS_BACK: Final = 1024
 """Newest ops per rank that show by themselves that gradients are exchanged."""
 
@@ -65,6 +66,8 @@ class _Seen:
     """Equal for the inputs of one collective on all its ranks."""
     name: str = ""
     """Parameter."""
+    count: int = 0
+    """Values of a message that are not finite."""
 
 
 def nan_origin(view: View) -> Iterable[Candidate]:
@@ -100,8 +103,34 @@ def nan_origin(view: View) -> Iterable[Candidate]:
         where=parameter or None, t_ns=first.t_ns,
         evidence=Evidence(first.t_ns, first.rank, "timeline", op=first.op),
         facts=NotFinite(what, step, parameter, since, lasts, not culprits, hidden,
-                        tuple(sorted({step, *later})) if passed else ()),
+                        tuple(sorted({step, *later})) if passed else (),
+                        _stages_before(view, first, culprits)),
     )  # fmt: skip
+
+
+def _stages_before(view: View, first: _Seen, culprits: Sequence[int]) -> tuple[int, ...]:
+    """Return ranks whose messages the culprit took in that step before its first value that is not
+    finite: all values of a message are looked at only while there is time for it, so one of these
+    may have made it, in few values. Not where all of what the culprit sent is not finite."""
+    if tuple(culprits) != (first.rank,) or (first.what != "loss" and not first.count):
+        return ()
+    process = view.ranks[first.rank]
+    table, visible = view.rows(process, "issue_p2p")
+    rows = np.flatnonzero(table.col("step")[:visible] == first.step)
+    rows = rows[table.col("t0_ns")[rows] <= first.t_ns]
+    senders: set[int] = set()
+    for name_id, flags, peer, a, t0 in table.tuples(rows, "name_id", "flags", "peer", "a", "t0_ns"):
+        if not flags & _SEND:
+            senders.add(peer)
+        elif t0 == first.t_ns and 8 * a <= first.count * _bits(process, name_id):
+            return ()
+    return tuple(sorted(rank for rank in senders if rank >= 0))
+
+
+def _bits(process: Process, op_id: int) -> int:
+    """Return the bits of a value that an op moves; 0: not known."""
+    op = process.ops.get(op_id)
+    return _BITS.get(op.dtype, 0) if op is not None else 0
 
 
 def _passed(view: View, last_step: int) -> bool:
@@ -149,11 +178,12 @@ def _not_finite(view: View, rank: int, process: Process) -> Iterable[_Seen]:
     if not wanted or not visible:
         return
     rows = np.flatnonzero(np.isin(table.col("name_id")[:visible], list(wanted)))[:_MOST]
-    columns = ("name_id", "step", "group_id", "seq", "flags", "stage", "microbatch", "peer")
+    columns = ("a", "name_id", "step", "group_id", "seq", "flags", "stage", "microbatch", "peer")
     times = table.when[rows].tolist()
-    for t, (name_id, step, *of) in zip(times, table.tuples(rows, *columns), strict=True):
+    for t, (count, name_id, step, *of) in zip(times, table.tuples(rows, *columns), strict=True):
         if (name := wanted[name_id]) == "nan":
-            yield _Seen(rank, step, t, "op", *_op(process, rank, *of))
+            sent = count if of[2] & _P2P else 0
+            yield _Seen(rank, step, t, "op", *_op(process, rank, *of), count=sent)
         else:
             yield _Seen(rank, step, t, "grad", "", (), name.removeprefix("nan grad "))
 
@@ -207,11 +237,11 @@ def unaveraged(view: View) -> Iterable[Candidate]:
 
 
 def same_data(view: View) -> Iterable[Candidate]:
-    """Find ranks that average their gradients and began backward from the same loss, bit by bit, in
-    each of the last steps."""
+    """Find ranks that average their gradients and had the same loss, bit by bit, in each of the
+    last steps: of a pipeline, its last stage's replicas."""
     last = (newest_ended(view) or 0) - 1  # of the newest some may be on their way
     by_rank: dict[int, list[float]] = defaultdict(list)
-    for _, own in sorted(began_from(view, last - _ALIKE + 1, last).items()):
+    for _, own in sorted(own_losses(view, last - _ALIKE + 1, last).items()):
         for rank, loss in own.items():
             by_rank[rank].append(loss)
     alike: dict[tuple[float, ...], set[int]] = defaultdict(set)
@@ -221,10 +251,11 @@ def same_data(view: View) -> Iterable[Candidate]:
             alike[tuple(losses)].add(rank)
     for ranks in alike.values():
         process = view.ranks[min(ranks)]
-        if len(ranks) < 2 or process.model is None or may_share_losses(view, process):
+        if len(ranks) < 2 or process.model is None:
             continue
         for group, _ in averages_on(view, process, process.model):
-            if len(same := ranks.intersection(group.ranks)) > 1:
+            same = ranks.intersection(group.ranks)
+            if len(same) > 1 and not may_share_losses(view, process, same):
                 yield Candidate(
                     kind="same-data", ranks=tuple(sorted(same)), t_ns=view.t_ns,
                     facts=SameData(_ALIKE),

@@ -238,18 +238,19 @@ def issue_places(view: View) -> dict[tuple[int, str, int] | tuple[int, int], str
     return found
 
 
-def place_of_first(view: View, rank: int, issued_ns: int) -> str | None:
-    """Return where a rank issued an op, if it was its first with this signature: the definition
-    tells. It is there even of a rank that its backend ended in the op."""
+def first_place(view: View, rank: int, issued_ns: int) -> tuple[str | None, bool]:
+    """Return (where a rank first issued an op with the signature of this one, whether it was this
+    one): the definition tells. It is there even of a rank that its backend ended in the op."""
     process = view.ranks[rank]
     for name in ("issue", "issue_p2p"):
         table = process.table(name)
         rows = np.flatnonzero(table.col("t0_ns") == issued_ns)
-        if len(rows) and not table.base:
+        if len(rows):
             number = int(table.col("name_id")[rows[0]])
             first = np.flatnonzero(table.col("name_id") == number)[0] == rows[0]
-            return whole_place(process.ops.get(number, UNKNOWN_OP).at) if first else None
-    return None
+            at = whole_place(process.ops.get(number, UNKNOWN_OP).at)
+            return at, bool(first) and not table.base
+    return None, False
 
 
 def host_load(view: View, ranks: Iterable[int]) -> float:

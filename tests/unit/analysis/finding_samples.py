@@ -56,7 +56,8 @@ ABSENCES: Final = (
     Absence("stopped", AT, pid=4711), Absence("traced", AT), Absence("pdb", AT),
     Absence("prompt", AT), Absence("cut off", name="n2"), Absence("gil", AT, silent_ns=2 * S),
     Absence("gil", AT, asleep=True), Absence("gil", name="0F5", during="action"),
-    Absence("gil", during="start-up"), Absence("action", name="0F5"),
+    Absence("gil", during="start-up"),
+    Absence("gil", last=Label("barrier dp #7"), last_at=AT), Absence("action", name="0F5"),
     Absence("device", name="forward", step=8, silent_ns=9 * S),
     Absence("loading", AT, asleep=True, caller="step at train.py:88", thread="feed",
             threads=(("writer", "log.py:3 in run"),),
@@ -141,7 +142,10 @@ def _disagreements() -> list[Candidate]:
     tie = disagreements.Mismatch("op mismatch", world, "rank 0: a; rank 1: b", 1, False, 0,
                                  ((0, AT), (1, AT)))  # fmt: skip
     call = disagreements.Mismatch("op mismatch", Label("calls"), "…", 1, True, 0, ())
+    first = disagreements.Mismatch("op mismatch", world, "rank 0: a; rank 1: b", 1, False, 0, (),
+                                   ((1, AT), (0, AT)))  # fmt: skip
     found += [one("op-mismatch", differs, (0, 1), (1,)), one("op-mismatch", tie, (0, 1)),
+              one("op-mismatch", first, (0, 1), (1,)),
               one("call-mismatch", call, (0, 1), (1,))]  # fmt: skip
     for of, received in (("size", (104, "float32")), ("dtype", (100, "int32"))):
         misfit = disagreements.MessageMismatch(
@@ -254,6 +258,9 @@ def _speed() -> list[Candidate]:
     for cause in ("communication", "host", "launch", "dependency", "warmup", "cooldown"):
         excess = speed.ScheduleExcess(0.23, 0.2, cause, 0.14, 1, 40 * MS, False)
         found.append(one("schedule-excess", excess, (0, 1)))
+    short = speed.ScheduleExcess(0.23, 0.2, "host", 0.14, 1, 40 * MS, False, action_ns=0.3 * MS,
+                                 gap_ns=0.2 * MS)  # fmt: skip
+    found.append(one("schedule-excess", short, (0, 1)))
     exposed = speed.ExposedCommunication(60 * MS, 0.6, 40 * MS, 0.4, "all_gather", MIB, 60 * MS)
     return [
         *found,
@@ -293,6 +300,7 @@ def _state() -> list[Candidate]:
         one("nan", state.NotFinite("loss", 5, "", (), True, True), (0, 1)),
         one("nan", state.NotFinite("loss", 5, "", (), False, False, False, (5, 9)), (1,), (1,)),
         one("nan", state.NotFinite("loss", 5, "", (), True, True, True), (1,)),
+        one("nan", state.NotFinite("loss", 5, "", (), True, False, before=(0,)), (1,), (1,)),
         one("diverges",
             state.Diverges(0, "out", "a.mlp", Hypothesis("sum", ranks=(0, 1)), True, ""), (0, 1)),
         one("diverges", state.Diverges(0, "d_out", "blocks.1.norm2", None, True, "blocks.1.mlp.up"),

@@ -158,6 +158,8 @@ def test_the_place_of_an_op_that_is_the_ranks_first_of_its_kind(
         proc.collective("world", what[0], 10, None, reduce=what[1], root=what[2])
     finding = error(trace)
     assert (finding.kind, finding.culprits, finding.where) == ("op-mismatch", (1,), where)
+    first = ((1, "train.py:7 in step"),) if like_it_before else ()
+    assert facts(finding, "first_places") == first
 
 
 def test_with_two_ranks_the_one_that_differs_from_the_steps_before_is_named() -> None:

@@ -344,6 +344,18 @@ def test_excess_of_a_small_model_or_a_busy_host_is_a_note(took: float, load: int
     assert one(trace, "schedule-excess").severity == "info"
 
 
+@pytest.mark.parametrize(("gap", "severity"), [(1.2, "info"), (4, "warning")])
+def test_what_lies_between_actions_of_less_than_a_millisecond_is_a_note(
+    gap: float, severity: str
+) -> None:
+    """16 microbatches of 0.5 ms. 1.2 ms before each of rank 1's 16 backwards are 19 of a step's
+    ms, and 0.6 for each of its 32 actions; 4 ms are 2."""
+    finding = one(pipeline((0.5, 0.5), gap=gap, m=16), "schedule-excess")
+    assert finding.severity == severity
+    known = facts(finding, "cause", "rank", "action_ns", "gap_ns", "short")
+    assert known == ("host", 1, 0.5 * MS, gap / 2 * MS, severity == "info")
+
+
 # -- communication
 
 

@@ -158,6 +158,30 @@ def test_which_stage_of_a_device_made_a_nan_is_not_known(
     assert (finding.culprits, facts(finding, "hidden", "step")) == (culprits, (not culprits, 5))
 
 
+@pytest.mark.parametrize(("bad", "before"), [(25, ()), (3, (0,))])
+def test_what_a_stage_sends_may_be_not_finite_by_few_values_of_the_one_before(
+    bad: int, before: tuple[int, ...]
+) -> None:
+    """Rank 0 sends to 1 and 1 to 2, 100 bytes each, 25 float32. In step 5 ``bad`` of those of rank
+    1 are not finite; 3 may come from one that rank 0 sent and nobody looked at."""
+    trace = Trace(3)
+    for step in range(8):
+        t = 100 * step
+        for proc in trace.ranks:
+            rank = proc.rank or 0
+            if rank:
+                proc.p2p("world", rank - 1, False, t + 10 * rank, t + 10 * rank + 1, step=step)
+            if rank < 2:
+                proc.p2p("world", rank + 1, True, t + 10 * rank + 5, t + 10 * rank + 6, step=step)
+            proc.step(step, t, t + 90)
+        trace.ranks[2].seen_loss(t + 60, float("nan") if step > 4 else 1.0, step)
+    proc = trace.ranks[1]  # two messages a step: its send of step 5 is #11
+    probe(proc, "nan", 515, 5, group_id=proc.group("world"), seq=11, peer=2, a=bad,
+          flags=wire.Flag.P2P | wire.Flag.SEND)  # fmt: skip
+    finding = one(trace, "nan")
+    assert finding.culprits == (1,) and facts(finding, "before") == before
+
+
 def test_nan_everywhere_at_once_names_nobody() -> None:
     trace = Trace(2)
     for step in range(8):

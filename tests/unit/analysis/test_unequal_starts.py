@@ -113,6 +113,39 @@ def test_a_loss_that_ranks_may_share_before_backward_says_nothing_of_data(
     assert [one.ranks for one in same_data(view)] == found
 
 
+@pytest.mark.parametrize(
+    ("alike", "within", "found"),
+    [(True, "tp", [(1, 3)]), (True, "dp1", []), (False, "tp", [])],
+)
+def test_replicas_of_a_pipeline_that_take_the_same_data(
+    alike: bool, within: str, found: list[tuple[int, ...]]
+) -> None:
+    """Stages 0 and 1 on ranks 0, 1 and on 2, 3; steps of 10 ms: an action F at 0.1-0.5, with an
+    all_reduce ``within`` a group, B at 1-3, the model is summed at 4, the schedule tells its loss
+    at 5, the optimizer runs 6-7."""
+    trace = Trace(4, groups={"dp0": (0, 2), "dp1": (1, 3), "tp": (1,)})
+    for proc in trace.ranks:
+        stage, replica = (proc.rank or 0) % 2, (proc.rank or 0) // 2
+        proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=BYTES, optimizer="SGD",
+                    start=7, dtype="float32")  # fmt: skip
+        for step, loss in enumerate(FALLS):
+            t, dp = 10 * step, f"dp{stage}"
+            if stage:
+                proc.collective(within, "all_reduce", t + 0.2, t + 0.3, 4, step=step)
+            proc.action(f"{stage}F0", t + 0.1, t + 0.5, step)
+            proc.action(f"{stage}B0", t + 1, t + 3, step)
+            proc.collective(dp, "all_reduce", t + 4, t + 4.5, BYTES, step=step)
+            if stage:
+                own = loss if alike else loss + replica
+                flags = wire.Flag.FLOAT | wire.Flag.INFERRED
+                proc.record(wire.Kind.METRIC, t + 5, t + 5, proc.name("loss"), flags=flags,
+                            lane=wire.Lane.COUNTER, step=step, a=own, b=1)  # fmt: skip
+            proc.phase("optimizer", t + 6, t + 7, step)
+            proc.step(step, t, t + 9)
+    trace.flush()
+    assert [one.ranks for one in same_data(View(trace.store(), None))] == found
+
+
 def test_losses_in_half_precision_are_often_equal_by_chance() -> None:
     """About 2.3 one bfloat16 in 64 values is next to the other."""
     halves = [round(64 * loss) / 64 for loss in FALLS]

@@ -53,6 +53,23 @@ def test_what_a_first_step_uses_first_is_loaded_with_the_gil_held(
     assert list(found(trace, 2500)) == said and "gil-held" in found(trace, 10_600)
 
 
+def test_a_rank_that_holds_its_gil_where_no_stack_can_be_had_has_its_last_op() -> None:
+    """Without py-spy: rank 1 issued its second all_reduce at 20 ms, the first at train.py:9."""
+    trace = Trace(2)
+    for proc in trace.ranks:
+        proc.op("all_reduce", "float32", "sum", at=["/job/train.py", 9, "step"])
+        for t in (10, 20):
+            proc.collective("world", "all_reduce", t, t + 1)
+    trace.ranks[0].collective("world", "all_reduce", 100, None)
+    trace.ranks[1].step(0, 0, 1)
+    trace.flush()
+    state_of(trace, trace.ranks[1], 2400, heartbeat_ns=ns(400), cpu=1.0)
+    finding = found(trace, 2400)["gil-held"]
+    (absence,) = facts(finding, "absences")
+    assert (absence.last, absence.last_at) == ("all_reduce world #1", "train.py:9 in step")
+    assert finding.where is None
+
+
 @pytest.mark.parametrize(("load", "said_after"), [(100, 1900), (400, 10_400), (4500, 20_400)])
 def test_an_agent_that_gets_no_core_proves_no_lock(load: int, said_after: int) -> None:
     """Silent since 400 ms beside so many threads a core, in hundredths: 1.5 s are enough, or 2.5 s

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from pardbg.analysis.findings.finding import Severity
+from pardbg.analysis.findings.finding import Label, Severity
 from pardbg.analysis.findings.kinds.blocking import blocking_advice, blocking_text
 from pardbg.analysis.findings.wording import killed_text, word
 from pardbg.analysis.hangs.blocking_calls import Blocking
@@ -50,6 +50,9 @@ WHOLE: Final[tuple[Doing, ...]] = (*GONE, "cut off", "unknown", "gil", "kernel",
 """Said without the threads and callers of the place."""
 
 
+NO_OP: Final = Label("")
+
+
 @dataclass(frozen=True, slots=True)
 class Absence:
     """Cause of a missing rank: what it does instead."""
@@ -82,6 +85,10 @@ class Absence:
     blocking: Blocking | None = None
     """System call that its agent saw it in."""
     rank: int = -1
+    last: Label = NO_OP
+    """Op that it issued last, of a rank of which no stack can be had."""
+    last_at: str = ""
+    """Where it issued the first op with that signature."""
 
     @property
     def kind(self) -> str:
@@ -170,8 +177,12 @@ class Absence:
         asleep *= self.asleep or self.blocking is not None
         return f"{thread}{caller}{asleep}"
 
-    def beside(self) -> str:
-        """Return sentences on its other threads and the lock that it waits for."""
+    def beside(self, many: bool = False) -> str:
+        """Return sentences on its other threads and the lock that it waits for, or its last op;
+        ``many``: several ranks do the same."""
+        if self.last and not many:
+            at = f"; it issued its first such op at {self.last_at}" if self.last_at else ""
+            return f" The last op that it issued is {self.last}{at}."
         if self.doing in WHOLE or not self.place:
             return ""
         return threads_text(self.threads) + (f" There {self.lock}." if self.lock else "")

@@ -53,6 +53,9 @@ class Mismatch(_Disagreement):
     places: tuple[Place, ...]
     """Where ranks stand: the culprits and one of the others, or some, if no side is known to be
     wrong."""
+    first_places: tuple[Place, ...] = ()
+    """Where others of these first issued an op with the same signature; this one may be of another
+    line."""
 
     @property
     def stops(self) -> bool:
@@ -70,6 +73,10 @@ class Mismatch(_Disagreement):
             text += f" Which side is wrong cannot be told{at}."
         if of:
             text += places_sentence(self.places)
+        text += "".join(
+            f" Rank {rank} issued its first such op at {where}."
+            for rank, where in self.first_places
+        )
         if self.number > 1:
             text += f" {self.number} of the recent collectives have the same mismatch."
         return text

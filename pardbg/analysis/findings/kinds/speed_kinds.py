@@ -17,6 +17,8 @@ from pardbg.words import agreed, duration, percent, rank_set, ranks_text, rate, 
 NOTE_NS: Final = 10_000_000
 NOTE_SHARE: Final = 0.1
 """A step that would be shorter by less than either is a note."""
+SHORT_NS: Final = 1_000_000
+"""Python and a message between two actions of a pipeline may take as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,9 +280,19 @@ class ScheduleExcess(Facts):
     blocked_ns: float = 0.0
     """Time of a step that it spends in the call."""
     pid: int = 0
+    action_ns: float = 0.0
+    """Mean time of an action."""
+    gap_ns: float = SHORT_NS
+    """Mean of what the cause takes before an action of the rank."""
+
+    @property
+    def short(self) -> bool:
+        """Return whether it is what Python and messages take, around actions as short as that."""
+        between = self.cause in ("host", "communication") and self.blocking is None
+        return between and max(self.action_ns, self.gap_ns) < SHORT_NS
 
     def severity(self) -> Severity:
-        loud = self.excess >= 0.2 and self.cost_ns >= NOTE_NS
+        loud = self.excess >= 0.2 and self.cost_ns >= NOTE_NS and not self.short
         return "warning" if loud and (self.blocking or not self.shared_cores) else "info"
 
     def text(self, about: Candidate) -> str:
@@ -289,6 +301,8 @@ class ScheduleExcess(Facts):
         if self.blocking is not None:
             by = duration(self.blocked_ns)
             call = f" At {where} {blocking_text(self.blocking)}, for about {by} of a step."
+        elif self.short:
+            call = f" It is {duration(self.gap_ns)} for an action of {duration(self.action_ns)}."
         return (
             f"the pipeline idles {percent(self.excess, 0)} more than its schedule implies "
             f"({percent(self.implied + self.excess, 0)}, implied {percent(self.implied, 0)}). "
@@ -299,7 +313,7 @@ class ScheduleExcess(Facts):
     def advice(self) -> str:
         if self.blocking is not None:
             return blocking_advice(self.blocking, self)
-        return filled(self.tries(self.cause), self)
+        return filled(self.tries("short" if self.short else self.cause), self)
 
     def beyond_load(self) -> bool:
         return self.alone

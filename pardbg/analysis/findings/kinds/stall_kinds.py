@@ -79,7 +79,7 @@ class MissingRank(Stalled):
             f"{ranks_text(about.culprits if holder is None else self.blamed)}"
         )
         if len(reasons) == 1:
-            text += f", which {reasons.pop()}.{self.absences[0].beside()}"
+            text += f", which {reasons.pop()}.{self.absences[0].beside(many)}"
         else:
             text += f".{self._each(about.culprits)}"
         if holder in self.victims:

@@ -107,6 +107,9 @@ class NotFinite(Facts):
     """A stage before may have made it: messages on devices are not checked."""
     steps: tuple[int, ...] = ()
     """All steps that had such values, if later ones had some too and it passed each time."""
+    before: tuple[int, ...] = ()
+    """Ranks that sent to the culprit before, of whose messages not all values may have been looked
+    at."""
 
     def severity(self) -> Severity:
         return "error" if self.lasts else "info"
@@ -121,6 +124,11 @@ class NotFinite(Facts):
             )
         elif self.everywhere:
             text = f"on all ranks at once the {self.what} is not finite in step {self.step}."
+        if self.before and not self.hidden:
+            text += (
+                f" It may come from {ranks_text(self.before)} in few values: not all that stages "
+                f"send is looked at."
+            )
         if self.parameter:
             text += f" The parameter closest to it: {self.parameter}."
         if self.since:
@@ -130,7 +138,9 @@ class NotFinite(Facts):
         return text if self.lasts else f"{text} No later step has any."
 
     def advice(self) -> str:
-        return self.tries("hidden" if self.hidden else "everywhere" if self.everywhere else "rank")
+        return self.tries(
+            "hidden" if self.hidden or self.before else "everywhere" if self.everywhere else "rank"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from pardbg.analysis.findings.kinds.speed_kinds import (
 )
 from pardbg.analysis.findings.speed.system_calls import blocked
 from pardbg.analysis.findings.speed.windows import Window, often, per_window
+from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.analysis.pipeline.idle import busy_intervals
 from pardbg.analysis.pipeline.implied import bound_fraction
 from pardbg.analysis.pipeline.pipeline_steps import pipeline_step
@@ -152,9 +153,18 @@ def _excess(
         evidence=Evidence(newest.t0_ns, rank, "pipeline"),
         facts=ScheduleExcess(
             excess, implied, cause, share, rank, cost, shared, alone, call, call_ns,
-            view.ranks[rank].pid,
+            view.ranks[rank].pid, *_mean_action(over, rank, own),
         ),
     )  # fmt: skip
+
+
+def _mean_action(steps: Sequence[PipelineStep], rank: int, own_ns: int) -> tuple[float, float]:
+    """Return (mean time of an action of all ranks, ``own_ns`` of a rank for each of its own), in
+    ns."""
+    rows = [row for step in steps for row in step.ranks]
+    numbers = [sum(span.kind in COMPUTE for span in row.actions) for row in rows]
+    own = sum(number for row, number in zip(rows, numbers, strict=True) if row.rank == rank)
+    return sum(row.busy_ns for row in rows) / max(1, sum(numbers)), own_ns / max(1, own)
 
 
 def crowded(view: View, ranks: Sequence[int]) -> bool:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.leads import standing
-from pardbg.analysis.findings.kinds.absence import Absence, Doing
+from pardbg.analysis.comm.ops import Issue, group_label, issues_at
+from pardbg.analysis.findings.finding import Label
+from pardbg.analysis.findings.kinds.absence import NO_OP, Absence, Doing
 from pardbg.analysis.hangs.blocking_calls import Blocking, samples
 from pardbg.analysis.hangs.stacks import activity, caller, place, whole_place
-from pardbg.analysis.hangs.standstill import IDLE_CORES, Seen, is_cut_off, seen
+from pardbg.analysis.hangs.standstill import IDLE_CORES, Seen, first_place, is_cut_off, seen
 
 _FILES_NS: Final = 30_000_000_000
 """A checkpoint that is being written or read takes its time."""
@@ -51,9 +55,11 @@ def absence(view: View, rank: int) -> Absence:
     if now.gil_held or now.inside == "gil":
         idle = now.cpu is not None and now.cpu < IDLE_CORES
         during = "action" if now.action else _PHASES.get(now.phase, "unknown")
+        last, last_at = (NO_OP, "") if where else _last_op(view, rank)
         return Absence(
-            "gil", where, name=now.action, silent_ns=now.silent_ns, asleep=idle, during=during
-        )
+            "gil", where, name=now.action, silent_ns=now.silent_ns, asleep=idle, during=during,
+            last=last, last_at=last_at,
+        )  # fmt: skip
     if now.os_state == "D":
         return Absence("kernel", where)
     stands = standing(view, rank)
@@ -71,6 +77,19 @@ def absence(view: View, rank: int) -> Absence:
         threads=other_threads(now), pid=process.pid, rank=rank,
         blocking=_blocking(view, now),
     )  # fmt: skip
+
+
+def _last_op(view: View, rank: int) -> tuple[Label, str]:
+    """Return (the op that a rank issued last, where it issued the first one of that signature)."""
+    found: list[Issue] = []
+    for name in ("issue", "issue_p2p"):
+        _, visible = view.rows(view.ranks[rank], name)
+        found += issues_at(view, rank, name, np.arange(max(0, visible - 1), visible))
+    if not found:
+        return NO_OP, ""
+    newest = max(found, key=lambda issue: issue.t0_ns)
+    label = f"{newest.op.op} {group_label(view, newest.group)} #{newest.seq}"
+    return Label(label), first_place(view, rank, newest.t0_ns)[0] or ""
 
 
 def _blocking(view: View, now: Seen) -> Blocking | None:

@@ -34,9 +34,9 @@ from pardbg.analysis.findings.stalls.rehearsed import places
 from pardbg.analysis.hangs.newest import newest_collectives
 from pardbg.analysis.hangs.stacks import place, whole_place
 from pardbg.analysis.hangs.standstill import (
+    first_place,
     host_load,
     issue_places,
-    place_of_first,
     seen,
     slowdown,
 )
@@ -102,6 +102,8 @@ def _mismatch(view: View, rows: Sequence[CollectiveRow], settled: bool) -> Candi
     shown = (*culprits[: _MAX_PLACES - 1], *(others[:1] if culprits else others))
     at = ((rank, _place(view, row, rank, rank in stands)) for rank in shown)
     known: list[Place] = list(islice(((r, where) for r, where in at if where), _MAX_PLACES))
+    unknown = {*shown} - {rank for rank, _ in known}
+    alike = ((r, first_place(view, r, row.issued[r])[0]) for r in shown if r in unknown)
     call = row.label == CALLS_LABEL
     return Candidate(
         kind="call-mismatch" if call else row.verdict.replace(" ", "-"), settled=settled,
@@ -111,7 +113,7 @@ def _mismatch(view: View, rows: Sequence[CollectiveRow], settled: bool) -> Candi
         evidence=at_row(row, culprits[0] if culprits else None),
         facts=Mismatch(
             cast(Verdict, row.verdict), Label(row.label), row.detail, len(rows), call, steps,
-            tuple(known),
+            tuple(known), tuple((rank, where) for rank, where in alike if where)[:_MAX_PLACES],
         ),
     )  # fmt: skip
 
@@ -132,7 +134,10 @@ def _place_then(view: View, rank: int, issued_ns: int | None, stands: bool) -> s
         return known
     stood = whole_place(seen(view, rank).frames) if stands else None
     known = stood or _given_up_at(view, rank, issued_ns)
-    return known or (place_of_first(view, rank, issued_ns) if issued_ns is not None else None)
+    if known or issued_ns is None:
+        return known
+    first, this_one = first_place(view, rank, issued_ns)
+    return first if this_one else None
 
 
 def _given_up_at(view: View, rank: int, issued_ns: int | None) -> str | None:
