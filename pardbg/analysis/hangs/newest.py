@@ -9,14 +9,16 @@ from typing import Final
 
 import numpy as np
 
-from pardbg.analysis.base.asof import View, per_view
-from pardbg.analysis.comm.matching import collectives, match
+from pardbg.analysis.base.asof import View, per_store, per_view
+from pardbg.analysis.comm.matching import LAST, collectives, match
 from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.comm.ops import Issue, issues_at
 from pardbg.analysis.comm.p2p import p2p_between, p2p_rows
 from pardbg.analysis.hangs.waitgraph import TAIL, wait_graph
 from pardbg.store.definitions import GroupDef
 
+WHOLE: Final = 20_000
+"""Ops of all ranks of a run that has ended, of which all are looked at."""
 MOST: Final = 64
 """More are left out, the newest first."""
 Key = tuple[tuple[int, str], int]
@@ -59,6 +61,27 @@ def newest_messages(view: View) -> tuple[P2PRow, ...]:
     pairs = {(min(op.rank, op.peer), max(op.rank, op.peer)): op for op in wait_graph(view).met}
     older = chain(*(p2p_between(view, *pair) for pair in list(pairs)[:MOST]))
     return (*(row for row in older if _which(row) not in here), *rows)
+
+
+@per_store(lambda view: (view.store.revision, view.t_ns), most=2)
+def passed_collectives(view: View) -> tuple[CollectiveRow, ...]:
+    """Return the collectives before the last ones whose ranks disagreed, of a run that has ended:
+    their backend let them pass, as it does other dtypes."""
+    if not _can_be_read(view, "issue"):
+        return ()
+    return tuple(row for row in collectives(view, None)[:-LAST] if row.verdict != "matched")
+
+
+@per_store(lambda view: (view.store.revision, view.t_ns), most=2)
+def judged_messages(view: View) -> tuple[P2PRow, ...]:
+    """Return `newest_messages`, and of a run that has ended all: their backend may have let one
+    pass that its receiver expected larger."""
+    return p2p_rows(view, None) if _can_be_read(view, "issue_p2p") else newest_messages(view)
+
+
+def _can_be_read(view: View, name: str) -> bool:
+    """Return whether the run has ended and a frame can read all of its ops."""
+    return view.run_end is not None and int(view.all(name).counts.sum()) <= WHOLE
 
 
 def _which(row: P2PRow) -> tuple[object, ...]:

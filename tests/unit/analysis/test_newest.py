@@ -125,3 +125,22 @@ def test_of_a_hang_of_many_ranks_their_states_are_gathered_a_few_times(
     monkeypatch.setattr(StateHistory, "ranks", lambda *args: asked.append(args) or real(*args))
     assert findings(view)[0].culprits == (0,)
     assert len(asked) < 8
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_what_a_backend_let_pass_is_told_when_the_run_is_over(over: bool) -> None:
+    """An all_reduce and a message, the fourth of 300 each: rank 1 brings other dtypes and sends
+    fewer bytes. Live they are told while they are among the last 200."""
+    trace = Trace(3)
+    for n in range(300):
+        for proc in trace.ranks:
+            odd = n == 3 and proc.rank == 1
+            dtype = "bfloat16" if odd else "float32"
+            proc.collective("world", "all_reduce", 10 * n, 10 * n + 1, dtype=dtype)
+        trace.ranks[1].p2p("world", 2, True, 10 * n + 2, 10 * n + 3, 60 if n == 3 else 100)
+        trace.ranks[2].p2p("world", 1, False, 10 * n + 2, 10 * n + 3, 100)
+    if over:
+        trace.end(3100)
+    kinds = {"dtype-mismatch": (1,), "p2p-size-mismatch": (1,)} if over else {}
+    said = {one.kind: one.culprits for one in findings(at(trace, 3200)) if one.severity == "error"}
+    assert said == kinds

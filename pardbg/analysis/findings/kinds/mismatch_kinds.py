@@ -24,6 +24,11 @@ def places_sentence(places: tuple[Place, ...]) -> str:
     return f" R{places_text(places)[1:]}." if len(places) > 1 else ""
 
 
+def first_text(places: tuple[Place, ...]) -> str:
+    """Return `` Rank 0 issued its first such op at a.py:3 in f.``, of each rank."""
+    return "".join(f" Rank {rank} issued its first such op at {at}." for rank, at in places)
+
+
 class _Disagreement(Facts):
     """Ranks that will not get past an op."""
 
@@ -73,10 +78,7 @@ class Mismatch(_Disagreement):
             text += f" Which side is wrong cannot be told{at}."
         if of:
             text += places_sentence(self.places)
-        text += "".join(
-            f" Rank {rank} issued its first such op at {where}."
-            for rank, where in self.first_places
-        )
+        text += first_text(self.first_places)
         if self.number > 1:
             text += f" {self.number} of the recent collectives have the same mismatch."
         return text
@@ -105,6 +107,7 @@ class MessageMismatch(_Disagreement):
     places: tuple[Place, ...]
     op: str = ""
     """The all_to_all whose part it is; empty: a message."""
+    first_places: tuple[Place, ...] = ()
 
     def text(self, about: Candidate) -> str:
         amounts = sizes((self.sent[0], self.received[0]))
@@ -121,6 +124,7 @@ class MessageMismatch(_Disagreement):
             text += f" Rank {about.culprits[0]} differs from the messages before."
         if self.number > 1 and not self.op:
             text += f" {self.number} of the recent messages have the same mismatch."
+        text += first_text(self.first_places)
         return f"{text} Where: {places_text(self.places)}." if self.places else text
 
     def advice(self) -> str:

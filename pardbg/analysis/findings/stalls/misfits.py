@@ -13,7 +13,7 @@ from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.comm.matching import calls
 from pardbg.analysis.comm.op_rows import P2PRow
 from pardbg.analysis.findings.finding import GroupKey
-from pardbg.analysis.hangs.newest import newest_collectives, newest_messages
+from pardbg.analysis.hangs.newest import judged_messages, newest_collectives
 from pardbg.store.process import Process
 from pardbg_agent import wire
 
@@ -104,7 +104,7 @@ class MisfitMessage:
 def misfit_messages(view: View) -> tuple[MisfitMessage, ...]:
     """Return the first message of each edge and kind of misfit."""
     by_edge: dict[tuple[str, int, int], list[P2PRow]] = defaultdict(list)
-    for row in newest_messages(view):
+    for row in judged_messages(view):
         by_edge[row.group, row.src, row.dst].append(row)
     found = (message for rows in by_edge.values() for message in _misfits(rows))
     return tuple(message for message, _ in zip(found, range(MAX_MESSAGES), strict=False))

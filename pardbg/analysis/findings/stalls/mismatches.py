@@ -4,7 +4,7 @@ do not fit; and ranks of which two threads issue ops on one group, where nothing
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, cast
 
@@ -31,7 +31,7 @@ from pardbg.analysis.findings.stalls.misfits import (
     threads_differ,
 )
 from pardbg.analysis.findings.stalls.rehearsed import places
-from pardbg.analysis.hangs.newest import newest_collectives
+from pardbg.analysis.hangs.newest import newest_collectives, passed_collectives
 from pardbg.analysis.hangs.stacks import place, whole_place
 from pardbg.analysis.hangs.standstill import (
     first_place,
@@ -57,7 +57,7 @@ def mismatches(view: View) -> Iterator[Candidate]:
     """Find one per group, kind and culprits: the first that is known, and how many there are."""
     found: dict[tuple[GroupKey, str, tuple[int, ...]], list[CollectiveRow]] = {}
     shifted: set[GroupKey] = set()
-    for row in (*newest_collectives(view), *calls(view)):
+    for row in (*passed_collectives(view), *newest_collectives(view), *calls(view)):
         if row.key in shifted or not row.verdict.endswith("mismatch"):
             continue
         if row.verdict == "op mismatch":
@@ -102,8 +102,7 @@ def _mismatch(view: View, rows: Sequence[CollectiveRow], settled: bool) -> Candi
     shown = (*culprits[: _MAX_PLACES - 1], *(others[:1] if culprits else others))
     at = ((rank, _place(view, row, rank, rank in stands)) for rank in shown)
     known: list[Place] = list(islice(((r, where) for r, where in at if where), _MAX_PLACES))
-    unknown = {*shown} - {rank for rank, _ in known}
-    alike = ((r, first_place(view, r, row.issued[r])[0]) for r in shown if r in unknown)
+    unknown = ((r, row.issued[r]) for r in shown if r not in dict(known))
     call = row.label == CALLS_LABEL
     return Candidate(
         kind="call-mismatch" if call else row.verdict.replace(" ", "-"), settled=settled,
@@ -113,7 +112,7 @@ def _mismatch(view: View, rows: Sequence[CollectiveRow], settled: bool) -> Candi
         evidence=at_row(row, culprits[0] if culprits else None),
         facts=Mismatch(
             cast(Verdict, row.verdict), Label(row.label), row.detail, len(rows), call, steps,
-            tuple(known), tuple((rank, where) for rank, where in alike if where)[:_MAX_PLACES],
+            tuple(known), _first_places(view, unknown),
         ),
     )  # fmt: skip
 
@@ -138,6 +137,13 @@ def _place_then(view: View, rank: int, issued_ns: int | None, stands: bool) -> s
         return known
     first, this_one = first_place(view, rank, issued_ns)
     return first if this_one else None
+
+
+def _first_places(view: View, ops: Iterable[tuple[int, int | None]]) -> tuple[Place, ...]:
+    """Return (rank, where it issued its first op with the signature of this one), of ranks and when
+    each issued it."""
+    at = ((rank, first_place(view, rank, t)[0]) for rank, t in ops if t and rank in view.ranks)
+    return tuple((rank, where) for rank, where in at if where)
 
 
 def _given_up_at(view: View, rank: int, issued_ns: int | None) -> str | None:
@@ -290,5 +296,6 @@ def _message(view: View, message: MisfitMessage) -> Candidate:
             "size" if of == "size" else "dtype", row.src, row.dst, sent, received,
             message.odd is not None, message.number,
             tuple((rank, where) for rank, where in at.items() if where),
+            first_places=_first_places(view, ((r, t) for r, t in ends if not at[r])),
         ),
     )  # fmt: skip
