@@ -77,6 +77,15 @@ def _fails_ranks(cause: Candidate, effect: Candidate) -> bool:
     return error and effect.last_resort
 
 
+def _stood_in_it(cause: Candidate, effect: Candidate) -> bool:
+    """Ranks that were killed after they had stood in a deadlock, or waited for a rank that cannot
+    come: somebody ended the job."""
+    stood = set(cause.ranks)
+    if not isinstance(cause.facts, stalls.Deadlock):
+        stood -= set(cause.culprits)
+    return _is_error(cause, effect) and cause.t_ns < effect.t_ns and stood >= set(effect.ranks)
+
+
 def _is_error(cause: Candidate, effect: Candidate) -> bool:
     return cause.settled and cause.facts.severity() == "error"
 
@@ -174,6 +183,7 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     Rule((MessageMismatch,), STALLS, _in_message),
     # Ranks that hang or disagree end in the end.
     Rule(_STANDSTILLS, _LAST_RESORTS, _fails_ranks),
+    Rule((stalls.MissingRank, stalls.Deadlock), (ends.Lost,), _stood_in_it, "note"),
     # A rank that ran out of memory raised that, and what ends then follows from it.
     Rule((devices.OutOfMemory,), (ends.Raised,), _raised_it, together=True),
     # A log that was read beside dumps: it knows why a rank ended, they what the others wait in.

@@ -122,25 +122,27 @@ def batches_by_step(view: View, process: Process) -> dict[int, int]:
     return dict(zip(steps.tolist(), counts.tolist(), strict=False))
 
 
-def may_share_losses(view: View, process: Process, ranks: set[int]) -> bool:
-    """Return whether a rank exchanges something with others of ``ranks`` from a forward's begin
-    (where none is known, from an optimizer's step) to the backward after it: backward may begin
-    from a loss that they averaged, or that follows from what all of them computed. Buffers and
-    batches are broadcast; tensor parallel groups have one of a model's replicas each."""
-    begun, _, _ = backwards(view, process, PHASES_BACK)
+def shared_losses(view: View, process: Process, ranks: set[int]) -> set[int]:
+    """Return the steps in which a rank exchanges something with others of ``ranks`` from a
+    forward's begin (where none is known, from an optimizer's step) to the backward after it:
+    backward may begin from a loss that they averaged, or that follows from what all of them
+    computed. Buffers and batches are broadcast; tensor parallel groups have one of a model's
+    replicas each."""
+    begun, _, steps = backwards(view, process, PHASES_BACK)
     computed, _, _ = backwards(view, process, PHASES_BACK, "forward")
     if not len(computed):
         _, computed, _ = backwards(view, process, PHASES_BACK, "optimizer")
     if not len(begun) or not len(computed):
-        return False
+        return set()
     issues, part = issued_since(view, process, begun[0])
     when, ops = issues.when[part], [i for i, op in process.ops.items() if op.op != "broadcast"]
     computed = np.sort(computed)[np.sort(computed).searchsorted(when, "right") - 1]
     alone = [i for i, group in process.groups.items() if len(ranks.intersection(group.ranks)) < 2]
     mixes = np.isin(issues.col("name_id")[part], ops) & (issues.col("a")[part] > 0)
     mixes &= ~np.isin(issues.col("group_id")[part], alone)
-    before = (computed <= when) & (computed > begun[begun.searchsorted(when, "right") - 1])
-    return bool((mixes & before).any())
+    at = begun.searchsorted(when, "right")
+    before = (computed <= when) & (computed > begun[at - 1]) & (at < len(begun))
+    return set(steps[at[mixes & before]].tolist())
 
 
 def issued_since(view: View, process: Process, since_ns: int) -> tuple[Table, slice]:

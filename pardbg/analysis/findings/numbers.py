@@ -21,7 +21,7 @@ from pardbg.analysis.findings.exchanged import (
     averages_on,
     backwards,
     batches_by_step,
-    may_share_losses,
+    shared_losses,
 )
 from pardbg.analysis.findings.finding import Candidate, Evidence
 from pardbg.analysis.findings.kinds.value_kinds import (
@@ -39,6 +39,8 @@ _P2P, _SEND, _INFERRED = int(wire.Flag.P2P), int(wire.Flag.SEND), int(wire.Flag.
 MIN_LIVE_STEPS: Final = 1000
 _ALIKE: Final = 20
 """Steps in which losses are equal."""
+_FURTHER: Final = 128
+"""Steps among which these are, where a loss is averaged for a log every few steps."""
 _MOST: Final = 256
 """Values that are looked at, of each sort and rank."""
 _PASSED: Final = 2
@@ -255,11 +257,23 @@ def same_data(view: View) -> Iterable[Candidate]:
             continue
         for group, _ in averages_on(view, process, process.model):
             same = ranks.intersection(group.ranks)
-            if len(same) > 1 and not may_share_losses(view, process, same):
+            if len(same) > 1 and _alike_alone(view, process, same, last):
                 yield Candidate(
                     kind="same-data", ranks=tuple(sorted(same)), t_ns=view.t_ns,
                     facts=SameData(_ALIKE),
                 )  # fmt: skip
+
+
+def _alike_alone(view: View, process: Process, ranks: set[int], last: int) -> bool:
+    """Return whether ranks had the same losses in the last steps in which they exchanged nothing
+    before backward."""
+    shared = shared_losses(view, process, ranks)
+    if not shared:
+        return True
+    found = own_losses(view, last - _FURTHER + 1, last)
+    steps = [s for s, own in sorted(found.items()) if s not in shared and ranks <= own.keys()]
+    alike = {tuple(found[step][rank] for step in steps[-_ALIKE:]) for rank in ranks}
+    return len(steps) >= _ALIKE and len(alike) == 1
 
 
 def _in_half_precision(value: float) -> bool:

@@ -12,6 +12,7 @@ from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.ends import brief
 from pardbg.analysis.findings.finding import Finding
 from pardbg_agent import wire
+from tests.unit.analysis.test_waitgraph import WAITING, stall
 from tests.unit.facts import facts
 from tests.unit.trace_builder import Proc, Trace, ns
 
@@ -460,3 +461,18 @@ def test_a_rank_of_which_nothing_is_known_is_lost() -> None:
     ends(trace, trace.ranks[0], 100, "lost")
     trace.end(200, code=1)
     assert next(state for state, *_ in states(trace)) == "lost"
+
+
+def test_ranks_that_were_killed_in_a_deadlock_are_notes_below_it() -> None:
+    """Each waits in another group since 1 ms, by its stack; all are killed at 9 s."""
+    trace = Trace(2, {"a": (0, 1), "b": (0, 1)})
+    for proc, group in zip(trace.ranks, "ab", strict=True):
+        proc.collective(group, "all_reduce", 1, None)
+    trace.flush()
+    stall(trace, 2100, r0=WAITING, r1=WAITING)
+    for proc in trace.ranks:
+        ends(trace, proc, 9000, "killed", -9)
+    trace.end(9100, code=1)
+    assert list(said(trace)) == ["deadlock"]
+    noted = {f.kind for f in snapshot(trace.store(), None).findings if f.severity == "info"}
+    assert "rank-lost" in noted

@@ -47,11 +47,11 @@ def test_gradients_are_averaged_over_parameters_that_were_never_equal(
 
 def averaging(
     losses: list[list[float]], times: int, loss_at: float = 0,
-    op: str = "all_reduce", moved: int = 4, dtype: str = "float32", of: int = BYTES,
+    op: str = "all_reduce", moved: int = 4, dtype: str = "float32", of: int = BYTES, every: int = 1,
 ) -> View:  # fmt: skip
     """One rank for each list of losses, of a step of 10 ms each: forward 0.1-0.5, backward 1-3,
     ``times`` the model of ``of`` bytes is summed at 4 as float32, optimizer 6-7. At ``loss_at``
-    an ``op`` moves ``moved`` bytes."""
+    an ``op`` moves ``moved`` bytes in ``every`` few steps."""
     trace = Trace(len(losses))
     for proc, own in zip(trace.ranks, losses, strict=True):
         proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=of, optimizer="SGD",
@@ -59,7 +59,7 @@ def averaging(
         for step, loss in enumerate(own):
             t = 10 * step
             proc.phase("forward", t + 0.1, t + 0.5, step)
-            if loss_at:
+            if loss_at and step % every == 0:
                 proc.collective("world", op, t + loss_at, t + loss_at + 0.2, moved, step=step)
             proc.phase("backward", t + 1, t + 3, step)
             proc.seen_loss(t + 1, loss, step)
@@ -110,6 +110,15 @@ def test_a_loss_that_ranks_may_share_before_backward_says_nothing_of_data(
 ) -> None:
     """In the forward buffers are broadcast; after backward or the step, the loss goes to a log."""
     view = averaging([FALLS, FALLS], 1, loss_at, op, moved)
+    assert [one.ranks for one in same_data(view)] == found
+
+
+@pytest.mark.parametrize(("every", "found"), [(2, []), (3, [(0, 1)]), (5, [(0, 1)])])
+def test_a_loss_that_is_averaged_for_a_log_now_and_then(
+    every: int, found: list[tuple[int, ...]]
+) -> None:
+    """Of 28 steps that have ended 14, 18 or 22 are left; 20 are needed."""
+    view = averaging([FALLS, FALLS], 1, 0.6, every=every)
     assert [one.ranks for one in same_data(view)] == found
 
 
