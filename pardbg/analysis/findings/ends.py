@@ -36,6 +36,7 @@ from pardbg.analysis.findings.kinds.end_kinds import (
     ThreadRaised,
 )
 from pardbg.analysis.findings.stalls.misfits import misfit_messages, split_groups, thread_crossings
+from pardbg.analysis.hangs.newest import newest_collectives
 from pardbg.analysis.hangs.stacks import is_user, waits_in_op, whole_place
 
 SEEN_LATE_NS: Final = 1_000_000_000
@@ -214,10 +215,13 @@ def _follows(view: View, end: BadEnd, earliest: BadEnd) -> bool:
 
 
 def _disagrees(view: View, rank: int) -> bool:
-    """Return whether ops of ranks, or a message of this one, do not fit: a backend may give up over
-    that."""
+    """Return whether ops of ranks, a message of this one, or the dtypes of its last op do not fit:
+    a backend may give up over that."""
     misfit = {of for message in misfit_messages(view) for of in message.ranks}
-    return bool(split_groups(view) or thread_crossings(view)) or rank in misfit
+    rows = [row for row in newest_collectives(view) if rank in row.issued]
+    last = max(rows, key=lambda row: row.issued[rank], default=None)
+    dtypes = last is not None and last.verdict == "dtype mismatch"
+    return bool(split_groups(view) or thread_crossings(view)) or rank in misfit or dtypes
 
 
 def _terminated_before(view: View, t_ns: int) -> bool:

@@ -11,6 +11,8 @@ from pardbg_agent.tables.code_files import AGENT, is_framework, is_program
 
 _PACKAGES: Final = "-packages/"
 _DISTRIBUTED: Final = re.compile(r"/torch/(distributed/|_C/_distributed)")
+_NO_LIBRARY: Final = ("torch/", "typing_extensions.py")
+"""torch, and what its deprecated functions are wrapped in."""
 _TOP: Final = ("<module>", "main", "_main")
 _BACKWARD: Final = ("_engine_run_backward",)
 Activity = Literal[
@@ -64,7 +66,7 @@ def _library(frames: Sequence[Frame]) -> str:
     users = [at for at, frame in enumerate(shown) if is_user(frame)]
     for file, number, function in reversed(shown[users[-1] + 1 :] if users else ()):
         name = file.rpartition(_PACKAGES)[2]
-        if _PACKAGES in file and not name.startswith("torch/"):
+        if _PACKAGES in file and not name.startswith(_NO_LIBRARY):
             return (
                 f"{name}:{number}" if function.startswith("<") else f"{name}:{number} in {function}"
             )

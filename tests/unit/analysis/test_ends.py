@@ -161,6 +161,27 @@ def test_the_place_of_an_exception_names_what_of_a_library_it_was_in() -> None:
     assert said(trace)["exception"].where == "data.py:7 in batch, inside trainer/loop.py:9 in fit"
 
 
+def test_a_rank_that_a_backend_aborts_over_another_dtype_is_no_cause() -> None:
+    """Rank 2 gathers float64, the others float32: rank 0 aborts in that op, rank 1 loses it."""
+    trace = Trace(3)
+    for proc in trace.ranks:
+        dtype = "float64" if proc.rank == 2 else "float32"
+        proc.collective("world", "all_gather", 1, None, dtype=dtype)
+    ends(trace, trace.ranks[0], 3, "killed", -6)
+    raises(trace.ranks[1], 4, CLOSED, IN_OP)
+    trace.end(9, code=1)
+    found = said(trace)
+    assert list(found) == ["dtype-mismatch"] and found["dtype-mismatch"].culprits == (2,)
+
+
+def test_what_deprecated_functions_are_wrapped_in_is_no_library_of_the_program() -> None:
+    trace = three()
+    within = ["/x/site-packages/typing_extensions.py", 3140, "wrapper"]
+    raises(trace.ranks[2], 5, frames=[*FRAMES, within, [C10D, 3000, "all_gather"]])
+    trace.end(9, code=1)
+    assert said(trace)["exception"].where == "data.py:7 in batch"
+
+
 @pytest.mark.parametrize("by_itself", [False, True])
 def test_a_rank_that_left_early_is_the_cause_of_lost_connections(by_itself: bool) -> None:
     """Python's own exit says that it begins, os._exit does not."""

@@ -19,9 +19,10 @@ def places_text(places: tuple[Place, ...]) -> str:
     return ", ".join(f"rank {rank} at {where}" for rank, where in places[:_MAX_PLACES])
 
 
-def places_sentence(places: tuple[Place, ...]) -> str:
-    """Return `` Rank 0 at a.py:3 in f, rank 1 at ….``; empty unless two places are known."""
-    return f" R{places_text(places)[1:]}." if len(places) > 1 else ""
+def places_sentence(places: tuple[Place, ...], least: int = 2) -> str:
+    """Return `` Rank 0 at a.py:3 in f, rank 1 at ….``; empty unless so many places are known: of
+    one alone the finding's own place tells."""
+    return f" R{places_text(places)[1:]}." if len(places) >= least else ""
 
 
 def first_text(places: tuple[Place, ...]) -> str:
@@ -77,7 +78,7 @@ class Mismatch(_Disagreement):
             at = f": {places_text(self.places)}" if self.places else ""
             text += f" Which side is wrong cannot be told{at}."
         if of:
-            text += places_sentence(self.places)
+            text += places_sentence(self.places, 1 if self.first_places else 2)
         text += first_text(self.first_places)
         if self.number > 1:
             text += f" {self.number} of the recent collectives have the same mismatch."

@@ -84,6 +84,27 @@ def misfit_splits(view: View) -> tuple[MisfitSplit, ...]:
     return tuple(chain.from_iterable(found.values()))
 
 
+def keeps_total(view: View, split: MisfitSplit, rank: int, side: str) -> bool:
+    """Return whether the bytes that a rank brings to this all_to_all (``a``), or takes from it
+    (``b``), are those at the same place of each of the last steps."""
+    process = view.ranks[rank]
+    table, visible = view.rows(process, "issue")
+    groups = [i for i, g in process.groups.items() if (g.epoch, g.key) == split.key]
+    by_step: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for gid, step, seq, moved in table.tuples(
+        slice(max(0, visible - _LAST), visible), "group_id", "step", "seq", side
+    ):
+        if gid in groups:
+            by_step[step].append((seq, moved))
+    steps = sorted(by_step.items())[1:]  # the oldest may be cut
+    now = next(((n, i, of[i][1]) for n, of in steps for i in range(len(of))
+                if of[i][0] == split.seq), None)  # fmt: skip
+    if now is None:
+        return False
+    before = [of[now[1]][1] for step, of in steps if step < now[0] and len(of) > now[1]]
+    return len(before) >= LEAST_BEFORE and {*before} == {now[2]}
+
+
 @dataclass(frozen=True, slots=True)
 class MisfitMessage:
     """A message whose sides bring different sizes or dtypes: the first one of its edge."""

@@ -25,6 +25,7 @@ from pardbg.analysis.findings.stalls.misfits import (
     MisfitMessage,
     MisfitSplit,
     ThreadCrossing,
+    keeps_total,
     misfit_messages,
     misfit_splits,
     thread_crossings,
@@ -256,14 +257,16 @@ def messages(view: View) -> Iterator[Candidate]:
 
 
 def _split(view: View, splits: Sequence[MisfitSplit]) -> Candidate:
-    """Return the rank that most of these parts are of; of two, the sender: gloo aborts the
-    receiver."""
+    """Return the rank that most of these parts are of; of two, the sender, as gloo aborts the
+    receiver: unless it sends as much in all as before, and the receiver does not receive so."""
     first = splits[0]
     times = Counter(rank for split in splits for rank in (split.src, split.dst))
     most = [rank for rank in times if times[rank] == max(times.values())]
     senders = {split.src for split in splits}
     culprit = next((rank for rank in most if rank in senders), most[0])
     split = next(split for split in splits if culprit in (split.src, split.dst))
+    if len(most) > 1 and keeps_total(view, split, split.src, "a"):
+        culprit = culprit if keeps_total(view, split, split.dst, "b") else split.dst
     groups = view.ranks[culprit].groups.values()
     label = next(group_label(view, g) for g in groups if (g.epoch, g.key) == split.key)
     at = {rank: _place_then(view, rank, None, True) for rank in (split.src, split.dst)}
