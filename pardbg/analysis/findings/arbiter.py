@@ -77,6 +77,11 @@ def _fails_ranks(cause: Candidate, effect: Candidate) -> bool:
     return error and effect.last_resort
 
 
+def _same_op(cause: Candidate, effect: Candidate) -> bool:
+    """Parts of an all_to_all do not fit where ranks do not issue the same op."""
+    return cause.settled and cause.seq == effect.seq and bool(cause.scope & effect.scope)
+
+
 def _stood_in_it(cause: Candidate, effect: Candidate) -> bool:
     """Ranks that were killed after they had stood in a deadlock, or waited for a rank that cannot
     come: somebody ended the job."""
@@ -180,6 +185,7 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     # Ranks wait in an op that they disagree on, and in those after it.
     Rule((Mismatch,), STALLS, _stops_group),
     Rule((Mismatch,), STALLS, _split_calls),
+    Rule((Mismatch,), (MessageMismatch,), _same_op),
     Rule((MessageMismatch,), STALLS, _in_message),
     # Ranks that hang or disagree end in the end.
     Rule(_STANDSTILLS, _LAST_RESORTS, _fails_ranks),

@@ -85,9 +85,11 @@ def ends(view: View) -> Iterator[Candidate]:
 
 
 def thread_failures(view: View) -> Iterable[Candidate]:
-    """Find threads of the program that an exception ended while its main thread went on."""
+    """Find threads of the program that an exception ended while its main thread went on: of those
+    that failed alike on a rank, the first."""
     for rank, process in view.ranks.items():
-        for failed in process.failures:
+        alike = {(of.thread, of.text, of.frames): of for of in reversed(process.failures)}
+        for failed in reversed(alike.values()):
             if failed.thread == "MainThread" or failed.t_ns > view.now_ns:
                 continue
             if is_transport(failed.text) and bad_ends(view):

@@ -87,7 +87,7 @@ def _waits() -> list[Candidate]:
         missing(unknown, progress, culprits=(2, 3), over=True, victims=(0, 1, 4)),
         missing(unknown, more=(*waiting(5, op="send to 2"), *waiting(6, 7, op="barrier tp #1"),
                                *waiting(8, op="barrier dp #1"))),
-        _deadlock("deadlock", odd=(1,)),
+        _deadlock("deadlock", odd=(1,)), _deadlock("p2p-cycle", odd=(1,)),
         *(_deadlock(of) for of in ("deadlock", "p2p-cycle", "p2p-tag-mismatch")),
         _deadlock("unpaired-send"), _deadlock("unpaired-recv"), _deadlock("deadlock", over=True),
         _deadlock("unpaired-send", over=True),

@@ -124,3 +124,28 @@ def test_of_two_the_sender_that_brings_what_it_always_brings_is_right(
         trace = all_to_all({(0, 1): 110}, {})
     found = standstills(at(trace, 60))
     assert [f.culprits for f in found if f.kind == "size-mismatch"] == [(culprit,)]
+
+
+@pytest.mark.parametrize("odd", [True, False])
+def test_a_rank_of_a_ring_that_sends_to_another_rank_than_before_is_the_culprit(odd: bool) -> None:
+    """Rank 1 sends to 3 instead of 2: 2 waits for 1, 3 for 2, and 0 for them. Else all three send
+    to one another at once, as they never did: none is odd."""
+    trace = Trace(4)
+    for rank, proc in enumerate(trace.ranks):
+        after, before = (rank + 1) % 4, (rank - 1) % 4
+        for n in range(6):
+            proc.p2p("world", after, True, 10 * n + 1, 10 * n + 2)
+            proc.p2p("world", before, False, 10 * n + 3, 10 * n + 4)
+        if rank == 0:
+            proc.collective("world", "all_reduce", 70, None)
+        elif odd and rank > 1:
+            proc.p2p("world", after, True, 70, 70.5)
+            if rank == 3:
+                proc.p2p("world", before, False, 71, 71.5)
+                proc.p2p("world", after, True, 72, 72.5)
+            proc.p2p("world", before, False, 73, None)
+        else:
+            proc.p2p("world", 3 if rank == 1 else rank - 1, True, 70, None)
+    trace.flush()
+    (found,) = (f for f in standstills(at(trace, 4000)) if f.kind == "p2p-cycle")
+    assert found.culprits == ((1,) if odd else (1, 2, 3))

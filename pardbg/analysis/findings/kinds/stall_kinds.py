@@ -184,7 +184,9 @@ class Deadlock(Stalled):
         if self.others:
             text += f" {ranks_text(self.others).capitalize()} {self.verb(self.others)} for them."
         if self.odd:
-            text += f" {ranks_text(self.odd).capitalize()} left an op out, or issued one too many."
+            peer = ", or named another rank" if self.of == "p2p-cycle" else ""
+            text += f" {ranks_text(self.odd).capitalize()} left an op out, or issued one too many"
+            text += f"{peer}."
         return text + places_sentence(self.places)
 
     def _cycle_text(self) -> str:
@@ -210,6 +212,8 @@ class Deadlock(Stalled):
     def advice(self) -> str:
         if self.of == "deadlock" and self.keys:
             return self.tries("store")
+        if self.of == "p2p-cycle" and self.odd:
+            return self.tries("odd peer")
         return self.tries("call" if self.of == "deadlock" and self.calls else self.of)
 
 

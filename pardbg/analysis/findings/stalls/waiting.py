@@ -284,7 +284,7 @@ def _deadlock(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> C
     ops = {rank: next(w.op for w in blame.waits if w.rank == rank) for rank in blame.ranks}
     kind, culprits = _name(blame, ops)
     odd: tuple[int, ...] = ()
-    if kind in ("deadlock", "unpaired-send", "unpaired-recv") and len(culprits) > 1:
+    if kind != "p2p-tag-mismatch" and len(culprits) > 1:
         odd = odd_one_out(view, culprits)
     others = tuple(r for r in blame.victims if r not in blame.ranks)
     where = (at for r in odd or culprits if (at := whole_place(seen(view, r).frames)))
