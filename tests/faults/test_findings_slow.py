@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
-from tests.diagnosis.cases import SLOW, Case, quick, recipe
-from tests.diagnosis.drawn import numbers
+from tests.diagnosis.cases import SLOW, Case, quick, recipe, torchrun
 from tests.diagnosis.live import watch
 from tests.unit.facts import facts
 
@@ -20,7 +17,9 @@ CASES = (
     (recipe("nan", 2, 1, 4, ("nan",), sort=SLOW), {"what": {"loss"}}),
     (recipe("diverge", 2, 1, 4, ("replica-divergence",), ((),), SLOW),
      {"equal_step": {0}, "step": {10}}),
-    (numbers("same-data-pipeline", Random(1)), {"num_steps": {20}}),
+    (Case("same-data-pipeline",
+          torchrun(4, "tests.diagnosis.number_programs", "same-data-pipeline", "0", "10"),
+          ("same-data",), ((),), SLOW), {"num_steps": {20}}),
 )  # fmt: skip
 
 
