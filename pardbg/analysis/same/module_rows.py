@@ -35,11 +35,13 @@ class Numbers:
 
     found: Sameness
     modules: tuple[ModuleRow, ...]
+    first: tuple[str, bool] = ("", True)
+    """See ``first_module``."""
 
 
 def numbers_of(found: Sameness) -> Numbers:
     """Return an answer by module."""
-    return Numbers(found, tuple(module_rows(found)))
+    return Numbers(found, tuple(module_rows(found)), first_module(found))
 
 
 def is_captured(run: Store) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 from pardbg.analysis.pipeline.dependencies import parse
-from pardbg.analysis.same.module_rows import first_module
 from pardbg.control.language.arguments import (
     COMPARE,
     at_module,
@@ -84,7 +83,7 @@ class ControlActions:
                             "with --tensors); again when it is here")  # fmt: skip
         if made.found.exit_code == 0:
             raise UserError("watch same: nothing differs, so there is nothing to hold at")
-        at = at_module(*first_module(made.found))
+        at = at_module(*made.first)
         self.refused(self._controller.send(Verb.UNTIL, None, expr=at))
 
     def _toggle(self, _argument: str) -> None:

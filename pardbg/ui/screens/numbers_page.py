@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pardbg.analysis.same.module_rows import ModuleRow, first_module
+from pardbg.analysis.same.module_rows import ModuleRow
 from pardbg.control.language.arguments import at_module
 from pardbg.render.draw.cells import Picture
 from pardbg.render.pages.module_numbers import listed, module_detail, numbers
@@ -42,7 +42,7 @@ class NumbersPage(RowsPage):
         if frame.sameness is None or not rows:
             return ""
         row = rows[self.at(frame)]
-        return at_module(row.name, not row.first or first_module(frame.sameness.found)[1])
+        return at_module(row.name, not row.first or frame.sameness.first[1])
 
     def detail(self, frame: Frame, cells: int, rows: int) -> tuple[str, Picture] | None:
         listed_rows = self.rows(frame)
