@@ -55,10 +55,12 @@ PARTS: dict[str, tuple[Callable[..., Found], int, str]] = {
     "nodes": (_part("nodes"), 4, "nodes in network namespaces: cut networks, killed relays and "
                                  "hubs"),
     "beside": (_part("beside"), 6, "programs with and without pardbg, byte for byte"),
+    "entrances": (_part("entrances"), 15, "the agent enters and leaves jobs that run; kills "
+                                          "amid that"),
     "healthy": (_part("healthy"), 200, "healthy jobs under --on-hang: nothing is done about one"),
     "soak": (_part("soak"), 60, "a fast job with a viewer: memory"),
 }  # fmt: skip
-TIMED = ("kills", "beside", "sessions", "healthy")
+TIMED = ("kills", "beside", "sessions", "entrances", "healthy")
 """Parts that begin nothing after ``--minutes``."""
 
 

@@ -27,11 +27,13 @@ from pardbg_agent.life.own_frames import hide_own, is_own
 
 POLL_S: Final = 0.005
 ORDERS_FILE: Final = "orders.json"
-"""By who attached: ``{"turn": N, "go": bool, "over": bool}``, written anew at least each second."""
+"""By who attached: ``{"turn": N, "ready": bool, "go": bool, "over": bool}``, written anew at least
+each second. ``ready``: all ranks are; before, none is held."""
 GRACE_S: Final = 5.0
 """How long the main thread may take to end what is over."""
 SILENT_S: Final = 8.0
 """Without news of who attached for this long the rank runs on alone."""
+GONE: Final = "who attached is gone"
 NOT_AMID: Final = ("/torch/library.py", "/threading.py", "/logging/__init__.py")
 """Files whose functions hold locks."""
 
@@ -80,20 +82,35 @@ class Entering:
         """Import what is needed while the program runs on, then wait for an optimizer's step."""
         try:
             with _added(self._more):
-                from pardbg_agent.life.own_libraries import load_own_libraries
+                from pardbg_agent.life import own_libraries
 
-                load_own_libraries()
+                own_libraries.load_own_libraries()
                 from pardbg_agent import core, hooks  # noqa: F401
                 from pardbg_agent.hooks import installed  # noqa: F401
                 from pardbg_agent.sender import agent_thread  # noqa: F401
         except Exception as error:  # noqa: BLE001 - the program goes on as it was
-            self._end("failed", f"{type(error).__name__}: {error}")
+            self._end("failed", _why_no_import(error))
+            return
+        self._tell("ready")
+        if (why := self._wait_for_all()) is not None:
+            self._end("failed", why)
             return
         self._in_main(self._follow_steps)
         while self.is_under_way and not self._is_over():
             time.sleep(POLL_S)
         if self.is_under_way:
             self._in_main(lambda: self._give_up("no optimizer's step() ended meanwhile"))
+
+    def _wait_for_all(self) -> str | None:
+        """Return why not all are ready, however slow one is to be reached; None: they are."""
+        while not self._is_over():
+            orders = self._orders()
+            if orders is None:
+                return GONE
+            if orders.get("ready"):
+                return None
+            time.sleep(POLL_S)
+        return "the others did not come"
 
     def part(self) -> None:
         """Have the main thread take the agent out."""
@@ -137,7 +154,6 @@ class Entering:
     def _follow_steps(self) -> None:
         optimizer = sys.modules["torch.optim.optimizer"]
         self._hook = optimizer.register_optimizer_step_post_hook(self._stepped)
-        self._tell("ready")
 
     def _stepped(self, *_: object) -> None:
         """An optimizer's step() ends: be held as soon as it has returned to the program."""
@@ -161,7 +177,7 @@ class Entering:
         while True:
             orders = self._orders()
             if orders is None or self._is_over():
-                why = "who attached is gone" if orders is None else "the others did not come"
+                why = GONE if orders is None else "the others did not come"
                 self._give_up(why)
                 return
             if orders.get("go"):
@@ -243,6 +259,17 @@ def _added(path: list[str]) -> Iterator[None]:
     finally:
         for entry in more:
             sys.path.remove(entry)
+
+
+def _why_no_import(error: Exception) -> str:
+    from pardbg_agent.life.own_libraries import LIBRARIES
+
+    name = (getattr(error, "name", None) or "").partition(".")[0]
+    if name not in LIBRARIES:
+        return f"{type(error).__name__}: {error}"
+    python = ".".join(map(str, sys.version_info[:2]))
+    return (f"no {name} for its Python {python}, which is not pardbg's: `pip install pardbg-agent` "
+            f"there ({sys.prefix}); then it can be entered as it runs")  # fmt: skip
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:

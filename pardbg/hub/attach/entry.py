@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -96,10 +97,14 @@ def enter(ranks: Sequence[JobRank], run_dir: Path, wait_s: float) -> Entrance:
     begun = time.monotonic()
     folder = _folder(run_dir)
     order = _Orders(folder)
-    order.give()
     agent, more = _places()
     call = f"enter({str(folder)!r}, {str(run_dir)!r}, {wait_s!r}, more)"
-    failed = run_in_each(ranks, _script(folder, "enter.py", call, agent, more))
+    script = _script(folder, "enter.py", call, agent, more)
+    with ThreadPoolExecutor(1) as pool:  # while the last is reached, the first want to hear of us
+        reached = pool.submit(run_in_each, ranks, script)
+        while not wait([reached], ORDERS_EVERY_S).done:
+            order.give()
+    failed = reached.result()
     failed = failed or _together(ranks, folder, order, begun + wait_s)
     if failed:
         order.give(over=True)
@@ -148,9 +153,12 @@ class _Orders:
         self._path = folder / ORDERS_FILE
         self._given_at = 0.0
         self.turn = 0
+        self.ready = False
+        self.give()
 
     def give(self, go: bool = False, over: bool = False) -> None:
-        write_json(self._path, {"turn": self.turn, "go": go, "over": over})
+        orders = {"turn": self.turn, "ready": self.ready, "go": go, "over": over}
+        write_json(self._path, orders)
         self._given_at = time.monotonic()
 
     def renew(self) -> None:
@@ -171,9 +179,12 @@ def _together(
         if all(one.get("state") == "in" for one in said.values()):
             return {}
         if time.monotonic() > until + AGAIN_S:
-            return {rank: _missing(one) for rank, one in said.items()}
+            return {rank: _missing(one, order.ready) for rank, one in said.items()}
         if said != before:
             before, since = said, time.monotonic()
+        if not order.ready and all(said.values()):
+            order.ready = True
+            order.give()
         if not went and _at_one_place(list(said.values()), order.turn):
             went = True
             order.give(go=True)
@@ -218,12 +229,11 @@ def _failed(
     return failed
 
 
-def _missing(said: Mapping[str, Any]) -> str:
+def _missing(said: Mapping[str, Any], all_ready: bool) -> str:
     if not said:
         return "its main thread is not in Python"
-    return (
-        "no optimizer's step() ended" if said.get("state") == "ready" else "the others did not come"
-    )
+    steps = all_ready and said.get("state") == "ready"
+    return "no optimizer's step() ended" if steps else "the others did not come"
 
 
 def _said(folder: Path, rank: JobRank) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ gives the orders.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -56,10 +57,9 @@ class Program:
         self.folder = folder
         self.process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True)
 
-    def orders(self, turn: int = 0, go: bool = False) -> None:
-        self._given = turn, go
+    def orders(self, turn: int = 0, go: bool = False, ready: bool = True) -> None:
         fresh = self.folder / "fresh"
-        fresh.write_text(json.dumps({"turn": turn, "go": go}))
+        fresh.write_text(json.dumps({"turn": turn, "go": go, "ready": ready}))
         os.replace(fresh, self.folder / ORDERS_FILE)
 
     def said(self) -> Mapping[str, Any]:
@@ -71,16 +71,15 @@ class Program:
         except OSError:
             return {}
 
-    def comes_to(self, state: str, alone: bool = False, **more: Any) -> Mapping[str, Any]:
-        """Wait for what it says, giving the same orders anew; ``alone``: giving none."""
+    def comes_to(self, state: str, **more: Any) -> Mapping[str, Any]:
         expected = {"state": state, **more}
 
-        def said() -> bool:
-            if not alone:
-                self.orders(*self._given)
+        def come() -> bool:
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(self.folder / ORDERS_FILE)  # who attached is there
             return expected.items() <= self.said().items()
 
-        wait_until(said, 80, f"{expected}")
+        wait_until(come, 60, f"{expected}")
         return self.said()
 
     def ends(self) -> list[str]:
@@ -93,10 +92,10 @@ class Program:
 def start(tmp_path: Path) -> Iterator[Callable[..., Program]]:
     made: list[Program] = []
 
-    def begin(wait_s: float = 60, then: str = "") -> Program:
+    def begin(wait_s: float = 60, then: str = "", ready: bool = True) -> Program:
         program = Program(tmp_path, wait_s, then)
         made.append(program)
-        program.orders()
+        program.orders(ready=ready)
         return program
 
     yield begin
@@ -105,7 +104,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Program]]:
         program.process.communicate()
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(90)
 def test_it_is_held_at_each_step_s_end_until_it_may_go(start: Callable[..., Program]) -> None:
     program = start()
     held = program.comes_to("held", turn=1)
@@ -117,24 +116,37 @@ def test_it_is_held_at_each_step_s_end_until_it_may_go(start: Callable[..., Prog
     assert program.ends()[-2].startswith("hooks")
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(90)
+def test_it_is_not_held_before_all_are_ready(start: Callable[..., Program]) -> None:
+    """Another rank may be slow to be reached: this one steps on meanwhile."""
+    program = start(then="outer", ready=False)
+    program.comes_to("ready")
+    assert program.process.stdout is not None
+    for _ in range(50):
+        program.process.stdout.readline()  # a step each
+    assert program.said()["state"] == "ready"
+    program.orders()
+    program.comes_to("held", turn=1)
+
+
+@pytest.mark.timeout(90)
 def test_who_attached_is_gone_and_it_runs_on(start: Callable[..., Program]) -> None:
     program = start()
     program.comes_to("held", turn=1)
     (program.folder / ORDERS_FILE).unlink()  # or it is not written anew, as of one that is killed
-    program.comes_to("failed", alone=True, why="who attached is gone")
+    program.comes_to("failed", why="who attached is gone")
     assert program.ends()[-2] == "hooks 0 True"
     assert program.process.returncode == 0
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(90)
 def test_without_a_step_it_is_left_alone(start: Callable[..., Program]) -> None:
     program = start(wait_s=4, then="no step")
     program.comes_to("failed")
     assert program.ends()[-2] == "hooks 0 True"
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(90)
 def test_an_optimizer_that_steps_another_is_one_step(start: Callable[..., Program]) -> None:
     """It is held after the outer one: what comes between belongs to the step."""
     program = start(then="outer")
@@ -144,7 +156,7 @@ def test_an_optimizer_that_steps_another_is_one_step(start: Callable[..., Progra
     program.comes_to("held", turn=2)
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(90)
 def test_what_a_signal_s_handler_raises_is_the_program_s(start: Callable[..., Program]) -> None:
     """Here its own exit code."""
     program = start()
