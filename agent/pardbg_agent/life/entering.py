@@ -46,10 +46,15 @@ _entering: list[Entering] = []
 def enter(folder: str, run_dir: str, wait_s: float, more_path: list[str]) -> None:
     """Begin to enter; returns at once. ``folder``: of the files of all ranks. ``more_path``: where
     modules are that the program's own path may lack, used while the agent is imported."""
-    if not any(one.is_under_way for one in _entering):
-        _entering.append(Entering(folder, run_dir, wait_s, more_path))
-        # The thread of a Thread object would take locks that the main thread may hold here.
-        _thread.start_new_thread(_entering[-1].prepare, ())
+    new, before = Entering(folder, run_dir, wait_s, more_path), _entering[-1] if _entering else None
+    if before is not None and before.is_under_way:
+        if before.is_wanted():
+            new.refuse("another `pardbg attach` enters it")
+            return
+        before.is_under_way = False
+    _entering.append(new)
+    # The thread of a Thread object would take locks that the main thread may hold here.
+    _thread.start_new_thread(new.prepare, ())
 
 
 def leave(folder: str) -> None:
@@ -100,10 +105,19 @@ class Entering:
             time.sleep(POLL_S)
         if self.is_under_way:
             self._in_main(lambda: self._give_up("no optimizer's step() ended meanwhile"))
+        elif self._hook is not None:  # another took its place
+            self._in_main(self._unhook)
+
+    def is_wanted(self) -> bool:
+        """Return whether who attached is there."""
+        return self._orders() is not None
+
+    def refuse(self, why: str) -> None:
+        self._end("failed", why)
 
     def _wait_for_all(self) -> str | None:
         """Return why not all are ready, however slow one is to be reached; None: they are."""
-        while not self._is_over():
+        while self.is_under_way and not self._is_over():
             orders = self._orders()
             if orders is None:
                 return GONE
@@ -172,9 +186,11 @@ class Entering:
     def _hold(self) -> None:
         """Wait for the others, the GIL released; then begin, or run on to the next step's end."""
         self._due = False  # what comes next is a new step's end
+        if not self.is_under_way:
+            return
         self._turn = 1 + max(self._turn, int((self._orders() or {}).get("turn", 0)))
         self._tell("held", turn=self._turn, place=self._place, numbers=_numbers())
-        while True:
+        while self.is_under_way:
             orders = self._orders()
             if orders is None or self._is_over():
                 why = GONE if orders is None else "the others did not come"

@@ -144,6 +144,19 @@ def read_ranks(run_dir: Path) -> list[JobRank]:
             if start_time(pid) == start]  # fmt: skip
 
 
+def is_forsaken(run_dir: Path) -> bool:
+    """Return whether who attached died before any rank began: none will."""
+    from pardbg_agent.life.entering import ORDERS_FILE, SILENT_S
+
+    folder = run_dir / FOLDER
+    try:
+        if time.time() - (folder / ORDERS_FILE).stat().st_mtime < 2 * SILENT_S:
+            return False
+        return not any(b'"in"' in one.read_bytes() for one in folder.glob("[0-9]*.json"))
+    except OSError:
+        return False
+
+
 class _Orders:
     """What ranks that are held read (``entering.ORDERS_FILE``)."""
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from pardbg.hub.attach.entry import RANKS_FILE, leave, read_ranks
+from pardbg.hub.attach.entry import RANKS_FILE, is_forsaken, leave, read_ranks
 from pardbg_agent.wire import ENV_RUN
 
 POLL_S: Final = 0.1
@@ -28,6 +28,8 @@ def main(argv: list[str]) -> int:
     run_dir = Path(os.environ[ENV_RUN])
     try:
         while read_ranks(run_dir) or not (run_dir / RANKS_FILE).exists():
+            if is_forsaken(run_dir):
+                return 0
             time.sleep(POLL_S)
     except _Asked:
         for rank, why in leave(read_ranks(run_dir), run_dir).items():

@@ -36,6 +36,8 @@ class Outer(torch.optim.Optimizer):  # steps another one inside, as ZeroRedundan
 
 def leaves(number, frame): raise SystemExit(7)
 signal.signal(signal.SIGTERM, leaves)
+def again(*_): entering.enter(folder + "/second", os.environ["RUN_DIR"], wait_s, [])
+signal.signal(signal.SIGUSR1, again)
 optimizer = Outer() if then == "outer" else inner
 entering.enter(folder, os.environ["RUN_DIR"], wait_s, [])
 until = time.monotonic() + 40
@@ -108,7 +110,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Program]]:
 def test_it_is_held_at_each_step_s_end_until_it_may_go(start: Callable[..., Program]) -> None:
     program = start()
     held = program.comes_to("held", turn=1)
-    assert held["place"] == "<string>:21" and held["numbers"] == {}
+    assert held["place"] == "<string>:23" and held["numbers"] == {}
     program.orders(turn=1)
     program.comes_to("held", turn=2)
     program.orders(turn=2, go=True)
@@ -164,3 +166,19 @@ def test_what_a_signal_s_handler_raises_is_the_program_s(start: Callable[..., Pr
     program.process.send_signal(signal.SIGTERM)
     assert program.process.wait(30) == 7
     assert program.said()["state"] == "failed"
+
+
+@pytest.mark.timeout(90)
+def test_one_that_nobody_wants_any_more_gives_way(start: Callable[..., Program]) -> None:
+    """Who attached was killed; who attaches next need not wait for the first one's end."""
+    program = start(then="twice")
+    program.comes_to("held", turn=1)
+    (program.folder / ORDERS_FILE).unlink()
+    second = program.folder / "second"
+    second.mkdir()
+    program.folder = second
+    program.orders()
+    program.process.send_signal(signal.SIGUSR1)
+    program.comes_to("held", turn=1)
+    program.orders(turn=1)
+    program.comes_to("held", turn=2)
