@@ -33,12 +33,14 @@ KINDS = (
     "plain", "several", "zero", "compiled", "compiled_step", "accumulated", "scheduled", "scaled",
     "closure", "fork", "spawn", "saving", "signalled", "uneven", "thread",
 )  # fmt: skip
-SIZES = (2, 2, 2, 3, 8)
+SIZES = (2, 2, 2, 3, 4)
 ACTS = ("leave", "leave", "leave", "kill attach", "kill hub", "kill launcher", "kill job")
 ACTS_EACH = 3
 LIMIT_S = 120.0
 HELD_S = 10.0
 """No rank is held for longer."""
+FORGOTTEN_S = 9.0
+"""After this long ranks know that who attached is gone."""
 _plain: dict[tuple[str, int], list[str]] = {}
 """Lines of the longest run of each kind."""
 
@@ -107,7 +109,7 @@ class Case:
         env = {"PARDBG_NATIVE": "off"} if rng.random() < 0.5 else {}
         self.job = Job(kind, size, folder, env)
         self._unclean = False
-        """Something of pardbg was killed: whether it may be entered again is not said."""
+        """A process of the run was killed: it may live on, and the job not be entered again."""
 
     def run(self) -> None:
         try:
@@ -144,11 +146,13 @@ class Case:
             name += f" ({said.strip().splitlines()[-2:]})"
         self.done.append(name)
         expected = 2 if self.job.kind == "thread" else 0
-        if act == "leave":
+        if act == "leave" or (act == "kill attach" and attach.returncode == 0):
             if attach.returncode != expected and not self._unclean:
                 self.bad.append(f"{name}: {said[-400:]}")
             if attach.returncode == 0:
                 self._leave(session)
+        elif act == "kill attach":
+            time.sleep(FORGOTTEN_S)
         else:
             self._unclean = True
 
@@ -189,13 +193,15 @@ class Case:
     def _judge(self, code: int | None, usual: float) -> None:
         if code != 0:
             self.bad.append("hangs" if code is None else f"exit code {code}")
-        if (waited := self.job.longest_wait_s()) > HELD_S + usual:
+        spawns = self.job.kind == "spawn"  # each epoch's workers import torch, which takes as long
+        if (waited := self.job.longest_wait_s()) > HELD_S + usual and not spawns:
             self.bad.append(f"a step of {waited:.1f} s")
         if "Traceback" in (err := self.job.err.read_text()) or re.search("(?i)pardbg", err):
             self.bad.append(f"said: {err[-500:]}")
         mine = [row[1] for row in self.job.lines()]
         plain = losses_of_plain(self.job.kind, self.job.size, len(mine), self._folder)
-        if mine != plain:
+        both = min(len(mine), len(plain))  # plain may not come as far in its time
+        if not both or mine[:both] != plain[:both]:
             self.bad.append(f"losses of {len(mine)} steps are not those of plain ({len(plain)})")
 
 

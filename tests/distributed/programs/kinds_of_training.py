@@ -158,10 +158,10 @@ def closure() -> Step:
 
 class Numbers(torch.utils.data.Dataset):
     def __len__(self) -> int:
-        return 64
+        return 512
 
     def __getitem__(self, item: int) -> torch.Tensor:
-        return torch.full((WIDTH,), item / 64)
+        return torch.full((WIDTH,), item / 512)
 
 
 def loaded(how: str) -> Step:
