@@ -29,8 +29,9 @@ def attach(run: str | os.PathLike[str] | None = None) -> bool:
         os.environ["PARDBG"] = os.fspath(run)
     if not os.environ.get("PARDBG"):
         return False
-    from pardbg_agent import autostart
+    from pardbg_agent import autostart, core
 
+    core.forget_off()
     return autostart.install_hooks()
 
 

@@ -47,6 +47,8 @@ _ended = False
 _exit_registered = False
 _parked: Core | None = None
 """The Core that detach() ended."""
+WHY_OFF: Final[list[str]] = []
+"""Why the newest Core without a run has none."""
 _keep: list[Core] = []
 """Cores of the parent process after a fork: kept so that nothing of them is torn down here."""
 
@@ -68,6 +70,14 @@ def ensure() -> Core:
         return CURRENT
 
 
+def forget_off() -> None:
+    """Forget a Core without a run: an op that was on its way made it when detach() had ended."""
+    global CURRENT
+    with _lock:
+        if CURRENT is not None and CURRENT.run is None:
+            CURRENT = None
+
+
 def resumable() -> Core | None:
     """Return the Core that detach() ended, if attach() would go on with it."""
     run_dir = os.environ.get(wire.ENV_RUN)
@@ -87,10 +97,11 @@ def _start() -> Core:
             return _resume(_parked)
         return start(run)
     except Refused:
-        return _off_core()
+        WHY_OFF[:] = ["the run is another user's"]
     except Exception as error:  # noqa: BLE001 - no ring, no hub, no disk: the job runs on
-        complain(f"agent is off: {type(error).__name__}: {error}")
-        return _off_core()
+        WHY_OFF[:] = [f"{type(error).__name__}: {error}"]
+        complain(f"agent is off: {WHY_OFF[0]}")
+    return _off_core()
 
 
 def start(run: RunSettings) -> Core:

@@ -214,7 +214,7 @@ class Entering:
         c = core.CURRENT
         if not began or c is None or c.run is None:
             pardbg_agent.detach()
-            self._end("failed", "no group, or the run cannot be read there")
+            self._end("failed", "; ".join(core.WHY_OFF) or "there is no group")
             return
         c.defs.put(DefKind.NOTE, key=NOTE_ATTACHED, value=c.identity.proc)
         self._end("in")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -271,6 +272,21 @@ def test_attach_after_detach_goes_on_in_the_same_ring(core: Core) -> None:
     again.gate.permit(1, 0, 0, 0, 10**9)
     assert again.gate.closed  # permits count again
     again.gate.run()
+
+
+def test_an_op_on_its_way_as_the_agent_leaves_does_not_keep_it_out(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its kernel asks for a Core when there is none, and no run any more: that one is off."""
+    run = os.environ["PARDBG"]
+    core_module.shutdown()
+    monkeypatch.delenv("PARDBG")
+    assert core_module.ensure().run is None
+    monkeypatch.setenv("PARDBG", run)
+    core_module.forget_off()
+    assert core_module.ensure().run is not None
+    core_module.forget_off()
+    assert core_module.CURRENT is not None, "one that is on stays"
 
 
 def test_a_full_tmpfs_gives_a_smaller_ring(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Program]]:
         program.process.communicate()
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 def test_it_is_held_at_each_step_s_end_until_it_may_go(start: Callable[..., Program]) -> None:
     program = start()
     held = program.comes_to("held", turn=1)
@@ -118,7 +118,7 @@ def test_it_is_held_at_each_step_s_end_until_it_may_go(start: Callable[..., Prog
     assert program.ends()[-2].startswith("hooks")
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 def test_it_is_not_held_before_all_are_ready(start: Callable[..., Program]) -> None:
     """Another rank may be slow to be reached: this one steps on meanwhile."""
     program = start(then="outer", ready=False)
@@ -131,7 +131,7 @@ def test_it_is_not_held_before_all_are_ready(start: Callable[..., Program]) -> N
     program.comes_to("held", turn=1)
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 def test_who_attached_is_gone_and_it_runs_on(start: Callable[..., Program]) -> None:
     program = start()
     program.comes_to("held", turn=1)
@@ -141,14 +141,14 @@ def test_who_attached_is_gone_and_it_runs_on(start: Callable[..., Program]) -> N
     assert program.process.returncode == 0
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 def test_without_a_step_it_is_left_alone(start: Callable[..., Program]) -> None:
     program = start(wait_s=4, then="no step")
     program.comes_to("failed")
     assert program.ends()[-2] == "hooks 0 True"
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 def test_an_optimizer_that_steps_another_is_one_step(start: Callable[..., Program]) -> None:
     """It is held after the outer one: what comes between belongs to the step."""
     program = start(then="outer")
@@ -158,7 +158,7 @@ def test_an_optimizer_that_steps_another_is_one_step(start: Callable[..., Progra
     program.comes_to("held", turn=2)
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 def test_what_a_signal_s_handler_raises_is_the_program_s(start: Callable[..., Program]) -> None:
     """Here its own exit code."""
     program = start()
@@ -168,7 +168,7 @@ def test_what_a_signal_s_handler_raises_is_the_program_s(start: Callable[..., Pr
     assert program.said()["state"] == "failed"
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 def test_one_that_nobody_wants_any_more_gives_way(start: Callable[..., Program]) -> None:
     """Who attached was killed; who attaches next need not wait for the first one's end."""
     program = start(then="twice")
