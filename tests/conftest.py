@@ -38,6 +38,7 @@ one at the end, and what waits runs beside what computes."""
 
 LONG = frozenset({
     "accelerator/test_losses.py", "accelerator/test_out_of_memory.py",
+    "distributed/test_attach_agent.py",
     "distributed/test_debugger.py", "distributed/test_held_time.py",
     "distributed/test_recipes_data.py", "distributed/test_recipes_losses.py",
     "distributed/test_rehearse.py", "distributed/test_same_tutorial.py",
