@@ -101,9 +101,11 @@ def test_it_enters_leaves_and_enters_again(job: Job, tmp_path: Path) -> None:
     job.pardbg("ctl", run, "continue")
     job.goes_on()
     assert "already" in job.pardbg("attach", "--agent", "--launcher", job.launcher, code=2)
-    job.pardbg("ctl", run, "kill")
+    job.pardbg("ctl", run, "pause")
+    job.pardbg("ctl", run, "kill")  # the agent leaves held ranks, too
     ends_of(job, run)
     job.goes_on()
+    assert not list(Path("/dev/shm").glob(f"pardbg-*/{run}")), "nothing of the run is left"
 
     again = job.enters("b.mcap")
     job.goes_on()

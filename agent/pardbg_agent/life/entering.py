@@ -127,7 +127,10 @@ class Entering:
         return "the others did not come"
 
     def part(self) -> None:
-        """Have the main thread take the agent out."""
+        """Have the main thread take the agent out, also where it is held."""
+        core = sys.modules.get("pardbg_agent.core")
+        if core is not None and core.CURRENT is not None:
+            core.CURRENT.gate.end()
         self._in_main(self._leave)
 
     def _in_main(self, then: Callable[[], None]) -> None:
@@ -170,9 +173,15 @@ class Entering:
         self._hook = optimizer.register_optimizer_step_post_hook(self._stepped)
 
     def _stepped(self, *_: object) -> None:
-        """An optimizer's step() ends: be held as soon as it has returned to the program."""
         if sys.modules["torch"].compiler.is_compiling():
             return
+        try:
+            self._step_ends()
+        except Exception:  # noqa: BLE001 - nothing of ours gets into a step
+            self.is_under_way = False
+
+    def _step_ends(self) -> None:
+        """Be held as soon as an optimizer's step() has returned to the program."""
         if self._due or threading.get_ident() != self._main or not self.is_under_way:
             return
         steps = _steps(sys._getframe())
@@ -209,6 +218,8 @@ class Entering:
         from pardbg_agent.wire import NOTE_ATTACHED, DefKind
 
         self._unhook()
+        if core.CURRENT is not None:  # it could not leave when its run ended
+            pardbg_agent.detach()
         with _added(self._more):
             began = pardbg_agent.attach(self._run_dir)
         c = core.CURRENT
