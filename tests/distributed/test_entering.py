@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from pardbg_agent.life.entering import ORDERS_FILE
+from pardbg_agent.life.entering import GONE, ORDERS_FILE
 from tests.processes import rank_env, wait_until
 
 PROGRAM = """
@@ -136,7 +136,7 @@ def test_who_attached_is_gone_and_it_runs_on(start: Callable[..., Program]) -> N
     program = start()
     program.comes_to("held", turn=1)
     (program.folder / ORDERS_FILE).unlink()  # or it is not written anew, as of one that is killed
-    program.comes_to("failed", why="who attached is gone")
+    program.comes_to("failed", why=GONE)
     assert program.ends()[-2] == "hooks 0 True"
     assert program.process.returncode == 0
 
