@@ -14,6 +14,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 import pardbg.ui.app
+import pardbg.ui.engine.pace
 from pardbg.session.navigation.replay import ReplayClock
 from pardbg.session.reader import open_session
 from pardbg.ui.app import PardbgApp
@@ -64,6 +65,7 @@ def fixed_surroundings(
     time.tzset()
     setenv("LC_ALL", "C.UTF-8")
     setattr_(pardbg.ui.app, "ARRIVED_S", 0.05)
+    setattr_(pardbg.ui.engine.pace, "IDLE_S", 0.1)
 
 
 @contextmanager
