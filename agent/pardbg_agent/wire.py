@@ -307,7 +307,8 @@ class DefKind(str, enum.Enum):
     """{"step", "what", "name", "order", "model", "dtype", "shape", "offset", "size", "over",
     "count", "most", "bad", "bits", "sketch"}: what a rank has of a tensor in a step that is
     captured. ``what``: "init" (before the step), "grad" (as the optimizer takes it), "param" (after
-    its step) or "input" (then ``name`` is of the argument, and ``samples`` a hash of each row,
+    its step), "used" (what a module computes with, before the step, if this process steps another
+    tensor or none), "input" (then ``name`` is of the argument, and ``samples`` a hash of each row,
     instead of what follows "shape"), "random" (the layer ``name`` draws numbers, as dropout does),
     "out" and "d_out" (see below). ``order``: of the parameter in its ``model``, a number. The
     rank's part begins at ``offset`` of a tensor of ``shape`` and is ``size`` large; ``over``: ranks

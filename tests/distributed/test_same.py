@@ -29,6 +29,7 @@ RUNS = {
     "tensor": (2, "tensor"), "pipeline": (2, "one-f-one-b"), "twice": (2, "ddp", "doubled"),
     "one-rank": (2, "ddp", "one-rank"), "not-reduced": (2, "tensor", "not-reduced", "1"),
     "not-copied": (2, "tensor", "copy-mlp", "1"), "unsaid": (2, "tensor-unsaid"),
+    "stale": (2, "owned", "not-broadcast"),
     "own-values": (2, "tensor-unsaid"), "slice": (3, "fsdp", "slice", "1"),
 }  # fmt: skip
 
@@ -84,6 +85,17 @@ def test_layouts_of_one_computation_are_the_same(
 def test_without_the_references_values_only_that_is_said(sessions: dict[str, Path]) -> None:
     code, told = same(sessions["plain"], sessions["own-values"])
     assert (code, told["reason"]) == (2, "initial-parameters-differ")
+
+
+def test_a_parameter_that_is_not_taken_over_is_named_without_a_reference(
+    sessions: dict[str, Path],
+) -> None:
+    """Rank 1 steps every second parameter, and keeps it to itself."""
+    for of in ((sessions["stale"],), (sessions["plain"], sessions["stale"])):
+        code, told = same(*of)
+        assert (code, told["reason"], told["step"], told["what"]) == (1, "differs", 1, "used")
+        cause = told["hypothesis"]
+        assert (cause["cause"], cause["ranks"], cause["makers"]) == ("not-taken", [0], [1])
 
 
 def test_stages_get_the_names_of_their_layers(sessions: dict[str, Path]) -> None:

@@ -60,7 +60,8 @@ HEALTHY = [
     Case(layout, ranks)
     for layout, ranks in (
         ("plain", 1), ("threads", 1), ("accumulate", 1), ("again", 1), ("ddp", 2), ("ddp", 4),
-        ("hand-dp", 2), ("fsdp", 2), ("fsdp", 4), ("zero1", 2), ("tensor", 2), ("tensor", 4),
+        ("hand-dp", 2), ("owned", 2), ("owned", 3), ("fsdp", 2), ("fsdp", 4), ("zero1", 2),
+        ("tensor", 2), ("tensor", 4),
         ("sequence", 2), ("sequence", 4), ("dtensor", 2), ("tensor-dp", 4), ("gpipe", 2),
         ("dtensor-sequence", 2), ("dtensor-sequence", 4),
         ("tensor-unsaid", 2), ("tensor-unsaid", 4), ("tensor-dp-unsaid", 4),
@@ -139,7 +140,11 @@ PLANTED = [
       for at in (0, 1)),
     *(Case("gathered", ranks, "summed", -1, GRADS, "head.weight", "factor", float(ranks))
       for ranks in (2, 3)),
-    Case("gathered", 2, "not-gathered", -1, GRADS, "head.weight", with_floor=True, step=1),
+    *(Case("gathered", ranks, "not-gathered", -1, "used", "embed.*", "not-taken", step=1)
+      for ranks in (2, 3)),
+    *(Case("owned", ranks, "not-broadcast", -1, "used", ".*", "not-taken", step=1)
+      for ranks in (2, 3)),
+    Case("owned", 2, "averaged-twice", -1, GRADS, "head.weight", "factor", 0.5),
     Case("running-dp", 2, "mean-summed", -1, "buffer", r"norm\.0\.mean", "factor", 2.0,
          reference="running"),
 ]  # fmt: skip

@@ -41,7 +41,7 @@ from tests.same.parts import (
 
 STEPS, ROWS, MICROBATCHES = int(os.environ.get("SAME_STEPS", "2")), 24, 4
 REDUCED = (
-    "hand-dp", "tensor-dp", "tensor-dp-unsaid", "pipeline-dp", "three-d", "running-dp",
+    "hand-dp", "owned", "tensor-dp", "tensor-dp-unsaid", "pipeline-dp", "three-d", "running-dp",
 )  # fmt: skip
 """Layouts whose gradients are averaged over data parallelism by hand."""
 Step = Callable[[Tensor], float]
@@ -102,6 +102,12 @@ class Job:
     def hand_dp(self) -> None:
         self.dp = self.size
         self.plain()
+
+    def owned(self) -> None:
+        """ZeRO 1 by hand: each rank's optimizer has every size-th parameter, whole."""
+        self.hand_dp()
+        own = [*self.model.parameters()][self.rank :: self.size]
+        self.optimizer = torch.optim.AdamW(own, lr=1e-2)
 
     def fsdp(self) -> None:
         self.dp = self.size
@@ -401,6 +407,11 @@ class Job:
         if self.faults.at("skipped-on-one") and self.rank == 1:
             self.optimizer.param_groups[0].update(lr=0.0, weight_decay=0.0)
         self.optimizer.step()
+        if self.layout == "owned":
+            for at, p in enumerate(self.model.parameters()):
+                p.grad = None  # also where another rank's optimizer has it
+                if not (self.faults.at("not-broadcast") and at % self.size == 1):
+                    dist.broadcast(p.detach(), at % self.size)
 
 
 def local_of(tensor: Any) -> Any:

@@ -235,7 +235,7 @@ def worst_difference(found: Sameness) -> list[float]:
         return [math.inf]
     if found.what == OF_LOSS:
         return [math.inf]
-    rows = [row.floors for row in found.rows if row.what in ("grad", "param", "buffer")]
+    rows = [row.floors for row in found.rows if row.what in ("grad", "param", "buffer", "used")]
     return [max(rows, default=0.0)]
 
 

@@ -6,15 +6,15 @@ known or rounding explains as much, the answer is that it cannot be compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal, cast
 
 from pardbg.analysis.same.activations import activations
-from pardbg.analysis.same.beginnings import initial, inputs, sharing
+from pardbg.analysis.same.beginnings import in_place, initial, inputs, later_ranks, sharing
 from pardbg.analysis.same.by_rank import RankBlocks, Told, by_rank
-from pardbg.analysis.same.cut_parameters import in_place
 from pardbg.analysis.same.elements import Elements, elements_of
 from pardbg.analysis.same.hypotheses import (
     CERTAIN,
@@ -40,15 +40,15 @@ from pardbg.analysis.same.noise import (
 )  # fmt: skip
 from pardbg.analysis.same.siblings import Beside, beside
 from pardbg.analysis.same.wholes import (
+    USED,
     Gap,
     Key,
-    Prefixes,
     Whole,
     Wholes,
-    samples,
     told,
     wholes,
 )
+from pardbg.analysis.same.working_copies import Copies, copies
 from pardbg.store.store import DEFINITIONS, Store
 
 Level = Literal["green", "yellow", "red"]
@@ -133,6 +133,8 @@ class Sameness:
     """The second recording is bit by bit the first: it tells nothing of rounding."""
     num_tensors: int = 0
     """Tensors that were looked at."""
+    num_copies: int = 0
+    """Ranks' copies of parameters, in all, of which it is known whether they have the update."""
     loss: Loss | None = None
     """Of the first captured step, where both are known."""
     elements: tuple[Elements, ...] = ()
@@ -156,13 +158,16 @@ def alone(store: Store) -> Sameness:
     if not run.steps:
         return Sameness(_why_nothing(store), name="A")
     left = _left({key[1:]: gap for key, gap in run.unknown.items()})
-    order = [run.tensors[key] for key in _keys(run) if key in run.tensors]
+    order = [run.tensors[key] for key in run.in_order() if key in run.tensors]
     order = [whole for whole in order if whole.copies]
-    for whole in order:
-        if whole.replicas:
-            return Sameness("replicas-differ", *whole.key, unlike(whole), left=left)
-    reason: Reason = "invariants-hold" if order else "nothing-judged" if left else "no-replicas"
-    return Sameness(reason, left=left, num_tensors=len(order))
+    known = copies(run)
+    odd = next((whole for whole in order if whole.replicas), None)
+    if odd is not None:
+        return _or_stale(Sameness("replicas-differ", *odd.key, unlike(odd), left=left), known)
+    holds = order or known.judged
+    reason: Reason = "invariants-hold" if holds else "nothing-judged" if left else "no-replicas"
+    found = Sameness(reason, left=left, num_tensors=len(order), num_copies=known.judged)
+    return _or_stale(found, known)
 
 
 def compare(reference: Store, run: Store, floor: Store | None = None) -> Sameness:
@@ -174,7 +179,7 @@ def compare(reference: Store, run: Store, floor: Store | None = None) -> Samenes
     a = wholes(reference)
     begun = {whole.name: whole for whole in a.tensors.values() if whole.what == "init"}
     moved = prefixes(begun, run)
-    later = _later(a, run, moved)
+    later = later_ranks(a, run, moved)
     b = wholes(run, moved, later, partial(in_place, begun=begun))
     for side, store, name in ((a, reference, "A"), (b, run, "B")):
         if not side.steps:
@@ -205,6 +210,7 @@ def compare(reference: Store, run: Store, floor: Store | None = None) -> Samenes
     )  # fmt: skip
     complete = parameters <= b.names("init") | b.names("param")
     found = _answer(a, judge.judge(), modules, certain, complete, judge.with_floor)
+    found = _or_stale(found, copies(b))
     odd = () if found.place is None else beside(run, outs, found.name, found.what != "out")
     loss = loss_of((reference, a), (run, b), floor, judge.step)
     if found.reason == "same" and loss is not None and loss.level == "red" and loss.log_of:
@@ -227,6 +233,20 @@ def compare(reference: Store, run: Store, floor: Store | None = None) -> Samenes
     )
 
 
+def _or_stale(found: Sameness, known: Copies) -> Sameness:
+    """Return the answer, or that modules compute with parameters which lack an update, if that
+    comes first."""
+    first = next(iter(known.stale), None)
+    if first is None or (found.exit_code == 1 and (found.step or 0) < first.step):
+        return found
+    rows = tuple(Row(of.step, USED, of.name, of.error, math.inf, "red") for of in known.stale)
+    return replace(
+        found, reason="differs", step=first.step, what=USED, name=first.name,
+        hypothesis=first.cause, place=None, rows=(*found.rows, *rows),
+        num_tensors=found.num_tensors + len(rows),
+    )  # fmt: skip
+
+
 def _off(found: Sameness) -> list[Key]:
     """Return the tensors that are red, the answer's first."""
     named = [(found.step or 0, found.what, found.name)] if found.name else []
@@ -247,27 +267,6 @@ def _why_nothing(store: Store) -> Reason:
     if not any(process.tensors for process in procs):
         return "nothing-captured"
     return "no-parameters" if any(len(p.table("step")) for p in procs) else "not-stepped"
-
-
-def _later(a: Wholes, run: Store, parts: Mapping[tuple[int, int], Prefixes]) -> frozenset[int]:
-    """Return the ranks that have a part of the model only, and get none of the reference's rows:
-    they are behind others in a pipeline."""
-    rows = {step: (found or {}).get("0", frozenset()) for step, found in a.inputs.items()}
-    partial = {rank for rank, _ in parts}
-    taken = {
-        rank for (rank, step), own in samples(run).items() if own & rows.get(step, frozenset())
-    }
-    return frozenset(partial - taken)
-
-
-def _keys(side: Wholes) -> Iterator[Key]:
-    """Yield the keys of a side's tensors in the order of execution."""
-    names = side.ordered()
-    for step in sorted({key[0] for key in side.tensors}):
-        yield from ((step, "init", name) for name in names)
-        yield from ((step, "grad", name) for name in reversed(names))
-        yield from ((step, "param", name) for name in names)
-        yield from ((step, "buffer", name) for name in names)
 
 
 def _left(reasons: Mapping[tuple[str, str], Left]) -> tuple[NotJudged, ...]:
@@ -311,7 +310,7 @@ class _Judge:
         rows: list[Row] = []
         first: Whole | None = None
         cause: Hypothesis | None = None
-        for key in _keys(self.a):
+        for key in self.a.in_order():
             left, right = self.a.tensors.get(key), self.b.tensors.get(key)
             if left is None or right is None:
                 if left is not None and self._no_gradient(left):

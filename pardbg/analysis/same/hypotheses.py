@@ -23,11 +23,13 @@ Cause = Literal[
     "sum",
     "replicas",
     "log",
+    "not-taken",
 ]
 """What a difference looks like. ``factor``: a multiple of the reference; ``zero``: all elements are
 0; ``stale``: of the step before (a parameter that has not moved); ``no-gradient``: none was there
 for the optimizer; ``part-zero``: what some ranks have is 0; ``replicas``: they differ; ``mean``,
-``sum``: that of the replicas is the reference; ``log``: a loss larger by that of ``factor``."""
+``sum``: that of the replicas is the reference; ``log``: a loss larger by that of ``factor``;
+``not-taken``: the copies of ``ranks`` lack the updates that ``makers`` made."""
 CERTAIN: Final = ("factor", "stale", "replicas", "mean", "sum")
 """Causes that neither other inputs nor other parameters would bring about."""
 RESIDUAL: Final = 0.02
@@ -49,6 +51,7 @@ class Hypothesis:
     ranks: tuple[int, ...] = ()
     odd_ranks: tuple[int, ...] = ()
     """Of ``replicas``: those that are unlike most; empty where no value has most."""
+    makers: tuple[int, ...] = ()
 
 
 def factor(reference: Whole, run: Whole, sizes: Sequence[int]) -> Hypothesis | None:

@@ -33,6 +33,8 @@ LARGEST: Final = 1e140
 _INPUT: Final = "input"
 _RANDOM: Final = "random"
 _OF_MODULES: Final = ("out", "d_out")
+USED: Final = "used"
+"""What a module computes with where another tensor's or rank's optimizer makes it."""
 Model = tuple[int, int]
 """(rank, number of the outermost module there)"""
 Prefixes = Mapping[str, str]
@@ -95,8 +97,13 @@ class Wholes:
     """Ranks of the run's process groups, and all ranks."""
     random: bool
     """Layers draw numbers of their own, as dropout does."""
-    kept: Mapping[Key, Sequence[Part]]
-    """Parts of the tensors whose elements some rank has told."""
+    parts: Mapping[Key, Sequence[Part]]
+    """What the ranks have of each, and of modules' copies of parameters (USED)."""
+
+    @property
+    def kept(self) -> dict[Key, Sequence[Part]]:
+        """Parts of the tensors whose elements some rank has told."""
+        return {k: of for k, of in self.parts.items() if any(part.kept for _, part in of)}
 
     @property
     def group_sizes(self) -> tuple[int, ...]:
@@ -122,6 +129,15 @@ class Wholes:
         found = {name: min(places) for name, places in orders.items()}
         one_count = len({order for _, order in found.values()}) == len(found)
         return sorted(found, key=lambda n: (found[n][1] if one_count else found[n], n))
+
+    def in_order(self) -> Iterator[Key]:
+        """Yield the keys of tensors in the order of execution."""
+        names = self.ordered()
+        for step in sorted({key[0] for key in self.tensors}):
+            yield from ((step, "init", name) for name in names)
+            yield from ((step, "grad", name) for name in reversed(names))
+            yield from ((step, "param", name) for name in names)
+            yield from ((step, "buffer", name) for name in names)
 
 
 def told(store: Store, prefixes: Mapping[Model, Prefixes] | None = None) -> Iterator[Part]:
@@ -170,6 +186,8 @@ def wholes(
     tensors: dict[Key, Whole] = {}
     unknown: dict[Key, Gap] = {}
     for key, known in parts.items():
+        if key[1] == USED:
+            continue
         found = whole_of(known, equal.get(key[2], frozenset()))
         if isinstance(found, Whole):
             tensors[key] = found
@@ -180,7 +198,7 @@ def wholes(
     return Wholes(
         tensors, unknown, _inputs(store, later), _sums(store, later),
         frozenset({*groups, everyone}), random,
-        {key: of for key, of in parts.items() if any(part.kept for _, part in of)},
+        parts,
     )  # fmt: skip
 
 

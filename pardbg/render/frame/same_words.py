@@ -61,8 +61,7 @@ def verdict(found: Sameness) -> str:
             limit = "no difference at all"
         return f"The same computation: {plural(found.num_tensors, 'tensor')} agree ({limit})."
     if found.reason == "invariants-hold":
-        agreed = plural(found.num_tensors, "tensor")
-        return f"Replicas are equal: {agreed} on several ranks, bit by bit."
+        return " ".join(_held(found))
     if found.reason in ("differs", "replicas-differ"):
         return f"Not the same computation: {_difference(found)}."
     if found.reason == "uncertain":
@@ -71,6 +70,16 @@ def verdict(found: Sameness) -> str:
         return f"Cannot be compared: {_difference(found)}, but {lack} are not known to be equal."
     said = _CANNOT[found.reason].format(step=found.step, name=clean(found.name))
     return f"Cannot be compared: {said}."
+
+
+def _held(found: Sameness) -> Iterator[str]:
+    """Yield what holds of a run without a reference."""
+    if found.num_tensors:
+        agreed = plural(found.num_tensors, "tensor")
+        yield f"Replicas are equal: {agreed} on several ranks, bit by bit."
+    if found.num_copies:
+        taken = count(found.num_copies)
+        yield f"Ranks compute with the newest update of what others step: {taken} parameters."
 
 
 def loss_line(loss: Loss, same: bool) -> str:

@@ -4,7 +4,7 @@ culprit and no error beside it; healthy training none. `sessions/README.md` says
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import pytest
@@ -54,6 +54,7 @@ def store_of(path: Path) -> Store:
     return load(path)
 
 
+@cache
 def on_the_way(path: Path) -> list[Finding]:
     """All that was said at cursors spread over the run."""
     store = store_of(path)

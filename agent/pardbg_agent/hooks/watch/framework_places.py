@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from pardbg_agent.hooks.comm import groups
+from pardbg_agent.hooks.tensors import local_part
 
 Axis = tuple[int, int]
 """(equal slices, the rank's own) of a whole"""
@@ -104,12 +105,32 @@ def _gathered_fragment(parameter: Any, flat: list[Any]) -> tuple[Any, Placed] | 
     of: Any = optimizer.fp32_partitioned_groups_flat[of_group]
     if all(one is not of for one in flat):
         return None
-    begin = min(dist.get_rank(parameter.ds_process_group) * number, parameter.ds_numel)
-    own = min(number, parameter.ds_numel - begin)
+    begin, own = _gathered_share(parameter, number)
     made = of.detach().narrow(0, start, own)
     if of.grad is not None:
         made.grad = of.grad.detach().narrow(0, start, own)
     return made, Placed([parameter.ds_numel], [begin])
+
+
+def _gathered_share(parameter: Any, number: int) -> tuple[int, int]:
+    """Return (first, number) of the elements that the rank has, of ``number`` with the padding."""
+    begin = min(dist.get_rank(parameter.ds_process_group) * number, parameter.ds_numel)
+    return begin, min(number, parameter.ds_numel - begin)
+
+
+def working_part(parameter: Any) -> tuple[Any, Placed | None] | None:
+    """Return what the rank has of a module's parameter between steps, and where that is; None:
+    nothing, as it is gathered on demand."""
+    part = getattr(parameter, "ds_tensor", None)
+    if part is None:
+        here = local_part(parameter)
+        freed = here.untyped_storage().size() < here.numel() * here.element_size()
+        return None if freed or not here.numel() else (parameter, None)
+    begin, own = _gathered_share(parameter, part.numel())
+    whole = part.dim() == 1 and part.untyped_storage().size() >= own * part.element_size()
+    return (
+        (part.detach().narrow(0, 0, own), Placed([parameter.ds_numel], [begin])) if whole else None
+    )
 
 
 def layer_names(root: nn.Module) -> Callable[[str], str]:

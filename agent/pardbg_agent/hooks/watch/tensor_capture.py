@@ -1,9 +1,9 @@
 """Tensors of the steps that ``PARDBG_TENSORS`` names ("0-1"), told as sketches for ``pardbg same``:
 parameters before the first of them, gradients as the optimizer takes them, parameters after its
-step, hashes of the rows of what the outermost module gets, and, of the first of these steps, what
-modules put out (activation_capture) and their buffers after it. Without the variable nothing is
-hooked; after the last of these steps nothing is hooked any more. In these steps it waits for the
-device.
+step, in later ones what modules have of parameters that this process does not step, hashes of the
+rows of what the outermost module gets, and, of the first of these steps, what modules put out
+(activation_capture) and their buffers after it. Without the variable nothing is hooked; after the
+last of these steps nothing is hooked any more. In these steps it waits for the device.
 """
 
 from __future__ import annotations
@@ -74,6 +74,12 @@ class Capture:
         self._begun: set[int] = set()
         """Optimizers whose parameters are told as they were, with these: ZeRO 3 steps some of them
         at a time."""
+        self._stepped: set[int] = set()
+        """Parameters of this process' optimizers, by id, …"""
+        self._trained: set[int] = set()
+        """… the models that have them, …"""
+        self._used_step = wanted.start
+        """… and the newest step in which their other parameters are told of."""
         self._buffered: set[int] = set()
         """Models whose buffers are told."""
         self._steps: dict[int, int] = {}
@@ -135,6 +141,11 @@ class Capture:
     def _tell_before(self, c: _core.Core, optimizer: Any) -> None:
         self._activations.tell(c.step, partial(self._put, c))
         names = self._models.named(parameters_of(optimizer))
+        self._stepped.update(map(id, parameters_of(optimizer)))
+        self._trained.update(one.model for one in names)
+        if c.step > self._used_step:
+            self._used_step = c.step
+            self._tell(c, c.step, "used", self._models.used(self._stepped, self._trained))
         key = hash((id(optimizer), *map(id, parameters_of(optimizer))))
         if key not in self._begun:
             self._begun.add(key)

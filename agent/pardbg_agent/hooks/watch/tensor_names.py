@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import torch.distributed as dist
@@ -24,6 +24,7 @@ from pardbg_agent.hooks.watch.framework_places import (
     layer_names,
     megatron_place,
     tensor_parallel,
+    working_part,
 )
 from pardbg_agent.wire import LAYOUT
 
@@ -107,6 +108,19 @@ class Models:
                     name = canonical(known_as(name))
                     found.append(Named(order, name, buffer, [], model, []))
         return found
+
+    def used(self, stepped: Container[int], models: Container[int]) -> Iterator[Named]:
+        """Yield the trainable parameters of ``models`` without those that this process steps (by
+        id): copies of what another tensor's or rank's optimizer makes."""
+        for root in self._known() or self.outermost():
+            if self._numbers.get(id(root)) not in models:
+                continue
+            known_as = layer_names(root)
+            for order, (name, p) in enumerate(root.named_parameters()):
+                if p.requires_grad and id(p) not in stepped and (found := working_part(p)):
+                    part, placed = found
+                    name = canonical(known_as(name))
+                    yield Named(order, name, part, [], self.number(root), [], placed)
 
     def _stated(self, others: list[Any]) -> Iterator[Named]:
         """Yield those of an optimizer's that no module has, and the program tells the name of."""

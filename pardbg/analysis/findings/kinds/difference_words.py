@@ -14,7 +14,7 @@ _WHAT: Final = {
     "init": "the initial value of", "grad": "the gradient of", "param": "the updated parameter",
     "out": "the output of", "buffer": "the buffer",
     "d_out": "the gradient of the output of", "loss": "the gradient of the loss",
-    "loss-value": "the loss",
+    "loss-value": "the loss", "used": "the parameter",
 }  # fmt: skip
 _CAUSE: Final[Mapping[Cause, str]] = {
     "zero": "all of it is 0",
@@ -25,6 +25,7 @@ _CAUSE: Final[Mapping[Cause, str]] = {
     "mean": "the mean over {ranks} is the reference's: it was not averaged",
     "sum": "the sum over {ranks} is the reference's: it was not summed",
     "replicas": "it differs between {ranks}",
+    "not-taken": "on {ranks} it lacks the update that {makers} made in the step before",
 }
 
 
@@ -47,7 +48,9 @@ def _cause(found: Hypothesis) -> str:
         return f"it is larger by log {found.factor:.0f}"
     if found.odd_ranks:
         return f"{ranks_text(found.odd_ranks)} unlike the others of {ranks_text(found.ranks)}"
-    return _CAUSE[found.cause].format(ranks=ranks_text(found.ranks))
+    return _CAUSE[found.cause].format(
+        ranks=ranks_text(found.ranks), makers=ranks_text(found.makers)
+    )
 
 
 def _factor(found: Hypothesis) -> str:

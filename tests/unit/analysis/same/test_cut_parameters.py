@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pardbg.analysis.same.cut_parameters import in_place
+from pardbg.analysis.same.beginnings import in_place
 from pardbg.analysis.same.wholes import Wholes, wholes
 from pardbg_agent import wire
 from tests.unit.analysis.same.captured import Array, fields, sketch

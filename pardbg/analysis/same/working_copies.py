@@ -1,0 +1,156 @@
+"""Whether modules compute with what optimizers made: parameters that a rank does not step itself
+are copies of what another tensor's or rank's optimizer makes, as in ZeRO, and must be taken over.
+
+A sketch is linear: the copy is what the parameter was, plus the updates of the parts that were
+taken over. Nothing is claimed of a copy that no choice of parts explains.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from pardbg.analysis.same.hypotheses import Hypothesis
+from pardbg.analysis.same.noise import EPSILON
+from pardbg.analysis.same.wholes import USED, Box, Floats, Part, Whole, Wholes, is_placed
+from pardbg.store.captured import TensorDef
+
+_OFF: Final = 0.2
+"""Distance of a part's share from 1 (it was taken over) or 0 (it was not)."""
+_UNEXPLAINED: Final = 0.3
+"""Share of the smallest update that may be left beside it."""
+_MOST_PARTS: Final = 16
+"""Parts of a parameter that are told apart: a sketch has 256 numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class StaleCopy:
+    """A parameter whose copy on some ranks lacks updates of the step before."""
+
+    step: int
+    """In which it is used."""
+    name: str
+    cause: Hypothesis
+    error: float
+    """Norm of what is lacking as a share of the parameter's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A part of a parameter as its optimizer left it."""
+
+    ranks: tuple[int, ...]
+    before: Floats
+    after: Floats
+
+    @property
+    def update(self) -> Floats:
+        return self.after - self.before
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """What is known of a run's copies."""
+
+    stale: tuple[StaleCopy, ...]
+    """By step and place in the model."""
+    judged: int
+    """Copies of which it is known whether they are."""
+
+
+def copies(run: Wholes) -> Copies:
+    """Return which copies lack updates."""
+    parts, tensors, stale, judged = run.parts, run.tensors, [], 0
+    first = min((step for step, what, _ in parts if what == "init"), default=0)
+    used = [key for key in parts if key[1] == USED]
+    for step, _, name in sorted(used, key=lambda key: (key[0], parts[key][0][1].order)):
+        before = (step - 1, "init", name) if step - 1 == first else (step - 2, "param", name)
+        after = step - 1, "param", name
+        if after in tensors and before in tensors and not tensors[after].replicas:
+            made = _made(parts[before], parts[after])
+            known = _known(parts[step, USED, name], made, tensors[after].dtype)
+            judged += len(known)
+            if any(known.values()):
+                stale.append(_stale(step, name, known, tensors[after]))
+    return Copies(tuple(stale), judged)
+
+
+def _made(before: Sequence[Part], after: Sequence[Part]) -> dict[Box, _Made]:
+    """Return the parts of a parameter that ranks step, by place."""
+    known = {_box(part): part for _, part in before}
+    ranks: dict[Box, list[int]] = defaultdict(list)
+    found = {}
+    for rank, part in after:
+        box = _box(part)
+        ranks[box].append(rank)
+        if part.count and box in known:
+            found[box] = _Made(tuple(sorted(ranks[box])), _vector(known[box]), _vector(part))
+    return found
+
+
+def _known(
+    copies: Sequence[Part], made: Mapping[Box, _Made], dtype: str
+) -> dict[int, tuple[_Made, ...]]:
+    """Return the updates that each rank's copy lacks, where that is known."""
+    found = {}
+    for rank, copy in copies:
+        here = _inside(copy, made) if is_placed(copy) else ()
+        lacking = _lacking(copy, here, dtype)
+        if lacking is not None:
+            found[rank] = lacking
+    return found
+
+
+def _stale(step: int, name: str, known: Mapping[int, tuple[_Made, ...]], whole: Whole) -> StaleCopy:
+    """Return which ranks' copies lack which ranks' updates."""
+    lacking = [one for of in known.values() for one in of]
+    makers = {rank for one in lacking for rank in one.ranks}
+    holders = tuple(sorted(rank for rank, of in known.items() if of))
+    cause = Hypothesis("not-taken", ranks=holders, makers=tuple(sorted(makers)))
+    worst = max(_norm(one.update) for one in lacking)
+    return StaleCopy(step, name, cause, worst / whole.norm if whole.norm else math.inf)
+
+
+def _inside(copy: TensorDef, made: Mapping[Box, _Made]) -> tuple[_Made, ...]:
+    """Return the parts that a copy consists of; none if that is not known."""
+    if copy.count == math.prod(copy.shape):
+        return tuple(made.values()) if len(made) <= _MOST_PARTS else ()
+    same = made.get(_box(copy))
+    return () if same is None else (same,)
+
+
+def _lacking(copy: TensorDef, parts: Sequence[_Made], dtype: str) -> tuple[_Made, ...] | None:
+    """Return the parts whose update a copy does not have; None: it is not known."""
+    rounding = 0.0 if copy.dtype == dtype else EPSILON.get(copy.dtype, math.inf)
+    moved = [
+        one for one in parts
+        if _norm(one.update) * _UNEXPLAINED > rounding * _norm(one.after) and one.update.any()
+    ]  # fmt: skip
+    if not moved:
+        return None
+    columns = np.stack([one.update for one in moved], axis=1)
+    rest = [one.after for one in parts if all(one is not of for of in moved)]
+    target = _vector(copy) - np.sum([*(one.before for one in moved), *rest], axis=0)
+    shares, *_ = np.linalg.lstsq(columns, target, rcond=None)
+    unexplained = _norm(target - columns @ shares)
+    clear = all(min(abs(x), abs(x - 1)) < _OFF for x in shares)
+    if not clear or unexplained > _UNEXPLAINED * min(_norm(one.update) for one in moved):
+        return None
+    return tuple(one for one, share in zip(moved, shares, strict=True) if share < _OFF)
+
+
+def _box(part: TensorDef) -> Box:
+    return part.offset, part.size
+
+
+def _vector(part: TensorDef) -> Floats:
+    return np.frombuffer(part.sketch, dtype="<f8")
+
+
+def _norm(vector: Floats) -> float:
+    return float(np.linalg.norm(vector))
