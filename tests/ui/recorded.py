@@ -119,12 +119,15 @@ async def drive(pilot: Pilot[None], view: View) -> None:
 
 
 async def settled(app: PardbgApp, timeout_s: float = 20) -> None:
-    """Wait until the recording is searched for findings and the screen stays the same."""
+    """Wait until the recording is searched for findings, the frame has them, and the screen stays
+    the same."""
     deadline = time.monotonic() + timeout_s
     await until(lambda: app.engine._places.searched >= 1, "all findings on the time bar")
     shown, since = "", time.monotonic()
     while time.monotonic() - since < SAME_FOR_S:
         await asyncio.sleep(0.04)
-        if (now := app.export_screenshot()) != shown:
+        frame = app.main.shared.frame
+        whole = frame is not None and frame.whole and app.main.page.ready
+        if (now := app.export_screenshot()) != shown or not whole:
             shown, since = now, time.monotonic()
         assert time.monotonic() < deadline, "the screen does not settle"

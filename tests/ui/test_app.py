@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from pardbg.analysis.answers.hang import Hang
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.events.commands import Reply, WhereFound
 from pardbg.events.control_codes import Why
@@ -257,6 +258,20 @@ async def test_looking_back_in_a_live_run_and_following_again() -> None:
         await shows(app, "● live")
 
 
+async def test_space_acts_on_now_not_on_the_moment_looked_back_at() -> None:
+    port = FakePort()
+    app = app_on(sample.snapshot_1f1b(), port, at=_at)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await ready(app)
+        await pilot.press("shift+left")
+        await shows(app, "◂ look back")
+        await pilot.press("space")
+        await shows(app, "● live")
+        assert port.asked == []
+        await pilot.press("space")
+        await until(lambda: port.asked == [("pause", None)], "pause")
+
+
 async def test_a_recording_seeks_plays_and_stops() -> None:
     app = app_on(sample.snapshot_1f1b(), live=False, at=_at)
     made = sample.snapshot_1f1b()
@@ -296,6 +311,27 @@ async def test_the_timeline_zooms() -> None:
         await shows(app, "618 ms across")
         await pilot.press("minus", "minus")
         await shows(app, "2.47 s across")
+
+
+HUNG_NS = 60 * sample.S
+
+
+@pytest.mark.parametrize("stands", ["held", "hung"])
+async def test_the_timeline_shows_what_ran_before_ranks_stood(stands: str) -> None:
+    """Held for 2 s: the window of three steps (1.236 s) ends at the cut. Hung for 60 s: its first
+    half is before the wait."""
+    made = sample.snapshot_1f1b()
+    since = made.t_ns - HUNG_NS
+    hang = Hang("missing-rank", "warning", (2,), (0, 1), "all_reduce", None, since, None, "waits")
+    shown = sample.held(made) if stands == "held" else replace(made, hang=hang)
+    app = app_on(shown, start="timeline")
+    async with app.run_test(size=(120, 40)):
+        await shows(app, "1.24 s across")
+        frame = app.main.shared.frame
+        assert frame is not None
+        span = 3 * 412 * sample.MS
+        end = made.t_ns - 2 * sample.S if stands == "held" else since + span // 2
+        assert (frame.lanes_t0_ns, frame.lanes_t1_ns) == (end - span, end)
 
 
 @pytest.mark.parametrize(("keys", "across"), [("plus", "309 ms"), ("minus", "4.94 s")])

@@ -184,7 +184,7 @@ def _agent(ranks: Sequence[RankNow]) -> Line:
 
 
 def _trouble(snapshot: Snapshot, looking: bool) -> Line:
-    parts = [Segment("▲…", "dim")] if looking else []
+    parts = [Segment("▲ looking", "dim")] if looking else []
     for severity in ("error", "warning"):
         sign, style = SIGN[severity]
         number = sum(finding.severity == severity for finding in snapshot.findings)

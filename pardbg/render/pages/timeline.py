@@ -153,6 +153,10 @@ def _head(
     behind = snapshot.t_ns - window.t1_ns
     if behind > 0 and held and snapshot.live:
         title += f" · stays {words.duration(behind)} back while a box is chosen (esc follows)"
+    elif behind > 0 and snapshot.control.held:
+        title += f" · up to the cut; held for {words.duration(behind)} since"
+    elif behind > 0 and snapshot.hang is not None and snapshot.hang.until_ns is None:
+        title += f" · {words.duration(behind)} more of the wait follow"
     elif behind > 0:
         title += f" · nothing was recorded in the last {words.duration(behind)}"
     times = line(left("", GUTTER), *ruler(axis, None, snapshot.t_begin_ns).line())

@@ -244,8 +244,11 @@ class FrameMaker:
         t1 = t1 if active is None else min(t1, active[1])
         t1 = t1 if timeline.end_ns is None else min(t1, timeline.end_ns)
         steps = 1 if timeline.columns < _NARROW else min(3, max(1, len(snapshot.steps)))
-        span = (snapshot.step_ns or _SPAN_NS) * steps
-        t0 = t1 - (timeline.span_ns or max(1, int(span / 2**timeline.halved)))
+        usual = max(1, int((snapshot.step_ns or _SPAN_NS) * steps / 2**timeline.halved))
+        span = timeline.span_ns or usual
+        if timeline.end_ns is None:
+            t1 = _moving_until(snapshot, t1, span)
+        t0 = t1 - span
         lanes = self._analysis.lanes(self._store, t0, t1, timeline.columns, timeline.ranks)
         return lanes, t0, t1
 
@@ -276,6 +279,18 @@ class FrameMaker:
         )
         detail = schedule_detail(snapshot.pipeline) if want.schedule else None
         return Comparison(second.name, snapshot, place.by, place.note, detail)
+
+
+def _moving_until(snapshot: Snapshot, t1_ns: int, span_ns: int) -> int:
+    """Return where a window of ``span_ns`` ends in which something moves: at the cut while ranks
+    are held; in a hang its first half is what was before."""
+    held = [row.since_ns for row in snapshot.ranks if row.state == "held"]
+    if held and all(row.state in ("held", "ended") for row in snapshot.ranks):
+        return min(t1_ns, max(since or t1_ns for since in held))
+    hang = snapshot.hang
+    if hang is not None and hang.until_ns is None:
+        return min(t1_ns, hang.since_ns + span_ns // 2)
+    return t1_ns
 
 
 def stopped(snapshot: Snapshot) -> tuple[object, ...]:

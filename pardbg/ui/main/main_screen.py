@@ -273,9 +273,11 @@ class MainScreen(Screen[None]):
         frame = self.shared.frame
         if action.group == "control" and action.context == "live" and frame and frame.finished:
             return f"the job has ended: nothing is left to {action.label}"
-        if action.verb in MOVES and frame is not None and self.live and not frame.following:
+        acts = action.verb in MOVES or action.id == "toggle"
+        if acts and frame is not None and self.live and not frame.following:
             self.handlers["follow"]("")  # what is shown is not what would move
-            return f"back to now: once more for {action.label}"
+            label = "pause or continue" if action.id == "toggle" else action.label
+            return f"back to now: once more for {label}"
         try:
             self.handlers[action.id](argument)
         except UserError as error:
