@@ -18,7 +18,8 @@ from pardbg import words
 
 _PLACE: Final = re.compile(r"\{(\w+)(?:([:+~])([^}]+))?\}")
 _FORMATS: Final[Mapping[str, Callable[[Any], str]]] = {
-    "duration": words.duration, "countdown": words.countdown, "size": words.size,
+    "viewer": words.viewer, "duration": words.duration, "countdown": words.countdown,
+    "size": words.size,
     "binary": words.binary_size, "count": words.count, "first": lambda ranks: str(ranks[0]),
     "percent": lambda share: words.percent(share, 0), "list": lambda of: ", ".join(map(str, of)),
 }  # fmt: skip

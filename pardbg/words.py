@@ -46,6 +46,8 @@ _BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DURATION: Final = re.compile(
     r"(?:(\d+)h)?(?:(\d+)m(?![sui]))?(?:(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|min|h|m)?)?", re.ASCII
 )
+_VIEWER: Final = re.compile(r"view-([\w.-]+)@([\w:]*)-[0-9a-f]{12}", re.ASCII)
+"""User and terminal of a viewer; no terminal: a script."""
 _SIZE: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)([kmgt]?i?)b?", re.ASCII)
 
 
@@ -63,6 +65,14 @@ def duration(ns: float | None) -> str:
 def at_most(ns: float | None, most_ns: float | None) -> str:
     """Return a time in ns, or ``≤ 75 ms`` where only an upper bound of it is known."""
     return duration(ns) if most_ns is None else f"≤ {duration(most_ns)}"
+
+
+def viewer(name: str) -> str:
+    """Return ``ada on pts/3`` of a viewer's name; of one that says nothing its begin."""
+    whose = _VIEWER.fullmatch(name)
+    if whose is not None:
+        return f"{whose[1]} on {whose[2].replace(':', '/')}" if whose[2] else f"{whose[1]}'s script"
+    return name[:9] if name.startswith("view-") else name
 
 
 def countdown(ns: float) -> str:

@@ -18,7 +18,7 @@ from pardbg.events import commands
 from pardbg.events.control_codes import Verb, Why
 from pardbg.events.control_facts import Refusal
 from pardbg.events.decode import Malformed, decode_map, leading
-from pardbg.hub.ctrl_messages import pack, unpack, viewer_address, viewer_name
+from pardbg.hub.ctrl_messages import pack, unpack, viewer_address, viewer_name, whose
 from pardbg.hub.serve.sockets import Role, secure_client
 from pardbg.hub.target import Target, local
 from pardbg.render.frame.control_words import refusal_text
@@ -218,7 +218,8 @@ class HubControl:
     """Control port of a live run, for any thread; its socket has a thread of its own.
 
     ``script``: commands come from one process each, so control stays between them and ends with the
-    lease (``lease_s`` of a command). ``kind``: begin of the viewer's name in the audit trail.
+    lease (``lease_s`` of a command). ``kind``: begin of the viewer's name in the audit trail, by
+    default user and terminal.
     """
 
     def __init__(self, run: Path | Target, *, script: bool = False, kind: str = "") -> None:
@@ -226,7 +227,7 @@ class HubControl:
         self._script = script
         self._lock = threading.Lock()
         """Lock for the attributes below: any thread asks, and the socket's thread answers."""
-        self._identity = viewer_address(kind)
+        self._identity = viewer_address(kind or whose())
         self.name = viewer_name(self._identity)
         """Name of this viewer in the audit trail."""
         self._numbers = itertools.count(1)

@@ -7,7 +7,11 @@ process. The hub's ROUTER sees the relay's identity before them, ``relay-NODE-â€
 
 from __future__ import annotations
 
+import contextlib
+import getpass
 import hashlib
+import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -26,6 +30,7 @@ RELAY: Final = b"relay-"
 VIEWER: Final = b"view-"
 """How a viewer's identity begins."""
 VERSION: Final = 1
+_MOST_USER: Final = 32
 PIECE_BYTES: Final = 1 << 20
 """Rescued records travel in pieces of about this size."""
 
@@ -38,6 +43,22 @@ def process_of(identity: bytes) -> bytes:
 def viewer_address(kind: str = "") -> bytes:
     """Return a new viewer's identity; ``kind`` is told in the audit trail."""
     return address(VIEWER.decode() + kind)
+
+
+def whose() -> str:
+    """Return ``ada@pts:3-``, the user and the terminal of this process; empty: not known."""
+    with contextlib.suppress(OSError, KeyError, ImportError):  # no such user, as in a container
+        user = re.sub(r"[^\w.-]", "", getpass.getuser(), flags=re.ASCII)[:_MOST_USER]
+        return f"{user}@{_terminal()}-" if user else ""
+    return ""
+
+
+def _terminal() -> str:
+    for file in (0, 1, 2):
+        with contextlib.suppress(OSError):
+            name = os.ttyname(file).removeprefix("/dev/").replace("/", ":")
+            return name if name.isascii() else ""
+    return ""
 
 
 def viewer_name(identity: bytes) -> str:

@@ -10,7 +10,8 @@ from pardbg.analysis.answers.hang import Hang
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.events.commands import Reply, WhereFound
 from pardbg.events.control_codes import Why
-from pardbg.events.control_facts import Refusal
+from pardbg.events.control_events import ControlEvent
+from pardbg.events.control_facts import Refusal, Taken
 from pardbg.ui.app import PardbgApp
 from pardbg.ui.commands.actions import ACTIONS, SCREENS, ctl_help, for_mode
 from pardbg.ui.screens.timeline import TimelinePage
@@ -111,6 +112,18 @@ async def test_a_refused_command_is_one_line() -> None:
         await pilot.press("s")
         await shows(app, "rank 1 not held")
         assert "pausing" not in text_of(app)
+
+
+async def test_a_viewer_is_told_who_took_control_from_it() -> None:
+    app = app_on(sample.snapshot_1f1b(), FakePort())
+    async with app.run_test(size=(120, 40)):
+        await ready(app)
+        control = app.main.shared.frame.snapshot.control  # type: ignore[union-attr]
+        other = "view-ada@pts:3-0123456789ab"
+        taken = ControlEvent(Taken(FakePort.name), None, other, 9, 1)
+        made = sample.snapshot_1f1b()
+        app._store.show(replace(made, control=replace(control, log=(taken,))))
+        await shows(app, "ada on pts/3")
 
 
 async def test_the_job_is_killed_only_if_asked_in_so_many_words() -> None:

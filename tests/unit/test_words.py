@@ -118,6 +118,12 @@ def test_changes_and_counts() -> None:
     assert words.number(2.302585) == "2.303"
 
 
+def test_a_viewer_is_named_by_user_and_terminal() -> None:
+    assert words.viewer("view-ada@pts:3-0123456789ab") == "ada on pts/3"
+    assert words.viewer("view-ada@-0123456789ab") == "ada's script"
+    assert words.viewer("view-0123456789ab") == "view-0123"
+
+
 def test_countdowns_are_whole_seconds_rounded_up() -> None:
     assert [words.countdown(ns) for ns in (-1, 0, 1, 8_100_000_000, 299_000_000_001)] == [
         "0 s", "0 s", "1 s", "9 s", "5m00s"

@@ -16,7 +16,7 @@ from pardbg.analysis.hangs.newest import newest_collectives
 from pardbg.events.control_facts import Killed
 from pardbg.store.definitions import Failure
 from pardbg.store.process import Process
-from pardbg.words import whole
+from pardbg.words import viewer, whole
 
 TOGETHER_NS: Final = 60_000_000
 """A signal reaches ranks within this; the order in which their ends are seen is chance."""
@@ -150,7 +150,11 @@ def termination(view: View, bad: Sequence[BadEnd]) -> TerminationRequest | None:
     ][:1]
     if not found and bad and all(_terminated(view, end) for end in bad):
         found.append(TerminationRequest(bad[0].t_ns, "SIGTERM, as a scheduler or `kill` sends it"))
-    return min(found, key=lambda request: request.t_ns, default=None)
+    first = min(found, key=lambda request: request.t_ns, default=None)
+    killed = next(_by_viewers(view), None)
+    if first is None or killed is None or killed.t_ns > first.t_ns + _READ_LATE_NS:
+        return first
+    return killed  # the signal is how the hub ends the job
 
 
 def interrupted(view: View, end: BadEnd) -> bool:
@@ -168,7 +172,9 @@ def _by_viewers(view: View) -> Iterator[TerminationRequest]:
     """Return requests such as ``:kill yes``."""
     for t_ns, event in view.store.controls.last(view.now_ns, _EVENTS):
         if isinstance(event.fact, Killed):
-            yield TerminationRequest(t_ns, f"kill by {event.by or 'a viewer'}")
+            yield TerminationRequest(
+                t_ns, f"kill by {viewer(event.by) if event.by else 'a viewer'}"
+            )
 
 
 def _passed_on(view: View) -> Iterator[TerminationRequest]:

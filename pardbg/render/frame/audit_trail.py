@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from pardbg import words
 from pardbg.events.control_events import ControlEvent
 from pardbg.events.control_facts import (
     Asked,
@@ -73,7 +74,7 @@ def _came(event: ControlEvent) -> str:
 
 
 def _line(event: ControlEvent, you: str) -> str:
-    """Return ``pause by view-1a2b: 0-1``."""
+    """Return ``pause by ada on pts/3: 0-1``."""
     fact = event.fact
     assert fact is not None
     name, text = _name(fact), _came(event) if isinstance(fact, Cut) else fact_text(fact)
@@ -88,7 +89,5 @@ def _name(fact: Fact) -> str:
 
 
 def viewer(name: str, you: str = "") -> str:
-    """Return ``you`` for this viewer, else the begin of a viewer's name."""
-    if name == you and you:
-        return "you"
-    return name[:9] if name.startswith("view-") else name
+    """Return ``you`` for this viewer, else the user and terminal of a viewer."""
+    return "you" if name == you and you else words.viewer(name)

@@ -32,6 +32,7 @@ from pardbg.words import (
     rank_set,
     ranks_text,
     silent_nodes,
+    viewer,
 )  # fmt: skip
 from pardbg_agent.ctrl.agent_messages import Evaluated, NoAnswer, OpenOp
 from pardbg_agent.wire import LEVELS
@@ -305,7 +306,7 @@ _FACTS: Final[dict[type, Callable[[Any], str]]] = {
     facts.Cut: lambda fact: outcome_text(fact.outcome) if fact.outcome is not None else "",
     facts.RunsOn: _runs_on,
     facts.Left: _left,
-    facts.Taken: lambda fact: f"taken over from {fact.before}" if fact.before else "taken",
+    facts.Taken: lambda fact: f"taken over from {viewer(fact.before)}" if fact.before else "taken",
     facts.InDebugger: _in_debugger,
     facts.Detached: _detached,
     facts.Raised: _raised,

@@ -56,6 +56,8 @@ _ROOMY = 21
 """Rows beside the ranks from which on each has two lines."""
 _FOOT_ROWS = 16
 """Least number of rows for one with the worst finding, where the ranks fill the page."""
+_ENDINGS = ("interrupted", "rank-exited", "rank-lost")
+"""Notes that say how a job ended, the most telling one first."""
 _NEWS = {"error": "bad", "warning": "culprit", "info": "strong"}
 """Severity -> style of the sentence that says it."""
 
@@ -192,8 +194,7 @@ def verdict(snapshot: Snapshot, look: OverviewPageState, cells: int) -> list[Lin
     if later:
         return [fit(_to_come(snapshot, later), cells)]
     if snapshot.run.exit_code:
-        text = f"The job ended with exit code {snapshot.run.exit_code}; no cause was seen."
-        return [line(Segment(" ✗ ", "bad"), Segment(text, "bad"))]
+        return _ended(snapshot, cells)
     said_of = "so far" if snapshot.live else "up to here"
     if not snapshot.live and snapshot.t_ns >= snapshot.t_end_ns:
         said_of = "in all of it" if snapshot.run.exit_code is None else "from start to end"
@@ -201,6 +202,19 @@ def verdict(snapshot: Snapshot, look: OverviewPageState, cells: int) -> list[Lin
         said_of += " (speed: too few steps)"
     first = (Segment(" ✓ ", "good"), Segment(f"Nothing wrong {said_of}: ", "strong"))
     return [fit(line(*first, *_numbers(snapshot, cells - line_width(first))), cells)]
+
+
+def _ended(snapshot: Snapshot, cells: int) -> list[Line]:
+    """Draw why a job failed in which nothing went wrong, as far as that was seen."""
+    code = snapshot.run.exit_code
+    note = next((f for kind in _ENDINGS for f in snapshot.findings if f.kind == kind), None)
+    if note is None:
+        text = f"The job ended with exit code {code}; no cause was seen."
+        return [line(Segment(" ✗ ", "bad"), Segment(text, "bad"))]
+    text = clean(note.text)
+    said = wrap(text[:1].upper() + text[1:], cells - 4, 2)
+    first = line(Segment(" ■ ", "warn"), Segment(said[0], "strong"))
+    return [first, *(line("   ", Segment(more)) for more in said[1:])]
 
 
 def _to_come(snapshot: Snapshot, later: Sequence[Finding]) -> Line:

@@ -15,7 +15,7 @@ from pardbg.control.language.arguments import (
 from pardbg.errors import UserError
 from pardbg.events.commands import Answers, Reply, WhereFound
 from pardbg.events.control_codes import Verb
-from pardbg.events.control_facts import Fact, Hit, Raised
+from pardbg.events.control_facts import Fact, Hit, Raised, Taken
 from pardbg.render.frame.control_words import done_text, error_text
 from pardbg.render.reports.replies import answer_rows, text
 from pardbg.ui.commands.actions import ACTIONS, INSPECTIONS, Handlers
@@ -24,6 +24,7 @@ from pardbg.ui.engine.feed import Frame
 from pardbg.ui.engine.messages import Answered
 from pardbg.ui.main.screen_port import ScreenPort
 from pardbg.ui.screens.debug import DebugPage
+from pardbg.words import viewer
 from pardbg_agent.ctrl.agent_messages import NoAnswer
 
 _MOVING = (Verb.PAUSE, Verb.CONTINUE, Verb.STEP, Verb.TICK, Verb.NEXT, Verb.OP, Verb.UNTIL)
@@ -42,6 +43,8 @@ class ControlActions:
         """Which of a held rank's own frames is looked at; 0 the innermost."""
         self._stacks_of: tuple[object, ...] = ()
         """Where ranks were held when their stacks were last asked for."""
+        self._lost = 0
+        """Number of the message by which control was last taken from this viewer."""
         self._before = 0
         """The one before ``up`` or ``down``."""
 
@@ -172,6 +175,7 @@ class ControlActions:
     def on_frame(self, frame: Frame) -> None:
         """Ask for stacks when ranks are held elsewhere than before and the debug page is shown."""
         self._follow_hit(frame)
+        self._say_taken(frame)
         held = frame.snapshot.control.held if frame.snapshot.control.mode == "held" else {}
         if self._view.active != "debug" or not self._controller.present or not held:
             return
@@ -182,6 +186,19 @@ class ControlActions:
             self._stacks_of = now
             self._debug.frame = self._frame = 0
             self._controller.send(Verb.WHERE)
+
+    def _say_taken(self, frame: Frame) -> None:
+        """Say once that another viewer took control from this one, and who."""
+        you = self._controller.you
+        for event in reversed(frame.snapshot.control.log):
+            fact = event.fact
+            if isinstance(fact, Taken) and fact.before == you and you and event.n != self._lost:
+                self._lost = event.n
+                text = f"{viewer(event.by)} has taken control from you; :take takes it back"
+                self._view.say(text, "warn")
+                return
+            if isinstance(fact, Taken):
+                return
 
     def _follow_hit(self, frame: Frame) -> None:
         """Select the rank of a breakpoint, a watch or an exception, once per hit."""

@@ -392,6 +392,8 @@ def test_the_verdict_is_of_the_whole_run_once_it_has_ended_and_never_hides_what_
     assert at in to_come, "the first of both"
     failed = replace(ended, run=replace(made.run, exit_code=7))
     assert "7" in said_first(failed) and "✗" in said_first(failed)
+    asked = Finding(kind="interrupted", severity="info", t_ns=made.t_ns, text="ada ended the run.")
+    assert "Ada ended the run." in said_first(replace(failed, findings=(asked,)))
 
 
 def said_first(shown: Snapshot, known: tuple[Finding, ...] = ()) -> str:
