@@ -55,7 +55,9 @@ _TOTALS: Final = ("allocated", "rss")
 
 @per_window
 def memory(view: View, looked_at: Window) -> Iterable[Candidate]:
-    """Creep, imbalance, near the limit."""
+    """Creep, imbalance, near the limit, as it was at the window's end: what is kept for a window
+    must not depend on where the cursor stood when it was looked at first."""
+    view = View(view.store, min(view.t_ns, looked_at.end_ns))
     yield from _creep(view, looked_at)
     yield from _imbalance(view, looked_at)
     yield from _near(view, looked_at)
@@ -106,7 +108,9 @@ def _creep(view: View, looked_at: Window) -> Iterable[Candidate]:
         yield Candidate(
             kind="memory-creep", ranks=(rank,), culprits=(rank,), t_ns=looked_at.end_ns,
             first_ns=_begin_of(view, process, since),
-            facts=MemoryCreep(per_step, since, now, kind, known, looked_at.step_ns),
+            facts=MemoryCreep(
+                per_step, since, looked_at.steps[-1], now, kind, known, looked_at.step_ns
+            ),
         )  # fmt: skip
 
 

@@ -284,7 +284,7 @@ def _state() -> list[Candidate]:
     first = state.ReplicaDivergence(("b",), 0, None, None, False, False, (), (0, 0))
     averaged = state.ReplicaDivergence(("b",), 10, None, None, True, False, (), (0, 0))
     return [
-        one("memory-creep", state.MemoryCreep(4 * MIB, 10, 456 * MIB, "rss", 9 * MIB, 100 * MS),
+        one("memory-creep", state.MemoryCreep(4 * MIB, 10, 39, 456 * MIB, "rss", 9 * MIB, 100 * MS),
             (1,), (1,)),
         one("memory-imbalance", state.MemoryImbalance(2, 600 * MIB, 300 * MIB, "rss", "", 0),
             (0, 1, 2), (2,)),

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.memory import growth
 from pardbg.analysis.findings.replicas import updates
 from pardbg_agent import wire
 from pardbg_agent.wire import Kind, Lane
 from tests.unit.analysis.test_findings_speed import MIB, found, one, sync
 from tests.unit.facts import facts
-from tests.unit.trace_builder import Proc, Trace
+from tests.unit.trace_builder import Proc, Trace, ns
 
 # -- memory
 
@@ -31,11 +32,22 @@ def with_memory(sizes: dict[int, tuple[float, float]], num_steps: int = 40) -> T
 
 
 def test_memory_creeps() -> None:
-    """4 MiB a step; at the end 300 + 39 * 4 = 456 MiB."""
+    """4 MiB a step; at the end of the last window, in step 36, 300 + 36 * 4 = 444 MiB."""
     finding = next(f for f in found(with_memory({0: (300, 0), 1: (300, 4)}))
                    if f.kind == "memory-creep")  # fmt: skip
     assert finding.culprits == (1,)
-    assert facts(finding, "per_step_bytes", "now_bytes", "total") == (4 * MIB, 456 * MIB, "rss")
+    assert facts(finding, "per_step_bytes", "step", "bytes") == (4 * MIB, 36, 444 * MIB)
+
+
+def test_what_memory_is_said_to_be_does_not_depend_on_where_the_cursor_was_first() -> None:
+    """Of the window that ends with step 36 (at 3.7 s): 300 + 36 * 4 = 444 MiB, also where a
+    cursor in step 39 was first to look."""
+    store = with_memory({0: (300, 0), 1: (300, 4)}).store()
+    late, early = (
+        next(f for f in findings(View(store, ns(t))) if f.kind == "memory-creep")
+        for t in (3995, 3705)
+    )
+    assert facts(late, "step", "bytes") == facts(early, "step", "bytes") == (36, 444 * MIB)
 
 
 def test_memory_that_fills_up_does_not_creep() -> None:

@@ -20,7 +20,10 @@ class MemoryCreep(Facts):
 
     per_step_bytes: float
     since_step: int
-    now_bytes: int
+    step: int
+    """The last one that was looked at."""
+    bytes: int
+    """At its end."""
     total: str
     """``allocated`` or ``rss``."""
     known_bytes: int
@@ -32,8 +35,8 @@ class MemoryCreep(Facts):
         return (
             f"rank {about.culprits[0]}'s memory grows by {binary_size(self.per_step_bytes)} a "
             f"step, steadily since step {self.since_step}: another GiB every {duration(gib_ns)}. "
-            f"It has {binary_size(self.now_bytes)} now ({self.total}), of which parameters, "
-            f"gradients and optimizer are {binary_size(self.known_bytes)}."
+            f"After step {self.step} it has {binary_size(self.bytes)} ({self.total}), of which "
+            f"parameters, gradients and optimizer are {binary_size(self.known_bytes)}."
         )
 
 
