@@ -181,7 +181,7 @@ async def test_each_typed_line_has_its_answer_under_it_errors_too() -> None:
             debug = app.main.pages["debug"]
             assert isinstance(debug, DebugPage)
             await until(lambda page=debug: not page.asked, f"an answer to {text}")
-            asked, answer = debug._typed[-2:]
+            asked, answer = debug.shared.typed[-2:]
             assert asked.text == f"(pardbg) {text}"
             assert (answer.style, answer.text != "") == ("bad", True)
         assert "goto step 3" in answer.text  # what there is instead

@@ -7,8 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.analysis.pipeline.ticks.cell import TicksWant, ticks_shown
+from pardbg.events.control_codes import Mode
 from pardbg.events.control_facts import Fact, Hit, Raised
+from pardbg.render.draw.cells import plain
+from pardbg.render.frame.stacks import Entry
+from pardbg.session.reader import load
+from pardbg.ui.engine.feed import Frame
+from pardbg.ui.screens.base import Shared
+from pardbg.ui.screens.pipeline import PipelinePage
 from tests.ui.fakes import FakePort, app_on, shows, text_of, until
+from tests.ui.recorded import SESSIONS
 from tests.ui.sample import held, snapshot_1f1b
 from tests.ui.test_travel import at_ms, recorded, showing
 
@@ -86,6 +96,32 @@ async def test_by_time_the_chosen_action_has_a_strip_and_goes_with_the_keys(sess
         await shows(app, "0B0 ──")
         await pilot.press("escape")
         await until(lambda: "0B0 ──" not in text_of(app), "nothing chosen")
+
+
+def test_held_ranks_have_a_console_under_the_grid_where_there_is_room() -> None:
+    store = load(SESSIONS / "1f1b.mcap")
+    t_ns = (store.begin_ns + store.end_ns) * 2 // 3
+    made = snapshot(store, t_ns, partial=True)
+    control = replace(made.control, mode=Mode.HELD)
+    typed = (Entry(t_ns, "(pardbg) p loss", "strong"), Entry(t_ns, "r0  4.68", ""))
+    shared = Shared(typed=typed)
+    page = PipelinePage(shared)
+
+    def drawn(mode: Mode, cells: int, rows: int) -> list[str]:
+        shown = replace(made, control=replace(control, mode=mode))
+        frame = Frame(shown, ticks=ticks_shown(store, t_ns, TicksWant(0, None, always=True)))
+        page.by_ticks(True, frame)
+        picture = page.draw(frame, cells, rows)
+        lines = [plain(row) for row in (*picture.head, *picture.body, *picture.foot)]
+        assert len(lines) <= rows
+        return lines
+
+    large = drawn(Mode.HELD, 120, 40)
+    assert "p loss" in large[-2] and "4.68" in large[-1] and len(large) == 40
+    assert page.console_rows > 4
+    for mode, cells, rows in ((Mode.HELD, 80, 24), (Mode.RUNNING, 120, 40)):
+        assert not any("p loss" in text for text in drawn(mode, cells, rows))
+        assert page.console_rows == 0
 
 
 @pytest.mark.parametrize(

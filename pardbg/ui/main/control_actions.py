@@ -24,7 +24,7 @@ from pardbg.ui.engine.feed import Frame
 from pardbg.ui.engine.messages import Answered
 from pardbg.ui.main.screen_port import ScreenPort
 from pardbg.ui.screens.debug import DebugPage
-from pardbg.words import viewer
+from pardbg.words import ranks_text, viewer
 from pardbg_agent.ctrl.agent_messages import NoAnswer
 
 _MOVING = (Verb.PAUSE, Verb.CONTINUE, Verb.STEP, Verb.TICK, Verb.NEXT, Verb.OP, Verb.UNTIL)
@@ -41,6 +41,8 @@ class ControlActions:
         """Why ranks were held when the selection last followed."""
         self._frame = 0
         """Which of a held rank's own frames is looked at; 0 the innermost."""
+        self._stacks_typed = False
+        """``where`` was typed: its answer is said in the console, too."""
         self._stacks_of: tuple[object, ...] = ()
         """Where ranks were held when their stacks were last asked for."""
         self._lost = 0
@@ -65,6 +67,7 @@ class ControlActions:
     def _verb(self, verb: Verb, argument: str) -> None:
         ranks = str(self._view.shared.rank) if verb is Verb.STEP else None
         if verb is Verb.WHERE:
+            self._stacks_typed = self._debug.asked
             self._view.show_page("debug")
         if verb in _MOVING:
             self._frame = 0
@@ -128,6 +131,9 @@ class ControlActions:
         if isinstance(answer, WhereFound):
             if not debug.stacks(answer):
                 self._view.say("no rank answered with a stack", "warn")
+            elif self._stacks_typed:
+                debug.say(f"{ranks_text(answer.stacks)}: above, merged")
+            self._stacks_typed = False
             self._view.want_page()
         elif isinstance(answer, Answers):
             self._show_answer(answer_rows(answer, self._comparing))
@@ -137,13 +143,14 @@ class ControlActions:
         else:
             done = done_text(reply)
             debug.say(f"{verb.value if verb else 'control'}: {done or 'ok'}", "dim", reply.n)
-            if done:  # what it did, on whatever page one is
+            if done and not self._view.page.console_rows:  # what it did, on whatever page one is
                 self._view.say(done, "held")
         self._view.paint()
 
     def show_result(self, text: str, bad: bool, n: int = 0) -> None:
         """Show in the console what became of a line of the prompt or of a ``.pardbgrc``."""
         self._debug.say(text, "bad" if bad else "dim", n)
+        self._view.page.redraw()
         if bad and self._view.active != "debug":  # there it stands in the console
             self._view.say(text, "bad")
 
@@ -160,7 +167,7 @@ class ControlActions:
     def _debug(self) -> DebugPage:
         debug = self._view.pages["debug"]
         assert isinstance(debug, DebugPage)
-        debug.you = self._controller.you
+        self._view.shared.you = self._controller.you
         return debug
 
     # ---------------------------------------------------------------- looking into ranks
@@ -215,10 +222,13 @@ class ControlActions:
             self._view.page.redraw()
 
     def _show_answer(self, rows: list[tuple[str, bool]]) -> None:
-        """In the console: it keeps its newest line in view, and scrolls."""
+        """In the console: on the page if that has room for it, else on Debug, where it scrolls."""
         for row, wrong in rows:
             self._debug.say(row, "bad" if wrong else "")
-        self._view.show_page("debug")
+        if len(rows) < self._view.page.console_rows:
+            self._view.page.redraw()
+        else:
+            self._view.show_page("debug")
 
     def _frame_up(self, _argument: str) -> None:
         """Select the caller's frame, as pdb's ``up``."""

@@ -13,6 +13,7 @@ from pardbg.analysis.findings.finding import Evidence
 from pardbg.render.draw.cells import Line, Picture
 from pardbg.render.frame.beside import beside
 from pardbg.render.frame.panels import empty, is_starting, starting
+from pardbg.render.frame.stacks import Entry
 from pardbg.render.pages.overview import rank as rank_page
 from pardbg.render.pages.timeline import around
 from pardbg.ui.engine.feed import Frame, OutputWant, Want
@@ -30,6 +31,10 @@ class Shared:
     frame: Frame | None = None
     loading: str = "waiting for the first record …"
     can_control: bool = False
+    you: str = ""
+    """This viewer's name in the audit trail."""
+    typed: tuple[Entry, ...] = ()
+    """Lines of the prompt and their answers, oldest first."""
 
 
 class Page(PicturePane):
@@ -40,6 +45,8 @@ class Page(PicturePane):
     """What ``,`` and ``.`` move by here, where the page has a unit of its own."""
     twofold = False
     """Of two runs the page shows both, one over the other."""
+    console_rows = 0
+    """Lines of the console that the page shows now."""
     sections: Collection[str] = ()
     """Sections of a snapshot (SECTIONS) that the page draws."""
     lacks = ""

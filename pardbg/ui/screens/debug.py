@@ -24,9 +24,6 @@ class DebugPage(Page):
         super().__init__(shared)
         self._stacks: dict[int, Stack] = {}
         self._stacks_ns: int | None = None
-        self._typed: tuple[Entry, ...] = ()
-        self.you = ""
-        """This viewer's name in the audit trail."""
         self.frame = 0
         """Which of the program's own frames is looked at; 0 the innermost."""
 
@@ -34,7 +31,8 @@ class DebugPage(Page):
         ended = self.shared.can_control and frame is not None and frame.finished
         control = self.shared.can_control and not ended
         return DebugPageState(
-            self.shared.rank, self._stacks, self._stacks_ns, self._typed, control, ended, self.you,
+            self.shared.rank, self._stacks, self._stacks_ns, self.shared.typed, control, ended,
+            self.shared.you,
             frame.source if frame is not None else None, self.frame,
         )  # fmt: skip
 
@@ -79,7 +77,7 @@ class DebugPage(Page):
     @property
     def asked(self) -> bool:
         """Return whether the newest line was typed and has no answer yet."""
-        return bool(self._typed) and self._typed[-1].style == "strong"
+        return bool(self.shared.typed) and self.shared.typed[-1].style == "strong"
 
     def say(self, text: str, style: str = "dim", n: int = 0) -> None:
         """Add a line to the console and bring it into view; ``n``: number of the CONTROL message
@@ -87,8 +85,8 @@ class DebugPage(Page):
         frame = self.shared.frame
         live = frame is not None and self.shared.can_control
         t_ns = frame.snapshot.t_end_ns if frame is not None and live else _LAST_NS
-        if self._typed:
-            t_ns = max(t_ns, self._typed[-1].t_ns)
-        self._typed = (*self._typed[-_CONSOLE:], Entry(t_ns, text, style, n))
+        if typed := self.shared.typed:
+            t_ns = max(t_ns, typed[-1].t_ns)
+        self.shared.typed = (*typed[-_CONSOLE:], Entry(t_ns, text, style, n))
         self.follow_end()
         self.redraw()

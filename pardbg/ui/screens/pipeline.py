@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.pipeline.ticks.cell import HELD_MODES, TicksWant
-from pardbg.render.draw.cells import Picture
+from pardbg.analysis.pipeline.ticks.cell import HELD_MODES, Ticks, TicksWant
+from pardbg.render.draw.bars import rule
+from pardbg.render.draw.cells import Picture, line
+from pardbg.render.frame.stacks import console
 from pardbg.render.pages.pipeline.page import PipelinePageState, longest_ns, pipeline
 from pardbg.render.pages.pipeline.tick_page import TickPageState, cell_at, tick_page
 from pardbg.render.pages.pipeline.whatif import whatif
 from pardbg.ui.engine.feed import Frame, Want
 from pardbg.ui.screens.base import Page, Shared
+
+_CONSOLE: Final = 4
+"""Least number of rows for the console under the grid."""
 
 
 class PipelinePage(Page):
@@ -31,6 +38,7 @@ class PipelinePage(Page):
         self._was_by_tick = False
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
+        self.console_rows = 0
         if self._whatif:
             view = frame.snapshot.pipeline
             coming = view is not None and view.last_complete is not None
@@ -39,7 +47,7 @@ class PipelinePage(Page):
         if by_tick != self._was_by_tick:
             self._was_by_tick, self.unit = by_tick, "tick" if by_tick else ""
         if by_tick and frame.ticks is not None and frame.ticks.grids:
-            return tick_page(frame.snapshot, frame.ticks, cells, rows, self._look)
+            return self._with_console(frame, frame.ticks, cells, rows)
         both = self.shared.frame
         pair = (both.snapshot, both.other.snapshot) if both is not None and both.other else ()
         cell = frame.ticks.cell if frame.ticks is not None else None
@@ -48,6 +56,20 @@ class PipelinePage(Page):
             max(map(longest_ns, pair), default=0),
         )  # fmt: skip
         return pipeline(frame.snapshot, cells, rows, look, frame.schedule)
+
+    def _with_console(self, frame: Frame, ticks: Ticks, cells: int, rows: int) -> Picture:
+        """Return the grid, and under it what was typed and done while ranks are held."""
+        shared = self.shared
+        grid = tick_page(frame.snapshot, ticks, cells, rows, self._look)
+        room = rows - len(grid.head) - len(grid.body) - len(grid.foot) - 2
+        held = frame.snapshot.control.mode in HELD_MODES
+        self.console_rows = room if held and room >= _CONSOLE else 0
+        lines = console(frame.snapshot, shared.typed, shared.you, cells)[-room:]
+        if not self.console_rows or not lines:
+            return grid
+        heading = line(" ", rule("console", cells - 2, "7 Debug has all"))
+        below = (*[()] * (room - len(lines) + 1), heading, *lines)
+        return replace(grid, foot=(*grid.foot, *below))
 
     def has_nothing(self, snapshot: Snapshot) -> bool:
         return snapshot.pipeline is None
