@@ -49,6 +49,7 @@ class Snapshot:
     run: RunInfo
     step: int | None
     step_ns: int | None
+    """Time of the newest step in ``steps``: a rank that is ahead has ended another one."""
     loss: float | None
     """Loss of the newest step that has one; NaN and infinity stay what they are."""
     loss_history: tuple[tuple[int, float], ...]
@@ -186,6 +187,7 @@ def snapshot(
         view, pipeline, reused.ranks, reuse_splits=reused.splits, splits=not reused.no_splits
     )
     shown, info = "courses" in drawn, run_info(view)
+    newest = [row.step_ns[-1] for row in ranks if row.step_ns]
     return Snapshot(
         revision=store.revision,
         live=store.live and view.run_end is None,
@@ -194,7 +196,7 @@ def snapshot(
         t_end_ns=view.end_ns,
         run=info,
         step=current_step(view, states(view)),
-        step_ns=max((row.step_ns[-1] for row in ranks if row.step_ns), default=None),
+        step_ns=steps[-1].duration_ns if steps else max(newest, default=None),
         loss=losses[-1][1] if losses else None,
         loss_history=losses,
         loss_source=of_steps("loss_source", lambda: loss_source(view)),

@@ -100,7 +100,7 @@ def step_charts(
     parts = [([rule("step time and loss", size, note), *drawn], size)]
     if wide:
         side = [
-            rule("where a step goes", _PHASE_CELLS, "mean of ranks"),
+            rule("where a step goes", _PHASE_CELLS, f"step {snapshot.steps[-1].step}, mean"),
             *bars(phases, _PHASE_CELLS),
         ]
         host = machine(snapshot, rank, _PHASE_CELLS)
@@ -124,7 +124,7 @@ def _curves(snapshot: Snapshot, ahead: Ahead | None) -> list[_Curve]:
     middle = median(value for _, value in times) if times else None
     source = snapshot.loss_source or "backward"
     curves = [
-        _Curve("step time", f"median {words.duration(middle)}   " if times else "",
+        _Curve("step time", f"median of {len(times)}: {words.duration(middle)}   " if times else "",
                words.duration(times[-1][1]) if times else "to come", "spark", times,
                _ahead(times, ahead.times if ahead else ()), _time_text, middle),
         _Curve("loss" if source == "backward" else f"loss, {source}", "",

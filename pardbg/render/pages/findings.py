@@ -51,6 +51,19 @@ def brief(findings: Sequence[Finding], cells: int) -> list[Line]:
     return [_line(finding, cells) for finding in ordered(findings)]
 
 
+def told(findings: Sequence[Finding], cells: int, said: Finding | None = None) -> list[Line]:
+    """Return two lines each at most; of the one that is ``said`` already what to try."""
+    lines: list[Line] = []
+    for finding in ordered(findings):
+        sign, style = SIGN[finding.severity]
+        kind = f"{clip(clean(finding.kind), 18)}  "
+        text = f"to try: {finding.advice}" if finding is said and finding.advice else finding.text
+        rows = wrap(clean(text), max(16, cells - width(kind) - 2), 2)
+        lines.append(line(Segment(f"{sign} ", style), Segment(kind, "strong"), Segment(rows[0])))
+        lines += [line(" " * (width(kind) + 2), Segment(row)) for row in rows[1:]]
+    return lines
+
+
 def _line(finding: Finding, cells: int) -> Line:
     sign, style = SIGN[finding.severity]
     kind = f"{clip(clean(finding.kind), 18)}  "

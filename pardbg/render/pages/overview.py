@@ -33,6 +33,7 @@ from pardbg.render.draw.cells import (
     line,
     line_width,
     plain,
+    spread,
     width,
     wrap,
 )
@@ -42,7 +43,7 @@ from pardbg.render.draw.strip import cells_each, strip
 from pardbg.render.frame.activity import activity_text
 from pardbg.render.frame.panels import coming, empty, is_speed_judged
 from pardbg.render.frame.step_charts import Ahead, step_charts
-from pardbg.render.pages.findings import brief, ordered
+from pardbg.render.pages.findings import brief, ordered, told
 from pardbg.render.pages.output import output_lines
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD
 
@@ -170,10 +171,20 @@ def _steps_shown(snapshot: Snapshot, cells: int) -> tuple[list[int], int]:
 
 
 def _strip_head(snapshot: Snapshot, cells: int) -> Line:
+    """Draw what a strip shows, and at its end the step that the shares beside it are of."""
     number = len(_steps_shown(snapshot, cells)[0])
-    title = Segment("last step  " if number == 1 else f"last {number} steps  ", "dim")
+    titles = (
+        ("last step  ",) * 2 if number == 1 else (f"last {number} steps  ", f"{number} steps  ")
+    )
+    newest = {own[-1].step for own in snapshot.courses.values() if own}
+    of = Segment(f"step {newest.pop()}:" if len(newest) == 1 else "last step:", "dim")
     marks = [(("█"), f"strip.{style}", word) for style, word in _PARTS]
-    return line(title, keys(marks, cells - line_width((title,))))
+    for few in (marks, marks[:2]):  # compute and waiting at least are explained
+        for title in titles:
+            found = line(Segment(title, "dim"), keys(few, 99))
+            if width(plain(found).rstrip()) + 1 + line_width((of,)) <= cells:
+                return spread(found, (of,), cells)
+    return line(Segment(titles[0], "dim"), keys(marks, cells - width(titles[0])))
 
 
 def verdict(snapshot: Snapshot, look: OverviewPageState, cells: int) -> list[Line]:
@@ -181,12 +192,12 @@ def verdict(snapshot: Snapshot, look: OverviewPageState, cells: int) -> list[Lin
     still to come, or that nothing was found, with the numbers. Of a hang the banner has told."""
     if snapshot.hang is not None:
         return [()]
-    grave = [finding for finding in ordered(snapshot.findings) if finding.severity != "info"]
-    if grave:
-        sign, style = SIGN[grave[0].severity]
-        text = clean(grave[0].text)
+    worst = _worst(snapshot)
+    if worst is not None:
+        sign, style = SIGN[worst.severity]
+        text = clean(worst.text)
         said = wrap(text[:1].upper() + text[1:], cells - 4, 2)
-        first = line(Segment(f" {sign} ", style), Segment(said[0], _NEWS[grave[0].severity]))
+        first = line(Segment(f" {sign} ", style), Segment(said[0], _NEWS[worst.severity]))
         return [first, *(line("   ", Segment(more)) for more in said[1:])]
     if yet := coming(snapshot):
         return [fit(line(Segment(" ◷ ", "dim"), Segment(yet, "strong")), cells)]
@@ -202,6 +213,12 @@ def verdict(snapshot: Snapshot, look: OverviewPageState, cells: int) -> list[Lin
         said_of += " (speed: too few steps)"
     first = (Segment(" ✓ ", "good"), Segment(f"Nothing wrong {said_of}: ", "strong"))
     return [fit(line(*first, *_numbers(snapshot, cells - line_width(first))), cells)]
+
+
+def _worst(snapshot: Snapshot) -> Finding | None:
+    """Return the worst warning or error, which the verdict says."""
+    found = ordered(snapshot.findings)
+    return next((finding for finding in found if finding.severity != "info"), None)
 
 
 def _ended(snapshot: Snapshot, cells: int) -> list[Line]:
@@ -238,11 +255,14 @@ def _numbers(snapshot: Snapshot, cells: int) -> Line:
     if view is not None and view.schedule:
         parts.append(Segment(f"{clean(view.schedule)}, {view.num_stages} stages on "))
     parts.append(Segment(words.plural(len(snapshot.ranks), "rank")))
+    last = snapshot.steps[-1].step if snapshot.steps else None
     if snapshot.step_ns and not snapshot.run.rehearsed:
-        parts.append(Segment(f", {words.duration(snapshot.step_ns)} a step"))
+        whose = "the last step" if last is None else f"step {last}"
+        parts.append(Segment(f"; {whose}: {words.duration(snapshot.step_ns)}"))
     step = view.last_complete if view is not None else None
     if step is not None and step.excess_fraction is not None:
-        bubble = (f"; bubble {words.percent(step.bubble_fraction)}: "
+        whose = "" if step.step == last else f" of step {step.step}"
+        bubble = (f", bubble{whose} {words.percent(step.bubble_fraction)}: "
                   f"{words.percent(step.implied_fraction)} implied, "
                   f"{words.percent(step.excess_fraction)} excess")  # fmt: skip
         parts += [Segment(bubble, "dim")] if line_width(parts) + width(bubble) <= cells else []
@@ -372,6 +392,8 @@ def _now(rank: RankNow, now_ns: int, cells: int, culprit: bool) -> Line:
     age_ns = now_ns - (rank.since_ns or now_ns)
     if age_ns > 0 and (culprit or rank.state in ("waiting", "held", "stale")):
         since = " " + words.duration(age_ns)
+    if rank.state == "held" and width(text) > cells - 2 - width(since):
+        text, since = clean(rank.now.what) or text, ""  # the sign says held; where is what counts
     text = clip(text, cells - 2 - width(since))
     words_style = "culprit" if culprit else style if rank.state != "running" else ""
     return line(Segment(f"{sign} ", style), Segment(text, words_style),
@@ -400,7 +422,8 @@ def _clock(error_ns: int | None) -> str:
 def _below(snapshot: Snapshot, cells: int, rows: int, look: OverviewPageState) -> tuple[Line, ...]:
     """Draw loss and step time as curves, phases, findings: as much as fits under the table."""
     lines: list[Line] = []
-    found = brief(snapshot.findings, cells - 4)[: max(1, rows // 3)]
+    said = _worst(snapshot) if snapshot.hang is None else None
+    found = told(snapshot.findings, cells - 4, said)[: max(1, rows // 3)]
     charts = rows - len(found) - (2 if found else 0)
     if charts >= 5:
         lines += step_charts(snapshot, cells, min(charts - 2, max(14, rows - 18)), look.ahead,

@@ -83,3 +83,14 @@ def test_hosts_say_what_their_ranks_take() -> None:
     trace.state(50, **{proc.proc: row | {"rank": proc.rank} for proc in trace.ranks})
     (host,) = snapshot(trace.store(), None).hosts
     assert (host.ranks, host.cores, host.load, host.device) == ((0, 1), 1.5, 1.5, "")
+
+
+def test_the_run_s_step_time_is_that_of_the_newest_step_that_is_listed() -> None:
+    """Rank 0 has ended step 1 (90 ms), rank 1 only step 0 (100 ms): the newest whole one is 0."""
+    trace = Trace(2)
+    for proc in trace.ranks:
+        proc.step(0, 0, 100)
+    trace.ranks[0].step(1, 100, 190)
+    made = snapshot(trace.store(), ns(195))
+    assert made.steps[-1].step == 0
+    assert made.step_ns == made.steps[-1].duration_ns == ns(100) - ns(0)

@@ -10,7 +10,7 @@ import pytest
 
 from pardbg import words
 from pardbg.analysis.answers.ranks import Activity
-from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.answers.snapshot import Snapshot, snapshot
 from pardbg.analysis.comm.traffic import GroupView
 from pardbg.analysis.findings.finding import Finding
 from pardbg.events.commands import WhereFound
@@ -32,8 +32,10 @@ from pardbg.render.pages.timeline import Window, timeline
 from pardbg.render.pages.traffic import TrafficPageState as TrafficLook
 from pardbg.render.pages.traffic import matrix, traffic
 from pardbg.session.navigation.marks import Mark
+from pardbg.session.reader import load
 from pardbg.session.source_files import Place, SourceLines
 from pardbg_agent.ctrl.agent_messages import Thread
+from tests.ui.recorded import SESSIONS
 from tests.ui.sample import MS, S, held, lanes, snapshot_1f1b, snapshot_ddp
 from tests.ui.sample import output as printed
 
@@ -394,6 +396,32 @@ def test_the_verdict_is_of_the_whole_run_once_it_has_ended_and_never_hides_what_
     assert "7" in said_first(failed) and "✗" in said_first(failed)
     asked = Finding(kind="interrupted", severity="info", t_ns=made.t_ns, text="ada ended the run.")
     assert "Ada ended the run." in said_first(replace(failed, findings=(asked,)))
+
+
+def test_a_held_rank_s_row_says_what_comes_next_however_narrow() -> None:
+    made = snapshot_1f1b()
+    long = replace(
+        made,
+        ranks=tuple(replace(r, state="held", now=Activity("held before", f"SEND_F {r.rank}→9 mb7"),
+                            since_ns=made.t_ns - S) for r in made.ranks),
+    )  # fmt: skip
+    for size in ((80, 24), (120, 40), (200, 60)):
+        text = text_of(overview(long, *size, OverviewPageState()))
+        for rank in long.ranks:
+            assert f"SEND_F {rank.rank}→9 mb7" in text, size
+
+
+def test_overview_says_of_which_step_its_shares_are_and_what_to_try() -> None:
+    store = load(SESSIONS / "fault-straggler.mcap")
+    made = snapshot(store, None)
+    step = made.steps[-1].step
+    text = text_of(overview(made, 120, 36, OverviewPageState()))
+    heading = next(row for row in text.splitlines() if "comp" in row and "wait" in row)
+    assert f"step {step}:" in heading
+    assert any(f"step {step}" in row for row in text.splitlines() if "where a step goes" in row)
+    worst = next(f for f in made.findings if f.severity != "info")
+    below = text[text.index("findings") :]
+    assert worst.advice.split()[0] in below and worst.text[:40] not in below
 
 
 def said_first(shown: Snapshot, known: tuple[Finding, ...] = ()) -> str:
