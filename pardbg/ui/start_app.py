@@ -10,16 +10,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Final
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import Input
 
 from pardbg.errors import UserError
-from pardbg.render.draw.cells import Segment, clip, line
+from pardbg.render.draw.cells import Picture, Segment, clip, line
 from pardbg.render.frame.chrome import hints
+from pardbg.render.frame.panels import TWO_COLUMNS, help_page, word_rows
 from pardbg.render.frame.start_page import Entry, head_line, start_page
 from pardbg.session.digest import Digest, digest
+from pardbg.ui.commands.actions import GLOSSARY
+from pardbg.ui.screens.panel import Panel
 from pardbg.ui.terminal_driver import TerminalApp
 from pardbg.ui.widgets.lines import Lines, PicturePane
 
@@ -28,7 +32,20 @@ LOOK_S: Final = 3.0
 _HINTS: Final = (
     ("enter", "open"), ("r", "report"), ("d", "demo"), ("l", "learn"), ("/", "find"),
     ("y", "copy path"),
-    ("del", "delete"), ("q", "quit"),
+    ("del", "delete"), ("?", "help"), ("q", "quit"),
+)  # fmt: skip
+_HELP: Final = tuple(
+    ("Runs and recordings", keys, "", text) for keys, text in (
+        ("↑ ↓  j k", "Choose a run or a recording."),
+        ("enter", "Watch the live run, replay the recording; how a killed run is recovered."),
+        ("r", "The report: findings, steps, bubbles, collectives, memory."),
+        ("d", "Train a recipe here and watch it."),
+        ("l", "Learn: twelve lessons on real runs."),
+        ("/", "Find a run or a recording by its name or worst finding; esc shows all again."),
+        ("y", "Copy the path."),
+        ("del", "Delete the recording; it asks."),
+        ("q", "Quit."),
+    )
 )  # fmt: skip
 Choice = tuple[str, str]
 """(what to do, with which run or recording)"""
@@ -51,7 +68,8 @@ class StartApp(TerminalApp):
         Binding("enter", "choose('open')"), Binding("r", "choose('report')"),
         Binding("d", "choose('demo')"), Binding("l", "choose('learn')"),
         Binding("slash", "search"), Binding("y", "copy"),
-        Binding("delete", "delete"), Binding("escape", "escape"), Binding("q,ctrl+c", "leave"),
+        Binding("delete", "delete"), Binding("escape", "escape"),
+        Binding("question_mark,f1", "help"), Binding("q,ctrl+c", "leave"),
     ]  # fmt: skip
 
     class Read(Message):
@@ -215,6 +233,20 @@ class StartApp(TerminalApp):
                 self._said = f"not deleted: {error.strerror}"
             self._look()
         self.redraw()
+
+    def action_help(self) -> None:
+        """Open the keys of this screen, and the words of all."""
+
+        def draw(cells: int, rows: int) -> Picture:
+            words = word_rows(GLOSSARY, cells)
+            return Picture(body=(*help_page(_HELP, min(cells, TWO_COLUMNS - 1), rows).body, *words))
+
+        self.push_screen(Panel("pardbg help", draw))
+
+    def on_key(self, event: events.Key) -> None:
+        """Say of a key that nothing is bound to that it does nothing."""
+        if event.is_printable and self.focused is None and event.key not in self.active_bindings:
+            self._say(f"{event.character} does nothing here: ? lists the keys")
 
     def action_leave(self) -> None:
         self.exit()

@@ -326,6 +326,19 @@ async def test_the_timeline_zooms() -> None:
         await shows(app, "2.47 s across")
 
 
+async def test_a_key_that_does_nothing_here_says_so() -> None:
+    app = app_on(sample.snapshot_1f1b(), live=False)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app)
+        await pilot.press("t")
+        await shows(app, "t (tick) works only in a live run")
+        await pilot.press("v")
+        await shows(app, "v does nothing here")
+        await pilot.press("2")
+        await until(lambda: app.main.active == "pipeline", "a key that does")
+        assert "does nothing" not in text_of(app)
+
+
 HUNG_NS = 60 * sample.S
 
 

@@ -86,6 +86,28 @@ async def test_a_search_leaves_what_it_finds_and_escape_brings_all_back(folder: 
     assert app.chosen == ("replay", str(folder / "1f1b.mcap"))
 
 
+async def test_every_key_of_the_start_screen_answers(folder: Path) -> None:
+    app = StartApp(lambda: recordings(folder), str(folder))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await read(app)
+        await pilot.press("x")
+        await until(lambda: "x does nothing here" in text_of(app), "a word about x")
+        await pilot.press("question_mark")
+        await until(lambda: "Delete the recording" in text_of(app), "the keys")
+        assert "A process of the job" in text_of(app), "words"
+        await pilot.press("escape")
+        await until(lambda: "Delete the recording" not in text_of(app), "the list again")
+        await pilot.press("down")
+        await until(lambda: "does nothing" not in text_of(app), "the hints again")
+
+
+def test_a_live_run_that_has_written_nothing_yet_is_starting() -> None:
+    entry = Entry("live", "job", "run-1", 1, digest="not written yet")
+    rows = [plain(row) for row in start_page([entry], 0, 120, 40, 2).body]
+    assert any("job" in row and "starting" in row for row in rows)
+    assert not any("cannot be read" in row for row in rows)
+
+
 async def test_a_recording_is_deleted_only_if_asked_twice(folder: Path) -> None:
     app, path = (
         StartApp(lambda: recordings(folder), str(folder)),

@@ -170,7 +170,7 @@ def _began(entry: Entry, now_ns: int) -> str:
 def _worst(entry: Entry) -> tuple[str, str]:
     """Return the worst finding and whose it is, and its style."""
     if isinstance(entry.digest, str):
-        return "cannot be read", "bad"
+        return ("◷ starting", "dim") if entry.kind == "live" else ("cannot be read", "bad")
     if entry.digest is None:
         return entry.note or "…", "dim"
     found = [finding for finding in entry.digest.findings if finding.severity != "info"]

@@ -28,7 +28,7 @@ _INSTEAD: Final = {
     "disable": "`delete N`, or `ignore N COUNT`", "info": "`breaks`, `ranks` and `status` list",
 }  # fmt: skip
 """What people who know other debuggers type -> what there is."""
-_MODE_ONLY = {"live": "a live run", "replay": "a recording"}
+MODE_ONLY: Final = {"live": "a live run", "replay": "a recording"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def parse(text: str, live: bool) -> Command:
         raise UserError(f"{word!r} could be {names}")
     elsewhere = by_command(word, not live)
     if elsewhere:
-        where = _MODE_ONLY.get(elsewhere[0].context, "another mode")
+        where = MODE_ONLY.get(elsewhere[0].context, "another mode")
         raise UserError(f"{word!r} works only in {where}")
     known = [a.command for a in for_mode(live) if a.command]
     near = get_close_matches(word, known, 1, cutoff=_NEAR)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from pardbg.analysis.pipeline.dependencies import parse
 from pardbg.control.language.arguments import (
@@ -29,6 +30,8 @@ from pardbg_agent.ctrl.agent_messages import NoAnswer
 
 _MOVING = (Verb.PAUSE, Verb.CONTINUE, Verb.STEP, Verb.TICK, Verb.NEXT, Verb.OP, Verb.UNTIL)
 """Verbs after which a rank has other frames."""
+_DONE: Final[dict[Verb | None, str]] = {Verb.CONTINUE: "ranks run on"}
+"""What verbs did whose answers say nothing."""
 
 
 class ControlActions:
@@ -142,7 +145,11 @@ class ControlActions:
             self._show_answer([(row, False) for row in text(verb, reply).splitlines()])
         else:
             done = done_text(reply)
-            debug.say(f"{verb.value if verb else 'control'}: {done or 'ok'}", "dim", reply.n)
+            debug.say(
+                f"{verb.value if verb else 'control'}: {done or _DONE.get(verb, 'ok')}",
+                "dim",
+                reply.n,
+            )
             if done and not self._view.page.console_rows:  # what it did, on whatever page one is
                 self._view.say(done, "held")
         self._view.paint()
@@ -151,7 +158,8 @@ class ControlActions:
         """Show in the console what became of a line of the prompt or of a ``.pardbgrc``."""
         self._debug.say(text, "bad" if bad else "dim", n)
         self._view.page.redraw()
-        if bad and self._view.active != "debug":  # there it stands in the console
+        shown = self._view.active == "debug" or self._view.page.console_rows
+        if bad and not shown:  # there it stands in the console
             self._view.say(text, "bad")
 
     def answer(self, text: str, style: str) -> None:

@@ -21,7 +21,7 @@ from pardbg.render.draw.cells import Segment, line
 from pardbg.store.history import Bookmark
 from pardbg.ui.commands import command_line
 from pardbg.ui.commands.actions import ACTIONS, SCREENS, Action, Handlers, for_mode
-from pardbg.ui.commands.command_line import candidates_line, complete, note_line
+from pardbg.ui.commands.command_line import MODE_ONLY, candidates_line, complete, note_line
 from pardbg.ui.commands.startup import History
 from pardbg.ui.engine.controller import Controller
 from pardbg.ui.engine.cursor import TimeCursor
@@ -261,6 +261,10 @@ class MainScreen(Screen[None]):
         action = self._by_key.get(key)
         if action is not None:
             self.perform(action, "")
+            return
+        other = next((a for a in ACTIONS if key in a.keys), None)
+        if other is not None:
+            self.say(f"{other.shown} ({other.label}) works only in {MODE_ONLY[other.context]}")
 
     def perform(self, action: Action, argument: str) -> None:
         """Do an action; a wrong argument is answered in one line."""
@@ -340,6 +344,8 @@ class MainScreen(Screen[None]):
         meant = self._prompting and event.is_printable
         if meant:
             self._prompt.post_message(events.Key(event.key, event.character))
+        elif event.is_printable and event.key not in self.active_bindings:
+            self.say(f"{event.character} does nothing here: ? lists the keys")
         return meant
 
     def on_prompt_edited(self, event: Prompt.Edited) -> None:
