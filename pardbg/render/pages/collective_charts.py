@@ -14,8 +14,20 @@ from typing import Final
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
+from pardbg.analysis.findings.finding import Finding
 from pardbg.render.draw.bars import Column, choose, headings, keys, side_by_side, table_row
-from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, fit, left, line, right
+from pardbg.render.draw.cells import (
+    Line,
+    Row,
+    Segment,
+    clean,
+    clip,
+    fit,
+    left,
+    line,
+    right,
+    wrap,
+)
 from pardbg.render.draw.plots import DOT, WHOLE, Point, Scale, Series, plot
 from pardbg.render.draw.signs import SIGN
 from pardbg.render.pages.findings import ordered
@@ -85,6 +97,11 @@ def _median(values: Sequence[float | None]) -> float | None:
     return median(known) if known else None
 
 
+_OF_MESSAGES: Final = ("p2p-cycle", "p2p-tag-mismatch", "unpaired-send", "unpaired-recv",
+                       "slow-link")  # fmt: skip
+"""Kinds of findings that are about messages."""
+
+
 def said(snapshot: Snapshot, cells: int) -> list[Line]:
     """Draw what is so of the operations: the worst finding that is about them, else who comes
     last, or that nobody does."""
@@ -101,10 +118,8 @@ def said(snapshot: Snapshot, cells: int) -> list[Line]:
                f"{words.duration(moving)}.")  # fmt: skip
     late = next((one for one in lateness(rows) if one.stands_out), None)
     if about:
-        sign, style = SIGN[about[0].severity]
-        text = clean(about[0].text[:1].upper() + about[0].text[1:])
-        loud = "bad" if about[0].severity == "error" else "culprit"
-    elif late is not None:  # no finding: the findings have reasons, as an overloaded host
+        return _of_finding(about[0], numbers, cells)
+    if late is not None:  # no finding: the findings have reasons, as an overloaded host
         sign, style, loud = "●", "dim", "strong"
         text = (f"Rank {late.rank} comes last in {late.times_last} of {late.number}, "
                 f"{words.duration(late.median_ns)} after the first in the median.")  # fmt: skip
@@ -115,7 +130,43 @@ def said(snapshot: Snapshot, cells: int) -> list[Line]:
         if skews:  # where all are late in turn, as on a machine with too few cores, nobody is
             text = ("No one rank keeps the others waiting: the last comes "
                     f"{words.duration(median(skews))} after the first in the median.")  # fmt: skip
-    return [line(Segment(f" {sign} ", style), Segment(clip(text, cells - 4), loud)),
+    return _said(sign, style, text, loud, numbers, cells)
+
+
+def said_p2p(snapshot: Snapshot, cells: int) -> list[Line]:
+    """Draw what is so of the messages: the worst finding about them, else which link's receivers
+    waited most."""
+    rows, waited = snapshot.p2p, dict[tuple[int, int], int]()
+    for row in rows:
+        waited[row.src, row.dst] = waited.get((row.src, row.dst), 0) + (row.waited_ns or 0)
+    wrong = sum(row.verdict not in ("matched", "incomplete") for row in rows)
+    numbers = (f"{words.plural(len(rows), 'message')} on {words.plural(len(waited), 'link')}, "
+               f"{f'{wrong} of them not matched' if wrong else 'none unmatched'}. Data was under "
+               f"way for {words.duration(sum(row.moving_ns or 0 for row in rows))}.")  # fmt: skip
+    about = [f for f in ordered(snapshot.findings)
+             if f.severity != "info" and f.kind in _OF_MESSAGES]  # fmt: skip
+    if about:
+        return _of_finding(about[0], numbers, cells)
+    (src, dst), most = max(waited.items(), key=lambda link: link[1])
+    text = "No receive has been seen to wait."
+    if most:
+        text = (f"Receives waited {words.duration(sum(waited.values()))} in sum for their sends, "
+                f"most on {src} → {dst}: {words.duration(most)}.")  # fmt: skip
+    return _said("●", "good", text, "strong", numbers, cells)
+
+
+def _of_finding(finding: Finding, numbers: str, cells: int) -> list[Line]:
+    sign, style = SIGN[finding.severity]
+    text = clean(finding.text[:1].upper() + finding.text[1:])
+    loud = "bad" if finding.severity == "error" else "culprit"
+    return _said(sign, style, text, loud, numbers, cells)
+
+
+def _said(sign: str, style: str, text: str, loud: str, numbers: str, cells: int) -> list[Line]:
+    """Draw a sentence, over two lines if it is long, and the numbers under it."""
+    first, *more = wrap(text, cells - 4, 2)
+    return [line(Segment(f" {sign} ", style), Segment(first, loud)),
+            *(line("   ", Segment(part)) for part in more),
             line("   ", Segment(clip(numbers, cells - 4), "dim"))]  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from pardbg.render.draw.cells import (
     width,
 )  # fmt: skip
 from pardbg.render.frame.panels import empty
-from pardbg.render.pages.collective_charts import charts, said, summary
+from pardbg.render.pages.collective_charts import charts, said, said_p2p, summary
 
 _LATE_SHARE = 0.5
 _SKEW_NS, _SKEW_TIMES = 5e6, 2.0
@@ -132,8 +132,8 @@ def collectives(
     listed = rows_of(snapshot, look)
     p2p = shows_p2p(snapshot, look.p2p)
     head: tuple[Line, ...] = (_title(snapshot, p2p, look, len(listed), cells),)
-    if rows >= SUMMARY_ROWS and listed and not p2p:
-        head = (*said(snapshot, cells), *head)
+    if rows >= SUMMARY_ROWS and listed:
+        head = (*(said_p2p if p2p else said)(snapshot, cells), *head)
     if not listed:
         if look.contains:
             why = ("Nothing matches the filter.", "esc clears it.")
@@ -196,9 +196,7 @@ def _title(
             mark(not p2p, f"collectives {_newest(snapshot.collectives)}{_one_group(snapshot)}"),
             Segment(" │ ", "rule"),
             mark(p2p, f"p2p {_newest(snapshot.p2p)}"),
-            Segment("  (p)", "faint"),
             Segment("   most waiting first" if look.by_wait else "", "accent"),
-            Segment("  (g)", "faint"),
             Segment(shown, "warn"),
             Segment(note, "dim"),
         ),

@@ -165,13 +165,17 @@ def _under(
 def _beside(
     snapshot: Snapshot, found: Sequence[Finding], at: int, cells: int, room: int, around: Around
 ) -> Made:
-    """The list at the left, each finding over as many lines as it takes (three at most); the
-    chosen one in full at the right."""
+    """The list at the left, each finding over as many lines as there is room for; the chosen one
+    in full at the right."""
     left = min(64, cells * 2 // 5)
     rows: list[Line] = []
     places: list[int] = []
-    for index, finding in enumerate(found):
-        for part in _wrapped(finding, left - 2):
+    for most in (12, 4, 2):  # lines of a text: as many as there is room for
+        listed = [_wrapped(finding, left - 2, most) for finding in found]
+        if sum(map(len, listed)) <= room:
+            break
+    for index, parts in enumerate(listed):
+        for part in parts:
             made = fit(line(" ", part), left)
             rows.append(fit(selected(made), left, "+sel") if index == at else made)
             places.append(index)
@@ -211,11 +215,11 @@ def _card(
     return [line("  ", row) for row in (*body, *shown)], [at] * (len(body) + len(shown)), 0
 
 
-def _wrapped(finding: Finding, cells: int) -> list[Line]:
+def _wrapped(finding: Finding, cells: int, most: int) -> list[Line]:
     """Sign and kind, then the text, indented."""
     sign, style = SIGN[finding.severity]
     head = line(Segment(f"{sign} ", style), Segment(clip(clean(finding.kind), cells - 2), "strong"))
-    parts = wrap(clean(finding.text), cells - 2, 2)
+    parts = wrap(clean(finding.text), cells - 2, most)
     return [head, *(line("  ", Segment(part)) for part in parts)]
 
 

@@ -424,6 +424,36 @@ def test_overview_says_of_which_step_its_shares_are_and_what_to_try() -> None:
     assert worst.advice.split()[0] in below and worst.text[:40] not in below
 
 
+def test_no_finding_is_cut_where_there_is_room_for_it() -> None:
+    made = snapshot_1f1b()
+    long = " ".join(f"word{n}" for n in range(24))
+    one = made.findings[0]
+    found = (replace(one, text=f"{long} end"), replace(one, kind="other", text=f"{long} last"))
+    shown = replace(made, findings=found)
+    left = [plain(row).partition("│")[0] for row in findings(shown, 120, 36).body]
+    text = " ".join(" ".join(left).split())
+    assert f"{long} end" in text and f"{long} last" in text
+
+
+@pytest.mark.parametrize("name", ["1f1b", "fault-unpaired-send"])
+def test_messages_have_a_verdict_of_their_own(name: str) -> None:
+    """The link that is said to have waited most is that with most in the table below."""
+    made = snapshot(load(SESSIONS / f"{name}.mcap"), None)
+    shown = collectives(made, 120, 36, CollectivesLook(p2p=bool(made.collectives)))
+    head = [plain(row) for row in shown.head]
+    worst = next((f for f in made.findings if f.severity != "info"), None)
+    if worst is not None:
+        assert worst.text[1:40] in head[0]
+        return
+    waited: dict[str, int] = {}
+    for row in made.p2p:
+        edge = f"{row.src} → {row.dst}"
+        waited[edge] = waited.get(edge, 0) + (row.waited_ns or 0)
+    most = max(waited, key=lambda edge: waited[edge])
+    assert most in head[0] and words.duration(waited[most]) in head[0]
+    assert words.duration(sum(waited.values())) in head[0]
+
+
 def said_first(shown: Snapshot, known: tuple[Finding, ...] = ()) -> str:
     return text_of(overview(shown, 120, 36, OverviewPageState(known=known))).splitlines()[0]
 
