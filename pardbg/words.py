@@ -144,6 +144,13 @@ def percent(fraction: float | None, digits: int = 1) -> str:
     return agent.percent(fraction, digits).replace("-", MINUS)
 
 
+def percent_rest(whole: float | None, part: float | None, digits: int = 1) -> str:
+    """Return what of a fraction is not in its part, so that the rounded figures add up."""
+    if whole is None or part is None:
+        return UNKNOWN
+    return percent((round(whole * 100, digits) - round(part * 100, digits)) / 100, digits)
+
+
 def change(fraction: float, digits: int = 1, unit: str = "%") -> str:
     """Return a relative change with its sign: ``+10.4%``, ``−3.0%``."""
     return f"{fraction * 100:+.{digits}f}{unit}".replace("-", MINUS)

@@ -118,6 +118,13 @@ def test_changes_and_counts() -> None:
     assert words.number(2.302585) == "2.303"
 
 
+def test_parts_of_a_share_add_up_as_they_are_shown() -> None:
+    """31.63% and 27.66% are 31.6 and 27.7: what is left is said to be 3.9, not 4.0."""
+    assert words.percent_rest(0.3163, 0.2766) == "3.9%"
+    assert words.percent(0.3163 - 0.2766) == "4.0%"
+    assert words.percent_rest(0.25, 0.27) == "−2.0%" and words.percent_rest(None, 0.1) == "–"
+
+
 def test_a_viewer_is_named_by_user_and_terminal() -> None:
     assert words.viewer("view-ada@pts:3-0123456789ab") == "ada on pts/3"
     assert words.viewer("view-ada@-0123456789ab") == "ada's script"

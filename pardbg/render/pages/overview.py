@@ -262,9 +262,9 @@ def _numbers(snapshot: Snapshot, cells: int) -> Line:
     step = view.last_complete if view is not None else None
     if step is not None and step.excess_fraction is not None:
         whose = "" if step.step == last else f" of step {step.step}"
-        bubble = (f", bubble{whose} {words.percent(step.bubble_fraction)}: "
-                  f"{words.percent(step.implied_fraction)} implied, "
-                  f"{words.percent(step.excess_fraction)} excess")  # fmt: skip
+        rest = words.percent_rest(step.bubble_fraction, step.implied_fraction)
+        bubble = (f", bubble{whose} {words.percent(step.bubble_fraction)} = "
+                  f"{words.percent(step.implied_fraction)} implied + {rest} excess")  # fmt: skip
         parts += [Segment(bubble, "dim")] if line_width(parts) + width(bubble) <= cells else []
     return line(*parts)
 

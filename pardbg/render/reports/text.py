@@ -35,7 +35,7 @@ from pardbg.render.reports.sections import (
     table,
     wait_lines,
 )
-from pardbg.words import binary_size, count, duration, percent, plural, rank_set
+from pardbg.words import binary_size, count, duration, percent, percent_rest, plural, rank_set
 
 MAX_RANKS: Final = 32
 """Rows per table; that there are more is said."""
@@ -162,7 +162,7 @@ def _pipeline(report: Report) -> list[str]:
         f"bound {percent(pipeline.bound_fraction)}",
     ]  # fmt: skip
     if implied is not None:
-        figures.append(f"excess {percent(measured - implied)}")
+        figures.append(f"excess {percent_rest(measured, implied)}")
     if pipeline.num_held:
         lines[0] += f" ({pipeline.num_held} left out: held by the debugger)"
     lines += ["   ".join(figures), *path_lines(pipeline.critical_path), ""]

@@ -369,7 +369,8 @@ def test_the_overview_begins_with_a_verdict() -> None:
 
     assert "✓" in verdict(made) and words.duration(made.step_ns) in verdict(made)
     assert words.percent(made.pipeline.last_complete.bubble_fraction) in verdict(made)
-    assert "=" not in verdict(made), "rounded parts need not add up"
+    whole, implied, excess = map(float, re.findall(r"([\d.]+)%", verdict(made)))
+    assert "=" in verdict(made) and round(implied + excess, 1) == whole, "they add up as shown"
     slow = Finding(kind="straggler", severity="warning", culprits=(2,), t_ns=made.t_ns, text="…")
     note = replace(slow, kind="host-overloaded", severity="info", culprits=())
     slow = replace(slow, text="rank 2 comes last")

@@ -12,7 +12,17 @@ from pardbg.analysis.findings.wording import word
 from pardbg.analysis.hangs.blocking_calls import Blocking
 from pardbg.analysis.pipeline.values import Cause
 from pardbg.sentences import filled
-from pardbg.words import agreed, duration, percent, rank_set, ranks_text, rate, size, waits_text
+from pardbg.words import (
+    agreed,
+    duration,
+    percent,
+    percent_rest,
+    rank_set,
+    ranks_text,
+    rate,
+    size,
+    waits_text,
+)
 
 NOTE_NS: Final = 10_000_000
 NOTE_SHARE: Final = 0.1
@@ -303,9 +313,10 @@ class ScheduleExcess(Facts):
             call = f" At {where} {blocking_text(self.blocking)}, for about {by} of a step."
         elif self.short:
             call = f" It is {duration(self.gap_ns)} for an action of {duration(self.action_ns)}."
+        measured = self.implied + self.excess
         return (
-            f"the pipeline idles {percent(self.excess, 0)} more than its schedule implies "
-            f"({percent(self.implied + self.excess, 0)}, implied {percent(self.implied, 0)}). "
+            f"the pipeline idles {percent_rest(measured, self.implied, 0)} more than its schedule "
+            f"implies ({percent(measured, 0)}, implied {percent(self.implied, 0)}). "
             f"Mostly it is {cause} ({percent(self.share, 0)} of the window, most on rank "
             f"{self.rank}).{call}"
         )

@@ -215,7 +215,7 @@ def _figures(view: PipelineView) -> Line:
              Segment(words.percent(step.bubble_fraction), "warn")]  # fmt: skip
     for name, value in (("implied", step.implied_fraction), ("bound", step.bound_fraction)):
         parts += [Segment(f"  {name} ", "dim"), Segment(words.percent(value), "strong")]
-    parts += [Segment("  excess ", "dim"), Segment(words.percent(excess), loud)]
+    parts += [Segment("  excess ", "dim"), Segment(words.percent_rest(bubble, base), loud)]
     return tuple(parts)
 
 
