@@ -219,6 +219,14 @@ async def test_a_terminal_too_small_gets_one_line() -> None:
         assert text_of(app).strip() == "pardbg needs 60×15; this is 50×12"
         await pilot.resize_terminal(80, 24)
         await shows(app, "● live")
+        app._store.show(sample.held(sample.snapshot_1f1b()))
+        await shows(app, "held at a cut")
+        await pilot.resize_terminal(40, 10)
+        await until(
+            lambda: text_of(app).strip() == "pardbg needs 60×15; this is 40×10", "that line alone"
+        )
+        await pilot.resize_terminal(80, 24)
+        await shows(app, "held at a cut")
 
 
 async def test_a_run_without_a_pipeline_says_so() -> None:
@@ -324,6 +332,14 @@ async def test_the_timeline_zooms() -> None:
         await shows(app, "618 ms across")
         await pilot.press("minus", "minus")
         await shows(app, "2.47 s across")
+
+
+async def test_enter_says_where_it_opens_nothing() -> None:
+    app = app_on(sample.snapshot_1f1b(), start="traffic")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app)
+        await pilot.press("enter")
+        await shows(app, "enter opens nothing here")
 
 
 async def test_a_key_that_does_nothing_here_says_so() -> None:

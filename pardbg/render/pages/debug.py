@@ -286,7 +286,9 @@ def _nexts(snapshot: Snapshot) -> dict[int, str]:
             found[rank.rank] = plan[plan.index(row.now.what) + 1]
         elif row is not None and (row.since_ns or 0) <= now:
             found[rank.rank] = rank.next_action or ""
-    return {**found, **snapshot.control.held}
+    found |= snapshot.control.held
+    over = {row.rank for row in snapshot.ranks if row.state in ("ended", "lost")}
+    return {rank: coming for rank, coming in found.items() if rank not in over}
 
 
 def _rank(

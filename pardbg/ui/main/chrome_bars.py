@@ -52,8 +52,9 @@ class ChromeBars:
             self.hints.show((chrome.jump_hints(cells),))
         elif screen:
             offered, controls = footer(screen, self._live), self._controller.present
+            ended = mode.ended or (snapshot is not None and snapshot.run.exit_code is not None)
             items = [self._hint(action, label, frame) for action, label in offered
-                     if action.group != "control" or (controls and not mode.ended)]  # fmt: skip
+                     if action.group != "control" or (controls and not ended)]  # fmt: skip
             self.hints.show((chrome.hints(items, cells),))
 
     def _hint(self, action: Action, label: str, frame: Frame | None) -> tuple[str, str]:

@@ -182,6 +182,9 @@ class MainScreen(Screen[None]):
         if self._small:
             text = f"pardbg needs {LEAST_CELLS}×{LEAST_ROWS}; this is {size.width}×{size.height}"
             self._too_small.show((line(Segment(text, "warn")),))
+        self._bars.status.display = not (self._small or self._prompting)
+        self.query_one("#asking").display = self._prompting and not self._small
+        self._bars.banner.display = self._bars.banner.display and not self._small
         self._cells, self._rows = size.width, size.height
         self.paint()
         self.call_after_refresh(self.want_page)

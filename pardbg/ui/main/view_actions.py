@@ -82,6 +82,8 @@ class SelectionActions:
             return
         found = page.detail(frame, 80, 20) if frame else None
         if found is None:
+            if not page.opens:
+                view.say("enter opens nothing here")
             view.want_page()  # it may look at something else now
             return
 

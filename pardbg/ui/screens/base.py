@@ -45,6 +45,8 @@ class Page(PicturePane):
     """What ``,`` and ``.`` move by here, where the page has a unit of its own."""
     twofold = False
     """Of two runs the page shows both, one over the other."""
+    opens = True
+    """Enter opens or selects something here."""
     console_rows = 0
     """Lines of the console that the page shows now."""
     sections: Collection[str] = ()

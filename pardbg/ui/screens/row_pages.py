@@ -257,6 +257,7 @@ class TrafficPage(RowsPage):
     name_ = "traffic"
     sections = ("traffic", "memory")
     lacks = "Nothing has moved between ranks yet; what a step moves is known after the first one."
+    opens = False
     _matrix = False
 
     def has_nothing(self, snapshot: Snapshot) -> bool:
@@ -341,6 +342,7 @@ class OutputPage(Page):
     """The job's output; the analysis applies the filter."""
 
     name_ = "output"
+    opens = False
     _at: int | None = None
     """The line that a search stands at."""
 

@@ -455,6 +455,17 @@ def test_messages_have_a_verdict_of_their_own(name: str) -> None:
     assert words.duration(sum(waited.values())) in head[0]
 
 
+def test_a_rank_that_has_ended_has_no_next_op() -> None:
+    made = snapshot_1f1b()
+    over = replace(made.ranks[1], state="ended", now=Activity("terminated", "torchrun"))
+    shown = replace(made, ranks=(made.ranks[0], over, *made.ranks[2:]))
+    rows = [plain(row) for row in debug(shown, 120, 36, DebugLook()).head]
+    ended = next(row for row in rows if "ended by torchrun" in row).partition("│")[0]
+    assert not re.search(r"\b1[FB]\d", ended)
+    going = (row for row in rows if re.match(r" +[02] ", row))
+    assert all(re.search(r"\b[02][FB]\d", row) for row in going), "the others have one"
+
+
 def said_first(shown: Snapshot, known: tuple[Finding, ...] = ()) -> str:
     return text_of(overview(shown, 120, 36, OverviewPageState(known=known))).splitlines()[0]
 
