@@ -46,7 +46,7 @@ def coming(snapshot: Snapshot) -> str:
     if not here:
         return "No rank has come yet"
     ended = any(rank.step_ns for rank in snapshot.ranks)
-    return "" if ended else f"{words.plural(here, 'rank')} have come, none has ended a step"
+    return "" if ended else f"{words.plural(here, 'rank')} have come, no whole step is in yet"
 
 
 def is_speed_judged(snapshot: Snapshot) -> bool:
@@ -67,7 +67,7 @@ def starting(
     output; ``lacks`` says what the page will have."""
     here, size = len(snapshot.ranks), snapshot.run.world_size
     whose = f"{here} of {words.plural(size, 'rank')} are here" if here < size else (
-        f"{words.plural(here, 'rank')} {'is' if here == 1 else 'are'} here, no step has ended"
+        f"{words.plural(here, 'rank')} {'is' if here == 1 else 'are'} here, no whole step is in yet"
         if here else "no rank is here yet"
     )  # fmt: skip
     said = [

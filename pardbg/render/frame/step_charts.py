@@ -11,7 +11,7 @@ from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.pipeline.values import Cause
 from pardbg.render.draw.bars import Bar, bars, rule, shares
-from pardbg.render.draw.cells import Line, Segment, clean, clip, fit, line, right, spread
+from pardbg.render.draw.cells import Line, Segment, clean, clip, fit, line, right, spread, width
 from pardbg.render.draw.plots import by_step
 from pardbg.render.frame.host_panel import machine
 
@@ -57,7 +57,8 @@ class _Curve:
     """What a chart over the steps draws."""
 
     title: str
-    said: str
+    said: tuple[str, ...]
+    """Beside the newest value, in ever fewer words."""
     newest: str
     style: str
     values: Sequence[tuple[int, float]]
@@ -70,8 +71,11 @@ class _Curve:
         """Return the chart under its name and newest value; empty if it does not fit."""
         chart = by_step(self.values, size, rows - 1, self.style, self.text, self.level, self.later,
                         axis, bare)  # fmt: skip
-        end = line(Segment(self.said, "dim"), Segment(self.newest, self.style), " ")
-        head = fit(spread(line(Segment(f"  {self.title}", "dim")), end, size), size)
+        title, newest = f"  {self.title}  ", f"{self.newest} "
+        room = size - width(title) - width(newest)
+        said = next((text for text in self.said if width(text) <= room), "")
+        end = line(Segment(said, "dim"), Segment(newest, self.style))
+        head = fit(spread(line(Segment(title, "dim")), end, size), size)
         return [head, *chart] if chart else []
 
 
@@ -123,11 +127,13 @@ def _curves(snapshot: Snapshot, ahead: Ahead | None) -> list[_Curve]:
     losses = snapshot.loss_history
     middle = median(value for _, value in times) if times else None
     source = snapshot.loss_source or "backward"
+    said = f"{words.duration(middle)}   "
+    medians = (f"median of {len(times)}: {said}", f"median {said}") if times else ()
     curves = [
-        _Curve("step time", f"median of {len(times)}: {words.duration(middle)}   " if times else "",
+        _Curve("step time", medians,
                words.duration(times[-1][1]) if times else "to come", "spark", times,
                _ahead(times, ahead.times if ahead else ()), _time_text, middle),
-        _Curve("loss" if source == "backward" else f"loss, {source}", "",
+        _Curve("loss" if source == "backward" else f"loss, {source}", (),
                _course(losses) if losses else "to come", "loss", losses,
                _ahead(losses, ahead.losses if ahead else ()), _loss_text),
     ]  # fmt: skip
