@@ -80,6 +80,8 @@ class MemoryRow:
     """Last request that the device's allocator could not serve."""
     course: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = ()
     """(category, (t_ns, bytes) at the times of ``history``) of what was measured."""
+    steps: tuple[int, ...] = ()
+    """Training step of each of ``history``; empty where they do not count up."""
 
 
 HISTORY: Final = 256
@@ -113,7 +115,7 @@ def _row(view: View, rank: int, process: Process) -> MemoryRow:
     values = [part[0] if part is not None else None for part in parts]
     known = sum(value for value in values if value is not None)
     peak = _activations_peak(view, rank, process)
-    totals = history(view, process, kind)
+    totals, steps = history(view, process, kind), steps_of(view, process, kind)
     zero = zero_model(process.model, values[2])
     return MemoryRow(
         rank=rank,
@@ -135,6 +137,7 @@ def _row(view: View, rank: int, process: Process) -> MemoryRow:
         peak_bytes=latest["allocated"][1] if kind == "allocated" else None,
         failed=_failed(view, process),
         course=_course(view, process, [t_ns for t_ns, _ in totals]),
+        steps=steps,
     )
 
 
@@ -220,10 +223,23 @@ def named(process: Process, name_ids: Array, wanted: str) -> NDArray[np.bool_]:
 @per_view
 def history(view: View, process: Process, kind: str) -> tuple[tuple[int, int], ...]:
     """Return (t, bytes) of the total, thinned to HISTORY points."""
+    table, rows = _thinned(view, process, kind)
+    return tuple(table.tuples(rows, "t1_ns", "a"))
+
+
+def steps_of(view: View, process: Process, kind: str) -> tuple[int, ...]:
+    """Return the step of each point of `history`; nothing where a step has several or none."""
+    table, rows = _thinned(view, process, kind)
+    steps = table.col("step")[rows].astype(np.int64)
+    counts = bool((np.diff(steps) > 0).all()) and not bool((steps >> 31).any())  # none: all ones
+    return tuple(steps.tolist()) if counts else ()
+
+
+def _thinned(view: View, process: Process, kind: str) -> tuple[Table, Array]:
     table, rows = rows_named(view, process, kind, _TAIL_ROWS)
     if len(rows) > HISTORY:
         rows = rows[np.linspace(0, len(rows) - 1, HISTORY).astype(np.int64)]
-    return tuple(table.tuples(rows, "t1_ns", "a"))
+    return table, rows
 
 
 def rows_named(view: View, process: Process, name: str, most: int) -> tuple[Table, Array]:

@@ -16,7 +16,7 @@ from pardbg.analysis.memory.sharding import ShardingView, UnitRow
 from pardbg.render.draw.axis import Axis
 from pardbg.render.draw.bars import LEVELS, keys, rule, side_by_side
 from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, line, right, width
-from pardbg.render.draw.plots import DOT, Scale, Series, plot
+from pardbg.render.draw.plots import DOT, STEPS, Scale, Series, plot
 from pardbg.render.draw.strip import strip
 from pardbg.render.pages.zero_ladder import LEAST, ladder, note
 from pardbg.store.definitions import FailedRequest
@@ -94,7 +94,9 @@ def course(
 ) -> list[Line]:
     """Draw one rank's categories, the total of every rank with the limit, and the ladder of ZeRO
     levels, side by side as far as there is room: the ladder before the second chart."""
-    panels = [_categories(own, snapshot.t_begin_ns), _totals(snapshot, own)]
+    begin_ns = None if _counts_steps(snapshot) else snapshot.t_begin_ns
+    scale = STEPS if begin_ns is None else _TIMES
+    panels = [_categories(own, begin_ns), _totals(snapshot, own, begin_ns)]
     panels = [panel for panel in panels if any(series.points for series in panel[2])]
     panels = panels[::-1] if total_first else panels
     steps = own.zero is not None and bool(ladder(own, LEAST))
@@ -107,7 +109,7 @@ def course(
     if total_first and (area := grown(snapshot, own, size, height - 2)):
         drawn, panels = [area], panels[1:]
     for title, said, shown in panels:
-        chart = plot(shown, size, height - 3, _TIMES, _PARTS if title == _BY else _BYTES)
+        chart = plot(shown, size, height - 3, scale, _PARTS if title == _BY else _BYTES)
         if not chart:
             return []
         drawn.append((title, said, [_key(shown), *chart]))
@@ -119,23 +121,34 @@ def course(
 Panel = tuple[str, str, list[Series]]
 
 
-def _categories(own: MemoryRow, begin_ns: int) -> Panel:
+def _counts_steps(snapshot: Snapshot) -> bool:
+    """Return whether the axis is that of steps: time in which ranks were held is none of them."""
+    return all(len(row.steps) == len(row.history) for row in snapshot.memory)
+
+
+def _xs(row: MemoryRow, begin_ns: int | None) -> Sequence[int]:
+    """Return the place on the axis of each point of a row's history; no begin: steps."""
+    return row.steps if begin_ns is None else [t_ns - begin_ns for t_ns, _ in row.history]
+
+
+def _categories(own: MemoryRow, begin_ns: int | None) -> Panel:
     """Return the categories stacked: the top line is the sum."""
     below: dict[int, int] = {}
+    times = (t_ns for t_ns, _ in own.history)
+    at = dict(zip(times, _xs(own, begin_ns), strict=True))
     shown = []
     for name, points in own.course:
         for t_ns, value in points:
             below[t_ns] = below.get(t_ns, 0) + value
-        tops = tuple((t_ns - begin_ns, below[t_ns]) for t_ns, _ in points)
+        tops = tuple((at[t_ns], below[t_ns]) for t_ns, _ in points)
         shown.append(Series(tops, _STYLES[name], name[0].upper()))
     return _BY, f"rank {own.rank}, one upon the other", shown
 
 
-def _totals(snapshot: Snapshot, own: MemoryRow) -> Panel:
-    begin = snapshot.t_begin_ns
+def _totals(snapshot: Snapshot, own: MemoryRow, begin_ns: int | None) -> Panel:
     shown = [
         Series(
-            tuple((t_ns - begin, total) for t_ns, total in row.history),
+            tuple(zip(_xs(row, begin_ns), (total for _, total in row.history), strict=True)),
             "spark" if row.rank == own.rank else "faint",
             DOT if len(row.history) <= 40 else "braille",
         )
@@ -144,9 +157,9 @@ def _totals(snapshot: Snapshot, own: MemoryRow) -> Panel:
     most = max((total for row in snapshot.memory for _, total in row.history), default=0)
     note = f"rank {own.rank}, others behind"
     if own.limit_bytes and most * _NEAR >= own.limit_bytes:
-        times = [t_ns for t_ns, _ in own.history] or [snapshot.t_ns]
-        across = range(times[0], times[-1] + 1, max(1, (times[-1] - times[0]) // 99))
-        level = tuple((t_ns - begin, own.limit_bytes) for t_ns in across)
+        ends = _xs(own, begin_ns) or [0]
+        across = (ends[0] + (ends[-1] - ends[0]) * part / 99 for part in range(100))
+        level = tuple((x, own.limit_bytes) for x in across)
         shown.append(Series(level, "bad", "╌"))
     if own.limit_bytes:
         note = f"limit {words.binary_size(own.limit_bytes)}"
@@ -162,12 +175,14 @@ def grown(
              and row.rank != own.rank and row.expected_bytes == own.expected_bytes]  # fmt: skip
     if len(alike) < LEAST_ALIKE - 1 or len(own.history) < 2 or rows < 4:
         return None
-    t0, t1 = own.history[0][0], own.history[-1][0]
-    room = cells - _LABELS
+    times, room = [t_ns for t_ns, _ in own.history], cells - _LABELS
+    by_step = _counts_steps(snapshot)
+    xs: Sequence[int] = own.steps if by_step else times
     top = max(total for _, total in own.history)
     columns = []
     for at in range(room):
-        t_ns = t0 + (t1 - t0) * at // max(1, room - 1)
+        x = xs[0] + (xs[-1] - xs[0]) * at // max(1, room - 1)
+        t_ns = times[bisect_right(xs, x) - 1] if by_step else x
         total = _at(own.history, t_ns) or 0
         usual = [value for one in alike if (value := _at(one, t_ns)) is not None]
         over = max(0, total - round(median(usual))) if usual else 0
@@ -180,7 +195,10 @@ def grown(
     ticks = (right(labels.get(at, ""), _LABELS - 2) + (" ┤" if at in labels else " │")
              for at in range(rows - 2))  # fmt: skip
     drawn = [line(Segment(tick, "dim"), row) for tick, row in zip(ticks, areas, strict=True)]
-    begin, end = (words.offset(t - snapshot.t_begin_ns, 1e8) for t in (t0, t1))
+    begin, end = (
+        (f"step {xs[0]}", str(xs[-1])) if by_step else
+        (words.offset(t - snapshot.t_begin_ns, 1e8) for t in (xs[0], xs[-1]))
+    )  # fmt: skip
     ends = Segment(" " * _LABELS + begin + right(end, room - len(begin)), "dim")
     marks = (("█", "strip.over", "over the median of the others"), ("█", "strip.U", "other"))
     key = line(" " * _LABELS, keys(marks, room))

@@ -57,6 +57,8 @@ _ROOMY = 21
 """Rows beside the ranks from which on each has two lines."""
 _FOOT_ROWS = 16
 """Least number of rows for one with the worst finding, where the ranks fill the page."""
+_NOTED = 2
+"""Notes that the verdict names."""
 _ENDINGS = ("interrupted", "rank-exited", "rank-lost")
 """Notes that say how a job ended, the most telling one first."""
 _NEWS = {"error": "bad", "warning": "culprit", "info": "strong"}
@@ -212,7 +214,19 @@ def verdict(snapshot: Snapshot, look: OverviewPageState, cells: int) -> list[Lin
     if not is_speed_judged(snapshot):
         said_of += " (speed: too few steps)"
     first = (Segment(" ✓ ", "good"), Segment(f"Nothing wrong {said_of}: ", "strong"))
+    if noted := _noted(snapshot):
+        sign, style = SIGN["info"]
+        text = f"No error or warning {said_of}; noted: {noted}. "
+        first = (Segment(f" {sign} ", style), Segment(text, "strong"))
     return [fit(line(*first, *_numbers(snapshot, cells - line_width(first))), cells)]
+
+
+def _noted(snapshot: Snapshot) -> str:
+    """Return the kinds and ranks of notes that name a culprit: ``straggler r1``."""
+    notes = [f for f in ordered(snapshot.findings) if f.severity == "info" and f.culprits]
+    named = dict.fromkeys(f"{clean(f.kind)} r{words.rank_set(f.culprits)}" for f in notes)
+    few = list(named)[:_NOTED]
+    return ", ".join(few) + (f" and {len(named) - len(few)} more" if len(named) > len(few) else "")
 
 
 def _worst(snapshot: Snapshot) -> Finding | None:

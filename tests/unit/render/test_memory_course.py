@@ -130,3 +130,26 @@ def test_how_a_rank_comes_by_more_is_said_where_it_is_known() -> None:
     assert binary_size(facts.per_step_bytes) not in plain(
         memory(replace(shown, findings=()), 120, 40).head[0]
     )
+
+
+@pytest.mark.parametrize("name", ["1f1b", "fault-memory-creep"])
+def test_a_hold_of_a_minute_is_no_part_of_the_picture(name: str) -> None:
+    """The same steps, with a minute between the fourth and the fifth: the same charts."""
+    made = snapshot(load_session(SESSIONS / f"{name}.mcap"), None)
+    assert all(list(row.steps) == sorted(set(row.steps)) and row.steps for row in made.memory)
+
+    def later(points: tuple[tuple[int, int], ...], since: int) -> tuple[tuple[int, int], ...]:
+        return tuple((t + (60 * 10**9 if t >= since else 0), value) for t, value in points)
+
+    def held(row: MemoryRow) -> MemoryRow:
+        since = row.history[4][0]
+        parts = tuple((part, later(points, since)) for part, points in row.course)
+        return replace(row, history=later(row.history, since), course=parts)
+
+    paused = replace(made, memory=tuple(map(held, made.memory)))
+    before, after = (
+        [plain(line) for line in (*p.head, *p.body, *p.foot)]
+        for p in (memory(made, 120, 36, 2), memory(paused, 120, 36, 2))
+    )
+    assert before == after
+    assert any("step 0" in line for line in before)

@@ -376,6 +376,8 @@ def test_the_overview_begins_with_a_verdict() -> None:
     slow = replace(slow, text="rank 2 comes last")
     assert verdict(replace(made, findings=(note, slow))).split()[:3] == ["▲", "Rank", "2"]
     assert "✓" in verdict(replace(made, findings=(note,)))
+    noted = verdict(replace(made, findings=(note, replace(slow, severity="info"))))
+    assert "✓" not in noted and "straggler r2" in noted and "Nothing wrong" not in noted
     coming = replace(made, run=replace(made.run, world_size=8))
     assert "4 of 8 ranks" in verdict(coming) and "✓" not in verdict(coming)
     assert verdict(made, looking=True) == "", "nothing is said before it is known"
