@@ -11,7 +11,6 @@ import contextlib
 import getpass
 import hashlib
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -48,7 +47,8 @@ def viewer_address(kind: str = "") -> bytes:
 def whose() -> str:
     """Return ``ada@pts:3-``, the user and the terminal of this process; empty: not known."""
     with contextlib.suppress(OSError, KeyError, ImportError):  # no such user, as in a container
-        user = re.sub(r"[^\w.-]", "", getpass.getuser(), flags=re.ASCII)[:_MOST_USER]
+        plain = (char for char in getpass.getuser() if char.isascii())
+        user = "".join(char for char in plain if char.isalnum() or char in "._-")[:_MOST_USER]
         return f"{user}@{_terminal()}-" if user else ""
     return ""
 

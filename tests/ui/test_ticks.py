@@ -118,10 +118,10 @@ def test_held_ranks_have_a_console_under_the_grid_where_there_is_room() -> None:
 
     large = drawn(Mode.HELD, 120, 40)
     assert "p loss" in large[-2] and "4.68" in large[-1] and len(large) == 40
-    assert page.console_rows > 4
+    assert shared.console_rows > 4
     for mode, cells, rows in ((Mode.HELD, 80, 24), (Mode.RUNNING, 120, 40)):
         assert not any("p loss" in text for text in drawn(mode, cells, rows))
-        assert page.console_rows == 0
+        assert shared.console_rows == 0
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ class ControlActions:
                 "dim",
                 reply.n,
             )
-            if done and not self._view.page.console_rows:  # what it did, on whatever page one is
+            if done and not self._view.shared.console_rows:  # what it did, on whatever page one is
                 self._view.say(done, "held")
         self._view.paint()
 
@@ -158,7 +158,7 @@ class ControlActions:
         """Show in the console what became of a line of the prompt or of a ``.pardbgrc``."""
         self._debug.say(text, "bad" if bad else "dim", n)
         self._view.page.redraw()
-        shown = self._view.active == "debug" or self._view.page.console_rows
+        shown = self._view.active == "debug" or self._view.shared.console_rows
         if bad and not shown:  # there it stands in the console
             self._view.say(text, "bad")
 
@@ -233,7 +233,7 @@ class ControlActions:
         """In the console: on the page if that has room for it, else on Debug, where it scrolls."""
         for row, wrong in rows:
             self._debug.say(row, "bad" if wrong else "")
-        if len(rows) < self._view.page.console_rows:
+        if len(rows) < self._view.shared.console_rows:
             self._view.page.redraw()
         else:
             self._view.show_page("debug")

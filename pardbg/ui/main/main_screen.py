@@ -213,7 +213,7 @@ class MainScreen(Screen[None]):
         """Switch to a page, and tell the engine what it needs."""
         if self.page.panels.jumping:
             self.jump(False)
-        self._active = name
+        self._active, self.shared.console_rows = name, 0
         self._switcher.current = name
         self._tabs.activate(name)
         self.want_page()

@@ -35,6 +35,8 @@ class Shared:
     """This viewer's name in the audit trail."""
     typed: tuple[Entry, ...] = ()
     """Lines of the prompt and their answers, oldest first."""
+    console_rows: int = 0
+    """Lines of the console that the visible page shows."""
 
 
 class Page(PicturePane):
@@ -47,8 +49,6 @@ class Page(PicturePane):
     """Of two runs the page shows both, one over the other."""
     opens = True
     """Enter opens or selects something here."""
-    console_rows = 0
-    """Lines of the console that the page shows now."""
     sections: Collection[str] = ()
     """Sections of a snapshot (SECTIONS) that the page draws."""
     lacks = ""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.pipeline.ticks.cell import HELD_MODES, Ticks, TicksWant
+from pardbg.analysis.pipeline.ticks.cell import HELD_MODES, TicksWant
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import Picture, line
 from pardbg.render.frame.stacks import console
@@ -38,7 +38,7 @@ class PipelinePage(Page):
         self._was_by_tick = False
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
-        self.console_rows = 0
+        self.shared.console_rows = 0
         if self._whatif:
             view = frame.snapshot.pipeline
             coming = view is not None and view.last_complete is not None
@@ -47,7 +47,8 @@ class PipelinePage(Page):
         if by_tick != self._was_by_tick:
             self._was_by_tick, self.unit = by_tick, "tick" if by_tick else ""
         if by_tick and frame.ticks is not None and frame.ticks.grids:
-            return self._with_console(frame, frame.ticks, cells, rows)
+            grid = tick_page(frame.snapshot, frame.ticks, cells, rows, self._look)
+            return _with_console(self.shared, frame.snapshot, grid, cells, rows)
         both = self.shared.frame
         pair = (both.snapshot, both.other.snapshot) if both is not None and both.other else ()
         cell = frame.ticks.cell if frame.ticks is not None else None
@@ -56,20 +57,6 @@ class PipelinePage(Page):
             max(map(longest_ns, pair), default=0),
         )  # fmt: skip
         return pipeline(frame.snapshot, cells, rows, look, frame.schedule)
-
-    def _with_console(self, frame: Frame, ticks: Ticks, cells: int, rows: int) -> Picture:
-        """Return the grid, and under it what was typed and done while ranks are held."""
-        shared = self.shared
-        grid = tick_page(frame.snapshot, ticks, cells, rows, self._look)
-        room = rows - len(grid.head) - len(grid.body) - len(grid.foot) - 2
-        held = frame.snapshot.control.mode in HELD_MODES
-        self.console_rows = room if held and room >= _CONSOLE else 0
-        lines = console(frame.snapshot, shared.typed, shared.you, cells)[-room:]
-        if not self.console_rows or not lines:
-            return grid
-        heading = line(" ", rule("console", cells - 2, "7 Debug has all"))
-        below = (*[()] * (room - len(lines) + 1), heading, *lines)
-        return replace(grid, foot=(*grid.foot, *below))
 
     def has_nothing(self, snapshot: Snapshot) -> bool:
         return snapshot.pipeline is None
@@ -200,3 +187,17 @@ def newest_of(frame: Frame, by_tick: bool, rank: int, texts: Sequence[str]) -> i
     rows = (row for grid in frame.ticks.grids for row in grid.rows if row.rank == rank)
     ran = {cell.action for row in rows for cell in row.cells if cell.span is not None}
     return max((at for at, text in enumerate(texts) if text in ran), default=0)
+
+
+def _with_console(
+    shared: Shared, snapshot: Snapshot, grid: Picture, cells: int, rows: int
+) -> Picture:
+    """Return the grid, and under it what was typed and done while ranks are held."""
+    room = rows - len(grid.head) - len(grid.body) - len(grid.foot) - 2
+    held = snapshot.control.mode in HELD_MODES
+    shared.console_rows = room if held and room >= _CONSOLE else 0
+    lines = console(snapshot, shared.typed, shared.you, cells)[-room:]
+    if not shared.console_rows or not lines:
+        return grid
+    heading = line(" ", rule("console", cells - 2, "7 Debug has all"))
+    return replace(grid, foot=(*grid.foot, *[()] * (room - len(lines) + 1), heading, *lines))

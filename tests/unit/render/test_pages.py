@@ -10,7 +10,7 @@ import pytest
 
 from pardbg import words
 from pardbg.analysis.answers.ranks import Activity
-from pardbg.analysis.answers.snapshot import Snapshot, snapshot
+from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.comm.traffic import GroupView
 from pardbg.analysis.findings.finding import Finding
 from pardbg.events.commands import WhereFound
@@ -32,10 +32,8 @@ from pardbg.render.pages.timeline import Window, timeline
 from pardbg.render.pages.traffic import TrafficPageState as TrafficLook
 from pardbg.render.pages.traffic import matrix, traffic
 from pardbg.session.navigation.marks import Mark
-from pardbg.session.reader import load
 from pardbg.session.source_files import Place, SourceLines
 from pardbg_agent.ctrl.agent_messages import Thread
-from tests.ui.recorded import SESSIONS
 from tests.ui.sample import MS, S, held, lanes, snapshot_1f1b, snapshot_ddp
 from tests.ui.sample import output as printed
 
@@ -333,7 +331,7 @@ def test_traffic_names_every_axis_with_all_its_groups() -> None:
 
 @pytest.mark.parametrize(
     ("here", "ended", "says"),
-    [(0, 0, "No rank"), (2, 0, "2 of 4 ranks"), (2, 9, "2 of 4 ranks"), (4, 0, "none has")],
+    [(0, 0, "No rank"), (2, 0, "2 of 4 ranks"), (2, 9, "2 of 4 ranks"), (4, 0, "no whole step")],
 )
 def test_nothing_is_called_healthy_while_ranks_are_still_coming(
     here: int, ended: int, says: str
@@ -399,73 +397,6 @@ def test_the_verdict_is_of_the_whole_run_once_it_has_ended_and_never_hides_what_
     assert "7" in said_first(failed) and "✗" in said_first(failed)
     asked = Finding(kind="interrupted", severity="info", t_ns=made.t_ns, text="ada ended the run.")
     assert "Ada ended the run." in said_first(replace(failed, findings=(asked,)))
-
-
-def test_a_held_rank_s_row_says_what_comes_next_however_narrow() -> None:
-    made = snapshot_1f1b()
-    long = replace(
-        made,
-        ranks=tuple(replace(r, state="held", now=Activity("held before", f"SEND_F {r.rank}→9 mb7"),
-                            since_ns=made.t_ns - S) for r in made.ranks),
-    )  # fmt: skip
-    for size in ((80, 24), (120, 40), (200, 60)):
-        text = text_of(overview(long, *size, OverviewPageState()))
-        for rank in long.ranks:
-            assert f"SEND_F {rank.rank}→9 mb7" in text, size
-
-
-def test_overview_says_of_which_step_its_shares_are_and_what_to_try() -> None:
-    store = load(SESSIONS / "fault-straggler.mcap")
-    made = snapshot(store, None)
-    step = made.steps[-1].step
-    text = text_of(overview(made, 120, 36, OverviewPageState()))
-    heading = next(row for row in text.splitlines() if "comp" in row and "wait" in row)
-    assert f"step {step}:" in heading
-    assert any(f"step {step}" in row for row in text.splitlines() if "where a step goes" in row)
-    worst = next(f for f in made.findings if f.severity != "info")
-    below = text[text.index("findings") :]
-    assert worst.advice.split()[0] in below and worst.text[:40] not in below
-
-
-def test_no_finding_is_cut_where_there_is_room_for_it() -> None:
-    made = snapshot_1f1b()
-    long = " ".join(f"word{n}" for n in range(24))
-    one = made.findings[0]
-    found = (replace(one, text=f"{long} end"), replace(one, kind="other", text=f"{long} last"))
-    shown = replace(made, findings=found)
-    left = [plain(row).partition("│")[0] for row in findings(shown, 120, 36).body]
-    text = " ".join(" ".join(left).split())
-    assert f"{long} end" in text and f"{long} last" in text
-
-
-@pytest.mark.parametrize("name", ["1f1b", "fault-unpaired-send"])
-def test_messages_have_a_verdict_of_their_own(name: str) -> None:
-    """The link that is said to have waited most is that with most in the table below."""
-    made = snapshot(load(SESSIONS / f"{name}.mcap"), None)
-    shown = collectives(made, 120, 36, CollectivesLook(p2p=bool(made.collectives)))
-    head = [plain(row) for row in shown.head]
-    worst = next((f for f in made.findings if f.severity != "info"), None)
-    if worst is not None:
-        assert worst.text[1:40] in head[0]
-        return
-    waited: dict[str, int] = {}
-    for row in made.p2p:
-        edge = f"{row.src} → {row.dst}"
-        waited[edge] = waited.get(edge, 0) + (row.waited_ns or 0)
-    most = max(waited, key=lambda edge: waited[edge])
-    assert most in head[0] and words.duration(waited[most]) in head[0]
-    assert words.duration(sum(waited.values())) in head[0]
-
-
-def test_a_rank_that_has_ended_has_no_next_op() -> None:
-    made = snapshot_1f1b()
-    over = replace(made.ranks[1], state="ended", now=Activity("terminated", "torchrun"))
-    shown = replace(made, ranks=(made.ranks[0], over, *made.ranks[2:]))
-    rows = [plain(row) for row in debug(shown, 120, 36, DebugLook()).head]
-    ended = next(row for row in rows if "ended by torchrun" in row).partition("│")[0]
-    assert not re.search(r"\b1[FB]\d", ended)
-    going = (row for row in rows if re.match(r" +[02] ", row))
-    assert all(re.search(r"\b[02][FB]\d", row) for row in going), "the others have one"
 
 
 def said_first(shown: Snapshot, known: tuple[Finding, ...] = ()) -> str:

@@ -33,8 +33,9 @@ from pardbg.render.pages.mesh.measures import (
     drawn,
     measures,
 )
+from pardbg.render.pages.mesh.run_verdict import verdict
 from pardbg.render.pages.mesh.square_layout import SquareLayout, lay_out
-from pardbg.render.pages.overview import OverviewPageState, costs_of, verdict
+from pardbg.render.pages.overview import OverviewPageState, costs_of
 
 _SIDE, _SIDE_FROM = 26, 112
 """Cells of the coordinates' column, and of a page from which on it has room."""
@@ -50,7 +51,7 @@ _LABELS = 6
 
 def mesh(snapshot: Snapshot, cells: int, rows: int, look: OverviewPageState) -> Picture:
     """Draw the page at ``cells`` x ``rows``."""
-    said = [()] if look.looking else verdict(snapshot, look, cells)
+    said = [()] if look.looking else verdict(snapshot, look.known, cells)
     head = [*said, ()] if rows >= _CHARTS_FROM else said
     layout, number = layout_of(snapshot, cells, rows, look)
     made = measures(snapshot.ranks)

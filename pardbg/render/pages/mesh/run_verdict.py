@@ -1,0 +1,114 @@
+"""The sentence that Overview begins with: what is so, and the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pardbg import words
+from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.findings.finding import Finding
+from pardbg.render.draw.cells import Line, Segment, clean, fit, line, line_width, width, wrap
+from pardbg.render.draw.signs import SIGN
+from pardbg.render.frame.panels import coming, is_speed_judged
+from pardbg.render.pages.findings import ordered
+
+_NOTED = 2
+"""Notes that the verdict names."""
+_ENDINGS = ("interrupted", "rank-exited", "rank-lost")
+"""Notes that say how a job ended, the most telling one first."""
+_NEWS = {"error": "bad", "warning": "culprit", "info": "strong"}
+"""Severity -> style of the sentence that says it."""
+
+
+def verdict(snapshot: Snapshot, known: Sequence[Finding], cells: int) -> list[Line]:
+    """Draw what is so: the worst that was found, how far a start has come, what a recording has
+    still to come, or that nothing was found, with the numbers. Of a hang the banner has told."""
+    if snapshot.hang is not None:
+        return [()]
+    worst = worst_of(snapshot)
+    if worst is not None:
+        sign, style = SIGN[worst.severity]
+        text = clean(worst.text)
+        said = wrap(text[:1].upper() + text[1:], cells - 4, 2)
+        first = line(Segment(f" {sign} ", style), Segment(said[0], _NEWS[worst.severity]))
+        return [first, *(line("   ", Segment(more)) for more in said[1:])]
+    if yet := coming(snapshot):
+        return [fit(line(Segment(" ◷ ", "dim"), Segment(yet, "strong")), cells)]
+    later = [f for f in known if f.severity != "info" and f.t_ns > snapshot.t_ns]
+    if later:
+        return [fit(_to_come(snapshot, later), cells)]
+    if snapshot.run.exit_code:
+        return _ended(snapshot, cells)
+    said_of = "so far" if snapshot.live else "up to here"
+    if not snapshot.live and snapshot.t_ns >= snapshot.t_end_ns:
+        said_of = "in all of it" if snapshot.run.exit_code is None else "from start to end"
+    if not is_speed_judged(snapshot):
+        said_of += " (speed: too few steps)"
+    first = (Segment(" ✓ ", "good"), Segment(f"Nothing wrong {said_of}: ", "strong"))
+    if noted := _noted(snapshot):
+        sign, style = SIGN["info"]
+        text = f"No error or warning {said_of}; noted: {noted}. "
+        first = (Segment(f" {sign} ", style), Segment(text, "strong"))
+    return [fit(line(*first, *_numbers(snapshot, cells - line_width(first))), cells)]
+
+
+def _noted(snapshot: Snapshot) -> str:
+    """Return the kinds and ranks of notes that name a culprit: ``straggler r1``."""
+    notes = [f for f in ordered(snapshot.findings) if f.severity == "info" and f.culprits]
+    named = dict.fromkeys(f"{clean(f.kind)} r{words.rank_set(f.culprits)}" for f in notes)
+    few = list(named)[:_NOTED]
+    return ", ".join(few) + (f" and {len(named) - len(few)} more" if len(named) > len(few) else "")
+
+
+def worst_of(snapshot: Snapshot) -> Finding | None:
+    """Return the worst warning or error, which the verdict says."""
+    found = ordered(snapshot.findings)
+    return next((finding for finding in found if finding.severity != "info"), None)
+
+
+def _ended(snapshot: Snapshot, cells: int) -> list[Line]:
+    """Draw why a job failed in which nothing went wrong, as far as that was seen."""
+    code = snapshot.run.exit_code
+    note = next((f for kind in _ENDINGS for f in snapshot.findings if f.kind == kind), None)
+    if note is None:
+        text = f"The job ended with exit code {code}; no cause was seen."
+        return [line(Segment(" ✗ ", "bad"), Segment(text, "bad"))]
+    text = clean(note.text)
+    said = wrap(text[:1].upper() + text[1:], cells - 4, 2)
+    first = line(Segment(" ■ ", "warn"), Segment(said[0], "strong"))
+    return [first, *(line("   ", Segment(more)) for more in said[1:])]
+
+
+def _to_come(snapshot: Snapshot, later: Sequence[Finding]) -> Line:
+    """Draw the first of the findings that a recording has behind the cursor."""
+    first = min(later, key=lambda finding: finding.t_ns)
+    sign, style = SIGN[first.severity]
+    known_ns = first.first_ns if (first.first_ns or 0) > snapshot.t_ns else first.t_ns
+    at = words.offset((known_ns or first.t_ns) - snapshot.t_begin_ns, 1e7)
+    whose = f" r{words.rank_set(first.culprits)}" if first.culprits else ""
+    more = f", and {len(later) - 1} more" if len(later) > 1 else ""
+    return line(
+        Segment(f" {sign} ", style), Segment(f"At {at}: ", "strong"),
+        Segment(f"{clean(first.kind)}{whose}", _NEWS[first.severity]), Segment(more),
+        Segment("   the end key goes to all of it", "dim"),
+    )  # fmt: skip
+
+
+def _numbers(snapshot: Snapshot, cells: int) -> Line:
+    """Draw ranks, schedule, step time and, where it fits, the parts of the bubble."""
+    parts, view = list[Segment](), snapshot.pipeline
+    if view is not None and view.schedule:
+        parts.append(Segment(f"{clean(view.schedule)}, {view.num_stages} stages on "))
+    parts.append(Segment(words.plural(len(snapshot.ranks), "rank")))
+    last = snapshot.steps[-1].step if snapshot.steps else None
+    if snapshot.step_ns and not snapshot.run.rehearsed:
+        whose = "the last step" if last is None else f"step {last}"
+        parts.append(Segment(f"; {whose}: {words.duration(snapshot.step_ns)}"))
+    step = view.last_complete if view is not None else None
+    if step is not None and step.excess_fraction is not None:
+        whose = "" if step.step == last else f" of step {step.step}"
+        rest = words.percent_rest(step.bubble_fraction, step.implied_fraction)
+        bubble = (f", bubble{whose} {words.percent(step.bubble_fraction)} = "
+                  f"{words.percent(step.implied_fraction)} implied + {rest} excess")  # fmt: skip
+        parts += [Segment(bubble, "dim")] if line_width(parts) + width(bubble) <= cells else []
+    return line(*parts)
