@@ -134,7 +134,7 @@ class TerminationRequest:
 
     t_ns: int
     by: str
-    """``Ctrl-C (SIGINT)``, ``SIGTERM``, ``kill by view-1a2b``"""
+    """``Ctrl-C (SIGINT)``, ``SIGTERM``, ``ada on pts/3 (kill)``"""
 
     def precedes(self, end: BadEnd) -> bool:
         """Return whether an end follows from it."""
@@ -172,9 +172,7 @@ def _by_viewers(view: View) -> Iterator[TerminationRequest]:
     """Return requests such as ``:kill yes``."""
     for t_ns, event in view.store.controls.last(view.now_ns, _EVENTS):
         if isinstance(event.fact, Killed):
-            yield TerminationRequest(
-                t_ns, f"kill by {viewer(event.by) if event.by else 'a viewer'}"
-            )
+            yield TerminationRequest(t_ns, f"{viewer(event.by) if event.by else 'a viewer'} (kill)")
 
 
 def _passed_on(view: View) -> Iterator[TerminationRequest]:

@@ -378,7 +378,7 @@ def test_a_job_that_a_viewer_ended_is_a_note_that_says_who() -> None:
         ends(trace, proc, 50, "killed", -15)
     trace.end(60, code=143)
     by, worse = ended_by(trace)
-    assert (worse, by) == ([], "kill by view-1a2b")
+    assert (worse, by) == ([], "view-1a2b (kill)")
 
 
 def test_the_launcher_knows_of_an_interrupt_that_ranks_handle() -> None:

@@ -162,7 +162,7 @@ class Interrupted(Note):
     """Somebody ended the job on purpose."""
 
     by: str
-    """``Ctrl-C (SIGINT)``, ``SIGTERM``, ``kill by view-1a2b``"""
+    """``Ctrl-C (SIGINT)``, ``SIGTERM``, ``ada on pts/3 (kill)``"""
 
     def text(self, about: Candidate) -> str:
         ranks = about.ranks
