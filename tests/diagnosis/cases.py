@@ -28,6 +28,8 @@ class Case:
     """How long the finding may take to come."""
     place: str = ""
     """What the place in the code must name; empty: there is none to be known."""
+    alone: bool = False
+    """Right is only an error: what it explains is told by it."""
     notes: bool = False
     """A note of the kind is right, too: on an overloaded host the rule says no more than that."""
     env: tuple[tuple[str, str], ...] = ()

@@ -7,6 +7,7 @@ from __future__ import annotations
 import datetime
 import fcntl
 import os
+import queue
 import socket
 import sys
 import tempfile
@@ -286,6 +287,45 @@ def gathers() -> None:
             dist.all_gather_object(found, b"x" * (20_000_000 if MINE else 100))
 
 
+def feeder_dies() -> None:
+    """A thread makes batches for a queue; at a sample it raises, and the loop waits for the next
+    batch."""
+    batches: queue.Queue[torch.Tensor] = queue.Queue(2)
+
+    def feed() -> None:
+        for step in range(STEPS):
+            if MINE and step == STEP + 2:
+                raise KeyError("label")
+            batches.put(torch.ones(64))
+
+    threading.Thread(target=feed, name="feeder", daemon=True).start()
+    for _ in range(STEPS):
+        time.sleep(0.02)
+        dist.all_reduce(batches.get())
+
+
+def sums_in_thread(waits: bool) -> None:
+    """A thread sums in a group of its own what the loop gives it; it dies before a sum."""
+    group, asked = dist.new_group(), queue.Queue[threading.Event]()
+
+    def sums() -> None:
+        for step in range(STEPS):
+            done = asked.get()
+            if MINE and step == STEP + 1:
+                raise RuntimeError("cannot unpack gradients")
+            dist.all_reduce(torch.ones(64), group=group)
+            done.set()
+
+    threading.Thread(target=sums, name="comm", daemon=True).start()
+    for _ in range(STEPS):
+        time.sleep(0.02)
+        done = threading.Event()
+        asked.put(done)
+        if waits or not MINE:
+            done.wait()
+        dist.all_reduce(torch.ones(256))
+
+
 WHATS: dict[str, Callable[[], None]] = {
     "skips-in-group": skips_in_group, "ring": ring, "extra-in-group": extra_in_group,
     "splits": splits, "monitored": monitored, "monitored-at-step": monitored_at_step,
@@ -294,6 +334,8 @@ WHATS: dict[str, Callable[[], None]] = {
     "on-socket": lambda: trains(on_socket), "in-lock": lambda: trains(in_lock),
     "sleeps": lambda: trains(sleeps, False), "pinned": pinned, "file-lock": file_lock,
     "loader-hangs": loader_hangs, "stale-lock": stale_lock, "gathers": gathers,
+    "feeder-dies": feeder_dies, "comm-thread-dies": lambda: sums_in_thread(True),
+    "unawaited-thread-dies": lambda: sums_in_thread(False),
 }  # fmt: skip
 
 

@@ -33,7 +33,9 @@ CULPRIT: dict[str, tuple[tuple[str, ...], str]] = {
     "tp-sleeps": (("straggler",), SLOW), "on-socket": (("straggler",), SLOW),
     "in-lock": (("straggler",), SLOW), "sleeps": (("straggler",), SLOW),
     "file-lock": (("missing-rank",), HANG), "loader-hangs": (("missing-rank",), HANG),
-    "stale-lock": (("missing-rank",), HANG),
+    "stale-lock": (("missing-rank",), HANG), "feeder-dies": (("thread-exception",), HANG),
+    "comm-thread-dies": (("thread-exception",), HANG),
+    "unawaited-thread-dies": (("thread-exception",), HANG),
 }  # fmt: skip
 """The same of culprit_programs."""
 NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
@@ -44,9 +46,17 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "lr-at-first": (("replica-divergence",), SLOW), "skips-nan": (("skipped-batch",), SLOW),
     "decay-differs": (("replica-divergence",), SLOW),
     "sharded-never-equal": (("unequal-start",), SLOW), "same-data-pipeline": (("same-data",), SLOW),
+    "keeps-gradients": (("gradients-kept",), SLOW),
+    "keeps-gradients-ddp": (("gradients-kept",), SLOW),
+    "accumulates-less": (("unequal-accumulation",), SLOW),
+    "one-gathers-early-zero": (("step-order",), SLOW),
+    "gathers-early-zero": (("stale-parameters",), SLOW),
 }  # fmt: skip
 """The same of number_programs."""
-ONE_ALONE = ("lr-differs", "lr-at-first", "decay-differs", "skips-nan")
+ONE_ALONE = ("lr-differs", "lr-at-first", "decay-differs", "skips-nan", "keeps-gradients",
+             "keeps-gradients-ddp", "accumulates-less", "one-gathers-early-zero")  # fmt: skip
+FINE = ("fine", "fine-ddp", "fine-zero", "fine-accumulates", "fine-accumulates-ddp", "fine-gan")
+"""Jobs of number_programs that nothing is wrong with."""
 PIPELINES = ("same-data-pipeline",)
 NANS = ("forward", "backward", "element", "output")
 """What a stage of nan_programs spoils."""
@@ -104,7 +114,7 @@ def culprit(what: str, draw: random.Random) -> Case:
     rank, step = draw.randrange(4), draw.choice((0, 3, 6, 9))
     words = ("tests.diagnosis.culprit_programs", what, str(rank), str(step))
     case = Case(f"culprit:{what} r{rank} s{step}", torchrun(4, *words), kinds, ((rank,),), sort,
-                place="culprit_programs.py")  # fmt: skip
+                place="culprit_programs.py", alone=what.endswith("dies"))  # fmt: skip
     return quick(case)
 
 
@@ -149,6 +159,12 @@ def healthy(what: str, draw: random.Random) -> Case:
     return Case(f"healthy:{what} n{nproc}", torchrun(nproc, *words), (), timeout_s=20)
 
 
+def fine(what: str, draw: random.Random) -> Case:
+    """A job of number_programs that nothing is wrong with."""
+    words = ("tests.diagnosis.number_programs", what, str(draw.randrange(3)), "10")
+    return quick(Case(f"healthy:{what}", torchrun(3, *words), (), timeout_s=20))
+
+
 def cases(seed: int, number: int) -> list[Case]:
     """``number`` cases, all classes in turn, in an order drawn too."""
     draw = random.Random(seed)
@@ -157,6 +173,7 @@ def cases(seed: int, number: int) -> list[Case]:
         *((training, what) for what in TRAINING), *((nan, what) for what in NANS),
         *((numbers, what) for what in NUMBERS),
         *((planted, what) for what in RECIPES), (healthy, "healthy"), (healthy, "slow-import"),
+        *((fine, what) for what in FINE),
     ]  # fmt: skip
     made = [make(what, draw) for make, what in (makers[i % len(makers)] for i in range(number))]
     draw.shuffle(made)

@@ -100,6 +100,8 @@ def _look(outcome: Outcome, view: View) -> None:
     for finding in findings(view):
         if finding.severity == "info" and not (case.notes and finding.kind in case.kinds):
             continue
+        if case.alone and finding.severity != "error":
+            continue
         if case.is_right(finding.kind, finding.culprits):
             first, outcome.right = outcome.right is None, finding  # the newest one says most
             if first:

@@ -15,7 +15,14 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 STEPS = 60
-BY_DDP = ("wrapped-twice", "averaged-twice", "same-data-ddp", "fine-ddp")
+BY_DDP = (
+    "wrapped-twice",
+    "averaged-twice",
+    "same-data-ddp",
+    "fine-ddp",
+    "keeps-gradients-ddp",
+    "fine-accumulates-ddp",
+)
 
 
 class Job(torch.utils.data.IterableDataset[torch.Tensor]):
@@ -51,8 +58,11 @@ class Job(torch.utils.data.IterableDataset[torch.Tensor]):
             loss = (self.model(x) - x[:, :8]).pow(2).mean()
             if self.what == "skips-nan" and not torch.isfinite(loss):
                 continue
-            self.optimizer.zero_grad()
+            if not (self.what.startswith("keeps") and self.mine and at):
+                self.optimizer.zero_grad()
             loss.backward()
+            for _ in range(self.more_backwards(at)):
+                self.model(next(batches)).pow(2).mean().backward()
             if self.what == "steps-early" and at:
                 self.optimizer.step()
             if self.what not in BY_DDP or (self.what == "averaged-twice" and at):
@@ -61,6 +71,12 @@ class Job(torch.utils.data.IterableDataset[torch.Tensor]):
                 self.optimizer.step()
             if self.rank == 0 and number % 10 == 0:
                 print(f"step {number} loss {loss.item():.4f}", flush=True)
+
+    def more_backwards(self, at: bool) -> int:
+        """Backwards after the one of ``loss``."""
+        if "accumulates" not in self.what:
+            return 0
+        return 2 if self.mine and at and self.what == "accumulates-less" else 3
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         while True:
@@ -112,9 +128,67 @@ def pipeline(what: str) -> None:
         optimizer.zero_grad()
 
 
+def zero(what: str, mine: bool, since: int) -> None:
+    """Optimizer state in parts: each rank steps its part of the parameters, and gathers all."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
+    data = torch.Generator().manual_seed(100 + dist.get_rank())
+    parameters, size = list(model.parameters()), dist.get_world_size()
+    flat = nn.utils.parameters_to_vector(parameters).detach()
+    whole = nn.functional.pad(flat, (0, -flat.numel() % size))
+    own = nn.Parameter(whole.chunk(size)[dist.get_rank()].clone())
+    optimizer = torch.optim.Adam([own], lr=0.001)
+
+    def gather() -> None:
+        dist.all_gather_into_tensor(whole, own.detach())
+        nn.utils.vector_to_parameters(whole[: flat.numel()], parameters)
+
+    for number in range(STEPS):
+        time.sleep(0.02)
+        x = torch.randn(16, 64, generator=data)
+        (model(x) - x[:, :8]).pow(2).mean().backward()
+        grads = torch.cat([p.grad.flatten() for p in parameters if p.grad is not None]) / size
+        own.grad = torch.empty_like(own)
+        dist.reduce_scatter_tensor(
+            own.grad, nn.functional.pad(grads, (0, whole.numel() - len(grads)))
+        )
+        model.zero_grad()
+        early = number >= since and what != "fine-zero" and (mine or what == "gathers-early-zero")
+        if early:
+            gather()
+        optimizer.step()
+        if not early:
+            gather()
+
+
+def gan() -> None:
+    """Two optimizers in turn: each clears its own gradients alone, before its own backward."""
+    torch.manual_seed(0)
+    critic, maker = nn.Linear(64, 1), nn.Linear(8, 64)
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.01) for net in (critic, maker)]
+    data = torch.Generator().manual_seed(100 + dist.get_rank())
+    for _ in range(STEPS):
+        time.sleep(0.02)
+        for net, optimizer in zip((critic, maker), optimizers, strict=True):
+            made = maker(torch.randn(16, 8, generator=data))
+            real = critic(torch.randn(16, 64, generator=data))
+            loss = critic(made).mean() - real.mean() if net is critic else -critic(made).mean()
+            optimizer.zero_grad(set_to_none=False)
+            loss.backward()
+            for p in net.parameters():
+                assert p.grad is not None
+                p.grad /= dist.get_world_size()
+                dist.all_reduce(p.grad)
+            optimizer.step()
+
+
 def main() -> None:
     dist.init_process_group("gloo")
-    if sys.argv[1].endswith("pipeline"):
+    if sys.argv[1].endswith("gan"):
+        gan()
+    elif sys.argv[1].endswith("zero"):
+        zero(sys.argv[1], int(sys.argv[2]) == dist.get_rank(), int(sys.argv[3]))
+    elif sys.argv[1].endswith("pipeline"):
         pipeline(sys.argv[1])
     else:
         train()

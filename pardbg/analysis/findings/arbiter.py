@@ -15,6 +15,7 @@ import pardbg.analysis.findings.kinds.end_kinds as ends
 import pardbg.analysis.findings.kinds.speed_kinds as speed
 import pardbg.analysis.findings.kinds.stall_kinds as stalls
 import pardbg.analysis.findings.kinds.value_kinds as values
+from pardbg.analysis.findings.exits import is_transport
 from pardbg.analysis.findings.finding import (
     MANY,
     Candidate,
@@ -34,6 +35,8 @@ from pardbg.words import ranks_text
 
 Effect = Literal["silent", "note", "nobody"]
 """silent: it is no finding; note: it is one, as a note; nobody: as a note without culprits."""
+_THREAD_STEPS: Final = 16
+"""A queue that a thread has filled lasts for a few steps."""
 Families = tuple[type[Facts], ...]
 When = Callable[[Candidate, Candidate], bool]
 """(cause, effect) -> whether the one explains the other"""
@@ -49,6 +52,8 @@ class Rule:
     effect: Effect = "silent"
     together: bool = False
     """All causes with such facts are one, with the culprits of all."""
+    tells: bool = False
+    """The causes' facts take up what they explain."""
 
 
 def _same_group(cause: Candidate, effect: Candidate) -> bool:
@@ -114,6 +119,19 @@ def _for_want_of_core(cause: Candidate, effect: Candidate) -> bool:
 
 def _all_creep(cause: Candidate, effect: Candidate) -> bool:
     return set(cause.culprits) >= set(effect.culprits)
+
+
+def _stands_without_thread(cause: Candidate, effect: Candidate) -> bool:
+    """A rank whose thread ended some steps before sleeps or waits within its process, or in an op:
+    what stops it is not of another sort, as a stopped process or a socket is."""
+    thread, of = cause.facts, effect.facts
+    if not isinstance(thread, ends.ThreadRaised) or is_transport(thread.error):
+        return False
+    if thread.steps_since > _THREAD_STEPS or not isinstance(of, stalls.Stalled):
+        return False
+    absences = of.absences if isinstance(of, stalls.MissingRank) else ()
+    within = all(one.waits_within for one in absences)
+    return within and set(cause.culprits) <= set(of.blamed)
 
 
 def _about_ranks(cause: Candidate, effect: Candidate) -> bool:
@@ -205,6 +223,14 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     # A device with lowered clocks is why its rank is late; NCCL warns when a peer is gone.
     Rule((devices.DeviceThrottled,), (speed.Straggler,), _about_culprits, "note"),
     Rule(_ROOTS, (devices.NcclWarned,), _before, "note"),
+    # A thread that is gone is what its rank waits for.
+    Rule(
+        (ends.ThreadRaised,),
+        (stalls.MissingRank, stalls.Deadlock),
+        _stands_without_thread,
+        "note",
+        tells=True,
+    ),
     # What ran out of memory was near its limit before.
     Rule((devices.OutOfMemory,), (values.MemoryNearLimit,), _about_ranks),
     # A rank that grows is above the others, too.
@@ -245,12 +271,8 @@ def _judged(candidates: Iterable[Candidate]) -> list[Judged]:
     notes: set[int] = set()
     for rule in EXPLAINS:
         effects = [at for family in rule.effects for at in by_facts.get(family, ())]
-        causes = [
-            here[at]
-            for family in rule.causes
-            for at in by_facts.get(family, ())
-            if at not in silent
-        ]
+        of = [i for family in rule.causes for i in by_facts.get(family, ()) if i not in silent]
+        causes = [here[at] for at in of]
         if not causes or not effects:
             continue
         if rule.together:
@@ -263,6 +285,9 @@ def _judged(candidates: Iterable[Candidate]) -> list[Judged]:
                 silent.add(at)
                 continue
             notes.add(at)
+            for i in of if rule.tells else ():
+                if rule.when(here[i], here[at]):
+                    here[i] = _telling(here[i], here[at])
             if rule.effect == "nobody":
                 here[at] = replace(here[at], culprits=())
     left = [
@@ -270,6 +295,10 @@ def _judged(candidates: Iterable[Candidate]) -> list[Judged]:
         for at, one in enumerate(here) if at not in silent
     ]  # fmt: skip
     return list(_subjects(left))
+
+
+def _telling(cause: Candidate, effect: Candidate) -> Candidate:
+    return replace(cause, facts=cause.facts.explaining(cause, effect))
 
 
 def _together(causes: Sequence[Candidate]) -> Candidate:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+import numpy as np
+
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.run import rehearsed
 from pardbg.analysis.findings.exits import (
@@ -38,6 +40,7 @@ from pardbg.analysis.findings.kinds.end_kinds import (
 from pardbg.analysis.findings.stalls.misfits import misfit_messages, split_groups, thread_crossings
 from pardbg.analysis.hangs.newest import newest_collectives
 from pardbg.analysis.hangs.stacks import is_user, waits_in_op, whole_place
+from pardbg.store.definitions import Failure
 
 SEEN_LATE_NS: Final = 1_000_000_000
 """A process's sockets are closed before its end is seen."""
@@ -96,8 +99,14 @@ def thread_failures(view: View) -> Iterable[Candidate]:
                 continue  # it follows from how a rank ended
             yield Candidate(
                 kind="thread-exception", ranks=(rank,), culprits=(rank,), t_ns=failed.t_ns,
-                where=whole_place(failed.frames), facts=ThreadRaised(failed.thread, failed.text),
+                where=whole_place(failed.frames),
+                facts=ThreadRaised(failed.thread, failed.text, _steps_since(view, rank, failed)),
             )  # fmt: skip
+
+
+def _steps_since(view: View, rank: int, failed: Failure) -> int:
+    table, visible = view.rows(view.ranks[rank], "step")
+    return int(np.count_nonzero(table.col("t1_ns")[:visible] > failed.t_ns))
 
 
 def _ranks(ends: Iterable[BadEnd]) -> tuple[int, ...]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_view
 from pardbg.store.definitions import GroupDef, ModelDef
 from pardbg.store.process import Process
 from pardbg.store.table import Array, Table
@@ -22,6 +22,9 @@ PHASES_BACK: Final = 1 << 14
 SHARE_OF_MODEL: Final = 1 / 8
 """Share of a model that a step moves to average it: sparse gradients have the rows in use alone."""
 _BACKWARDS: Final = 16
+PROBES_BACK: Final = 4096
+"""Probes per rank that are looked at; a step has at most 16 checksums."""
+_LOOKS: Final = 64
 _ACTIONS: Final = {"forward": ("F",), "backward": ("B", "I", "W")}
 """Actions of a pipeline, where no phase tells the same."""
 _ASYNC: Final = int(wire.Flag.ASYNC)
@@ -68,6 +71,34 @@ def averages_on(view: View, process: Process, model: ModelDef) -> Iterable[tuple
                 yield group, times
 
 
+@per_view
+def averaging(view: View) -> tuple[tuple[int, ...], ...]:
+    """Return the ranks of each group, all known, on which gradients are summed."""
+    groups = {
+        (group.epoch, group.key): group.ranks
+        for process in view.ranks.values() if process.model is not None and not process.model.rpc
+        for group, _ in averages_on(view, process, process.model)
+    }  # fmt: skip
+    return tuple(
+        ranks for ranks in groups.values() if len(ranks) > 1 and view.ranks.keys() >= {*ranks}
+    )
+
+
+def probes(view: View, process: Process, name: str, dtype: str = "<i8") -> Iterable[Any]:
+    """Return rows (step, seq, a, b) of the last probes of a name."""
+    table, visible = view.rows(process, "probe")
+    wanted = [i for i, known in process.names.items() if known == name]
+    if not wanted:
+        return []
+    lo = max(0, visible - PROBES_BACK)
+    rows = lo + np.flatnonzero(np.isin(table.col("name_id")[lo:visible], wanted))[-_LOOKS:]
+    first = table.col("a")[rows].view(dtype).tolist()
+    return (
+        (*of, a, b)
+        for a, (*of, b) in zip(first, table.tuples(rows, "step", "seq", "b"), strict=True)
+    )
+
+
 def _last_backwards(view: View, process: Process) -> tuple[Array, Array]:
     """Return begins of the last backwards that an optimizer's step follows before another backward,
     and of these steps, in ns."""
@@ -93,6 +124,30 @@ def exchanges(view: View, process: Process) -> bool:
         if ((at >= 0) & (when < until[at]) & (sizes > SMALL_BYTES)).any():
             return True
     return False
+
+
+def gathers_early(view: View, process: Process, group_id: int, num_bytes: int) -> bool:
+    """Return whether so many bytes are summed and so many gathered on a group between each of the
+    last backwards and the optimizer's step after it, and next to nothing between a step and the
+    next backward."""
+    begun, until = _last_backwards(view, process)
+    if len(begun) < MIN_STEPS or view.visible(process, "issue_p2p"):
+        return False
+    issues, part = issued_since(view, process, begun[0])
+    when, names = issues.when[part], issues.col("name_id")[part]
+    at = begun.searchsorted(when, "right") - 1
+    inside = (when < until[at]) & (issues.col("group_id")[part] == group_id)
+
+    def moved(of: Array, column: str, *ops: str) -> Array:
+        of = of & np.isin(names, [i for i, op in process.ops.items() if op.op in ops])
+        return np.bincount(at[of], issues.col(column)[part][of], len(begun))
+
+    summed = moved(inside, "a", "all_reduce", "reduce_scatter", "reduce")
+    gathered = moved(inside, "b", "all_gather") + moved(inside, "a", "broadcast")
+    exact = np.maximum(abs(summed - num_bytes), abs(gathered - num_bytes)) <= SMALL_BYTES
+    sizes = np.maximum(issues.col("a")[part], issues.col("b")[part]) * (when >= until[at])
+    after = np.bincount(at, sizes, len(begun))
+    return bool(exact.all() and (after < num_bytes * SHARE_OF_MODEL).all())
 
 
 def unfinished(view: View, process: Process) -> int:

@@ -69,6 +69,10 @@ class Facts:
         """Return what to try in a case of several; else what to try in all others."""
         return word(type(self), f"try {case}") or word(type(self), "try")
 
+    def explaining(self, about: Candidate, effect: Candidate) -> Facts:
+        """Return these facts with what they explain, of a rule that tells them."""
+        return self
+
     def beyond_load(self) -> bool:
         """Return whether an overloaded host is no explanation (for facts about speed)."""
         return False

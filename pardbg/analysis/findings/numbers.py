@@ -14,23 +14,29 @@ import numpy as np
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.losses import LOSS_NAMES, newest_ended, own_losses
 from pardbg.analysis.base.times import device
+from pardbg.analysis.comm.matching import odd_ones
 from pardbg.analysis.findings.exchanged import (
     MIN_STEPS,
+    PHASES_BACK,
     SHARE_OF_MODEL,
     SMALL_BYTES,
     averages_on,
+    averaging,
     backwards,
     batches_by_step,
+    probes,
     shared_losses,
 )
 from pardbg.analysis.findings.finding import Candidate, Evidence
 from pardbg.analysis.findings.kinds.value_kinds import (
+    GradientsKept,
     NoGradient,
     NoGradientExchange,
     NotFinite,
     SameData,
     SkippedBatch,
     SummedTwice,
+    UnequalAccumulation,
 )
 from pardbg.store.process import Process
 from pardbg_agent import wire
@@ -47,6 +53,8 @@ _PASSED: Final = 2
 """Losses after which what was not finite is over."""
 _SHIFTED: Final = 8
 """Steps for which a rank is a batch ahead; one of others may take their batch a step later."""
+_KEPT: Final = "gradients kept"
+"""Name of the record of whether a backward began with the gradients (a = 1) of a step before."""
 _IDLE: Final = 3
 """Steps without a gradient; a program may step once for the sake of its scheduler."""
 _BITS: Final = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16}
@@ -301,14 +309,7 @@ def skipped_batches(view: View) -> Iterable[Candidate]:
     """Find ranks that took a batch more than the others without a step for it, while they average
     their gradients: from there their n-th gradients are of another batch. Not of ranks that do so
     often (samples for a log), nor of many batches at once (an evaluation)."""
-    groups = {}
-    for process in view.ranks.values():
-        if process.model is not None and not process.model.rpc:
-            for group, _ in averages_on(view, process, process.model):
-                groups[group.epoch, group.key] = group.ranks
-    for ranks in groups.values():
-        if len(ranks) < 2 or not all(rank in view.ranks for rank in ranks):
-            continue
+    for ranks in averaging(view):
         taken = {rank: batches_by_step(view, view.ranks[rank]) for rank in ranks}
         steps = sorted(set.intersection(*(set(of) for of in taken.values())))[:-1]
         if len(steps) <= _SHIFTED:
@@ -335,6 +336,46 @@ def _shifted_since(
         return None
     at = jumps[0]
     return steps[at] if more[at] == more[at - 1] + 1 else None
+
+
+def kept_gradients(view: View) -> Iterable[Candidate]:
+    """Find ranks that began a backward with the gradients of the step before, where others that
+    average gradients with them had cleared theirs."""
+    for ranks in averaging(view):
+        kept = {
+            rank: {step: was for step, _, was, _ in probes(view, view.ranks[rank], _KEPT)}
+            for rank in ranks
+        }
+        steps = sorted(set.intersection(*map(set, kept.values())))
+        unlike = [step for step in steps if len({of[step] for of in kept.values()}) > 1]
+        if unlike:
+            own = tuple(rank for rank in ranks if kept[rank][unlike[-1]])
+            lasts = len(unlike) > 1 and unlike[-1] == steps[-1]
+            yield Candidate(
+                kind="gradients-kept", ranks=ranks, culprits=own, t_ns=view.t_ns,
+                facts=GradientsKept(unlike[0], len(unlike), len(steps), lasts),
+            )  # fmt: skip
+
+
+def unequal_accumulation(view: View) -> Iterable[Candidate]:
+    """Find ranks that average gradients, each of another number of backwards: the same one in each
+    of the last steps. A number that varies is of batches that do."""
+    for ranks in averaging(view):
+        counts = {rank: _backwards_by_step(view, view.ranks[rank]) for rank in ranks}
+        steps = sorted(set.intersection(*map(set, counts.values())))[:-1][-_SHIFTED:]
+        numbers = {rank: {of[step] for step in steps} for rank, of in counts.items()}
+        by_rank = {rank: min(of) for rank, of in numbers.items() if len(of) == 1}
+        if len(steps) == _SHIFTED and len(by_rank) == len(ranks) and len({*by_rank.values()}) > 1:
+            yield Candidate(
+                kind="unequal-accumulation", ranks=ranks, culprits=odd_ones(by_rank),
+                t_ns=view.t_ns, facts=UnequalAccumulation(tuple(by_rank.items()), len(steps)),
+            )  # fmt: skip
+
+
+def _backwards_by_step(view: View, process: Process) -> dict[int, int]:
+    _, _, steps = backwards(view, process, PHASES_BACK)
+    found, counts = np.unique(steps, return_counts=True)
+    return dict(zip(found.tolist(), counts.tolist(), strict=True))
 
 
 def ungraded(view: View) -> Iterable[Candidate]:

@@ -5,23 +5,33 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.comm.matching import odd_ones
+from pardbg.analysis.comm.matching import collectives, odd_ones
+from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.findings.exchanged import (
     PHASES_BACK,
+    PROBES_BACK,
     SHARE_OF_MODEL,
+    SMALL_BYTES,
     averages_on,
     backwards,
     exchanges,
+    gathers_early,
     issued_since,
+    probes,
     unfinished,
 )
-from pardbg.analysis.findings.finding import Candidate
-from pardbg.analysis.findings.kinds.value_kinds import ReplicaDivergence, UnequalStart
+from pardbg.analysis.findings.finding import Candidate, GroupKey, Label
+from pardbg.analysis.findings.kinds.value_kinds import (
+    ReplicaDivergence,
+    StaleParameters,
+    StepOrder,
+    UnequalStart,
+)
 from pardbg.store.process import Process
 from pardbg.store.table import Array
 
@@ -31,11 +41,12 @@ _SETTINGS: Final = "settings"
 """Name of the record of an optimizer's learning rate (a, float64) and all of its settings (b)."""
 _GRADIENTS: Final = "gradients"
 """Name of the record of the sum (a) of the gradients that an optimizer took."""
-_LOOKS: Final = 64
 _LEAST_LOOKS: Final = 3
-"""Sums of gradients that are compared at most, and that must be different ones."""
-_SUMS_BACK: Final = 4096
-"""Checksum records per rank that are compared; a step has at most 16."""
+"""Sums of gradients that must be different ones."""
+_IN_A_ROW: Final = 8
+"""Ops on one side of a step, before that is a rank's order."""
+_MOST_RANKS: Final = 64
+"""Ranks of a group whose orders are compared."""
 _AVERAGES: Final = 2
 """Averages of the model that make a local SGD: a single one may be what a program ends with."""
 
@@ -117,7 +128,7 @@ def _alike_gradients(view: View, ranks: Iterable[int]) -> list[set[int]]:
     sums: dict[int, dict[_Key, tuple[int, int]]] = {}
     for rank in ranks:
         process = view.ranks[rank]
-        columns = _told(view, process, _GRADIENTS)
+        columns = probes(view, process, _GRADIENTS)
         of = {(step, seq): (whole, count) for step, seq, whole, count in columns if whole}
         if len(of) >= _LEAST_LOOKS and exchanges(view, process):
             sums[rank] = of
@@ -180,7 +191,7 @@ def _settings(
     settings)."""
     by_key: dict[_Key, dict[int, tuple[float, int]]] = defaultdict(dict)
     for rank in ranks:
-        for step, seq, rate, digest in _told(view, view.ranks[rank], _SETTINGS, "<f8"):
+        for step, seq, rate, digest in probes(view, view.ranks[rank], _SETTINGS, "<f8"):
             by_key[step, seq][rank] = rate, digest
     for (step, _), of in sorted(by_key.items()):
         if step <= until_step and len(of) == len(ranks) and len(set(of.values())) > 1:
@@ -255,6 +266,80 @@ def _differ_still(view: View, ranks: Iterable[int]) -> bool:
     return len({(of.whole, of.parts) for of in newest}) > 1
 
 
+# -- ops and the optimizer's step
+
+
+def step_orders(view: View) -> Iterable[Candidate]:
+    """Find ranks that issue an op on the other side of their optimizer's step than others of its
+    group, while they issue another op on the same side: their order differs, not their steps."""
+    groups: dict[GroupKey, list[CollectiveRow]] = defaultdict(list)
+    for row in collectives(view):
+        if row.verdict == "matched" and row.bytes > SMALL_BYTES:
+            groups[row.key].append(row)
+    for rows in groups.values():
+        ranks = sorted(rank for rank in rows[-1].issued if rank in view.ranks)[:_MOST_RANKS]
+        stepped = {rank: _stepped(view, view.ranks[rank]) for rank in ranks}
+        if len(ranks) > 1 and all(len(ended) for ended in stepped.values()):
+            yield from _unlike_orders(view, rows, stepped)
+
+
+def _unlike_orders(
+    view: View, rows: Sequence[CollectiveRow], stepped: Mapping[int, Array]
+) -> Iterable[Candidate]:
+    """``stepped``: rank -> ends of its optimizer's steps."""
+    by_op: dict[tuple[str, int], list[Mapping[int, int]]] = defaultdict(list)
+    for row in rows:
+        by_op[row.op, row.bytes].append(row.issued)
+    beyond: dict[tuple[str, int], dict[int, int]] = {}
+    for op, issued in by_op.items():
+        newest = [of for of in issued if stepped.keys() <= of.keys()][-_IN_A_ROW:]
+        counts = np.array(
+            [ended.searchsorted([of[rank] for of in newest]) for rank, ended in stepped.items()]
+        )
+        if len(newest) == _IN_A_ROW:
+            counts = counts - np.sort(counts, axis=0)[(len(stepped) - 1) // 2]
+            if (counts == counts[:, :1]).all():
+                beyond[op] = dict(zip(stepped, counts[:, 0].tolist(), strict=True))
+    unlike = {op: of for op, of in beyond.items() if len({*of.values()}) > 1}
+    if not unlike or len(unlike) == len(beyond):
+        return
+    (name, num_bytes), of = next(iter(unlike.items()))
+    before = tuple(rank for rank, steps in of.items() if steps == min(of.values()))
+    after = tuple(rank for rank in of if rank not in before)
+    yield Candidate(
+        kind="step-order", ranks=tuple(of), culprits=odd_ones(of), t_ns=view.t_ns,
+        group=rows[-1].group,
+        facts=StepOrder(Label(f"{name} {rows[-1].label}"), num_bytes, before, after, _IN_A_ROW),
+    )  # fmt: skip
+
+
+def _stepped(view: View, process: Process) -> Array:
+    _, ended, _ = backwards(view, process, PHASES_BACK, "optimizer")
+    return np.sort(ended)
+
+
+def stale_parameters(view: View) -> Iterable[Candidate]:
+    """Find ranks each of which steps a part of the parameters (ZeRO by hand), where parts are
+    gathered between backward and step, and nothing after it: all but a rank's own part are as they
+    were a step before. One rank is looked at."""
+    process = view.ranks.get(min(view.ranks, default=-1))
+    for number, group in process.groups.items() if process is not None else ():
+        models = [view.ranks[rank].model for rank in group.ranks if rank in view.ranks]
+        if len(models) < max(2, len(group.ranks)):
+            continue
+        of = [model for model in models if model and not model.rpc and model.shards <= 1]
+        total = sum(model.parameters_bytes for model in of)
+        if (
+            process is not None
+            and len(of) == len(models)
+            and gathers_early(view, process, number, total)
+        ):
+            yield Candidate(
+                kind="stale-parameters", ranks=group.ranks, t_ns=view.t_ns,
+                facts=StaleParameters(total),
+            )  # fmt: skip
+
+
 # -- checksums
 
 
@@ -269,28 +354,13 @@ def _parts(part: Mapping[int, _Sums]) -> list[str]:
     return [name for i, name in enumerate(names[:8]) if len({b[i] for b in bytes_}) > 1]
 
 
-def _told(view: View, process: Process, name: str, dtype: str = "<i8") -> Iterable[Any]:
-    """Rows (step, seq, a, b) of the last probes of a name."""
-    table, visible = view.rows(process, "probe")
-    wanted = [i for i, known in process.names.items() if known == name]
-    if not wanted:
-        return []
-    lo = max(0, visible - _SUMS_BACK)
-    rows = lo + np.flatnonzero(np.isin(table.col("name_id")[lo:visible], wanted))[-_LOOKS:]
-    first = table.col("a")[rows].view(dtype).tolist()
-    return (
-        (*of, a, b)
-        for a, (*of, b) in zip(first, table.tuples(rows, "step", "seq", "b"), strict=True)
-    )
-
-
 def _checksums(view: View, process: Process) -> Iterable[tuple[str, _Key, _Sums]]:
     """(group, (step, which), checksum) of the last records."""
     table, visible = view.rows(process, "probe")
     wanted = {i: n for i, n in process.names.items() if n.startswith(("checksum ", _OWN))}
     if not wanted or not visible:
         return
-    part = slice(max(0, visible - _SUMS_BACK), visible)
+    part = slice(max(0, visible - PROBES_BACK), visible)
     columns = ("name_id", "group_id", "step", "seq", "a", "b", "t1_ns")
     for name_id, gid, step, seq, a, b, t in table.tuples(part, *columns):
         group = process.groups.get(gid)

@@ -186,6 +186,8 @@ def _ends() -> list[Candidate]:
         one("interrupted", ends.Interrupted("Ctrl-C (SIGINT)"), (0, 1)),
         one("interrupted", ends.Interrupted("SIGTERM")),
         one("thread-exception", ends.ThreadRaised("writer", "OSError: disk"), (0,), (0,), AT),
+        one("thread-exception", ends.ThreadRaised("writer", "OSError: disk", 3, (1, 2), AT), (0,),
+            (0,), AT),
         *(one(f"log-{kind}", ends.LogSaid(LogSays(kind, "Rank 1 is late.", "Look.", True)))
           for kind in ends.LOGGED),
     ]  # fmt: skip
@@ -317,6 +319,13 @@ def _state() -> list[Candidate]:
         one("unequal-start", state.UnequalStart(), (0, 1, 2), (1,)),
         one("same-data", state.SameData(20), (0, 1, 2)),
         one("skipped-batch", state.SkippedBatch(20, 30), (0, 1, 2), (1,)),
+        one("gradients-kept", state.GradientsKept(10, 3, 4, True), (0, 1, 2), (1,)),
+        one("gradients-kept", state.GradientsKept(10, 1, 4, False), (0, 1, 2), (1,)),
+        one("unequal-accumulation", state.UnequalAccumulation(((0, 4), (1, 3), (2, 4)), 8),
+            (0, 1, 2), (1,)),
+        one("step-order", state.StepOrder(Label("all_gather world"), 4096, (1,), (0, 2), 8),
+            (0, 1, 2), (1,)),
+        one("stale-parameters", state.StaleParameters(4096), (0, 1, 2)),
         one("summed-twice", state.SummedTwice(4096), (0, 1, 2)),
         one("no-gradient", state.NoGradient("SGD"), (0,)),
         one("no-gradient", state.NoGradient("SGD"), (0, 1)),

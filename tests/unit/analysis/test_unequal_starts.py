@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.findings.numbers import same_data, skipped_batches, summed_twice
-from pardbg.analysis.findings.replicas import unequal_starts
+from pardbg.analysis.findings.numbers import (
+    kept_gradients,
+    same_data,
+    skipped_batches,
+    summed_twice,
+    unequal_accumulation,
+)
+from pardbg.analysis.findings.replicas import stale_parameters, step_orders, unequal_starts
 from pardbg_agent import wire
 from tests.unit.facts import facts
 from tests.unit.trace_builder import Trace
@@ -227,4 +233,139 @@ def test_a_batch_that_one_rank_skipped(
         (one.culprits, *facts(one, "step", "num_steps"))
         for one in skipped_batches(loading(*batches, average=average))
     ]
+    assert said == found
+
+
+def accumulating(
+    *backwards: list[int], kept: list[list[int]] | None = None, average: bool = True
+) -> View:
+    """A rank for each list of its backwards in each step of 10 ms, from 1 on; the average at 4, the
+    optimizer 6-7. ``kept``: rank by rank, of each tenth step, whether gradients were kept."""
+    trace = Trace(len(backwards))
+    for proc, of in zip(trace.ranks, backwards, strict=True):
+        proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=BYTES, optimizer="SGD",
+                    start=7, dtype="float32")  # fmt: skip
+        for step, number in enumerate(of):
+            t = 10 * step
+            for at in range(number):
+                proc.phase("backward", t + 1 + at / 10, t + 1.05 + at / 10, step)
+            if average:
+                proc.collective("world", "all_reduce", t + 4, t + 5, BYTES, step=step)
+            proc.phase("optimizer", t + 6, t + 7, step)
+            proc.step(step, t, t + 9)
+        for look, was in enumerate((kept or [[]] * len(backwards))[proc.rank or 0]):
+            proc.record(wire.Kind.PROBE, 100 * look + 9, 100 * look + 9,
+                        proc.name("gradients kept"), step=10 * look, a=was)  # fmt: skip
+    trace.flush()
+    return View(trace.store(), None)
+
+
+@pytest.mark.parametrize(
+    ("kept", "average", "found"),
+    [
+        ([[0, 0, 0], [0, 1, 1], [0, 0, 0]], True, [((1,), "warning", 10, 2, 3)]),
+        ([[0, 0, 0], [1, 1, 1]], True, [((1,), "warning", 0, 3, 3)]),
+        ([[0, 0, 0], [0, 1, 0]], True, [((1,), "info", 10, 1, 3)]),  # it passed
+        ([[0, 0, 0], [0, 0, 1]], True, [((1,), "info", 20, 1, 3)]),  # once: not known to last
+        ([[0, 0, 0], [1, 1, 1]], False, []),  # each for itself
+        ([[1, 1, 1], [1, 1, 1]], True, []),  # the discriminator's, in the generator's backward
+        ([[0, 0, 0], [1]], True, [((1,), "info", 0, 1, 1)]),
+        ([[0, 0, 0], []], True, []),
+    ],
+)
+def test_gradients_that_one_rank_kept(
+    kept: list[list[int]], average: bool, found: list[tuple[object, ...]]
+) -> None:
+    view = accumulating(*[[1] * 30 for _ in kept], kept=kept, average=average)
+    said = [
+        (one.culprits, one.facts.severity(), *facts(one, "step", "number", "looks"))
+        for one in kept_gradients(view)
+    ]
+    assert said == found
+
+
+@pytest.mark.parametrize(
+    ("backwards", "average", "found"),
+    [
+        (([4] * 12, [3] * 12, [4] * 12), True, [((1,), ((0, 4), (1, 3), (2, 4)))]),
+        (([4] * 12, [3] * 12), True, [((), ((0, 4), (1, 3)))]),  # no majority
+        (([4] * 12, [4] * 3 + [3] * 9, [4] * 12), True, [((1,), ((0, 4), (1, 3), (2, 4)))]),
+        (([4] * 12, [4] * 5 + [3] * 7, [4] * 12), True, []),  # 7, of which 6 are over
+        (([4] * 12, [4] * 11 + [3], [4] * 12), True, []),  # an epoch's last batches
+        (([4, 3] * 6, [3, 4] * 6), True, []),  # batches by their tokens
+        (([4] * 12, [3] * 12), False, []),
+        (([4] * 12, [4] * 12), True, []),
+    ],
+)
+def test_ranks_that_accumulate_over_other_numbers_of_backwards(
+    backwards: tuple[list[int], ...], average: bool, found: list[tuple[object, object]]
+) -> None:
+    view = accumulating(*backwards, average=average)
+    said = [(one.culprits, facts(one, "backwards")) for one in unequal_accumulation(view)]
+    assert said == found
+
+
+def sharding(early: list[int], since: int = 0, after: str = "all_gather", of: int = BYTES) -> View:
+    """Four ranks, each of which steps a quarter of ``BYTES``, in steps of 10 ms: backward 1-3, all
+    is summed at 4, the optimizer 6-7, and all is gathered at 8. Ranks of ``early`` gather at 5
+    from step ``since`` on; then ``after`` moves ``of`` bytes at 8.5."""
+    trace = Trace(4)
+    for proc in trace.ranks:
+        proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=BYTES // 4,
+                    optimizer="Adam", start=proc.rank, dtype="float32")  # fmt: skip
+        for step in range(20):
+            t, at = 10 * step, 5 if proc.rank in early and step >= since else 8
+            proc.phase("backward", t + 1, t + 3, step)
+            proc.collective("world", "reduce_scatter", t + 4, t + 4.5, BYTES, BYTES // 4, step=step)
+            if at == 5:
+                proc.collective(
+                    "world", "all_gather", t + at, t + 5.5, BYTES // 4, BYTES, step=step
+                )
+            proc.phase("optimizer", t + 6, t + 7, step)
+            if at == 8:
+                proc.collective(
+                    "world", "all_gather", t + at, t + 8.4, BYTES // 4, BYTES, step=step
+                )
+            elif len(early) == 4:
+                proc.collective("world", after, t + 8.5, t + 8.9, of, step=step)
+            proc.step(step, t, t + 9)
+    trace.flush()
+    return View(trace.store(), None)
+
+
+@pytest.mark.parametrize(
+    ("early", "since", "found"),
+    [
+        ([2], 0, [((2,), (2,), (0, 1, 3))]),
+        ([2], 10, [((2,), (2,), (0, 1, 3))]),
+        ([2], 13, []),  # seven times
+        ([0, 1, 3], 0, [((2,), (0, 1, 3), (2,))]),
+        ([0, 1], 0, [((), (0, 1), (2, 3))]),
+        ([0, 1, 2, 3], 0, []),
+        ([], 0, []),
+    ],
+)
+def test_ranks_that_gather_on_the_other_side_of_their_step(
+    early: list[int], since: int, found: list[tuple[object, ...]]
+) -> None:
+    said = [
+        (one.culprits, *facts(one, "before", "after"))
+        for one in step_orders(sharding(early, since, of=4))
+    ]
+    assert said == found
+
+
+@pytest.mark.parametrize(
+    ("early", "after", "of", "found"),
+    [
+        ([0, 1, 2, 3], "all_reduce", 4, [((0, 1, 2, 3), BYTES)]),  # a loss
+        ([0, 1, 2, 3], "broadcast", BYTES, []),  # parameters
+        ([], "all_reduce", 4, []),
+    ],
+)
+def test_parameters_that_are_gathered_before_the_step(
+    early: list[int], after: str, of: int, found: list[tuple[object, ...]]
+) -> None:
+    view = sharding(early, 0, after, of)
+    said = [(one.ranks, facts(one, "parameters_bytes")) for one in stale_parameters(view)]
     assert said == found

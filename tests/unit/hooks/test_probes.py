@@ -44,7 +44,7 @@ def gradients(model: torch.nn.Module) -> None:
 
 
 def told(path: Path) -> list[Record]:
-    beside = ("settings", "gradients")
+    beside = ("settings", "gradients", "gradients kept")
     return [probe for probe in read_rank(path).of(Kind.PROBE) if probe.name not in beside]
 
 
@@ -192,6 +192,40 @@ def test_gradients_that_an_optimizer_took_are_summed(watched: Path) -> None:
     assert [(r.step, r.seq, r.b) for r in found] == [(0, 0, 2), (10, 0, 2), (20, 0, 2)]
     first, same, other = (r.a for r in found)
     assert first == same != other
+
+
+def clears(how: str, net: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Clear gradients in one of the ways of programs, or leave them."""
+    if how in ("none", "zeros"):
+        optimizer.zero_grad(set_to_none=how == "none")
+    for p in net.parameters() if how in ("by hand", "data", "decayed") else ():
+        assert p.grad is not None
+        if how == "by hand":
+            p.grad = None
+        elif how == "data":
+            p.grad.data.zero_()
+        else:
+            p.grad.mul_(0.9)
+
+
+@pytest.mark.parametrize(
+    ("how", "kept"),
+    [("none", 0), ("zeros", 0), ("by hand", 0), ("data", 0), ("decayed", 0), ("not", 1)],
+)
+@pytest.mark.parametrize("backwards", [1, 3])
+def test_a_backward_tells_whether_gradients_of_a_step_were_kept(
+    watched: Path, how: str, kept: int, backwards: int
+) -> None:
+    """Of the steps that are looked at: the first of the next step's backwards tells."""
+    net = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(probes.EVERY + 2):
+        clears(how if net[0].weight.grad is not None else "none", net, optimizer)
+        for _ in range(backwards):
+            net(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+    found = [r for r in read_rank(watched).of(Kind.PROBE) if r.name == "gradients kept"]
+    assert [(r.step, r.a) for r in found] == [(0, kept), (probes.EVERY, kept)]
 
 
 def test_a_large_parameter_is_read_in_turns() -> None:

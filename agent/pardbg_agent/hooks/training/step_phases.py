@@ -193,8 +193,11 @@ def after_backward(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
 
 
 def _see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
-    """Note what backward begins from, if it is one number."""
+    """Note what backward begins from, if it is one number, and where it is due which gradients it
+    adds to."""
     state = LOCAL.state
+    if probes.noted:
+        c.guard.call(HOOK, probes.backward_begins, c)
     unscaled, state.unscaled = state.unscaled, None
     if is_plain_scalar(tensors) and _SHARES not in sys.modules:
         value, share = unscaled or (tensors.detach().item(), share_of(tensors))

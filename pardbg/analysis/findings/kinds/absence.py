@@ -106,6 +106,13 @@ class Absence:
         return (self.asleep or self.doing == "device") and not self.fault
 
     @property
+    def waits_within(self) -> bool:
+        """Return whether it may be a thread of its own process that it waits for: it sleeps, or
+        waits for a lock."""
+        call = None if self.blocking is None else self.blocking.call
+        return self.idle and self.doing != "device" and call in (None, "lock", "sleep", "poll")
+
+    @property
     def holder(self) -> int | None:
         """Return the rank that has the file lock which this one waits for; None: none is known."""
         return None if self.blocking is None else self.blocking.holder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Note, Severity
@@ -172,17 +172,36 @@ class Interrupted(Note):
 
 @dataclass(frozen=True, slots=True)
 class ThreadRaised(Facts):
-    """An exception ended a thread of the program, not the rank."""
+    """An exception ended a thread of the program, not the rank. An error where the rank then stands
+    and others wait for it."""
 
     thread: str
     error: str
+    steps_since: int = 0
+    """Training steps that the rank has ended without it."""
+    waiting: tuple[int, ...] = ()
+    """Ranks that wait for this one since."""
+    stands: str = ""
+    """Where its main thread stands, if others wait for it."""
+
+    def severity(self) -> Severity:
+        return "error" if self.waiting else "warning"
+
+    def explaining(self, about: Candidate, effect: Candidate) -> Facts:
+        waiting = sorted({*self.waiting, *effect.ranks}.difference(about.culprits))
+        stands = effect.where if effect.culprits == about.culprits else None
+        return replace(self, waiting=tuple(waiting), stands=stands or self.stands)
 
     def text(self, about: Candidate) -> str:
-        at = f" (at {about.where})" if about.where else ""
-        return (
-            f"rank {about.ranks[0]}'s thread {self.thread} raised {self.error}{at} and ended; the "
-            f"rank continues without it."
-        )
+        rank, at = about.ranks[0], f" (at {about.where})" if about.where else ""
+        text = f"rank {rank}'s thread {self.thread} raised {self.error}{at} and ended"
+        if not self.waiting:
+            return f"{text}; its process goes on without it."
+        stands = f" Rank {rank} stands at {self.stands}." if self.stands else ""
+        return f"{text}.{stands}{_waiting_text(self.waiting, about.ranks)}"
+
+    def advice(self) -> str:
+        return self.tries("waiting" if self.waiting else "")
 
 
 @dataclass(frozen=True, slots=True)

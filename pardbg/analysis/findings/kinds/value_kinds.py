@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pardbg.analysis.findings.finding import Candidate, Facts, Severity
+from pardbg.analysis.findings.finding import Candidate, Facts, Label, Severity
 from pardbg.analysis.findings.kinds.difference_words import difference_text
 from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.same.hypotheses import Hypothesis
-from pardbg.words import agreed, binary_size, duration, percent, ranks_text
+from pardbg.words import agreed, binary_size, duration, percent, ranks_text, size
 
 # -- memory
 
@@ -266,6 +266,71 @@ class SkippedBatch(Facts):
 
 
 @dataclass(frozen=True, slots=True)
+class GradientsKept(Facts):
+    """A rank's backward adds to gradients that an optimizer has stepped by, where others cleared
+    theirs."""
+
+    step: int
+    """Step of the first such gradients."""
+    number: int
+    """Steps looked at that it was so in ..."""
+    looks: int
+    """... of so many."""
+    lasts: bool
+
+    def severity(self) -> Severity:
+        return "warning" if self.lasts else "info"
+
+
+@dataclass(frozen=True, slots=True)
+class UnequalAccumulation(Facts):
+    """Ranks that average their gradients add up those of unlike numbers of backwards."""
+
+    backwards: tuple[tuple[int, int], ...]
+    """(rank, backwards in each step)."""
+    num_steps: int
+
+    def text(self, about: Candidate) -> str:
+        by_number: dict[int, list[int]] = {}
+        for rank, number in self.backwards:
+            by_number.setdefault(number, []).append(rank)
+        sides = ", ".join(f"{n} on {ranks_text(of)}" for n, of in sorted(by_number.items()))
+        return (
+            f"{ranks_text(about.ranks)} average gradients of unlike numbers of backwards: {sides} "
+            f"in each of the last {self.num_steps} steps."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepOrder(Facts):
+    """Ranks issue an op on the other side of their optimizer's step than others do."""
+
+    op: Label
+    num_bytes: int
+    before: tuple[int, ...]
+    """Ranks that issue it before their step ..."""
+    after: tuple[int, ...]
+    """... and after it."""
+    number: int
+
+    def text(self, about: Candidate) -> str:
+        one, others = self.before, self.after
+        return (
+            f"{ranks_text(one)} {agreed('issues', one)} {self.op} ({size(self.num_bytes)}) before "
+            f"{agreed('its', one)} optimizer's step, {ranks_text(others)} after "
+            f"{agreed('its', others)}, {self.number} times in a row."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StaleParameters(Facts):
+    """Each rank steps a part of the parameters, and parts are exchanged before the step alone."""
+
+    parameters_bytes: int
+    """Of all parts."""
+
+
+@dataclass(frozen=True, slots=True)
 class SummedTwice(Facts):
     """Gradients are exchanged twice after each backward."""
 
@@ -312,5 +377,9 @@ KINDS: Final = kinds(
         "same-data": SameData,
         "skipped-batch": SkippedBatch,
         "summed-twice": SummedTwice,
+        "gradients-kept": GradientsKept,
+        "unequal-accumulation": UnequalAccumulation,
+        "step-order": StepOrder,
+        "stale-parameters": StaleParameters,
     }
 )
