@@ -144,10 +144,11 @@ def gathers_early(view: View, process: Process, group_id: int, num_bytes: int) -
 
     summed = moved(inside, "a", "all_reduce", "reduce_scatter", "reduce")
     gathered = moved(inside, "b", "all_gather") + moved(inside, "a", "broadcast")
-    exact = np.maximum(abs(summed - num_bytes), abs(gathered - num_bytes)) <= SMALL_BYTES
+    beyond = np.maximum(abs(summed - num_bytes), abs(gathered - num_bytes))
     sizes = np.maximum(issues.col("a")[part], issues.col("b")[part]) * (when >= until[at])
     after = np.bincount(at, sizes, len(begun))
-    return bool(exact.all() and (after < num_bytes * SHARE_OF_MODEL).all())
+    few = num_bytes * SHARE_OF_MODEL
+    return bool((beyond <= min(few, SMALL_BYTES)).all() and (after < few).all())
 
 
 def unfinished(view: View, process: Process) -> int:
