@@ -49,12 +49,14 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "keeps-gradients": (("gradients-kept",), SLOW),
     "keeps-gradients-ddp": (("gradients-kept",), SLOW),
     "accumulates-less": (("unequal-accumulation",), SLOW),
+    "accumulates-less-ddp": (("unequal-accumulation",), SLOW),
     "one-gathers-early-zero": (("step-order",), SLOW),
     "gathers-early-zero": (("stale-parameters",), SLOW),
 }  # fmt: skip
 """The same of number_programs."""
 ONE_ALONE = ("lr-differs", "lr-at-first", "decay-differs", "skips-nan", "keeps-gradients",
-             "keeps-gradients-ddp", "accumulates-less", "one-gathers-early-zero")  # fmt: skip
+             "keeps-gradients-ddp", "accumulates-less",
+             "accumulates-less-ddp", "one-gathers-early-zero")  # fmt: skip
 FINE = ("fine", "fine-ddp", "fine-zero", "fine-accumulates", "fine-accumulates-ddp", "fine-gan")
 """Jobs of number_programs that nothing is wrong with."""
 PIPELINES = ("same-data-pipeline",)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -52,17 +53,17 @@ class Job(torch.utils.data.IterableDataset[torch.Tensor]):
             at = number >= self.step
             if self.what == "lr-differs" and self.mine and at:
                 self.optimizer.param_groups[0]["lr"] = 0.03
+            if not (self.what.startswith("keeps") and self.mine and at):
+                self.optimizer.zero_grad()
+            if "accumulates" in self.what:
+                self.accumulate(batches, at)
             x = next(batches)
             if self.what == "skips-nan" and self.mine and number == self.step:
                 x[0] = float("nan")
             loss = (self.model(x) - x[:, :8]).pow(2).mean()
             if self.what == "skips-nan" and not torch.isfinite(loss):
                 continue
-            if not (self.what.startswith("keeps") and self.mine and at):
-                self.optimizer.zero_grad()
             loss.backward()
-            for _ in range(self.more_backwards(at)):
-                self.model(next(batches)).pow(2).mean().backward()
             if self.what == "steps-early" and at:
                 self.optimizer.step()
             if self.what not in BY_DDP or (self.what == "averaged-twice" and at):
@@ -72,11 +73,13 @@ class Job(torch.utils.data.IterableDataset[torch.Tensor]):
             if self.rank == 0 and number % 10 == 0:
                 print(f"step {number} loss {loss.item():.4f}", flush=True)
 
-    def more_backwards(self, at: bool) -> int:
-        """Backwards after the one of ``loss``."""
-        if "accumulates" not in self.what:
-            return 0
-        return 2 if self.mine and at and self.what == "accumulates-less" else 3
+    def accumulate(self, batches: Iterator[torch.Tensor], at: bool) -> None:
+        """Run the backwards before the one that is averaged."""
+        less = self.mine and at and self.what.startswith("accumulates-less")
+        apart = self.model.no_sync() if isinstance(self.model, DDP) else nullcontext()
+        with apart:
+            for _ in range(2 if less else 3):
+                self.model(next(batches)).pow(2).mean().backward()
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         while True:
