@@ -33,6 +33,7 @@ class Job:
         torch.manual_seed(0)
         self.model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 128), nn.Linear(128, 8)))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        torch.manual_seed(self.rank)
         self.side = dist.new_group(group_desc="side")
 
     def train(self, wrong: Callable[[Job], None] | None, step: int) -> None:
@@ -46,6 +47,7 @@ class Job:
     def forward_backward(self) -> None:
         loss = self.model(torch.randn(8, 64)).pow(2).mean()
         time.sleep(0.02)
+        self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()

@@ -92,6 +92,7 @@ def _waits() -> list[Candidate]:
         _deadlock("unpaired-send"), _deadlock("unpaired-recv"), _deadlock("deadlock", over=True),
         _deadlock("unpaired-send", over=True),
         _deadlock("deadlock", keys=("ready",)), _deadlock("deadlock", calls=True),
+        _deadlock("deadlock", named=(1,)),
     ]  # fmt: skip
     for send in (True, False):
         wait = waits.Waiting(0, Label("send to 2" if send else "recv from 2"), 57 * S)
@@ -122,11 +123,12 @@ def _deadlock(
     calls: bool = False,
     odd: tuple[int, ...] = (),
     over: bool = False,
+    named: tuple[int, ...] = (0, 1),
 ) -> Candidate:
     facts = waits.Deadlock(
         blamed=(0, 1), never_made=False, over=over, of=of, sure=True, tags=(7, 9), others=(2, 3),
         waits=(*waiting(0, op="send to 1"), *waiting(1)), keys=keys, calls=calls,
-        places=((0, AT), (1, AT)), named=(0, 1), odd=odd,
+        places=tuple((rank, AT) for rank in named), named=named, odd=odd,
     )  # fmt: skip
     return one(of, facts, (0, 1, 2, 3), (0, 1), AT)
 
@@ -257,6 +259,7 @@ def _speed() -> list[Candidate]:
         slow = speed.SlowSteps(every, 8, 40, 300 * MS, 100 * MS, (39, 44), 200 * MS, "in forward",
                                every is None, bool(of), same)  # fmt: skip
         found.append(one("slow-steps", slow, (0, 1), of))
+    found.append(one("slow-steps", replace(slow, call=Blocking("sleep")), (0, 1), (2,), AT))
     for cause in ("communication", "host", "launch", "dependency", "warmup", "cooldown"):
         excess = speed.ScheduleExcess(0.23, 0.2, cause, 0.14, 1, 40 * MS, False)
         found.append(one("schedule-excess", excess, (0, 1)))

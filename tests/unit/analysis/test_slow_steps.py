@@ -70,6 +70,20 @@ def test_where_the_time_goes(phase: str, what: str) -> None:
     assert facts(finding, "by_ns", "what") == (200 * MS, what)
 
 
+def test_the_call_that_the_slow_rank_is_seen_in() -> None:
+    """Rank 1 sleeps in each slow step; all ranks are seen on a socket, which is no difference."""
+    trace = train(lambda step: 1 if step % 5 == 4 else None)
+    for proc in trace.ranks:
+        for t in range(500, 4000, 500):
+            proc.record(Kind.PROBE, t, t, proc.name("blocked\nsocket\n\ndata.py:9 in read"), a=3)
+            if proc.rank == 1:
+                name = proc.name("blocked\nsleep\n\ntrain.py:3 in log")
+                proc.record(Kind.PROBE, t + 100, t + 100, name, a=2)
+    finding = slow(trace)
+    assert (finding.culprits, finding.where) == ((1,), "train.py:3 in log")
+    assert facts(finding, "call").call == "sleep"
+
+
 def test_a_different_rank_each_time() -> None:
     finding = slow(train(lambda step: step // 4 % 3 if step % 4 == 3 else None))
     assert finding.culprits == (0, 1, 2) and not facts(finding, "same_ranks")

@@ -162,6 +162,8 @@ class SlowSteps(Facts):
     """Some ranks make them slow, not all alike."""
     same_ranks: bool
     """... the same ones each time."""
+    call: Blocking | None = None
+    """System call that the rank was seen in most, beyond the others: where the finding is."""
 
     def severity(self) -> Severity:
         costly = self.cost_ns >= max(NOTE_NS, NOTE_SHARE * self.usual_ns)
@@ -188,8 +190,13 @@ class SlowSteps(Facts):
         return (
             f"{often} {duration(self.slow_ns)} instead of {duration(self.usual_ns)} (last: "
             f"{', '.join(map(str, self.last))}). {ranks} {duration(self.by_ns)} more {self.what}"
-            f"{', and the others wait' if of else ''}."
+            f"{', and the others wait' if of else ''}.{self._call_text(about)}"
         )
+
+    def _call_text(self, about: Candidate) -> str:
+        if self.call is None:
+            return ""
+        return f" Seen there: {blocking_text(self.call)} at {about.where}."
 
 
 @dataclass(frozen=True, slots=True)

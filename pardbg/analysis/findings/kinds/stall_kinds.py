@@ -187,7 +187,16 @@ class Deadlock(Stalled):
             peer = ", or named another rank" if self.of == "p2p-cycle" else ""
             text += f" {ranks_text(self.odd).capitalize()} left an op out, or issued one too many"
             text += f"{peer}."
-        return text + places_sentence(self.places)
+        return text + (self._missing_text() or places_sentence(self.places))
+
+    def _missing_text(self) -> str:
+        """Return `` Rank 1 has not come to it: it is at a.py:3 in f.``, of the only rank of the
+        cycle that is not in the op of all others."""
+        ops = {wait.op for wait in self.waits if wait.rank not in self.named}
+        if self.of != "deadlock" or self.odd or len(self.named) != 1 or len(ops) != 1:
+            return ""
+        at = "".join(f": it is at {where}" for _, where in self.places[:1])
+        return f" Rank {self.named[0]} has not come to {ops.pop()}{at}."
 
     def _cycle_text(self) -> str:
         if self.of == "p2p-tag-mismatch":

@@ -21,6 +21,7 @@ from pardbg.analysis.base.spans import records
 from pardbg.analysis.base.steps import last_step_rows
 from pardbg.analysis.findings.finding import Candidate, Evidence
 from pardbg.analysis.findings.kinds.speed_kinds import SlowSteps
+from pardbg.analysis.findings.speed.system_calls import blocked
 from pardbg.analysis.findings.speed.windows import Window, per_window, phases_in
 from pardbg.words import size
 
@@ -72,7 +73,7 @@ def slow_steps(view: View, looked_at: Window) -> Iterable[Candidate]:
     usual = [step for step in took if step not in slow]
     causes = [_cause(view, spans, step, usual) for step in slow[-_LOOKED_AT:]]
     if every or all(cause.large for cause in causes):
-        yield _candidate(view, spans, slow, usual, every, causes)
+        yield _candidate(view, looked_at, spans, slow, usual, every, causes)
 
 
 def _spans(view: View) -> Steps:
@@ -189,26 +190,27 @@ def _named(view: View, rank: int, within: Interval, by: int) -> str:
 
 
 def _candidate(
-    view: View, spans: Steps, slow: Sequence[int], usual: Sequence[int], every: int | None,
-    causes: Sequence[_Cause],
+    view: View, looked_at: Window, spans: Steps, slow: Sequence[int], usual: Sequence[int],
+    every: int | None, causes: Sequence[_Cause],
 ) -> Candidate:  # fmt: skip
     length, normal = (round(median(spans[s][1] - spans[s][0] for s in part))
                       for part in (slow, usual))  # fmt: skip
     culprits = tuple(sorted({rank for cause in causes for rank in cause.ranks}))
     alone = bool(culprits) and all(cause.ranks for cause in causes)
     culprits = culprits if alone else ()
+    call, where = blocked(view, looked_at, culprits)[:2] if len(culprits) == 1 else (None, None)
     newest = slow[-1]
     facts = SlowSteps(
         every=every, num_slow=len(slow), num_steps=len(spans), slow_ns=length, usual_ns=normal,
         last=tuple(slow[-4:]), by_ns=median(cause.by_ns for cause in causes),
         what=Counter(cause.what for cause in causes).most_common(1)[0][0],
         large=all(cause.large for cause in causes), of_ranks=alone,
-        same_ranks=len({cause.ranks for cause in causes}) == 1,
+        same_ranks=len({cause.ranks for cause in causes}) == 1, call=call,
     )  # fmt: skip
     rank = culprits[0] if culprits else None
     return Candidate(
         kind="slow-steps", ranks=tuple(r for r in view.ranks if r not in culprits),
-        culprits=culprits, t_ns=spans[newest][0], first_ns=spans[slow[0]][0], facts=facts,
-        cost_ns_per_step=round(facts.cost_ns),
+        culprits=culprits, where=where, t_ns=spans[newest][0], first_ns=spans[slow[0]][0],
+        facts=facts, cost_ns_per_step=round(facts.cost_ns),
         evidence=Evidence(spans[newest][0], rank, "timeline", lane="phase"),
     )  # fmt: skip
