@@ -35,8 +35,6 @@ from pardbg.words import ranks_text
 
 Effect = Literal["silent", "note", "nobody"]
 """silent: it is no finding; note: it is one, as a note; nobody: as a note without culprits."""
-_THREAD_STEPS: Final = 16
-"""A queue that a thread has filled lasts for a few steps."""
 Families = tuple[type[Facts], ...]
 When = Callable[[Candidate, Candidate], bool]
 """(cause, effect) -> whether the one explains the other"""
@@ -127,7 +125,7 @@ def _stands_without_thread(cause: Candidate, effect: Candidate) -> bool:
     thread, of = cause.facts, effect.facts
     if not isinstance(thread, ends.ThreadRaised) or is_transport(thread.error):
         return False
-    if thread.steps_since > _THREAD_STEPS or not isinstance(of, stalls.Stalled):
+    if thread.steps_since > ends.THREAD_STEPS or not isinstance(of, stalls.Stalled):
         return False
     absences = of.absences if isinstance(of, stalls.MissingRank) else ()
     within = all(one.waits_within for one in absences)

@@ -26,6 +26,7 @@ from pardbg.analysis.findings.exits import (
 )
 from pardbg.analysis.findings.finding import Candidate, Evidence, Facts
 from pardbg.analysis.findings.kinds.end_kinds import (
+    THREAD_STEPS,
     CutOff,
     ExitCode,
     Exited,
@@ -40,6 +41,9 @@ from pardbg.analysis.findings.kinds.end_kinds import (
 from pardbg.analysis.findings.stalls.misfits import misfit_messages, split_groups, thread_crossings
 from pardbg.analysis.hangs.newest import newest_collectives
 from pardbg.analysis.hangs.stacks import is_user, waits_in_op, whole_place
+from pardbg.analysis.hangs.standstill import seen
+from pardbg.analysis.hangs.waitgraph import PATIENCE_NS
+from pardbg.analysis.pipeline.pipelines import states
 from pardbg.store.definitions import Failure
 
 SEEN_LATE_NS: Final = 1_000_000_000
@@ -47,6 +51,8 @@ SEEN_LATE_NS: Final = 1_000_000_000
 MAX_TEXT: Final = 240
 SETTLED_NS: Final = 1_500_000_000
 """Before that, a lost connection may be reported earlier than the end that caused it."""
+_BEFORE_END_NS: Final = 500_000_000
+"""What the hub says of a process is some time old."""
 ABORT_NS: Final = 700_000_000
 FOLLOWS_NS: Final = 60_000_000_000
 """A rank that ends badly so soon after another one followed it."""
@@ -97,16 +103,32 @@ def thread_failures(view: View) -> Iterable[Candidate]:
                 continue
             if is_transport(failed.text) and bad_ends(view):
                 continue  # it follows from how a rank ended
+            steps = _steps_since(view, rank, failed)
+            awaited = steps <= THREAD_STEPS and not is_transport(failed.text)
+            idle_ns = _idle_ns(view, rank, failed) if awaited else 0
             yield Candidate(
                 kind="thread-exception", ranks=(rank,), culprits=(rank,), t_ns=failed.t_ns,
                 where=whole_place(failed.frames),
-                facts=ThreadRaised(failed.thread, failed.text, _steps_since(view, rank, failed)),
+                facts=ThreadRaised(failed.thread, failed.text, steps, idle_ns),
             )  # fmt: skip
 
 
 def _steps_since(view: View, rank: int, failed: Failure) -> int:
     table, visible = view.rows(view.ranks[rank], "step")
     return int(np.count_nonzero(table.col("t1_ns")[:visible] > failed.t_ns))
+
+
+def _idle_ns(view: View, rank: int, failed: Failure) -> int:
+    """Return for how long a rank has done nothing since a thread's failure, at its end if it has
+    one; 0 if it works, is in an op, or not for long enough to tell."""
+    process = view.ranks[rank]
+    end = view.proc_end(process)
+    then = view if end is None else View(view.store, end[0] - _BEFORE_END_NS)
+    now, state = seen(then, rank), states(then).get(process.proc, {})
+    if now.held or state.get("open") or not (now.idle and now.os_state == "S"):
+        return 0
+    idle_ns = then.t_ns - max(now.moved_ns, failed.t_ns)
+    return idle_ns if idle_ns >= PATIENCE_NS else 0
 
 
 def _ranks(ends: Iterable[BadEnd]) -> tuple[int, ...]:

@@ -17,7 +17,6 @@ from pardbg.analysis.base.times import device
 from pardbg.analysis.comm.matching import odd_ones
 from pardbg.analysis.findings.exchanged import (
     MIN_STEPS,
-    PHASES_BACK,
     SHARE_OF_MODEL,
     SMALL_BYTES,
     averages_on,
@@ -53,6 +52,8 @@ _PASSED: Final = 2
 """Losses after which what was not finite is over."""
 _SHIFTED: Final = 8
 """Steps for which a rank is a batch ahead; one of others may take their batch a step later."""
+_PHASES: Final = 1 << 11
+"""Phases per rank whose backwards are counted."""
 _KEPT: Final = "gradients kept"
 """Name of the record of whether a backward began with the gradients (a = 1) of a step before."""
 _IDLE: Final = 3
@@ -373,7 +374,7 @@ def unequal_accumulation(view: View) -> Iterable[Candidate]:
 
 
 def _backwards_by_step(view: View, process: Process) -> dict[int, int]:
-    _, _, steps = backwards(view, process, PHASES_BACK)
+    _, _, steps = backwards(view, process, _PHASES)
     found, counts = np.unique(steps, return_counts=True)
     return dict(zip(found.tolist(), counts.tolist(), strict=True))
 

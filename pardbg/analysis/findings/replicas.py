@@ -277,19 +277,22 @@ def step_orders(view: View) -> Iterable[Candidate]:
         if row.verdict == "matched" and row.bytes > SMALL_BYTES:
             groups[row.key].append(row)
     for rows in groups.values():
+        by_op: dict[tuple[str, int], list[Mapping[int, int]]] = defaultdict(list)
+        for row in rows:
+            by_op[row.op, row.bytes].append(row.issued)
+        often = {op: issued for op, issued in by_op.items() if len(issued) >= _IN_A_ROW}
         ranks = sorted(rank for rank in rows[-1].issued if rank in view.ranks)[:_MOST_RANKS]
-        stepped = {rank: _stepped(view, view.ranks[rank]) for rank in ranks}
-        if len(ranks) > 1 and all(len(ended) for ended in stepped.values()):
-            yield from _unlike_orders(view, rows, stepped)
+        stepped = {rank: _stepped(view, view.ranks[rank]) for rank in ranks if len(often) > 1}
+        if len(stepped) > 1 and all(len(ended) for ended in stepped.values()):
+            yield from _unlike_orders(view, rows[-1], often, stepped)
 
 
 def _unlike_orders(
-    view: View, rows: Sequence[CollectiveRow], stepped: Mapping[int, Array]
-) -> Iterable[Candidate]:
-    """``stepped``: rank -> ends of its optimizer's steps."""
-    by_op: dict[tuple[str, int], list[Mapping[int, int]]] = defaultdict(list)
-    for row in rows:
-        by_op[row.op, row.bytes].append(row.issued)
+    view: View, newest_row: CollectiveRow, by_op: Mapping[tuple[str, int], list[Mapping[int, int]]],
+    stepped: Mapping[int, Array],
+) -> Iterable[Candidate]:  # fmt: skip
+    """``by_op``: (op, bytes) -> rank -> when it issued it, of each; ``stepped``: rank -> ends of
+    its optimizer's steps."""
     beyond: dict[tuple[str, int], dict[int, int]] = {}
     for op, issued in by_op.items():
         newest = [of for of in issued if stepped.keys() <= of.keys()][-_IN_A_ROW:]
@@ -308,8 +311,8 @@ def _unlike_orders(
     after = tuple(rank for rank in of if rank not in before)
     yield Candidate(
         kind="step-order", ranks=tuple(of), culprits=odd_ones(of), t_ns=view.t_ns,
-        group=rows[-1].group,
-        facts=StepOrder(Label(f"{name} {rows[-1].label}"), num_bytes, before, after, _IN_A_ROW),
+        group=newest_row.group,
+        facts=StepOrder(Label(f"{name} {newest_row.label}"), num_bytes, before, after, _IN_A_ROW),
     )  # fmt: skip
 
 

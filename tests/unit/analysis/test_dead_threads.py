@@ -11,9 +11,9 @@ from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.finding import Finding
 from pardbg_agent import wire
 from tests.unit.analysis.test_ends import FRAMES
-from tests.unit.analysis.test_waitgraph import AT, FORWARD, WAITING, stall, state_of
+from tests.unit.analysis.test_waitgraph import AT, FORWARD, WAITING, at, stall, state_of
 from tests.unit.facts import facts
-from tests.unit.trace_builder import Trace, ns
+from tests.unit.trace_builder import MS, Trace, ns
 
 
 def with_a_dead_thread(
@@ -60,3 +60,31 @@ def test_a_dead_thread_that_nobody_waits_for_explains_no_wait(more: dict[str, An
     assert found["thread-exception"].severity == "warning"
     assert facts(found["thread-exception"], "waiting") == ()
     assert found["rank-stopped" if "os" in more else "missing-rank"].severity != "info"
+
+
+@pytest.mark.parametrize(
+    ("until", "ran", "open_", "severity", "idle"),
+    [
+        (14_000, 0, 0, "error", 13_000),
+        (8_000, 0, 0, "warning", 7_000),  # it may yet go on
+        (14_000, 9_000, 0, "warning", 0),  # it works
+        (14_000, 0, 1, "warning", 0),  # it waits for others
+    ],
+)
+def test_a_rank_that_does_nothing_without_its_thread(
+    until: int, ran: int, open_: int, severity: str, idle: int
+) -> None:
+    """Both ranks' threads ended at 900; the last they did was at 1000, and no rank is in an op."""
+    trace = Trace(2)
+    for proc in trace.ranks:
+        proc.define(
+            wire.DefKind.EXCEPTION, t_ns=ns(900), type="OSError", text="OSError: disk",
+            thread="feeder", frames=FRAMES, step=1,
+        )  # fmt: skip
+        proc.step(0, 100, 1000)
+    for t in range(1500, until + 1, 500):
+        row = {"since_ns": ns(1000), "open": open_, "scheduled": [ran * MS * t // until, 0]}
+        for proc in trace.ranks:
+            state_of(trace, proc, t, **row)
+    found = [f for f in findings(at(trace, until)) if f.kind == "thread-exception"]
+    assert [(f.severity, facts(f, "idle_ns")) for f in found] == [(severity, idle * MS)] * 2

@@ -9,7 +9,12 @@ from pardbg.analysis.findings.finding import Candidate, Facts, Note, Severity
 from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.wording import killed_text
 from pardbg.events.log_facts import LogSays
-from pardbg.words import agreed, ranks_text, waits_text
+from pardbg.words import agreed, duration, ranks_text, waits_text
+
+THREAD_STEPS: Final = 16
+"""Steps after which what a thread did is no longer waited for: a queue that it filled is empty."""
+_IDLE_NS: Final = 10_000_000_000
+"""A rank that lost a thread and does nothing for so long waits for it."""
 
 
 class _Failure(Facts):
@@ -179,13 +184,15 @@ class ThreadRaised(Facts):
     error: str
     steps_since: int = 0
     """Training steps that the rank has ended without it."""
+    idle_ns: int = 0
+    """Time since which the rank has done nothing, and is in no op."""
     waiting: tuple[int, ...] = ()
     """Ranks that wait for this one since."""
     stands: str = ""
     """Where its main thread stands, if others wait for it."""
 
     def severity(self) -> Severity:
-        return "error" if self.waiting else "warning"
+        return "error" if self.waiting or self.idle_ns >= _IDLE_NS else "warning"
 
     def explaining(self, about: Candidate, effect: Candidate) -> Facts:
         waiting = sorted({*self.waiting, *effect.ranks}.difference(about.culprits))
@@ -195,13 +202,16 @@ class ThreadRaised(Facts):
     def text(self, about: Candidate) -> str:
         rank, at = about.ranks[0], f" (at {about.where})" if about.where else ""
         text = f"rank {rank}'s thread {self.thread} raised {self.error}{at} and ended"
+        if not self.waiting and self.idle_ns:
+            idle = duration(self.idle_ns)
+            return f"{text}. Since then rank {rank} recorded nothing and used no CPU for {idle}."
         if not self.waiting:
-            return f"{text}; its process goes on without it."
+            return f"{text}; its process went on without it."
         stands = f" Rank {rank} stands at {self.stands}." if self.stands else ""
         return f"{text}.{stands}{_waiting_text(self.waiting, about.ranks)}"
 
     def advice(self) -> str:
-        return self.tries("waiting" if self.waiting else "")
+        return self.tries("waiting" if self.waiting or self.idle_ns else "")
 
 
 @dataclass(frozen=True, slots=True)
