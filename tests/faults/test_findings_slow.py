@@ -20,6 +20,12 @@ CASES = (
     (Case("same-data-pipeline",
           torchrun(4, "tests.diagnosis.number_programs", "same-data-pipeline", "0", "10"),
           ("same-data",), ((),), SLOW), {"num_steps": {20}}),
+    (Case("keeps-gradients",
+          torchrun(3, "tests.diagnosis.number_programs", "keeps-gradients-ddp", "1", "10"),
+          ("gradients-kept",), ((1,),), SLOW), {"step": {10}}),
+    (Case("comm-thread-dies",
+          torchrun(3, "tests.diagnosis.culprit_programs", "comm-thread-dies", "1", "3"),
+          ("thread-exception",), ((1,),), alone=True), {"thread": {"comm"}, "waiting": {(0, 2)}}),
 )  # fmt: skip
 
 
