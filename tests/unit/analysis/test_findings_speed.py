@@ -131,6 +131,7 @@ def test_a_straggler_and_what_makes_it_late(
         (50, 41, 10, "info", (), ("core", 31 * MS)),
         (80, 41, 10, "warning", (1,), ("host", 30 * MS)),
         (50, 20, 10, "warning", (1,), ("host", 30 * MS)),
+        (50, 60, 60, "info", (1,), ("host", 30 * MS)),
         (56, 60, 10, "info", (), ("core", 24 * MS)),
     ],
 )
@@ -140,7 +141,8 @@ def test_a_rank_that_gets_no_core_is_not_the_slow_one(
 ) -> None:  # fmt: skip
     """30 ms late in steps of 100 ms. All ran 50 ms of each; where it was ready without a core 31 ms
     longer, that is why: somebody on its cores, or all ranks' if the others stand so, too. Not where
-    it runs for the 30 ms longer, nor where it stood only 10 ms longer: 20 are its own."""
+    it runs for the 30 ms longer, nor where it stood only 10 ms longer: 20 are its own. A note where
+    all stand for 60 ms: the others may do so elsewhere in the step."""
     finding = one(late_on_a_busy_host(30, ran, stood, others_stood), "straggler")
     assert (finding.severity, finding.culprits) == (severity, culprits)
     assert facts(finding, "cause", "cause_ns") == pytest.approx(cause)

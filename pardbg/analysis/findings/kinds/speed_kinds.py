@@ -77,7 +77,7 @@ class Straggler(Facts):
     """Part of the cost of a step that is not for want of a core."""
     step_ns: float
     timed: bool
-    """Time without a core is known."""
+    """Time without a core is known, and does not make up for it."""
     recurring: bool
     """Late in most steps; else in the mean."""
     whole_host: str

@@ -219,7 +219,7 @@ def _candidate(
     facts = Straggler(
         label=Label(newest.label), num_late=len(late_in), num_steps=len(looked_at.steps), by_ns=by,
         cause=cause, cause_ns=cause_ns, phases=phases, step_ns=looked_at.step_ns, recurring=again,
-        timed=bool(scheduled(view, looked_at)),
+        timed=_is_timed(view, looked_at, culprits, by),
         own_ns=cost if cause == "core" else min(cost, by - stood),
         whole_host=_whole_host(view, culprits), late=tuple(culprits), blocking=blocking,
         pid=view.ranks[culprits[0]].pid, rank=culprits[0],
@@ -267,6 +267,17 @@ def _stood(view: View, looked_at: Window, culprits: Sequence[int], by: float) ->
     longer = runs - ran if runs > (1 + OF_STEP) * ran else 0.0
     beyond = min(taken[rank][1] - stood for rank in culprits)
     return float(max(0.0, min(beyond, by - longer) if longer else beyond))
+
+
+def _is_timed(view: View, looked_at: Window, culprits: Sequence[int], by: float) -> bool:
+    """Return whether it is known that each runs for longer than the others, or stands ready without
+    a core for less than it is late: others that stand as long may do so elsewhere in the step."""
+    taken = scheduled(view, looked_at)
+    usual = [ran for rank, (ran, _) in taken.items() if rank not in culprits]
+    least = (median(usual) if usual else 0.0) + CAUSE_SHARE * by
+    return all(
+        rank in taken and (taken[rank][0] >= least or taken[rank][1] < by) for rank in culprits
+    )
 
 
 def _idle(view: View, looked_at: Window, lates: Sequence[_Late], culprits: Sequence[int]) -> float:
