@@ -15,6 +15,7 @@ from pardbg.analysis.answers.ranks import RankNow, rank_rows
 from pardbg.analysis.answers.step_times import unheld_step_rows
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import ControlView, control_view
+from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.losses import HISTORY as LOSSES
 from pardbg.analysis.base.losses import NotFinite, loss_history, loss_source, not_finite
 from pardbg.analysis.base.run import RunInfo, run_info
@@ -49,7 +50,8 @@ class Snapshot:
     run: RunInfo
     step: int | None
     step_ns: int | None
-    """Time of the newest step in ``steps``: a rank that is ahead has ended another one."""
+    """Time of the newest step in ``steps``: a rank that is ahead has ended another one. Of a run
+    that was held, of the ranks' newest without a hold."""
     loss: float | None
     """Loss of the newest step that has one; NaN and infinity stay what they are."""
     loss_history: tuple[tuple[int, float], ...]
@@ -187,7 +189,8 @@ def snapshot(
         view, pipeline, reused.ranks, reuse_splits=reused.splits, splits=not reused.no_splits
     )
     shown, info = "courses" in drawn, run_info(view)
-    newest = [row.step_ns[-1] for row in ranks if row.step_ns]
+    held = not steps or was_held(view, 0, view.t_ns)
+    newest = [row.step_ns[-1] for row in ranks if row.step_ns] if held else [steps[-1].duration_ns]
     return Snapshot(
         revision=store.revision,
         live=store.live and view.run_end is None,
@@ -196,7 +199,7 @@ def snapshot(
         t_end_ns=view.end_ns,
         run=info,
         step=current_step(view, states(view)),
-        step_ns=steps[-1].duration_ns if steps else max(newest, default=None),
+        step_ns=max(newest, default=None),
         loss=losses[-1][1] if losses else None,
         loss_history=losses,
         loss_source=of_steps("loss_source", lambda: loss_source(view)),

@@ -164,7 +164,7 @@ def _of_finding(finding: Finding, numbers: str, cells: int) -> list[Line]:
 
 def _said(sign: str, style: str, text: str, loud: str, numbers: str, cells: int) -> list[Line]:
     """Draw a sentence, over two lines if it is long, and the numbers under it."""
-    first, *more = wrap(text, cells - 4, 2)
+    first, *more = wrap(text, cells - 4, 2) or [""]
     return [line(Segment(f" {sign} ", style), Segment(first, loud)),
             *(line("   ", Segment(part)) for part in more),
             line("   ", Segment(clip(numbers, cells - 4), "dim"))]  # fmt: skip
