@@ -7,6 +7,7 @@ import pty
 import select
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,6 +90,10 @@ class Terminal:
     def __init__(self, argv: list[str]) -> None:
         self.pid, self.master = pty.fork()
         if self.pid == 0:
+            # Else the kernel drops what a program has printed since Ctrl-C, without pardbg, too.
+            settings = termios.tcgetattr(0)
+            settings[3] |= termios.NOFLSH
+            termios.tcsetattr(0, termios.TCSANOW, settings)
             os.execve(argv[0], argv, rank_env())
         self.shown = b""
         self.status: int | None = None

@@ -101,9 +101,10 @@ def _numbers(snapshot: Snapshot, cells: int) -> Line:
         parts.append(Segment(f"{clean(view.schedule)}, {view.num_stages} stages on "))
     parts.append(Segment(words.plural(len(snapshot.ranks), "rank")))
     last = snapshot.steps[-1].step if snapshot.steps else None
-    if snapshot.step_ns and not snapshot.run.rehearsed:
+    took_ns = snapshot.step_ns if last is None else snapshot.steps[-1].duration_ns
+    if took_ns and not snapshot.run.rehearsed:
         whose = "the last step" if last is None else f"step {last}"
-        parts.append(Segment(f"; {whose}: {words.duration(snapshot.step_ns)}"))
+        parts.append(Segment(f"; {whose}: {words.duration(took_ns)}"))
     step = view.last_complete if view is not None else None
     if step is not None and step.excess_fraction is not None:
         whose = "" if step.step == last else f" of step {step.step}"
