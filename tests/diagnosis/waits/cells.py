@@ -73,10 +73,11 @@ def is_there(public: str) -> bool:
 
 
 def row(*covers: str) -> Callable[[Row], Row]:
-    """One more row of the table, where this torch has what it covers."""
+    """One more row of the table, where this torch has the first of what it covers: the op of the
+    row, which others are names of."""
 
     def add(function: Row) -> Row:
-        if all(map(is_there, covers)):
+        if all(map(is_there, covers[:1])):
             name = function.__name__.strip("_")
             ROWS[name], COVERS[name] = function, covers
         return function
