@@ -118,6 +118,11 @@ class TensorDef:
     kept: Kept | None = field(default=None, compare=False)
     """Its elements, where they were asked for."""
 
+    @property
+    def vector(self) -> NDArray[np.float64]:
+        """The sketch as numbers."""
+        return np.frombuffer(self.sketch, dtype="<f8")
+
 
 def tensor_def(values: Mapping[Any, Any]) -> TensorDef:
     """Return a captured tensor's facts."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -164,6 +164,12 @@ def _num_steps(view: View) -> int:
     return max(LAST, min(LOSSES, _STEP_ENDS // max(1, len(view.ranks))))
 
 
+def _step_ns(view: View, steps: Sequence[StepRow], ranks: Sequence[RankNow]) -> int | None:
+    if steps and not was_held(view, 0, view.t_ns):
+        return steps[-1].duration_ns
+    return max((row.step_ns[-1] for row in ranks if row.step_ns), default=None)
+
+
 def snapshot(
     store: Store, t_ns: int | None, rank: int | None = None, viewport: Viewport = EVERYTHING,
     before: Snapshot | None = None, *, partial: bool = False,
@@ -189,8 +195,6 @@ def snapshot(
         view, pipeline, reused.ranks, reuse_splits=reused.splits, splits=not reused.no_splits
     )
     shown, info = "courses" in drawn, run_info(view)
-    held = not steps or was_held(view, 0, view.t_ns)
-    newest = [row.step_ns[-1] for row in ranks if row.step_ns] if held else [steps[-1].duration_ns]
     return Snapshot(
         revision=store.revision,
         live=store.live and view.run_end is None,
@@ -199,7 +203,7 @@ def snapshot(
         t_end_ns=view.end_ns,
         run=info,
         step=current_step(view, states(view)),
-        step_ns=max(newest, default=None),
+        step_ns=_step_ns(view, steps, ranks),
         loss=losses[-1][1] if losses else None,
         loss_history=losses,
         loss_source=of_steps("loss_source", lambda: loss_source(view)),

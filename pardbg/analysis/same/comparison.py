@@ -213,24 +213,15 @@ def compare(reference: Store, run: Store, floor: Store | None = None) -> Samenes
     found = _or_stale(found, copies(b))
     odd = () if found.place is None else beside(run, outs, found.name, found.what != "out")
     loss = loss_of((reference, a), (run, b), floor, judge.step)
-    if found.reason == "same" and loss is not None and loss.level == "red" and loss.log_of:
-        cause = Hypothesis("log", float(loss.log_of), True)
-        found = replace(found, reason="differs", step=loss.step, what=OF_LOSS, hypothesis=cause)
+    found = _or_loss(found, loss)
     parts = (one for one in told(run, moved) if one[1].step == judge.step)
     rows = _told(found.rows, judge.step)
     blocks, ranks = by_rank(rows, parts, modules.judged, (a, b), judge.floors.of)
     return replace(
-        found,
-        inputs_known=known,
-        initial_known=verified >= parameters,
-        random=random,
-        floor_idle=judge.floor_idle,
-        beside=odd,
-        loss=loss,
+        found, inputs_known=known, initial_known=verified >= parameters, random=random,
+        floor_idle=judge.floor_idle, beside=odd, loss=loss, blocks=blocks, ranks=ranks,
         elements=tuple(elements_of(_off(found), modules.judged, a, b, judge.floors.of)),
-        blocks=blocks,
-        ranks=ranks,
-    )
+    )  # fmt: skip
 
 
 def _or_stale(found: Sameness, known: Copies) -> Sameness:
@@ -245,6 +236,14 @@ def _or_stale(found: Sameness, known: Copies) -> Sameness:
         hypothesis=first.cause, place=None, rows=(*found.rows, *rows),
         num_tensors=found.num_tensors + len(rows),
     )  # fmt: skip
+
+
+def _or_loss(found: Sameness, loss: Loss | None) -> Sameness:
+    """Return the answer, or that the loss alone is off, by a logarithm."""
+    if found.reason != "same" or loss is None or loss.level != "red" or not loss.log_of:
+        return found
+    cause = Hypothesis("log", float(loss.log_of), True)
+    return replace(found, reason="differs", step=loss.step, what=OF_LOSS, hypothesis=cause)
 
 
 def _off(found: Sameness) -> list[Key]:

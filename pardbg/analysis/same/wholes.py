@@ -287,14 +287,14 @@ def whole_of(parts: Sequence[Part], equal: Collection[int] = ()) -> Whole | Gap:
         return "copies"
     firsts = [boxes[box][0][1] for box in sorted(boxes)]
     differing = unlike[0] if unlike else []
-    vectors = [_vector(part) for _, part in differing] if len(boxes) == 1 else []
+    vectors = [part.vector for _, part in differing] if len(boxes) == 1 else []
     some = any(part.most for part in firsts) and len(boxes) > 1
     zeros = [rank for same in boxes.values() for rank, p in same if not (p.most or p.bad)]
     return Whole(
         first.step, first.what, first.name, first.order, min(rank for rank, _ in parts),
         first.dtype, first.shape, total, max((p.most for _, p in parts), default=0.0),
         sum(part.bad for part in firsts),
-        np.sum([_vector(part) for part in firsts], axis=0) if firsts else np.zeros(1),
+        np.sum([part.vector for part in firsts], axis=0) if firsts else np.zeros(1),
         tuple((rank, part.bits) for rank, part in differing),
         tuple(vectors), bool(differing) and not _replicas(differing, ()),
         tuple(sorted(zeros)) if some else (),
@@ -321,7 +321,7 @@ def _added(parts: Sequence[Part]) -> list[Part] | Gap:
         whole = replace(
             firsts[0], summand=None, most=max(part.most for part in firsts),
             bad=sum(part.bad for part in firsts), bits=sum(part.bits for part in firsts),
-            sketch=np.sum([_vector(part) for part in firsts], axis=0).tobytes(),
+            sketch=np.sum([part.vector for part in firsts], axis=0).tobytes(),
         )  # fmt: skip
         found.append((min(rank for same in summands.values() for rank, _ in same), whole))
     return found
@@ -335,7 +335,7 @@ def is_placed(part: TensorDef) -> bool:
         for offset, size, whole in zip(part.offset, part.size, part.shape, strict=True)
     )
     whole = part.count == math.prod(part.size) and bool(part.sketch)
-    return inside and whole and bool((np.abs(_vector(part)) < LARGEST).all())
+    return inside and whole and bool((np.abs(part.vector) < LARGEST).all())
 
 
 def overlap(boxes: Sequence[Box]) -> bool:
@@ -357,7 +357,3 @@ def _replicas(same: Iterable[Part], equal: Collection[int]) -> bool:
     return len(known) > 1 and (
         sure or all(known.keys() <= set(part.over) for part in known.values())
     )
-
-
-def _vector(part: TensorDef) -> Floats:
-    return np.frombuffer(part.sketch, dtype="<f8")

@@ -89,7 +89,7 @@ def _made(before: Sequence[Part], after: Sequence[Part]) -> dict[Box, _Made]:
         box = _box(part)
         ranks[box].append(rank)
         if part.count and box in known:
-            found[box] = _Made(tuple(sorted(ranks[box])), _vector(known[box]), _vector(part))
+            found[box] = _Made(tuple(sorted(ranks[box])), known[box].vector, part.vector)
     return found
 
 
@@ -135,7 +135,7 @@ def _lacking(copy: TensorDef, parts: Sequence[_Made], dtype: str) -> tuple[_Made
         return None
     columns = np.stack([one.update for one in moved], axis=1)
     rest = [one.after for one in parts if all(one is not of for of in moved)]
-    target = _vector(copy) - np.sum([*(one.before for one in moved), *rest], axis=0)
+    target = copy.vector - np.sum([*(one.before for one in moved), *rest], axis=0)
     shares, *_ = np.linalg.lstsq(columns, target, rcond=None)
     unexplained = _norm(target - columns @ shares)
     clear = all(min(abs(x), abs(x - 1)) < _OFF for x in shares)
@@ -146,10 +146,6 @@ def _lacking(copy: TensorDef, parts: Sequence[_Made], dtype: str) -> tuple[_Made
 
 def _box(part: TensorDef) -> Box:
     return part.offset, part.size
-
-
-def _vector(part: TensorDef) -> Floats:
-    return np.frombuffer(part.sketch, dtype="<f8")
 
 
 def _norm(vector: Floats) -> float:
