@@ -10,6 +10,7 @@ from pardbg.analysis.findings.finding import Candidate
 from pardbg.analysis.findings.kinds.value_kinds import Diverges
 from pardbg.analysis.same.comparison import Sameness, alone, compare
 from pardbg.analysis.same.module_rows import is_captured
+from pardbg.analysis.same.wholes import USED
 from pardbg.store.store import Store
 
 
@@ -29,7 +30,8 @@ def diverges(view: View) -> Iterable[Candidate]:
         kind="diverges", ranks=named or tuple(sorted(newest)),
         culprits=() if cause is None else cause.odd_ranks, t_ns=_end_of(view, found.step),
         facts=Diverges(
-            found.step, found.what, found.name, cause, found.reason != "replicas-differ",
+            found.step, found.what, found.name, cause,
+            found.reason != "replicas-differ" and found.what != USED,
             "" if place is None else place.through,
         ),
         where=(place.source if place is not None else "") or None,

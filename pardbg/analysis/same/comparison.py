@@ -39,15 +39,7 @@ from pardbg.analysis.same.noise import (
     of_update,
 )  # fmt: skip
 from pardbg.analysis.same.siblings import Beside, beside
-from pardbg.analysis.same.wholes import (
-    USED,
-    Gap,
-    Key,
-    Whole,
-    Wholes,
-    told,
-    wholes,
-)
+from pardbg.analysis.same.wholes import USED, Gap, Key, Whole, Wholes, told, wholes
 from pardbg.analysis.same.working_copies import Copies, copies
 from pardbg.store.store import DEFINITIONS, Store
 
@@ -172,7 +164,14 @@ def alone(store: Store) -> Sameness:
 
 def compare(reference: Store, run: Store, floor: Store | None = None) -> Sameness:
     """Return whether ``run`` computes what ``reference`` does; ``floor``: a second recording of the
-    reference, whose differences are its noise."""
+    reference, whose differences are its noise. What is wrong in any case is the answer where they
+    cannot be compared."""
+    found = _compare(reference, run, floor)
+    own = alone(run) if found.exit_code == CANNOT else found
+    return own if own.exit_code == EXIT["differs"] else found
+
+
+def _compare(reference: Store, run: Store, floor: Store | None) -> Sameness:
     for store, name in ((reference, "A"), (run, "B"), (floor, "--floor")):
         if store is not None and store.refused[DEFINITIONS]:
             return Sameness("too-large", name=name)

@@ -7,9 +7,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from pardbg.analysis.same.comparison import Sameness
+from pardbg.analysis.same.comparison import Row, Sameness
 from pardbg.analysis.same.module_rows import WHATS, ModuleRow, Numbers
 from pardbg.analysis.same.noise import RED, YELLOW
+from pardbg.analysis.same.wholes import USED
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import (
     Drawn,
@@ -89,6 +90,8 @@ def numbers(
         return fit(line(fit(own, size), " ", shown), cells)
 
     below = [line(" " * (size + 1), row) for row in side[len(modules) - first :]]
+    if found.rows and not known.modules:  # they are of no module's forward or backward
+        below += _tensors(found.rows, cells)
     below += [] if wide else [(), *_left(found, cells)]
     indices = (*range(len(modules)), *[-1] * len(below))
     body = Drawn(len(modules), draw, below)
@@ -104,16 +107,20 @@ def listed(known: Numbers | None, contains: str = "") -> list[ModuleRow]:
 def module_detail(found: Sameness, row: ModuleRow, cells: int) -> Picture:
     """Draw the judged tensors of a module."""
     own = [one for one in found.rows if row.name in (one.name, one.name.rpartition(".")[0])]
-    body = [line(Segment(f"  {'step':>4} {'what':<6} {'error':>10} {'floors':>10}  tensor", "dim"))]
-    for one in own:
-        style = {"green": "good", "yellow": "warn", "red": "bad"}[one.level]
-        figures = f"{number(one.error):>10} {number(one.floors):>10}"
-        text = f"  {one.step:>4} {one.what:<6} {figures}  {label(one.name)}"
-        body.append(line(Segment(clip(text, cells), style)))
+    body = list(_tensors(own, cells))
     for kept in found.elements:
         if row.name in (kept.name, kept.name.rpartition(".")[0]):
             body += [(), *(line("  ", clip(text, cells - 2)) for text in element_lines(kept))]
     return Picture(body=tuple(body))
+
+
+def _tensors(rows: Sequence[Row], cells: int) -> Iterator[Line]:
+    yield line(Segment(f"  {'step':>4} {'what':<6} {'error':>10} {'floors':>10}  tensor", "dim"))
+    for one in rows:
+        style = {"green": "good", "yellow": "warn", "red": "bad"}[one.level]
+        figures = f"{number(one.error):>10} {number(one.floors):>10}"
+        text = f"  {one.step:>4} {one.what:<6} {figures}  {label(one.name)}"
+        yield line(Segment(clip(text, cells), style))
 
 
 def _verdict(found: Sameness, cells: int) -> Iterator[Line]:
@@ -235,6 +242,8 @@ def _checks(found: Sameness, cells: int) -> list[Line]:
         return [line(Segment("  replicas alone: give a second recording as the reference", "dim"))]
     if not found.rows:
         return []
+    if all(row.what == USED for row in found.rows):
+        return [line(Segment(f"  {counted(found)}: no reference is needed to say so", "dim"))]
     parts = [
         line(Segment(" ✓ " if good else " ✗ ", "good" if good else "warn"), Segment(text, "dim"),
              " ") for good, text in checks(found)

@@ -348,7 +348,7 @@ class Diverges(Facts):
     cause: Hypothesis | None
     """What the difference looks like."""
     reference: bool
-    """It was compared with one; else replicas are not equal."""
+    """It was compared with one; else replicas are not equal, or a copy lacks an update."""
     through: str
     """Of the gradient of an output: the module whose backward it comes out of; else empty."""
 

@@ -194,6 +194,7 @@ def test_a_gradient_that_is_not_reduced(by: float, cause: str) -> None:
 
 
 def test_other_inputs_and_other_parameters_end_the_comparison() -> None:
+    """But not what is wrong whatever the reference is."""
     wrong = changed(run(2, seed=1), lambda g: 2 * g)
     wrong.inputs = {0: [0, 2, 4, 6], 1: [1, 3, 5, 77]}
     found = against(wrong)
@@ -204,6 +205,9 @@ def test_other_inputs_and_other_parameters_end_the_comparison() -> None:
     found = against(other)
     assert (found.exit_code, found.rows) == (2, ())
     assert (found.reason, found.name) == ("initial-parameters-differ", "blocks.0.weight")
+    wrong.own[0, "grad", "head.weight", 1] = wrong.values[0, "grad", "head.weight"] * 1.01
+    found = against(wrong)
+    assert (found.exit_code, found.reason, found.name) == (1, "replicas-differ", "head.weight")
 
 
 def test_samples_may_come_in_any_order_and_twice() -> None:
