@@ -80,8 +80,7 @@ def _repeated(message: Message, rng: random.Random) -> list[Message]:
     own = rng.random() < 0.5 or message.key[1:] == b""
     keys = (message.key if own else b"%s%d.n.%d" % (message.key[:1], i % 7, i)
             for i in range(number))  # fmt: skip
-    size = min(len(message.payload), 4096)
-    most = max(1, LARGE_BYTES // max(1, size))
+    most = max(1, LARGE_BYTES // max(1, len(message.payload)))
     return [Message(key, message.payload, message.received_ns)
             for key, _ in zip(keys, range(most), strict=False)]  # fmt: skip
 
