@@ -7,6 +7,7 @@ import platform
 import re
 import socket
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -135,6 +136,24 @@ def read_text(path: str) -> str:
             return file.read()
     except OSError:
         return ""
+
+
+def cgroup_directories(text: str, root: str, controller: str) -> Iterator[tuple[int, str]]:
+    """(version, directory) of each cgroup in a ``/proc/PID/cgroup``, up to the top (mounted
+    at ``root``). In a container the path may be the host's: then only the top is there."""
+    for line in text.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            version, top = 2, root
+        elif controller in controllers.split(","):
+            version, top = 1, os.path.join(root, controller)
+        else:
+            continue
+        while path.strip("/"):
+            yield version, os.path.join(top, path.strip("/"))
+            path = os.path.dirname(path.rstrip("/"))
+        yield version, top
 
 
 def resident_bytes() -> int:

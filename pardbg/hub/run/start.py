@@ -19,6 +19,7 @@ from typing import Final
 
 from pardbg.errors import UserError
 from pardbg.hub.ranks.processes import start_time
+from pardbg.hub.ranks.task_room import MIN_FREE_TASKS, free_tasks
 from pardbg.hub.removal import remove_unstarted
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs, native_build, run_files
@@ -171,6 +172,11 @@ def start_run(
     check_command(argv, environment)
     if not start_time(os.getpid()):
         raise SetupError("/proc is not mounted")
+    if (room := free_tasks()) < MIN_FREE_TASKS and not attached:
+        raise SetupError(
+            f"only {max(0, room)} more processes and threads are allowed (`ulimit -u`, or pids.max "
+            f"of a cgroup), and the job may need them"
+        )
     run = files.new_id(name)
     if streams is not None:
         streams.signals.catch()

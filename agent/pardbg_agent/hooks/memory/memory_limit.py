@@ -7,14 +7,13 @@ count in it, and page cache that the kernel would give up does not.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from pardbg_agent import core as _core
 from pardbg_agent.hooks.context import of
 from pardbg_agent.hooks.memory import device_memory
-from pardbg_agent.identity import read_text
+from pardbg_agent.identity import cgroup_directories, read_text
 from pardbg_agent.wire import NO_GROUP, NONE, Kind, Lane
 from pardbg_agent.words import whole
 
@@ -66,7 +65,7 @@ def cgroup(file: str = "/proc/self/cgroup", root: str = ROOT) -> tuple[int, int,
     directory); (0, 0, "") without any."""
     found = [
         (limit, version, directory)
-        for version, directory in _directories(read_text(file), root)
+        for version, directory in cgroup_directories(read_text(file), root, "memory")
         if 0 < (limit := _number(read_text(os.path.join(directory, _NAMES[version][0])))) < NO_LIMIT
     ]
     return min(found, default=(0, 0, ""))
@@ -78,24 +77,6 @@ def used_bytes(version: int, directory: str) -> int:
     lines = read_text(os.path.join(directory, "memory.stat")).splitlines()
     given_up = next((_number(x.split()[1]) for x in lines if x.split()[:1] == [inactive]), 0)
     return max(0, _number(read_text(os.path.join(directory, use))) - given_up)
-
-
-def _directories(text: str, root: str) -> Iterator[tuple[int, str]]:
-    """(version, directory) of each cgroup that this process is in, up to the top. In a container
-    the path may be the host's: then only the top is there."""
-    for line in text.splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            version, top = 2, root
-        elif "memory" in controllers.split(","):
-            version, top = 1, os.path.join(root, "memory")
-        else:
-            continue
-        while path.strip("/"):
-            yield version, os.path.join(top, path.strip("/"))
-            path = os.path.dirname(path.rstrip("/"))
-        yield version, top
 
 
 def _number(text: str) -> int:
