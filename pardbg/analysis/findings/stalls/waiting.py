@@ -65,18 +65,16 @@ LATE_NS: Final = 4_000_000_000
 
 
 def moments(view: View) -> Iterator[tuple[View, int | None]]:
-    """Return views at which to look for hangs, and when the job fell apart after them: the cursor;
-    once the job fell apart, just before. The first one at which there is a hang counts."""
+    """Return views at which to look for hangs, and when what hung there was over: the cursor; once
+    the job fell apart, just before. The first one at which there is a hang counts."""
     ended = view.run_end
     if ended is not None and not ended[1]:
         return
     bad = bad_ends(view)
     if bad:
-        fell = bad[0].t_ns
-        yield View(view.store, fell - BEFORE_NS), fell
-        asked = termination(view, bad)
-        if asked is not None:  # ranks may clean up for seconds
-            yield View(view.store, asked.t_ns - BEFORE_NS), fell
+        asked = termination(view, bad)  # ranks may clean up for seconds, or leave without a trace
+        over = {bad[0].t_ns} | ({asked.t_ns} if asked is not None else set())
+        yield from ((View(view.store, t_ns - BEFORE_NS), t_ns) for t_ns in sorted(over))
     if ended is None:
         yield view, None
 
