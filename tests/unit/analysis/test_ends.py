@@ -13,7 +13,6 @@ from pardbg.analysis.findings.ends import brief
 from pardbg.analysis.findings.finding import Finding
 from pardbg_agent import wire
 from tests.unit.analysis.test_waitgraph import WAITING, stall
-from tests.unit.analysis.test_waitgraph_calls import call
 from tests.unit.facts import facts
 from tests.unit.trace_builder import Proc, Trace, ns
 
@@ -499,33 +498,3 @@ def test_ranks_that_were_killed_in_a_deadlock_are_notes_below_it() -> None:
     assert list(said(trace)) == ["deadlock"]
     noted = {f.kind for f in snapshot(trace.store(), None).findings if f.severity == "info"}
     assert "rank-lost" in noted
-
-
-def test_a_wait_that_began_after_the_first_failure_lasted_until_the_job_was_told_to_end() -> None:
-    """Rank 0 raised in init_process_group at 1 s; rank 1 came to it at 1.1 s. torchrun said at
-    70.3 s that it was told to end, which the hub reads up to 250 ms late."""
-    trace = Trace(2)
-    call(trace.ranks[0], "init_process_group", 900, (0, 1))
-    raises(trace.ranks[0], 1000)
-    ends(trace, trace.ranks[0], 1001, "exit", 1)
-    call(trace.ranks[1], "init_process_group", 1100, (0, 1))
-    trace.flush()
-    trace.output(70_300, "SignalException: Process 5 got signal: 15", stream="stderr")
-    ends(trace, trace.ranks[1], 70_400, "killed", -15)
-    trace.end(70_500, code=1)
-    assert facts(said(trace)["stuck-op"], "waited_ns") == ns(70_050) - ns(1100)
-
-
-def test_a_rank_that_leaves_when_told_to_end_is_where_it_was_before() -> None:
-    """Rank 0 has waited for rank 1 since 1 ms. At 8 s the job gets SIGTERM: rank 1 leaves without
-    an exit code, and only then is rank 0 killed."""
-    trace = Trace(2)
-    trace.ranks[0].collective("world", "all_reduce", 1, None)
-    trace.ranks[1].phase("forward", 0, 1)
-    trace.flush()
-    stall(trace, 4000, r0=WAITING, r1=FRAMES)
-    ends(trace, trace.ranks[1], 8100)
-    ends(trace, trace.ranks[0], 8700, "killed", -15)
-    trace.define(wire.DefKind.END, proc=None, t_ns=ns(8800), code=143, told=[[ns(8000), 15]])
-    one = said(trace)["missing-rank"]
-    assert (one.culprits, one.where) == ((1,), "data.py:7 in batch")
