@@ -10,12 +10,16 @@ from typing import Final
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.finding import Candidate
 from pardbg.analysis.findings.kinds.speed_kinds import HostOverloaded
-from pardbg.analysis.findings.speed.windows import scheduled, window
+from pardbg.analysis.findings.speed.windows import Window, scheduled, window
 from pardbg.analysis.hangs.standstill import OVERLOADED, host_load
 from pardbg.events import fields
 
 READY_SHARE: Final = 0.05
 """Share of a step that ranks of a host with too few cores stand ready without one."""
+
+
+LOOKS: Final = 8
+"""Moments of the steps looked at at which the load is read."""
 
 
 def overloaded_hosts(view: View) -> Iterator[Candidate]:
@@ -27,10 +31,24 @@ def overloaded_hosts(view: View) -> Iterator[Candidate]:
     looked_at = window(view)
     taken = scheduled(view, looked_at) if looked_at is not None else {}
     for host, ranks in by_host.items():
-        load = host_load(view, ranks)
+        load = _load(view, ranks, looked_at)
         stood = [taken[rank][1] for rank in ranks if rank in taken]
         share = median(stood) / looked_at.step_ns if stood and looked_at is not None else 0.0
         if load >= OVERLOADED or share >= READY_SHARE:
             cores = max(fields.integer(view.ranks[r].facts, "cpus", 0) for r in ranks)
             facts = HostOverloaded(host, len(ranks), cores, load, round(share, 3))
             yield Candidate(kind="host-overloaded", ranks=tuple(ranks), t_ns=view.t_ns, facts=facts)
+
+
+def _load(view: View, ranks: list[int], looked_at: Window | None) -> float:
+    """Threads per core, at most, now and while the steps that are judged ran: what a load made slow
+    is its doing after it has gone, too."""
+    now = host_load(view, ranks)
+    if looked_at is None:
+        return now
+    since, until = looked_at.begin_ns, looked_at.end_ns
+    moments = (since + (until - since) * number // LOOKS for number in range(LOOKS + 1))
+    procs = [view.ranks[rank].proc for rank in ranks]
+    rows = (view.store.states.ranks(t_ns)[1] for t_ns in moments)
+    said = (fields.integer(of.get(proc, {}), "load", 0) for of in rows for proc in procs)
+    return max(now, max(said) / 100)

@@ -185,31 +185,6 @@ def late_on_a_busy_host(late: int, ran: int, stood: int, others_stood: int) -> T
     return trace
 
 
-@pytest.mark.parametrize(
-    ("load", "severity"), [(100, "warning"), (140, "warning"), (150, "info"), (400, "info")]
-)
-def test_host_code_that_is_late_on_an_overloaded_host_is_a_note(load: int, severity: str) -> None:
-    """30 ms, and nothing is known of the time without a core: where three threads want two cores,
-    it may be that."""
-    trace = data_parallel(Trace(3), {1: {"host": 30}})
-    trace.state(100 * STEPS, **{p.proc: {"load": load} for p in trace.ranks})
-    finding = one(trace, "straggler")
-    assert (finding.severity, finding.culprits) == (severity, (1,))
-    assert facts(finding, "cause") == "host"
-
-
-def test_an_overloaded_host_is_a_finding() -> None:
-    """Four threads want each core. What data make late stays a warning."""
-    trace = data_parallel(Trace(3), {1: {"data": 30}})
-    trace.state(100 * STEPS, **{p.proc: {"load": 400} for p in trace.ranks})
-    kinds = {f.kind: f for f in found(trace)}
-    assert set(kinds) == {"host-overloaded", "straggler"}
-    finding = kinds["host-overloaded"]
-    assert (finding.severity, finding.culprits, finding.ranks) == ("info", (), (0, 1, 2))
-    assert facts(finding, "num_ranks", "load") == (3, 4.0)
-    assert kinds["straggler"].severity == "warning"
-
-
 def test_who_is_never_late_is_no_straggler_for_never_standing() -> None:
     """Rank 0 always comes with half of the ranks; the others stand for 60 ms a step, it never."""
     trace = Trace(3)
