@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from pardbg.hub.run.runs import list_runs
 from tests.processes import end_tree, rank_env, wait_until
 
 PROGRAM = Path(__file__).parent / "programs" / "plain_training.py"
+KINDS = Path(__file__).parent / "programs" / "kinds_of_training.py"
 PARDBG = [sys.executable, "-m", "pardbg"]
 STEPS = 4000
 
@@ -31,13 +32,13 @@ needs_a_way = pytest.mark.skipif(
 class Job:
     """A torchrun of two ranks, beside which pardbg's commands run."""
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, port: int, program: Sequence[str]) -> None:
         self.stop, self._folder = folder / "stop", folder
         self.out = folder / "out"
         launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
         with self.out.open("wb") as out:
             self.process = subprocess.Popen(
-                [*launcher, "--master-port", str(port), str(PROGRAM), str(self.stop), str(STEPS)],
+                [*launcher, "--master-port", str(port), *program, str(self.stop), str(STEPS)],
                 env=rank_env(), stdout=out, stderr=subprocess.STDOUT,
             )  # fmt: skip
         self.launcher = str(self.process.pid)
@@ -46,7 +47,7 @@ class Job:
         """Step -> loss, as far as whole lines tell."""
         lines = self.out.read_text().splitlines(keepends=True)
         pairs = (line.split() for line in lines if line.endswith("\n"))
-        return {int(pair[0]): pair[1] for pair in pairs if len(pair) == 2 and pair[0].isdigit()}
+        return {int(pair[0]): pair[1] for pair in pairs if len(pair) > 1 and pair[0].isdigit()}
 
     def goes_on(self, steps: int = 20) -> None:
         before = max(self.losses(), default=-1)
@@ -71,8 +72,11 @@ class Job:
 
 
 @pytest.fixture
-def job(tmp_path: Path, free_port: Callable[..., int]) -> Iterator[Job]:
-    made = Job(tmp_path, free_port())
+def job(
+    tmp_path: Path, free_port: Callable[..., int], request: pytest.FixtureRequest
+) -> Iterator[Job]:
+    """Of the plain program, or of the one that is the fixture's parameter."""
+    made = Job(tmp_path, free_port(), getattr(request, "param", [str(PROGRAM)]))
     try:
         yield made
     finally:
@@ -120,6 +124,20 @@ def test_it_enters_leaves_and_enters_again(job: Job, tmp_path: Path) -> None:
         assert {one["step"] for one in found["steps"]} >= set(range(1, 20))
         assert [f["kind"] for f in found["findings"] if f["severity"] != "info"] == []
     assert_losses_as_plain(job, tmp_path)
+
+
+@needs_a_way
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("job", [[str(KINDS), "compiled_step"]], indirect=True)
+def test_it_enters_between_the_pieces_of_a_compiled_step(job: Job) -> None:
+    """What runs there is not compiled with the program's."""
+    job.goes_on(3)
+    run = job.enters("a.mcap")
+    job.goes_on()
+    assert job.ends() == 0
+    ends_of(job, run)
+    assert [f for f in report(job, "a.mcap")["findings"] if f["severity"] != "info"] == []
 
 
 def assert_losses_as_plain(job: Job, tmp_path: Path) -> None:

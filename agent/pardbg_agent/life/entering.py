@@ -91,8 +91,11 @@ class Entering:
 
                 own_libraries.load_own_libraries()
                 from pardbg_agent import core, hooks  # noqa: F401
-                from pardbg_agent.hooks import installed  # noqa: F401
+                from pardbg_agent.hooks import installed, patching  # noqa: F401
                 from pardbg_agent.sender import agent_thread  # noqa: F401
+
+                # The main thread may ask between the pieces of a compiled step().
+                patching.unseen(Entering.__bool__)
         except Exception as error:  # noqa: BLE001 - the program goes on as it was
             self._end("failed", _why_no_import(error))
             return
@@ -161,9 +164,14 @@ class Entering:
                 self._then = None
                 then()
         except BaseException as error:
+            theirs = not isinstance(error, Exception) or _is_from_elsewhere(error)
+            name = type(error).__name__
+            why = (
+                f"the program raised {name} meanwhile; try again" if theirs else f"{name}: {error}"
+            )
             with contextlib.suppress(Exception):
-                self._give_up(f"{type(error).__name__}: {error}")
-            if not isinstance(error, Exception) or _is_from_elsewhere(error):
+                self._give_up(why)
+            if theirs:
                 hide_own(error)
                 raise
         return False  # anything else, without an exception, is an error in the program
