@@ -321,7 +321,7 @@ class Store:
         if isinstance(event.fact, control_facts.Part):
             self._part_begin_ns = t_ns
             self.notes[PART] = event.fact.part
-        self.controls.add(t_ns, event, fields.weight(values))
+        self.controls.add(t_ns, event, fields.weight(event.plain()))  # what else it says is gone
         return True
 
     def _state(self, _proc: str, message: Message) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.answers.snapshot import Snapshot, snapshot
@@ -41,12 +43,12 @@ CELLS, ROWS = 120, 36
 
 
 def look(path: Path) -> float:
-    """Replay's first frame, `report`, `export`; what the slowest took with its loading, in seconds
+    """Replay's first frame, `report`, both `export`s; what the slowest took with loading, in seconds
     of processor time."""
     begun = time.process_time()
     store = load(path)
     loading_s = time.process_time() - begun
-    return loading_s + max(_took(partial(command, store)) for command in (_opened, _told, export))
+    return loading_s + max(_took(partial(command, store)) for command in COMMANDS)
 
 
 def _took(command: Callable[[], object]) -> float:
@@ -112,7 +114,25 @@ def _ticks(store: Store, t_ns: int | None, shown: Snapshot) -> list[Picture]:
 
 def export(store: Store) -> None:
     """As CSV and as a trace, in memory where there is such a file system."""
-    folder = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    with tempfile.TemporaryDirectory(dir=folder) as made:
-        tables.write_csv(tables.sheets(store), Path(made))
-        trace.write_trace(store, Path(made) / "trace.json.gz")
+    _sheets(store)
+    _traced(store)
+
+
+def _sheets(store: Store) -> None:
+    with _folder() as made:
+        tables.write_csv(tables.sheets(store), made)
+
+
+def _traced(store: Store) -> None:
+    with _folder() as made:
+        trace.write_trace(store, made / "trace.json.gz")
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    root = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(dir=root) as made:
+        yield Path(made)
+
+
+COMMANDS: Final = (_opened, _told, _sheets, _traced)

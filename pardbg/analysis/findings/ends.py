@@ -124,6 +124,8 @@ def _idle_ns(view: View, rank: int, failed: Failure) -> int:
     process = view.ranks[rank]
     end = view.proc_end(process)
     then = view if end is None else View(view.store, end[0] - _BEFORE_END_NS)
+    if then.ranks.get(rank) is not process:
+        return 0  # it ended as soon as it had begun: the life before is seen
     now, state = seen(then, rank), states(then).get(process.proc, {})
     if now.held or state.get("open") or not (now.idle and now.os_state == "S"):
         return 0

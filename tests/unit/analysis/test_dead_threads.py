@@ -88,3 +88,20 @@ def test_a_rank_that_does_nothing_without_its_thread(
             state_of(trace, proc, t, **row)
     found = [f for f in findings(at(trace, until)) if f.kind == "thread-exception"]
     assert [(f.severity, facts(f, "idle_ns")) for f in found] == [(severity, idle * MS)] * 2
+
+
+def test_a_life_that_ended_as_soon_as_it_had_begun() -> None:
+    """Where its rank stood shortly before says nothing of it: that was the life before, of fewer
+    ranks. Rank 1 is new, and its thread failed at 1010, rank 1 ended at 1100."""
+    trace = Trace(1)
+    trace.ranks[0].define(wire.DefKind.PROCESS, rank=0, world_size=1)
+    trace.define_end(trace.ranks[0], 900, "exit")
+    for rank in range(2):
+        proc = trace.process(rank, epoch=1, pid=20 + rank, start=1000)
+    proc.define(
+        wire.DefKind.EXCEPTION, t_ns=ns(1010), type="OSError", text="OSError: disk",
+        thread="feeder", frames=FRAMES, step=0,
+    )  # fmt: skip
+    trace.define_end(proc, 1100, "exit")
+    (found,) = (f for f in findings(at(trace, 1200)) if f.kind == "thread-exception")
+    assert (found.culprits, facts(found, "idle_ns")) == ((1,), 0)
