@@ -43,7 +43,7 @@ CELLS, ROWS = 120, 36
 
 
 def look(path: Path) -> float:
-    """Replay's first frame, `report`, both `export`s; what the slowest took with loading, in seconds
+    """Replay's first frame, `report`, both `export`s; what the slowest took in all, in seconds
     of processor time."""
     begun = time.process_time()
     store = load(path)
