@@ -309,7 +309,8 @@ def _first_failure(view: View, first: BadEnd, ranks: tuple[int, ...]) -> tuple[s
     left = left_waiting(view).items()
     waiting = tuple(other for other, gone in left if rank in gone and other not in over)
     if first.how == "code":
-        return "rank-exited", Exited(code, waiting)
+        abrupt = all(view.ranks[r].leaving_ns is None for r in ranks)
+        return "rank-exited", Exited(code, waiting, abrupt)
     if first.how != "exception":
         return "rank-lost", Lost(first.how == "killed", code, waiting)
     failed = failure(view, rank)

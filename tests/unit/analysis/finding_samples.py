@@ -172,7 +172,7 @@ def _disagreements() -> list[Candidate]:
 def _ends() -> list[Candidate]:
     raised = ends.Raised("ValueError: no labels", 5, 2, False, (0,))
     made_up = ends.Raised("AssertionError", -1, 1, True, ())
-    left, left_all = ends.Exited(3, (0, 1)), ends.Exited(3, ())
+    left, left_all = ends.Exited(3, (0, 1), True), ends.Exited(3, (), False)
     found = [
         one("exception", raised, (2,), (2,), AT), one("exception", made_up, (0, 1), (0, 1), AT),
         one("rank-exited", left, (2,), (2,)), one("rank-exited", left_all, (1, 2), (1, 2)),

@@ -182,14 +182,16 @@ def test_what_deprecated_functions_are_wrapped_in_is_no_library_of_the_program()
     assert said(trace)["exception"].where == "data.py:7 in batch"
 
 
+def leaves(proc: Proc, t: float) -> None:
+    proc.define(wire.DefKind.NOTE, key=wire.NOTE_LEAVING, value=proc.proc, t_ns=ns(t))
+
+
 @pytest.mark.parametrize("by_itself", [False, True])
 def test_a_rank_that_left_early_is_the_cause_of_lost_connections(by_itself: bool) -> None:
     """Python's own exit says that it begins, os._exit does not."""
     trace = three()
     if by_itself:
-        trace.ranks[2].define(
-            wire.DefKind.NOTE, key=wire.NOTE_LEAVING, value=trace.ranks[2].proc, t_ns=ns(14)
-        )
+        leaves(trace.ranks[2], 14)
     ends(trace, trace.ranks[2], 20, "exit", 0)
     for rank in (0, 1):
         raises(trace.ranks[rank], 15, CLOSED, IN_OP)
@@ -198,15 +200,6 @@ def test_a_rank_that_left_early_is_the_cause_of_lost_connections(by_itself: bool
     assert list(found) == ["missing-rank"]
     assert found["missing-rank"].culprits == (2,) and found["missing-rank"].severity == "error"
     assert facts(found["missing-rank"], "abrupt") is not by_itself
-
-
-def test_an_exit_code_without_an_exception() -> None:
-    trace = three()
-    ends(trace, trace.ranks[2], 5, "exit", 7)
-    trace.end(200, code=1)
-    found = said(trace)
-    assert list(found) == ["rank-exited"]
-    assert facts(found["rank-exited"], "code") == 7
 
 
 def test_an_exception_is_known_as_soon_as_the_exit_code_that_follows_it() -> None:

@@ -66,12 +66,17 @@ class Exited(_Failure):
 
     code: int | None
     waiting: tuple[int, ...]
+    abrupt: bool
+    """Its agent was to say that the interpreter ends, and did not."""
 
     def text(self, about: Candidate) -> str:
         return (
             f"{ranks_text(about.ranks)} left with exit code {self.code}, without an exception."
             f"{_waiting_text(self.waiting, about.ranks)}"
         )
+
+    def advice(self) -> str:
+        return self.tries("abrupt" if self.abrupt else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,11 @@
-"""Where ranks stood when somebody had the job end. Times in ms."""
+"""Where ranks stood when somebody had the job end, and exits by a code. Times in ms."""
 
 from __future__ import annotations
 
+import pytest
+
 from pardbg_agent import wire
-from tests.unit.analysis.test_ends import FRAMES, ends, raises, said
+from tests.unit.analysis.test_ends import FRAMES, ends, leaves, raises, said, three
 from tests.unit.analysis.test_waitgraph import WAITING, stall
 from tests.unit.analysis.test_waitgraph_calls import call
 from tests.unit.facts import facts
@@ -38,3 +40,15 @@ def test_a_rank_that_leaves_when_told_to_end_is_where_it_was_before() -> None:
     trace.define(wire.DefKind.END, proc=None, t_ns=ns(8800), code=143, told=[[ns(8000), 15]])
     one = said(trace)["missing-rank"]
     assert (one.culprits, one.where) == ((1,), "data.py:7 in batch")
+
+
+@pytest.mark.parametrize("by_itself", [False, True])
+def test_an_exit_code_without_an_exception(by_itself: bool) -> None:
+    trace = three()
+    if by_itself:
+        leaves(trace.ranks[2], 4)
+    ends(trace, trace.ranks[2], 5, "exit", 7)
+    trace.end(200, code=1)
+    found = said(trace)
+    assert list(found) == ["rank-exited"]
+    assert facts(found["rank-exited"], "code", "abrupt") == (7, not by_itself)
