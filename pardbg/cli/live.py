@@ -285,6 +285,7 @@ def _watch_job(
         _give(handle, rc)
         code = headless.follow_and_report(handle, streams, attentive=how.attentive)
     else:
+        common.talk(f"starting {more['name']}")  # a second or two pass until the screen is there
         handle = _start(argv, how, **more)
         with (
             ending_with_us(handle if ends else None),
