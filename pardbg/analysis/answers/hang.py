@@ -39,7 +39,7 @@ class Hang:
 
 @dataclass(frozen=True, slots=True)
 class RankStack:
-    """A rank's main thread at a standstill."""
+    """A rank's main thread at a standstill, or where an exception ended it."""
 
     rank: int
     t_ns: int
@@ -126,9 +126,15 @@ def _hang(view: View, finding: Finding, over: int | None) -> Hang:
 
 
 def rank_stacks(view: View) -> tuple[RankStack, ...]:
-    """Return each rank's newest stack taken at a standstill, up to the cursor."""
-    return tuple(
-        RankStack(rank, t_ns, frames)
-        for rank, (t_ns, frames, *_) in sorted(stall_stacks(view).items())
+    """Return each rank's newest stack up to the cursor: taken at a standstill, or that of the
+    exception that ended its main thread."""
+    found = {
+        rank: RankStack(rank, t_ns, frames)
+        for rank, (t_ns, frames, *_) in stall_stacks(view).items()
         if frames and rank in view.ranks
-    )
+    }
+    for rank, process in view.ranks.items():
+        for raised in view.fatal(process):
+            if raised.frames and (rank not in found or found[rank].t_ns <= raised.t_ns):
+                found[rank] = RankStack(rank, raised.t_ns, raised.frames)
+    return tuple(found[rank] for rank in sorted(found))

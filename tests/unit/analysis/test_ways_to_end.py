@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pardbg.analysis.answers.hang import rank_stacks
+from pardbg.analysis.base.asof import View
 from pardbg_agent import wire
 from tests.unit.analysis.test_ends import FRAMES, ends, leaves, raises, said, three
 from tests.unit.analysis.test_waitgraph import WAITING, stall
@@ -52,3 +54,18 @@ def test_an_exit_code_without_an_exception(by_itself: bool) -> None:
     found = said(trace)
     assert list(found) == ["rank-exited"]
     assert facts(found["rank-exited"], "code", "abrupt") == (7, not by_itself)
+
+
+def test_the_stack_of_an_exception_is_the_newest_of_its_rank() -> None:
+    """A standstill's stack of 3 s is older than the exception at 4 s, that of 5 s is newer."""
+    trace = Trace(3)
+    stall(trace, 3000, r0=WAITING, r1=WAITING)
+    raises(trace.ranks[1], 4000)
+    raises(trace.ranks[2], 4000)
+    stall(trace, 5000, r2=WAITING)
+    found = {one.rank: one for one in rank_stacks(View(trace.store(), ns(6000)))}
+    assert {rank: one.t_ns for rank, one in found.items()} == {
+        0: ns(3000), 1: ns(4000), 2: ns(5000),
+    }  # fmt: skip
+    assert found[1].frames == tuple(map(tuple, FRAMES))
+    assert {one.rank for one in rank_stacks(View(trace.store(), ns(3500)))} == {0, 1}
