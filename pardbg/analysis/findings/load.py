@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Final
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_store
 from pardbg.analysis.findings.finding import Candidate
 from pardbg.analysis.findings.kinds.speed_kinds import HostOverloaded
 from pardbg.analysis.findings.speed.windows import Window, scheduled, window
@@ -16,9 +16,7 @@ from pardbg.events import fields
 
 READY_SHARE: Final = 0.05
 """Share of a step that ranks of a host with too few cores stand ready without one."""
-
-
-LOOKS: Final = 8
+LOOKS: Final = 4
 """Moments of the steps looked at at which the load is read."""
 
 
@@ -46,9 +44,17 @@ def _load(view: View, ranks: list[int], looked_at: Window | None) -> float:
     now = host_load(view, ranks)
     if looked_at is None:
         return now
-    since, until = looked_at.begin_ns, looked_at.end_ns
-    moments = (since + (until - since) * number // LOOKS for number in range(LOOKS + 1))
-    procs = [view.ranks[rank].proc for rank in ranks]
-    rows = (view.store.states.ranks(t_ns)[1] for t_ns in moments)
-    said = (fields.integer(of.get(proc, {}), "load", 0) for of in rows for proc in procs)
-    return max(now, max(said) / 100)
+    highest = _highest(view, looked_at)
+    return max(now, *(highest.get(view.ranks[rank].proc, 0) / 100 for rank in ranks))
+
+
+@per_store(lambda _, at: (at.epoch, at.newest, len(at.steps)))
+def _highest(view: View, /, at: Window) -> dict[str, int]:
+    """Process -> its host's highest load in these steps, in hundredths of a thread per core."""
+    since, until = at.begin_ns, at.end_ns
+    found: dict[str, int] = {}
+    for number in range(LOOKS + 1):
+        _, said = view.store.states.ranks(since + (until - since) * number // LOOKS)
+        for proc, row in said.items():
+            found[proc] = max(found.get(proc, 0), fields.integer(row, "load", 0))
+    return found

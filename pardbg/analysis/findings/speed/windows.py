@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import cached_property, wraps
 from statistics import median
 from typing import Final
 
@@ -48,7 +48,7 @@ LEAST_NS: Final = 500_000_000
 """The kernel's figures come some times a second: of a shorter time they say little."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Window:
     """Steps that all ranks ended, oldest first, without those that the debugger held."""
 
@@ -62,16 +62,16 @@ class Window:
     rows: CollectiveColumns | None = None
     """Where the program counts no steps: its collectives are their only measure."""
 
-    @property
+    @cached_property
     def step_ns(self) -> float:
         """Return the median over steps of the longest over ranks."""
         return median(max(b - a for a, b in self.spans[step].values()) for step in self.steps)
 
-    @property
+    @cached_property
     def begin_ns(self) -> int:
         return min(a for a, _ in self.spans[self.steps[0]].values())
 
-    @property
+    @cached_property
     def end_ns(self) -> int:
         return max(b for _, b in self.spans[self.steps[-1]].values())
 
