@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pardbg.hub.attach.job_ranks import JobRank
     from pardbg.hub.attach.look import Look
     from pardbg.hub.attach.stacks_verdict import StackVerdict
+    from pardbg.hub.attach.store_look import StoreLook
 
 MAX_ROWS: Final = 64
 MAX_WIDTH: Final = 100
@@ -36,6 +37,8 @@ SIGNS: Final = {"error": "✗", "warning": "!"}
 @click.option("--launcher", type=int, metavar="PID", help="Ranks below this process (torchrun).")
 @click.option("--user", is_flag=True, help="All jobs that this user runs on this machine.")
 @click.option("--slurm", default="", metavar="JOB", help="Ranks of this Slurm job.")
+@click.option("--store", is_flag=True, help="Ask the job's TCPStore, as one more client, which "
+              "ranks of all machines have come to init_process_group.")  # fmt: skip
 @JSON
 @click.option("--agent", is_flag=True, help="Have the agent enter the ranks: from then on the job "
               "is recorded and can be watched.")  # fmt: skip
@@ -46,8 +49,8 @@ SIGNS: Final = {"error": "✗", "warning": "!"}
 @click.option("--wait", type=DURATION, default="60s", metavar="TIME",
               help="Maximum time for all ranks to come to the end of a step.")  # fmt: skip
 def attach(
-    pids: Sequence[int], launcher: int | None, user: bool, slurm: str, json_: bool, agent: bool,
-    output: Path | None, force: bool, allow_eval: bool, wait: int,
+    pids: Sequence[int], launcher: int | None, user: bool, slurm: str, store: bool, json_: bool,
+    agent: bool, output: Path | None, force: bool, allow_eval: bool, wait: int,
 ) -> int:  # fmt: skip
     """Look at a running job that was started without pardbg, from outside.
 
@@ -56,21 +59,22 @@ def attach(
     With --agent the job is watched from its next step on, until `pardbg ctl RUN kill`.
     """
     if agent:
-        if json_ or user:
-            raise UserError("--agent enters one job: leave out --json and --user")
+        if json_ or user or store:
+            raise UserError("--agent enters one job: leave out --json, --user and --store")
         return _join(pids, launcher, slurm, output, force, allow_eval, wait / 1e9)
     if output is not None or force or allow_eval:
         raise UserError("-o, --force and --allow-eval go with --agent")
-    _look(pids, launcher, user, slurm, json_)
+    _look(pids, launcher, user, slurm, store, json_)
     return 0
 
 
 def _look(
-    pids: Sequence[int], launcher: int | None, user: bool, slurm: str, json_: bool
+    pids: Sequence[int], launcher: int | None, user: bool, slurm: str, store: bool, json_: bool
 ) -> None:  # fmt: skip
     from pardbg.hub.attach.job_ranks import find
     from pardbg.hub.attach.look import ask_ras, look
     from pardbg.hub.attach.stacks_verdict import judge
+    from pardbg.hub.attach.store_look import ask_store
 
     if sum(map(bool, (pids, launcher is not None, user, slurm))) > 1:
         raise UserError("PIDs, --launcher, --user and --slurm exclude each other: give one")
@@ -79,12 +83,13 @@ def _look(
     for ranks in find(pids, launcher, several, slurm):
         seen = look(ranks)
         verdict, status = judge(seen.stacks, tuple(seen.unread)), ask_ras(ranks)
-        found.append(_as_json(ranks, seen, verdict, status))
+        told = ask_store(ranks) if store else None
+        found.append(_as_json(ranks, seen, verdict, status, told))
         if several and not json_:
             echo(f"── {ranks[0].command}"[: shutil.get_terminal_size().columns])
         if ranks[0].watched and not json_:
             talk("this job runs under pardbg: `pardbg watch` shows more")
-        for line in () if json_ else _text(ranks, seen, verdict, status):
+        for line in () if json_ else _text(ranks, seen, verdict, status, told):
             echo(line)
     if json_:
         echo(json.dumps(found if several else found[0], indent=2))
@@ -125,8 +130,9 @@ def _by_reason(failed: Mapping[int, str]) -> dict[str, tuple[int, ...]]:
 
 
 def _text(
-    ranks: Sequence[JobRank], seen: Look, verdict: StackVerdict, status: Ras | None
-) -> Iterator[str]:
+    ranks: Sequence[JobRank], seen: Look, verdict: StackVerdict, status: Ras | None,
+    told: StoreLook | None,
+) -> Iterator[str]:  # fmt: skip
     from pardbg.analysis.findings.kinds.device_kinds import ras_text
     from pardbg.hub.attach.job_ranks import on_all_nodes
 
@@ -144,6 +150,8 @@ def _text(
     yield _sentence(seen, verdict)
     if status is not None and status.rows:
         yield ras_text((row.comm, row.what, row.ranks, row.global_ranks) for row in status.rows)
+    if told is not None:
+        yield _of_store(told)
     elsewhere = sorted({*range(ranks[0].world_size)} - pids.keys())
     if elsewhere:
         there = f"`{on_all_nodes(ranks[0].slurm)}`" if ranks[0].slurm else "Run the same there."
@@ -177,13 +185,25 @@ def _sentence(seen: Look, verdict: StackVerdict) -> str:
     return "No rank waits for another at this moment."
 
 
+def _of_store(told: StoreLook) -> str:
+    if told.why:
+        return f"The store could not be asked: {told.why}"
+    if not told.come:
+        return "The store knows no rank in init_process_group: none has come, or gloo is not used."
+    if not told.missing:
+        return "By the store, all ranks have come to init_process_group."
+    come = agreed("has not come", told.missing)
+    return f"By the store, {ranks_text(told.missing)} {come} to init_process_group."
+
+
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
 def _as_json(
-    ranks: Sequence[JobRank], seen: Look, verdict: StackVerdict, status: Ras | None
-) -> dict[str, Any]:
+    ranks: Sequence[JobRank], seen: Look, verdict: StackVerdict, status: Ras | None,
+    told: StoreLook | None,
+) -> dict[str, Any]:  # fmt: skip
     from pardbg_agent.ctrl.codec import encode
 
     stacks = {one.rank: one for one in seen.stacks}
@@ -196,6 +216,8 @@ def _as_json(
         "seconds": round(seen.seconds, 3),
         "slurm_job": ranks[0].slurm or None,
         "nccl_ras": status and encode(status, whole=True),
+        "store": told and {"come": list(told.come), "missing": list(told.missing),
+                           "why_not_asked": told.why or None},
         "ranks": [
             {
                 "rank": one.rank, "pid": one.pid, "why_no_stack": seen.unread.get(one.rank),

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.processes import rank_env, wait_until
+from tests.processes import end_tree, rank_env, wait_until
 
 PROGRAM = """
 import os, sys, time, torch, torch.distributed as dist
@@ -71,6 +71,55 @@ def test_a_hung_job(tmp_path: Path) -> None:
         job.kill()
         job.wait()
     assert job.returncode == 0 and out.count("sum [3.0, 3.0, 3.0]") == 3
+
+
+NOT_COME = """
+import os, time, torch.distributed as dist
+if os.environ["RANK"] == "2":
+    time.sleep(1000)
+dist.init_process_group("gloo")
+"""
+
+
+@pytest.mark.timeout(180)
+def test_the_store_tells_who_has_not_come(tmp_path: Path) -> None:
+    """Asked from two of three ranks, as on another machine."""
+    (tmp_path / "train.py").write_text(NOT_COME)
+    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3",
+            tmp_path / "train.py"]  # fmt: skip
+    job = subprocess.Popen(argv, env=rank_env())
+    try:
+
+        def told() -> bool:
+            ranks = psutil.Process(job.pid).children()
+            if len(ranks) < 3:
+                return False
+            done = attached(ranks[0].pid, ranks[1].pid, "--store", "--json")
+            return done.returncode == 0 and json.loads(done.stdout)["store"] == {
+                "come": [0, 1], "missing": [2], "why_not_asked": None,
+            }  # fmt: skip
+
+        wait_until(told, 120, "the store's answer")
+    finally:
+        end_tree(job.pid)
+        job.wait()
+
+
+@pytest.mark.parametrize("attempt", ["0", "1"])
+def test_a_store_that_cannot_tell(attempt: str) -> None:
+    """Nobody listens; ranks before the restart left their keys there."""
+    env = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1",
+           "TORCHELASTIC_RESTART_COUNT": attempt}  # fmt: skip
+    code = "import torch, time; print(0, flush=True); time.sleep(1000)"
+    argv = [sys.executable, "-c", code]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env=rank_env() | env) as rank:
+        try:
+            assert rank.stdout and rank.stdout.readline()
+            found = json.loads(attached(rank.pid, "--store", "--json").stdout)
+            assert found["store"].pop("why_not_asked")
+            assert found["store"] == {"come": [], "missing": []}
+        finally:
+            rank.kill()
 
 
 @pytest.mark.parametrize("words", [(1 << 22,), ("--slurm", "0"), ("--user", "--slurm", "1")])

@@ -31,7 +31,8 @@ PROGRAM = ROOT / "tests" / "distributed" / "programs" / "kinds_of_training.py"
 PYTHON = os.environ.get("ENTRANCES_PYTHON", sys.executable)
 KINDS = (
     "plain", "several", "zero", "compiled", "compiled_step", "accumulated", "scheduled", "scaled",
-    "closure", "fork", "spawn", "saving", "signalled", "uneven", "thread",
+    "closure", "fork", "spawn", "saving", "signalled", "uneven", "thread", "fsdp", "hsdp", "fsdp1",
+    "tensors", "piped", "ring",
 )  # fmt: skip
 SIZES = (2, 2, 2, 3, 4)
 ACTS = ("leave", "leave", "leave", "kill attach", "kill hub", "kill launcher", "kill job")

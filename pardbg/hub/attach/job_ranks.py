@@ -124,8 +124,10 @@ def _nobody(pids: Sequence[int], launcher: int | None) -> str:
 def refuse_part(ranks: Sequence[JobRank]) -> None:
     """Raise UserError where these are not all ranks of their job, or watched already."""
     world, here = ranks[0].world_size, {one.rank for one in ranks}
-    if ranks[0].watched or any(map(is_entered, (one.pid for one in ranks))):
-        raise UserError("this job runs under pardbg already: `pardbg watch`")
+    names = {run for one in ranks if (run := entered_by(one.pid))}
+    if ranks[0].watched or names:
+        watch = " ".join(["pardbg watch", *sorted(names)])
+        raise UserError(f"this job runs under pardbg already: `{watch}`")
     if any(os.stat(f"/proc/{one.pid}").st_uid != os.geteuid() for one in ranks):
         raise UserError("the job is another user's: run this as that user")
     if len(here) != len(ranks):
@@ -135,10 +137,11 @@ def refuse_part(ranks: Sequence[JobRank]) -> None:
                         "the agent enters all ranks of a job or none")  # fmt: skip
 
 
-def is_entered(pid: int) -> bool:
-    """Return whether an agent is in a process: it has a ring in a run that is not over."""
-    inside = [root.glob(f"*/{RINGS_DIR}/*.{pid}.ring") for root in roots()]
-    return any(next(found, None) for found in (shm_root().glob(f"*/*.{pid}.ring"), *inside))
+def entered_by(pid: int) -> str:
+    """Return the run whose agent is in a process (it has a ring there); empty: none."""
+    found = [*shm_root().glob(f"*/*.{pid}.ring")]
+    found += [one.parent for root in roots() for one in root.glob(f"*/{RINGS_DIR}/*.{pid}.ring")]
+    return found[0].parent.name if found else ""
 
 
 def on_all_nodes(slurm: str) -> str:

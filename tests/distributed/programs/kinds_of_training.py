@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
 
 import torch
 import torch.distributed as dist
@@ -253,7 +254,7 @@ KINDS: dict[str, Callable[[], Step]] = {
 def main() -> None:
     kind, stop, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
     dist.init_process_group("gloo")
-    do = KINDS[kind]()
+    do = (KINDS.get(kind) or import_module("sharded_kinds").KINDS[kind])()
     torch.manual_seed(dist.get_rank())
     for step in range(steps):
         loss = do(step)
