@@ -132,6 +132,22 @@ class Failure(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class RankTwice(Event):
+    """Two processes came to NCCL's set-up as one rank of it."""
+
+    comm_rank: int
+    num_ranks: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedDevice(Event):
+    """Two ranks of one communicator use one GPU, which NCCL refuses."""
+
+    ranks: tuple[int, ...]
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
 class OutOfMemory(Event):
     """The allocator of a device, or the kernel (``device`` empty), had no memory left."""
 

@@ -55,12 +55,18 @@ _PREFIXES: Final = tuple(
         # Docker Compose, DeepSpeed's pdsh
         rf"{_HOST}\s+\|\s",
         rf"{_HOST}: (?!.*\bline \d)",
+        # Accelerate, and collectors that say which stream a line is of
+        rf"{_HOST} \[std(?:out|err)\] ",
+        r"std(?:out|err): ",
+        # the time of day, before another prefix
+        r"\d\d:\d\d:\d\d(?:[.,]\d+)?\s+(?=[\[(])",
         # Ray
         r"\((?P<worker>\w[\w.:]*(?:\s+rank=(?P<rank>\d+))?\s+pid=\d+)"
         r"(?:, ip=(?P<host>[\da-fA-F.:]+))?\)\s",
         # Open MPI, torch's excepthook, torchrun (--tee, --log-line-prefix-template), srun -l
         r"\[\d+,(?P<rank>\d+)\](?:<std(?:out|err)>)?:\s?",
         r"\[rank(?P<rank>\d+)\]:\s?",
+        r"\[RANK (?P<rank>\d+)\]\s",
         r"\[(?:[A-Za-z_][A-Za-z_-]*)?(?P<local>\d+)\]:\s?",
         r"(?P<rank>\d{1,6}): ",
         # numbers that a collector put before each line

@@ -1,7 +1,7 @@
 """The lines that are known, of torch 2.0 and newer, NCCL, gloo, launchers and the kernel.
 
 One row a line: bytes that the scanner looks for, and a regular expression whose groups make an
-event. The first row that matches counts. ``tests/unit/joblog/lines.txt`` has a line for each.
+event. The first row that matches counts. ``tests/unit/joblog/lines.txt`` has lines for each.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _number(text: str | None) -> int | None:
 
 
 _READ: Final[dict[Any, Callable[[Any], Any]]] = {
-    str: lambda text: (text or "").strip(" ,"), int: int, int | None: _number,
+    str: lambda text: (text or "").strip(" ,."), int: int, int | None: _number,
     tuple[int, ...]: lambda text: tuple(map(int, re.findall(r"\d+", text))),
 }  # fmt: skip
 """Type of an event's field -> its value from the text of the group, None without one."""
@@ -127,7 +127,13 @@ def _ordered(line: Line, found: Match) -> Event:
 
 
 def _abort(line: Line, found: Match) -> Event:
-    return events.Failure(line, line.origin.rank, found["type"], found["text"].strip(), None, True)
+    kind = found["type"].rpartition("::")[2] if found["type"] else "Segmentation fault"
+    return events.Failure(line, line.origin.rank, kind, found["text"].strip(), None, True)
+
+
+def _asynchronous(line: Line, found: Match) -> Event:
+    rank = rank_of(line, found["own"])
+    return events.Failure(line, rank, "asynchronous error", found["text"].strip(), None)
 
 
 _RANK: Final = r"\[(?:PG [^\]]*?)?Rank (?P<own>\d+)\]"
@@ -138,6 +144,10 @@ _COUNTS: Final = (
     r" last completed(?: NCCL)? work: (?P<completed>-?\d+)"
 )
 _ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Make], ...]] = (
+    ("nccl asynchronous error", (b"WorkNCCL(",),
+     rf"{_RANK} Collective WorkNCCL\(.*?\) raised the following async exception: "
+     r"(?P<text>(?!.*remote process exited).*)",
+     _asynchronous),
     ("nccl op timeout", (b"atchdog", b"WorkNCCL("),
      rf"{_RANK} (?:Watchdog caught collective operation timeout:|Collective) WorkNCCL\("
      r"(?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)(?:, TensorShape=\[[\d, ]*\])?"
@@ -165,6 +175,12 @@ _ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Make], ...]] = (
     ("nccl init", (b" Init ",),
      r"(?:(?P<process>\S+:\d+):\d+ \[.*)?comm (?P<comm>0x[0-9a-f]+) rank (?P<r>\d+) "
      r"nranks (?P<n>\d+)(?:.*commId (?P<id>0x[0-9a-f]+))?.*Init (?P<state>START|COMPLETE)", _init),
+    ("nccl rank twice", (b"NCCL WARN",),
+     r"rank (?P<comm_rank>\d+) of (?P<num_ranks>\d+) ranks has already checked in",
+     _as(events.RankTwice)),
+    ("nccl device twice", (b"NCCL WARN",),
+     r"Duplicate GPU detected : (?P<ranks>rank \d+ and rank \d+) both on CUDA device "
+     r"(?P<device>\w+)", _as(events.SharedDevice)),
     ("device memory", (b"ut of memory",),
      r"(?P<device>CUDA|HIP|XPU|NPU|MPS) out of memory(?:\. Tried to allocate "
      r"(?P<requested>[\d.]+ \w+))?", _as(events.OutOfMemory)),
@@ -178,7 +194,7 @@ _ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Make], ...]] = (
     ("torchrun: closing", (b"SIG",),
      r"(?:Sending process \d+ closing signal|Closing process \d+ via signal) (?P<by>SIG\w+)",
      _as(Event)),
-    ("signal to the launcher", (b"SIG",),
+    ("signal to the launcher", (b"SIG", b"got signal"),
      r"(?:Received|got signal:?) (?:Signals\.)?(?P<by>SIGTERM|SIGINT|SIGHUP|15|2)"
      r"(?: death signal)?\b", _ordered),
     ("torchrun: failed", (b"exitcode",),
@@ -207,7 +223,8 @@ _ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Make], ...]] = (
      r"Received a dump signal .*?(?:from +rank (?P<sender>\d+)|from this local rank)",
      _as(events.Signalled)),
     ("watchdog stuck", (b"atchdog", b"imed out"),
-     r"(?:watchdog got stuck for (?P<seconds>\d+) seconds|Heartbeat monitor timed out)",
+     r"(?:watchdog got stuck for (?P<seconds>\d+) seconds|Heartbeat monitor timed out"
+     r"|detected no heartbeat of its watchdog)",
      _as(events.WatchdogStuck)),
     ("gloo timeout", (b"imed out",),
      r"Timed out waiting (?P<timeout_ms>\d+)ms for (?:recv|send) operation", _as(events.OpTimeout)),
@@ -216,11 +233,13 @@ _ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Make], ...]] = (
      r"Is there a distributed collective mismatch", _as(events.SizesDiffer)),
     ("peer lost", (b"onnection ", b"roken pipe", b"ncclRemote", b"NET/IB"),
      r"(?P<text>Connection closed by (?:remote )?peer|Connection reset by peer|Broken pipe|"
-     r"ncclRemoteError|connectFullMesh failed|NET/IB.*(?:status|vendor err)|remote process exited)",
+     r"ncclRemoteError|connectFullMesh failed|NET/IB.*(?:status|vendor err).*"
+     r"|remote process exited)",
      _as(events.PeerLost)),
     ("nccl warning", (b"NCCL WARN",), WARNING.pattern, _as(events.NcclWarning)),
     ("c++ abort", (b"terminate", b"egmentation fault"),
-     r"(?P<type>terminate called|Segmentation fault)(?P<text>.*)", _abort),
+     r"(?:terminate called after throwing an instance of '(?P<type>[^']+)'|terminate called|"
+     r"Segmentation fault)(?P<text>.*)", _abort),
     ("explained by counts", (b"atchdog",),
      r"(?:frame #\d+: |(?:preparing|attempting) to dump|Observed flight recorder|to signal dumping"
      r"|watchdog thread terminated|Process group watchdog|watchdogHandler|ncclCommWatchdog"
@@ -228,7 +247,8 @@ _ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Make], ...]] = (
      r"|HeartbeatMonitor|watchdog (?:timeout|interval))", _as(Event)),
     ("explained by the timeout", (b"ailed or timed out", b"data inconsistency"),
      r"Some NCCL operations have failed or timed out|To avoid data inconsistency", _as(Event)),
-    ("unknown watchdog line", (b"atchdog",), r"ProcessGroup\w+|Rank \d+\]", _as(events.Unknown)),
+    ("unknown watchdog line", (b"atchdog",),
+     r"(?=.*atchdog).*(?:ProcessGroup\w+|Rank \d+\])", _as(events.Unknown)),
 )  # fmt: skip
 PATTERNS: Final = tuple(
     Pattern(name, needles, re.compile(regex), make) for name, needles, regex, make in _ROWS
@@ -237,10 +257,14 @@ TRACEBACK: Final = b"Traceback (most"
 ISSUED: Final = b"Stack trace of the failed collective"
 """Frames of the call that issued an op follow, the innermost first (TORCH_NCCL_TRACE_CPP_STACK or
 the Flight Recorder's buffer is on)."""
+HEAD: Final = b"ProcessGroup"
+"""Where a line of c10d begins, which may be broken anywhere after it."""
 TABLE: Final = b"exitcode  : "
 """A row of torchrun's failure table."""
 NEEDLES: Final = tuple(
-    dict.fromkeys([TRACEBACK, ISSUED, b"exitcode", *(n for one in PATTERNS for n in one.needles)])
+    dict.fromkeys(
+        [TRACEBACK, ISSUED, b"exitcode", HEAD, *(n for one in PATTERNS for n in one.needles)]
+    )
 )
 
 

@@ -17,8 +17,8 @@ from typing import BinaryIO, Final, cast
 import zstandard
 
 from pardbg.errors import UserError
-from pardbg.joblog import origins
-from pardbg.joblog.events import Ended, Event, Failure, IssuedAt, Line, OpTimeout
+from pardbg.joblog import broken_lines, origins
+from pardbg.joblog.events import Ended, Event, Failure, IssuedAt, Line, OpTimeout, Unknown
 from pardbg.joblog.origins import Origin
 from pardbg.joblog.patterns import ISSUED, NEEDLES, TABLE, TRACEBACK, event_of
 
@@ -152,16 +152,27 @@ class _Scanner:
         raw = block[start : min(end, start + MAX_LINE)]
         origin, text = origins.split(raw.decode(errors="replace"), self._before)
         line = Line(self._name, number, origin, text)
-        if self._of_traceback(line):
+        if self._of_traceback(line, block, end):
             return
         if TABLE in raw:
             self._table_row(block[max(0, start - TABLE_LINES * 200) : end], line)
             return
         event = event_of(line) if any(needle in raw for needle in NEEDLES) else None
+        if whole := broken_lines.unbroken(block, start, end, self._before):
+            told = event_of(replace(line, origin=whole[0], text=whole[1]))
+            event = event if told is None or isinstance(told, Unknown) else told
+        if isinstance(event, Failure):
+            event = self._told(event, block, end)
         if event is not None:
             self._log.add(event)
 
-    def _of_traceback(self, line: Line) -> bool:
+    def _told(self, failure: Failure, block: bytes, end: int) -> Failure:
+        origin = failure.line.origin
+        return replace(
+            failure, text=broken_lines.told_of(failure.text, block, end, origin, self._before)
+        )
+
+    def _of_traceback(self, line: Line, block: bytes, end: int) -> bool:
         key, text = line.origin.process, line.text
         if text.endswith("Traceback (most recent call last):"):
             self._open[key] = _Traceback(line)
@@ -186,8 +197,9 @@ class _Scanner:
         del self._open[key]
         raised = _RAISED.match(text)
         if raised is not None:
-            failure = raised["type"].rpartition(".")[2], (raised["text"] or "").strip()
-            self._log.add(Failure(line, line.origin.rank, *failure, begun.place))
+            name, told = raised["type"].rpartition(".")[2], (raised["text"] or "").strip()
+            failure = Failure(line, line.origin.rank, name, told, begun.place)
+            self._log.add(self._told(failure, block, end))
         event = event_of(line)
         if isinstance(event, OpTimeout) and not event.op:
             event = replace(event, op=begun.call)

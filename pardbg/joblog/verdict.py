@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import signal
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -33,6 +33,10 @@ CONSEQUENT_TEXT: Final = re.compile(
     r"|monitoredBarrier|preamble\.length|collective mismatch|connectFullMesh"
     r"|terminated with (?:exit code|signal)"
 )
+FAILED: Final = re.compile(r"[Ff]ailed|[Ee]rror|[Ii]nvalid|[Mm]ismatch|imed out|[Dd]uplicate")
+"""NCCL's warnings that tell of more than a machine's settings."""
+OF_PROGRAMS: Final = frozenset({13, 31, 43, 45})
+"""Xids that a program's own kernels cause, most often (NVIDIA's Xid catalogue)."""
 ASKED: Final = frozenset({-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP})
 NO_LEAD: Final = 1
 """Ops that a host is ahead of its device when it waits for the op at hand."""
@@ -82,10 +86,17 @@ def judge(log: Log, dumps: Sequence[RankDump] = ()) -> Verdict:
     if orders and not found:
         by: Facts = (("by", orders[0].by),)
         found.append(Conclusion("told-to-end", facts=by, lines=(orders[0].line,)))
-    if not found and (lost := _of(log.events, events.PeerLost)):
+    lost = _of(log.events, events.PeerLost)
+    if lost and all(one.kind == "nccl-warning" for one in found):
         untold.append("cause")
+        links = [one for one in lost if one.text.startswith("NET/")]
         absent = _absent("default", log.ranks, world)
-        found.append(Conclusion("peers-lost", absent, _ranks(lost), lines=_lines(lost)))
+        facts: Facts = (("text", links[0].text if links else ""),)
+        found.append(
+            Conclusion("peers-lost", absent, _ranks(lost), facts=facts, lines=_lines(lost))
+        )
+    if all(one.follows for one in found):  # there is nothing that it would follow from
+        found = [replace(one, follows=one.kind == "nccl-warning") for one in found]
     unknown = tuple(one.line for one in _of(log.events, events.Unknown))
     arranged = tuple(sorted([*found, *notes], key=lambda one: one.follows))
     doubts = tuple(dict.fromkeys(untold)) if not (arranged and failures) else ()
@@ -143,15 +154,32 @@ def _groups(log: Log) -> dict[str, _Group]:
             before = groups[name].progress.get(one.rank)
             if before is None or before.seq is None:
                 groups[name].progress[one.rank] = one
+    unnamed = []
     for late in _of(log.events, events.OpTimeout):
-        if late.rank is not None:
-            group = groups[of_seq.get((late.rank, late.seq), "default" if not of_seq else "")]
-            group.timeouts.setdefault(late.rank, late)
+        if late.rank is not None and (late.rank, late.seq) in of_seq:
+            groups[of_seq[late.rank, late.seq]].timeouts.setdefault(late.rank, late)
+        elif late.rank is not None:
+            unnamed.append((late.rank, late))
+    for rank, late in unnamed:
+        groups[_like(late, of_seq, groups)].timeouts.setdefault(rank, late)
     for at in _of(log.events, events.IssuedAt):
         for group in groups.values():
             if at.rank in group.timeouts or at.rank in group.progress:
                 group.places.setdefault(at.rank, at.place)
     return groups
+
+
+def _like(
+    late: events.OpTimeout, of_seq: Mapping[tuple[int | None, int | None], str],
+    groups: Mapping[str, _Group],
+) -> str:  # fmt: skip
+    """Return the group in which other ranks wait for such an op of that number, if it is one; else
+    the default group where no line names any."""
+    alike = {
+        name for (_, seq), name in of_seq.items()
+        if seq == late.seq and late.op in {one.op for one in groups[name].timeouts.values()}
+    }  # fmt: skip
+    return alike.pop() if len(alike) == 1 else "" if of_seq else "default"
 
 
 def _of_groups(log: Log, world: int | None) -> tuple[list[Conclusion], list[str]]:
@@ -240,7 +268,9 @@ def _failures(found: Sequence[Event], aborts_follow: bool) -> list[Conclusion]:
     ]  # fmt: skip
     clock = _clock(causes)
     order = {id(event): number for number, event in enumerate(found)}
-    causes.sort(key=lambda one: (_time(one, clock), order[id(one)]))
+    causes.sort(
+        key=lambda one: (not isinstance(one, events.DeviceFault), _time(one, clock), order[id(one)])
+    )
     groups: dict[tuple[object, ...], list[Event]] = {}
     for event in causes:
         groups.setdefault(_same(event), []).append(event)
@@ -277,7 +307,7 @@ def _causes(found: Sequence[Event]) -> list[Event]:
         if id(failure.line) not in own and not consequent(failure):
             first.setdefault(("raised", failure.line.file, failure.line.origin.process), failure)
     first |= _ends(found, raised)
-    aborts = [one for one in _of(found, events.Failure) if one.native]
+    aborts = [one for one in _of(found, events.Failure) if one.native and not consequent(one)]
     if not first and aborts:
         first["abort"] = aborts[0]
     return list(first.values())
@@ -329,7 +359,8 @@ def _failure(same: list[Event], follows: bool) -> Conclusion:
     if isinstance(event, events.DeviceFault):
         facts = (("device", event.device), ("xid", event.xid), ("text", event.text),
                  ("host", event.line.origin.host))  # fmt: skip
-        return Conclusion("device-fault", ranks, ranks, facts=facts, lines=lines, follows=follows)
+        kind = "program-fault" if event.xid in OF_PROGRAMS else "device-fault"
+        return Conclusion(kind, ranks, ranks, facts=facts, lines=lines, follows=follows)
     assert isinstance(event, events.Ended)
     local_rank = -1 if event.local_rank is None else event.local_rank
     facts = (("code", event.code), ("host", event.host), ("local_rank", local_rank))
@@ -404,19 +435,26 @@ def _reported(found: Sequence[Event]) -> list[Conclusion]:
         )  # fmt: skip
     for left in _of(found, events.NotJoined)[:1]:
         conclusions.append(Conclusion("missing-rank", left.ranks, seq=left.seq, lines=(left.line,)))
-    for warned in _of(found, events.NcclWarning)[:1]:
-        every = _of(found, events.NcclWarning)
+    if every := _of(found, events.NcclWarning):
+        warned = next((one for one in every if FAILED.search(one.text)), every[0])
         told: Facts = (("text", warned.text), ("host", warned.host), ("num", len(every)))
         conclusions.append(
             Conclusion("nccl-warning", (), _ranks(every), facts=told, lines=_lines(every[:4]),
                        follows=True)
         )  # fmt: skip
-    for stuck in _of(found, events.WatchdogStuck)[:1]:
-        ranks = _ranks(_of(found, events.WatchdogStuck))
-        seconds: Facts = (("seconds", stuck.seconds or 0),)
+    if stuck := _of(found, events.WatchdogStuck):
+        seconds: Facts = (("seconds", max(one.seconds or 0 for one in stuck)),)
         conclusions.append(
-            Conclusion(
-                "watchdog-stuck", (), ranks, facts=seconds, lines=(stuck.line,), follows=True
-            )
-        )
+            Conclusion("watchdog-stuck", (), _ranks(stuck), facts=seconds, lines=_lines(stuck),
+                       follows=True)
+        )  # fmt: skip
+    for twice in _of(found, events.RankTwice)[:1]:
+        same: Facts = (("rank", twice.comm_rank), ("ranks", twice.num_ranks))
+        conclusions.append(Conclusion("rank-twice", facts=same, lines=(twice.line,)))
+    for shared in _of(found, events.SharedDevice)[:1]:
+        device: Facts = (("device", shared.device),)
+        conclusions.append(
+            Conclusion("device-twice", tuple(sorted(shared.ranks)), facts=device,
+                       lines=(shared.line,))
+        )  # fmt: skip
     return conclusions

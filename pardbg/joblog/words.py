@@ -150,7 +150,20 @@ def _disagrees(one: Conclusion) -> str:
 def _watchdog(one: Conclusion) -> str:
     seconds = one.fact("seconds")
     took = f" for {seconds} s" if seconds else ""
-    return f"The watchdog thread of {ranks_text(one.ranks)} made no progress{took}."
+    who = ranks_text(one.ranks) if one.ranks else "a rank that the log does not name"
+    return f"The watchdog thread of {who} made no progress{took}."
+
+
+def _peers_lost(one: Conclusion) -> str:
+    absent = f"; the log has no line of {ranks_text(one.culprits)}" if one.culprits else ""
+    link = f": {one.fact('text')}" if one.fact("text") else ""
+    return f"{_ranks(one.ranks, 'Processes')} lost the connection to a peer{absent}{link}."
+
+
+def _rank_twice(one: Conclusion) -> str:
+    return f"Two processes came to NCCL's set-up of {one.fact('ranks')} ranks as rank " + (
+        f"{one.fact('rank')}."
+    )
 
 
 def _ahead(one: Conclusion) -> str:
@@ -176,6 +189,8 @@ KINDS: Final[dict[str, Kind]] = {
                           "`pardbg run` shows which category grew."),
     "device-fault": Kind("error", _fault, "Drain the node: NVIDIA's Xid catalogue says what the "
                          "number means."),
+    "program-fault": Kind("error", _fault, "Most often a kernel of the program did it, with memory "
+                          "that is not its own: CUDA_LAUNCH_BLOCKING=1, compute-sanitizer."),
     "process-ended": Kind("error", _ended, "Read this process's own output and the kernel's log "
                           "(dmesg) at that time."),
     "ranks-not-joined": Kind("error", _not_joined, "Look at the launchers of the missing ranks: "
@@ -187,16 +202,21 @@ KINDS: Final[dict[str, Kind]] = {
                               "NCCL_SOCKET_IFNAME and firewalls between nodes."),
     "told-to-end": Kind("note", lambda c: f"The job was told to end: {c.fact('by')}.",
                         "Ask who sent it: a time limit, a pre-emption, a user."),
-    "peers-lost": Kind(
-        "error", lambda c: f"{_ranks(c.ranks, 'Processes')} lost the connection to a peer"
-        + (f"; the log has no line of {ranks_text(c.culprits)}." if c.culprits else "."),
-        "The peer ended first: its own output, or its host, says why."),
+    "peers-lost": Kind("error", _peers_lost, "A peer that ended first says why in its own output. "
+                       "If all live, it is the network: links, routes, NCCL_IB_GID_INDEX, "
+                       "NCCL_SOCKET_IFNAME."),
+    "rank-twice": Kind("error", _rank_twice, "Look at how ranks are given: RANK and node rank of "
+                       "each launcher, one MASTER_PORT a job."),
+    "device-twice": Kind(
+        "error", lambda c: f"{_ranks(c.culprits)} use one GPU ({c.fact('device')}).",
+        "torch.cuda.set_device(LOCAL_RANK) before the first op; look at CUDA_VISIBLE_DEVICES."),
     "nccl-warning": Kind("note", _nccl_warning, "NCCL_DEBUG=INFO says what led to it."),
     "dump-unfit": Kind("note", _unfit, "See when it was written: a dump is kept from an attempt to "
                        "the next."),
     "dump-disagrees": Kind("note", _disagrees, "See when the dumps were written: a rank may have "
                            "come later, or they may be another attempt's."),
-    "watchdog-stuck": Kind("note", _watchdog, "A CUDA call blocks it, often by the GIL."),
+    "watchdog-stuck": Kind("error", _watchdog, "A CUDA or NCCL call blocks it, or another thread "
+                           "holds the GIL: see where each rank stands (`pardbg attach`)."),
     "host-ahead": Kind("note", _ahead, "The Python line where a rank stands is later than the op "
                        "that its device waits in."),
 }  # fmt: skip

@@ -197,9 +197,82 @@ def barrier(rng: random.Random, world: int) -> Incident:
     return made
 
 
+def unreachable(rng: random.Random, world: int) -> Incident:
+    """NCCL's last error stands some lines below."""
+    bad = rng.randrange(world)
+    made = Incident("exception", (bad,))
+    made.add(
+        bad, *traceback_(rng, "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/"
+        "distributed/c10d/ProcessGroupNCCL.cpp:1331, unhandled system error (run with NCCL_DEBUG="
+        "INFO for details), NCCL version 2.18.5"),
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed. ",
+        "Last error:", "socketStartConnect: Connect to 10.1.2.3<5069> failed : No route to host",
+    )  # fmt: skip
+    return made
+
+
+def thrown(rng: random.Random, world: int) -> Incident:
+    bad = rng.randrange(world)
+    made = Incident("exception", (bad,))
+    made.add(bad, "terminate called after throwing an instance of 'c10::Error'",
+             "  what():  CUDA error: an illegal memory access was encountered")  # fmt: skip
+    return made
+
+
+def asynchronous(rng: random.Random, world: int) -> Incident:
+    bad = rng.randrange(world)
+    made = Incident("exception", (bad,))
+    made.add(
+        bad,
+        f"[Rank {bad}] Collective WorkNCCL(SeqNum=8, OpType=ALLREDUCE, NumelIn=1, NumelOut"
+        "=1, Timeout(ms)=600000) raised the following async exception: NCCL error: unhandled "
+        "cuda error, NCCL version 2.20.5",
+        "Last error:",
+        "Cuda failure 'misaligned address'",
+    )
+    return made  # fmt: skip
+
+
+def twice(rng: random.Random, world: int) -> Incident:
+    made = Incident("rank-twice", ())
+    made.add(0, "n1:12:34 [0] bootstrap.cc:131 NCCL WARN Bootstrap Root : rank 1 of "
+             f"{world} ranks has already checked in")  # fmt: skip
+    return made
+
+
+def shared(rng: random.Random, world: int) -> Incident:
+    one, other = sorted(rng.sample(range(world), 2))
+    made = Incident("device-twice", (one, other))
+    made.add(one, f"n1:12:34 [0] init.cc:80 NCCL WARN Duplicate GPU detected : rank "
+             f"{other} and rank {one} both on CUDA device 1b000")  # fmt: skip
+    return made
+
+
+def blocked(rng: random.Random, world: int) -> Incident:
+    made = Incident("watchdog-stuck", ())
+    for rank in range(world):
+        made.add(
+            rank, f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}] ProcessGroupNCCL's watchdog got "
+            "stuck for 480 seconds without making progress in monitoring enqueued collectives. "
+            "This typically indicates a NCCL/CUDA API hang blocking the watchdog",
+        )  # fmt: skip
+    return made
+
+
+def unlabelled(rng: random.Random, world: int) -> Incident:
+    """One rank's line names the group of the op that all wait in."""
+    seq, named = rng.randrange(2, 9000), rng.randrange(world)
+    made = Incident("stuck-op", ())
+    for rank in range(world):
+        made.add(rank, timeout(rank, seq, "ALLREDUCE", 4096, world))
+    made.add(named, f"[PG 1 Rank {named}] Timeout at NCCL work: {seq}, last enqueued NCCL work: "
+             f"{seq + 2}, last completed NCCL work: {seq - 1}.")  # fmt: skip
+    return made
+
+
 ALL: Sequence[Callable[[random.Random, int], Incident]] = (
     missing, silent, disagree, stuck, raised, memory, killed, device, joining, starting, cancelled,
-    barrier,
+    barrier, unreachable, thrown, asynchronous, twice, shared, blocked, unlabelled,
 )  # fmt: skip
 
 
@@ -209,6 +282,14 @@ def _torch(rank: int | None, text: str, moment: int) -> str:
     native = "Watchdog" in text or "[PG" in text
     stamp = f"[E1125 03:{moment // 60:02d}:{moment % 60:02d}.123456 ProcessGroupNCCL.cpp:607] "
     return f"[rank{rank}]:{stamp if native else ' '}{text}"
+
+
+def _broken(rank: int | None, text: str, moment: int) -> str:
+    """As a viewer shows it that breaks long lines, in the middle of words."""
+    line = _torch(rank, text, moment)
+    if "ProcessGroupNCCL.cpp" not in line:
+        return line
+    return "\n".join(line[at : at + 110] for at in range(0, len(line), 110))
 
 
 STYLES: dict[str, Callable[[int | None, str, int], str]] = {
@@ -222,6 +303,11 @@ STYLES: dict[str, Callable[[int | None, str, int], str]] = {
         f"2026-11-25T03:{at // 60:02d}:{at % 60:02d}.5Z stderr F {_torch(r, text, at)}",
     "journald": lambda r, text, at:
         f"Nov 25 03:{at // 60:02d}:{at % 60:02d} node4 slurmd[77]: {_torch(r, text, at)}",
+    "broken": _broken,
+    "streams": lambda r, text, at: f"gpu-{r or 0}.c4 [stderr] {_torch(r, text, at)}",
+    "clocked": lambda r, text, at: f"18:11:{at % 60:02d}.680 {_torch(r, text, at)}"
+        if r is not None else text,
+    "accelerate": lambda r, text, at: f"stderr: {_torch(r, text, at)}",
 }  # fmt: skip
 
 

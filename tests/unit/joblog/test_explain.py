@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from pardbg.joblog.patterns import NEEDLES, PATTERNS
 from pardbg.joblog.scan import read
 from pardbg.joblog.verdict import judge
 from tests.unit.joblog.incidents import ALL, STYLES, written
@@ -29,6 +30,23 @@ def test_incident(make, style: str, seed: int, tmp_path: Path) -> None:  # type:
     causes = [one for one in verdict.conclusions if not one.follows]
     assert [(one.kind, one.culprits) for one in causes] == [(made.kind, made.culprits)]
     assert not verdict.unknown
+
+
+def _printed() -> list[tuple[str, str]]:
+    rows = (Path(__file__).parent / "lines.txt").read_text().splitlines()[1:]
+    return [(row.split("\t")[0], row.split("\t", 2)[2]) for row in rows]
+
+
+@pytest.mark.parametrize(("name", "line"), _printed())
+def test_a_line_is_known_by_its_pattern(name: str, line: str) -> None:
+    """A needle is in it, so that the scanner stops there, and no row before knows it."""
+    matching = [one for one in PATTERNS if one.regex.search(line)]
+    assert matching and matching[0].name == name
+    assert any(needle in line.encode() for needle in NEEDLES)
+
+
+def test_every_pattern_has_a_line() -> None:
+    assert {name for name, _ in _printed()} == {one.name for one in PATTERNS}
 
 
 HEALTHY = """[default0]:step 1 loss 6.52 lr 3e-4 Error: 0 errors

@@ -239,7 +239,7 @@ LOGGED: Final = (
     "missing-rank", "mismatch", "absent-ranks", "different-ops", "stuck-op", "exception",
     "out-of-memory", "device-fault", "process-ended", "ranks-not-joined", "store-unreachable",
     "init-not-complete", "told-to-end", "peers-lost", "nccl-warning", "watchdog-stuck",
-    "host-ahead", "dump-unfit", "dump-disagrees",
+    "host-ahead", "dump-unfit", "dump-disagrees", "program-fault", "rank-twice", "device-twice",
 )  # fmt: skip
 """Kinds of conclusions from a log; findings have them as ``log-…``."""
 KINDS: Final = kinds(
