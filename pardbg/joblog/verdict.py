@@ -33,7 +33,7 @@ CONSEQUENT_TEXT: Final = re.compile(
     r"|monitoredBarrier|preamble\.length|collective mismatch|connectFullMesh"
     r"|terminated with (?:exit code|signal)"
 )
-FAILED: Final = re.compile(r"[Ff]ailed|[Ee]rror|[Ii]nvalid|[Mm]ismatch|imed out|[Dd]uplicate")
+FAILED: Final = re.compile(r"(?i)failed|error|invalid|mismatch|timed out|duplicate")
 """NCCL's warnings that tell of more than a machine's settings."""
 OF_PROGRAMS: Final = frozenset({13, 31, 43, 45})
 """Xids that a program's own kernels cause, most often (NVIDIA's Xid catalogue)."""
