@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 import pardbg.analysis.findings.kinds.device_kinds as devices
 import pardbg.analysis.findings.kinds.end_kinds as ends
+import pardbg.analysis.findings.kinds.recording_kinds as recording
 import pardbg.analysis.findings.kinds.speed_kinds as speed
 import pardbg.analysis.findings.kinds.stall_kinds as stalls
 import pardbg.analysis.findings.kinds.value_kinds as values
@@ -218,6 +219,8 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     Rule(
         (*_ROOTS, ends.CutOff, ends.LeftEarly, ends.Interrupted), (ends.ExitCode,), _always
     ),
+    # A job that failed before its first group.
+    Rule((ends.ExitCode,), (recording.NoRanks,), _always, "note"),
     # A device with lowered clocks is why its rank is late; NCCL warns when a peer is gone.
     Rule((devices.DeviceThrottled,), (speed.Straggler,), _about_culprits, "note"),
     Rule(_ROOTS, (devices.NcclWarned,), _before, "note"),

@@ -38,6 +38,7 @@ from pardbg.analysis.findings.kinds.end_kinds import (
     Raised,
     ThreadRaised,
 )
+from pardbg.analysis.findings.stalls.absences import last_op
 from pardbg.analysis.findings.stalls.misfits import misfit_messages, split_groups, thread_crossings
 from pardbg.analysis.hangs.newest import newest_collectives
 from pardbg.analysis.hangs.stacks import is_user, waits_in_op, whole_place
@@ -207,8 +208,9 @@ def _left_early(view: View, bad: Sequence[BadEnd]) -> tuple[int, ...]:
 def _went_early(view: View, left: tuple[int, ...], bad: Sequence[BadEnd]) -> Candidate:
     abrupt = all(view.ranks[rank].leaving_ns is None for rank in left)
     return Candidate(
-        kind="missing-rank", ranks=_ranks(bad), culprits=left, facts=LeftEarly(abrupt),
-        last_resort=True, t_ns=min(t for r in left if (t := left_ns(view, r)) is not None),
+        kind="missing-rank", ranks=_ranks(bad), culprits=left, last_resort=True,
+        facts=LeftEarly(abrupt, *last_op(view, left[0])),
+        t_ns=min(t for r in left if (t := left_ns(view, r)) is not None),
     )  # fmt: skip
 
 
@@ -310,9 +312,9 @@ def _first_failure(view: View, first: BadEnd, ranks: tuple[int, ...]) -> tuple[s
     waiting = tuple(other for other, gone in left if rank in gone and other not in over)
     if first.how == "code":
         abrupt = all(view.ranks[r].leaving_ns is None for r in ranks)
-        return "rank-exited", Exited(code, waiting, abrupt)
+        return "rank-exited", Exited(code, waiting, abrupt, *last_op(view, rank))
     if first.how != "exception":
-        return "rank-lost", Lost(first.how == "killed", code, waiting)
+        return "rank-lost", Lost(first.how == "killed", code, waiting, *last_op(view, rank))
     failed = failure(view, rank)
     own_raise = bool(failed.frames) and is_user(failed.frames[-1])
     made_up = rehearsed(view) and own_raise

@@ -172,7 +172,8 @@ def _disagreements() -> list[Candidate]:
 def _ends() -> list[Candidate]:
     raised = ends.Raised("ValueError: no labels", 5, 2, False, (0,))
     made_up = ends.Raised("AssertionError", -1, 1, True, ())
-    left, left_all = ends.Exited(3, (0, 1), True), ends.Exited(3, (), False)
+    last = Label("all_reduce world #7"), AT
+    left, left_all = ends.Exited(3, (0, 1), True, *last), ends.Exited(3, (), False)
     found = [
         one("exception", raised, (2,), (2,), AT), one("exception", made_up, (0, 1), (0, 1), AT),
         one("rank-exited", left, (2,), (2,)), one("rank-exited", left_all, (1, 2), (1, 2)),
@@ -182,7 +183,7 @@ def _ends() -> list[Candidate]:
         one("rank-lost", ends.Followed((2,), ()), (0, 1)),
         one("rank-lost", ends.Followed((2,), (2,)), (0, 1)),
         one("missing-rank", ends.LeftEarly(), (0, 1), (2,)),
-        one("missing-rank", ends.LeftEarly(True), (0, 1), (2,)),
+        one("missing-rank", ends.LeftEarly(True, *last), (0, 1), (2,)),
         one("cut-off", ends.CutOff("RuntimeError: Connection closed", False), (0, 1)),
         one("cut-off", ends.CutOff("", True), (0,)), one("exit-code", ends.ExitCode(1)),
         one("interrupted", ends.Interrupted("Ctrl-C (SIGINT)"), (0, 1)),
@@ -194,7 +195,8 @@ def _ends() -> list[Candidate]:
           for kind in ends.LOGGED),
     ]  # fmt: skip
     return found + [
-        one("rank-lost", ends.Lost(True, code, (0,)), (2,), (2,)) for code in (-9, -11, -6, -7, -15)
+        one("rank-lost", ends.Lost(True, code, (0,), *last), (2,), (2,))
+        for code in (-9, -11, -6, -7, -15)
     ]
 
 

@@ -117,6 +117,13 @@ def test_a_job_without_ranks_says_so() -> None:
     assert list(found(trace)) == [("no-ranks", ())]
 
 
+def test_a_job_that_failed_before_its_first_group_failed_for_one_reason() -> None:
+    trace = Trace(0)
+    trace.end(3, code=1)
+    severities = {kind: one.severity for (kind, _), one in found(trace).items()}
+    assert severities == {"exit-code": "error", "no-ranks": "info"}
+
+
 def two_that_disagree(*roots: int, **of_rank_1: object) -> Trace:
     """In each step an all_reduce of 1 kB and a broadcast from ``roots[step]``; in the newest step,
     4, rank 1 does something else in place of the broadcast."""

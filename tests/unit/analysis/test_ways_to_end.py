@@ -44,6 +44,26 @@ def test_a_rank_that_leaves_when_told_to_end_is_where_it_was_before() -> None:
     assert (one.culprits, one.where) == ((1,), "data.py:7 in batch")
 
 
+@pytest.mark.parametrize(
+    ("reason", "code", "kind"), [("exit", 7, "rank-exited"), ("killed", -9, "rank-lost")]
+)
+def test_a_rank_that_leaves_no_stack_was_last_seen_in_an_op(
+    reason: str, code: int, kind: str
+) -> None:
+    """It issued its second all_reduce at 20 ms, the first of them at train.py:9, and is gone."""
+    trace = three(())
+    for proc in trace.ranks:
+        proc.op("all_reduce", "float32", "sum", at=["/job/train.py", 9, "step"])
+        for t in (10, 20):
+            proc.collective("world", "all_reduce", t, t + 1)
+    trace.flush()
+    ends(trace, trace.ranks[2], 30, reason, code)
+    trace.end(200, code=1)
+    one = said(trace)[kind]
+    assert facts(one, "last", "last_at") == ("all_reduce world #1", "train.py:9 in step")
+    assert one.where is None
+
+
 @pytest.mark.parametrize("by_itself", [False, True])
 def test_an_exit_code_without_an_exception(by_itself: bool) -> None:
     trace = three()

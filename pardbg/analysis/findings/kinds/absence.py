@@ -188,11 +188,17 @@ class Absence:
         """Return sentences on its other threads and the lock that it waits for, or its last op;
         ``many``: several ranks do the same."""
         if self.last and not many:
-            at = f"; it issued its first such op at {self.last_at}" if self.last_at else ""
-            return f" The last op that it issued is {self.last}{at}."
+            return last_op_text(self.last, self.last_at)
         if self.doing in WHOLE or not self.place:
             return ""
         return threads_text(self.threads) + (f" There {self.lock}." if self.lock else "")
+
+
+def last_op_text(last: Label, at: str) -> str:
+    """Return a sentence on where a rank of which no stack can be had was last seen; ``at``: where
+    it issued the first such op."""
+    first = f"; it issued its first such op at {at}" if at else ""
+    return f" The last op that it issued is {last}{first}." if last else ""
 
 
 def threads_text(threads: tuple[tuple[str, str], ...]) -> str:

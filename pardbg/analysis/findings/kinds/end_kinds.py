@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pardbg.analysis.findings.finding import Candidate, Facts, Note, Severity
+from pardbg.analysis.findings.finding import Candidate, Facts, Label, Note, Severity
+from pardbg.analysis.findings.kinds.absence import NO_OP, last_op_text
 from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.wording import killed_text
 from pardbg.events.log_facts import LogSays
@@ -31,6 +32,11 @@ def _waiting_text(waiting: tuple[int, ...], ranks: tuple[int, ...]) -> str:
     if not waiting:
         return ""
     return f" {ranks_text(waiting).capitalize()} {waits_text(waiting)} for {agreed('it', ranks)}."
+
+
+def _seen_last(ranks: tuple[int, ...], last: Label, at: str) -> str:
+    """Return where a rank was last seen, of one alone: no stack can be had of it."""
+    return last_op_text(last, at) if len(ranks) == 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +74,15 @@ class Exited(_Failure):
     waiting: tuple[int, ...]
     abrupt: bool
     """Its agent was to say that the interpreter ends, and did not."""
+    last: Label = NO_OP
+    """Op that it issued last, and where it issued the first such op."""
+    last_at: str = ""
 
     def text(self, about: Candidate) -> str:
         return (
             f"{ranks_text(about.ranks)} left with exit code {self.code}, without an exception."
             f"{_waiting_text(self.waiting, about.ranks)}"
+            f"{_seen_last(about.ranks, self.last, self.last_at)}"
         )
 
     def advice(self) -> str:
@@ -86,12 +96,15 @@ class Lost(_Failure):
     killed: bool
     code: int | None
     waiting: tuple[int, ...]
+    last: Label = NO_OP
+    last_at: str = ""
 
     def text(self, about: Candidate) -> str:
         end = killed_text(self.code) if self.killed else "ended without an error"
         return (
             f"rank {about.ranks[0]} {end}; its last records are kept."
             f"{_waiting_text(self.waiting, about.ranks)}"
+            f"{_seen_last(about.ranks, self.last, self.last_at)}"
         )
 
     def advice(self) -> str:
@@ -134,11 +147,14 @@ class LeftEarly(_Failure):
 
     abrupt: bool = False
     """They did not run Python's own exit: os._exit."""
+    last: Label = NO_OP
+    last_at: str = ""
 
     def text(self, about: Candidate) -> str:
         left = about.culprits
         how = "ended by os._exit" if self.abrupt else f"{agreed('has', left)} exited normally"
-        return f"{ranks_text(left)} {how}; {ranks_text(about.ranks)} then lost the connection."
+        text = f"{ranks_text(left)} {how}; {ranks_text(about.ranks)} then lost the connection."
+        return text + _seen_last(left, self.last, self.last_at)
 
     def advice(self) -> str:
         return self.tries("abrupt" if self.abrupt else "")

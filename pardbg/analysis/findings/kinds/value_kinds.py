@@ -134,8 +134,9 @@ class NotFinite(Facts):
             )
         if self.parameter:
             text += f" The parameter closest to it: {self.parameter}."
-        if self.since:
-            text += f" Since then {ranks_text(self.since)} {agreed('has', self.since)} it too."
+        others = tuple(rank for rank in self.since if rank not in about.culprits)
+        if others and not self.everywhere:
+            text += f" Since then {ranks_text(others)} {agreed('has', others)} it too."
         if self.steps:
             return f"{text} {len(self.steps)} steps had some, the last {self.steps[-1]}: it passes."
         return text if self.lasts else f"{text} No later step has any."

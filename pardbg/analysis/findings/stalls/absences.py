@@ -42,7 +42,8 @@ def absence(view: View, rank: int) -> Absence:
         gone: Doing = "ended"
         if end[1] in ("killed", "lost"):
             gone = "killed" if end[1] == "killed" else "lost"
-        return Absence(gone, code=process.exit_code)
+        last, last_at = last_op(view, rank)
+        return Absence(gone, code=process.exit_code, last=last, last_at=last_at)
     if process.leaving_ns is not None and process.leaving_ns <= view.t_ns:
         return Absence("left")
     where, at = whole_place(now.frames), activity(now.frames)
@@ -55,7 +56,7 @@ def absence(view: View, rank: int) -> Absence:
     if now.gil_held or now.inside == "gil":
         idle = now.cpu is not None and now.cpu < IDLE_CORES
         during = "action" if now.action else _PHASES.get(now.phase, "unknown")
-        last, last_at = (NO_OP, "") if where else _last_op(view, rank)
+        last, last_at = (NO_OP, "") if where else last_op(view, rank)
         return Absence(
             "gil", where, name=now.action, silent_ns=now.silent_ns, asleep=idle, during=during,
             last=last, last_at=last_at,
@@ -79,7 +80,7 @@ def absence(view: View, rank: int) -> Absence:
     )  # fmt: skip
 
 
-def _last_op(view: View, rank: int) -> tuple[Label, str]:
+def last_op(view: View, rank: int) -> tuple[Label, str]:
     """Return (the op that a rank issued last, where it issued the first one of that signature)."""
     found: list[Issue] = []
     for name in ("issue", "issue_p2p"):
