@@ -302,7 +302,8 @@ class DefKind(str, enum.Enum):
     """{"where", "text", "t_ns"}: a hook that failed and was disabled."""
     EXCEPTION = "exception"
     """{"t_ns", "type", "text", "thread", "frames": [[file, line, function], ...], "step"}: an
-    exception that nobody caught, told before the process ends. ``text`` is its last line."""
+    exception that nobody caught, told before the process ends. ``text`` is its last line.
+    ``kept``: a thread of a pool raised it and goes on; its future has it."""
     TENSOR = "tensor"
     """{"step", "what", "name", "order", "model", "dtype", "shape", "offset", "size", "over",
     "count", "most", "bad", "bits", "sketch"}: what a rank has of a tensor in a step that is

@@ -114,6 +114,8 @@ class Failure:
     frames: tuple[Frame, ...]
     """Outermost first."""
     step: int
+    kept: bool = False
+    """A thread of a pool raised it and goes on: its future has it, and somebody may ask for it."""
 
 
 def frames_of(value: Any) -> tuple[Frame, ...]:
@@ -136,6 +138,7 @@ def failure(values: Mapping[Any, Any], offset_ns: int) -> Failure:
         thread=fields.text(values, "thread", "MainThread"),
         frames=frames_of(values.get("frames")),
         step=fields.integer(values, "step", -1),
+        kept=values.get("kept") is True,
     )
 
 

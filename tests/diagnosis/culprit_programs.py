@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from concurrent import futures
 from pathlib import Path
 
 import torch
@@ -122,6 +123,21 @@ def swallows() -> None:
         except ValueError:
             print("skipped a batch")
         dist.barrier()
+
+
+def future_keeps() -> None:
+    """A pool's thread raises in place of its sum: the future has that, and nobody asks for it."""
+
+    def sums(step: int) -> None:
+        if MINE and step == STEP:
+            raise ValueError("a bad sample")
+        dist.all_reduce(torch.ones(64))
+
+    pool = futures.ThreadPoolExecutor(1)
+    for step in range(STEPS):
+        time.sleep(0.02)
+        futures.wait([pool.submit(sums, step)])
+        dist.all_reduce(torch.ones(256))
 
 
 class Slow(nn.Module):
@@ -335,7 +351,7 @@ WHATS: dict[str, Callable[[], None]] = {
     "sleeps": lambda: trains(sleeps, False), "pinned": pinned, "file-lock": file_lock,
     "loader-hangs": loader_hangs, "stale-lock": stale_lock, "gathers": gathers,
     "feeder-dies": feeder_dies, "comm-thread-dies": lambda: sums_in_thread(True),
-    "unawaited-thread-dies": lambda: sums_in_thread(False),
+    "unawaited-thread-dies": lambda: sums_in_thread(False), "future-keeps": future_keeps,
 }  # fmt: skip
 
 

@@ -36,6 +36,7 @@ CULPRIT: dict[str, tuple[tuple[str, ...], str]] = {
     "stale-lock": (("missing-rank",), HANG), "feeder-dies": (("thread-exception",), HANG),
     "comm-thread-dies": (("thread-exception",), HANG),
     "unawaited-thread-dies": (("thread-exception",), HANG),
+    "future-keeps": (("thread-exception",), HANG),
 }  # fmt: skip
 """The same of culprit_programs."""
 NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {

@@ -4,6 +4,7 @@
 in its place later is called without ours: then Python's ``sys.last_value`` tells at the end of the
 main thread. A thread's is seen where threading calls its hook, whichever that is. In a child of
 ``multiprocessing``, which prints the exception itself, it is seen as it leaves ``Process.run``.
+What a thread of a pool raises is told where its future keeps it: the program may never ask for it.
 The values of variables are not looked at.
 
 Where the job was started with ``--on-exception hold``, the thread is then held, as at a gate, until
@@ -17,6 +18,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from concurrent.futures import Future
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 MAX_TEXT: Final = 500
 MAX_TOLD: Final = 16
 """Exceptions told per process: threads of a program may fail by the thousand."""
+MAX_KEPT: Final = 64
+"""Those of them that futures keep: most are asked for, and tried again."""
+_POOL: Final = "concurrent.futures.thread"
 
 
 class UncaughtErrors:
@@ -43,7 +48,9 @@ class UncaughtErrors:
         self._ours = self._uncaught
         self._make_invoke: Callable[[], Callable[..., Any]] | None = None
         """threading's; None: ours is not in its place."""
-        self._told = 0
+        self._told = self._kept = 0
+        self._keep: Callable[[Any, BaseException | None], None] | None = None
+        """``Future.set_exception``; None: ours is not in its place."""
         self._last: BaseException | None = None
         """What ended the main thread, as far as told."""
         self._passing = threading.local()
@@ -53,6 +60,8 @@ class UncaughtErrors:
         """Chain the hook. Again: only where somebody has put another in its place."""
         if self._make_invoke is None:
             self._watch_threads()
+        if self._keep is None:
+            self._keep, Future.set_exception = Future.set_exception, _keeping(self)  # type: ignore[assignment, method-assign]
         if sys.excepthook != self._ours:
             self._before.append(sys.excepthook)
             self._told, sys.excepthook = 0, self._ours
@@ -64,6 +73,16 @@ class UncaughtErrors:
         if self._make_invoke is not None and _make_invoke() == self._make_seen:
             threading._make_invoke_excepthook = self._make_invoke  # type: ignore[attr-defined]
             self._make_invoke = None
+        if self._keep is not None and getattr(Future.set_exception, "of", None) is self:
+            Future.set_exception, self._keep = self._keep, None  # type: ignore[assignment, method-assign]
+
+    def kept(self, value: BaseException) -> None:
+        """A future has what a thread of a pool raised, which goes on."""
+        c = self._current()
+        if c is not None and c.run is not None and self._kept < MAX_KEPT:
+            self._kept += 1
+            trace, name = value.__traceback__, threading.current_thread().name
+            c.guard.call("excepthook", self._put, c, value, trace, name, True)
 
     def _watch_threads(self) -> None:
         self._make_invoke = _make_invoke()
@@ -159,10 +178,33 @@ class UncaughtErrors:
         self._told += 1
         if c.out_of_memory is not None and type(value).__name__ == "OutOfMemoryError":
             c.guard.call("out of memory", c.out_of_memory, value)
+        self._put(c, value, trace, thread, False)
+
+    @staticmethod
+    def _put(
+        c: Core, value: BaseException, trace: TracebackType | None, thread: str, kept: bool
+    ) -> None:
         c.defs.put(
             DefKind.EXCEPTION, t_ns=clock.now_ns(), type=type(value).__name__,
             text=_last_line(value), thread=thread, frames=traceback_of(trace), step=c.step,
+            **({"kept": True} if kept else {}),
         )  # fmt: skip
+
+
+def _keeping(errors: UncaughtErrors) -> Callable[[Any, BaseException | None], None]:
+    """Return a ``Future.set_exception`` that tells of what a pool's thread raised."""
+    original = Future.set_exception
+
+    @uncounted
+    @functools.wraps(original)
+    def set_exception(future: Any, exception: BaseException | None) -> None:
+        original(future, exception)
+        caller = sys._getframe(1)
+        if exception is not None and caller.f_globals.get("__name__") == _POOL:
+            errors.kept(exception)
+
+    set_exception.of = errors  # type: ignore[attr-defined]
+    return set_exception
 
 
 def _make_invoke() -> Any:

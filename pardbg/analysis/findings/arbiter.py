@@ -124,13 +124,21 @@ def _stands_without_thread(cause: Candidate, effect: Candidate) -> bool:
     """A rank whose thread ended some steps before sleeps or waits within its process, or in an op:
     what stops it is not of another sort, as a stopped process or a socket is."""
     thread, of = cause.facts, effect.facts
-    if not isinstance(thread, ends.ThreadRaised) or is_transport(thread.error):
+    if not isinstance(thread, ends.ThreadRaised) or thread.kept or is_transport(thread.error):
         return False
     if thread.steps_since > ends.THREAD_STEPS or not isinstance(of, stalls.Stalled):
         return False
     absences = of.absences if isinstance(of, stalls.MissingRank) else ()
     within = all(one.waits_within for one in absences)
     return within and set(cause.culprits) <= set(of.blamed)
+
+
+def _left_out(cause: Candidate, effect: Candidate) -> bool:
+    """A future keeps why a rank, the only one, left out what it had a thread of a pool do."""
+    kept = isinstance(cause.facts, ends.ThreadRaised) and cause.facts.kept
+    absences = effect.facts.absences if isinstance(effect.facts, stalls.MissingRank) else ()
+    within = effect.settled and all(one.waits_within for one in absences)
+    return kept and within and set(cause.culprits) <= set(effect.culprits or effect.ranks)
 
 
 def _about_ranks(cause: Candidate, effect: Candidate) -> bool:
@@ -232,6 +240,9 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
         "note",
         tells=True,
     ),
+    Rule(
+        (ends.ThreadRaised,), (*STALLS, *DISAGREEMENTS), _left_out, "note", tells=True
+    ),
     # What ran out of memory was near its limit before.
     Rule((devices.OutOfMemory,), (values.MemoryNearLimit,), _about_ranks),
     # A rank that grows is above the others, too.
@@ -299,7 +310,7 @@ def _judged(candidates: Iterable[Candidate]) -> list[Judged]:
 
 
 def _telling(cause: Candidate, effect: Candidate) -> Candidate:
-    return replace(cause, facts=cause.facts.explaining(cause, effect))
+    return replace(cause, facts=cause.facts.explaining(cause, effect), settled=True)
 
 
 def _together(causes: Sequence[Candidate]) -> Candidate:

@@ -52,6 +52,9 @@ SEEN_LATE_NS: Final = 1_000_000_000
 MAX_TEXT: Final = 240
 SETTLED_NS: Final = 1_500_000_000
 """Before that, a lost connection may be reported earlier than the end that caused it."""
+_KEPT_STEPS: Final = 1
+"""Steps that a rank may end after an exception that a future keeps, for what ranks then wait for to
+follow from it."""
 _BEFORE_END_NS: Final = 500_000_000
 """What the hub says of a process is some time old."""
 ABORT_NS: Final = 700_000_000
@@ -105,13 +108,32 @@ def thread_failures(view: View) -> Iterable[Candidate]:
             if is_transport(failed.text) and bad_ends(view):
                 continue  # it follows from how a rank ended
             steps = _steps_since(view, rank, failed)
+            if failed.kept and (
+                steps > _KEPT_STEPS or is_transport(failed.text) or _keep_alike(view, rank, failed)
+            ):
+                continue
             awaited = steps <= THREAD_STEPS and not is_transport(failed.text)
-            idle_ns = _idle_ns(view, rank, failed) if awaited else 0
+            idle_ns = _idle_ns(view, rank, failed) if awaited and not failed.kept else 0
             yield Candidate(
                 kind="thread-exception", ranks=(rank,), culprits=(rank,), t_ns=failed.t_ns,
-                where=whole_place(failed.frames),
-                facts=ThreadRaised(failed.thread, failed.text, steps, idle_ns),
+                where=whole_place(failed.frames), settled=not failed.kept,
+                facts=ThreadRaised(failed.thread, failed.text, steps, idle_ns, kept=failed.kept),
             )  # fmt: skip
+
+
+def _keep_alike(view: View, rank: int, failed: Failure) -> bool:
+    """Return whether futures of another rank keep exceptions of about that step, too, other than
+    lost connections, or the rank's own kept one like it before: the program makes do with these."""
+    for other, process in view.ranks.items():
+        kept = (of for of in process.failures if of.kept and not is_transport(of.text))
+        for of in kept:
+            if of.t_ns > view.now_ns:
+                break
+            if other != rank and abs(of.step - failed.step) <= _KEPT_STEPS:
+                return True
+            if other == rank and of.type == failed.type and of.step < failed.step - _KEPT_STEPS:
+                return True
+    return False
 
 
 def _steps_since(view: View, rank: int, failed: Failure) -> int:

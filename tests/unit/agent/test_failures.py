@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,26 @@ def test_an_error_shown_at_a_prompt_ended_nothing(tmp_path: Path) -> None:
     assert (done.returncode, told) == (0, [])
 
 
+def test_what_a_thread_of_a_pool_raises_is_told_and_stays_in_its_future(tmp_path: Path) -> None:
+    """Another one's exception is its own, and a future's that no pool has nobody's."""
+    done, told = run(
+        tmp_path,
+        """
+        from concurrent.futures import Future, ThreadPoolExecutor
+        def load(shard):
+            raise OSError(f"no shard {shard}")
+        with ThreadPoolExecutor(1, "loader") as pool:
+            future = pool.submit(load, 3)
+        print(type(future.exception()).__name__)
+        Future().set_exception(ValueError())
+        """,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "OSError\n", "")
+    (one,) = told
+    assert (one["text"], one["thread"], one["step"]) == ("OSError: no shard 3", "loader_0", 5)
+    assert one["kept"] is True and one["frames"][-1][2] == "load"
+
+
 @pytest.fixture
 def uncaught(monkeypatch: pytest.MonkeyPatch) -> UncaughtErrors:
     """As in a process that no agent has been in: earlier tests may have installed ours."""
@@ -221,12 +242,12 @@ def uncaught(monkeypatch: pytest.MonkeyPatch) -> UncaughtErrors:
 
 
 def test_detach_gives_the_hooks_back(uncaught: UncaughtErrors) -> None:
-    before = sys.excepthook, threading.excepthook
+    before = sys.excepthook, threading.excepthook, Future.set_exception
     uncaught.install()
     uncaught.install()
-    assert sys.excepthook is not before[0]
+    assert sys.excepthook is not before[0] and Future.set_exception is not before[2]
     uncaught.uninstall()
-    assert (sys.excepthook, threading.excepthook) == before
+    assert (sys.excepthook, threading.excepthook, Future.set_exception) == before
 
 
 def test_a_hook_that_somebody_chained_onto_ours_stays(uncaught: UncaughtErrors) -> None:

@@ -190,7 +190,7 @@ def _ends() -> list[Candidate]:
         one("interrupted", ends.Interrupted("SIGTERM")),
         one("thread-exception", ends.ThreadRaised("writer", "OSError: disk"), (0,), (0,), AT),
         *(one("thread-exception", ends.ThreadRaised("writer", "OSError: disk", *of), (0,), (0,), AT)
-          for of in ((3, 0, (1, 2), AT), (3, 12 * S))),
+          for of in ((3, 0, (1, 2), AT), (3, 12 * S), (0, 0, (1, 2), AT, True))),
         *(one(f"log-{kind}", ends.LogSaid(LogSays(kind, "Rank 1 is late.", "Look.", True)))
           for kind in ends.LOGGED),
     ]  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.registry import standstills
 from pardbg_agent import wire
@@ -35,6 +37,45 @@ def test_ops_that_cross_are_named_as_that_and_not_as_a_mismatch() -> None:
     assert facts(finding, "threads") == ("metrics",)
     issued = (("broadcast", True, (0, 2)), ("all_reduce", False, (1,)))
     assert facts(finding, "issued") == issued
+
+
+def keeps(
+    trace: Trace, rank: int, step: int = 0, t: float = 5, text: str = "OSError: no shard"
+) -> None:
+    trace.ranks[rank].define(
+        wire.DefKind.EXCEPTION, t_ns=ns(t), type="OSError", text=text, step=step,
+        thread="pool_0", frames=[["/job/data.py", 7, "load"]], kept=True,
+    )  # fmt: skip
+
+
+def test_what_a_future_keeps_is_why_a_thread_issues_no_op() -> None:
+    """Rank 1's pool raised where it was to issue the others' op; rank 2's lost its connection."""
+    trace = two_threads({0: "tmtm", 1: "tmm", 2: "tmtm"}, "broadcast")
+    keeps(trace, 1)
+    keeps(trace, 2, t=40, text="OSError: Connection reset by peer")
+    of = {finding.kind: finding for finding in found(trace)}
+    cause, effect = of["thread-exception"], of["thread-order"]
+    assert (cause.severity, cause.culprits) == ("error", (1,))
+    assert (cause.where, facts(cause, "waiting")) == ("data.py:7 in load", (0, 2))
+    assert effect.severity == "info"
+
+
+@pytest.mark.parametrize("kept", [((0, 0), (1, 0)), ((1, -4), (1, 0)), ((1, -4),)])
+def test_what_futures_often_keep_is_no_cause(kept: tuple[tuple[int, int], ...]) -> None:
+    """(rank, step): of another rank, too; of this one before; of one long ago."""
+    trace = two_threads({0: "tmtm", 1: "tmm", 2: "tmtm"}, "broadcast")
+    for step in range(3):
+        trace.ranks[1].step(step, step, step + 1)
+    for rank, step in kept:
+        keeps(trace, rank, step, t=5 if step == 0 else 0)
+    of = {finding.kind: finding for finding in found(trace)}
+    assert "thread-exception" not in of and of["thread-order"].severity == "error"
+
+
+def test_what_a_future_keeps_is_no_finding_where_nobody_waits() -> None:
+    trace = two_threads({0: "tm", 1: "tm", 2: "tm"}, "broadcast")
+    keeps(trace, 1)
+    assert not found(trace)
 
 
 def test_a_rank_whose_op_is_on_its_way_is_waited_for() -> None:

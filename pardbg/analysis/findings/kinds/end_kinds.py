@@ -211,6 +211,9 @@ class ThreadRaised(Facts):
     """Ranks that wait for this one since."""
     stands: str = ""
     """Where its main thread stands, if others wait for it."""
+    kept: bool = False
+    """The thread is a pool's and goes on: a future has the exception. A cause alone, of what ranks
+    then wait for or disagree on."""
 
     def severity(self) -> Severity:
         return "error" if self.waiting or self.idle_ns >= _IDLE_NS else "warning"
@@ -222,7 +225,10 @@ class ThreadRaised(Facts):
 
     def text(self, about: Candidate) -> str:
         rank, at = about.ranks[0], f" (at {about.where})" if about.where else ""
-        text = f"rank {rank}'s thread {self.thread} raised {self.error}{at} and ended"
+        end = "" if self.kept else " and ended"
+        text = f"rank {rank}'s thread {self.thread} raised {self.error}{at}{end}"
+        if self.kept:
+            text += f". A future keeps that: rank {rank} went on"
         if not self.waiting and self.idle_ns:
             idle = duration(self.idle_ns)
             return f"{text}. Since then rank {rank} recorded nothing and used no CPU for {idle}."
@@ -232,6 +238,8 @@ class ThreadRaised(Facts):
         return f"{text}.{stands}{_waiting_text(self.waiting, about.ranks)}"
 
     def advice(self) -> str:
+        if self.kept:
+            return self.tries("kept")
         return self.tries("waiting" if self.waiting or self.idle_ns else "")
 
 
