@@ -115,8 +115,14 @@ def nan_origin(view: View) -> Iterable[Candidate]:
         evidence=Evidence(first.t_ns, first.rank, "timeline", op=first.op),
         facts=NotFinite(what, step, parameter, since, lasts, not culprits, hidden,
                         tuple(sorted({step, *later})) if passed else (),
-                        _stages_before(view, first, culprits)),
+                        _stages_before(view, first, culprits),
+                        not culprits and what == "loss" and _mixed(view, first.rank, step)),
     )  # fmt: skip
+
+
+def _mixed(view: View, rank: int, step: int) -> bool:
+    """Return whether ranks exchanged what they computed before they had the losses of a step."""
+    return step in shared_losses(view, view.ranks[rank], set(view.ranks))
 
 
 def _stages_before(view: View, first: _Seen, culprits: Sequence[int]) -> tuple[int, ...]:

@@ -305,6 +305,7 @@ def _state() -> list[Candidate]:
         one("nan", state.NotFinite("loss", 5, "head.weight", (0, 1), True, False), (0, 2), (2,)),
         one("nan", state.NotFinite("input to send 0→1", 5, "", (), False, False), (0,), (0,)),
         one("nan", state.NotFinite("loss", 5, "", (), True, True), (0, 1)),
+        one("nan", state.NotFinite("loss", 5, "", (), True, True, mixed=True), (0, 1)),
         one("nan", state.NotFinite("loss", 5, "", (), False, False, False, (5, 9)), (1,), (1,)),
         one("nan", state.NotFinite("loss", 5, "", (), True, True, True), (1,)),
         one("nan", state.NotFinite("loss", 5, "", (), True, False, before=(0,)), (1,), (1,)),

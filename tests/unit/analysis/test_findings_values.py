@@ -118,6 +118,25 @@ def test_nan_begins_in_a_ranks_own_loss() -> None:
     assert facts(finding, "what", "step") == ("loss", 5)
 
 
+@pytest.mark.parametrize("op", ["all_gather", "broadcast", ""])
+def test_losses_that_ranks_share_do_not_tell_whose_is_wrong(op: str) -> None:
+    """Tensor parallel: parts are gathered in forward, or a batch is broadcast. Losses are NaN from
+    step 5 on, on both ranks at once."""
+    trace = Trace(2)
+    for step in range(9):
+        t = 100 * step
+        for proc in trace.ranks:
+            proc.phase("forward", t + 5, t + 30, step)
+            if op:
+                proc.collective("world", op, t + 10, t + 20, step=step)
+            proc.seen_loss(t + 30, float("nan") if step >= 5 else 1.0, step)
+            proc.phase("backward", t + 30, t + 50, step)
+            proc.step(step, t, t + 100)
+    finding = one(trace, "nan")
+    assert finding.culprits == ()
+    assert facts(finding, "everywhere", "mixed") == (True, op == "all_gather")
+
+
 def test_the_mean_that_a_rank_logs_of_the_step_before_is_not_its_own_loss() -> None:
     """Rank 0 logs the mean once its optimizer has stepped. Its own loss is NaN in step 5, after the
     mean of step 4; from step 6 on all are."""

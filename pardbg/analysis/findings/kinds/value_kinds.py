@@ -113,6 +113,8 @@ class NotFinite(Facts):
     before: tuple[int, ...] = ()
     """Ranks that sent to the culprit before, of whose messages not all values may have been looked
     at."""
+    mixed: bool = False
+    """Ranks had exchanged in that step what they computed, and not all of that is looked at."""
 
     def severity(self) -> Severity:
         return "error" if self.lasts else "info"
@@ -127,6 +129,10 @@ class NotFinite(Facts):
             )
         elif self.everywhere:
             text = f"on all ranks at once the {self.what} is not finite in step {self.step}."
+            if self.mixed:
+                text += (
+                    " They exchange what they compute before that: which rank made it is not known."
+                )
         if self.before and not self.hidden:
             text += (
                 f" It may come from {ranks_text(self.before)} in few values: not all that stages "
@@ -143,7 +149,13 @@ class NotFinite(Facts):
 
     def advice(self) -> str:
         return self.tries(
-            "hidden" if self.hidden or self.before else "everywhere" if self.everywhere else "rank"
+            "hidden"
+            if self.hidden or self.before
+            else "mixed"
+            if self.mixed
+            else "everywhere"
+            if self.everywhere
+            else "rank"
         )
 
 
