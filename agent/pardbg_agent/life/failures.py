@@ -265,5 +265,6 @@ def _hold(c: Core, value: BaseException, trace: TracebackType | None, thread: st
 def _last_line(value: BaseException) -> str:
     said = "".join(traceback.format_exception_only(value)).splitlines()
     lines = [line.strip() for line in said if line.strip() and not line.strip().startswith("File ")]
-    words = 2 if lines and lines[0].endswith(":") else 1  # a text that begins with a new line
+    # A text that begins with a new line; one that RPC took over from another worker has several.
+    words = 1 + next((at for at, line in enumerate(lines[:4]) if not line.endswith(":")), 4)
     return " ".join(lines[:words])[:MAX_TEXT] or type(value).__name__

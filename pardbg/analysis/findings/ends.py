@@ -64,6 +64,8 @@ FIRM_NS: Final = 5_000_000_000
 """Minimum time that launchers wait between SIGTERM and SIGKILL."""
 _OF_RANKS: Final = re.compile(r"^[\w.]*CheckpointException.* ranks:dict_keys\(\[([\d, ]+)\]\)")
 """All ranks raise what some of them raised in a checkpoint's plan, and name these."""
+_OF_WORKER: Final = re.compile(r"\bOn WorkerInfo\(id=(\d{1,6}), ")
+"""RPC raises in the caller what a worker raised, which it names; the last one is where it began."""
 _SIGTERM, _SIGABRT, _SIGKILL = -15, -6, -9
 
 
@@ -313,7 +315,8 @@ def _roots_found(view: View, roots: Sequence[BadEnd], only_victims: bool) -> Ite
         culprits, where = ranks, None
         if first.how == "exception":
             failed = failure(view, first.rank)
-            culprits, where = _named(failed.text, ranks), whole_place(failed.frames)
+            culprits = _of_worker(view, failed.text) or _named(failed.text, ranks)
+            where = whole_place(failed.frames)
         yield Candidate(
             kind=kind, ranks=ranks, culprits=culprits, where=where, t_ns=first.t_ns, facts=facts,
             last_resort=only_victims, settled=not _may_follow(view, first),
@@ -341,6 +344,11 @@ def _first_failure(view: View, first: BadEnd, ranks: tuple[int, ...]) -> tuple[s
     own_raise = bool(failed.frames) and is_user(failed.frames[-1])
     made_up = rehearsed(view) and own_raise
     return "exception", Raised(brief(failed.text), failed.step, rank, made_up, waiting)
+
+
+def _of_worker(view: View, error: str) -> tuple[int, ...]:
+    """Return the rank of the RPC worker that raised what its caller then raised."""
+    return tuple(rank for n in _OF_WORKER.findall(error)[-1:] if (rank := int(n)) in view.ranks)
 
 
 def _named(error: str, ranks: tuple[int, ...]) -> tuple[int, ...]:

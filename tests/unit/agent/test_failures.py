@@ -209,6 +209,14 @@ def test_an_error_shown_at_a_prompt_ended_nothing(tmp_path: Path) -> None:
     assert (done.returncode, told) == (0, [])
 
 
+def test_what_rpc_takes_over_is_told_down_to_what_a_worker_raised() -> None:
+    text = "On WorkerInfo(id=0, name=a):\nTypeError('On WorkerInfo(id=2, name=b):\nno model')\n..."
+    said = (
+        "TypeError: On WorkerInfo(id=0, name=a): TypeError('On WorkerInfo(id=2, name=b): no model')"
+    )
+    assert _last_line(TypeError(text)) == said
+
+
 def test_what_a_thread_of_a_pool_raises_is_told_and_stays_in_its_future(tmp_path: Path) -> None:
     """Another one's exception is its own, and a future's that no pool has nobody's."""
     done, told = run(
