@@ -73,19 +73,6 @@ def test_of_a_checkpoint_that_all_refuse_the_rank_whose_part_is_wrong_is_named(r
     assert (one.ranks, one.culprits) == ((0, 1, 2), (2,) if ranks == "2" else (0, 1, 2))
 
 
-@pytest.mark.parametrize(("workers", "culprits"), [((0,), (0,)), ((1, 2), (2,)), ((7,), (1,))])
-def test_what_rpc_raises_in_the_caller_is_of_the_worker_that_raised_it(
-    workers: tuple[int, ...], culprits: tuple[int, ...]
-) -> None:
-    """Rank 1 called; of a call through another worker, the last is where it began."""
-    trace = three(())
-    on = "".join(f"On WorkerInfo(id={worker}, name=ps): " for worker in workers)
-    raises(trace.ranks[1], 5, f"TypeError: {on}TypeError('no model')")
-    trace.end(9, code=1)
-    one = said(trace)["exception"]
-    assert (one.ranks, one.culprits) == ((1,), culprits)
-
-
 def test_lost_connections_before_the_kill_is_seen_are_no_error() -> None:
     """The hub sees a process's end some 25 ms late, and says it 150 ms later. Only after 1.5 s
     without that is nobody known to have gone first."""

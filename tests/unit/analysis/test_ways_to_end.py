@@ -64,6 +64,19 @@ def test_a_rank_that_leaves_no_stack_was_last_seen_in_an_op(
     assert one.where is None
 
 
+@pytest.mark.parametrize(("workers", "culprits"), [((0,), (0,)), ((1, 2), (2,)), ((7,), (1,))])
+def test_what_rpc_raises_in_the_caller_is_of_the_worker_that_raised_it(
+    workers: tuple[int, ...], culprits: tuple[int, ...]
+) -> None:
+    """Rank 1 called; of a call through another worker, the last is where it began."""
+    trace = three(())
+    on = "".join(f"On WorkerInfo(id={worker}, name=ps): " for worker in workers)
+    raises(trace.ranks[1], 5, f"TypeError: {on}TypeError('no model')")
+    trace.end(9, code=1)
+    one = said(trace)["exception"]
+    assert (one.ranks, one.culprits) == ((1,), culprits)
+
+
 @pytest.mark.parametrize("by_itself", [False, True])
 def test_an_exit_code_without_an_exception(by_itself: bool) -> None:
     trace = three()
