@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -315,8 +316,11 @@ def _roots_found(view: View, roots: Sequence[BadEnd], only_victims: bool) -> Ite
         culprits, where = ranks, None
         if first.how == "exception":
             failed = failure(view, first.rank)
-            culprits = _of_worker(view, failed.text) or _named(failed.text, ranks)
-            where = whole_place(failed.frames)
+            culprits, where = _named(failed.text, ranks), whole_place(failed.frames)
+            if worker := _of_worker(view, failed.text):  # the place is its caller's
+                assert isinstance(facts, Raised)
+                facts = replace(facts, called_at=where or "")
+                culprits, where = worker, None
         yield Candidate(
             kind=kind, ranks=ranks, culprits=culprits, where=where, t_ns=first.t_ns, facts=facts,
             last_resort=only_victims, settled=not _may_follow(view, first),

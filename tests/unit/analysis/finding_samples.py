@@ -172,10 +172,12 @@ def _disagreements() -> list[Candidate]:
 def _ends() -> list[Candidate]:
     raised = ends.Raised("ValueError: no labels", 5, 2, False, (0,))
     made_up = ends.Raised("AssertionError", -1, 1, True, ())
+    called = ends.Raised("TypeError: On WorkerInfo(id=0, name=ps): no model", 5, 1, False, (), AT)
     last = Label("all_reduce world #7"), AT
     left, left_all = ends.Exited(3, (0, 1), True, *last), ends.Exited(3, (), False)
     found = [
         one("exception", raised, (2,), (2,), AT), one("exception", made_up, (0, 1), (0, 1), AT),
+        one("exception", called, (1,), (0,)),
         one("rank-exited", left, (2,), (2,)), one("rank-exited", left_all, (1, 2), (1, 2)),
         one("rank-lost", ends.Lost(False, None, ()), (2,), (2,)),
         one("exception", ends.Harmless(True, False, None), (2,)),

@@ -75,6 +75,9 @@ def test_what_rpc_raises_in_the_caller_is_of_the_worker_that_raised_it(
     trace.end(9, code=1)
     one = said(trace)["exception"]
     assert (one.ranks, one.culprits) == ((1,), culprits)
+    own = culprits == (1,)
+    at = "data.py:7 in batch"
+    assert (one.where, facts(one, "called_at")) == ((at, "") if own else (None, at))
 
 
 @pytest.mark.parametrize("by_itself", [False, True])

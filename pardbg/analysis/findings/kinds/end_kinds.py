@@ -50,12 +50,16 @@ class Raised(_Failure):
     made_up_input: bool
     """Raised by the program itself in a rehearsal, whose received tensors hold placeholder data."""
     waiting: tuple[int, ...]
+    called_at: str = ""
+    """Where these ranks called, by RPC, the worker that raised it."""
 
     def text(self, about: Candidate) -> str:
         text = f"{ranks_text(about.ranks)} raised {self.error}"
         if about.where:
             step = f", step {self.step}" if self.step >= 0 else ""
             text += f" (at {about.where}{step})"
+        if self.called_at:
+            text += f" (in a call by RPC at {self.called_at})"
         if len(about.ranks) > 1:
             text += f"; rank {self.first} was first"
         if self.made_up_input:
