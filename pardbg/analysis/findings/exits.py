@@ -31,7 +31,7 @@ _DEATH: Final = re.compile(r"Received (\S+) death signal|Process \d+ got signal:
 _TRANSPORT: Final = re.compile(
     r"onnection (closed|reset|refused|was)|Broken pipe|[Tt]imed out|Socket (closed|Timeout)|"
     r"remote process|Application timeout|[Mm]onitored[Bb]arrier|wait timeout|"
-    r"NCCL (error|communicator)|DistBackendError"
+    r"NCCL (error|communicator)|DistBackendError|ran for more than set timeout"
 )
 
 

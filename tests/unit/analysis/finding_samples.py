@@ -304,7 +304,7 @@ def _state() -> list[Candidate]:
             (1,), (1,)),
         one("memory-near-limit", state.MemoryNearLimit(950 * MIB, 1000 * MIB, "n0", 1, 500 * MIB),
             (0, 1)),
-        one("nan", state.NotFinite("loss", 5, "head.weight", (0, 1), True, False), (0, 2), (2,)),
+        one("nan", state.NotFinite("loss", 5, "head.weight", (0, 1, 2), True, False), (0, 2), (2,)),
         one("nan", state.NotFinite("input to send 0→1", 5, "", (), False, False), (0,), (0,)),
         one("nan", state.NotFinite("loss", 5, "", (), True, True), (0, 1)),
         one("nan", state.NotFinite("loss", 5, "", (), True, True, mixed=True), (0, 1)),

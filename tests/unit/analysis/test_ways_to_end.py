@@ -80,6 +80,16 @@ def test_what_rpc_raises_in_the_caller_is_of_the_worker_that_raised_it(
     assert (one.where, facts(one, "called_at")) == ((at, "") if own else (None, at))
 
 
+def test_a_call_by_rpc_that_ends_in_its_timeout_is_not_what_came_first() -> None:
+    """The worker that does not answer is not known: waits within RPC are not seen."""
+    trace = three(())
+    error = "RuntimeError: RPCErr:1:RPC ran for more than set timeout (60000 ms)"
+    for rank in (1, 2):
+        raises(trace.ranks[rank], 60_000, error)
+    trace.end(62_000, code=1)
+    assert [(kind, one.culprits) for kind, one in said(trace).items()] == [("cut-off", ())]
+
+
 @pytest.mark.parametrize("by_itself", [False, True])
 def test_an_exit_code_without_an_exception(by_itself: bool) -> None:
     trace = three()
