@@ -15,7 +15,7 @@ from rich.color import Color, blend_rgb
 from rich.style import Style
 from textual.theme import BUILTIN_THEMES, Theme
 
-from pardbg.render.draw.cells import SELECTED
+from pardbg.render.draw.cells import PAIR, SELECTED
 from pardbg.render.draw.regions import LETTER
 
 HEADER = "+head"
@@ -23,8 +23,6 @@ HEADER = "+head"
 
 _FAR = 0.35
 """Share that a colour keeps of itself behind them."""
-PAIR = "/"
-"""``a/b`` is the ink of ``a`` on a ground of the ink of ``b``: two things in one cell."""
 PALETTES = ("dark", "light", "16")
 EDGE = "+edge"
 """A token with this ending draws a line in the ground's colour: the edge between two boxes."""

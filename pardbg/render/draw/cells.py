@@ -16,6 +16,8 @@ from typing import NamedTuple, overload
 from pardbg import plain_text
 
 SELECTED = "+sel"
+PAIR = "/"
+"""``a/b`` is the ink of ``a`` on a ground of the ink of ``b``: two things in one cell."""
 clean = plain_text.plain
 """Text from a job or a session, without what could move the cursor or change colours."""
 
@@ -176,13 +178,18 @@ def fit(runs: Sequence[Segment], cells: int, style: str = "") -> Line:
 def overlay(runs: Sequence[Segment], at: int, text: str, style: str) -> Line:
     """Return the line with ``text`` over its cells from ``at`` on; for lines of one cell per
     character."""
-    row = Row(max(line_width(runs), at + len(text)))
-    used = 0
+    row = as_row(runs, at + len(text))
+    row.put(at, text, style)
+    return row.line()
+
+
+def as_row(runs: Sequence[Segment], least: int = 0) -> Row:
+    """Return a line of one cell per character as cells to paint on, at least ``least``."""
+    row, used = Row(max(line_width(runs), least)), 0
     for run in runs:
         row.put(used, run.text, run.style)
         used += len(run.text)
-    row.put(at, text, style)
-    return row.line()
+    return row
 
 
 def spread(start: Sequence[Segment], end: Sequence[Segment], cells: int) -> Line:

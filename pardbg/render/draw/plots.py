@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from typing import Any, Final
 
 from pardbg.render.draw.axis import nice_step
-from pardbg.render.draw.cells import Line, Segment, fit
+from pardbg.render.draw.cells import PAIR, Line, Segment, as_row, fit
 
 Point = tuple[float, float]
 DOT: Final = "●"
@@ -60,6 +60,8 @@ STEPS: Final = Scale(WHOLE, whole=True, unit="step")
 _BARE: Final = replace(STEPS, text=lambda _: "", unit="")
 _STAIRS: Final = (8, 40)
 """Numbers of steps that are drawn as a staircase: of fewer each is a mark, of more each a dot."""
+_BRAILLE, _UPPER = 0x2800, 0x1B
+"""The character without dots, and the dots of a cell's upper half."""
 
 
 def plot(series: Sequence[Series], cells: int, rows: int, x: Scale, y: Scale) -> list[Line]:
@@ -99,8 +101,25 @@ def by_step(
         across = tuple((first + (last - first) * at / cells, level) for at in range(cells + 1))
         shown.insert(0, Series(across, "faint", "╌"))
     axis = replace(_BARE if bare else STEPS, low=low, high=high)
-    chart = plot(shown, cells, rows + bare, axis, Scale(text))
+    chart = _filled(plot(shown, cells, rows + bare, axis, Scale(text)), style)
     return chart[:-1] if bare else chart
+
+
+def _filled(chart: Sequence[Line], style: str) -> list[Line]:
+    """Return a chart with the ground under a line of braille dots in ``style`` tinted, paler
+    further down; never above the line, nor where there is none."""
+    rows = [as_row(row) for row in chart]
+    for x in range(max((row.size for row in rows), default=0)):
+        under = False
+        for y, row in enumerate(rows):
+            if row.styles[x] == "rule":
+                under = False
+            dots = ord(row.chars[x]) - _BRAILLE if row.styles[x] == style else 0
+            under |= 0 < dots < 256 and bool(dots & _UPPER)
+            if under:
+                row.styles[x] += f"{PAIR}fill.{style}.{3 * y // len(rows)}"
+            under |= 0 < dots < 256
+    return [row.line() for row in rows]
 
 
 def _stairs(values: Sequence[tuple[int, float]], cells: int) -> tuple[Point, ...]:

@@ -6,7 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pardbg.render.draw.cells import Line, Picture, Segment, fit, line, line_width, width
+from pardbg.render.draw.cells import (
+    Line,
+    Picture,
+    Row,
+    Segment,
+    as_row,
+    fit,
+    line,
+    line_width,
+    overlay,
+    width,
+)
 
 ON: Final = ".on"
 """Ending of the tokens of the panel that has the focus."""
@@ -16,6 +27,8 @@ _TRIES: Final = 6
 _NEAR: Final = 2
 """Cells or lines that a zoomed panel may leave free."""
 _RULE: Final = "rule"
+_FRAMED: Final = (100, 24)
+"""Cells and lines of a page from which on its panels have borders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +68,54 @@ def _heads(row: Line) -> Iterator[tuple[int, int, str]]:
         at += width(run.text)
 
 
+def framed(
+    lines: Sequence[Line], all_: Sequence[Region], focus: Region | None, cells: int
+) -> tuple[list[Line], list[Region]]:
+    """Return the lines with a thin border around each panel that has blank cells for one, and those
+    panels; the one with the focus has a brighter one."""
+    if cells < _FRAMED[0] or len(lines) < _FRAMED[1]:
+        return list(lines), []
+    rows = [as_row(row, cells) for row in lines]
+    uneven = {y for y, row in enumerate(lines) if sum(len(r.text) for r in row) != line_width(row)}
+    last = max((region.y + region.lines for region in all_), default=0)
+    found = []
+    for region in all_:
+        end = region.y + region.lines
+        bottom = end if end == last and end < len(lines) else end - 1
+        inside = range(region.y + 1, bottom)
+        if inside and uneven.isdisjoint(range(region.y, bottom + 1)) and _frame(
+            rows, region, bottom, ON if region == focus else ""
+        ):  # fmt: skip
+            found.append(region)
+    return [made.line() if y not in uneven else lines[y] for y, made in enumerate(rows)], found
+
+
+def _frame(rows: Sequence[Row], region: Region, bottom: int, on: str) -> bool:
+    """Draw a border one cell around a panel's lines; False where something else stands there."""
+    left, right = region.x - 1, region.x + region.cells
+    head, sides = rows[region.y], rows[region.y + 1 : bottom]
+    free = left >= 0 and right < head.size and all(
+        row.chars[x] == " " for row in (head, *sides) for x in (left, right)
+    )  # fmt: skip
+    below = rows[bottom].chars[left : right + 1]
+    dashes = [x for x in range(region.x, right) if head.styles[x].startswith(_RULE)]
+    if not free or "".join(below).strip() or len(dashes) < 2 * _NEAR + 2:
+        return False
+    title, note = head.chars[region.x : dashes[0]], head.chars[dashes[-1] + 1 : right]
+    style = head.styles[right - 1]
+    head.fill(left, right + 1, "─", _RULE + on)
+    head.put(left, "╭─ ", _RULE + on)
+    head.put(region.x + 2, "".join(title), "title" + on)
+    if note:
+        head.put(right - 2 - len(note), "".join((*note, " ")), style)
+    head.put(right, "╮", _RULE + on)
+    for row in sides:
+        for x in (left, right):
+            row.put(x, "│", _RULE + on + row.styles[x][len(row.styles[x].partition("+")[0]) :])
+    rows[bottom].put(left, "╰" + "─" * (right - left - 1) + "╯", _RULE + on)
+    return True
+
+
 def focused(row: Line, region: Region) -> Line:
     """Return the line of a panel's rule with its title and edge brighter."""
     made, at = [], 0
@@ -65,8 +126,10 @@ def focused(row: Line, region: Region) -> Line:
     return tuple(made)
 
 
-def lettered(row: Line, region: Region, letter: str) -> Line:
+def lettered(row: Line, region: Region, letter: str, framed: bool = False) -> Line:
     """Return the line of a panel's rule with a jump's letter before its title."""
+    if framed:
+        return overlay(row, region.x - 1, f" {letter} ", LETTER)
     made, at, due = [], 0, 0
     for run in row:
         if at == region.x:

@@ -137,7 +137,7 @@ class Page(PicturePane):
         )
 
     def marked(self, lines: Sequence[Line]) -> Sequence[Line]:
-        return self.panels.marked(lines, self.rows_shown())
+        return self.panels.marked(lines, self.rows_shown(), self.size.width)
 
     def on_show(self, _event: events.Show) -> None:
         self.redraw()

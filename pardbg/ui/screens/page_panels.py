@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from pardbg.render.draw.cells import Line, Picture, overlay
-from pardbg.render.draw.regions import LETTER, Region, focused, lettered, regions, zoomed
+from pardbg.render.draw.regions import LETTER, Region, focused, framed, lettered, regions, zoomed
 
 _PANEL_LETTERS: Final = "asdfghjkl"
 _ROW_LETTERS: Final = "qwertyuiopzxcvbnm"
@@ -34,17 +34,18 @@ class Panels:
         self._size = found[1]
         return found[0]
 
-    def marked(self, lines: Sequence[Line], rows: Mapping[int, int]) -> Sequence[Line]:
-        """Return the lines with the focused panel's edge brighter, and with a jump's letters;
-        ``rows``: row of the page -> line."""
-        made, self._all = list(lines), regions(lines)
-        if (panel := self.focus) is not None:
+    def marked(self, lines: Sequence[Line], rows: Mapping[int, int], cells: int) -> Sequence[Line]:
+        """Return the lines with borders where there is room, the focused panel's edge brighter, and
+        with a jump's letters; ``rows``: row of the page -> line."""
+        self._all = regions(lines)
+        made, edged = framed(lines, self._all, self.focus, cells)
+        if (panel := self.focus) is not None and panel not in edged:
             made[panel.y] = focused(made[panel.y], panel)
         self.targets = {}
         if self.jumping:
             for letter, region in zip(_PANEL_LETTERS, self._all, strict=False):
                 self.targets[letter] = region.title
-                made[region.y] = lettered(made[region.y], region, letter)
+                made[region.y] = lettered(made[region.y], region, letter, region in edged)
             for letter, row in zip(_ROW_LETTERS, rows, strict=False):
                 self.targets[letter] = row
                 made[rows[row]] = overlay(made[rows[row]], 0, letter, LETTER)
