@@ -4,9 +4,10 @@ UTF-8. (Textual's own driver writes to stderr, whatever it is.)"""
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Final
 
 from textual import constants
 from textual.app import App
@@ -22,6 +23,8 @@ class TerminalApp(App[None]):
     CSS_PATH = str(Path(__file__).with_name("pardbg.tcss"))  # apps of other folders use it, too
     TITLE = "pardbg"
     ENABLE_COMMAND_PALETTE = False
+    stays = False
+    """Its last picture stands until the next app draws."""
 
     def __init__(self) -> None:
         # Whoever asks Textual for another driver gets that one.
@@ -41,12 +44,34 @@ class TerminalApp(App[None]):
         self.theme = "pardbg-16" if few and not self.no_color else "pardbg-dark"
 
 
+_ENTER: Final = "\x1b[?1049h"
+_LEAVE: Final = ("\x1b[?1049l", "\x1b[?25h")
+"""Back to the shell's screen and cursor."""
+
+
 class TerminalDriver(LinuxDriver):
     """Textual's driver, writing to another file."""
+
+    _stands: ClassVar[bool] = False
+    """The terminal shows an app's screen, which has ended."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._file = terminal_file()
+
+    def write(self, data: str) -> None:
+        if data in _LEAVE:
+            TerminalDriver._stands = getattr(self._app, "stays", False)
+        if not TerminalDriver._stands or data not in (_ENTER, *_LEAVE):
+            super().write(data)
+
+    @classmethod
+    def leave(cls) -> None:
+        """Go back to the shell's screen, if an app's picture still stands."""
+        if cls._stands:
+            cls._stands = False
+            with suppress(OSError), terminal_file() as out:
+                out.write("".join(_LEAVE))
 
 
 def terminal_file() -> TextIOWrapper:

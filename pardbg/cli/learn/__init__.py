@@ -55,8 +55,11 @@ def learn(lesson: str | None, list_: bool) -> None:
         for page in worked_pages(lessons()[place[0]]):
             common.echo(_text(page))
         return
-    while place is not None:
-        place = _show(*place, answered)
+    try:
+        while place is not None:
+            place = _show(*place, answered)
+    finally:
+        _leave()
 
 
 def find(text: str) -> int:
@@ -156,6 +159,13 @@ def worked_pages(lesson: Lesson) -> tuple[LessonPage, ...]:
 
 
 # ------------------------------------------------------------------------------ showing
+
+
+def _leave() -> None:
+    """Give the terminal back, if what was between two recordings failed."""
+    from pardbg.ui.terminal_driver import TerminalDriver
+
+    TerminalDriver.leave()
 
 
 def _show(at: int, idea: int, answered: History) -> tuple[int, int] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
 from pardbg.render.draw.cells import (
@@ -60,9 +61,9 @@ def _heads(row: Line) -> Iterator[tuple[int, int, str]]:
     """Yield (column, cells, title) of each rule in a line."""
     at = 0
     for index, run in enumerate(row):
-        following = row[index + 1 : index + 3]
+        following = row[index + 1 : index + 2]
         if run.style.startswith("title") and following and following[0].style.startswith(_RULE):
-            note = following[1:] if following[1:] and following[1].style == "dim" else ()
+            note = takewhile(lambda run: run.style not in ("", "title"), row[index + 2 :])
             cells = width(run.text) + line_width((following[0], *note))
             yield at, cells, run.text.strip()
         at += width(run.text)
@@ -101,13 +102,15 @@ def _frame(rows: Sequence[Row], region: Region, bottom: int, on: str) -> bool:
     dashes = [x for x in range(region.x, right) if head.styles[x].startswith(_RULE)]
     if not free or "".join(below).strip() or len(dashes) < 2 * _NEAR + 2:
         return False
-    title, note = head.chars[region.x : dashes[0]], head.chars[dashes[-1] + 1 : right]
-    style = head.styles[right - 1]
+    title, note = head.chars[region.x : dashes[0]], slice(dashes[-1] + 1, right)
+    chars, styles = head.chars[note], head.styles[note]
     head.fill(left, right + 1, "─", _RULE + on)
     head.put(left, "╭─ ", _RULE + on)
     head.put(region.x + 2, "".join(title), "title" + on)
-    if note:
-        head.put(right - 2 - len(note), "".join((*note, " ")), style)
+    if chars:
+        head.put(right - 2, " ", "")
+        note = slice(right - 2 - len(chars), right - 2)
+        head.chars[note], head.styles[note] = chars, styles
     head.put(right, "╮", _RULE + on)
     for row in sides:
         for x in (left, right):

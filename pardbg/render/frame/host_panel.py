@@ -20,12 +20,12 @@ def machine(snapshot: Snapshot, rank: int | None, cells: int) -> list[Line]:
     """Draw the host of a rank; nothing where nothing is known of it."""
     host = next((h for h in snapshot.hosts if rank in h.ranks), None)
     host = host or next(iter(snapshot.hosts), None)
-    rows = [] if host is None else [*_of_host(host, cells), *_of_run(snapshot, cells)]
+    rows = [] if host is None else [*_of_host(host, cells - 2), *_of_run(snapshot, cells - 2)]
     more = len(snapshot.hosts) - 1
     if host is None or not rows:
         return []
     name = clip(clean(host.host), 16) + (f", 1 of {more + 1}" if more else "")
-    return [rule("machine", cells, name), *rows]
+    return [rule("machine", cells, name), *(line(" ", row) for row in rows)]
 
 
 def _of_host(host: HostNow, cells: int) -> Iterator[Line]:

@@ -105,7 +105,7 @@ def step_charts(
     if wide:
         side = [
             rule("where a step goes", _PHASE_CELLS, f"step {snapshot.steps[-1].step}, mean"),
-            *bars(phases, _PHASE_CELLS),
+            *(line(" ", row) for row in bars(phases, _PHASE_CELLS - 2)),
         ]
         host = machine(snapshot, rank, _PHASE_CELLS)
         if len(side) + 1 + len(host) <= len(parts[0][0]):

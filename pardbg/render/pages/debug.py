@@ -114,7 +114,7 @@ def _over(
 ) -> tuple[list[Line], list[int]]:
     """Draw ranks, stacks and source in exactly ``rows`` lines; returns the rank of each line (-1:
     none)."""
-    left_size = cells * 11 // 20 if cells >= WIDE else cells
+    left_size = max(54, cells * 9 // 20) if cells >= WIDE else cells
     ranks, focus, places = _ranks(snapshot, left_size, look)
     shown, taken = stacks_shown(snapshot, look)
     stacks = _stacks(shown, taken, look, snapshot, left_size)
@@ -128,11 +128,11 @@ def _over(
         column, places = _window(ranks, places, focus, rows - few)
         column += stacks[:few]
         size = cells - left_size - 2
-        beside = source(look.source, _title(shown, look), size, rows, stack)
+        beside = source(look.source, _title(shown, look), size, rows - 1, stack)
         beside += [()] * (rows - len(beside))
         column += [()] * (rows - len(column))
         pairs = zip(column, beside, strict=True)
-        found = [line(fit(a, left_size), Segment("│", "rule"), b) for a, b in pairs]
+        found = [line(fit(a, left_size), " ", b) for a, b in pairs]
     found += [()] * (rows - len(found))
     return found, places + [-1] * (rows - len(places))
 

@@ -9,10 +9,11 @@ from typing import Final
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.answers.timeline import Lanes
+from pardbg.analysis.answers.timeline import Lanes, LaneSpan
 from pardbg.analysis.findings.finding import Finding
+from pardbg.analysis.findings.kinds.stall_kinds import Stalled
 from pardbg.render.draw.axis import Axis, ruler
-from pardbg.render.draw.bars import rule, side_by_side
+from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import (
     Line,
     Picture,
@@ -23,6 +24,7 @@ from pardbg.render.draw.cells import (
     left,
     line,
     line_width,
+    overlay,
     plain,
     selected,
     spread,
@@ -34,7 +36,7 @@ from pardbg.render.frame.activity import activity_text
 from pardbg.render.frame.panels import coming, empty, is_speed_judged
 from pardbg.render.frame.stacks import Spot, Stack, own_spots, spots
 from pardbg.render.pages.debug import source
-from pardbg.render.pages.timeline import MANY, Window, lane
+from pardbg.render.pages.timeline import HATCHED, MANY, Window, lane
 from pardbg.session.source_files import Place, SourceLines
 
 WIDE: Final = 110
@@ -203,16 +205,30 @@ def _card(
     )
     body = [spread(name, line(Segment(_time(snapshot, finding), "dim")), size), ()]
     body += [line(Segment(text, "strong")) for text in wrap(clean(finding.text), size, 12)]
-    half = size // 2 - 2
-    facts = [line(Segment(f"{name:9}", "dim"), Segment(clip(value, max(0, half - 9))))
-             for name, value in _facts(snapshot, finding) if name != "time"]  # fmt: skip
-    advice = [line(Segment(text, "accent")) for text in wrap(clean(finding.advice), half, 8)]
-    parts = [("what is known", "", facts), ("what to try", "", advice)]
-    parts = [part for part in parts if part[2]]
-    tall = max((len(lines) for *_, lines in parts), default=0)
-    body += [(), *side_by_side(parts, half, tall)] if parts else []
-    shown = evidence(snapshot, finding, around, size, room - len(body))
-    return [line("  ", row) for row in (*body, *shown)], [at] * (len(body) + len(shown)), 0
+    known = " · ".join(f"{n} {value}" for n, value in _facts(snapshot, finding) if n != "time")
+    body += [line(Segment(text, "dim")) for text in wrap(known, size, 2)]
+    small = _around(snapshot, finding, around.lanes, around.window, size)
+    body += small if len(small) < room - len(body) - _SOURCE else []
+    body += _halves(snapshot, finding, around.source, size, room - len(body) - 1)
+    return [line("  ", row) for row in body], [at] * len(body), 0
+
+
+def _halves(
+    snapshot: Snapshot, finding: Finding, lines: SourceLines | None, cells: int, rows: int
+) -> list[Line]:
+    """The source of the culprit's place, or every rank's place, beside what to try."""
+    half, at = cells // 2 - 1, place_of(snapshot, finding)
+    every = _places(snapshot, finding, half)[1:]
+    tries = wrap(clean(finding.advice), half - 2, 8)
+    advice = [rule("what to try", half), *(line(" ", Segment(text, "accent")) for text in tries)]
+    own: list[Line] = []
+    if at is not None and lines is not None and lines.place == Place(at[1].file, at[1].line):
+        tall = max(_SOURCE, rows - 1)
+        own = source(lines, f"rank {at[0]} · {at[1].text}", half + 1, tall, at[2])
+    parts = [own or every, advice if tries else [], every if own else []]
+    other = [*parts[1], *([()] if parts[1] and parts[2] else []), *parts[2]]
+    pairs = zip_longest(parts[0], other, fillvalue=())
+    return [(), *(line(fit(a, half), "  ", fit(b, half)) for a, b in pairs)][: max(0, rows)]
 
 
 def _wrapped(finding: Finding, cells: int, most: int) -> list[Line]:
@@ -358,7 +374,7 @@ def _places(snapshot: Snapshot, finding: Finding, cells: int) -> list[Line]:
         place = own[0].text if own else ""
         if culprit and finding.where:
             place = clean(finding.where)
-        now = left(clip(activity_text(row.now) or row.state, size), size)
+        now = left(clip(activity_text(row.now) or row.state, size - 1), size)
         lines.append(line(
             Segment(left(f"r{row.rank}", 5), "culprit" if culprit else ""),
             Segment(f"{sign} ", style), Segment(now),
@@ -384,8 +400,21 @@ def _around(
         for at, name in enumerate(names[0] for names in there if names):
             style = "culprit" if rank in finding.culprits else ""
             head = Segment(left(f"r{rank}" if not at else "", _GUTTER), style)
-            lines.append(line(head, *lane(lanes[rank][name], axis)))
+            drawn = lane(lanes[rank][name], axis)
+            if isinstance(finding.facts, Stalled):
+                drawn = _with_wait(drawn, lanes[rank][name][-1], axis, snapshot.t_ns)
+            lines.append(line(head, *drawn))
     return lines
+
+
+def _with_wait(drawn: Line, last: LaneSpan, axis: Axis, now_ns: int) -> Line:
+    """Return a lane with the name of the wait that it ends in on it, and how long it is by now."""
+    if last.style.partition(".")[0] not in HATCHED:
+        return drawn
+    text = f" {clean(last.label)}, {words.duration(min(last.t1_ns, now_ns) - last.t0_ns)} "
+    at = axis.x(last.t0_ns) + 1
+    room = min(axis.x(last.t1_ns), axis.cells) - at
+    return overlay(drawn, at, text, last.style) if width(text) == len(text) < room else drawn
 
 
 def ahead(snapshot: Snapshot, known: Sequence[Finding], cells: int) -> list[Line]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pardbg import words
 from pardbg.analysis.answers.ranks import RankNow
@@ -18,6 +19,7 @@ from pardbg.render.draw.bars import (
     headings,
     keys,
     rule,
+    side_by_side,
     spark,
     stacked,
     table_row,
@@ -54,6 +56,10 @@ _SIGNS = {"compute": "#", "comm": "=", "waiting": "."}
 """Part of a strip -> its sign in ASCII."""
 _ROOMY = 21
 """Rows beside the ranks from which on each has two lines."""
+_FRONT_CELLS, _FRONT = 100, 24
+"""Cells, and rows beside the ranks, from which on the charts stand over them."""
+_TALLEST = 4
+"""Lines of a rank's strip where there is room for more."""
 _FOOT_ROWS = 16
 """Least number of rows for one with the worst finding, where the ranks fill the page."""
 
@@ -105,10 +111,17 @@ def overview(
     head = (*said, headings(columns))
     below: list[Line] = []
     foot: tuple[Line, ...] = ()
-    tall = _tall(snapshot, columns, rows - len(head) - 2 * len(shown))
+    front = cells >= _FRONT_CELLS and not look.contains
+    tall = _tall(columns, rows - len(head), len(shown), front)
     spare = rows - len(head) - tall * len(shown)
     if spare < 0 and rows >= _FOOT_ROWS:  # more ranks than are in sight: the worst in words
         foot = tuple(line("  ", row) for row in brief(snapshot.findings, cells - 4)[:1])
+    elif front and spare >= _FRONT:
+        below = [(), *_side_by_side(snapshot, printed, cells, max(6, (spare - 3) // 3))]
+        charts = step_charts(snapshot, cells, spare - len(below) - 4, look.ahead, look.selected)
+        plain_ = [replace(c, heads=partial(_strip_head, snapshot, explained=True))
+                  if c.title == _DRAWN[3] else c for c in columns]  # fmt: skip
+        head = (*said, (), *charts, _rule_of(columns, cells), headings(plain_))
     elif spare >= 6 and not look.contains:
         below = [(), *_below(snapshot, cells, spare - 1, look)]
         below += _tail(snapshot, printed, cells, spare - len(below))
@@ -123,10 +136,28 @@ def overview(
     return Picture(head, Drawn(len(places), draw, below), foot, focus=focus, rows=places)
 
 
-def _tall(snapshot: Snapshot, columns: Sequence[Column[RankNow]], spare: int) -> int:
-    """Return the lines of a rank: two of a strip where the charts have room with them."""
-    strips = any(column.title == _DRAWN[3] for column in columns)
-    return 2 if strips and spare >= _ROOMY else 1
+def _tall(columns: Sequence[Column[RankNow]], rows: int, number: int, front: bool) -> int:
+    """Return the lines of each of ``number`` ranks: of a strip more where the charts have room with
+    them."""
+    most = 1 if not _has_strips(columns) else _TALLEST if front else 2
+    least = _FRONT if front else _ROOMY
+    fitting = (tall for tall in range(most, 1, -1) if rows - tall * number >= least)
+    return next(fitting, 1)
+
+
+def _has_strips(columns: Sequence[Column[RankNow]]) -> bool:
+    return any(column.title == _DRAWN[3] for column in columns)
+
+
+def _rule_of(columns: Sequence[Column[RankNow]], cells: int) -> Line:
+    """Draw the heading over the ranks, with what their strips show."""
+    if not _has_strips(columns):
+        return line(" ", rule("ranks", cells - 2))
+    order = (_PARTS[at] for at in (0, 2, 1))
+    marks = keys([("█", f"strip.{style}", word) for style, word in order], 99)
+    says = line(Segment(" a column is a step, from below: ", "dim"), *marks[:-1],
+                Segment(marks[-1].text.rstrip(), marks[-1].style))  # fmt: skip
+    return line(" ", rule("ranks", cells - 2 - line_width(says)), says)
 
 
 def _line_of(
@@ -165,8 +196,9 @@ def _steps_shown(snapshot: Snapshot, cells: int) -> tuple[list[int], int]:
     return steps[-(cells // each) :], each
 
 
-def _strip_head(snapshot: Snapshot, cells: int) -> Line:
-    """Draw what a strip shows, and at its end the step that the shares beside it are of."""
+def _strip_head(snapshot: Snapshot, cells: int, explained: bool = False) -> Line:
+    """Draw what a strip shows, unless that is ``explained`` above, and at its end the step that the
+    shares beside it are of."""
     number = len(_steps_shown(snapshot, cells)[0])
     titles = (
         ("last step  ",) * 2 if number == 1 else (f"last {number} steps  ", f"{number} steps  ")
@@ -174,7 +206,9 @@ def _strip_head(snapshot: Snapshot, cells: int) -> Line:
     newest = {own[-1].step for own in snapshot.courses.values() if own}
     of = Segment(f"step {newest.pop()}:" if len(newest) == 1 else "last step:", "dim")
     marks = [(("█"), f"strip.{style}", word) for style, word in _PARTS]
-    for few in (marks, marks[:2]):  # compute and waiting at least are explained
+    for few in (
+        ([],) if explained else (marks, marks[:2])
+    ):  # compute and waiting at least are explained
         for title in titles:
             found = line(Segment(title, "dim"), keys(few, 99))
             if width(plain(found).rstrip()) + 1 + line_width((of,)) <= cells:
@@ -345,6 +379,23 @@ def _below(snapshot: Snapshot, cells: int, rows: int, look: OverviewPageState) -
         lines.append(line(" ", rule("findings", cells - 2, "8 Findings has all")))
         lines += [line("  ", row) for row in found]
     return tuple(lines[:rows])
+
+
+def _side_by_side(
+    snapshot: Snapshot, printed: Sequence[OutputLine], cells: int, rows: int
+) -> list[Line]:
+    """Draw findings and the end of the job's output beside each other, as far as there are any,
+    in ``rows`` lines at most with a blank one below."""
+    number = bool(snapshot.findings) + bool(printed)
+    size = cells // max(1, number) - 2
+    said = worst_of(snapshot) if snapshot.hang is None else None
+    found = [line(" ", row) for row in told(snapshot.findings, size - 2, said)[: rows - 2]]
+    last = [row for entry in printed[-(rows - 2) :]
+            for row in output_lines(entry, snapshot.t_begin_ns, size, 1)]  # fmt: skip
+    panels = [("findings", "8 has all", found), ("output", "9 has all", last)]
+    height = max(len(found), len(last))
+    drawn = side_by_side([panel for panel in panels if panel[2]], size, height)
+    return [*drawn, ()] if number else []
 
 
 def _tail(snapshot: Snapshot, printed: Sequence[OutputLine], cells: int, rows: int) -> list[Line]:

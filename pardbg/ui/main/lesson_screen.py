@@ -16,6 +16,7 @@ from pardbg.ui.commands.startup import History, answered_of
 from pardbg.ui.engine.feed import Frame
 from pardbg.ui.main.main_screen import MainScreen
 from pardbg.ui.screens.pipeline import PipelinePage
+from pardbg.ui.terminal_driver import TerminalApp
 from pardbg.ui.widgets.lines import Lines, PicturePane
 
 BESIDE = 110
@@ -155,6 +156,8 @@ class LessonScreen(MainScreen):
                 self._opened = self.course.page
                 self._open(self.shared.frame)
         elif self.course.wanted is not None:
+            if isinstance(self.app, TerminalApp):
+                self.app.stays = True
             self.app.exit()
         self.paint()
 

@@ -201,10 +201,10 @@ class PicturePane(Lines):
             at = len(body) - 1 if hidden > 0 else 0
             body[at] = self._hint(body[at], at + self._top, hidden)
         body += [()] * (room - len(body))
-        self.show(self.marked([*picture.head, *body, *picture.foot]))
+        self.show([*self.marked([*picture.head, *body]), *picture.foot])
 
     def marked(self, lines: Sequence[Line]) -> Sequence[Line]:
-        """Return the lines with what is marked in them; pages override it."""
+        """Return head and body with what is marked in them; pages override it."""
         return lines
 
     def rows_shown(self) -> dict[int, int]:
