@@ -64,7 +64,7 @@ def style(palette: str, token: str, far: bool = False) -> Style:
     reverse = attribute == "reverse"
     if mark and not back:
         back = _GROUND[mark + ending][palette]
-        reverse = palette == "16" and mark + ending == SELECTED
+        reverse = palette == "16" and mark + ending == SELECTED and not name.startswith("strip.")
     return Style(
         color=front or None, bgcolor=back or None,
         bold=attribute == "bold" or None, reverse=reverse or None,

@@ -129,7 +129,7 @@ async def test_a_hang_is_drawn_with_all_of_the_wait() -> None:
         (finding,) = frame.snapshot.findings
         assert frame.lanes_t0_ns < finding.t_ns < frame.lanes_t1_ns == frame.snapshot.t_ns
         text = text_of(app)
-        assert " │ " not in text and finding.kind in text
+        assert finding.kind in text
         rows = text.split("\n")
         waits = [row.count("░") for row in rows]
         # Three ranks wait across most of the window, the fourth does not.

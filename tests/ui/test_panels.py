@@ -6,7 +6,7 @@ import pytest
 
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import Picture, Segment, line, plain
-from pardbg.render.draw.regions import Region, focused, lettered, regions, zoomed
+from pardbg.render.draw.regions import Region, focused, framed, lettered, regions, zoomed
 from pardbg.render.frame.chrome import jump_hints
 from tests.ui import sample
 from tests.ui.fakes import app_on, text_of, until
@@ -37,6 +37,30 @@ def test_the_focused_panel_alone_is_brighter() -> None:
     styles = [(run.text.strip("─ "), run.style) for run in focused(row, right)]
     assert ("right", "title.on") in styles and ("left", "title") in styles
     assert [plain(focused(row, right)), styles.count(("", "rule.on"))] == [plain(row), 1]
+
+
+def framed_page(blank: bool) -> list[str]:
+    """A panel of 40 cells at column 1 of 100 x 30, with a blank line below it or without."""
+    last = line(" ", "" if blank else "x" * 40)
+    own = [line(" ", rule("one", 40, "ms")), line(" ", "a" * 40), last]
+    lines = [line("verdict"), *own, line(" ", rule("two", 98)), *[line(" ", "b" * 98)] * 24, ()]
+    made, found = framed(lines, all_ := regions(lines), all_[1], 100)
+    assert [one.title for one in found] == (["one", "two"] if blank else ["two"])
+    return [plain(row) for row in made]
+
+
+def test_a_panel_has_a_border_where_blank_cells_are_around_it() -> None:
+    rows = framed_page(blank=True)
+    assert rows[1].startswith("╭─ one ──") and rows[1][:42].endswith("─ ms ─╮")
+    assert rows[2][:42] == "│" + "a" * 40 + "│" and rows[3][:42] == "╰" + "─" * 40 + "╯"
+    assert rows[-1] == "╰" + "─" * 98 + "╯" and {len(row) for row in rows[1:]} == {100}
+    assert framed_page(blank=False)[3].strip() == "x" * 40, "nothing is painted over"
+
+
+def test_few_cells_or_lines_have_no_borders() -> None:
+    lines = [line(" ", rule("one", 40)), line(" ", "a"), *[()] * 30]
+    for cells, rows in ((99, 32), (120, 20)):
+        assert framed(lines[:rows], regions(lines), None, cells) == (lines[:rows], [])
 
 
 def test_a_letter_stands_before_a_title_and_the_line_stays_as_wide() -> None:

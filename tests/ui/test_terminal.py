@@ -10,13 +10,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from textual.drivers.linux_driver import LinuxDriver
 
 import pardbg
 from pardbg.cli import headless
 from pardbg.hub.run.runs import RunError, find_run
 from pardbg.hub.run.start import RunHandle, start_run
+from pardbg.ui.terminal_driver import TerminalDriver
 from tests.processes import wait_until
 
 SESSION = Path(pardbg.__file__).parents[1] / "sessions" / "1f1b.mcap"
@@ -115,6 +119,22 @@ def test_with_utf8_the_signs_are_drawn() -> None:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("stays", [False, True])
+def test_between_two_apps_the_shell_is_not_seen(
+    stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first app leaves its picture to the second, which ends as every app does."""
+    written: list[str] = []
+    monkeypatch.setattr(LinuxDriver, "write", lambda _, data: written.append(data))
+    for app in (SimpleNamespace(stays=stays), SimpleNamespace(stays=False)):
+        driver = TerminalDriver.__new__(TerminalDriver)
+        driver._app = cast("Any", app)
+        for data in ("\x1b[?1049h", "drawn", "\x1b[?1049l", "\x1b[?25h"):
+            driver.write(data)
+    one = ["\x1b[?1049h", "drawn", "\x1b[?1049l", "\x1b[?25h"]
+    assert written == (["\x1b[?1049h", "drawn", "drawn", *one[2:]] if stays else one * 2)
+
+
 def test_leaving_says_how_to_come_back_and_how_to_end_the_job(tmp_path: Path) -> None:
     """``watch`` takes the job's command without ``--``; the job goes on, and can be ended so."""
     session = tmp_path / "s.mcap"

@@ -59,7 +59,9 @@ def learn(lesson: str | None, list_: bool) -> None:
         while place is not None:
             place = _show(*place, answered)
     finally:
-        _leave()
+        from pardbg.ui.terminal_driver import TerminalDriver
+
+        TerminalDriver.leave()
 
 
 def find(text: str) -> int:
@@ -159,13 +161,6 @@ def worked_pages(lesson: Lesson) -> tuple[LessonPage, ...]:
 
 
 # ------------------------------------------------------------------------------ showing
-
-
-def _leave() -> None:
-    """Give the terminal back, if what was between two recordings failed."""
-    from pardbg.ui.terminal_driver import TerminalDriver
-
-    TerminalDriver.leave()
 
 
 def _show(at: int, idea: int, answered: History) -> tuple[int, int] | None:

@@ -78,14 +78,13 @@ def framed(
         return list(lines), []
     rows = [as_row(row, cells) for row in lines]
     uneven = {y for y, row in enumerate(lines) if sum(len(r.text) for r in row) != line_width(row)}
-    last = max((region.y + region.lines for region in all_), default=0)
     found = []
     for region in all_:
         end = region.y + region.lines
-        bottom = end if end == last and end < len(lines) else end - 1
-        inside = range(region.y + 1, bottom)
-        if inside and uneven.isdisjoint(range(region.y, bottom + 1)) and _frame(
-            rows, region, bottom, ON if region == focus else ""
+        free = end < len(rows) and not "".join(rows[end].chars[region.x :][: region.cells]).strip()
+        inside = range(region.y, end + free)
+        if region.lines > 1 and uneven.isdisjoint(inside) and _frame(
+            rows, region, inside[-1], ON if region == focus else ""
         ):  # fmt: skip
             found.append(region)
     return [made.line() if y not in uneven else lines[y] for y, made in enumerate(rows)], found

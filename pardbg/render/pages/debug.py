@@ -114,7 +114,7 @@ def _over(
 ) -> tuple[list[Line], list[int]]:
     """Draw ranks, stacks and source in exactly ``rows`` lines; returns the rank of each line (-1:
     none)."""
-    left_size = max(54, cells * 9 // 20) if cells >= WIDE else cells
+    left_size = max(54, cells // 2) if cells >= WIDE else cells
     ranks, focus, places = _ranks(snapshot, left_size, look)
     shown, taken = stacks_shown(snapshot, look)
     stacks = _stacks(shown, taken, look, snapshot, left_size)
@@ -256,7 +256,7 @@ def _now_size(snapshot: Snapshot, nexts: Mapping[int, str], cells: int) -> int:
     coming = [*nexts.values(), hang.where or "" if hang is not None else ""]
     texts = {activity_text(now) for now in {r.now for r in snapshot.ranks}}
     most = max(map(width, texts), default=0) + 2
-    return max(18, min(44, most, cells - min(20, max(map(width, coming), default=0))))
+    return max(18, min(44, most, cells - min(16, max(map(width, coming), default=0))))
 
 
 def _breaks(snapshot: Snapshot, cells: int) -> list[Line]:

@@ -53,14 +53,17 @@ def brief(findings: Sequence[Finding], cells: int) -> list[Line]:
     return [_line(finding, cells) for finding in ordered(findings)]
 
 
-def told(findings: Sequence[Finding], cells: int, said: Finding | None = None) -> list[Line]:
-    """Return two lines each at most; of the one that is ``said`` already what to try."""
+def told(
+    findings: Sequence[Finding], cells: int, said: Finding | None = None, room: int = 0
+) -> list[Line]:
+    """Return two lines each at most, more where all have room; of the one that is ``said`` already
+    what to try."""
     lines: list[Line] = []
     for finding in ordered(findings):
         sign, style = SIGN[finding.severity]
         kind = f"{clip(clean(finding.kind), 18)}  "
         text = f"to try: {finding.advice}" if finding is said and finding.advice else finding.text
-        rows = wrap(clean(text), max(16, cells - width(kind) - 2), 2)
+        rows = wrap(clean(text), max(16, cells - width(kind) - 2), max(2, room // len(findings)))
         lines.append(line(Segment(f"{sign} ", style), Segment(kind, "strong"), Segment(rows[0])))
         lines += [line(" " * (width(kind) + 2), Segment(row)) for row in rows[1:]]
     return lines
@@ -282,8 +285,6 @@ def _time(snapshot: Snapshot, finding: Finding) -> str:
 
 
 _GUTTER: Final = 7
-_BESIDE: Final = 96
-"""Cells from which on the source stands beside the ranks' places."""
 _SOURCE: Final = 8
 """Lines of source, with their heading."""
 _FEW: Final = 8
@@ -327,22 +328,14 @@ def place_of(snapshot: Snapshot, finding: Finding) -> tuple[int, Spot, Stack] | 
 def _where(
     snapshot: Snapshot, finding: Finding, lines: SourceLines | None, cells: int, rows: int
 ) -> list[Line]:
-    """Every rank's place, and beside it the source of the culprit's; under it where it is narrow,
-    if there is room."""
+    """Every rank's place, and under it the source of the culprit's, if there is room."""
     every, at = _places(snapshot, finding, cells), place_of(snapshot, finding)
     if at is None or lines is None or lines.place != Place(at[1].file, at[1].line):
         return every
+    every = every if len(every) <= rows else []
     title = f"rank {at[0]} · {at[1].text}"
-    if cells < _BESIDE:
-        every = every if len(every) <= rows else []
-        below = source(lines, title, cells + 2, min(_SOURCE, rows - len(every) - 1), at[2])
-        return [*every, (), *below] if len(below) > 2 else every
-    half = cells // 2 - 1
-    own = source(lines, title, half + 2, max(_SOURCE, len(every) - 1), at[2])
-    left_ = _places(snapshot, finding, half)[1:]
-    tall = max(len(left_), len(own))
-    pairs = zip_longest(left_, own, fillvalue=())
-    return [(), *(line(fit(a, half), " ", fit(b, half + 1)) for a, b in pairs)][: tall + 1]
+    below = source(lines, title, cells + 2, min(_SOURCE, rows - len(every) - 1), at[2])
+    return [*every, (), *below] if len(below) > 2 else every
 
 
 def in_plain_text(snapshot: Snapshot, finding: Finding) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from pardbg import words
 from pardbg.analysis.answers.ranks import RankNow
@@ -43,7 +42,7 @@ from pardbg.render.draw.strip import cells_each, strip
 from pardbg.render.frame.activity import activity_text
 from pardbg.render.frame.panels import empty
 from pardbg.render.frame.step_charts import Ahead, step_charts
-from pardbg.render.pages.findings import brief, ordered, told
+from pardbg.render.pages.findings import ordered, told
 from pardbg.render.pages.mesh.run_verdict import verdict, worst_of
 from pardbg.render.pages.output import output_lines
 from pardbg.render.pages.pipeline.schedule import CAUSE_WORD
@@ -60,8 +59,6 @@ _FRONT_CELLS, _FRONT = 100, 24
 """Cells, and rows beside the ranks, from which on the charts stand over them."""
 _TALLEST = 4
 """Lines of a rank's strip where there is room for more."""
-_FOOT_ROWS = 16
-"""Least number of rows for one with the worst finding, where the ranks fill the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,23 +105,21 @@ def overview(
         )
     places = tuple(rank.rank for rank in shown)
     said = [()] if look.looking else verdict(snapshot, look.known, cells)
-    head = (*said, headings(columns))
+    over = (_rule_of(columns, cells),) if cells >= _FRONT_CELLS else ()
+    head = (*said, *over, headings(columns))
     below: list[Line] = []
-    foot: tuple[Line, ...] = ()
     front = cells >= _FRONT_CELLS and not look.contains
     tall = _tall(columns, rows - len(head), len(shown), front)
     spare = rows - len(head) - tall * len(shown)
-    if spare < 0 and rows >= _FOOT_ROWS:  # more ranks than are in sight: the worst in words
-        foot = tuple(line("  ", row) for row in brief(snapshot.findings, cells - 4)[:1])
-    elif front and spare >= _FRONT:
-        below = [(), *_side_by_side(snapshot, printed, cells, max(6, (spare - 3) // 3))]
-        charts = step_charts(snapshot, cells, spare - len(below) - 4, look.ahead, look.selected)
-        plain_ = [replace(c, heads=partial(_strip_head, snapshot, explained=True))
-                  if c.title == _DRAWN[3] else c for c in columns]  # fmt: skip
-        head = (*said, (), *charts, _rule_of(columns, cells), headings(plain_))
-    elif spare >= 6 and not look.contains:
-        below = [(), *_below(snapshot, cells, spare - 1, look)]
-        below += _tail(snapshot, printed, cells, spare - len(below))
+    if spare >= 6 and not look.contains:
+        front &= spare >= _FRONT
+        below = _side_by_side(
+            snapshot, printed, cells, max(5, spare // 3 - 2) if front else max(2, spare // 3)
+        )
+        room = spare - len(below) - (5 if front else 3)
+        charts = step_charts(snapshot, cells, room, look.ahead, look.selected)
+        below = [(), *([] if front else charts), *below]
+        head = (*said, (), *charts, *head[len(said) :]) if front else head
     places = tuple(rank for rank in places for _ in range(tall))
     focus = places.index(look.selected) if look.selected in places else None
     lines_ = [_line_of(snapshot, columns, at, tall, look.ascii) for at in range(tall)]
@@ -133,30 +128,26 @@ def overview(
         rank = shown[at // tall]
         return table_row(lines_[at % tall], rank, cells, rank.rank == look.selected)
 
-    return Picture(head, Drawn(len(places), draw, below), foot, focus=focus, rows=places)
+    return Picture(head, Drawn(len(places), draw, below), focus=focus, rows=places)
 
 
 def _tall(columns: Sequence[Column[RankNow]], rows: int, number: int, front: bool) -> int:
     """Return the lines of each of ``number`` ranks: of a strip more where the charts have room with
     them."""
-    most = 1 if not _has_strips(columns) else _TALLEST if front else 2
+    strips = any(column.title == _DRAWN[3] for column in columns)
+    most = 1 if not strips else _TALLEST if front else 2
     least = _FRONT if front else _ROOMY
     fitting = (tall for tall in range(most, 1, -1) if rows - tall * number >= least)
     return next(fitting, 1)
 
 
-def _has_strips(columns: Sequence[Column[RankNow]]) -> bool:
-    return any(column.title == _DRAWN[3] for column in columns)
-
-
 def _rule_of(columns: Sequence[Column[RankNow]], cells: int) -> Line:
     """Draw the heading over the ranks, with what their strips show."""
-    if not _has_strips(columns):
-        return line(" ", rule("ranks", cells - 2))
     order = (_PARTS[at] for at in (0, 2, 1))
     marks = keys([("█", f"strip.{style}", word) for style, word in order], 99)
     says = line(Segment(" a column is a step, from below: ", "dim"), *marks[:-1],
                 Segment(marks[-1].text.rstrip(), marks[-1].style))  # fmt: skip
+    says = says if any(column.title == _DRAWN[3] for column in columns) else ()
     return line(" ", rule("ranks", cells - 2 - line_width(says)), says)
 
 
@@ -196,7 +187,7 @@ def _steps_shown(snapshot: Snapshot, cells: int) -> tuple[list[int], int]:
     return steps[-(cells // each) :], each
 
 
-def _strip_head(snapshot: Snapshot, cells: int, explained: bool = False) -> Line:
+def _strip_head(snapshot: Snapshot, cells: int, explained: bool) -> Line:
     """Draw what a strip shows, unless that is ``explained`` above, and at its end the step that the
     shares beside it are of."""
     number = len(_steps_shown(snapshot, cells)[0])
@@ -206,9 +197,7 @@ def _strip_head(snapshot: Snapshot, cells: int, explained: bool = False) -> Line
     newest = {own[-1].step for own in snapshot.courses.values() if own}
     of = Segment(f"step {newest.pop()}:" if len(newest) == 1 else "last step:", "dim")
     marks = [(("█"), f"strip.{style}", word) for style, word in _PARTS]
-    for few in (
-        ([],) if explained else (marks, marks[:2])
-    ):  # compute and waiting at least are explained
+    for few in ([],) if explained else (marks, marks[:2]):  # compute and waiting at least are
         for title in titles:
             found = line(Segment(title, "dim"), keys(few, 99))
             if width(plain(found).rstrip()) + 1 + line_width((of,)) <= cells:
@@ -253,8 +242,8 @@ def _columns(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
                align="right"),
         Column("host-bound", 10, _host_bound, rank=3, align="right"),
         Column("cpu", 4, lambda r: _share(r.cores, "dim"), rank=3, align="right"),
-        Column("memory", 9, lambda r: (words.binary_size(r.memory_bytes), ""), rank=2,
-               align="right"),
+        Column("memory", 9, lambda r: (words.binary_size(r.memory_bytes), ""),
+               rank=3 if drawn else 2, align="right"),
         Column(_DRAWN[2], 24 if wide else 10, rank=8,
                draws=lambda r, size: (Segment(_trend(r.memory_history, size), "spark"),)),
         Column("lag", 7, _lag, rank=6 if drawn else 4, align="right"),
@@ -278,7 +267,7 @@ def _course_columns(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
     """Return a rank's last steps as a strip, and the shares of the newest."""
     return [
         Column(_DRAWN[3], 40 if cells >= 110 else 20, rank=2, wish=128,
-               heads=lambda size: _strip_head(snapshot, size)),
+               heads=lambda size: _strip_head(snapshot, size, cells >= _FRONT_CELLS)),
         Column("comp", 4, lambda r: _share(r.compute_fraction, "strong"), rank=2, align="right",
                heads=lambda _: (Segment("comp", "compute"),)),
         Column("wait", 4, lambda r: _share(r.wait_fraction, ""), rank=2, align="right",
@@ -366,49 +355,21 @@ def _clock(error_ns: int | None) -> str:
     return "same" if error_ns == 0 else f"±{words.duration(error_ns)}"
 
 
-def _below(snapshot: Snapshot, cells: int, rows: int, look: OverviewPageState) -> tuple[Line, ...]:
-    """Draw loss and step time as curves, phases, findings: as much as fits under the table."""
-    lines: list[Line] = []
-    said = worst_of(snapshot) if snapshot.hang is None else None
-    found = told(snapshot.findings, cells - 4, said)[: max(1, rows // 3)]
-    charts = rows - len(found) - (2 if found else 0)
-    if charts >= 5:
-        lines += step_charts(snapshot, cells, min(charts - 2, max(14, rows - 18)), look.ahead,
-                             look.selected)  # fmt: skip
-    if found:
-        lines.append(line(" ", rule("findings", cells - 2, "8 Findings has all")))
-        lines += [line("  ", row) for row in found]
-    return tuple(lines[:rows])
-
-
 def _side_by_side(
     snapshot: Snapshot, printed: Sequence[OutputLine], cells: int, rows: int
 ) -> list[Line]:
-    """Draw findings and the end of the job's output beside each other, as far as there are any,
-    in ``rows`` lines at most with a blank one below."""
-    number = bool(snapshot.findings) + bool(printed)
-    size = cells // max(1, number) - 2
+    """Draw findings and, where it is wide, the end of the job's output beside each other, as far as
+    there are any, in ``rows`` lines at most."""
+    printed = printed if cells >= _FRONT_CELLS else ()
+    size = cells // max(1, bool(snapshot.findings) + bool(printed)) - 2
     said = worst_of(snapshot) if snapshot.hang is None else None
-    found = [line(" ", row) for row in told(snapshot.findings, size - 2, said)[: rows - 2]]
-    last = [row for entry in printed[-(rows - 2) :]
+    found = [line(" ", row) for row in told(snapshot.findings, size - 2, said, rows - 1)]
+    found = found[: rows - 1]
+    last = [row for entry in printed[-(rows - 1) :]
             for row in output_lines(entry, snapshot.t_begin_ns, size, 1)]  # fmt: skip
     panels = [("findings", "8 has all", found), ("output", "9 has all", last)]
-    height = max(len(found), len(last))
-    drawn = side_by_side([panel for panel in panels if panel[2]], size, height)
-    return [*drawn, ()] if number else []
-
-
-def _tail(snapshot: Snapshot, printed: Sequence[OutputLine], cells: int, rows: int) -> list[Line]:
-    """Draw the end of the job's output, if at least a few lines of it fit."""
-    if rows < 6 or not printed:
-        return []
-    shown = printed[-(rows - 2) :]
-    head = line(" ", rule("output", cells - 2, "9 Output has all"))
-    return [
-        (),
-        head,
-        *(row for entry in shown for row in output_lines(entry, snapshot.t_begin_ns, cells, 1)),
-    ]
+    panels = [panel for panel in panels if panel[2]]
+    return side_by_side(panels, size, max(len(found), len(last))) if panels else []
 
 
 def rank(snapshot: Snapshot, number: int, cells: int, rows: int) -> Picture:

@@ -136,8 +136,8 @@ class Page(PicturePane):
             frame.snapshot, other.snapshot, other.name, other.by, other.note, draw, cells, rows
         )
 
-    def marked(self, lines: Sequence[Line]) -> Sequence[Line]:
-        return self.panels.marked(lines, self.rows_shown(), self.size.width)
+    def marked(self, lines: Sequence[Line], foot: Sequence[Line]) -> Sequence[Line]:
+        return self.panels.marked(lines, foot, self.rows_shown(), self.size.width)
 
     def on_show(self, _event: events.Show) -> None:
         self.redraw()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from pardbg.render.draw.cells import Line, Picture, overlay
@@ -34,11 +35,14 @@ class Panels:
         self._size = found[1]
         return found[0]
 
-    def marked(self, lines: Sequence[Line], rows: Mapping[int, int], cells: int) -> Sequence[Line]:
+    def marked(
+        self, lines: Sequence[Line], foot: Sequence[Line], rows: Mapping[int, int], cells: int
+    ) -> Sequence[Line]:
         """Return the lines with borders where there is room, the focused panel's edge brighter, and
         with a jump's letters; ``rows``: row of the page -> line."""
-        self._all = regions(lines)
-        made, edged = framed(lines, self._all, self.focus, cells)
+        below = (replace(region, y=region.y + len(lines)) for region in regions(foot))
+        self._all = [*regions(lines), *below]
+        made, edged = framed([*lines, *foot], self._all, self.focus, cells)
         if (panel := self.focus) is not None and panel not in edged:
             made[panel.y] = focused(made[panel.y], panel)
         self.targets = {}

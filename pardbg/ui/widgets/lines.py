@@ -201,11 +201,11 @@ class PicturePane(Lines):
             at = len(body) - 1 if hidden > 0 else 0
             body[at] = self._hint(body[at], at + self._top, hidden)
         body += [()] * (room - len(body))
-        self.show([*self.marked([*picture.head, *body]), *picture.foot])
+        self.show(self.marked([*picture.head, *body], picture.foot))
 
-    def marked(self, lines: Sequence[Line]) -> Sequence[Line]:
-        """Return head and body with what is marked in them; pages override it."""
-        return lines
+    def marked(self, lines: Sequence[Line], foot: Sequence[Line]) -> Sequence[Line]:
+        """Return all lines with what is marked in them; pages override it."""
+        return [*lines, *foot]
 
     def rows_shown(self) -> dict[int, int]:
         """Return the first line on the screen of each of ``Picture.rows`` that is there."""

@@ -41,7 +41,7 @@ def test_overview_says_of_which_step_its_shares_are_and_what_to_try() -> None:
     made = snapshot(store, None)
     step = made.steps[-1].step
     text = text_of(overview(made, 120, 36, OverviewPageState()))
-    heading = next(row for row in text.splitlines() if "comp" in row and "wait" in row)
+    heading = next(row for row in text.splitlines() if "comp  wait" in row)
     assert f"step {step}:" in heading
     assert any(f"step {step}" in row for row in text.splitlines() if "where a step goes" in row)
     worst = next(f for f in made.findings if f.severity != "info")

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from pardbg import words
 from pardbg.analysis.comm.op_rows import Arrival, CollectiveRow
-from pardbg.render.draw.cells import plain
+from pardbg.render.draw.cells import as_row, plain
 from pardbg.render.draw.plots import STEPS, Scale, Series, by_step, plot
 from pardbg.render.pages.collective_charts import charts, sums
 
@@ -130,6 +130,22 @@ def test_eight_to_forty_values_are_a_staircase_of_steps_of_one_width() -> None:
     widths = [last - first for first, last in spans]
     assert max(widths) <= 12 and min(widths) >= 3
     assert all(b[1] <= a[0] + 1 for a, b in pairwise(spans))  # from the top row down: to the left
+
+
+def test_the_ground_under_a_staircase_is_tinted_and_never_above_it() -> None:
+    """Steps 0–4 at 10, 5–9 at 20: under the higher ones all of the 9 rows are tinted but the
+    line's own, where it is in its upper half; above the lower ones nothing is."""
+    values = [(step, 10.0 if step < 5 else 20.0) for step in range(10)]
+    rows = [as_row(row) for row in by_step(values, 60, 12, "loss", words.number)]
+    tinted = [[x for x, style in enumerate(row.styles) if "/fill.loss" in style] for row in rows]
+    left, right = ([sum(x < 30 for x in own) for own in tinted],
+                   [sum(x > 40 for x in own) for own in tinted])  # fmt: skip
+    assert left[:8] == [0] * 8 and min(right[1:8]) >= 15 and not any(tinted[10:])
+    assert {row.styles[50] for row in rows[1:9]} == {
+        f"/fill.loss.{shade}" for shade in range(3)
+    }  # fmt: skip
+    bare = by_step(values[:5], 60, 12, "loss", words.number)
+    assert not any("fill" in run.style for row in bare for run in row), "no line, no ground"
 
 
 def test_a_bare_chart_has_no_numbers_under_it() -> None:
