@@ -71,27 +71,27 @@ def _heads(row: Line) -> Iterator[tuple[int, int, str]]:
 
 def framed(
     lines: Sequence[Line], all_: Sequence[Region], focus: Region | None, cells: int
-) -> tuple[list[Line], list[Region]]:
-    """Return the lines with a thin border around each panel that has blank cells for one, and those
-    panels; the one with the focus has a brighter one."""
-    if cells < _FRAMED[0] or len(lines) < _FRAMED[1]:
-        return list(lines), []
-    rows = [as_row(row, cells) for row in lines]
-    uneven = {y for y, row in enumerate(lines) if sum(len(r.text) for r in row) != line_width(row)}
-    found = []
-    for region in all_:
-        end = region.y + region.lines
-        free = end < len(rows) and not "".join(rows[end].chars[region.x :][: region.cells]).strip()
-        inside = range(region.y, end + free)
-        if region.lines > 1 and uneven.isdisjoint(inside) and _frame(
-            rows, region, inside[-1], ON if region == focus else ""
-        ):  # fmt: skip
-            found.append(region)
-    return [made.line() if y not in uneven else lines[y] for y, made in enumerate(rows)], found
+) -> list[Line]:
+    """Return the lines with a thin border around each panel that has blank cells for one; the panel
+    with the focus is brighter."""
+    made = list(lines)
+    if cells >= _FRAMED[0] and len(lines) >= _FRAMED[1]:
+        rows = [as_row(row, cells) for row in lines]
+        uneven = {y for y, r in enumerate(lines) if sum(len(s.text) for s in r) != line_width(r)}
+        for region in all_:
+            y, end = region.y, region.y + region.lines
+            below = rows[end].chars[region.x :][: region.cells] if end < len(rows) else ["x"]
+            inside = range(y, end if "".join(below).strip() else end + 1)
+            if region.lines > 1 and uneven.isdisjoint(inside):
+                _frame(rows, region, inside[-1], ON if region == focus else "")
+        made = [row.line() if y not in uneven else lines[y] for y, row in enumerate(rows)]
+    if focus is not None:
+        made[focus.y] = focused(made[focus.y], focus)
+    return made
 
 
-def _frame(rows: Sequence[Row], region: Region, bottom: int, on: str) -> bool:
-    """Draw a border one cell around a panel's lines; False where something else stands there."""
+def _frame(rows: Sequence[Row], region: Region, bottom: int, on: str) -> None:
+    """Draw a border one cell around a panel's lines, unless something else stands there."""
     left, right = region.x - 1, region.x + region.cells
     head, sides = rows[region.y], rows[region.y + 1 : bottom]
     free = left >= 0 and right < head.size and all(
@@ -100,7 +100,7 @@ def _frame(rows: Sequence[Row], region: Region, bottom: int, on: str) -> bool:
     below = rows[bottom].chars[left : right + 1]
     dashes = [x for x in range(region.x, right) if head.styles[x].startswith(_RULE)]
     if not free or "".join(below).strip() or len(dashes) < 2 * _NEAR + 2:
-        return False
+        return
     title, note = head.chars[region.x : dashes[0]], slice(dashes[-1] + 1, right)
     chars, styles = head.chars[note], head.styles[note]
     head.fill(left, right + 1, "─", _RULE + on)
@@ -115,7 +115,6 @@ def _frame(rows: Sequence[Row], region: Region, bottom: int, on: str) -> bool:
         for x in (left, right):
             row.put(x, "│", _RULE + on + row.styles[x][len(row.styles[x].partition("+")[0]) :])
     rows[bottom].put(left, "╰" + "─" * (right - left - 1) + "╯", _RULE + on)
-    return True
 
 
 def focused(row: Line, region: Region) -> Line:
@@ -128,9 +127,9 @@ def focused(row: Line, region: Region) -> Line:
     return tuple(made)
 
 
-def lettered(row: Line, region: Region, letter: str, framed: bool = False) -> Line:
+def lettered(row: Line, region: Region, letter: str) -> Line:
     """Return the line of a panel's rule with a jump's letter before its title."""
-    if framed:
+    if as_row(row).chars[region.x] == "─":  # a border
         return overlay(row, region.x - 1, f" {letter} ", LETTER)
     made, at, due = [], 0, 0
     for run in row:

@@ -53,8 +53,6 @@ _PARTS = (("compute", "compute"), ("waiting", "waiting"), ("comm", "under way"))
 """What a strip shows; the last has no room everywhere."""
 _SIGNS = {"compute": "#", "comm": "=", "waiting": "."}
 """Part of a strip -> its sign in ASCII."""
-_ROOMY = 21
-"""Rows beside the ranks from which on each has two lines."""
 _FRONT_CELLS, _FRONT = 100, 24
 """Cells, and rows beside the ranks, from which on the charts stand over them."""
 _TALLEST = 4
@@ -113,9 +111,8 @@ def overview(
     spare = rows - len(head) - tall * len(shown)
     if spare >= 6 and not look.contains:
         front &= spare >= _FRONT
-        below = _side_by_side(
-            snapshot, printed, cells, max(5, spare // 3 - 2) if front else max(2, spare // 3)
-        )
+        most = max(5, spare // 3 - 2) if front else max(2, spare // 3)
+        below = _side_by_side(snapshot, printed, cells, most)
         room = spare - len(below) - (5 if front else 3)
         charts = step_charts(snapshot, cells, room, look.ahead, look.selected)
         below = [(), *([] if front else charts), *below]
@@ -132,12 +129,10 @@ def overview(
 
 
 def _tall(columns: Sequence[Column[RankNow]], rows: int, number: int, front: bool) -> int:
-    """Return the lines of each of ``number`` ranks: of a strip more where the charts have room with
-    them."""
+    """Return the lines of each of ``number`` ranks: more where the charts have room with them."""
     strips = any(column.title == _DRAWN[3] for column in columns)
     most = 1 if not strips else _TALLEST if front else 2
-    least = _FRONT if front else _ROOMY
-    fitting = (tall for tall in range(most, 1, -1) if rows - tall * number >= least)
+    fitting = (tall for tall in range(most, 1, -1) if rows - tall * number >= _FRONT)
     return next(fitting, 1)
 
 
@@ -188,8 +183,7 @@ def _steps_shown(snapshot: Snapshot, cells: int) -> tuple[list[int], int]:
 
 
 def _strip_head(snapshot: Snapshot, cells: int, explained: bool) -> Line:
-    """Draw what a strip shows, unless that is ``explained`` above, and at its end the step that the
-    shares beside it are of."""
+    """Draw what a strip shows, unless ``explained`` above, and of which step the shares are."""
     number = len(_steps_shown(snapshot, cells)[0])
     titles = (
         ("last step  ",) * 2 if number == 1 else (f"last {number} steps  ", f"{number} steps  ")
@@ -358,18 +352,16 @@ def _clock(error_ns: int | None) -> str:
 def _side_by_side(
     snapshot: Snapshot, printed: Sequence[OutputLine], cells: int, rows: int
 ) -> list[Line]:
-    """Draw findings and, where it is wide, the end of the job's output beside each other, as far as
-    there are any, in ``rows`` lines at most."""
+    """Draw findings and, where it is wide, the end of the output, in ``rows`` lines at most."""
     printed = printed if cells >= _FRONT_CELLS else ()
     size = cells // max(1, bool(snapshot.findings) + bool(printed)) - 2
     said = worst_of(snapshot) if snapshot.hang is None else None
     found = [line(" ", row) for row in told(snapshot.findings, size - 2, said, rows - 1)]
-    found = found[: rows - 1]
     last = [row for entry in printed[-(rows - 1) :]
             for row in output_lines(entry, snapshot.t_begin_ns, size, 1)]  # fmt: skip
-    panels = [("findings", "8 has all", found), ("output", "9 has all", last)]
-    panels = [panel for panel in panels if panel[2]]
-    return side_by_side(panels, size, max(len(found), len(last))) if panels else []
+    named = (("findings", "8 has all", found), ("output", "9 has all", last))
+    panels = [panel for panel in named if panel[2]]
+    return side_by_side(panels, size, min(rows - 1, max(len(found), len(last)))) if panels else []
 
 
 def rank(snapshot: Snapshot, number: int, cells: int, rows: int) -> Picture:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from pardbg.render.draw.cells import Line, Picture, overlay
-from pardbg.render.draw.regions import LETTER, Region, focused, framed, lettered, regions, zoomed
+from pardbg.render.draw.regions import LETTER, Region, framed, lettered, regions, zoomed
 
 _PANEL_LETTERS: Final = "asdfghjkl"
 _ROW_LETTERS: Final = "qwertyuiopzxcvbnm"
@@ -42,14 +42,12 @@ class Panels:
         with a jump's letters; ``rows``: row of the page -> line."""
         below = (replace(region, y=region.y + len(lines)) for region in regions(foot))
         self._all = [*regions(lines), *below]
-        made, edged = framed([*lines, *foot], self._all, self.focus, cells)
-        if (panel := self.focus) is not None and panel not in edged:
-            made[panel.y] = focused(made[panel.y], panel)
+        made = framed([*lines, *foot], self._all, self.focus, cells)
         self.targets = {}
         if self.jumping:
             for letter, region in zip(_PANEL_LETTERS, self._all, strict=False):
                 self.targets[letter] = region.title
-                made[region.y] = lettered(made[region.y], region, letter, region in edged)
+                made[region.y] = lettered(made[region.y], region, letter)
             for letter, row in zip(_ROW_LETTERS, rows, strict=False):
                 self.targets[letter] = row
                 made[rows[row]] = overlay(made[rows[row]], 0, letter, LETTER)
