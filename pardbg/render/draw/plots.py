@@ -224,7 +224,8 @@ def _ticks(limits: tuple[float, float], scale: Scale, number: int) -> list[float
         return inside[:: max(1, -(-len(inside) // number))]
     step = _step((high - low) / number, scale)
     first = math.ceil(low / step - 1e-9)
-    return [at * step for at in range(first, math.floor(high / step + 1e-9) + 1)]
+    inside = [at * step for at in range(first, math.floor(high / step + 1e-9) + 1)]
+    return inside if inside or number > _STAIRS[1] else _ticks(limits, scale, 2 * number)
 
 
 def _step(least: float, scale: Scale) -> float:

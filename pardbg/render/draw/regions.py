@@ -99,7 +99,7 @@ def _frame(rows: Sequence[Row], region: Region, bottom: int, on: str) -> None:
     )  # fmt: skip
     below = rows[bottom].chars[left : right + 1]
     dashes = [x for x in range(region.x, right) if head.styles[x].startswith(_RULE)]
-    if not free or "".join(below).strip() or len(dashes) < 2 * _NEAR + 2:
+    if not free or "".join(below).strip() or len(dashes) < (3 if dashes[-1:] == [right - 1] else 6):
         return
     title, note = head.chars[region.x : dashes[0]], slice(dashes[-1] + 1, right)
     chars, styles = head.chars[note], head.styles[note]

@@ -53,7 +53,7 @@ _PARTS = (("compute", "compute"), ("waiting", "waiting"), ("comm", "under way"))
 """What a strip shows; the last has no room everywhere."""
 _SIGNS = {"compute": "#", "comm": "=", "waiting": "."}
 """Part of a strip -> its sign in ASCII."""
-_FRONT_CELLS, _FRONT = 100, 24
+_FRONT_CELLS, _FRONT = 100, 22
 """Cells, and rows beside the ranks, from which on the charts stand over them."""
 _TALLEST = 4
 """Lines of a rank's strip where there is room for more."""
@@ -132,8 +132,7 @@ def _tall(columns: Sequence[Column[RankNow]], rows: int, number: int, front: boo
     """Return the lines of each of ``number`` ranks: more where the charts have room with them."""
     strips = any(column.title == _DRAWN[3] for column in columns)
     most = 1 if not strips else _TALLEST if front else 2
-    fitting = (tall for tall in range(most, 1, -1) if rows - tall * number >= _FRONT)
-    return next(fitting, 1)
+    return next((tall for tall in range(most, 1, -1) if rows - tall * number >= _FRONT), 1)
 
 
 def _rule_of(columns: Sequence[Column[RankNow]], cells: int) -> Line:

@@ -148,6 +148,12 @@ def test_the_ground_under_a_staircase_is_tinted_and_never_above_it() -> None:
     assert not any("fill" in run.style for row in bare for run in row), "no line, no ground"
 
 
+def test_an_axis_without_a_round_value_in_large_steps_has_smaller_ones() -> None:
+    """510 to 990: no multiple of 500 lies in it, but 600 and 800 do."""
+    rows = rows_of(by_step([(0, 510.0), (1, 990.0)], 40, 8, "loss", "{:.0f}".format))
+    assert [row.split()[0] for row in rows if "┤" in row] == ["800", "600"]
+
+
 def test_a_bare_chart_has_no_numbers_under_it() -> None:
     values = [(at, 1.0) for at in range(5)]
     bare = by_step(values, 60, 10, "x", words.number, bare=True)
