@@ -14,6 +14,7 @@ from pardbg.events.control_events import ControlEvent
 from pardbg.events.control_facts import Refusal, Taken
 from pardbg.ui.app import PardbgApp
 from pardbg.ui.commands.actions import ACTIONS, SCREENS, ctl_help, for_mode
+from pardbg.ui.palette import style
 from pardbg.ui.screens.timeline import TimelinePage
 from pardbg_agent.ctrl.agent_messages import Thread
 from tests.ui import sample
@@ -463,4 +464,8 @@ async def test_a_change_of_theme_reaches_lines_that_do_not_change() -> None:
         app.theme = "pardbg-light"
         assert "#0d1218" in grounds()
         await pilot.pause()
-        await until(lambda: grounds() <= {"#fbfbf9", "#dfe7ef"}, "a light ground everywhere")
+        light = {style("light", f"fill.{ink}.{shade}").color.name
+                 for ink in ("spark", "loss") for shade in range(3)}  # fmt: skip
+        await until(
+            lambda: grounds() <= {"#fbfbf9", "#dfe7ef"} | light, "a light ground everywhere"
+        )

@@ -48,7 +48,7 @@ async def test_a_warning_is_what_a_recording_opens_at_and_it_is_one() -> None:
         assert snapshot.step < 19, "before the end of the run"
         assert app.main.shared.rank == 2, "the culprit is selected"
         await pilot.press("8")
-        await shows(app, "culprit  rank 2")
+        await shows(app, "culprit rank 2")
         await shows(app, "▲ 1 warning ")
 
 
@@ -130,7 +130,7 @@ async def test_a_finding_stands_beside_every_rank_and_what_ran_up_to_it() -> Non
         await pilot.press("8")
         await shows(app, "to come: ")  # what a recording has behind the cursor, dim
         await type_(pilot, "goto 80%")
-        for text in ("every rank", "around it", "culprit  rank 2", "backward"):
+        for text in ("every rank", "around it", "culprit rank 2", "backward"):
             await shows(app, text)
         frame = app.main.shared.frame
         assert frame.lanes_t1_ns == frame.snapshot.findings[0].t_ns
