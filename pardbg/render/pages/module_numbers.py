@@ -107,20 +107,29 @@ def listed(known: Numbers | None, contains: str = "") -> list[ModuleRow]:
 def module_detail(found: Sameness, row: ModuleRow, cells: int) -> Picture:
     """Draw the judged tensors of a module."""
     own = [one for one in found.rows if row.name in (one.name, one.name.rpartition(".")[0])]
-    body = list(_tensors(own, cells))
+    body = list(_tensors(own, cells, row.parts))
     for kept in found.elements:
         if row.name in (kept.name, kept.name.rpartition(".")[0]):
             body += [(), *(line("  ", clip(text, cells - 2)) for text in element_lines(kept))]
     return Picture(body=tuple(body))
 
 
-def _tensors(rows: Sequence[Row], cells: int) -> Iterator[Line]:
+def _tensors(
+    rows: Sequence[Row], cells: int, parts: frozenset[str] = frozenset()
+) -> Iterator[Line]:  # fmt: skip
+    """``parts``: of which a rank of these rows' module has one term of a sum in the first step."""
     yield line(Segment(f"  {'step':>4} {'what':<6} {'error':>10} {'floors':>10}  tensor", "dim"))
     for one in rows:
-        style = {"green": "good", "yellow": "warn", "red": "bad"}[one.level]
+        part = one.what in parts and one.step == rows[0].step
+        style = "bad" if part else {"green": "good", "yellow": "warn", "red": "bad"}[one.level]
         figures = f"{number(one.error):>10} {number(one.floors):>10}"
-        text = f"  {one.step:>4} {one.what:<6} {figures}  {label(one.name)}"
+        text = f"{'Σ' if part else ' '} {one.step:>4} {one.what:<6} {figures}  {label(one.name)}"
         yield line(Segment(clip(text, cells), style))
+    if parts:
+        yield from (
+            line(),
+            line(Segment("Σ: ranks have terms of it; their sum is compared", "dim")),
+        )
 
 
 def _verdict(found: Sameness, cells: int) -> Iterator[Line]:

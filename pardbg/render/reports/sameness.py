@@ -27,9 +27,11 @@ def same_text(found: Sameness) -> str:
     """Return the verdict, the first tensors that differ, the worst, and what was not compared."""
     loss = [] if found.loss is None else [loss_line(found.loss, found.reason == "same")]
     lines = [*loss, verdict(found), *where(found)]
-    off = [row for row in found.rows if row.level != "green"]
+    first = (found.step, found.what, found.name)  # green where it agrees as a sum
+    off = [row for row in found.rows if row.level != "green" or _key(row) == first]
+    off.sort(key=lambda row: _key(row) != first)
     if off:
-        lines += ["", "first tensors that differ", *_table(off[:MAX_ROWS])]
+        lines += ["", "first tensors that differ", *_table(off[:MAX_ROWS], "sum")]
         if len(off) > MAX_ROWS:
             lines.append(f"… {count(len(off) - MAX_ROWS)} more")
     for one in found.elements[:MAX_ELEMENTS]:
@@ -42,10 +44,22 @@ def same_text(found: Sameness) -> str:
     return "\n".join([*lines, "", *notes] if notes else lines)
 
 
-def _table(rows: Sequence[Row]) -> list[str]:
+def _key(row: Row) -> tuple[int, str, str]:
+    return row.step, row.what, row.name
+
+
+def _table(rows: Sequence[Row], agrees: str = "green") -> list[str]:
+    """``agrees``: what is said of a row that agrees."""
     cells = [("", "step", "what", "error", "floors", "tensor")]
     cells += [
-        (row.level, str(row.step), row.what, number(row.error), number(row.floors), clean(row.name))
+        (
+            agrees if row.level == "green" else row.level,
+            str(row.step),
+            row.what,
+            number(row.error),
+            number(row.floors),
+            clean(row.name),
+        )
         for row in rows
     ]
     return table(cells, (0, 2, 5))
