@@ -102,7 +102,7 @@ class NotAllJoined(Event):
 
 @dataclass(frozen=True, slots=True)
 class Unreachable(Event):
-    """A process could not connect to the store."""
+    """A process could not connect to the store. ``address``: empty where it does not say which."""
 
     address: str
 
@@ -154,6 +154,7 @@ class OutOfMemory(Event):
     device: str
     requested: str
     pid: int | None
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)

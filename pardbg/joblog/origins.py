@@ -52,6 +52,7 @@ _PREFIXES: Final = tuple(
         # journald and syslog
         r"(?P<syslog>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?P<host>[\w.-]+) "
         r"(?P<worker>[\w@./-]+(?:\[\d+\])?): ",
+        r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d\s",  # a CI's, of no known clock
         # Docker Compose, DeepSpeed's pdsh
         rf"{_HOST}\s+\|\s",
         rf"{_HOST}: (?!.*\bline \d)",

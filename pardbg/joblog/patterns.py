@@ -86,7 +86,7 @@ def _disagree(line: Line, found: Match) -> Event:
 
 
 def _unreachable(line: Line, found: Match) -> Event:
-    address = re.sub(r"[\s(),]+", " ", found["at"]).strip().replace(" ", ":")
+    address = re.sub(r"[\s(),]+", " ", found["at"] or "").strip().replace(" ", ":")
     return events.Unreachable(line, line.origin.rank, address)
 
 
@@ -98,7 +98,9 @@ def _init(line: Line, found: Match) -> Event:
 
 
 def _kernel_oom(line: Line, found: Match) -> Event:
-    return events.OutOfMemory(line, None, "", "", int(found["pid"]))
+    groups = found.groupdict()
+    rank, host = _int(found, "rank"), groups.get("host") or line.origin.host
+    return events.OutOfMemory(line, rank, "", "", _int(found, "pid"), host)
 
 
 def _ended(line: Line, found: Match, code: int | None = None) -> Event:
@@ -169,8 +171,9 @@ _ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Make], ...]] = (
      r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier", _as(events.BarrierMissed)),
     ("store: clients missing", (b"s joined",),
      r"(?P<joined>\d+)/(?P<expected>\d+) (?:clients|workers) joined", _as(events.NotAllJoined)),
-    ("store: no connection", (b"imed out",),
-     r"client socket has timed out after \S+ while trying to connect to (?P<at>\([^)]*\)|\S+)",
+    ("store: no connection", (b"imed out", b"C10d store"),
+     r"client socket has timed out after \S+ while trying to connect to (?P<at>\([^)]*\)|\S+)"
+     r"|The connection to the C10d store has failed",
      _unreachable),
     ("nccl init", (b" Init ",),
      r"(?:(?P<process>\S+:\d+):\d+ \[.*)?comm (?P<comm>0x[0-9a-f]+) rank (?P<r>\d+) "
@@ -209,7 +212,11 @@ _ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Make], ...]] = (
      r"process (?P<local>\d+) terminated with (?:exit code (?P<code>-?\d+)|signal "
      r"(?P<signal>SIG\w+))", _ended),
     ("slurm: out of memory", (b": error: ",),
-     r"error: (?P<host>\S+): task (?P<rank>\d+): Out Of Memory", _killed),
+     r"error: (?P<host>\S+): task (?P<rank>\d+): Out Of Memory", _kernel_oom),
+    ("slurm: memory of a step", (b": error: ",),
+     r"error: Detected \d+ oom[-_]kill event", _kernel_oom),
+    ("shell: killed", (b" Killed ",),
+     r": line \d+:\s+(?P<pid>\d+) Killed\s", _killed),
     ("slurm: exit", (b": error: ",),
      r"error: (?P<host>\S+): tasks? (?P<rank>\d+): Exited with exit code (?P<code>\d+)", _ended),
     ("slurm: killed", (b": error: ",),

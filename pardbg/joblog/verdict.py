@@ -24,7 +24,7 @@ from pardbg.joblog.scan import Log
 CONSEQUENCE: Final = re.compile(
     r"ChildFailedError|SignalException|ProcessExitedException|ProcessRaisedException"
     r"|CalledProcessError|KeyboardInterrupt|DistNetworkError|BrokenPipeError|ConnectionResetError"
-    r"|SystemExit|RayActorError|RayTaskError"
+    r"|SystemExit|RayActorError|RayTaskError|RendezvousConnectionError"
 )
 """Exceptions of those that only see a peer, a child or the network end."""
 CONSEQUENT_TEXT: Final = re.compile(
@@ -268,13 +268,17 @@ def _failures(found: Sequence[Event], aborts_follow: bool) -> list[Conclusion]:
     ]  # fmt: skip
     clock = _clock(causes)
     order = {id(event): number for number, event in enumerate(found)}
-    causes.sort(
-        key=lambda one: (not isinstance(one, events.DeviceFault), _time(one, clock), order[id(one)])
-    )
+    causes.sort(key=lambda one: (not _of_machine(one), _time(one, clock), order[id(one)]))
     groups: dict[tuple[object, ...], list[Event]] = {}
     for event in causes:
         groups.setdefault(_same(event), []).append(event)
     return [_failure(same, follows=number > 0) for number, same in enumerate(groups.values())]
+
+
+def _of_machine(one: Event) -> bool:
+    """The kernel or the driver says it: what processes say of it comes after, whatever its line."""
+    of_kernel = isinstance(one, events.OutOfMemory) and not one.device
+    return of_kernel or isinstance(one, events.DeviceFault)
 
 
 def _aborted(one: Event) -> bool:
@@ -354,8 +358,11 @@ def _failure(same: list[Event], follows: bool) -> Conclusion:
         )  # fmt: skip
         return Conclusion("exception", ranks, ranks, facts=facts, lines=lines, follows=follows)
     if isinstance(event, events.OutOfMemory):
-        facts = (("device", event.device), ("requested", event.requested), ("pid", event.pid or 0))
-        return Conclusion("out-of-memory", ranks, ranks, facts=facts, lines=lines, follows=follows)
+        hosts = [one.host for one in same if isinstance(one, events.OutOfMemory)]
+        facts = (("device", event.device), ("requested", event.requested), ("pid", event.pid or 0),
+                 ("host", max(hosts)))  # fmt: skip
+        kind = "out-of-memory" if event.device else "host-memory"
+        return Conclusion(kind, ranks, ranks, facts=facts, lines=lines, follows=follows)
     if isinstance(event, events.DeviceFault):
         facts = (("device", event.device), ("xid", event.xid), ("text", event.text),
                  ("host", event.line.origin.host))  # fmt: skip
@@ -402,7 +409,7 @@ def _store(found: Sequence[Event]) -> list[Conclusion]:
         joined: Facts = (("joined", most.joined), ("expected", most.expected))
         conclusions.append(Conclusion("ranks-not-joined", facts=joined, lines=_lines(late)))
     if lost := _of(found, events.Unreachable):
-        facts: Facts = (("address", lost[0].address),)
+        facts: Facts = (("address", max(one.address for one in lost)),)
         ranks = _ranks(lost)
         conclusions.append(
             Conclusion("store-unreachable", (), ranks, facts=facts, lines=_lines(lost))

@@ -90,17 +90,22 @@ def _stuck(one: Conclusion) -> str:
 def _exception(one: Conclusion) -> str:
     facts = dict(one.facts)
     place = f" at {facts['file']}:{facts['line']} ({facts['function']})" if facts["file"] else ""
-    text = f": {facts['text']}" if facts["text"] else ""
+    text = f": {str(facts['text']).rstrip('.')}" if facts["text"] else ""
     return f"{_ranks(one.culprits, 'A process')} raised {facts['type']}{text}{place}."
 
 
 def _memory(one: Conclusion) -> str:
     facts = dict(one.facts)
-    if not facts["device"]:
-        pid = facts["pid"]
-        return f"The kernel killed process {pid}: the machine, or its cgroup, had no memory left."
     asked = f", asking for {facts['requested']}" if facts["requested"] else ""
     return f"{_ranks(one.culprits, 'A process')} ran out of {facts['device']} memory{asked}."
+
+
+def _host_memory(one: Conclusion) -> str:
+    facts = dict(one.facts)
+    process = f"process {facts['pid']}" if facts["pid"] else "a process"
+    who = ranks_text(one.culprits) if one.culprits else process
+    where = f" on {facts['host']}" if facts["host"] else ""
+    return f"The kernel killed {who}{where}: the machine, or its cgroup, had no memory left."
 
 
 def _fault(one: Conclusion) -> str:
@@ -187,6 +192,9 @@ KINDS: Final[dict[str, Kind]] = {
                       "from it."),
     "out-of-memory": Kind("error", _memory, "Lower the batch or sequence, shard or recompute more; "
                           "`pardbg run` shows which category grew."),
+    "host-memory": Kind("error", _host_memory, "Look at what a rank keeps in the host's memory: "
+                        "loaders' workers and what they prefetch, offloading, pinned buffers, a "
+                        "checkpoint that one rank gathers; then at the limit (--mem)."),
     "device-fault": Kind("error", _fault, "Drain the node: NVIDIA's Xid catalogue says what the "
                          "number means."),
     "program-fault": Kind("error", _fault, "Most often a kernel of the program did it, with memory "
@@ -196,7 +204,8 @@ KINDS: Final[dict[str, Kind]] = {
     "ranks-not-joined": Kind("error", _not_joined, "Look at the launchers of the missing ranks: "
                              "MASTER_ADDR, MASTER_PORT, WORLD_SIZE, a node that never started."),
     "store-unreachable": Kind(
-        "error", lambda c: f"{_ranks(c.ranks, 'A process')} found no store at {c.fact('address')}.",
+        "error", lambda c: f"{_ranks(c.ranks, 'A process')} found no store"
+        + (f" at {c.fact('address')}." if c.fact("address") else "."),
         "Check that rank 0 lives there, and that the port is open from this node."),
     "init-not-complete": Kind("error", _init, "Look at the ranks that are missing; else at "
                               "NCCL_SOCKET_IFNAME and firewalls between nodes."),

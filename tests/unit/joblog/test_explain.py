@@ -112,7 +112,7 @@ def test_command_line(tmp_path: Path) -> None:
 
     found = run("-", "--json", text="srun: error: node17: task 3: Out Of Memory\n")
     [one] = json.loads(found.stdout)["findings"]
-    assert (one["kind"], one["culprits"], one["facts"]["host"]) == ("process-ended", [3], "node17")
+    assert (one["kind"], one["culprits"], one["facts"]["host"]) == ("host-memory", [3], "node17")
     absent = run(str(tmp_path / "none.log"))
     assert absent.returncode == 2 and len(absent.stderr.splitlines()) == 1
 

@@ -268,6 +268,7 @@ LOGGED: Final = (
     "out-of-memory", "device-fault", "process-ended", "ranks-not-joined", "store-unreachable",
     "init-not-complete", "told-to-end", "peers-lost", "nccl-warning", "watchdog-stuck",
     "host-ahead", "dump-unfit", "dump-disagrees", "program-fault", "rank-twice", "device-twice",
+    "host-memory",
 )  # fmt: skip
 """Kinds of conclusions from a log; findings have them as ``log-…``."""
 KINDS: Final = kinds(
