@@ -193,7 +193,7 @@ def _of_store(told: StoreLook) -> str:
     if not told.missing:
         return "By the store, all ranks have come to init_process_group."
     come = agreed("has not come", told.missing)
-    return f"By the store, {ranks_text(told.missing)} {come} to init_process_group."
+    return f"✗ By the store, {ranks_text(told.missing)} {come} to init_process_group."
 
 
 def _capital(text: str) -> str:
