@@ -160,8 +160,11 @@ def _groups(log: Log) -> dict[str, _Group]:
             groups[of_seq[late.rank, late.seq]].timeouts.setdefault(late.rank, late)
         elif late.rank is not None:
             unnamed.append((late.rank, late))
+    alike = _alike(of_seq, groups)
     for rank, late in unnamed:
-        groups[_like(late, of_seq, groups)].timeouts.setdefault(rank, late)
+        names = alike[late.seq, late.op]
+        name = min(names) if len(names) == 1 else "" if of_seq else "default"
+        groups[name].timeouts.setdefault(rank, late)
     for at in _of(log.events, events.IssuedAt):
         for group in groups.values():
             if at.rank in group.timeouts or at.rank in group.progress:
@@ -169,17 +172,16 @@ def _groups(log: Log) -> dict[str, _Group]:
     return groups
 
 
-def _like(
-    late: events.OpTimeout, of_seq: Mapping[tuple[int | None, int | None], str],
-    groups: Mapping[str, _Group],
-) -> str:  # fmt: skip
-    """Return the group in which other ranks wait for such an op of that number, if it is one; else
-    the default group where no line names any."""
-    alike = {
-        name for (_, seq), name in of_seq.items()
-        if seq == late.seq and late.op in {one.op for one in groups[name].timeouts.values()}
-    }  # fmt: skip
-    return alike.pop() if len(alike) == 1 else "" if of_seq else "default"
+def _alike(
+    of_seq: Mapping[tuple[int | None, int | None], str], groups: Mapping[str, _Group]
+) -> defaultdict[tuple[int | None, str], set[str]]:
+    """Return number and op -> the groups in which ranks wait for such an op of that number."""
+    ops = {name: {one.op for one in group.timeouts.values()} for name, group in groups.items()}
+    alike: defaultdict[tuple[int | None, str], set[str]] = defaultdict(set)
+    for (_, seq), name in of_seq.items():
+        for op in ops.get(name, ()):
+            alike[seq, op].add(name)
+    return alike
 
 
 def _of_groups(log: Log, world: int | None) -> tuple[list[Conclusion], list[str]]:
@@ -277,8 +279,9 @@ def _failures(found: Sequence[Event], aborts_follow: bool) -> list[Conclusion]:
 
 def _of_machine(one: Event) -> bool:
     """The kernel or the driver says it: what processes say of it comes after, whatever its line."""
-    of_kernel = isinstance(one, events.OutOfMemory) and not one.device
-    return of_kernel or isinstance(one, events.DeviceFault)
+    if isinstance(one, events.DeviceFault):
+        return one.xid not in OF_PROGRAMS  # those follow from what a program does, or from its end
+    return isinstance(one, events.OutOfMemory) and not one.device
 
 
 def _aborted(one: Event) -> bool:

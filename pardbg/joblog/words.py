@@ -166,9 +166,8 @@ def _peers_lost(one: Conclusion) -> str:
 
 
 def _rank_twice(one: Conclusion) -> str:
-    return f"Two processes came to NCCL's set-up of {one.fact('ranks')} ranks as rank " + (
-        f"{one.fact('rank')}."
-    )
+    size, rank = one.fact("ranks"), one.fact("rank")
+    return f"Two processes came to NCCL's set-up of {size} ranks as rank {rank}."
 
 
 def _ahead(one: Conclusion) -> str:

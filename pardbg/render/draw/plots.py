@@ -101,11 +101,12 @@ def by_step(
         across = tuple((first + (last - first) * at / cells, level) for at in range(cells + 1))
         shown.insert(0, Series(across, "faint", "╌"))
     axis = replace(_BARE if bare else STEPS, low=low, high=high)
-    chart = _filled(plot(shown, cells, rows + bare, axis, Scale(text)), style)
-    return chart[:-1] if bare else chart
+    chart = _filled(tuple(plot(shown, cells, rows + bare, axis, Scale(text))), style)
+    return list(chart[:-1] if bare else chart)
 
 
-def _filled(chart: Sequence[Line], style: str) -> list[Line]:
+@lru_cache(maxsize=64)
+def _filled(chart: tuple[Line, ...], style: str) -> tuple[Line, ...]:
     """Return a chart with the ground under a line of braille dots in ``style`` tinted, paler
     further down; never above the line, nor where there is none."""
     rows = [as_row(row) for row in chart]
@@ -119,7 +120,7 @@ def _filled(chart: Sequence[Line], style: str) -> list[Line]:
             if under:
                 row.styles[x] += f"{PAIR}fill.{style}.{3 * y // len(rows)}"
             under |= 0 < dots < 256
-    return [row.line() for row in rows]
+    return tuple(row.line() for row in rows)
 
 
 def _stairs(values: Sequence[tuple[int, float]], cells: int) -> tuple[Point, ...]:

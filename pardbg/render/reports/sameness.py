@@ -52,16 +52,9 @@ def _table(rows: Sequence[Row], agrees: str = "green") -> list[str]:
     """``agrees``: what is said of a row that agrees."""
     cells = [("", "step", "what", "error", "floors", "tensor")]
     cells += [
-        (
-            agrees if row.level == "green" else row.level,
-            str(row.step),
-            row.what,
-            number(row.error),
-            number(row.floors),
-            clean(row.name),
-        )
-        for row in rows
-    ]
+        (agrees if row.level == "green" else row.level, str(row.step), row.what, number(row.error),
+         number(row.floors), clean(row.name)) for row in rows
+    ]  # fmt: skip
     return table(cells, (0, 2, 5))
 
 

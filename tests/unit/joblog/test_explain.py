@@ -70,6 +70,14 @@ def test_warnings_of_nccl_are_noted(tmp_path: Path) -> None:
     assert (noted.kind, noted.follows, noted.fact("num")) == ("nccl-warning", True, 2)
 
 
+def test_an_xid_of_a_program_that_ends_follows_from_its_exception(tmp_path: Path) -> None:
+    lines = ["Traceback (most recent call last):", '  File "t.py", line 3, in f', "KeyError: 'x'",
+             "NVRM: Xid (PCI:0000:3b:00): 45, pid=99, Ch 00000010"]  # fmt: skip
+    (tmp_path / "job.log").write_text("\n".join(lines) + "\n")
+    first, then = judge(read([str(tmp_path / "job.log")])).conclusions
+    assert (first.kind, then.kind, then.follows) == ("exception", "program-fault", True)
+
+
 def test_a_healthy_log_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(HEALTHY)
     verdict = judge(read([str(tmp_path / "job.log")]))
