@@ -17,7 +17,7 @@ from pardbg.render.frame.host_panel import machine
 
 _LABEL: Final = 8
 """Cells of the numbers of both charts: their steps stand under each other."""
-_BESIDE, _PHASE_CELLS = 100, 38
+_BESIDE, _PHASE_CELLS = 100, 42
 """Cells of a page from which on the phases have room beside the charts, and theirs."""
 _TWO_CHARTS: Final = 13
 """Least number of rows for two charts over each other."""
