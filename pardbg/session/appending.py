@@ -26,7 +26,7 @@ MAX_SUMMARY_BYTES: Final = 64 << 20
 HEAD: Final = struct.Struct("<BQ")
 """Opcode and length of any record."""
 _FOOTER: Final = struct.Struct("<BQQQI")
-_DATA_END: Final = struct.Struct("<BQI")
+DATA_END: Final = struct.Struct("<BQI")
 _CHUNK: Final = struct.Struct("<BQQQQI8s")
 """Head of a chunk: opcode, length, first and last log time, unpacked size, CRC, compression with
 its length."""
@@ -66,18 +66,18 @@ def summary_place(file: BinaryIO) -> tuple[int, int] | None:
     """Return where the data and where the summary ends, as the footer says; None: no summary."""
     size = file.seek(0, os.SEEK_END)
     tail = _FOOTER.size + len(MCAP0_MAGIC)
-    if size < tail + _DATA_END.size:
+    if size < tail + DATA_END.size:
         return None
     file.seek(size - tail)
     footer = file.read(tail)
     opcode, length, start, _, _ = _FOOTER.unpack_from(footer)
     if not footer.endswith(MCAP0_MAGIC) or opcode != Opcode.FOOTER or length != 20:
         return None
-    if not _DATA_END.size <= start <= size - tail <= start + MAX_SUMMARY_BYTES:
+    if not DATA_END.size <= start <= size - tail <= start + MAX_SUMMARY_BYTES:
         return None
-    file.seek(start - _DATA_END.size)
-    opcode, _, _ = _DATA_END.unpack(file.read(_DATA_END.size))
-    return (start - _DATA_END.size, size - tail) if opcode == Opcode.DATA_END else None
+    file.seek(start - DATA_END.size)
+    opcode, _, _ = DATA_END.unpack(file.read(DATA_END.size))
+    return (start - DATA_END.size, size - tail) if opcode == Opcode.DATA_END else None
 
 
 def read_statistics(file: BinaryIO) -> records.Statistics | None:
@@ -107,7 +107,7 @@ def _summary_bytes(file: BinaryIO) -> bytes:
     place = summary_place(file)
     if place is None:
         raise ValueError("no summary")
-    begin = place[0] + _DATA_END.size
+    begin = place[0] + DATA_END.size
     file.seek(begin)
     return file.read(place[1] - begin)
 

@@ -21,7 +21,7 @@ import msgpack
 import zstandard
 from mcap.data_stream import ReadDataStream
 from mcap.opcode import Opcode
-from mcap.records import Channel, Chunk, Footer, Header, McapRecord, Metadata
+from mcap.records import Channel, Chunk, DataEnd, Footer, Header, McapRecord, Metadata
 from mcap.records import Message as McapMessage
 from mcap.stream_reader import StreamReader, get_chunk_data_stream
 from mcap.writer import MCAP0_MAGIC
@@ -247,7 +247,7 @@ class SessionSource:
     def _next(self) -> list[Message]:
         try:
             record = next(self._records)
-            if isinstance(record, Footer):
+            if isinstance(record, Footer) or (isinstance(record, DataEnd) and self._at_summary()):
                 return self._end(truncated=False)
             if not isinstance(record, Chunk):
                 return []
@@ -256,6 +256,13 @@ class SessionSource:
             return self._end(truncated=False)
         except DAMAGED:  # cut off or damaged here: what came before is good
             return self._end(truncated=True)
+
+    def _at_summary(self) -> bool:
+        """Return whether only the whole file's summary follows: what it says is known by now."""
+        at = self._file.tell()
+        place = appending.summary_place(self._file)
+        self._file.seek(at)
+        return place is not None and place[0] + appending.DATA_END.size == at
 
     def _end(self, truncated: bool) -> list[Message]:
         self._finished = True

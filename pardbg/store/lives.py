@@ -135,6 +135,21 @@ def shown(procs: Mapping[str, Process], t_ns: int | None) -> list[Process]:
     ]  # fmt: skip
 
 
+def by_rank(processes: Iterable[Process], t_ns: int | None) -> dict[int, Process]:
+    """Return rank -> the newest of these processes that is it at ``t_ns``, else is to be it."""
+    best: dict[int, tuple[tuple[bool, int, int], Process]] = {}
+    for process in processes:
+        if process.rank is None:
+            continue
+        started = process.started_ns or 0
+        begun = t_ns is None or started <= t_ns
+        order = (process.epoch, started)
+        score = (begun, *order) if begun else (begun, -order[0], -order[1])
+        if process.rank not in best or score > best[process.rank][0]:
+            best[process.rank] = (score, process)
+    return {rank: best[rank][1] for rank in sorted(best)}
+
+
 def _helpers(lives: Mapping[int, list[Process]], begun: Iterable[int]) -> set[int]:
     """Return the lives of processes that ranks of an earlier life started beside themselves: they
     make no steps, and began while it made some, or, without a group, while it had one."""

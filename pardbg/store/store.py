@@ -18,7 +18,7 @@ from pardbg.store.clocks import Reading
 from pardbg.store.history import Bookmark, Bookmarks, History, StateHistory
 from pardbg.store.intake import move
 from pardbg.store.limits import Limits
-from pardbg.store.lives import Part, Past, Starts, end_of, oldest_ended, parts, shown
+from pardbg.store.lives import Part, Past, Starts, by_rank, end_of, oldest_ended, parts, shown
 from pardbg.store.process import Process
 from pardbg.store.source import Message
 from pardbg_agent import wire
@@ -31,6 +31,8 @@ _MAX_FACTS: Final = 64
 _NAME_BYTES: Final = 200
 _OP_BYTES: Final = 400
 _MAX_GAPS: Final = 64
+_RANKED: Final = 64
+"""Times whose ranks are kept, about."""
 _MAX_TEXT: Final = 4096
 MAX_BEHIND_NS: Final = 3_000_000_000
 """Maximum age of a live run's horizon: a rank whose agent gets no GIL must not stop the picture."""
@@ -47,6 +49,8 @@ class Store:
 
     _horizon_ns = 0
     """The newest one given: it never goes back."""
+    _ranked: tuple[int, dict[int | None, dict[int, Process]]] = (-1, {})
+    """A revision and, by time, its ranks' processes."""
     _may_forget = True
     reference: Store | None = None  # of the run that this one is to compute the same as
 
@@ -186,17 +190,13 @@ class Store:
 
         A rank that had not started yet is shown as the process it will be.
         """
-        best: dict[int, tuple[tuple[bool, int, int], Process]] = {}
-        for process in shown(self.procs, t_ns) if self.part is None else self.of_part():
-            if process.rank is None:
-                continue
-            started = process.started_ns or 0
-            begun = t_ns is None or started <= t_ns
-            order = (process.epoch, started)
-            score = (begun, *order) if begun else (begun, -order[0], -order[1])
-            if process.rank not in best or score > best[process.rank][0]:
-                best[process.rank] = (score, process)
-        return {rank: best[rank][1] for rank in sorted(best)}
+        if self._ranked[0] != self.revision or len(self._ranked[1]) > _RANKED:
+            self.settle()
+            self._ranked = self.revision, {}
+        if t_ns not in (known := self._ranked[1]):
+            of = shown(self.procs, t_ns) if self.part is None else self.of_part()
+            known[t_ns] = by_rank(of, t_ns)
+        return dict(known[t_ns])
 
     def parts(self) -> tuple[Part, ...]:
         """Return the lives and roles of the run; empty where it is one life of one role."""
