@@ -48,6 +48,7 @@ LONG = frozenset({
     "faults/test_findings_device.py", "faults/test_hub_faults.py", "faults/test_nodes.py",
     "faults/test_on_hang.py", "faults/test_pause_long.py", "faults/test_recipe_faults.py",
     "faults/test_siege.py", "gpu/test_harness.py", "packaging/test_deploy.py",
+    "packaging/test_distributions.py",
     "ui/test_lessons.py", "unit/analysis/test_horizon.py", "unit/test_siege.py",
 })  # fmt: skip
 """Every recipe and lesson, small draws of the campaigns, doors that wait: two fifths of the time.

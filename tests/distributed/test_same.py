@@ -21,6 +21,8 @@ from tests.forked import forked, served
 from tests.processes import rank_env, run_argv, torchrun_argv
 
 pytestmark = pytest.mark.timeout(500)
+LONG = pytest.mark.long
+"""More layouts and faults, each of a job of its own: `make test-long`."""
 PROGRAM = "tests.same.train"
 FULL = "grad:blocks.1.mlp.up.weight,d_out:*.norm2"
 """Tensors whose elements are kept."""
@@ -40,16 +42,26 @@ def job(nproc: int, *words: str, init: bool = False) -> list[str]:
     return forked(argv) if init else served(argv, PARDBG_TENSORS="0-1", PARDBG_FULL=FULL)
 
 
+class Recorded(dict[str, Path]):
+    """Name -> session, recorded when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __missing__(self, name: str) -> Path:
+        path = self[name] = self.folder / f"{name}.mcap"
+        init = {"plain": "PARDBG_INIT_TO", "unsaid": "PARDBG_INIT_FROM"}.get(name)
+        more = {init: str(self.folder / "init")} if init else {}
+        env = rank_env({"PARDBG_TENSORS": "0-1", "PARDBG_FULL": FULL, **more})
+        with started(job(*RUNS[name], init=init is not None), path, env=env) as handle:
+            assert handle.wait(120) == 0
+        return path
+
+
 @pytest.fixture(scope="module")
 def sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder, found = tmp_path_factory.mktemp("same"), {}
-    for name, how in RUNS.items():
-        found[name] = folder / f"{name}.mcap"
-        init = {"plain": "PARDBG_INIT_TO", "unsaid": "PARDBG_INIT_FROM"}.get(name)
-        more = {init: str(folder / "init")} if init else {}
-        env = rank_env({"PARDBG_TENSORS": "0-1", "PARDBG_FULL": FULL, **more})
-        with started(job(*how, init=init is not None), found[name], env=env) as handle:
-            assert handle.wait(120) == 0
+    found = Recorded(tmp_path_factory.mktemp("same"))
+    assert found["plain"]  # whose parameters another begins with
     return found
 
 
@@ -69,8 +81,10 @@ def whats(told: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.parametrize(("layout", "alone"), [
-    ("ddp", "invariants-hold"), ("fsdp", "no-replicas"), ("dtensor", "no-replicas"),
-    ("tensor", "no-replicas"), ("pipeline", "no-replicas"), ("unsaid", "nothing-judged"),
+    ("ddp", "invariants-hold"), ("tensor", "no-replicas"), ("pipeline", "no-replicas"),
+    pytest.param("fsdp", "no-replicas", marks=LONG),
+    pytest.param("dtensor", "no-replicas", marks=LONG),
+    pytest.param("unsaid", "nothing-judged", marks=LONG),
 ])  # fmt: skip
 def test_layouts_of_one_computation_are_the_same(
     sessions: dict[str, Path], layout: str, alone: str
@@ -82,11 +96,13 @@ def test_layouts_of_one_computation_are_the_same(
     assert (code, told["reason"]) == (0 if alone == "invariants-hold" else 2, alone)
 
 
+@LONG
 def test_without_the_references_values_only_that_is_said(sessions: dict[str, Path]) -> None:
     code, told = same(sessions["plain"], sessions["own-values"])
     assert (code, told["reason"]) == (2, "initial-parameters-differ")
 
 
+@LONG
 def test_a_parameter_that_is_not_taken_over_is_named_without_a_reference(
     sessions: dict[str, Path],
 ) -> None:
@@ -135,6 +151,7 @@ def test_a_gradient_that_is_doubled_is_named_with_its_factor(sessions: dict[str,
     assert cause["cause"] == "factor" and cause["factor"] == pytest.approx(2, rel=1e-5)
 
 
+@LONG
 def test_the_elements_that_differ_are_named_with_their_shard(sessions: dict[str, Path]) -> None:
     """Rank 1 has rows 43 to 85 of 128, and three times the gradient in three of them."""
     code, told = same(sessions["plain"], sessions["slice"])
@@ -177,6 +194,7 @@ def test_losses_are_those_without_capture(sessions: dict[str, Path]) -> None:
     assert len(losses) == 4 and losses == captured
 
 
+@LONG
 def test_watch_same_holds_the_ranks_at_the_module_that_differs(
     sessions: dict[str, Path], tmp_path: Path
 ) -> None:

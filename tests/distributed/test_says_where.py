@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from pardbg.analysis.base.asof import View
 from pardbg.session.reader import load
 from tests.distributed.owned import PARDBG
@@ -28,14 +30,21 @@ def said(argv: list[str], port: int) -> tuple[int, list[str]]:
     return done.returncode, kept
 
 
+@pytest.fixture(scope="module")
+def plain() -> list[tuple[int, list[str]]]:
+    """What it prints without pardbg, once the first way has asked."""
+    return []
+
+
 def test_warnings_logs_and_tracebacks_name_the_programs_places(
-    tmp_path: Path, way: str, free_port: Callable[..., int]
+    tmp_path: Path, way: str, free_port: Callable[..., int], plain: list[tuple[int, list[str]]]
 ) -> None:
     program = [sys.executable, str(says_where.__file__)]
     session = tmp_path / "s.mcap"
-    plain = said(program, free_port())
+    plain[:] = plain or [said(program, free_port())]
     watched = said([*PARDBG, "run", "-o", str(session), "--", *program], free_port())
-    assert len(plain[1]) > 1000 and "LookupError: not four" in plain[1]
-    assert watched == plain
+    ((code, lines),) = plain
+    assert len(lines) > 1000 and "LookupError: not four" in lines
+    assert watched == (code, lines)
     (process,) = View(load(session), None).ranks.values()
     assert [ended.type for ended in process.failures] == ["LookupError"]

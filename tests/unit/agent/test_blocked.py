@@ -198,7 +198,7 @@ def test_long_turns_of_the_interpreter_hold_no_heartbeat_up() -> None:
 
 
 def test_a_thread_that_waits_for_the_interpreter_is_in_no_lock() -> None:
-    """Eight others compute; the main thread computes too, and mostly waits for its turn."""
+    """Four others compute; the main thread computes too, and mostly waits for its turn."""
     core, over = Seen(), threading.Event()
     blocked = Blocked(core)  # type: ignore[arg-type]
 
@@ -207,13 +207,13 @@ def test_a_thread_that_waits_for_the_interpreter_is_in_no_lock() -> None:
             sum(range(2000))
 
     def look() -> None:
-        for _ in range(16):
+        for _ in range(12):
             time.sleep(0.02)  # as between heartbeats, others go on
             blocked._due_ns = 0
             blocked.look(0)
         over.set()
 
-    threads = [threading.Thread(target=of) for of in (*[compute] * 8, look)]
+    threads = [threading.Thread(target=of) for of in (*[compute] * 4, look)]
     for thread in threads:
         thread.start()
     compute()
