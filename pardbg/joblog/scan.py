@@ -99,13 +99,19 @@ class _Traceback:
     call: str = ""
     """The function of torch.distributed that the program called."""
     lines: int = 0
+    pieces: int = 0
+    """Lines that can only be the rest of one that a viewer broke."""
 
 
 _FRAME: Final = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
+_FRAME_BEGINS: Final = re.compile(r'\s*File "')
+MAX_PIECES: Final = 4
+"""Of broken lines in a traceback."""
 _CALLS: Final = "frames of a call"
 """The key of the one that has begun, whatever process its lines seem to be of."""
 _CALL: Final = re.compile(r"#\d+ (?P<name>.+?) from (?P<file>.+):(?P<line>\d+)$")
-_RAISED: Final = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
+_RAISED: Final = re.compile(r"(?!_?[a-z]\w*$)(?P<type>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
+"""A word alone that begins with a small letter is the rest of a broken line."""
 _LIBRARY: Final = re.compile(r"(?:site|dist)-packages|/lib/python3|^<|/bin/(?:torchrun|accelerate)")
 _ROW: Final = re.compile(r"\s*(host|rank|exitcode|time)\s*:\s(.*)")
 
@@ -116,6 +122,8 @@ class _Scanner:
         self._number = 0
         """Lines before the block."""
         self._open: dict[str, _Traceback] = {}
+        self._broken: tuple[str, str] | None = None
+        """Process and text of the line before, if that is a frame's without its end."""
 
     def read(self, file: BinaryIO) -> None:
         rest = b""
@@ -182,6 +190,10 @@ class _Scanner:
             return True
         if _CALLS in self._open and self._of_call(self._open[_CALLS], line):
             return True
+        if self._broken is not None:
+            (of, head), self._broken = self._broken, None
+            if key in (of, self._before.process) and _goes_on(head, text):
+                key, text = of, head + text
         begun = self._open.get(key)
         if begun is None:
             return False
@@ -193,9 +205,14 @@ class _Scanner:
                 begun.call = frame["name"]
             return True
         if text[:1] in (" ", "\t", "") and begun.lines < MAX_TRACEBACK:
+            if _FRAME_BEGINS.match(text) and len(text) < MAX_LINE:
+                self._broken = key, text
+            return True
+        raised = _RAISED.match(text)
+        if begun.place and not raised and begun.pieces < MAX_PIECES and event_of(line) is None:
+            begun.pieces += 1
             return True
         del self._open[key]
-        raised = _RAISED.match(text)
         if raised is not None:
             name, told = raised["type"].rpartition(".")[2], (raised["text"] or "").strip()
             failure = Failure(line, line.origin.rank, name, told, begun.place)
@@ -234,6 +251,11 @@ class _Scanner:
         line = replace(line, origin=replace(line.origin, job_s=origins.split(time)[0].job_s))
         host = rows.get("host", "").strip()
         self._log.add(Ended(line, numbers[0], int(code[1]), numbers[1], int(code[2]), host, first))
+
+
+def _goes_on(head: str, text: str) -> bool:
+    """Return whether the line after a frame's begin can be its rest: a SyntaxError's has none."""
+    return not (text.startswith("    ") or (head[-1].isdigit() and _RAISED.match(text)))
 
 
 def _lines_with_needles(block: bytes) -> list[int]:

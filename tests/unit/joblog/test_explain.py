@@ -104,6 +104,31 @@ def test_a_log_cut_anywhere_is_read(tmp_path: Path) -> None:
         judge(read([str(path)]))
 
 
+@pytest.mark.parametrize("prefix", ["", "[rank3]: "])
+@pytest.mark.parametrize("width", range(47, 100, 6))
+def test_a_traceback_that_a_viewer_broke_keeps_its_place(
+    prefix: str, width: int, tmp_path: Path
+) -> None:
+    """Every line of it is broken at a width; its rest has no prefix."""
+    whole = (
+        "Traceback (most recent call last):",
+        f'  File "/opt/app/{"long/" * 14}train.py", line 312, in train_step',
+        '    loss = self.model(batch["input_ids"], attention_mask=batch["attention_mask"])',
+        "ValueError: the target has another size than the input has, " + "x" * 50,
+    )  # fmt: skip
+    lines = [prefix + line for line in whole]
+    pieces = [line[at : at + width] for line in lines for at in range(0, len(line), width)]
+    (tmp_path / "job.log").write_text("\n".join(pieces) + "\n")
+    [one] = judge(read([str(tmp_path / "job.log")])).conclusions
+    file = f"/opt/app/{'long/' * 14}train.py"
+    assert (one.kind, one.fact("type"), one.ranks) == (
+        "exception",
+        "ValueError",
+        (3,) if prefix else (),
+    )
+    assert file in repr(one.facts), one
+
+
 def test_ends_of_block_and_line(tmp_path: Path) -> None:
     """A line that lies across blocks of the reader is one line, and is counted once."""
     healthy = "x" * 99 + "\n"
