@@ -71,12 +71,11 @@ def _told(store: Store) -> None:
     json.dumps(as_json(said))
 
 
-def mend(path: Path) -> None:
-    """Repair it, and load what that made."""
+def mend(path: Path) -> float:
+    """Repair it, and load what that made; what the longer of both took, as ``look``."""
     made = path.with_suffix(".out")
     try:
-        repair(path, made)
-        load(made)
+        return max(_took(partial(repair, path, made)), _took(partial(load, made)))
     finally:
         made.unlink(missing_ok=True)
 

@@ -63,7 +63,7 @@ def _mesh(groups: list[GroupDef], num_ranks: int) -> Mesh:
         size = len(group.ranks)
         stride = group.ranks[1] - group.ranks[0] if 1 < size < num_ranks else 0
         even = range(group.ranks[0], group.ranks[0] + size * stride, stride) if stride > 0 else ()
-        if even and group.ranks == tuple(even):
+        if even and even[-1] < num_ranks and group.ranks == tuple(even):
             names[stride, size][group.axis or ""] += 1
     axes, done = list[Axis](), 1
     while done < num_ranks:

@@ -52,9 +52,10 @@ def test_a_rank_has_a_place_on_each_axis() -> None:
     assert [mesh.stride(at) for at in range(3)] == [32, 4, 1]
 
 
-def test_a_group_that_leaps_far_is_read_by_its_size() -> None:
-    """A recording may claim any ranks: nothing as long as the leap between two of them is made."""
+@pytest.mark.parametrize("far", [(0, 1, 1 << 60), (0, (1 << 32) - 7), (0, 4, 8, 12)])
+def test_a_group_that_leaps_far_is_read_by_its_size(far: tuple[int, ...]) -> None:
+    """A recording may claim any ranks: no axis is longer than the ranks that there are."""
     trace = Trace(8)
     for proc in trace.ranks:
-        told(proc, {"far": (0, 1, 1 << 60)})
+        told(proc, {"far": far})
     assert device_mesh(View(trace.store(), None), 8).axes == (Axis("", 8),)
