@@ -4,6 +4,7 @@ in it."""
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import fcntl
 import os
@@ -138,6 +139,44 @@ def future_keeps() -> None:
         time.sleep(0.02)
         futures.wait([pool.submit(sums, step)])
         dist.all_reduce(torch.ones(256))
+
+
+def task_keeps() -> None:
+    """A task of asyncio that feeds the loop raises: the task has that, and nobody asks for it."""
+
+    async def feed(batches: asyncio.Queue[torch.Tensor]) -> None:
+        for step in range(STEPS):
+            if MINE and step == STEP:
+                raise ValueError("a bad sample")
+            await batches.put(torch.ones(64))
+
+    async def train() -> None:
+        batches: asyncio.Queue[torch.Tensor] = asyncio.Queue(2)
+        feeder = asyncio.create_task(feed(batches))
+        for _ in range(STEPS):
+            batch = await batches.get()
+            time.sleep(0.02)
+            dist.all_reduce(batch)
+        await feeder
+
+    asyncio.run(train())
+
+
+def without_optimizer() -> None:
+    """Training whose update is written by hand; one rank sleeps in each forward."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
+    for step in range(5 * STEPS):
+        time.sleep(0.02)
+        if MINE and step >= STEP:
+            time.sleep(0.03)
+        net(torch.randn(16, 64)).pow(2).mean().backward()
+        for p in net.parameters():
+            assert p.grad is not None
+            p.grad /= SIZE
+            dist.all_reduce(p.grad)
+            p.data -= 0.01 * p.grad
+            p.grad = None
 
 
 class Slow(nn.Module):
@@ -352,6 +391,7 @@ WHATS: dict[str, Callable[[], None]] = {
     "loader-hangs": loader_hangs, "stale-lock": stale_lock, "gathers": gathers,
     "feeder-dies": feeder_dies, "comm-thread-dies": lambda: sums_in_thread(True),
     "unawaited-thread-dies": lambda: sums_in_thread(False), "future-keeps": future_keeps,
+    "task-keeps": task_keeps, "without-optimizer": without_optimizer,
 }  # fmt: skip
 
 

@@ -36,7 +36,8 @@ CULPRIT: dict[str, tuple[tuple[str, ...], str]] = {
     "stale-lock": (("missing-rank",), HANG), "feeder-dies": (("thread-exception",), HANG),
     "comm-thread-dies": (("thread-exception",), HANG),
     "unawaited-thread-dies": (("thread-exception",), HANG),
-    "future-keeps": (("thread-exception",), HANG),
+    "future-keeps": (("thread-exception",), HANG), "task-keeps": (("thread-exception",), HANG),
+    "without-optimizer": (("straggler",), SLOW),
 }  # fmt: skip
 """The same of culprit_programs."""
 NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
@@ -53,12 +54,22 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "accumulates-less-ddp": (("unequal-accumulation",), SLOW),
     "one-gathers-early-zero": (("step-order",), SLOW),
     "gathers-early-zero": (("stale-parameters",), SLOW),
+    "never-clears": (("gradients-kept",), SLOW), "never-clears-ddp": (("gradients-kept",), SLOW),
+    "never-clears-fsdp": (("gradients-kept",), SLOW), "rate-fsdp": (("unequal-settings",), SLOW),
 }  # fmt: skip
 """The same of number_programs."""
 ONE_ALONE = ("lr-differs", "lr-at-first", "decay-differs", "skips-nan", "keeps-gradients",
              "keeps-gradients-ddp", "accumulates-less",
-             "accumulates-less-ddp", "one-gathers-early-zero")  # fmt: skip
-FINE = ("fine", "fine-ddp", "fine-zero", "fine-accumulates", "fine-accumulates-ddp", "fine-gan")
+             "accumulates-less-ddp", "one-gathers-early-zero", "rate-fsdp")  # fmt: skip
+FINE = (
+    "fine",
+    "fine-ddp",
+    "fine-zero",
+    "fine-accumulates",
+    "fine-accumulates-ddp",
+    "fine-gan",
+    "fine-fsdp",
+)
 """Jobs of number_programs that nothing is wrong with."""
 PIPELINES = ("same-data-pipeline",)
 NANS = ("forward", "backward", "element", "output")

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -23,6 +24,7 @@ BY_DDP = (
     "fine-ddp",
     "keeps-gradients-ddp",
     "fine-accumulates-ddp",
+    "never-clears-ddp",
 )
 
 
@@ -53,7 +55,8 @@ class Job(torch.utils.data.IterableDataset[torch.Tensor]):
             at = number >= self.step
             if self.what == "lr-differs" and self.mine and at:
                 self.optimizer.param_groups[0]["lr"] = 0.03
-            if not (self.what.startswith("keeps") and self.mine and at):
+            keeps = self.what.startswith("keeps") and self.mine and at
+            if not (keeps or self.what.startswith("never-clears")):
                 self.optimizer.zero_grad()
             if "accumulates" in self.what:
                 self.accumulate(batches, at)
@@ -164,6 +167,24 @@ def zero(what: str, mine: bool, since: int) -> None:
             gather()
 
 
+def fsdp(what: str, mine: bool) -> None:
+    """Parameters in shards, each stepped by its rank's optimizer."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
+    for module in (model[0], model[2], model):
+        fully_shard(module)
+    rate = 0.01 if what == "rate-fsdp" and mine else 0.001
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    data = torch.Generator().manual_seed(100 + dist.get_rank())
+    for _ in range(STEPS):
+        time.sleep(0.02)
+        if what != "never-clears-fsdp":
+            optimizer.zero_grad()
+        x = torch.randn(16, 64, generator=data)
+        (model(x) - x[:, :8]).pow(2).mean().backward()
+        optimizer.step()
+
+
 def gan() -> None:
     """Two optimizers in turn: each clears its own gradients alone, before its own backward."""
     torch.manual_seed(0)
@@ -189,6 +210,8 @@ def main() -> None:
     dist.init_process_group("gloo")
     if sys.argv[1].endswith("gan"):
         gan()
+    elif sys.argv[1].endswith("fsdp"):
+        fsdp(sys.argv[1], int(sys.argv[2]) == dist.get_rank())
     elif sys.argv[1].endswith("zero"):
         zero(sys.argv[1], int(sys.argv[2]) == dist.get_rank(), int(sys.argv[3]))
     elif sys.argv[1].endswith("pipeline"):

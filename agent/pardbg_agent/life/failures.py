@@ -4,7 +4,8 @@
 in its place later is called without ours: then Python's ``sys.last_value`` tells at the end of the
 main thread. A thread's is seen where threading calls its hook, whichever that is. In a child of
 ``multiprocessing``, which prints the exception itself, it is seen as it leaves ``Process.run``.
-What a thread of a pool raises is told where its future keeps it: the program may never ask for it.
+What a thread of a pool raises is told where its future keeps it, and what a task of asyncio raises
+when it is done: the program may never ask for it.
 The values of variables are not looked at.
 
 Where the job was started with ``--on-exception hold``, the thread is then held, as at a gate, until
@@ -13,6 +14,7 @@ the hub lets it die. Its stack is unwound by then, but the traceback still has i
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import threading
@@ -25,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pardbg_agent import clock
 from pardbg_agent.control.inspect import traceback_of
 from pardbg_agent.life.own_frames import hide_own, uncounted
-from pardbg_agent.wire import DefKind
+from pardbg_agent.wire import TASK_OF, DefKind
 
 if TYPE_CHECKING:
     from pardbg_agent.watched_rank import Core
@@ -35,6 +37,7 @@ MAX_TOLD: Final = 16
 """Exceptions told per process: threads of a program may fail by the thousand."""
 MAX_KEPT: Final = 64
 """Those of them that futures keep: most are asked for, and tried again."""
+MAX_NAME: Final = 80
 _POOL: Final = "concurrent.futures.thread"
 
 
@@ -51,6 +54,8 @@ class UncaughtErrors:
         self._told = self._kept = 0
         self._keep: Callable[[Any, BaseException | None], None] | None = None
         """``Future.set_exception``; None: ours is not in its place."""
+        self._make_task: Callable[..., Any] | None = None
+        """``BaseEventLoop.create_task``; None: ours is not in its place."""
         self._last: BaseException | None = None
         """What ended the main thread, as far as told."""
         self._passing = threading.local()
@@ -62,6 +67,8 @@ class UncaughtErrors:
             self._watch_threads()
         if self._keep is None:
             self._keep, Future.set_exception = Future.set_exception, _keeping(self)  # type: ignore[assignment, method-assign]
+        if self._make_task is None and (loop := _event_loop()) is not None:
+            self._make_task, loop.create_task = loop.create_task, _telling(self, loop.create_task)
         if sys.excepthook != self._ours:
             self._before.append(sys.excepthook)
             self._told, sys.excepthook = 0, self._ours
@@ -76,13 +83,24 @@ class UncaughtErrors:
         if self._keep is not None and getattr(Future.set_exception, "of", None) is self:
             Future.set_exception, self._keep = self._keep, None  # type: ignore[assignment, method-assign]
 
-    def kept(self, value: BaseException) -> None:
-        """A future has what a thread of a pool raised, which goes on."""
+        loop = _event_loop()
+        if self._make_task is not None and getattr(loop.create_task, "of", None) is self:
+            loop.create_task, self._make_task = self._make_task, None
+
+    def kept(self, value: BaseException, of: str) -> None:
+        """A future has what ``of`` raised, a thread of a pool, which goes on, or a task."""
         c = self._current()
         if c is not None and c.run is not None and self._kept < MAX_KEPT:
             self._kept += 1
-            trace, name = value.__traceback__, threading.current_thread().name
-            c.guard.call("excepthook", self._put, c, value, trace, name, True)
+            c.guard.call("excepthook", self._put, c, value, value.__traceback__, of, True)
+
+    def task_ended(self, task: Any) -> None:
+        """A task of asyncio is done. Asked for in public, its exception would count as seen by the
+        program."""
+        value = getattr(task, "_exception", None)
+        if isinstance(value, Exception):
+            name = getattr(task.get_coro(), "__name__", "")
+            self.kept(value, f"{TASK_OF}{name[:MAX_NAME]}")
 
     def _watch_threads(self) -> None:
         self._make_invoke = _make_invoke()
@@ -201,10 +219,39 @@ def _keeping(errors: UncaughtErrors) -> Callable[[Any, BaseException | None], No
         original(future, exception)
         caller = sys._getframe(1)
         if exception is not None and caller.f_globals.get("__name__") == _POOL:
-            errors.kept(exception)
+            errors.kept(exception, threading.current_thread().name)
 
     set_exception.of = errors  # type: ignore[attr-defined]
     return set_exception
+
+
+def _event_loop() -> Any:
+    """Return asyncio's class of loops, where it was imported."""
+    return getattr(sys.modules.get("asyncio.base_events"), "BaseEventLoop", None)
+
+
+def _telling(errors: UncaughtErrors, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a ``create_task`` that tells of what its task raises."""
+
+    @uncounted
+    @functools.wraps(original)
+    def create_task(*args: Any, **kwargs: Any) -> Any:
+        try:
+            task = original(*args, **kwargs)
+        except BaseException as error:
+            hide_own(error)
+            raise
+        with contextlib.suppress(Exception):  # a factory's own kind of task
+            task.add_done_callback(ended)
+        return task
+
+    @uncounted
+    def ended(task: Any) -> None:
+        with contextlib.suppress(Exception):
+            errors.task_ended(task)
+
+    create_task.of = errors  # type: ignore[attr-defined]
+    return create_task
 
 
 def _make_invoke() -> Any:

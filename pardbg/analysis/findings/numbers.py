@@ -28,6 +28,7 @@ from pardbg.analysis.findings.exchanged import (
 )
 from pardbg.analysis.findings.finding import Candidate, Evidence
 from pardbg.analysis.findings.kinds.value_kinds import (
+    GradientsAdded,
     GradientsKept,
     NoGradient,
     NoGradientExchange,
@@ -56,6 +57,8 @@ _PHASES: Final = 1 << 11
 """Phases per rank whose backwards are counted."""
 _KEPT: Final = "gradients kept"
 """Name of the record of whether a backward began with the gradients (a = 1) of a step before."""
+_ADDED: Final = "gradients added"
+"""Name of the record of a step by gradients that those of the step before were still in."""
 _IDLE: Final = 3
 """Steps without a gradient; a program may step once for the sake of its scheduler."""
 _BITS: Final = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16}
@@ -347,21 +350,38 @@ def _shifted_since(
 
 def kept_gradients(view: View) -> Iterable[Candidate]:
     """Find ranks that began a backward with the gradients of the step before, where others that
-    average gradients with them had cleared theirs."""
+    average gradients with them had cleared theirs; and ranks that add to them step after step."""
+    kept = {rank: _by_step(view, rank, _KEPT) for rank in view.ranks}
+    told: set[int] = set()
     for ranks in averaging(view):
-        kept = {
-            rank: {step: was for step, _, was, _ in probes(view, view.ranks[rank], _KEPT)}
-            for rank in ranks
-        }
-        steps = sorted(set.intersection(*map(set, kept.values())))
-        unlike = [step for step in steps if len({of[step] for of in kept.values()}) > 1]
+        steps = sorted(set.intersection(*(set(kept[rank]) for rank in ranks)))
+        unlike = [step for step in steps if len({kept[rank][step] for rank in ranks}) > 1]
         if unlike:
             own = tuple(rank for rank in ranks if kept[rank][unlike[-1]])
             lasts = len(unlike) > 1 and unlike[-1] == steps[-1]
+            told.update(ranks)
             yield Candidate(
                 kind="gradients-kept", ranks=ranks, culprits=own, t_ns=view.t_ns,
                 facts=GradientsKept(unlike[0], len(unlike), len(steps), lasts),
             )  # fmt: skip
+    added = {rank: sorted(_by_step(view, rank, _ADDED)) for rank in view.ranks.keys() - told}
+    own = tuple(sorted(rank for rank, of in added.items() if _lasts(of, kept[rank])))
+    if own:
+        steps, looks = added[own[0]], len(kept[own[0]])
+        yield Candidate(
+            kind="gradients-kept", ranks=own, t_ns=view.t_ns,
+            culprits=own if len(own) < len(view.ranks) else (),
+            facts=GradientsAdded(steps[0], len(steps), looks),
+        )  # fmt: skip
+
+
+def _lasts(added: Sequence[int], kept: Mapping[int, int]) -> bool:
+    """Return whether a rank added to gradients in several looks, up to the newest."""
+    return len(added) > 1 and all(was for step, was in kept.items() if step >= added[-1])
+
+
+def _by_step(view: View, rank: int, name: str) -> dict[int, int]:
+    return {step: a for step, _, a, _ in probes(view, view.ranks[rank], name)}
 
 
 def unequal_accumulation(view: View) -> Iterable[Candidate]:

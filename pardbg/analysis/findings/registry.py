@@ -108,6 +108,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     numbers.unaveraged,
     numbers.ungraded,
     replicas.unequal_starts,
+    replicas.unequal_settings,
     numbers.same_data,
     numbers.skipped_batches,
     numbers.kept_gradients,

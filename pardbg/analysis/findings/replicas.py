@@ -30,6 +30,7 @@ from pardbg.analysis.findings.kinds.value_kinds import (
     ReplicaDivergence,
     StaleParameters,
     StepOrder,
+    UnequalSettings,
     UnequalStart,
 )
 from pardbg.store.process import Process
@@ -41,6 +42,8 @@ _SETTINGS: Final = "settings"
 """Name of the record of an optimizer's learning rate (a, float64) and all of its settings (b)."""
 _GRADIENTS: Final = "gradients"
 """Name of the record of the sum (a) of the gradients that an optimizer took."""
+_UNLIKE_LOOKS: Final = 2
+"""Looks at settings that must differ: a schedule may step a moment later on one rank."""
 _LEAST_LOOKS: Final = 3
 """Sums of gradients that must be different ones."""
 _IN_A_ROW: Final = 8
@@ -189,16 +192,31 @@ def _settings(
 ) -> tuple[tuple[tuple[int, float], ...], tuple[int, ...]]:
     """Return (each rank's learning rate where they first differ, ranks whose optimizer had other
     settings)."""
+    for (step, _), of in _settings_by_key(view, ranks).items():
+        if step <= until_step and len(set(of.values())) > 1:
+            return _unlike(of)
+    return (), ()
+
+
+def _settings_by_key(
+    view: View, ranks: Sequence[int]
+) -> dict[_Key, Mapping[int, tuple[float, int]]]:
+    """Return (step, optimizer) -> rank -> (learning rate, all settings), in order, where all ranks
+    told theirs."""
     by_key: dict[_Key, dict[int, tuple[float, int]]] = defaultdict(dict)
     for rank in ranks:
         for step, seq, rate, digest in probes(view, view.ranks[rank], _SETTINGS, "<f8"):
             by_key[step, seq][rank] = rate, digest
-    for (step, _), of in sorted(by_key.items()):
-        if step <= until_step and len(of) == len(ranks) and len(set(of.values())) > 1:
-            by_rank = tuple((rank, rate) for rank, (rate, _) in sorted(of.items()))
-            differ = len({rate for _, rate in by_rank}) > 1
-            return (by_rank if differ else ()), odd_ones(of) or tuple(sorted(of))
-    return (), ()
+    return {key: of for key, of in sorted(by_key.items()) if len(of) == len(ranks)}
+
+
+def _unlike(
+    of: Mapping[int, tuple[float, int]],
+) -> tuple[tuple[tuple[int, float], ...], tuple[int, ...]]:
+    """Return (each rank's learning rate, if these differ; ranks that are not as most are)."""
+    by_rank = tuple((rank, rate) for rank, (rate, _) in sorted(of.items()))
+    differ = len({rate for _, rate in by_rank}) > 1
+    return (by_rank if differ else ()), odd_ones(of) or tuple(sorted(of))
 
 
 def _skipped(
@@ -264,6 +282,41 @@ def _differ_still(view: View, ranks: Iterable[int]) -> bool:
     if not newest or min(of.t_ns for of in newest) < synced:
         return not synced
     return len({(of.whole, of.parts) for of in newest}) > 1
+
+
+# -- shards
+
+
+def unequal_settings(view: View) -> Iterable[Candidate]:
+    """Find ranks that shard one model (FSDP), each of which steps its part of the parameters with
+    other settings: in the newest look, and in one before."""
+    for ranks in _sharding(view):
+        looks = _settings_by_key(view, ranks)
+        unlike = [key for key, of in looks.items() if len(set(of.values())) > 1]
+        if len(unlike) < _UNLIKE_LOOKS or unlike[-1] != max(looks):
+            continue
+        rates, others = _unlike(looks[unlike[-1]])
+        culprits = others if len(others) < len(ranks) else ()
+        yield Candidate(
+            kind="unequal-settings", ranks=ranks, culprits=culprits, t_ns=view.t_ns,
+            facts=UnequalSettings(unlike[0][0], len(unlike), len(looks), rates, others),
+        )  # fmt: skip
+
+
+def _sharding(view: View) -> list[tuple[int, ...]]:
+    """Return the ranks of each group, all known, on which gradients of sharded parameters are
+    summed and cut."""
+    found: dict[tuple[int, ...], None] = {}
+    for process in view.ranks.values():
+        if process.model is None or not process.model.parameters_sharded or process.model.rpc:
+            continue
+        table, visible = view.rows(process, "issue")
+        part = slice(max(0, visible - 4096), visible)
+        ids = [i for i, op in process.ops.items() if op.op == "reduce_scatter"]
+        of = table.col("group_id")[part][np.isin(table.col("name_id")[part], ids)]
+        groups = [process.groups.get(number) for number in np.unique(of).tolist()]
+        found |= dict.fromkeys(tuple(sorted(group.ranks)) for group in groups if group)
+    return [of for of in found if len(of) > 1 and view.ranks.keys() >= {*of}]
 
 
 # -- ops and the optimizer's step

@@ -15,6 +15,7 @@ import pytest
 
 from pardbg_agent.defs import read_file
 from pardbg_agent.life.failures import UncaughtErrors, _last_line
+from pardbg_agent.wire import TASK_OF
 
 PROGRAM = """
 import json, os, sys, threading
@@ -235,6 +236,38 @@ def test_what_a_thread_of_a_pool_raises_is_told_and_stays_in_its_future(tmp_path
     (one,) = told
     assert (one["text"], one["thread"], one["step"]) == ("OSError: no shard 3", "loader_0", 5)
     assert one["kept"] is True and one["frames"][-1][2] == "load"
+
+
+def test_what_a_task_of_asyncio_raises_is_told_and_stays_the_programs(tmp_path: Path) -> None:
+    """asyncio says itself at the end that nobody asked for the first; the second was asked for, the
+    third was cancelled."""
+    done, told = run(
+        tmp_path,
+        """
+        import asyncio
+        core.UNCAUGHT.install()
+        async def feed(shard):
+            await asyncio.sleep(0)
+            raise OSError(f"no shard {shard}")
+        async def main():
+            task = asyncio.create_task(feed(3))
+            await asyncio.sleep(0.05)
+            print(task._log_traceback)
+            try:
+                await asyncio.create_task(feed(4))
+            except OSError as error:
+                print(error)
+            waits = asyncio.create_task(asyncio.sleep(60))
+            await asyncio.sleep(0)
+            waits.cancel()
+        asyncio.run(main())
+        """,
+    )
+    assert (done.returncode, done.stdout) == (0, "True\nno shard 4\n")
+    assert "Task exception was never retrieved" in done.stderr
+    assert [one["text"] for one in told] == ["OSError: no shard 3", "OSError: no shard 4"]
+    assert {(one["thread"], one["kept"]) for one in told} == {(f"{TASK_OF}feed", True)}
+    assert told[0]["frames"][-1][2] == "feed"
 
 
 @pytest.fixture

@@ -6,7 +6,13 @@ import pytest
 
 from pardbg_agent import wire
 from pardbg_agent.wire import Kind, Lane
-from tests.unit.analysis.test_findings_speed import STEPS, data_parallel, one, pipeline
+from tests.unit.analysis.test_findings_speed import (
+    STEPS,
+    data_parallel,
+    one,
+    pipeline,
+    without_load,
+)
 from tests.unit.facts import facts
 from tests.unit.trace_builder import MS, Trace
 
@@ -37,6 +43,52 @@ def test_what_sleeps_in_a_forward_does_not_compute(
         trace.ranks[0].define(wire.DefKind.NOTE, key=key, value=value)
     finding = one(trace, "straggler")
     assert finding.culprits == (1,) and facts(finding, "cause", "phases") == (cause, ("forward",))
+
+
+def by_hand(late_ms: float, backwards: int = 1, seen: bool = True) -> Trace:
+    """Three ranks without an optimizer: a round of 100 ms has a backward at 30-50, and four sums of
+    5 ms from 55 on; rank 1 comes ``late_ms`` late to the first. Of several backwards the last is
+    followed by sums."""
+    trace = Trace(3)
+    for number in range(STEPS):
+        begin = 100.0 * number
+        for proc in trace.ranks:
+            more = late_ms if proc.rank == 1 else 0
+            for part in range(backwards if seen else 0):
+                at = begin + more + 30 - 10 * (backwards - 1 - part)
+                proc.phase("backward", at, at + 5 if part < backwards - 1 else at + 20, 0)
+            for part in range(4):
+                came = begin + 55 + (more if part == 0 else late_ms + 5 * part)
+                done = begin + 60 + late_ms + 5 * part
+                proc.collective("world", "all_reduce", came, done, 4096, flags=0)
+                proc.wait(came + 0.01, done, 0, p2p=False)
+    return trace
+
+
+@pytest.mark.parametrize("backwards", [1, 3])
+def test_a_straggler_without_an_optimizer_is_named_by_rounds_of_backward(backwards: int) -> None:
+    finding = one(by_hand(20, backwards), "straggler")
+    assert finding.culprits == (1,) and finding.cost_ns_per_step is None
+    assert facts(finding, "unit", "num_late", "num_steps", "by_ns") == ("round", 12, 12, 20 * MS)
+
+
+def test_the_call_it_sleeps_in_is_named_without_steps_too() -> None:
+    """Four looks of 200 ms in 1.7 s of rounds of 100 ms: 47 ms of a round, of which it is late
+    30."""
+    trace = by_hand(30)
+    proc = trace.ranks[1]
+    proc.record(Kind.PROBE, 1000, 1000, proc.name("blocked\nsleep\n\ntrain.py:3"),
+                lane=Lane.COUNTER, a=4)  # fmt: skip
+    finding = one(trace, "straggler")
+    assert (facts(finding, "cause"), finding.where) == ("blocked", "train.py:3")
+
+
+def test_rounds_in_which_all_are_alike_name_nobody() -> None:
+    assert without_load(by_hand(0)) == []
+
+
+def test_without_backwards_one_late_op_of_four_is_not_again_and_again() -> None:
+    assert without_load(by_hand(20, seen=False)) == []
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.finding import Candidate
-from pardbg.analysis.findings.replicas import divergence, unequal_starts
+from pardbg.analysis.findings.replicas import divergence, unequal_settings, unequal_starts
 from pardbg_agent import wire
 from pardbg_agent.wire import Flag, Kind, Lane
 from tests.unit.facts import facts
@@ -62,6 +62,45 @@ def look(proc: Proc, t: float, step: int, whole: int, rate: float) -> None:
                 b=whole | 9 << 8, group_id=proc.group("world"), **common)  # type: ignore[arg-type]  # fmt: skip
     proc.record(Kind.PROBE, t, t, proc.name("settings"), flags=Flag.FLOAT, a=rate,
                 b=zlib.crc32(repr(rate).encode()), **common)  # type: ignore[arg-type]  # fmt: skip
+
+
+def sharded(
+    *rates: Sequence[float], shards: int = 3, own: bool = True, op: str = "reduce_scatter"
+) -> View:
+    """A rank for each list of learning rates in steps 0, 10, …, whose gradients an op reduces at 4;
+    ``shards`` of the parameters, of which each rank has its ``own``."""
+    trace = Trace(len(rates))
+    for proc, of in zip(trace.ranks, rates, strict=True):
+        proc.define(wire.DefKind.MODEL, zero=3, shards=shards, parameters_bytes=BYTES,
+                    optimizer="SGD", parameters_sharded=own)  # fmt: skip
+        for at, rate in enumerate(of):
+            proc.collective("world", op, 100 * at + 4, 100 * at + 5, BYTES, step=10 * at)
+            look(proc, 100 * at + 7, 10 * at, 0, rate)
+            proc.step(10 * at, 100 * at, 100 * at + 9)
+    trace.flush()
+    return View(trace.store(), None)
+
+
+@pytest.mark.parametrize(
+    ("view", "found"),
+    [
+        (sharded([0.1, 0.1], [1.0, 1.0], [0.1, 0.1]), [((1,), 0, 2, 2)]),
+        (sharded([0.1, 0.1, 0.1], [0.1, 0.3, 0.3], [0.1, 0.1, 0.1]), [((1,), 10, 2, 3)]),
+        (sharded([0.1, 0.1], [0.3, 0.3]), [((), 0, 2, 2)]),  # no majority
+        (sharded([0.1, 0.1, 0.1], [0.1, 0.1, 0.3], [0.1] * 3), []),  # a moment later, perhaps
+        (sharded([0.1, 0.1, 0.1], [0.3, 0.3, 0.1], [0.1] * 3), []),  # it passed
+        (sharded([0.1, 0.2], [0.1, 0.2], [0.1, 0.2]), []),  # a schedule
+        (sharded([0.1, 0.1], [0.3, 0.3], [0.1, 0.1], own=False), []),  # each its own parameters
+        (sharded([0.1, 0.1], [0.3, 0.3], [0.1, 0.1], op="all_reduce"), []),  # a pipeline's norm
+    ],
+)
+def test_ranks_that_step_their_shards_with_other_settings(
+    view: View, found: list[tuple[object, ...]]
+) -> None:
+    said = [
+        (one.culprits, *facts(one, "step", "number", "looks")) for one in unequal_settings(view)
+    ]
+    assert said == found
 
 
 def only(view: View) -> Candidate:

@@ -237,10 +237,12 @@ def test_a_batch_that_one_rank_skipped(
 
 
 def accumulating(
-    *backwards: list[int], kept: list[list[int]] | None = None, average: bool = True
-) -> View:
+    *backwards: list[int], kept: list[list[int]] | None = None, average: bool = True,
+    added: list[list[int]] | None = None,
+) -> View:  # fmt: skip
     """A rank for each list of its backwards in each step of 10 ms, from 1 on; the average at 4, the
-    optimizer 6-7. ``kept``: rank by rank, of each tenth step, whether gradients were kept."""
+    optimizer 6-7. ``kept``: rank by rank, of each tenth step, whether gradients were kept;
+    ``added``: of which of these steps they were added to."""
     trace = Trace(len(backwards))
     for proc, of in zip(trace.ranks, backwards, strict=True):
         proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=BYTES, optimizer="SGD",
@@ -256,6 +258,9 @@ def accumulating(
         for look, was in enumerate((kept or [[]] * len(backwards))[proc.rank or 0]):
             proc.record(wire.Kind.PROBE, 100 * look + 9, 100 * look + 9,
                         proc.name("gradients kept"), step=10 * look, a=was)  # fmt: skip
+        for look in (added or [[]] * len(backwards))[proc.rank or 0]:
+            proc.record(wire.Kind.PROBE, 100 * look + 29, 100 * look + 29,
+                        proc.name("gradients added"), step=10 * look, a=1)  # fmt: skip
     trace.flush()
     return View(trace.store(), None)
 
@@ -279,6 +284,29 @@ def test_gradients_that_one_rank_kept(
     view = accumulating(*[[1] * 30 for _ in kept], kept=kept, average=average)
     said = [
         (one.culprits, one.facts.severity(), *facts(one, "step", "number", "looks"))
+        for one in kept_gradients(view)
+    ]
+    assert said == found
+
+
+@pytest.mark.parametrize(
+    ("kept", "added", "found"),
+    [
+        ([[1, 1, 1]] * 2, [[1, 2]] * 2, [((0, 1), (), "warning", 10, 2, 3)]),
+        ([[1, 1, 1]] * 2, [[0, 1]] * 2, [((0, 1), (), "warning", 0, 2, 3)]),  # 20 is under way
+        ([[1, 1, 1]] * 2, [[1]] * 2, []),  # once
+        ([[1, 1, 0]] * 2, [[0, 1]] * 2, []),  # it passed
+        ([[1, 1, 1]] * 2, [[0, 1], []], [((0,), (0,), "warning", 0, 2, 3)]),
+        ([[1, 1, 1], [0, 0, 0]], [[0, 1], []], [((0, 1), (0,), "warning", 0, 3, 3)]),  # told once
+        ([[1, 1, 1]] * 2, [[]] * 2, []),
+    ],
+)
+def test_gradients_that_no_rank_cleared(
+    kept: list[list[int]], added: list[list[int]], found: list[tuple[object, ...]]
+) -> None:
+    view = accumulating([1] * 30, [1] * 30, kept=kept, added=added)
+    said = [
+        (one.ranks, one.culprits, one.facts.severity(), *facts(one, "step", "number", "looks"))
         for one in kept_gradients(view)
     ]
     assert said == found

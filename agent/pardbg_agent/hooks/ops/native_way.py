@@ -17,7 +17,7 @@ import torch
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
-from pardbg_agent.hooks import context, patching
+from pardbg_agent.hooks import context, kept_gradients, patching
 from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.context import LOCAL, Op, StateTypes
 from pardbg_agent.hooks.memory import saved_tensors
@@ -213,7 +213,7 @@ def _facts(c: _core.Core) -> tuple[int, int, bool, bool, bool, bool]:
         c.level, c.step, c.gate.closed, c.watches.slow is not None,
         known is not None and known.on and known.told < probes.MAX_TOLD,
         not c.guard.disabled and not saved_tensors.due(c.step) and c.watches.few
-        and (known is None or not known.ask_gradients),
+        and (known is None or not known.ask_gradients) and not kept_gradients.followed(),
     )  # fmt: skip
 
 

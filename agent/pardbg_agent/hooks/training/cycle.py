@@ -93,6 +93,11 @@ class Cycle:
         self._members.add(optimizer)
 
     @property
+    def expected(self) -> bool:
+        """Return whether an optimizer was seen, or made and has not stepped."""
+        return self._first is not None or bool(self.to_come)
+
+    @property
     def used(self) -> bool:
         """Return whether any optimizer was seen."""
         return self._first is not None

@@ -19,7 +19,7 @@ import torch.optim.optimizer as optimizers
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
-from pardbg_agent.hooks import context, patching
+from pardbg_agent.hooks import context, kept_gradients, patching
 from pardbg_agent.hooks.context import LOCAL, Context, local
 from pardbg_agent.hooks.device.device_records import HOOK
 from pardbg_agent.hooks.memory import saved_tensors, usage
@@ -184,6 +184,8 @@ def after_backward(c: _core.Core, t0: int, t1: int, failed: bool) -> None:
     if state.futures:
         works.backward_ended(c, t1)
     x = context.of(c)
+    if kept_gradients.followed():
+        c.guard.call(HOOK, kept_gradients.backward_ended, c, x.part(Cycle).only)
     if x.loop.saved is not None:
         if x.recomputed_bytes:
             usage.activations(c, x.loop.saved.num_bytes, t1, x.recomputed_bytes)
@@ -196,12 +198,15 @@ def _see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
     """Note what backward begins from, if it is one number, and where it is due which gradients it
     adds to."""
     state = LOCAL.state
-    if probes.noted:
-        c.guard.call(HOOK, probes.backward_begins, c)
+    if kept_gradients.noted:
+        c.guard.call(HOOK, kept_gradients.backward_begins, c, x.part(Cycle).only)
     unscaled, state.unscaled = state.unscaled, None
     if is_plain_scalar(tensors) and _SHARES not in sys.modules:
         value, share = unscaled or (tensors.detach().item(), share_of(tensors))
-        log_loss(c, x.part(BatchLoss).add(tensors, value, share, c.step, state.nest.optimizer))
+        parts = x.part(BatchLoss)
+        if not (x.loop.num_schedules or x.part(Cycle).expected):
+            parts.clear()  # which losses are one step's is not known, and they would never end
+        log_loss(c, parts.add(tensors, value, share, c.step, state.nest.optimizer))
 
 
 def before_scale(c: _core.Core, scaler: Any, outputs: Any, *_: Any, **__: Any) -> Any:

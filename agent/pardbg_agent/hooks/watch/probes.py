@@ -10,10 +10,9 @@
   that shard their state) all plain parameters that the optimizer steps are added up, and their
   gradients: ranks that take equal ones are replicas, however they exchange them.
 
-- **gradients kept**: whether the backward after such a step begins with a gradient as that step
-  left it, by its version, in host memory by its bits, too.
+Whether gradients are cleared is looked at after such a step, too (``kept_gradients``).
 
-Tensors in host memory only, but for the last, and at most SHARE of the time for each probe (a few
+Tensors in host memory only, and at most SHARE of the time for each probe (a few
 elements of each input are always checked); ``PARDBG_PROBES=off`` disables them.
 """
 
@@ -33,9 +32,10 @@ import torch.distributed.distributed_c10d as c10d
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
-from pardbg_agent.hooks import context
+from pardbg_agent.hooks import context, kept_gradients
 from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.context import LOCAL, Op
+from pardbg_agent.hooks.kept_gradients import FEW_ELEMENTS
 from pardbg_agent.hooks.patching import Patches, spend
 from pardbg_agent.hooks.tensors import bits_sum, parameters_of
 from pardbg_agent.life.late_imports import LateImports
@@ -77,10 +77,6 @@ MAX_ELEMENTS: Final = 1 << 18
 
 _NUMBERS: Final = (int, float, bool, tuple)
 """Types of an optimizer's settings that are read: a tensor may be on a device."""
-MAX_TRIED: Final = 8
-"""Parameters among which one with a gradient is looked for."""
-FEW_ELEMENTS: Final = 1 << 12
-"""Elements of a gradient that a sum of all reads."""
 
 _Tensor, _strided = torch.Tensor, torch.strided  # where the caches are cold, torch's dict is far
 _PROBE, _LANE = int(Kind.PROBE), int(Lane.COUNTER)
@@ -104,9 +100,6 @@ class Allowance:
         return self.spent_ns < FREE_NS + SHARE * (now_ns() - self.since_ns)
 
 
-noted: Final[list[tuple[Any, int, int, int, int]]] = []
-"""A gradient as the last optimizer's step that was looked at left it: (parameter by weak reference,
-address, version, bits, step); empty: none that no backward has come after."""
 _inputs: Final = Allowance()
 _checksums: Final = Allowance()
 """Of the process: attach() after detach() gives no new budget."""
@@ -131,7 +124,7 @@ class Probes:
 
 def install(patches: Patches, late: LateImports) -> None:
     """Hook DDP's constructor."""
-    noted.clear()
+    kept_gradients.forget()
     wanted = os.environ.get(ENV, "")
     if wanted not in ("", "on", "off"):
         complain(f"{ENV}={wanted}: it is on or off; taken as on")
@@ -313,7 +306,7 @@ def _look_at_all(c: _core.Core, known: Probes, optimizer: Any, look: int) -> Non
             known.ask_gradients = False
             _tell_gradients(c, optimizer)
         if look == 0:
-            _note_gradient(c, optimizer)
+            kept_gradients.note(c, optimizer)
         if 0 <= look < MAX_LOOKS and _checksums.left:
             for module, number in list(known.replicas.items()):
                 row = look + MAX_LOOKS * number
@@ -323,39 +316,6 @@ def _look_at_all(c: _core.Core, known: Probes, optimizer: Any, look: int) -> Non
                 _checksum(c, stepped, c10d._world.default_pg, "checksum-own", look)
                 _tell_gradients_sum(c, stepped, look)
             _tell_settings(c, optimizer, look)
-
-
-def _note_gradient(c: _core.Core, optimizer: Any) -> None:
-    noted.clear()
-    for p in parameters_of(optimizer)[:MAX_TRIED]:
-        grad = p.grad
-        plain = type(grad) is _Tensor and grad.layout is _strided and grad.is_contiguous()
-        if plain and (bits := _bits(grad)):
-            noted.append((weakref.ref(p), grad.data_ptr(), grad._version, bits, c.step))
-            return
-
-
-def _bits(grad: Any) -> int:
-    """Return a sum of the bits of a gradient's first elements; 1 where reading them would wait for
-    a device."""
-    return int(bits_sum(grad.detach().view(-1)[:FEW_ELEMENTS])) if grad.is_cpu else 1
-
-
-def backward_begins(c: _core.Core) -> None:
-    """Write the PROBE record ``gradients kept``: a = 1 if the gradient that an optimizer's step was
-    looked at with is as that left it, else 0."""
-    if torch._C._len_torch_dispatch_stack():
-        return  # the program counts its ops: add none
-    parameter, address, version, bits, step = noted.pop()
-    p, t = parameter(), now_ns()
-    grad = None if p is None else p.grad
-    with torch.no_grad():
-        kept = grad is not None and (grad.data_ptr(), grad._version) == (address, version)
-        kept = kept and _bits(grad) == bits
-    c.record(
-        _PROBE, _LANE, 0, c.defs.name("gradients kept"), t, t, step, 0, NO_GROUP, NONE, NONE, NONE,
-        int(kept), 0,
-    )  # fmt: skip
 
 
 def _tell_gradients_sum(c: _core.Core, stepped: list[tuple[Any, str]], look: int) -> None:

@@ -11,6 +11,7 @@ from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.wording import killed_text
 from pardbg.events.log_facts import LogSays
 from pardbg.words import agreed, duration, ranks_text, waits_text
+from pardbg_agent.wire import TASK_OF
 
 THREAD_STEPS: Final = 16
 """Steps after which what a thread did is no longer waited for: a queue that it filled is empty."""
@@ -219,6 +220,10 @@ class ThreadRaised(Facts):
     """The thread is a pool's and goes on: a future has the exception. A cause alone, of what ranks
     then wait for or disagree on."""
 
+    @property
+    def _is_task(self) -> bool:
+        return self.thread.startswith(TASK_OF)
+
     def severity(self) -> Severity:
         return "error" if self.waiting or self.idle_ns >= _IDLE_NS else "warning"
 
@@ -230,9 +235,11 @@ class ThreadRaised(Facts):
     def text(self, about: Candidate) -> str:
         rank, at = about.ranks[0], f" (at {about.where})" if about.where else ""
         end = "" if self.kept else " and ended"
-        text = f"rank {rank}'s thread {self.thread} raised {self.error}{at}{end}"
+        whose = self.thread if self._is_task else f"thread {self.thread}"
+        text = f"rank {rank}'s {whose} raised {self.error}{at}{end}"
         if self.kept:
-            text += f". A future keeps that: rank {rank} went on"
+            keeps = "The task" if self._is_task else "A future"
+            text += f". {keeps} keeps that: rank {rank} went on"
         if not self.waiting and self.idle_ns:
             idle = duration(self.idle_ns)
             return f"{text}. Since then rank {rank} recorded nothing and used no CPU for {idle}."
@@ -243,7 +250,7 @@ class ThreadRaised(Facts):
 
     def advice(self) -> str:
         if self.kept:
-            return self.tries("kept")
+            return self.tries("task" if self._is_task else "kept")
         return self.tries("waiting" if self.waiting or self.idle_ns else "")
 
 

@@ -61,6 +61,13 @@ MEASURED: Final[tuple[Lateness, ...]] = (
 rank had no core is known: that is not in it."""
 
 
+_UNITS: Final = {
+    "step": ("steps", "a step"),
+    "round": ("rounds of backward (no steps are known)", "a round"),
+    "op": ("collectives (no steps are known)", "each"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Straggler(Facts):
     """The same ranks (one, several, a whole host) come last to a group's collectives."""
@@ -89,6 +96,8 @@ class Straggler(Facts):
     rank: int = -1
     in_turn: tuple[int, ...] = ()
     """Ranks that wait for ranks that wait."""
+    unit: str = "step"
+    """What ``num_steps`` counts: ``step``, ``round`` or ``op`` (findings.speed.windows)."""
 
     def severity(self) -> Severity:
         loud = self.own_ns >= max(NOTE_NS, NOTE_SHARE * self.step_ns)
@@ -100,7 +109,8 @@ class Straggler(Facts):
         why = self._cause(about.where)
         text = (
             f"{ranks_text(self.late)}{host} came last to {self.label}'s collectives in "
-            f"{self.num_late} of the last {self.num_steps} steps, by {duration(self.by_ns)}. "
+            f"{self.num_late} of the last {self.num_steps} {_UNITS[self.unit][0]}, by "
+            f"{duration(self.by_ns)}. "
             f"{why[0].upper()}{why[1:]}. {ranks_text(waiting).capitalize()} {waits_text(waiting)}."
         )
         if self.in_turn:
@@ -114,7 +124,7 @@ class Straggler(Facts):
             return (
                 f"its data loading takes {by} longer: {call}"
                 if self.cause == "data"
-                else (f"about {by} of a step {call}")
+                else (f"about {by} of {_UNITS[self.unit][1]} {call}")
             )
         it, its = ("it", "its") if one else ("they", "their")
         waits, spends = ("waits", "spends") if one else ("wait", "spend")

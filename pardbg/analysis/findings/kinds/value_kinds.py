@@ -221,23 +221,52 @@ class ReplicaDivergence(Facts):
         return text + self._settings()
 
     def _settings(self) -> str:
-        if self.rates:
-            by_rate: dict[float, list[int]] = {}
-            for rank, rate in self.rates:
-                by_rate.setdefault(rate, []).append(rank)
-            sides = ", ".join(f"{rate:.6g} on {ranks_text(of)}" for rate, of in by_rate.items())
-            return f" Their learning rates differ: {sides}."
-        if self.settings:
-            of = self.settings
-            return (
-                f" The optimizer of {ranks_text(of)} {agreed('has', of)} other settings (weight "
-                f"decay, momentum) than the others'."
-            )
-        return ""
+        return _settings_text(self.rates, self.settings)
 
     def advice(self) -> str:
         return self.tries(
             "unfinished" if self.unfinished else "settings" if self.settings else "replicas"
+        )
+
+
+def _settings_text(rates: tuple[tuple[int, float], ...], others: tuple[int, ...]) -> str:
+    if rates:
+        by_rate: dict[float, list[int]] = {}
+        for rank, rate in rates:
+            by_rate.setdefault(rate, []).append(rank)
+        sides = ", ".join(f"{rate:.6g} on {ranks_text(of)}" for rate, of in by_rate.items())
+        return f" Their learning rates differ: {sides}."
+    if others:
+        return (
+            f" The optimizer of {ranks_text(others)} {agreed('has', others)} other settings "
+            f"(weight decay, momentum) than the others'."
+        )
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class UnequalSettings(Facts):
+    """Ranks that shard one model step their parts of it with other settings."""
+
+    step: int
+    """Step of the first look that they differed in."""
+    number: int
+    """Looks that they differed in ..."""
+    looks: int
+    """... of so many."""
+    rates: tuple[tuple[int, float], ...]
+    """(rank, learning rate); empty: these are equal."""
+    settings: tuple[int, ...]
+    """Ranks whose optimizer has other settings than most; all where there is no majority."""
+
+    def text(self, about: Candidate) -> str:
+        differ = _settings_text(self.rates, self.settings)
+        if not self.rates and len(self.settings) == len(about.ranks):
+            differ = " Weight decay, momentum or another number differs, without a majority."
+        return (
+            f"{ranks_text(about.ranks)} shard one model, and each steps its part with other "
+            f"settings, in {self.number} of {self.looks} steps looked at, first in step "
+            f"{self.step}.{differ}"
         )
 
 
@@ -293,6 +322,19 @@ class GradientsKept(Facts):
 
     def severity(self) -> Severity:
         return "warning" if self.lasts else "info"
+
+
+@dataclass(frozen=True, slots=True)
+class GradientsAdded(Facts):
+    """Backward adds to gradients that the optimizer has stepped by, on all ranks or where ranks are
+    not compared, and the next step takes both."""
+
+    step: int
+    """Step of the first such gradients."""
+    number: int
+    """Steps looked at that it was so in ..."""
+    looks: int
+    """... of so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,10 +429,11 @@ KINDS: Final = kinds(
         "no-gradient-exchange": NoGradientExchange,
         "no-gradient": NoGradient,
         "unequal-start": UnequalStart,
+        "unequal-settings": UnequalSettings,
         "same-data": SameData,
         "skipped-batch": SkippedBatch,
         "summed-twice": SummedTwice,
-        "gradients-kept": GradientsKept,
+        "gradients-kept": (GradientsKept, GradientsAdded),
         "unequal-accumulation": UnequalAccumulation,
         "step-order": StepOrder,
         "stale-parameters": StaleParameters,

@@ -36,7 +36,9 @@ SMALL_OF_STEP: Final = 0.05
 
 @per_window
 def exposed(view: View, looked_at: Window) -> Iterable[Candidate]:
-    """Find collectives that no compute hides."""
+    """Find collectives that no compute hides: a share of a step, so where steps are known."""
+    if looked_at.unit != "step":
+        return
     rows = rows_in(view, looked_at)
     ranks = sorted(looked_at.spans[looked_at.steps[-1]])[:MAX_RANKS]
     parts: dict[int, list[Overlap]] = defaultdict(list)
@@ -71,7 +73,9 @@ def exposed(view: View, looked_at: Window) -> Iterable[Candidate]:
 
 @per_window
 def small_messages(view: View, looked_at: Window) -> Iterable[Candidate]:
-    """Loops over tensors with a collective for each."""
+    """Loops over tensors with a collective for each, in each step."""
+    if looked_at.unit != "step":
+        return
     found: dict[tuple[Group, str], list[list[CollectiveRow]]] = defaultdict(list)
     told: set[tuple[str, str]] = set()
     for rows in _small(rows_in(view, looked_at)):

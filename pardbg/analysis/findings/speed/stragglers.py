@@ -222,13 +222,14 @@ def _candidate(
         timed=_is_timed(view, looked_at, culprits, by),
         own_ns=cost if cause == "core" else min(cost, by - stood),
         whole_host=_whole_host(view, culprits), late=tuple(culprits), blocking=blocking,
-        pid=view.ranks[culprits[0]].pid, rank=culprits[0],
+        pid=view.ranks[culprits[0]].pid, rank=culprits[0], unit=looked_at.unit,
     )  # fmt: skip
     return Candidate(
         kind="straggler", ranks=tuple(a.rank for a in newest.arrivals if a.rank not in culprits),
         culprits=tuple(culprits), where=where, group=newest.group, seq=newest.seq,
-        t_ns=first(newest), first_ns=first(late_in[0].row), cost_ns_per_step=round(cost),
-        facts=facts, evidence=Evidence(first(newest), culprits[0], "timeline", lane="phase"),
+        t_ns=first(newest), first_ns=first(late_in[0].row),
+        cost_ns_per_step=round(cost) if looked_at.unit == "step" else None, facts=facts,
+        evidence=Evidence(first(newest), culprits[0], "timeline", lane="phase"),
     ), facts  # fmt: skip
 
 

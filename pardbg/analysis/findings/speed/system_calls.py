@@ -24,8 +24,11 @@ def blocked(
     """Return (call, place, ns a step) where the first one was seen in system calls most, beyond
     what others were seen there; samples are a heartbeat apart."""
     since = min(looked_at.begin_ns, looked_at.end_ns - _SAMPLED_NS)
-    steps, visible = view.rows(view.ranks[culprits[0]], "step")  # before is no part of one
-    since = max(since, int(steps.col("t0_ns")[0])) if visible and not steps.base else since
+    for name in ("step", "phase"):  # before is no part of one
+        table, visible = view.rows(view.ranks[culprits[0]], name)
+        if visible:
+            since = since if table.base else max(since, int(table.col("t0_ns")[0]))
+            break
     usual: Counter[tuple[Blocking, str]] = Counter()
     for other in [rank for rank in view.ranks if rank not in culprits][:_COMPARED]:
         usual |= counted(view, other, since)

@@ -7,11 +7,11 @@ same however long the run, and nothing flickers.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from statistics import median
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.overlap import Overlap, overlaps
 from pardbg.analysis.findings.finding import Candidate
 from pardbg.events import fields
+from pardbg.store.process import Process
+from pardbg.store.table import Array
 
 LAST: Final = 12
 LEAST: Final = 6
@@ -46,6 +48,11 @@ BUSY_HOST: Final = 0.05
 """Share of a step that ranks of a host with too few cores stand ready without one."""
 LEAST_NS: Final = 500_000_000
 """The kernel's figures come some times a second: of a shorter time they say little."""
+_PHASES_BACK: Final = 1 << 12
+"""Phases per rank among which backwards are looked for, where no steps are counted."""
+Unit = Literal["step", "round", "op"]
+"""A training step; where the program has no optimizer that tells of them, the collectives of one
+backward; where it has no backward either, one collective."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +68,8 @@ class Window:
     """Begin of the step before them."""
     rows: CollectiveColumns | None = None
     """Where the program counts no steps: its collectives are their only measure."""
+    unit: Unit = "step"
+    """What ``steps`` are."""
 
     @cached_property
     def step_ns(self) -> float:
@@ -122,11 +131,14 @@ def _read(view: View, newest: int) -> Window | None:
 
 
 def _without_steps(view: View) -> Window | None:
-    """By the steps that collectives belong to; one after the other if that is one step."""
+    """By the steps that collectives belong to; if that is one step, by rounds of backward, or one
+    collective after the other."""
     rows = [
         row for row in collectives(view)
         if row.verdict == "matched" and len(row.arrivals) > 1 and not was_held(view, *_span(row))
     ]  # fmt: skip
+    if len({row.step for row in rows}) == 1 and (rounds := _rounds(view, rows)) is not None:
+        return rounds
     several = len({row.step for row in rows}) > 1
     by_step: dict[int, list[CollectiveRow]] = defaultdict(list)
     for i, row in enumerate(rows):
@@ -140,9 +152,47 @@ def _without_steps(view: View) -> Window | None:
         step: {a.rank: (begin, end) for row in by_step[step] for a in row.arrivals}
         for step, begin, end in zip(steps, begins, ends, strict=True)
     }
+    return _by_rows(view, by_step, spans, "step" if several else "op")
+
+
+def _rounds(view: View, rows: Sequence[CollectiveRow]) -> Window | None:
+    """By the backwards that collectives follow or lie in: a rank's round is from its last
+    collective of the round before to that of this one. None where there are too few."""
+    begun = {rank: _backwards(view, process) for rank, process in view.ranks.items()}
+    by_round: dict[int, list[CollectiveRow]] = defaultdict(list)
+    for row in rows:
+        first = min((rank for rank in row.issued if len(begun.get(rank, ()))), default=None)
+        if first is not None:
+            by_round[int(begun[first].searchsorted(row.issued[first], "right"))].append(row)
+    spans: dict[int, dict[int, Interval]] = {}
+    ended: dict[int, int] = {}
+    for number, own in sorted(by_round.items()):
+        last = {rank: t_ns for row in own for rank, t_ns in row.issued.items()}
+        spans[number] = {r: (ended[r], t_ns) for r, t_ns in last.items() if r in ended}
+        ended |= last
+    whole = {number: of for number, of in spans.items() if len(of) > 1}
+    return _by_rows(view, by_round, whole, "round") if len(whole) >= LEAST else None
+
+
+def _backwards(view: View, process: Process) -> Array:
+    """Begins of a rank's last backwards, in ns."""
+    table, visible = view.rows(process, "phase")
+    lo = max(0, visible - _PHASES_BACK)
+    ids = [i for i, name in process.names.items() if name == "backward"]
+    begun: Array = table.col("t0_ns")[lo:visible][np.isin(table.col("name_id")[lo:visible], ids)]
+    return begun
+
+
+def _by_rows(
+    view: View, by_step: Mapping[int, Sequence[CollectiveRow]],
+    spans: dict[int, dict[int, Interval]], unit: Unit,
+) -> Window:  # fmt: skip
+    steps = tuple(sorted(spans))[-LAST:]
     told = [(s, row) for s in steps for row in by_step[s]]
     columns = of_rows([s for s, _ in told], [row for _, row in told])
-    return Window(view.epoch, rows[-1].seq, steps, spans, begins[0], columns)
+    since = min(begin for begin, _ in spans[steps[0]].values())
+    kept = {step: spans[step] for step in steps}
+    return Window(view.epoch, told[-1][1].seq, steps, kept, since, columns, unit)
 
 
 def _span(row: CollectiveRow) -> Interval:

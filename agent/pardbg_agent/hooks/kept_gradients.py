@@ -1,0 +1,139 @@
+"""Gradients that a backward adds to though an optimizer has stepped by them: nobody cleared them.
+
+At an optimizer's step that is looked at, one gradient is noted as the step left it, by its version,
+in host memory by its bits, too.
+
+- **gradients kept**: whether the next backward begins with it. Where other optimizers take turns
+  that may be as it should be (a GAN's critic clears its own later), so ranks are compared.
+- **gradients added**: whether that was so of all backwards up to the next step and the one after
+  it, and the last of them added to it. Only where one optimizer ends each step: then the step
+  between took the gradients of the step before along. What a program copies into a gradient that it
+  keeps (a float32 copy of the parameters) no backward changes.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from pardbg_agent import core as _core
+from pardbg_agent.clock import now_ns
+from pardbg_agent.hooks.tensors import bits_sum, local_part, parameters_of
+from pardbg_agent.wire import NO_GROUP, NONE, Kind, Lane
+
+MAX_TRIED: Final = 8
+"""Parameters among which one with a gradient is looked for."""
+FEW_ELEMENTS: Final = 1 << 12
+"""Elements of a gradient that a sum of all reads."""
+_PROBE, _LANE = int(Kind.PROBE), int(Lane.COUNTER)
+_Tensor, _strided = torch.Tensor, torch.strided
+
+
+@dataclass(slots=True)
+class Noted:
+    """A gradient as an optimizer's step left it."""
+
+    parameter: Any
+    """Weak reference, as ``optimizer``."""
+    optimizer: Any
+    address: int
+    version: int
+    bits: int
+    step: int
+    since: int = NONE
+    """Step whose first backward began with it; NONE: no backward has come yet."""
+
+
+noted: Final[list[Noted]] = []
+"""The one that is followed; empty: none."""
+
+
+def followed() -> bool:
+    """Return whether Python must see a backward from its begin to its end."""
+    return bool(noted) and noted[0].since != NONE
+
+
+def forget() -> None:
+    """Follow none."""
+    noted.clear()
+
+
+def note(c: _core.Core, optimizer: Any) -> None:
+    """After a step that is looked at: follow one of its gradients."""
+    _drop(c)
+    for p in parameters_of(optimizer)[:MAX_TRIED]:
+        grad = _plain(p)
+        if grad is not None and (bits := _bits(grad)):
+            refs = weakref.ref(p), weakref.ref(optimizer)
+            noted.append(Noted(*refs, grad.data_ptr(), grad._version, bits, c.step))
+            return
+
+
+def backward_begins(c: _core.Core, only: Any) -> None:
+    """Write ``gradients kept`` before the first backward after that step: a = 1 if the gradient is
+    as the step left it. Follow such a one further where its optimizer is the one each of whose
+    steps ends a training step: ``only``, a weak reference, or None."""
+    if torch._C._len_torch_dispatch_stack():
+        return  # the program counts its ops: add none
+    one = noted[0]
+    with torch.no_grad():
+        grad = _plain(one.parameter())
+        same = grad is not None and grad.data_ptr() == one.address
+        if one.since != NONE:
+            again = c.step == one.since and not grad.is_cpu if same else True
+            if again or not _bits(grad):  # cleared, or on a device, where that is not seen
+                _drop(c)
+            else:
+                one.version = grad._version
+            return
+        kept = same and grad._version == one.version and _bits(grad) == one.bits
+    _record(c, "gradients kept", one.step, int(kept))
+    if kept and _refer_to_one(only, one.optimizer):
+        one.since = c.step
+        c.changed()
+    else:
+        _drop(c)
+
+
+def backward_ended(c: _core.Core, only: Any) -> None:
+    """Write ``gradients added`` once a backward of a later step has ended that added to it."""
+    one = noted[0]
+    if c.step == one.since:
+        return
+    grad = _plain(one.parameter())
+    added = grad is not None and grad.data_ptr() == one.address and grad._version > one.version
+    if added and _refer_to_one(only, one.optimizer):
+        _record(c, "gradients added", one.step, 1)
+    _drop(c)
+
+
+def _refer_to_one(ref: Any, other: Any) -> bool:
+    return ref is not None and ref() is not None and ref() is other()
+
+
+def _drop(c: _core.Core) -> None:
+    was = followed()
+    noted.clear()
+    if was:
+        c.changed()
+
+
+def _plain(parameter: Any) -> Any:
+    """Return a parameter's gradient, a shard's own part, where its bytes can be read in place."""
+    grad = None if parameter is None else local_part(parameter.grad)
+    plain = type(grad) is _Tensor and grad.layout is _strided and grad.is_contiguous()
+    return grad if plain else None
+
+
+def _bits(grad: Any) -> int:
+    """Return a sum of the bits of a gradient's first elements; 1 where reading them would wait for
+    a device."""
+    return int(bits_sum(grad.detach().view(-1)[:FEW_ELEMENTS])) if grad.is_cpu else 1
+
+
+def _record(c: _core.Core, name: str, step: int, a: int) -> None:
+    t = now_ns()
+    c.record(_PROBE, _LANE, 0, c.defs.name(name), t, t, step, 0, NO_GROUP, NONE, NONE, NONE, a, 0)
