@@ -56,11 +56,12 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "gathers-early-zero": (("stale-parameters",), SLOW),
     "never-clears": (("gradients-kept",), SLOW), "never-clears-ddp": (("gradients-kept",), SLOW),
     "never-clears-fsdp": (("gradients-kept",), SLOW), "rate-fsdp": (("unequal-settings",), SLOW),
+    "nan-gathers": (("nan",), SLOW),
 }  # fmt: skip
 """The same of number_programs."""
 ONE_ALONE = ("lr-differs", "lr-at-first", "decay-differs", "skips-nan", "keeps-gradients",
-             "keeps-gradients-ddp", "accumulates-less",
-             "accumulates-less-ddp", "one-gathers-early-zero", "rate-fsdp")  # fmt: skip
+             "keeps-gradients-ddp", "accumulates-less", "accumulates-less-ddp",
+             "one-gathers-early-zero", "rate-fsdp", "nan-gathers")  # fmt: skip
 FINE = (
     "fine",
     "fine-ddp",
@@ -69,6 +70,7 @@ FINE = (
     "fine-accumulates-ddp",
     "fine-gan",
     "fine-fsdp",
+    "fine-gathers",
 )
 """Jobs of number_programs that nothing is wrong with."""
 PIPELINES = ("same-data-pipeline",)

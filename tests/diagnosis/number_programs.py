@@ -185,6 +185,33 @@ def fsdp(what: str, mine: bool) -> None:
         optimizer.step()
 
 
+def gathers(what: str, mine: bool, since: int) -> None:
+    """Sequence parallel: ranks gather what each computed of its part, and the loss is of all."""
+    torch.manual_seed(0)
+    model, head = nn.Linear(64, 8), nn.Linear(8, 1)
+    parameters = [*model.parameters(), *head.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.01)
+    data = torch.Generator().manual_seed(100 + dist.get_rank())
+    for number in range(STEPS):
+        time.sleep(0.02)
+        optimizer.zero_grad()
+        own = model(torch.randn(16, 64, generator=data))
+        if what == "nan-gathers" and mine and number == since:
+            own = own + torch.zeros_like(own).index_put((torch.tensor(0),), torch.tensor(torch.nan))
+        if what == "fine-gathers":  # the largest of rows that are masked out
+            largest = own.detach().masked_fill(own > 0, -torch.inf)
+            dist.all_gather([torch.empty_like(own) for _ in range(dist.get_world_size())], largest)
+        parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, own.detach())
+        parts[dist.get_rank()] = own
+        head(torch.cat(parts)).pow(2).mean().backward()
+        for p in parameters:
+            assert p.grad is not None
+            p.grad /= dist.get_world_size()
+            dist.all_reduce(p.grad)
+        optimizer.step()
+
+
 def gan() -> None:
     """Two optimizers in turn: each clears its own gradients alone, before its own backward."""
     torch.manual_seed(0)
@@ -210,6 +237,8 @@ def main() -> None:
     dist.init_process_group("gloo")
     if sys.argv[1].endswith("gan"):
         gan()
+    elif sys.argv[1].endswith("gathers"):
+        gathers(sys.argv[1], int(sys.argv[2]) == dist.get_rank(), int(sys.argv[3]))
     elif sys.argv[1].endswith("fsdp"):
         fsdp(sys.argv[1], int(sys.argv[2]) == dist.get_rank())
     elif sys.argv[1].endswith("zero"):

@@ -31,8 +31,9 @@ struct Spec {  // a row of pardbg_agent.tables.c10d_ops: places of arguments, -1
   int group, root, tag, async_op, reduce;
   int in, out;  // tensors that go in and come out; equal: in place
   bool p2p, send, future, functional;
-  bool probed;  // NaN in its input spreads
-  bool parts;   // more than one number says how many bytes go to each rank
+  bool probed;   // NaN in its input spreads
+  bool gathers;  // to others as it is
+  bool parts;    // more than one number says how many bytes go to each rank
   std::string name, op;
 };
 // The table, which Python gives once. Never freed: ops that are open keep names of it.
@@ -201,8 +202,9 @@ void begin(const Spec& spec, const Call& op, Boxed&& boxed, Issue& c) {
                       (thread_known || level == 0);
   const bool found = simple && s->find(key, known);
   if (!found || (level > 0 && s->closed.load(std::memory_order_acquire)) ||
-      (level > 1 && host && spec.probed && in.first != nullptr && s->probes.load(std::memory_order_relaxed) &&
-       !finite(*in.first, in.bytes, spec.send, s->probe_ns, s->since_ns))) {
+      (level > 1 && host && spec.probed && in.first != nullptr &&
+       (spec.gathers ? s->gathers : s->probes).load(std::memory_order_relaxed) &&
+       !finite(*in.first, in.bytes, spec.reduce < 0, spec.gathers, s->probe_ns, s->since_ns))) {
     ask(spec, boxed(), key, plain, c);
     return;
   }

@@ -106,7 +106,7 @@ Spec spec_of(const py::handle& op, int number) {
   const auto is = [&](const char* name) { return op.attr(name).cast<bool>(); };
   return Spec{number, place("group"), place("root"), place("tag"), place("is_async"), place("reduce"),
               place("input"), place("output"), is("p2p"), is("send"), is("future"),
-              is("functional"), is("probed"), !op.attr("parts").is_none(),
+              is("functional"), is("probed"), is("gathers"), !op.attr("parts").is_none(),
               op.attr("torch_name").cast<std::string>(), op.attr("kind").cast<std::string>()};
 }
 
@@ -299,9 +299,10 @@ PYBIND11_MODULE(_hotpath, m) {
         return function(record_def);
       })
       .def("set", [](Owner& o, int level, uint32_t step, bool closed, bool slow, bool probes,
-                     bool quick) {
+                     bool gathers, bool quick) {
         State& s = *o.state;
-        s.step = step, s.closed = closed, s.slow = slow, s.probes = probes, s.quick = quick;
+        s.step = step, s.closed = closed, s.slow = slow, s.probes = probes;
+        s.gathers = gathers, s.quick = quick;
         if (s.level.exchange(level) != level) set_native_until(o, py::none(), 0, 0);
       })
       .def("attach", [](Owner& o, py::object core, py::object context, py::object loop,

@@ -116,7 +116,7 @@ struct State {
   Places places;
   std::atomic<uint32_t> step{0};
   std::atomic<int> level{0};
-  std::atomic<bool> closed{false}, slow{false}, probes{false};
+  std::atomic<bool> closed{false}, slow{false}, probes{false}, gathers{false};
   std::atomic<bool> quick{false};  // no pipeline action needs Python's look
   std::atomic<int64_t> hook_calls{0}, probe_ns{0}, errors{0};
   std::atomic<int64_t> own_ns{0}, own_calls{0};  // of what is not an op, as measured

@@ -134,10 +134,17 @@ class C10dOp:
         return -1 if self.tensors is Tensors.NONE else 0
 
     @property
+    def gathers(self) -> bool:
+        """Whether each rank's input goes to others as it is, and is at hand before the op."""
+        whole = self.tensors in (Tensors.SINGLE, Tensors.MANY_OUT) and not self.coalesced
+        return whole and self.kind in ("all_gather", "all_to_all")
+
+    @property
     def probed(self) -> bool:
         """Whether NaN in its input spreads, and its input is at hand before the op: an input of
         lists per rank is not read."""
-        return self.send or (self.reduce >= 0 and self.tensors is not Tensors.MANY_IN)
+        reduces = self.reduce >= 0 and self.tensors is not Tensors.MANY_IN
+        return self.send or self.gathers or reduces
 
 
 def _p2p(torch_name: str, kind: str, root: int, tag: int, method: str) -> C10dOp:

@@ -57,6 +57,8 @@ _PHASES: Final = 1 << 11
 """Phases per rank whose backwards are counted."""
 _KEPT: Final = "gradients kept"
 """Name of the record of whether a backward began with the gradients (a = 1) of a step before."""
+_GATHERED: Final = "nan gathered"
+"""Name of the record of values that are not finite in what a rank gives to others as it is."""
 _ADDED: Final = "gradients added"
 """Name of the record of a step by gradients that those of the step before were still in."""
 _IDLE: Final = 3
@@ -95,6 +97,10 @@ def nan_origin(view: View) -> Iterable[Candidate]:
     losses = sorted({one.rank for one in at_first if one.what == "loss"})
     first = at_first[0]
     culprits, what = _origin(at_first, losses, len(view.ranks))
+    gathered = _gathered_first(view, step, losses) if what == "loss" else []
+    if gathered:
+        first, what = gathered[0], f"input to {gathered[0].op}"
+        culprits = tuple(sorted({one.rank for one in gathered}))
     hidden = what == "loss" and any(
         device(view.ranks[rank]) and view.visible(view.ranks[rank], "issue_p2p") for rank in losses
     )
@@ -121,6 +127,29 @@ def nan_origin(view: View) -> Iterable[Candidate]:
                         _stages_before(view, first, culprits),
                         not culprits and what == "loss" and _mixed(view, first.rank, step)),
     )  # fmt: skip
+
+
+def _gathered_first(view: View, step: int, losses: Sequence[int]) -> list[_Seen]:
+    """Return the first input of each rank, in ops that gather what ranks computed before the losses
+    of a step, that was not finite before the others' could be: of fewer ranks than have such a
+    loss. Nothing where such inputs came in steps before, and were no fault."""
+    if len(losses) < 2 or not _mixed(view, losses[0], step):
+        return []
+    seen = [one for rank, of in view.ranks.items() for one in _probed(view, rank, of, _GATHERED)]
+    if any(one.step < step for one in seen):
+        return []
+    seen = sorted((one for one in seen if one.step == step), key=lambda one: (one.t_ns, one.rank))
+    of_rank = {one.rank: one for one in reversed(seen)}
+    first = [one for one in of_rank.values() if not any(_before(view, of, one) for of in seen)]
+    return first if {one.rank for one in first} < {*losses} else []
+
+
+def _before(view: View, other: _Seen, one: _Seen) -> bool:
+    """Return whether a rank may have its value from another's input to an op before."""
+    (group, seq), (of, at) = one.key, other.key
+    ranks = next((g.ranks for g in view.ranks[other.rank].groups.values() if g.key == of), ())
+    earlier = at < seq if of == group else other.t_ns < one.t_ns
+    return other.rank != one.rank and one.rank in ranks and earlier
 
 
 def _mixed(view: View, rank: int, step: int) -> bool:
@@ -193,19 +222,24 @@ def _origin(
 
 def _not_finite(view: View, rank: int, process: Process) -> Iterable[_Seen]:
     yield from _losses(view, rank, process)
+    yield from _probed(view, rank, process, "nan", "nan grad ")
+
+
+def _probed(view: View, rank: int, process: Process, op: str, grad: str = "-") -> Iterable[_Seen]:
+    """Yield the records of a name, and those whose names begin with another one."""
     table, visible = view.rows(process, "probe")
-    wanted = {i: n for i, n in process.names.items() if n == "nan" or n.startswith("nan grad ")}
+    wanted = {i: n for i, n in process.names.items() if n == op or n.startswith(grad)}
     if not wanted or not visible:
         return
     rows = np.flatnonzero(np.isin(table.col("name_id")[:visible], list(wanted)))[:_MOST]
     columns = ("a", "name_id", "step", "group_id", "seq", "flags", "stage", "microbatch", "peer")
     times = table.when[rows].tolist()
     for t, (count, name_id, step, *of) in zip(times, table.tuples(rows, *columns), strict=True):
-        if (name := wanted[name_id]) == "nan":
+        if (name := wanted[name_id]) == op:
             sent = count if of[2] & _P2P else 0
             yield _Seen(rank, step, t, "op", *_op(process, rank, *of), count=sent)
         else:
-            yield _Seen(rank, step, t, "grad", "", (), name.removeprefix("nan grad "))
+            yield _Seen(rank, step, t, "grad", "", (), name.removeprefix(grad))
 
 
 def _op(

@@ -152,6 +152,44 @@ def test_the_mean_that_a_rank_logs_of_the_step_before_is_not_its_own_loss() -> N
     assert finding.culprits == (0,) and facts(finding, "step") == 5
 
 
+@pytest.mark.parametrize(
+    ("bad", "culprits", "op"),
+    [
+        ([(1, 5, 0)], (1,), 10),
+        ([(1, 5, 1)], (1,), 11),
+        ([(1, 5, 0), (2, 5, 1)], (1,), 10),  # it may have it from rank 1
+        ([(1, 5, 0), (2, 5, 0)], (1, 2), 10),
+        ([(0, 5, 0), (1, 5, 0), (2, 5, 0)], (), 0),  # all at once
+        ([(1, 2, 0), (1, 5, 0)], (), 0),  # meant, two steps before
+        ([(1, 6, 0)], (), 0),
+        ([], (), 0),
+    ],
+)
+def test_nan_that_ranks_gather_is_the_first_ones(
+    bad: list[tuple[int, int, int]], culprits: tuple[int, ...], op: int
+) -> None:
+    """Three ranks gather twice in forward; losses are NaN from step 5 on, on all at once. ``bad``:
+    (rank, step, which of the two) of inputs that were not finite."""
+    trace = Trace(3)
+    for step in range(9):
+        t = 100 * step
+        for proc in trace.ranks:
+            proc.phase("forward", t + 5, t + 30, step)
+            for which in (0, 1):
+                at = t + 10 + 8 * which
+                seq = proc.collective("world", "all_gather", at, at + 5, step=step)
+                if (proc.rank, step, which) in bad:
+                    probe(proc, "nan gathered", at, step, group_id=proc.group("world"), seq=seq,
+                          a=3, b=0)  # fmt: skip
+            proc.seen_loss(t + 30, float("nan") if step >= 5 else 1.0, step)
+            proc.phase("backward", t + 30, t + 50, step)
+            proc.step(step, t, t + 100)
+    finding = one(trace, "nan")
+    assert finding.culprits == culprits
+    what = f"input to a collective of world, #{op}" if culprits else "loss"
+    assert facts(finding, "what", "step", "everywhere") == (what, 5, not culprits)
+
+
 def test_nan_begins_in_what_a_rank_brings_to_a_collective() -> None:
     """Losses are finite in step 5; rank 1's gradients are not, in the parameter head.weight."""
     trace = Trace(3)

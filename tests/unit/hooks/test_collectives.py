@@ -19,6 +19,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from pardbg_agent import core, hooks
 from pardbg_agent.hooks.comm import host_calls
 from pardbg_agent.hooks.ops import issue
+from pardbg_agent.hooks.watch import probes
 from pardbg_agent.settings import FULL, OFF, SUMMARY
 from pardbg_agent.wire import Flag, Gate, Kind
 from tests.distributed.programs.watched import make_run
@@ -61,6 +62,33 @@ def test_every_kind_of_op_has_its_name_number_root_and_bytes(watched: Path) -> N
     ]
     defined = {(d["op"], d["reduce"], d["root"], d["tag"]) for d in rank(watched).defined("op")}
     assert {("all_reduce", "max", -1, 0), ("reduce", "sum", 3, 0), ("recv", "", -1, 7)} <= defined
+
+
+@pytest.mark.parametrize("elements", [2, 128, 1 << 14])
+def test_values_that_are_not_finite_are_told_of_what_is_gathered(
+    watched: Path, elements: int
+) -> None:
+    """By a name of their own, as they may be meant; of a large input not every value is looked at,
+    so all of them are NaN here."""
+    t, wide = torch.zeros(elements), torch.zeros(4 * elements)
+    for value in (0.0, float("nan")):
+        t[:] = value
+        PG._allgather_base(dist.group.WORLD, wide, t, options("AllgatherOptions")).wait()
+        dist.all_gather([torch.zeros(elements) for _ in range(4)], t)
+    dist.broadcast(t, src=2)  # only its root's values count
+    dist.all_reduce(torch.full((1 << 14,), float("nan")))
+    told = [(r.name, r.seq, r.a) for r in rank(watched).of(Kind.PROBE)]
+    of = "nan gathered"
+    assert told == [(of, 2, elements), (of, 3, elements), ("nan", 5, 1 << 14)]
+
+
+def test_a_program_that_gathers_infinities_has_the_first_told(watched: Path) -> None:
+    t = torch.tensor([1.0, float("-inf")])
+    for _ in range(probes.MAX_GATHERED + 3):
+        dist.all_gather([torch.zeros(2) for _ in range(4)], t)
+    assert len(rank(watched).of(Kind.PROBE)) == probes.MAX_GATHERED
+    dist.all_reduce(torch.full((1 << 14,), float("nan")))
+    assert rank(watched).of(Kind.PROBE)[-1].name == "nan"
 
 
 def test_a_scatter_has_its_dtype_on_ranks_that_bring_nothing(watched: Path) -> None:

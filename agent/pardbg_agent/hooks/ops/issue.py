@@ -90,7 +90,8 @@ def _begin(spec: C10dOp) -> Any:
     contents, group_at, peer_at, tag_at = contents_of(spec), spec.group, spec.root, spec.tag
     async_at, reduces = spec.is_async, spec.reduce >= 0
     count, hook = make_count(spec), f"c10d.{spec.torch_name}"
-    least, few = probes.sizes(send, spec.probed)
+    gathers = spec.gathers
+    least, few = probes.sizes(reduces, spec.probed)
     nothing: Any = "" if p2p else NONE
     always = _P2P | _ASYNC | (_SEND if send else 0) if p2p else 0
 
@@ -126,7 +127,9 @@ def _begin(spec: C10dOp) -> Any:
             _, group_key, group_id, name_id, peer, next_seq = known
             if c.gate.closed and not state.nest.coalescing:
                 _at_gate(c, spec, x, pg, args, (tensor, dtype, a, b, peer), (what, stage, mb))
-            bad = probes.check_input(c, tensor) if on_cpu and (a >= least or a <= few) else None
+            bad = None
+            if on_cpu and (a >= least or a <= few):
+                bad = probes.check_input(c, tensor, gathers)
             flags = always or (_ASYNC if len(args) <= async_at or args[async_at] else 0)
             seq = next_seq()
             state.numbered = True
@@ -138,7 +141,7 @@ def _begin(spec: C10dOp) -> Any:
                 on_cpu,
             ))  # fmt: skip
             if bad is not None:
-                c.guard.call("probe", probes.tell, c, op, bad)
+                c.guard.call("probe", probes.tell, c, op, bad, gathers)
             return op if on_cpu or c.device is None else _arrives(c, op, state)
         except Exception as error:  # noqa: BLE001 - the guard
             lost(c, hook, error)

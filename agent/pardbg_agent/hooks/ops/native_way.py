@@ -206,12 +206,13 @@ def _tell(c: _core.Core) -> None:
         said = known
 
 
-def _facts(c: _core.Core) -> tuple[int, int, bool, bool, bool, bool]:
+def _facts(c: _core.Core) -> tuple[int, int, bool, bool, bool, bool, bool]:
     x = c.context  # None: detached, and what is noted now is for the Core that comes next
     known = None if x is None else x.part(probes.Probes)
+    probing = known is not None and known.on and known.told < probes.MAX_TOLD
     return (
-        c.level, c.step, c.gate.closed, c.watches.slow is not None,
-        known is not None and known.on and known.told < probes.MAX_TOLD,
+        c.level, c.step, c.gate.closed, c.watches.slow is not None, probing,
+        probing and known is not None and known.gathered < probes.MAX_GATHERED,
         not c.guard.disabled and not saved_tensors.due(c.step) and c.watches.few
         and (known is None or not known.ask_gradients) and not kept_gradients.followed(),
     )  # fmt: skip

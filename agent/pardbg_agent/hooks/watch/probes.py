@@ -4,6 +4,7 @@
   before the op is issued (NaN or infinity in it shows in the sum); if the sum is not finite, each
   element is checked, and at the next optimizer step the parameters' gradients. A few numbers that
   are reduced count if gradients are not finite then: it is their norm, over ranks, before clipping.
+  What ranks gather from each other is looked at likewise, and told as **nan gathered**.
 - **checksum**: every EVERY steps, after the optimizer, the bits of the parameters that
   DistributedDataParallel replicates are added up as integers: equal replicas give equal sums, which
   the analysis compares. Ranks exchange nothing. Without DDP (gradients averaged by hand, optimizers
@@ -66,6 +67,8 @@ FREE_NS: Final = 20_000_000
 """Time probes may take before SHARE counts, as the first steps are slow."""
 MAX_TOLD: Final = 64
 """NaN records of a process."""
+MAX_GATHERED: Final = 16
+"""Those of what gathers take, beside: a program may gather infinities as a matter of course."""
 MAX_RECORDS: Final = 16
 """Records of one checksum: each has the sums of as many parameters, in up to 8 parts."""
 MAX_LOOKS: Final = 64
@@ -111,7 +114,7 @@ class Probes:
     def __init__(self) -> None:
         self.on = os.environ.get(ENV) != "off"
         """Whether inputs of ops are probed."""
-        self.told = self.few = 0
+        self.told = self.few = self.gathered = 0
         self.ask_gradients = False
         self.replicas: Any = weakref.WeakKeyDictionary()
         """DistributedDataParallel module -> its number, in the order they were made."""
@@ -139,19 +142,21 @@ def install(patches: Patches, late: LateImports) -> None:
 # -- NaN
 
 
-def sizes(send: bool, probed: bool) -> tuple[float, int]:
+def sizes(reduces: bool, probed: bool) -> tuple[float, int]:
     """Return (least, few): inputs of an op of ``least`` bytes or more, or of ``few`` at most, are
     probed."""
-    return (1 if send else LEAST_BYTES, FEW_BYTES) if probed else (math.inf, -1)
+    return (LEAST_BYTES if reduces else 1, FEW_BYTES) if probed else (math.inf, -1)
 
 
-def check_input(c: _core.Core, tensor: Any) -> tuple[int, int] | None:
+def check_input(c: _core.Core, tensor: Any, gathers: bool = False) -> tuple[int, int] | None:
     """Return (number of values that are not finite, place of the first) of an op's input; None: all
     are finite, or it was not checked. Where there is no time for all elements, SAMPLED of them are
     checked, which finds a tensor that is wrong throughout; none if they are not contiguous, or of a
     dtype that has no exponent here. Never raises."""
     known = context.of(c).part(Probes)
     if c.level < 2 or not known.on or known.told >= MAX_TOLD or _HOOK in c.guard.disabled:
+        return None
+    if gathers and known.gathered >= MAX_GATHERED:
         return None
     if type(tensor) is not _Tensor or tensor.layout is not _strided:
         return None
@@ -203,21 +208,26 @@ def not_finite(tensor: Any) -> tuple[int, int] | None:
         return (count, int(bad.to(torch.uint8).argmax().item())) if count else None
 
 
-def tell(c: _core.Core, op: Op, bad: tuple[int, int]) -> None:
-    """Write the PROBE record of an op that spreads values that are not finite."""
+def tell(c: _core.Core, op: Op, bad: tuple[int, int], gathers: bool = False) -> None:
+    """Write the PROBE record of an op that spreads values that are not finite. Of what is gathered
+    as it is they may be meant: a record of its own name, which tells no more than whose they were.
+    """
     known = context.of(c).part(Probes)
-    if op.a <= FEW_BYTES and not op.flags & Flag.P2P:
+    if gathers:
+        known.gathered += 1
+    elif op.a <= FEW_BYTES and not op.flags & Flag.P2P:
         known.few += 1
         if known.few > MAX_FEW or not any(_tell_gradients(c, one) for one in c.optimizers()):
             return
         known.few = 0
     else:
         known.ask_gradients = True
-    known.told += 1
+    known.told += not gathers
     c.changed()
+    name = c.defs.name("nan gathered" if gathers else "nan")
     c.record(
-        _PROBE, _LANE, op.flags & _P2P_FLAGS, c.defs.name("nan"), op.t0, op.t0, op.step, op.seq,
-        op.group_id, op.stage, op.mb, op.peer, *bad,
+        _PROBE, _LANE, op.flags & _P2P_FLAGS, name, op.t0, op.t0, op.step, op.seq, op.group_id,
+        op.stage, op.mb, op.peer, *bad,
     )  # fmt: skip
 
 
