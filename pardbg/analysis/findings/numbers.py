@@ -97,7 +97,7 @@ def nan_origin(view: View) -> Iterable[Candidate]:
     losses = sorted({one.rank for one in at_first if one.what == "loss"})
     first = at_first[0]
     culprits, what = _origin(at_first, losses, len(view.ranks))
-    gathered = _gathered_first(view, step, losses) if what == "loss" else []
+    gathered = _gathered_first(view, at_first) if what == "loss" else []
     if gathered:
         first, what = gathered[0], f"input to {gathered[0].op}"
         culprits = tuple(sorted({one.rank for one in gathered}))
@@ -129,19 +129,22 @@ def nan_origin(view: View) -> Iterable[Candidate]:
     )  # fmt: skip
 
 
-def _gathered_first(view: View, step: int, losses: Sequence[int]) -> list[_Seen]:
+def _gathered_first(view: View, at_first: Sequence[_Seen]) -> list[_Seen]:
     """Return the first input of each rank, in ops that gather what ranks computed before the losses
     of a step, that was not finite before the others' could be: of fewer ranks than have such a
     loss. Nothing where such inputs came in steps before, and were no fault."""
-    if len(losses) < 2 or not _mixed(view, losses[0], step):
+    losses = {one.rank: one.t_ns for one in reversed(at_first) if one.what == "loss"}
+    step = at_first[0].step
+    if len(losses) < 2 or not _mixed(view, min(losses), step):
         return []
     seen = [one for rank, of in view.ranks.items() for one in _probed(view, rank, of, _GATHERED)]
     if any(one.step < step for one in seen):
         return []
-    seen = sorted((one for one in seen if one.step == step), key=lambda one: (one.t_ns, one.rank))
+    before = (one for one in seen if one.t_ns < losses.get(one.rank, 0) and one.step == step)
+    seen = sorted(before, key=lambda one: (one.t_ns, one.rank))
     of_rank = {one.rank: one for one in reversed(seen)}
     first = [one for one in of_rank.values() if not any(_before(view, of, one) for of in seen)]
-    return first if {one.rank for one in first} < {*losses} else []
+    return first if {one.rank for one in first} < losses.keys() else []
 
 
 def _before(view: View, other: _Seen, one: _Seen) -> bool:

@@ -19,6 +19,7 @@ from pardbg_agent.hooks.memory import device_memory, usage
 from pardbg_agent.hooks.ops import works
 from pardbg_agent.hooks.watch import probes
 from pardbg_agent.hooks.watch.op_watches import Coming, at_gate
+from pardbg_agent.hooks.watch.probes import check_input
 from pardbg_agent.tables.c10d_ops import C10dOp
 from pardbg_agent.wire import MAX_PARTS, NONE, REDUCE, Flag, Kind, Lane
 
@@ -86,11 +87,11 @@ def _with_parts(spec: C10dOp, begin: Any) -> Any:
 
 
 def _begin(spec: C10dOp) -> Any:
-    op_name, name, p2p, send = spec.kind, spec.torch_name, spec.p2p, spec.send
+    op_name, name, p2p = spec.kind, spec.torch_name, spec.p2p
+    send, gathers = spec.send, spec.gathers
     contents, group_at, peer_at, tag_at = contents_of(spec), spec.group, spec.root, spec.tag
     async_at, reduces = spec.is_async, spec.reduce >= 0
     count, hook = make_count(spec), f"c10d.{spec.torch_name}"
-    gathers = spec.gathers
     least, few = probes.sizes(reduces, spec.probed)
     nothing: Any = "" if p2p else NONE
     always = _P2P | _ASYNC | (_SEND if send else 0) if p2p else 0
@@ -110,16 +111,14 @@ def _begin(spec: C10dOp) -> Any:
                 return None
             dtype = None if tensor is None else tensor.dtype
             x, pg, what = c.context or context.of(c), state.group, nothing
-            tag, stage, mb = 0, NONE, NONE
+            tag, stage, mb = args[tag_at] if p2p else 0, NONE, NONE
             if pg is None:
                 pg = _unbox(args[group_at])
             elif reduces:
                 what = state.reduce
             peer = args[peer_at] if peer_at >= 0 else NONE
-            if p2p:
-                tag = args[tag_at]
-                if x.labels and tensor is not None:
-                    what, stage, mb = x.labels.pop((tensor.data_ptr(), send), ("", NONE, NONE))
+            if p2p and x.labels and tensor is not None:
+                what, stage, mb = x.labels.pop((tensor.data_ptr(), send), ("", NONE, NONE))
             key = (name, id(pg), dtype, what, peer, tag)
             known = x.signatures.get(key)
             if known is None or known[0]() is not pg:
@@ -127,9 +126,7 @@ def _begin(spec: C10dOp) -> Any:
             _, group_key, group_id, name_id, peer, next_seq = known
             if c.gate.closed and not state.nest.coalescing:
                 _at_gate(c, spec, x, pg, args, (tensor, dtype, a, b, peer), (what, stage, mb))
-            bad = None
-            if on_cpu and (a >= least or a <= few):
-                bad = probes.check_input(c, tensor, gathers)
+            bad = check_input(c, tensor, gathers) if on_cpu and (a >= least or a <= few) else None
             flags = always or (_ASYNC if len(args) <= async_at or args[async_at] else 0)
             seq = next_seq()
             state.numbered = True
