@@ -56,12 +56,14 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "gathers-early-zero": (("stale-parameters",), SLOW),
     "never-clears": (("gradients-kept",), SLOW), "never-clears-ddp": (("gradients-kept",), SLOW),
     "never-clears-fsdp": (("gradients-kept",), SLOW), "rate-fsdp": (("unequal-settings",), SLOW),
-    "nan-gathers": (("nan",), SLOW),
+    "nan-gathers": (("nan",), SLOW), "skips-nan-by-hand": (("skipped-batch",), SLOW),
+    "skips-late-by-hand": (("skipped-batch",), SLOW),
 }  # fmt: skip
 """The same of number_programs."""
 ONE_ALONE = ("lr-differs", "lr-at-first", "decay-differs", "skips-nan", "keeps-gradients",
              "keeps-gradients-ddp", "accumulates-less", "accumulates-less-ddp",
-             "one-gathers-early-zero", "rate-fsdp", "nan-gathers")  # fmt: skip
+             "one-gathers-early-zero", "rate-fsdp", "nan-gathers",
+             "skips-nan-by-hand", "skips-late-by-hand")  # fmt: skip
 FINE = (
     "fine",
     "fine-ddp",
@@ -71,6 +73,8 @@ FINE = (
     "fine-gan",
     "fine-fsdp",
     "fine-gathers",
+    "fine-clears-twice",
+    "fine-accumulates-once-less",
 )
 """Jobs of number_programs that nothing is wrong with."""
 PIPELINES = ("same-data-pipeline",)

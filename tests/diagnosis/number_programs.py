@@ -34,7 +34,7 @@ class Job(torch.utils.data.IterableDataset[torch.Tensor]):
     def __init__(self, what: str, who: int, step: int) -> None:
         self.what, self.step = what, step
         self.rank = dist.get_rank()
-        self.mine = self.rank == who
+        self.mine, self.steps = self.rank == who, 0
         torch.manual_seed(self.rank if what in ("init-differs", "sharded-never-equal") else 0)
         self.model: nn.Module = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
         self.parameters = list(self.model.parameters())
@@ -49,8 +49,10 @@ class Job(torch.utils.data.IterableDataset[torch.Tensor]):
         self.data = torch.Generator().manual_seed(7 if same else 100 + self.rank)
 
     def train(self) -> None:
-        batches = iter(torch.utils.data.DataLoader(self, batch_size=None))
-        for number in range(STEPS + (self.what == "skips-nan" and self.mine)):
+        skips = self.what.startswith("skips")
+        loader = torch.utils.data.DataLoader(self, batch_size=None)
+        batches = iter(self if self.what.endswith("by-hand") else loader)
+        for number in range(STEPS + (skips and self.mine)):
             time.sleep(0.02)
             at = number >= self.step
             if self.what == "lr-differs" and self.mine and at:
@@ -61,12 +63,16 @@ class Job(torch.utils.data.IterableDataset[torch.Tensor]):
             if "accumulates" in self.what:
                 self.accumulate(batches, at)
             x = next(batches)
-            if self.what == "skips-nan" and self.mine and number == self.step:
+            if skips and self.mine and number == self.step:
                 x[0] = float("nan")
             loss = (self.model(x) - x[:, :8]).pow(2).mean()
-            if self.what == "skips-nan" and not torch.isfinite(loss):
+            if self.what.startswith("skips-nan") and not torch.isfinite(loss):
                 continue
+            if self.what == "fine-clears-twice":
+                self.optimizer.zero_grad()
             loss.backward()
+            if self.what.startswith("skips-late") and not torch.isfinite(loss):
+                continue
             if self.what == "steps-early" and at:
                 self.optimizer.step()
             if self.what not in BY_DDP or (self.what == "averaged-twice" and at):
@@ -78,7 +84,9 @@ class Job(torch.utils.data.IterableDataset[torch.Tensor]):
 
     def accumulate(self, batches: Iterator[torch.Tensor], at: bool) -> None:
         """Run the backwards before the one that is averaged."""
-        less = self.mine and at and self.what.startswith("accumulates-less")
+        last = self.what == "fine-accumulates-once-less" and self.step == self.steps
+        less = self.mine and ((at and self.what.startswith("accumulates-less")) or last)
+        self.steps += 1
         apart = self.model.no_sync() if isinstance(self.model, DDP) else nullcontext()
         with apart:
             for _ in range(2 if less else 3):
@@ -205,10 +213,10 @@ def gathers(what: str, mine: bool, since: int) -> None:
         dist.all_gather(parts, own.detach())
         parts[dist.get_rank()] = own
         head(torch.cat(parts)).pow(2).mean().backward()
-        for p in parameters:
-            assert p.grad is not None
-            p.grad /= dist.get_world_size()
-            dist.all_reduce(p.grad)
+        grads = [p.grad for p in parameters if p.grad is not None]
+        flat = nn.utils.parameters_to_vector(grads) / dist.get_world_size()
+        dist.all_reduce(flat)
+        nn.utils.vector_to_parameters(flat, grads)
         optimizer.step()
 
 

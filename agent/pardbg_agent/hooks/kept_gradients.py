@@ -9,12 +9,15 @@ in host memory by its bits, too.
   it, and the last of them added to it. Only where one optimizer ends each step: then the step
   between took the gradients of the step before along. What a program copies into a gradient that it
   keeps (a float32 copy of the parameters) no backward changes.
+- **cleared again**: an optimizer clears gradients for the second time since anything came between,
+  a backward, a step or a batch of a data loader. Programs may do so as a matter of course, so ranks
+  are compared here, too: one that leaves out an iteration does it once more than the others.
 """
 
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
@@ -28,6 +31,8 @@ MAX_TRIED: Final = 8
 """Parameters among which one with a gradient is looked for."""
 FEW_ELEMENTS: Final = 1 << 12
 """Elements of a gradient that a sum of all reads."""
+MAX_CLEARED: Final = 64
+"""Records ``cleared again`` of a process."""
 _PROBE, _LANE = int(Kind.PROBE), int(Lane.COUNTER)
 _Tensor, _strided = torch.Tensor, torch.strided
 
@@ -108,6 +113,26 @@ def backward_ended(c: _core.Core, only: Any) -> None:
     if added and _refer_to_one(only, one.optimizer):
         _record(c, "gradients added", one.step, 1)
     _drop(c)
+
+
+@dataclass(slots=True)
+class Clearing:
+    """When optimizers cleared gradients last."""
+
+    since: dict[int, int] = field(default_factory=dict)
+    """id of an optimizer -> since when the program had not run backward, stepped or taken a batch
+    then."""
+    told: int = 0
+
+
+def clears(c: _core.Core, known: Clearing, optimizer: Any, since_ns: int) -> None:
+    """Write ``cleared again`` if nothing has come since the optimizer's last zero_grad."""
+    if known.since.get(id(optimizer)) == since_ns != 0 and known.told < MAX_CLEARED:
+        known.told += 1
+        _record(c, "cleared again", c.step, 1)
+    if len(known.since) >= MAX_CLEARED:
+        known.since.clear()
+    known.since[id(optimizer)] = since_ns
 
 
 def _refer_to_one(ref: Any, other: Any) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -17,11 +19,15 @@ MIN_STEPS: Final = 3
 """Minimum steps of a run that has ended. While it runs, local SGD may average later."""
 SMALL_BYTES: Final = 1024
 """Losses, counts and flags are smaller, gradients and activations larger."""
+CLEARED: Final = "cleared again"
+"""Name of the record of gradients that are cleared twice, and nothing between."""
 PHASES_BACK: Final = 1 << 14
 """Phases per rank that are looked at where not all of a run matter."""
 SHARE_OF_MODEL: Final = 1 / 8
 """Share of a model that a step moves to average it: sparse gradients have the rows in use alone."""
 _BACKWARDS: Final = 16
+SHIFTED: Final = 8
+"""Steps for which a rank is a batch ahead; one of others may take their batch a step later."""
 PROBES_BACK: Final = 4096
 """Probes per rank that are looked at; a step has at most 16 checksums."""
 _LOOKS: Final = 64
@@ -170,13 +176,41 @@ def unfinished(view: View, process: Process) -> int:
     return len(np.unique(at[late]))
 
 
-def batches_by_step(view: View, process: Process) -> dict[int, int]:
-    """Return step -> batches that a rank's data loaders gave it before that step's optimizer, since
-    the first phase looked at. Empty where it has no data loader."""
-    given, _, _ = backwards(view, process, PHASES_BACK, "data")
+def counted_by_step(view: View, process: Process, what: str) -> dict[int, int]:
+    """Return step -> how many phases of a name (``data``: batches of a data loader), or records
+    ``cleared again``, a rank had before that step's optimizer, since the first phase looked at.
+    Empty where it has no such phase."""
     begun, _, steps = backwards(view, process, PHASES_BACK, "optimizer")
-    counts = given.searchsorted(begun) if len(given) else begun[:0]
-    return dict(zip(steps.tolist(), counts.tolist(), strict=False))
+    if what == CLEARED:
+        table, visible = view.rows(process, "probe")
+        ids = [i for i, name in process.names.items() if name == CLEARED]
+        given = table.when[:visible][np.isin(table.col("name_id")[:visible], ids)]
+    else:
+        given, _, _ = backwards(view, process, PHASES_BACK, what)
+        begun = begun if len(given) else begun[:0]
+    return dict(zip(steps.tolist(), given.searchsorted(begun).tolist(), strict=False))
+
+
+def one_each(steps: Sequence[int], taken: Mapping[int, Mapping[int, int]], rank: int) -> bool:
+    """Return whether the other ranks run one backward in each step: who accumulates gradients may
+    have a microbatch less at the end of its batches."""
+    others = (of for other, of in taken.items() if other != rank)
+    return all(of[b] - of[a] == b - a for of in others for a, b in pairwise(steps))
+
+
+def shifted_since(
+    steps: Sequence[int], taken: Mapping[int, Mapping[int, int]], rank: int
+) -> int | None:
+    """Return the step before which a rank took one batch more than most, if it did so once."""
+    more = [
+        taken[rank][step] - statistics.median_low(of[step] for of in taken.values())
+        for step in steps
+    ]
+    jumps = [at for at in range(1, len(steps)) if more[at] != more[at - 1]]
+    if len(jumps) != 1 or len(steps) - jumps[0] < SHIFTED:
+        return None
+    at = jumps[0]
+    return steps[at] if more[at] == more[at - 1] + 1 else None
 
 
 def shared_losses(view: View, process: Process, ranks: set[int]) -> set[int]:

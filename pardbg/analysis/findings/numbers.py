@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,15 +15,19 @@ from pardbg.analysis.base.losses import LOSS_NAMES, newest_ended, own_losses
 from pardbg.analysis.base.times import device
 from pardbg.analysis.comm.matching import odd_ones
 from pardbg.analysis.findings.exchanged import (
+    CLEARED,
     MIN_STEPS,
     SHARE_OF_MODEL,
+    SHIFTED,
     SMALL_BYTES,
     averages_on,
     averaging,
     backwards,
-    batches_by_step,
+    counted_by_step,
+    one_each,
     probes,
     shared_losses,
+    shifted_since,
 )
 from pardbg.analysis.findings.finding import Candidate, Evidence
 from pardbg.analysis.findings.kinds.value_kinds import (
@@ -51,8 +54,6 @@ _MOST: Final = 256
 """Values that are looked at, of each sort and rank."""
 _PASSED: Final = 2
 """Losses after which what was not finite is over."""
-_SHIFTED: Final = 8
-"""Steps for which a rank is a batch ahead; one of others may take their batch a step later."""
 _PHASES: Final = 1 << 11
 """Phases per rank whose backwards are counted."""
 _KEPT: Final = "gradients kept"
@@ -355,34 +356,22 @@ def summed_twice(view: View) -> Iterable[Candidate]:
 def skipped_batches(view: View) -> Iterable[Candidate]:
     """Find ranks that took a batch more than the others without a step for it, while they average
     their gradients: from there their n-th gradients are of another batch. Not of ranks that do so
-    often (samples for a log), nor of many batches at once (an evaluation)."""
+    often (samples for a log), nor of many batches at once (an evaluation). Without a data loader a
+    backward, or gradients cleared twice, tell of an iteration that had no step."""
     for ranks in averaging(view):
-        taken = {rank: batches_by_step(view, view.ranks[rank]) for rank in ranks}
-        steps = sorted(set.intersection(*(set(of) for of in taken.values())))[:-1]
-        if len(steps) <= _SHIFTED:
-            continue
-        for rank in ranks:
-            since = _shifted_since(steps, taken, rank)
-            if since is not None:
-                yield Candidate(
-                    kind="skipped-batch", ranks=ranks, culprits=(rank,), t_ns=view.t_ns,
-                    facts=SkippedBatch(since, steps[-1] - since + 1),
-                )  # fmt: skip
-
-
-def _shifted_since(
-    steps: Sequence[int], taken: Mapping[int, Mapping[int, int]], rank: int
-) -> int | None:
-    """Return the step before which a rank took one batch more than most, if it did so once."""
-    more = [
-        taken[rank][step] - statistics.median_low(of[step] for of in taken.values())
-        for step in steps
-    ]
-    jumps = [at for at in range(1, len(steps)) if more[at] != more[at - 1]]
-    if len(jumps) != 1 or len(steps) - jumps[0] < _SHIFTED:
-        return None
-    at = jumps[0]
-    return steps[at] if more[at] == more[at - 1] + 1 else None
+        told: set[int] = set()
+        for what in ("data", "backward", CLEARED):
+            taken = {rank: counted_by_step(view, view.ranks[rank], what) for rank in ranks}
+            steps = sorted(set.intersection(*map(set, taken.values())))[:-1]
+            for rank in ranks if len(steps) > SHIFTED else ():
+                since = shifted_since(steps, taken, rank)
+                alone = what != "backward" or one_each(steps, taken, rank)
+                if since is not None and alone and rank not in told:
+                    told.add(rank)
+                    yield Candidate(
+                        kind="skipped-batch", ranks=ranks, culprits=(rank,), t_ns=view.t_ns,
+                        facts=SkippedBatch(since, steps[-1] - since + 1, what),
+                    )  # fmt: skip
 
 
 def kept_gradients(view: View) -> Iterable[Candidate]:
@@ -426,10 +415,10 @@ def unequal_accumulation(view: View) -> Iterable[Candidate]:
     of the last steps. A number that varies is of batches that do."""
     for ranks in averaging(view):
         counts = {rank: _backwards_by_step(view, view.ranks[rank]) for rank in ranks}
-        steps = sorted(set.intersection(*map(set, counts.values())))[:-1][-_SHIFTED:]
+        steps = sorted(set.intersection(*map(set, counts.values())))[:-1][-SHIFTED:]
         numbers = {rank: {of[step] for step in steps} for rank, of in counts.items()}
         by_rank = {rank: min(of) for rank, of in numbers.items() if len(of) == 1}
-        if len(steps) == _SHIFTED and len(by_rank) == len(ranks) and len({*by_rank.values()}) > 1:
+        if len(steps) == SHIFTED and len(by_rank) == len(ranks) and len({*by_rank.values()}) > 1:
             yield Candidate(
                 kind="unequal-accumulation", ranks=ranks, culprits=odd_ones(by_rank),
                 t_ns=view.t_ns, facts=UnequalAccumulation(tuple(by_rank.items()), len(steps)),

@@ -326,7 +326,8 @@ def _state() -> list[Candidate]:
         one("no-gradient-exchange", state.NoGradientExchange(MIB, 1000), (0, 1)),
         one("unequal-start", state.UnequalStart(), (0, 1, 2), (1,)),
         one("same-data", state.SameData(20), (0, 1, 2)),
-        one("skipped-batch", state.SkippedBatch(20, 30), (0, 1, 2), (1,)),
+        *(one("skipped-batch", state.SkippedBatch(20, 30, what), (0, 1, 2), (1,))
+          for what in ("data", "backward", "cleared again")),
         one("gradients-kept", state.GradientsKept(10, 3, 4, True), (0, 1, 2), (1,)),
         one("gradients-kept", state.GradientsKept(10, 1, 4, False), (0, 1, 2), (1,)),
         one("gradients-kept", state.GradientsAdded(0, 6, 6), (0, 1, 2)),

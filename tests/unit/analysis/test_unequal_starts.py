@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from pardbg.analysis.base.asof import View
@@ -236,9 +238,39 @@ def test_a_batch_that_one_rank_skipped(
     assert said == found
 
 
+EXTRA = [1] * 12 + [2] + [1] * 17
+
+
+@pytest.mark.parametrize(
+    ("backwards", "cleared", "average", "found"),
+    [
+        ([ONE, EXTRA, ONE], [], True, [((1,), 12, 17, "backward")]),
+        ([ONE, EXTRA, ONE], [], False, []),
+        ([[3] * 30, [3] * 12 + [4] + [3] * 17], [], True, []),  # it had a microbatch more
+        ([ONE, ONE[:12] + [2] * 18], [], True, []),  # from there on
+        ([ONE, ONE, ONE], [(1, 12)], True, [((1,), 12, 17, "cleared again")]),
+        ([ONE, ONE], [(1, 12)], False, []),
+        ([ONE, ONE], [(0, 12), (1, 12)], True, []),  # all at once
+        ([ONE, ONE], [(1, 0)], True, []),  # before the first step
+        ([ONE, ONE], [(1, 12), (1, 20)], True, []),  # again and again
+        ([ONE, ONE], [(r, s) for r in (0, 1) for s in range(30)], True, []),
+        ([ONE, EXTRA], [(1, 12)], True, [((1,), 12, 17, "backward")]),  # told once
+    ],
+)
+def test_an_iteration_without_a_step_and_without_a_data_loader(
+    backwards: list[list[int]], cleared: list[tuple[int, int]], average: bool,
+    found: list[tuple[object, ...]],
+) -> None:  # fmt: skip
+    """``cleared``: (rank, step) before whose optimizer gradients were cleared again."""
+    view = accumulating(*backwards, average=average, cleared=cleared)
+    said = [(one.culprits, *facts(one, "step", "num_steps", "what"))
+            for one in skipped_batches(view)]  # fmt: skip
+    assert said == found
+
+
 def accumulating(
     *backwards: list[int], kept: list[list[int]] | None = None, average: bool = True,
-    added: list[list[int]] | None = None,
+    added: list[list[int]] | None = None, cleared: Sequence[tuple[int, int]] = (),
 ) -> View:  # fmt: skip
     """A rank for each list of its backwards in each step of 10 ms, from 1 on; the average at 4, the
     optimizer 6-7. ``kept``: rank by rank, of each tenth step, whether gradients were kept;
@@ -254,6 +286,9 @@ def accumulating(
             if average:
                 proc.collective("world", "all_reduce", t + 4, t + 5, BYTES, step=step)
             proc.phase("optimizer", t + 6, t + 7, step)
+            if (proc.rank, step) in cleared:
+                proc.record(wire.Kind.PROBE, t + 0.5, t + 0.5, proc.name("cleared again"),
+                            step=step, a=1)  # fmt: skip
             proc.step(step, t, t + 9)
         for look, was in enumerate((kept or [[]] * len(backwards))[proc.rank or 0]):
             proc.record(wire.Kind.PROBE, 100 * look + 9, 100 * look + 9,

@@ -120,6 +120,49 @@ def test_optimizers_that_take_turns_clear_their_own(watched: Path) -> None:
     assert added(watched) == []
 
 
+def cleared(path: Path) -> list[int]:
+    return [r.step for r in read_rank(path).of(Kind.PROBE) if r.name == "cleared again"]
+
+
+def test_gradients_that_are_cleared_twice_and_nothing_between(watched: Path) -> None:
+    """An iteration that ends before its backward; then one that ends behind it, which is none."""
+    net = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for iteration in range(14):
+        optimizer.zero_grad()
+        if iteration == 5:
+            continue
+        backward(net)
+        if iteration != 9:
+            optimizer.step()
+    assert cleared(watched) == [5]
+
+
+def test_optimizers_that_clear_in_turns_clear_once_each(watched: Path) -> None:
+    nets = [torch.nn.Linear(4, 2) for _ in range(2)]
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in nets]
+    for iteration in range(6):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        if iteration == 3:
+            continue
+        (nets[0](torch.ones(1, 4)) + nets[1](torch.ones(1, 4))).sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert cleared(watched) == [3, 3]
+
+
+def test_a_program_that_always_clears_twice_has_the_first_told(watched: Path) -> None:
+    net = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(kept_gradients.MAX_CLEARED + 5):
+        optimizer.zero_grad()
+        backward(net)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert len(cleared(watched)) == kept_gradients.MAX_CLEARED
+
+
 def test_without_an_optimizer_each_loss_is_its_own_backwards(watched: Path) -> None:
     """Which of them are one step's is not known, and their mean would be of all so far."""
     weight = torch.ones(1, requires_grad=True)

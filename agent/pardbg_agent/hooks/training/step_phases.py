@@ -53,6 +53,7 @@ def install(patches: Patches, late: LateImports) -> list[Any]:
     scaler = getattr(torch.amp, "GradScaler", None)
     patches.around(scaler, "scale", "scale", before_scale)
     patches.wrap(optimizers.Optimizer, "__init__", _made)
+    patches.around(optimizers.Optimizer, "zero_grad", "zero_grad", _clears)
     late.when_imported(
         "torch.nn.parallel.distributed", lambda m: _hook_ddp(patches, m.DistributedDataParallel)
     )
@@ -294,6 +295,12 @@ def _made(original: Any) -> Any:
                     native_way.disable_native_step_end(_core.CURRENT)
 
     return init
+
+
+def _clears(c: _core.Core, optimizer: Any, *_: Any, **__: Any) -> None:
+    x = c.context or context.of(c)
+    known = x.part(kept_gradients.Clearing)
+    kept_gradients.clears(c, known, optimizer, x.loop.anchor_ns)
 
 
 def _before_state(*_: Any, **__: Any) -> bool:

@@ -8,7 +8,9 @@ from typing import Final
 from pardbg.analysis.findings.finding import Candidate, Facts, Label, Severity
 from pardbg.analysis.findings.kinds.difference_words import difference_text
 from pardbg.analysis.findings.kinds.kind import kinds
+from pardbg.analysis.findings.wording import word
 from pardbg.analysis.same.hypotheses import Hypothesis
+from pardbg.sentences import filled
 from pardbg.words import agreed, binary_size, duration, percent, ranks_text, size
 
 # -- memory
@@ -305,6 +307,11 @@ class SkippedBatch(Facts):
     """It took two before this one."""
     num_steps: int
     """It has been a batch ahead for so many."""
+    what: str = "data"
+    """What it did once more than the others: ``data``, ``backward`` or ``cleared again``."""
+
+    def text(self, about: Candidate) -> str:
+        return filled(word(SkippedBatch, f"text {self.what}"), self, about)
 
 
 @dataclass(frozen=True, slots=True)
