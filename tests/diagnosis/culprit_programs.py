@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import rpc
 
 WHO = STEP = RANK = SIZE = 0
 MINE = False
@@ -160,6 +161,23 @@ def task_keeps() -> None:
         await feeder
 
     asyncio.run(train())
+
+
+def serves(never: bool) -> int:
+    """Runs on another worker."""
+    if never:
+        queue.Queue[int]().get()
+    return 1
+
+
+def rpc_hangs() -> None:
+    """Workers ask the next one in turn; one of these does not return from what it is asked."""
+    rpc.init_rpc(f"worker{RANK}", rank=RANK, world_size=SIZE)
+    for step in range(STEPS):
+        time.sleep(0.02)
+        after = (RANK + 1) % SIZE
+        rpc.rpc_sync(f"worker{after}", serves, args=(after == WHO and step == STEP,), timeout=600)
+    rpc.shutdown()
 
 
 def without_optimizer() -> None:
@@ -391,7 +409,7 @@ WHATS: dict[str, Callable[[], None]] = {
     "loader-hangs": loader_hangs, "stale-lock": stale_lock, "gathers": gathers,
     "feeder-dies": feeder_dies, "comm-thread-dies": lambda: sums_in_thread(True),
     "unawaited-thread-dies": lambda: sums_in_thread(False), "future-keeps": future_keeps,
-    "task-keeps": task_keeps, "without-optimizer": without_optimizer,
+    "task-keeps": task_keeps, "rpc-hangs": rpc_hangs, "without-optimizer": without_optimizer,
 }  # fmt: skip
 
 

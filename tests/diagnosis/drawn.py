@@ -37,7 +37,7 @@ CULPRIT: dict[str, tuple[tuple[str, ...], str]] = {
     "comm-thread-dies": (("thread-exception",), HANG),
     "unawaited-thread-dies": (("thread-exception",), HANG),
     "future-keeps": (("thread-exception",), HANG), "task-keeps": (("thread-exception",), HANG),
-    "without-optimizer": (("straggler",), SLOW),
+    "without-optimizer": (("straggler",), SLOW), "rpc-hangs": (("stuck-call",), HANG),
 }  # fmt: skip
 """The same of culprit_programs."""
 NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {

@@ -27,10 +27,12 @@ def together(members: Sequence[int]) -> str:
     return f"{wire.CALLS}.{len(members)}.{zlib.crc32(repr(tuple(members)).encode()):08x}"
 
 
-def begin(c: Core, name: str, detail: str, key: str, members: Sequence[int]) -> Call:
-    """Start the call now: in the status block, and as a record."""
+def begin(
+    c: Core, name: str, detail: str, key: str, members: Sequence[int], of: int = NONE
+) -> Call:
+    """Start the call now: in the status block, and as a record. ``of``: the rank that it asks."""
     group_id = c.defs.group(key, "set-up", None, members, wire.CALLS)
-    name_id = c.defs.op(name, "", detail[:MAX_DETAIL])
+    name_id = c.defs.op(name, "", detail[:MAX_DETAIL], of)
     seq, t0 = c.ops.next_seq(key), now_ns()
     token = c.ops.issued(key, group_id, name, seq, False, False, NONE, 0, name_id, t0)
     call = Call(token, name_id, group_id, seq, c.step, t0)
@@ -44,10 +46,10 @@ def end(c: Core, call: Call, failed: bool = False) -> None:
         _record(c, Kind.CALL, call, now_ns(), int(Flag.FAILED) if failed else 0)
 
 
-def alone(c: Core, name: str, detail: str = "") -> Call:
+def alone(c: Core, name: str, detail: str = "", of: int = NONE) -> Call:
     """Return a call of this rank that nobody else has to make."""
     rank = c.identity.rank
-    return begin(c, name, detail, f"{wire.CALLS}.of.{rank}", (rank,))
+    return begin(c, name, detail, f"{wire.CALLS}.of.{rank}", (rank,), of)
 
 
 def _record(c: Core, kind: Kind, call: Call, t1: int, flags: int) -> None:

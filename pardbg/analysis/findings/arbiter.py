@@ -189,8 +189,9 @@ def _always(cause: Candidate, effect: Candidate) -> bool:
 STALLS: Final[Families] = (
     stalls.MissingRank, stalls.Deadlock, stalls.Misaddressed, stalls.StuckOp, stalls.UnseenRank,
 )  # fmt: skip
+CALLS: Final[Families] = (stalls.StuckCall, stalls.StuckRemote)
 DISAGREEMENTS: Final[Families] = (Mismatch, MessageMismatch, ThreadOrder, RehearsedOrder)
-_STANDSTILLS: Final[Families] = (*STALLS, stalls.StuckCall, *DISAGREEMENTS)
+_STANDSTILLS: Final[Families] = (*STALLS, *CALLS, *DISAGREEMENTS)
 _ROOTS: Final[Families] = (ends.Raised, ends.Exited, ends.Lost)
 _LAST_RESORTS: Final[Families] = (*_ROOTS, ends.Followed, ends.LeftEarly, ends.CutOff)
 _SPEED: Final[Families] = (
@@ -201,7 +202,7 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     # A rehearsal knows all ops: that ranks do not meet, and wait, follows from their order.
     Rule(
         (RehearsedOrder,),
-        (*STALLS, stalls.StuckCall, Mismatch, MessageMismatch, ThreadOrder, ends.ThreadRaised),
+        (*STALLS, *CALLS, Mismatch, MessageMismatch, ThreadOrder, ends.ThreadRaised),
         _always,
     ),
     # Which thread comes first differs: so do the ops, and ranks wait in them.

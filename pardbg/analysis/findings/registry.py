@@ -16,10 +16,9 @@ import pardbg.analysis.findings.stalls.waiting as waiting
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.run import rehearsed
 from pardbg.analysis.base.times import are_launches
-from pardbg.analysis.findings.arbiter import STALLS, decided, surviving
+from pardbg.analysis.findings.arbiter import CALLS, STALLS, decided, surviving
 from pardbg.analysis.findings.ends import ended_by_launcher, ends, thread_failures
 from pardbg.analysis.findings.finding import Candidate, Finding
-from pardbg.analysis.findings.kinds.stall_kinds import StuckCall
 from pardbg.analysis.findings.load import overloaded_hosts
 from pardbg.analysis.findings.memory import failed_requests, memory
 from pardbg.analysis.findings.speed.communication import exposed, small_messages
@@ -49,7 +48,7 @@ def stalls(view: View) -> tuple[Candidate, ...]:
         if not waiting.is_held(then):
             waits = (waiting.waits(then, over), stuck_ops(then, over), stuck_calls(then))
             left = surviving(chain(disagreements(then), *waits))
-            if found := tuple(one for one in left if isinstance(one.facts, (*STALLS, StuckCall))):
+            if found := tuple(one for one in left if isinstance(one.facts, (*STALLS, *CALLS))):
                 return found
     return ()
 

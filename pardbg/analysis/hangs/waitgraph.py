@@ -46,7 +46,7 @@ _ISSUED: Final = ("issue", "issue_p2p", "call_begin")
 _NEVER: Final = 1 << 62
 _HOST_WAITS: Final = ("gloo", "mpi", "")
 """Backends whose ops the host itself waits in."""
-_TELLING: Final = ("Store.", "new_group", "split_group", "torch.", "checkpoint.", "destroy")
+_TELLING: Final = ("Store.", "new_group", "split_group", "torch.", "checkpoint.", "destroy", "rpc")
 """Calls that are shown with their arguments."""
 _ROOT_FIRST: Final = ("broadcast", "scatter")
 """Ops whose ranks wait for the root before anybody else."""
@@ -83,6 +83,12 @@ class PendingOp:
     def alone(self) -> bool:
         """Return whether it is a call that nobody else has to make."""
         return self.call and len(self.group.ranks) == 1
+
+    @property
+    def asks(self) -> int:
+        """Return the rank that a call of torch.distributed.rpc waits for; -1: it is none."""
+        asked = self.op.root if self.call and self.op.op.startswith("rpc") else None
+        return -1 if asked is None else asked
 
     @property
     def at_store(self) -> bool:

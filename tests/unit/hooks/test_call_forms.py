@@ -263,6 +263,20 @@ def test_remote_calls(c: core.Core, worker: None, form: str) -> None:
     assert c.guard.disabled == set()
 
 
+def test_a_call_that_waits_for_a_worker_tells_whom_it_asks(c: core.Core, worker: None) -> None:
+    """Of a worker that there is not, torch tells the program."""
+    path = Path(str(c.ring.path))
+    before = [len(read_rank(path).of(kind)) for kind in (Kind.CALL_BEGIN, Kind.CALL)]
+    rpc.rpc_sync("me", torch.sub, ARGS)
+    with pytest.raises(RuntimeError):
+        rpc.rpc_sync("nobody", torch.sub, ARGS)
+    assert c.guard.disabled == set()
+    told = read_rank(path)
+    assert [len(told.of(kind)) for kind in (Kind.CALL_BEGIN, Kind.CALL)] == [n + 2 for n in before]
+    of = {d["reduce"]: d["root"] for d in told.defined("op") if d["op"] == "rpc_sync"}
+    assert [root for text, root in of.items() if "sub → " in text] == [0, -1]
+
+
 TRAINED: dict[str, Callable[[int, Any, Any], Any]] = {
     "by place": lambda at, roots, optimizer: (
         dist_autograd.backward(at, roots),

@@ -21,7 +21,7 @@ from pardbg_agent.hooks.patching import Patches, unframed
 from pardbg_agent.hooks.training import step_phases
 from pardbg_agent.life import calls
 from pardbg_agent.life.late_imports import LateImports
-from pardbg_agent.wire import NOTE_RPC, DefKind
+from pardbg_agent.wire import NONE, NOTE_RPC, DefKind
 
 _MAX_NAME = 60
 
@@ -73,13 +73,26 @@ def _met(c: _core.Core) -> None:
 
 
 def _before_call(kind: str, c: _core.Core, to: Any, func: Any, *_: Any, **__: Any) -> Any:
-    """``rpc_async`` and ``remote`` return at once: their span is the sending alone."""
+    """``rpc_async`` and ``remote`` return at once: their span is the sending alone. ``rpc_sync``
+    waits for its worker: a call of this rank, whose begin is told."""
     name = getattr(func, "__qualname__", None) or getattr(func, "__name__", "call")
-    return f"{kind} {name} → {getattr(to, 'name', to)}"[:_MAX_NAME], now_ns()
+    text = f"{name} → {getattr(to, 'name', to)}"[:_MAX_NAME]
+    call = calls.alone(c, kind, text, _rank_of(to)) if kind == "rpc_sync" else None
+    return f"{kind} {text}", now_ns(), call
+
+
+def _rank_of(to: Any) -> int:
+    """Return a worker's rank; NONE for one that there is not, as the program will be told."""
+    try:
+        return to if isinstance(to, int) else int(rpc.get_worker_info(getattr(to, "name", to)).id)
+    except RuntimeError:
+        return NONE
 
 
 def _after_call(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
-    name, t0 = what
+    name, t0, call = what
+    if call is not None:
+        calls.end(c, call, failed)
     if c.level > 1:
         c.span(name, (0, 0, -1), t0, t1, failed)
 

@@ -339,6 +339,17 @@ class StuckCall(Facts):
 
 
 @dataclass(frozen=True, slots=True)
+class StuckRemote(Facts):
+    """A function that a worker of torch.distributed.rpc runs for another one does not return, and
+    no rank does anything."""
+
+    op: Label
+    """The call with its function and worker."""
+    lasted_ns: int
+    caller: int
+
+
+@dataclass(frozen=True, slots=True)
 class LateRank(Note):
     """Note: a rank arrived that late; the wait is over."""
 
@@ -366,7 +377,7 @@ KINDS: Final = kinds(
         "p2p-cycle": Deadlock,
         "unpaired-send unpaired-recv": (Deadlock, Misaddressed),
         "p2p-tag-mismatch": (Deadlock, RehearsedOrder),
-        "stuck-call": StuckCall,
+        "stuck-call": (StuckCall, StuckRemote),
         "stuck-op": StuckOp,
         "unseen-rank": (UnseenRank, RankUnrecorded),
         "late-rank": LateRank,

@@ -8,12 +8,19 @@ from typing import Final
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.exits import ended
 from pardbg.analysis.findings.finding import Candidate, Evidence, Label
-from pardbg.analysis.findings.kinds.stall_kinds import AtStore, StuckCall, StuckOp, UnseenRank
+from pardbg.analysis.findings.kinds.stall_kinds import (
+    AtStore,
+    StuckCall,
+    StuckOp,
+    StuckRemote,
+    UnseenRank,
+)
 from pardbg.analysis.findings.stalls.absences import absence, other_threads
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.hangs.standstill import IDLE_CORES, Seen, seen
 from pardbg.analysis.hangs.waitgraph import PendingOp, wait_graph
 from pardbg.events.control_facts import Rendezvous
+from pardbg.store.definitions import Frame
 
 STUCK_NS: Final = 5_000_000_000
 """Minimum time that an op issued by all its ranks has not ended."""
@@ -23,6 +30,13 @@ IDLE_NS: Final = 4_000_000_000
 """Minimum time that a call of a rank alone stands still and uses no CPU."""
 BUSY_NS: Final = 60_000_000_000
 """... and one that works."""
+REMOTE_NS: Final = 10_000_000_000
+"""... a call of another worker, while no rank does anything."""
+APART: Final = 0.2
+"""Cores that a rank uses more than another, where neither computes but RPC polls ..."""
+POLLING: Final = 0.6
+"""... and all that it uses then."""
+_SERVES: Final = "torch/distributed/rpc/internal.py"
 _EVENTS: Final = 64
 _MAX_CALLS: Final = 8
 
@@ -84,11 +98,49 @@ def stuck_calls(view: View) -> Iterator[Candidate]:
     for op in graph.alone:
         if op.rank in blamed or found >= _MAX_CALLS:
             continue
+        if op.asks >= 0:
+            yield from _stuck_remote(view, op)
+            continue
         now = seen(view, op.rank)
         idle = _is_idle(now) and view.t_ns - max(op.since_ns, now.moved_ns) >= IDLE_NS
         if idle or view.t_ns - op.since_ns >= BUSY_NS:
             found += 1
             yield _stuck_call(view, op, now, idle)
+
+
+def _stuck_remote(view: View, op: PendingOp) -> Iterator[Candidate]:
+    """The call of another worker that does not end: its handler stands, and no rank does anything.
+    A worker that asks a further one only waits itself."""
+    further = any(other.rank == op.asks and other.asks >= 0 for other in wait_graph(view).alone)
+    if further or op.asks == op.rank or not _all_stand(view):
+        return
+    handler = _handler(seen(view, op.asks)) if op.asks in view.ranks else ()
+    if handler:
+        yield Candidate(
+            kind="stuck-call", ranks=(op.rank,), culprits=(op.asks,), where=place(handler),
+            t_ns=op.since_ns, evidence=Evidence(op.since_ns, op.asks, "timeline", op=op.text),
+            facts=StuckRemote(Label(op.text), view.t_ns - op.since_ns, op.rank),
+        )  # fmt: skip
+
+
+def _all_stand(view: View) -> bool:
+    """Return whether no rank has recorded anything for a while, nor uses more of a core than the
+    others: the threads of RPC look for messages all the time."""
+    ranks = [seen(view, rank) for rank in view.ranks if not ended(view, rank)]
+    used = [now.cpu for now in ranks if now.cpu is not None]
+    alike = len(used) == len(ranks) and max(used) - min(used) <= APART and max(used) <= POLLING
+    return alike and all(
+        view.t_ns - now.moved_ns >= REMOTE_NS and now.os_state == "S" for now in ranks
+    )
+
+
+def _handler(now: Seen) -> tuple[Frame, ...]:
+    """Return the stack of a function that a rank runs for another worker, from it on."""
+    for _, frames in now.threads:
+        for at, (file, _, function) in enumerate(frames):
+            if function == "_run_function" and file.endswith(_SERVES):
+                return frames[at + 1 :]
+    return ()
 
 
 def _is_idle(now: Seen) -> bool:
