@@ -184,7 +184,8 @@ def counted_by_step(view: View, process: Process, what: str) -> dict[int, int]:
     if what == CLEARED:
         table, visible = view.rows(process, "probe")
         ids = [i for i, name in process.names.items() if name == CLEARED]
-        given = table.when[:visible][np.isin(table.col("name_id")[:visible], ids)]
+        part = slice(max(0, visible - PROBES_BACK) if ids else visible, visible)
+        given = table.when[part][np.isin(table.col("name_id")[part], ids)]
     else:
         given, _, _ = backwards(view, process, PHASES_BACK, what)
         begun = begun if len(given) else begun[:0]
