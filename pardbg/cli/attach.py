@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from pardbg.doors.explained import Explained
     from pardbg.events.device_facts import Ras
     from pardbg.hub.attach.job_ranks import JobRank
-    from pardbg.hub.attach.look import Look
+    from pardbg.hub.attach.look import Look, StoreLook
     from pardbg.hub.attach.stacks_verdict import StackVerdict
-    from pardbg.hub.attach.store_look import StoreLook
 
 MAX_ROWS: Final = 64
 MAX_WIDTH: Final = 100
@@ -72,9 +71,8 @@ def _look(
     pids: Sequence[int], launcher: int | None, user: bool, slurm: str, store: bool, json_: bool
 ) -> None:  # fmt: skip
     from pardbg.hub.attach.job_ranks import find
-    from pardbg.hub.attach.look import ask_ras, look
+    from pardbg.hub.attach.look import ask_ras, ask_store, look
     from pardbg.hub.attach.stacks_verdict import judge
-    from pardbg.hub.attach.store_look import ask_store
 
     if sum(map(bool, (pids, launcher is not None, user, slurm))) > 1:
         raise UserError("PIDs, --launcher, --user and --slurm exclude each other: give one")

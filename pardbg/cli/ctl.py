@@ -9,7 +9,7 @@ import click
 from pardbg.cli.common import complete_ctl, echo
 from pardbg.cli.here import find_target
 from pardbg.control.language import arguments
-from pardbg.control.language.ctl_words import ctl_words
+from pardbg.control.language.arguments import ctl_words
 from pardbg.errors import UserError
 from pardbg.events.control_codes import Verb
 from pardbg.ui.commands.actions import explain, wrapped

@@ -5,6 +5,7 @@ Their docstrings are what a model reads of them.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -16,11 +17,10 @@ from pardbg.analysis.answers.hang import rank_stacks
 from pardbg.analysis.answers.report import as_json
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.same import comparison, module_rows
-from pardbg.control.language.ctl_words import ctl_words
+from pardbg.control.language.arguments import ctl_words
 from pardbg.control.language.ranksets import Known, RankFacts, resolve
 from pardbg.doors.evidence import Evidence, JobLog, LiveRun, Recording, open_evidence
 from pardbg.doors.explained import explained
-from pardbg.doors.paging import page
 from pardbg.errors import UserError
 from pardbg.events.control_codes import Verb
 from pardbg.hub.client import HubControl
@@ -28,6 +28,71 @@ from pardbg.hub.run.runs import list_runs
 from pardbg.joblog import told
 from pardbg.render.frame.activity import activity_text
 from pardbg.render.reports import replies
+
+MAX_CHARS: Final = 8_000
+"""Of an answer, about two thousand tokens."""
+MAX_LIMIT: Final = 200
+_HEAD_SHARE: Final = 2
+"""All but the rows takes one part in so many, at most."""
+_SHORTER: Final = ((64, 2_000), (16, 500), (4, 120), (1, 40), (0, 0))
+"""(items of a list, characters of a text) that are kept, one try after the other."""
+
+
+def packed(value: object) -> str:
+    """Return compact JSON that can be sent: names of files may be any bytes."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str)
+    return text.encode("utf-8", "replace").decode()
+
+
+def page(head: Mapping[str, object], rows: Sequence[object], offset: int, limit: int) -> str:
+    """Return ``head`` and rows from ``offset``: as many as ``limit`` and MAX_CHARS allow, and
+    ``next_offset`` where more follow. Raises UserError."""
+    if offset < 0 or not 1 <= limit <= MAX_LIMIT:
+        raise UserError(f"offset is 0 or more, limit 1 to {MAX_LIMIT}; got {offset} and {limit}")
+    about = fitted(dict(head), MAX_CHARS // _HEAD_SHARE)
+    frame = {**_fields(about), "total": len(rows), "offset": offset, "next_offset": len(rows)}
+    room = MAX_CHARS - len(packed({**frame, "rows": []}))
+    shown: list[object] = []
+    for row in rows[offset : offset + limit]:
+        text = packed(row)
+        if len(text) + 1 > room and shown:
+            break
+        if len(text) + 1 > room:
+            row = fitted(row, room - 1)
+            text = packed(row)
+        shown.append(row)
+        room -= len(text) + 1
+    following = offset + len(shown)
+    frame["next_offset"] = following if following < len(rows) else None
+    return packed({**frame, "rows": shown})
+
+
+def fitted(value: object, most: int) -> object:
+    """Return the value, with its lists and texts shortened until its JSON has ``most``
+    characters."""
+    if len(packed(value)) <= most:
+        return value
+    for items, characters in _SHORTER:
+        shorter = _cut(value, items, characters)
+        if len(packed(shorter)) <= most:
+            return shorter
+    return {"left_out": f"{len(packed(value))} characters"}
+
+
+def _cut(value: object, items: int, characters: int) -> object:
+    if isinstance(value, str) and len(value) > characters:
+        return f"{value[:characters]}…"
+    if isinstance(value, (list, tuple)):
+        kept = [_cut(one, items, characters) for one in value[:items]]
+        return kept if len(value) <= items else [*kept, f"… {len(value) - items} more"]
+    if isinstance(value, Mapping):
+        return {key: _cut(one, items, characters) for key, one in value.items()}
+    return value
+
+
+def _fields(value: object) -> dict[str, object]:
+    return dict(value) if isinstance(value, Mapping) else {}
+
 
 MAX_OPEN: Final = 4
 """Recordings and runs that are kept open; beyond, the one opened first is closed."""

@@ -6,13 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pardbg.analysis.answers.courses import LAST as STEPS
-from pardbg.analysis.answers.courses import SOON, Course, rank_courses
 from pardbg.analysis.answers.device_mesh import NO_MESH, Mesh, device_mesh
 from pardbg.analysis.answers.hang import Hang, RankStack, hang_view, rank_stacks
 from pardbg.analysis.answers.hosts import HostNow, hosts_now
 from pardbg.analysis.answers.ranks import RankNow, rank_rows
-from pardbg.analysis.answers.step_times import unheld_step_rows
+from pardbg.analysis.answers.step_times import SOON, Course, rank_courses, unheld_step_rows
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import ControlView, control_view
 from pardbg.analysis.base.holds import was_held
@@ -224,7 +222,7 @@ def snapshot(
         not_finite=of_steps("not_finite", lambda: not_finite(view, losses)),
         hang=hang_view(view),
         stacks=rank_stacks(view),
-        courses=rank_courses(view, viewport.ranks, SOON if partial else STEPS) if shown else {},
+        courses=rank_courses(view, viewport.ranks, SOON if partial else LAST) if shown else {},
         hosts=hosts_now(view, ranks) if shown else (),
         mesh=device_mesh(view, max(info.world_size, max(view.ranks, default=-1) + 1)),
         parts=store.parts(),

@@ -8,24 +8,63 @@ it; without a file there is none.
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
+import urllib.request
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NoReturn
 
 from pardbg.analysis.answers.hang import hung
-from pardbg.analysis.answers.report import Report, report
+from pardbg.analysis.answers.report import Report, finding_json, report
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.finding import Finding
 from pardbg.hub.hangs.hang_bundle import OUTPUT_BYTES, write
-from pardbg.hub.hangs.notify import tell
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.run_files import read_part
 from pardbg.session.reader import load
 from pardbg.session.rotation import part_path
+
+TIMEOUT_S: Final = 10.0
+
+
+def tell(
+    config: RunConfig, found: Iterable[Finding], when: str, bundle: Path | None = None
+) -> None:
+    """Tell of errors, and at a hang of all that is ``found``, each once in a run: a command gets
+    JSON, an address a POST."""
+    path = config.dir / files.NOTIFIED_FILE
+    told = (files.read_json(path) or {"findings": []})["findings"]
+    for one in found if config.on_hang.notify else ():
+        key = [one.kind, sorted(one.culprits or one.ranks), one.group, one.seq]
+        if key in told or (when == "end" and one.severity != "error"):
+            continue
+        told.append(key)
+        files.write_json(path, {"findings": told})
+        about = {"run": config.run, "name": config.name, "host": config.host, "when": when,
+                 "session": config.session, "bundle": None if bundle is None else str(bundle),
+                 "finding": finding_json(one)}  # fmt: skip
+        try:
+            _send(config, json.dumps(about).encode())
+        except (OSError, ValueError, http.client.HTTPException, subprocess.SubprocessError) as why:
+            files.add_notice(config.dir, f"--notify: {why}")
+            return  # nor would the others get through: they are told at the end
+
+
+def _send(config: RunConfig, data: bytes) -> None:
+    where, cwd = config.on_hang.notify, config.cwd or None
+    if where.startswith(("http://", "https://")):
+        kind = {"Content-Type": "application/json"}
+        urllib.request.urlopen(urllib.request.Request(where, data, kind), timeout=TIMEOUT_S).close()
+    else:
+        subprocess.run(shlex.split(where), cwd=cwd, input=data, timeout=TIMEOUT_S, check=True)
+
 
 NICE: Final = 10
 FIRST_KILLED: Final = "1000"

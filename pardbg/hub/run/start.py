@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from pardbg.errors import UserError
-from pardbg.hub.ranks.processes import start_time
-from pardbg.hub.ranks.task_room import MIN_FREE_TASKS, free_tasks
+from pardbg.hub.ranks.processes import MIN_FREE_TASKS, free_tasks, start_time
 from pardbg.hub.removal import remove_unstarted
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs, native_build, run_files

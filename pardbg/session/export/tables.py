@@ -8,9 +8,10 @@ import csv
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 
@@ -18,11 +19,67 @@ from pardbg.analysis.comm.ops import UNKNOWN_OP, source_of
 from pardbg.errors import UserError
 from pardbg.plain_text import plain_cell
 from pardbg.session.export.gathered import Array, Gathered
-from pardbg.session.export.schema import OTHER_RECORD, OTHERS, RECORDS, Column
 from pardbg.store.history import History
 from pardbg.store.intake import TABLE_NAMES
 from pardbg.store.process import Process
 from pardbg.store.store import Store
+from pardbg_agent.wire import Flag
+
+Type = Literal["int", "float", "bool", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: where it comes from, and what it says."""
+
+    name: str
+    type: Type
+    source: str
+    """A record field (``t0_ns``, ``a`` …), ``name``, ``op.dtype``, ``group.axis``, ``flag.16``,
+    ``done`` or ``process.rank``."""
+    doc: str
+    absent: int | None = None
+    """The record's value for *not known*; such a cell is null (empty in CSV)."""
+
+
+Columns = tuple[Column, ...]
+
+
+def _column(row: str) -> Column:
+    """Return the column of a line ``name | type | source | doc | absent``, the last optional."""
+    name, type_, source, doc, *absent = (cell.strip() for cell in row.split("|"))
+    if source.startswith("flag."):
+        source = f"flag.{int(Flag[source.removeprefix('flag.')])}"
+    return Column(name, cast(Type, type_), source, doc, *map(int, absent))
+
+
+def _parse() -> dict[str, Columns]:
+    """Return the sections of ``schema.txt``: ``record KIND`` (``*``: a kind without one of its
+    own), ``table NAME`` of what is not records, and ``part NAME``, which ``@NAME`` stands for."""
+    found: dict[str, Columns] = {}
+    text = resources.files("pardbg.session.export").joinpath("schema.txt").read_text("utf-8")
+    for row in text.splitlines():
+        if not row.startswith(" "):
+            section = row
+            found[section] = ()
+        elif (name := row.strip()).startswith("@"):
+            found[section] += found[f"part {name[1:]}"]
+        else:
+            found[section] += (_column(row),)
+    return found
+
+
+def _named(what: str) -> dict[str, Columns]:
+    return {n.removeprefix(what): c for n, c in _parse().items() if n.startswith(what)}
+
+
+RECORDS: Final = _named("record ")
+"""Record kind -> its columns, in order."""
+OTHER_RECORD: Final = RECORDS.pop("*")
+"""Columns of a record kind that has none of its own above."""
+OTHERS: Final = _named("table ")
+"""Tables of what is not records -> their columns, in order."""
+
 
 SPLIT: Final = {"op_issue": ("issue", "issue_p2p"), "op_done": ("done", "done_p2p")}
 """Record kinds that the store keeps in two tables."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.analysis.answers.courses import LAST, rank_courses
 from pardbg.analysis.answers.snapshot import Viewport, snapshot
+from pardbg.analysis.answers.step_times import LAST, rank_courses
 from pardbg.analysis.base.asof import View
 from pardbg.cli.common import load_session
 from tests.unit.analysis.test_small_traces import ddp, ns

@@ -11,8 +11,14 @@ import pytest
 
 from pardbg.cli import rc
 from pardbg.cli.ctl import ctl
-from pardbg.control.language.arguments import COMPARE, INSPECT, PDB, inspect_words, verb_meant
-from pardbg.control.language.ctl_words import ctl_words
+from pardbg.control.language.arguments import (
+    COMPARE,
+    INSPECT,
+    PDB,
+    ctl_words,
+    inspect_words,
+    verb_meant,
+)
 from pardbg.control.language.manual import MANUAL, manual
 from pardbg.errors import UserError
 from pardbg.events.commands import Reply

@@ -15,7 +15,7 @@ from pardbg.control.machine.machine import (
     TakenOver,
     Ticked,
 )
-from pardbg.control.machine.outcome import outcome
+from pardbg.control.machine.moves import outcome
 from pardbg.control.machine.state import Order
 from pardbg.events.control_codes import Mode, Verb, Why
 from pardbg.events.control_facts import Cut, Hit, Outcome, Refusal, Stuck, Taken, UnderWay

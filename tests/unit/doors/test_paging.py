@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pardbg.doors.paging import MAX_CHARS, fitted, packed, page
+from pardbg.doors.tools import MAX_CHARS, fitted, packed, page
 from pardbg.errors import UserError
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.hub.ranks import task_room
-from pardbg.hub.ranks.task_room import NO_LIMIT, free_tasks
+from pardbg.hub.ranks import processes
+from pardbg.hub.ranks.processes import NO_LIMIT, free_tasks
 
 ME = os.getuid()
 
@@ -39,7 +39,7 @@ def machine(
 def allowed(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """A user who may have 600 tasks, and is not root."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (600, 600))
-    monkeypatch.setattr(task_room.os, "getuid", lambda: ME or 1000)
+    monkeypatch.setattr(processes.os, "getuid", lambda: ME or 1000)
     return monkeypatch
 
 
@@ -56,8 +56,8 @@ def test_no_limit(tmp_path: Path, allowed: pytest.MonkeyPatch) -> None:
 
 
 def test_threads_of_the_user_count(tmp_path: Path, allowed: pytest.MonkeyPatch) -> None:
-    allowed.setattr(task_room.os, "getuid", lambda: ME)
-    allowed.setattr(task_room, "_exempt", lambda _: False)
+    allowed.setattr(processes.os, "getuid", lambda: ME)
+    allowed.setattr(processes, "_exempt", lambda _: False)
     assert free_tasks(*machine(tmp_path)) == 600 - 8
 
 

@@ -17,9 +17,8 @@ from pyarrow import parquet
 
 from pardbg.errors import UserError
 from pardbg.session.export import tables
-from pardbg.session.export.schema import OTHERS, RECORDS
 from pardbg.session.export.slices import nesting_rows
-from pardbg.session.export.tables import sheets
+from pardbg.session.export.tables import OTHERS, RECORDS, sheets
 from pardbg.session.export.trace import write_trace
 from pardbg.store.store import Store
 from pardbg_agent.wire import Flag
