@@ -125,7 +125,11 @@ def _may_run(text: str) -> bool:
     if answer is None and has_terminal():
         echo(f"{os.path.abspath(RC_NAME)} has commands for this run:\n\n{plain_lines(text)}\n")
         answer = click.confirm("Run them, now and whenever a file says the same?", default=False)
-        _remember(digest, answer)
+        path = _answers_path()
+        with contextlib.suppress(OSError):  # without a place for it, the question comes again
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(f"{digest} {'yes' if answer else 'no'}\n")
     return bool(answer)
 
 
@@ -141,15 +145,6 @@ def _answers() -> dict[str, bool]:
         pairs = (line.split() for line in file.read(MAX_ANSWERS_BYTES).splitlines())
         return {pair[0]: pair[1] == "yes" for pair in pairs if len(pair) == 2}
     return {}
-
-
-def _remember(digest: str, answer: bool) -> None:
-    """Keep an answer; without a place for it, the question comes again."""
-    path = _answers_path()
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(f"{digest} {'yes' if answer else 'no'}\n")
 
 
 # -- without a screen

@@ -217,7 +217,12 @@ class Recent:
         self._open_bytes += len(payload) + OVERHEAD
         self.num_bytes += len(payload) + OVERHEAD
         while self.num_bytes > self.limit_bytes:
-            self._drop_oldest()
+            if self._chunks:
+                _, size = self._chunks.popleft()
+            else:
+                size = len(self._open.popleft()[1]) + OVERHEAD
+                self._open_bytes -= size
+            self.num_bytes -= size
 
     def closed(self, chunk: StoredChunk) -> None:
         """Note a chunk of the recording: what came since the one before is in it."""
@@ -230,14 +235,6 @@ class Recent:
         turn."""
         rest = [*self._open, *([self._state] if self._state else [])]
         return chain(_unpacked([chunk for chunk, _ in self._chunks]), rest)
-
-    def _drop_oldest(self) -> None:
-        if self._chunks:
-            _, size = self._chunks.popleft()
-        else:
-            size = len(self._open.popleft()[1]) + OVERHEAD
-            self._open_bytes -= size
-        self.num_bytes -= size
 
 
 def _unpacked(chunks: Iterable[StoredChunk]) -> Iterator[Wire]:

@@ -69,7 +69,12 @@ class _Recovery:
             if not self.rings.mapped:
                 self._nothing_left()
             self.writer = SessionWriter(self.output, self.facts)
-            self._copy_file()
+            for message in self._file():
+                self.done.from_file += 1
+                self.resumed.saw(message)
+                if message.key[:1] == Key.DEFINITION.value:
+                    self.definitions.add(message.key, message.payload)
+                self._write(message.key, message.payload, message.received_ns)
             self._define(**self.facts.definition())
             rings = sorted(self.rings.mapped.items(), key=lambda item: item[1].reader.header.rank)
             last = max(_last_sign(ring) for _, ring in rings)
@@ -92,14 +97,6 @@ class _Recovery:
         raise RunError(told)
 
     # -- what the file has
-
-    def _copy_file(self) -> None:
-        for message in self._file():
-            self.done.from_file += 1
-            self.resumed.saw(message)
-            if message.key[:1] == Key.DEFINITION.value:
-                self.definitions.add(message.key, message.payload)
-            self._write(message.key, message.payload, message.received_ns)
 
     def _file(self) -> Iterator[Message]:
         session = self.dead.session

@@ -196,8 +196,7 @@ def _before(counts: Ints, sizes: Rows) -> Ints:
     begins = np.minimum(columns.begins_of(sizes), max(len(total) - 1, 0))
     if not len(total):
         return total
-    before: Ints = total - np.repeat(total[begins], sizes)
-    return before
+    return total - np.repeat(total[begins], sizes)
 
 
 # ---------------------------------------------------------------------- records

@@ -166,7 +166,11 @@ class _Repair:
             return None
         try:
             if opcode == Opcode.CHUNK:
-                self._take_chunk(at, end)
+                for record in reader.unpack_chunk(self._surveyed_chunk(at, end)):
+                    if isinstance(record, Channel) and len(self.decoder.streams) < MAX_CHANNELS:
+                        self.decoder.streams[record.id] = layout.stream_of(record)
+                self.chunks.append((at, end))
+                self.done.num_chunks += 1
             else:
                 self._take_other(opcode, self.data[at + _HEAD : end])
         except reader.DAMAGED:
@@ -179,13 +183,6 @@ class _Repair:
     def _begins_record(self, at: int) -> bool:
         rest = len(self.data) - at
         return rest < _HEAD or 1 <= self.data[at] <= Opcode.DATA_END or rest == len(MCAP0_MAGIC)
-
-    def _take_chunk(self, at: int, end: int) -> None:
-        for record in reader.unpack_chunk(self._surveyed_chunk(at, end)):
-            if isinstance(record, Channel) and len(self.decoder.streams) < MAX_CHANNELS:
-                self.decoder.streams[record.id] = layout.stream_of(record)
-        self.chunks.append((at, end))
-        self.done.num_chunks += 1
 
     def _surveyed_chunk(self, at: int, end: int) -> Chunk:
         chunk = self._chunk(at, end)

@@ -227,5 +227,4 @@ def _falls(
     """Of each run of rows: whether one is less than the one before it."""
     less = np.zeros(len(values), np.bool_)
     less[1:] = values[1:] < values[:-1]
-    found: NDArray[np.bool_] = np.logical_or.reduceat(less & ~new, begins)
-    return found
+    return np.logical_or.reduceat(less & ~new, begins)

@@ -182,13 +182,6 @@ class Process:
 
     # ------------------------------------------------------------------ writing
 
-    def _give_up_launches(self) -> None:
-        """Show ops that were launched and not reached: the process has ended."""
-        ops = self.device_times.give_up()
-        if ops is not None:
-            self._pending.append(ops.tobytes())
-            self._pending_bytes += len(ops) * RECORD_BYTES
-
     def accept(self, head: Head, payload: bytes, received_ns: int) -> bool:
         """Take a batch; False where all of it had come before."""
         if self._next is None:
@@ -217,7 +210,10 @@ class Process:
     def came(self) -> Came | None:
         """Return what came since the last call."""
         if not self._pending and self.ends:
-            self._give_up_launches()
+            ops = self.device_times.give_up()  # launched, and not reached
+            if ops is not None:
+                self._pending.append(ops.tobytes())
+                self._pending_bytes += len(ops) * RECORD_BYTES
         if not self._pending:
             return None
         last = self._pending_bytes // RECORD_BYTES, self.offset_ns
@@ -257,13 +253,6 @@ class Process:
             self._shift(reading.offset_ns)
         return moved
 
-    def new_ring(self) -> None:
-        """Start record indices over: the process attached again."""
-        self.settle()
-        self._next = None
-
-    # ------------------------------------------------------------------ inside
-
     def _shift(self, by_ns: int) -> None:
         """Shift what came before the clock was known: it is on the process's own clock."""
         for table in self._tables.values():
@@ -274,6 +263,13 @@ class Process:
         self.failures = [replace(f, t_ns=f.t_ns + by_ns) for f in self.failures]
         self.failed_requests = [replace(f, t_ns=f.t_ns + by_ns) for f in self.failed_requests]
         self.errors = [(t_ns + by_ns, *rest) for t_ns, *rest in self.errors]  # type: ignore[misc]
+
+    def new_ring(self) -> None:
+        """Start record indices over: the process attached again."""
+        self.settle()
+        self._next = None
+
+    # ------------------------------------------------------------------ inside
 
     def _note_lost(self, t_ns: int, count: int) -> None:
         before = self.lost(None)

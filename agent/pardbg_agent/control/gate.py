@@ -225,7 +225,9 @@ class GateControl:
                     if holder.work is not None:
                         self._work(holder)
             finally:
-                self._let_go(holder)
+                if holder in self._holders:  # an exception (Ctrl-C) ended the wait
+                    self._holders.remove(holder)
+                    self._show()
         t1 = self._now()
         self._record(
             Kind.HELD, Lane.GATE, 0, self._name(holder.next), holder.since_ns, t1, self._step(),
@@ -258,11 +260,6 @@ class GateControl:
         self._holders.append(holder)
         self._show()
         return holder
-
-    def _let_go(self, holder: _Holder) -> None:
-        if holder in self._holders:  # an exception (Ctrl-C) ended the wait
-            self._holders.remove(holder)
-            self._show()
 
     def _work(self, holder: _Holder) -> None:
         """Run what was asked, without the lock: permits and the lease go on meanwhile, and count

@@ -55,8 +55,7 @@ def quiesce(deadline_s: float) -> None:
 
 def left(core: _core.Core) -> set[int]:
     """Return the ops that are under way, as a set that empties as they complete."""
-    followed: set[int] = core.context.works.followed if core.context is not None else set()
-    return followed
+    return core.context.works.followed if core.context is not None else set()
 
 
 def outlive(followed: set[int]) -> None:

@@ -124,14 +124,10 @@ class UncaughtErrors:
     @uncounted
     def _thread_ends(self, invoke: Callable[..., Any], thread: threading.Thread) -> None:
         value = sys.exc_info()[1]
-        if value is not None and not isinstance(value, SystemExit):
-            self._thread_fails(value, thread.name)
-        self._pass_on(invoke, thread)
-
-    def _thread_fails(self, value: BaseException, name: str) -> None:
-        if not self._depth():
-            self._tell_and_hold(value, value.__traceback__, name)
+        if value is not None and not isinstance(value, SystemExit) and not self._depth():
+            self._tell_and_hold(value, value.__traceback__, thread.name)
             hide_own(value)
+        self._pass_on(invoke, thread)
 
     def main_thread_ends(self) -> None:
         """It does with an exception whose hook is not ours: nobody has told it."""

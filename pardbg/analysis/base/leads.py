@@ -60,8 +60,7 @@ def _moments(view: View, process: Process, window: Interval) -> tuple[Array, Arr
 def _ends(view: View, process: Process, name: str, window: Interval) -> Array:
     table, visible = view.rows(process, name)
     when = table.when[:visible]
-    part: Array = when[when.searchsorted(window[0]) : when.searchsorted(window[1], side="right")]
-    return part
+    return when[when.searchsorted(window[0]) : when.searchsorted(window[1], side="right")]
 
 
 def sync_ops(view: View, rank: int, window: Interval) -> list[Interval]:
@@ -99,8 +98,7 @@ def ahead(view: View, rank: int) -> Ahead | None:
     known = view.memo("ahead"), (process.proc, *steps[-1:])
     if steps and known[1] not in known[0]:
         known[0][known[1]] = _ahead(view, rank, process, steps)
-    found: Ahead | None = known[0].get(known[1])
-    return found
+    return known[0].get(known[1])
 
 
 def _ahead(

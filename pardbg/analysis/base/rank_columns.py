@@ -39,8 +39,7 @@ class Joined:
     @cached_property
     def starts(self) -> Array:
         """Return the index of each process's first row."""
-        begins: Array = np.cumsum(self.sizes) - self.sizes
-        return begins
+        return np.cumsum(self.sizes) - self.sizes
 
     @cached_property
     def filled(self) -> list[int]:

@@ -117,26 +117,22 @@ def records(
 def _touching(view: View, process: Process, name: str, window: Interval) -> list[Record]:
     known = _known(view)
     if (key := (process.proc, name, window)) not in known:
-        known[key] = _read_touching(view, process, name, window)
+        table, visible = view.rows(process, name)
+        when = table.when[:visible]
+        part = slice(
+            int(when.searchsorted(window[0] - table.longest_ns)),
+            int(when.searchsorted(window[1] + table.longest_ns, side="right")),
+        )
+        t0, t1 = table.col("t0_ns")[part], table.col("t1_ns")[part]
+        rows = np.flatnonzero((t0 < window[1]) & (t1 > window[0]) & (t1 <= view.t_ns)) + part.start
+        columns = (table.col(c)[rows].tolist() for c in _FIELDS)
+        known[key] = list(map(Record, *columns))
     return known[key]
 
 
 def _known(view: View) -> dict[tuple[str, str, Interval], list[Record]]:
     found: dict[tuple[str, str, Interval], list[Record]] = view.local.setdefault("records", {})
     return found
-
-
-def _read_touching(view: View, process: Process, name: str, window: Interval) -> list[Record]:
-    table, visible = view.rows(process, name)
-    when = table.when[:visible]
-    part = slice(
-        int(when.searchsorted(window[0] - table.longest_ns)),
-        int(when.searchsorted(window[1] + table.longest_ns, side="right")),
-    )
-    t0, t1 = table.col("t0_ns")[part], table.col("t1_ns")[part]
-    rows = np.flatnonzero((t0 < window[1]) & (t1 > window[0]) & (t1 <= view.t_ns)) + part.start
-    columns = (table.col(c)[rows].tolist() for c in _FIELDS)
-    return list(map(Record, *columns))
 
 
 def read_ahead(view: View, names: Iterable[str], windows: Mapping[int, Interval]) -> None:

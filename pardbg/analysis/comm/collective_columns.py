@@ -376,8 +376,7 @@ class CollectiveColumns:
     def starts(self) -> Array:
         """Return the index of each collective's first part."""
         counts = self.of["count"]
-        begins: Array = np.cumsum(counts) - counts
-        return begins
+        return np.cumsum(counts) - counts
 
     @cached_property
     def row_of(self) -> Array:

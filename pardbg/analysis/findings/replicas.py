@@ -256,8 +256,7 @@ def _syncs(view: View, process: Process, least_share: float) -> Array:
     after = (before < len(begun)) & (since > begun[before - 1])
     sizes = np.maximum(issues.col("a")[part], issues.col("b")[part])
     moved = np.bincount(before[after], sizes[after], len(begun))
-    synced: Array = begun[moved >= process.model.parameters_bytes * least_share]
-    return synced
+    return begun[moved >= process.model.parameters_bytes * least_share]
 
 
 def unequal_starts(view: View) -> Iterable[Candidate]:

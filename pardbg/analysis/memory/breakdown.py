@@ -216,8 +216,7 @@ def _take_rows(found: Newest, table: Table, lo: int, hi: int) -> None:
 def named(process: Process, name_ids: Array, wanted: str) -> NDArray[np.bool_]:
     """Return the ids of a name in a process; mostly there is one."""
     ids = [i for i, name in process.names.items() if name == wanted]
-    found: NDArray[np.bool_] = name_ids == ids[0] if len(ids) == 1 else np.isin(name_ids, ids)
-    return found
+    return name_ids == ids[0] if len(ids) == 1 else np.isin(name_ids, ids)
 
 
 @per_view

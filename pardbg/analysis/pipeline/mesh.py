@@ -47,15 +47,11 @@ def newest_steps(view: View) -> dict[int, PipelineStep]:
     found = layouts(view)
     steps: dict[int, PipelineStep] = {}
     for layout in found if len(found) <= _MOST else ():
-        step = _newest_complete(view, layout)
+        made = (pipeline_step(view, layout, step) for step in _last_steps(view, layout))
+        step = next((step for step in made if step is not None and step.complete), None)
         if step is not None:
             steps.update(dict.fromkeys(layout.ranks, step))
     return steps
-
-
-def _newest_complete(view: View, layout: Layout) -> PipelineStep | None:
-    made = (pipeline_step(view, layout, step) for step in _last_steps(view, layout))
-    return next((step for step in made if step is not None and step.complete), None)
 
 
 def _last_steps(view: View, layout: Layout) -> range:

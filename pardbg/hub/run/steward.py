@@ -77,7 +77,11 @@ class Steward:
         self.flow.carry(run_dir)
         if self._owner.gone:
             self.restore()
-            self._pass_signals(run_dir)
+            if reports := signals.read_reports(self._heard):
+                time.sleep(signals.REPORT_S)
+                reports |= signals.read_reports(self._heard)
+                for number in signals.sent_to_group(reports, self.members):
+                    jobs.send(run_dir, number, group=True)
             self._look_for_hang_up(run_dir)
 
     def restore(self) -> None:
@@ -90,13 +94,6 @@ class Steward:
         while not self.flow.ended:
             self.flow.carry(run_dir)
             time.sleep(0.05)
-
-    def _pass_signals(self, run_dir: Path) -> None:
-        if reports := signals.read_reports(self._heard):
-            time.sleep(signals.REPORT_S)
-            reports |= signals.read_reports(self._heard)
-            for number in signals.sent_to_group(reports, self.members):
-                jobs.send(run_dir, number, group=True)
 
     def _look_for_hang_up(self, run_dir: Path) -> None:
         """Send SIGHUP if the user closed the terminal: the shell does not know a job whose owner is

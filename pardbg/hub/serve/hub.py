@@ -121,7 +121,12 @@ class Hub:
         while not self.stopping and time.monotonic_ns() < until:
             if not self._router.busy and not self._hangs.busy():
                 break
-            self._turn_after_end()
+            self._sockets.wait(20)
+            if self._sockets.subscribed():  # say the state at once: nothing is missed
+                self._state.news.force = True
+            self._state.tick(time.monotonic_ns())
+            self._router.receive()
+            self._router.tick(time.monotonic_ns())
         self.close()
 
     def close(self) -> None:
@@ -231,14 +236,6 @@ class Hub:
         for what in self._successor.tick():
             self._record(facts.ProcessLost(what))
         return self._is_over(now)
-
-    def _turn_after_end(self) -> None:
-        self._sockets.wait(20)
-        if self._sockets.subscribed():  # say the state at once: nothing is missed
-            self._state.news.force = True
-        self._state.tick(time.monotonic_ns())
-        self._router.receive()
-        self._router.tick(time.monotonic_ns())
 
     def _carry_out(self) -> None:
         for effect in self._machine.drain():

@@ -74,8 +74,7 @@ def free_port() -> int:
     """Return a port that nobody listens on now."""
     with socket.socket() as made:
         made.bind(("127.0.0.1", 0))
-        port: int = made.getsockname()[1]
-        return port
+        return made.getsockname()[1]
 
 
 if __name__ == "__main__":
