@@ -198,7 +198,7 @@ def _start(
     tidy()
     adopt_orphans()
     handle = start_run(
-        argv, name=name, session=session, recipe=recipe, env=how.env(env), limits=how.limits,
+        argv, name=name, session=session, recipe=recipe or "", env=how.env(env), limits=how.limits,
         allow_eval=how.allow_eval, on_exception_s=how.on_exception,
         loss_pattern=how.loss_pattern or "", on_hang=how.on_hang, streams=streams, place=place,
     )  # fmt: skip

@@ -161,7 +161,7 @@ def join(
     the run is ended, and nothing is recorded. Raises UserError."""
     handle = start_run(
         own_process(STAND_IN), name=name, session=session, allow_eval=allow_eval,
-        attached=ranks[0].command.split(),
+        attached=tuple(ranks[0].command.split()),
     )  # fmt: skip
     try:
         write_ranks(handle.run_dir, ranks)

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from pardbg.errors import UserError
 from pardbg.hub.ranks.processes import start_time
@@ -24,6 +24,8 @@ from pardbg_agent.identity import boot_id, host_name
 from pardbg_agent.life.secret_words import without_secrets
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from pardbg.session.writer import RunFacts
 
 VERSION: Final = 1
@@ -127,6 +129,18 @@ class OnHang:
 NO_HANG: Final = OnHang()
 
 
+class Settings(TypedDict, total=False):
+    """Fields of RunConfig that whoever starts a run may choose."""
+
+    recipe: str
+    attached: tuple[str, ...]
+    limits: PartLimits
+    allow_eval: bool
+    on_exception_s: float
+    loss_pattern: str
+    on_hang: OnHang
+
+
 @dataclass(frozen=True, slots=True)
 class RunConfig:
     """Configuration of a run, kept in run.json."""
@@ -152,11 +166,7 @@ class RunConfig:
     """Process that passes the job's streams on (``pardbg run``); None: the job has no owner."""
     owner_start: str = ""
     keys: dict[str, Any] | None = None
-    max_part_bytes: int = 0
-    """Size at which a recording continues in a new file; 0: never."""
-    max_part_ns: int = 0
-    keep_parts: int = 0
-    """Number of a recording's files that are kept; 0: all."""
+    limits: PartLimits = UNLIMITED
     allow_eval: bool = False
     """Whether the controller may run code in held ranks; read by agents."""
     on_exception_s: float = 0.0
@@ -205,10 +215,6 @@ class RunConfig:
         """Return the configuration for after the job's start, with ``shown`` as command line."""
         return replace(self, argv=self.shown, attached=self.attached and self.shown)
 
-    @property
-    def limits(self) -> PartLimits:
-        return PartLimits(self.max_part_bytes, self.max_part_ns, self.keep_parts)
-
     def save(self) -> None:
         """Write run.json, 0600."""
         fields = asdict(self)
@@ -227,6 +233,7 @@ def load(run_dir: Path) -> RunConfig:
         known = {k: v for k, v in fields.items() if k in RunConfig.__dataclass_fields__}
         known |= {"argv": tuple(known["argv"]), "dir": Path(run_dir)}
         known["attached"] = tuple(known.get("attached", ()))
+        known["limits"] = PartLimits(**known.get("limits", {}))
         if said := known.pop("on_hang", None):
             known["on_hang"] = OnHang(**{**said, "command": tuple(said["command"])})
         config = RunConfig(**known)
@@ -246,21 +253,9 @@ def new_id(name: str) -> str:
 
 
 def make(
-    argv: list[str],
-    *,
-    name: str,
-    run: str = "",
-    session: Path,
-    recipe: str | None = None,
-    owner_pid: int | None = None,
-    limits: PartLimits = UNLIMITED,
-    allow_eval: bool = False,
-    on_exception_s: float = 0.0,
-    loss_pattern: str = "",
-    on_hang: OnHang = NO_HANG,
-    place: Place | None = None,
-    attached: Sequence[str] = (),
-) -> RunConfig:
+    argv: Sequence[str], *, name: str, run: str = "", session: Path, owner_pid: int | None = None,
+    place: Place | None = None, **settings: Unpack[Settings],
+) -> RunConfig:  # fmt: skip
     """Make a run's directories (0700) and its run.json. Raises SetupError."""
     run = run or new_id(name)
     config = RunConfig(
@@ -274,20 +269,12 @@ def make(
         wall_ns=time.time_ns(),
         host=host_name(),
         boot_id=boot_id(),
-        recipe=recipe or "",
-        attached=tuple(attached),
         owner_pid=owner_pid,
         owner_start=start_time(owner_pid) if owner_pid is not None else "",
-        max_part_bytes=limits.max_bytes,
-        max_part_ns=limits.max_ns,
-        keep_parts=limits.keep,
-        allow_eval=allow_eval,
-        on_exception_s=on_exception_s,
-        loss_pattern=loss_pattern,
-        on_hang=on_hang,
         hub=place.hub if place else "",
         node=place.node if place else 0,
         nnodes=place.nnodes if place else 1,
+        **settings,
     )  # fmt: skip
     return _save_new(config, place)
 

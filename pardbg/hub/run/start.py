@@ -15,19 +15,22 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pardbg.errors import UserError
 from pardbg.hub.ranks.processes import MIN_FREE_TASKS, free_tasks, start_time
 from pardbg.hub.removal import remove_unstarted
 from pardbg.hub.run import config as files
 from pardbg.hub.run import jobs, native_build, run_files
-from pardbg.hub.run.config import NO_HANG, OnHang, Place, RunConfig, SetupError
+from pardbg.hub.run.config import Place, RunConfig, Settings, SetupError
 from pardbg.hub.run.guardian import kill_children
 from pardbg.hub.run.own_process import argv as own_process
 from pardbg.hub.run.terminal import Streams
-from pardbg.session.rotation import UNLIMITED, PartLimits, part_path
+from pardbg.session.rotation import part_path
 from pardbg.words import duration
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 START_TIMEOUT_S: Final = 75.0
 POLL_S: Final = 0.02
@@ -146,32 +149,23 @@ def start_run(
     *,
     name: str,
     session: Path,
-    recipe: str | None = None,
     env: Mapping[str, str] | None = None,
-    limits: PartLimits = UNLIMITED,
-    allow_eval: bool = False,
-    on_exception_s: float = 0.0,
-    loss_pattern: str = "",
-    on_hang: OnHang = NO_HANG,
     streams: Streams | None = None,
     place: Place | None = None,
-    attached: Sequence[str] = (),
+    **settings: Unpack[Settings],
 ) -> RunHandle:
     """Start hub and job and return when both run. Raises UserError; SetupError, which leaves
     nothing of the run behind, where the job could run without pardbg.
 
-    ``env`` replaces the job's environment. ``limits``: size, time and number of the recording's
-    files. ``allow_eval``: the controller may run code in held ranks. ``on_exception_s``: how long a
-    rank that raised is held without a viewer. ``loss_pattern``: finds losses in the job's output.
-    ``streams``: the job's streams if the caller is its owner; else the job has no stdin, and its
-    output is only kept. ``place``: this node of several; the hub is on node 0.
-    ``attached``: command line of ranks that are there already.
+    ``env`` replaces the job's environment. ``streams``: the job's streams if the caller is its
+    owner; else the job has no stdin, and its output is only kept. ``place``: this node of several;
+    the hub is on node 0. ``settings``: see RunConfig.
     """
     environment = dict(os.environ if env is None else env)
     check_command(argv, environment)
     if not start_time(os.getpid()):
         raise SetupError("/proc is not mounted")
-    if (room := free_tasks()) < MIN_FREE_TASKS and not attached:
+    if (room := free_tasks()) < MIN_FREE_TASKS and "attached" not in settings:
         raise SetupError(
             f"only {max(0, room)} more processes and threads are allowed (`ulimit -u`, or pids.max "
             f"of a cgroup), and the job may need them"
@@ -183,10 +177,8 @@ def start_run(
     try:
         behind.wait_ready()
         config = files.make(
-            list(argv), name=name, run=run, session=session, recipe=recipe,
-            owner_pid=os.getpid() if streams is not None else None, limits=limits,
-            allow_eval=allow_eval, on_exception_s=on_exception_s, loss_pattern=loss_pattern,
-            on_hang=on_hang, place=place, attached=attached,
+            argv, name=name, run=run, session=session, place=place,
+            owner_pid=os.getpid() if streams is not None else None, **settings,
         )  # fmt: skip
         handle = RunHandle(config.dir)
         handle._launcher = behind.process

@@ -62,7 +62,7 @@ def test_each_part_opens_alone_and_the_oldest_go(tmp_path: Path) -> None:
 def test_a_hub_records_in_parts_and_a_new_one_goes_on_with_the_last(tmp_path: Path) -> None:
     """Output line by line over three parts: every line is in exactly one of them, and the hub
     that takes over neither repeats nor forgets what the part before it had."""
-    rig = Rig(tmp_path, max_part_ns=S, keep_parts=0)
+    rig = Rig(tmp_path, limits=PartLimits(0, S))
     said = 0
     while not part_path(tmp_path / "s.mcap", 3).exists():
         rig.hub._turn()
@@ -71,7 +71,7 @@ def test_a_hub_records_in_parts_and_a_new_one_goes_on_with_the_last(tmp_path: Pa
         said += 1
     number = rig.hub._collector.number
     rig.close()
-    again = Rig(tmp_path, max_part_ns=3600 * S)
+    again = Rig(tmp_path, limits=PartLimits(0, 3600 * S))
     try:
         assert again.hub._collector.writer is not None
         assert again.hub._collector.writer.path.name == "s.0003.mcap"
