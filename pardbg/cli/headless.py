@@ -211,8 +211,7 @@ def watch_same(
     from pardbg.events.control_codes import Verb
     from pardbg.hub.run.start import RunHandle
     from pardbg.render.frame.same_words import verdict, where
-    from pardbg.session.growing import Growing
-    from pardbg.session.reader import load
+    from pardbg.session.reader import Growing, load
 
     if target.path is None:
         raise UserError("watch same reads the run's recording: it must be on this machine")

@@ -23,8 +23,8 @@ from pardbg.errors import UserError
 from pardbg.hub.client import LiveSource
 from pardbg.hub.run import config as files
 from pardbg.hub.run.own_process import argv as own_process
-from pardbg.store.limits import KEEP_NS, Limits
 from pardbg.store.store import Store
+from pardbg.store.table import KEEP_NS, Limits
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Observation

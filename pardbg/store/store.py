@@ -17,10 +17,10 @@ from pardbg.store.captured import add
 from pardbg.store.clocks import Reading
 from pardbg.store.history import Bookmark, Bookmarks, History, StateHistory
 from pardbg.store.intake import move
-from pardbg.store.limits import Limits
 from pardbg.store.lives import Part, Past, Starts, by_rank, end_of, oldest_ended, parts, shown
 from pardbg.store.process import Process
 from pardbg.store.source import Message
+from pardbg.store.table import Limits
 from pardbg_agent import wire
 
 _MAX_PLANS: Final = 1024

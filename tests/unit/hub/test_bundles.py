@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from pardbg.events.decode import frame_head
-from pardbg.hub.serve.bundles import HOLD_NS, MAX_RECORDS, Bundles
+from pardbg.hub.serve.collector import HOLD_NS, MAX_RECORDS, Bundles
 from pardbg.store import Store
 from pardbg.store.source import Message
 from pardbg_agent import wire

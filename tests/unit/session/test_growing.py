@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pardbg.session.growing import Growing
-from pardbg.session.reader import Decoder, load
+from pardbg.session.reader import Decoder, Growing, load
 from tests.unit.session.test_reader import write
 
 STEP = 97
