@@ -76,10 +76,10 @@ def integers(fields: Mapping[Any, Any], key: str) -> tuple[int, ...]:
     return tuple(v for v in value if isinstance(v, int) and abs(v) < MAX_NUMBER)
 
 
-def texts(fields: Mapping[Any, Any], key: str, limit: int = 1 << 16) -> tuple[str, ...]:
-    """Return a list's values as text; empty: no list, or one of more than ``limit``."""
+def texts(fields: Mapping[Any, Any], key: str) -> tuple[str, ...]:
+    """Return a list's values as text; empty: no list, or one of more than 65,536."""
     value = fields.get(key)
-    if not isinstance(value, (list, tuple)) or len(value) > limit:
+    if not isinstance(value, (list, tuple)) or len(value) > 1 << 16:
         return ()
     return tuple(str(v)[:MAX_STRING_BYTES] for v in value)
 

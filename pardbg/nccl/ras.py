@@ -50,7 +50,6 @@ class RasComm:
     """A communicator; ranks are its own."""
 
     comm_id: str
-    size: int
     ranks: tuple[RasRank, ...]
     missing: tuple[RasMissing, ...]
 
@@ -94,7 +93,7 @@ def parse(text: str) -> RasStatus:
 def _comm(content: Mapping[str, Any]) -> RasComm:
     ranks = tuple(map(_rank, content["ranks"]))
     missing = tuple(map(_missing, content["missing_ranks"]))
-    return RasComm(str(content["hash"])[:64], int(content["size"]), ranks, missing)
+    return RasComm(str(content["hash"])[:64], ranks, missing)
 
 
 def _rank(content: Mapping[str, Any]) -> RasRank:

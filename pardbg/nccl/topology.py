@@ -60,7 +60,6 @@ class _Comm:
     """What one rank has said of a communicator."""
 
     rank: int
-    num_ranks: int
     comm_id: str
     next_of: dict[int, int] = field(default_factory=dict)
     """Channel to the next rank of the ring."""
@@ -112,7 +111,7 @@ class TopologyReader:
         rank, size = int(found["rank"]), int(found["n"])
         if found["state"] == "START" and rank < size <= MAX_RANKS:
             host, pid, _ = thread.rsplit(":", 2)
-            comm = _Comm(rank, size, found["id"] or "", process=(host, int(pid)))
+            comm = _Comm(rank, found["id"] or "", process=(host, int(pid)))
             self._open[thread] = comm
             self._comms[comm.comm_id, size][rank] = comm
         else:

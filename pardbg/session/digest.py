@@ -23,7 +23,6 @@ class Digest:
     backend: str
     num_ranks: int
     num_hosts: int
-    began_wall_ns: int
     length_ns: int
     step: int | None
     times: tuple[tuple[int, int], ...]
@@ -49,7 +48,6 @@ def digest(path: Path, *, growing: bool = False) -> Digest:
         backend=made.run.backend,
         num_ranks=len(made.ranks),
         num_hosts=made.run.num_hosts,
-        began_wall_ns=made.run.wall_ns,
         length_ns=max(0, made.t_end_ns - made.t_begin_ns),
         step=made.step,
         times=tuple((row.step, row.duration_ns) for row in made.steps[-STEPS:]),

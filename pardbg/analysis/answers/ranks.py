@@ -213,7 +213,7 @@ def _now(
         return "running", Activity("in", running[1].text), running[1].t0_ns
     span = open_span(view, rank)
     inside = span.text if span is not None else ""
-    found = recorded(view, process, WAITING_NS)
+    found = recorded(view, process)
     if found is not None:
         return found.state, replace(found.activity, span=inside), found.since_ns
     open_op = fields.text(status, "open_op")
@@ -330,17 +330,17 @@ class Doing(NamedTuple):
     since_ns: int
 
 
-def recorded(view: View, process: Process, least_wait_ns: int) -> Doing | None:
+def recorded(view: View, process: Process) -> Doing | None:
     """Return the rank's activity at the cursor by its records. None at a live run's newest moment,
     and if the records end before the cursor: the last activity may go on. A wait counts if it lasts
-    ``least_wait_ns`` in all."""
+    WAITING_NS in all."""
     if view.live or all(view.visible(process, of) == len(process.table(of)) for of in _LATER):
         return None
     wait = _around(view, process, "wait")
     if wait is not None:
         table = process.table("wait")
         since = int(table.col("t0_ns")[wait])
-        if int(table.when[wait]) - since >= least_wait_ns:
+        if int(table.when[wait]) - since >= WAITING_NS:
             return Doing("waiting", Activity("in", _op_text(view, process, wait)), since)
     phase = _around(view, process, "phase")
     if phase is not None:

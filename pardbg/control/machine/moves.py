@@ -162,9 +162,18 @@ class Moves:
         if was is not Mode.RUNNING or not isinstance(cause, facts.RunsOn):
             self._outbox.event(cause, now, by)
 
-    def stop_all(self, by: str, keep: bool, lease_ns: int, now: int) -> None:
-        """Everybody else at the next gate; ``by`` holds control if nobody does."""
+    def _stopped(
+        self, view: View, fact: facts.Fact, by: str, keep: bool, lease_ns: int, now: int
+    ) -> None:
+        """Stop everybody else at the next gate: a rank has stopped by itself. ``by`` holds control
+        if nobody does."""
         control = self._control
+        control.stopped_by.append(fact)
+        control.pinned.procs.add(view.proc)
+        if control.mode is not Mode.RUNNING:
+            if control.free:
+                self.hold_free(set(control.free), now)
+            return
         if control.lease.holder is None:
             control.lease.grant(by, now, keep=keep, period_ns=lease_ns)
         control.current += control.until
@@ -226,12 +235,7 @@ class Moves:
             self._outbox.event(facts.Raised(view.rank, not_held=refusal), now)
             return
         fact = control.raised.add(view.proc, view.rank, state.next)
-        control.stopped_by.append(fact)
-        control.pinned.procs.add(view.proc)
-        if control.mode is Mode.RUNNING:
-            self.stop_all(RUN, True, control.raised.hold_ns, now)
-        elif control.free:
-            self.hold_free(set(control.free), now)
+        self._stopped(view, fact, RUN, True, control.raised.hold_ns, now)
         self._outbox.event(fact, now, by=control.lease.holder or "")
 
     def at_breakpoint(self, view: View, state: State, number: int, now: int) -> None:
@@ -247,12 +251,7 @@ class Moves:
             view.rank, number, known.condition, bool(known.kind), state.hit_text, state.next,
             state.step,
         )  # fmt: skip
-        control.stopped_by.append(fact)
-        control.pinned.procs.add(view.proc)
-        if control.mode is Mode.RUNNING:
-            self.stop_all(known.by, known.keep, known.lease_ns, now)
-        elif control.free:
-            self.hold_free(set(control.free), now)
+        self._stopped(view, fact, known.by, known.keep, known.lease_ns, now)
         self._outbox.event(fact, now, by=known.by)
         if known.once:
             control.breakpoints.delete([number])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,11 +53,7 @@ class Run:
     launcher_alive: bool = True
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "run": self.run, "name": self.name, "path": str(self.path), "argv": list(self.argv),
-            "session": str(self.session), "started_ns": self.started_ns,
-            "hub_alive": self.hub_alive, "launcher_alive": self.launcher_alive,
-        }  # fmt: skip
+        return {**asdict(self), "path": str(self.path), "session": str(self.session)}
 
     def line(self) -> str:
         """Return it as one line for users."""

@@ -113,7 +113,7 @@ class RunHandle:
             self.ended()
             time.sleep(POLL_S)
         self.ended()
-        return self.exit_code(default=1)
+        return self.exit_code()
 
     def wait_recorded(self, timeout_s: float) -> bool:
         """Wait until the job has ended and its session is closed; False if that takes longer."""
@@ -123,17 +123,17 @@ class RunHandle:
             return False
         return True
 
-    def exit_code(self, default: int = 1) -> int:
-        """Return the job's exit code (128 + signal, as in a shell); 0: it was attached to."""
+    def exit_code(self) -> int:
+        """Return the job's exit code (128 + signal, as in a shell; 1: not known); 0: it was
+        attached to."""
         end = run_files.read_end(self.run_dir)
-        return (
-            0 if self.config.attached else default if end is None or end.code is None else end.code
-        )
+        code = 1 if end is None or end.code is None else end.code
+        return 0 if self.config.attached else code
 
-    def status(self, default: int = 1) -> int:
+    def status(self) -> int:
         """Return how the job ended: its exit code, or less than 0 for a signal."""
         end = run_files.read_end(self.run_dir)
-        return -end.signal if end is not None and end.signal else self.exit_code(default)
+        return -end.signal if end is not None and end.signal else self.exit_code()
 
     def signal(self, number: int, group: bool = True) -> None:
         """Signal the job: its whole process group, or its first process."""
