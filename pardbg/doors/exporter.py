@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import subprocess
@@ -21,6 +20,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.doors.run_figures import FAMILIES, OWN, Family, Row, figures
 from pardbg.errors import UserError
 from pardbg.hub.client import LiveSource
+from pardbg.hub.ranks.processes import give_way
 from pardbg.hub.run import config as files
 from pardbg.hub.run.own_process import argv as own_process
 from pardbg.store.store import Store
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 OTLP: Final = "otlp"
-NICE: Final = 10
-FIRST_KILLED: Final = "1000"
-"""Where memory runs out, the kernel ends this process before any rank."""
 POLL_MS: Final = 250
 PERIOD_S: Final = 2.0
 SHARE: Final = 20
@@ -123,9 +120,7 @@ class _Server(ThreadingHTTPServer):
 
 def main(argv: list[str]) -> int:
     """Export until the run has ended."""
-    os.nice(NICE)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(FIRST_KILLED)
+    give_way()
     run_dir, fd = Path(argv[0]), int(argv[1])
     try:
         exporter = Exporter(run_dir)

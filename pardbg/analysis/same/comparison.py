@@ -31,11 +31,12 @@ from pardbg.analysis.same.noise import (
     MOST_OF_UPDATE,
     RED,
     SEEN,
-    YELLOW,
     Floors,
+    Level,
     alike,
     difference,
     floors,
+    level_of,
     of_update,
 )  # fmt: skip
 from pardbg.analysis.same.siblings import Beside, beside
@@ -43,7 +44,6 @@ from pardbg.analysis.same.wholes import USED, Gap, Key, Whole, Wholes, told, who
 from pardbg.analysis.same.working_copies import Copies, copies
 from pardbg.store.store import DEFINITIONS, Store
 
-Level = Literal["green", "yellow", "red"]
 Reason = Literal[
     "same", "invariants-hold", "differs", "replicas-differ", "nothing-captured", "no-common-names",
     "no-common-steps", "inputs-differ", "floor-inputs-differ", "initial-parameters-differ",
@@ -394,9 +394,7 @@ class _Judge:
             return "green"
         if RED * noise > scale * (1.0 if left.what == "param" else SEEN):
             return None
-        if error <= YELLOW * noise:
-            return "green"
-        return "red" if error > RED * noise else "yellow"
+        return level_of(error, noise)
 
     def _is_multiple(self, left: Whole, right: Whole) -> bool:
         found = factor(left, right, ())

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.losses import losses_by_step, seen_losses
-from pardbg.analysis.same.noise import EPSILON, RED, ROUNDINGS, SEEN, YELLOW
+from pardbg.analysis.same.noise import EPSILON, RED, ROUNDINGS, SEEN, level_of
 from pardbg.analysis.same.wholes import Wholes
 from pardbg.store.store import Store
 
@@ -55,7 +55,7 @@ def loss_of(
     if not math.isfinite(right):
         return Loss(step, left, right, math.inf, "red")
     floors = error / known if known else math.inf if error else 0.0
-    level: Level = "green" if floors <= YELLOW else "red" if floors > RED else "yellow"
+    level: Level = level_of(floors, 1.0)
     times, log_of = _looks(left, right, known, run[1].group_sizes)
     if level == "red" or (level == "yellow" and log_of):
         return Loss(step, left, right, floors, "red", times, log_of)

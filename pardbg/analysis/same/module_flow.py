@@ -16,10 +16,9 @@ import numpy as np
 
 from pardbg.analysis.same.activations import Activation, Reading, place_in_block
 from pardbg.analysis.same.hypotheses import RESIDUAL, Hypothesis, factor
-from pardbg.analysis.same.noise import RED, SEEN, YELLOW, difference
+from pardbg.analysis.same.noise import RED, SEEN, Level, difference, level_of
 from pardbg.analysis.same.wholes import Floats, Whole
 
-Level = Literal["green", "yellow", "red"]
 Why = Literal["layout", "noise", "dtype", "scale"]
 """Why an activation is not judged: it is not known what ranks have of it; rounding is as large as a
 mistake; nothing is known of the dtype; its gradients have no common factor to the reference's."""
@@ -163,9 +162,7 @@ def _level(left: Whole, right: Whole, error: float, noise: float | None) -> Leve
         return "green"
     if RED * noise > SEEN * left.norm:
         return "noise"
-    if error <= YELLOW * noise:
-        return "green"
-    return "red" if error > RED * noise else "yellow"
+    return level_of(error, noise)
 
 
 def _settled(judged: Sequence[Judged]) -> list[Judged]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -34,6 +34,13 @@ LEAST: Final = 2.0**-8
 """… and that of recordings which begin a rounding apart: that of bfloat16. Their difference has the
 noise of both, and layouts have been seen to differ by up to 1.2 of it: half of it is the floor, so
 these are at most 2.4 floors apart, and red begins at five times what was measured."""
+
+Level = Literal["green", "yellow", "red"]
+
+
+def level_of(error: float, noise: float) -> Level:
+    """Return how far a difference is beyond the noise, both as norms."""
+    return "green" if error <= YELLOW * noise else "red" if error > RED * noise else "yellow"
 
 
 OF_UPDATE: Final = 0.1

@@ -217,30 +217,22 @@ def samples(store: Store, later: Collection[int] = ()) -> dict[tuple[int, int], 
     all. Later stages of a pipeline, and the ranks ``later``, get activations."""
     found: dict[tuple[int, int], set[int]] = defaultdict(set)
     full = set()
-    for rank, process in store.rank_procs(None).items():
-        for tensor in process.tensors:
-            first = min(process.stages, default=0) == 0 and rank not in later
-            if tensor.what == _INPUT and tensor.name == "0" and first:
-                found[rank, tensor.step].update(tensor.samples)
-                if len(tensor.samples) >= MAX_ROWS:
-                    full.add((rank, tensor.step))
+    for rank, tensor in _model_inputs(store, later):
+        if tensor.name == "0":
+            found[rank, tensor.step].update(tensor.samples)
+            if len(tensor.samples) >= MAX_ROWS:
+                full.add((rank, tensor.step))
     return {key: frozenset(rows) for key, rows in found.items() if rows and key not in full}
 
 
 def _inputs(store: Store, later: Collection[int]) -> dict[int, dict[str, frozenset[int]] | None]:
     """Return the rows that came into the model; later stages of a pipeline get activations."""
     rows: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-    full = set()
-    for rank, process in store.rank_procs(None).items():
-        counts: dict[int, int] = defaultdict(int)
-        first = min(process.stages, default=0) == 0 and rank not in later
-        for tensor in process.tensors:
-            if tensor.what == _INPUT and first:
-                rows[tensor.step][tensor.name].update(tensor.samples)
-                counts[tensor.step] += max(len(tensor.samples), *tensor.shape[:1], 0)
-        full |= {
-            step for step, number in counts.items() if number >= MAX_ROWS
-        }  # some may be missing
+    counts: dict[tuple[int, int], int] = defaultdict(int)
+    for rank, tensor in _model_inputs(store, later):
+        rows[tensor.step][tensor.name].update(tensor.samples)
+        counts[rank, tensor.step] += max(len(tensor.samples), *tensor.shape[:1], 0)
+    full = {step for (_, step), number in counts.items() if number >= MAX_ROWS}  # some are missing
     return {
         step: None if step in full else {name: frozenset(found) for name, found in args.items()}
         for step, args in rows.items()
@@ -250,13 +242,17 @@ def _inputs(store: Store, later: Collection[int]) -> dict[int, dict[str, frozens
 def _sums(store: Store, later: Collection[int]) -> dict[int, dict[str, dict[int, tuple[int, ...]]]]:
     """Return the sums of the rows that came into the model."""
     found: dict[int, dict[str, dict[int, tuple[int, ...]]]] = defaultdict(lambda: defaultdict(dict))
-    for rank, process in store.rank_procs(None).items():
-        first = min(process.stages, default=0) == 0 and rank not in later
-        for tensor in process.tensors:
-            if tensor.what == _INPUT and first:
-                of = found[tensor.step][tensor.name]
-                of[rank] = of.get(rank, ()) + tensor.sums
+    for rank, tensor in _model_inputs(store, later):
+        of = found[tensor.step][tensor.name]
+        of[rank] = of.get(rank, ()) + tensor.sums
     return found
+
+
+def _model_inputs(store: Store, later: Collection[int]) -> Iterator[tuple[int, TensorDef]]:
+    """Yield what came into the model, by rank, but for later stages and the ranks ``later``."""
+    for rank, process in store.rank_procs(None).items():
+        if min(process.stages, default=0) == 0 and rank not in later:
+            yield from ((rank, tensor) for tensor in process.tensors if tensor.what == _INPUT)
 
 
 def whole_of(parts: Sequence[Part], equal: Collection[int] = ()) -> Whole | Gap:

@@ -30,6 +30,7 @@ WARM_UP: Final = 2
 class StepCosts:
     """One step as it ran: with its own jitter, which a mean would hide and a schedule feels."""
 
+    step: int
     observed_ns: int
     times: Mapping[tuple[int, str], Row]
     """(stage, F, B, I or W), the first stage's I and W as if it were another one."""
@@ -111,7 +112,7 @@ def costs(view: View, layout: Layout, until: int | None = None) -> Costs | None:
         times = filled(taken, layout.num_stages, layout.num_microbatches, split)
         if times is not None:
             length = _length(step, counted.get(step.step, ()), outside.together)
-            made.append(StepCosts(length, times, one))
+            made.append(StepCosts(step.step, length, times, one))
     if not made:
         return None
     return Costs(

@@ -7,7 +7,6 @@ it; without a file there is none.
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import os
@@ -25,6 +24,7 @@ from pardbg.analysis.answers.report import Report, finding_json, report
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.finding import Finding
 from pardbg.hub.hangs.hang_bundle import OUTPUT_BYTES, write
+from pardbg.hub.ranks.processes import give_way
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import RunConfig
 from pardbg.hub.run.run_files import read_part
@@ -66,9 +66,6 @@ def _send(config: RunConfig, data: bytes) -> None:
         subprocess.run(shlex.split(where), cwd=cwd, input=data, timeout=TIMEOUT_S, check=True)
 
 
-NICE: Final = 10
-FIRST_KILLED: Final = "1000"
-"""Where memory runs out, the kernel ends this process before any rank."""
 LOOK_S, MORE_S = 120.0, 20.0
 """Maximum time for all of it, and then for each thing that is still to be done."""
 SPACE: Final = 3
@@ -80,9 +77,7 @@ COMMAND_S: Final = 60.0
 def main(argv: list[str]) -> int:
     """Look; see above."""
     os.umask(0o077)
-    os.nice(NICE)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(FIRST_KILLED)
+    give_way()
     signal.signal(signal.SIGALRM, _too_long)
     signal.setitimer(signal.ITIMER_REAL, LOOK_S, MORE_S)
     config = files.load(Path(argv[0]))
