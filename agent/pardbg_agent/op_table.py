@@ -68,8 +68,7 @@ class OpTable:
         self._status = status
         self._idle = functools.partial(status, 0, 0, NO_GROUP, NONE, 0, 0, 0, 0, 0)
         self._open: dict[int, tuple[Any, ...]] = {}
-        """Fields of Issued, oldest first. Plain tuples: a NamedTuple takes longer to make, and one
-        is made for every op."""
+        """Fields of Issued, oldest first; tuples, as a NamedTuple takes longer, for each op."""
         self._token = itertools.count(1).__next__
         self._newest = 0
         """The token given last."""

@@ -87,8 +87,7 @@ class Core:
         some to look at, which sets how soon the agent's thread calls them again."""
         self.ops: OpTable = OpTable(ring.status.op)
         self.native: Any = None
-        """The table in C++ (hooks.ops.native_way.NativeTable) where ops are seen there; then it is
-        ``ops`` too."""
+        """The table in C++ (hooks.ops.native_way.NativeTable) where it sees ops: ``ops``, too."""
         self.changed: Callable[[], None] = nothing
         """Called when step, level or watches changed. Set by who keeps a copy of them."""
         self.gate = GateControl(

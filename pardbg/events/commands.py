@@ -214,8 +214,7 @@ class ControlPort(Protocol):
     def command(
         self, verb: Verb, ranks: str | None = None, timeout_s: float = 30.0, **args: Any
     ) -> Reply:
-        """Send and wait for the answer; ``args`` are fields of Arguments. Call from a worker
-        thread."""
+        """Send, from a worker thread, and wait for the answer; ``args``: fields of Arguments."""
         ...
 
     def take(self) -> Reply: ...

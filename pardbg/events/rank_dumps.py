@@ -11,8 +11,7 @@ Place = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class DumpedOp:
-    """A collective of a dump. ``place``: the innermost frame outside of libraries, where the dump
-    has stacks."""
+    """A dump's collective. ``place``: innermost frame outside of libraries, if it has stacks."""
 
     op: str
     """As ``all_reduce``."""

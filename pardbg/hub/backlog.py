@@ -231,8 +231,7 @@ class Recent:
             self._open, self._open_bytes = deque(), 0
 
     def messages(self) -> Iterator[Wire]:
-        """Oldest first, the state last: those that are here now, each unpacked when it is its
-        turn."""
+        """What is here now, oldest first, the state last; each unpacked when it is its turn."""
         rest = [*self._open, *([self._state] if self._state else [])]
         return chain(_unpacked([chunk for chunk, _ in self._chunks]), rest)
 

@@ -208,14 +208,12 @@ class _Recovery:
 
 
 def _is_note(message: Message) -> bool:
-    """Return whether a message is the reader's note on a truncated file, which the new file is
-    not."""
+    """Return whether it is the reader's note on a truncated file, which the new file is not."""
     return message.received_ns == 0 and b"session.truncated" in message.payload
 
 
 def _facts(config: RunConfig | None, path: Path, rings: Rings) -> RunFacts:
-    """Return what the new file says of the run; without a run.json what the rings themselves
-    know."""
+    """Return what the new file says of the run: without a run.json what the rings know."""
     if config is not None:
         return config.facts
     headers = [ring.reader.header for ring in rings.mapped.values()]

@@ -61,8 +61,7 @@ def local(run_dir: Path) -> Target:
 
 
 def elsewhere(text: str, key: Path | None, env: Mapping[str, str]) -> Target:
-    """Return the run at ``tcp://HOST:PORT`` or ``ssh://[USER@]HOST[:PORT][/RUN]``. Raises
-    ConfigError."""
+    """Return the run at ``tcp://HOST:PORT``, ``ssh://[USER@]HOST[:PORT][/RUN]``, or ConfigError."""
     return _over_ssh(text, env) if text.startswith("ssh:") else _over_tcp(text, key, env)
 
 
@@ -146,8 +145,7 @@ def _status(text: str, ctrl: str, keys: Mapping[str, Any]) -> HubFacts:
 
 
 def _over_ssh(text: str, env: Mapping[str, str]) -> Target:
-    """Connect by the system's ssh, which asks for passwords itself; list the runs there and forward
-    two sockets of one."""
+    """Connect by the system's ssh, which asks for passwords; list runs, forward one's sockets."""
     found = _SSH.fullmatch(text)
     if found is None:
         raise ConfigError(f"{text!r} is not of the form ssh://[USER@]HOST[:PORT][/RUN]")

@@ -118,8 +118,7 @@ class Log:
 
 
 def read(paths: Sequence[str]) -> Log:
-    """Read all logs; ``-`` is standard input, a directory stands for the logs below it. Raises
-    UserError."""
+    """Read all logs; ``-``: standard input; a directory: the logs below it. Raises UserError."""
     log = Log()
     for name in _files(paths):
         before = origins.of_file(name)

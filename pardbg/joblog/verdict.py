@@ -104,8 +104,7 @@ def judge(log: Log, dumps: Sequence[RankDump] = ()) -> Verdict:
 
 
 def _explained(wait: Conclusion, failures: Sequence[Conclusion]) -> bool:
-    """Return whether a rank that failed is why others waited: one that did not come, or any where
-    nobody is named."""
+    """Return whether a failed rank is why others waited: one that is missing, or any if none is."""
     failed = {rank for one in failures for rank in one.culprits}
     named = set(wait.culprits)
     return bool(failures) and wait.kind != "mismatch" and (not named or named <= failed)
@@ -247,8 +246,7 @@ def _odd(at: dict[int, events.OpTimeout]) -> tuple[tuple[int, ...], Facts] | Non
 
 
 def _lead(name: str, group: _Group) -> list[Conclusion]:
-    """Return how far hosts were ahead of their devices: lines of Python that they stand in mean
-    little."""
+    """Return how far hosts were ahead of devices: where they stand in Python means little then."""
     leads = {rank: one.enqueued - one.completed for rank, one in group.progress.items()}
     most = max(leads.values(), default=0)
     if most <= NO_LEAD + 1:

@@ -37,8 +37,7 @@ class Digest:
 
 
 def digest(path: Path, *, growing: bool = False) -> Digest:
-    """Read a session file, which a live run may still be writing (``growing``). Raises
-    SessionError."""
+    """Read a session file, which may be written to (``growing``). Raises SessionError."""
     made = snapshot(load(path, growing=growing), None, viewport=_NOTHING_DRAWN)
     view = made.pipeline
     last = view.last_complete if view is not None else None

@@ -82,8 +82,7 @@ class Repaired:
 
 
 def repair(path: Path, output: Path) -> Repaired:
-    """Write what can be read of ``path`` to ``output``. Raises SessionError; OSError where the
-    output cannot be written."""
+    """Write to ``output`` what can be read of ``path``. Raises SessionError, OSError."""
     file = reader.open_checked(path, lambda file: file)
     with file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return _Repair(path, data).write(output)

@@ -162,8 +162,7 @@ def add(
 
 
 def add_values(known: dict[TensorKey, Kept], values: Mapping[Any, Any], room: int) -> int:
-    """Add a piece of a tensor's elements if it is new and there is ``room`` for it; return how many
-    bytes of memory it takes."""
+    """Add a new piece of a tensor, if there is ``room``; return the bytes of memory it takes."""
     key = (
         fields.integer(values, "step", 0), fields.text(values, "what"),
         fields.text(values, "name"), fields.integer(values, "model", 0),

@@ -63,8 +63,7 @@ class PlanDef:
 
     @property
     def fits(self) -> bool:
-        """Return whether it is no larger than a pipeline can be: records tell stages and
-        microbatches with 15 bits."""
+        """Return whether records, with 15 bits for stages and microbatches, can tell it."""
         return (
             len(self.ranks) <= MAX_PLAN_RANKS
             and max(self.num_stages, self.num_microbatches, self.num_virtual) <= MAX_NUMBERED
@@ -144,8 +143,7 @@ def failure(values: Mapping[Any, Any], offset_ns: int) -> Failure:
 
 @dataclass(frozen=True, slots=True)
 class FailedRequest:
-    """A request for device memory that the allocator could not serve; the error may have been
-    caught."""
+    """A request that the device's allocator could not serve; the error may have been caught."""
 
     t_ns: int
     """Hub clock."""

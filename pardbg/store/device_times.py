@@ -128,8 +128,7 @@ class DeviceTimes:
     def _inferred(
         self, reached: tuple[Records, Records], pending: Records, left: NDArray[np.bool_]
     ) -> Records:
-        """Return forwards that no hook saw, from the end of the phase before to the begin of their
-        backward."""
+        """Return forwards that no hook saw, from the last phase's end to their backward's begin."""
         ran, about = reached
         phases = np.flatnonzero(ran["kind"] == _PHASE)
         phases = phases[np.argsort(ran["t0_ns"][phases], kind="stable")]

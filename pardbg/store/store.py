@@ -251,8 +251,7 @@ class Store:
         return process
 
     def _forget(self) -> bool:
-        """Forget the life that ended first, but for its end. False: there is none, and not before
-        the next end."""
+        """Forget the life that ended first, but for its end. False: none until the next end."""
         gone = oldest_ended(self.procs) if self._may_forget else []
         self._may_forget = bool(gone)
         if not gone:

@@ -83,8 +83,7 @@ def _largest(apart: Iterable[Post]) -> list[int]:
 
 
 def pair(mine: Post, other: Post, peer: int) -> str:
-    """Return how a send and its receive differ in bytes or dtype; ``mine`` came last. Empty:
-    equal."""
+    """Return how a send and its receive differ in bytes or dtype; empty: not. ``mine`` is later."""
     other_dtype = bool(mine.dtype and other.dtype and mine.dtype != other.dtype)
     if mine.in_bytes == other.in_bytes and not other_dtype:
         return ""

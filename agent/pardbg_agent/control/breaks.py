@@ -211,8 +211,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _equalities(tree: Any) -> list[tuple[str, Any]]:
-    """Every ``field == constant`` without which the (compiled, so well-formed) condition is not
-    true."""
+    """Every ``field == constant`` without which the (well-formed) condition is not true."""
     if tree[0] == "and":
         return _equalities(tree[1]) + _equalities(tree[2])
     if tree[0] == "==":

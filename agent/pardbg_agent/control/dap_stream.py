@@ -47,8 +47,7 @@ def is_ours(peer: socket.socket) -> bool:
 
 
 class FromClient:
-    """The client's messages as the debugger may have them: one that would end the program detaches
-    instead."""
+    """The client's messages, but that one which would end the program detaches instead."""
 
     def __init__(self) -> None:
         self.leaves = False

@@ -72,8 +72,7 @@ def answer(
 
 
 def frames(innermost: From) -> list[Place]:
-    """Return the program's frames, innermost first, without the agent's, torch's and Python's
-    start."""
+    """Return the program's frames, innermost first: not the agent's, torch's, Python's start."""
     skipped = _torch_dirs()
     own: list[Place] = []
     others: list[Place] = []
@@ -139,8 +138,7 @@ def _tensor(at: FrameType, expr: str) -> Evaluated:
 
 
 def _hash(at: FrameType, expr: str, optimizers: Iterable[Any]) -> Evaluated:
-    """``params``, ``grads``, ``optimizer``, or an expression that gives a tensor, a module, a dict
-    or a list of tensors."""
+    """``params``, ``grads``, ``optimizer``, or a tensor, a module, a dict or a list of tensors."""
     from pardbg_agent.hooks import tensors as values
 
     if expr.strip() in values.WORDS:

@@ -262,8 +262,7 @@ class GateControl:
         return holder
 
     def _work(self, holder: _Holder) -> None:
-        """Run what was asked, without the lock: permits and the lease go on meanwhile, and count
-        as soon as it is done."""
+        """Run what was asked without the lock: permits and the lease go on, and count after it."""
         work, holder.work = holder.work, None
         self._working = threading.get_ident()
         self._changed.release()
@@ -385,8 +384,7 @@ class GateControl:
             self._open()
 
     def state(self) -> GateState:
-        """Return a consistent view. A thread that raised comes first, then the main thread, else
-        the oldest."""
+        """Return a consistent view of a thread that raised, else the main one, else the oldest."""
         with self._changed:
             order = self._in_order()
             told = (self._reply_to, self.holding, self._hit)

@@ -50,8 +50,7 @@ def stacks(
 
 
 def traceback_of(trace: TracebackType | None) -> list[Frame]:
-    """Return the frames of an exception, outermost first; the innermost MAX_FRAMES,
-    without our own."""
+    """Return an exception's frames without our own, outermost first; the innermost MAX_FRAMES."""
     found = [
         (frame.f_code.co_filename, number, frame.f_code.co_name)
         for frame, number in traceback.walk_tb(trace)
@@ -91,8 +90,7 @@ def frames_of(frame: FrameType | None) -> list[Frame]:
 
 
 def _shortened(innermost_first: list[Frame]) -> list[Frame]:
-    """Return at most MAX_FRAMES frames: half of them the innermost, the others those of no
-    library."""
+    """Return at most MAX_FRAMES frames: half of them the innermost, the others of no library."""
     if len(innermost_first) <= MAX_FRAMES:
         return innermost_first
     inner, rest = innermost_first[: MAX_FRAMES // 2], innermost_first[MAX_FRAMES // 2 :]

@@ -231,8 +231,7 @@ class Posts:
         self._areas = (self._areas + 1) % AREAS
 
     def write(self, place: int, raw: bytes) -> None:
-        """Write the bytes of a slot or (places from SETS * WAYS on) of an area, then note the
-        place."""
+        """Write the bytes of a slot or, from SETS * WAYS on, of an area; then note the place."""
         at, size = _span(place)
         self._buffer[at : at + min(size, len(raw))] = raw[:size]
         _PLACE.pack_into(self._buffer, _PLACES_AT + 2 * (self._written % PLACES), place)

@@ -278,8 +278,7 @@ class Watch:
     kind: Word
     """Of wire.WATCH_KINDS."""
     limit: float = 0.0
-    """In the kind's own unit: times the median for ``slow``, ns for ``skew``, bytes for
-    ``memory``."""
+    """In the kind's unit: times the median (``slow``), ns (``skew``), bytes (``memory``)."""
     ignore: int = 0
     """Matches to skip."""
 

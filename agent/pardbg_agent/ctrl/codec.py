@@ -53,8 +53,7 @@ class Malformed(ValueError):
 
 
 def encode(value: Any, whole: bool = False) -> Any:
-    """Return the plain value of a message or of one of its fields; ``whole``: with the fields that
-    have their default values."""
+    """Return the plain value of a message or field; ``whole``: with fields of default values."""
     if dataclasses.is_dataclass(value):
         tag = getattr(value, "TAG", None)
         plain = {} if tag is None else {"t": tag}

@@ -64,8 +64,7 @@ def leave(folder: str) -> None:
 
 
 class Entering:
-    """One entrance: its states are ``ready``, ``held``, then ``in`` or ``failed``; of a departure
-    ``out``."""
+    """One entrance. States: ``ready``, ``held``, then ``in`` or ``failed``; once left, ``out``."""
 
     def __init__(self, folder: str, run_dir: str, wait_s: float, more_path: list[str]) -> None:
         self.is_under_way = True

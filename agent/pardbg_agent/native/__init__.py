@@ -62,8 +62,7 @@ def torch_folder() -> str:
 
 @functools.lru_cache(1)
 def tag(torch: str) -> str:
-    """Return what a built one is good for: this torch, this Python, this source and these
-    options, in 20 letters."""
+    """Return this torch, Python, source and options, which one is built for, in 20 letters."""
     python = sys.implementation.cache_tag, sysconfig.get_platform()
     known = hashlib.sha256(repr((python, OPTIONS)).encode())
     paths = [os.path.join(torch, "version.py"), *(os.path.join(HERE, s) for s in SOURCES)]

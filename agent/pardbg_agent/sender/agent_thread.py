@@ -89,8 +89,7 @@ class Sender:
             self._flush_wanted = 0
 
     def stop(self, timeout_s: float) -> None:
-        """Send the rest, say BYE, close; at most ``timeout_s``. What could not be sent stays in
-        the ring file."""
+        """Send the rest, say BYE, close, in ``timeout_s`` at most. The ring keeps what is left."""
         self._stop_at_ns = clock.now_ns() + int(timeout_s * 0.7e9)
         self.wake()
         self._thread.join(timeout_s)

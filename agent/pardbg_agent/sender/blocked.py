@@ -173,8 +173,7 @@ def _told(kind: str, fd: int, frame: FrameType) -> tuple[str, str]:
 
 
 def _busy_worker(frame: FrameType | None) -> str:
-    """Return process and call of a loader's worker that does not wait for work, if the frame waits
-    for a loader."""
+    """Return process and call of a loader's worker that works, if the frame waits for a loader."""
     for _ in range(_LOADER_DEPTH):
         if frame is None or frame.f_code.co_name == "_try_get_data":
             break

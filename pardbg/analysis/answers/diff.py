@@ -258,8 +258,7 @@ def _change(a: float, b: float, unit: Unit) -> float:
 
 
 def interval(a: Floats, b: Floats) -> tuple[float, float]:
-    """Return the CONFIDENCE interval of median(b) - median(a); equal values give equal
-    intervals."""
+    """Return the CONFIDENCE interval of median(b) - median(a), the same for equal values."""
     rng = np.random.default_rng(20260101)
     differences = _medians(b, rng) - _medians(a, rng)
     tail = (1 - CONFIDENCE) / 2

@@ -84,8 +84,7 @@ class Metric:
 
     @property
     def of_speed(self) -> bool:
-        """Return whether the metric is about the speed of the job's computation or
-        communication."""
+        """Return whether it is about the speed of the job's computation or communication."""
         return self.name in _OF_SPEED
 
 

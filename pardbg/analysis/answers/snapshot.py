@@ -68,8 +68,7 @@ class Snapshot:
     dropped_records: int
     unknown_records: int
     pipelines: tuple[PipelineName, ...] = ()
-    """All pipelines of the run, the one with the lowest rank first; ``pipeline`` is one of
-    them."""
+    """All pipelines of the run, that of the lowest rank first; ``pipeline`` is one of them."""
     no_pipeline: str = ""
     """Why ranks that pass messages are not taken for a pipeline; empty where none do."""
     sharding: ShardingView | None = None

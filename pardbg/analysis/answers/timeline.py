@@ -112,8 +112,7 @@ def _lane(
 
 
 def _overlapping(table: Table, t0_ns: int, t1_ns: int) -> Rows | None:
-    """Return the rows that touch the window. Rows are sorted by end, and none is longer than the
-    table's longest."""
+    """Return the rows that touch the window: sorted by end, none longer than ``longest_ns``."""
     when = table.when
     lo = int(np.searchsorted(when, t0_ns, side="left"))
     hi = int(np.searchsorted(when, t1_ns + table.longest_ns, side="right"))
@@ -281,8 +280,7 @@ class Spot:
     t0_ns: int
 
     def span(self, lanes: Lanes) -> LaneSpan | None:
-        """Return the selected box as it is drawn now: the last one that begins at its time or
-        before."""
+        """Return the selected box as drawn now: the last one that begins at its time or before."""
         begun = (s for s in lanes.get(self.rank, {}).get(self.lane, ()) if s.t0_ns <= self.t0_ns)
         return max(begun, key=lambda span: span.t0_ns, default=None)
 
@@ -303,8 +301,7 @@ class WaitedFor:
 
 
 def waited_for(snapshot: Snapshot, lanes: Lanes, spot: Spot) -> WaitedFor | None:
-    """Return the matched op of the box, or for a wait the op that delayed it longest; None if not
-    known."""
+    """Return the box's matched op, for a wait the op that delayed it longest; None: not known."""
     rank, lane, span = spot.rank, spot.lane, spot.span(lanes)
     if lane not in ("comm", "wait") or span is None:
         return None

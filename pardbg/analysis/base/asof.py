@@ -29,8 +29,7 @@ the memory of a long run rise from one peak to the next."""
 
 
 class View:
-    """The store at one cursor. Cheap; make one per snapshot. Valid until the next message is
-    applied."""
+    """The store at one cursor. Cheap: make one per snapshot, valid until the next message."""
 
     def __init__(self, store: Store, t_ns: int | None) -> None:
         store.settle()
@@ -108,8 +107,7 @@ class View:
         return table, table.step_rows(step, step, visible)
 
     def newest_ns(self, process: Process, tables: tuple[str, ...]) -> int:
-        """Return the time at which the newest row of these tables became visible; 0 without
-        rows."""
+        """Return the time at which these tables' newest row became visible; 0 without rows."""
         if len(self.ranks) >= MANY:
             key = ("newest of all", tables)
             if key not in self.local:

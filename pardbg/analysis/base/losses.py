@@ -102,8 +102,7 @@ def _own(view: View, first: int, last: int) -> dict[int, list[int]]:
 
 
 def own_losses(view: View, first: int, last: int) -> dict[int, dict[int, float]]:
-    """Return step -> rank -> the scalar that its (last) backward began from, or its schedule's
-    loss."""
+    """Return step -> rank -> the scalar its (last) backward began from, or its schedule's loss."""
     return {
         step: {
             rank: value for rank, values in by_rank.items()
@@ -143,8 +142,7 @@ def loss_source(view: View) -> str:
 
 
 def losses_by_step(view: View, first: int, last: int) -> dict[int, float]:
-    """Return step -> loss; nothing for a rehearsal, whose losses are arbitrary. Closed steps are
-    kept."""
+    """Return step -> loss, closed steps kept; of rehearsals, whose losses are arbitrary, none."""
     if rehearsed(view):
         return {}
     printed = _printed(view)
@@ -267,8 +265,7 @@ def _mean_of_ranks(by_rank: Values) -> tuple[float, str]:
 
 
 def _values(view: View, first: int, last: int) -> dict[int, Values]:
-    """Return step -> values of each rank. Read once per view; the first caller asks for the
-    most."""
+    """Return step -> values of each rank, read once per view: the first caller asks for most."""
     low, high, widest = view.local.get("losses", (0, -1, {}))
     if low <= first <= last <= high:
         return {step: by_rank for step, by_rank in widest.items() if first <= step <= last}
@@ -326,8 +323,7 @@ def _first_activity(tables: Sequence[Rows], first: int, last: int) -> tuple[Arra
 
 @per_store(lambda view: (view.store.revision, tuple(view.ranks.values())), most=4)
 def _loss_ids(view: View) -> Array:
-    """Return (rank's place << 32 | id) of the first known loss name on each rank; other metrics are
-    no losses."""
+    """Return (rank's place << 32 | id) of each rank's first known loss name; no other metric."""
     found = []
     for place, process in enumerate(view.ranks.values()):
         known = set(process.names.values())

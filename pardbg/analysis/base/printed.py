@@ -169,8 +169,7 @@ def _numbered(lines: Lines, begins: Begins) -> dict[int, float]:
 
 
 def _in_order(lines: Lines, begins: Begins, ended: int, live: bool) -> dict[int, float]:
-    """Return losses of lines without a step: one line per step, or by time if steps are long
-    enough."""
+    """Return losses of lines without a step: one line per step, or by time if steps are long."""
     if not begins or any(number is not None for _, number, _ in lines):
         return {}
     lines = _once(lines, ended)

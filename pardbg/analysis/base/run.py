@@ -80,8 +80,7 @@ def run_info(view: View) -> RunInfo:
 
 
 def _part(view: View) -> tuple[int, str]:
-    """Return (number of the recorded file, number of the next); a live viewer has all parts in one
-    store."""
+    """Return (number of the recorded file, of the next); a live viewer has all in one store."""
     notes = view.store.notes
     number, following = notes.get(PART), notes.get(NEXT_PART)
     if view.store.live:

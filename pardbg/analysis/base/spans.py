@@ -106,8 +106,7 @@ def _read(view: View, process: Process, name: str, lo: int, ended: bool) -> list
 def records(
     view: View, process: Process, name: str, window: Interval, names: Collection[str] | None = None
 ) -> list[Record]:
-    """Return a table's records in a window that had ended at the cursor, with these names or
-    any."""
+    """Return a table's records, of these names or any, in a window that ended at the cursor."""
     found = _touching(view, process, name, window)
     if names is None:
         return found

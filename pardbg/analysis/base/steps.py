@@ -110,8 +110,7 @@ class _Ended:
 
 
 def _phases(view: View, steps: Sequence[int], ended: _Ended) -> dict[int, dict[str, int]]:
-    """Return step -> {phase: mean ns over the ranks that count the step}, the step's length at
-    most."""
+    """Return step -> {phase: mean ns over the ranks that count it}, at most the step's length."""
     cache = view.memo("phases")
     epoch = view.epoch
     found: dict[int, dict[str, int]] = {}

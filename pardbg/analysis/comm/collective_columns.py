@@ -275,8 +275,7 @@ class IssuedCollectives:
         self._ranks = np.array(list(self._view.ranks), np.int64)
 
     def _judge(self) -> None:
-        """Set per collective: whether all members issued it alike and completed it, and its
-        times."""
+        """Set times per collective, and whether all members issued it alike and completed it."""
         rows, starts, counts = self._rows, self._starts, self._ends - self._starts
         members = [() if g in self._uneven or len(group.ranks) > MAX_MEMBERS else group.ranks
                    for g, group in enumerate(self.groups)]  # fmt: skip
@@ -316,8 +315,7 @@ class _Names:
         self._numbers: dict[Any, int] = {}
 
     def group(self, own: int) -> tuple[GroupDef, int, int]:
-        """Return (group, number of its name, number of its definition) of rank's place << 16 |
-        id."""
+        """Return (group, number of its name, of its definition) for rank's place << 16 | id."""
         found = self._groups.get(own)
         if found is None:
             process = self._processes[own >> 16]
@@ -327,8 +325,7 @@ class _Names:
         return found
 
     def op(self, code: int) -> tuple[OpDef, int]:
-        """Return (op, number of the fields that all ranks must agree on) of rank's place << 32 |
-        id."""
+        """Return (op, number of the fields ranks must agree on) for rank's place << 32 | id."""
         found = self._ops.get(code)
         if found is None:
             op = self._processes[code >> 32].ops.get(code & 0xFFFFFFFF, UNKNOWN_OP)

@@ -120,8 +120,7 @@ def matched_in(view: View, since_ns: int, steps: Collection[int], most: int) -> 
 def _of_steps(
     view: View, found: IssuedCollectives, steps: Collection[int]
 ) -> tuple[list[int], list[int]]:
-    """Return the collectives of these steps, and those of them that have to be matched one by
-    one."""
+    """Return the collectives of these steps, and those that have to be matched one by one."""
     order = np.array(found.last(None), np.int64)
     wanted: list[int] = order[np.isin(found.steps[order], list(steps))].tolist()
     return wanted, [at for at in wanted if not _is_uniform(view, found, at)]
@@ -258,8 +257,7 @@ def _arrivals(
 
 
 def _transfer(parts: Sequence[Arrival], last_arrival: int) -> int | None:
-    """Return last completion - last arrival in ns; None unless all completions are of one
-    source."""
+    """Return last completion - last arrival in ns; None unless all completions have one source."""
     left = [a.completed_ns - a.held_ns - a.held_in_ns for a in parts if a.completed_ns is not None]
     if len(left) < len(parts):
         return None
@@ -332,8 +330,7 @@ def _gone(view: View, ranks: Sequence[int]) -> bool:
 def _mismatch(
     first: Issue, parts: Mapping[int, Issue]
 ) -> tuple[Verdict, str, tuple[int, ...]] | None:
-    """Return the first disagreement between ranks: the op before the rest, which follows from
-    it."""
+    """Return the ranks' first disagreement: that on the op first, as the rest follows from it."""
     alike = {(*SAYS(i.op), i.peer, i.a, i.b) for i in parts.values()}
     if len(alike) == 1:
         return None

@@ -68,8 +68,7 @@ def done_table(name: str) -> str:
 
 
 def tail_start(view: View, name: str, rows: int | None) -> int:
-    """Return the time since which all ranks together have issued about ``rows`` ops of a table (0:
-    all of the run)."""
+    """Return the time since which all ranks together issued about ``rows`` ops (0: the run)."""
     if rows is None:
         return 0
     seen = view.all(name)
@@ -141,8 +140,7 @@ def _issues_of(
 
 
 def unknown_group(process: Process, group_id: int) -> GroupDef:
-    """Return a stand-in for a group whose definition was lost, named by the process's own
-    number."""
+    """Return a stand-in, named by the process's own number, for a group without definition."""
     name = f"#{group_id}"
     return GroupDef(f"{process.proc}/{name}", name, None, (), "", process.epoch)
 
@@ -179,8 +177,7 @@ def is_unrecorded(process: Process, t_ns: int, now_ns: int) -> bool:
 def _completions(
     view: View, process: Process, name: str, since_ns: int
 ) -> dict[tuple[int, int], tuple[int, int, int]]:
-    """Return (group id, sequence number) -> (completion, flags, peer) of ops completed since a
-    time."""
+    """Return (group id, seq) -> (completion, flags, peer) of ops completed since a time."""
     table, visible = view.rows(process, name)
     lo = int(np.searchsorted(table.when[:visible], since_ns, side="left"))
     done = table.tuples(slice(lo, visible), "group_id", "seq", "t1_ns", "flags", "peer")

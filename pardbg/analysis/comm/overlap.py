@@ -42,8 +42,7 @@ class Overlap:
 
     @property
     def could_hide_ns(self) -> int:
-        """Return the exposed time that compute could hide, in ns: at most the time of the
-        compute."""
+        """Return the exposed time, at most that of compute, which compute could hide, in ns."""
         return min(self.exposed_ns, max(0, self.step_ns - self.held_up_ns))
 
     @property

@@ -55,8 +55,7 @@ def p2p_between(view: View, one: int, other: int) -> tuple[P2PRow, ...]:
 
 
 def _paired(view: View, parts: Sequence[Issue], start: int, last: int | None) -> tuple[P2PRow, ...]:
-    """Return the pairs of ``parts``, which has all ops that the ranks at either end issued since
-    ``start``."""
+    """Return the pairs of ``parts``: all ops that ranks at either end issued since ``start``."""
     before = _Before(view, start)
     sends, receives = _by_edge(parts)
     pairs: list[tuple[int, Edge, int, Issue | None, Issue | None]] = []
@@ -100,8 +99,7 @@ def _by_edge(parts: Sequence[Issue]) -> tuple[dict[Edge, list[Issue]], dict[Edge
 
 
 class _Before:
-    """Number of ops that a rank had issued before a time, by edge and side; counted once per
-    rank."""
+    """A rank's ops issued before a time, by edge and side; counted once per rank."""
 
     def __init__(self, view: View, t_ns: int) -> None:
         self._view, self._t_ns = view, t_ns
@@ -209,8 +207,7 @@ def _row(
 
 
 def _waited(view: View, send: Issue | None, recv: Issue | None) -> int | None:
-    """Return the time that the sender spent on its own while the receive was already posted, in
-    ns."""
+    """Return the sender's time on its own, in ns, while the receive was already posted."""
     if send is None or recv is None:
         return None
     return max(0, unheld_ns(view, send.rank, recv.t0_ns, max(recv.t0_ns, send.t0_ns)))

@@ -99,8 +99,7 @@ class TrafficView:
 
 
 Over = int | Mapping[str, tuple[int, int]]
-"""All of the run, with the bytes since a time apart; or process -> begin and end of what is
-counted."""
+"""All of the run, bytes since a time apart; or process -> begin and end of what is counted."""
 WINDOW_NS: Final = 2_000_000_000
 STEPS: Final = 8
 """Newest complete steps, at most, whose mean is the traffic of a step."""
@@ -134,8 +133,7 @@ class _Sums:
 
 
 def traffic_view(view: View) -> TrafficView:
-    """Return the traffic of the whole run up to the cursor; rates are over the last
-    ``WINDOW_NS``."""
+    """Return the whole run's traffic up to the cursor; rates are over the last ``WINDOW_NS``."""
     sums = _Sums()
     recent_row = view.t_ns - WINDOW_NS
     _add_p2p(view, sums, recent_row)
@@ -254,8 +252,7 @@ def ring_bytes(op: str, num_bytes: int, num_ranks: int) -> float:
 def _courses(
     view: View, rows: Sequence[CollectiveRow]
 ) -> dict[tuple[int, int, str], NDArray[np.float64]]:
-    """Return each edge's bytes over the window: messages and parts as recorded, rings' shares at
-    the last arrival."""
+    """Return each edge's bytes over the window; rings' shares at the last arrival."""
     begin, each = view.t_ns - WINDOW_NS, WINDOW_NS // BINS
     found: dict[tuple[int, int, str], NDArray[np.float64]] = defaultdict(lambda: np.zeros(BINS))
     for name in ("issue_p2p", "part"):
@@ -332,8 +329,7 @@ def _add_p2p(view: View, sums: _Sums, over: Over) -> None:
 
 
 def _add_parts(view: View, sums: _Sums, over: Over) -> None:
-    """Add the bytes of all_to_alls between each pair of ranks: the router decides them, not a
-    ring."""
+    """Add all_to_alls' bytes between each pair of ranks: the router decides them, not a ring."""
     for rank, process in view.having("part"):
         for _, _, _, peer, number, size, recent in _as_of(view, process, "part", over):
             if size:  # else the peer's part alone has bytes
@@ -360,8 +356,7 @@ def _add_collectives(view: View, sums: _Sums, over: Over) -> None:
 
 
 def _add_other(view: View, sums: _Sums) -> None:
-    """Add a row for ops beyond the kinds (op, group, peer, tag) that are counted apart per
-    process."""
+    """Add a row for ops beyond the kinds (op, group, peer, tag) counted apart per process."""
     for name in ("issue", "issue_p2p"):
         for _, process in view.having(name):
             totals, visible = process.totals(name), view.visible(process, name)

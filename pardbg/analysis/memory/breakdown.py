@@ -20,8 +20,7 @@ from pardbg.store.table import Array, Table
 
 @dataclass(frozen=True, slots=True)
 class ZeroModel:
-    """What a model's parameters, gradients and optimizer state take, and over how many ranks they
-    are cut."""
+    """Size of a model's parameters, gradients and optimizer state, and their number of shards."""
 
     level: int
     """ZeRO level that holds between steps."""
@@ -165,8 +164,7 @@ def _activations_peak(view: View, rank: int, process: Process) -> int | None:
 
 
 def _activations_least(view: View, process: Process) -> int | None:
-    """Return the least activations that any of the last sampled forwards kept, of any stage, in
-    bytes."""
+    """Return the least bytes of activations that one of the last sampled forwards kept."""
     table, rows = rows_named(view, process, "activations", _TAIL_ROWS)
     rows = rows[table.col("stage")[rows] < 0]
     return int(table.col("a")[rows].min()) if len(rows) else None

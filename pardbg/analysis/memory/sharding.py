@@ -55,8 +55,7 @@ MAX_ROWS: Final = 20_000
 
 
 def sharding_view(view: View) -> ShardingView | None:
-    """Return the last complete step of the lowest rank that shards its parameters; all ranks do the
-    same."""
+    """Return the last complete step of the lowest rank that shards; all ranks do the same."""
     counts = view.all("fsdp").counts.tolist()
     for (rank, process), visible in zip(view.ranks.items(), counts, strict=True):
         ended = last_step_rows(view, process, 1) if visible else []

@@ -31,8 +31,7 @@ def changes(row: Sequence[tuple[int, str]]) -> list[int]:
 
 
 def levels(row: Sequence[tuple[int, str]]) -> Iterator[dict[int, int]]:
-    """Yield stage -> microbatches in flight after each (stage, kind) of a row; one value, that
-    changes."""
+    """Yield stage -> microbatches in flight after each (stage, kind) of a row: one dict."""
     now: dict[int, int] = defaultdict(int)
     for (stage, _), change in zip(row, changes(row), strict=True):
         now[stage] = max(0, now[stage] + change)
@@ -40,8 +39,7 @@ def levels(row: Sequence[tuple[int, str]]) -> Iterator[dict[int, int]]:
 
 
 def in_flight(row: Sequence[tuple[int, str]]) -> tuple[int, int, dict[int, int]]:
-    """Return (at the end, peak, at the end per stage) of the microbatches in flight after a row of
-    (stage, kind)."""
+    """Return microbatches in flight after a row of (stage, kind): (end, peak, end per stage)."""
     peak, last = 0, dict[int, int]()
     for last in levels(row):
         peak = max(peak, sum(last.values()))
@@ -49,8 +47,7 @@ def in_flight(row: Sequence[tuple[int, str]]) -> tuple[int, int, dict[int, int]]
 
 
 def peak_size(row: Sequence[tuple[int, str]], sizes: Mapping[int, float]) -> float:
-    """Return the most that the microbatches in flight take at a time. ``sizes``: of one microbatch,
-    by stage."""
+    """Return the most that microbatches in flight take at a time; ``sizes``: of one, by stage."""
     return max((sum(n * sizes[at] for at, n in now.items() if n) for now in levels(row)), default=0)
 
 

@@ -1,5 +1,4 @@
-"""A pipeline's steps as of the cursor: measured beside planned, bubble by cause, microbatches in
-flight."""
+"""A pipeline's steps as of the cursor: measured and planned, bubble by cause, what is in flight."""
 
 from __future__ import annotations
 

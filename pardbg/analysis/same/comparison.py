@@ -224,8 +224,7 @@ def _compare(reference: Store, run: Store, floor: Store | None) -> Sameness:
 
 
 def _or_stale(found: Sameness, known: Copies) -> Sameness:
-    """Return the answer, or that modules compute with parameters which lack an update, if that
-    comes first."""
+    """Return the answer, or modules that compute with stale parameters, if they come first."""
     first = next(iter(known.stale), None)
     if first is None or (found.exit_code == 1 and (found.step or 0) < first.step):
         return found

@@ -74,8 +74,7 @@ def factor(reference: Whole, run: Whole, sizes: Sequence[int]) -> Hypothesis | N
 def hypothesis(
     reference: Whole, run: Whole, before: Whole | None, noise: float, sizes: Sequence[int]
 ) -> Hypothesis | None:
-    """Return what a difference looks like; None: nothing that is known. ``before``: the run's
-    tensor of the step before."""
+    """Return what a difference looks like; None: unknown. ``before``: the tensor a step before."""
     if run.bad and not reference.bad:
         return Hypothesis("not-finite")
     if run.replicas:

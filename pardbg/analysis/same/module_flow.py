@@ -222,8 +222,7 @@ def _doubted(outs: Sequence[Judged]) -> list[Judged]:
 
 
 def _first(judged: Sequence[Judged], sizes: Sequence[int]) -> Place | None:
-    """Return the first that is red. If the one before it was a sum over ranks that nobody had
-    summed, that is it."""
+    """Return the first red one, or the one before it if that is a sum which nobody had summed."""
     at = next((at for at, one in enumerate(judged) if one.level == "red"), None)
     if at is None:
         return None

@@ -285,8 +285,7 @@ def option(
 
 
 def _other_splits(split: Split, rows: Sequence[Sequence[str]]) -> list[Split]:
-    """Return what else could be true of the backwards of a plan, as far as the run does not say
-    it."""
+    """Return what else may be true of a plan's backwards, as far as the run does not say it."""
     kinds = {action.kind for row in rows for text in row if (action := parse(text))}
     if not split.measured:
         return [replace(split, weight_share=share) for share in SHARES] if "W" in kinds else []

@@ -126,8 +126,7 @@ def _backward(seen: Seen, stage: int, mb: int, split: Split) -> tuple[float, flo
 
 
 def as_they_run(times: dict[tuple[int, str], Row], split: Split) -> None:
-    """``times`` as a schedule has them: with the first stage's I and W, by ``split`` alone where
-    the run did not show any."""
+    """``times`` as schedules have them: the first stage's I and W by ``split`` where not seen."""
     for stage in range(1, 1 + max(s for s, _ in times)):
         whole = times[stage, "B"]
         if not split.measured:

@@ -40,8 +40,7 @@ def known(name: str) -> str | None:
 
 @lru_cache(maxsize=512)
 def plan(schedule: str, num_ranks: int, num_virtual: int, num_microbatches: int) -> Plan:
-    """Return what each rank would run; NoPlan where torch refuses the combination or is not
-    here."""
+    """Return what each rank would run; NoPlan where torch refuses it or is not here."""
     if schedule in ONE_STAGE:
         if num_virtual != 1:
             raise NoPlan("one stage per rank")

@@ -97,8 +97,7 @@ class _Chain:
         return out
 
     def _need(self, text: str, turn: int) -> None:
-        """Require that action, in that turn of the plan, and what its rank's actions before it
-        need."""
+        """Require that action, in that turn, and what its rank's actions before it need."""
         todo = [(text, turn)]
         while todo:
             text, turn = todo.pop()

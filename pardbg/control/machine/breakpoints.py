@@ -45,8 +45,7 @@ class Breakpoints:
         return self._known.get(number)
 
     def add(self, new: Breakpoint) -> Breakpoint:
-        """Set it under the next number. Raises UserError (the condition makes no sense) and Refuse
-        (there are too many)."""
+        """Set it under the next number. Raises UserError (no condition), Refuse (too many)."""
         made = self._set(replace(new, number=self._number + 1))
         self._number = made.number
         return made

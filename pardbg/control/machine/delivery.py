@@ -41,8 +41,7 @@ class _Sent:
 
 
 class Deliveries:
-    """The newest message of each kind to each process, until it is answered. A Permit or Run
-    replaces the one before."""
+    """Each process's newest unanswered message of each kind; Permit and Run replace each other."""
 
     def __init__(self) -> None:
         self._sent: dict[str, dict[type, _Sent]] = {}

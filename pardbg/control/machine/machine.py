@@ -95,8 +95,7 @@ class TakenOver:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A viewer leaves, or can be reached no more: all ranks run on if it had control, and its
-    breakpoints go."""
+    """A viewer leaves or is lost: its breakpoints go, and all ranks run on if it had control."""
 
     viewer: str
     now: int

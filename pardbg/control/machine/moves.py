@@ -165,8 +165,7 @@ class Moves:
     def _stopped(
         self, view: View, fact: facts.Fact, by: str, keep: bool, lease_ns: int, now: int
     ) -> None:
-        """Stop everybody else at the next gate: a rank has stopped by itself. ``by`` holds control
-        if nobody does."""
+        """A rank stopped by itself: stop the others. ``by`` holds control if nobody does."""
         control = self._control
         control.stopped_by.append(fact)
         control.pinned.procs.add(view.proc)

@@ -26,8 +26,7 @@ class Outbox:
     def event(
         self, fact: Fact | None, now: int, by: str = "", answers: Iterable[Order] = ()
     ) -> None:
-        """Record and publish what happened, with the state of control; it is the answer to these
-        orders."""
+        """Record and publish what happened, and control's state: the answer to these orders."""
         self.effects.append(Event(fact, self._control.status(now), by, tuple(answers)))
 
     def answer(self, order: Order, now: int) -> None:

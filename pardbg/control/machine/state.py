@@ -1,5 +1,4 @@
-"""The state of control, which the machine's parts share; the commands under way and the effects
-that the hub carries out."""
+"""The state of control that the machine's parts share; commands under way, effects to carry out."""
 
 from __future__ import annotations
 

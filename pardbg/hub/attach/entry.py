@@ -309,8 +309,7 @@ def _held(said: Mapping[int, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _at_one_place(said: Sequence[Mapping[str, Any]], turn: int) -> bool:
-    """Return whether all are held, each after the last that was let go (``turn``), and have issued
-    the same."""
+    """Return whether all are held, each after ``turn``, the last let go, and issued the same."""
     if any(one.get("state") != "held" or int(one["turn"]) <= turn for one in said):
         return False
     if len({one["place"] for one in said}) > 1:
@@ -363,7 +362,6 @@ def _script(folder: Path, name: str, call: str, agent: str, more: list[str]) -> 
 
 
 def _places() -> tuple[str, list[str]]:
-    """Return where the agent is, and where its libraries are that a rank of the same Python can use
-    if it has none."""
+    """Return where the agent is, and libraries for a rank of the same Python that has none."""
     found = [str(Path(str(one.__file__)).parents[1]) for one in (pardbg_agent, msgpack, zmq)]
     return found[0], list(dict.fromkeys(found[1:]))

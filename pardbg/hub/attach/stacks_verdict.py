@@ -64,8 +64,7 @@ class RankStack:
 
     @property
     def call(self) -> str:
-        """Return the function of torch.distributed that the rank is in, or DEVICE_CALL; empty: in
-        none."""
+        """Return the torch.distributed function the rank is in, or DEVICE_CALL; empty: in none."""
         if self.on_device:
             return DEVICE_CALL
         return next(

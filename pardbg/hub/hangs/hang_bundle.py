@@ -45,8 +45,7 @@ _DUMPS: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 
 def write(file: BinaryIO, config: RunConfig, session: Path, view: View, data: Report) -> None:
-    """Write it; ``session`` may still grow, and ends here. Raises OSError; ValueError for one of
-    8 GiB or more."""
+    """Write it; ``session`` may grow, and ends here. Raises OSError; ValueError from 8 GiB on."""
     packed = zstandard.ZstdCompressor(LEVEL).stream_writer(file, closefd=False)
     with packed, tarfile.open(fileobj=packed, mode="w|", format=tarfile.USTAR_FORMAT) as tar:
         with open(session, "rb") as source, TemporaryFile(dir=session.parent) as copy:

@@ -87,8 +87,7 @@ def exit_code(pid: int, started: str) -> int | None:
 
 
 def schedule(pid: int) -> list[int]:
-    """Return [ns that the main thread ran, ns that it was ready without a core]; empty: not
-    known."""
+    """Return ns that the main thread ran, and was ready without a core; empty: not known."""
     return [int(word) for word in read_text(f"/proc/{pid}/schedstat").split()[:2]]
 
 
@@ -122,8 +121,7 @@ def handles(pid: int, number: int) -> bool:
 
 
 def orphaned() -> bool:
-    """Return whether the kernel ignores SIGTSTP in our process group: no shell would continue
-    it."""
+    """Return whether the kernel ignores SIGTSTP in our group: no shell would continue it."""
     ours, pid = os.getpgrp(), os.getpid()
     while (fields := stat_fields(pid)) and int(fields[2]) == ours:
         pid = int(fields[1])

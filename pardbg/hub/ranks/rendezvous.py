@@ -56,8 +56,7 @@ class Rendezvous:
 
 
 def came(address: str, port: int, ranks: Sequence[int]) -> list[int]:
-    """Return ranks whose address is in the store. Raises OSError; ValueError if the other side is
-    no TCPStore."""
+    """Return ranks whose address is in the store. Raises OSError; ValueError: it is no TCPStore."""
     found = []
     with socket.create_connection((address, port), TIMEOUT_S) as store:
         store.sendall(_HELLO)

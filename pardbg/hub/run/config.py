@@ -398,8 +398,7 @@ def add_notice(run_dir: Path, text: str) -> None:
 
 
 def _readable(text: str) -> str:
-    """Return text that can be encoded: bytes of arguments and paths that are not UTF-8 become
-    ``\\udcff``."""
+    """Return text that can be encoded: bytes that are not UTF-8 become ``\\udcff``."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

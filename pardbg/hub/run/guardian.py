@@ -75,8 +75,7 @@ class Guardian:
         *,
         keeper: bool,
     ) -> None:
-        """``roots``: possible parents of the run's directory, which the owner makes. ``sources``:
-        see ``Launcher``."""
+        """``roots``: possible parents of the run's directory. ``sources``: see ``Launcher``."""
         self._run, self._roots, self._owner, self._sources = run, roots, owner, sources
         self._line = processes.command_line(os.getpid())
         self._steward: Steward | None = None

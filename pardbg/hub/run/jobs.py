@@ -202,8 +202,7 @@ class Successor:
         self.took_over = False
 
     def tick(self) -> list[str]:
-        """Do what is due. Return the processes just found to be killed: launcher, guardian,
-        keeper, owner."""
+        """Do what is due; return who was just killed: launcher, guardian, keeper, owner."""
         now = time.monotonic()
         if self._launch is None or now < self._look_at:
             return []

@@ -47,8 +47,7 @@ def agents_main(python: str, package: str) -> list[str]:
 
 
 def python_of(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
-    """Return the Python that runs a command: the program itself, or the one its script names;
-    None: neither is a Python."""
+    """Return the Python that runs a command, itself or by its script's first line; None: none."""
     path = env.get("PATH")
     program = shutil.which(argv[0], path=path) if argv else None
     if program is None:

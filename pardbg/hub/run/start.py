@@ -124,8 +124,7 @@ class RunHandle:
         return True
 
     def exit_code(self) -> int:
-        """Return the job's exit code (128 + signal, as in a shell; 1: not known); 0: it was
-        attached to."""
+        """Return the job's exit code as a shell does (1: not known); 0: it was attached to."""
         end = run_files.read_end(self.run_dir)
         code = 1 if end is None or end.code is None else end.code
         return 0 if self.config.attached else code
@@ -195,8 +194,7 @@ def start_run(
 
 
 class _Behind:
-    """Keeper, guardian and launcher of a run until it has started. Raises SetupError if they cannot
-    be started."""
+    """Keeper, guardian and launcher until the run has started. Raises SetupError."""
 
     def __init__(self, run: str, env: Mapping[str, str], streams: Streams | None) -> None:
         words, fds = streams.for_launcher() if streams is not None else ([], ())
@@ -231,15 +229,13 @@ class _Behind:
             raise SetupError(f"the launcher ended: {self.last_line()}")
 
     def tell(self, run_dir: Path) -> None:
-        """Report the run's directory. Until the job has started, the end of this process ends the
-        run."""
+        """Tell the run's directory; our end ends the run until the job has started."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._alive, os.fsencode(f"{run_dir}\n"))
 
     @property
     def gone(self) -> bool:
-        """Return whether keeper, guardian and launcher are gone, and no child of theirs is about to
-        become the job."""
+        """Return whether all are gone, and no child of theirs is about to become the job."""
         poller = select.poll()
         poller.register(self._end, 0)
         return bool(poller.poll(0))

@@ -96,8 +96,7 @@ class Steward:
             time.sleep(0.05)
 
     def _look_for_hang_up(self, run_dir: Path) -> None:
-        """Send SIGHUP if the user closed the terminal: the shell does not know a job whose owner is
-        gone."""
+        """Send SIGHUP if the terminal was closed: the shell does not know an orphaned job."""
         poller = select.poll()
         for fd in self._terminals:
             poller.register(fd, 0)

@@ -253,8 +253,7 @@ class Collector:
         return self.number
 
     def define(self, **fields: Any) -> None:
-        """Record and publish a definition of the hub; that something has ended, behind its
-        records."""
+        """Record and publish a definition of the hub; of something's end, behind its records."""
         if fields.get("k") == DefKind.END.value:
             self._bundles.flush()
         self.accept(

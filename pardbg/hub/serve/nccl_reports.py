@@ -128,8 +128,7 @@ class RasQuery:
         self._asked_ns = 0
 
     def ask(self, ranks: Sequence[Rank], here: Collection[int], now: int) -> None:
-        """Ask, if it was not asked just now. ``ranks``: of the whole job; ``here``: pids of those
-        on this host."""
+        """Ask, if not just now. ``ranks``: of the whole job; ``here``: this host's pids of them."""
         if here and (not self._asked_ns or now - self._asked_ns >= AGAIN_NS):
             self._asked_ns = now
             threading.Thread(target=self._ask, args=(ranks, sorted(here)), daemon=True).start()

@@ -98,8 +98,7 @@ class Router:
         return self._send(self._at.get(relay), b"", ctrl.pack(message)) is True
 
     def reach(self, proc: str, relay: str) -> None:
-        """Note the relay by which a process is reached. Raises Malformed for a process of this
-        node."""
+        """Note the relay that reaches a process. Raises Malformed for one of this node."""
         if proc in self._at:
             raise Malformed("a relay speaks for another's process")
         self._via[proc] = relay

@@ -226,8 +226,7 @@ def keys_to_look(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_keys(keys: Any, name: str, *, to_look: bool = False) -> dict[str, Any]:
-    """Return keys that are complete, for ``to_look`` those of a viewer without control. Raises
-    ConfigError."""
+    """Return complete keys, ``to_look`` those of a viewer without control. Raises ConfigError."""
     try:
         needed = keys_to_look(keys) if to_look else {who: keys[who] for who in ("server", *ROLES)}
         for who, pair in needed.items():

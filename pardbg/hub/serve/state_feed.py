@@ -222,8 +222,7 @@ class HangWatch:
         return look and self._process is None
 
     def start(self, when: Literal["hang", "end"], now: int) -> None:
-        """Start the process, in which everything else happens. Where there is none to be had, this
-        hang passes unseen."""
+        """Start the process that does the rest; where none is to be had, this hang is unseen."""
         since_ns = now - self._after_ns + min(APART_NS, self._after_ns // 2)
         words = own_process("pardbg.hub.hangs.inquiry", str(self._config.dir), when, str(since_ns))
         self._began_ns = now

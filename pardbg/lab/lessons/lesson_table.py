@@ -150,8 +150,7 @@ def _tree(expression: str) -> ast.expr:
 
 
 def value(expression: str, names: Mapping[str, float]) -> float:
-    """Return what an expression comes to; of a comparison, whether it holds. Raises KeyError for a
-    name that is not known."""
+    """Return what an expression, or a comparison, comes to. Raises KeyError: no such name."""
     return _value(_tree(expression), names)
 
 

@@ -257,8 +257,7 @@ class Play:
         return self._meet(self._streams[here], self._streams[there])
 
     def _meet(self, here: deque[tuple[Ref, bool]], there: deque[tuple[Ref, bool]]) -> list[Ref]:
-        """Match the first ends of two streams, as long as they are a send and a receive. Returns
-        the ends that end by it."""
+        """Match two streams' first ends while they are a send and a receive; return what ends."""
         ended: list[Ref] = []
         while here and there and here[0][1] != there[0][1]:
             refs = here[0][0], there[0][0]

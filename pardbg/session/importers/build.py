@@ -100,8 +100,7 @@ class RankBuild:
         self, kind: Kind, op_id: int, group: int, seq: int, t0: int, t1: int, *, step: int = 0,
         peer: int = NONE, flags: int = 0, sizes: tuple[int, int] = (0, 0),
     ) -> None:  # fmt: skip
-        """Write OP_ISSUE or OP_DONE of an op; without one of the DONE flags its time is not
-        known."""
+        """Write OP_ISSUE or OP_DONE; without one of the DONE flags its time is not known."""
         self.num_ops += kind is Kind.OP_ISSUE
         self._record(kind, Lane.COMM, flags, op_id, t0, t1, step, seq, group, peer, *sizes)
 
@@ -125,8 +124,7 @@ def write(
     output: Path, made: Imported, builds: Sequence[RankBuild], files: Sequence[Path], end_ns: int,
     said: Sequence[LogSays] = (), lines: Sequence[LogLine] = (),
 ) -> Imported:  # fmt: skip
-    """Write the session. ``end_ns``: until when the sources know anything; ``said``, ``lines``: of
-    the job's log."""
+    """Write the session. ``end_ns``: what sources know ends; ``said``, ``lines``: of the log."""
     times = [t for build in builds for t, _ in build.records]
     if not times and not said:
         raise UserError(f"{files[0] if files else '-'}: nothing in it that could be shown")

@@ -104,8 +104,7 @@ def _contents(files: Sequence[Path]) -> tuple[Dumps, Dumps]:
 
 
 def _written(files: Sequence[Path], builds: Sequence[Any]) -> int:
-    """Return when the newest dump was written (ns), if its file says so: a hang lasted till
-    then."""
+    """Return when the newest dump was written (ns), by its file: a hang lasted till then."""
     newest = max((t for build in builds for t, _ in build.records), default=0)
     stamp = max(path.stat().st_mtime_ns for path in files)
     return stamp if newest <= stamp <= newest + _DAY_NS else newest

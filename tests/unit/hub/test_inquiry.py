@@ -44,9 +44,8 @@ def look(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(inquiry, "hung", lambda *_: found)
     told: list[Any] = []
     monkeypatch.setattr(inquiry, "tell", lambda *words: told.append(words))
-    for name in ("umask", "nice"):
-        monkeypatch.setattr(os, name, lambda _: 0)
-    monkeypatch.setattr(inquiry, "FIRST_KILLED", "0")
+    monkeypatch.setattr(os, "umask", lambda _: 0)
+    monkeypatch.setattr(inquiry, "give_way", lambda: None)
     monkeypatch.setattr(inquiry, "LOOK_S", 0.0)
     inquiry.main([str(config.dir), "hang", "0"])
     assert [words[2:] for words in told] == [("hang", None)]  # told, though there is no bundle

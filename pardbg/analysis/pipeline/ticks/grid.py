@@ -181,8 +181,7 @@ def _order(
 
 
 def _then(seen: Sequence[str], planned: Sequence[str]) -> list[str]:
-    """Return recorded actions in their order, also where the plan has another, then planned
-    ones."""
+    """Return recorded actions in their order, also against the plan's, then planned ones."""
     known = {*seen, *(other for text in seen if (other := twin(text)) is not None)}
     return [*seen, *(text for text in planned if text not in known)]
 

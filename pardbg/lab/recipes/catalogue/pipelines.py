@@ -18,8 +18,7 @@ def microbatches(default: int = MICROBATCHES) -> Option:
 
 
 def cut(name: str, count: int, num_ranks: int, can: Takes, sequences: int = BATCH) -> str | None:
-    """Why a pipeline of so many ranks cannot cut ``sequences`` into ``count`` microbatches; None:
-    it can."""
+    """Why so many ranks cannot cut ``sequences`` into ``count`` microbatches; None: they can."""
     able = [m for m in divisors(sequences) if can(num_ranks, m)]
     if count in able:
         return None
