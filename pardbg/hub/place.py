@@ -60,8 +60,7 @@ def find_place(
 
 
 def _check_host(host: str, node: int, say: Callable[[str], None]) -> None:
-    """Warn about an address that does not work now: the name may become known later, and an address
-    may lead to this machine by other means."""
+    """Warn about an address that does not work now; it may become known later, or lead here."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:

@@ -53,8 +53,7 @@ _READ: Final[dict[Any, Callable[[Any], Any]]] = {
 
 
 def _as(kind: type[Event]) -> Make:
-    """Return the function that makes an event of groups called as its fields. The group ``own``: a
-    rank of the line's process group."""
+    """Return what makes an event of groups named as its fields; ``own``: a rank of the group."""
     hints = get_type_hints(kind)
     readers = {one.name: _READ[hints[one.name]] for one in fields(kind)[2:]}
 

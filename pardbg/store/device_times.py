@@ -39,8 +39,7 @@ _INFERRED: Final = int(Flag.INFERRED)
 
 
 def concerned(records: Records) -> NDArray[np.bool_]:
-    """Return which records are of work on a device: its launches, their times, their ends, and
-    phases that follow from those."""
+    """Return which records are of a device: launches, times, ends, phases that follow."""
     kinds, flags = records["kind"], records["flags"]
     inferred = (kinds == _PHASE) & ((flags & _INFERRED) != 0)
     found: NDArray[np.bool_] = _TIMES[kinds] | ((flags & _DEVICE) != 0) | inferred

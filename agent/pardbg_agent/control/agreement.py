@@ -15,8 +15,7 @@ from pardbg_agent.words import duration, ranks_text
 
 
 def differs(mine: Post, other: Post) -> str:
-    """Return what two ranks disagree on: ``op``, ``root``, ``dtype`` or ``size``; empty: nothing
-    that the two alone can tell."""
+    """Return what two ranks differ in: ``op``, ``root``, ``dtype``, ``size``; empty: not known."""
     if mine.op != other.op:
         return "op"
     if mine.reduce != other.reduce and min(mine.reduce, other.reduce) >= 0:
@@ -137,8 +136,7 @@ def late(
 
 
 def odd_ones(values: Mapping[int, object]) -> tuple[list[int], list[int]]:
-    """Return (ranks that say something else than most, the others); both empty where no side is
-    the largest: nobody is named then."""
+    """Return (ranks that say something else than most, the others); both empty: no majority."""
     sides: dict[object, list[int]] = {}
     for rank in sorted(values):
         sides.setdefault(values[rank], []).append(rank)

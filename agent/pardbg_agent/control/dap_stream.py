@@ -33,8 +33,7 @@ def listener() -> socket.socket:
 
 
 def is_ours(peer: socket.socket) -> bool:
-    """Return whether the other end of a loopback connection is a process of this user, or root's;
-    False where the kernel does not say."""
+    """Return whether a loopback peer is a process of this user or root; False: not known."""
     ends = [f"0100007F:{name[1]:04X}" for name in (peer.getpeername(), peer.getsockname())]
     try:
         with open("/proc/net/tcp", encoding="ascii") as table:

@@ -203,8 +203,7 @@ class GateControl:
             self._due = None
 
     def hold_raised(self, text: str, trace: TracebackType | None) -> None:
-        """Hold this thread before its uncaught exception ends it, and others at their next gates,
-        until RUN or the lease's end."""
+        """Hold this thread at its uncaught exception, and others, until RUN or the lease's end."""
         with self._changed:
             if self._ended:
                 return

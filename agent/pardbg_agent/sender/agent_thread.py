@@ -173,8 +173,7 @@ class Sender:
         link.ctrl(Hello(core.defs.process, core.ring.path, core.defs.path))
 
     def _take(self, raw: bytes) -> None:
-        """One CTRL message. That it is malformed, and what its handler raises, is reported once per
-        class of messages; the next one may do."""
+        """One CTRL message. What is wrong with it is reported once per class of messages."""
         kind = "message"
         try:
             message = _read(msgpack.unpackb(raw, max_map_len=256, max_array_len=4096))

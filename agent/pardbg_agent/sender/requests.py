@@ -31,8 +31,7 @@ MAX_ISSUED: Final = 64
 
 
 class Requests:
-    """Obeys the hub's messages, in the agent's thread. ``say`` sends a message back; ``wake`` has
-    the thread call ``answer``."""
+    """Obeys the hub in the agent's thread; ``say`` sends back, ``wake`` has it call ``answer``."""
 
     def __init__(
         self, core: Core, control: StateReports, say: Callable[[messages.FromAgent], None],
@@ -206,8 +205,7 @@ class StateReports:
         return core.gate.revision, stands, core.ops.revision, core.step, id(done), len(done)
 
     def _consistent(self) -> messages.State:
-        """Gate first, ops after, again if the gate moved between: a state that says *held* has
-        every op that was issued before the hold."""
+        """Gate first, then ops, until the gate stays: *held* includes each op issued before."""
         core = self._core
         for _ in range(100):
             gate = core.gate.state()

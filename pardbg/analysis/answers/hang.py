@@ -126,8 +126,7 @@ def _hang(view: View, finding: Finding, over: int | None) -> Hang:
 
 
 def rank_stacks(view: View) -> tuple[RankStack, ...]:
-    """Return each rank's newest stack up to the cursor: taken at a standstill, or that of the
-    exception that ended its main thread."""
+    """Return each rank's newest stack: at a standstill, or of its main thread's last exception."""
     found = {
         rank: RankStack(rank, t_ns, frames)
         for rank, (t_ns, frames, *_) in stall_stacks(view).items()

@@ -135,8 +135,7 @@ def _known(view: View) -> dict[tuple[str, str, Interval], list[Record]]:
 
 
 def read_ahead(view: View, names: Iterable[str], windows: Mapping[int, Interval]) -> None:
-    """Read the records that `records` will be asked for, one window per rank: for all ranks at once
-    it is several times as fast."""
+    """Read what `records` will be asked for, a window per rank: of all at once it is faster."""
     if len(windows) < MANY:
         return
     known = _known(view)

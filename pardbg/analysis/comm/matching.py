@@ -133,8 +133,7 @@ def _is_uniform(view: View, found: IssuedCollectives, at: int) -> bool:
 
 @per_view
 def calls(view: View) -> tuple[CollectiveRow, ...]:
-    """Return set-up calls that all members of a group make (init_process_group, new_group …),
-    matched like collectives, oldest first."""
+    """Return set-up calls of a group (init_process_group, new_group …) as matched collectives."""
     parts: dict[Key, dict[int, Issue]] = defaultdict(dict)
     for call in issues(view, "call_begin", 0):
         if len(call.group.ranks) > 1:

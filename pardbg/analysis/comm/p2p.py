@@ -306,8 +306,7 @@ def ring_step(rows: Sequence[P2PRow]) -> RingStep | None:
 
 
 def _film(labelled: Sequence[P2PRow], last: P2PRow) -> tuple[tuple[str, tuple[Move, ...]], ...]:
-    """Return the parts of the collective that ``last`` is of: of each sender, its newest run of
-    parts from the first one on."""
+    """Return the parts of ``last``'s collective: each sender's newest run from the first on."""
     found: dict[int, dict[int, P2PRow]] = defaultdict(dict)
     awaited = {row.src: last.part for row in labelled}
     for row in sorted(labelled, key=_sent, reverse=True):

@@ -368,8 +368,7 @@ def _add_other(view: View, sums: _Sums) -> None:
 
 
 def _add_summed(view: View, sums: _Sums, over: Over) -> None:
-    """Add ops recorded as sums per step (level summary): collectives once per group, and sends.
-    They do not have the receiver."""
+    """Add ops that level summary sums per step: collectives once per group; sends, no receiver."""
     for rank, process in view.having("op_sum"):
         for name_id, gid, send, _, number, size, recent in _as_of(view, process, "op_sum", over):
             group, name = process.groups.get(gid), process.ops.get(name_id, UNKNOWN_OP).op

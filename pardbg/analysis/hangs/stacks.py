@@ -85,8 +85,7 @@ def caller(frames: Sequence[Frame]) -> str | None:
 
 
 def kept(frames: Sequence[Frame], most: int) -> tuple[Frame, ...]:
-    """Return at most ``most`` frames: the innermost ones, and before them those of the program,
-    which a deep stack of a library would push out."""
+    """Return at most ``most`` frames: the innermost, before them the program's of deep stacks."""
     if len(frames) <= most:
         return tuple(frames)
     inner = frames[-most // 2 :]

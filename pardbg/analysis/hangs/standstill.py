@@ -144,8 +144,7 @@ def seen(view: View, rank: int) -> Seen:
 
 
 def _scheduled(view: View, process: Process, said: Mapping[str, Any]) -> tuple[float | None, float]:
-    """Shares of the last seconds that its main thread ran (None: not known), and that it stood
-    ready and got no core: no sleep."""
+    """Shares of the last seconds its main thread ran (None: not known), and lacked a core."""
     t_ns = state_at(view)[0] or view.t_ns
     before_ns, earlier = _earlier(view)
     now = fields.integers(said, "scheduled")

@@ -74,8 +74,7 @@ def twin(action: str) -> str | None:
 
 
 def source(action: str, num_stages: int, known: Container[str]) -> str | None:
-    """Return the action whose output ``action`` needs, in the form that is ``known``; None: it
-    needs none, or that one is not known."""
+    """Return whose output ``action`` needs, in the ``known`` form; None: none, or not known."""
     needed = producer(action, num_stages)
     forms = (needed, twin(needed)) if needed is not None else ()
     return next((form for form in forms if form is not None and form in known), None)

@@ -34,12 +34,8 @@ def play(
     by_one: bool = False,
 ) -> list[int]:
     """Run rows as far as they get. Returns how many items of each row ran.
-
-    Args:
-        missing: (row, item) -> what it lacks, in forms of which any one is enough; none: it runs.
-        run: runs (row, item) -> what is there from now on.
-        by_one: a row runs one item a turn, not all that it can.
-    """
+    ``missing``: (row, item) -> what it lacks, in forms of which any one is enough; none: it runs.
+    ``run``: runs (row, item) -> what is there from now on. ``by_one``: one item a turn."""
     at, blocked = [0] * len(rows), [False] * len(rows)
     waiting: dict[Hashable, list[int]] = defaultdict(list)
     due = [(0, row) for row in range(len(rows))]
@@ -86,11 +82,8 @@ def in_order(
     messages: Mapping[str, int] | None = None,
 ) -> tuple[Step, ...] | None:
     """Return all actions of a plan, each after what it needs; None for a plan that cannot run.
-
-    Args:
-        sent_with: action -> the later one of its rank with which its output leaves it.
-        messages: action -> messages between it and the one before; none by default.
-    """
+    ``sent_with``: action -> the later one of its rank with which its output leaves it;
+    ``messages``: action -> messages between it and the one before, none by default."""
     owner = {action: rank for rank, row in plan.items() for action in row}
     ranks, counts = list(plan), messages or {}
 
@@ -151,11 +144,7 @@ def clock(
     starts: Mapping[int, float] | None = None,
 ) -> Clocked:
     """Run an order: an action begins when its rank is free and its input is there.
-
-    Args:
-        durations: by place in the order.
-        starts: rank -> when it is free at first; 0 by default.
-    """
+    ``durations``: by place in the order; ``starts``: rank -> when it is free at first, 0."""
     hops, gaps = (between.hops, between.gaps) if between is not None else ((0.0,), (0.0,))
     message = between.message if between is not None else 0.0
     num_hops, num_gaps, begin_at = len(hops), len(gaps), starts or {}

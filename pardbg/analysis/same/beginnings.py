@@ -93,8 +93,7 @@ def initial(a: Wholes, b: Wholes) -> tuple[frozenset[str], Whole | None]:
 
 
 def later_ranks(a: Wholes, run: Store, parts: Mapping[tuple[int, int], Prefixes]) -> frozenset[int]:
-    """Return the ranks that have a part of the model only, and get none of the reference's rows:
-    they are behind others in a pipeline."""
+    """Return ranks with a part of the model and none of the rows: they are behind others."""
     rows = {step: (found or {}).get("0", frozenset()) for step, found in a.inputs.items()}
     partial = {rank for rank, _ in parts}
     taken = {
@@ -124,8 +123,7 @@ def in_place(told: Mapping[Key, list[Part]], begun: Mapping[str, Whole]) -> dict
 
 
 def _choice(parts: Sequence[Part], whole: Whole) -> int | None:
-    """Return the number of the group that the parts are slices along: with it they make up the
-    reference's whole, if possible with its values."""
+    """Return the group, by number, along which the parts are slices of the reference's whole."""
     complete = []
     for number in range(max(len(_fitting(part, whole)) for _, part in parts)):
         moved = _sliced(parts, whole, number)

@@ -29,8 +29,7 @@ class RankBlocks:
 
 
 def block_of(name: str) -> str:
-    """Return the block that a module or a parameter is in: ``blocks.1``; else the outermost
-    module inside the model."""
+    """Return a module's or parameter's block, ``blocks.1``; else the model's outermost module."""
     parts = name.split(".")
     at = next((at for at, part in enumerate(parts) if part.isdigit()), 0)
     return ".".join(parts[: at + 1])

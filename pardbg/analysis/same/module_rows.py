@@ -54,8 +54,7 @@ def is_captured(run: Store) -> bool:
 
 
 def first_module(found: Sameness) -> tuple[str, bool]:
-    """Return the module to look at (of a parameter alone its own), and whether what it puts out
-    differs; else its backward does."""
+    """Return the module to look at, and whether its output differs; else its backward does."""
     place = found.place
     name = found.name.rpartition(".")[0] if place is None else place.name
     return name, place is not None and place.what == "out"

@@ -40,8 +40,7 @@ _NEAR: Final = 0.25
 
 
 def prefixes(reference: Mapping[str, Whole], store: Store) -> dict[Model, Prefixes]:
-    """Return how names of a run are the reference's, whose initial parameters are ``reference``, by
-    name; empty where they are equal."""
+    """Return how a run's names are those of ``reference``, by name; empty: they are equal."""
     models: dict[Model, dict[str, TensorDef]] = defaultdict(dict)
     for rank, tensor in told(store):
         if tensor.what == "init":

@@ -114,14 +114,8 @@ def whatif(
     until: int | None = None,
 ) -> WhatIf | str:
     """Return the answer for the first pipeline of the run; a sentence where there is none.
-
-    Args:
-        schedules: torch's names.
-        microbatches: numbers to try; the run's own by default.
-        virtual: stages per rank to try with the schedules of several; by default the run's own,
-            or 2.
-        until: last step that counts.
-    """
+    To try: ``schedules`` by torch's names, numbers of ``microbatches`` (the run's own by default)
+    and ``virtual`` stages per rank (the run's own, or 2). ``until``: last step that counts."""
     found = layouts(view)
     if not found:
         return "no pipeline ran: what-if answers for pipeline schedules"

@@ -97,8 +97,7 @@ def recut(row: Sequence[float], num: int, equal: bool) -> list[float]:
 
 
 def costs(view: View, layout: Layout, until: int | None = None) -> Costs | None:
-    """Measured over the last complete steps, up to step ``until``. None while there is none, or
-    where a stage was not seen."""
+    """Measured over the last complete steps up to ``until``; None: none, or a stage not seen."""
     steps = _measured(view, layout, until)
     if not steps:
         return None

@@ -58,11 +58,8 @@ def actions(row: Sequence[str]) -> tuple[str, ...]:
 def messages(
     before: Collection[Action], after: Collection[Action], owner: Mapping[int, int], num_stages: int
 ) -> int:
-    """Sent after ``before`` and received for ``after``, by one rank.
-
-    Args:
-        owner: stage -> rank. Stages on one rank hand on without a message.
-    """
+    """Sent after ``before`` and received for ``after``, by one rank; ``owner``: stage -> rank,
+    as stages on one rank hand on without a message."""
     count = 0
     for sign, several in ((1, before), (-1, after)):
         for stage, kind, _ in several:
@@ -74,8 +71,7 @@ def messages(
 
 
 def ordered(plan: Plan, num_stages: int) -> tuple[Step, ...]:
-    """The plan as one list, each action after what it needs; ranks by their place in the pipeline.
-    NoPlan if there is no such order."""
+    """The plan in an order in which it can run, ranks by place in the pipeline; else NoPlan."""
     return _ordered(tuple(plan.values()), num_stages)
 
 
@@ -110,11 +106,8 @@ def _messages(rows: Sequence[Sequence[str]], num_stages: int) -> dict[str, int]:
 def run(
     order: Sequence[Step], times: Times, scale: float, between: Between, outside: Outside
 ) -> Ran:
-    """Run steps of the plan one after the other until they settle.
-
-    Args:
-        scale: of all durations: a microbatch's size by those measured.
-    """
+    """Run steps of the plan one after the other until they settle. ``scale``: of all
+    durations: a microbatch's size by those measured."""
     taken = _durations(order, times, scale)
     starts: dict[int, float] = {}
     before: dict[int, float] = {}

@@ -27,8 +27,7 @@ _ELSEWHERE = {
 def ctl_words(
     words: tuple[str, ...], frame: int = 0
 ) -> tuple[str | None, Verb, str | None, Mapping[str, Any]]:
-    """Return (run, verb, rank set, the verb's other arguments). ``frame``: the stack frame that is
-    inspected. Raises UserError."""
+    """Return (run, verb, ranks, other arguments). ``frame``: to inspect. Raises UserError."""
     verbs = {verb.value: verb for verb in Verb if verb is not Verb.INSPECT}
     known = {*verbs, *arguments.INSPECT, arguments.COMPARE, *arguments.PDB}
     words = _unquoted(words)

@@ -119,8 +119,7 @@ def _waiting(
     views: Mapping[str, View], groups: Mapping[str, tuple[int, ...]], ripe: Ripe,
     pinned: Collection[str],
 ) -> dict[str, Waits]:  # fmt: skip
-    """Return the ranks inside an op that cannot complete while the pinned ranks stay, directly or
-    through others that wait for them."""
+    """Return ranks inside an op that, in the end, waits for pinned ranks."""
     waiting: dict[str, Waits] = {}
     loose = [view for view in views.values() if not view.held and view.fresh and view.state]
     grew = True

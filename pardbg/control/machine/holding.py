@@ -93,8 +93,7 @@ class Lease:
         self.until_ns = now + self.period_ns
 
     def renew(self, holder: str, now: int) -> bool:
-        """Restart the lease if ``holder`` has control. False if it does not, or the lease has
-        lapsed: the ranks run on by then."""
+        """Restart the lease if ``holder`` has control; False: not, or ranks run on by then."""
         if self.holder != holder or self.lapsed(now):
             return False
         self.until_ns = now + self.period_ns

@@ -184,8 +184,7 @@ def merge(stacks: Mapping[int, tuple[Thread, ...]]) -> tuple[StackGroup, ...]:
 
 
 def speaking(threads: Sequence[Thread]) -> Thread | None:
-    """Return the thread that says where a rank is: the main one, unless it waits for other threads
-    and one of these is in an op."""
+    """Return the thread that tells where a rank is: one in an op if the main one waits for it."""
     main = next((t for t in threads if t.main), threads[0] if threads else None)
     if main is None or main.inside or not (main.frames and main.frames[-1][0].endswith(WAITING)):
         return main

@@ -37,8 +37,7 @@ def command(python: str) -> list[str]:
 
 
 def agents_main(python: str, package: str) -> list[str]:
-    """Return the command that runs a package of the agent, with nothing from the directory or the
-    PYTHONPATH that it is run in."""
+    """Return the command for a package of the agent, free of the cwd and PYTHONPATH."""
     code = (
         f"import sys; sys.path.append({str(Path(pardbg_agent.__file__).parent.parent)!r}); "
         f"from pardbg_agent.{package} import __main__; sys.exit(__main__.main())"

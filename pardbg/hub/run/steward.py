@@ -16,8 +16,7 @@ from pardbg.hub.run.terminal import TerminalModes
 
 @dataclass(slots=True)
 class Stdio:
-    """Descriptors from the owner: the job's streams, the routes that carry its output, and the
-    pipe that reports received signals."""
+    """The owner's descriptors: the job's streams, its output's routes, the pipe of signals."""
 
     stdin: int
     stdout: int

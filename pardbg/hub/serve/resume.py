@@ -159,8 +159,7 @@ def keep_state(folder: Path, writer: SessionWriter, messages: Sequence[Wire]) ->
 
 
 def read_state(folder: Path, session: Path) -> tuple[Known, list[Wire]]:
-    """Return (state of the recording, messages that say what it says before): (NOTHING_KNOWN, none)
-    where that is not known."""
+    """Return (recording's state, messages before it); (NOTHING_KNOWN, none): not known."""
     try:
         value = msgpack.unpackb((folder / files.STATE_FILE).read_bytes())
         at, messages = int(value["at"]), [(bytes(k), bytes(p)) for k, p in value["messages"]]

@@ -379,8 +379,5 @@ def play(
     traces: Sequence[Trace], transport: Transport = "rendezvous", ended_early: bool = False
 ) -> dict[int, Played]:
     """Play what the ranks did against each other; rank -> how it would have gone.
-
-    Args:
-        ended_early: ranks were ended after some steps, so what they had begun may lack its end.
-    """
+    ``ended_early``: after some steps, so what ranks had begun may lack its end."""
     return Play(traces, transport, ended_early).run()

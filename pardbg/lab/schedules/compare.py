@@ -17,8 +17,7 @@ from pardbg.lab.schedules.schedule_table import Table
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """Supposed durations in ns, of one microbatch through all stages of a rank: a rank with two
-    stages spends half of each on either."""
+    """Supposed ns of one microbatch through all of a rank's stages, which share it evenly."""
 
     forward: float
     backward: float

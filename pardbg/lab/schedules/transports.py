@@ -147,14 +147,9 @@ def find_deadlock(
     by_order: bool = False,
 ) -> Deadlock | None:  # fmt: skip
     """Run a table; None if all of it runs, or a rank comes to a cell at which it fails.
-
-    Args:
-        rows: a row a rank, messages included.
-        owner: stage -> rank.
-        last: the last stage.
-        fails: (rank, column) at which a rank fails.
-        by_order: a receive takes what its rank is sent next, whatever the names: only buffered.
-    """
+    ``rows``: a row a rank, messages included; ``owner``: stage -> rank; ``last``: the last stage;
+    ``fails``: (rank, column); ``by_order``: a receive takes what its rank is sent next, whatever
+    the names: only buffered."""
     links = _Links(rows, owner, last, transport, fails, by_order)
     at = play(rows, links.missing, links.run)
     if links.failed:

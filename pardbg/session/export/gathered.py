@@ -46,8 +46,7 @@ class Gathered:
         return zip(*(self.col(name).tolist() for name in names), strict=True)
 
     def combined(self, *names: str) -> tuple[Array, list[tuple[int, ...]]]:
-        """Return the number of each row's combination, and the combinations: the place of the
-        process, and what it has in these columns."""
+        """Return each row's combination by number, and these: (process's place, these columns)."""
         if names not in self._combined:
             columns = [self.who(), *(self.col(name).astype(np.int64) for name in names)]
             self._combined[names] = _unique(columns)

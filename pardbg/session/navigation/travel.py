@@ -94,8 +94,7 @@ def find(
 
 
 def step_end(store: Store, step: int) -> int | None:
-    """Return when ``step`` ended on every rank that ran it, in ns; before any action of the next
-    one. None: no rank ended it."""
+    """Return when ``step`` ended on all ranks, before the next one's actions, in ns; or None."""
     ends, following = [], []
     for process in store.procs.values():
         table = process.table("step")
