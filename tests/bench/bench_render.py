@@ -11,7 +11,7 @@ from rich.segment import Segment
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.pipeline.implied import schedule_detail
 from pardbg.render.draw.cells import Picture, fit
-from pardbg.render.pages.overview import overview
+from pardbg.render.pages.overview.page import overview
 from pardbg.render.pages.pipeline.page import pipeline
 from pardbg.render.pages.timeline import Window, timeline
 from pardbg.ui.palette import style

@@ -16,7 +16,7 @@ from pardbg.lab.recipes.catalogue import command
 from pardbg.lab.recipes.shape import BLOCKS, CONTEXT, VOCABULARY, WIDTH
 from pardbg.render.draw.cells import plain
 from pardbg.render.pages.collectives import operation
-from pardbg.render.pages.overview import overview
+from pardbg.render.pages.overview.page import overview
 from pardbg.render.pages.traffic import traffic
 from tests.distributed.recorded import Recorded, recorded
 from tests.forked import forked

@@ -26,7 +26,7 @@ from pardbg.render.pages.findings import findings
 from pardbg.render.pages.memory import memory
 from pardbg.render.pages.mesh.page import mesh
 from pardbg.render.pages.output import output
-from pardbg.render.pages.overview import OverviewPageState, overview
+from pardbg.render.pages.overview.page import OverviewPageState, overview
 from pardbg.render.pages.pipeline.page import pipeline
 from pardbg.render.pages.pipeline.tick_page import tick_page
 from pardbg.render.pages.timeline import Window, timeline

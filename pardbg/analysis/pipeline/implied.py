@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import fmean
 
@@ -45,6 +45,8 @@ class ScheduleDetail:
     """Critical path of the last complete step; None before the first."""
     in_flight: Mapping[int, tuple[tuple[int, int], ...]]
     """rank -> (t_ns, microbatches forwarded and not yet backwarded) at each change."""
+    last_in_flight: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    """The same of the last complete step."""
 
 
 def schedule_detail(view: PipelineView | None) -> ScheduleDetail | None:
@@ -58,7 +60,10 @@ def schedule_detail(view: PipelineView | None) -> ScheduleDetail | None:
         None
         if view.times == "host"
         else critical_path(step if step.complete else measured, view.num_stages),
-        {rank.rank: tuple(in_flight_curve(rank)) for rank in step.ranks},
+        *(
+            {rank.rank: tuple(in_flight_curve(rank)) for rank in of.ranks}
+            for of in (step, measured)
+        ),
     )
 
 

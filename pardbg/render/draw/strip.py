@@ -9,7 +9,7 @@ from pardbg.render.draw.bars import LEVELS
 from pardbg.render.draw.cells import Line, Row
 
 _EIGHTHS: Final = 8
-_WIDEST: Final = 6
+_WIDEST: Final = 16
 """Cells of a step where there is room for more."""
 
 

@@ -17,8 +17,10 @@ from pardbg.render.frame.host_panel import machine
 
 _LABEL: Final = 8
 """Cells of the numbers of both charts: their steps stand under each other."""
-_BESIDE, _PHASE_CELLS = 100, 42
-"""Cells of a page from which on the phases have room beside the charts, and theirs."""
+SIDE_CELLS: Final = 42
+"""Cells of the phases and the machine beside the charts."""
+GAP: Final = 2
+"""Cells between two panels: the border of each."""
 _TWO_CHARTS: Final = 13
 """Least number of rows for two charts over each other."""
 _MOST_PHASES: Final = 4
@@ -80,20 +82,20 @@ class _Curve:
 
 
 def step_charts(
-    snapshot: Snapshot, cells: int, height: int, ahead: Ahead | None, rank: int | None = None
-) -> list[Line]:
-    """Draw step time over loss on one axis, or beside it where rows are few, and the phases of a
-    step and the machine of ``rank`` beside them if they fit."""
-    curves, phases = _curves(snapshot, ahead), _phases(snapshot)
+    snapshot: Snapshot, cells: int, height: int, ahead: Ahead | None,
+    beside: Sequence[Line] = (), beside_cells: int = 0,
+) -> list[Line]:  # fmt: skip
+    """Draw step time over loss on one axis, or beside it where rows are few; ``beside`` them, with
+    its rule, what is ``beside_cells`` wide."""
+    curves = _curves(snapshot, ahead)
     if not curves:
         return []
-    wide = bool(phases) and cells >= _BESIDE
-    size = cells - 3 - (_PHASE_CELLS + 3 if wide else 0)
+    size = cells - 2 - (beside_cells + GAP if beside else 0)
     steps = [step for curve in curves for step, _ in (*curve.values, *curve.later)]
     axis = min(steps), max(steps)
     if len(curves) > 1 and height < _TWO_CHARTS:
         halves = [curve.draw(size // 2 - 1, height, axis) for curve in curves]
-        drawn = _beside([(half, size // 2 - 1) for half in halves if half])
+        drawn = abreast([(half, size // 2 - 1) for half in halves if half], 0)
     else:
         upper = curves[0].draw(size, height // 2, axis, True) if len(curves) > 1 else []
         drawn = [*upper, *curves[-1].draw(size, height - len(upper), axis)]
@@ -102,23 +104,35 @@ def step_charts(
     shown, known = len(snapshot.steps), len(ahead.times) if ahead else 0
     note = f"{shown} of {words.plural(known, 'step')}" if known > shown else ""
     parts = [([rule("step time and loss", size, note), *drawn], size)]
-    if wide:
-        side = [
-            rule("where a step goes", _PHASE_CELLS, f"step {snapshot.steps[-1].step}, mean"),
-            *(line(" ", row) for row in bars(phases, _PHASE_CELLS - 2)),
-        ]
-        host = machine(snapshot, rank, _PHASE_CELLS)
-        if len(side) + 1 + len(host) <= len(parts[0][0]):
-            side += [(), *host]
-        parts.append((side, _PHASE_CELLS))
-    return [*_beside(parts, 1), ()]
+    parts += [([*beside][: len(parts[0][0])], beside_cells)] if beside else []
+    return [*abreast(parts), ()]
 
 
-def _beside(parts: Sequence[tuple[Sequence[Line], int]], indent: int = 0) -> list[Line]:
-    """Draw blocks (lines, cells) beside each other."""
-    tall = max((len(lines) for lines, _ in parts), default=0)
-    return [line(" " * indent, *(line(fit(lines[at] if at < len(lines) else (), room), "  ")
-                                 for lines, room in parts)) for at in range(tall)]  # fmt: skip
+def side(snapshot: Snapshot, rank: int | None, height: int) -> list[Line]:
+    """Draw the phases of a step over the machine of ``rank``, which is left out where both do not
+    fit; in SIDE_CELLS."""
+    drawn = phases(snapshot, SIDE_CELLS)
+    host = machine(snapshot, rank, SIDE_CELLS) if drawn else []
+    return [*drawn, (), *host] if len(drawn) + 1 + len(host) <= height + 1 else drawn
+
+
+def phases(snapshot: Snapshot, cells: int) -> list[Line]:
+    """Draw where the newest step goes, under its rule; empty where that is not known."""
+    rows = _phases(snapshot)
+    if not rows:
+        return []
+    head = rule("where a step goes", cells, f"step {snapshot.steps[-1].step}, mean")
+    return [head, *(line(" ", row) for row in bars(rows, cells - 2))]
+
+
+def abreast(parts: Sequence[tuple[Sequence[Line], int]], indent: int = 1) -> list[Line]:
+    """Draw blocks (lines, cells) beside each other, GAP cells between them."""
+    rows = []
+    for at in range(max((len(lines) for lines, _ in parts), default=0)):
+        blocks = [fit(lines[at] if at < len(lines) else (), room) for lines, room in parts]
+        gaps = [" " * indent, *[" " * GAP] * (len(blocks) - 1)]
+        rows.append(line(*(part for pair in zip(gaps, blocks, strict=True) for part in pair)))
+    return rows
 
 
 def _curves(snapshot: Snapshot, ahead: Ahead | None) -> list[_Curve]:

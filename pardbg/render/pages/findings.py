@@ -69,6 +69,26 @@ def told(
     return lines
 
 
+def judged(snapshot: Snapshot, cells: int) -> list[Line]:
+    """Return what was looked for where nothing was found."""
+    if snapshot.live and (yet := coming(snapshot)):
+        return [line(Segment(f"{yet}: little can be judged", "dim"))]
+    return [
+        line(Segment("  " if at else "✓ " if text.startswith("No ") else "· ", "good"),
+             Segment(part, "dim"))
+        for text in _looked_for(snapshot).rstrip(".").split(". ")
+        for at, part in enumerate(wrap(text, cells - 2))
+    ]  # fmt: skip
+
+
+def _looked_for(snapshot: Snapshot) -> str:
+    if snapshot.run.times == "host":
+        return "No rank is missing, no operation disagrees. Speed is not judged by host times."
+    if not is_speed_judged(snapshot):
+        return "No rank is missing, no operation disagrees. Steps are too few to judge speed."
+    return "No rank is missing, no operation disagrees, no stage stands out."
+
+
 def _line(finding: Finding, cells: int) -> Line:
     sign, style = SIGN[finding.severity]
     kind = f"{clip(clean(finding.kind), 18)}  "
@@ -100,11 +120,7 @@ def findings(
     if not found and around.looking:
         return empty(cells, rows, "Looking for what is wrong up to this moment …")
     if not found:
-        why = "No rank is missing, no operation disagrees, no stage stands out."
-        if snapshot.run.times == "host":
-            why = "No rank is missing, no operation disagrees. Speed is not judged by host times."
-        elif not is_speed_judged(snapshot):
-            why = "No rank is missing, no operation disagrees. Steps are too few to judge speed."
+        why = _looked_for(snapshot)
         if snapshot.live and (yet := coming(snapshot)):
             return empty(cells, rows, "Nothing found so far.", f"{yet}: little can be judged.")
         if snapshot.t_ns < snapshot.t_end_ns and not snapshot.live:

@@ -14,7 +14,7 @@ from pardbg.render.draw.cells import Line, Picture
 from pardbg.render.frame.beside import beside
 from pardbg.render.frame.panels import empty, is_starting, starting
 from pardbg.render.frame.stacks import Entry
-from pardbg.render.pages.overview import rank as rank_page
+from pardbg.render.pages.overview.rank_facts import rank as rank_page
 from pardbg.render.pages.timeline import around
 from pardbg.ui.engine.feed import Frame, OutputWant, Want
 from pardbg.ui.screens.page_panels import Panels

@@ -31,7 +31,8 @@ from pardbg.render.pages.findings import (
 from pardbg.render.pages.memory import has_figures, memory
 from pardbg.render.pages.mesh.page import layout_of, mesh, square_at
 from pardbg.render.pages.output import matches, output
-from pardbg.render.pages.overview import OverviewPageState, overview
+from pardbg.render.pages.overview.page import OverviewPageState, overview
+from pardbg.render.pages.overview.rank_table import WIDE as DRAWS_PIPELINE
 from pardbg.render.pages.timeline import Window
 from pardbg.render.pages.traffic import TrafficPageState, busiest, traffic
 from pardbg.session.source_files import Place
@@ -64,7 +65,7 @@ class OverviewPage(Page):
         known = () if frame.snapshot.live else frame.findings
         return OverviewPageState(
             self.shared.rank, self.contains, frame.ahead, not frame.whole, known, self._measure,
-            self._turned, not has_utf8(),
+            self._turned, frame.schedule, not has_utf8(),
         )  # fmt: skip
 
     def _by_mesh(self, frame: Frame | None) -> bool:
@@ -135,7 +136,9 @@ class OverviewPage(Page):
         return True
 
     def want(self) -> Want:
-        return Want(output=OutputWant(40), ahead=True)
+        frame = self.shared.frame
+        drawn = self.size.width >= DRAWS_PIPELINE and not self._by_mesh(frame)
+        return Want(output=OutputWant(40), ahead=True, schedule=drawn)
 
 
 class MemoryPage(Page):

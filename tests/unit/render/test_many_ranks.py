@@ -16,7 +16,7 @@ from pardbg.render.pages.collectives import collectives
 from pardbg.render.pages.debug import DebugPageState, debug
 from pardbg.render.pages.findings import about, findings
 from pardbg.render.pages.memory import memory
-from pardbg.render.pages.overview import OverviewPageState, overview
+from pardbg.render.pages.overview.page import OverviewPageState, overview
 from pardbg.render.pages.timeline import Window, around, timeline
 from tests.ui.sample import S, lanes, snapshot_ddp
 
@@ -35,7 +35,8 @@ PAGES: dict[str, tuple[str, Draw]] = {
 @pytest.mark.parametrize("name", PAGES)
 def test_rows_out_of_sight_are_not_drawn(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     row, page = PAGES[name]
-    module = sys.modules[f"pardbg.render.pages.{name}"]
+    folder = "overview.page" if name == "overview" else name
+    module = sys.modules[f"pardbg.render.pages.{folder}"]
     real, drawn = getattr(module, row), []
     monkeypatch.setattr(module, row, lambda *args: drawn.append(args) or real(*args))
     picture = page(snapshot_ddp(RANKS))

@@ -14,7 +14,7 @@ from pardbg.render.draw.squares import Square, squares
 from pardbg.render.pages.mesh.measures import by_coordinate, drawn, measures, over_like
 from pardbg.render.pages.mesh.page import layout_of, mesh, square_at
 from pardbg.render.pages.mesh.square_layout import lay_out
-from pardbg.render.pages.overview import OverviewPageState
+from pardbg.render.pages.overview.page import OverviewPageState
 from tests.ui.sample import MS, snapshot_ddp
 
 CUBE = Mesh((Axis("dp", 32), Axis("pp", 8), Axis("tp", 4)))

@@ -16,7 +16,7 @@ from pardbg.render.pages.collectives import collectives
 from pardbg.render.pages.debug import DebugPageState as DebugLook
 from pardbg.render.pages.debug import debug
 from pardbg.render.pages.findings import findings
-from pardbg.render.pages.overview import OverviewPageState, overview
+from pardbg.render.pages.overview.page import OverviewPageState, overview
 from pardbg.session.reader import load
 from tests.ui.recorded import SESSIONS
 from tests.ui.sample import S, snapshot_1f1b

@@ -27,7 +27,7 @@ from pardbg.render.pages.debug import debug, source
 from pardbg.render.pages.findings import Around, findings
 from pardbg.render.pages.memory import memory
 from pardbg.render.pages.output import output
-from pardbg.render.pages.overview import OverviewPageState, overview
+from pardbg.render.pages.overview.page import OverviewPageState, overview
 from pardbg.render.pages.timeline import Window, timeline
 from pardbg.render.pages.traffic import TrafficPageState as TrafficLook
 from pardbg.render.pages.traffic import matrix, traffic

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pardbg.render.draw.cells import plain
-from pardbg.render.pages.overview import overview
+from pardbg.render.pages.overview.page import overview
 from tests.ui.sample import snapshot_1f1b
 
 

@@ -31,7 +31,7 @@ def test_of_three_parts_in_a_cell_the_two_largest_show() -> None:
 def test_the_newest_steps_are_kept_and_few_are_wide() -> None:
     (row,) = strip([None, WHOLE, WHOLE], 4, 1, 2)
     assert row == (Segment("████", "strip.compute"),)
-    assert [cells_each(number, 20) for number in (0, 1, 4, 20, 64)] == [6, 6, 5, 1, 1]
+    assert [cells_each(number, 20) for number in (0, 1, 4, 20, 64)] == [16, 16, 5, 1, 1]
 
 
 def test_without_blocks_a_cell_is_the_sign_of_what_most_of_it_is() -> None:

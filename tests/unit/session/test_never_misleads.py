@@ -24,7 +24,7 @@ from pardbg.render.frame.activity import activity_text
 from pardbg.render.frame.audit_trail import trail
 from pardbg.render.frame.stacks import Entry, console, fold
 from pardbg.render.pages.debug import DebugPageState, debug
-from pardbg.render.pages.overview import overview
+from pardbg.render.pages.overview.page import overview
 from pardbg.render.pages.pipeline.page import PipelinePageState, longest_ns, pipeline
 from pardbg.render.reports.html import page as html_page
 from pardbg.render.reports.text import text as report_text

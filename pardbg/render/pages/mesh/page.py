@@ -24,7 +24,7 @@ from pardbg.render.draw.cells import (
 )
 from pardbg.render.draw.squares import CELLS, PER_LINE, squares
 from pardbg.render.frame.activity import activity_text
-from pardbg.render.frame.step_charts import step_charts
+from pardbg.render.frame.step_charts import SIDE_CELLS, side, step_charts
 from pardbg.render.pages.findings import brief
 from pardbg.render.pages.mesh.measures import (
     LEVELS,
@@ -35,7 +35,8 @@ from pardbg.render.pages.mesh.measures import (
 )
 from pardbg.render.pages.mesh.run_verdict import verdict
 from pardbg.render.pages.mesh.square_layout import SquareLayout, lay_out
-from pardbg.render.pages.overview import OverviewPageState, costs_of
+from pardbg.render.pages.overview.page import OverviewPageState
+from pardbg.render.pages.overview.rank_table import FRONT_CELLS, costs_of
 
 _SIDE, _SIDE_FROM = 26, 112
 """Cells of the coordinates' column, and of a page from which on it has room."""
@@ -62,7 +63,8 @@ def mesh(snapshot: Snapshot, cells: int, rows: int, look: OverviewPageState) -> 
     places = [at - first if first <= at < first + layout.lines else -1 for at in range(len(body))]
     spare = rows - len(head) - len(body)
     if spare >= 8:
-        body += [(), *step_charts(snapshot, cells, spare - 3, look.ahead, look.selected)]
+        beside = side(snapshot, look.selected, spare - 3) if cells >= FRONT_CELLS else ()
+        body += [(), *step_charts(snapshot, cells, spare - 3, look.ahead, beside, SIDE_CELLS)]
     found = [line("  ", row) for row in brief(snapshot.findings, cells - 4)]
     body += found[: max(0, rows - len(head) - len(body))]
     return Picture(tuple(head), body, rows=(*places, *[-1] * (len(body) - len(places))))

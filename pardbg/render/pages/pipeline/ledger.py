@@ -98,6 +98,14 @@ def path_words(path: CriticalPath) -> Line:
     )
 
 
+def path_text(path: CriticalPath) -> str:
+    """Return the critical path's shares as plain text."""
+    whole = max(path.window_ns, 1)
+    parts = (path.compute_ns / whole, path.tensor_ns / whole, path.host_ns / whole)
+    compute, tensors, host = (words.percent(part, 0) for part in parts)
+    return f"critical path: compute {compute}, tensors {tensors} in {path.hops} hops, host {host}"
+
+
 def flight(rank: PipelineRank, cells: int) -> Line:
     """Draw microbatches in flight, their bound, and the bytes that they keep."""
     bound = rank.in_flight_bound or rank.max_in_flight

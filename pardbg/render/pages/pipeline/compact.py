@@ -1,0 +1,108 @@
+"""The newest complete step of the pipeline in a panel of another page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pardbg import words
+from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.pipeline.implied import ScheduleDetail
+from pardbg.analysis.pipeline.values import PipelineRank, PipelineStep
+from pardbg.render.draw.axis import BREAK_CELLS, Axis, gaps, ruler
+from pardbg.render.draw.bars import rule
+from pardbg.render.draw.cells import Line, Row, Segment, fit, left, line
+from pardbg.render.pages.pipeline.schedule import (
+    duration_row,
+    even,
+    flight_row,
+    plan_row,
+    seen_row,
+)
+
+_GUTTER: Final = 8
+_TIMED: Final = 4
+"""Cells that most boxes are wider than where their times stand in them."""
+_LEAST: Final = 5
+"""Lines below which the panel says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The lines of a rank beside its boxes; the richest that fits is used."""
+
+    plan: int = 0
+    low: int = 0
+    """The boxes' lower part."""
+    flight: int = 0
+    gap: int = 0
+
+    @property
+    def lines(self) -> int:
+        return 1 + self.plan + self.low + self.flight + self.gap
+
+
+_DENSITIES: Final = (
+    *(_Rows(1, low, 1, 1) for low in (3, 2, 1)),
+    _Rows(1, 1, 0, 1),
+    _Rows(1, 0, 0, 1),
+    _Rows(gap=1),
+    _Rows(),
+)
+
+
+def compact(snapshot: Snapshot, cells: int, rows: int, detail: ScheduleDetail | None) -> list[Line]:
+    """Draw the step that has ended last on all ranks, its plan above what ran; empty
+    where no step of a pipeline has ended, or in fewer rows than one rank takes."""
+    view = snapshot.pipeline
+    step = view.last_complete if view is not None else None
+    if view is None or step is None or not step.ranks or rows < _LEAST:
+        return []
+    axis, note = _axis(step, cells - _GUTTER), f"step {step.step}"
+    if step.bubble_fraction is not None:
+        note += f"   bubble {words.percent(step.bubble_fraction)}"
+    if len(snapshot.pipelines) > 1:
+        note = f"{view.index + 1} of {len(snapshot.pipelines)}   {note}"
+    room = rows - 2
+    fitting = [d for d in _DENSITIES if d.lines * len(step.ranks) - d.gap <= room]
+    density = fitting[0] if fitting else _DENSITIES[-1]
+    if (hidden := len(step.ranks) - room) > 0 and not fitting:
+        note += f"   2 has {hidden} more"
+    drawn = [
+        row for rank in step.ranks
+        for row in _rank(rank, step, axis, density, detail, view.num_virtual > 1)
+    ]  # fmt: skip
+    head = line(" " * _GUTTER, *ruler(axis).line())
+    return [rule("pipeline", cells, note), fit(head, cells), *(fit(r, cells) for r in drawn[:room])]
+
+
+def _axis(step: PipelineStep, cells: int) -> Axis:
+    spans = [(a.t0_ns, a.t1_ns) for r in step.ranks for a in r.actions if a.t1_ns is not None]
+    breaks = gaps(spans, step.t1_ns)
+    span = float(max(step.t1_ns - step.t0_ns - sum(end - begin for begin, end in breaks), 1))
+    span *= cells / max(8, cells - BREAK_CELLS * len(breaks))
+    return Axis(step.t0_ns, span * 1.005, cells, breaks)
+
+
+def _rank(
+    rank: PipelineRank, step: PipelineStep, axis: Axis, density: _Rows,
+    detail: ScheduleDetail | None, many: bool,
+) -> list[Line]:  # fmt: skip
+    """Return a rank's lines: plan, boxes, microbatches in flight."""
+    whole = Axis(axis.t0_ns, axis.span_ns, axis.cells)  # the plan knows no breaks
+    stages = ",".join(map(str, rank.stages))
+    names = [(f"r{rank.rank}", "strong"), (f"s{stages}"[: _GUTTER - 2], "dim")]
+    boxes = detail.boxes.get(rank.rank, ()) if detail is not None else ()
+    drawn: list[Row] = [plan_row(boxes, whole, many, pairs=rank.pairs)] if density.plan else []
+    drawn.append(seen_row(rank, axis, step.t1_ns, many))
+    wide = even(axis.x(a.t1_ns) - axis.x(a.t0_ns) for a in rank.actions if a.t1_ns is not None)
+    drawn += [duration_row(rank, axis, step.t1_ns, words_in=wide > _TIMED and at == 0)
+              for at in range(density.low)]  # fmt: skip
+    if density.flight:
+        curve = detail.last_in_flight.get(rank.rank, ()) if detail is not None else ()
+        drawn.append(flight_row(rank, curve, axis, step.t1_ns))
+        names += [("", "")] * (len(drawn) - 1 - len(names)) + [("flight", "faint")]
+    names += [("", "")] * (len(drawn) - len(names))
+    lines = [line(Segment(left(f" {name}", _GUTTER), style), *row.line())
+             for (name, style), row in zip(names, drawn, strict=False)]  # fmt: skip
+    return [*lines, *[()] * density.gap]
