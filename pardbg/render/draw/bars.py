@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from pardbg.render.draw.cells import Line, Segment, clip, fit, left, line, right, selected, width
 
 R = TypeVar("R")
 """A table's row."""
 LEVELS = "▁▂▃▄▅▆▇█"
+GAP: Final = 2
+"""Cells between two panels: the border of each."""
 
 
 def resample(values: Sequence[float], size: int) -> list[float]:
@@ -178,15 +180,20 @@ def keys(items: Iterable[tuple[str, str, str]], cells: int) -> Line:
     return tuple(parts)
 
 
-def side_by_side(panels: Sequence[tuple[str, str, Sequence[Line]]], size: int, height: int
-                 ) -> list[Line]:  # fmt: skip
-    """Draw panels (title, note, lines) of ``size`` cells beside each other, ``height`` lines
-    each."""
-    lines = [line(*(line(" ", rule(title, size, note), " ") for title, note, _ in panels))]
-    for at in range(height):
-        parts = [drawn[at] if at < len(drawn) else () for _, _, drawn in panels]
-        lines.append(line(*(line(" ", fit(part, size), " ") for part in parts)))
-    return lines
+def abreast(parts: Sequence[tuple[Sequence[Line], int]], indent: int = 1) -> list[Line]:
+    """Draw blocks (lines, cells) beside each other, GAP cells between them."""
+    rows = []
+    for at in range(max((len(lines) for lines, _ in parts), default=0)):
+        blocks = [fit(lines[at] if at < len(lines) else (), room) for lines, room in parts]
+        gaps = [" " * indent, *[" " * GAP] * (len(blocks) - 1)]
+        rows.append(line(*(part for pair in zip(gaps, blocks, strict=True) for part in pair)))
+    return rows
+
+
+def panel_widths(cells: int, number: int) -> list[int]:
+    """Share a page's width among panels abreast; their borders stand at its edges."""
+    whole, more = divmod(cells - 2 - GAP * (number - 1), number)
+    return [whole + (at < more) for at in range(number)]
 
 
 def rule(title: str, cells: int, note: str = "") -> Line:

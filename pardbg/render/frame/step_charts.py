@@ -10,7 +10,7 @@ from typing import Final
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.pipeline.values import Cause
-from pardbg.render.draw.bars import Bar, bars, rule, shares
+from pardbg.render.draw.bars import GAP, Bar, abreast, bars, rule, shares
 from pardbg.render.draw.cells import Line, Segment, clean, clip, fit, line, right, spread, width
 from pardbg.render.draw.plots import by_step
 from pardbg.render.frame.host_panel import machine
@@ -19,8 +19,6 @@ _LABEL: Final = 8
 """Cells of the numbers of both charts: their steps stand under each other."""
 SIDE_CELLS: Final = 42
 """Cells of the phases and the machine beside the charts."""
-GAP: Final = 2
-"""Cells between two panels: the border of each."""
 _TWO_CHARTS: Final = 13
 """Least number of rows for two charts over each other."""
 _MOST_PHASES: Final = 4
@@ -123,16 +121,6 @@ def phases(snapshot: Snapshot, cells: int) -> list[Line]:
         return []
     head = rule("where a step goes", cells, f"step {snapshot.steps[-1].step}, mean")
     return [head, *(line(" ", row) for row in bars(rows, cells - 2))]
-
-
-def abreast(parts: Sequence[tuple[Sequence[Line], int]], indent: int = 1) -> list[Line]:
-    """Draw blocks (lines, cells) beside each other, GAP cells between them."""
-    rows = []
-    for at in range(max((len(lines) for lines, _ in parts), default=0)):
-        blocks = [fit(lines[at] if at < len(lines) else (), room) for lines, room in parts]
-        gaps = [" " * indent, *[" " * GAP] * (len(blocks) - 1)]
-        rows.append(line(*(part for pair in zip(gaps, blocks, strict=True) for part in pair)))
-    return rows
 
 
 def _curves(snapshot: Snapshot, ahead: Ahead | None) -> list[_Curve]:

@@ -15,7 +15,16 @@ from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.findings.finding import Finding
-from pardbg.render.draw.bars import Column, choose, headings, keys, side_by_side, table_row
+from pardbg.render.draw.bars import (
+    Column,
+    abreast,
+    choose,
+    headings,
+    keys,
+    panel_widths,
+    rule,
+    table_row,
+)
 from pardbg.render.draw.cells import (
     Line,
     Row,
@@ -200,7 +209,8 @@ def charts(rows: Rows, cells: int, height: int, culprits: Collection[int] = ()) 
     for messages the rate, and how long each rank's receives waited."""
     if height < _LEAST_ROWS + 1 or not rows:
         return []
-    size = (cells - 4) // 2
+    sizes = panel_widths(cells, 2)
+    size = sizes[-1]
     p2p = isinstance(rows[0], P2PRow)
     titles = ("rate by message size", "how long each rank's receives waited") if p2p else (
         "bus bandwidth by message size", "how late each rank came"
@@ -219,12 +229,12 @@ def charts(rows: Rows, cells: int, height: int, culprits: Collection[int] = ()) 
         panels += [(title, "", chart)] if chart else []
     if not panels:
         return []
-    heading, *drawn = side_by_side(panels, size, height - 2)
-    legend = keys(((DOT, style, clean(op)) for op, style in styles.items()), size)
-    if len(panels) > 1 and panels[0][2] is late:  # the legend is of the dots alone
-        marks = line(" ", fit((), size), "  ", legend)
-        return [heading, marks, *drawn]
-    return [heading, line("  ", legend), *drawn]
+    legend = keys(((DOT, style, clean(op)) for op, style in styles.items()), size - 1)
+    blocks = []
+    for (title, note, drawn), cells_ in zip(panels, sizes, strict=False):
+        named = [] if drawn is late else [line(" ", legend)] if drawn is panels[-1][2] else [()]
+        blocks.append(([rule(title, cells_, note), *named, *drawn], cells_))
+    return [fit(row, cells) for row in abreast(blocks)]
 
 
 @dataclass(frozen=True, slots=True)

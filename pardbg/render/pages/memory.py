@@ -38,17 +38,21 @@ from pardbg.render.pages.memory_course import (
     sharding,
     whole,
 )
-from pardbg.render.pages.zero_ladder import ladder, note, verdict, zero_of
+from pardbg.render.pages.zero_ladder import counted, ladder, note, verdict, zero_of
 
 SHORT = {
     "parameters": "params", "gradients": "grads", "optimizer": "optim", "activations": "activ",
     "other": "other",
 }  # fmt: skip
-GUTTER = 6
+GUTTER = 7
 LEAST_CHART = 10
 """Rows from which on the course of memory is drawn."""
+_CHARTS: Final = 17
+"""Rows that the charts get before a rank gets more than two."""
 SMALL = 24
 """Least number of rows with a line to spare."""
+_OFF: Final = 0.01
+"""Share up to which what is there is what should be."""
 _OUTLIER: Final = 0.1
 """Share of its total from which on what a rank has beyond the median is drawn as excess."""
 
@@ -113,25 +117,27 @@ def memory(
     scale = _Scale.of(snapshot.memory, max(16, cells - GUTTER - tail - 2), each)
     drawn = _sharding(snapshot, cells, rows)
     legend_ = _foot(cells, rows, scale.other, bool(drawn))
-    left_over = rows - (5 if not drawn else 4) - len(drawn)
-    # Lines per rank: bar, expectation and history, and a line between where there is room.
-    density = next((d for d in (4, 3) if len(snapshot.memory) * d <= left_over), 1)
+    top = 4 if rows >= SMALL else 2
+    left_over = rows - (3 if not drawn else 2) - top - len(drawn)
+    density = _density(len(snapshot.memory), left_over, bool(drawn))
     by_rank = peaks or {}
 
     @cache
     def of(at: int) -> list[Line]:
         row = snapshot.memory[at]
-        return _rank(row, scale, cells, density, row.rank == chosen, by_rank.get(row.rank))
+        told = row.rank == own.rank
+        peak = by_rank.get(row.rank)
+        return _rank(row, scale, cells, density, row.rank == chosen, peak, told)
 
     number = len(snapshot.memory) * density
     places = tuple(row.rank for row in snapshot.memory for _ in range(density))
     focus = places.index(chosen) if chosen in places else None
     own = next((row for row in snapshot.memory if row.rank == chosen), snapshot.memory[0])
     own = replace(own, zero=zero_of(snapshot, own))
-    spare = rows - 2 - number - len(drawn) - len(legend_)
+    spare = rows - top - number - len(drawn) - len(legend_)
     room = spare - TOTAL_ROWS
     over = any(scale.excess(row) for row in snapshot.memory)
-    charts = course(snapshot, own, cells, min(room, 26), over) if room >= LEAST_CHART else []
+    charts = course(snapshot, own, cells, room, over) if room >= LEAST_CHART else []
     steps = [] if charts and cells >= BESIDE else _ladder(own, cells)
     below: list[Line] = []
     for section in (whole(own, cells), charts, steps):
@@ -140,7 +146,17 @@ def memory(
             spare -= len(section)
     body = Drawn(number, lambda at: of(at // density)[at % density], below)
     foot = (*drawn, *legend_)
-    return Picture(_head(snapshot, scale, cells), body, foot, focus=focus, rows=places)
+    return Picture(_head(snapshot, scale, cells, rows), body, foot, focus=focus, rows=places)
+
+
+def _density(number: int, rows: int, sharded: bool) -> int:
+    """Return the lines of each of ``number`` ranks: bar, expectation, history and a blank one; bar
+    and what else there is to say; or the bar alone, where the charts need the room."""
+    most = rows - (0 if sharded else TOTAL_ROWS + _CHARTS)
+    for lines in (4, 2):
+        if number * lines <= most:
+            return lines
+    return 2 if number * 4 <= rows else 1
 
 
 def _ladder(own: MemoryRow, cells: int) -> list[Line]:
@@ -162,35 +178,46 @@ def _sharding(snapshot: Snapshot, cells: int, rows: int) -> list[Line]:
     return [(), *drawn] if drawn and rows >= SMALL else drawn
 
 
-def _head(snapshot: Snapshot, scale: _Scale, cells: int) -> tuple[Line, ...]:
+def _head(snapshot: Snapshot, scale: _Scale, cells: int, rows: int) -> tuple[Line, ...]:
     first = snapshot.memory[0]
     each = scale.figures
     names = "".join(
         right(word if each > len(word) else SHORT[word], each) for _, word in CATEGORIES if each
     )
     total = "resident set" if first.total_kind == "rss" else "allocated"
-    ends = "0" + right(words.binary_size(scale.top), scale.bar - 1)
+    kind, top = total, words.binary_size(scale.top)
+    ends = "0" + right(top, scale.bar - 1)
     excess = {row.rank: scale.excess(row) for row in snapshot.memory}
+    named = [(), line(" ", rule(f"{kind} by rank", cells - 2, f"one scale, 0 – {top}"))]
     return (
         verdict(snapshot.memory, excess, cells, snapshot.findings),
-        line(Segment(left(" rank", GUTTER), "dim"), Segment(ends, "faint"),
+        *(named if rows >= SMALL else ()),
+        line(Segment(left("  rank", GUTTER), "dim"), Segment(ends, "faint"),
              Segment(names, "dim"), Segment(right(total, 13), "dim")),
     )  # fmt: skip
 
 
 def _rank(
-    row: MemoryRow, scale: _Scale, cells: int, density: int, chosen: bool, peak: Peak | None
+    row: MemoryRow,
+    scale: _Scale,
+    cells: int,
+    density: int,
+    chosen: bool,
+    peak: Peak | None,
+    told: bool,
 ) -> list[Line]:
     mark = Segment("▸" if chosen else " ", "accent")
     style = "bad" if row.failed else "strong" if chosen else ""
-    name = line(mark, Segment(left(f"r{row.rank}", GUTTER - 1), style))
+    name = line(" ", mark, Segment(left(f"r{row.rank}", GUTTER - 2), style))
     over = scale.excess(row)
     drawn = stack(row, scale, density == 1)
     total = Segment(right(words.binary_size(row.total_bytes), 13), "culprit" if over else "strong")
     figures = line(*_figures(row, scale), total)
     main = line(name, drawn, figures)
-    lines = [fit(selected(main), cells, "+sel") if chosen and density == 1 else main]
-    if density >= 3:
+    lines = [fit(selected(main), cells, "+sel") if chosen and density <= 2 else main]
+    if density == 2:
+        lines.append(_brief(row, scale, cells, peak, told))
+    if density > 2:
         lines.append(_expected(row, scale, cells))
         history = line(" " * GUTTER, _history(row, scale.bar))
         if peak is not None:
@@ -271,6 +298,16 @@ def _history(row: MemoryRow, size: int) -> Line:
     span = f"  {words.binary_size(low)} – {words.binary_size(high)}"
     return line(Segment(spark(values, len(values)), "spark"), Segment(span, "faint"),
                 Segment(_moves(row), "dim"))  # fmt: skip
+
+
+def _brief(row: MemoryRow, scale: _Scale, cells: int, peak: Peak | None, told: bool) -> Line:
+    """Draw in one line what is expected, where that is to be ``told`` or is not there, else what
+    changes within a step."""
+    have, want = counted(row), row.expected_bytes
+    if told or (have is not None and want and abs(have / want - 1) > _OFF):
+        return fit(_expected(row, scale, cells), cells)
+    text = peak.text if peak is not None else _moves(row).lstrip()
+    return fit(line(" " * GUTTER, Segment(text, "dim")), cells) if text else ()
 
 
 def _moves(row: MemoryRow) -> str:

@@ -14,7 +14,7 @@ from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.memory.sharding import ShardingView, UnitRow
 from pardbg.render.draw.axis import Axis
-from pardbg.render.draw.bars import LEVELS, keys, rule, side_by_side
+from pardbg.render.draw.bars import LEVELS, abreast, keys, panel_widths, rule
 from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, line, right, width
 from pardbg.render.draw.plots import DOT, STEPS, Scale, Series, plot
 from pardbg.render.draw.strip import strip
@@ -27,11 +27,13 @@ CATEGORIES: Final = (
 )  # fmt: skip
 TOTAL_ROWS: Final = 3
 """Lines of a rank's total taken apart."""
-_STYLES: Final = {name: f"ink.{letter}" for letter, name in CATEGORIES}
-_BY: Final = "memory by category"
 BESIDE: Final = 2 * LEAST + 6
 """Cells from which on the ladder of ZeRO levels stands beside a chart."""
 _LABELS: Final = 11
+_VALUES: Final = 12
+"""Cells of the newest values beside the areas."""
+_AREA: Final = 6
+"""Least number of rows of each of two areas over each other."""
 LEAST_ALIKE: Final = 3
 """A median of fewer ranks says little."""
 _NEAR: Final = 2.0
@@ -93,29 +95,83 @@ def course(
     snapshot: Snapshot, own: MemoryRow, cells: int, height: int, total_first: bool = False
 ) -> list[Line]:
     """Draw one rank's categories, the total of every rank with the limit, and the ladder of ZeRO
-    levels, side by side as far as there is room: the ladder before the second chart."""
+    levels, side by side as far as there is room: the ladder before the totals."""
     begin_ns = None if _counts_steps(snapshot) else snapshot.t_begin_ns
     scale = STEPS if begin_ns is None else _TIMES
-    panels = [_categories(own, begin_ns), _totals(snapshot, own, begin_ns)]
-    panels = [panel for panel in panels if any(series.points for series in panel[2])]
-    panels = panels[::-1] if total_first else panels
     steps = own.zero is not None and bool(ladder(own, LEAST))
-    count = max(1, min(len(panels) + steps, (cells - 2) // (LEAST + 2)))
-    panels = panels[: max(1, count - steps)]
-    if not panels:
+    panels = [panel for panel in [_totals(snapshot, own, begin_ns)] if any(map(_points, panel[2]))]
+    known = any(points for _, points in own.course)
+    count = max(1, min(known + len(panels) + steps, (cells - 2) // (LEAST + 2)))
+    sizes = iter(panel_widths(cells, count))
+    drawn: list[tuple[Sequence[Line], int]] = []
+    if known:
+        size = next(sizes)
+        title, said, lines = _parted(snapshot, own, size, height - 2, total_first)
+        drawn.append(([rule(title, size, said), *lines], size))
+    for title, said, shown in panels if count > len(drawn) + steps else ():
+        chart = plot(shown, size := next(sizes), height - 2, scale, _BYTES)
+        drawn += [([rule(title, size, said), *chart], size)] if chart else []
+    if own.zero is not None and steps and count > len(drawn):
+        rows = ladder(own, size := next(sizes), height - 2)
+        drawn.append(([rule("ZeRO levels, between steps", size, note(own.zero)), *rows], size))
+    return [(), *abreast(drawn)] if drawn else []
+
+
+def _points(series: Series) -> bool:
+    return bool(series.points)
+
+
+def _parted(
+    snapshot: Snapshot, own: MemoryRow, cells: int, rows: int, total_first: bool
+) -> tuple[str, str, Sequence[Line]]:
+    """Draw a rank's categories; with ``total_first`` what it holds beyond the others below them, or
+    in their place where rows are few."""
+    upper = max(_AREA, rows * 2 // 5) if rows >= 2 * _AREA else 0
+    beside = _VALUES if upper else 0  # one axis for both
+    area = grown(snapshot, own, cells - beside, rows - upper) if total_first else None
+    if area is None:
+        return f"rank {own.rank}, by category", _sum_of(own), categories(snapshot, own, cells, rows)
+    title, said, lines = area
+    return title, said, [*(categories(snapshot, own, cells, upper)[:-1] if upper else ()), *lines]
+
+
+def _sum_of(own: MemoryRow) -> str:
+    return words.binary_size(sum(points[-1][1] for _, points in own.course if points))
+
+
+def categories(snapshot: Snapshot, own: MemoryRow, cells: int, rows: int) -> list[Line]:
+    """Draw a rank's categories as areas one upon the other, on a scale of their own, the newest
+    value of each beside it, over the numbers of the steps."""
+    room = cells - _LABELS - _VALUES
+    begin, end, moments = _moments(snapshot, own, room)
+    letters = {name: letter for letter, name in CATEGORIES}
+    columns = [[(_at(points, t_ns) or 0, letters[name]) for name, points in own.course]
+               for t_ns in moments]  # fmt: skip
+    top = max((sum(value for value, _ in column) for column in columns), default=0)
+    if rows < _AREA - 1 or room < 8 or top <= 0:
         return []
-    size = (cells - 2) // count - 2
-    drawn = []
-    if total_first and (area := grown(snapshot, own, size, height - 2)):
-        drawn, panels = [area], panels[1:]
-    for title, said, shown in panels:
-        chart = plot(shown, size, height - 3, scale, _PARTS if title == _BY else _BYTES)
-        if not chart:
-            return []
-        drawn.append((title, said, [_key(shown), *chart]))
-    if own.zero is not None and count > len(drawn):
-        drawn.append(("ZeRO levels, between steps", note(own.zero), ladder(own, size)))
-    return [(), *side_by_side(drawn, size, height - 2)]
+    beside, below = dict[int, Line](), 0
+    for value, letter in columns[-1]:
+        middle = int((below + value / 2) / top * (rows - 1))
+        at = max(middle, *(row + 1 for row in beside)) if beside else middle
+        if value and at < rows - 1:
+            said = Segment(f" {letter} ", f"ink.{letter}"), Segment(words.binary_size(value), "dim")
+            beside[at] = said
+        below += value
+    areas = strip([[(value / top, letter) for value, letter in column] for column in columns],
+                  room, rows - 1)  # fmt: skip
+    drawn = [line(_tick(at, rows - 1, top), row, beside.get(rows - 2 - at, ()))
+             for at, row in enumerate(areas)]  # fmt: skip
+    return [*drawn, (_ends(begin, end, room),)]
+
+
+def _tick(at: int, rows: int, top: int) -> Segment:
+    label = words.binary_size(top) if at == 0 else "0" if at == rows - 1 else ""
+    return Segment(right(label, _LABELS - 2) + (" ┤" if label else " │"), "dim")
+
+
+def _ends(begin: str, end: str, room: int) -> Segment:
+    return Segment(" " * _LABELS + begin + right(end, room - len(begin)), "dim")
 
 
 Panel = tuple[str, str, list[Series]]
@@ -129,20 +185,6 @@ def _counts_steps(snapshot: Snapshot) -> bool:
 def _xs(row: MemoryRow, begin_ns: int | None) -> Sequence[int]:
     """Return the place on the axis of each point of a row's history; no begin: steps."""
     return row.steps if begin_ns is None else [t_ns - begin_ns for t_ns, _ in row.history]
-
-
-def _categories(own: MemoryRow, begin_ns: int | None) -> Panel:
-    """Return the categories stacked: the top line is the sum."""
-    below: dict[int, int] = {}
-    times = (t_ns for t_ns, _ in own.history)
-    at = dict(zip(times, _xs(own, begin_ns), strict=True))
-    shown = []
-    for name, points in own.course:
-        for t_ns, value in points:
-            below[t_ns] = below.get(t_ns, 0) + value
-        tops = tuple((at[t_ns], below[t_ns]) for t_ns, _ in points)
-        shown.append(Series(tops, _STYLES[name], name[0].upper()))
-    return _BY, f"rank {own.rank}, one upon the other", shown
 
 
 def _totals(snapshot: Snapshot, own: MemoryRow, begin_ns: int | None) -> Panel:
@@ -175,14 +217,11 @@ def grown(
              and row.rank != own.rank and row.expected_bytes == own.expected_bytes]  # fmt: skip
     if len(alike) < LEAST_ALIKE - 1 or len(own.history) < 2 or rows < 4:
         return None
-    times, room = [t_ns for t_ns, _ in own.history], cells - _LABELS
-    by_step = _counts_steps(snapshot)
-    xs: Sequence[int] = own.steps if by_step else times
+    room = cells - _LABELS
+    begin, end, moments = _moments(snapshot, own, room)
     top = max(total for _, total in own.history)
     columns = []
-    for at in range(room):
-        x = xs[0] + (xs[-1] - xs[0]) * at // max(1, room - 1)
-        t_ns = times[bisect_right(xs, x) - 1] if by_step else x
+    for t_ns in moments:
         total = _at(own.history, t_ns) or 0
         usual = [value for one in alike if (value := _at(one, t_ns)) is not None]
         over = max(0, total - round(median(usual))) if usual else 0
@@ -191,18 +230,26 @@ def grown(
         parts = [*known, (max(0, rest), "U"), (over, "over")]
         columns.append([(value / top, letter) for value, letter in parts])
     areas = strip(columns, room, rows - 2)
-    labels = {0: words.binary_size(top), rows - 3: "0"}
-    ticks = (right(labels.get(at, ""), _LABELS - 2) + (" ┤" if at in labels else " │")
-             for at in range(rows - 2))  # fmt: skip
-    drawn = [line(Segment(tick, "dim"), row) for tick, row in zip(ticks, areas, strict=True)]
-    begin, end = (
-        (f"step {xs[0]}", str(xs[-1])) if by_step else
-        (words.offset(t - snapshot.t_begin_ns, 1e8) for t in (xs[0], xs[-1]))
-    )  # fmt: skip
-    ends = Segment(" " * _LABELS + begin + right(end, room - len(begin)), "dim")
+    drawn = [line(_tick(at, rows - 2, top), row) for at, row in enumerate(areas)]
     marks = (("█", "strip.over", "over the median of the others"), ("█", "strip.U", "other"))
     key = line(" " * _LABELS, keys(marks, room))
-    return f"rank {own.rank} over time", words.binary_size(own.total_bytes), [key, *drawn, (ends,)]
+    said = f"rank {own.rank} over time", words.binary_size(own.total_bytes)
+    return *said, [key, *drawn, (_ends(begin, end, room),)]
+
+
+def _moments(snapshot: Snapshot, own: MemoryRow, room: int) -> tuple[str, str, list[int]]:
+    """Return the ends of a rank's axis, and the moment of each of its ``room`` columns."""
+    times = [t_ns for t_ns, _ in own.history]
+    by_step = _counts_steps(snapshot)
+    xs: Sequence[int] = own.steps if by_step else times
+    if not xs:
+        return "", "", []
+    columns = [xs[0] + (xs[-1] - xs[0]) * at // max(1, room - 1) for at in range(room)]
+    if by_step:
+        made = [times[bisect_right(xs, x) - 1] for x in columns]
+        return f"step {xs[0]}", str(xs[-1]), made
+    begin, end = (words.offset(t - snapshot.t_begin_ns, 1e8) for t in (xs[0], xs[-1]))
+    return begin, end, columns
 
 
 def _at(points: Sequence[tuple[int, int]], t_ns: int) -> int | None:
@@ -211,16 +258,8 @@ def _at(points: Sequence[tuple[int, int]], t_ns: int) -> int | None:
     return points[at - 1][1] if at else None
 
 
-def _key(shown: list[Series]) -> Line:
-    """Return the letters of the categories; nothing without series of them."""
-    names = {style: name for name, style in _STYLES.items()}
-    items = ((o.marker, o.style, names[o.style]) for o in shown if o.style in names)
-    return line("  ", keys(items, 80))
-
-
 _TIMES: Final = Scale(partial(words.offset, resolution_ns=1e8))
 _BYTES: Final = Scale(words.binary_size, binary=True)
-_PARTS: Final = Scale(words.binary_size, low=0.0, binary=True)
 
 
 LEAST_ROWS = 6

@@ -20,6 +20,8 @@ LEVELS: Final = ("P + G + O", "P + G + O/N", "P + (G + O)/N", "(P + G + O)/N")
 LEAST: Final = 56
 """Cells that the ladder takes at least."""
 _BAR_LEAST: Final = 12
+_TALLEST: Final = 6
+"""Lines of a level where there is room for more."""
 _AS_EXPECTED: Final = 0.01
 """Share up to which what is there is what should be."""
 
@@ -104,32 +106,46 @@ def note(zero: ZeroModel) -> str:
     return f"N = {zero.shards}{within}"
 
 
-def ladder(row: MemoryRow, cells: int) -> list[Line]:
+def ladder(row: MemoryRow, cells: int, rows: int = 0) -> list[Line]:
     """Draw what a rank keeps at each level, and what it has; nothing where that is not known, or
-    nothing is cut."""
+    nothing is cut. In ``rows`` lines that have room for it each bar stands below its formula."""
     zero = row.zero
     if zero is None or zero.shards < 2 or cells < LEAST:
         return []
-    room = min(max(_BAR_LEAST, cells - 41), 40)
-    whole = zero.bytes_at(0)
-    lines = []
-    for level, formula in enumerate(LEVELS):
-        bytes_ = zero.bytes_at(level)
-        here = level == zero.level
-        against = "here" if here else words.change(bytes_ / zero.bytes_at(zero.level) - 1, 0)
-        drawn = line(
-            Segment("▸" if here else " ", "accent"), Segment(f"{level} ", "strong"), " ",
-            Segment(left(formula, 15), "" if here else "dim"),
-            _bar(zero.parts(level), whole, room),
-            Segment(right(words.binary_size(bytes_), 10), "strong"),
-            Segment(right(against, 7), "accent" if here else "dim"),
-        )  # fmt: skip
-        lines.append(fit(selected(drawn), cells, "+sel") if here else drawn)
+    each = min(_TALLEST, max(1, (rows - (rows % len(LEVELS) == 0)) // len(LEVELS)))
+    lines = [part for level in range(len(LEVELS)) for part in _level(zero, level, cells, each)]
     have = counted(row)
     text = "measured after the first optimizer step"
     if have is not None:
         text = f"measured {words.binary_size(have)} on rank {row.rank}"
     return [*lines, line("   ", Segment(text, "dim"))]
+
+
+def _level(zero: ZeroModel, level: int, cells: int, each: int) -> list[Line]:
+    """Draw a level in ``each`` lines: formula and bar in one, or in two and a blank one."""
+    bytes_, whole = zero.bytes_at(level), zero.bytes_at(0)
+    here = level == zero.level
+    against = "here" if here else words.change(bytes_ / zero.bytes_at(zero.level) - 1, 0)
+    one = min(max(_BAR_LEAST, cells - 41), 40)
+    name = line(
+        Segment("▸" if here else " ", "accent"), Segment(f"{level} ", "strong"), " ",
+        Segment(left(LEVELS[level], 15), "" if here else "dim"),
+    )  # fmt: skip
+    bar = _bar(zero.parts(level), whole, one if each == 1 else cells - 6)
+    said = line(
+        bar if each == 1 else Segment(" " * max(0, cells - 37)),
+        Segment(right(words.binary_size(bytes_), 10), "strong"),
+        Segment(right(against, 7), "accent" if here else "dim"),
+    )
+    bars = [line("    ", bar if at == (each - 2) // 2 else _blank(bar)) for at in range(each - 2)]
+    made = [line(name, said), *(bars or [line("    ", bar)] * (each > 1))]
+    made = [fit(selected(row), cells, "+sel") for row in made] if here else made
+    return [*made, *[()] * (each - len(made))]
+
+
+def _blank(bar: Line) -> Line:
+    """Return a bar without its letters."""
+    return line(*(Segment(" " * len(run.text), run.style) for run in bar))
 
 
 def _bar(parts: Sequence[float], whole: int, cells: int) -> Line:

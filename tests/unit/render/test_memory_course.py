@@ -14,7 +14,7 @@ from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.cli.common import load_session
 from pardbg.render.draw.cells import Line, Segment, plain
 from pardbg.render.pages.memory import memory
-from pardbg.render.pages.memory_course import grown, whole
+from pardbg.render.pages.memory_course import categories, grown, whole
 from pardbg.words import binary_size
 from tests.unit.trace_builder import Trace, ns
 
@@ -98,7 +98,7 @@ def test_what_is_not_measured_yet_is_no_deviation() -> None:
         "expected P+G+O 40 MiB, measured after the first step" in text
         and "%)" not in (text.partition("all of rank")[0])
     )
-    assert "memory by category" in text and "total" in text and "limit 200 MiB" in text
+    assert "by category" in text and "total" in text and "limit 200 MiB" in text
 
 
 def test_what_a_rank_holds_beyond_the_others_is_an_area_of_its_own() -> None:
@@ -120,6 +120,25 @@ def test_what_a_rank_holds_beyond_the_others_is_an_area_of_its_own() -> None:
     assert areas[2][1:] == (Segment("█" * 10, "strip.U"),)
     assert areas[1][1:] == areas[0][1:] == (Segment(" " * 5), Segment("█" * 5, "strip.over"))
     assert grown(replace(shown, memory=rows[2:]), own, 21, 6) is None, "one other is no measure"
+
+
+def test_categories_have_a_scale_of_their_own_and_their_newest_values_beside() -> None:
+    """P 10, G 10 and A from the half on 20 MiB: of 8 lines of 5 MiB two are P's and two G's."""
+    shown = snapshot(two_samples().store(), None)
+    times = [ns(t) for t in range(10, 20)]
+    known = [("parameters", tuple((t, 10 * MIB) for t in times)),
+             ("gradients", tuple((t, 10 * MIB) for t in times)),
+             ("activations", tuple((t, 20 * MIB) for t in times[5:]))]  # fmt: skip
+    history = tuple((t, 300 * MIB) for t in times)
+    own = replace(shown.memory[0], history=history, course=tuple(known))
+    *areas, axis = categories(replace(shown, memory=(own,)), own, 11 + 10 + 12, 9)
+    assert plain(axis).strip() == "10 ms19 ms" and len(areas) == 8
+    styles = [next(run.style for run in row[1:] if run.text.strip()) for row in reversed(areas)]
+    assert styles == ["strip.P"] * 2 + ["strip.G"] * 2 + ["strip.A"] * 4
+    assert plain(areas[0])[11:21] == " " * 5 + "█" * 5, "no activations before the half"
+    text = "\n".join(map(plain, areas))
+    assert text.count("10 MiB") == 2 and text.count("A 20 MiB") == 1
+    assert categories(replace(shown, memory=(own,)), own, 20, 9) == []
 
 
 def test_how_a_rank_comes_by_more_is_said_where_it_is_known() -> None:

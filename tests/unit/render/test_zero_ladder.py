@@ -45,6 +45,18 @@ def test_bars_are_as_long_as_their_bytes() -> None:
     assert sizes == [40, 25, 18, 10] or sizes == [40, 25, 17, 10]
 
 
+@pytest.mark.parametrize(("rows", "each"), [(5, 1), (8, 1), (9, 2), (13, 3), (21, 5), (60, 6)])
+def test_bars_are_taller_where_there_is_room(rows: int, each: int) -> None:
+    """Four levels and a line on what was measured; of 50 cells 8 + 8 + 16 of 32 are all."""
+    drawn = ladder(ROW, 56, rows)
+    assert len(drawn) == 4 * each + 1 <= max(rows, 5)
+    bars = [row for row in drawn[:each] if any("mem." in run.style for run in row)]
+    assert len(bars) == max(1, each - 2)
+    if each > 1:
+        assert sum(len(run.text) for run in bars[0] if "mem." in run.style) == 50
+        assert sum(plain(row).count("P") for row in bars) == 1, "its letter once"
+
+
 def test_it_says_where_the_run_is_and_what_it_has() -> None:
     at_three = replace(ROW, zero=replace(MODEL, level=3), parameters_bytes=2 * MIB,
                        gradients_bytes=2 * MIB, optimizer_bytes=4 * MIB)  # fmt: skip

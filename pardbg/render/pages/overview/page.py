@@ -13,8 +13,10 @@ from pardbg.analysis.findings.finding import Finding
 from pardbg.analysis.pipeline.implied import ScheduleDetail
 from pardbg.render.draw.bars import (
     Column,
+    abreast,
     choose,
     headings,
+    panel_widths,
     rule,
     table_row,
 )
@@ -30,10 +32,8 @@ from pardbg.render.draw.cells import (
 from pardbg.render.frame.host_panel import machine
 from pardbg.render.frame.panels import empty
 from pardbg.render.frame.step_charts import (
-    GAP,
     SIDE_CELLS,
     Ahead,
-    abreast,
     phases,
     side,
     step_charts,
@@ -164,7 +164,7 @@ def _below(
     full = front and cells >= WIDE
     number = bool(snapshot.findings or front) + bool(printed)
     number += full * (bool(phases(snapshot, cells)) + bool(machine(snapshot, look.selected, cells)))
-    sizes = iter(_widths(cells, max(1, number)))
+    sizes = iter(panel_widths(cells, max(1, number)))
     panels: list[tuple[Sequence[Line], int]] = []
     if full:
         for draw in (phases, partial(machine, rank=look.selected)):
@@ -181,12 +181,6 @@ def _below(
     if printed:
         panels.append((_last(snapshot, printed, size := next(sizes), tall), size))
     return abreast([(panel[:tall], size) for panel, size in panels])
-
-
-def _widths(cells: int, number: int) -> list[int]:
-    """Share a page's width among panels; their borders stand at its edges."""
-    whole, more = divmod(cells - 2 - GAP * (number - 1), number)
-    return [whole + (at < more) for at in range(number)]
 
 
 def _found(snapshot: Snapshot, cells: int, rows: int, looking: bool) -> list[Line]:

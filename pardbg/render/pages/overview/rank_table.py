@@ -137,7 +137,7 @@ def columns_of(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
     drawn = any(snapshot.courses.values()) and not (hung and cells < 110)  # where, in full
     now = 36 if cells >= 110 else 26
     if drawn and not hung:
-        now = 34 if wide else 20 if cells >= 110 else 18
+        now = 40 if wide else 20 if cells >= 110 else 18
     apart = len({rank.step for rank in snapshot.ranks}) > 1
     columns: list[Column[RankNow]] = [
         Column("rank", 4, lambda r: (str(r.rank), "culprit" if r.rank in costs else "strong"),
@@ -188,7 +188,7 @@ def columns_of(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
 def _course_columns(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
     """Return a rank's last steps as a strip, and the shares of the newest."""
     return [
-        Column(DRAWN[3], 76 if cells >= WIDE else 40 if cells >= 110 else 20, rank=2, wish=128,
+        Column(DRAWN[3], 70 if cells >= WIDE else 40 if cells >= 110 else 20, rank=2, wish=128,
                heads=lambda size: _strip_head(snapshot, size, cells >= FRONT_CELLS)),
         Column("comp", 4, lambda r: _share(r.compute_fraction, "strong"), rank=2, align="right",
                heads=lambda _: (Segment("comp", "compute"),)),
