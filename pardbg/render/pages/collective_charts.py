@@ -5,6 +5,7 @@ A kind of collectives is (group, op, size), a kind of messages (edge, contents, 
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,11 @@ _BARS: Final = 16
 """Ranks that have a bar each; more are dots."""
 _NOISE_NS: Final = 5e6
 """Lateness below this is noise."""
+_APART: Final = 4
+_SIZES_LEAST: Final = 4
+"""Number of sizes, a factor _APART between them, from which on a line is fitted."""
+_NEAR: Final = 1.5
+"""Factor up to which each size's time is on the line."""
 Rows = Sequence[CollectiveRow | P2PRow]
 
 
@@ -213,20 +219,27 @@ def charts(rows: Rows, cells: int, height: int, culprits: Collection[int] = ()) 
     size = sizes[-1]
     p2p = isinstance(rows[0], P2PRow)
     titles = ("rate by message size", "how long each rank's receives waited") if p2p else (
-        "bus bandwidth by message size", "how late each rank came"
+        "bus bandwidth by size", "how late each rank came"
     )  # fmt: skip
     counted = Counter(_op(row) for row in rows)
     ordered = sorted(counted, key=lambda op: (-counted[op], op))
     styles = {op: _STYLES[at] if at < len(_STYLES) else "dim" for at, op in enumerate(ordered)}
     panels: list[tuple[str, str, Sequence[Line]]] = []
     late = [] if p2p else late_bars(lateness(rows), size, culprits)
+    if late and 2 * len(late) <= height - 1:
+        late = [row for pair in zip(late, [()] * len(late), strict=True) for row in pair]
     if late and len(late) <= height - 1:
         panels.append(("how late each rank comes", "bar: median   ─┤ 95%", late))
+    model = None if p2p else cost_of(rows)
     both = ((titles[0], _rates(rows), _SIZES, _RATES), (titles[1], _lateness(rows), _RANKS, _TIMES))
     for title, found, x, y in both[: 1 if panels else 2]:
         shown = [Series(tuple(found[op]), styles[op], DOT) for op in ordered if found[op]]
+        note = ""
+        if model is not None and x is _SIZES:
+            shown.insert(0, Series(model.line, "dim", "·"))
+            note = f"fit: {model.text}"
         chart = plot(shown, size, height - 2, x, y)
-        panels += [(title, "", chart)] if chart else []
+        panels += [(title, note, chart)] if chart else []
     if not panels:
         return []
     legend = keys(((DOT, style, clean(op)) for op, style in styles.items()), size - 1)
@@ -235,6 +248,65 @@ def charts(rows: Rows, cells: int, height: int, culprits: Collection[int] = ()) 
         named = [] if drawn is late else [line(" ", legend)] if drawn is panels[-1][2] else [()]
         blocks.append(([rule(title, cells_, note), *named, *drawn], cells_))
     return [fit(row, cells) for row in abreast(blocks)]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Time of a kind of collectives by their size: ``start_ns + bytes * ns_per_byte``."""
+
+    start_ns: float
+    ns_per_byte: float
+    bus: float
+    """Bytes on the bus per byte."""
+    sizes: tuple[int, int]
+    """The smallest and the largest that were seen."""
+
+    def time_ns(self, num_bytes: float) -> float:
+        return self.start_ns + num_bytes * self.ns_per_byte
+
+    @property
+    def line(self) -> tuple[Point, ...]:
+        """Return points of bus bandwidth by bytes, between the sizes that were seen."""
+        low, high = self.sizes
+        at = [low * (high / low) ** (part / 60) for part in range(61)]
+        return tuple((size, self.bus * size / self.time_ns(size)) for size in at)
+
+    @property
+    def text(self) -> str:
+        return f"{words.duration(self.start_ns)} + bytes / {words.busbw(1 / self.ns_per_byte)}"
+
+
+def cost_of(rows: Rows) -> Cost | None:
+    """Return the cost of the most frequent kind (op, group) that has one: its sizes are far apart,
+    and each is near the line that two of them alone would not prove; else None."""
+    kinds: dict[tuple[str, tuple[int, str]], list[CollectiveRow]] = defaultdict(list)
+    for row in rows:
+        if isinstance(row, CollectiveRow) and row.transfer_ns and row.bytes and row.busbw_gbps:
+            kinds[row.op, row.key].append(row)
+    found = (_fitted(of) for of in sorted(kinds.values(), key=len, reverse=True))
+    return next((cost for cost in found if cost is not None), None)
+
+
+def _fitted(rows: Sequence[CollectiveRow]) -> Cost | None:
+    """Fit a line to the median times by size, so that relative errors are least."""
+    times: dict[int, list[int]] = defaultdict(list)
+    for row in rows:
+        times[row.bytes].append(row.transfer_ns or 0)
+    known = [(size, median(took)) for size, took in sorted(times.items())]
+    if len({int(math.log(size, _APART)) for size, _ in known}) < _SIZES_LEAST:
+        return None
+    weights = [1 / took**2 for _, took in known]
+    total = sum(weights)
+    mean_x = sum(w * size for w, (size, _) in zip(weights, known, strict=True)) / total
+    mean_t = sum(w * took for w, (_, took) in zip(weights, known, strict=True)) / total
+    above = sum(w * (x - mean_x) * (t - mean_t) for w, (x, t) in zip(weights, known, strict=True))
+    slope = above / sum(w * (x - mean_x) ** 2 for w, (x, _) in zip(weights, known, strict=True))
+    bus = median((row.busbw_gbps or 0) * (row.transfer_ns or 0) / row.bytes for row in rows)
+    cost = Cost(mean_t - slope * mean_x, slope, bus, (known[0][0], known[-1][0]))
+    if cost.start_ns <= 0 or slope <= 0:
+        return None
+    near = all(1 / _NEAR < took / cost.time_ns(size) < _NEAR for size, took in known)
+    return cost if near else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,50 @@
+"""The line through times of collectives by size: drawn where it is known, else not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from pardbg.analysis.comm.op_rows import CollectiveRow
+from pardbg.render.draw.cells import plain
+from pardbg.render.pages.collective_charts import charts, cost_of
+from tests.ui.sample import snapshot_ddp
+
+SIZES = (1_000, 16_000, 1_000_000, 40_000_000)
+
+
+def rows_of(sizes: Sequence[int], off: dict[int, float] | None = None) -> list[CollectiveRow]:
+    """2 ms and a nanosecond a byte, on a bus that carries 1.5 bytes for each."""
+    row, made = snapshot_ddp().collectives[0], []
+    for size in sizes:
+        took = round((2_000_000 + size) * (off or {}).get(size, 1.0))
+        made.append(replace(row, bytes=size, transfer_ns=took, busbw_gbps=1.5 * size / took))
+    return made
+
+
+def test_start_and_bandwidth_are_found() -> None:
+    cost = cost_of(rows_of(SIZES, {16_000: 1.1, 1_000: 0.95}))
+    assert cost is not None
+    assert cost.start_ns == pytest.approx(2e6, rel=0.1)
+    assert cost.ns_per_byte == pytest.approx(1.0, rel=0.1)
+    (low, _), *_, (high, rate) = cost_of(rows_of(SIZES)).line  # type: ignore[union-attr]
+    assert (round(low), round(high)) == (SIZES[0], SIZES[-1])
+    assert rate == pytest.approx(1.5 * 40 / 42)  # 42 ms for 40 MB
+    text = "\n".join(map(plain, charts(rows_of(SIZES * 3), 140, 14)))
+    assert cost.text.startswith("2.0") and f"fit: {cost_of(rows_of(SIZES)).text}" in text  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        rows_of(SIZES[:3]),  # of three sizes one alone would judge two values
+        rows_of((500_000, 520_000, 540_000, 560_000)),  # alike
+        rows_of(SIZES, {16_000: 3.0}),  # one that is elsewhere
+        rows_of(SIZES, dict(zip(SIZES, (40.0, 40.0, 20.0, 0.1), strict=True))),  # falls
+    ],
+    ids=["few", "alike", "off", "falls"],
+)
+def test_no_line_where_none_is_known(rows: list[CollectiveRow]) -> None:
+    assert cost_of(rows) is None and "fit" not in "\n".join(map(plain, charts(rows * 3, 140, 14)))
