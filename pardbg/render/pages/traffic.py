@@ -33,7 +33,7 @@ from pardbg.render.draw.plots import DOT, Scale, Series, plot
 from pardbg.render.frame.nccl_text import nccl_lines
 from pardbg.render.frame.panels import empty
 from pardbg.render.pages.exchange import exchange, exchanged, loads
-from pardbg.render.pages.mesh.link_boxes import link_boxes
+from pardbg.render.pages.mesh.link_panels import link_panels
 from pardbg.render.pages.traffic_step import (
     across,
     axes,
@@ -52,8 +52,6 @@ _TWO: Final = 20
 _ROOMY: Final = 30
 """Rows from which on the axes have their formulas."""
 _LEAST_EDGES: Final = 5
-_BOXED: Final = 9
-"""Rows beside the boxes of a mesh and the matrix below it: headings, and some edges."""
 MOST = 16
 """Ranks on a ring."""
 _LITTLE = 10
@@ -137,13 +135,12 @@ def _panels(
         right_lines = axes(view, wide - 2)
     if not left_lines:
         return []
-    boxes = link_boxes(step, snapshot.mesh, cells - wide - 4) if several and not parts else []
-    below = across(step, (wide if boxes else cells - wide) - 4) if (
-        several and not parts and snapshot.run.num_hosts == 1) else []  # fmt: skip
-    if boxes and rows >= len(boxes) + len(left_lines) + _BOXED:
-        left_lines, right_lines = [*boxes, (), *left_lines], [*right_lines, *below]
-    else:
-        left_lines = [*left_lines, *below]
+    if several and not parts:
+        if panels := link_panels(snapshot, ranks, cells, rows - _LEAST_EDGES):
+            return panels
+        if below := across(step, cells - wide - 4) if snapshot.run.num_hosts == 1 else []:
+            said = Segment("were they on two hosts, cut by axis: bytes a step", "dim")
+            left_lines = [*left_lines, (), line(" ", said), *below]
     height = min(max(len(left_lines), len(right_lines)), rows - 6)
     name = "who sends to whom" if several else "who talks to whom"
     note_left = "rows send" if several else "bytes of a step"
@@ -155,6 +152,7 @@ def _panels(
         lines.append(line(" ", fit(next(pair), cells - wide - 2), " ", next(pair)))
     if strips and rows - len(lines) - len(strips) - 2 >= _LEAST_EDGES:
         lines += [(), line(" ", rule("how the vector fills up", cells - 2, _chunk(view))), *strips]
+        lines += [()] if rows - len(lines) - 2 >= _LEAST_EDGES else []  # of its border
     return lines
 
 

@@ -23,6 +23,8 @@ _MORE_RANKS: Final = (4, 8, 64, 1024)
 _MUCH: Final = 1.5
 """A rank that sends this many times what any other does is named."""
 _FILMED: Final = 16
+_LETTERS: Final = 16
+"""Cells of an axis's letter and bytes beside the senders."""
 AXIS_STYLES: Final = ("observed", "bubble", "spark", "held", "good")
 
 
@@ -351,14 +353,30 @@ def who_sends(step: StepTraffic, ranks: Sequence[int], cells: int, rows: int) ->
         return []
     lines = [line("      ", *(Segment(right(f"r{rank}", 4), "dim") for rank in shown))]
     for src in shown:
-        row: list[Segment | str | Line] = [Segment(right(f"r{src}", 5), "dim"), " "]
+        row: list[Segment | str | Line] = [Segment(right(f"r{src}", 5), "dim"), "  "]
         for dst in shown:
             axis = axis_of.get((src, dst))
+            style = "faint/fill" if axis is None else f"brand/{axis_style(step, axis)}"
             mark = "·" if axis is None else clean(axis)[:1]
-            row.append(Segment(right(mark, 3) + " ",
-                               "faint" if axis is None else axis_style(step, axis)))  # fmt: skip
+            row += [Segment(f" {mark} ", style), Segment(" ", "faint/fill")]
         lines.append(line(*row))
+    beside = _by_letter(step, axis_of) if 6 + 4 * len(shown) + _LETTERS <= cells else []
+    for at, said in enumerate(beside[: len(lines) - 1], 1):
+        lines[at] = line(fit(lines[at], 8 + 4 * len(shown)), "  ", said)
     return lines
+
+
+def _by_letter(step: StepTraffic, axis_of: Mapping[tuple[int, int], str]) -> list[Line]:
+    """Draw the letter of each axis, and the most that one rank sends another there a step."""
+    most: dict[str, float] = {}
+    for src, dst, _, size in step.edges:
+        if (axis := axis_of.get((src, dst))) is not None:
+            most[axis] = max(most.get(axis, 0.0), size)
+    return [
+        line(Segment(f" {clean(axis)[:1]} ", f"brand/{axis_style(step, axis)}"),
+             Segment(f" {words.size(size)}", "dim"))
+        for axis, size in sorted(most.items(), key=lambda one: -one[1])
+    ]  # fmt: skip
 
 
 def crossing(step: StepTraffic) -> dict[str, float]:
@@ -386,13 +404,10 @@ def across(step: StepTraffic, cells: int) -> list[Line]:
         return []
     top, least = max(found.values()) or 1.0, min(found.values())
     room = max(4, cells - 24)
-    lines: list[Line] = [
-        (),
-        line(Segment("  were they on two hosts, cut by axis: bytes a step", "dim")),
-    ]
+    lines: list[Line] = []
     for axis, size in sorted(found.items(), key=lambda one: one[1]):
         lines.append(line(
-            Segment(f"  {left(clip(clean(axis), 4), 5)}"), Segment("cut  ", "dim"),
+            Segment(f" {left(clip(clean(axis), 4), 5)}"), Segment("cut  ", "dim"),
             Segment(thin(size / top, room), axis_style(step, axis)),
             Segment(right(words.size(size), 10), "good" if size == least else ""),
         ))  # fmt: skip

@@ -4,6 +4,7 @@ gradients are Z = 1,747,456 bytes."""
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 from pardbg.analysis.answers.device_mesh import Mesh
 from pardbg.analysis.answers.snapshot import Snapshot, snapshot
 from pardbg.analysis.comm.p2p import Move, RingStep
-from pardbg.render.draw.cells import plain
+from pardbg.render.draw.cells import line_width, plain
+from pardbg.render.draw.regions import regions
 from pardbg.render.pages.mesh.link_boxes import link_boxes
 from pardbg.render.pages.traffic import traffic
 from pardbg.render.pages.traffic_step import across, crossing, film, matched
@@ -77,7 +79,7 @@ def test_a_small_mesh_is_boxes_with_what_neighbours_send() -> None:
     assert [(axis.name, axis.size) for axis in made.mesh.axes] == [("dp", 2), ("pp", 2), ("tp", 2)]
     assert made.traffic.step is not None
     rows = [plain(row) for row in link_boxes(made.traffic.step, made.mesh, 56)]
-    upper, lower = (row.replace("│", " ").split() for row in rows if "│" in row)
+    upper, lower = (row.replace("│", " ").split() for row in rows if re.search(r"│ \d │", row))
     assert [word for word in upper if word.isdecimal()] == ["0", "131", "2", "4", "131", "6"]
     assert [word for word in lower if word.isdecimal()] == ["1", "131", "3", "5", "131", "7"]
     (across_tp,) = [row for row in rows if "▲" in row]
@@ -85,6 +87,27 @@ def test_a_small_mesh_is_boxes_with_what_neighbours_send() -> None:
     assert all(len(row) <= 56 for row in rows)
     assert link_boxes(made.traffic.step, made.mesh, 40) == []
     assert link_boxes(made.traffic.step, Mesh(made.mesh.axes[:2]), 56) == [], "other neighbours"
+
+
+@pytest.mark.parametrize(
+    ("cells", "rows", "panels"), [(120, 35, True), (200, 55, True), (120, 24, False)]
+)
+def test_a_mesh_has_four_panels_and_the_links_below(cells: int, rows: int, panels: bool) -> None:
+    """Where they leave no room for links the groups stand beside the senders alone."""
+    made = traffic(at_end("3d"), cells, rows)
+    drawn = [*made.head, *list(made.body)[: rows - len(made.head)]]
+    titles = [region.title for region in regions(drawn)]
+    assert len(made.head) + 4 <= rows and "links" in titles
+    assert ("mesh dp 2 × pp 2 × tp 2" in titles) is panels
+    if panels:
+        four = {region.title: region for region in regions(drawn)}
+        low, links = four["if the 8 ranks were on 2 hosts"], four["links"]
+        assert four["who sends to whom"].y == low.y > four["groups by axis"].y
+        assert links.y == low.y + low.lines and all(line_width(row) <= cells for row in made.head)
+        # Squares of the two letters' colours: of 8 ranks each has one neighbour on each axis.
+        squares = [run.style for row in drawn for run in row if run.style.startswith("brand/")]
+        assert Counter(squares) == dict.fromkeys(
+            {"brand/observed", "brand/bubble", "brand/spark"}, 8 + 1)  # fmt: skip
 
 
 def test_what_would_go_between_two_hosts_by_the_axis_that_is_cut() -> None:

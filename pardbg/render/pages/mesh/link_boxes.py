@@ -12,8 +12,11 @@ from pardbg.analysis.comm.traffic import StepTraffic
 from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, fit, line
 from pardbg.render.pages.traffic_step import axis_style, owners
 
-_BOX, _LINK, _APART = 5, 15, 4
+_BOX, _LINK, _APART = 5, 30, 2
 """Cells of a rank, of a link beside it, and between two blocks of the first axis."""
+_LINK_LEAST: Final = 12
+_EDGE: Final = 2
+"""Cells of a block's edge at either side."""
 _TALL: Final = 5
 """Lines from one rank to the one below."""
 Pair = tuple[int, int]
@@ -26,29 +29,43 @@ def link_boxes(step: StepTraffic, mesh: Mesh, cells: int) -> list[Line]:
     if len(axes) not in (2, 3):
         return []
     *outer, middle, inner = (axis.size for axis in axes)
-    blocks, wide = prod(outer), middle * (_BOX + _LINK) - _LINK
-    links = _links(step, mesh)
-    if links is None or blocks * (wide + _APART) - _APART > cells or inner > 3:
+    blocks, links, edge = prod(outer), _links(step, mesh), _EDGE if outer else 0
+    room = (cells - 1 - _APART * (blocks - 1)) // blocks - 2 * edge
+    size = min(_LINK, (room - middle * _BOX) // (middle - 1)) if middle > 1 else 0
+    wide = middle * _BOX + (middle - 1) * size
+    if links is None or wide > room or (middle > 1 and size < _LINK_LEAST) or inner > 3:
         return []
-    rows = [Row(blocks * (wide + _APART) - _APART) for _ in range((inner - 1) * _TALL + 3)]
+    each, top = wide + 2 * edge + _APART, 1 if outer else 0
+    rows = [Row(blocks * each - _APART) for _ in range((inner - 1) * _TALL + 3 + 2 * top)]
+    for block in range(blocks if outer else 0):
+        names = [f"{clean(axes[-2].name)} {at}" for at in range(middle)]
+        _frame(rows, block * each, each - _APART, f"{clean(axes[0].name)} {block}", names, size)
     for rank in range(blocks * middle * inner):
         block, (column, line_) = rank // (middle * inner), divmod(rank % (middle * inner), inner)
-        x, y = block * (wide + _APART) + column * (_BOX + _LINK), line_ * _TALL
+        x, y = block * each + edge + column * (_BOX + size), top + line_ * _TALL
         for at, text in enumerate(("╭───╮", f"│{rank:^3}│", "╰───╯")):
             rows[y + at].put(x, text, "strong" if at == 1 else "dim")
         if column + 1 < middle:
-            _beside(rows[y + 1], x + _BOX, links.get((rank, rank + inner)))
+            _beside(rows[y + 1], x + _BOX, links.get((rank, rank + inner)), size)
         if line_ + 1 < inner:
             last = column + 1 == middle > 1  # what is at its right is the next block's
             _below(rows[y + 3], rows[y + 4], x + 2, links.get((rank, rank + 1)), last)
     lines = [line(" ", row.line()) for row in rows]
     if outer:
-        heads = Row(rows[0].size)
-        for block in range(blocks):
-            text = f"{clean(axes[0].name)} {block}"
-            heads.put(block * (wide + _APART), clip(text, wide), "strong")
-        lines = [_across(links, mesh, step, cells), line(" ", heads.line()), *lines]
+        lines = [_across(links, mesh, step, cells), *lines]
     return [*lines, _key(step, cells)]
+
+
+def _frame(rows: list[Row], x: int, cells: int, name: str, below: list[str], link: int) -> None:
+    """Draw the edge of a block of the first axis, with the places of the next one below."""
+    rows[0].put(x, "╭" + "─" * (cells - 2) + "╮", "rule")
+    rows[0].put(x + 2, f" {clip(name, cells - 6)} ", "strong")
+    rows[-1].put(x, "╰" + "─" * (cells - 2) + "╯", "rule")
+    for at, text in enumerate(below):
+        rows[-1].put(x + _EDGE + at * (_BOX + link), f" {clip(text, _BOX - 1)} ", "dim")
+    for row in rows[1:-1]:
+        for side in (x, x + cells - 1):
+            row.put(side, "│", "rule")
 
 
 Link = tuple[float, str]
@@ -74,10 +91,10 @@ def _links(step: StepTraffic, mesh: Mesh) -> dict[Pair, Link] | None:
     return found or None
 
 
-def _beside(row: Row, x: int, link: Link | None) -> None:
+def _beside(row: Row, x: int, link: Link | None, cells: int) -> None:
     if link is not None:
         text = f" {words.size(link[0])} "
-        row.put(x, f"◀{text:─^{_LINK - 2}}▶", link[1])
+        row.put(x, f"◀{text:─^{cells - 2}}▶", link[1])
 
 
 def _below(upper: Row, lower: Row, x: int, link: Link | None, before: bool) -> None:
