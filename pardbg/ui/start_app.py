@@ -17,10 +17,17 @@ from textual.message import Message
 from textual.widgets import Input
 
 from pardbg.errors import UserError
-from pardbg.render.draw.cells import Picture, Segment, clip, line
+from pardbg.render.draw.cells import Line, Picture, Segment, clip, line
 from pardbg.render.frame.chrome import hints
 from pardbg.render.frame.panels import TWO_COLUMNS, help_page, word_rows
-from pardbg.render.frame.start_page import Entry, head_line, start_page
+from pardbg.render.frame.start_page import (
+    Entry,
+    head_line,
+    preview,
+    preview_cells,
+    start_page,
+    with_preview,
+)
 from pardbg.session.digest import Digest, digest
 from pardbg.ui.commands.actions import GLOSSARY
 from pardbg.ui.screens.panel import Panel
@@ -52,6 +59,19 @@ Choice = tuple[str, str]
 
 
 class _Pane(PicturePane):
+    """The list, and beside it the preview, which stays where it is as the list scrolls."""
+
+    preview: Sequence[Line] = ()
+
+    @property
+    def body_cells(self) -> int:
+        cells = self.size.width
+        return cells - preview_cells(cells) - 2 if self.preview else cells
+
+    def marked(self, lines: Sequence[Line], foot: Sequence[Line]) -> Sequence[Line]:
+        shown = [*lines, *foot]
+        return with_preview(shown, self.preview, self.size.width) if self.preview else shown
+
     def redraw(self) -> None:
         app = self.app
         if isinstance(app, StartApp):
@@ -156,6 +176,8 @@ class StartApp(TerminalApp):
         entries, now_ns = self.shown(), time.time_ns()
         cells, rows = self._pane.size
         self._head.show((head_line(self._entries, self._folder, now_ns, cells),))
+        size = preview_cells(cells) if entries else 0
+        self._pane.preview = preview(entries[self._at(entries)], size, rows - 1) if size else ()
         self._pane.show_picture(start_page(
             entries, self._at(entries), cells, rows, now_ns, self._search.value, self._lessons
         ))  # fmt: skip

@@ -74,6 +74,30 @@ async def test_runs_have_their_worst_finding(folder: Path, size: tuple[int, int]
     assert app.chosen == ("replay", str(folder / "1f1b.mcap"))
 
 
+@pytest.mark.parametrize("size", [(120, 40), (120, 30), (200, 60)])
+async def test_the_preview_has_a_border_and_stays_as_the_list_scrolls(
+    size: tuple[int, int],
+) -> None:
+    found = digest(SESSIONS / "1f1b.mcap")
+    listed = [Entry("recording", f"run{at}", f"run{at}", 0, path=str(SESSIONS / "1f1b.mcap"))
+              for at in range(70)]  # fmt: skip
+    app = StartApp(lambda: listed, "folder")
+    async with app.run_test(size=size) as pilot:
+        app._read.update((entry.target, found) for entry in listed)
+        await pilot.press("down")
+        await until(lambda: "command" in text_of(app), "a preview")
+        await pilot.press(*("pagedown",) * 7)
+        await until(lambda: "▲" in text_of(app), "the end of the list")
+        rows = text_of(app).split("\n")
+        top = next(at for at, row in enumerate(rows) if row.rstrip().endswith("╮"))
+        x = rows[top].index("╭")
+        assert rows[-2][x] == "╰" and rows[-2].rstrip().endswith("╯")
+        assert all(row[x] == row[-1] == "│" for row in rows[top + 1 : -2])
+        assert "command" in text_of(app), "still there"
+        beyond = next(row for row in rows if "▲" in row)
+        assert beyond.index("▲") < x, "rows beyond are counted in the list"
+
+
 async def test_a_search_leaves_what_it_finds_and_escape_brings_all_back(folder: Path) -> None:
     app = StartApp(lambda: recordings(folder), str(folder))
     async with app.run_test(size=(120, 40)) as pilot:

@@ -25,6 +25,7 @@ from pardbg.render.draw.cells import (
     wrap,
 )
 from pardbg.render.draw.plots import by_step
+from pardbg.render.draw.regions import Region, framed
 from pardbg.render.draw.signs import SIGN
 from pardbg.session.digest import Digest
 
@@ -74,9 +75,10 @@ def start_page(
     entries: Sequence[Entry], at: int, cells: int, rows: int, now_ns: int, search: str = "",
     lessons: Sequence[tuple[str, int, int]] = (),
 ) -> Picture:  # fmt: skip
-    """Draw the list with entry number ``at`` chosen; ``lessons``: (title, answered, ideas)."""
+    """Draw the list with entry number ``at`` chosen, in the cells that the preview leaves;
+    ``lessons``: (title, answered, ideas)."""
     beside = cells >= PREVIEW and bool(entries)
-    size = cells - _PREVIEW_CELLS - 3 if beside else cells
+    size = cells - preview_cells(cells) - 2 if beside else cells
     columns = choose(_columns(size, now_ns), size - 3)
     body: list[Line] = []
     places: list[int] = []
@@ -97,15 +99,23 @@ def start_page(
         body.append(line("  ", Segment(text, "strong")))
     for section in (_lessons(lessons, size), _starts(size)):
         body += section if len(body) + len(section) <= rows else []
-    if beside:
-        shown = preview(entries[at], _PREVIEW_CELLS, rows)
-        tall = max(len(body), len(shown))
-        pairs = ((one[k] if k < len(one) else () for one in (body, shown)) for k in range(tall))
-        body = [line(fit(next(pair), size), " ", *fit(next(pair), _PREVIEW_CELLS), " ")
-                for pair in pairs]  # fmt: skip
     places += [-1] * (len(body) - len(places))
     focus = places.index(at) if at in places else None
     return Picture(body=tuple(body), focus=focus, rows=tuple(places))
+
+
+def preview_cells(cells: int) -> int:
+    """Return the cells of the preview on a screen of so many; 0: it has none."""
+    return max(_PREVIEW_CELLS, cells * 3 // 10) if cells >= PREVIEW else 0
+
+
+def with_preview(lines: Sequence[Line], shown: Sequence[Line], cells: int) -> list[Line]:
+    """Return the lines of the list on the screen with the preview beside them, framed."""
+    size = preview_cells(cells)
+    rows = [line(fit(row, cells - size - 2), " ", *fit(shown[at] if at < len(shown) else (), size))
+            for at, row in enumerate(lines)]  # fmt: skip
+    panel = Region("", cells - size - 1, 0, size, len(rows))
+    return framed(rows, [panel], None, cells)
 
 
 def _heading(kind: Kind, columns: Sequence[Column[Entry]], cells: int) -> Line:
@@ -228,7 +238,7 @@ def preview(entry: Entry, cells: int, rows: int) -> list[Line]:
     lines.append(line(Segment(text, "strong" if style == "dim" else style)))
     said = found.findings[0].text if found.findings else ""
     lines += [line(Segment(part, "dim")) for part in wrap(clean(said), cells, 4)]
-    height = max(0, min(8, (rows - len(lines) - 12) // 2))
+    height = max(0, min(14, (rows - len(lines) - 12) // 2))
     for title, values, ink, of in (
         ("step time", found.times, "spark", words.duration),
         ("loss", found.losses, "loss", words.number),
