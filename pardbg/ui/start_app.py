@@ -63,11 +63,6 @@ class _Pane(PicturePane):
 
     preview: Sequence[Line] = ()
 
-    @property
-    def body_cells(self) -> int:
-        cells = self.size.width
-        return cells - preview_cells(cells) - 2 if self.preview else cells
-
     def marked(self, lines: Sequence[Line], foot: Sequence[Line]) -> Sequence[Line]:
         shown = [*lines, *foot]
         return with_preview(shown, self.preview, self.size.width) if self.preview else shown

@@ -67,6 +67,8 @@ class Picture:
     """The newest line is last: keep the end in view."""
     rows: tuple[int, ...] = ()
     """Per body line: the index of the thing it shows (a rank, a row), for the mouse; or empty."""
+    cells: int = 0
+    """Width of the body, where something stands beside it; 0: the whole."""
     head_rows: tuple[int, ...] = ()
     """The same per line of the head; -1: nothing to choose."""
 

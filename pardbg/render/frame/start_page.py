@@ -101,7 +101,7 @@ def start_page(
         body += section if len(body) + len(section) <= rows else []
     places += [-1] * (len(body) - len(places))
     focus = places.index(at) if at in places else None
-    return Picture(body=tuple(body), focus=focus, rows=tuple(places))
+    return Picture(body=tuple(body), focus=focus, rows=tuple(places), cells=size)
 
 
 def preview_cells(cells: int) -> int:

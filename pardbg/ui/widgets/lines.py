@@ -156,11 +156,6 @@ class PicturePane(Lines):
         used = len(self._picture.head) + len(self._picture.foot)
         return max(1, self.size.height - used)
 
-    @property
-    def body_cells(self) -> int:
-        """Return the cells of the body, at whose end the rows beyond are counted."""
-        return self.size.width
-
     def rows_in_view(self) -> list[int]:
         """Return the ``Picture.rows`` of the body lines on the screen."""
         rows = self._picture.rows[self._top : self._top + self.room]
@@ -224,7 +219,7 @@ class PicturePane(Lines):
     def _hint(self, row: Line, at: int, below: int) -> Line:
         """Return the row at the edge with the number of rows beyond. A row that this would cut
         counts as one of those, unless it is selected."""
-        tail, cells = _beyond(self._top, below), self.body_cells
+        tail, cells = _beyond(self._top, below), self._picture.cells or self.size.width
         cut = width("".join(run.text for run in row).rstrip()) > cells - line_width(tail)
         if cut and at != self._picture.focus and self.room > _FEW_ROWS:
             row, tail = (), _beyond(self._top + (not below), below + (below > 0))
