@@ -82,7 +82,12 @@ def _char_width(char: str) -> int:
 
 def width(text: str) -> int:
     """Return the number of cells that ``text`` takes."""
-    return len(text) if text.isascii() else sum(map(_char_width, text))
+    return len(text) if text.isascii() else _wide(text)
+
+
+@lru_cache(maxsize=16384)
+def _wide(text: str) -> int:
+    return sum(map(_char_width, text))
 
 
 def clip(text: str, cells: int, end: str = "…") -> str:

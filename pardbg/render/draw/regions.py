@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import takewhile
 from typing import Final
 
@@ -17,6 +19,7 @@ from pardbg.render.draw.cells import (
     line,
     line_width,
     overlay,
+    plain,
     width,
 )
 
@@ -28,6 +31,8 @@ _TRIES: Final = 6
 _NEAR: Final = 2
 """Cells or lines that a zoomed panel may leave free."""
 _RULE: Final = "rule"
+_KEPT: Final = 2048
+"""Lines that are known with their borders: from one frame to the next most stay the same."""
 _FRAMED: Final = (100, 24)
 """Cells and lines of a page from which on its panels have borders."""
 
@@ -49,7 +54,7 @@ def regions(lines: Sequence[Line]) -> list[Region]:
     """Return the panels of a page, from above, from the left. A panel goes down to the next one
     that begins below it, or to the end."""
     found = [(y, *head) for y, row in enumerate(lines) for head in _heads(row)]
-    last = max((y for y, row in enumerate(lines) if line_width(row)), default=0) + 1
+    last = max((y for y, row in enumerate(lines) if any(run.text for run in row)), default=0) + 1
     made = []
     for y, x, cells, title in found:
         below = (b for b, bx, bcells, _ in found if b > y and bx < x + cells and x < bx + bcells)
@@ -57,16 +62,18 @@ def regions(lines: Sequence[Line]) -> list[Region]:
     return made
 
 
-def _heads(row: Line) -> Iterator[tuple[int, int, str]]:
-    """Yield (column, cells, title) of each rule in a line."""
-    at = 0
+@lru_cache(maxsize=_KEPT)
+def _heads(row: Line) -> tuple[tuple[int, int, str], ...]:
+    """Return (column, cells, title) of each rule in a line."""
+    at, found = 0, []
     for index, run in enumerate(row):
         following = row[index + 1 : index + 2]
         if run.style.startswith("title") and following and following[0].style.startswith(_RULE):
             note = takewhile(lambda run: run.style not in ("", "title"), row[index + 2 :])
             cells = width(run.text) + line_width((following[0], *note))
-            yield at, cells, run.text.strip()
+            found.append((at, cells, run.text.strip()))
         at += width(run.text)
+    return tuple(found)
 
 
 def framed(
@@ -76,28 +83,107 @@ def framed(
     with the focus is brighter."""
     made = list(lines)
     if cells >= _FRAMED[0] and len(lines) >= _FRAMED[1]:
-        rows = [as_row(row, cells) for row in lines]
-        uneven = {y for y, r in enumerate(lines) if sum(len(s.text) for s in r) != line_width(r)}
+        page = _Page(lines, cells)
         for region in all_:
-            y, end = region.y, region.y + region.lines
-            below = rows[end].chars[region.x :][: region.cells] if end < len(rows) else ["x"]
-            inside = range(y, end if "".join(below).strip() else end + 1)
-            if region.lines > 1 and uneven.isdisjoint(inside):
-                _frame(rows, region, inside[-1], ON if region == focus else "")
-        made = [row.line() if y not in uneven else lines[y] for y, row in enumerate(rows)]
+            inside = range(region.y + 1, page.end_of(region))
+            if region.lines > 1 and not any(map(page.is_uneven, (region.y, *inside))):
+                _frame(page, region, inside[-1], ON if region == focus else "")
+        made = page.made()
     if focus is not None:
         made[focus.y] = focused(made[focus.y], focus)
     return made
 
 
-def _frame(rows: Sequence[Row], region: Region, bottom: int, on: str) -> None:
+class _Page:
+    """Lines of a page with borders in them: whole rows are taken apart only at the upper and lower
+    edges of panels."""
+
+    def __init__(self, lines: Sequence[Line], cells: int) -> None:
+        self._lines, self._cells = lines, cells
+        self._rows: dict[int, Row] = {}
+        self._sides: dict[int, list[tuple[int, str]]] = defaultdict(list)
+
+    def row(self, y: int) -> Row:
+        """Return a line as cells to paint on."""
+        if y not in self._rows:
+            self._rows[y] = as_row(self._lines[y], self._cells)
+        return self._rows[y]
+
+    def end_of(self, region: Region) -> int:
+        """Return the line after the last one of a panel: with that below it, if it is blank."""
+        end = region.y + region.lines
+        blank = (
+            end < len(self._lines)
+            and not plain(_between(self._lines[end], region.x, region.x + region.cells)).strip()
+        )
+        return end + 1 if blank else end
+
+    def is_uneven(self, y: int) -> bool:
+        return _is_uneven(self._lines[y])
+
+    def is_free(self, y: int, left: int, right: int) -> bool:
+        return _is_free(self._lines[y], left, right)
+
+    def put_side(self, y: int, x: int, on: str) -> None:
+        """Draw a piece of an upright edge, on the ground that the cell has."""
+        self._sides[y].append((x, on))
+
+    def made(self) -> list[Line]:
+        """Return all lines with what was drawn."""
+        return [self._made(y, line_) for y, line_ in enumerate(self._lines)]
+
+    def _made(self, y: int, found: Line) -> Line:
+        found = self._rows[y].line() if y in self._rows else found
+        sides = tuple(sorted(self._sides.get(y, ())))
+        return _sided(found, sides, self._cells) if sides else found
+
+
+@lru_cache(maxsize=_KEPT)
+def _is_uneven(row: Line) -> bool:
+    """Return whether a line's characters are not all a cell wide."""
+    return any(not run.text.isascii() and width(run.text) != len(run.text) for run in row)
+
+
+@lru_cache(maxsize=_KEPT)
+def _is_free(row: Line, left: int, right: int) -> bool:
+    """Return whether two cells of a line are blank."""
+    return all(plain(_between(row, x, x + 1)) in ("", " ") for x in (left, right))
+
+
+@lru_cache(maxsize=_KEPT)
+def _sided(row: Line, sides: tuple[tuple[int, str], ...], cells: int) -> Line:
+    """Return a line with pieces of upright edges in it."""
+    parts, done = list[Line](), 0
+    for x, on in sides:
+        under = "".join(run.style for run in _between(row, x, x + 1))
+        ground = under[len(under.partition("+")[0]) :]
+        parts += [fit(_between(row, done, x), x - done), (Segment("│", _RULE + on + ground),)]
+        done = x + 1
+    return line(*parts, _between(row, done, cells))
+
+
+def _between(runs: Line, begin: int, end: int) -> Line:
+    """Return the part of a line of one cell per character."""
+    at, kept = 0, []
+    for run in runs:
+        size = len(run.text)
+        if at >= end:
+            break
+        if at + size > begin:
+            text = run.text[max(0, begin - at) : end - at]
+            kept.append(run if len(text) == size else Segment(text, run.style))
+        at += size
+    return tuple(kept)
+
+
+def _frame(page: _Page, region: Region, bottom: int, on: str) -> None:
     """Draw a border one cell around a panel's lines, unless something else stands there."""
-    left, right = region.x - 1, region.x + region.cells
-    head, sides = rows[region.y], rows[region.y + 1 : bottom]
+    left, right, sides = region.x - 1, region.x + region.cells, range(region.y + 1, bottom)
+    head, low = page.row(region.y), page.row(bottom)
     free = left >= 0 and right < head.size and all(
-        row.chars[x] == " " for row in (head, *sides) for x in (left, right)
+        page.is_free(y, left, right) for y in (region.y, *sides)
     )  # fmt: skip
-    below = rows[bottom].chars[left : right + 1]
+    below = low.chars[left : right + 1]
     dashes = [x for x in range(region.x, right) if head.styles[x].startswith(_RULE)]
     if not free or "".join(below).strip() or len(dashes) < (3 if dashes[-1:] == [right - 1] else 6):
         return
@@ -111,10 +197,10 @@ def _frame(rows: Sequence[Row], region: Region, bottom: int, on: str) -> None:
         note = slice(right - 2 - len(chars), right - 2)
         head.chars[note], head.styles[note] = chars, styles
     head.put(right, "╮", _RULE + on)
-    for row in sides:
-        for x in (left, right):
-            row.put(x, "│", _RULE + on + row.styles[x][len(row.styles[x].partition("+")[0]) :])
-    rows[bottom].put(left, "╰" + "─" * (right - left - 1) + "╯", _RULE + on)
+    for y in sides:
+        page.put_side(y, left, on)
+        page.put_side(y, right, on)
+    low.put(left, "╰" + "─" * (right - left - 1) + "╯", _RULE + on)
 
 
 def focused(row: Line, region: Region) -> Line:
