@@ -65,6 +65,7 @@ def style(palette: str, token: str, far: bool = False) -> Style:
     if mark and not back:
         back = _GROUND[mark + ending][palette]
         reverse = palette == "16" and mark + ending == SELECTED and not name.startswith("strip.")
+        front = "" if reverse else front  # one bar, not one of many colours
     return Style(
         color=front or None, bgcolor=back or None,
         bold=attribute == "bold" or None, reverse=reverse or None,

@@ -19,10 +19,12 @@ SIGNS: Final = {
 """A rank's state -> its mark."""
 
 
+_BRAILLE, _UPPER = 0x2800, 0x1B
+"""The character without dots of a chart of many points, and the dots of a cell's upper half."""
 ERRORS: Final = "pardbg-ascii"
 """The error handler for ``open`` and ``reconfigure``: what the encoding lacks gets its stand-in."""
 _PAIRS: Final = (
-    ("─━╌┄═⋯", "------"), ("│┃║╎┆┊╷▏▕‖", "||||||||||"), ("┌└┘┗┛├┴╭╮╯╰┐┤┬┼╸", "++++++++++++++++"),
+    ("─━╌┄═⋯╸", "-------"), ("│┃║╎┆┊╷▏▕‖", "||||||||||"), ("┌└┘┗┛├┴╭╮╯╰┐┤┬┼", "+++++++++++++++"),
     ("▁▂▃▄▅▆▇█", "__..-=##"), ("▉▊▋▌▍▎", "######"), ("░▒▓▚", ".:%x"), ("■□●○◉◌◷•·˙", "#o*o@oo*.'"),
     ("▲▼▾▶▸▹◀◂◆★▀", "^vv>>><<**^"), ("←↑→↓↻", "<^>v@"), ("✓✗", "+x"), ("╱╲", "/\\"),
     ("–—−×±≈≠≤≥…›“”§µμ²°ΣΦ", "---x+~!<>.>\"\"Suu2oSF"),
@@ -40,8 +42,8 @@ def ascii_of(text: str) -> str:
 def _sign(sign: str) -> str:
     if sign.isascii():
         return sign
-    if 0x2800 < ord(sign) <= 0x28FF:  # the dots of a chart of many points
-        return "."
+    if dots := ord(sign) - _BRAILLE if 0 < ord(sign) - _BRAILLE < 256 else 0:
+        return "." if not dots & _UPPER else "'" if not dots & ~_UPPER else ":"
     found = TABLE.get(sign) or unicodedata.normalize("NFKD", sign)[0]
     return found if found.isascii() else "?"
 

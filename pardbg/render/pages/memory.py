@@ -107,6 +107,7 @@ def memory(
     rows: int,
     chosen: int | None = None,
     peaks: Mapping[int, Peak] | None = None,
+    ascii_: bool = False,
 ) -> Picture:
     """Return the page at ``cells`` x ``rows``. ``peaks``: rank -> the action of its peak."""
     if not has_figures(snapshot):
@@ -137,7 +138,7 @@ def memory(
     spare = rows - top - number - len(drawn) - len(legend_)
     room = spare - TOTAL_ROWS
     over = any(scale.excess(row) for row in snapshot.memory)
-    charts = course(snapshot, own, cells, room, over) if room >= LEAST_CHART else []
+    charts = course(snapshot, own, cells, room, over, ascii_) if room >= LEAST_CHART else []
     steps = [] if charts and cells >= BESIDE else _ladder(own, cells)
     below: list[Line] = []
     for section in (whole(own, cells), charts, steps):
@@ -261,7 +262,8 @@ def stack(row: MemoryRow, scale: _Scale, mark_expected: bool) -> Line:
         drawn.put(start + 1, text if len(text) + 2 <= at - start else "", "alarm.warn")
     drawn.fill(at, size, "·", "rule")
     if mark_expected and row.expected_bytes:
-        drawn.put(min(size - 1, round(row.expected_bytes / top * size)), "┃", "expected")
+        end = min(size - 1, round(row.expected_bytes / top * size))
+        drawn.put(end, "┃" if drawn.chars[end] in " ·" else "", "expected")  # never over a letter
     return drawn.line()
 
 

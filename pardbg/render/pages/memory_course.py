@@ -29,6 +29,8 @@ TOTAL_ROWS: Final = 3
 """Lines of a rank's total taken apart."""
 BESIDE: Final = 2 * LEAST + 6
 """Cells from which on the ladder of ZeRO levels stands beside a chart."""
+_SIGNS: Final = {**{letter: letter for letter, _ in CATEGORIES}, "U": ".", "over": "+"}
+"""Part of an area -> its sign in ASCII."""
 _LABELS: Final = 11
 _VALUES: Final = 12
 """Cells of the newest values beside the areas."""
@@ -92,7 +94,12 @@ def _failed(request: FailedRequest) -> Line:
 
 
 def course(
-    snapshot: Snapshot, own: MemoryRow, cells: int, height: int, total_first: bool = False
+    snapshot: Snapshot,
+    own: MemoryRow,
+    cells: int,
+    height: int,
+    total_first: bool = False,
+    ascii_: bool = False,
 ) -> list[Line]:
     """Draw one rank's categories, the total of every rank with the limit, and the ladder of ZeRO
     levels, side by side as far as there is room: the ladder before the totals."""
@@ -106,7 +113,7 @@ def course(
     drawn: list[tuple[Sequence[Line], int]] = []
     if known:
         size = next(sizes)
-        title, said, lines = _parted(snapshot, own, size, height - 2, total_first)
+        title, said, lines = _parted(snapshot, own, size, height - 2, total_first, ascii_)
         drawn.append(([rule(title, size, said), *lines], size))
     for title, said, shown in panels if count > len(drawn) + steps else ():
         chart = plot(shown, size := next(sizes), height - 2, scale, _BYTES)
@@ -122,24 +129,34 @@ def _points(series: Series) -> bool:
 
 
 def _parted(
-    snapshot: Snapshot, own: MemoryRow, cells: int, rows: int, total_first: bool
+    snapshot: Snapshot, own: MemoryRow, cells: int, rows: int, total_first: bool, ascii_: bool
 ) -> tuple[str, str, Sequence[Line]]:
     """Draw a rank's categories; with ``total_first`` what it holds beyond the others below them, or
     in their place where rows are few."""
     upper = max(_AREA, rows * 2 // 5) if rows >= 2 * _AREA else 0
     beside = _VALUES if upper else 0  # one axis for both
-    area = grown(snapshot, own, cells - beside, rows - upper) if total_first else None
+    area = grown(snapshot, own, cells - beside, rows - upper, ascii_) if total_first else None
     if area is None:
-        return f"rank {own.rank}, by category", _sum_of(own), categories(snapshot, own, cells, rows)
+        return (
+            f"rank {own.rank}, by category",
+            _sum_of(own),
+            categories(snapshot, own, cells, rows, ascii_),
+        )
     title, said, lines = area
-    return title, said, [*(categories(snapshot, own, cells, upper)[:-1] if upper else ()), *lines]
+    return (
+        title,
+        said,
+        [*(categories(snapshot, own, cells, upper, ascii_)[:-1] if upper else ()), *lines],
+    )
 
 
 def _sum_of(own: MemoryRow) -> str:
     return words.binary_size(sum(points[-1][1] for _, points in own.course if points))
 
 
-def categories(snapshot: Snapshot, own: MemoryRow, cells: int, rows: int) -> list[Line]:
+def categories(
+    snapshot: Snapshot, own: MemoryRow, cells: int, rows: int, ascii_: bool = False
+) -> list[Line]:
     """Draw a rank's categories as areas one upon the other, on a scale of their own, the newest
     value of each beside it, over the numbers of the steps."""
     room = cells - _LABELS - _VALUES
@@ -159,7 +176,7 @@ def categories(snapshot: Snapshot, own: MemoryRow, cells: int, rows: int) -> lis
             beside[at] = said
         below += value
     areas = strip([[(value / top, letter) for value, letter in column] for column in columns],
-                  room, rows - 1)  # fmt: skip
+                  room, rows - 1, 1, _SIGNS if ascii_ else None)  # fmt: skip
     drawn = [line(_tick(at, rows - 1, top), row, beside.get(rows - 2 - at, ()))
              for at, row in enumerate(areas)]  # fmt: skip
     return [*drawn, (_ends(begin, end, room),)]
@@ -209,7 +226,7 @@ def _totals(snapshot: Snapshot, own: MemoryRow, begin_ns: int | None) -> Panel:
 
 
 def grown(
-    snapshot: Snapshot, own: MemoryRow, cells: int, rows: int
+    snapshot: Snapshot, own: MemoryRow, cells: int, rows: int, ascii_: bool = False
 ) -> tuple[str, str, list[Line]] | None:
     """Draw a rank's categories as areas one upon the other, and upon them what it holds beyond the
     median of the ranks that should hold as much; None where nothing is to be compared."""
@@ -229,9 +246,10 @@ def grown(
         rest = total - over - sum(value for value, _ in known)
         parts = [*known, (max(0, rest), "U"), (over, "over")]
         columns.append([(value / top, letter) for value, letter in parts])
-    areas = strip(columns, room, rows - 2)
+    areas = strip(columns, room, rows - 2, 1, _SIGNS if ascii_ else None)
     drawn = [line(_tick(at, rows - 2, top), row) for at, row in enumerate(areas)]
-    marks = (("█", "strip.over", "over the median of the others"), ("█", "strip.U", "other"))
+    full, other = ("+", ".") if ascii_ else ("█", "█")
+    marks = ((full, "strip.over", "over the median of the others"), (other, "strip.U", "other"))
     key = line(" " * _LABELS, keys(marks, room))
     said = f"rank {own.rank} over time", words.binary_size(own.total_bytes)
     return *said, [key, *drawn, (_ends(begin, end, room),)]

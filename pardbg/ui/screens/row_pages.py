@@ -152,7 +152,9 @@ class MemoryPage(Page):
         return not has_figures(snapshot)
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
-        return memory(frame.snapshot, cells, rows, self.shared.rank, frame.peaks)
+        return memory(
+            frame.snapshot, cells, rows, self.shared.rank, frame.peaks, not has_utf8()
+        )  # fmt: skip
 
     def want(self) -> Want:
         return Want(peaks=True)

@@ -96,7 +96,7 @@ def overview(
         return empty(cells, rows, "No rank has reported yet.",
                      "The agent starts with the first process group or collective.",
                      "9 Output shows what the job prints.")  # fmt: skip
-    columns = choose(columns_of(snapshot, cells), cells - 3)
+    columns = choose(columns_of(snapshot, cells, look.ascii), cells - 3)
     shown = snapshot.ranks
     if look.contains:
         named = [column for column in columns if column.title not in DRAWN]
@@ -107,7 +107,7 @@ def overview(
         )
     places = tuple(rank.rank for rank in shown)
     said = [()] if look.looking else verdict(snapshot, look.known, cells)
-    over = (rule_of(columns, cells),) if cells >= FRONT_CELLS else ()
+    over = (rule_of(columns, cells, look.ascii),) if cells >= FRONT_CELLS else ()
     head = (*said, *over, headings(columns))
     below: list[Line] = []
     front = cells >= FRONT_CELLS and not look.contains

@@ -46,10 +46,15 @@ WIDE = 160
 """Cells from which on the pipeline stands beside the charts, and all else below the ranks."""
 
 
-def rule_of(columns: Sequence[Column[RankNow]], cells: int) -> Line:
+def _mark(style: str, ascii_: bool) -> str:
+    """Return what stands for a part of a strip."""
+    return _SIGNS[style] if ascii_ else "█"
+
+
+def rule_of(columns: Sequence[Column[RankNow]], cells: int, ascii_: bool = False) -> Line:
     """Draw the heading over the ranks, with what their strips show."""
     order = (_PARTS[at] for at in (0, 2, 1))
-    marks = keys([("█", f"strip.{style}", word) for style, word in order], 99)
+    marks = keys([(_mark(style, ascii_), f"strip.{style}", word) for style, word in order], 99)
     says = line(Segment(" a column is a step, from below: ", "dim"), *marks[:-1],
                 Segment(marks[-1].text.rstrip(), marks[-1].style))  # fmt: skip
     says = says if any(column.title == DRAWN[3] for column in columns) else ()
@@ -92,7 +97,7 @@ def _steps_shown(snapshot: Snapshot, cells: int) -> tuple[list[int], int]:
     return steps[-(cells // each) :], each
 
 
-def _strip_head(snapshot: Snapshot, cells: int, explained: bool) -> Line:
+def _strip_head(snapshot: Snapshot, cells: int, explained: bool, ascii_: bool) -> Line:
     """Draw what a strip shows, unless ``explained`` above, and of which step the shares are."""
     number = len(_steps_shown(snapshot, cells)[0])
     titles = (
@@ -100,7 +105,7 @@ def _strip_head(snapshot: Snapshot, cells: int, explained: bool) -> Line:
     )
     newest = {own[-1].step for own in snapshot.courses.values() if own}
     of = Segment(f"step {newest.pop()}:" if len(newest) == 1 else "last step:", "dim")
-    marks = [(("█"), f"strip.{style}", word) for style, word in _PARTS]
+    marks = [(_mark(style, ascii_), f"strip.{style}", word) for style, word in _PARTS]
     for few in ([],) if explained else (marks, marks[:2]):  # compute and waiting at least are
         for title in titles:
             found = line(Segment(title, "dim"), keys(few, 99))
@@ -127,7 +132,7 @@ def strip_ticks(snapshot: Snapshot, columns: Sequence[Column[RankNow]]) -> list[
     return [line(Segment("step ".rjust(begin), "faint"), *row.line())] if steps else []
 
 
-def columns_of(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
+def columns_of(snapshot: Snapshot, cells: int, ascii_: bool = False) -> list[Column[RankNow]]:
     wide = cells >= 150
     metrics = {rank.metrics[:4] for rank in snapshot.ranks}  # often the same on all of many
     logged = max((width(_logged(values)) for values in metrics), default=0)
@@ -157,7 +162,7 @@ def columns_of(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
         Column(DRAWN[0], 24 if wide else 12, rank=7,
                draws=lambda r, size: (Segment(_trend(r.step_ns, size), "spark"),)),
         Column(DRAWN[1], 24 if wide else 17, rank=3, draws=_split),
-        *_course_columns(snapshot, cells),
+        *_course_columns(snapshot, cells, ascii_),
         Column("costs", 15, lambda r: (costs.get(r.rank, ""), "culprit"),
                rank=1 if drawn else 4, align="right"),
         Column("lead", 7, lambda r: (words.duration(r.ahead and r.ahead.lead_ns), "dim"), rank=3,
@@ -185,11 +190,11 @@ def columns_of(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
     return [column for column in columns if texts.get(column.title, True)]
 
 
-def _course_columns(snapshot: Snapshot, cells: int) -> list[Column[RankNow]]:
+def _course_columns(snapshot: Snapshot, cells: int, ascii_: bool) -> list[Column[RankNow]]:
     """Return a rank's last steps as a strip, and the shares of the newest."""
     return [
         Column(DRAWN[3], 70 if cells >= WIDE else 40 if cells >= 110 else 20, rank=2, wish=128,
-               heads=lambda size: _strip_head(snapshot, size, cells >= FRONT_CELLS)),
+               heads=lambda size: _strip_head(snapshot, size, cells >= FRONT_CELLS, ascii_)),
         Column("comp", 4, lambda r: _share(r.compute_fraction, "strong"), rank=2, align="right",
                heads=lambda _: (Segment("comp", "compute"),)),
         Column("wait", 4, lambda r: _share(r.wait_fraction, ""), rank=2, align="right",
