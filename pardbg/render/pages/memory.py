@@ -136,12 +136,13 @@ def memory(
     own = next((row for row in snapshot.memory if row.rank == chosen), snapshot.memory[0])
     own = replace(own, zero=zero_of(snapshot, own))
     spare = rows - top - number - len(drawn) - len(legend_)
-    room = spare - TOTAL_ROWS
+    about = whole(own, cells)
+    room = spare - len(about)
     over = any(scale.excess(row) for row in snapshot.memory)
     charts = course(snapshot, own, cells, room, over, ascii_) if room >= LEAST_CHART else []
     steps = [] if charts and cells >= BESIDE else _ladder(own, cells)
     below: list[Line] = []
-    for section in (whole(own, cells), charts, steps):
+    for section in (about, charts, steps):
         if section and len(section) <= spare:
             below += section
             spare -= len(section)

@@ -15,6 +15,7 @@ from pardbg.cli.common import load_session
 from pardbg.render.draw.cells import Line, Segment, plain
 from pardbg.render.pages.memory import memory
 from pardbg.render.pages.memory_course import categories, grown, whole
+from pardbg.store.definitions import FailedRequest
 from pardbg.words import binary_size
 from tests.unit.trace_builder import Trace, ns
 
@@ -139,6 +140,18 @@ def test_categories_have_a_scale_of_their_own_and_their_newest_values_beside() -
     text = "\n".join(map(plain, areas))
     assert text.count("10 MiB") == 2 and text.count("A 20 MiB") == 1
     assert categories(replace(shown, memory=(own,)), own, 20, 9) == []
+
+
+def test_a_request_that_failed_leaves_the_charts_where_they_are() -> None:
+    """Its line is one more in what is said of the rank: the charts are a line lower for it."""
+    shown = snapshot(load_session(SESSIONS / "ddp.mcap"), None)
+    failed = FailedRequest(0, "cuda:0", 2 << 30, 0, 0, 9 << 30, 0, 0, 0, 0, 7, 0, 0, -1, -1, ())
+    rows = tuple(replace(row, failed=failed if row.rank == 2 else None) for row in shown.memory)
+    for made in (shown, replace(shown, memory=rows)):
+        picture = memory(made, 120, 35, 2)
+        text = [plain(row) for row in (*picture.head, *picture.body, *picture.foot)]
+        assert len(text) <= 35 and any("ZeRO levels" in row for row in text)
+    assert any("2 GiB" in row for row in text)
 
 
 def test_how_a_rank_comes_by_more_is_said_where_it_is_known() -> None:
