@@ -80,13 +80,18 @@ def main() -> list[Figure]:
         Path(run_dir, "run.json").write_text(json.dumps(run))
         os.environ["PARDBG"] = run_dir
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
-        tensor = torch.zeros(1024)
+        tensor, small, whole = torch.zeros(1024), torch.zeros(2048), torch.zeros(4 * 2048)
         core.ensure()
         figures = []
         for name, op, call in (
             ("all_reduce", "allreduce_", lambda: dist.all_reduce(tensor)),
             ("all_reduce async", "allreduce_", lambda: dist.all_reduce(tensor, async_op=True)),
             ("broadcast", "broadcast_", lambda: dist.broadcast(tensor, 0)),
+            (
+                "all_gather, 8 KiB",
+                "_allgather_base_",
+                lambda: dist.all_gather_into_tensor(whole, small),
+            ),
             ("isend", "send", lambda: dist.isend(tensor, 1)),
         ):
             floor = floor_us(call, op)
