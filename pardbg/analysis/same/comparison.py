@@ -19,13 +19,14 @@ from pardbg.analysis.same.elements import Elements, elements_of
 from pardbg.analysis.same.hypotheses import (
     CERTAIN,
     Hypothesis,
+    Trial,
     factor,
     hypothesis,
     of_replicas,
     unlike,
 )
 from pardbg.analysis.same.loss import Loss, loss_of
-from pardbg.analysis.same.module_flow import Flow, Place, Why, flow
+from pardbg.analysis.same.module_flow import Flow, Place, Why, flow, tried
 from pardbg.analysis.same.names import prefixes
 from pardbg.analysis.same.noise import (
     MOST_OF_UPDATE,
@@ -135,6 +136,8 @@ class Sameness:
     """Of the first captured step, in the order of execution, …"""
     ranks: tuple[RankBlocks, ...] = ()
     """… and which ranks are off there."""
+    tried: tuple[Trial, ...] = ()
+    """As what the first tensor that differs was tried, by how far each is from the reference."""
 
     @property
     def exit_code(self) -> int:
@@ -215,10 +218,13 @@ def _compare(reference: Store, run: Store, floor: Store | None) -> Sameness:
     found = _or_loss(found, loss)
     parts = (one for one in told(run, moved) if one[1].step == judge.step)
     rows = _told(found.rows, judge.step)
+    key = (found.step or 0, found.what, found.name)
+    ways = tried(key, modules.judged, (a, b), judge.before, judge.floors.of)
     blocks, ranks = by_rank(rows, parts, modules.judged, (a, b), judge.floors.of)
     return replace(
         found, inputs_known=known, initial_known=verified >= parameters, random=random,
         floor_idle=judge.floor_idle, beside=odd, loss=loss, blocks=blocks, ranks=ranks,
+        tried=ways if found.exit_code == EXIT["differs"] else (),
         elements=tuple(elements_of(_off(found), modules.judged, a, b, judge.floors.of)),
     )  # fmt: skip
 
@@ -365,7 +371,7 @@ class _Judge:
         if left.what == "param":
             if self.levels.get((left.step, "grad", left.name), "green") != "green":
                 return "gradient"
-            before = self._before(self.a, left)
+            before = self.before(self.a, left)
             if before is None:
                 return "no-update"
             scale = difference(left, before)
@@ -400,7 +406,7 @@ class _Judge:
         far = found is not None and abs(found.factor - 1) >= MULTIPLE
         return far and not self.floors.all_rounding(left, right)
 
-    def _before(self, side: Wholes, whole: Whole) -> Whole | None:
+    def before(self, side: Wholes, whole: Whole) -> Whole | None:
         """Return a tensor as it was in the captured step before; a parameter's initial value."""
         steps = [step for step in side.steps if step < whole.step]
         if steps:
@@ -408,7 +414,7 @@ class _Judge:
         return side.tensors.get((whole.step, "init", whole.name)) if whole.what == "param" else None
 
     def _cause(self, left: Whole, right: Whole) -> Hypothesis | None:
-        noise, before = self.floors.of(left, right) or 0.0, self._before(self.b, right)
+        noise, before = self.floors.of(left, right) or 0.0, self.before(self.b, right)
         return hypothesis(left, right, before, noise, self.b.group_sizes)
 
 

@@ -54,6 +54,47 @@ class Hypothesis:
     makers: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How far a tensor is from the reference if it is taken otherwise."""
+
+    cause: Cause
+    """``factor``: divided by it; ``sum``, ``mean``: of the ranks'; ``replicas``: that rank's alone
+    which is closest; ``stale``: how far it is from what it was a step before."""
+    factor: float
+    floors: float
+    """Error, in noise floors."""
+
+
+def trials(
+    reference: Whole, run: Whole, members: Sequence[Floats], before: Whole | None, noise: float,
+    sizes: Sequence[int],
+) -> tuple[Trial, ...]:  # fmt: skip
+    """Return what was tried, by its error. ``members``: what ranks with the same place have, where
+    that is known; ``sizes``: of the groups, whose numbers of ranks are tried as factors."""
+    if noise <= 0 or run.bad or reference.bad:
+        return ()
+    one, target = (members[0] if members else run.vector), reference.vector
+    factors = {of for number in {2, *sizes} for of in (float(number), 1 / number)}
+    if (fitted := factor(reference, run, sizes)) is not None:
+        factors.add(fitted.factor)
+    tried: list[tuple[Cause, float, Floats]] = [
+        ("factor", by, one / by - target) for by in sorted(factors)
+    ]
+    if len(members) > 1:
+        whole = np.sum(members, axis=0)
+        tried += [("sum", 1.0, whole - target), ("mean", 1.0, whole / len(members) - target)]
+        tried += [min((("replicas", 1.0, v - target) for v in members), key=lambda t: _size(t[2]))]
+    if before is not None:
+        tried.append(("stale", 1.0, one - before.vector))
+    made = (Trial(cause, by, _size(left) / noise) for cause, by, left in tried)
+    return tuple(sorted(made, key=lambda trial: trial.floors))
+
+
+def _size(vector: Floats) -> float:
+    return float(np.linalg.norm(vector))
+
+
 def factor(reference: Whole, run: Whole, sizes: Sequence[int]) -> Hypothesis | None:
     """Return the factor that makes the run's tensor of the reference's, with small residual."""
     r, p = reference.vector, run.vector

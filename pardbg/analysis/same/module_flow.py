@@ -15,9 +15,9 @@ from typing import Literal
 import numpy as np
 
 from pardbg.analysis.same.activations import Activation, Reading, place_in_block
-from pardbg.analysis.same.hypotheses import RESIDUAL, Hypothesis, factor
+from pardbg.analysis.same.hypotheses import RESIDUAL, Hypothesis, Trial, factor, trials
 from pardbg.analysis.same.noise import RED, SEEN, Level, difference, level_of
-from pardbg.analysis.same.wholes import Floats, Whole
+from pardbg.analysis.same.wholes import Floats, Key, Whole, Wholes
 
 Why = Literal["layout", "noise", "dtype", "scale"]
 """Why an activation is not judged: it is not known what ranks have of it; rounding is as large as a
@@ -292,3 +292,20 @@ def _scale(pairs: Sequence[tuple[Activation, Activation]], floor: Floor) -> floa
 
 def _scaled(whole: Whole, by: float) -> Whole:
     return whole if by == 1.0 else replace(whole, vector=whole.vector * by)
+
+
+def tried(
+    key: Key, judged: Sequence[Judged], sides: tuple[Wholes, Wholes],
+    before: Callable[[Wholes, Whole], Whole | None], floor: Floor,
+) -> tuple[Trial, ...]:  # fmt: skip
+    """Return what was tried to explain the tensor that differs first."""
+    a, b = sides
+    one = next((o for o in judged if (o.run.step, o.run.what, o.reference.name) == key), None)
+    if one is not None and one.pair is not None and one.reading is not None:
+        noise, members = floor(*one.pair), [vector for _, vector in one.reading.members]
+        return trials(*one.pair, members, None, noise or 0.0, b.group_sizes)
+    left, right = a.tensors.get(key), b.tensors.get(key)
+    if one is not None or left is None or right is None:
+        return ()
+    noise, members = floor(left, right), list(right.replica_vectors)
+    return trials(left, right, members, before(b, right), noise or 0.0, b.group_sizes)

@@ -105,6 +105,7 @@ def as_dict(found: Sameness) -> dict[str, object]:
         },
         "hypothesis": None if cause is None else asdict(cause),
         "place": None if found.place is None else asdict(found.place),
+        "tried": [{**asdict(one), "floors": json_number(one.floors)} for one in found.tried],
         "beside": [asdict(one) for one in found.beside],
         "rows": [
             {**asdict(row), "error": json_number(row.error), "floors": json_number(row.floors)}

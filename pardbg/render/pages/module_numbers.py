@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from pardbg.analysis.findings.kinds.difference_words import trial_text
 from pardbg.analysis.same.comparison import Row, Sameness
 from pardbg.analysis.same.module_rows import WHATS, ModuleRow, Numbers
 from pardbg.analysis.same.noise import RED, YELLOW
@@ -50,6 +51,7 @@ _DECADES: Final = 6
 """Powers of ten of a noise floor that fill a bar."""
 _SIGNS: Final = {0: ("✓", "good"), 1: ("✗", "bad"), 2: ("?", "warn")}
 _MOST_SAID: Final = 4
+_MOST_TRIED: Final = 6
 _MOST_BLOCKS: Final = 16
 """Cells of a rank's blocks."""
 _SQUARES: Final = {"faint": "·", "good": "▁", "warn": "▄", "bad": "█"}
@@ -178,7 +180,7 @@ def _bar(floors: float | None, size: int) -> Line:
 
 def _side(found: Sameness, cells: int, rows: int, source: SourceLines | None) -> list[Line]:
     """Return what is beside the table: the collectives, the source, and what was not judged."""
-    lines: list[Line] = []
+    lines = _tried(found, cells)
     if found.beside:
         note = "backward" if found.beside[0].backward else "forward"
         lines.append(
@@ -196,6 +198,20 @@ def _side(found: Sameness, cells: int, rows: int, source: SourceLines | None) ->
         code = draw_source(source, title, cells, max(5, rows // 2))
         lines += [*(code or [line(" ", rule(title, cells - 2))]), ()]
     return [*lines, *_left(found, cells)]
+
+
+def _tried(found: Sameness, cells: int) -> list[Line]:
+    """Return as what the first tensor that differs was tried, and how far off that is."""
+    if not found.tried:
+        return []
+    lines = [line(" ", rule("what it is", cells - 1, "error / floor"))]
+    known, size = found.hypothesis, max(10, cells - 18)
+    for one in found.tried[:_MOST_TRIED]:
+        fits = known is not None and known.cause == one.cause and known.factor == one.factor
+        mark = Segment(" ✓ " if fits else " ✗ ", "good" if fits else "dim")
+        text = Segment(left(clip(trial_text(one), size), size), "" if fits else "dim")
+        lines.append(line(mark, text, Segment(f"{number(one.floors):>10}", "" if fits else "dim")))
+    return [*lines, ()]
 
 
 def _left(found: Sameness, cells: int) -> list[Line]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from pardbg.analysis.same.comparison import OF_LOSS
-from pardbg.analysis.same.hypotheses import Cause, Hypothesis
+from pardbg.analysis.same.hypotheses import Cause, Hypothesis, Trial
 from pardbg.words import number, ranks_text
 
 _MODEL: Final = "the model's output"
@@ -27,6 +27,11 @@ _CAUSE: Final[Mapping[Cause, str]] = {
     "replicas": "it differs between {ranks}",
     "not-taken": "on {ranks} it lacks the update that {makers} made in the step before",
 }
+
+_TRIED: Final[Mapping[Cause, str]] = {
+    "sum": "a term of the sum over ranks", "mean": "a term of the mean over ranks",
+    "replicas": "the reference on one rank", "stale": "what it was a step before",
+}  # fmt: skip
 
 
 def tensor_text(what: str, name: str) -> str:
@@ -51,6 +56,13 @@ def _cause(found: Hypothesis) -> str:
     return _CAUSE[found.cause].format(
         ranks=ranks_text(found.ranks), makers=ranks_text(found.makers)
     )
+
+
+def trial_text(tried: Trial) -> str:
+    """Return as what a tensor was tried: ``1/4 × the reference``."""
+    if tried.cause == "factor":
+        return f"{_factor(Hypothesis('factor', tried.factor, True))} × the reference"
+    return _TRIED[tried.cause]
 
 
 def _factor(found: Hypothesis) -> str:

@@ -82,6 +82,23 @@ def test_a_factor_is_said(by: float, said: str) -> None:
     assert any(one in text for one in said.split("|")), text
 
 
+@pytest.mark.parametrize("by", [2, 0.5, 4, 0.25, 1.7])
+def test_what_was_tried_is_told_by_its_error(by: float) -> None:
+    """Taken as what it is, the tensor is the reference; as c times it, it is off by |by / c − 1|
+    of the reference's norm; as the one before it has nothing to be compared with."""
+    found = against(changed(run(4, seed=1), lambda g: by * g))
+    assert found.hypothesis is not None
+    factors = {one.factor: one.floors for one in found.tried if one.cause == "factor"}
+    assert set(factors) == {2, 0.5, 4, 0.25, found.hypothesis.factor}
+    assert {one.cause for one in found.tried} == {"factor"}
+    best, *others = found.tried
+    assert best.factor == found.hypothesis.factor == pytest.approx(by, rel=1e-3)
+    assert best.floors < 3 and all(one.floors > 1000 for one in others)
+    size = {c: abs(by / c - 1) for c in factors if c != best.factor}
+    scale = {c: factors[c] / size[c] for c in size}  # the reference's norm, in floors
+    assert max(scale.values()) == pytest.approx(min(scale.values()), rel=0.01)
+
+
 def test_backward_comes_from_the_last_parameter() -> None:
     early = changed(run(2, seed=1), lambda g: 2 * g, "embed.weight", "blocks.0.norm")
     differs(against(early), "blocks.0.norm", "factor")
@@ -191,6 +208,11 @@ def test_a_gradient_that_is_not_reduced(by: float, cause: str) -> None:
     found = against(made)
     assert (found.exit_code, found.name) == (1, LAST)
     assert found.hypothesis is not None and found.hypothesis.cause == cause
+    causes = [one.cause for one in found.tried]
+    assert causes[0] == cause and {"sum", "mean", "replicas"} < set(causes)
+    sizes = {one.cause: one.floors for one in found.tried if one.cause in ("sum", "mean")}
+    other = "sum" if cause == "mean" else "mean"
+    assert sizes[cause] < 3 and sizes[other] > 1000  # 4 × the reference, or a quarter of it
 
 
 def test_other_inputs_and_other_parameters_end_the_comparison() -> None:
