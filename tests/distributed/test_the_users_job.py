@@ -367,7 +367,7 @@ def test_without_an_owner_the_hub_goes_on_alone(tmp_path: Path) -> None:
         found["launcher"].kill()
         found["launcher"].wait(10)
         wait_until(lambda: not handle.alive(), 30, "the hub's end")
-        assert handle.exit_code(default=-1) == 9
+        assert handle.exit_code() == 9
     assert said(tmp_path / "s.mcap") == STEPS
     assert "launcher_lost" in events(list(whole_messages(tmp_path / "s.mcap")))
 
@@ -382,7 +382,7 @@ def test_without_an_owner_nobody_of_ours_is_needed(tmp_path: Path) -> None:
             found[name].wait(10)
         assert found["job"].is_running()
         wait_until(lambda: not handle.alive(), 30, "the job's end")
-        assert handle.exit_code(default=-1) == 9
+        assert handle.exit_code() == 9
 
 
 FLOODS_AND_SAYS = (

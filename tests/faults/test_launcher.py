@@ -85,7 +85,7 @@ def test_the_job_and_its_output_go_on(victims: str, tmp_path: Path, out: Path) -
         code = run.wait(40)
     assert out.read_text().splitlines() == LINES
     assert code == (-signal.SIGKILL if "run" in victims else 9)
-    assert handle.exit_code(default=-1) == 9
+    assert handle.exit_code() == 9
     end = read_end(handle.run_dir)
     assert end is not None
     told = end.told
@@ -260,7 +260,7 @@ def test_a_group_whose_owner_is_gone_still_gets_its_signals(tmp_path: Path, out:
         time.sleep(0.1)  # the launcher sees it
         os.killpg(run.pid, signal.SIGTERM)
         wait_until(handle.ended, 20, "the job's end")
-        assert handle.exit_code(default=-1) == 128 + signal.SIGTERM
+        assert handle.exit_code() == 128 + signal.SIGTERM
         wait_until(lambda: not handle.alive(), 30, "the end of everything")
 
 
@@ -289,7 +289,7 @@ def test_closing_the_terminal_ends_a_job_whose_owner_was_killed(tmp_path: Path) 
         assert not handle.ended()
         os.close(shell.master)
         wait_until(handle.ended, 20, "the job's end")
-        assert handle.exit_code(default=-1) == 128 + signal.SIGHUP
+        assert handle.exit_code() == 128 + signal.SIGHUP
         wait_until(lambda: not handle.alive(), 30, "the end of everything")
     finally:
         signal.signal(signal.SIGHUP, heard)
