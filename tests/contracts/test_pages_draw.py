@@ -27,6 +27,7 @@ TEXT_ONLY = {
     # of a tensor's name and kind, and of what a difference looks like
     "pardbg.analysis.findings.kinds.difference_words.difference_text",
     "pardbg.analysis.findings.kinds.difference_words.tensor_text",
+    "pardbg.analysis.findings.kinds.difference_words.trial_text",
     "pardbg.analysis.hangs.stacks.is_user",  # of a file's name: whose code it is
 }
 

@@ -307,9 +307,11 @@ def _brief(row: MemoryRow, scale: _Scale, cells: int, peak: Peak | None, told: b
     """Draw in one line what is expected, where that is to be ``told`` or is not there, else what
     changes within a step."""
     have, want = counted(row), row.expected_bytes
-    if told or (have is not None and want and abs(have / want - 1) > _OFF):
-        return fit(_expected(row, scale, cells), cells)
     text = peak.text if peak is not None else _moves(row).lstrip()
+    if told or (have is not None and want and abs(have / want - 1) > _OFF):
+        made = _expected(row, scale, cells)
+        room = line_width(made) + 3 + len(text) <= cells
+        return fit(line(made, Segment(f"   {text}", "dim") if text and room else ()), cells)
     return fit(line(" " * GUTTER, Segment(text, "dim")), cells) if text else ()
 
 
