@@ -126,7 +126,7 @@ def read(paths: Sequence[str]) -> Log:
             with _opened(name) as file:
                 _Scanner(name, before, log).read(file)
         except (OSError, EOFError, zstandard.ZstdError) as error:
-            raise UserError(f"cannot read {name}: {error}") from None
+            raise UserError(f"cannot read {name}: {error.args[-1]}") from None
     return log
 
 
