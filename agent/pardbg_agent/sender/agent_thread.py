@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
@@ -141,7 +142,7 @@ class Sender:
         self._requests.limit.check()
         looked = False
         for poll in core.pollers:
-            looked |= bool(core.guard.call("poller", poll))
+            looked |= bool(core.guard.call(_name_of(poll), poll))  # each fails alone
         if self._control.active or core.gate.holding:
             state = self._control.next_state()
             if state is not None:
@@ -261,3 +262,7 @@ class Sender:
         self._health()
         left_ms = (self._stop_at_ns - clock.now_ns()) // 1_000_000
         link.linger_ms = max(1, int(left_ms)) if link.connected else 0
+
+
+def _name_of(poll: Callable[[], Any]) -> str:
+    return f"poller {getattr(poll, '__module__', '')}.{getattr(poll, '__qualname__', '')}"

@@ -76,6 +76,8 @@ inline void block(c10::Stream s, const Time& t) {  // the stream waits for it, t
   auto& tail = queue(s).tail;
   if (t != tail) tail = later({tail, t}, 0, 0);
 }
+// Streams from outside of the pool take no part in a capture: another thread may use its own.
+inline bool captures(c10::Stream s) { return settings().capturing && s.id() <= POOL; }
 struct Stop { Time arrival, end; };
 inline Stop hold(c10::Stream s) {  // the stream stops here until somebody settles the end
   std::lock_guard guard(lock());
@@ -103,7 +105,7 @@ inline void launch(c10::Stream s, const std::string& name, int64_t cost) {
     std::lock_guard guard(lock());
     auto& q = queue(s);
     const int64_t host = now(), spent = int64_t(double(cost) * settings().speed);
-    if (settings().capturing) {
+    if (captures(s)) {
       captured_ns += spent;
       return;
     }
@@ -145,11 +147,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   bool queryStream(const c10::Stream& s) const override { return past(mark(s)); }
   void synchronizeStream(const c10::Stream& s) const override { synchronize(mark(s)); }
   void synchronizeDevice(const Index d) const override { synchronize(end_of_all(d)); }
-  bool isStreamCapturing(const c10::Stream&) const override { return settings().capturing; }
+  bool isStreamCapturing(const c10::Stream& s) const override { return captures(s); }
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
 
   void record(void** e, const c10::Stream& s, const Index, const c10::EventFlag) const override {
-    TORCH_CHECK(!settings().capturing, "sim: operation not permitted when stream is capturing");
+    TORCH_CHECK(!captures(s), "sim: operation not permitted when stream is capturing");
     spin(settings().record_ns);
     if (!*e) {
       counts().live_events++;

@@ -172,6 +172,7 @@ def capture() -> Any:
     except RuntimeError:
         refused = True
     told = torch.sim.is_current_stream_capturing()
+    torch.Event("sim", enable_timing=True).record(torch.sim.own_stream())
     sim.settings.capturing = False
     return refused, told
 

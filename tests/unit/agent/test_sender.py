@@ -76,6 +76,19 @@ def test_it_looks_more_often_where_it_had_ops_to_look_at(core: Core) -> None:
         some = False
 
 
+def test_one_that_looks_in_vain_stops_no_other(core: Core) -> None:
+    seen: list[str] = []
+
+    def wrong() -> None:
+        seen.append("wrong")
+        raise ZeroDivisionError("a bug")
+
+    core.pollers.extend([wrong, lambda: seen.append("right")])
+    while seen.count("right") < 3:
+        core.sender.wake()
+    assert seen.count("wrong") == 1
+
+
 def test_what_a_handler_raises_is_reported_once_and_the_next_message_is_taken(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
