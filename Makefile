@@ -81,7 +81,7 @@ docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	$(BIN)/mkdocs build --strict
 
-# The pictures in docs/pictures, anew from sessions/.
+# The pictures in docs/pictures, anew: from sessions/, and of a run of the demo (a minute, on idle cores).
 pictures: $(STAMP)
 	$(BIN)/python -m tests.ui.pictures
 

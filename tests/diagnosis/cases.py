@@ -37,6 +37,9 @@ class Case:
     causes: tuple[str, ...] = ()
     """Causes that are right, as the finding's facts name them; empty: not looked at."""
 
+    besides: tuple[str, ...] = ()
+    """Kinds that are true of the fault, too."""
+
     def is_right(self, kind: str, culprits: tuple[int, ...]) -> bool:
         return kind in self.kinds and tuple(sorted(culprits)) in self.culprits
 

@@ -145,7 +145,9 @@ def numbers(what: str, draw: random.Random) -> Case:
     culprits = ((rank,),) if what in ONE_ALONE else ((), (0, 1, 2))
     words = ("tests.diagnosis.number_programs", what, str(rank), str(step))
     argv = torchrun(4 if what in PIPELINES else 3, *words)
-    return quick(Case(f"numbers:{what} r{rank} s{step}", argv, kinds, culprits, sort, timeout_s=20))
+    besides = ("nan",) if what == "skips-late-by-hand" else ()  # backward has seen that loss
+    return quick(Case(f"numbers:{what} r{rank} s{step}", argv, kinds, culprits, sort, timeout_s=20,
+                      besides=besides))  # fmt: skip
 
 
 def nan(what: str, draw: random.Random) -> Case:

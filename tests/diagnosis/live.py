@@ -108,6 +108,8 @@ def _look(outcome: Outcome, view: View) -> None:
                 outcome.seconds = (time.monotonic_ns() - _zero(view, case)) / 1e9
         elif finding.kind in case.kinds and outcome.right is None:
             outcome.named = finding
+        elif finding.kind in case.besides:
+            continue
         if not case.is_right(finding.kind, finding.culprits):
             others = outcome.false if finding.severity == "error" else outcome.warned
             others.setdefault((finding.kind, finding.culprits), finding)

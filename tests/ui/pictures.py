@@ -1,6 +1,6 @@
 """The pictures of docs/, anew: ``python -m tests.ui.pictures [FOLDER [NAME…]]``.
 
-Screens of recorded sessions as SVG, and the schedules that docs/schedules.md draws.
+Screens of recorded sessions as SVG, and those of a run that is held and stepped meanwhile.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import sys
 from pathlib import Path
 
+from tests.ui import live_pictures
 from tests.ui.recorded import VIEWS, View, app_of, drive, fixed_surroundings
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +34,8 @@ def main() -> None:
         if view.name in (sys.argv[2:] or SCREENS):
             asyncio.run(picture(view, folder / f"{view.name}.svg"))
             print(folder / f"{view.name}.svg")
+    if set(sys.argv[2:] or live_pictures.NAMES) & set(live_pictures.NAMES):
+        asyncio.run(live_pictures.pictures(folder))
 
 
 if __name__ == "__main__":
