@@ -86,28 +86,32 @@ class Front(click.Group):
             return None
         options = [one for one in command.params if isinstance(one, click.Option)]
         valued = {n for one in options if not one.is_flag and not one.count for n in one.opts}
+        known = {name for one in options for name in (*one.opts, *one.secondary_opts)}
         at = 1
         while at < len(args) and args[at].startswith("-") and args[at] != "--":
             at += 2 if args[at] in valued else 1
         if args[at:][:1] == ["--"]:
             return at
-        return at if at < len(args) and _begins_job(args[0], args[at]) else None
+        more = any(word.partition("=")[0] not in known for word in args[at + 1 : at + 2])
+        return at if at < len(args) and _begins_job(args[0], args[at], more) else None
 
 
-def _begins_job(command: str, word: str) -> bool:
-    """Return whether a word begins a job's command, rather than naming a live run."""
+def _begins_job(command: str, word: str, more: bool) -> bool:
+    """Return whether a word begins a job's command, rather than naming a live run. ``more``: words
+    follow that are none of our own."""
     from pardbg.hub.run.runs import RunError, find_run
 
     if shutil.which(word) is None:
         if word.endswith(".py"):
             raise UserError(f"{word} is not a program: `pardbg {command} python {word}`")
-        return command == "run"
+        if command == "run" or not more:
+            return command == "run"
     if command == "run":
         return True
     try:
         find_run(word)
     except RunError:
-        return True
+        return True  # one that is not there is said when it is to be run
     return False
 
 

@@ -285,7 +285,7 @@ def check_command(argv: Sequence[str], env: Mapping[str, str]) -> None:
             why = "it is not executable"
     if why:
         raise CommandError(f"cannot run {program!r}: {why}", 126)
-    raise CommandError(f"cannot run {program!r}: no such command; check what follows `--`", 127)
+    raise CommandError(f"cannot run {program!r}: no such command; check the job's command", 127)
 
 
 class CommandError(UserError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.analysis.test_findings_speed import STEPS, data_parallel, found, one
+from tests.unit.analysis.test_findings_speed import STEPS, data_parallel, found, one, sync
 from tests.unit.facts import facts
 from tests.unit.trace_builder import Trace
 
@@ -42,3 +42,21 @@ def test_an_overloaded_host_is_a_finding() -> None:
     assert (finding.severity, finding.culprits, finding.ranks) == ("info", (), (0, 1, 2))
     assert facts(finding, "num_ranks", "load") == (3, 4.0)
     assert kinds["straggler"].severity == "warning"
+
+
+@pytest.mark.parametrize(("load", "severity"), [(100, "warning"), (400, "info")])
+def test_waits_that_are_longer_on_an_overloaded_host_are_a_note(load: int, severity: str) -> None:
+    """An op before is over for rank 1 30 ms later than for the others: its backend's threads want
+    cores, too."""
+    trace = Trace(3)
+    for step in range(STEPS):
+        begin = 100.0 * step
+        for proc in trace.ranks:
+            late = 30 * (proc.rank == 1)
+            sync(proc, begin + 10, begin + 12 + late, step)
+            sync(proc, begin + 20 + late, begin + 60, step)
+            proc.step(step, begin, begin + 90)
+    trace.state(100 * STEPS, **{p.proc: {"load": load} for p in trace.ranks})
+    finding = one(trace, "straggler")
+    assert (finding.severity, finding.culprits) == (severity, (1,))
+    assert facts(finding, "cause") == "communication"

@@ -49,6 +49,9 @@ def test_alone_it_shows_what_one_starts_with_and_then_the_rest() -> None:
         (["watch"], None),
         (["watch", "-o", "x.mcap"], None),
         (["watch", "no-such-run-or-program"], None),
+        (["watch", "no-such-run-or-program", "--force"], None),
+        (["watch", "no-such-program", "--nproc-per-node", "2", "train.py"], 1),
+        (["watch", "sleep", "1"], None),
         (["watch", "sleep"], None),  # a live run of that name is meant, see below
         (["demo", "python"], None),
         (["ctl", "python", "pause"], None),

@@ -54,11 +54,10 @@ class HostOverloaded(Note):
 Lateness = Literal[
     "data", "compute", "idle", "launch", "communication", "core", "host", "blocked", "unknown"
 ]
-MEASURED: Final[tuple[Lateness, ...]] = (
-    "data", "compute", "idle", "launch", "communication", "blocked"
-)  # fmt: skip
+MEASURED: Final[tuple[Lateness, ...]] = ("data", "compute", "idle", "launch", "blocked")
 """Causes that are a rank's own on an overloaded host, too. So is ``host`` where the time that the
-rank had no core is known: that is not in it."""
+rank had no core is known: that is not in it. Of ``communication`` it is not: the backend's threads
+want cores, too."""
 
 
 _UNITS: Final = {
