@@ -134,10 +134,7 @@ class Rings:
         by_fd = {r.exit_fd: r for r in self.mapped.values() if r.exit_fd >= 0 and not r.dead_ns}
         if not by_fd:
             return []
-        poll = select.poll()
-        for fd in by_fd:
-            poll.register(fd, select.POLLIN)
-        gone = [by_fd[fd] for fd, _ in poll.poll(0)]
+        gone = [by_fd[fd] for fd in _over(by_fd)]
         for ring in gone:
             ring.dead_ns, ring.code = now, exit_code(ring.pid, ring.started)
         return [ring.proc for ring in gone]
@@ -213,8 +210,8 @@ class Rings:
             if not ring.seen_alive:
                 ring.seen_alive, ring.started = True, started
             return started == ring.started
-        if ring.seen_alive:
-            return False
+        if ring.seen_alive:  # /proc cannot be read, or the main thread alone has ended
+            return ring.exit_fd >= 0 and not _over({ring.exit_fd})
         health = stable_fields(ring.buffer, wire.STATUS_HEALTH, wire.STATUS_HEALTH_OFFSET)
         return bool(now - health[0] < FRESH_NS)
 
@@ -288,6 +285,14 @@ def _watch_exit(pid: int) -> int:
         return os.pidfd_open(pid)
     except (OSError, AttributeError):
         return -1
+
+
+def _over(fds: Iterable[int]) -> list[int]:
+    """Return those of these pidfds whose process has ended."""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return [fd for fd, _ in poll.poll(0)]
 
 
 def _close(ring: Mapped) -> None:

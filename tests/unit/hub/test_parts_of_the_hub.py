@@ -239,6 +239,28 @@ def test_a_living_process_is_not_dead(tmp_path: Path) -> None:
     assert not tmp_path.exists()
 
 
+_WITHOUT_MAIN = """
+import ctypes, sys, threading
+threading.Thread(target=sys.stdin.read).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_without_its_main_thread_lives_until_the_last_one_ends(tmp_path: Path) -> None:
+    """/proc says that it is a zombie meanwhile."""
+    child = subprocess.Popen([sys.executable, "-c", _WITHOUT_MAIN], stdin=subprocess.PIPE)
+    assert child.stdin is not None
+    dead_ring(tmp_path, "0.n0.7", 1, child.pid)
+    rings = Rings(tmp_path, Definitions())
+    rings.scan()
+    wait_until(lambda: start_time(child.pid) == "", 20, "the main thread's end")
+    assert rings.died(now=10**18) == []
+    child.stdin.close()
+    child.wait(20)
+    assert rings.died(now=10**18) == ["0.n0.7"]
+    rings.close(remove=True)
+
+
 def test_a_file_that_is_no_ring_is_said(tmp_path: Path) -> None:
     (tmp_path / "0.n0.9.ring").write_bytes(bytes(8192))
     rings = Rings(tmp_path, Definitions())
