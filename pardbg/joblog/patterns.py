@@ -159,10 +159,10 @@ _ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Make], ...]] = (
      _progress),
     ("nccl counts at a dump, own", (b"ast enqueued",),
      rf"{_PG}.*?(?P<seq>(?!))?{_COUNTS}", _progress),
-    ("desync report", (b"collective",),
+    ("desync report", (b"join collective",),
      r"\[(?P<ranks>[\d, ]+)\] finished collective #\d+, but didn't join collective #(?P<seq>\d+)",
      _as(events.NotJoined)),
-    ("fingerprints differ", (b"collective",),
+    ("fingerprints differ", (b"running collective",),
      r"Rank (?P<ra>\d+) is running collective: (?P<a>CollectiveFingerPrint\("
      r"(?:SequenceNumber=(?P<seq>\d+),? ?)?.*?), ?but Rank (?P<rb>\d+) is running collective: "
      r"(?P<b>.*)", _disagree),
@@ -225,7 +225,7 @@ _ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Make], ...]] = (
      partial(_ended, code=-signal.SIGSEGV)),
     ("slurm: cancelled", (b": error: ",),
      r"(?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO (?P<by>[A-Z ]+?))?\s*\*\*\*", _ordered),
-    ("dump signal", (b"ast enqueued", b"collective"),
+    ("dump signal", (b"dump signal",),
      r"Received a dump signal .*?(?:from +rank (?P<sender>\d+)|from this local rank)",
      _as(events.Signalled)),
     ("watchdog stuck", (b"atchdog", b"imed out"),
@@ -234,7 +234,7 @@ _ROWS: Final[tuple[tuple[str, tuple[bytes, ...], str, Make], ...]] = (
      _as(events.WatchdogStuck)),
     ("gloo timeout", (b"imed out",),
      r"Timed out waiting (?P<timeout_ms>\d+)ms for (?:recv|send) operation", _as(events.OpTimeout)),
-    ("gloo sizes differ", (b"preamble.length", b"collective"),
+    ("gloo sizes differ", (b"preamble.length", b"collective mismatch"),
      r"preamble\.length <= op\.nbytes\. (?P<sent_bytes>\d+) vs (?P<expected_bytes>\d+)|"
      r"Is there a distributed collective mismatch", _as(events.SizesDiffer)),
     ("peer lost", (b"onnection ", b"roken pipe", b"ncclRemote", b"NET/IB"),
@@ -274,11 +274,31 @@ NEEDLES: Final = tuple(
 )
 
 
+_BY_WORD: Final = {
+    needle.decode(): [number for number, one in enumerate(PATTERNS) if needle in one.needles]
+    for one in PATTERNS
+    for needle in one.needles
+}
+"""Numbers of the patterns that may match a text with it."""
+
+
 def event_of(line: Line) -> Event | None:
     """Return what the line states; None where no pattern matches."""
-    for pattern in PATTERNS:
-        found = pattern.regex.search(line.text)
-        if found is not None:
-            event = pattern.make(line, found)
-            return None if type(event) is Event else event
+    known = _first(line.text)
+    if known is None:
+        return None
+    event = known[0].make(line, known[1])
+    return None if type(event) is Event else event
+
+
+def known(text: str) -> bool:
+    """Return whether a pattern may match, with or without prefixes."""
+    return _first(text) is not None
+
+
+def _first(text: str) -> tuple[Pattern, Match] | None:
+    numbers = {number for word in _BY_WORD if word in text for number in _BY_WORD[word]}
+    for pattern in map(PATTERNS.__getitem__, sorted(numbers)):
+        if found := pattern.regex.search(text):
+            return pattern, found
     return None

@@ -1,7 +1,7 @@
 """Reading logs of any size for the lines that matter.
 
-A healthy log is looked at by ``bytes.find`` alone, a needle at a time; only lines with a needle,
-and tracebacks, are decoded. Memory is a block and the events.
+A healthy log is only looked at for needles; lines with one, and tracebacks, are decoded, and what
+matches no pattern has no prefix taken off. Memory is a block and the events.
 """
 
 from __future__ import annotations
@@ -19,13 +19,19 @@ import zstandard
 from pardbg.errors import UserError
 from pardbg.joblog import origins
 from pardbg.joblog.events import Ended, Event, Failure, IssuedAt, Line, OpTimeout, Unknown
+from pardbg.joblog.needles import Needles
 from pardbg.joblog.origins import Origin
-from pardbg.joblog.patterns import ISSUED, NEEDLES, TABLE, TRACEBACK, event_of
+from pardbg.joblog.patterns import ISSUED, NEEDLES, TABLE, TRACEBACK, event_of, known
 
 NEAR: Final = 8
 """Lines, at most, that belong to one."""
 _HEAD: Final = re.compile(rb"ProcessGroup\w+\.cpp:\d+\]")
 _PART: Final = re.compile(rb"atchdog|WorkNCCL\(|nqueued(?: NCCL)? work")
+_LOOKED_AT: Final = (
+    b"\x1b", b".cpp:", b"atchdog", b"WorkNCCL(", b"nqueued", TRACEBACK, ISSUED, TABLE,
+)  # fmt: skip
+"""In lines that are looked at though no pattern knows them as they stand: parts of broken lines."""
+_LINES: Final = Needles(NEEDLES)
 _WHAT: Final = re.compile(r"\s*what\(\):\s*(?P<text>.*)")
 _LAST: Final = re.compile(r"\s*Last error:\s*(?P<text>.*)")
 _NCCL: Final = re.compile(r"NCCL error(?: in)?:\s*(?:\S+\.cpp:\d+, )?(?P<text>[^,(]+)")
@@ -88,6 +94,8 @@ def _following(block: bytes, at: int, origin: Origin, before: Origin) -> Iterato
 
 BLOCK_BYTES: Final = 1 << 20
 """Larger blocks do not fit into caches."""
+ZSTD_BYTES: Final = 1 << 14
+"""Compressed, at a time."""
 MAX_LINE: Final = 1 << 14
 """Longer lines are cut."""
 MAX_EVENTS: Final = 100_000
@@ -149,8 +157,33 @@ def _opened(name: str) -> BinaryIO:
     if head[:2] == b"\x1f\x8b":
         return cast(BinaryIO, gzip.open(name))
     if head == b"\x28\xb5\x2f\xfd":
-        return cast(BinaryIO, zstandard.open(name))
+        return cast(BinaryIO, _Zstd(name))
     return open(name, "rb")
+
+
+class _Zstd:
+    """Frames of zstd, one after another. Raises EOFError where the last one is cut."""
+
+    def __init__(self, name: str) -> None:
+        self._file = open(name, "rb")  # noqa: SIM115 - closed at the with's end
+        self._frame = zstandard.ZstdDecompressor().decompressobj()
+
+    def __enter__(self) -> _Zstd:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def read(self, _size: int) -> bytes:
+        """Return what comes next, of any size; empty at the end."""
+        while data := self._frame.unused_data or self._file.read(ZSTD_BYTES):
+            if self._frame.eof:
+                self._frame = zstandard.ZstdDecompressor().decompressobj()
+            if told := self._frame.decompress(data):
+                return told
+        if not self._frame.eof:
+            raise EOFError("it ends amid a frame of zstd")
+        return b""
 
 
 @dataclass(slots=True)
@@ -202,7 +235,7 @@ class _Scanner:
 
     def _block(self, block: bytes) -> None:
         at, number, counted = 0, self._number, 0
-        starts = _lines_with_needles(block)
+        starts = _LINES.lines(block)
         if self._open:
             starts.insert(0, 0)
         for start in starts:
@@ -221,6 +254,9 @@ class _Scanner:
 
     def _line(self, block: bytes, start: int, end: int, number: int) -> None:
         raw = block[start : min(end, start + MAX_LINE)]
+        looked_at = self._open or self._broken or any(map(raw.__contains__, _LOOKED_AT))
+        if not looked_at and not known(raw.decode(errors="replace")):
+            return
         origin, text = origins.split(raw.decode(errors="replace"), self._before)
         line = Line(self._name, number, origin, text)
         if self._of_traceback(line, block, end):
@@ -317,14 +353,3 @@ class _Scanner:
 def _goes_on(head: str, text: str) -> bool:
     """Return whether the line after a frame's begin can be its rest: a SyntaxError's has none."""
     return not (text.startswith("    ") or (head[-1].isdigit() and _RAISED.match(text)))
-
-
-def _lines_with_needles(block: bytes) -> list[int]:
-    starts: set[int] = set()
-    for needle in (TRACEBACK, *NEEDLES):
-        at = block.find(needle)
-        while at >= 0:
-            starts.add(block.rfind(b"\n", 0, at) + 1)
-            end = block.find(b"\n", at)
-            at = block.find(needle, end) if end >= 0 else -1
-    return sorted(starts)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from pardbg.errors import UserError
 from pardbg.joblog.patterns import NEEDLES, PATTERNS
 from pardbg.joblog.scan import read
 from pardbg.joblog.verdict import judge
@@ -92,6 +93,19 @@ def test_packed_logs_of_a_directory(tmp_path: Path) -> None:
     [one] = judge(read([str(tmp_path)])).conclusions
     assert (one.kind, one.culprits) == ("exception", (5,))
     assert (one.fact("type"), one.fact("file"), one.fact("line")) == ("KeyError", "t.py", 3)
+
+
+def test_all_frames_of_zstd_are_read(tmp_path: Path) -> None:
+    """`zstd -c more >> job.zst`, pzstd. A cut one is not taken for an empty one."""
+    line = b"srun: error: node17: task 3: Out Of Memory\n"
+    frames = zstandard.compress(b"healthy\n" * 9999), zstandard.compress(line)
+    (tmp_path / "job.zst").write_bytes(b"".join(frames))
+    [one] = judge(read([str(tmp_path / "job.zst")])).conclusions
+    assert (one.culprits, one.lines[0].number) == ((3,), 10_000)
+    for damaged in (frames[1][:5], frames[1][:-1], frames[0] + frames[1][:9], frames[0] + b"no"):
+        (tmp_path / "job.zst").write_bytes(damaged)
+        with pytest.raises(UserError):
+            read([str(tmp_path / "job.zst")])
 
 
 def test_a_log_cut_anywhere_is_read(tmp_path: Path) -> None:
