@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +32,15 @@ MAX_WIDTH: Final = 100
 SIGNS: Final = {"error": "✗", "warning": "!"}
 
 
+@dataclass(frozen=True, slots=True)
+class ByDumps:
+    """What dumps of ``ranks`` show by themselves. ``why``: rank to why it has none."""
+
+    ranks: tuple[int, ...]
+    why: Mapping[int, str]
+    findings: Sequence[Mapping[str, Any]]
+
+
 @click.command()
 @click.argument("pids", nargs=-1, type=int, metavar="[PID…]")
 @click.option("--launcher", type=int, metavar="PID", help="Ranks below this process (torchrun).")
@@ -38,6 +48,8 @@ SIGNS: Final = {"error": "✗", "warning": "!"}
 @click.option("--slurm", default="", metavar="JOB", help="Ranks of this Slurm job.")
 @click.option("--store", is_flag=True, help="Ask the job's TCPStore, as one more client, which "
               "ranks of all machines have come to init_process_group.")  # fmt: skip
+@click.option("--dumps", is_flag=True, help="Ask each rank for a Flight Recorder dump, by the pipe "
+              "of TORCH_NCCL_DEBUG_INFO_PIPE_FILE.")  # fmt: skip
 @JSON
 @click.option("--agent", is_flag=True, help="Have the agent enter the ranks: from then on the job "
               "is recorded and can be watched.")  # fmt: skip
@@ -48,8 +60,8 @@ SIGNS: Final = {"error": "✗", "warning": "!"}
 @click.option("--wait", type=DURATION, default="60s", metavar="TIME",
               help="Maximum time for all ranks to come to the end of a step.")  # fmt: skip
 def attach(
-    pids: Sequence[int], launcher: int | None, user: bool, slurm: str, store: bool, json_: bool,
-    agent: bool, output: Path | None, force: bool, allow_eval: bool, wait: int,
+    pids: Sequence[int], launcher: int | None, user: bool, slurm: str, store: bool, dumps: bool,
+    json_: bool, agent: bool, output: Path | None, force: bool, allow_eval: bool, wait: int,
 ) -> int:  # fmt: skip
     """Look at a running job that was started without pardbg, from outside.
 
@@ -58,17 +70,18 @@ def attach(
     With --agent the job is watched from its next step on, until `pardbg ctl RUN kill`.
     """
     if agent:
-        if json_ or user or store:
-            raise UserError("--agent enters one job: leave out --json, --user and --store")
+        if json_ or user or store or dumps:
+            raise UserError("--agent enters one job: leave out --json, --user, --store, --dumps")
         return _join(pids, launcher, slurm, output, force, allow_eval, wait / 1e9)
     if output is not None or force or allow_eval:
         raise UserError("-o, --force and --allow-eval go with --agent")
-    _look(pids, launcher, user, slurm, store, json_)
+    _look(pids, launcher, user, slurm, store, dumps, json_)
     return 0
 
 
 def _look(
-    pids: Sequence[int], launcher: int | None, user: bool, slurm: str, store: bool, json_: bool
+    pids: Sequence[int], launcher: int | None, user: bool, slurm: str, store: bool, dumps: bool,
+    json_: bool,
 ) -> None:  # fmt: skip
     from pardbg.hub.attach.job_ranks import find
     from pardbg.hub.attach.look import ask_ras, ask_store, look
@@ -82,15 +95,45 @@ def _look(
         seen = look(ranks)
         verdict, status = judge(seen.stacks, tuple(seen.unread)), ask_ras(ranks)
         told = ask_store(ranks) if store else None
-        found.append(_as_json(ranks, seen, verdict, status, told))
+        plain = _as_json(ranks, seen, verdict, status, told)
+        by_dumps = _by_dumps(ranks) if dumps else None
+        plain["dumps"] = by_dumps and asdict(by_dumps)
+        found.append(plain)
         if several and not json_:
             echo(f"── {ranks[0].command}"[: shutil.get_terminal_size().columns])
         if ranks[0].watched and not json_:
             talk("this job runs under pardbg: `pardbg watch` shows more")
         for line in () if json_ else _text(ranks, seen, verdict, status, told):
             echo(line)
+        if by_dumps and not json_:
+            _tell_dumps(by_dumps)
     if json_:
         echo(json.dumps(found if several else found[0], indent=2))
+
+
+def _by_dumps(ranks: Sequence[JobRank]) -> ByDumps:
+    """Return what the ranks' Flight Recorders show, and why a rank has no dump."""
+    from pardbg.hub.attach.dump_pipes import ask_dumps
+    from pardbg.session.importers.read import import_files
+
+    asked = ask_dumps(ranks)
+    if not asked.dumps:
+        return ByDumps((), asked.why, ())
+    with TemporaryDirectory(prefix="pardbg-") as folder:
+        for rank, content in asked.dumps.items():
+            (Path(folder) / f"rank_{rank}").write_bytes(content)
+        session = Path(folder) / "dumps.mcap"
+        try:
+            import_files([Path(folder) / f"rank_{rank}" for rank in asked.dumps], session)
+        except UserError as error:
+            return ByDumps((), asked.why | dict.fromkeys(asked.dumps, str(error)), ())
+        return ByDumps(tuple(sorted(asked.dumps)), asked.why, _findings(session))
+
+
+def _tell_dumps(told: ByDumps) -> None:
+    _tell(told.findings, told.ranks, min(MAX_WIDTH, shutil.get_terminal_size().columns))
+    for why, who in _by_reason(told.why).items():
+        echo(f"No dump of {ranks_text(who)}: {why}")
 
 
 def _join(
@@ -294,7 +337,7 @@ def _findings(session: Path) -> list[dict[str, Any]]:
     return [one for one in found if not one["kind"].startswith("log-")]
 
 
-def _tell(by_ops: Sequence[dict[str, Any]], dumps: Mapping[int, object], width: int) -> None:
+def _tell(by_ops: Sequence[Mapping[str, Any]], dumps: Collection[int], width: int) -> None:
     if not dumps:
         return
     echo(f"\nBy the dumps of {ranks_text(tuple(sorted(dumps)))} alone:")

@@ -11,7 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.conftest import ROOT
 from tests.processes import end_tree, rank_env, wait_until
+from tests.unit.joblog.dumps import write as write_dump
 
 PROGRAM = """
 import os, sys, time, torch, torch.distributed as dist
@@ -126,3 +128,54 @@ def test_a_store_that_cannot_tell(attempt: str) -> None:
 def test_no_job(words: tuple[object, ...]) -> None:
     done = attached(*words)
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+
+
+RECORDER = """
+import os, sys, time, torch
+from pathlib import Path
+from tests.unit.joblog import dumps
+dumps.START_NS = time.time_ns() - 60 * 10**9
+rank, stem = os.environ["RANK"], os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"]
+os.mkfifo(f"{stem}{rank}.pipe")
+pipe = os.open(f"{stem}{rank}.pipe", os.O_RDONLY | os.O_NONBLOCK)
+if rank == "2":
+    os.close(pipe)
+print(0, flush=True)
+while rank == "2" or not os.read(pipe, 128):
+    time.sleep(0.1)
+ops = [("all_reduce", 8)] * (3 - int(rank))
+dumps.write(Path(os.environ["TORCH_FR_DUMP_TEMP_FILE"]).parent, int(rank), ops, 2)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.timeout(120)
+def test_dumps_of_the_flight_recorder(tmp_path: Path) -> None:
+    """Ranks that do what NCCL's monitor thread does; nobody reads the pipe of rank 2, whose dump
+    is an old one, and rank 3 has none."""
+    write_dump(tmp_path, 2, [("broadcast", 4)], 0, "[0, 1, 2]")
+    env = rank_env() | {
+        "WORLD_SIZE": "4", "PYTHONPATH": str(ROOT), "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "",
+        "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/nccl_trace_rank_",
+    }  # fmt: skip
+    pipe = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "pipe_"}  # in the rank's own directory
+    silent = "import torch, time; print(0, flush=True); time.sleep(1000)"
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RECORDER if rank < 3 else silent], cwd=tmp_path,
+            stdout=subprocess.PIPE, env=env | (pipe if rank < 3 else {}) | {"RANK": str(rank)},
+        )
+        for rank in range(4)
+    ]  # fmt: skip
+    try:
+        for rank in ranks:
+            assert rank.stdout and rank.stdout.readline()
+        found = json.loads(attached(*(one.pid for one in ranks), "--dumps", "--json").stdout)
+        assert found["dumps"]["ranks"] == [0, 1] and [*found["dumps"]["why"]] == ["2", "3"]
+        missing = found["dumps"]["findings"][0]
+        assert (missing["kind"], missing["culprits"]) == ("missing-rank", [1])
+        assert all(one.poll() is None for one in ranks)
+    finally:
+        for one in ranks:
+            one.kill()
+            one.communicate()
