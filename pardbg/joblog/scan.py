@@ -232,6 +232,9 @@ class _Scanner:
             self._block(rest + data[:end])
             rest = data[end:]
         self._block(rest)
+        for begun in self._open.values():
+            if begun.place:  # the log ends before the line that says what was raised
+                self._log.add(Failure(begun.first, begun.first.origin.rank, "", "", begun.place))
 
     def _block(self, block: bytes) -> None:
         at, number, counted = 0, self._number, 0

@@ -91,7 +91,8 @@ def _exception(one: Conclusion) -> str:
     facts = dict(one.facts)
     place = f" at {facts['file']}:{facts['line']} ({facts['function']})" if facts["file"] else ""
     text = f": {str(facts['text']).rstrip('.')}" if facts["text"] else ""
-    return f"{_ranks(one.culprits, 'A process')} raised {facts['type']}{text}{place}."
+    kind = facts["type"] or "an exception, whose type is cut off"
+    return f"{_ranks(one.culprits, 'A process')} raised {kind}{text}{place}."
 
 
 def _memory(one: Conclusion) -> str:

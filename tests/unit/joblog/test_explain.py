@@ -118,6 +118,14 @@ def test_a_log_cut_anywhere_is_read(tmp_path: Path) -> None:
         judge(read([str(path)]))
 
 
+def test_a_traceback_that_the_end_of_the_log_cuts_tells_its_place(tmp_path: Path) -> None:
+    text = '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/a/t.py", line 3, in f\n'
+    (tmp_path / "job.log").write_text(text + "[rank1]:     x = y[\n")
+    [one] = judge(read([str(tmp_path / "job.log")])).conclusions
+    assert (one.kind, one.culprits, one.fact("type")) == ("exception", (1,), "")
+    assert (one.fact("file"), one.fact("line")) == ("/a/t.py", 3)
+
+
 @pytest.mark.parametrize("prefix", ["", "[rank3]: "])
 @pytest.mark.parametrize("width", range(47, 100, 6))
 def test_a_traceback_that_a_viewer_broke_keeps_its_place(
