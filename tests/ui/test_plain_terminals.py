@@ -5,16 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rich.color import Color
 
 from pardbg.analysis.answers.snapshot import Snapshot, snapshot
+from pardbg.analysis.answers.timeline import LaneSpan
+from pardbg.render.draw.axis import Axis
 from pardbg.render.draw.cells import SELECTED, plain
 from pardbg.render.draw.signs import ascii_of
+from pardbg.render.pages.collectives import CollectivesPageState, collectives
 from pardbg.render.pages.memory import memory
 from pardbg.render.pages.overview.page import OverviewPageState, overview
+from pardbg.render.pages.pipeline.schedule import CAUSE_CHAR
+from pardbg.render.pages.timeline import lane
 from pardbg.session.reader import load
 from pardbg.ui.palette import style
 
 SESSIONS = Path(__file__).parents[2] / "sessions"
+PALETTE = Path(__file__).parents[2] / "pardbg" / "ui" / "palette.txt"
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +34,11 @@ def test_dots_of_a_chart_keep_their_half_of_the_cell() -> None:
     assert ascii_of("━╸") == "--", "the end of a thin bar"
 
 
-@pytest.mark.parametrize("cells", [120, 200])
-def test_the_legend_of_the_strips_has_their_signs(creep: Snapshot, cells: int) -> None:
-    picture = overview(creep, cells, 36, OverviewPageState(ascii=True))
-    (said,) = [row for row in map(plain, picture.head) if "compute" in row and "waiting" in row]
+@pytest.mark.parametrize(("cells", "rows"), [(80, 20), (120, 36), (200, 56)])
+def test_the_legend_of_the_strips_has_their_signs(creep: Snapshot, cells: int, rows: int) -> None:
+    picture = overview(creep, cells, rows, OverviewPageState(ascii=True))
+    rows_ = map(plain, (*picture.head, *picture.body))
+    (said,) = [row for row in rows_ if "compute" in row and "waiting" in row]
     assert "# compute" in said and ". waiting" in said and "█" not in said
 
 
@@ -55,3 +63,104 @@ def test_a_selected_row_of_16_colours_is_one_bar() -> None:
     assert len(looks) == 1 and looks.pop().reverse
     assert not style("16", "strip.compute" + SELECTED).reverse, "strips stay"
     assert style("dark", "warn" + SELECTED).color != style("dark", "dim" + SELECTED).color
+
+
+@pytest.mark.parametrize("signs", ["".join(CAUSE_CHAR.values()), "░▒ ", "●◆■▲×+"])
+def test_signs_of_one_legend_stay_apart(signs: str) -> None:
+    """Causes of idle, a sharded step, kinds of operations."""
+    assert len(set(ascii_of(signs))) == len(signs)
+
+
+def test_a_product_is_no_decimal_point() -> None:
+    assert ascii_of("2(N−1)/N⋅Z = 2⋅3/4 ⋅ 1.747 MB") == "2(N-1)/N*Z = 2*3/4 * 1.747 MB"
+
+
+def test_kinds_of_operations_have_a_mark_each(creep: Snapshot) -> None:
+    picture = collectives(creep, 200, 60, CollectivesPageState())
+    shown = "".join(plain(row) for row in (*picture.head, *picture.body, *picture.foot))
+    assert "● all_reduce  ◆ broadcast  ■ barrier" in shown
+    assert "◆" in shown.replace("◆ broadcast", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "shown"),
+    [
+        ("send F3 →1", 1, "s"),
+        ("recv", 2, "r"),
+        ("all_reduce #4", 1, "A"),
+        ("pipeline", 7, "pipeli…"),
+    ],
+)
+def test_a_narrow_box_has_a_letter(name: str, size: int, shown: str) -> None:
+    style = "phase.pipeline" if name == "pipeline" else f"comm.{name.split()[0]}"
+    box = lane((LaneSpan(0, size, name, style),), Axis(0, 20, 20))
+    assert plain(box).rstrip().ljust(size)[:size] == shown.ljust(size)
+
+
+def test_16_colours_are_readable_on_light_and_dark_terminals() -> None:
+    """The ground is the terminal's own: ink that is black or white may be the same."""
+    for row in PALETTE.read_text("utf-8").splitlines():
+        token, ink, ground, *how = row.partition("|")[0].split() + row.split("|")[3].split()
+        extreme = ink in ("black", "white", "bright_white")
+        assert not extreme or ground != "-" or "reverse" in how, token
+
+
+@pytest.mark.parametrize("palette", ["dark", "light"])
+def test_words_stand_out_from_their_ground(palette: str) -> None:
+    """3 : 1 at least, by WCAG's measure."""
+    words = (
+        "",
+        "strong",
+        "title",
+        "dim",
+        "faint",
+        "accent",
+        "good",
+        "warn",
+        "bad",
+        "held",
+        "key",
+        "culprit",
+        "tab",
+        "prompt",
+        "stderr",
+        "late",
+        "gone",
+        "observed",
+        "modelled",
+        "heat.1",
+        "heat.2",
+        "heat.3",
+        "heat.4",
+        "plan.F",
+        "plan.B",
+        "next.F",
+        "comm",
+        "phase.optimizer",
+        "comm.recv",
+        "fsdp.unshard",
+        "step",
+        "launch",
+        "chunk.1",
+        "chosen",
+        "alarm",
+        "brand",
+    )
+    ground = {"dark": "#0d1218", "light": "#fbfbf9"}[palette]
+    for token in words:
+        look = style(palette, token)
+        ratio = _ratio(look.color, look.bgcolor or Color.parse(ground))
+        assert ratio >= 3, (token, ratio)
+
+
+def _ratio(ink: Color | None, ground: Color) -> float:
+    assert ink is not None
+    low, high = sorted(map(_luminance, (ink, ground)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: Color) -> float:
+    """WCAG's relative luminance of sRGB."""
+    parts = [part / 255 for part in colour.get_truecolor()]
+    red, green, blue = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -80,7 +80,7 @@ def holds(relation: str, result: float, seen: float) -> bool:
 
 
 def _typeset(expression: str) -> str:
-    return expression.replace("*", "·").replace(" - ", " − ")
+    return expression.replace("*", "⋅").replace(" - ", " − ")
 
 
 def pages(lesson: Lesson, reports: Reports) -> tuple[LessonPage, ...]:

@@ -38,11 +38,12 @@ from pardbg.render.draw.cells import (
     right,
     wrap,
 )
-from pardbg.render.draw.plots import DOT, WHOLE, Point, Scale, Series, plot
+from pardbg.render.draw.plots import WHOLE, Point, Scale, Series, plot
 from pardbg.render.draw.signs import SIGN
 from pardbg.render.pages.findings import ordered
 
-_STYLES: Final = ("spark", "loss", "busy", "bubble", "held", "moving")
+_LOOKS: Final = (("●", "spark"), ("◆", "loss"), ("■", "busy"), ("▲", "bubble"), ("×", "held"))
+_ELSE: Final = ("+", "dim")
 """An op each, as far as they go."""
 _LEAST_ROWS: Final = 7
 _BARS: Final = 16
@@ -223,7 +224,7 @@ def charts(rows: Rows, cells: int, height: int, culprits: Collection[int] = ()) 
     )  # fmt: skip
     counted = Counter(_op(row) for row in rows)
     ordered = sorted(counted, key=lambda op: (-counted[op], op))
-    styles = {op: _STYLES[at] if at < len(_STYLES) else "dim" for at, op in enumerate(ordered)}
+    looks = {op: _LOOKS[at] if at < len(_LOOKS) else _ELSE for at, op in enumerate(ordered)}
     panels: list[tuple[str, str, Sequence[Line]]] = []
     late = [] if p2p else late_bars(lateness(rows), size, culprits)
     if late and 2 * len(late) <= height - 1:
@@ -233,7 +234,11 @@ def charts(rows: Rows, cells: int, height: int, culprits: Collection[int] = ()) 
     model = None if p2p else cost_of(rows)
     both = ((titles[0], _rates(rows), _SIZES, _RATES), (titles[1], _lateness(rows), _RANKS, _TIMES))
     for title, found, x, y in both[: 1 if panels else 2]:
-        shown = [Series(tuple(found[op]), styles[op], DOT) for op in ordered if found[op]]
+        shown = [
+            Series(tuple(found[op]), style, mark)
+            for op, (mark, style) in looks.items()
+            if found[op]
+        ]
         note = ""
         if model is not None and x is _SIZES:
             shown.insert(0, Series(model.line, "dim", "·"))
@@ -242,7 +247,7 @@ def charts(rows: Rows, cells: int, height: int, culprits: Collection[int] = ()) 
         panels += [(title, note, chart)] if chart else []
     if not panels:
         return []
-    legend = keys(((DOT, style, clean(op)) for op, style in styles.items()), size - 1)
+    legend = keys(((*look, clean(op)) for op, look in looks.items()), size - 1)
     blocks = []
     for (title, note, drawn), cells_ in zip(panels, sizes, strict=False):
         named = [] if drawn is late else [line(" ", legend)] if drawn is panels[-1][2] else [()]

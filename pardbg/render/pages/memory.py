@@ -331,7 +331,8 @@ def _moves(row: MemoryRow) -> str:
 def _foot(cells: int, rows: int, other: bool, sharded: bool) -> tuple[Line, ...]:
     parts_: list[Segment] = [Segment("  ")]
     for letter, word in CATEGORIES if other else CATEGORIES[:-1]:
-        parts_ += [Segment(f" {letter} ", f"mem.{letter}"), Segment(f" {word}  ", "dim")]
+        said = word if cells >= 100 else SHORT[word]
+        parts_ += [Segment(f" {letter} ", f"mem.{letter}"), Segment(f" {said}  ", "dim")]
     moment = " between steps" if cells >= 100 else ""
     parts_ += [Segment("▲┃", "expected"), Segment(f" expected{moment}", "dim")]
     if not other and cells >= 100:

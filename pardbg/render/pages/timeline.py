@@ -19,6 +19,7 @@ from pardbg.render.draw.cells import (
     Picture,
     Segment,
     clean,
+    clip,
     fit,
     left,
     line,
@@ -291,7 +292,7 @@ def _shown(label: str, style: str, size: int) -> str:
         label = _shorter(clean(label), size)
     elif len(label) > size:
         first = clean(label).partition(" ")[0]
-        label = first if len(first) <= size else clean(label)[:size] if size >= 4 else ""
+        label = first if len(first) <= size else _cut(first, size) if root != "step" else ""
     else:
         label = clean(label)
     return left(label, size)
@@ -303,7 +304,12 @@ def _shorter(label: str, size: int) -> str:
     number = rest.rpartition(" ")[2] if "#" in rest else rest
     short_op = kind_of(op).label
     tries = (f"{op} {number}", op, f"{short_op or op} {number}", short_op)
-    return next((text for text in tries if len(text) <= size), op[:size] if size >= 4 else "")
+    return next((text for text in tries if 0 < len(text) <= size), _cut(short_op or op, size))
+
+
+def _cut(name: str, size: int) -> str:
+    """Return the begin of a name, of one in a very narrow box its letter."""
+    return clip(name, size) if size >= 4 else name[:1]
 
 
 @lru_cache(maxsize=16384)

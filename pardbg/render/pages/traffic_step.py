@@ -175,7 +175,7 @@ def formula(snapshot: Snapshot, match: Match, cells: int) -> list[Line]:
     step = snapshot.traffic.step
     assert step is not None
     sent = 2 * (n - 1) / n * z
-    put_in = f" = 2·{n - 1}/{n} · {words.fine_size(z)} = "
+    put_in = f" = 2⋅{n - 1}/{n} ⋅ {words.fine_size(z)} = "
     seen = line(
         Segment("seen   ", "dim"), Segment(words.fine_size(match.op.sent), "strong"),
         Segment(f" on each of the {n} links, steps {step.first}–{step.last}  ", "dim"),
@@ -187,7 +187,7 @@ def formula(snapshot: Snapshot, match: Match, cells: int) -> list[Line]:
                     Segment("; its links are not seen", "dim"))  # fmt: skip
     return [
         line(Segment("ring all-reduce: every rank sends, every link carries", "dim")),
-        line(Segment("2(N−1)/N · Z", "strong"), Segment(put_in),
+        line(Segment("2(N−1)/N ⋅ Z", "strong"), Segment(put_in),
              Segment(words.fine_size(sent), "strong"), Segment(" a step", "dim")),
         seen,
         (),
@@ -200,8 +200,8 @@ def formula(snapshot: Snapshot, match: Match, cells: int) -> list[Line]:
 def _otherwise(n: int, z: int, cells: int) -> list[Line]:
     """Draw what the busiest rank sends if the gradients are summed in other ways."""
     share = (n - 1) / n
-    ways = (("ring", "2(N−1)/N·Z", 2 * share * z), ("halving", "2(N−1)/N·Z", 2 * share * z),
-            ("server", "N·Z", float(n * z)), ("ZeRO-3", "3(N−1)/N·Z", 3 * share * z))  # fmt: skip
+    ways = (("ring", "2(N−1)/N⋅Z", 2 * share * z), ("halving", "2(N−1)/N⋅Z", 2 * share * z),
+            ("server", "N⋅Z", float(n * z)), ("ZeRO-3", "3(N−1)/N⋅Z", 3 * share * z))  # fmt: skip
     top = max(size for *_, size in ways)
     room = max(4, cells - 32)
     lines = [line(Segment("the same step otherwise: bytes out of the busiest rank", "dim"))]
@@ -324,7 +324,7 @@ def _op(op: StepOp, share: int, total: float, cells: int, formulas: bool) -> lis
     if not formulas or op.source == "observed" or op.sent < _LITTLE * total:
         return [figures]
     n = len(op.groups[0])
-    factor = f"2(N−1)/N · {words.size(op.payload)} = 2·{n - 1}/{n} · {words.size(op.payload)}"
+    factor = f"2(N−1)/N ⋅ {words.size(op.payload)} = 2⋅{n - 1}/{n} ⋅ {words.size(op.payload)}"
     if op.op != "all_reduce":
         factor = factor.replace("2(N", "(N").replace("2·", "")
     return [figures, line("  ", Segment(f"{factor} = {words.size(op.sent)}", "dim"))]

@@ -312,7 +312,7 @@ def test_every_number_is_the_runs(lesson: int, idea: int) -> None:
     names = independent(source)
     drawn = [*idea_picture(page, 400).body, *question_lines(page, 0, 400)]
     drawn += question_lines(page, next(at for at, (_, ok) in enumerate(page.choices) if ok), 400)
-    shown = numbers_in("\n".join(plain(line) for line in drawn).replace("·", " "))
+    shown = numbers_in("\n".join(plain(line) for line in drawn).replace("⋅", " "))
     known = {text.replace(" ", "") for text in allowed(source, names)} | literal(source, one)
     known |= {str(idea + 1), str(len(one.ideas))}
     assert shown - known == set(), names
@@ -342,4 +342,4 @@ def test_no_sign_of_a_lesson_or_of_the_glossary_is_lost_in_ascii() -> None:
              for line in (*idea_picture(page, 80).body, *question_lines(page, 0, 80))]  # fmt: skip
     for text in [*map(plain, texts), *(meaning for _, meaning in GLOSSARY)]:
         assert ascii_of(text).count("?") == text.count("?"), text
-    assert ascii_of("16·Φ ≥ 3") == "16.F > 3"
+    assert ascii_of("16⋅Φ ≥ 3") == "16*F > 3"

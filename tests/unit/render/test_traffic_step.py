@@ -46,7 +46,7 @@ def test_a_ring_of_messages_sends_what_its_formula_says() -> None:
     found = matched(at_end("ddp-ring"))
     assert found is not None and found.seen and found.gradients == Z
     rows = "\n".join(page("ddp-ring", 120, 35))
-    for words in ("2·3/4 · 1.747 MB = 2.621 MB", "6.99 MB", "3.49 MB"):  # N·Z, 2Z
+    for words in ("2⋅3/4 ⋅ 1.747 MB = 2.621 MB", "6.99 MB", "3.49 MB"):  # N·Z, 2Z
         assert words in rows
 
 
