@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from pardbg import words
@@ -13,6 +12,7 @@ from pardbg.render.draw.axis import BREAK_CELLS, Axis, gaps, ruler
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import Line, Row, Segment, fit, left, line
 from pardbg.render.pages.pipeline.schedule import (
+    Density,
     duration_row,
     even,
     flight_row,
@@ -27,28 +27,10 @@ _LEAST: Final = 5
 """Lines below which the panel says nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """The lines of a rank beside its boxes; the richest that fits is used."""
-
-    plan: int = 0
-    low: int = 0
-    """The boxes' lower part."""
-    flight: int = 0
-    gap: int = 0
-
-    @property
-    def lines(self) -> int:
-        return 1 + self.plan + self.low + self.flight + self.gap
-
-
 _DENSITIES: Final = (
-    *(_Rows(1, low, 1, 1) for low in (3, 2, 1)),
-    _Rows(1, 1, 0, 1),
-    _Rows(1, 0, 0, 1),
-    _Rows(gap=1),
-    _Rows(),
-)
+    *(Density(tall=tall, flight=1, gap=1) for tall in (3, 2, 1)),
+    Density(tall=1, gap=1), Density(gap=1), Density(plan=0, gap=1), Density(plan=0),
+)  # fmt: skip
 
 
 def compact(snapshot: Snapshot, cells: int, rows: int, detail: ScheduleDetail | None) -> list[Line]:
@@ -64,7 +46,7 @@ def compact(snapshot: Snapshot, cells: int, rows: int, detail: ScheduleDetail | 
     if len(snapshot.pipelines) > 1:
         note = f"{view.index + 1} of {len(snapshot.pipelines)}   {note}"
     room = rows - 2
-    fitting = [d for d in _DENSITIES if d.lines * len(step.ranks) - d.gap <= room]
+    fitting = [density for density in _DENSITIES if density.fits(len(step.ranks), room)]
     density = fitting[0] if fitting else _DENSITIES[-1]
     if (hidden := len(step.ranks) - room) > 0 and not fitting:
         note += f"   2 has {hidden} more"
@@ -85,7 +67,7 @@ def _axis(step: PipelineStep, cells: int) -> Axis:
 
 
 def _rank(
-    rank: PipelineRank, step: PipelineStep, axis: Axis, density: _Rows,
+    rank: PipelineRank, step: PipelineStep, axis: Axis, density: Density,
     detail: ScheduleDetail | None, many: bool,
 ) -> list[Line]:  # fmt: skip
     """Return a rank's lines: plan, boxes, microbatches in flight."""
@@ -97,7 +79,7 @@ def _rank(
     drawn.append(seen_row(rank, axis, step.t1_ns, many))
     wide = even(axis.x(a.t1_ns) - axis.x(a.t0_ns) for a in rank.actions if a.t1_ns is not None)
     drawn += [duration_row(rank, axis, step.t1_ns, words_in=wide > _TIMED and at == 0)
-              for at in range(density.low)]  # fmt: skip
+              for at in range(density.tall)]  # fmt: skip
     if density.flight:
         curve = detail.last_in_flight.get(rank.rank, ()) if detail is not None else ()
         drawn.append(flight_row(rank, curve, axis, step.t1_ns))

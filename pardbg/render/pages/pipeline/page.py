@@ -34,6 +34,7 @@ from pardbg.render.pages.pipeline.cell_strip import lit, strip_of
 from pardbg.render.pages.pipeline.ledger import choices, lacks
 from pardbg.render.pages.pipeline.schedule import (
     HELD,
+    Density,
     duration_row,
     flight_row,
     gap_row,
@@ -243,41 +244,23 @@ def _heads(frame: _Frame, rows: int) -> tuple[Line, ...]:
     return ((), heading) if rows >= 18 else (heading,)
 
 
-@dataclass(frozen=True, slots=True)
-class _Density:
-    """Lines per rank; the richest that fits is used."""
-
-    plan: int = 1
-    tall: int = 0
-    """Lines by which boxes are taller than one."""
-    launch: int = 0
-    flight: int = 0
-    gap: int = 0
-    spare: int = 0
-    """Lines that must stay free below for it."""
-
-    @property
-    def lines(self) -> int:
-        return self.plan + 1 + self.tall + self.launch + self.flight + self.gap
-
-
-_DENSITIES: tuple[_Density, ...] = (
-    _Density(tall=3, launch=1, flight=1, gap=2, spare=8),
-    _Density(tall=2, launch=1, flight=1, gap=1, spare=6),
-    _Density(tall=1, launch=1, flight=1, gap=1), _Density(tall=1, gap=1), _Density(gap=1),
-    _Density(), _Density(plan=0),
+_DENSITIES: tuple[Density, ...] = (
+    Density(tall=3, launch=1, flight=1, gap=2, spare=8),
+    Density(tall=2, launch=1, flight=1, gap=1, spare=6),
+    Density(tall=1, launch=1, flight=1, gap=1), Density(tall=1, gap=1), Density(gap=1),
+    Density(), Density(plan=0),
 )  # fmt: skip
 
 
-def _density(frame: _Frame, room: int) -> _Density:
+def _density(frame: _Frame, room: int) -> Density:
     """Return the richest density at which the rows of all ranks fit."""
     total = len(frame.step.ranks)
     planned, launched = any(r.plan for r in frame.step.ranks), any(frame.view.launches.values())
     fitting = [replace(d, plan=d.plan * planned, launch=d.launch * launched) for d in _DENSITIES]
-    return next((d for d in fitting if total * d.lines - d.gap + d.spare <= room), fitting[-1])
+    return next((d for d in fitting if d.fits(total, room)), fitting[-1])
 
 
-def _ranks(frame: _Frame, density: _Density) -> tuple[tuple[Line, ...], tuple[int, ...]]:
+def _ranks(frame: _Frame, density: Density) -> tuple[tuple[Line, ...], tuple[int, ...]]:
     """Draw the rows of all ranks; returns the rank of each row, too."""
     body: list[Line] = []
     places: list[int] = []
@@ -289,7 +272,7 @@ def _ranks(frame: _Frame, density: _Density) -> tuple[tuple[Line, ...], tuple[in
     return tuple(body[:end]), tuple(places[:end])
 
 
-def _rank(frame: _Frame, rank: PipelineRank, density: _Density) -> list[Line]:
+def _rank(frame: _Frame, rank: PipelineRank, density: Density) -> list[Line]:
     ended = next((r for r in _ledger_step(frame).ranks if r.rank == rank.rank), rank)
     causes = frame.view.causes
     figures = ledger.figures(ended, frame.cells, causes)
@@ -369,7 +352,7 @@ def _foot(frame: _Frame, rows: int) -> tuple[Line, ...]:
     return tuple(lines)
 
 
-def _legend(frame: _Frame, density: _Density) -> tuple[Line, ...]:
+def _legend(frame: _Frame, density: Density) -> tuple[Line, ...]:
     """Draw a blank line and what is in the rows."""
     kinds = {a.kind for r in frame.step.ranks for a in r.actions if a.kind in "FBIW"}
     paired, launches = any(rank.pairs for rank in frame.step.ranks), bool(density.launch)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from pardbg import words
 from pardbg.analysis.pipeline.dependencies import parse
@@ -41,6 +42,27 @@ AT_ONCE = "▚"
 IDLE = "idle: "
 LAUNCH = LEVELS[1]
 _TRANSFER = re.compile(r"(SEND|RECV)_([A-Z]).*?(?:mb(\d+))?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Density:
+    """Lines per rank; the richest that fits is used."""
+
+    plan: int = 1
+    tall: int = 0
+    """Lines by which boxes are taller than one."""
+    launch: int = 0
+    flight: int = 0
+    gap: int = 0
+    spare: int = 0
+    """Lines that must stay free below for it."""
+
+    @property
+    def lines(self) -> int:
+        return self.plan + 1 + self.tall + self.launch + self.flight + self.gap
+
+    def fits(self, ranks: int, room: int) -> bool:
+        return ranks * self.lines - self.gap + self.spare <= room
 
 
 def token(kind: str, microbatch: int) -> str:
