@@ -15,7 +15,7 @@ from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.analysis.memory.sharding import ShardingView, UnitRow
 from pardbg.render.draw.axis import Axis
 from pardbg.render.draw.bars import LEVELS, abreast, keys, panel_widths, rule
-from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, line, right, width
+from pardbg.render.draw.cells import Line, Row, Segment, as_row, clean, clip, line, right, width
 from pardbg.render.draw.plots import DOT, STEPS, Scale, Series, plot
 from pardbg.render.draw.strip import strip
 from pardbg.render.pages.zero_ladder import LEAST, ladder, note
@@ -29,6 +29,7 @@ TOTAL_ROWS: Final = 3
 """Lines of a rank's total taken apart."""
 BESIDE: Final = 2 * LEAST + 6
 """Cells from which on the ladder of ZeRO levels stands beside a chart."""
+_UNKNOWN: Final = "   ? not known"
 _SIGNS: Final = {**{letter: letter for letter, _ in CATEGORIES}, "U": ".", "over": "+"}
 """Part of an area -> its sign in ASCII."""
 _LABELS: Final = 11
@@ -177,9 +178,22 @@ def categories(
         below += value
     areas = strip([[(value / top, letter) for value, letter in column] for column in columns],
                   room, rows - 1, 1, _SIGNS if ascii_ else None)  # fmt: skip
+    unknown = [at for at, t_ns in enumerate(moments)
+               if any(_at(points, t_ns) is None for _, points in own.course)]  # fmt: skip
     drawn = [line(_tick(at, rows - 1, top), row, beside.get(rows - 2 - at, ()))
-             for at, row in enumerate(areas)]  # fmt: skip
+             for at, row in enumerate(_with_unknown(areas, unknown))]  # fmt: skip
+    if unknown and width(f"{begin}{_UNKNOWN}  {end}") <= room:
+        begin += _UNKNOWN
     return [*drawn, (_ends(begin, end, room),)]
+
+
+def _with_unknown(areas: Sequence[Line], columns: Sequence[int]) -> list[Line]:
+    """Return areas with ``?`` upon what is known in the columns where more may be there."""
+    rows = [as_row(row) for row in areas]
+    for x in columns:
+        free = next((row for row in reversed(rows) if row.blank(x)), rows[0])
+        free.put(x, "?", "faint")
+    return [row.line() for row in rows]
 
 
 def _tick(at: int, rows: int, top: int) -> Segment:

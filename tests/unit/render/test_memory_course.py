@@ -142,6 +142,17 @@ def test_categories_have_a_scale_of_their_own_and_their_newest_values_beside() -
     assert categories(replace(shown, memory=(own,)), own, 20, 9) == []
 
 
+def test_what_is_not_known_is_no_nothing() -> None:
+    """Activations come with the second sample: in the columns before that they are not known."""
+    shown = snapshot(two_samples().store(), None)
+    rows = [plain(row) for row in categories(shown, shown.memory[0], 80, 12)]
+    begin = rows[0].index("┤") + 1
+    columns = ["".join(row[at] for row in rows[:-1]) for at in range(begin, begin + 57)]
+    marked = [at for at, column in enumerate(columns) if "?" in column]
+    assert 50 <= len(marked) < 57 and marked == list(range(len(marked))), marked
+    assert "? not known" in rows[-1]
+
+
 def test_a_request_that_failed_leaves_the_charts_where_they_are() -> None:
     """Its line is one more in what is said of the rank: the charts are a line lower for it."""
     shown = snapshot(load_session(SESSIONS / "ddp.mcap"), None)
