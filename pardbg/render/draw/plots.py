@@ -18,6 +18,8 @@ from pardbg.render.draw.cells import PAIR, Line, Segment, as_row, fit
 
 Point = tuple[float, float]
 DOT: Final = "●"
+EVENT: Final = "┊"
+"""A line at a place of the horizontal axis."""
 _SGR: Final = re.compile(r"\x1b\[([\d;]*)m")
 _LEAST: Final = (16, 5)
 """Cells and rows below which an axis leaves no room for a chart."""
@@ -83,10 +85,12 @@ def by_step(
     ahead: Sequence[tuple[int, float]] = (),
     steps: tuple[int | None, int | None] = (None, None),
     bare: bool = False,
+    events: Sequence[tuple[float, str]] = (),
 ) -> list[Line]:
     """Draw a value per training step, with ``level`` (a median, a bound) as a broken line; steps
     ``ahead`` of the cursor are dim. ``steps``: first and last one of the axis, where charts share
-    it; None: those of the values. ``bare``: without the axis' numbers, over another chart's."""
+    it; None: those of the values. ``bare``: without the axis' numbers, over another chart's.
+    ``events``: (place, style) of upright lines; step 6 is from 6 to 7."""
     known = [step for step, _ in (*values, *ahead)]
     low: float = min(known, default=0) if steps[0] is None else steps[0]
     high: float = max(known, default=0) if steps[1] is None else steps[1]
@@ -100,6 +104,11 @@ def by_step(
         first, last = values[0][0], values[-1][0]
         across = tuple((first + (last - first) * at / cells, level) for at in range(cells + 1))
         shown.insert(0, Series(across, "faint", "╌"))
+    bottom, top = _limits([value for _, value in (*values, *ahead)], Scale(text))
+    for place, look in events:
+        x = min(max(place - 0.5, low), high)
+        up = tuple((x, bottom + (top - bottom) * at / rows) for at in range(rows + 1))
+        shown.insert(0, Series(up, look, EVENT))
     axis = replace(_BARE if bare else STEPS, low=low, high=high)
     chart = _filled(tuple(plot(shown, cells, rows + bare, axis, Scale(text))), style)
     return list(chart[:-1] if bare else chart)

@@ -9,10 +9,24 @@ from typing import Final
 
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.findings.finding import Finding
 from pardbg.analysis.pipeline.values import Cause
 from pardbg.render.draw.bars import GAP, Bar, abreast, bars, rule, shares
-from pardbg.render.draw.cells import Line, Segment, clean, clip, fit, line, right, spread, width
-from pardbg.render.draw.plots import by_step
+from pardbg.render.draw.cells import (
+    Line,
+    Segment,
+    clean,
+    clip,
+    fit,
+    line,
+    overlay,
+    plain,
+    right,
+    spread,
+    width,
+)
+from pardbg.render.draw.plots import EVENT, by_step
+from pardbg.render.draw.signs import SIGN
 from pardbg.render.frame.host_panel import machine
 
 _LABEL: Final = 8
@@ -44,6 +58,15 @@ class Ahead:
     losses: tuple[tuple[int, float], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Where a finding begins on the axis of steps."""
+
+    place: float
+    """6.5 is the middle of step 6."""
+    finding: Finding
+
+
 def _ahead(
     shown: Sequence[tuple[int, float]], known: Sequence[tuple[int, float]]
 ) -> list[tuple[int, float]]:
@@ -67,10 +90,14 @@ class _Curve:
     text: Callable[[float], str]
     level: float | None = None
 
-    def draw(self, size: int, rows: int, axis: tuple[int, int], bare: bool = False) -> list[Line]:
-        """Return the chart under its name and newest value; empty if it does not fit."""
+    def draw(
+        self, size: int, rows: int, axis: tuple[int, int], bare: bool = False,
+        marks: Sequence[tuple[float, str]] = (),
+    ) -> list[Line]:  # fmt: skip
+        """Return the chart under its name and newest value; empty if it does not fit. ``marks``:
+        places of upright lines, and their styles."""
         chart = by_step(self.values, size, rows - 1, self.style, self.text, self.level, self.later,
-                        axis, bare)  # fmt: skip
+                        axis, bare, marks)  # fmt: skip
         title, newest = f"  {self.title}  ", f"{self.newest} "
         room = size - width(title) - width(newest)
         said = next((text for text in self.said if width(text) <= room), "")
@@ -81,22 +108,27 @@ class _Curve:
 
 def step_charts(
     snapshot: Snapshot, cells: int, height: int, ahead: Ahead | None,
-    beside: Sequence[Line] = (), beside_cells: int = 0,
+    beside: Sequence[Line] = (), beside_cells: int = 0, events: Sequence[Event] = (),
 ) -> list[Line]:  # fmt: skip
-    """Draw step time over loss on one axis, or beside it where rows are few; ``beside`` them, with
-    its rule, what is ``beside_cells`` wide."""
+    """Draw step time over loss on one axis, or beside it where rows are few, through both a line
+    where each of the ``events`` begins; ``beside`` them, with its rule, what is ``beside_cells``
+    wide."""
     curves = _curves(snapshot, ahead)
     if not curves:
         return []
     size = cells - 2 - (beside_cells + GAP if beside else 0)
     steps = [step for curve in curves for step, _ in (*curve.values, *curve.later)]
     axis = min(steps), max(steps)
+    each = {int(e.place): e for e in reversed(events) if axis[0] <= e.place <= axis[1] + 1}
+    here = [(each[step], *_look(each[step], snapshot.t_ns)) for step in sorted(each)]
+    marks = [(event.place, style) for event, _, style in here]
     if len(curves) > 1 and height < _TWO_CHARTS:
-        halves = [curve.draw(size // 2 - 1, height, axis) for curve in curves]
+        halves = [curve.draw(size // 2 - 1, height, axis, marks=marks) for curve in curves]
         drawn = abreast([(half, size // 2 - 1) for half in halves if half], 0)
     else:
-        upper = curves[0].draw(size, height // 2, axis, True) if len(curves) > 1 else []
-        drawn = [*upper, *curves[-1].draw(size, height - len(upper), axis)]
+        upper = curves[0].draw(size, height // 2, axis, True, marks) if len(curves) > 1 else []
+        drawn = [*upper, *curves[-1].draw(size, height - len(upper), axis, marks=marks)]
+    drawn = _named(drawn, size, here)
     if not drawn:
         return []
     shown, known = len(snapshot.steps), len(ahead.times) if ahead else 0
@@ -104,6 +136,32 @@ def step_charts(
     parts = [([rule("step time and loss", size, note), *drawn], size)]
     parts += [([*beside][: len(parts[0][0])], beside_cells)] if beside else []
     return [*abreast(parts), ()]
+
+
+def _look(event: Event, t_ns: int) -> tuple[str, str]:
+    """Return an event's sign and style; dim while the cursor stands before it."""
+    sign, style = SIGN[event.finding.severity]
+    return sign, "faint" if (event.finding.first_ns or event.finding.t_ns) > t_ns else style
+
+
+def _named(
+    drawn: Sequence[Line], size: int, events: Sequence[tuple[Event, str, str]]
+) -> list[Line]:
+    """Return charts with the names of their events beside the lines of the first one, where there
+    is room above the values."""
+    lines_ = list(drawn)
+    columns = sorted({x for row in drawn for x, sign in enumerate(plain(row)) if sign == EVENT})
+    if len(columns) not in (len(events), 2 * len(events)):
+        return lines_  # two of them stand in one column
+    for (event, sign, style), x in zip(events, columns, strict=False):
+        whose = event.finding.culprits
+        name = f" {sign} {clean(event.finding.kind)}" + f" r{words.rank_set(whose)}" * bool(whose)
+        for y, row in enumerate(lines_[1:-1], 1):
+            under = plain(row)[x + 1 : x + 2 + len(name)]
+            if x + 2 + len(name) <= size and not under.strip():
+                lines_[y] = overlay(row, x + 1, name, style)
+                break
+    return lines_
 
 
 def side(snapshot: Snapshot, rank: int | None, height: int) -> list[Line]:

@@ -135,6 +135,16 @@ def aligned(first: Store, t_ns: int, second: Store) -> Aligned:
     return Aligned(t0 + round(share * (t1 - t0)), f"step {wanted}", note)
 
 
+def place_on_steps(store: Store, t_ns: int) -> float | None:
+    """Return where a time stands on an axis of steps, by the lowest rank that counts them: 6.5 is
+    the middle of step 6. None: before the first one, or nobody counts."""
+    process = _counting(store)
+    if process is None or t_ns < int(process.table("step").col("t0_ns")[0]):
+        return None
+    here = _step_at(store, t_ns)
+    return None if here is None else here[0] + here[1]
+
+
 def _step_at(store: Store, t_ns: int) -> tuple[int, float] | None:
     """(step, how much of it has passed) by the lowest rank that counts steps."""
     process = _counting(store)

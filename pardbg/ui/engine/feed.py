@@ -20,7 +20,7 @@ from pardbg.analysis.pipeline.ticks.cell import Ticks, TicksWant, ticks_shown
 from pardbg.analysis.same.comparison import alone, compare
 from pardbg.analysis.same.module_rows import Numbers, numbers_of
 from pardbg.analysis.whatif.answer import WhatIf, kept_whatif
-from pardbg.render.frame.step_charts import Ahead
+from pardbg.render.frame.step_charts import Ahead, Event
 from pardbg.session.navigation.marks import Mark
 from pardbg.session.source_files import Place, SourceLines
 from pardbg.store.history import Bookmark
@@ -131,6 +131,8 @@ class Frame:
     """The pipelines by tick."""
     ahead: Ahead | None = None
     """The course of the whole recording."""
+    events: tuple[Event, ...] = ()
+    """Where errors and warnings begin on the axis of steps."""
     source: SourceLines | None = None
     """Lines around ``Want.source``."""
     other: Comparison | None = None

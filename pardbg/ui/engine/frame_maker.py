@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from pardbg.analysis.answers.snapshot import MANY, SECTIONS, Snapshot, Viewport
 from pardbg.analysis.answers.timeline import Spot, WaitedFor, waited_for
@@ -12,15 +12,17 @@ from pardbg.analysis.base.run import OutputLine
 from pardbg.analysis.pipeline.implied import schedule_detail
 from pardbg.analysis.pipeline.in_flight import Peak, peaks
 from pardbg.analysis.same.module_rows import Numbers, is_captured
-from pardbg.render.frame.step_charts import Ahead
-from pardbg.session.navigation.replay import aligned
-from pardbg.session.navigation.travel import active_bounds
+from pardbg.render.frame.step_charts import Ahead, Event
+from pardbg.session.navigation.replay import aligned, place_on_steps
+from pardbg.session.navigation.travel import active_bounds, since_ns
 from pardbg.session.source_files import SourceLines, source_around
 from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.feed import Analysis, Comparison, Frame, Lanes, Want
 from pardbg.ui.engine.landmarks import Places
 from pardbg.ui.engine.loading import Loader
 
+_EVENTS: Final = 4
+"""Findings that have a line in the charts over steps."""
 _NARROW = 80
 """Columns of a timeline below which it shows one step instead of three."""
 TURNS = 4
@@ -114,6 +116,7 @@ class FrameMaker:
             peaks=_peaks(snapshot) if want.peaks else {},
             ticks=analysis.ticks(self._store, snapshot.t_ns, want.ticks) if want.ticks else None,
             ahead=self._ahead() if want.ahead and cursor.replay else None,
+            events=self._events() if want.ahead else (),
             source=self._source(want),
             other=self._beside(want, snapshot.t_ns, whole),
             sameness=self._sameness() if want.sameness else None,
@@ -223,6 +226,15 @@ class FrameMaker:
             times = tuple((row.step, row.duration_ns) for row in end.steps)
             self._whole = Ahead(times, end.loss_history)
         return self._whole
+
+    def _events(self) -> tuple[Event, ...]:
+        """Return where on the axis of steps the worst findings begin, as far as that is known."""
+        told = sorted(
+            (f for f in self._places.findings if f.severity != "info"),
+            key=lambda found: found.order,
+        )
+        places = ((found, place_on_steps(self._store, since_ns(found))) for found in told[:_EVENTS])
+        return tuple(Event(place, found) for found, place in places if place is not None)
 
     def _source(self, want: Want) -> SourceLines | None:
         """Return the source lines of a place. Read once per place: the file may change meanwhile, a

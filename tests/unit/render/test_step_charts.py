@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pardbg.analysis.findings.finding import Finding
 from pardbg.render.draw.cells import plain
-from pardbg.render.pages.overview.page import overview
+from pardbg.render.frame.step_charts import Event
+from pardbg.render.pages.overview.page import OverviewPageState, overview
 from tests.ui.sample import snapshot_1f1b
 
 
@@ -26,6 +28,24 @@ def test_step_time_and_loss_share_their_steps() -> None:
     upper = rows[first : next(at for at, row in enumerate(rows) if "└" in row)]
     dots = [at for row in upper for at, char in enumerate(row) if char == "●"]
     assert dots and min(dots) > ticks[0][0] + 0.7 * (ticks[0][-1] - ticks[0][0])
+
+
+def test_a_finding_has_a_line_where_it_begins() -> None:
+    """Of steps 0 to 39 that are as wide as each other the middle one, 20, is in the middle."""
+    made = snapshot_1f1b()
+    steps = tuple(replace(made.steps[-1], step=n) for n in range(40))
+    shown = replace(made, steps=steps, loss_history=tuple((n, 5 - n / 20) for n in range(40)))
+    found = Finding("straggler", "warning", made.t_ns, "rank 2 is late", culprits=(2,))
+    look = OverviewPageState(events=(Event(20.5, found), Event(99, found)))
+    picture = overview(shown, 120, 36, look)
+    rows = [plain(row) for row in (*picture.head, *picture.body)]
+    at = {x for row in rows for x, sign in enumerate(row) if sign == "┊"}
+    ends = next((row.index("└"), row.rindex("─", 0, 76)) for row in rows if "└" in row)
+    assert len(at) == 1 and abs(at.pop() - sum(ends) / 2) <= 2, (at, ends)
+    assert sum("▲ straggler r2" in row for row in rows) == 1
+    early = overview(replace(shown, t_ns=found.t_ns - 1), 120, 36, look)
+    styles = {run.style for row in early.head for run in row if "┊" in run.text}
+    assert styles and all(style.startswith("faint") for style in styles), "it is to come"
 
 
 def test_where_rows_are_few_the_loss_stands_beside_the_step_time() -> None:

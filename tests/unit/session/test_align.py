@@ -5,7 +5,7 @@ from __future__ import annotations
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.render.draw.cells import plain
 from pardbg.render.frame.beside import between, differences
-from pardbg.session.navigation.replay import Aligned, aligned
+from pardbg.session.navigation.replay import Aligned, aligned, place_on_steps
 from pardbg.store.store import Store
 from tests.unit.trace_builder import Trace, ns
 
@@ -55,3 +55,12 @@ def test_differences_are_marked_by_sign_and_said_in_figures() -> None:
     assert same[0] == "step 100 ms ≈ 100 ms"
     text = plain(between(ours, theirs, "slow.mcap", "step 2", "", 100))
     assert text.startswith("── B slow.mcap at step 2  step 100 ms → 150 ms") and len(text) == 100
+
+
+def test_a_time_has_a_place_on_the_axis_of_steps() -> None:
+    """Steps 2 to 4 of 100 ms, from 40 ms on: 165 ms is a quarter into step 3."""
+    store = run(2, 3, 100, begin=40)
+    assert place_on_steps(store, ns(165)) == 3.25
+    assert place_on_steps(store, ns(39)) is None, "before the first one"
+    assert place_on_steps(store, ns(9999)) == 5, "the end of the last"
+    assert place_on_steps(Trace(1).store(), ns(5)) is None, "nobody counts"

@@ -64,7 +64,9 @@ def mesh(snapshot: Snapshot, cells: int, rows: int, look: OverviewPageState) -> 
     spare = rows - len(head) - len(body)
     if spare >= 8:
         beside = side(snapshot, look.selected, spare - 3) if cells >= FRONT_CELLS else ()
-        body += [(), *step_charts(snapshot, cells, spare - 3, look.ahead, beside, SIDE_CELLS)]
+        body += [(), *step_charts(
+            snapshot, cells, spare - 3, look.ahead, beside, SIDE_CELLS, look.events
+        )]  # fmt: skip
     found = [line("  ", row) for row in brief(snapshot.findings, cells - 4)]
     body += found[: max(0, rows - len(head) - len(body))]
     return Picture(tuple(head), body, rows=(*places, *[-1] * (len(body) - len(places))))

@@ -25,6 +25,7 @@ from pardbg.render.draw.cells import (
     Line,
     Picture,
     Segment,
+    fit,
     line,
     plain,
     wrap,
@@ -34,6 +35,7 @@ from pardbg.render.frame.panels import empty
 from pardbg.render.frame.step_charts import (
     SIDE_CELLS,
     Ahead,
+    Event,
     phases,
     side,
     step_charts,
@@ -46,6 +48,7 @@ from pardbg.render.pages.overview.rank_table import (
     FRONT_CELLS,
     WIDE,
     columns_of,
+    legend_of,
     line_of,
     rule_of,
     strip_ticks,
@@ -80,6 +83,8 @@ class OverviewPageState:
     """The schedule of the step at the cursor, where the page has room for it."""
     ascii: bool = False
     """The terminal has no blocks: a rank of the mesh is a digit, a step of a strip a sign."""
+    events: Sequence[Event] = ()
+    """Where errors and warnings begin on the axis of steps."""
 
 
 def overview(
@@ -120,7 +125,8 @@ def overview(
         ticks = strip_ticks(snapshot, columns) if tall > 1 and cells >= WIDE else []
         room = spare - len(ticks) - len(below) - (5 if front else 3)
         charts = _charts(snapshot, cells, room, look, front)
-        below = [*ticks, (), *([] if front else charts), *below]
+        between = () if over else fit(legend_of(columns, look.ascii), cells)
+        below = [*ticks, between, *([] if front else charts), *below]
         head = (*said, (), *charts, *head[len(said) :]) if front else head
     places = tuple(rank for rank in places for _ in range(tall))
     focus = places.index(look.selected) if look.selected in places else None
@@ -148,10 +154,11 @@ def _charts(
     if front and cells >= WIDE:
         size = cells * 9 // 20
         return step_charts(
-            snapshot, cells, room, look.ahead, compact(snapshot, size, room, look.detail), size
-        )
+            snapshot, cells, room, look.ahead, compact(snapshot, size, room, look.detail), size,
+            look.events,
+        )  # fmt: skip
     beside = side(snapshot, look.selected, room) if cells >= FRONT_CELLS else ()
-    return step_charts(snapshot, cells, room, look.ahead, beside, SIDE_CELLS)
+    return step_charts(snapshot, cells, room, look.ahead, beside, SIDE_CELLS, look.events)
 
 
 def _below(

@@ -53,12 +53,18 @@ def _mark(style: str, ascii_: bool) -> str:
 
 def rule_of(columns: Sequence[Column[RankNow]], cells: int, ascii_: bool = False) -> Line:
     """Draw the heading over the ranks, with what their strips show."""
+    says = legend_of(columns, ascii_)
+    return line(" ", rule("ranks", cells - 2 - line_width(says)), says)
+
+
+def legend_of(columns: Sequence[Column[RankNow]], ascii_: bool) -> Line:
+    """Draw what strips show; nothing where there are none."""
+    if all(column.title != DRAWN[3] for column in columns):
+        return ()
     order = (_PARTS[at] for at in (0, 2, 1))
     marks = keys([(_mark(style, ascii_), f"strip.{style}", word) for style, word in order], 99)
-    says = line(Segment(" a column is a step, from below: ", "dim"), *marks[:-1],
+    return line(Segment(" a column is a step, from below: ", "dim"), *marks[:-1],
                 Segment(marks[-1].text.rstrip(), marks[-1].style))  # fmt: skip
-    says = says if any(column.title == DRAWN[3] for column in columns) else ()
-    return line(" ", rule("ranks", cells - 2 - line_width(says)), says)
 
 
 def line_of(
@@ -255,8 +261,9 @@ def _now(rank: RankNow, now_ns: int, cells: int, culprit: bool) -> Line:
     age_ns = now_ns - (rank.since_ns or now_ns)
     if age_ns > 0 and (culprit or rank.state in ("waiting", "held", "stale")):
         since = " " + words.duration(age_ns)
-    if rank.state == "held" and width(text) > cells - 2 - width(since):
-        text, since = clean(rank.now.what) or text, ""  # the sign says held; where is what counts
+    if width(text) > cells - 2 - width(since):
+        held = rank.state == "held"  # the sign says it; where is what counts
+        text, since = (clean(rank.now.what) if held else "") or text, ""
     text = clip(text, cells - 2 - width(since))
     words_style = "culprit" if culprit else style if rank.state != "running" else ""
     return line(Segment(f"{sign} ", style), Segment(text, words_style),
