@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rich.color import Color
+from rich.color import Color, ColorType
 
 from pardbg.analysis.answers.snapshot import Snapshot, snapshot
 from pardbg.analysis.answers.timeline import LaneSpan
@@ -19,6 +19,8 @@ from pardbg.render.pages.pipeline.schedule import CAUSE_CHAR
 from pardbg.render.pages.timeline import lane
 from pardbg.session.reader import load
 from pardbg.ui.palette import style
+from tests.ui.fakes import until
+from tests.ui.recorded import replayed
 
 SESSIONS = Path(__file__).parents[2] / "sessions"
 PALETTE = Path(__file__).parents[2] / "pardbg" / "ui" / "palette.txt"
@@ -97,6 +99,11 @@ def test_a_narrow_box_has_a_letter(name: str, size: int, shown: str) -> None:
     assert plain(box).rstrip().ljust(size)[:size] == shown.ljust(size)
 
 
+def test_narrow_boxes_of_one_kind_stay_apart() -> None:
+    boxes = [LaneSpan(at, at + 1, "send F0 →1", "comm.send") for at in range(3)]
+    assert plain(lane(boxes, Axis(0, 20, 20))).rstrip() == "s▏s"
+
+
 def test_16_colours_are_readable_on_light_and_dark_terminals() -> None:
     """The ground is the terminal's own: ink that is black or white may be the same."""
     for row in PALETTE.read_text("utf-8").splitlines():
@@ -164,3 +171,20 @@ def _luminance(colour: Color) -> float:
     parts = [part / 255 for part in colour.get_truecolor()]
     red, green, blue = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_every_page_keeps_to_16_colours_and_has_its_signs_in_ascii(
+    size: tuple[int, int],
+) -> None:
+    async with replayed("fault-straggler", size) as (app, pilot):
+        app.theme = "pardbg-16"
+        for number in "1234567890":
+            await pilot.press(number)
+            await until(lambda: app.main.page.ready, number)
+            for row in app.screen._compositor.render_strips():
+                for run in row:
+                    assert ascii_of(run.text).count("?") == run.text.count("?"), (number, run.text)
+                    for colour in (run.style.color, run.style.bgcolor) if run.style else ():
+                        kind = colour.type if colour is not None else ColorType.DEFAULT
+                        assert kind <= ColorType.STANDARD, (number, run)

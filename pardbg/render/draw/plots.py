@@ -105,8 +105,9 @@ def by_step(
         across = tuple((first + (last - first) * at / cells, level) for at in range(cells + 1))
         shown.insert(0, Series(across, "faint", "╌"))
     bottom, top = _limits([value for _, value in (*values, *ahead)], Scale(text))
-    for place, look in events:
-        x = min(max(place - 0.5, low), high)
+    for x, look in ((place - 0.5, look) for place, look in events):
+        if not low <= x <= high:
+            continue
         up = tuple((x, bottom + (top - bottom) * at / rows) for at in range(rows + 1))
         shown.insert(0, Series(up, look, EVENT))
     axis = replace(_BARE if bare else STEPS, low=low, high=high)

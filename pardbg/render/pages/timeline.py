@@ -320,7 +320,7 @@ def _box(label: str, style: str, size: int, odd: bool, named: bool) -> tuple[Seg
     text = _shown(label, style, size) if named or hatched else " " * size
     if style.startswith("action") and style.count(".") == 1:
         return (Segment(text, style + (".odd" if odd else ".even")),)
-    if odd and text[0] == " ":
+    if odd and len(text.rstrip()) <= 1:  # the one before it has the letter
         edge = Segment("▏", style + "+edge")
         return (edge, Segment(text[1:], style)) if size > 1 else (edge,)
     return (Segment(text, style),)

@@ -148,7 +148,7 @@ def columns_of(snapshot: Snapshot, cells: int, ascii_: bool = False) -> list[Col
     drawn = any(snapshot.courses.values()) and not (hung and cells < 110)  # where, in full
     now = 36 if cells >= 110 else 26
     if drawn and not hung:
-        now = 40 if wide else 20 if cells >= 110 else 18
+        now = 40 if wide else 22 if cells >= 110 else 18
     apart = len({rank.step for rank in snapshot.ranks}) > 1
     columns: list[Column[RankNow]] = [
         Column("rank", 4, lambda r: (str(r.rank), "culprit" if r.rank in costs else "strong"),
