@@ -331,7 +331,7 @@ def _moves(row: MemoryRow) -> str:
 def _foot(cells: int, rows: int, other: bool, sharded: bool) -> tuple[Line, ...]:
     parts_: list[Segment] = [Segment("  ")]
     for letter, word in CATEGORIES if other else CATEGORIES[:-1]:
-        said = word if cells >= 100 else SHORT[word]
+        said = word if cells >= (100 if other else 80) else SHORT[word]
         parts_ += [Segment(f" {letter} ", f"mem.{letter}"), Segment(f" {said}  ", "dim")]
     moment = " between steps" if cells >= 100 else ""
     parts_ += [Segment("▲┃", "expected"), Segment(f" expected{moment}", "dim")]

@@ -134,7 +134,7 @@ def test_categories_have_a_scale_of_their_own_and_their_newest_values_beside() -
     own = replace(shown.memory[0], history=history, course=tuple(known))
     *areas, axis = categories(replace(shown, memory=(own,)), own, 11 + 10 + 12, 9)
     assert plain(axis).strip() == "10 ms19 ms" and len(areas) == 8
-    styles = [next(run.style for run in row[1:] if run.text.strip()) for row in reversed(areas)]
+    styles = [next(run.style for run in row[1:] if run.text.strip(" ?")) for row in reversed(areas)]
     assert styles == ["strip.P"] * 2 + ["strip.G"] * 2 + ["strip.A"] * 4
     assert plain(areas[0])[11:21] == " " * 5 + "█" * 5, "no activations before the half"
     text = "\n".join(map(plain, areas))
