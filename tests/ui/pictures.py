@@ -15,8 +15,8 @@ from tests.ui.recorded import VIEWS, View, app_of, drive, fixed_surroundings
 
 ROOT = Path(__file__).parents[2]
 SIZE = (120, 40)
-SCREENS = ("overview", "pipeline", "timeline", "collectives", "traffic", "memory", "debug",
-           "findings", "output", "hang", "ticks")  # fmt: skip
+SCREENS = ("overview", "pipeline", "timeline", "collectives", "traffic", "memory", "findings",
+           "hang")  # fmt: skip
 
 
 async def picture(view: View, path: Path) -> None:
