@@ -113,6 +113,14 @@ def stopping(ctl: Ask) -> None:
     assert ctl("delay 1 0ms")["text"] == "rank 1 not delayed"
 
 
+def at_hand(ctl: Ask, rank: int) -> dict[str, str]:
+    """Shape and sum of what the action at which a rank is held works on."""
+    asked = {name: f"(*{name}.shape, {name}.double().sum().item())" for name in
+             ("input", "output", "grad")}  # fmt: skip
+    return {name: ctl(f"p {expr} on {rank}")["answers"][str(rank)]["text"]
+            for name, expr in asked.items()}  # fmt: skip
+
+
 def looking(ctl: Ask) -> None:
     """Into ranks that are held."""
     assert set(ctl("next")["held"]) == {"0", "1"}
@@ -134,6 +142,17 @@ def looking(ctl: Ask) -> None:
     wrong = ctl("p no_such_name on 0")["answers"]["0"]
     assert wrong["raised"] and wrong["text"].startswith("NameError")
     assert ctl("p 1 on 0 --frame 99", code=1)["answers"]["0"]["refusal"] == "no_frame"
+    assert ctl("until action==B and mb==3 and stage==1")["held"]["1"] == "1B3"
+    came = at_hand(ctl, 1)
+    assert came["grad"].startswith("NameError")  # the last stage's comes from its loss
+    assert came["output"] != came["input"]
+    assert ctl("until action==B and mb==3 and stage==0")["held"]["0"] == "0B3"
+    sent = at_hand(ctl, 0)
+    assert sent["output"] == came["input"], "what one stage puts out is what the next one takes"
+    assert len({sent["input"], sent["output"], sent["grad"]}) == 3
+    assert ctl("until action==F and stage==1")["held"]["1"].startswith("1F")
+    comes = at_hand(ctl, 1)
+    assert comes["output"].startswith("NameError") and comes["input"].startswith("(")
 
 
 def recording(ctl: Ask) -> None:

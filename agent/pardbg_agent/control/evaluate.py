@@ -17,8 +17,8 @@ import pprint
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Final, cast
@@ -42,6 +42,8 @@ class Place:
 
     frame: FrameType
     line: int
+    at_hand: Mapping[str, Any] = field(default_factory=dict)
+    """Values that have a name besides: those of the action that is held."""
 
 
 From = FrameType | TracebackType | None
@@ -58,12 +60,13 @@ def answer(
     num = len(frames(innermost))
     if at is None:
         return Evaluated(refusal=NoAnswer.NO_FRAME, frames=num)
+    at = replace(at, at_hand=_at_hand(innermost))
     if kind == "list":
         found = _source(at)
     elif kind == "hash":
-        found = _hash(at.frame, expr, optimizers)
+        found = _hash(at, expr, optimizers)
     elif kind in _KINDS:
-        found = _KINDS[kind](at.frame, expr)
+        found = _KINDS[kind](at, expr)
     else:
         return Evaluated(refusal=NoAnswer.NO_QUESTION)
     code = at.frame.f_code
@@ -105,12 +108,23 @@ def pick(innermost: From, number: int) -> Place | None:
     return known[number] if 0 <= number < len(known) else None
 
 
-def _value(at: FrameType, expr: str) -> Any:
+def _at_hand(innermost: From) -> Mapping[str, Any]:
+    """Return the values of the pipeline action at whose gate the thread is held, by name."""
+    pipeline: Any = sys.modules.get("pardbg_agent.hooks.training.pipeline")
+    if pipeline is None or not isinstance(innermost, FrameType):
+        return {}
+    found: Mapping[str, Any] = _try(lambda: pipeline.at_hand(innermost), {})[0]
+    return found
+
+
+def _value(at: Place, expr: str) -> Any:
     code = compile(expr.strip(), "<pardbg>", "eval")
-    return eval(code, at.f_globals, at.f_locals)  # noqa: S307 - what --allow-eval allows
+    known = at.frame.f_globals
+    besides = {name: value for name, value in at.at_hand.items() if name not in known}
+    return eval(code, known, {**besides, **at.frame.f_locals})  # noqa: S307 - what --allow-eval allows
 
 
-def _print(at: FrameType, expr: str, form: Callable[[Any], str] = repr) -> Evaluated:
+def _print(at: Place, expr: str, form: Callable[[Any], str] = repr) -> Evaluated:
     value, raised = _try(lambda: _value(at, expr))
     if raised:
         return Evaluated(text=raised, raised=True)
@@ -123,7 +137,7 @@ def _type_name(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def _tensor(at: FrameType, expr: str) -> Evaluated:
+def _tensor(at: Place, expr: str) -> Evaluated:
     value, raised = _try(lambda: _value(at, expr))
     if raised:
         return Evaluated(text=raised, raised=True)
@@ -137,7 +151,7 @@ def _tensor(at: FrameType, expr: str) -> Evaluated:
     )
 
 
-def _hash(at: FrameType, expr: str, optimizers: Iterable[Any]) -> Evaluated:
+def _hash(at: Place, expr: str, optimizers: Iterable[Any]) -> Evaluated:
     """``params``, ``grads``, ``optimizer``, or a tensor, a module, a dict or a list of tensors."""
     from pardbg_agent.hooks import tensors as values
 
@@ -160,15 +174,15 @@ def _source(at: Place) -> Evaluated:
     return Evaluated(text="\n".join(rows) or f"no source of {file}")
 
 
-def _arguments(at: FrameType, _expr: str) -> Evaluated:
-    code = at.f_code
+def _arguments(at: Place, _expr: str) -> Evaluated:
+    code = at.frame.f_code
     count = code.co_argcount + code.co_kwonlyargcount
     count += bool(code.co_flags & 4) + bool(code.co_flags & 8)  # *args, **kwargs
-    return Evaluated(text=_names(at, code.co_varnames[:count]))
+    return Evaluated(text=_names(at.frame, code.co_varnames[:count]))
 
 
-def _locals(at: FrameType, _expr: str) -> Evaluated:
-    return Evaluated(text=_names(at, tuple(sorted(at.f_locals))))
+def _locals(at: Place, _expr: str) -> Evaluated:
+    return Evaluated(text=_names(at.frame, tuple(sorted(at.frame.f_locals))))
 
 
 def _names(at: FrameType, names: tuple[str, ...]) -> str:
@@ -188,14 +202,14 @@ def _brief(value: Any) -> str:
     return _cut(line, MAX_REPR)
 
 
-def _exec(at: FrameType, expr: str) -> Evaluated:
+def _exec(at: Place, expr: str) -> Evaluated:
     """A statement; what it prints is the answer. New names last only in a module's own frame."""
     out = OwnOutput(sys.stdout)
 
     def run() -> None:
         code = compile(expr, "<pardbg>", "single")
         with contextlib.redirect_stdout(cast(io.TextIOBase, out)):
-            exec(code, at.f_globals, at.f_locals)  # noqa: S102 - what --allow-eval allows
+            exec(code, at.frame.f_globals, at.frame.f_locals)  # noqa: S102 - what --allow-eval allows
 
     _, raised = _try(run)
     return Evaluated(text=raised or out.text.rstrip() or "done", raised=bool(raised))
@@ -242,7 +256,7 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-_KINDS: Final[dict[str, Callable[[FrameType, str], Evaluated]]] = {
+_KINDS: Final[dict[str, Callable[[Place, str], Evaluated]]] = {
     "p": _print, "pp": partial(_print, form=partial(pprint.pformat, width=100, compact=True)),
     "whatis": partial(_print, form=_type_name), "tensor": _tensor,
     "args": _arguments, "locals": _locals, "exec": _exec,

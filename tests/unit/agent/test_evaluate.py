@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,6 +44,18 @@ def test_answers_from_the_frame() -> None:
     assert failed.raised and failed.text == "ZeroDivisionError: division by zero"
     assert left.raised and left.text == "SystemExit: 3", "a rank is not ended by a question"
     assert len(long.text) == evaluate.MAX_TEXT
+
+
+def test_a_name_of_the_program_comes_before_one_of_the_action(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = SimpleNamespace(at_hand=lambda _: {"input": "i", "total": "t", "OUTER": "o"})
+    monkeypatch.setitem(sys.modules, "pardbg_agent.hooks.training.pipeline", module)
+    total = 3
+    here = sys._getframe()
+    assert total and evaluate.answer("p", "input, total, OUTER", 0, here).text == "('i', 3, 41)"
+    module.at_hand = lambda _: {}["of another torch"]
+    assert evaluate.answer("p", "total", 0, here).text == "3"
 
 
 def test_frames_go_up_to_the_callers() -> None:

@@ -7,7 +7,8 @@ not the schedules' loops.
 from __future__ import annotations
 
 import functools
-from types import ModuleType
+from collections.abc import Iterable
+from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
 from pardbg_agent import core as _core
@@ -100,6 +101,38 @@ def _before(verb_of: Any) -> Any:
         return made, stage, made.begins(verb, stage.stage_index, mb, module)
 
     return before
+
+
+_HELD: Final = next(one for one in _before.__code__.co_consts if isinstance(one, CodeType))
+
+
+def at_hand(innermost: FrameType | None) -> dict[str, Any]:
+    """Return by name what the action works on at whose gate this thread stands: its ``input``; of a
+    backward also its ``output`` and, but for the last stage, the ``grad`` of that."""
+    while innermost is not None and innermost.f_code is not _HELD:
+        innermost = innermost.f_back
+    if innermost is None:
+        return {}
+    known = innermost.f_locals
+    stage, verb, mb, args = (known[name] for name in ("stage", "verb", "mb", "args"))
+    if verb == "F":
+        given = args[1] if len(args) > 1 else known["kwargs"].get("args", ())
+        return {"input": _one(given if stage.is_first else _received(stage.args_recv_info[mb]))}
+    if verb not in ("B", "I"):
+        return {}
+    output, inputs = stage.fwd_cache[mb]
+    grad = {} if stage.is_last else {"grad": _one(_received(stage.grad_recv_info[mb]))}
+    return {"input": _one(inputs), "output": _one(output), **grad}
+
+
+def _received(infos: Iterable[Any]) -> list[Any]:
+    return [info.buffer for info in infos if getattr(info, "buffer", None) is not None]
+
+
+def _one(values: Iterable[Any]) -> Any:
+    """Return several values as they are, one by itself."""
+    several = tuple(values)
+    return several[0] if len(several) == 1 else several
 
 
 def _after(c: _core.Core, what: Any, t1: int, failed: bool) -> None:
