@@ -58,7 +58,8 @@ def ctl(
     """Control a live run from a script; elsewhere: RUN as `watch` takes it.
 
     VERB: pause, continue, step, tick, next, op, until, break, tbreak, watch, condition, ignore,
-    delete, breaks, delay, where, ranks, status, level, mark, kill; `ctl VERB --help` explains one.
+    enable, disable, delete, breaks, delay, where, ranks, status, level, mark, kill; `ctl VERB
+    --help` explains one.
 
     RANKS is a rank set: 0, 0-3, stage=2, all, held. `pause 2` holds rank 2 alone and releases it
     before a peer times out (`pause 2 hold`: never).
@@ -67,9 +68,10 @@ def ctl(
     short (action==2B3), "op==all_reduce and bytes>1e6 and axis==dp", "step==100"; `tbreak` once;
     `until` continues to there and returns once stopped. `delay 2 50ms` slows rank 2 down.
 
-    `p EXPR [on RANKS]`, `pp`, `whatis`, `tensor`, `list`, `args`, `locals`, `exec` inspect held
-    ranks; `compare EXPR` shows them side by side; `compare --hash grads` finds the first parameter
-    that differs. Evaluating code requires that the job was started with --allow-eval.
+    `p EXPR [on RANKS]`, `pp`, `whatis`, `tensor`, `list`, `longlist`, `args`, `locals`, `exec`
+    inspect held ranks; `compare EXPR` shows them side by side; `compare --hash grads` finds the
+    first parameter that differs. Evaluating code requires that the job was started with
+    --allow-eval.
 
     `watch same REF.mcap` compares the run with its reference's recording (both with --tensors), and
     holds the ranks at the module whose output, or gradient, differs first (`pardbg same`).

@@ -21,6 +21,8 @@ class Verb(str, Enum):
     UNTIL = "until"
     CONDITION = "condition"
     IGNORE = "ignore"
+    ENABLE = "enable"
+    DISABLE = "disable"
     DELETE = "delete"
     BREAKS = "breaks"
     WATCH = "watch"

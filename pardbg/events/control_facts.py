@@ -35,6 +35,7 @@ class Breakpoint:
     ignore: int = 0
     """Matches to skip on each rank."""
     once: bool = False
+    enabled: bool = True
     kind: Word = ""
     """Kind of a watch (wire.WATCH_KINDS); empty: a breakpoint."""
     by: Line = ""

@@ -99,6 +99,9 @@ def stopping(ctl: Ask) -> None:
     assert ctl("ignore 1 1000000")["text"] == "breakpoint 1: skips the next 1000000 matches"
     assert ctl("condition 1 step==999999")["text"] == "breakpoint 1: step==999999"
     assert ctl("watch nan")["text"] == "watch 2: nan"
+    assert ctl("disable")["text"] == "breakpoint 1, watch 2 disabled"
+    assert not any(one["enabled"] for one in ctl("breaks")["breaks"])
+    assert ctl("enable 1 2")["text"] == "breakpoint 1, watch 2 enabled"
     (first, second) = ctl("breaks")["breaks"]
     assert (first["condition"], second["kind"]) == ("step==999999", "nan")
     until = ctl("until op==send and rank==0")
@@ -130,6 +133,9 @@ def looking(ctl: Ask) -> None:
     ):  # fmt: skip
         assert ctl(line)["answers"]["0"]["text"] == text, line
     assert "->" in ctl("list 0")["answers"]["0"]["text"]
+    whole = ctl("longlist 0")["answers"]["0"]["text"].splitlines()
+    assert "def train_pipeline(" in whole[0] and len(whole) > 20
+    assert sum("->" in one for one in whole) >= 1
     assert ctl("args on 0")["answers"]["0"]["text"].startswith("world = World(rank=0, size=2")
     assert "options = " in ctl("locals on 0 --frame 1")["answers"]["0"]["text"]
     shape = ctl("tensor __import__('torch').ones(2,3) on 0")["answers"]["0"]["text"]

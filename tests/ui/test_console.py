@@ -21,6 +21,7 @@ from pardbg.ui.screens.debug import DebugPage
 from pardbg_agent.ctrl.agent_messages import Evaluated, NoAnswer, Thread
 from tests.ui import sample
 from tests.ui.fakes import FakePort, app_on, shows, text_of, until
+from tests.ui.recorded import type_
 
 
 def typed(app: PardbgApp) -> str:
@@ -113,6 +114,31 @@ class Frames(FakePort):
         self.frames.append(frame)
         refusal = NoAnswer.NO_FRAME if frame > 1 else None
         return Reply(answer=Answers({0: Evaluated(0, refusal, f"in frame {frame}", frames=2)}))
+
+
+async def test_what_is_displayed_is_shown_wherever_ranks_are_held_next() -> None:
+    port = FakePort(Reply(answer=Answers({0: Evaluated(0, None, "4.25")})))
+    held = sample.held(sample.snapshot_1f1b())
+    app = app_on(held, port)
+
+    def asked() -> list[str]:
+        return [args["expr"] for args in port.args if "expr" in args]
+
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app)
+        await type_(pilot, "display loss")
+        await until(lambda: asked() == ["loss"], "now")
+        await type_(pilot, "display lr on 1")
+        await until(lambda: asked() == ["loss", "lr"], "another rank's")
+        assert ("inspect", "1") in port.asked
+        control = replace(held.control, held={**held.control.held, 1: "1B5"})
+        app._store.show(replace(held, control=control))
+        await until(lambda: asked()[2:] == ["loss", "lr"], "both where they are held next")
+        await type_(pilot, "undisplay loss")
+        await type_(pilot, "display")
+        await until(lambda: asked()[4:] == ["lr"], "the other one")
+        await type_(pilot, "undisplay loss")
+        await shows(app, "no display 'loss'")
 
 
 async def test_up_and_down_stay_within_the_frames() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import inspect
 import io
 import linecache
 import os
@@ -27,7 +28,7 @@ from pardbg_agent import clock
 from pardbg_agent.ctrl.agent_messages import Evaluated, NoAnswer
 from pardbg_agent.life.own_frames import is_own
 
-KINDS: Final = ("p", "pp", "whatis", "tensor", "list", "args", "locals", "exec", "hash")
+KINDS: Final = ("p", "pp", "whatis", "tensor", "list", "longlist", "args", "locals", "exec", "hash")
 MAX_TEXT: Final = 8_000
 MAX_NAMES: Final = 200
 MAX_REPR: Final = 200
@@ -61,8 +62,8 @@ def answer(
     if at is None:
         return Evaluated(refusal=NoAnswer.NO_FRAME, frames=num)
     at = replace(at, at_hand=_at_hand(innermost))
-    if kind == "list":
-        found = _source(at)
+    if kind in ("list", "longlist"):
+        found = _source(at, whole=kind == "longlist")
     elif kind == "hash":
         found = _hash(at, expr, optimizers)
     elif kind in _KINDS:
@@ -164,11 +165,16 @@ def _hash(at: Place, expr: str, optimizers: Iterable[Any]) -> Evaluated:
     return Evaluated(text=f"{len(named)} tensors", hashes=named)
 
 
-def _source(at: Place) -> Evaluated:
+def _source(at: Place, whole: bool) -> Evaluated:
+    """The lines around the current one, or those of the ``whole`` function."""
     file, line = at.frame.f_code.co_filename, at.line or 1
+    first, last = max(1, line - AROUND), line + AROUND
+    if whole:
+        lines, first = _try(lambda: inspect.getsourcelines(at.frame.f_code), ([], first))[0]
+        last = max(line, first + len(lines) - 1)
     rows = [
         f"{n:>5}{' ->' if n == line else '   '} {text.rstrip()}"
-        for n in range(max(1, line - AROUND), line + AROUND + 1)
+        for n in range(max(1, first), last + 1)
         if (text := linecache.getline(file, n, at.frame.f_globals))
     ]
     return Evaluated(text="\n".join(rows) or f"no source of {file}")

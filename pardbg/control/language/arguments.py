@@ -84,21 +84,25 @@ USAGE: Final[dict[Verb, str]] = {
     Verb.LEVEL: "off|summary|full [RANKS] [30s]",
     Verb.CONDITION: "N EXPR",
     Verb.IGNORE: "N COUNT",
+    Verb.ENABLE: "[N …]",
+    Verb.DISABLE: "[N …]",
     Verb.DELETE: "[N …]",
     Verb.DELAY: "RANKS TIME",
-    Verb.INSPECT: "p|pp|whatis|tensor|list|args|locals|exec|hash|dap [EXPR] [on RANKS]",
+    Verb.INSPECT: "p|pp|whatis|tensor|list|longlist|args|locals|exec|hash|dap [EXPR] [on RANKS]",
 }
 MOST_TIMES: Final = 10_000
 _TIMES: Final = re.compile(r"[x×][0-9]{1,9}|[0-9]{1,9}[x×]")
-INSPECT: Final = ("p", "pp", "whatis", "tensor", "list", "args", "locals", "exec", "hash", "dap")
+INSPECT: Final = (
+    "p", "pp", "whatis", "tensor", "list", "longlist", "args", "locals", "exec", "hash", "dap",
+)  # fmt: skip
 """Words that mean ``inspect WORD``."""
-_PLAIN: Final = ("list", "args", "locals")
+_PLAIN: Final = ("list", "longlist", "args", "locals")
 COMPARE: Final = "compare"
 DAP: Final = "dap"
 """Words of another kind that ``inspect`` has too: nothing is evaluated."""
 PDB: Final = {
     "c": "continue", "cont": "continue", "s": "step", "n": "next", "b": "break", "w": "where",
-    "bt": "where", "l": "list", "ll": "list", "longlist": "list", "print": "p", "exit": "quit",
+    "bt": "where", "l": "list", "ll": "longlist", "print": "p", "exit": "quit",
     "a": "args", "cl": "delete", "clear": "delete", "q": "quit",
     "u": "up", "d": "down", "h": "help", "unt": "until", "!": "exec",
 }  # fmt: skip
@@ -120,7 +124,7 @@ def verb_words(verb: Verb, words: Sequence[str]) -> _Said:
     if verb is Verb.IGNORE:
         _exactly(verb, words, 2)
         return None, {"number": _count(verb, words[:1]), "count": _count(verb, words[1:])}
-    if verb is Verb.DELETE:
+    if verb in (Verb.ENABLE, Verb.DISABLE, Verb.DELETE):
         return None, {"numbers": [_count(verb, [word]) for word in words]}
     if verb is Verb.DELAY:
         _exactly(verb, words, 2)

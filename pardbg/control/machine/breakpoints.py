@@ -15,8 +15,8 @@ from pardbg_agent.ctrl.agent_messages import BreakAt, SetBreaks, Watch
 from pardbg_agent.wire import MAX_BREAKS
 
 EDITS: Final = (
-    Verb.BREAK, Verb.TBREAK, Verb.UNTIL, Verb.CONDITION, Verb.IGNORE, Verb.DELETE, Verb.BREAKS,
-    Verb.DELAY, Verb.WATCH,
+    Verb.BREAK, Verb.TBREAK, Verb.UNTIL, Verb.CONDITION, Verb.IGNORE, Verb.ENABLE, Verb.DISABLE,
+    Verb.DELETE, Verb.BREAKS, Verb.DELAY, Verb.WATCH,
 )  # fmt: skip
 """Verbs that hold no rank by themselves."""
 
@@ -35,7 +35,9 @@ class Breakpoints:
     def __init__(self) -> None:
         self._known: dict[int, Breakpoint] = {}
         self._hits: dict[int, dict[str, int]] = {}
-        """Number -> process -> matches."""
+        """Number -> process -> matches, since it was last enabled."""
+        self._before: dict[int, int] = {}
+        """Number -> matches before it was."""
         self._number = 0
 
     def __bool__(self) -> bool:
@@ -68,12 +70,22 @@ class Breakpoints:
         found = self._known[number] = replace(self._need(number), ignore=max(0, count))
         return self._with_hits(found)
 
+    def enable(self, numbers: Iterable[int], enabled: bool) -> list[Breakpoint]:
+        """Have these, or all if none is named, stop ranks or not; return them. Raises Refuse."""
+        chosen = [self._with_hits(self._need(n)) for n in list(numbers) or list(self._known)]
+        for one in chosen:
+            self._before[one.number] = one.hits
+            self._hits.pop(one.number, None)
+            self._known[one.number] = replace(one, enabled=enabled)
+        return [self._known[one.number] for one in chosen]
+
     def delete(self, numbers: Iterable[int]) -> list[Breakpoint]:
         """Delete these, or all if none is named, and return them. Raises Refuse."""
         chosen = {n: self._with_hits(self._need(n)) for n in list(numbers) or list(self._known)}
         for number in chosen:
             del self._known[number]
             self._hits.pop(number, None)
+            self._before.pop(number, None)
         return list(chosen.values())
 
     def forget(self, by: str) -> list[Breakpoint]:
@@ -84,14 +96,14 @@ class Breakpoints:
     def count(self, proc: str, hits: Mapping[int, int]) -> None:
         """Take over a rank's counts, from its STATE."""
         for number, matches in hits.items():
-            if number in self._known:
+            if number in self._known and self._known[number].enabled:
                 self._hits.setdefault(number, {})[proc] = matches
 
     def for_rank(self, rank: int, message_id: int) -> SetBreaks:
         """Return the message with all that is set for this rank."""
         breaks, watches = [], []
         for one in self._known.values():
-            if one.on is not None and rank not in one.on:
+            if not one.enabled or (one.on is not None and rank not in one.on):
                 continue
             if one.kind:
                 kind, limit = _watch(one.condition)
@@ -106,7 +118,8 @@ class Breakpoints:
         return tuple(map(self._with_hits, self._known.values()))
 
     def _with_hits(self, one: Breakpoint) -> Breakpoint:
-        return replace(one, hits=sum(self._hits.get(one.number, {}).values()))
+        hits = self._before.get(one.number, 0) + sum(self._hits.get(one.number, {}).values())
+        return replace(one, hits=hits)
 
     def _set(self, one: Breakpoint) -> Breakpoint:
         text = one.condition.strip()

@@ -223,6 +223,8 @@ def _edit(table: Breakpoints, order: Order) -> facts.Fact:
         changed = [table.change(args.number, args.expr)]
     elif verb is Verb.IGNORE:
         changed = [table.ignore(args.number, args.count)]
+    elif verb in (Verb.ENABLE, Verb.DISABLE):
+        changed = table.enable(args.numbers, verb is Verb.ENABLE)
     elif verb is Verb.DELETE:
         changed = table.delete(args.numbers)
     elif verb is Verb.DELAY:

@@ -233,6 +233,8 @@ def _edited(fact: facts.Edited) -> str:
         return f"{names}: {fact.viewer_gone} is gone"
     if fact.verb is Verb.DELETE:
         return f"{names} deleted" if names else "none is set"
+    if fact.verb in (Verb.ENABLE, Verb.DISABLE):
+        return f"{names} {fact.verb.value}d" if names else "none is set"
     one = fact.breakpoints[0]
     if fact.verb is Verb.IGNORE:
         return f"{names}: skips the next {one.ignore} matches"
@@ -410,6 +412,7 @@ def breakpoints_text(breaks: Sequence[facts.Breakpoint]) -> list[str]:
         ranks = "all" if one.on is None else rank_set(one.on, "-")
         parts = [f"{one.number:>3}  {'watch ' if one.kind else ''}{one.condition}", f"rank {ranks}"]
         parts += [f"matched {one.hits} ×" if one.hits else "not matched yet"]
+        parts += ["disabled"] * (not one.enabled)
         parts += ["once"] * one.once + [f"the next {one.ignore} pass"] * bool(one.ignore)
         lines.append(" · ".join(parts))
     return lines or ["no breakpoint is set: break action==B and mb==3"]

@@ -269,7 +269,7 @@ def _breaks(snapshot: Snapshot, cells: int) -> list[Line]:
         text = line(
             Segment(f"  {'◉' if one.kind else '●'}{one.number:>3}  ", "held"),
             Segment(f"{'watch ' if one.kind else ''}{clean(one.condition)}", "strong"),
-            Segment(f"  {where}{once}{matched}", "dim"),
+            Segment(f"  {where}{once}{'' if one.enabled else 'disabled  '}{matched}", "dim"),
         )  # fmt: skip
         lines.append(fit(text, cells))
     return lines

@@ -24,8 +24,8 @@ _BACK: Final = "a rank cannot go back; `goto step 3` shows it"
 _INSTEAD: Final = {
     "jump": _BACK, "j": _BACK, "run": "the job runs already; `continue` lets held ranks run",
     "return": "`until EXPR` runs on to a place", "r": "`until EXPR` runs on to a place",
-    "interact": "`p EXPR` evaluates in a held rank", "display": "`p EXPR` shows it once",
-    "disable": "`delete N`, or `ignore N COUNT`", "info": "`breaks`, `ranks` and `status` list",
+    "interact": "`p EXPR` evaluates in a held rank",
+    "info": "`breaks`, `ranks` and `status` list",
 }  # fmt: skip
 """What people who know other debuggers type -> what there is."""
 MODE_ONLY: Final = {"live": "a live run", "replay": "a recording"}
@@ -144,7 +144,7 @@ def _options(
         hashed = words == ["--hash"]
         return head, ("params", "grads", "optimizer") if hashed else ("--hash ", "on ")
     if before in INSPECT and before != DAP:
-        return head, ("on ",) if words or before in ("list", "args", "locals") else ()
+        return head, ("on ",) if words or before in ("list", "longlist", "args", "locals") else ()
     if not words:
         return head, _alternatives(action.usage, ranks)
     if "on RANKS" in action.usage:

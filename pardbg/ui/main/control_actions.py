@@ -52,6 +52,11 @@ class ControlActions:
         """Number of the message by which control was last taken from this viewer."""
         self._before = 0
         """The one before ``up`` or ``down``."""
+        self._displays: dict[str, None] = {}
+        """What ``display`` shows, as it was typed."""
+        self._to_display: list[str] = []
+        """Those to be asked for once the one before is answered."""
+        self._displayed_at: tuple[object, ...] = ()
 
     def handlers(self) -> Handlers:
         """Return the handlers by action id."""
@@ -63,6 +68,8 @@ class ControlActions:
             "break_here": self._break_here,
             "take": lambda _: self.refused(self._controller.take()),
             "leave": lambda _: self.refused(self._controller.take(back=True)),
+            "display": self._display,
+            "undisplay": self._undisplay,
             "frame_up": self._frame_up,
             "frame_down": self._frame_down,
         }  # fmt: skip
@@ -141,6 +148,7 @@ class ControlActions:
         elif isinstance(answer, Answers):
             self._show_answer(answer_rows(answer, self._comparing))
             self._keep_frame(answer)
+            self._display_next()
         elif verb in (Verb.RANKS, Verb.STATUS, Verb.BREAKS):
             self._show_answer([(row, False) for row in text(verb, reply).splitlines()])
         else:
@@ -187,11 +195,44 @@ class ControlActions:
         ranks = ranks or str(self._view.shared.rank)
         self.refused(self._controller.send(Verb.INSPECT, ranks, frame=self._frame, **args))
 
+    def _display(self, argument: str) -> None:
+        """Show a value now and at each new place, as pdb's ``display``. Raises UserError."""
+        if argument:
+            inspect_words("p", argument)
+            self._displays[argument] = None
+        elif not self._displays:
+            raise UserError("display EXPR [on RANKS]: as in `display loss`")
+        self._to_display = [argument] if argument else [*self._displays]
+        self._display_next()
+
+    def _undisplay(self, argument: str) -> None:
+        if argument and argument not in self._displays:
+            known = ", ".join(self._displays) or "nothing"
+            raise UserError(f"no display {argument!r}: {known} is shown")
+        for one in [argument] if argument else [*self._displays]:
+            del self._displays[one]
+
+    def _display_next(self) -> None:
+        if not self._to_display:
+            return
+        one = self._to_display.pop(0)
+        self._debug.say(f"display {one}", "dim")
+        try:
+            self.inspect("p", one)
+        except UserError as error:
+            self.show_result(str(error), True)
+
     def on_frame(self, frame: Frame) -> None:
-        """Ask for stacks when ranks are held elsewhere than before and the debug page is shown."""
+        """Where ranks are held elsewhere than before, show what ``display`` shows, and ask for
+        stacks if the debug page is shown."""
         self._follow_hit(frame)
         self._say_taken(frame)
         held = frame.snapshot.control.held if frame.snapshot.control.mode == "held" else {}
+        at = (frame.snapshot.step, *sorted(held.items()))
+        if self._displays and held and frame.following and at != self._displayed_at:
+            self._frame, self._to_display = 0, [*self._displays]
+            self._display_next()
+        self._displayed_at = at
         if self._view.active != "debug" or not self._controller.present or not held:
             return
         if not frame.following:

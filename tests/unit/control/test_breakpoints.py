@@ -90,6 +90,25 @@ def test_only_on_the_ranks_that_were_named_and_conditions_can_change() -> None:
     assert [(b.on, b.condition, b.hits) for b in listed] == [((2,), "action==F and mb==2", 2)]
 
 
+def test_one_that_is_disabled_stops_nobody_and_keeps_its_matches() -> None:
+    """It stops rank 2 before 2F0 of step 0, passes 2F1 and those after it, and stops it before 2F1
+    of step 1."""
+    world = pipeline()
+    world.command("break", [2], expr="action==F")
+    world.command("continue")
+    assert (world.ranks[2].next, world.ranks[2].step) == ("2F0", 0)
+    world.command("disable", numbers=())
+    world.command("until", expr="step==1 and action==2F0")
+    assert (world.ranks[2].next, world.ranks[2].step) == ("2F0", 1)
+    (listed,) = world.machine.control.status(world.now).breaks
+    assert (listed.enabled, listed.hits) == (False, 1)
+    world.command("enable", numbers=(1,))
+    world.command("continue")
+    assert (world.ranks[2].next, world.ranks[2].step) == ("2F1", 1)
+    (listed,) = world.machine.control.status(world.now).breaks
+    assert (listed.enabled, listed.hits) == (True, 2)
+
+
 def test_wrong_ones_are_refused_in_one_line() -> None:
     world = pipeline()
     for verb, args, why, number in [
@@ -97,6 +116,7 @@ def test_wrong_ones_are_refused_in_one_line() -> None:
         ("condition", {"number": 4, "expr": "step==1"}, Why.NO_BREAKPOINT, 4),
         ("ignore", {"number": 9, "count": 1}, Why.NO_BREAKPOINT, 9),
         ("delete", {"numbers": (7,)}, Why.NO_BREAKPOINT, 7),
+        ("disable", {"numbers": (7,)}, Why.NO_BREAKPOINT, 7),
     ]:
         ack = world.ack(world.command(verb, **args))
         assert ack is not None and ack.refusal is not None
