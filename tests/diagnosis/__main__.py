@@ -62,7 +62,7 @@ def run(todo: list[Case], with_torch: bool) -> int:
         if outcome.right is not None:
             print(f"    {outcome.right.severity}: {outcome.right.text}", flush=True)
         for finding in outcome.false.values():
-            print(f"    FALSE {finding.kind}: {finding.text}", flush=True)
+            print(f"    FALSE {finding.kind}: {finding.text} {outcome.kept}", flush=True)
         for finding in outcome.warned.values() if case.causes or not case.kinds else ():
             print(f"    besides {finding.kind}: {finding.text}", flush=True)
         if with_torch:

@@ -109,7 +109,9 @@ def run(seconds: float, seed: int, names: Sequence[str] = (), after: int = 0) ->
         print(f"{number:4} {case.name:44} load {load}  {outcome.lasted_s:4.0f} s  "
               f"{len(said) or 'nothing'}", flush=True)  # fmt: skip
         for finding in said:
-            print(f"    {finding.severity} {finding.kind}: {finding.text}", flush=True)
+            print(
+                f"    {finding.severity} {finding.kind}: {finding.text} {outcome.kept}", flush=True
+            )
         if watched >= seconds:
             break
     minutes = watched / 60

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ class Outcome:
     warned: dict[tuple[str, tuple[int, ...]], Finding] = field(default_factory=dict)
     """Warnings that are not the fault. No false alarms: a loaded machine gives reason for some."""
     lasted_s: float = 0.0
+    kept: str = ""
+    """Where the recording of a false alarm is."""
 
     @property
     def cause(self) -> str:
@@ -60,12 +63,15 @@ def watch(case: Case, patience_s: float | None = None) -> Outcome:
     folder = tempfile.TemporaryDirectory(prefix="pardbg-diagnosis-")
     env = {**os.environ, "OMP_NUM_THREADS": "1", **dict(case.env)}
     session = Path(folder.name) / "s.mcap"
-    with folder, started(list(case.argv), session, env=env) as handle:
-        source, store = LiveSource(handle.run_dir), Store(live=True)
-        try:
-            _follow(outcome, source, store, patience_s or case.timeout_s)
-        finally:
-            source.close()
+    with folder:
+        with started(list(case.argv), session, env=env) as handle:
+            source, store = LiveSource(handle.run_dir), Store(live=True)
+            try:
+                _follow(outcome, source, store, patience_s or case.timeout_s)
+            finally:
+                source.close()
+        if outcome.false:
+            outcome.kept = shutil.copy(session, f"{folder.name}-kept.mcap")
     return outcome
 
 
