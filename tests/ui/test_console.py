@@ -13,7 +13,7 @@ from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.errors import UserError
 from pardbg.events.commands import Answers, Reply, WhereFound
 from pardbg.events.control_codes import Verb
-from pardbg.events.control_facts import Breakpoint, Edited
+from pardbg.events.control_facts import Breakpoint, Edited, Hit
 from pardbg.ui.app import PardbgApp
 from pardbg.ui.commands.command_line import parse
 from pardbg.ui.commands.startup import Rc, RcLine
@@ -141,6 +141,23 @@ async def test_what_is_displayed_is_shown_wherever_ranks_are_held_next() -> None
         await shows(app, "no display 'loss'")
 
 
+async def test_lines_are_given_when_their_breakpoint_stops_a_rank() -> None:
+    port = FakePort(Reply(answer=Answers({0: Evaluated(0, None, "4.25")})))
+    held = sample.held(sample.snapshot_1f1b())
+    app = app_on(held, port)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app)
+        await type_(pilot, "commands 2 p loss; continue")
+        await type_(pilot, "commands 3 jump 5")
+        await shows(app, "a rank cannot go back")
+        for number, step in ((1, 4), (2, 5), (2, 6)):
+            why = (Hit(0, number, "step>3", step=step),)
+            app._store.show(replace(held, control=replace(held.control, why=why)))
+            await until(lambda why=why: app.main.control._followed == why, "the hit")
+        given = [verb for verb, _ in port.asked if verb in ("inspect", "continue")]
+        assert given == ["inspect", "continue"] * 2
+
+
 async def test_up_and_down_stay_within_the_frames() -> None:
     port = Frames()
     app = app_on(sample.snapshot_1f1b(), port)
@@ -216,7 +233,7 @@ async def test_each_typed_line_has_its_answer_under_it_errors_too() -> None:
 @pytest.mark.parametrize("word", ["ll", "foo", "jump", "interact"])
 def test_a_near_miss_is_near_in_meaning(word: str) -> None:
     if word == "ll":  # pdb's
-        assert parse(word, live=True).action.command == "list"
+        assert parse(word, live=True).action.command == "longlist"
         return
     with pytest.raises(UserError) as said:
         parse(word, live=True)

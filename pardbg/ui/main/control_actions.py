@@ -19,13 +19,14 @@ from pardbg.events.control_codes import Verb
 from pardbg.events.control_facts import Fact, Hit, Raised, Taken
 from pardbg.render.frame.control_words import done_text, error_text
 from pardbg.render.reports.replies import answer_rows, text
+from pardbg.ui.commands import command_line
 from pardbg.ui.commands.actions import ACTIONS, INSPECTIONS, Handlers
 from pardbg.ui.engine.controller import Controller
 from pardbg.ui.engine.feed import Frame
 from pardbg.ui.engine.messages import Answered
 from pardbg.ui.main.screen_port import ScreenPort
 from pardbg.ui.screens.debug import DebugPage
-from pardbg.words import ranks_text, viewer
+from pardbg.words import ranks_text, viewer, whole
 from pardbg_agent.ctrl.agent_messages import NoAnswer
 
 _MOVING = (Verb.PAUSE, Verb.CONTINUE, Verb.STEP, Verb.TICK, Verb.NEXT, Verb.OP, Verb.UNTIL)
@@ -57,6 +58,8 @@ class ControlActions:
         self._to_display: list[str] = []
         """Those to be asked for once the one before is answered."""
         self._displayed_at: tuple[object, ...] = ()
+        self._commands: dict[int, list[str]] = {}
+        """Number of a breakpoint -> lines to give when it stops a rank."""
 
     def handlers(self) -> Handlers:
         """Return the handlers by action id."""
@@ -70,6 +73,7 @@ class ControlActions:
             "leave": lambda _: self.refused(self._controller.take(back=True)),
             "display": self._display,
             "undisplay": self._undisplay,
+            "commands": self._set_commands,
             "frame_up": self._frame_up,
             "frame_down": self._frame_down,
         }  # fmt: skip
@@ -269,6 +273,19 @@ class ControlActions:
             self._frame = 0
             self._view.want_page()
             self._view.page.redraw()
+        numbers = dict.fromkeys(one.number for one in why if isinstance(one, Hit))
+        for given in [one for number in numbers for one in self._commands.get(number, ())]:
+            self._view.run_line(given)
+
+    def _set_commands(self, argument: str) -> None:
+        """``commands 1 p loss; continue``. Raises UserError."""
+        first, _, rest = argument.partition(" ")
+        number, lines = whole(first), [one.strip() for one in rest.split(";") if one.strip()]
+        if number is None:
+            raise UserError("commands N LINE; LINE: as in `commands 1 p loss; continue`")
+        for one in lines:
+            command_line.parse(one, live=True)
+        self._commands[number] = lines
 
     def _show_answer(self, rows: list[tuple[str, bool]]) -> None:
         """In the console: on the page if that has room for it, else on Debug, where it scrolls."""

@@ -328,14 +328,18 @@ class MainScreen(Screen[None]):
             if event.text is not None:
                 self._time.bookmark(event.text)
         elif event.text:
-            self.control.typed(event.text)
-            try:
-                found = command_line.parse(event.text, self.live)
-                wrong = self.attempt(found.action, found.argument)
-            except UserError as error:
-                wrong = str(error)
-            if wrong:
-                self.control.show_result(wrong, True)
+            self.run_line(event.text)
+
+    def run_line(self, text: str) -> None:
+        """Do what a line of the prompt says; what is wrong with it stands in the console."""
+        self.control.typed(text)
+        try:
+            found = command_line.parse(text, self.live)
+            wrong = self.attempt(found.action, found.argument)
+        except UserError as error:
+            wrong = str(error)
+        if wrong:
+            self.control.show_result(wrong, True)
 
     def typed_ahead(self, event: events.Key) -> bool:
         """Take a jump's key. Pass a character typed before the prompt had the focus on to it. (The
