@@ -24,7 +24,7 @@ from tests.unit.hub.hub_rig import frame
 
 RANKS = 2
 ASKS = (Verb.WHERE, Verb.BREAKS, Verb.RANKS, Verb.STATUS, Verb.MARK, Verb.INSPECT, Verb.CONTINUE,
-        Verb.CONDITION, Verb.IGNORE, Verb.DELETE)  # fmt: skip
+        Verb.CONDITION, Verb.IGNORE, Verb.ENABLE, Verb.DISABLE, Verb.DELETE)  # fmt: skip
 """What a viewer may do that neither holds the job, nor ends it, nor has less of it recorded."""
 WORDS = ("join", "take", "leave", "lease", "pong", "hello", "welcome", "permit", "")
 

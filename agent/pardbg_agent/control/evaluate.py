@@ -61,13 +61,12 @@ def answer(
     num = len(frames(innermost))
     if at is None:
         return Evaluated(refusal=NoAnswer.NO_FRAME, frames=num)
-    at = replace(at, at_hand=_at_hand(innermost))
     if kind in ("list", "longlist"):
         found = _source(at, whole=kind == "longlist")
     elif kind == "hash":
-        found = _hash(at, expr, optimizers)
+        found = _hash(replace(at, at_hand=_at_hand(innermost)), expr, optimizers)
     elif kind in _KINDS:
-        found = _KINDS[kind](at, expr)
+        found = _KINDS[kind](replace(at, at_hand=_at_hand(innermost)), expr)
     else:
         return Evaluated(refusal=NoAnswer.NO_QUESTION)
     code = at.frame.f_code
