@@ -119,25 +119,33 @@ class PardbgApp(TerminalApp):
             event.stop()
             event.prevent_default()
 
+    # What comes from threads while the app closes finds no screen.
+
     def on_frame_ready(self, event: FrameReady) -> None:
-        if self.screen_stack:  # none while the app closes
+        if self.screen_stack:
             self.main.take_frame(event.frame)
 
     def on_loading(self, event: Loading) -> None:
-        self.main.take_loading(event.share)
+        if self.screen_stack:
+            self.main.take_loading(event.share)
 
     def on_arrived(self, event: Arrived) -> None:
+        if not self.screen_stack:
+            return
         if event.rank is not None:
             self.main.shared.rank = event.rank
         self.main.say(event.text, seconds=ARRIVED_S)
         self.main.control.answer(event.text, "dim")
 
     def on_trouble(self, event: Trouble) -> None:
+        if not self.screen_stack:
+            return
         self.main.say(event.text, "bad")
         self.main.control.answer(event.text, "bad")
 
     def on_answered(self, event: Answered) -> None:
-        self.main.control.on_answered(event)
+        if self.screen_stack:
+            self.main.control.on_answered(event)
 
     # ---- from the main screen
 
