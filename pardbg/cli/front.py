@@ -92,8 +92,10 @@ class Front(click.Group):
             at += 2 if args[at] in valued else 1
         if args[at:][:1] == ["--"]:
             return at
-        more = any(word.partition("=")[0] not in known for word in args[at + 1 : at + 2])
-        return at if at < len(args) and _begins_job(args[0], args[at], more) else None
+        if at >= len(args):
+            return None
+        more = len(args) > at + 1 and args[at + 1].partition("=")[0] not in known
+        return at if _begins_job(args[0], args[at], more) else None
 
 
 def _begins_job(command: str, word: str, more: bool) -> bool:
@@ -104,8 +106,8 @@ def _begins_job(command: str, word: str, more: bool) -> bool:
     if shutil.which(word) is None:
         if word.endswith(".py"):
             raise UserError(f"{word} is not a program: `pardbg {command} python {word}`")
-        if command == "run" or not more:
-            return command == "run"
+        if command != "run" and not more:
+            return False
     if command == "run":
         return True
     try:

@@ -134,9 +134,13 @@ async def test_what_is_displayed_is_shown_wherever_ranks_are_held_next() -> None
         control = replace(held.control, held={**held.control.held, 1: "1B5"})
         app._store.show(replace(held, control=control))
         await until(lambda: asked()[2:] == ["loss", "lr"], "both where they are held next")
+        await pilot.press("3")
+        app._store.show(replace(held, control=replace(control, held={0: "0B5"})))
+        await until(lambda: asked()[4:] == ["loss", "lr"], "both once more")
+        assert app.main._active == "timeline", "it was not asked for"
         await type_(pilot, "undisplay loss")
         await type_(pilot, "display")
-        await until(lambda: asked()[4:] == ["lr"], "the other one")
+        await until(lambda: asked()[6:] == ["lr"], "the other one")
         await type_(pilot, "undisplay loss")
         await shows(app, "no display 'loss'")
 

@@ -29,11 +29,15 @@ from pardbg_agent.ctrl.agent_messages import Evaluated, NoAnswer
 from pardbg_agent.life.own_frames import is_own
 
 KINDS: Final = ("p", "pp", "whatis", "tensor", "list", "longlist", "args", "locals", "exec", "hash")
+SOURCE: Final = ("list", "longlist")
+"""Those that run nothing."""
 MAX_TEXT: Final = 8_000
 MAX_NAMES: Final = 200
 MAX_REPR: Final = 200
 AROUND: Final = 5
 """Source lines before and after the current one."""
+AROUND_LONG: Final = 60
+"""The same of a long function that is shown whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ def answer(
     num = len(frames(innermost))
     if at is None:
         return Evaluated(refusal=NoAnswer.NO_FRAME, frames=num)
-    if kind in ("list", "longlist"):
+    if kind in SOURCE:
         found = _source(at, whole=kind == "longlist")
     elif kind == "hash":
         found = _hash(replace(at, at_hand=_at_hand(innermost)), expr, optimizers)
@@ -165,12 +169,14 @@ def _hash(at: Place, expr: str, optimizers: Iterable[Any]) -> Evaluated:
 
 
 def _source(at: Place, whole: bool) -> Evaluated:
-    """The lines around the current one, or those of the ``whole`` function."""
+    """The lines around the current one, or those of the ``whole`` function, if it is not long."""
     file, line = at.frame.f_code.co_filename, at.line or 1
-    first, last = max(1, line - AROUND), line + AROUND
+    first, last = line - AROUND, line + AROUND
     if whole:
-        lines, first = _try(lambda: inspect.getsourcelines(at.frame.f_code), ([], first))[0]
-        last = max(line, first + len(lines) - 1)
+        lines, begin = _try(lambda: inspect.getsourcelines(at.frame.f_code), ([], line))[0]
+        if lines:
+            first, last = max(begin, line - AROUND_LONG), line + AROUND_LONG
+            last = min(begin + len(lines) - 1, last)
     rows = [
         f"{n:>5}{' ->' if n == line else '   '} {text.rstrip()}"
         for n in range(max(1, first), last + 1)

@@ -112,7 +112,7 @@ class Requests:
         """Have the held thread evaluate; the answer comes when that thread has it. Which of the
         hub's questions make sense is decided here, where the code would run."""
         run = self._core.run
-        if asked.kind not in ("list", "longlist") and not (run is not None and run.allow_eval):
+        if asked.kind not in evaluate.SOURCE and not (run is not None and run.allow_eval):
             self._say(messages.Evaluated(asked.id, messages.NoAnswer.EVAL_OFF))
             return
         if asked.kind == DAP:

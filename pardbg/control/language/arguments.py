@@ -96,7 +96,8 @@ INSPECT: Final = (
     "p", "pp", "whatis", "tensor", "list", "longlist", "args", "locals", "exec", "hash", "dap",
 )  # fmt: skip
 """Words that mean ``inspect WORD``."""
-_PLAIN: Final = ("list", "longlist", "args", "locals")
+PLAIN: Final = ("list", "longlist", "args", "locals")
+"""Of these, words that take no expression."""
 COMPARE: Final = "compare"
 DAP: Final = "dap"
 """Words of another kind that ``inspect`` has too: nothing is evaluated."""
@@ -163,7 +164,7 @@ def inspect_words(word: str, rest: str) -> _Said:
         if expr and ranks is not None:
             raise UserError("dap RANK: as in `dap 2`")
         return ranks or expr or None, {"kind": kind}
-    if kind in _PLAIN and expr:
+    if kind in PLAIN and expr:
         if ranks is not None or " " in expr:
             raise UserError(f"{word} [on RANKS]: as in `{word} on 0-1`")
         ranks, expr = expr, ""
@@ -172,7 +173,7 @@ def inspect_words(word: str, rest: str) -> _Said:
         kind = "p"
         if expr.startswith("--hash"):
             kind, expr = "hash", expr.removeprefix("--hash").strip() or "params"
-    if not expr and kind not in _PLAIN:
+    if not expr and kind not in PLAIN:
         raise UserError(f"{word} EXPR [on RANKS]: as in `{word} loss`")
     return ranks, {"kind": kind, "expr": expr}
 

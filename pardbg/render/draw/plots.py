@@ -104,10 +104,9 @@ def by_step(
         first, last = values[0][0], values[-1][0]
         across = tuple((first + (last - first) * at / cells, level) for at in range(cells + 1))
         shown.insert(0, Series(across, "faint", "╌"))
-    bottom, top = _limits([value for _, value in (*values, *ahead)], Scale(text))
-    for x, look in ((place - 0.5, look) for place, look in events):
-        if not low <= x <= high:
-            continue
+    inside = [(place - 0.5, look) for place, look in events if low <= place - 0.5 <= high]
+    bottom, top = _limits([v for _, v in (*values, *ahead)], Scale(text)) if inside else (0.0, 0.0)
+    for x, look in inside:
         up = tuple((x, bottom + (top - bottom) * at / rows) for at in range(rows + 1))
         shown.insert(0, Series(up, look, EVENT))
     axis = replace(_BARE if bare else STEPS, low=low, high=high)

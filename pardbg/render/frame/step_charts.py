@@ -150,6 +150,8 @@ def _named(
     """Return charts with the names of their events beside the lines of the first one, where there
     is room above the values."""
     lines_ = list(drawn)
+    if not events:
+        return lines_
     columns = sorted({x for row in drawn for x, sign in enumerate(plain(row)) if sign == EVENT})
     if len(columns) not in (len(events), 2 * len(events)):
         return lines_  # two of them stand in one column

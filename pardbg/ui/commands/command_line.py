@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
-from pardbg.control.language.arguments import COMPARE, DAP, INSPECT, PDB
+from pardbg.control.language.arguments import COMPARE, DAP, INSPECT, PDB, PLAIN
 from pardbg.control.language.expr import FIELDS
 from pardbg.errors import UserError
 from pardbg.events.control_codes import Verb
@@ -144,7 +144,7 @@ def _options(
         hashed = words == ["--hash"]
         return head, ("params", "grads", "optimizer") if hashed else ("--hash ", "on ")
     if before in INSPECT and before != DAP:
-        return head, ("on ",) if words or before in ("list", "longlist", "args", "locals") else ()
+        return head, ("on ",) if words or before in PLAIN else ()
     if not words:
         return head, _alternatives(action.usage, ranks)
     if "on RANKS" in action.usage:

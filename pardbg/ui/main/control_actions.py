@@ -58,6 +58,8 @@ class ControlActions:
         self._to_display: list[str] = []
         """Those to be asked for once the one before is answered."""
         self._displayed_at: tuple[object, ...] = ()
+        self._by_itself = False
+        """What is displayed next was not typed: it leaves the page as it is."""
         self._commands: dict[int, list[str]] = {}
         """Number of a breakpoint -> lines to give when it stops a rank."""
 
@@ -139,6 +141,7 @@ class ControlActions:
         """The hub's answer: an error is said; stacks and lists go to the debug page."""
         debug, reply, verb = self._debug, event.reply, event.verb
         if not reply.ok:
+            self._to_display, self._by_itself = [], False
             self.show_result(error_text(reply), True, reply.n)
             return
         answer = reply.answer
@@ -218,6 +221,7 @@ class ControlActions:
 
     def _display_next(self) -> None:
         if not self._to_display:
+            self._by_itself = False
             return
         one = self._to_display.pop(0)
         self._debug.say(f"display {one}", "dim")
@@ -234,7 +238,7 @@ class ControlActions:
         held = frame.snapshot.control.held if frame.snapshot.control.mode == "held" else {}
         at = (frame.snapshot.step, *sorted(held.items()))
         if self._displays and held and frame.following and at != self._displayed_at:
-            self._frame, self._to_display = 0, [*self._displays]
+            self._frame, self._to_display, self._by_itself = 0, [*self._displays], True
             self._display_next()
         self._displayed_at = at
         if self._view.active != "debug" or not self._controller.present or not held:
@@ -291,7 +295,7 @@ class ControlActions:
         """In the console: on the page if that has room for it, else on Debug, where it scrolls."""
         for row, wrong in rows:
             self._debug.say(row, "bad" if wrong else "")
-        if len(rows) < self._view.shared.console_rows:
+        if len(rows) < self._view.shared.console_rows or self._by_itself:
             self._view.page.redraw()
         else:
             self._view.show_page("debug")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,6 +57,22 @@ def test_a_name_of_the_program_comes_before_one_of_the_action(
     assert total and evaluate.answer("p", "input, total, OUTER", 0, here).text == "('i', 3, 41)"
     module.at_hand = lambda _: {}["of another torch"]
     assert evaluate.answer("p", "total", 0, here).text == "3"
+
+
+def test_the_whole_of_a_function_has_the_line_it_is_at_however_long_it_is(tmp_path: Path) -> None:
+    """400 lines of 40 characters, held in the 300th: 60 before and after. Of 20, all."""
+    for length, at, first, last in ((400, 300, 240, 360), (20, 10, 1, 20)):
+        rows = ["def work():", *(f"    x{n} = {n}  # {'.' * 26}" for n in range(2, length + 1))]
+        rows[at - 1] = "    seen.append(sys._getframe())"
+        path = tmp_path / f"long{length}.py"
+        path.write_text("\n".join(rows) + "\n")
+        known: dict[str, Any] = {"seen": [], "sys": sys}
+        exec(compile(path.read_text(), str(path), "exec"), known)
+        known["work"]()
+        seen = known["seen"][0]
+        shown = evaluate._source(evaluate.Place(seen, at), whole=True).text.splitlines()
+        assert (shown[0].split()[0], shown[-1].split()[0]) == (str(first), str(last))
+        assert [row.split()[0] for row in shown if "->" in row] == [str(at)]
 
 
 def test_frames_go_up_to_the_callers() -> None:
