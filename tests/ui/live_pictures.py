@@ -35,7 +35,7 @@ class Film:
 
     async def take(self, seconds: float) -> str:
         await self.pilot.pause()
-        screen = self.app.export_screenshot(title="pardbg demo 1f1b")
+        screen = self.app.export_screenshot(title="pardbg demo 1f1b --allow-eval")
         self.screens.append(screen)
         self.seconds.append(seconds)
         return screen
