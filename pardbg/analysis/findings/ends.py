@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from pardbg.analysis.base.abort_text import abort_text
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.run import rehearsed
 from pardbg.analysis.findings.exits import (
@@ -343,7 +344,9 @@ def _first_failure(view: View, first: BadEnd, ranks: tuple[int, ...]) -> tuple[s
         abrupt = all(view.ranks[r].leaving_ns is None for r in ranks)
         return "rank-exited", Exited(code, waiting, abrupt, *last_op(view, rank))
     if first.how != "exception":
-        return "rank-lost", Lost(first.how == "killed", code, waiting, *last_op(view, rank))
+        printed = abort_text(view, rank, first.t_ns) if code == _SIGABRT else ""
+        last = last_op(view, rank)
+        return "rank-lost", Lost(first.how == "killed", code, waiting, *last, printed)
     failed = failure(view, rank)
     own_raise = bool(failed.frames) and is_user(failed.frames[-1])
     made_up = rehearsed(view) and own_raise

@@ -198,10 +198,18 @@ def _ends() -> list[Candidate]:
         *(one(f"log-{kind}", ends.LogSaid(LogSays(kind, "Rank 1 is late.", "Look.", True)))
           for kind in ends.LOGGED),
     ]  # fmt: skip
-    return found + [
-        one("rank-lost", ends.Lost(True, code, (0,), *last), (2,), (2,))
-        for code in (-9, -11, -6, -7, -15)
-    ]
+    return (
+        found
+        + [
+            one("rank-lost", ends.Lost(True, code, (0,), *last), (2,), (2,))
+            for code in (-9, -11, -6, -7, -15)
+        ]
+        + [
+            one(
+                "rank-lost", ends.Lost(True, -6, (0,), *last, "44 vs 24. Sizes differ?"), (2,), (2,)
+            )
+        ]
+    )
 
 
 def _recording() -> list[Candidate]:

@@ -103,17 +103,20 @@ class Lost(_Failure):
     waiting: tuple[int, ...]
     last: Label = NO_OP
     last_at: str = ""
+    printed: str = ""
+    """What it printed as it aborted."""
 
     def text(self, about: Candidate) -> str:
         end = killed_text(self.code) if self.killed else "ended without an error"
+        printed = f' It printed: "{self.printed}".' if self.printed else ""
         return (
-            f"rank {about.ranks[0]} {end}; its last records are kept."
+            f"rank {about.ranks[0]} {end}; its last records are kept.{printed}"
             f"{_waiting_text(self.waiting, about.ranks)}"
             f"{_seen_last(about.ranks, self.last, self.last_at)}"
         )
 
     def advice(self) -> str:
-        return self.tries(self.code)
+        return self.tries("printed" if self.printed else self.code)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,43 @@
+"""What a process printed as it called abort: the lines of C++'s terminate handler, glibc,
+assert(3), CPython and glog."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pardbg.analysis.base.asof import View
+
+WITHIN_NS: Final = 5_000_000_000
+"""A line is of an end if it was printed no longer before or after."""
+MAX_LINES: Final = 500
+"""Lines looked at, the newest: what aborts prints last, but for the tracebacks of its peers."""
+MAX_TEXT: Final = 240
+_WHAT: Final = "what():"
+"""libstdc++'s __verbose_terminate_handler; the message of the exception."""
+_BEGINS: Final = (
+    "terminate called", "Fatal Python error:", "free(): ", "malloc(): ", "malloc_consolidate(): ",
+    "realloc(): ", "munmap_chunk(): ", "double free or corruption", "corrupted size vs.",
+    "corrupted double-linked list", "*** stack smashing", "*** buffer overflow", "*** glibc",
+)  # fmt: skip
+_HOLDS: Final = (": Assertion `", "Check failed: ")
+
+
+def abort_text(view: View, rank: int, t_ns: int) -> str:
+    """Return what a rank that aborted at ``t_ns`` said about it, without its runtime's own words;
+    empty: nothing is known. A line whose rank is not known counts as this one's."""
+    output, found = view.store.output, ""
+    end = output.count(view.t_ns)
+    for index in range(end - 1, max(-1, end - 1 - MAX_LINES), -1):
+        at_ns, (said_rank, _, line) = output.at(index)
+        if abs(at_ns - t_ns) > WITHIN_NS or said_rank not in (rank, None):
+            continue
+        text = line.strip()
+        if text.startswith(_WHAT):
+            return _cut(text.removeprefix(_WHAT).strip())
+        if text.startswith(_BEGINS) or any(words in text for words in _HOLDS):
+            found = found or text
+    return _cut(found)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
