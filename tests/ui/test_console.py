@@ -12,8 +12,8 @@ import pytest
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.errors import UserError
 from pardbg.events.commands import Answers, Reply, WhereFound
-from pardbg.events.control_codes import Verb
-from pardbg.events.control_facts import Breakpoint, Edited, Hit
+from pardbg.events.control_codes import Verb, Why
+from pardbg.events.control_facts import Breakpoint, Edited, Hit, Refusal
 from pardbg.ui.app import PardbgApp
 from pardbg.ui.commands.command_line import parse
 from pardbg.ui.commands.startup import Rc, RcLine
@@ -149,17 +149,43 @@ async def test_lines_are_given_when_their_breakpoint_stops_a_rank() -> None:
     port = FakePort(Reply(answer=Answers({0: Evaluated(0, None, "4.25")})))
     held = sample.held(sample.snapshot_1f1b())
     app = app_on(held, port)
+
+    def given() -> list[str]:
+        return [verb for verb, _ in port.asked if verb in ("inspect", "continue")]
+
+    async def hit(number: int, step: int) -> None:
+        why = (Hit(0, number, "step>3", step=step),)
+        app._store.show(replace(held, control=replace(held.control, why=why)))
+        await until(lambda: app.main.control._followed == why, "the hit")
+
     async with app.run_test(size=(120, 40)) as pilot:
         await ready(app)
         await type_(pilot, "commands 2 p loss; continue")
         await type_(pilot, "commands 3 jump 5")
         await shows(app, "a rank cannot go back")
-        for number, step in ((1, 4), (2, 5), (2, 6)):
-            why = (Hit(0, number, "step>3", step=step),)
-            app._store.show(replace(held, control=replace(held.control, why=why)))
-            await until(lambda why=why: app.main.control._followed == why, "the hit")
-        given = [verb for verb, _ in port.asked if verb in ("inspect", "continue")]
-        assert given == ["inspect", "continue"] * 2
+        await hit(1, 4)
+        await hit(2, 5)
+        await until(lambda: given() == ["inspect", "continue"], "both")
+        port.release.clear()
+        await hit(2, 6)
+        await until(lambda: given()[2:] == ["inspect"], "the first")
+        assert list(app.main.control._given) == ["continue"], "only once that is answered"
+        port.release.set()
+        await until(lambda: given()[2:] == ["inspect", "continue"], "the second")
+
+
+async def test_lines_after_one_that_is_refused_are_not_given() -> None:
+    port = FakePort(Reply(refusal=Refusal(Why.VIEW_ONLY)))
+    held = sample.held(sample.snapshot_1f1b())
+    app = app_on(held, port)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app)
+        await type_(pilot, "commands 2 p loss; continue")
+        why = (Hit(0, 2, "step>3", step=5),)
+        app._store.show(replace(held, control=replace(held.control, why=why)))
+        await until(lambda: bool(port.asked), "the first")
+        await until(lambda: not app.main.control._given, "its answer")
+        assert [verb for verb, _ in port.asked] == ["inspect"]
 
 
 async def test_up_and_down_stay_within_the_frames() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from typing import Final
 
@@ -62,6 +63,8 @@ class ControlActions:
         """What is displayed next was not typed: it leaves the page as it is."""
         self._commands: dict[int, list[str]] = {}
         """Number of a breakpoint -> lines to give when it stops a rank."""
+        self._given: deque[str] = deque()
+        """Those of the last stop that are still to be given."""
 
     def handlers(self) -> Handlers:
         """Return the handlers by action id."""
@@ -142,6 +145,7 @@ class ControlActions:
         debug, reply, verb = self._debug, event.reply, event.verb
         if not reply.ok:
             self._to_display, self._by_itself = [], False
+            self._given.clear()
             self.show_result(error_text(reply), True, reply.n)
             return
         answer = reply.answer
@@ -167,6 +171,7 @@ class ControlActions:
             )
             if done and not self._view.shared.console_rows:  # what it did, on whatever page one is
                 self._view.say(done, "held")
+        self._give_next()
         self._view.paint()
 
     def show_result(self, text: str, bad: bool, n: int = 0) -> None:
@@ -278,8 +283,14 @@ class ControlActions:
             self._view.want_page()
             self._view.page.redraw()
         numbers = dict.fromkeys(one.number for one in why if isinstance(one, Hit))
-        for given in [one for number in numbers for one in self._commands.get(number, ())]:
-            self._view.run_line(given)
+        self._given.extend(one for number in numbers for one in self._commands.get(number, ()))
+        self._give_next()
+
+    def _give_next(self) -> None:
+        """Give lines in their order, each once the one before is answered: `p loss; continue` looks
+        before the ranks run on. What follows an error is not given, as in gdb."""
+        while self._given and not self._controller.under_way:
+            self._view.run_line(self._given.popleft())
 
     def _set_commands(self, argument: str) -> None:
         """``commands 1 p loss; continue``. Raises UserError."""
