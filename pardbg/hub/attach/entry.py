@@ -12,10 +12,12 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +48,7 @@ _GDB: Final = (
 )  # fmt: skip
 _MMAP: Final = "((char*(*)(void*,unsigned long,int,int,int,long))mmap)"
 _ADDED: Final = "pardbg: added"
+_TRYING: Final = threading.Lock()
 
 
 def run_in_each(ranks: Sequence[JobRank], script: Path) -> dict[int, str]:
@@ -88,6 +91,9 @@ def _is_same_file(pid: int, script: Path) -> bool:
 def _by_gdb(pid: int, script: Path) -> str:
     if shutil.which("gdb") is None:
         return "Python before 3.14 needs gdb here: install it (apt-get install gdb)"
+    with _TRYING:
+        if why := gdb_refuses():
+            return why
     code = script.with_suffix(".code")  # all ranks get the same
     size = code.stat().st_size
     commands = (
@@ -97,14 +103,38 @@ def _by_gdb(pid: int, script: Path) -> str:
         "set $not = ((int(*)(void*,void*))Py_AddPendingCall)((void*)PyRun_SimpleString, $at)",
         f'printf "{_ADDED} %d\\n", $not',
     )  # fmt: skip
+    return _gdb(pid, commands, f"{_ADDED} 0")
+
+
+def _gdb(pid: int, commands: Sequence[str], wanted: str) -> str:
+    """Have gdb do this in a process; return why it did not print what was wanted."""
     argv = [*_GDB, "-p", str(pid), *(word for one in commands for word in ("-ex", one))]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S,
                           stdin=subprocess.DEVNULL)  # fmt: skip
-    if f"{_ADDED} 0" in done.stdout:
+    if wanted in done.stdout:
         return ""
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     refused = next((line for line in lines if "ermitted" in line or "ermission" in line), "")
     return why_no_stack(refused) if refused else f"gdb: {lines[-1] if lines else 'no answer'}"[:200]
+
+
+@cache
+def gdb_refuses() -> str:
+    """Return why gdb cannot call functions in processes of this machine, tried on one of our own;
+    empty: it can. A gdb that does not know all registers of a newer processor fails half way, and
+    the system call that it interrupted then fails in the process, with error 514."""
+    words = [sys.executable, "-I", "-S", "-c", "print(flush=True); input()"]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as own:
+        assert own.stdout is not None
+        own.stdout.readline()  # libc is loaded
+        called = ("sharedlibrary libc[-.]", 'printf "%d\\n", ((int(*)(void))getpid)()')
+        why = _gdb(own.pid, called, f"{own.pid}\n")
+        own.kill()
+    return (
+        why and f"{why.rstrip('.')} (tried on a process of pardbg's own: the rank was left alone)"
+    )
 
 
 def write_script(path: Path, text: str) -> None:
