@@ -288,7 +288,7 @@ class ControlActions:
 
     def _give_next(self) -> None:
         """Give lines in their order, each once the one before is answered: `p loss; continue` looks
-        before the ranks run on. What follows an error is not given, as in gdb."""
+        before the ranks run on. What follows a refused one is not given."""
         while self._given and not self._controller.under_way:
             self._view.run_line(self._given.popleft())
 
