@@ -60,6 +60,17 @@ _PAGES: tuple[type[Page], ...] = (
 )  # fmt: skip
 
 
+class _Pages(ContentSwitcher):
+    """Its mounting shows the page that it was made with; one chosen before comes after that."""
+
+    def __init__(self, chosen: Callable[[], str], *pages: Page) -> None:
+        super().__init__(*pages, initial=chosen(), id="pages")
+        self._chosen = chosen
+
+    def on_mount(self) -> None:
+        self.call_later(lambda: setattr(self, "current", self._chosen()))
+
+
 class MainScreen(Screen[None]):
     """Header, tabs, one page, control line or time bar, key hints.
 
@@ -116,7 +127,7 @@ class MainScreen(Screen[None]):
         self._ready = self._prompting = False
         self._too_small = Lines(id="small")
         self._tabs = Tabs([(number, name) for number, name, _ in SCREENS], id="tabs")
-        self._switcher = ContentSwitcher(*self.pages.values(), initial=self._active, id="pages")
+        self._switcher = _Pages(lambda: self._active, *self.pages.values())
         self._sign = Lines(id="sign")
         self._prompt = Prompt(self._complete, self._history, id="prompt")
 
