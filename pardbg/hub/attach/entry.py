@@ -130,7 +130,10 @@ def gdb_refuses() -> str:
         assert own.stdout is not None
         own.stdout.readline()  # libc is loaded
         called = ("sharedlibrary libc[-.]", 'printf "%d\\n", ((int(*)(void))getpid)()')
-        why = _gdb(own.pid, called, f"{own.pid}\n")
+        try:
+            why = _gdb(own.pid, called, f"{own.pid}\n")
+        except subprocess.TimeoutExpired:
+            why = "gdb: no answer"
         own.kill()
     return (
         why and f"{why.rstrip('.')} (tried on a process of pardbg's own: the rank was left alone)"
