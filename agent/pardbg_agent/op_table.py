@@ -64,8 +64,9 @@ class Call(NamedTuple):
 class OpTable:
     """Counters and open ops of the process."""
 
-    def __init__(self, status: Callable[..., None]) -> None:
-        self._status = status
+    def __init__(self, status: Callable[..., None], newest: Callable[..., None]) -> None:
+        """``status``, ``newest``: ring.Status's ``op`` and ``newest_op``."""
+        self._status, self._show_newest = status, newest
         self._idle = functools.partial(status, 0, 0, NO_GROUP, NONE, 0, 0, 0, 0, 0)
         self._open: dict[int, tuple[Any, ...]] = {}
         """Fields of Issued, oldest first; tuples, as a NamedTuple takes longer, for each op."""
@@ -118,10 +119,11 @@ class OpTable:
             a, b,
         )  # fmt: skip
         try:
-            if len(pending) > 1:
+            flags = _P2P | _SEND if send else _P2P if p2p else 0
+            if (num := len(pending)) > 1:
                 self._show()
+                self._show_newest(name_id, seq, group_id, peer, flags, t0, num, a, b)
             else:
-                flags = _P2P | _SEND if send else _P2P if p2p else 0
                 self._status(name_id, seq, group_id, peer, flags, t0, 1, a, b)
         except BaseException:
             del pending[token]  # nobody will have the token

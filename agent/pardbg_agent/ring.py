@@ -66,6 +66,8 @@ class Status:
         """(step, phase_id, action_id, stage, mb, since_ns)"""
         self.op = block(wire.STATUS_OP, wire.STATUS_OP_OFFSET)
         """(name_id, seq, group_id, peer, flags, since_ns, open, bytes in, bytes out)"""
+        self.newest_op = block(wire.STATUS_OP, wire.STATUS_NEWEST_OFFSET)
+        """The same of the op issued last while others were open."""
         self.gate = block(wire.STATUS_GATE, wire.STATUS_GATE_OFFSET)
         """(gate class, name_id, since_ns)"""
         self.health = block(wire.STATUS_HEALTH, wire.STATUS_HEALTH_OFFSET)

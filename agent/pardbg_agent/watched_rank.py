@@ -85,7 +85,7 @@ class Core:
         self.pollers: list[Callable[[], bool | None]] = []
         """Look for completed ops (Work.is_completed) without blocking; return whether there were
         some to look at, which sets how soon the agent's thread calls them again."""
-        self.ops: OpTable = OpTable(ring.status.op)
+        self.ops: OpTable = OpTable(ring.status.op, ring.status.newest_op)
         self.native: Any = None
         """The table in C++ (hooks.ops.native_way.NativeTable) where it sees ops: ``ops``, too."""
         self.changed: Callable[[], None] = nothing

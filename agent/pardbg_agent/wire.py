@@ -235,6 +235,8 @@ STATUS_DEVICE: Final = struct.Struct("<qqqQ")
 """How far the host was ahead of the device when it issued what the device reached last (ns), when
 that was (host's clock; 0: never), error of the newest anchor of both clocks (-1: there is none),
 number of spans without times. Written by the agent's thread only."""
+STATUS_NEWEST_OFFSET: Final = 1344
+"""STATUS_OP of the op that was issued last while others were open."""
 BEAT_NS: Final = 200_000_000
 """Maximum time between two heartbeats of an agent whose thread gets the GIL."""
 

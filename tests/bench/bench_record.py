@@ -27,7 +27,7 @@ def main() -> list[Figure]:
     with tempfile.TemporaryDirectory(dir=_shared_memory()) as directory:
         ring = Ring.create(str(Path(directory) / "bench.ring"), 65536)
         defs = Defs(None)
-        ops = OpTable(ring.status.op)
+        ops = OpTable(ring.status.op, ring.status.newest_op)
         gate = GateControl(record=ring.record, name=defs.name, status=ring.status.gate)
         watched = GateControl(record=ring.record, name=defs.name, status=ring.status.gate)
         watched.set_breaks(breaks_of([_break(n) for n in range(10)]))

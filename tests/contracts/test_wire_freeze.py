@@ -38,9 +38,10 @@ def test_ring_file_layout() -> None:
         (wire.STATUS_GATE_OFFSET, wire.STATUS_GATE),
         (wire.STATUS_HEALTH_OFFSET, wire.STATUS_HEALTH),
         (wire.STATUS_DEVICE_OFFSET, wire.STATUS_DEVICE),
+        (wire.STATUS_NEWEST_OFFSET, wire.STATUS_OP),
         (wire.RING_DATA_OFFSET, wire.RECORD),
     ]
-    assert [offset for offset, _ in blocks] == [0, 1024, 1088, 1152, 1216, 1280, 4096]
+    assert [offset for offset, _ in blocks] == [0, 1024, 1088, 1152, 1216, 1280, 1344, 4096]
     for (offset, block), (next_offset, _) in pairwise(blocks):
         assert offset + block.size <= next_offset
 

@@ -130,7 +130,7 @@ def test_the_definitions_file(tmp_path: Path) -> None:
 
 
 def test_what_state_says_of_ops() -> None:
-    ops = OpTable(lambda *_: None)
+    ops = OpTable(lambda *_: None, lambda *_: None)
     ops.issued("pp", 2, "send", 4, True, True, 3, 7, 9, 1000)
     ops.issued("dp", 1, "all_reduce", 41, False, False, -1, 0, 8, 2000)
     said = msgpack.unpackb(msgpack.packb(encode(ops.snapshot())))

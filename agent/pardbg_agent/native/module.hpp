@@ -6,12 +6,12 @@ namespace pardbg {
 namespace {
 
 struct Owner {  // of one Core's state; both live until the process ends
-  Owner(py::buffer ring, uint64_t offset, uint64_t status, uint64_t now, uint64_t capacity,
-        py::object python)
+  Owner(py::buffer ring, uint64_t offset, uint64_t status, uint64_t newest, uint64_t now,
+        uint64_t capacity, py::object python)
       : fallback(std::move(python)) {
     kept = new py::buffer_info(ring.request(true));  // keeps the ring mapped
     char* base = static_cast<char*>(kept->ptr);
-    state = new State(base + offset, capacity, 0, base + status);
+    state = new State(base + offset, capacity, 0, base + status, base + newest);
     status_now = base + now;
   }
   // wire.STATUS_NOW, "<qIIhhiq": where the rank is.
@@ -279,7 +279,7 @@ PYBIND11_MODULE(_hotpath, m) {
         l.state->labels.clear(), l.state->num_labels = 0;
       });
   py::class_<Owner>(m, "Table", py::dynamic_attr())
-      .def(py::init<py::buffer, uint64_t, uint64_t, uint64_t, uint64_t, py::object>())
+      .def(py::init<py::buffer, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, py::object>())
       // Take over this Core's ops and the ring's indices. Python's writer is switched over in one
       // go: it may be writing in other threads.
       .def("adopt", [](Owner& o, py::object ring) {

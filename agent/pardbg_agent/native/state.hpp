@@ -107,8 +107,8 @@ struct Follow;
 class Device;
 
 struct State {
-  State(char* ring, uint64_t capacity, uint64_t next, char* status)
-      : ring(ring, capacity, next), table(status) {}
+  State(char* ring, uint64_t capacity, uint64_t next, char* status, char* newest)
+      : ring(ring, capacity, next), table(status, newest) {}
 
   Ring ring;
   Table table;

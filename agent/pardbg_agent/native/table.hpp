@@ -106,7 +106,7 @@ struct Open {  // op_table.Issued; a link in the list of open ops, oldest first
 // op_table.OpTable. Groups and edges live as long as the process: few, and others point to them.
 class Table {
  public:
-  explicit Table(char* status) : status_(status) {}
+  Table(char* status, char* newest) : status_(status), status_newest_(newest) {}
 
   Group* group(const std::string& key) {
     std::lock_guard<std::mutex> lock(lock_);
@@ -133,6 +133,7 @@ class Table {
     (newest_open_ == nullptr ? oldest_open_ : newest_open_->newer) = &op;
     newest_open_ = &op, num_open_ += 1;
     show();
+    if (num_open_ > 1) show(op, status_newest_);
     return ++newest_;
   }
 
@@ -218,10 +219,13 @@ class Table {
     return order;
   }
 
-  // wire.STATUS_OP, "<IIHhIqI4xqq": the oldest open op.
-  void show() {
+  void show() {  // the oldest open op
     static const Open nothing{nullptr, kNoGroup};
-    const Open& op = oldest_open_ == nullptr ? nothing : *oldest_open_;
+    show(oldest_open_ == nullptr ? nothing : *oldest_open_, status_);
+  }
+
+  // wire.STATUS_OP, "<IIHhIqI4xqq".
+  void show(const Open& op, char* at) const {
     const auto peer = static_cast<int16_t>(op.peer);
     const uint32_t flags = op.send ? kP2P | kSend : op.p2p ? kP2P : 0;
     char block[48] = {};
@@ -230,7 +234,7 @@ class Table {
     std::memcpy(block + 12, &flags, 4), std::memcpy(block + 16, &op.t0, 8);
     std::memcpy(block + 24, &num_open_, 4);
     std::memcpy(block + 32, &op.a, 8), std::memcpy(block + 40, &op.b, 8);
-    std::memcpy(status_, block, sizeof block);
+    std::memcpy(at, block, sizeof block);
   }
 
   bool close(Open& op) {
@@ -243,7 +247,7 @@ class Table {
   }
 
   std::mutex lock_;
-  char* status_;
+  char *status_, *status_newest_;
   Open *oldest_open_ = nullptr, *newest_open_ = nullptr;
   uint32_t num_open_ = 0;
   std::unordered_map<uint64_t, std::unique_ptr<Open>> pythons_;  // by token

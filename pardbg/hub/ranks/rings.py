@@ -163,9 +163,9 @@ class Rings:
         out = Rescued(last_index=head - 1)
         while (batch := reader.read(BATCH, final=True)) is not None:
             out.batches.append(batch)
-        if issue := _unrecorded(ring, head):
-            out.batches.append((head, issue))
-            out.last_index = head
+        if issues := _unrecorded(ring, head):
+            out.batches.append((head, b"".join(issues)))
+            out.last_index += len(issues)
         health = stable_fields(ring.buffer, wire.STATUS_HEALTH, wire.STATUS_HEALTH_OFFSET)
         out.dropped = health[2] + reader.lost
         with contextlib.suppress(OSError):
@@ -252,25 +252,31 @@ class Rings:
         }  # fmt: skip
 
 
-def _unrecorded(ring: Mapped, head: int) -> bytes:
-    """Return the OP_ISSUE of the oldest open op from the status block. An op is recorded after its
-    call, in which the process may end (gloo aborts it when sizes do not fit)."""
-    name_id, seq, group_id, peer, flags, t0, num_open, a, b = stable_fields(
-        ring.buffer, wire.STATUS_OP, wire.STATUS_OP_OFFSET
-    )
+def _unrecorded(ring: Mapped, head: int) -> list[bytes]:
+    """Return the OP_ISSUEs of the oldest open op and of the one issued last that the ring lacks. An
+    op is recorded after its call, in which the process may end (gloo aborts it when sizes do not
+    fit); a device runs behind, and the op at fault is rarely its oldest."""
     level = stable_fields(ring.buffer, wire.STATUS_HEALTH, wire.STATUS_HEALTH_OFFSET)[4]
-    if not num_open or not (a or b) or level < 2:  # a call, or ops are not recorded
-        return b""
+    step = stable_fields(ring.buffer, wire.STATUS_NOW, wire.STATUS_NOW_OFFSET)[0]
     capacity = ring.reader.header.capacity
     records = np.frombuffer(ring.buffer, RECORD_DTYPE, capacity, wire.RING_DATA_OFFSET)[:head]
-    same = (records["t0_ns"] == t0) & (records["seq"] == seq) & (records["group_id"] == group_id)
-    if same.any() or (head > capacity and t0 < records["t0_ns"].min()):
-        return b""  # recorded, or older than the ring
-    step = stable_fields(ring.buffer, wire.STATUS_NOW, wire.STATUS_NOW_OFFSET)[0]
-    return wire.RECORD.pack(
-        wire.Kind.OP_ISSUE, wire.Lane.COMM, flags, name_id, t0, t0, max(step, 0), seq, group_id,
-        wire.NONE, wire.NONE, peer, a, b, head + 1,
-    )  # fmt: skip
+    found: dict[tuple[int, int, int], bytes] = {}
+    for offset in (wire.STATUS_OP_OFFSET, wire.STATUS_NEWEST_OFFSET):
+        name_id, seq, group_id, peer, flags, t0, num_open, a, b = stable_fields(
+            ring.buffer, wire.STATUS_OP, offset
+        )
+        if not num_open or not (a or b) or level < 2:  # a call, or ops are not recorded
+            continue
+        same = (records["t0_ns"] == t0) & (records["seq"] == seq)
+        if (same & (records["group_id"] == group_id)).any():
+            continue
+        if head > capacity and t0 < records["t0_ns"].min():
+            continue  # older than the ring
+        found[t0, seq, group_id] = wire.RECORD.pack(
+            wire.Kind.OP_ISSUE, wire.Lane.COMM, flags, name_id, t0, t0, max(step, 0), seq,
+            group_id, wire.NONE, wire.NONE, peer, a, b, head + len(found) + 1,
+        )  # fmt: skip
+    return list(found.values())
 
 
 def _op_words(op: str, group: str, seq: int, peer: int, flags: int) -> str:

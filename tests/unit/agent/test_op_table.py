@@ -21,12 +21,19 @@ class Blocks:
 
     def __init__(self, ring: Ring | None) -> None:
         self.seen: list[tuple[Any, ...]] = []
+        self.newest_seen: list[tuple[Any, ...]] = []
         self._ring = ring
 
     def __getitem__(self, at: int) -> tuple[Any, ...]:
         if self._ring is None:
             return self.seen[at]
         return wire.STATUS_OP.unpack_from(self._ring.buffer, wire.STATUS_OP_OFFSET)
+
+    @property
+    def newest(self) -> tuple[Any, ...]:
+        if self._ring is None:
+            return self.newest_seen[-1] if self.newest_seen else (0,) * 9
+        return wire.STATUS_OP.unpack_from(self._ring.buffer, wire.STATUS_NEWEST_OFFSET)
 
 
 Make = Callable[[], tuple[Any, Blocks]]
@@ -38,7 +45,8 @@ def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Mak
 
     def python() -> tuple[Any, Blocks]:
         blocks = Blocks(None)
-        return OpTable(lambda *fields: blocks.seen.append(fields)), blocks
+        seen, newest = blocks.seen, blocks.newest_seen
+        return OpTable(lambda *op: seen.append(op), lambda *op: newest.append(op)), blocks
 
     def native() -> tuple[Any, Blocks]:
         from pardbg_agent.hooks.ops import native_way
@@ -103,6 +111,16 @@ def test_the_status_block_shows_the_oldest_open_op(make: Make) -> None:
     assert blocks[-1][:2] == (5, 0)
     ops.completed(first)
     assert blocks[-1] == (6, 0, 2, -1, 0, 20, 1, 0, 0)
+
+
+def test_a_second_block_shows_the_op_issued_last_while_others_were_open(make: Make) -> None:
+    ops, blocks = make()
+    first = ops.issued("a", 1, "all_reduce", 0, False, False, -1, 0, 5, 10, -1, 8, 8)
+    assert blocks.newest == (0,) * 9  # it is the oldest one, too
+    ops.issued("b", 2, "send", 3, True, True, 1, 0, 6, 20, -1, 64, 32)
+    assert blocks.newest == (6, 3, 2, 1, Flag.P2P | Flag.SEND, 20, 2, 64, 32)
+    ops.completed(first)
+    assert blocks.newest == (6, 3, 2, 1, Flag.P2P | Flag.SEND, 20, 2, 64, 32)
 
 
 def test_a_gap_in_seq_does_not_lower_the_count(make: Make) -> None:

@@ -227,6 +227,31 @@ def test_an_op_in_whose_call_a_process_died_is_told(
     rings.close(remove=False)
 
 
+@pytest.mark.parametrize("newest_told", [True, False])
+def test_the_op_issued_last_is_told_where_a_device_runs_behind(
+    tmp_path: Path, newest_told: bool
+) -> None:
+    """The oldest open op, #41, is recorded; the process died in the call of #69."""
+    child = subprocess.Popen(["true"])
+    child.wait()
+    ring = dead_ring(tmp_path, "0.n0.7", 100, child.pid)
+    for seq, told in ((41, True), (69, newest_told)):
+        if told:
+            ring.record(Kind.OP_ISSUE, Lane.COMM, 0, 9, 600 + seq, 700, 7, seq, 2, -1, -1, -1, 8, 8)
+    ring.status.op(9, 41, 2, -1, 0, 641, 29, 8, 8)
+    ring.status.newest_op(9, 69, 2, -1, 0, 669, 29, 640, 320)
+    ring.status.health(0, 0, 0, 0, 2, 0)
+    rings = Rings(tmp_path, Definitions())
+    rings.scan()
+    told_before = 101 + newest_told
+    rescued = rings.rescue("0.n0.7", told_before)
+    added = [wire.RECORD.unpack(raw) for _, raw in rescued.batches]
+    expected = [] if newest_told else [(Kind.OP_ISSUE, 669, 69, 640, 320)]
+    assert [(one[0], one[4], one[7], one[12], one[13]) for one in added] == expected
+    assert rescued.last_index == told_before + len(expected) - 1
+    rings.close(remove=False)
+
+
 def test_a_living_process_is_not_dead(tmp_path: Path) -> None:
     dead_ring(tmp_path, "0.n0.7", 1, os.getpid())
     mark(tmp_path, "r")

@@ -29,9 +29,16 @@ from pardbg_agent.native import Unusable, check_age, loaded, state
 from pardbg_agent.op_table import OpsState, as_state
 from pardbg_agent.tables import code_files
 from pardbg_agent.tables.c10d_ops import C10D_OPS
-from pardbg_agent.wire import CALLS, RING_DATA_OFFSET, RUN_FILE, STATUS_NOW_OFFSET, STATUS_OP_OFFSET
+from pardbg_agent.wire import (
+    CALLS,
+    RING_DATA_OFFSET,
+    RUN_FILE,
+    STATUS_NEWEST_OFFSET,
+    STATUS_NOW_OFFSET,
+    STATUS_OP_OFFSET,
+)
 
-OFFSETS: Final = RING_DATA_OFFSET, STATUS_OP_OFFSET, STATUS_NOW_OFFSET
+OFFSETS: Final = RING_DATA_OFFSET, STATUS_OP_OFFSET, STATUS_NEWEST_OFFSET, STATUS_NOW_OFFSET
 """In the ring file: what the table in C++ writes."""
 
 
