@@ -41,8 +41,9 @@ class _Ctl(click.Command):
     "--frame",
     type=click.IntRange(0),
     default=0,
-    help="Stack frame of the held rank in which to evaluate; 0 is the innermost.",
+    help="The program's frame of the held rank in which to evaluate; 0 is the innermost.",
 )
+@click.option("--all-frames", is_flag=True, help="--frame counts frames of libraries, too.")
 @click.option(
     "--hash",
     "hash_",
@@ -52,8 +53,8 @@ class _Ctl(click.Command):
 @click.option("--key", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Key file of the run, for RUN tcp://HOST:PORT.")  # fmt: skip
 def ctl(
-    words: tuple[str, ...], json_: bool, lease: float, timeout: float, frame: int, hash_: bool,
-    key: Path | None,
+    words: tuple[str, ...], json_: bool, lease: float, timeout: float, frame: int,
+    all_frames: bool, hash_: bool, key: Path | None,
 ) -> int:  # fmt: skip
     """Control a live run from a script; elsewhere: RUN as `watch` takes it.
 
@@ -87,7 +88,8 @@ def ctl(
             raise UserError("watch same REF.mcap: the reference's recording (pardbg run --tensors)")
         named = find_target(words[0] if at else None, key)
         return headless.watch_same(named, Path(words[-1]), json_, lease, timeout)
-    run_name, verb, ranks, args = ctl_words(_hashing(words) if hash_ else words, frame)
+    asked = _hashing(words) if hash_ else words
+    run_name, verb, ranks, args = ctl_words(asked, frame, all_frames)
     compare = arguments.COMPARE in words[:2]
     if verb is Verb.KILL and run_name is None:
         raise UserError(

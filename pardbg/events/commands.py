@@ -57,6 +57,8 @@ class Arguments:
     kind: Word = ""
     """Of ``inspect``: pardbg_agent.control.evaluate.KINDS."""
     frame: int = 0
+    every_frame: bool = False
+    """Whether ``frame`` counts those of libraries, too."""
     level: Word = ""
     for_s: float = 0.0
     """Of ``level``; 0: it stays."""

@@ -95,6 +95,15 @@ async def test_up_and_down_go_through_the_frames_of_a_recorded_stack(
         await shows(app, "▶             wait_for(RESULT)")
         await type_(pilot, "down")
         await shows(app, "▶         time.sleep(0.1)")
+        await pilot.press("j")  # a rank that waits, in torch
+        await shows(app, "rank 3 · planted.py:75 report_mean · frame 0 of ")
+        await type_(pilot, "frames all")
+        await shows(app, "rank 3 · distributed_c10d.py")
+        await type_(pilot, "up")
+        await type_(pilot, "up")
+        await shows(app, "rank 3 · planted.py:75 report_mean · frame 2 of ")
+        await type_(pilot, "frames own")
+        await shows(app, "rank 3 · planted.py:75 report_mean · frame 0 of ")
 
 
 async def test_a_box_of_the_timeline_is_chosen_by_key_and_by_click() -> None:

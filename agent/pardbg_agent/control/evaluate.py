@@ -27,6 +27,7 @@ from typing import Any, Final, cast
 from pardbg_agent import clock
 from pardbg_agent.ctrl.agent_messages import Evaluated, NoAnswer
 from pardbg_agent.life.own_frames import is_own
+from pardbg_agent.tables.code_files import is_program
 
 KINDS: Final = ("p", "pp", "whatis", "tensor", "list", "longlist", "args", "locals", "exec", "hash")
 SOURCE: Final = ("list", "longlist")
@@ -56,13 +57,14 @@ From = FrameType | TracebackType | None
 
 
 def answer(
-    kind: str, expr: str, frame: int, innermost: From, optimizers: Iterable[Any] = ()
-) -> Evaluated:
-    """Return the answer to a question of KINDS in that frame, 0 the innermost. ``optimizers``:
-    those that the program has stepped. What the evaluated code raises is part of the answer; a
-    frame or a question that does not exist is its ``refusal``."""
-    at = pick(innermost, frame)
-    num = len(frames(innermost))
+    kind: str, expr: str, frame: int, innermost: From, optimizers: Iterable[Any] = (),
+    every: bool = False,
+) -> Evaluated:  # fmt: skip
+    """Return the answer to a question of KINDS in that frame, 0 the innermost of the program's, or
+    of ``every`` one. ``optimizers``: those that the program has stepped. What the evaluated code
+    raises is part of the answer; a frame or a question that does not exist is its ``refusal``."""
+    at = pick(innermost, frame, every)
+    num = len(frames(innermost, every))
     if at is None:
         return Evaluated(refusal=NoAnswer.NO_FRAME, frames=num)
     if kind in SOURCE:
@@ -78,16 +80,20 @@ def answer(
     return replace(found, text=_cut(found.text, MAX_TEXT), frame=place, frames=num)
 
 
-def frames(innermost: From) -> list[Place]:
-    """Return the program's frames, innermost first: not the agent's, torch's, Python's start."""
+def frames(innermost: From, every: bool = False) -> list[Place]:
+    """Return the program's frames, innermost first, of a stack without any those of libraries;
+    with ``every`` both. Never the agent's and those of Python's start."""
     skipped = _torch_dirs()
     own: list[Place] = []
-    others: list[Place] = []
+    both: list[Place] = []
     for place in _places(innermost):
         file = place.frame.f_code.co_filename
-        if not is_own(file) and not file.startswith("<frozen"):
-            (others if file.startswith(skipped) else own).append(place)
-    return own or others
+        if is_own(file) or file.startswith("<frozen"):
+            continue
+        both.append(place)
+        if is_program(file) and not file.startswith(skipped):
+            own.append(place)
+    return both if every else own or both
 
 
 def _torch_dirs() -> tuple[str, ...]:
@@ -106,9 +112,9 @@ def _places(innermost: From) -> list[Place]:
     return found
 
 
-def pick(innermost: From, number: int) -> Place | None:
-    """Return frame ``number``, 0 the innermost; None: there is none."""
-    known = frames(innermost)
+def pick(innermost: From, number: int, every: bool = False) -> Place | None:
+    """Return frame ``number`` of ``frames``, 0 the innermost; None: there is none."""
+    known = frames(innermost, every)
     return known[number] if 0 <= number < len(known) else None
 
 

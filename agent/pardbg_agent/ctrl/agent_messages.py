@@ -302,6 +302,8 @@ class Ask(Message, tag="ask"):
     expr: str = ""
     frame: int = 0
     """0 is the innermost."""
+    every: bool = False
+    """Whether frames of libraries count, too."""
 
 
 @dataclass(frozen=True, slots=True)

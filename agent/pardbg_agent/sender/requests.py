@@ -122,8 +122,9 @@ class Requests:
         def work(innermost: Any) -> None:
             try:
                 found = evaluate.answer(
-                    asked.kind, asked.expr, asked.frame, innermost, self._core.optimizers()
-                )
+                    asked.kind, asked.expr, asked.frame, innermost, self._core.optimizers(),
+                    asked.every,
+                )  # fmt: skip
                 self._answers.append(replace(found, re=asked.id))
             except Exception as error:  # noqa: BLE001 - the training's thread must come back
                 self._answers.append(

@@ -20,14 +20,16 @@ from pardbg_agent.wire import LEVELS, WATCH_KINDS
 _ELSEWHERE = {
     "up": "use `--frame N` with p, list, args or locals",
     "down": "use `--frame N` with p, list, args or locals",
+    "frames": "use `--all-frames` with p, list, args or locals",
     "quit": "each ctl command ends by itself; `continue` resumes every rank",
 }
 
 
 def ctl_words(
-    words: tuple[str, ...], frame: int = 0
+    words: tuple[str, ...], frame: int = 0, every_frame: bool = False
 ) -> tuple[str | None, Verb, str | None, Mapping[str, Any]]:
-    """Return (run, verb, ranks, other arguments). ``frame``: to inspect. Raises UserError."""
+    """Return (run, verb, ranks, other arguments). ``frame``: to inspect, those of libraries
+    counted with ``every_frame``. Raises UserError."""
     verbs = {verb.value: verb for verb in Verb if verb is not Verb.INSPECT}
     known = {*verbs, *arguments.INSPECT, arguments.COMPARE, *arguments.PDB}
     words = _unquoted(words)
@@ -41,7 +43,8 @@ def ctl_words(
         ranks, args = arguments.inspect_words(word, text)
         if word == arguments.DAP and ranks is None:
             raise UserError("dap RANK: as in `pardbg ctl dap 2`")
-        return run_name, Verb.INSPECT, ranks or "held", {**args, "frame": frame}
+        where = {"frame": frame, "every_frame": every_frame}
+        return run_name, Verb.INSPECT, ranks or "held", {**args, **where}
     if word in verbs:
         verb = arguments.verb_meant(verbs[word], text.split())
         return run_name, verb, *arguments.verb_words(verb, text.split())

@@ -216,7 +216,9 @@ class Viewers:
         self._machine.take(machine.Renewed(order.by, now, order.lease_ns))
         self._agents.questions.ask(self._number, procs, partial(self._answer, order), now)
         for proc in procs:
-            self._router.send(proc, Ask(self._number, args.kind, expr, args.frame))
+            self._router.send(
+                proc, Ask(self._number, args.kind, expr, args.frame, args.every_frame)
+            )
 
     def _asked(self, order: Order) -> list[tuple[str, int]]:
         return [(p, r) for p, r in self._agents.known().items() if r in order.ranks]

@@ -59,10 +59,12 @@ def spots(frames: Sequence[Frame]) -> Stack:
     return tuple(map(_spot, frames[: own or 1]))
 
 
-def own_spots(stack: Stack) -> list[Spot]:
-    """Return the program's own frames, innermost first; of a stack without any, its innermost."""
-    own = [spot for spot in reversed(stack) if spot.user]
-    return own or list(stack[-1:])
+def spots_in_reach(stack: Stack, every: bool = False) -> list[Spot]:
+    """Return the frames that one can look into, innermost first: the program's own, in a stack
+    without any, or with ``every``, those of libraries, too (agent: control.evaluate.frames)."""
+    both = [spot for spot in reversed(stack) if not spot.file.startswith("<frozen")]
+    own = [spot for spot in both if spot.user]
+    return both if every else own or both
 
 
 def _spot(frame: Frame) -> Spot:

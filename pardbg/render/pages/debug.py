@@ -31,7 +31,7 @@ from pardbg.render.draw.signs import SIGN, SIGNS
 from pardbg.render.frame.activity import activity_text
 from pardbg.render.frame.audit_trail import viewer
 from pardbg.render.frame.control_words import waits_text, why_text
-from pardbg.render.frame.stacks import Entry, Stack, console, fold, own_spots, spots, tree
+from pardbg.render.frame.stacks import Entry, Stack, console, fold, spots, spots_in_reach, tree
 from pardbg.session.source_files import SourceLines
 
 _REASON_LINES = 4
@@ -58,7 +58,9 @@ class DebugPageState:
     source: SourceLines | None = None
     """Around the selected frame."""
     frame: int = 0
-    """Number of the program's own frame that is looked at; 0 the innermost."""
+    """Number of the frame that is looked at; 0 the innermost."""
+    every_frame: bool = False
+    """Whether those of libraries count."""
 
 
 def _other_version(found: SourceLines, title: str) -> bool:
@@ -150,12 +152,13 @@ def _window(
 
 def _title(shown: Mapping[int, Stack], look: DebugPageState) -> str:
     """Return text such as ``rank 2 · missing_rank.py:45 wait_for · frame 0 of 3``."""
-    own = own_spots(shown.get(look.selected if look.selected is not None else -1, ()))
-    if not own:
+    selected = look.selected if look.selected is not None else -1
+    known = spots_in_reach(shown.get(selected, ()), look.every_frame)
+    if not known:
         return "source"
-    at = min(look.frame, len(own) - 1)
-    nth = f" · frame {at} of {len(own)}" if len(own) > 1 else ""
-    return f"rank {look.selected} · {own[at].text}{nth}"
+    at = min(look.frame, len(known) - 1)
+    nth = f" · frame {at} of {len(known)}" if len(known) > 1 else ""
+    return f"rank {look.selected} · {known[at].text}{nth}"
 
 
 def _status(snapshot: Snapshot, look: DebugPageState, cells: int) -> tuple[Line, ...]:

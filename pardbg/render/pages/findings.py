@@ -34,7 +34,7 @@ from pardbg.render.draw.cells import (
 from pardbg.render.draw.signs import SIGN, SIGNS
 from pardbg.render.frame.activity import activity_text
 from pardbg.render.frame.panels import coming, empty, is_speed_judged
-from pardbg.render.frame.stacks import Spot, Stack, own_spots, spots
+from pardbg.render.frame.stacks import Spot, Stack, spots, spots_in_reach
 from pardbg.render.pages.debug import source
 from pardbg.render.pages.timeline import HATCHED, MANY, Window, lane
 from pardbg.session.source_files import Place, SourceLines
@@ -379,7 +379,7 @@ def _places(snapshot: Snapshot, finding: Finding, cells: int) -> list[Line]:
     for row in listed:
         sign, style = SIGNS[row.state]
         culprit = row.rank in finding.culprits
-        own = own_spots(stacks.get(row.rank, ()))
+        own = spots_in_reach(stacks.get(row.rank, ()))
         place = own[0].text if own else ""
         if culprit and finding.where:
             place = clean(finding.where)

@@ -79,6 +79,7 @@ class ControlActions:
             "display": self._display,
             "undisplay": self._undisplay,
             "commands": self._set_commands,
+            "frames": self._choose_frames,
             "frame_up": self._frame_up,
             "frame_down": self._frame_down,
         }  # fmt: skip
@@ -205,7 +206,8 @@ class ControlActions:
         ranks, args = inspect_words(word, argument)
         self._comparing = word == COMPARE
         ranks = ranks or str(self._view.shared.rank)
-        self.refused(self._controller.send(Verb.INSPECT, ranks, frame=self._frame, **args))
+        args = {**args, "frame": self._frame, "every_frame": self._debug.every_frame}
+        self.refused(self._controller.send(Verb.INSPECT, ranks, **args))
 
     def _display(self, argument: str) -> None:
         """Show a value now and at each new place, as pdb's ``display``. Raises UserError."""
@@ -310,6 +312,13 @@ class ControlActions:
             self._view.page.redraw()
         else:
             self._view.show_page("debug")
+
+    def _choose_frames(self, argument: str) -> None:
+        """``frames all``: ``up`` and ``down`` go through libraries, too. Raises UserError."""
+        if argument not in ("", "own", "all"):
+            raise UserError("frames own|all: as in `frames all`, then `up`")
+        self._debug.every_frame = argument == "all" if argument else not self._debug.every_frame
+        self._look_from(0)
 
     def _frame_up(self, _argument: str) -> None:
         """Select the caller's frame, as pdb's ``up``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pardbg.events.commands import WhereFound
 from pardbg.render.draw.cells import Picture
-from pardbg.render.frame.stacks import Entry, Spot, Stack, own_spots, stacks_of
+from pardbg.render.frame.stacks import Entry, Spot, Stack, spots_in_reach, stacks_of
 from pardbg.render.pages.debug import DebugPageState, debug, stacks_shown
 from pardbg.session.source_files import Place
 from pardbg.ui.engine.feed import Frame, Want
@@ -25,7 +25,9 @@ class DebugPage(Page):
         self._stacks: dict[int, Stack] = {}
         self._stacks_ns: int | None = None
         self.frame = 0
-        """Which of the program's own frames is looked at; 0 the innermost."""
+        """Which frame is looked at; 0 the innermost."""
+        self.every_frame = False
+        """Whether those of libraries count, too."""
 
     def _look(self, frame: Frame | None) -> DebugPageState:
         ended = self.shared.can_control and frame is not None and frame.finished
@@ -34,25 +36,26 @@ class DebugPage(Page):
             self.shared.rank, self._stacks, self._stacks_ns, self.shared.typed, control, ended,
             self.shared.you,
             frame.source if frame is not None else None, self.frame,
+            self.every_frame,
         )  # fmt: skip
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
         return debug(frame.snapshot, cells, rows, self._look(frame))
 
     def want(self) -> Want:
-        spots = self._own()
+        spots = self._in_reach()
         if not spots:
             return Want()
         spot = spots[min(self.frame, len(spots) - 1)]
         return Want(source=Place(spot.file, spot.line) if spot.file else None)
 
-    def _own(self) -> list[Spot]:
-        """Return the selected rank's own frames, innermost first."""
+    def _in_reach(self) -> list[Spot]:
+        """Return the selected rank's frames, innermost first."""
         frame = self.shared.frame
         if frame is None:
             return []
         stacks, _ = stacks_shown(frame.snapshot, self._look(frame))
-        return own_spots(stacks.get(self.shared.rank, ()))
+        return spots_in_reach(stacks.get(self.shared.rank, ()), self.every_frame)
 
     def move(self, by: int) -> None:
         self.frame = 0
@@ -60,7 +63,7 @@ class DebugPage(Page):
 
     def look_from(self, number: int) -> bool:
         """Select frame ``number``, 0 the innermost; False if there is no such frame."""
-        if not 0 <= number < len(self._own()):
+        if not 0 <= number < len(self._in_reach()):
             return False
         self.frame = number
         self.redraw()

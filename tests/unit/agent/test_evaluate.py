@@ -89,6 +89,30 @@ def test_frames_go_up_to_the_callers() -> None:
     assert evaluate.answer("import", "os", 0, sys._getframe()).refusal is NoAnswer.NO_QUESTION
 
 
+def test_frames_of_libraries_are_on_request() -> None:
+    """The program -> a library's function -> the program's function, where it is held."""
+    code = compile("def call(held):\n    library = 'its own'\n    return held()\n",
+                   "/usr/lib/site-packages/frame/call.py", "exec")  # fmt: skip
+    known: dict[str, Any] = {}
+    exec(code, known)
+    seen = []
+
+    def held() -> None:
+        seen.append(sys._getframe())
+
+    known["call"](held)
+    for every, functions in (
+        (False, ["held", "test_frames_of_libraries_are_on_request"]),
+        (True, ["held", "call", "test_frames_of_libraries_are_on_request"]),
+    ):
+        found = [at.frame.f_code.co_name for at in evaluate.frames(seen[0], every)]
+        assert found[: len(functions)] == functions
+    assert evaluate.answer("p", "library", 1, seen[0], every=True).text == "'its own'"
+    assert evaluate.answer("p", "library", 1, seen[0]).raised
+    library = seen[0].f_back  # a stack whose innermost frames are a library's
+    assert evaluate.frames(library)[0].frame.f_code.co_name.startswith("test_frames")
+
+
 def test_tensors_in_words() -> None:
     torch = pytest.importorskip("torch")
     x = torch.tensor([[1.0, 2.0], [3.0, float("nan")]])

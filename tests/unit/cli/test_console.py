@@ -106,7 +106,8 @@ def test_ctl_explains_a_verb(words: list[str], capsys: pytest.CaptureFixture[str
 
 def test_ctl_words() -> None:
     assert ctl_words(("!x", "=", "1", "on", "0")) == (
-        None, Verb.INSPECT, "0", {"kind": "exec", "expr": "x = 1", "frame": 0},
+        None, Verb.INSPECT, "0",
+        {"kind": "exec", "expr": "x = 1", "frame": 0, "every_frame": False},
     )  # fmt: skip
     assert ctl_words(("run-1", "b")) == ("run-1", Verb.BREAKS, None, {})
     quoted = (None, Verb.TBREAK, "0", {"expr": "op==send and mb==3"})
