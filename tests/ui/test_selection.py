@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from textual.app import App, ComposeResult
+from textual.widgets import Static
+
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.comm.op_rows import P2PRow
 from pardbg.render.pages.traffic import busiest
 from pardbg.ui.app import PardbgApp
+from pardbg.ui.main.main_screen import _Pages
 from tests.ui import sample
 from tests.ui.fakes import FakePort, FakeStore, app_on, shows, text_of, until
 
@@ -121,3 +125,20 @@ async def test_the_chosen_box_stays_in_sight_while_a_live_run_goes_on() -> None:
         await pilot.press("escape")
         await until(lambda: app.main.shared.frame.lanes_t1_ns == later, "follows")
         assert "┌" not in text_of(app)
+
+
+async def test_a_page_chosen_before_the_pages_are_mounted_is_the_one_shown() -> None:
+    chosen = ["overview"]
+
+    class Early(App[None]):
+        def compose(self) -> ComposeResult:
+            pages = [Static(id=name) for name in ("overview", "findings")]
+            switcher = _Pages(lambda: chosen[0], *pages)  # type: ignore[arg-type]
+            chosen[0] = "findings"
+            yield switcher
+
+    app = Early()
+    async with app.run_test():
+        switcher = app.query_one(_Pages)
+        await until(lambda: switcher.current == "findings", "the page chosen meanwhile")
+        assert [page.id for page in switcher.children if page.display] == ["findings"]
