@@ -356,6 +356,24 @@ def test_exposed_communication() -> None:
     assert one(trace, "exposed-communication").severity == "info"
 
 
+@pytest.mark.parametrize(
+    ("num_bytes", "took_ms", "severity"),
+    [(64, 60, "info"), (64, 4, "warning"), (1 << 20, 60, "warning")],
+)
+def test_few_bytes_that_take_long_are_no_communication_to_hide(
+    num_bytes: int, took_ms: int, severity: str
+) -> None:
+    """60 of 100 ms in all_reduces that follow each other at once."""
+    trace = Trace(2)
+    for step in range(STEPS):
+        for proc in trace.ranks:
+            for at in range(20, 80, took_ms):
+                sync(proc, 100 * step + at, 100 * step + at + took_ms, step, num_bytes)
+            proc.step(step, 100 * step, 100 * step + 100)
+    said = {finding.kind: finding.severity for finding in without_load(trace)}
+    assert said["exposed-communication"] == severity
+
+
 def test_exposed_communication_with_nothing_to_hide_it_behind_is_a_note() -> None:
     """90 of 100 ms: 10 ms of compute could hide 10 of them."""
     trace = Trace(2)

@@ -359,19 +359,33 @@ class ExposedCommunication(Facts):
     op_bytes: int
     op_ns: int | None
 
+    @property
+    def too_long(self) -> bool:
+        """Return whether so few bytes cannot take so long: their threads wait for cores, or packets
+        are lost, and to hide them behind compute is no cure."""
+        return self.op_bytes < 1024 and (self.op_ns or 0) >= 5_000_000
+
     def severity(self) -> Severity:
         large = self.share >= 0.4 and self.exposed_ns >= 20_000_000
-        return "warning" if large and self.could_hide_share >= 0.15 else "info"
+        hidden = self.could_hide_share >= 0.15 and not self.too_long
+        return "warning" if large and hidden else "info"
 
     def text(self, about: Candidate) -> str:
         took = f", {duration(self.op_ns)}" if self.op_ns is not None else ""
         return (
             f"for {duration(self.exposed_ns)} of a step ({percent(self.share, 0)}) ranks stand "
             f"still while data moves: communication that no compute hides. The longest is "
-            f"{self.op} of {size(self.op_bytes)} in {about.group}{took}. Hidden behind compute, a "
-            f"step would be {duration(self.could_hide_ns)} ({percent(self.could_hide_share, 0)}) "
-            f"shorter at best."
+            f"{self.op} of {size(self.op_bytes)} in {about.group}{took}. {self._meaning()}"
         )
+
+    def _meaning(self) -> str:
+        if self.too_long:
+            return "So few bytes do not take that long: a core or the network is missing."
+        win = f"{duration(self.could_hide_ns)} ({percent(self.could_hide_share, 0)})"
+        return f"Hidden behind compute, a step would be {win} shorter at best."
+
+    def advice(self) -> str:
+        return self.tries("too long" if self.too_long else "")
 
 
 @dataclass(frozen=True, slots=True)
