@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 from pardbg.analysis.answers.hang import RankStack
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.findings.finding import Evidence, Finding
+from pardbg.ui.engine.engine import OWN_PERIOD_S
 from tests.ui import sample
 from tests.ui.fakes import FakeStore, app_on, shows, text_of, until
 from tests.ui.recorded import replayed, settled, type_
@@ -134,3 +138,22 @@ async def test_a_hang_is_drawn_with_all_of_the_wait() -> None:
         waits = [row.count("░") for row in rows]
         # Three ranks wait across most of the window, the fourth does not.
         assert sum(count > 80 for count in waits) == 3, text
+
+
+async def test_a_finding_whose_time_moves_does_not_ask_for_frames_without_end() -> None:
+    """An overloaded host's is the newest moment: with each frame the page wants another window."""
+    base = made()
+    times = itertools.count(base.t_ns)
+
+    def later(_: Snapshot, __: int | None) -> Snapshot:
+        at = next(times)
+        note = Finding(kind="host-overloaded", severity="info", t_ns=at, text="too few cores.")
+        return replace(base, t_ns=at, findings=(note,))
+
+    app = app_on(base, start="findings", at=later)
+    async with app.run_test(size=(120, 40)):
+        await shows(app, "too few cores.")
+        looks, begun = app.engine._maker.num_looks, time.monotonic()
+        await asyncio.sleep(2.5)
+        made_since = app.engine._maker.num_looks - looks
+        assert 1 <= made_since <= (time.monotonic() - begun) / OWN_PERIOD_S + 1

@@ -27,6 +27,7 @@ from pardbg.ui.engine.messages import Arrived, FrameReady, Loading, Trouble
 from pardbg.ui.engine.pace import PLAY_PERIOD_S, GcPauses, Pace
 
 LOADING_PERIOD_S = 0.2
+OWN_PERIOD_S = 1.0
 
 _MOST_ERRORS = 256
 """Different errors that are said, one line each."""
@@ -62,6 +63,8 @@ class Engine:
         self._reported_s = 0.0
         self._whole_owed = False
         """The last frame was a partial one: the whole one is to come."""
+        self._answer_owed, self._answered_s = False, 0.0
+        """Whether a frame changed what is wanted, and when such a change was answered last."""
         self._revision: object = None
         self._shown: Frame | None = None
         self._was_finished = False
@@ -79,10 +82,16 @@ class Engine:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
-    def want(self, want: Want) -> None:
-        """Set what the next frames must have; a change is answered at once."""
-        if want != self._want:
-            self._want = want
+    def want(self, want: Want, by_frame: bool = False) -> None:
+        """Set what the next frames must have. A change is answered at once; while frames come by
+        themselves, one that a frame brought about at most once in OWN_PERIOD_S: what moves with
+        each frame would have no end."""
+        if want == self._want:
+            return
+        self._want = want
+        if by_frame and (self._cursor.following or self._cursor.playing):
+            self._answer_owed = True
+        else:
             self._wake.set()
 
     def wake(self) -> None:
@@ -121,6 +130,9 @@ class Engine:
         if not self._loader.opened:
             if self._ended.is_set() or not self._loader.open():
                 return
+            self._wake.set()
+        if self._answer_owed and time.monotonic() >= self._answered_s + OWN_PERIOD_S:
+            self._answered_s = time.monotonic()
             self._wake.set()
         asked = self._wake.is_set()
         if asked or self._whole_owed or self._due():
@@ -219,7 +231,7 @@ class Engine:
         return bool(self._store.revision != self._revision)
 
     def _look(self, asked: bool) -> None:
-        now_s = time.monotonic()
+        now_s, self._answer_owed = time.monotonic(), False
         self._revision = self._store.revision
         frame, looks = None, self._maker.num_looks
         try:

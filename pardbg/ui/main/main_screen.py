@@ -176,7 +176,7 @@ class MainScreen(Screen[None]):
             self._app_actions.alert_of(frame.snapshot)
         self.page.redraw()
         self.paint()
-        self.want_page()  # a page may want what this frame names: the source of a frame of a stack
+        self.want_page(by_frame=True)  # it may name the frame of a stack, whose source is wanted
         self.control.on_frame(frame)
         for screen in self.app.screen_stack[-1:]:
             if isinstance(screen, Panel):
@@ -238,11 +238,11 @@ class MainScreen(Screen[None]):
         page.point_at(finding)
         self.show_page("findings")
 
-    def want_page(self) -> None:
-        """Tell the engine what the visible page needs."""
+    def want_page(self, by_frame: bool = False) -> None:
+        """Tell the engine what the visible page needs; ``by_frame``: as it has another frame."""
         page, over = self.page, isinstance(self.app.screen, Panel)
         viewport = Viewport(page.ranks_drawn(), SECTIONS if over else frozenset(page.sections))
-        self._want(replace(page.wanted(), part=self.shared.part, viewport=viewport))
+        self._want(replace(page.wanted(), part=self.shared.part, viewport=viewport), by_frame)
 
     def push_panel(self, panel: Panel) -> None:
         """Open a panel over the page; ``:`` or ``/`` typed in it closes it and opens the prompt."""
