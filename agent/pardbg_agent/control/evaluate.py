@@ -13,7 +13,6 @@ import ctypes
 import inspect
 import io
 import linecache
-import os
 import pprint
 import sys
 import threading
@@ -27,7 +26,7 @@ from typing import Any, Final, cast
 from pardbg_agent import clock
 from pardbg_agent.ctrl.agent_messages import Evaluated, NoAnswer
 from pardbg_agent.life.own_frames import is_own
-from pardbg_agent.tables.code_files import is_program
+from pardbg_agent.tables.code_files import in_reach
 
 KINDS: Final = ("p", "pp", "whatis", "tensor", "list", "longlist", "args", "locals", "exec", "hash")
 SOURCE: Final = ("list", "longlist")
@@ -81,25 +80,10 @@ def answer(
 
 
 def frames(innermost: From, every: bool = False) -> list[Place]:
-    """Return the program's frames, innermost first, of a stack without any those of libraries;
-    with ``every`` both. Never the agent's and those of Python's start."""
-    skipped = _torch_dirs()
-    own: list[Place] = []
-    both: list[Place] = []
-    for place in _places(innermost):
-        file = place.frame.f_code.co_filename
-        if is_own(file) or file.startswith("<frozen"):
-            continue
-        both.append(place)
-        if is_program(file) and not file.startswith(skipped):
-            own.append(place)
-    return both if every else own or both
-
-
-def _torch_dirs() -> tuple[str, ...]:
-    """Return the directories of torch's own code, as really imported (it may be on PYTHONPATH)."""
-    found = (getattr(sys.modules.get(name), "__file__", None) for name in ("torch", "torchelastic"))
-    return tuple(os.path.dirname(file) + os.sep for file in found if file)
+    """Return the frames ``in_reach``, innermost first; never the agent's."""
+    known = [at for at in _places(innermost) if not is_own(at.frame.f_code.co_filename)]
+    files = [at.frame.f_code.co_filename for at in known]
+    return [known[at] for at in in_reach(files, every)]
 
 
 def _places(innermost: From) -> list[Place]:

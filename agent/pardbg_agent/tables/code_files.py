@@ -7,6 +7,7 @@ the hooks are installed. Standard library only.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 AGENT: Final = "/pardbg_agent/"
@@ -25,6 +26,16 @@ def is_program(file: str) -> bool:
     if file.startswith("<"):
         return False
     return any(part in file for part in PROGRAMS) or not any(part in file for part in LIBRARIES)
+
+
+def in_reach(files: Sequence[str], every: bool = False) -> list[int]:
+    """Return the places of a stack's files that a debugger walks through: the program's; in a stack
+    without any those outside of torch, else all; with ``every`` all but Python's start."""
+    both = [at for at, file in enumerate(files) if not file.startswith("<frozen")]
+    if every:
+        return both
+    own = [at for at in both if is_program(files[at])]
+    return own or [at for at in both if "/torch/" not in files[at]] or both
 
 
 def is_framework(file: str) -> bool:

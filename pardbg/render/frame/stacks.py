@@ -15,6 +15,7 @@ from pardbg.render.draw.cells import Line, Segment, clean, clip, line, width
 from pardbg.render.frame.audit_trail import trail
 from pardbg.words import offset
 from pardbg_agent.ctrl.agent_messages import Frame
+from pardbg_agent.tables.code_files import in_reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +61,9 @@ def spots(frames: Sequence[Frame]) -> Stack:
 
 
 def spots_in_reach(stack: Stack, every: bool = False) -> list[Spot]:
-    """Return the frames that one can look into, innermost first: the program's own, in a stack
-    without any, or with ``every``, those of libraries, too (agent: control.evaluate.frames)."""
-    both = [spot for spot in reversed(stack) if not spot.file.startswith("<frozen")]
-    own = [spot for spot in both if spot.user]
-    return both if every else own or both
+    """Return the frames that one can look into, as the rank numbers them, innermost first."""
+    known = stack[::-1]
+    return [known[at] for at in in_reach([spot.file for spot in known], every)]
 
 
 def _spot(frame: Frame) -> Spot:

@@ -15,6 +15,7 @@ from pardbg_agent.control import evaluate
 from pardbg_agent.control.breaks import breaks_of
 from pardbg_agent.control.gate import GateControl
 from pardbg_agent.ctrl.agent_messages import BreakAt, NoAnswer
+from pardbg_agent.tables.code_files import in_reach
 from pardbg_agent.wire import GATE_ALL, LEASE_NS, Gate
 from tests.unit.agent.test_gate import until
 
@@ -111,6 +112,20 @@ def test_frames_of_libraries_are_on_request() -> None:
     assert evaluate.answer("p", "library", 1, seen[0]).raised
     library = seen[0].f_back  # a stack whose innermost frames are a library's
     assert evaluate.frames(library)[0].frame.f_code.co_name.startswith("test_frames")
+
+
+@pytest.mark.parametrize(
+    ("files", "own", "every"),
+    [
+        (["/x/torch/f.py", "/x/site-packages/hf/g.py", "/w/train.py", "<frozen runpy>"],
+         [2], [0, 1, 2]),
+        (["/x/torch/f.py", "/x/site-packages/hf/g.py", "<frozen runpy>"], [1], [0, 1]),
+        (["/x/torch/f.py", "/x/torch/g.py"], [0, 1], [0, 1]),  # a program of torch's own
+        ([], [], []),
+    ],
+)  # fmt: skip
+def test_what_a_debugger_walks_through(files: list[str], own: list[int], every: list[int]) -> None:
+    assert (in_reach(files), in_reach(files, every=True)) == (own, every)
 
 
 def test_tensors_in_words() -> None:
