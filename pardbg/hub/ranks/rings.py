@@ -253,8 +253,8 @@ class Rings:
 
 
 def _unrecorded(ring: Mapped, head: int) -> list[bytes]:
-    """Return the OP_ISSUEs of the oldest open op and of the one issued last that the ring lacks. An
-    op is recorded after its call, in which the process may end (gloo aborts it when sizes do not
+    """Return an OP_ISSUE for the oldest open op and for the one issued last if the ring lacks it.
+    An op is recorded after its call, in which the process may end (gloo aborts it when sizes do not
     fit); a device runs behind, and the op at fault is rarely its oldest."""
     level = stable_fields(ring.buffer, wire.STATUS_HEALTH, wire.STATUS_HEALTH_OFFSET)[4]
     step = stable_fields(ring.buffer, wire.STATUS_NOW, wire.STATUS_NOW_OFFSET)[0]
