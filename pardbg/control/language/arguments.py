@@ -31,7 +31,7 @@ def ctl_words(
     """Return (run, verb, ranks, other arguments). ``frame``: to inspect, those of libraries
     counted with ``every_frame``. Raises UserError."""
     verbs = {verb.value: verb for verb in Verb if verb is not Verb.INSPECT}
-    known = {*verbs, *arguments.INSPECT, arguments.COMPARE, *arguments.PDB}
+    known = {*verbs, *arguments.INSPECT, arguments.COMPARE, *arguments.PDB, *_ELSEWHERE}
     words = _unquoted(words)
     run_name = None if words[0] in known or words[0][:1] == "!" else words[0]
     rest = words if run_name is None else words[1:]

@@ -28,6 +28,7 @@ from pardbg.ui.engine.pace import PLAY_PERIOD_S, GcPauses, Pace
 
 LOADING_PERIOD_S = 0.2
 OWN_PERIOD_S = 1.0
+"""Time between two answers to what frames bring about."""
 
 _MOST_ERRORS = 256
 """Different errors that are said, one line each."""

@@ -370,8 +370,9 @@ def test_few_bytes_that_take_long_are_no_communication_to_hide(
             for at in range(20, 80, took_ms):
                 sync(proc, 100 * step + at, 100 * step + at + took_ms, step, num_bytes)
             proc.step(step, 100 * step, 100 * step + 100)
-    said = {finding.kind: finding.severity for finding in without_load(trace)}
-    assert said["exposed-communication"] == severity
+    said = {finding.kind: finding for finding in without_load(trace)}["exposed-communication"]
+    assert said.severity == severity
+    assert bool(said.cost_ns_per_step) == (severity == "warning")
 
 
 def test_exposed_communication_with_nothing_to_hide_it_behind_is_a_note() -> None:

@@ -114,9 +114,12 @@ def test_ctl_words() -> None:
     assert ctl_words(("tbreak op==send and mb==3 on 0",)) == quoted
     assert ctl_words(("tbreak", "op==send and mb==3", "on", "0")) == quoted
     assert ctl_words(("run-1", "args on 1"))[2] == "1"
-    for word, says in (("u", "--frame"), ("q", "ends by itself"), ("dance", "not a verb")):
+    for typed, says in (
+        ("u", "--frame"), ("q", "ends by itself"), ("dance", "not a verb"),
+        ("frames all", "--all-frames"), ("up 2", "--frame"),
+    ):  # fmt: skip
         with pytest.raises(UserError, match=says):
-            ctl_words((word,))
+            ctl_words(tuple(typed.split()))
 
 
 # ---------------------------------------------------------------------------- history

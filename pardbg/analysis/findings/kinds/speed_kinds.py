@@ -372,17 +372,16 @@ class ExposedCommunication(Facts):
 
     def text(self, about: Candidate) -> str:
         took = f", {duration(self.op_ns)}" if self.op_ns is not None else ""
+        where = "in ops" if self.too_long else "while data moves"
+        win = f"{duration(self.could_hide_ns)} ({percent(self.could_hide_share, 0)})"
+        meaning = f"Hidden behind compute, a step would be {win} shorter at best."
+        if self.too_long:
+            meaning = "So few bytes do not take so long: perhaps threads wait for cores."
         return (
             f"for {duration(self.exposed_ns)} of a step ({percent(self.share, 0)}) ranks stand "
-            f"still while data moves: communication that no compute hides. The longest is "
-            f"{self.op} of {size(self.op_bytes)} in {about.group}{took}. {self._meaning()}"
+            f"still {where}: communication that no compute hides. The longest is "
+            f"{self.op} of {size(self.op_bytes)} in {about.group}{took}. {meaning}"
         )
-
-    def _meaning(self) -> str:
-        if self.too_long:
-            return "So few bytes do not take that long: a core or the network is missing."
-        win = f"{duration(self.could_hide_ns)} ({percent(self.could_hide_share, 0)})"
-        return f"Hidden behind compute, a step would be {win} shorter at best."
 
     def advice(self) -> str:
         return self.tries("too long" if self.too_long else "")

@@ -58,13 +58,13 @@ def exposed(view: View, looked_at: Window) -> Iterable[Candidate]:
     win, win_share = median(ns for ns, _ in wins), median(ns / whole for ns, whole in wins)
     of_loud = np.flatnonzero(np.isin(rows.of["step"], loud))
     largest = rows.row(int(of_loud[np.argmax(np.maximum(rows.of["transfer_ns"][of_loud], 0))]))
+    facts = ExposedCommunication(
+        cost, share, win, win_share, largest.op, largest.bytes, largest.transfer_ns
+    )
     yield Candidate(
         kind="exposed-communication", ranks=tuple(ranks), group=largest.group, seq=largest.seq,
-        t_ns=first(largest), first_ns=looked_at.begin_ns, cost_ns_per_step=round(win),
-        evidence=at_row(largest, None),
-        facts=ExposedCommunication(
-            cost, share, win, win_share, largest.op, largest.bytes, largest.transfer_ns
-        ),
+        t_ns=first(largest), first_ns=looked_at.begin_ns, evidence=at_row(largest, None),
+        cost_ns_per_step=0 if facts.too_long else round(win), facts=facts,
     )  # fmt: skip
 
 
