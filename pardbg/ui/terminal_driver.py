@@ -3,6 +3,9 @@ UTF-8. (Textual's own driver writes to stderr, whatever it is.)"""
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import sys
 from contextlib import suppress
 from io import TextIOWrapper
@@ -30,6 +33,19 @@ class TerminalApp(App[None]):
         # Whoever asks Textual for another driver gets that one.
         super().__init__(driver_class=None if constants.DRIVER else TerminalDriver)
 
+    def on_mount(self) -> None:
+        self.set_interval(_LOOK_S, self._look_for_hang_up)
+
+    def _look_for_hang_up(self) -> None:
+        """End as by SIGHUP once the terminal was closed: the kernel tells the session's leader
+        alone, and not every one (make, sudo, script) passes it on."""
+        if not (isinstance(self._driver, TerminalDriver) and self._driver.hung_up()):
+            return
+        if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+            self.exit()
+        else:
+            os.kill(os.getpid(), signal.SIGHUP)
+
     def tell_terminal(self, text: str) -> None:
         """Write something to the terminal that draws nothing: a bell, a notification."""
         if self._driver is not None and not self.is_headless:
@@ -43,6 +59,9 @@ class TerminalApp(App[None]):
         # With NO_COLOR Textual makes greys, of the terminal's own colours black on black.
         self.theme = "pardbg-16" if few and not self.no_color else "pardbg-dark"
 
+
+_LOOK_S: Final = 1.0
+"""Between two looks whether the terminal is still there."""
 
 _ENTER: Final = "\x1b[?1049h"
 _LEAVE: Final = ("\x1b[?1049l", "\x1b[?25h")
@@ -58,6 +77,13 @@ class TerminalDriver(LinuxDriver):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._file = terminal_file()
+        self._on_terminal = os.isatty(self.fileno)  # a pipe's end is no closed terminal
+
+    def hung_up(self) -> bool:
+        """Return whether the terminal was closed."""
+        poller = select.poll()
+        poller.register(self.fileno, 0)
+        return self._on_terminal and any(event & select.POLLHUP for _, event in poller.poll(0))
 
     def write(self, data: str) -> None:
         if data in _LEAVE:

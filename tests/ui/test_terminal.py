@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -66,6 +67,10 @@ class Terminal:
     def press(self, keys: bytes) -> None:
         os.write(self._end, keys)
 
+    def close(self) -> None:
+        """Close the terminal, of which the command hears nothing: it leads no session."""
+        os.close(self._end)
+
     def finish(self) -> int:
         """Its exit code, once it has ended and everything was read."""
         end = time.monotonic() + LIMIT_S
@@ -116,6 +121,24 @@ def test_with_utf8_the_signs_are_drawn() -> None:
     shown.until("‖ replay")
     shown.press(b"q")
     assert shown.finish() == 0
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("words", [["replay", str(SESSION)], []])
+@pytest.mark.parametrize("ignores", [False, True])
+def test_a_viewer_ends_with_its_terminal(ignores: bool, words: list[str]) -> None:
+    """Also without a signal, and where SIGHUP is ignored (``nohup``)."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignores else signal.SIG_DFL)
+    try:
+        shown = Terminal(*words)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    try:
+        shown.until("Overview" if words else "pardbg")
+        shown.close()
+        assert (shown.process.wait(LIMIT_S) == -signal.SIGHUP) != ignores
+    finally:
+        shown.process.kill()
 
 
 @pytest.mark.timeout(120)
