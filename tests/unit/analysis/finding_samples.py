@@ -269,6 +269,12 @@ def _speed() -> list[Candidate]:
         one("straggler", straggler(cause, late), (0, 1, 5), late)
         for cause in causes for late in ((2,), (2, 3))
     ]  # fmt: skip
+    asleep: tuple[speed.Lateness, ...] = ("data", "launch", "blocked")
+    found += [
+        one("straggler", replace(straggler(cause, (2,)), blocking=Blocking("sleep")), (0, 1), (2,),
+            "train.py:88")
+        for cause in asleep
+    ]  # fmt: skip
     for every, of, same in ((5, (2,), True), (5, (0, 2), False), (None, (), True)):
         slow = speed.SlowSteps(every, 8, 40, 300 * MS, 100 * MS, (39, 44), 200 * MS, "in forward",
                                every is None, bool(of), same)  # fmt: skip

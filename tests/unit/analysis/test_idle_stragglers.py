@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pardbg_agent import wire
-from pardbg_agent.wire import Kind, Lane
+from pardbg_agent.wire import Flag, Kind, Lane
 from tests.unit.analysis.test_findings_speed import (
     STEPS,
     data_parallel,
@@ -13,6 +13,7 @@ from tests.unit.analysis.test_findings_speed import (
     pipeline,
     without_load,
 )
+from tests.unit.analysis.test_times import on_device
 from tests.unit.facts import facts
 from tests.unit.trace_builder import MS, Trace
 
@@ -132,3 +133,17 @@ def test_a_pipeline_that_a_sleep_holds_up_names_rank_and_line(looks: int) -> Non
     finding = one(trace, "schedule-excess")
     seen = ((1,), "train.py:3") if looks == 4 else ((), None)
     assert (finding.culprits, finding.where) == seen
+
+
+@pytest.mark.parametrize(("of_device", "cause"), [(False, "blocked"), (True, "compute")])
+def test_a_host_that_waits_for_its_slow_device_is_no_cause(of_device: bool, cause: str) -> None:
+    """The device's forward takes 30 ms longer; its host sleeps until the queue has room."""
+    trace = data_parallel(Trace(3), {1: {"forward": 30}})
+    if of_device:
+        for proc in on_device(trace).ranks:
+            proc.record(Kind.STEP, 1, 2, lane=Lane.STEP, flags=Flag.DEVICE)
+            proc.record(Kind.DEVICE, 2, 3, lane=Lane.STEP, a=MS)
+    proc = trace.ranks[1]
+    proc.record(Kind.PROBE, 1000, 1000, proc.name("blocked\nsleep\n\ntrain.py:3"),
+                lane=Lane.COUNTER, a=8)  # fmt: skip
+    assert facts(one(trace, "straggler"), "cause") == cause

@@ -119,21 +119,20 @@ class Straggler(Facts):
     def _cause(self, where: str | None) -> str:
         by, one = duration(self.cause_ns), len(self.late) == 1
         call = "" if self.blocking is None else f"{blocking_text(self.blocking)} at {where}"
-        if call:
-            return (
-                f"its data loading takes {by} longer: {call}"
-                if self.cause == "data"
-                else (f"about {by} of {_UNITS[self.unit][1]} {call}")
-            )
         it, its = ("it", "its") if one else ("they", "their")
+        late = f"{its} host launches late: {its} device has nothing queued for {by} more than the"
+        if call:
+            return {
+                "data": f"{its} data loading takes {by} longer: {call}",
+                "launch": f"{late} others', while {call}",
+            }.get(self.cause, f"about {by} of {_UNITS[self.unit][1]} {call}")
         waits, spends = ("waits", "spends") if one else ("wait", "spend")
         return {
             "data": f"{its} data loading takes {by} longer",
             "compute": f"{its} compute takes {by} longer ({', '.join(self.phases)})",
             "idle": f"{its} {' and '.join(self.phases)} {'takes' if one else 'take'} {by} longer, "
             f"mostly without computing: {it} {'sleeps' if one else 'sleep'} or {waits} there",
-            "launch": f"{its} host launches late: {its} device has nothing queued for {by} more "
-            f"than the others' ({', '.join(self.phases)})",
+            "launch": f"{late} others' ({', '.join(self.phases)})",
             "communication": f"{it} {waits} {by} longer in other ops before",
             "core": f"{it} {waits} {by} longer for a CPU core (runnable, not scheduled)",
             "host": f"{it} {spends} {by} more outside of forward and backward",

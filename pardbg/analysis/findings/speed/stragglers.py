@@ -211,9 +211,12 @@ def _candidate(
     if cause == "compute" and _idle(view, looked_at, lates, culprits) >= CAUSE_SHARE * cause_ns:
         cause = "idle"
     blocking, where, blocked_ns = blocked(view, looked_at, culprits)
-    if cause in ("core", "compute", "idle", "host", "unknown") and blocked_ns >= CAUSE_SHARE * by:
+    longest = blocked_ns >= CAUSE_SHARE * by
+    if cause in _behind(view, culprits) and longest:
         cause, cause_ns, phases = "blocked", blocked_ns, ()
-    elif cause != "data" or blocking is None or blocking.call in _OF_LOADERS:
+    elif not (cause == "launch" and longest) and (
+        cause != "data" or blocking is None or blocking.call in _OF_LOADERS
+    ):
         blocking = where = None
     newest = late_in[-1].row
     facts = Straggler(
@@ -231,6 +234,13 @@ def _candidate(
         cost_ns_per_step=round(cost) if looked_at.unit == "step" else None, facts=facts,
         evidence=Evidence(first(newest), culprits[0], "timeline", lane="phase"),
     ), facts  # fmt: skip
+
+
+def _behind(view: View, culprits: Sequence[int]) -> tuple[Lateness, ...]:
+    """Return causes that a system call may lie behind. Where a device computes for longer, its host
+    waits for it (its queue is full, or a value is asked for)."""
+    on_devices = all(device(view.ranks[rank]) for rank in culprits)
+    return (*(() if on_devices else ("compute",)), "core", "idle", "host", "unknown")
 
 
 def _cost(late: _Late, culprits: Sequence[int]) -> int:
