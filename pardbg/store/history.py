@@ -98,13 +98,16 @@ class StateHistory(History):
     """STATE messages, kept as bytes (many come, few are looked at) and decoded when asked for."""
 
     _LOOK_BACK: Final = 16
-    _MOST_DECODED: Final = 1 << 16
+    _MOST_DECODED: Final = 1 << 15
     """Ranks' states, of all messages that are kept decoded."""
+    _MOST_JOINED: Final = 16
 
     def __init__(self, limit: int, keep_ns: int | None = None) -> None:
         super().__init__(limit, keep_ns)
         self._decoded: dict[int, Mapping[str, Any]] = {}
         self._num_decoded = 0
+        self._joined: dict[int, dict[str, Mapping[str, Any]]] = {}
+        """What was told as of the messages that were asked for last."""
 
     def ranks(self, t_ns: int | None) -> tuple[int | None, dict[str, Mapping[str, Any]]]:
         """Return (time of the newest state, {proc: its state}) as of ``t_ns``.
@@ -114,12 +117,20 @@ class StateHistory(History):
         end = self.count(t_ns)
         if not end:
             return None, {}
+        known = self._joined.get(end + self.evicted)
+        if known is None:
+            if len(self._joined) >= self._MOST_JOINED:
+                self._joined.clear()
+            known = self._joined[end + self.evicted] = self._join(end)
+        return self._times[end - 1], known
+
+    def _join(self, end: int) -> dict[str, Mapping[str, Any]]:
         found: dict[str, Mapping[str, Any]] = {}
         for index in range(end - 1, max(-1, end - 1 - self._LOOK_BACK), -1):
             for proc, state in self._ranks_at(index).items():
                 if isinstance(state, dict):
                     found.setdefault(str(proc), state)
-        return self._times[end - 1], found
+        return found
 
     def _ranks_at(self, index: int) -> Mapping[Any, Any]:
         key = index + self.evicted
@@ -129,11 +140,10 @@ class StateHistory(History):
                 known = fields.mapping(decode_map(self._values[index]), "ranks")
             except Malformed:
                 known = {}
-            if len(self._decoded) > 256 or self._num_decoded > self._MOST_DECODED:
-                self._decoded.clear()
-                self._num_decoded = 0
             self._decoded[key] = known
             self._num_decoded += len(known) + 1
+            while len(self._decoded) > 256 or self._num_decoded > self._MOST_DECODED:
+                self._num_decoded -= len(self._decoded.pop(next(iter(self._decoded)))) + 1
         return known
 
 

@@ -17,6 +17,9 @@ from pardbg_agent import wire
 FEW: Final = 32
 """Processes of a live run that each keep all they may."""
 LEAST_ROWS: Final = 4096
+MANY, MANY_ROWS, STEPS = 512, 320, 16
+"""Beyond so many processes each keeps so many rows of a kind, but those of the newest STEPS, which
+findings are made of, up to LEAST_ROWS."""
 KEEP_NS: Final = 900_000_000_000
 """A quarter of an hour: within it a live viewer fills up, whatever the pace of the job."""
 
@@ -41,15 +44,17 @@ class Limits:
     @staticmethod
     def live() -> Limits:
         """Return the limits for a live viewer, which may run for days: about 40 MiB per process
-        (54 bytes a record, ten kinds that fill up), of more than 512 some 2.6 MiB; of a slow job
-        a quarter of an hour."""
+        (54 bytes a record, ten kinds that fill up), of more than MANY some 0.4 MiB; of a slow job a
+        quarter of an hour."""
         return Limits(1 << 16, 1 << 62, 50_000, 20_000, 20_000, 2048, KEEP_NS)
 
     def rows(self, num_processes: int) -> int | None:
         """Return records per kind that each of so many processes keeps: beyond FEW half as many
-        whenever they are twice as many, but LEAST_ROWS."""
+        whenever they are twice as many, but LEAST_ROWS; beyond MANY see there."""
         if self.rows_per_kind is None:
             return None
+        if num_processes > MANY:
+            return min(MANY_ROWS, self.rows_per_kind)
         halved = (max(0, num_processes - 1) // FEW).bit_length()
         return max(min(LEAST_ROWS, self.rows_per_kind), self.rows_per_kind >> halved)
 
@@ -228,11 +233,19 @@ class Table:
         """Rows to evict now: with slack, so that eviction is rare and cheap per row."""
         rows = len(self)
         over = rows - self.limit if self.limit is not None else 0
+        if over > rows // 5 and rows - over < LEAST_ROWS:
+            over = min(over, max(self._before_newest(STEPS), rows - LEAST_ROWS))
         if self._keep_ns is not None and rows > LEAST_ROWS + LEAST_ROWS // 4:
             newest = int(self.when[-1])
             old = int(self.when.searchsorted(newest - self._keep_ns))
             over = max(over, min(old, rows - LEAST_ROWS))
         return over if over > (rows - over) // 4 else 0
+
+    def _before_newest(self, num_steps: int) -> int:
+        """Return the number of rows before those of the newest steps."""
+        steps = self.col("step")
+        since = np.uint32(max(0, int(steps[-1]) - num_steps + 1))
+        return int(steps.searchsorted(since) if self.step_sorted else (steps >= since).argmax())
 
     def evict(self, count: int) -> None:
         self._lo += count
@@ -242,7 +255,7 @@ class Table:
         if self._hi + count <= len(self._cols[self._when]):
             return
         rows = len(self)
-        grown = max(_MIN_ROWS, (rows + count) + (rows + count) // 2)
+        grown = _capacity(rows + count)
         blocks = {}
         for code, block in self._blocks.items():
             blocks[code] = fresh = np.empty((len(block), grown), dtype=code)
@@ -253,6 +266,14 @@ class Table:
     def _take(self, blocks: Blocks) -> None:
         self._blocks = blocks
         self._cols = {name: blocks[code][place] for name, (code, place) in _PLACES.items()}
+
+
+def _capacity(rows: int) -> int:
+    """Return how many rows to have room for: one of few numbers (two to each power of two), so that
+    what one of many tables has outgrown fits another."""
+    wanted = max(_MIN_ROWS, rows + rows // 8)
+    power = 1 << (wanted - 1).bit_length()
+    return power * 3 // 4 if wanted <= power * 3 // 4 else power
 
 
 @dataclass(frozen=True, slots=True)

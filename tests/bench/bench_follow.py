@@ -2,8 +2,9 @@
 send training steps in real time (205 records/s a rank, ten messages a second), and a viewer's
 engine in a process of its own, with the rows of a screen in sight.
 
-CPU seconds of that process for a second of the job, after its first half minute; a crowded machine
-counts the same work as more.
+CPU seconds of that process for a second of the job, after its first half minute, and its memory; a
+crowded machine counts the same work as more. A rank in 128 comes 30 ms late to every step; in the
+end one stands still in its forward, and everybody else in the op for which it is missing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import psutil
 import zmq
+from textual.message import Message
 
 from pardbg.analysis.answers.snapshot import Viewport
 from pardbg.events.decode import RECORD_DTYPE
@@ -29,6 +32,7 @@ from pardbg.store import Store
 from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.engine import Engine
 from pardbg.ui.engine.feed import Analysis, Want
+from pardbg.ui.engine.messages import FrameReady
 from pardbg_agent import wire
 from tests.bench.bench_hub import make_run, short_dir
 from tests.bench.bench_nodes import PORT, FakeRelay
@@ -38,10 +42,14 @@ from tests.harness import hub_process
 from tests.unit.trace_builder import BEGIN, Trace
 
 NODE: Final = 8
-SECONDS, WARM_S = 70, 30
+SECONDS, WARM_S, HUNG_S = 70, 30, 20
+STUCK: Final = 300
 STEP_NS: Final = int(STEP_MS * 1e6)
 LATE_NS: Final = 60_000_000
 """After its end half a step's records are sent."""
+
+Told = tuple[int, set[str]]
+"""(when a frame came, ns of the monotonic clock; kinds of its findings that name a rank)"""
 
 
 class Ranks:
@@ -55,27 +63,52 @@ class Ranks:
             trace.groups[f"dp{place}"] = tuple(range(place, RANKS, TP))
         self.procs = [trace.process(r, host=f"n{r // NODE + 1}", pid=1000 + r % NODE)
                       for r in range(RANKS)]  # fmt: skip
-        self._steps = []
+        steps = []
         for proc in self.procs:
             one_step(proc, 0)
             records = np.frombuffer(b"".join(proc._records), RECORD_DTYPE)
-            self._steps.append(records[np.argsort(records["t1_ns"], kind="stable")])
+            steps.append(records[np.argsort(records["t1_ns"], kind="stable")])
+        self._steps = np.stack(steps)
+        self._each = np.where(self._steps["group_id"] == 1, 8, 2)  # its tp group was named first
+        self._each *= np.isin(self._steps["kind"], (wire.Kind.OP_ISSUE, wire.Kind.OP_DONE))
         self.definitions = [m for m in trace.messages if m.key[:1] == wire.Key.DEFINITION.value]
 
-    def half(self, rank: int, step: int, half: int, begin_ns: int) -> bytes:
-        """The payload with half of a rank's step."""
-        records = self._steps[rank]
-        cut = int(records["t1_ns"].searchsorted(BEGIN + STEP_NS // 2))
-        part = records[cut:] if half else records[:cut]
-        first = step * len(records) + half * cut
-        part = part.copy()
+    def half(self, step: int, half: int, begin_ns: int) -> list[bytes]:
+        """Return each rank's payload with half of its records of a step."""
+        number = self._steps.shape[1]
+        cut = number // 2
+        rows = slice(cut, None) if half else slice(cut)
+        return self._payloads(rows, step, step * number + half * cut, begin_ns)
+
+    def sent(self, step: int, half: int) -> int:
+        """Return how many records were sent with this half."""
+        number = self._steps.shape[1]
+        return step * number + (number if half else number // 2)
+
+    def until_op(self, step: int, begin_ns: int) -> list[bytes]:
+        """Return each rank's payload up to the op that it stands in once STUCK does."""
+        issues = self._steps["kind"] == wire.Kind.OP_ISSUE
+        peers = (np.arange(RANKS) // TP == STUCK // TP)[:, None]
+        stands = issues & (self._steps["group_id"] == np.where(peers, 1, 2))
+        first = step * self._steps.shape[1]
+        whole = self._payloads(slice(None), step, first, begin_ns)
+        return [
+            _framed(payload[wire.FRAME.size :][: (int(at) + 1) * wire.RECORD_BYTES], first)
+            for payload, at in zip(whole, stands.argmax(axis=1), strict=True)
+        ]
+
+    def _payloads(self, rows: slice, step: int, first: int, begin_ns: int) -> list[bytes]:
+        part = self._steps[:, rows].copy()
         for name in ("t0_ns", "t1_ns"):
             part[name] += begin_ns + step * STEP_NS - BEGIN
-        ops = np.isin(part["kind"], (wire.Kind.OP_ISSUE, wire.Kind.OP_DONE))
-        each = np.where(part["group_id"] == 1, 8, 2)  # its tp group was named first
-        part["seq"] += (ops * each * step).astype(np.uint32)
-        part["step"], part["mark"] = step, np.arange(first + 1, first + 1 + len(part))
-        return wire.FRAME.pack(wire.PROTOCOL_VERSION, 0, len(part), first, 0, 0) + part.tobytes()
+        part["seq"] += (self._each[:, rows] * step).astype(np.uint32)
+        part["step"], part["mark"] = step, np.arange(first + 1, first + 1 + part.shape[1])
+        return [_framed(records.tobytes(), first) for records in part]
+
+
+def _framed(body: bytes, first: int) -> bytes:
+    count = len(body) // wire.RECORD_BYTES
+    return wire.FRAME.pack(wire.PROTOCOL_VERSION, 0, count, first, 0, 0) + body
 
 
 def feed(relays: list[FakeRelay], ranks: Ranks, seconds: float) -> None:
@@ -85,16 +118,39 @@ def feed(relays: list[FakeRelay], ranks: Ranks, seconds: float) -> None:
         at = next(relay for relay in relays if proc in relay.procs)
         at.data.send_multipart((b"D" + proc, message.payload))
     begin_ns = time.monotonic_ns()
-    for half in range(int(seconds / STEP_MS * 2000)):
+    num_halves = int(seconds / STEP_MS * 2000)
+    for half in range(num_halves):
         step, second = divmod(half, 2)
         due = begin_ns + step * STEP_NS + (second + 1) * STEP_NS // 2 + LATE_NS
         time.sleep(max(0, due - time.monotonic_ns()) / 1e9)
-        for node, relay in enumerate(relays):
-            for place, proc in enumerate(relay.procs):
-                payload = ranks.half(node * NODE + place, step, second, begin_ns)
-                relay.data.send_multipart((b"R" + proc, payload))
+        payloads = iter(ranks.half(step, second, begin_ns))
+        for relay in relays:
+            for proc in relay.procs:
+                relay.data.send_multipart((b"R" + proc, next(payloads)))
             if half % 4 == 0:
-                relay.say_rows(step)
+                relay.say_rows(step, head=ranks.sent(step, second))
+            relay.answer()
+    hang(relays, ranks, num_halves // 2, begin_ns)
+
+
+def hang(relays: list[FakeRelay], ranks: Ranks, step: int, begin_ns: int) -> None:
+    """Send the records of a step that ends in no rank, then rows that say where all stand."""
+    opened = {
+        rank: f"all_reduce tp{rank // TP} #{8 * step}"
+        if rank // TP == STUCK // TP
+        else f"all_reduce dp{rank % TP} #{2 * step}"
+        for rank in range(RANKS) if rank != STUCK
+    }  # fmt: skip
+    since_ns = begin_ns + step * STEP_NS
+    for turn in range(10 * HUNG_S):
+        time.sleep(max(0, since_ns + turn * 100_000_000 - time.monotonic_ns()) / 1e9)
+        payloads = enumerate(ranks.until_op(step, begin_ns))
+        for relay in relays:
+            for proc in relay.procs if not turn else ():
+                rank, payload = next(payloads)
+                if rank != STUCK:
+                    relay.data.send_multipart((b"R" + proc, payload))
+            relay.say_rows(step, opened, since_ns, ranks.sent(step - 1, 1))
             relay.answer()
 
 
@@ -125,8 +181,14 @@ def measure(root: Path) -> dict[str, Any]:
 def view(root: Path) -> None:
     """The viewer: its engine, and nobody who draws."""
     source, store = LiveSource(root), Store(live=True)
-    frames: list[object] = []
-    engine = Engine(source, store, Analysis(), TimeCursor(), frames.append)
+    frames: list[Told] = []
+
+    def take(message: Message) -> None:
+        if isinstance(message, FrameReady):
+            found = message.frame.snapshot.findings
+            frames.append((time.monotonic_ns(), {one.kind for one in found if one.culprits}))
+
+    engine = Engine(source, store, Analysis(), TimeCursor(), take)
     engine.want(Want(viewport=Viewport(frozenset(range(40)), frozenset())))
     engine.start()
     time.sleep(WARM_S)
@@ -134,11 +196,24 @@ def view(root: Path) -> None:
     time.sleep(SECONDS - WARM_S - 3)
     share = (time.process_time() - cpu) / (time.monotonic() - begun)
     made, lost = len(frames) - made, store.lost(None)
+    memory = psutil.Process().memory_info().rss
+    time.sleep(HUNG_S)
     engine.stop(20)
     source.close()
-    steps = max(process.table("step").base + len(process.table("step"))
-                for process in store.procs.values())  # fmt: skip
-    print(json.dumps({"share": share, "frames": made, "lost": lost, "steps": steps}))
+    steps = [process.table("step") for process in store.procs.values()]
+    print(json.dumps({
+        "share": share, "frames": made, "lost": lost, "memory": memory,
+        "steps": max(table.base + len(table) for table in steps),
+        "slow": told_after(frames, "straggler", min(int(t.col("t0_ns")[0]) for t in steps)),
+        "hung": told_after(frames, "missing-rank", max(int(t.col("t1_ns")[-1]) for t in steps)),
+    }))  # fmt: skip
+
+
+def told_after(frames: list[Told], kind: str, since_ns: int) -> float | None:
+    """Return after how many seconds there was a frame that names a rank so."""
+    return next(
+        (came_ns / 1e9 - since_ns / 1e9 for came_ns, kinds in frames if kind in kinds), None
+    )
 
 
 def main() -> list[Figure]:
@@ -149,7 +224,14 @@ def main() -> list[Figure]:
     return [
         Figure("following 1,024 ranks: share of one core", 100 * said["share"], "%", 30, note=note),
         Figure("following 1,024 ranks: records lost", said["lost"], "", 0.5),
+        Figure("following 1,024 ranks: memory", said["memory"] / 1e6, "MB", 600),
+        Figure("following 1,024 ranks: a slow rank is told after", _told(said["slow"]), "s", 10),
+        Figure("following 1,024 ranks: a stopped rank is told after", _told(said["hung"]), "s", 3),
     ]
+
+
+def _told(after: float | None) -> float:
+    return float("inf") if after is None else after
 
 
 if __name__ == "__main__":

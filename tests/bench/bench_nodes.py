@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +33,7 @@ from tests.processes import wait_until
 
 PORT: Final = 29_300
 RELAYS, RANKS, RATE, SECONDS = 128, 8, 200, 3
+_NONE: Final[Mapping[int, str]] = {}
 SOCKETS: Final = 400
 """Relays of one context: it has 1,023 sockets at most."""
 
@@ -50,17 +52,27 @@ class FakeRelay:
             secure_client(socket, keys, "agent")
             socket.connect(end)
         for rank, proc in enumerate(self.procs):
-            hello = Hello({"rank": node * ranks + rank, "boot_id": f"n{node}"})
+            hello = Hello({"rank": (node - 1) * ranks + rank, "boot_id": f"n{node}"})
             self.ctrl.send_multipart((proc, pack(hello)))
 
-    def say_rows(self, turn: int) -> None:
+    def say_rows(
+        self, turn: int, opened: Mapping[int, str] = _NONE, since_ns: int = 0, head: int = 0
+    ) -> None:
+        """``opened``: rank -> the op that it waits in. ``since_ns``: whence all stand still.
+        ``head``: how many records each has sent at least."""
+        now = time.monotonic_ns()
+        first = (self.node - 1) * self._num
         rows = {
             proc.decode(): {
-                "rank": self.node * self._num + rank, "alive": True, "step": turn, "phase": "step",
-                "action": "", "stage": -1, "mb": -1, "what": "forward", "since_ns": turn, "open": 0,
-                "open_op": None, "open_since_ns": 0, "held": 0, "held_since_ns": 0, "next": "",
-                "heartbeat_ns": turn, "sent": turn, "dropped": 0, "errors": 0, "level": 2,
-                "hook_ns": turn, "os": "R", "cpu": 0.9,
+                "rank": rank + first, "alive": True, "step": turn, "phase": "step",
+                "action": "", "stage": -1, "mb": -1, "what": "forward",
+                "since_ns": since_ns or now, "open": int(rank + first in opened),
+                "open_op": opened.get(rank + first),
+                "open_since_ns": since_ns if rank + first in opened else 0,
+                "held": 0, "held_since_ns": 0, "next": "", "heartbeat_ns": now,
+                "sent": turn, "dropped": 0, "errors": 0, "level": 2, "hook_ns": turn,
+                "os": "S" if since_ns else "R", "cpu": 0.0 if since_ns else 0.9,
+                "head": head, "seen_ns": now,
             }
             for rank, proc in enumerate(self.procs)
         }  # fmt: skip

@@ -192,7 +192,7 @@ def snapshot(
         view, pipeline, reused.ranks, reuse_splits=reused.splits, splits=not reused.no_splits
     )
     shown, info = "courses" in drawn, run_info(view)
-    return Snapshot(
+    made = Snapshot(
         revision=store.revision,
         live=store.live and view.run_end is None,
         t_ns=view.t_ns,
@@ -227,3 +227,5 @@ def snapshot(
         parts=store.parts(),
         part=store.part,
     )
+    view.local.clear()  # some of it holds the view: 100 MB a minute of many ranks
+    return made

@@ -262,6 +262,8 @@ def _losses(view: View, rank: int, process: Process) -> Iterable[_Seen]:
     """Steps in which the rank's own loss was not finite: what backward began from, where hooks saw
     it, else its first value in a step. The mean over ranks is logged too, in the next step even."""
     values, own = _own_losses(view, process)
+    if np.isfinite(values).all():  # the usual case
+        return
     rows, (table, _) = np.flatnonzero(own), view.rows(process, "metric")
     _, first = np.unique(table.col("step")[rows], return_index=True)
     for row in rows[first][~np.isfinite(values[rows[first]])][:_MOST].tolist():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from pardbg.analysis.pipeline import pipeline_steps
 from pardbg.analysis.pipeline.pipelines import layouts
 from pardbg.store import Store
 from tests.bench.bench_hours import Feed
+from tests.unit.analysis.test_findings_speed import data_parallel
 from tests.unit.trace_builder import Trace
 
 
@@ -40,6 +42,21 @@ def test_a_live_run_keeps_as_many_values_after_twice_the_steps() -> None:
             snapshot(store, None)
             most.append(max(len(values) for values in store.memo.values()))
     assert most[30] > LIVE_MEMO_MAX * 3 // 4 and max(most) <= LIVE_MEMO_MAX + LAST
+
+
+def test_a_snapshot_leaves_no_view_to_the_collector() -> None:
+    """Full collections are a minute apart: of many ranks that would be some 100 MB."""
+    trace = data_parallel(Trace(4), {1: {"forward": 30}})
+    store = trace.store()
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        before = {id(one) for one in gc.get_objects() if isinstance(one, View)}
+        assert snapshot(store, None).findings
+        assert {id(one) for one in gc.get_objects() if isinstance(one, View)} <= before
+    finally:
+        if was:
+            gc.enable()
 
 
 def test_a_live_run_keeps_few_large_steps(monkeypatch: pytest.MonkeyPatch) -> None:

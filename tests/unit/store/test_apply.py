@@ -223,7 +223,7 @@ def test_live_memory_is_bounded_and_sums_go_on() -> None:
     trace = Trace(2)
     for i in range(3000):
         for proc in trace.ranks:
-            proc.collective("world", "all_reduce", i, i + 0.5, 100)
+            proc.collective("world", "all_reduce", i, i + 0.5, 100, step=i // 10)
         if i % 100 == 99:
             trace.flush()
     limits = Limits(500, 1 << 62, 10, 10, 10)
@@ -245,10 +245,11 @@ def test_live_memory_is_bounded_and_sums_go_on() -> None:
 
 
 def test_many_processes_of_a_live_run_share_what_is_kept() -> None:
-    """32 keep 64 Ki records of a kind, 33 half of that, at least 4 Ki; of a file all is kept."""
-    many = {n: Limits.live().rows(n) for n in (1, 32, 33, 64, 65, 512, 1024, 4096)}
-    assert many == {1: 65536, 32: 65536, 33: 32768, 64: 32768, 65: 16384, 512: 4096, 1024: 4096,
-                    4096: 4096}  # fmt: skip
+    """32 keep 64 Ki records of a kind, 33 half of that, 512 4 Ki, more 320; of a file all is
+    kept."""
+    many = {n: Limits.live().rows(n) for n in (1, 32, 33, 64, 65, 512, 513, 4096)}
+    assert many == {1: 65536, 32: 65536, 33: 32768, 64: 32768, 65: 16384, 512: 4096, 513: 320,
+                    4096: 320}  # fmt: skip
     assert Limits.file().rows(1024) is None
     store = Store(Limits(8192, 1 << 62, 10, 10, 10), live=True)
     feed(store, 0, 10_000)
@@ -257,6 +258,30 @@ def test_many_processes_of_a_live_run_share_what_is_kept() -> None:
         feed(store, 0, 1, f"0.host.{number}")
     feed(store, 10_000, 1)
     assert begins(store) == [ns(i) for i in range(10_001 - 4096, 10_001)]
+
+
+@pytest.mark.parametrize(
+    ("ops", "kept"),
+    [
+        (10, 512),  # the last 51 steps
+        (50, 800),  # 16 steps
+        (400, 4096),  # 10 steps: no more is kept of so many processes
+    ],
+)
+def test_the_newest_steps_are_kept_beyond_the_limit(ops: int, kept: int) -> None:
+    trace = Trace(1)
+    for step in range(60):
+        for i in range(ops):
+            t = 1000 * step + i
+            trace.ranks[0].collective("world", "all_reduce", t, t + 0.5, 100, step=step)
+        trace.flush()
+    store = Store(Limits(512, 1 << 62, 10, 10, 10), live=True)
+    for message in trace.messages:
+        store.apply(message)
+        store.settle()
+    table = store.procs[trace.ranks[0].proc].table("issue")
+    assert kept <= len(table) <= max(kept + kept // 4, 17 * ops)
+    assert table.base + len(table) == 60 * ops
 
 
 def test_records_beyond_the_limit_are_refused_and_said() -> None:
