@@ -123,8 +123,8 @@ def test_partial_frames_come_between_whole_ones_of_a_live_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of many ranks: after a whole frame of 1 s the next glance after 1 s more, then each after 8
-    times what one takes; whole ones after 6 times, or 3 where ranks stopped. Of few ranks whole
-    ones alone."""
+    times what one takes; whole ones after 6 times, or 3 where ranks stopped, and then at once. Of
+    few ranks whole ones alone."""
     clock = _Time()
     monkeypatch.setattr(pace, "time", clock)
     paced = pace.Pace(TimeCursor())
@@ -149,6 +149,9 @@ def test_partial_frames_come_between_whole_ones_of_a_live_run(
     assert waits(lambda: paced.whole_is_due) == 4.8
     frame(0.2, whole=False, urgent=True)
     assert waits(lambda: paced.whole_is_due) == 1.6
+    clock.now += 1.5
+    frame(0.2, whole=False, urgent=True)
+    assert waits(lambda: paced.is_time(False)) == 0.2 and paced.whole_is_due
     frame(1.0, whole=True, many=False)
     assert waits(lambda: paced.is_time(False)) == 12 and paced.whole_is_due
 

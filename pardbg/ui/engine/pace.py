@@ -86,7 +86,7 @@ class Pace:
         share = PLAYING_SHARE if self._cursor.playing else SHARE
         if self._cursor.following and self._many and self.slow:
             share = PARTIAL_SHARE
-            if self._whole_at_s == self._looked_s:
+            if self._whole_at_s == self._looked_s or (self._urgent and self.whole_is_due):
                 share = 1
         return time.monotonic() - self._looked_s >= max(period, self._cost_s * share)
 
