@@ -14,7 +14,7 @@ from pardbg.store.clocks import Clocks, Reading
 from pardbg.store.definitions import FailedRequest, Failure, GroupDef, ModelDef, OpDef
 from pardbg.store.device_times import DeviceTimes
 from pardbg.store.intake import DONE_P2P, ISSUE_COLLECTIVE, ISSUE_P2P, TABLE_NAMES, Came, Seen, move
-from pardbg.store.table import Rows, Table, Totals
+from pardbg.store.table import STEP_ROWS, Rows, Table, Totals
 from pardbg.words import whole
 from pardbg_agent import wire
 from pardbg_agent.wire import RECORD_BYTES
@@ -104,8 +104,8 @@ class Process:
     def keep(self, rows: int) -> None:
         """Of each kind, from now on."""
         self._limit = rows
-        for table in self._tables.values():
-            table.limit = rows
+        for name, table in self._tables.items():
+            table.limit = max(rows, STEP_ROWS.get(name, 0))
 
     @property
     def last_ns(self) -> int | None:
@@ -282,7 +282,8 @@ class Process:
         """Add rows to a table."""
         table = self._tables.get(name)
         if table is None:
-            table = self._tables[name] = _table(name, self._limit, self._keep_ns)
+            limit = self._limit and max(self._limit, STEP_ROWS.get(name, 0))
+            table = self._tables[name] = _table(name, limit, self._keep_ns)
             if name in _COUNTED:
                 self._totals[name] = _sums(name, table)
         table.append(rows)

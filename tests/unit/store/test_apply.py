@@ -264,7 +264,7 @@ def test_many_processes_of_a_live_run_share_what_is_kept() -> None:
     ("ops", "kept"),
     [
         (10, 512),  # the last 51 steps
-        (50, 800),  # 16 steps
+        (50, 1600),  # 32 steps
         (400, 4096),  # 10 steps: no more is kept of so many processes
     ],
 )
@@ -280,8 +280,27 @@ def test_the_newest_steps_are_kept_beyond_the_limit(ops: int, kept: int) -> None
         store.apply(message)
         store.settle()
     table = store.procs[trace.ranks[0].proc].table("issue")
-    assert kept <= len(table) <= max(kept + kept // 4, 17 * ops)
+    assert kept <= len(table) <= max(kept + kept // 4, 33 * ops)
     assert table.base + len(table) == 60 * ops
+
+
+def test_of_what_comes_once_a_step_more_steps_are_kept() -> None:
+    """A leak shows over hundreds of steps, however many processes there are."""
+    trace = Trace(1)
+    for step in range(2000):
+        trace.ranks[0].step(step, 10 * step, 10 * step + 9)
+        if step % 50 == 49:
+            trace.flush()
+    store = Store(Limits(64, 1 << 62, 10, 10, 10), live=True)
+    for message in trace.messages:
+        store.apply(message)
+        store.settle()
+    process = store.procs[trace.ranks[0].proc]
+    assert 1024 <= len(process.table("step")) <= 1280
+    process.keep(1500)
+    assert process.table("step").limit == 1500
+    process.keep(64)
+    assert process.table("step").limit == 1024
 
 
 def test_records_beyond_the_limit_are_refused_and_said() -> None:
