@@ -77,8 +77,8 @@ class Ranks:
         """Return each rank's payload with half of its records of a step."""
         number = self._steps.shape[1]
         cut = number // 2
-        rows = slice(cut, None) if half else slice(cut)
-        return self._payloads(rows, step, step * number + half * cut, begin_ns)
+        part = self._at(step, begin_ns)[:, cut:] if half else self._at(step, begin_ns)[:, :cut]
+        return [_framed(records, step * number + half * cut) for records in part]
 
     def sent(self, step: int, half: int) -> int:
         """Return how many records were sent with this half."""
@@ -86,29 +86,33 @@ class Ranks:
         return step * number + (number if half else number // 2)
 
     def until_op(self, step: int, begin_ns: int) -> list[bytes]:
-        """Return each rank's payload up to the op that it stands in once STUCK does."""
-        issues = self._steps["kind"] == wire.Kind.OP_ISSUE
-        peers = (np.arange(RANKS) // TP == STUCK // TP)[:, None]
-        stands = issues & (self._steps["group_id"] == np.where(peers, 1, 2))
-        first = step * self._steps.shape[1]
-        whole = self._payloads(slice(None), step, first, begin_ns)
-        return [
-            _framed(payload[wire.FRAME.size :][: (int(at) + 1) * wire.RECORD_BYTES], first)
-            for payload, at in zip(whole, stands.argmax(axis=1), strict=True)
-        ]
+        """Return each rank's payload up to the op that it stands in once STUCK does: its first one
+        of the tp group that STUCK is in, or that of its dp group."""
+        found = []
+        for rank, records in enumerate(self._at(step, begin_ns)):
+            peer = rank // TP == STUCK // TP
+            own = records["group_id"] == (1 if peer else 2)
+            at = int((own & (records["kind"] == wire.Kind.OP_ISSUE)).argmax())
+            early = records["t1_ns"] < records["t0_ns"][at] + (0 if peer else LATE_NS)
+            part = np.concatenate([records[early & ~own], records[at : at + 1]])
+            found.append(_framed(part, step * len(records)))
+        return found
 
-    def _payloads(self, rows: slice, step: int, first: int, begin_ns: int) -> list[bytes]:
-        part = self._steps[:, rows].copy()
+    def _at(self, step: int, begin_ns: int) -> Any:
+        """All records of a step: ranks x records."""
+        made = self._steps.copy()
         for name in ("t0_ns", "t1_ns"):
-            part[name] += begin_ns + step * STEP_NS - BEGIN
-        part["seq"] += (self._each[:, rows] * step).astype(np.uint32)
-        part["step"], part["mark"] = step, np.arange(first + 1, first + 1 + part.shape[1])
-        return [_framed(records.tobytes(), first) for records in part]
+            made[name] += begin_ns + step * STEP_NS - BEGIN
+        made["seq"] += (self._each * step).astype(np.uint32)
+        made["step"] = step
+        return made
 
 
-def _framed(body: bytes, first: int) -> bytes:
-    count = len(body) // wire.RECORD_BYTES
-    return wire.FRAME.pack(wire.PROTOCOL_VERSION, 0, count, first, 0, 0) + body
+def _framed(records: Any, first: int) -> bytes:
+    records = records.copy()
+    records["mark"] = np.arange(first + 1, first + 1 + len(records))
+    head = wire.FRAME.pack(wire.PROTOCOL_VERSION, 0, len(records), first, 0, 0)
+    return bytes(head + records.tobytes())
 
 
 def feed(relays: list[FakeRelay], ranks: Ranks, seconds: float) -> None:
