@@ -14,7 +14,7 @@ from pardbg.errors import UserError
 from tests.processes import rank_env
 
 TESTS = """
-import os, sys
+import faulthandler, os, sys
 
 import torch.distributed as dist
 import torch
@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def train(rank, world, folder):
+    faulthandler.dump_traceback_later(60)
     dist.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=world)
     model = DistributedDataParallel(torch.nn.Linear(4, 4))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -31,6 +32,7 @@ def train(rank, world, folder):
         optimizer.step()
         optimizer.zero_grad()
     dist.destroy_process_group()
+    faulthandler.cancel_dump_traceback_later()
 
 
 def test_without_the_fixture():
@@ -63,10 +65,15 @@ def test_nothing_is_left():
 @pytest.mark.timeout(170)
 def test_a_project_that_uses_the_fixture(tmp_path: Path) -> None:
     (tmp_path / "test_training.py").write_text(TESTS)
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "pardbg.pytest_plugin", "-p",
+    argv = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "pardbg.pytest_plugin", "-p",
             "no:cacheprovider", f"--rootdir={tmp_path}", str(tmp_path)]  # fmt: skip
     env = rank_env() | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=160)
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=160
+        )
+    except subprocess.TimeoutExpired as hung:
+        pytest.fail(f"where it stands: {hung.stdout!r} {hung.stderr!r}")
     assert done.returncode == 0 and "4 passed" in done.stdout, done.stdout + done.stderr
 
 
