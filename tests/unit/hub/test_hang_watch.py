@@ -20,6 +20,7 @@ from tests.unit.hub.test_stacks_on_stall import S, in_op, row
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr("pardbg.hub.run.config.shm_root", lambda: tmp_path / "no-shm" / "pardbg")
     how = OnHang(True, ("cp", "-v"), True, 3.0, "tee")
     made = make(["true"], name="x", session=tmp_path / "s.mcap", on_hang=how)
     assert load(made.dir).on_hang == how

@@ -30,6 +30,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
 
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notify: str) -> RunConfig:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr("pardbg.hub.run.config.shm_root", lambda: tmp_path / "no-shm" / "pardbg")
     monkeypatch.chdir(tmp_path)
     session = tmp_path / "d" / "s.mcap"
     session.parent.mkdir()
