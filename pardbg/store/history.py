@@ -100,7 +100,6 @@ class StateHistory(History):
     _LOOK_BACK: Final = 16
     _MOST_DECODED: Final = 1 << 15
     """Ranks' states, of all messages that are kept decoded."""
-    _MOST_JOINED: Final = 16
 
     def __init__(self, limit: int, keep_ns: int | None = None) -> None:
         super().__init__(limit, keep_ns)
@@ -119,8 +118,7 @@ class StateHistory(History):
             return None, {}
         known = self._joined.get(end + self.evicted)
         if known is None:
-            if len(self._joined) >= self._MOST_JOINED:
-                self._joined.clear()
+            self._joined = {} if len(self._joined) >= self._LOOK_BACK else self._joined
             known = self._joined[end + self.evicted] = self._join(end)
         return self._times[end - 1], known
 

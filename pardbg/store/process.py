@@ -105,7 +105,10 @@ class Process:
         """Of each kind, from now on."""
         self._limit = rows
         for name, table in self._tables.items():
-            table.limit = max(rows, STEP_ROWS.get(name, 0))
+            table.limit = self._kept(name)
+
+    def _kept(self, name: str) -> int | None:
+        return self._limit and max(self._limit, STEP_ROWS.get(name, 0))
 
     @property
     def last_ns(self) -> int | None:
@@ -282,8 +285,7 @@ class Process:
         """Add rows to a table."""
         table = self._tables.get(name)
         if table is None:
-            limit = self._limit and max(self._limit, STEP_ROWS.get(name, 0))
-            table = self._tables[name] = _table(name, limit, self._keep_ns)
+            table = self._tables[name] = _table(name, self._kept(name), self._keep_ns)
             if name in _COUNTED:
                 self._totals[name] = _sums(name, table)
         table.append(rows)

@@ -257,7 +257,7 @@ class Table:
         if self._hi + count <= len(self._cols[self._when]):
             return
         rows = len(self)
-        grown = _capacity(rows + count)
+        grown = max(_MIN_ROWS, (rows + count) + (rows + count) // 4)
         blocks = {}
         for code, block in self._blocks.items():
             blocks[code] = fresh = np.empty((len(block), grown), dtype=code)
@@ -268,14 +268,6 @@ class Table:
     def _take(self, blocks: Blocks) -> None:
         self._blocks = blocks
         self._cols = {name: blocks[code][place] for name, (code, place) in _PLACES.items()}
-
-
-def _capacity(rows: int) -> int:
-    """Return how many rows to have room for: one of few numbers (two to each power of two), so that
-    what one of many tables has outgrown fits another."""
-    wanted = max(_MIN_ROWS, rows + rows // 8)
-    power = 1 << (wanted - 1).bit_length()
-    return power * 3 // 4 if wanted <= power * 3 // 4 else power
 
 
 @dataclass(frozen=True, slots=True)

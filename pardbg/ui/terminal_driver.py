@@ -4,7 +4,6 @@ UTF-8. (Textual's own driver writes to stderr, whatever it is.)"""
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
 from contextlib import suppress
@@ -17,6 +16,7 @@ from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 
 from pardbg.render.draw.signs import ERRORS, has_utf8
+from pardbg.terminals import any_closed
 from pardbg.ui.palette import THEMES
 
 
@@ -34,12 +34,12 @@ class TerminalApp(App[None]):
         super().__init__(driver_class=None if constants.DRIVER else TerminalDriver)
 
     def on_mount(self) -> None:
-        self.set_interval(_LOOK_S, self._look_for_hang_up)
+        self.set_interval(1.0, self._look_for_hang_up)
 
     def _look_for_hang_up(self) -> None:
-        """End as by SIGHUP once the terminal was closed: the kernel tells the session's leader
-        alone, and not every one (make, sudo, script) passes it on."""
-        if not (isinstance(self._driver, TerminalDriver) and self._driver.hung_up()):
+        """End as by SIGHUP once the terminal was closed."""
+        known = self._driver.terminals if isinstance(self._driver, TerminalDriver) else []
+        if not any_closed(known):
             return
         if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
             self.exit()
@@ -60,9 +60,6 @@ class TerminalApp(App[None]):
         self.theme = "pardbg-16" if few and not self.no_color else "pardbg-dark"
 
 
-_LOOK_S: Final = 1.0
-"""Between two looks whether the terminal is still there."""
-
 _ENTER: Final = "\x1b[?1049h"
 _LEAVE: Final = ("\x1b[?1049l", "\x1b[?25h")
 """Back to the shell's screen and cursor."""
@@ -77,13 +74,7 @@ class TerminalDriver(LinuxDriver):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._file = terminal_file()
-        self._on_terminal = os.isatty(self.fileno)  # a pipe's end is no closed terminal
-
-    def hung_up(self) -> bool:
-        """Return whether the terminal was closed."""
-        poller = select.poll()
-        poller.register(self.fileno, 0)
-        return self._on_terminal and any(event & select.POLLHUP for _, event in poller.poll(0))
+        self.terminals = [self.fileno] * os.isatty(self.fileno)  # of a pipe only the writer ends
 
     def write(self, data: str) -> None:
         if data in _LEAVE:

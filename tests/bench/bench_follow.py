@@ -146,14 +146,15 @@ def hang(relays: list[FakeRelay], ranks: Ranks, step: int, begin_ns: int) -> Non
         for rank in range(RANKS) if rank != STUCK
     }  # fmt: skip
     since_ns = begin_ns + step * STEP_NS
+    payloads = enumerate(ranks.until_op(step, begin_ns))
+    for relay in relays:
+        for proc in relay.procs:
+            rank, payload = next(payloads)
+            if rank != STUCK:
+                relay.data.send_multipart((b"R" + proc, payload))
     for turn in range(10 * HUNG_S):
         time.sleep(max(0, since_ns + turn * 100_000_000 - time.monotonic_ns()) / 1e9)
-        payloads = enumerate(ranks.until_op(step, begin_ns))
         for relay in relays:
-            for proc in relay.procs if not turn else ():
-                rank, payload = next(payloads)
-                if rank != STUCK:
-                    relay.data.send_multipart((b"R" + proc, payload))
             relay.say_rows(step, opened, since_ns, ranks.sent(step - 1, 1))
             relay.answer()
 

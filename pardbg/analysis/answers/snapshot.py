@@ -182,7 +182,14 @@ def snapshot(
     raises on odd data: what is not known is None.
     """
     view = View(store, t_ns)
-    reused = _Reused(view, viewport, before, partial)
+    made = _made(view, rank, viewport, _Reused(view, viewport, before, partial), partial)
+    view.done()
+    return made
+
+
+def _made(
+    view: View, rank: int | None, viewport: Viewport, reused: _Reused, partial: bool
+) -> Snapshot:
     of_steps, drawn = reused.of_steps, viewport.sections
     short = partial and not view.live
     pipeline = pipeline_view(view, rank, PARTIAL_HISTORY if short else HISTORY)
@@ -192,9 +199,9 @@ def snapshot(
         view, pipeline, reused.ranks, reuse_splits=reused.splits, splits=not reused.no_splits
     )
     shown, info = "courses" in drawn, run_info(view)
-    made = Snapshot(
-        revision=store.revision,
-        live=store.live and view.run_end is None,
+    return Snapshot(
+        revision=view.store.revision,
+        live=view.store.live and view.run_end is None,
         t_ns=view.t_ns,
         t_begin_ns=view.begin_ns,
         t_end_ns=view.end_ns,
@@ -213,8 +220,8 @@ def snapshot(
         memory=memory_rows(view, reused.memory) if "memory" in drawn else (),
         findings=() if partial else findings(view),
         control=control_view(view),
-        dropped_records=store.lost(view.t_ns),
-        unknown_records=store.unknown,
+        dropped_records=view.store.lost(view.t_ns),
+        unknown_records=view.store.unknown,
         pipelines=pipeline_names(view),
         no_pipeline="" if pipeline is not None else why_none(view),
         sharding=sharding_view(view),
@@ -224,8 +231,6 @@ def snapshot(
         courses=rank_courses(view, viewport.ranks, SOON if partial else LAST) if shown else {},
         hosts=hosts_now(view, ranks) if shown else (),
         mesh=device_mesh(view, max(info.world_size, max(view.ranks, default=-1) + 1)),
-        parts=store.parts(),
-        part=store.part,
+        parts=view.store.parts(),
+        part=view.store.part,
     )
-    view.local.clear()  # some of it holds the view: 100 MB a minute of many ranks
-    return made

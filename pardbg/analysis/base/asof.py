@@ -51,6 +51,11 @@ class View:
         self.local: dict[Hashable, Any] = {}
         """Values derived at this cursor, shared by the parts of one snapshot."""
 
+    def done(self) -> None:
+        """Let go of what was derived. Some of it holds the view: of many ranks 100 MB a minute,
+        until they are collected."""
+        self.local.clear()
+
     @property
     def elsewhere(self) -> set[int]:
         """Return the ranks of other roles than the selected one; empty if none is selected."""

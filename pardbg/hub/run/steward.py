@@ -12,6 +12,7 @@ from pathlib import Path
 from pardbg.hub.run import jobs, signals
 from pardbg.hub.run.flow import Flow, Route
 from pardbg.hub.run.terminal import TerminalModes
+from pardbg.terminals import any_closed
 
 
 @dataclass(slots=True)
@@ -96,9 +97,6 @@ class Steward:
 
     def _look_for_hang_up(self, run_dir: Path) -> None:
         """Send SIGHUP if the terminal was closed: the shell does not know an orphaned job."""
-        poller = select.poll()
-        for fd in self._terminals:
-            poller.register(fd, 0)
-        if any(event & select.POLLHUP for _, event in poller.poll(0)):
+        if any_closed(self._terminals):
             self._terminals = []
             jobs.send(run_dir, signal.SIGHUP, group=True)

@@ -166,7 +166,9 @@ class Analysis:
 
     def findings(self, store: Any, t_ns: int | None) -> Iterable[Finding]:
         """Return the findings at a time, without the rest of a snapshot."""
-        return findings(View(store, t_ns))
+        found = findings(view := View(store, t_ns))
+        view.done()
+        return found
 
     def whatif(self, store: Any, t_ns: int | None) -> WhatIf | str | None:
         """Return other schedules, by the steps up to a time."""

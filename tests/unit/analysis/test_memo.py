@@ -15,6 +15,7 @@ from pardbg.analysis.comm.matching import LAST, collectives
 from pardbg.analysis.pipeline import pipeline_steps
 from pardbg.analysis.pipeline.pipelines import layouts
 from pardbg.store import Store
+from pardbg.ui.engine.feed import Analysis
 from tests.bench.bench_hours import Feed
 from tests.unit.analysis.test_findings_speed import data_parallel
 from tests.unit.trace_builder import Trace
@@ -52,7 +53,7 @@ def test_a_snapshot_leaves_no_view_to_the_collector() -> None:
     gc.disable()
     try:
         before = {id(one) for one in gc.get_objects() if isinstance(one, View)}
-        assert snapshot(store, None).findings
+        assert snapshot(store, None).findings and Analysis().findings(store, None)
         assert {id(one) for one in gc.get_objects() if isinstance(one, View)} <= before
     finally:
         if was:

@@ -1,56 +1,50 @@
-"""What ranks said, as of a time."""
+"""What a history keeps: by number and by size, whichever limit is reached first."""
 
 from __future__ import annotations
 
-import msgpack
 import pytest
 
-from pardbg.store import history
-from pardbg.store.history import StateHistory
+from pardbg.store.history import History
 
 
-def said(*rows: dict[str, int]) -> StateHistory:
-    """One message at each of the times 0, 10, 20 …; process -> its step."""
-    made = StateHistory(1000)
-    for number, row in enumerate(rows):
-        ranks = {proc: {"step": step} for proc, step in row.items()}
-        made.add(10 * number, msgpack.packb({"ranks": ranks}))
-    return made
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> History:
+    """100 values, 1,000 bytes."""
+    monkeypatch.setattr(History, "MAX_BYTES", 1000)
+    return History(100)
 
 
-def steps(of: StateHistory, t_ns: int | None) -> tuple[int | None, dict[str, int]]:
-    newest_ns, found = of.ranks(t_ns)
-    return newest_ns, {proc: row["step"] for proc, row in found.items()}
+def test_what_was_evicted_takes_no_bytes(small: History) -> None:
+    """5 bytes each: 125 values, a quarter more than 100, are 625 bytes, so size never evicts."""
+    fewest = 1000
+    for t in range(5000):
+        small.add(t, t, 5)
+        if t >= 100:
+            fewest = min(fewest, len(small))
+    assert fewest == 100
+    assert small.num_bytes == 5 * len(small)
+    assert small.evicted + len(small) == 5000
 
 
-def test_a_process_that_a_message_leaves_out_is_as_an_earlier_one_said() -> None:
-    states = said({"a": 1, "b": 1}, {"a": 2}, {"b": 3})
-    assert steps(states, None) == (20, {"a": 2, "b": 3})
-    assert steps(states, 15) == (10, {"a": 2, "b": 1})
-    assert steps(states, -1) == (None, {})
+def test_by_size_the_oldest_go_until_half_is_left(small: History) -> None:
+    small.add(0, "large", 600)
+    for t in range(1, 5):
+        small.add(t, "small", 100)
+    assert (len(small), small.num_bytes) == (5, 1000)
+    small.add(5, "small", 100)  # 1,100: 600 more than half
+    assert [value for _, value in small.last(None, 9)] == ["small"] * 5
+    assert (small.num_bytes, small.evicted) == (500, 1)
 
 
-def test_a_message_that_comes_later_is_seen_at_once() -> None:
-    states = said({"a": 1})
-    assert steps(states, None) == (0, {"a": 1})
-    states.add(10, msgpack.packb({"ranks": {"a": {"step": 2}}}))
-    assert steps(states, None) == (10, {"a": 2})
-    assert steps(states, 5) == (0, {"a": 1})
-
-
-def test_states_are_read_once_however_often_they_are_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    states, real, read = said(*({"a": n} for n in range(40))), history.decode_map, []
-    monkeypatch.setattr(history, "decode_map", lambda raw: read.append(raw) or real(raw))
-    for _ in range(5):
-        assert steps(states, 300) == (300, {"a": 30})
-    assert len(read) == 16
-
-
-def test_few_states_are_kept_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StateHistory, "_MOST_DECODED", 64)
-    states = said(*({"a": n, "b": n} for n in range(200)))
-    for t in range(0, 2000, 10):
-        assert steps(states, t)[1]["a"] == t // 10
-    assert states._num_decoded <= 64 and len(states._decoded) <= 21
+def test_what_is_too_old_goes_but_for_a_fifth_of_the_limit() -> None:
+    """A value a second, those of 30 s are kept, and a quarter more at times: never 100."""
+    kept = History(100, keep_ns=30)
+    sizes = []
+    for t in range(1000):
+        kept.add(t, t, 5)
+        sizes.append(len(kept))
+    assert max(sizes) <= 41 and min(sizes[40:]) >= 30
+    assert kept.last(None, 99)[-1] == (999, 999) and kept.num_bytes == 5 * len(kept)
+    for t in range(10**6, 10**6 + 20):  # after a long silence
+        kept.add(t, t, 5)
+    assert len(kept) >= 20

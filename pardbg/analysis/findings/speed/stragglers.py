@@ -211,12 +211,12 @@ def _candidate(
     if cause == "compute" and _idle(view, looked_at, lates, culprits) >= CAUSE_SHARE * cause_ns:
         cause = "idle"
     blocking, where, blocked_ns = blocked(view, looked_at, culprits)
-    longest = blocked_ns >= CAUSE_SHARE * by
-    if cause in _behind(view, culprits) and longest:
+    long = blocked_ns >= CAUSE_SHARE * by
+    own_load = blocking is not None and blocking.call not in _OF_LOADERS
+    waits = cause == "compute" and all(device(view.ranks[r]) for r in culprits)  # for its device
+    if long and not waits and cause in ("core", "compute", "idle", "host", "unknown"):
         cause, cause_ns, phases = "blocked", blocked_ns, ()
-    elif not (cause == "launch" and longest) and (
-        cause != "data" or blocking is None or blocking.call in _OF_LOADERS
-    ):
+    elif not {"launch": long, "data": own_load}.get(cause, False):
         blocking = where = None
     newest = late_in[-1].row
     facts = Straggler(
@@ -234,13 +234,6 @@ def _candidate(
         cost_ns_per_step=round(cost) if looked_at.unit == "step" else None, facts=facts,
         evidence=Evidence(first(newest), culprits[0], "timeline", lane="phase"),
     ), facts  # fmt: skip
-
-
-def _behind(view: View, culprits: Sequence[int]) -> tuple[Lateness, ...]:
-    """Return causes that a system call may lie behind. Where a device computes for longer, its host
-    waits for it (its queue is full, or a value is asked for)."""
-    on_devices = all(device(view.ranks[rank]) for rank in culprits)
-    return (*(() if on_devices else ("compute",)), "core", "idle", "host", "unknown")
 
 
 def _cost(late: _Late, culprits: Sequence[int]) -> int:

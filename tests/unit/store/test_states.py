@@ -1,0 +1,56 @@
+"""What ranks said, as of a time."""
+
+from __future__ import annotations
+
+import msgpack
+import pytest
+
+from pardbg.store import history
+from pardbg.store.history import StateHistory
+
+
+def said(*rows: dict[str, int]) -> StateHistory:
+    """One message at each of the times 0, 10, 20 …; process -> its step."""
+    made = StateHistory(1000)
+    for number, row in enumerate(rows):
+        ranks = {proc: {"step": step} for proc, step in row.items()}
+        made.add(10 * number, msgpack.packb({"ranks": ranks}))
+    return made
+
+
+def steps(of: StateHistory, t_ns: int | None) -> tuple[int | None, dict[str, int]]:
+    newest_ns, found = of.ranks(t_ns)
+    return newest_ns, {proc: row["step"] for proc, row in found.items()}
+
+
+def test_a_process_that_a_message_leaves_out_is_as_an_earlier_one_said() -> None:
+    states = said({"a": 1, "b": 1}, {"a": 2}, {"b": 3})
+    assert steps(states, None) == (20, {"a": 2, "b": 3})
+    assert steps(states, 15) == (10, {"a": 2, "b": 1})
+    assert steps(states, -1) == (None, {})
+
+
+def test_a_message_that_comes_later_is_seen_at_once() -> None:
+    states = said({"a": 1})
+    assert steps(states, None) == (0, {"a": 1})
+    states.add(10, msgpack.packb({"ranks": {"a": {"step": 2}}}))
+    assert steps(states, None) == (10, {"a": 2})
+    assert steps(states, 5) == (0, {"a": 1})
+
+
+def test_states_are_read_once_however_often_they_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states, real, read = said(*({"a": n} for n in range(40))), history.decode_map, []
+    monkeypatch.setattr(history, "decode_map", lambda raw: read.append(raw) or real(raw))
+    for _ in range(5):
+        assert steps(states, 300) == (300, {"a": 30})
+    assert len(read) == 16
+
+
+def test_few_states_are_kept_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StateHistory, "_MOST_DECODED", 64)
+    states = said(*({"a": n, "b": n} for n in range(200)))
+    for t in range(0, 2000, 10):
+        assert steps(states, t)[1]["a"] == t // 10
+    assert states._num_decoded <= 64 and len(states._decoded) <= 21
