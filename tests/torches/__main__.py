@@ -29,7 +29,8 @@ from xml.etree import ElementTree
 ROOT: Final = Path(__file__).parents[2]
 TESTS: Final = (
     "tests/unit/hooks", "tests/distributed/test_hooks_pipeline.py",
-    "tests/distributed/test_hooks_training.py", "tests/faults/test_waits.py",
+    "tests/distributed/test_hooks_training.py", "tests/distributed/test_hooks_compile.py",
+    "tests/faults/test_waits.py",
 )  # fmt: skip
 QUICK: Final = "ddp", "1f1b", "interleaved", "zb", "zero1", "zero3", "tp", "moe"
 WAYS: Final = {"C++": "native", "Python": "dispatcher"}

@@ -207,6 +207,25 @@ def unseen(function: Any) -> Any:
     if hasattr(frames, "set_code_exec_strategy"):
         action, strategy = frames._FrameAction.SKIP, frames._FrameExecStrategy
         frames.set_code_exec_strategy(function.__code__, strategy(action, action))
-    else:  # before torch 2.7: not the functions that it calls
-        frames.skip_code(function.__code__)
-    return function
+        return function
+    return _frames_off(frames, function)  # before torch 2.7
+
+
+def _frames_off(frames: Any, function: Any) -> Any:
+    """The same where torch skips one function alone, not those it calls: no frame is looked at
+    while it runs."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        before = frames.set_eval_frame(None)
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            hide_own(error)
+            raise
+        finally:
+            frames.set_eval_frame(before)
+
+    wrapper: Any = uncounted(run)
+    frames.skip_code(wrapper.__code__)
+    return wrapper

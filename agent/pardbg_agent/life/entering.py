@@ -94,7 +94,8 @@ class Entering:
                 from pardbg_agent.sender import agent_thread  # noqa: F401
 
                 # The main thread may ask between the pieces of a compiled step().
-                patching.unseen(Entering.__bool__)
+                unseen = patching.unseen(Entering.__bool__)
+                Entering.__bool__ = unseen  # type: ignore[method-assign]
         except Exception as error:  # noqa: BLE001 - the program goes on as it was
             self._end("failed", _why_no_import(error))
             return

@@ -123,8 +123,7 @@ call("gather", lambda t: dist.gather(
     ones(), parts() if t.waits else None, t.waiter, group=t.group), "gather")  # fmt: skip
 call("scatter", lambda t: dist.scatter(
     ones(), parts() if t.sleeps else None, t.asleep, group=t.group), "scatter")  # fmt: skip
-if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 9):  # gloo of 2.8 has none
-    call("all_to_all", lambda t: dist.all_to_all(parts(), parts(), group=t.group), "all_to_all")
+call("all_to_all", lambda t: dist.all_to_all(parts(), parts(), group=t.group), "all_to_all")
 call("all_to_all_single", lambda t: dist.all_to_all_single(
     ones(), ones(), group=t.group), "all_to_all_single")  # fmt: skip
 call("barrier", lambda t: dist.barrier(group=t.group), "barrier")
