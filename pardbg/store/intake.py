@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from pardbg.events.decode import KNOWN_KINDS, records_from, taken, usable
 from pardbg.store.device_times import LAUNCH, REACHED, DeviceTimes, concerned
-from pardbg.store.table import Rows, blocks_of, column
 from pardbg_agent import wire
 
 ISSUE_COLLECTIVE: Final = "issue"
@@ -59,8 +58,6 @@ _OPS: Final = np.array([kind in _SPLIT for kind in range(256)])
 _ISSUES: Final = np.array(
     [name in (ISSUE_COLLECTIVE, ISSUE_P2P) for name in (*TABLE_NAMES, "", "", "")]
 )
-_BY_BEGIN: Final = np.array([name.startswith("issue") for name in TABLE_NAMES])
-"""Visible from their begin on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +95,8 @@ class Taker(Protocol):
     def saw(self, came: Came, seen: Seen) -> None:
         """Note what was in it."""
 
-    def append(self, name: str, rows: Rows) -> None:
-        """Add rows to a table."""
+    def append(self, name: str, records: NDArray[Any]) -> None:
+        """Add records to a table."""
 
 
 def move(processes: Iterable[Taker]) -> None:
@@ -134,7 +131,7 @@ def _move(batch: Sequence[tuple[Taker, Came]]) -> None:
         at = at[np.argsort(who[at].astype(np.uint16 if len(batch) < 1 << 16 else np.uint32),
                            kind="stable")]  # fmt: skip
     if len(at):
-        _distribute(batch, records, at, who[at], tables[at])
+        _distribute(batch, taken(records, at), who[at], tables[at])
 
 
 def _on_device_clock(
@@ -195,36 +192,14 @@ def _note(
 
 
 def _distribute(
-    batch: Sequence[tuple[Taker, Came]], records: NDArray[Any], at: NDArray[np.intp],
-    who: NDArray[np.intp], tables: NDArray[np.uint8],
+    batch: Sequence[tuple[Taker, Came]], records: NDArray[Any], who: NDArray[np.intp],
+    tables: NDArray[np.uint8],
 ) -> None:  # fmt: skip
-    """Add the records ``at``, of one process and table after the other, to the tables."""
-    new = np.ones(len(at), np.bool_)
+    """Add records, of one process and table after the other, to the tables."""
+    new = np.ones(len(records), np.bool_)
     new[1:] = (who[1:] != who[:-1]) | (tables[1:] != tables[:-1])
     begins = np.flatnonzero(new)
-    ends = [*begins[1:].tolist(), len(at)]
-    blocks = blocks_of(taken(records, at))
-    when = np.where(_BY_BEGIN[tables], column(blocks, "t0_ns"), column(blocks, "t1_ns"))
-    messy = np.flatnonzero(_falls(when, new, begins)).tolist()
-    for one in messy:
-        part = slice(begins[one], ends[one])
-        at[part] = at[part][np.argsort(when[part], kind="stable")]
-    if messy:
-        blocks = blocks_of(taken(records, at))
-    back = _falls(column(blocks, "step"), new, begins).tolist()
-    longest = np.maximum.reduceat(column(blocks, "t1_ns") - column(blocks, "t0_ns"), begins)
-    of = zip(
-        begins.tolist(), ends, who[begins].tolist(), tables[begins].tolist(), back,
-        longest.tolist(), strict=True,
-    )  # fmt: skip
-    for begin, end, place, table, *facts in of:
-        batch[place][0].append(TABLE_NAMES[table], Rows(blocks, begin, end, *facts))
-
-
-def _falls(
-    values: NDArray[Any], new: NDArray[np.bool_], begins: NDArray[np.intp]
-) -> NDArray[np.bool_]:
-    """Of each run of rows: whether one is less than the one before it."""
-    less = np.zeros(len(values), np.bool_)
-    less[1:] = values[1:] < values[:-1]
-    return np.logical_or.reduceat(less & ~new, begins)
+    ends = [*begins[1:].tolist(), len(records)]
+    of = zip(begins.tolist(), ends, who[begins].tolist(), tables[begins].tolist(), strict=True)
+    for begin, end, place, table in of:
+        batch[place][0].append(TABLE_NAMES[table], records[begin:end])

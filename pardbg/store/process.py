@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from numpy.typing import NDArray
+
 from pardbg.events import fields
-from pardbg.events.decode import Head
+from pardbg.events.decode import Head, records_from
 from pardbg.store.captured import Kept, TensorDef, TensorKey
 from pardbg.store.clocks import Clocks, Reading
 from pardbg.store.definitions import FailedRequest, Failure, GroupDef, ModelDef, OpDef
 from pardbg.store.device_times import DeviceTimes
 from pardbg.store.intake import DONE_P2P, ISSUE_COLLECTIVE, ISSUE_P2P, TABLE_NAMES, Came, Seen, move
-from pardbg.store.table import STEP_ROWS, Rows, Table, Totals
+from pardbg.store.table import STEP_ROWS, Table, Totals
 from pardbg.words import whole
 from pardbg_agent import wire
 from pardbg_agent.wire import RECORD_BYTES
@@ -23,6 +25,7 @@ SUMMED: Final = "op_sum"
 PART: Final = "part"
 FLUSH_BYTES: Final = 1 << 20
 _MAX_GAPS: Final = 4096
+_MOVED_BYTES: Final = 64 * RECORD_BYTES
 _LOOKS_NS: Final = 2 * wire.BEAT_NS
 """An op that the device came to is recorded at the agent's second look."""
 
@@ -89,16 +92,22 @@ class Process:
         self._limit, self._keep_ns = limit, keep_ns
         self._tables: dict[str, Table] = {}
         """Those that have had rows: of ten thousand processes most have few."""
+        self._waiting: dict[str, list[bytes]] = {}
+        """Few records are moved into columns when somebody reads them, or with more: of a thousand
+        ranks each move of a few takes as long as one of many."""
         self._totals: dict[str, Totals] = {}
 
     # ------------------------------------------------------------------ reading
 
     def table(self, name: str) -> Table:
         """Return the columns of one kind; call ``settle`` before reading."""
+        if name in self._waiting:
+            self._move(name)
         return self._tables.get(name, _NOTHING[name])
 
     def totals(self, name: str) -> Totals:
         """Return the sums of a kind of op."""
+        self.table(name)
         return self._totals.get(name, _NO_TOTALS[name])
 
     def keep(self, rows: int) -> None:
@@ -258,8 +267,8 @@ class Process:
 
     def _shift(self, by_ns: int) -> None:
         """Shift what came before the clock was known: it is on the process's own clock."""
-        for table in self._tables.values():
-            table.shift(by_ns)
+        for name in TABLE_NAMES:
+            self.table(name).shift(by_ns)
         for name in ("first_ns", "started_ns", "newest_ns", "leaving_ns"):
             t_ns = getattr(self, name)
             setattr(self, name, None if t_ns is None else t_ns + by_ns)
@@ -281,14 +290,21 @@ class Process:
             self._gaps.pop()
         self._gaps.append((t_ns, before + count))
 
-    def append(self, name: str, rows: Rows) -> None:
-        """Add rows to a table."""
+    def append(self, name: str, records: NDArray[Any]) -> None:
+        """Add records to a table."""
+        waiting = self._waiting.setdefault(name, [])
+        waiting.append(records.tobytes())
+        if sum(map(len, waiting)) >= _MOVED_BYTES:
+            self._move(name)
+
+    def _move(self, name: str) -> None:
+        records = records_from(b"".join(self._waiting.pop(name)))
         table = self._tables.get(name)
         if table is None:
             table = self._tables[name] = _table(name, self._kept(name), self._keep_ns)
             if name in _COUNTED:
                 self._totals[name] = _sums(name, table)
-        table.append(rows)
+        table.append(records)
         totals = self._totals.get(name)
         if totals is not None:
             totals.keep_up()

@@ -85,6 +85,8 @@ class Store:
         self.controls = History(self.limits.controls, self.limits.keep_ns)
         self.output = History(self.limits.output_lines, self.limits.keep_ns)
         self.nccl = DebugReader()
+        self.stood_ns = 0
+        """How long a rank has waited in an op, as the hub said last; 0 while ranks are held."""
         self.bookmarks = Bookmarks()
         self.malformed = self.unknown_messages = self.over_limit = 0
         self.memo: dict[Any, Any] = {}
@@ -281,10 +283,10 @@ class Store:
         return process.accept(head, message.payload, message.received_ns)
 
     def _hub_map(self, message: Message, history: History) -> tuple[int, dict[str, Any]] | None:
-        """(time, map) of a message of the hub's own, None where it had come before. Of a STATE,
-        which begins with ``n`` and ``t_ns``, no more than these: its history decodes the rest."""
+        """(time, map) of a message of the hub's own, None where it had come before. Of a STATE what
+        comes before its ranks: its history decodes the rest."""
         of_states = history is self.states
-        values = leading(message.payload, "t_ns") if of_states else decode_map(message.payload)
+        values = leading(message.payload, "hub") if of_states else decode_map(message.payload)
         t_ns = fields.integer(values, "t_ns", message.received_ns)
         if not history.is_new(fields.integer_or_none(values, "n"), t_ns):
             return None
@@ -327,6 +329,7 @@ class Store:
         if (found := self._hub_map(message, self.states)) is None:
             return False
         self.states.add(found[0], message.payload, len(message.payload))
+        self.stood_ns = fields.integer(found[1], "stood_ns", 0)
         return True
 
     # ------------------------------------------------------------------ definitions

@@ -114,18 +114,6 @@ def column(blocks: Blocks, name: str) -> Array:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Rows that are to be added to a table, in its order: a part of columns of many."""
-
-    blocks: Blocks
-    begin: int
-    end: int
-    back: bool
-    """A step is less than the one before it."""
-    longest_ns: int
-
-
 _EMPTY: Final[Blocks] = blocks_of(np.empty(0, [*COLUMNS]))
 _NO_ROWS: Final = {name: column(_EMPTY, name) for name in _PLACES}
 
@@ -192,27 +180,25 @@ class Table:
             return np.arange(lo, hi)
         return np.flatnonzero((steps >= first) & (steps <= last))
 
-    def append(self, rows: Rows) -> None:
-        """Take some rows, already on the hub's clock."""
-        begin, end = rows.begin, rows.end
-        number, at = end - begin, self._hi - self._lo
-        self.longest_ns = max(self.longest_ns, rows.longest_ns)
-        earliest = int(column(rows.blocks, self._when)[begin])
-        late = at > 0 and earliest < int(self._cols[self._when][self._hi - 1])
-        if self._hi:
-            self._reserve(number)
-            for code, block in self._blocks.items():
-                block[:, self._hi : self._hi + number] = rows.blocks[code][:, begin:end]
-        else:  # of a file they come all at once
-            self._take({code: block[:, begin:end].copy() for code, block in rows.blocks.items()})
+    def append(self, records: Array) -> None:
+        """Take records of its kind, already on the hub's clock, in any order."""
+        when = records[self._when]
+        if (when[1:] < when[:-1]).any():
+            records = records[np.argsort(when, kind="stable")]
+        number, at = len(records), len(self)
+        longest = int((records["t1_ns"] - records["t0_ns"]).max())
+        self.longest_ns = max(self.longest_ns, longest)
+        earliest = int(records[self._when][0])
+        late = at > 0 and earliest < int(self.when[-1])
+        self._reserve(number)
+        for name, values in self._cols.items():
+            values[self._hi : self._hi + number] = records[name]
         self._hi += number
         if late:
             at = self._merge(at, earliest)
+        if self.step_sorted:
             steps = self.col("step")[max(at - 1, 0) :]
-            self.step_sorted &= not bool((steps[1:] < steps[:-1]).any())
-        elif self.step_sorted:
-            steps, new = self._cols["step"], self._hi - number
-            self.step_sorted = not rows.back and (not at or bool(steps[new] >= steps[new - 1]))
+            self.step_sorted = not bool((steps[1:] < steps[:-1]).any())
 
     def _merge(self, appended_at: int, earliest: int) -> int:
         """Sort the tail from where the earliest new row belongs; returns that row."""
@@ -254,20 +240,19 @@ class Table:
         self.base += count
 
     def _reserve(self, count: int) -> None:
-        if self._hi + count <= len(self._cols[self._when]):
+        rows, room = len(self), len(self._cols[self._when])
+        if self._hi + count <= room:
             return
-        rows = len(self)
-        grown = max(_MIN_ROWS, (rows + count) + (rows + count) // 4)
-        blocks = {}
+        blocks = self._blocks
+        if rows + count > room:  # of a file they come all at once
+            room = max(_MIN_ROWS, (rows + count) * 5 // 4) if room else count
+            blocks = {code: np.empty((len(of), room), code) for code, of in blocks.items()}
         for code, block in self._blocks.items():
-            blocks[code] = fresh = np.empty((len(block), grown), dtype=code)
-            fresh[:, :rows] = block[:, self._lo : self._hi]
-        self._take(blocks)
+            blocks[code][:, :rows] = block[:, self._lo : self._hi]
+        if blocks is not self._blocks:
+            self._blocks = blocks
+            self._cols = {name: blocks[code][place] for name, (code, place) in _PLACES.items()}
         self._lo, self._hi = 0, rows
-
-    def _take(self, blocks: Blocks) -> None:
-        self._blocks = blocks
-        self._cols = {name: blocks[code][place] for name, (code, place) in _PLACES.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,8 @@ LATE_NS: Final = 60_000_000
 """After its end half a step's records are sent."""
 
 Told = tuple[int, set[str]]
-"""(when a frame came, ns of the monotonic clock; kinds of its findings that name a rank)"""
+"""(when a frame came, ns of the monotonic clock; kinds of what it says that names a rank: its
+findings, and the hang at the top of each page)"""
 
 
 class Ranks:
@@ -190,8 +191,9 @@ def view(root: Path) -> None:
 
     def take(message: Message) -> None:
         if isinstance(message, FrameReady):
-            found = message.frame.snapshot.findings
-            frames.append((time.monotonic_ns(), {one.kind for one in found if one.culprits}))
+            found, hang = message.frame.snapshot.findings, message.frame.snapshot.hang
+            said = [*found, *([hang] if hang is not None else [])]
+            frames.append((time.monotonic_ns(), {one.kind for one in said if one.culprits}))
 
     engine = Engine(source, store, Analysis(), TimeCursor(), take)
     engine.want(Want(viewport=Viewport(frozenset(range(40)), frozenset())))

@@ -47,6 +47,7 @@ class FakeStore:
     def __init__(self, snapshot: Snapshot) -> None:
         self.now = snapshot
         self.revision = 1
+        self.stood_ns = 0
         self.procs: dict[str, Any] = {}
         self.run: dict[str, Any] = {}
         self.bookmarks = Bookmarks()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from textual.message import Message
 from textual.pilot import Pilot
 
 from pardbg.analysis.answers.hang import Hang
@@ -165,3 +166,32 @@ def test_a_rank_that_stops_is_looked_into_soon() -> None:
     hang = Hang("hang", "error", (2,), (0, 1, 3), "all_reduce", None, 0, None, "")
     later = replace(runs, hang=replace(hang, since_ns=5))
     assert stopped(runs) != stopped(replace(runs, hang=hang)) == stopped(later)
+
+
+def test_a_frame_comes_at_once_for_a_rank_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each further second from the second on, whatever the pace says, until a hang is shown; and
+    where one looks back never."""
+    shown = sample.snapshot_ddp(RANKS)
+    app = app_on(shown)
+    engine, store, frames = app.engine, app.engine._store, list[Message]()
+    monkeypatch.setattr(engine, "_post", frames.append)
+    engine._turn()
+    assert frames
+    monkeypatch.setattr(engine._pace, "is_time", lambda _awaited: False)
+
+    def comes(seconds: float) -> bool:
+        frames.clear()
+        store.stood_ns = int(seconds * 1e9)
+        engine._turn()
+        return bool(frames)
+
+    assert [comes(s) for s in (0.5, 1.9, 2.1, 2.6, 3.0, 0, 2.5)] == [0, 0, 1, 0, 1, 0, 1]
+    store.show(
+        replace(shown, hang=Hang("hang", "error", (3,), (0,), "all_reduce", None, 0, None, ""))
+    )
+    assert [comes(s) for s in (3, 4)] == [1, 0]
+    store.show(shown)
+    engine.wake()
+    assert comes(0) and comes(2)
+    app.cursor.seek(shown.t_begin_ns)
+    assert not comes(3)

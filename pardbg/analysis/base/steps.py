@@ -170,14 +170,18 @@ def _sum_phases(
 
 
 def _not_plain(view: View, rows: Columns) -> list[int]:
-    """Return the places of ranks whose phases need more than clipping to the step: phases nest,
-    contain waits for their input, or the debugger held a rank."""
-    if was_held(view, int(rows["t0_ns"].min()), int(rows["t1_ns"].max())):
+    """Return the places of ranks whose phases need more than clipping to the step: phases nest, by
+    more than two readings of the rank's clock lie apart, contain waits for their input, or the
+    debugger held a rank."""
+    since_ns = int(rows["t0_ns"].min())
+    if was_held(view, since_ns, int(rows["t1_ns"].max())):
         odd: Array = rows["who"]
     else:
+        apart = np.array([one.clocks.apart_ns(since_ns) for one in view.ranks.values()], np.int64)
         order = np.lexsort((rows["t1_ns"], rows["t0_ns"], rows["who"]))
         place, begins, ends = (rows[name][order] for name in ("who", "t0_ns", "t1_ns"))
-        over = (place[1:] == place[:-1]) & (ends[:-1] > begins[1:])
+        by_ns = np.minimum(ends[:-1], ends[1:]) - begins[1:]
+        over = (place[1:] == place[:-1]) & (by_ns > apart[place[1:]])
         odd = np.append(place[1:][over], rows["who"][(rows["flags"] & _INFERRED) != 0])
     places: list[int] = np.unique(odd).tolist()
     return places

@@ -121,7 +121,8 @@ class StateFeed:
         rows = self._agents.rows(now)
         self._watch_standstill(rows, now)
         if self.news.take(rows, now):
-            self._collector.say(Key.STATE, hub=self._hub_id, ranks=rows)
+            stood_ns = self.standstill.stood_ns
+            self._collector.say(Key.STATE, stood_ns=stood_ns, hub=self._hub_id, ranks=rows)
 
     def _on_our_clock(self, rows: dict[str, Row], offsets: Mapping[str, int]) -> dict[str, Row]:
         if not offsets:

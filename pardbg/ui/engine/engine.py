@@ -32,6 +32,8 @@ OWN_PERIOD_S = 1.0
 
 _MOST_ERRORS = 256
 """Different errors that are said, one line each."""
+STOOD_S = range(2, 9)
+"""Seconds that a rank has waited after which a hang is looked for: it may be found at 2 s."""
 MOST_RECORDS = 1_000_000
 """A larger recording opens at an early step, whatever went wrong in it: the search takes long."""
 
@@ -67,6 +69,7 @@ class Engine:
         self._answer_owed, self._answered_s = False, 0.0
         """Whether a frame changed what is wanted, and when such a change was answered last."""
         self._revision: object = None
+        self._stood_s = 0
         self._shown: Frame | None = None
         self._was_finished = False
         self._errors: set[str] = set()
@@ -134,6 +137,8 @@ class Engine:
             self._wake.set()
         if self._answer_owed and time.monotonic() >= self._answered_s + OWN_PERIOD_S:
             self._answered_s = time.monotonic()
+            self._wake.set()
+        if self._stands():
             self._wake.set()
         asked = self._wake.is_set()
         if asked or self._whole_owed or self._due():
@@ -230,6 +235,14 @@ class Engine:
         if shown is not None and shown.awaited_ns is None and self._loader.share < 1:
             return False  # what is shown is whole: the rest of the recording changes nothing
         return bool(self._store.revision != self._revision)
+
+    def _stands(self) -> bool:
+        """Return whether a rank has waited for one more second, as the hub says, and no hang is
+        shown. Frames of many ranks come seldom; this one is to come at once."""
+        before, self._stood_s = self._stood_s, self._store.stood_ns // 1_000_000_000
+        if not (self._cursor.following and before < self._stood_s and self._stood_s in STOOD_S):
+            return False
+        return self._shown is None or self._shown.snapshot.hang is None
 
     def _look(self, asked: bool) -> None:
         now_s, self._answer_owed = time.monotonic(), False

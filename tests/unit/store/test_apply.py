@@ -422,3 +422,13 @@ def test_what_failed_after_the_last_record_is_seen_at_the_end() -> None:
     assert store.end_ns == ns(20)
     (found,) = failed_requests(View(store, None))
     assert found.t_ns == ns(20)
+
+
+def test_how_long_a_rank_has_waited_is_what_the_hub_said_last() -> None:
+    trace = Trace(1)
+    store = Store()
+    for stood_ns in (0, 2_000_000_000, 0):
+        trace.hub(wire.Key.STATE, 1, stood_ns=stood_ns, hub="h", ranks={"p": {"step": 1}})
+        store.apply(trace.messages[-1])
+        assert store.stood_ns == stood_ns
+    assert store.states.ranks(None)[1] == {"p": {"step": 1}}
