@@ -100,6 +100,8 @@ class StateHistory(History):
     _LOOK_BACK: Final = 16
     _MOST_DECODED: Final = 1 << 15
     """Ranks' states, of all messages that are kept decoded."""
+    stood_ns = 0
+    """How long a rank has waited in an op, as the newest said; 0 while ranks are held."""
 
     def __init__(self, limit: int, keep_ns: int | None = None) -> None:
         super().__init__(limit, keep_ns)

@@ -85,8 +85,6 @@ class Store:
         self.controls = History(self.limits.controls, self.limits.keep_ns)
         self.output = History(self.limits.output_lines, self.limits.keep_ns)
         self.nccl = DebugReader()
-        self.stood_ns = 0
-        """How long a rank has waited in an op, as the hub said last; 0 while ranks are held."""
         self.bookmarks = Bookmarks()
         self.malformed = self.unknown_messages = self.over_limit = 0
         self.memo: dict[Any, Any] = {}
@@ -329,7 +327,7 @@ class Store:
         if (found := self._hub_map(message, self.states)) is None:
             return False
         self.states.add(found[0], message.payload, len(message.payload))
-        self.stood_ns = fields.integer(found[1], "stood_ns", 0)
+        self.states.stood_ns = fields.integer(found[1], "stood_ns", 0)
         return True
 
     # ------------------------------------------------------------------ definitions

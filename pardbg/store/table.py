@@ -4,7 +4,7 @@ and how much a store keeps of each thing."""
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -71,51 +71,13 @@ Array = NDArray[Any]
 COLUMNS: Final = tuple(
     field for field in wire.RECORD_FIELDS if field[0] not in ("kind", "lane", "mark")
 )
-_BLOCKS: Final = {
-    code: tuple(name for name, of in COLUMNS if of == code)
-    for code in dict.fromkeys(code for _, code in COLUMNS)
-}
-"""Columns of one type lie in one array: rows are added to all of them at a time."""
-_PLACES: Final = {name: (code, names.index(name)) for code, names in _BLOCKS.items()
-                  for name in names}  # fmt: skip
 _MIN_ROWS: Final = 32
 """A thousand ranks have some twenty tables each, most of them short."""
 _LAST_STEP: Final = 0xFFFFFFFF
 _EVERY: Final = 8192
 _MAX_CODES: Final = 4096
 _NAME_MASK: Final = (1 << 18) - 1
-
-
-Blocks = Mapping[str, Array]
-"""Type -> its columns, one below the other."""
-
-
-def blocks_of(records: Array) -> Blocks:
-    """Return the columns of records."""
-    found = {}
-    for code, names in _BLOCKS.items():
-        found[code] = block = np.empty((len(names), len(records)), code)
-        for place, name in enumerate(names):
-            block[place] = records[name]
-    return found
-
-
-def joined(blocks: Sequence[Blocks]) -> Blocks:
-    """Return them one after the other; of one, its own memory."""
-    if len(blocks) < 2:
-        return blocks[0] if blocks else _EMPTY
-    return {code: np.concatenate([block[code] for block in blocks], axis=1) for code in _BLOCKS}
-
-
-def column(blocks: Blocks, name: str) -> Array:
-    """Return one of the columns."""
-    code, place = _PLACES[name]
-    found: Array = blocks[code][place]
-    return found
-
-
-_EMPTY: Final[Blocks] = blocks_of(np.empty(0, [*COLUMNS]))
-_NO_ROWS: Final = {name: column(_EMPTY, name) for name in _PLACES}
+_NO_ROWS: Final = {name: np.empty(0, code) for name, code in COLUMNS}
 
 
 class Table:
@@ -131,9 +93,7 @@ class Table:
         self._keep_ns = keep_ns
         self.limit = limit
         """Rows kept, and a quarter more at times; None: all."""
-        self._blocks: Blocks = _EMPTY
         self._cols: dict[str, Array] = _NO_ROWS
-        """Rows of the blocks."""
         self._lo = 0
         self._hi = 0
         self.base = 0
@@ -150,10 +110,6 @@ class Table:
     def col(self, name: str) -> Array:
         """Return one column, oldest row first. Do not write to it."""
         return self._cols[name][self._lo : self._hi]
-
-    def blocks(self) -> Blocks:
-        """Return all columns. Do not write to them."""
-        return {code: block[:, self._lo : self._hi] for code, block in self._blocks.items()}
 
     def tuples(self, rows: Array | slice, *names: str) -> Iterator[Any]:
         """Return a tuple of Python values per row, of these columns."""
@@ -243,15 +199,12 @@ class Table:
         rows, room = len(self), len(self._cols[self._when])
         if self._hi + count <= room:
             return
-        blocks = self._blocks
+        columns = self._cols
         if rows + count > room:  # of a file they come all at once
             room = max(_MIN_ROWS, (rows + count) * 5 // 4) if room else count
-            blocks = {code: np.empty((len(of), room), code) for code, of in blocks.items()}
-        for code, block in self._blocks.items():
-            blocks[code][:, :rows] = block[:, self._lo : self._hi]
-        if blocks is not self._blocks:
-            self._blocks = blocks
-            self._cols = {name: blocks[code][place] for name, (code, place) in _PLACES.items()}
+            self._cols = {name: np.empty(room, code) for name, code in COLUMNS}
+        for name, values in columns.items():
+            self._cols[name][:rows] = values[self._lo : self._hi]
         self._lo, self._hi = 0, rows
 
 

@@ -12,7 +12,7 @@ from pardbg.analysis.base.run import OutputLine
 from pardbg.analysis.same.module_rows import Numbers
 from pardbg.events.commands import Reply
 from pardbg.events.control_codes import Verb
-from pardbg.store.history import Bookmarks, History
+from pardbg.store.history import Bookmarks, History, StateHistory
 from pardbg.store.source import Message
 from pardbg.ui.app import PardbgApp
 from pardbg.ui.engine.feed import Analysis, Lanes, OutputWant
@@ -47,7 +47,7 @@ class FakeStore:
     def __init__(self, snapshot: Snapshot) -> None:
         self.now = snapshot
         self.revision = 1
-        self.stood_ns = 0
+        self.states = StateHistory(10)
         self.procs: dict[str, Any] = {}
         self.run: dict[str, Any] = {}
         self.bookmarks = Bookmarks()

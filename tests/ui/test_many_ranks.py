@@ -181,7 +181,7 @@ def test_a_frame_comes_at_once_for_a_rank_that_waits(monkeypatch: pytest.MonkeyP
 
     def comes(seconds: float) -> bool:
         frames.clear()
-        store.stood_ns = int(seconds * 1e9)
+        store.states.stood_ns = int(seconds * 1e9)
         engine._turn()
         return bool(frames)
 

@@ -200,7 +200,7 @@ def seen_losses(view: View, first: int, last: int) -> Found:
     """Return step -> loss as logged or seen by hooks."""
     cache = view.memo("losses")
     seen: dict[int, tuple[float, str] | None] = view.local.setdefault("losses seen", {})
-    newest = newest_step(view, "metric") or 0
+    newest, oldest = newest_step(view, "metric") or 0, _oldest_kept(view)
     found: Found = {}
     wanted = []
     if last - first > MANY_STEPS:  # numbers that the program chose: only what is there is looked at
@@ -210,7 +210,8 @@ def seen_losses(view: View, first: int, last: int) -> Found:
         if known is not None and known[0] <= view.t_ns:
             found[step] = known[1]
         elif step not in seen:
-            wanted.append(step)
+            if step >= oldest:
+                wanted.append(step)
         elif (loss := seen[step]) is not None:
             found[step] = loss
     if not wanted:
@@ -224,6 +225,18 @@ def seen_losses(view: View, first: int, last: int) -> Found:
             # Whose a value is rests on what else was seen by now: no good for an earlier cursor.
             cache[view.epoch, step] = (view.t_ns, found[step])
     return {step: loss for step, loss in found.items() if first <= step <= last}
+
+
+@per_view
+def _oldest_kept(view: View) -> int:
+    """Return the oldest step whose loss may be among the records that are kept: one is logged in
+    its step, or after its end. A viewer that joined late would look for those before each time."""
+    if not view.store.live:
+        return 0
+    tables = [table for table in view.joined("metric").tables if len(table)]
+    if not all(table.step_sorted for table in tables):
+        return 0
+    return min((int(table.col("step")[0]) for table in tables), default=0) - 1
 
 
 def _of_steps(view: View, gathered: dict[int, Values]) -> Found:
@@ -286,11 +299,13 @@ def _logged(view: View, first: int, last: int) -> dict[int, Values]:
         return found
     steps = rows["step"].astype(np.int64)
     tables = [view.all(name) for name in _ACTIVITY]
-    keys, times = _first_activity(tables, int(steps.min()), int(steps.max()))
-    wanted = rows["who"] << 32 | steps
+    keys, times = _first_activity(tables, max(0, int(steps.min()) - 1), int(steps.max()))
+    who, wanted = rows["who"], rows["who"] << 32 | steps
     at = keys.searchsorted(wanted)
-    late = (steps > 0) & ((rows["t1_ns"] < times[at]) | (keys[at] != wanted))
-    steps -= late
+    # Of steps before a rank's oldest activity that is kept it is not known: then in its own.
+    unknown = (keys[at] >> 32 == who) & ((at == 0) | (keys[at - 1] >> 32 != who))
+    late = np.where(keys[at] == wanted, rows["t1_ns"] < times[at], ~unknown)
+    steps -= late & (steps > 0)
     by = np.where(rows["b"] == _REPORTED, 1, 2) * ((rows["flags"] & _INFERRED) != 0)
     inside = np.flatnonzero((first <= steps) & (steps <= last))
     numbers = rows["a"].view("<f8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from pardbg.analysis.base.asof import MEMO_MAX, View, per_store
 from pardbg.analysis.base.holds import was_held
@@ -110,6 +110,13 @@ def last_step(view: View, layout: Layout) -> int | None:
 
 def pipeline_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
     """Return one step as of the cursor. Complete steps are kept: they do not change any more."""
+    seen: dict[Hashable, PipelineStep | None] = view.local.setdefault("pipeline steps", {})
+    if (layout.key, step) not in seen:
+        seen[layout.key, step] = _kept_step(view, layout, step)
+    return seen[layout.key, step]
+
+
+def _kept_step(view: View, layout: Layout, step: int) -> PipelineStep | None:
     actions = max(1, 2 * layout.num_microbatches * layout.num_stages)
     most = min(MEMO_MAX, max(HISTORY, _KEPT_ACTIONS // actions))
     cache = view.memo("pipeline", most if view.store.live else MEMO_MAX)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pardbg.store.process import Process
-from pardbg.store.table import Table, column, joined
+from pardbg.store.table import Table
 
 Array = NDArray[Any]
 
@@ -23,7 +23,7 @@ class Gathered:
     def __init__(self, parts: Sequence[tuple[Process, Table]]) -> None:
         self.processes = [process for process, _ in parts]
         self._counts = [len(table) for _, table in parts]
-        self._blocks = joined([table.blocks() for _, table in parts])
+        self._tables, self._columns = [table for _, table in parts], dict[str, Array]()
         self._combined: dict[tuple[str, ...], tuple[Array, list[tuple[int, ...]]]] = {}
 
     def __len__(self) -> int:
@@ -31,7 +31,11 @@ class Gathered:
 
     def col(self, name: str) -> Array:
         """Return one column, process by process, oldest row first. Do not write to it."""
-        return column(self._blocks, name)
+        if name not in self._columns:
+            parts = [table.col(name) for table in self._tables]
+            none = Table("t1_ns", None).col(name)
+            self._columns[name] = parts[0] if len(parts) == 1 else np.concatenate([none, *parts])
+        return self._columns[name]
 
     def each(self, values: Sequence[int]) -> Array:
         """Return what is so of each process, for each of its rows."""

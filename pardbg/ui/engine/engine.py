@@ -239,7 +239,7 @@ class Engine:
     def _stands(self) -> bool:
         """Return whether a rank has waited for one more second, as the hub says, and no hang is
         shown. Frames of many ranks come seldom; this one is to come at once."""
-        before, self._stood_s = self._stood_s, self._store.stood_ns // 1_000_000_000
+        before, self._stood_s = self._stood_s, self._store.states.stood_ns // 1_000_000_000
         if not (self._cursor.following and before < self._stood_s and self._stood_s in STOOD_S):
             return False
         return self._shown is None or self._shown.snapshot.hang is None

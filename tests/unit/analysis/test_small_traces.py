@@ -10,7 +10,9 @@ from pardbg.analysis.answers.ranks import Activity, RankNow
 from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.answers.timeline import Spot, lanes, waited_for
+from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import intersect, subtract, total, union
+from pardbg.analysis.base.losses import loss_history
 from pardbg.analysis.base.run import lines
 from pardbg.analysis.findings.arbiter import decided
 from pardbg.analysis.findings.finding import Candidate, Label
@@ -21,6 +23,7 @@ from pardbg.analysis.pipeline.dependencies import compute_actions, parse, produc
 from pardbg.events.control_facts import Asked, Cut
 from pardbg.render.reports.text import WIDTH, text
 from pardbg.store import Store
+from pardbg.store.table import Limits
 from pardbg_agent import wire
 from tests.report_schema import VALIDATOR
 from tests.unit.analysis.test_schedule import two_ranks
@@ -428,3 +431,21 @@ def test_what_has_its_column_to_itself_is_a_box_of_its_own() -> None:
         trace.ranks[0].collective("world", "all_reduce", at + 0.2, at + 0.3)
     boxes = lanes(trace.store(), ns(0), ns(100), 100)[0]["comm"]
     assert [box.label for box in boxes] == [f"all_reduce world #{at}" for at in range(64)]
+
+
+def test_the_loss_of_a_step_whose_phases_are_gone_is_still_its_own() -> None:
+    """A viewer keeps the newest 4,096 phases, of 409 steps or more, but the losses of 600 steps,
+    each logged inside its step."""
+    trace = Trace(1)
+    (proc,) = trace.ranks
+    for step in range(600):
+        for place in range(10):
+            proc.phase("forward", 20 * step + place, 20 * step + place + 1, step)
+        proc.metric("loss", 20 * step + 12, float(step), step)
+        proc.step(step, 20 * step, 20 * step + 15)
+        proc.flush()
+    store = Store(Limits(4096, 1 << 62, 10, 10, 10), live=True)
+    store.apply_all(trace.messages)
+    store.settle()
+    assert store.procs[proc.proc].table("phase").base > 0
+    assert loss_history(View(store, None)) == tuple((step, float(step)) for step in range(88, 600))

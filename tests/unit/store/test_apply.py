@@ -430,5 +430,5 @@ def test_how_long_a_rank_has_waited_is_what_the_hub_said_last() -> None:
     for stood_ns in (0, 2_000_000_000, 0):
         trace.hub(wire.Key.STATE, 1, stood_ns=stood_ns, hub="h", ranks={"p": {"step": 1}})
         store.apply(trace.messages[-1])
-        assert store.stood_ns == stood_ns
+        assert store.states.stood_ns == stood_ns
     assert store.states.ranks(None)[1] == {"p": {"step": 1}}
