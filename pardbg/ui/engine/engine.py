@@ -262,7 +262,7 @@ class Engine:
         if self._maker.num_looks > looks:
             self._pace.note(
                 whole=self._maker.whole, many=self._analysis.has_partial and self._maker.many,
-                urgent=self._maker.changed,
+                urgent=self._maker.urgent,
             )  # fmt: skip
         self._shown = frame
         self._post(FrameReady(frame))

@@ -27,6 +27,7 @@ _NARROW = 80
 """Columns of a timeline below which it shows one step instead of three."""
 TURNS = 4
 """Whole frames of a live run of many ranks within which all ranks' rows are made anew."""
+YOUNG_NS = 30_000_000_000
 _SPAN_NS = 300_000_000
 """A step's length where none is known."""
 
@@ -172,11 +173,14 @@ class FrameMaker:
         return self._kept is not None and len(self._kept.snapshot.ranks) > MANY
 
     @property
-    def changed(self) -> bool:
-        """Return whether ranks stopped or went on since the last whole snapshot."""
+    def urgent(self) -> bool:
+        """Return whether the next whole snapshot is to come soon: ranks stopped or went on since
+        the last one, or the run is young, and what is slow in it shows by now."""
         if self._kept is None or self._last is None:
             return False
-        return stopped(self._kept.snapshot) != stopped(self._last)
+        newest = self._kept.snapshot
+        young = newest.t_end_ns - newest.t_begin_ns < YOUNG_NS
+        return young or stopped(newest) != stopped(self._last)
 
     def _ask(
         self, store: Any, t_ns: int | None, rank: int | None, viewport: Viewport,

@@ -23,7 +23,7 @@ user asks for comes at once."""
 PARTIAL_SHARE, MANY_SHARE = 8, 6
 """As SHARE, for a live run of many ranks: partial frames, and whole ones."""
 URGENT_SHARE = 3
-"""As MANY_SHARE, where ranks have stopped, or gone on, since the last whole frame."""
+"""As MANY_SHARE, where ranks have stopped, or gone on, since the last whole frame; and early on."""
 PLAYING_SHARE = 2
 """While a recording plays somebody watches."""
 SLOW_S = 0.06
