@@ -262,11 +262,13 @@ class Tools:
         return page(head, rows if isinstance(rows, list) else [], offset, limit)
 
     def control(
-        self, command: str, timeout_s: float = ANSWER_S, lease_s: float = 60.0, frame: int = 0
+        self, command: str, timeout_s: float = ANSWER_S, lease_s: float = 60.0, frame: int = 0,
+        all_frames: bool = False,
     ) -> str:  # fmt: skip
         """Change the live run, as `pardbg ctl` does: pause, continue, step, tick, next, op, until
         EXPR, break EXPR, tbreak EXPR, watch WHAT, condition, ignore, delete, breaks, delay RANKS
         TIME, status, p EXPR, locals, list, level, mark NOTE; most take a rank set (pause 2).
+        With all_frames, frame counts those of torch and other libraries, too.
         Control is given up lease_s after the last command: held ranks run on, breakpoints go.
         Every command is in the run's audit trail. `RUN kill` ends the job."""
         seen = self._recording("")
@@ -276,7 +278,7 @@ class Tools:
             raise UserError("give a command, as in `pause 2`")
         if not (1 <= lease_s <= 86_400 and 0.1 <= timeout_s <= 3_600):
             raise UserError("lease_s is 1 to 86400, timeout_s 0.1 to 3600")
-        run, verb, ranks, args = ctl_words(tuple(command.split()), frame)
+        run, verb, ranks, args = ctl_words(tuple(command.split()), frame, all_frames)
         if run is not None and run not in (seen.target.run, seen.name):
             raise UserError(f"this server controls {seen.target.run} alone, not {run}")
         if verb is Verb.KILL and run is None:

@@ -93,8 +93,7 @@ class Process:
         self._tables: dict[str, Table] = {}
         """Those that have had rows: of ten thousand processes most have few."""
         self._waiting: dict[str, list[bytes]] = {}
-        """Few records are moved into columns when somebody reads them, or with more: of a thousand
-        ranks each move of a few takes as long as one of many."""
+        """Few records wait for a reader or for more: to move one takes as long as to move many."""
         self._totals: dict[str, Totals] = {}
 
     # ------------------------------------------------------------------ reading

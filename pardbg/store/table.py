@@ -142,8 +142,7 @@ class Table:
         if (when[1:] < when[:-1]).any():
             records = records[np.argsort(when, kind="stable")]
         number, at = len(records), len(self)
-        longest = int((records["t1_ns"] - records["t0_ns"]).max())
-        self.longest_ns = max(self.longest_ns, longest)
+        self.longest_ns = max(self.longest_ns, int((records["t1_ns"] - records["t0_ns"]).max()))
         earliest = int(records[self._when][0])
         late = at > 0 and earliest < int(self.when[-1])
         self._reserve(number)

@@ -121,19 +121,22 @@ async def test_what_is_displayed_is_shown_wherever_ranks_are_held_next() -> None
     held = sample.held(sample.snapshot_1f1b())
     app = app_on(held, port)
 
-    def asked() -> list[str]:
-        return [args["expr"] for args in port.args if "expr" in args]
+    def asked(what: str = "expr") -> list[Any]:
+        return [args[what] for args in port.args if args.get("expr")]
 
     async with app.run_test(size=(120, 40)) as pilot:
         await ready(app)
+        await type_(pilot, "frames all")
         await type_(pilot, "display loss")
         await until(lambda: asked() == ["loss"], "now")
+        assert asked("every_frame") == [True], "in the frame that is shown"
         await type_(pilot, "display lr on 1")
         await until(lambda: asked() == ["loss", "lr"], "another rank's")
         assert ("inspect", "1") in port.asked
         control = replace(held.control, held={**held.control.held, 1: "1B5"})
         app._store.show(replace(held, control=control))
         await until(lambda: asked()[2:] == ["loss", "lr"], "both where they are held next")
+        assert asked("every_frame")[2:] == [False, False], "in the program's own"
         await pilot.press("3")
         app._store.show(replace(held, control=replace(control, held={0: "0B5"})))
         await until(lambda: asked()[4:] == ["loss", "lr"], "both once more")

@@ -13,7 +13,7 @@ import numpy as np
 
 from pardbg.analysis.base.asof import View, per_store, per_view
 from pardbg.analysis.base.printed import GENERIC, GIVEN, Printed, printed_losses
-from pardbg.analysis.base.rank_columns import Joined, Rows
+from pardbg.analysis.base.rank_columns import Columns, Joined, Rows
 from pardbg.analysis.base.run import rehearsed
 from pardbg.store.process import Process
 from pardbg.store.table import Array
@@ -209,11 +209,10 @@ def seen_losses(view: View, first: int, last: int) -> Found:
         known: tuple[int, tuple[float, str]] | None = cache.get((view.epoch, step))
         if known is not None and known[0] <= view.t_ns:
             found[step] = known[1]
-        elif step not in seen:
-            if step >= oldest:
-                wanted.append(step)
-        elif (loss := seen[step]) is not None:
+        elif (loss := seen.get(step)) is not None:
             found[step] = loss
+        elif step not in seen and step >= oldest:
+            wanted.append(step)
     if not wanted:
         return found
     end = wanted[-1] if wanted[-1] < newest - HISTORY else max(newest, wanted[-1])
@@ -231,12 +230,9 @@ def seen_losses(view: View, first: int, last: int) -> Found:
 def _oldest_kept(view: View) -> int:
     """Return the oldest step whose loss may be among the records that are kept: one is logged in
     its step, or after its end. A viewer that joined late would look for those before each time."""
-    if not view.store.live:
-        return 0
-    tables = [table for table in view.joined("metric").tables if len(table)]
-    if not all(table.step_sorted for table in tables):
-        return 0
-    return min((int(table.col("step")[0]) for table in tables), default=0) - 1
+    tables = [one for one in view.joined("metric").tables if len(one)] if view.store.live else []
+    oldest = (int(one.col("step")[0]) if one.step_sorted else 0 for one in tables)
+    return min(oldest, default=0) - 1
 
 
 def _of_steps(view: View, gathered: dict[int, Values]) -> Found:
@@ -300,12 +296,7 @@ def _logged(view: View, first: int, last: int) -> dict[int, Values]:
     steps = rows["step"].astype(np.int64)
     tables = [view.all(name) for name in _ACTIVITY]
     keys, times = _first_activity(tables, max(0, int(steps.min()) - 1), int(steps.max()))
-    who, wanted = rows["who"], rows["who"] << 32 | steps
-    at = keys.searchsorted(wanted)
-    # Of steps before a rank's oldest activity that is kept it is not known: then in its own.
-    unknown = (keys[at] >> 32 == who) & ((at == 0) | (keys[at - 1] >> 32 != who))
-    late = np.where(keys[at] == wanted, rows["t1_ns"] < times[at], ~unknown)
-    steps -= late & (steps > 0)
+    steps -= _late(rows, steps, keys, times) & (steps > 0)
     by = np.where(rows["b"] == _REPORTED, 1, 2) * ((rows["flags"] & _INFERRED) != 0)
     inside = np.flatnonzero((first <= steps) & (steps <= last))
     numbers = rows["a"].view("<f8")
@@ -314,6 +305,20 @@ def _logged(view: View, first: int, last: int) -> dict[int, Values]:
     for step, place, t_ns, value, source in zip(*columns, strict=True):
         found[step][ranks[place]].append((t_ns, value, sources[source]))
     return found
+
+
+def _late(rows: Columns, steps: Array, keys: Array, times: Array) -> Array:
+    """Return which values belong to the step before. Of steps older than a rank's oldest activity
+    that is kept nobody knows: then what is so of most values of that kind."""
+    who, wanted, inferred = rows["who"], rows["who"] << 32 | steps, (rows["flags"] & _INFERRED) != 0
+    at = keys.searchsorted(wanted)
+    known = keys[at] == wanted
+    older = (keys[at] >> 32 == who) & ((at == 0) | (keys[at - 1] >> 32 != who)) & ~known
+    late: Array = np.where(known, rows["t1_ns"] < times[at], ~older)
+    for kind in (inferred, ~inferred):
+        mostly = 2 * np.count_nonzero(late & known & kind) > np.count_nonzero(known & kind)
+        late |= kind & older & mostly
+    return late
 
 
 def _begins(view: View, process: Process) -> dict[int, int]:

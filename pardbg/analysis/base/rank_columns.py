@@ -111,27 +111,23 @@ class Rows:
 
     def newest(self, name: str) -> Array:
         """Return a column's value in each rank's newest row, for ranks that have one."""
-        some = np.flatnonzero(self.counts)
-        last = self.counts[some] - 1
-        if self._kept:
-            values: Array = self._joined.col(name)[self._joined.starts[some] + last]
-            return values
-        pairs = zip(some.tolist(), last.tolist(), strict=True)
-        return np.array(
-            [self._joined.tables[place].col(name)[row] for place, row in pairs], np.int64
-        )
+        return self._last(name, lambda table: table.col(name))[1]
 
     def newest_when(self) -> Array:
         """Return the time at which each rank's newest row became visible; 0 without rows."""
         found = np.zeros(len(self.counts), np.int64)
-        some = np.flatnonzero(self.counts)
+        some, times = self._last("", lambda table: table.when)
+        found[some] = times
+        return found
+
+    def _last(self, name: str, of: Callable[[Table], Array]) -> tuple[Array, Array]:
+        """Return which ranks have rows, and what is in their newest."""
+        joined, some = self._joined, np.flatnonzero(self.counts)
         last = self.counts[some] - 1
         if self._kept:
-            found[some] = self._joined.when()[self._joined.starts[some] + last]
-        else:
-            pairs = zip(some.tolist(), last.tolist(), strict=True)
-            found[some] = [self._joined.tables[place].when[row] for place, row in pairs]
-        return found
+            return some, joined._col(name, of)[joined.starts[some] + last]
+        pairs = zip(some.tolist(), last.tolist(), strict=True)
+        return some, np.array([of(joined.tables[at])[row] for at, row in pairs], np.int64)
 
     def take(self, names: Sequence[str], begins: Array, ends: Array | None = None) -> Columns:
         """Return columns of each rank's rows between its begin and its end."""

@@ -170,9 +170,8 @@ def _sum_phases(
 
 
 def _not_plain(view: View, rows: Columns) -> list[int]:
-    """Return the places of ranks whose phases need more than clipping to the step: phases nest, by
-    more than two readings of the rank's clock lie apart, contain waits for their input, or the
-    debugger held a rank."""
+    """Return the places of ranks whose phases need more than clipping to the step: phases nest (by
+    more than the clock was told anew), contain waits for their input, or the debugger held one."""
     since_ns = int(rows["t0_ns"].min())
     if was_held(view, since_ns, int(rows["t1_ns"].max())):
         odd: Array = rows["who"]

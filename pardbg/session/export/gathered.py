@@ -32,9 +32,8 @@ class Gathered:
     def col(self, name: str) -> Array:
         """Return one column, process by process, oldest row first. Do not write to it."""
         if name not in self._columns:
-            parts = [table.col(name) for table in self._tables]
-            none = Table("t1_ns", None).col(name)
-            self._columns[name] = parts[0] if len(parts) == 1 else np.concatenate([none, *parts])
+            parts = [table.col(name) for table in self._tables or [Table("t1_ns", None)]]
+            self._columns[name] = np.concatenate(parts) if len(parts) > 1 else parts[0]
         return self._columns[name]
 
     def each(self, values: Sequence[int]) -> Array:

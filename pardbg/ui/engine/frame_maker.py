@@ -179,8 +179,8 @@ class FrameMaker:
         if self._kept is None or self._last is None:
             return False
         newest = self._kept.snapshot
-        young = newest.t_end_ns - newest.t_begin_ns < YOUNG_NS
-        return young or stopped(newest) != stopped(self._last)
+        is_young = newest.t_end_ns - newest.t_begin_ns < YOUNG_NS
+        return is_young or stopped(newest) != stopped(self._last)
 
     def _ask(
         self, store: Any, t_ns: int | None, rank: int | None, viewport: Viewport,

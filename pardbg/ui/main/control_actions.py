@@ -206,7 +206,8 @@ class ControlActions:
         ranks, args = inspect_words(word, argument)
         self._comparing = word == COMPARE
         ranks = ranks or str(self._view.shared.rank)
-        args = {**args, "frame": self._frame, "every_frame": self._debug.every_frame}
+        every = self._debug.every_frame and not self._by_itself  # at a new place: the program's own
+        args = {**args, "frame": self._frame, "every_frame": every}
         self.refused(self._controller.send(Verb.INSPECT, ranks, **args))
 
     def _display(self, argument: str) -> None:
@@ -337,7 +338,7 @@ class ControlActions:
             self.inspect("list", "")
         elif not known:
             self._frame = self._before
-            raise UserError("there is no frame beyond this one")
+            raise UserError("no frame beyond this one" if number else "no stack is known here")
         else:
             self._view.show_page("debug")
 

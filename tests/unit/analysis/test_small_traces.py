@@ -433,19 +433,25 @@ def test_what_has_its_column_to_itself_is_a_box_of_its_own() -> None:
     assert [box.label for box in boxes] == [f"all_reduce world #{at}" for at in range(64)]
 
 
-def test_the_loss_of_a_step_whose_phases_are_gone_is_still_its_own() -> None:
-    """A viewer keeps the newest 4,096 phases, of 409 steps or more, but the losses of 600 steps,
-    each logged inside its step."""
+@pytest.mark.parametrize("at_ms", [12, 16], ids=["inside its step", "after its end"])
+def test_the_loss_of_a_step_whose_phases_are_gone_is_still_its_own(at_ms: int) -> None:
+    """A viewer keeps the newest 4,096 phases, of 409 steps or more, but the losses of 600 steps. A
+    step's own are over after 15 of 20 ms; what is logged then has the next one's number."""
     trace = Trace(1)
     (proc,) = trace.ranks
+    ended = at_ms > 15
     for step in range(600):
         for place in range(10):
             proc.phase("forward", 20 * step + place, 20 * step + place + 1, step)
-        proc.metric("loss", 20 * step + 12, float(step), step)
+        if not ended:
+            proc.metric("loss", 20 * step + at_ms, float(step), step)
         proc.step(step, 20 * step, 20 * step + 15)
+        if ended:
+            proc.metric("loss", 20 * step + at_ms, float(step), step + 1)
         proc.flush()
     store = Store(Limits(4096, 1 << 62, 10, 10, 10), live=True)
     store.apply_all(trace.messages)
     store.settle()
     assert store.procs[proc.proc].table("phase").base > 0
-    assert loss_history(View(store, None)) == tuple((step, float(step)) for step in range(88, 600))
+    expected = tuple((step, float(step)) for step in range(88 + ended, 600))
+    assert loss_history(View(store, None)) == expected
