@@ -202,7 +202,7 @@ class Table:
         if rows + count > room:  # of a file they come all at once
             room = max(_MIN_ROWS, (rows + count) * 5 // 4) if room else count
             self._cols = {name: np.empty(room, code) for name, code in COLUMNS}
-        for name, values in columns.items():
+        for name, values in columns.items() if rows else ():
             self._cols[name][:rows] = values[self._lo : self._hi]
         self._lo, self._hi = 0, rows
 

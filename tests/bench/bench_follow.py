@@ -48,9 +48,10 @@ STEP_NS: Final = int(STEP_MS * 1e6)
 LATE_NS: Final = 60_000_000
 """After its end half a step's records are sent."""
 
+HANG: Final = "hang at the top"
 Told = tuple[int, set[str]]
-"""(when a frame came, ns of the monotonic clock; kinds of what it says that names a rank: its
-findings, and the hang at the top of each page)"""
+"""(when a frame came, ns of the monotonic clock; kinds of its findings that name a rank, and
+HANG where the line at the top of each page does)"""
 
 
 class Ranks:
@@ -192,8 +193,9 @@ def view(root: Path) -> None:
     def take(message: Message) -> None:
         if isinstance(message, FrameReady):
             found, hang = message.frame.snapshot.findings, message.frame.snapshot.hang
-            said = [*found, *([hang] if hang is not None else [])]
-            frames.append((time.monotonic_ns(), {one.kind for one in said if one.culprits}))
+            kinds = {one.kind for one in found if one.culprits}
+            shown = {HANG} if hang is not None and hang.culprits else set()
+            frames.append((time.monotonic_ns(), kinds | shown))
 
     engine = Engine(source, store, Analysis(), TimeCursor(), take)
     engine.want(Want(viewport=Viewport(frozenset(range(40)), frozenset())))
@@ -208,11 +210,13 @@ def view(root: Path) -> None:
     engine.stop(20)
     source.close()
     steps = [process.table("step") for process in store.procs.values()]
+    hung_ns = max(int(t.col("t1_ns")[-1]) for t in steps)
     print(json.dumps({
         "share": share, "frames": made, "lost": lost, "memory": memory,
         "steps": max(table.base + len(table) for table in steps),
         "slow": told_after(frames, "straggler", min(int(t.col("t0_ns")[0]) for t in steps)),
-        "hung": told_after(frames, "missing-rank", max(int(t.col("t1_ns")[-1]) for t in steps)),
+        "hung": told_after(frames, "missing-rank", hung_ns),
+        "shown": told_after(frames, HANG, hung_ns),
     }))  # fmt: skip
 
 
@@ -233,6 +237,7 @@ def main() -> list[Figure]:
         Figure("following 1,024 ranks: records lost", said["lost"], "", 0.5),
         Figure("following 1,024 ranks: memory", said["memory"] / 1e6, "MB", 600),
         Figure("following 1,024 ranks: a slow rank is told after", _told(said["slow"]), "s", 10),
+        Figure("following 1,024 ranks: a hang is shown after", _told(said["shown"]), "s", 3),
         Figure("following 1,024 ranks: a stopped rank is told after", _told(said["hung"]), "s", 3),
     ]
 
