@@ -136,6 +136,15 @@ class Table:
             return np.arange(lo, hi)
         return np.flatnonzero((steps >= first) & (steps <= last))
 
+    def rows_by_step(self, first: int, last: int, visible: int) -> Array:
+        """Return the number of visible rows of each step in first..last."""
+        steps = self.col("step")[:visible]
+        if self.step_sorted:
+            bounds = np.arange(first, last + 2, dtype=np.uint32)
+            return np.diff(steps.searchsorted(bounds))
+        near = steps[(steps >= first) & (steps <= last)].astype(np.int64)
+        return np.bincount(near - first, minlength=last - first + 1)
+
     def append(self, records: Array) -> None:
         """Take records of its kind, already on the hub's clock, in any order."""
         when = records[self._when]

@@ -11,7 +11,8 @@ from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.pipeline.pipeline_steps import newest_step, pipeline_step
+from pardbg.analysis.pipeline.outlines import newest_step
+from pardbg.analysis.pipeline.pipeline_steps import pipeline_step
 from pardbg.analysis.pipeline.pipelines import layouts
 from pardbg.lab.recipes.catalogue.tables import zb_h1
 from pardbg.lab.recipes.pipeline import loop, one_each, v_shape

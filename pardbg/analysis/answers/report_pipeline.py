@@ -22,7 +22,8 @@ from pardbg.analysis.pipeline.critical_path import (
 )
 from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.analysis.pipeline.in_flight import Peak, peaks
-from pardbg.analysis.pipeline.pipeline_steps import newest_step, pipeline_step
+from pardbg.analysis.pipeline.outlines import newest_step
+from pardbg.analysis.pipeline.pipeline_steps import pipeline_step
 from pardbg.analysis.pipeline.pipelines import Layout, layouts
 from pardbg.analysis.pipeline.values import Cause, PipelineRank, PipelineStep
 

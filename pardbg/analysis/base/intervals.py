@@ -9,8 +9,11 @@ Interval = tuple[int, int]
 
 def union(parts: Iterable[Interval], gap: int = 0) -> list[Interval]:
     """Merge intervals that overlap or are at most ``gap`` apart; empty ones are dropped."""
+    found = [part for part in parts if part[1] > part[0]]
+    if len(found) < 2:
+        return found
     merged: list[Interval] = []
-    for begin, end in sorted(p for p in parts if p[1] > p[0]):
+    for begin, end in sorted(found):
         if merged and begin <= merged[-1][1] + gap:
             if end > merged[-1][1]:
                 merged[-1] = (merged[-1][0], end)

@@ -112,6 +112,7 @@ def own_losses(view: View, first: int, last: int) -> dict[int, dict[int, float]]
     }  # fmt: skip
 
 
+@per_view
 def loss_history(view: View) -> tuple[tuple[int, float], ...]:
     """Return (step, loss) of the last steps, oldest first. Of a step that has not ended only NaN
     and infinity count: a finite value is a part of its loss."""

@@ -154,11 +154,9 @@ def _numbered(lines: Lines, begins: Begins) -> dict[int, float]:
     numbers = [number for _, number, _ in lines if number is not None]
     if len(numbers) != len(lines) or not begins:
         return {}
+    steps = _at(begins, [t_ns for t_ns, _, _ in lines])
     first = begins[0][1]
-    offset = max(
-        number - max(_at(begins, t_ns), first)
-        for (t_ns, _, _), number in zip(lines, numbers, strict=True)
-    )
+    offset = max(n - max(step, first) for n, step in zip(numbers, steps, strict=True))
     offset = min(offset, min(numbers) - first)
     found: dict[int, list[float]] = {}
     for number, (_, _, loss) in zip(numbers, lines, strict=True):
@@ -177,7 +175,7 @@ def _in_order(lines: Lines, begins: Begins, ended: int, live: bool) -> dict[int,
     if len(lines) == ended or (live and abs(len(lines) - ended) <= 1):
         return dict(zip((step for _, step in begins), losses, strict=False))
     gaps = [later - sooner for (sooner, _), (later, _) in pairwise(begins)]
-    steps = [_at(begins, t_ns) for t_ns, _, _ in lines]
+    steps = _at(begins, [t_ns for t_ns, _, _ in lines])
     if not gaps or median(gaps) < LATE_NS or len(set(steps)) < len(steps):
         return {}
     return dict(zip(steps, losses, strict=True))
@@ -191,7 +189,7 @@ def _once(lines: Lines, ended: int) -> Lines:
     return [group[0] for group in groups] if copies > 1 and alike else lines
 
 
-def _at(begins: Begins, t_ns: int) -> int:
-    """Return the step under way at a time."""
-    at = bisect_right(begins, t_ns, key=lambda begin: begin[0]) - 1
-    return begins[max(at, 0)][1]
+def _at(begins: Begins, times: Sequence[int]) -> list[int]:
+    """Return the step under way at each time."""
+    since = [t_ns for t_ns, _ in begins]
+    return [begins[max(bisect_right(since, t_ns) - 1, 0)][1] for t_ns in times]

@@ -15,6 +15,7 @@ from pardbg.analysis.base.times import times
 from pardbg.store.process import Process
 from pardbg_agent import wire
 
+_P2P: Final = int(wire.Flag.P2P)
 _FIELDS: Final = ("name_id", "t0_ns", "t1_ns", "flags")
 _OPEN: Final = 16
 """Number of newest span begins searched for spans that have not ended."""
@@ -170,4 +171,4 @@ def p2p_waits(view: View, rank: int, window: Interval) -> list[Interval]:
     waits for says nothing about its device: none, where times are the device's."""
     process = None if times(view) == "device" else view.ranks.get(rank)
     waits = [] if process is None else records(view, process, "wait", window)
-    return union((record.t0_ns, record.t1_ns) for record in waits if record.flags & wire.Flag.P2P)
+    return union((record.t0_ns, record.t1_ns) for record in waits if record.flags & _P2P)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,10 @@ _MARGIN: Final = 2
 MISSING_AFTER_NS: Final = 1_000_000_000
 Edge = tuple[int, str, int, int, int]
 """(epoch, group key, src, dst, tag)"""
+Pair = tuple[int, Edge, int, Issue | None, Issue | None]
+"""(first issue, edge, order, send, receive)"""
+_TRANSFERS: Final = 480
+"""Pairs that are looked for where fewer are asked for: they are looked for once a view."""
 _BY_STEP: Final = 1 << 20
 """Orders of edges with lost records are counted within a step: step * this + number."""
 
@@ -31,9 +35,48 @@ _BY_STEP: Final = 1 << 20
 @per_view
 def p2p_rows(view: View, last: int | None = LAST) -> tuple[P2PRow, ...]:
     """Return the last p2p pairs as of the cursor, oldest first; all of the run for None."""
+    return _rows(view, _newest(view, last))
+
+
+class Transfer(NamedTuple):
+    """A message that arrived as it was sent, both of whose sides are known."""
+
+    src: int
+    dst: int
+    bytes: int
+    group: str
+    send_ns: int
+    done_ns: int
+    moving_ns: int
+    """From when both sides were there to completion; without holds."""
+
+
+def transfers(view: View, last: int) -> Iterator[Transfer]:
+    """Return those of the last p2p pairs, at most 480, oldest first. Not those whose completion a
+    poll saw: when they arrived is not known."""
+    for _, edge, _, send, recv in _newest(view, _TRANSFERS)[-last:]:
+        if not send or not recv or recv.done_ns is None or recv.source == "polled":
+            continue
+        if _verdict(view, send, recv) == "matched":
+            moving = _moving(view, send, recv, recv.done_ns) or 0
+            name = send.group.axis or send.group.name
+            yield Transfer(edge[2], edge[3], send.bytes, name, send.t0_ns, recv.done_ns, moving)
+
+
+def _newest(view: View, last: int | None) -> Sequence[Pair]:
+    if last is not None and last < _TRANSFERS:
+        return _newest(view, _TRANSFERS)[-last:]
+    found: Sequence[Pair] = _pairs_since(view, last)
+    return found
+
+
+@per_view
+def _pairs_since(view: View, last: int | None) -> Sequence[Pair]:
+    """Return the last pairs; of as many ops as these may need, and some more."""
     rows = None if last is None else 2 * _MARGIN * last + 64
     start = tail_start(view, "issue_p2p", rows)
-    return _paired(view, issues(view, "issue_p2p", start), start, last)
+    pairs = _paired(view, issues(view, "issue_p2p", start), start)
+    return pairs if last is None else pairs[-last:]
 
 
 @per_view
@@ -51,14 +94,14 @@ def p2p_between(view: View, one: int, other: int) -> tuple[P2PRow, ...]:
         rows = np.arange(int(table.when[:seen].searchsorted(start)), seen)
         ops = issues_at(view, rank, "issue_p2p", rows)
         parts += [op for op in ops if op.peer == (other if rank == one else one)]
-    return _paired(view, parts, start, LAST)
+    return _rows(view, _paired(view, parts, start)[-LAST:])
 
 
-def _paired(view: View, parts: Sequence[Issue], start: int, last: int | None) -> tuple[P2PRow, ...]:
+def _paired(view: View, parts: Sequence[Issue], start: int) -> list[Pair]:
     """Return the pairs of ``parts``: all ops that ranks at either end issued since ``start``."""
     before = _Before(view, start)
     sends, receives = _by_edge(parts)
-    pairs: list[tuple[int, Edge, int, Issue | None, Issue | None]] = []
+    pairs: list[Pair] = []
     for edge in sends.keys() | receives.keys():
         numbered_sends = _numbered(view, edge, sends.get(edge, ()), before)
         numbered_receives = _numbered(view, edge, receives.get(edge, ()), before)
@@ -66,11 +109,16 @@ def _paired(view: View, parts: Sequence[Issue], start: int, last: int | None) ->
             send, receive = numbered_sends.get(order), numbered_receives.get(order)
             first = min(i.t0_ns for i in (send, receive) if i is not None)
             pairs.append((first, edge, order, send, receive))
-    pairs.sort(key=lambda pair: pair[:3])
-    if last is not None:
-        pairs = pairs[-last:]
+    return sorted(pairs, key=lambda pair: pair[:3])
+
+
+def _rows(view: View, pairs: Sequence[Pair]) -> tuple[P2PRow, ...]:
     spans = _spans(view, [i for *_, send, recv in pairs for i in (send, recv) if i is not None])
-    return tuple(_row(view, edge, order, send, recv, spans) for _, edge, order, send, recv in pairs)
+    gaps = {edge: _has_gaps(view, edge) for edge in {pair[1] for pair in pairs}}
+    return tuple(
+        _row(view, edge, order % _BY_STEP if gaps[edge] else order, send, recv, spans)
+        for _, edge, order, send, recv in pairs
+    )
 
 
 def _spans(view: View, parts: Sequence[Issue]) -> dict[int, Span]:
@@ -186,7 +234,7 @@ def _row(
         group=issue.group.axis or issue.group.name,
         src=edge[2],
         dst=edge[3],
-        order=order % _BY_STEP if _has_gaps(view, edge) else order,
+        order=order,
         tag=edge[4],
         bytes=num_bytes,
         label=_label(send, recv) or _chunk_span(sent_in, taken_in),

@@ -106,6 +106,7 @@ def probes(view: View, process: Process, name: str, dtype: str = "<i8") -> Itera
     )
 
 
+@per_view
 def _last_backwards(view: View, process: Process) -> tuple[Array, Array]:
     """Return begins of the last backwards that an optimizer's step follows before another backward,
     and of these steps, in ns."""
@@ -242,6 +243,7 @@ def issued_since(view: View, process: Process, since_ns: int) -> tuple[Table, sl
     return table, slice(int(table.when[:visible].searchsorted(since_ns)), visible)
 
 
+@per_view
 def backwards(
     view: View, process: Process, last: int = 1 << 62, of: str = "backward"
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

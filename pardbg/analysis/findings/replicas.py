@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.comm.matching import collectives, odd_ones
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.findings.exchanged import (
@@ -54,8 +53,7 @@ _AVERAGES: Final = 2
 """Averages of the model that make a local SGD: a single one may be what a program ends with."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Sums:
+class _Sums(NamedTuple):
     """One checksum of one rank."""
 
     whole: int
@@ -101,6 +99,7 @@ def _replicas(view: View, by_key: _ByKey) -> list[tuple[set[int], bool]]:
     return [*((ranks, True) for ranks in found), *new]
 
 
+@per_view
 def _averaging(view: View) -> list[Mapping[int, int]]:
     """rank -> what its parameters were before the first step, of the ranks of each group that
     average the gradients of all their parameters on it, or that took equal ones."""

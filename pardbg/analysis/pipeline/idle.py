@@ -82,6 +82,9 @@ def split(
 
 def _launched_late(evidence: Evidence, idles: Iterable[Idle]) -> Iterator[Idle]:
     """Take from idle time that has no other cause what the device had nothing queued in."""
+    if not evidence.host_bound:
+        yield from idles
+        return
     for idle in idles:
         bound = clip(evidence.host_bound, idle.t0_ns, idle.t1_ns)
         parts = [replace(idle, t0_ns=a, t1_ns=b, cause="launch") for a, b in bound]

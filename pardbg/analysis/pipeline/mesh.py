@@ -6,12 +6,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.pipeline.pipeline_steps import (
-    last_step,
-    newest_step,
-    pipeline_step,
-    step_bubble,
-)
+from pardbg.analysis.pipeline.outlines import last_step, newest_step, step_outline
+from pardbg.analysis.pipeline.pipeline_steps import pipeline_step
 from pardbg.analysis.pipeline.pipelines import Layout, layouts
 from pardbg.analysis.pipeline.values import PipelineStep
 
@@ -97,8 +93,8 @@ def _distinct(members: dict[str, frozenset[int]]) -> list[str]:
 
 
 def _newest_bubble(view: View, layout: Layout) -> float | None:
-    known = (step_bubble(view, layout, step) for step in _last_steps(view, layout))
-    return next((bubble for bubble in known if bubble is not None), None)
+    known = (step_outline(view, layout, step) for step in _last_steps(view, layout))
+    return next((one.bubble_fraction for one in known if one is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +115,8 @@ def pipeline_summaries(view: View) -> tuple[PipelineSummary, ...]:
     for layout in layouts(view):
         newest = newest_step(view, layout)
         last = -1 if newest is None else newest
-        known = (step_bubble(view, layout, at) for at in range(max(0, last - _STEPS), last + 1))
-        bubbles = [bubble for bubble in known if bubble is not None]
+        known = (step_outline(view, layout, at) for at in range(max(0, last - _STEPS), last + 1))
+        bubbles = [one.bubble_fraction for one in known if one is not None]
         middle = median(bubbles) if bubbles else None
         made.append(PipelineSummary(place(view, layout), layout.ranks, len(bubbles), middle))
     return tuple(made)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import heappop, heappush
 from typing import NamedTuple, TypeVar
 
@@ -186,7 +187,7 @@ class Simulated:
 
 def simulate(plan: Plan, num_stages: int, duration: Duration) -> Simulated | None:
     """Run the plan with free communication; None for a plan that cannot run."""
-    order = in_order(plan, num_stages)
+    order = _plain_order(tuple((rank, tuple(row)) for rank, row in plan.items()), num_stages)
     if order is None:
         return None
     parsed = ((step.rank, parse(step.action)) for step in order)
@@ -198,6 +199,13 @@ def simulate(plan: Plan, num_stages: int, duration: Duration) -> Simulated | Non
     busy = sum(end - begin for row in rows.values() for _, begin, end in row)
     makespan = max(ran.ends) - min(ran.begins) if order else 0.0
     return Simulated({r: tuple(row) for r, row in rows.items()}, makespan, busy)
+
+
+@lru_cache(maxsize=8)  # each step of a run is simulated by the same plan
+def _plain_order(
+    plan: tuple[tuple[int, tuple[str, ...]], ...], num_stages: int
+) -> tuple[Step, ...] | None:
+    return in_order(dict(plan), num_stages)
 
 
 def compute_plan(order: Mapping[int, Sequence[str]], ranks: Sequence[int]) -> dict[int, list[str]]:

@@ -28,7 +28,7 @@ from pardbg.analysis.base.asof import View, per_store
 from pardbg.analysis.base.times import are_launches
 from pardbg.analysis.pipeline.dependencies import compute_actions, parse
 from pardbg.analysis.pipeline.in_flight import in_flight, peak_size
-from pardbg.analysis.pipeline.pipeline_steps import newest_step
+from pardbg.analysis.pipeline.outlines import newest_step
 from pardbg.analysis.pipeline.pipelines import Layout, layouts
 from pardbg.analysis.whatif import plans
 from pardbg.analysis.whatif.backward_split import Split

@@ -13,7 +13,8 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.steps import last_step_rows
 from pardbg.analysis.pipeline.dependencies import COMPUTE, Action, producer, source
 from pardbg.analysis.pipeline.in_flight import sampled_sizes
-from pardbg.analysis.pipeline.pipeline_steps import newest_step, pipeline_step
+from pardbg.analysis.pipeline.outlines import newest_step
+from pardbg.analysis.pipeline.pipeline_steps import pipeline_step
 from pardbg.analysis.pipeline.pipelines import Layout
 from pardbg.analysis.pipeline.play import Between
 from pardbg.analysis.pipeline.values import ActionSpan, PipelineStep

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.finding import Finding
-from pardbg.analysis.pipeline.pipeline_steps import newest_step
+from pardbg.analysis.pipeline.outlines import newest_step
 from pardbg.analysis.pipeline.pipelines import layouts, step_rows
 from pardbg.analysis.pipeline.ticks.grid import tick_ends
 from pardbg.errors import UserError

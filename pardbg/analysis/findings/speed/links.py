@@ -20,8 +20,8 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.intervals import Interval, clip, total
 from pardbg.analysis.base.spans import p2p_waits
 from pardbg.analysis.comm.collective_columns import CollectiveColumns
-from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
-from pardbg.analysis.comm.p2p import p2p_rows
+from pardbg.analysis.comm.op_rows import CollectiveRow
+from pardbg.analysis.comm.p2p import Transfer, transfers
 from pardbg.analysis.findings.finding import Candidate, Evidence, at_row, first
 from pardbg.analysis.findings.kinds.speed_kinds import SlowGroup, SlowLink
 from pardbg.analysis.findings.speed.windows import Window, issued_since, per_window, rows_in
@@ -35,8 +35,6 @@ SLOW_OF_STEP: Final = 0.05
 LEAST: Final = 12
 """Ops of a group, or messages on a link, that must have been seen."""
 SIBLINGS: Final = 2
-MAX_MESSAGES: Final = 480
-"""Newest ones that are looked at."""
 AWAITED: Final = 0.8
 FAST, MOST, CLEARLY = 20, 80, 1.5
 """The slow link's 20th percentile is that many times the others' 80th."""
@@ -117,17 +115,17 @@ def _slow_group(
 @per_window
 def slow_links(view: View, looked_at: Window) -> Iterable[Candidate]:
     """Find a link over which messages take longer than over the others."""
-    by_size: dict[int, dict[tuple[int, int], list[P2PRow]]] = defaultdict(lambda: defaultdict(list))
+    by_size: dict[int, dict[Link, list[Transfer]]] = defaultdict(lambda: defaultdict(list))
     waits = _Waits(view, looked_at.begin_ns)
     issued = issued_since(view, "issue_p2p", looked_at.begin_ns)
-    for row in p2p_rows(view, min(issued // 2 + 1, MAX_MESSAGES)):
-        if row.verdict == "matched" and row.bytes > 0 and waits.covered(row):
-            by_size[row.bytes.bit_length()][row.src, row.dst].append(row)
+    for one in transfers(view, issued // 2 + 1):
+        if one.bytes > 0 and waits.covered(one):
+            by_size[one.bytes.bit_length()][one.src, one.dst].append(one)
     worst: dict[Ranks, Candidate] = {}
     for links in by_size.values():
         taken = {
-            link: median(_moving(row) for row in rows)
-            for link, rows in links.items() if len(rows) >= LEAST
+            link: median(one.moving_ns for one in own)
+            for link, own in links.items() if len(own) >= LEAST
         }  # fmt: skip
         for link, own in taken.items():
             others = [ns for other, ns in taken.items() if other != link]
@@ -141,11 +139,10 @@ def slow_links(view: View, looked_at: Window) -> Iterable[Candidate]:
 
 
 def _slow_link(
-    looked_at: Window, link: Link, rows: Sequence[P2PRow], own: float, usual: float
+    looked_at: Window, link: Link, rows: Sequence[Transfer], own: float, usual: float
 ) -> Candidate:
-    newest = rows[-1]
-    begun = newest.send_ns or newest.recv_ns or 0
-    src, dst = link
+    newest, (src, dst) = rows[-1], link
+    begun = newest.send_ns
     return Candidate(
         kind="slow-link", ranks=link, culprits=link, group=newest.group, t_ns=begun,
         first_ns=looked_at.begin_ns, evidence=Evidence(begun, dst, "traffic", op=f"{src}→{dst}"),
@@ -155,20 +152,13 @@ def _slow_link(
 
 
 def _clearly(
-    links: Mapping[tuple[int, int], Sequence[P2PRow]],
-    link: tuple[int, int],
-    taken: Mapping[tuple[int, int], float],
+    links: Mapping[Link, Sequence[Transfer]], link: Link, taken: Mapping[Link, float]
 ) -> bool:
     """Its fast messages, too, take longer than most over the others, in most steps: what a busy
     host does to a message is not that."""
-    fast = float(np.percentile([_moving(row) for row in links[link]], FAST))
-    others = [_moving(row) for other in taken if other != link for row in links[other]]
+    fast = float(np.percentile([one.moving_ns for one in links[link]], FAST))
+    others = [one.moving_ns for other in taken if other != link for one in links[other]]
     return fast >= CLEARLY * float(np.percentile(others, MOST))
-
-
-def _moving(row: P2PRow) -> int:
-    """From when both sides were there to completion."""
-    return row.transfer_ns or 0
 
 
 class _Waits:
@@ -178,17 +168,16 @@ class _Waits:
         self._view, self._since = view, since_ns
         self._by_rank: dict[int, list[Interval]] = {}
 
-    def covered(self, row: P2PRow) -> bool:
+    def covered(self, one: Transfer) -> bool:
         """Return whether the receiver waited while the message travelled. Else its completion was
         seen when somebody looked, and says nothing of the link."""
-        moving = _moving(row)
-        if moving <= 0 or row.done_ns is None or row.dst not in self._view.ranks:
+        if one.moving_ns <= 0 or one.dst not in self._view.ranks:
             return False
-        span = (row.done_ns - moving, row.done_ns)
-        waits = self._of(row.dst)
+        span = (one.done_ns - one.moving_ns, one.done_ns)
+        waits = self._of(one.dst)
         at = bisect_left(waits, span[0], key=lambda wait: wait[1])
         near = waits[at : at + 8]
-        return total(clip(near, *span)) >= AWAITED * moving
+        return total(clip(near, *span)) >= AWAITED * one.moving_ns
 
     def _of(self, rank: int) -> list[Interval]:
         if rank not in self._by_rank:

@@ -22,6 +22,7 @@ from pardbg.analysis.findings.speed.windows import Window, often, per_window
 from pardbg.analysis.pipeline.dependencies import COMPUTE
 from pardbg.analysis.pipeline.idle import busy_intervals
 from pardbg.analysis.pipeline.implied import bound_fraction
+from pardbg.analysis.pipeline.outlines import Outline, begun, implied, step_outline
 from pardbg.analysis.pipeline.pipeline_steps import pipeline_step
 from pardbg.analysis.pipeline.pipelines import Layout, layouts
 from pardbg.analysis.pipeline.values import Cause, PipelineStep
@@ -43,10 +44,8 @@ MICROBATCHES: Final = 2
 def pipelines(view: View, looked_at: Window) -> Iterable[Candidate]:
     """Of each pipeline of the run."""
     for layout in layouts(view)[:8]:
-        steps = [
-            made for step in looked_at.steps
-            if (made := pipeline_step(view, layout, step)) is not None and made.complete
-        ]  # fmt: skip
+        made = (step_outline(view, layout, step) for step in looked_at.steps)
+        steps = [one for one in made if one is not None]
         if len(steps) < len(looked_at.steps):
             continue
         yield from _uneven(view, looked_at, layout, steps)
@@ -55,14 +54,13 @@ def pipelines(view: View, looked_at: Window) -> Iterable[Candidate]:
 
 
 def _uneven(
-    view: View, looked_at: Window, layout: Layout, steps: Sequence[PipelineStep]
+    view: View, looked_at: Window, layout: Layout, steps: Sequence[Outline]
 ) -> Iterable[Candidate]:
     """A rank whose stages are more work than the others'."""
     busiest: dict[int, list[float]] = defaultdict(list)
     for step in steps:
-        busy = {row.rank: row.busy_ns for row in step.ranks}
-        mean = fmean(busy.values())
-        most = max(busy, key=lambda r: busy[r])
+        busy = step.busy_ns
+        mean, most = fmean(busy.values()), max(busy, key=lambda r: busy[r])
         if mean > 0 and busy[most] > (1 + UNEVEN) * mean:
             busiest[most].append(busy[most] / mean - 1)
     if not busiest:
@@ -77,15 +75,15 @@ def _uneven(
         t_ns=newest.t0_ns, first_ns=steps[0].t0_ns, cost_ns_per_step=saved,
         facts=StageImbalance(
             tuple(layout.stages(rank)), median(busiest[rank]), saved, step_ns,
-            times(view) == "device", _unlaunched(view, newest, rank),
+            times(view) == "device", _unlaunched(view, layout, newest, rank),
         ),
     )  # fmt: skip
 
 
-def _unlaunched(view: View, step: PipelineStep, rank: int) -> float:
+def _unlaunched(view: View, layout: Layout, step: Outline, rank: int) -> float:
     """Return the share of a rank's actions in which its host had yet to launch the rest."""
-    window = step.t0_ns, step.t1_ns
-    actions = next(row.actions for row in step.ranks if row.rank == rank)
+    window, seen = (step.t0_ns, step.t1_ns), begun(view, layout, step.step)
+    actions = () if seen is None else seen.rows[rank]
     busy = clip(busy_intervals(actions, window[1]), *window)
     late = host_bound(view, rank, window)
     return sum(total(clip(late, *span)) for span in busy) / max(1, total(busy))
@@ -104,14 +102,14 @@ def _even(view: View, looked_at: Window, layout: Layout) -> tuple[int | None, fl
     return max(0, round(now.step_ns - even.step_ns)), now.step_ns
 
 
-def _too_few(layout: Layout, steps: Sequence[PipelineStep]) -> Iterable[Candidate]:
+def _too_few(layout: Layout, steps: Sequence[Outline]) -> Iterable[Candidate]:
     """The bubble is there because too few microbatches fill the pipeline."""
     bound = bound_fraction(layout)
     ranks, m = len(layout.ranks), layout.num_microbatches
     v = layout.plan.num_virtual if layout.plan is not None else 1
     if not layout.planned or bound is None or m * v >= MICROBATCHES * ranks:
         return  # without a schedule's own plan, what a microbatch is cannot be known
-    measured = median(step.bubble_fraction or 0 for step in steps)
+    measured = median(step.bubble_fraction for step in steps)
     window = median(step.t1_ns - step.t0_ns for step in steps)
     wanted = 2 * MICROBATCHES * ranks // v
     then = (ranks - 1) / (v * wanted + ranks - 1)
@@ -127,17 +125,18 @@ def _too_few(layout: Layout, steps: Sequence[PipelineStep]) -> Iterable[Candidat
 
 
 def _excess(
-    view: View, looked_at: Window, layout: Layout, steps: Sequence[PipelineStep]
+    view: View, looked_at: Window, layout: Layout, steps: Sequence[Outline]
 ) -> Iterable[Candidate]:
     """More bubble than the plan implies with the durations measured."""
-    over = [step for step in steps if (step.excess_fraction or 0) >= EXCESS]
-    if not often(len(over), looked_at.steps):
+    more = [step.step for step in steps if _above(view, layout, step) >= EXCESS]
+    if not often(len(more), looked_at.steps):
         return
+    over = [made for step in more if (made := pipeline_step(view, layout, step)) is not None]
     excess = median(s.excess_fraction or 0 for s in over)
     length = median(s.t1_ns - s.t0_ns for s in over)
-    implied = median(s.implied_fraction or 0 for s in over)
+    least = median(s.implied_fraction or 0 for s in over)
     cause, share, rank = _main_cause(over)
-    cost = round(length * (1 - (1 - implied - excess) / (1 - implied)))
+    cost = round(length * (1 - (1 - least - excess) / (1 - least)))
     newest = over[-1]
     shared = crowded(view, layout.ranks)
     late = sum(row.idle_ns.get(cause, 0) for step in over for row in step.ranks)
@@ -152,10 +151,16 @@ def _excess(
         t_ns=newest.t0_ns, first_ns=over[0].t0_ns, cost_ns_per_step=cost,
         evidence=Evidence(newest.t0_ns, rank, "pipeline"),
         facts=ScheduleExcess(
-            excess, implied, cause, share, rank, cost, shared, alone, call, call_ns,
+            excess, least, cause, share, rank, cost, shared, alone, call, call_ns,
             view.ranks[rank].pid, *_mean_action(over, rank, own),
         ),
     )  # fmt: skip
+
+
+def _above(view: View, layout: Layout, step: Outline) -> float:
+    """Return the bubble beyond the implied one; 0: that is not known."""
+    fraction = implied(view, layout, step.step, step.bubble_fraction)
+    return 0.0 if fraction is None else step.bubble_fraction - fraction
 
 
 def _mean_action(steps: Sequence[PipelineStep], rank: int, own_ns: int) -> tuple[float, float]:

@@ -13,7 +13,8 @@ from pardbg.analysis.base.control import control_view
 from pardbg.analysis.base.holds import unheld_ns
 from pardbg.analysis.pipeline.chains import completions
 from pardbg.analysis.pipeline.dependencies import parse, producer, twin
-from pardbg.analysis.pipeline.pipeline_steps import newest_step, pipeline_step
+from pardbg.analysis.pipeline.outlines import newest_step
+from pardbg.analysis.pipeline.pipeline_steps import pipeline_step
 from pardbg.analysis.pipeline.pipelines import Layout, layouts, step_rows
 from pardbg.analysis.pipeline.ticks.grid import TickCell, TickGrid, tick_grids
 from pardbg.store.store import Store

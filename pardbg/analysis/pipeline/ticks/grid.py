@@ -19,7 +19,7 @@ from pardbg.analysis.base.control import control_view
 from pardbg.analysis.pipeline.dependencies import COMPUTE, parse, producer, satisfied, twin
 from pardbg.analysis.pipeline.in_flight import in_flight, in_flight_bound
 from pardbg.analysis.pipeline.mesh import place
-from pardbg.analysis.pipeline.pipeline_steps import newest_step
+from pardbg.analysis.pipeline.outlines import newest_step
 from pardbg.analysis.pipeline.pipelines import Layout, layouts, states, step_rows
 from pardbg.analysis.pipeline.play import uniform_slots
 from pardbg.analysis.pipeline.values import ActionSpan
