@@ -10,11 +10,12 @@ from textual.message import Message
 from textual.pilot import Pilot
 
 from pardbg.analysis.answers.hang import Hang
+from pardbg.analysis.findings.finding import Finding
 from pardbg.render.draw.cells import Picture, Segment, line
 from pardbg.ui.app import PardbgApp
 from pardbg.ui.engine import pace
 from pardbg.ui.engine.cursor import TimeCursor
-from pardbg.ui.engine.frame_maker import stopped
+from pardbg.ui.engine.frame_maker import joined, stopped
 from tests.ui import sample
 from tests.ui.fakes import app_on, text_of, until
 
@@ -169,8 +170,8 @@ def test_a_rank_that_stops_is_looked_into_soon() -> None:
 
 
 def test_a_frame_comes_at_once_for_a_rank_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At each further second from the second on, whatever the pace says, until a hang is shown; and
-    where one looks back never."""
+    """At 2 s, soon after that, and each further second, whatever the pace says, until a hang is
+    shown; and where one looks back never."""
     shown = sample.snapshot_ddp(RANKS)
     app = app_on(shown)
     engine, store, frames = app.engine, app.engine._store, list[Message]()
@@ -185,7 +186,8 @@ def test_a_frame_comes_at_once_for_a_rank_that_waits(monkeypatch: pytest.MonkeyP
         engine._turn()
         return bool(frames)
 
-    assert [comes(s) for s in (0.5, 1.9, 2.1, 2.6, 3.0, 0, 2.5)] == [0, 0, 1, 0, 1, 0, 1]
+    waited = (0.5, 1.9, 2.1, 2.3, 2.6, 2.9, 3.0, 0, 2.5)
+    assert [comes(s) for s in waited] == [0, 0, 1, 0, 1, 0, 1, 0, 1]
     store.show(
         replace(shown, hang=Hang("hang", "error", (3,), (0,), "all_reduce", None, 0, None, ""))
     )
@@ -195,3 +197,13 @@ def test_a_frame_comes_at_once_for_a_rank_that_waits(monkeypatch: pytest.MonkeyP
     assert comes(0) and comes(2)
     app.cursor.seek(shown.t_begin_ns)
     assert not comes(3)
+
+
+def test_what_is_found_at_once_stands_beside_what_was_found_before() -> None:
+    """The same finding once, as it is now; the worst first."""
+    note = Finding("small-messages", "info", 5, "")
+    old = Finding("missing-rank", "error", 5, "", culprits=(2,))
+    other = Finding("late-rank", "warning", 5, "", culprits=(2,))
+    new = replace(old, t_ns=9)
+    assert joined((new,), (note, old, other)) == (new, other, note)
+    assert joined((), (note, old)) == (note, old)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.control import control_view
 from pardbg.analysis.findings.arbiter import decided
 from pardbg.analysis.findings.ends import ends
@@ -50,6 +50,13 @@ class RankStack:
 def hang_view(view: View) -> Hang | None:
     """Return the hang at the cursor, or the one in which the job ended. None while every rank makes
     progress, and while the debugger holds ranks."""
+    found, bad = worst_standstill(view), bad_ends(view)
+    return None if found is None else _hang(view, found, bad[0][1] if bad else None)
+
+
+@per_view
+def worst_standstill(view: View) -> Finding | None:
+    """Return the finding that says what the hang is."""
     ended, bad = view.run_end, bad_ends(view)
     if ended is not None and not ended[1]:
         return None
@@ -61,9 +68,7 @@ def hang_view(view: View) -> Hang | None:
     found = [finding for finding in standstills(view) if finding.severity != "info"]
     if not found:
         return None
-    worst = min(found, key=lambda f: (f.order[0], f.t_ns))
-    over = bad[0][1] if bad else None
-    return _hang(view, worst, over)
+    return min(found, key=lambda f: (f.order[0], f.t_ns))
 
 
 def hung(view: View, since_ns: int) -> tuple[Finding, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pardbg.analysis.answers.device_mesh import NO_MESH, Mesh, device_mesh
-from pardbg.analysis.answers.hang import Hang, RankStack, hang_view, rank_stacks
+from pardbg.analysis.answers.hang import Hang, RankStack, hang_view, rank_stacks, worst_standstill
 from pardbg.analysis.answers.hosts import HostNow, hosts_now
 from pardbg.analysis.answers.ranks import RankNow, rank_rows
 from pardbg.analysis.answers.step_times import SOON, Course, rank_courses, unheld_step_rows
@@ -175,8 +175,9 @@ def snapshot(
 
     Of several pipelines the one of ``rank`` is shown in full. Of many ranks, rows outside the
     viewport are reused from ``before`` while their ranks make progress. A ``partial`` snapshot has
-    no findings, and of a recording a short history of the bubble: these take longest; nor, of
-    THOUSANDS of ranks and without ``before``, the shares of their steps.
+    no findings but the one that says why live ranks stand, and of a recording a short history of
+    the bubble: these take longest; nor, of THOUSANDS of ranks and without ``before``, the shares of
+    their steps.
 
     The same store, cursor and viewport give the same value, but for reused rows. Nothing here
     raises on odd data: what is not known is None.
@@ -185,6 +186,12 @@ def snapshot(
     made = _made(view, rank, viewport, _Reused(view, viewport, before, partial), partial)
     view.done()
     return made
+
+
+def _found_at_once(view: View) -> tuple[Finding, ...]:
+    """Return what says why live ranks stand: it is looked at anyway, and is not to wait for all."""
+    found = worst_standstill(view) if view.live and view.store.live else None
+    return () if found is None or not found.culprits else (found,)
 
 
 def _made(
@@ -218,7 +225,7 @@ def _made(
         p2p=p2p_rows(view) if "p2p" in drawn else (),
         traffic=traffic_view(view) if "traffic" in drawn else NO_TRAFFIC,
         memory=memory_rows(view, reused.memory) if "memory" in drawn else (),
-        findings=() if partial else findings(view),
+        findings=_found_at_once(view) if partial else findings(view),
         control=control_view(view),
         dropped_records=view.store.lost(view.t_ns),
         unknown_records=view.store.unknown,

@@ -73,25 +73,29 @@ _CHANGES: Final = ("step", "phase", "action", "stage", "mb", "since_ns", "open",
 
 
 class RowNews:
-    """Whether status rows are to be said: changed, at a bounded rate, or after a while."""
+    """Whether status rows are to be said: changed, at a bounded rate, or after a while; and once
+    somebody stands in an op for long, since that nothing changes is news then."""
 
     def __init__(self) -> None:
         self.told_ns = 0
         self.force = True
         """Say them at the next turn, changed or not."""
         self._told: dict[str, Row] = {}
+        self._stands = False
 
     def due(self, now: int) -> bool:
         """Return whether it is time to look at them."""
         rate = max(STATE_NS, STATE_PER_RANK_NS * len(self._told))
         return self.force or now - self.told_ns >= rate
 
-    def take(self, rows: dict[str, Row], now: int) -> bool:
+    def take(self, rows: dict[str, Row], now: int, stands: bool) -> bool:
         """Return whether to say ``rows`` now; they count as said then."""
+        newly, self._stands = stands and not self._stands, stands
         seen = {
             proc: {k: v for k, v in row.items() if k not in _VOLATILE} for proc, row in rows.items()
         }
-        if not self.force and seen == self._told and now - self.told_ns < STATE_IDLE_NS:
+        due = self.force or newly or now - self.told_ns >= STATE_IDLE_NS
+        if not due and seen == self._told:
             return False
         self._told, self.told_ns, self.force = seen, now, False
         return True
@@ -120,8 +124,8 @@ class StateFeed:
             return
         rows = self._agents.rows(now)
         self._watch_standstill(rows, now)
-        if self.news.take(rows, now):
-            stood_ns = self.standstill.stood_ns
+        stood_ns = self.standstill.stood_ns
+        if self.news.take(rows, now, stood_ns >= STALL_NS):
             self._collector.say(Key.STATE, stood_ns=stood_ns, hub=self._hub_id, ranks=rows)
 
     def _on_our_clock(self, rows: dict[str, Row], offsets: Mapping[str, int]) -> dict[str, Row]:

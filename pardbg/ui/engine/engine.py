@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -32,8 +33,9 @@ OWN_PERIOD_S = 1.0
 
 _MOST_ERRORS = 256
 """Different errors that are said, one line each."""
-STOOD_S = range(2, 9)
-"""Seconds that a rank has waited after which a hang is looked for: it may be found at 2 s."""
+STOOD_S = (2, 2.4, 3, 4, 5, 6, 7, 8)
+"""Seconds that a rank has waited after which a hang is looked for: it may be found at 2 s, once all
+have said where they stand then."""
 MOST_RECORDS = 1_000_000
 """A larger recording opens at an early step, whatever went wrong in it: the search takes long."""
 
@@ -69,7 +71,7 @@ class Engine:
         self._answer_owed, self._answered_s = False, 0.0
         """Whether a frame changed what is wanted, and when such a change was answered last."""
         self._revision: object = None
-        self._stood_s = 0
+        self._stood = 0
         self._shown: Frame | None = None
         self._was_finished = False
         self._errors: set[str] = set()
@@ -237,10 +239,10 @@ class Engine:
         return bool(self._store.revision != self._revision)
 
     def _stands(self) -> bool:
-        """Return whether a rank has waited for one more second, as the hub says, and no hang is
+        """Return whether a rank has waited for so long by now, as the hub says, and no hang is
         shown. Frames of many ranks come seldom; this one is to come at once."""
-        before, self._stood_s = self._stood_s, self._store.states.stood_ns // 1_000_000_000
-        if not (self._cursor.following and before < self._stood_s and self._stood_s in STOOD_S):
+        before, self._stood = self._stood, bisect(STOOD_S, self._store.states.stood_ns / 1e9)
+        if not (self._cursor.following and before < self._stood):
             return False
         return self._shown is None or self._shown.snapshot.hang is None
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pardbg.analysis.answers.snapshot import MANY, SECTIONS, Snapshot, Viewport
 from pardbg.analysis.answers.timeline import Spot, WaitedFor, waited_for
 from pardbg.analysis.base.run import OutputLine
+from pardbg.analysis.findings.finding import Finding
 from pardbg.analysis.pipeline.implied import schedule_detail
 from pardbg.analysis.pipeline.in_flight import Peak, peaks
 from pardbg.analysis.same.module_rows import Numbers, is_captured
@@ -74,12 +75,14 @@ class FrameMaker:
         """Where the cursor was when a part was chosen."""
 
     def make(self, want: Want, now_s: float, partial: bool) -> Frame:
-        """Return the frame at the cursor; a ``partial`` one is without findings."""
+        """Return the frame at the cursor; of a ``partial`` one most findings are those of the last
+        whole one, or none."""
         cursor, analysis = self._cursor, self._analysis
         begin, end = self._look_at(want.part, now_s)
         snapshot, whole = self._snapshot(cursor.at(now_s), want, partial)
         if cursor.following and not whole and self._last is not None:
-            snapshot, whole = replace(snapshot, findings=self._last.findings), True
+            snapshot = replace(snapshot, findings=joined(snapshot.findings, self._last.findings))
+            whole = True
         elif whole:
             self._last = snapshot
         self._places.take(snapshot.findings, snapshot.t_ns)
@@ -314,6 +317,13 @@ def stopped(snapshot: Snapshot) -> tuple[object, ...]:
     hang = snapshot.hang
     rows = tuple((r.rank, r.state) for r in snapshot.ranks if r.state not in ("running", "waiting"))
     return (None if hang is None else (hang.kind, hang.culprits)), rows
+
+
+def joined(now: Sequence[Finding], before: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the findings of a partial snapshot, and those of the last whole one about others."""
+    new = {(one.kind, one.culprits) for one in now}
+    kept = (one for one in before if (one.kind, one.culprits) not in new)
+    return tuple(sorted((*now, *kept), key=lambda one: one.order)) if now else tuple(before)
 
 
 def _shows(snapshot: Snapshot, rank: int | None) -> bool:

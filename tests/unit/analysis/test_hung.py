@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from pardbg.analysis.answers.hang import hung
+from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.base.asof import View
-from pardbg.session.reader import load
+from pardbg.session.reader import load, open_session
+from pardbg.store.store import Store
 
 SESSIONS = sorted((Path(__file__).parents[3] / "sessions").glob("*.mcap"))
 HANGS = {
@@ -29,3 +31,22 @@ def test_hangs_are_those_that_stand(path: Path) -> None:
     views = (View(store, whole.begin_ns + length * i // MOMENTS) for i in range(1, MOMENTS + 1))
     named = {one.culprits for view in views for one in hung(view, view.t_ns - 3_000_000_000)}
     assert named == ({HANGS[path.stem]} if path.stem in HANGS else set())
+
+
+@pytest.mark.parametrize("name", sorted(HANGS.keys() - {"fault-gil-hold"}))  # it goes on: a note
+def test_a_partial_frame_of_a_live_run_says_what_holds_it_up(name: str) -> None:
+    """The same as the whole one of that moment, and nothing of a recording."""
+    (path,) = (path for path in SESSIONS if path.stem == name)
+    source, store, messages, told = open_session(path), Store(live=True), [], set()
+    while not source.finished:
+        messages += source.poll(0)
+    source.close()
+    for at in range(0, len(messages), 4):
+        store.apply_all(messages[at : at + 4])
+        partial, whole = snapshot(store, None, partial=True), snapshot(store, None)
+        assert {(f.kind, f.culprits) for f in partial.findings} <= {
+            (f.kind, f.culprits) for f in whole.findings
+        }
+        told |= {f.culprits for f in partial.findings}
+    assert HANGS[name] in told
+    assert not snapshot(load(path), None, partial=True).findings

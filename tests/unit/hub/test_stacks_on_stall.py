@@ -14,7 +14,7 @@ from pardbg.hub.backlog import Definitions
 from pardbg.hub.ranks.processes import exit_code, start_time
 from pardbg.hub.ranks.rings import Rings
 from pardbg.hub.ranks.stack_requests import StackRequests
-from pardbg.hub.serve.state_feed import Standstill, ask, silent
+from pardbg.hub.serve.state_feed import RowNews, Standstill, ask, silent
 from pardbg_agent.ctrl.agent_messages import Stacks, Thread
 from pardbg_agent.ring import Ring
 from tests.processes import wait_until
@@ -79,6 +79,15 @@ def test_nothing_is_asked_while_the_debugger_holds_a_rank() -> None:
     still, rows = Standstill(), {"a": in_op(0), "b": row(1, held=4)}
     still.due(rows, 0)
     assert still.due(rows, 60 * S) == []
+
+
+def test_rows_are_said_at_once_when_somebody_has_stood_for_long() -> None:
+    """Where nothing changes they are said once a second, which would make a hang known late."""
+    news, rows = RowNews(), {"a": in_op(0), "b": row(1)}
+    said = [news.take(rows, t * S // 10, stands=t >= 25) for t in range(18, 34)]
+    assert [t for t, one in zip(range(18, 34), said, strict=True) if one] == [18, 25]
+    assert not news.take(rows, int(3.4 * S), stands=True)
+    assert news.take(rows, int(3.5 * S), stands=True)  # a second later
 
 
 def test_the_dead_are_forgotten() -> None:
