@@ -311,7 +311,7 @@ class Relay:
         if not self._up.up or not self._news.due(now):
             return
         config, rows = self.config, self._rings.rows(now)
-        if self._news.take(rows, now):
+        if self._news.take(rows, now, stands=False):
             self._news.force = not self._up.send(ctrl.Rows(
                 ctrl.VERSION, config.node, config.host, config.run, self._up.num_links, rows,
                 self._gone, self.over,

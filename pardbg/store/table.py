@@ -140,8 +140,7 @@ class Table:
         """Return the number of visible rows of each step in first..last."""
         steps = self.col("step")[:visible]
         if self.step_sorted:
-            bounds = np.arange(first, last + 2, dtype=np.uint32)
-            return np.diff(steps.searchsorted(bounds))
+            return np.diff(steps.searchsorted(np.arange(first, last + 2, dtype=np.uint32)))
         near = steps[(steps >= first) & (steps <= last)].astype(np.int64)
         return np.bincount(near - first, minlength=last - first + 1)
 

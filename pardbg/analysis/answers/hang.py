@@ -66,9 +66,7 @@ def worst_standstill(view: View) -> Finding | None:
     if not bad and (ended is not None or not (graph.waits or graph.issued_by_all)):
         return None
     found = [finding for finding in standstills(view) if finding.severity != "info"]
-    if not found:
-        return None
-    return min(found, key=lambda f: (f.order[0], f.t_ns))
+    return min(found, key=lambda f: (f.order[0], f.t_ns), default=None)
 
 
 def hung(view: View, since_ns: int) -> tuple[Finding, ...]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
 from pardbg.analysis.base.asof import View, per_view
-from pardbg.store.definitions import GroupDef, ModelDef
+from pardbg.store.definitions import GroupDef
 from pardbg.store.process import Process
 from pardbg.store.table import Array, Table
 from pardbg_agent import wire
@@ -37,21 +37,23 @@ _ASYNC: Final = int(wire.Flag.ASYNC)
 _ON_DEVICE: Final = int(wire.Flag.DEVICE | wire.Flag.DONE_DEVICE)
 
 
-def averages_on(view: View, process: Process, model: ModelDef) -> Iterable[tuple[GroupDef, int]]:
+@per_view
+def averages_on(view: View, process: Process) -> tuple[tuple[GroupDef, int], ...]:
     """Return (group, times) where exactly a model's bytes, or twice as many, are summed between
     each of the last backwards and the optimizer's step after it: gradients, since parameters are
     averaged after a step. Of several backwards before one step, the last. In the model's dtype,
     where it has one: in another they take more. A sum may also be made of a reduce_scatter and an
     all_gather, or of what is gathered from all ranks."""
-    begun, until = _last_backwards(view, process)
-    if len(begun) < MIN_STEPS:
+    return tuple(_averages_on(view, process))
+
+
+def _averages_on(view: View, process: Process) -> Iterator[tuple[GroupDef, int]]:
+    model, (begun, until) = process.model, _last_backwards(view, process)
+    if model is None or len(begun) < MIN_STEPS:
         return
     issues, part = issued_since(view, process, begun[0])
-    when, groups, names = (
-        issues.when[part],
-        issues.col("group_id")[part],
-        issues.col("name_id")[part],
-    )
+    when, groups = issues.when[part], issues.col("group_id")[part]
+    names = issues.col("name_id")[part]
     at = begun.searchsorted(when, "right") - 1
     inside = when < until[at]
 
@@ -84,7 +86,7 @@ def averaging(view: View) -> tuple[tuple[int, ...], ...]:
     groups = {
         (group.epoch, group.key): group.ranks
         for process in view.ranks.values() if process.model is not None and not process.model.rpc
-        for group, _ in averages_on(view, process, process.model)
+        for group, _ in averages_on(view, process)
     }  # fmt: skip
     return tuple(
         ranks for ranks in groups.values() if len(ranks) > 1 and view.ranks.keys() >= {*ranks}

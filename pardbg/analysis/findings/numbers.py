@@ -313,7 +313,7 @@ def same_data(view: View) -> Iterable[Candidate]:
         process = view.ranks[min(ranks)]
         if len(ranks) < 2 or process.model is None:
             continue
-        for group, _ in averages_on(view, process, process.model):
+        for group, _ in averages_on(view, process):
             same = ranks.intersection(group.ranks)
             if len(same) > 1 and _alike_alone(view, process, same, last):
                 yield Candidate(
@@ -346,7 +346,7 @@ def summed_twice(view: View) -> Iterable[Candidate]:
     model = None if process is None else process.model
     if process is None or model is None or model.rpc or model.shards > 1:
         return
-    for group, times in averages_on(view, process, model):
+    for group, times in averages_on(view, process):
         # Of a small model, a loss or two take as much as it; of several dtypes, one may be cast.
         if times == 2 and model.parameters_bytes > SMALL_BYTES and model.dtype:
             yield Candidate(

@@ -111,7 +111,7 @@ def _averaging(view: View) -> list[Mapping[int, int]]:
         and model.shards <= 1
     }  # fmt: skip
     for rank, model in models.items():
-        for group, times in averages_on(view, view.ranks[rank], model):
+        for group, times in averages_on(view, view.ranks[rank]):
             if times == 1 and model.start is not None:
                 key = group.epoch, group.key
                 starts[key][rank], members[key] = model.start, group.ranks
