@@ -304,6 +304,7 @@ _GUTTER: Final = 7
 _SOURCE: Final = 8
 """Lines of source, with their heading."""
 _FEW: Final = 8
+_OVER: Final = ("ended", "lost", "unknown")
 _LANES: Final = (("compute", "phase"), ("wait", "comm"))
 """The first that is there of each is drawn, one over the other."""
 
@@ -404,14 +405,19 @@ def _around(
     note = f"{words.duration(span)}{', all of the wait' if after else ' up to it'}"
     lines: list[Line] = [(), rule("around it", cells, note)]
     lines.append(line(left("", _GUTTER), *ruler(axis, None, snapshot.t_begin_ns).line()))
+    stands = _standing(snapshot, finding)
     for rank in sorted(lanes):
         there = ([name for name in names if lanes[rank].get(name)] for names in _LANES)
-        for at, name in enumerate(names[0] for names in there if names):
+        shown = [names[0] for names in there if names]
+        for at, name in enumerate(shown):
             style = "culprit" if rank in finding.culprits else ""
             head = Segment(left(f"r{rank}" if not at else "", _GUTTER), style)
             drawn = lane(lanes[rank][name], axis)
             if isinstance(finding.facts, Stalled):
                 drawn = _with_wait(drawn, lanes[rank][name][-1], axis, snapshot.t_ns)
+            if not at and (place := stands.get(rank)):
+                since = max(lanes[rank][one][-1].t1_ns for one in shown)
+                drawn = _with_place(drawn, axis, since, snapshot.t_ns, place)
             lines.append(line(head, *drawn))
     return lines
 
@@ -424,6 +430,26 @@ def _with_wait(drawn: Line, last: LaneSpan, axis: Axis, now_ns: int) -> Line:
     at = axis.x(last.t0_ns) + 1
     room = min(axis.x(last.t1_ns), axis.cells) - at
     return overlay(drawn, at, text, last.style) if width(text) == len(text) < room else drawn
+
+
+def _standing(snapshot: Snapshot, finding: Finding) -> dict[int, str]:
+    """Return rank -> its place, of the living ranks that others wait for."""
+    if not isinstance(finding.facts, Stalled):
+        return {}
+    own = {stack.rank: spots_in_reach(spots(stack.frames)) for stack in snapshot.stacks}
+    found = {rank: own[rank][0].text for rank in finding.culprits if own.get(rank)}
+    if finding.where and len(finding.culprits) == 1:
+        found[finding.culprits[0]] = clean(finding.where)
+    living = {row.rank for row in snapshot.ranks if row.state not in _OVER}
+    return {rank: place for rank, place in found.items() if rank in living}
+
+
+def _with_place(drawn: Line, axis: Axis, since_ns: int, now_ns: int, place: str) -> Line:
+    """Return a lane with the place at which its rank has stood since its last record."""
+    at = axis.x(since_ns) + 1
+    size = min(axis.x(now_ns), axis.cells) - at
+    text = left(clip(f" {place}", max(0, size)), max(0, size))
+    return overlay(drawn, at, text, "absent") if size > 3 and width(text) == len(text) else drawn
 
 
 def ahead(snapshot: Snapshot, known: Sequence[Finding], cells: int) -> list[Line]:
