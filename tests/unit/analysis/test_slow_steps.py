@@ -8,8 +8,9 @@ import pytest
 
 from pardbg.analysis.findings.finding import Finding
 from pardbg.analysis.findings.speed.slow_steps import outliers, period
-from pardbg_agent.wire import Kind, Lane
+from pardbg_agent.wire import Flag, Kind, Lane
 from tests.unit.analysis.test_findings_speed import found, one, sync
+from tests.unit.analysis.test_times import on_device
 from tests.unit.facts import facts
 from tests.unit.trace_builder import MS, Trace
 
@@ -70,9 +71,14 @@ def test_where_the_time_goes(phase: str, what: str) -> None:
     assert facts(finding, "by_ns", "what") == (200 * MS, what)
 
 
-def test_the_call_that_the_slow_rank_is_seen_in() -> None:
-    """Rank 1 sleeps in each slow step; all ranks are seen on a socket, which is no difference."""
+@pytest.mark.parametrize("of_device", [False, True])
+def test_the_call_that_the_slow_rank_is_seen_in(of_device: bool) -> None:
+    """Rank 1 sleeps in each slow step; all ranks are seen on a socket, which is no difference. On a
+    device that is what it computes longer: its host sleeps until the queue has room."""
     trace = train(lambda step: 1 if step % 5 == 4 else None)
+    for proc in on_device(trace).ranks if of_device else ():
+        proc.record(Kind.STEP, 1, 2, lane=Lane.STEP, step=48, flags=Flag.DEVICE)
+        proc.record(Kind.DEVICE, 2, 3, lane=Lane.STEP, a=MS)
     for proc in trace.ranks:
         for t in range(500, 4000, 500):
             proc.record(Kind.PROBE, t, t, proc.name("blocked\nsocket\n\ndata.py:9 in read"), a=3)
@@ -80,8 +86,10 @@ def test_the_call_that_the_slow_rank_is_seen_in() -> None:
                 name = proc.name("blocked\nsleep\n\ntrain.py:3 in log")
                 proc.record(Kind.PROBE, t + 100, t + 100, name, a=2)
     finding = slow(trace)
-    assert (finding.culprits, finding.where) == ((1,), "train.py:3 in log")
-    assert facts(finding, "call").call == "sleep"
+    assert (finding.culprits, facts(finding, "what")) == ((1,), "in forward")
+    call = facts(finding, "call")
+    seen = None if call is None else call.call, finding.where
+    assert seen == ((None, None) if of_device else ("sleep", "train.py:3 in log"))
 
 
 def test_a_different_rank_each_time() -> None:

@@ -19,10 +19,11 @@ from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.intervals import Interval
 from pardbg.analysis.base.spans import records
 from pardbg.analysis.base.steps import last_step_rows
+from pardbg.analysis.base.times import device
 from pardbg.analysis.findings.finding import Candidate, Evidence
 from pardbg.analysis.findings.kinds.speed_kinds import SlowSteps
 from pardbg.analysis.findings.speed.system_calls import blocked
-from pardbg.analysis.findings.speed.windows import Window, per_window, phases_in
+from pardbg.analysis.findings.speed.windows import COMPUTE, Window, per_window, phases_in
 from pardbg.words import size
 
 LAST: Final = 256
@@ -47,6 +48,7 @@ _WORDS: Final = {
     "launch": "with nothing queued on its device",
     "host": "outside of forward and backward",
 }  # fmt: skip
+_COMPUTING: Final = frozenset(f"in {phase}" for phase in COMPUTE)
 Steps = Mapping[int, Interval]
 
 
@@ -198,13 +200,15 @@ def _candidate(
     culprits = tuple(sorted({rank for cause in causes for rank in cause.ranks}))
     alone = bool(culprits) and all(cause.ranks for cause in causes)
     culprits = culprits if alone else ()
+    what = Counter(cause.what for cause in causes).most_common(1)[0][0]
     call, where = blocked(view, looked_at, culprits)[:2] if len(culprits) == 1 else (None, None)
+    if call is not None and what in _COMPUTING and device(view.ranks[culprits[0]]):
+        call = where = None  # it waits for its device
     newest = slow[-1]
     facts = SlowSteps(
         every=every, num_slow=len(slow), num_steps=len(spans), slow_ns=length, usual_ns=normal,
         last=tuple(slow[-4:]), by_ns=median(cause.by_ns for cause in causes),
-        what=Counter(cause.what for cause in causes).most_common(1)[0][0],
-        large=all(cause.large for cause in causes), of_ranks=alone,
+        what=what, large=all(cause.large for cause in causes), of_ranks=alone,
         same_ranks=len({cause.ranks for cause in causes}) == 1, call=call,
     )  # fmt: skip
     rank = culprits[0] if culprits else None
