@@ -177,18 +177,6 @@ def _sum_idle(idles: Sequence[Idle], causes: Sequence[Cause]) -> dict[Cause, int
     return sums
 
 
-def _all_ended_ns(view: View, layout: Layout, step: int) -> int:
-    """Return when the last rank ended the step, in ns; 0: none counts steps."""
-    ended = 0
-    for rank in layout.ranks:
-        process = view.ranks.get(rank)
-        if process is not None:
-            table, rows = view.step_rows(process, "step", step)
-            if len(rows):
-                ended = max(ended, int(table.col("t1_ns")[rows].max()))
-    return ended
-
-
 # -- the pipeline at the cursor
 
 

@@ -48,7 +48,6 @@ _WORDS: Final = {
     "launch": "with nothing queued on its device",
     "host": "outside of forward and backward",
 }  # fmt: skip
-_COMPUTING: Final = frozenset(f"in {phase}" for phase in COMPUTE)
 Steps = Mapping[int, Interval]
 
 
@@ -61,6 +60,8 @@ class _Cause:
     what: str
     by_ns: int
     large: bool = False
+    computes: bool = False
+    """The time is that of a phase that computes, in no call or span of its own."""
 
 
 @per_window
@@ -137,8 +138,9 @@ def _cause(view: View, spans: Steps, step: int, usual: Sequence[int]) -> _Cause:
             spent[name].append(ns - median(phases[name] for phases in before))
     name = max(spent, key=lambda phase: median(spent[phase]))
     by = round(median(spent[name]))
-    return _Cause(ranks, _named(view, whom[0], spans[step], by) or _WORDS.get(name, f"in {name}"),
-                  by)  # fmt: skip
+    named = _named(view, whom[0], spans[step], by)
+    computes = not named and name in COMPUTE
+    return _Cause(ranks, named or _WORDS.get(name, f"in {name}"), by, computes=computes)
 
 
 def _late(view: View, step: int) -> dict[int, int]:
@@ -200,15 +202,16 @@ def _candidate(
     culprits = tuple(sorted({rank for cause in causes for rank in cause.ranks}))
     alone = bool(culprits) and all(cause.ranks for cause in causes)
     culprits = culprits if alone else ()
-    what = Counter(cause.what for cause in causes).most_common(1)[0][0]
     call, where = blocked(view, looked_at, culprits)[:2] if len(culprits) == 1 else (None, None)
-    if call is not None and what in _COMPUTING and device(view.ranks[culprits[0]]):
+    computes = sum(cause.computes for cause in causes) > len(causes) / 2
+    if call is not None and computes and device(view.ranks[culprits[0]]):
         call = where = None  # it waits for its device
     newest = slow[-1]
     facts = SlowSteps(
         every=every, num_slow=len(slow), num_steps=len(spans), slow_ns=length, usual_ns=normal,
         last=tuple(slow[-4:]), by_ns=median(cause.by_ns for cause in causes),
-        what=what, large=all(cause.large for cause in causes), of_ranks=alone,
+        what=Counter(cause.what for cause in causes).most_common(1)[0][0],
+        large=all(cause.large for cause in causes), of_ranks=alone,
         same_ranks=len({cause.ranks for cause in causes}) == 1, call=call,
     )  # fmt: skip
     rank = culprits[0] if culprits else None
