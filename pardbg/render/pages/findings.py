@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import Final
 
 from pardbg import words
+from pardbg.analysis.answers.ranks import RankNow
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.answers.timeline import Lanes, LaneSpan
 from pardbg.analysis.findings.finding import Finding
@@ -304,7 +305,7 @@ _GUTTER: Final = 7
 _SOURCE: Final = 8
 """Lines of source, with their heading."""
 _FEW: Final = 8
-_OVER: Final = ("ended", "lost", "unknown")
+_ELSEWHERE: Final = ("ended", "lost", "unknown", "waiting")
 _LANES: Final = (("compute", "phase"), ("wait", "comm"))
 """The first that is there of each is drawn, one over the other."""
 
@@ -406,6 +407,7 @@ def _around(
     lines: list[Line] = [(), rule("around it", cells, note)]
     lines.append(line(left("", _GUTTER), *ruler(axis, None, snapshot.t_begin_ns).line()))
     stands = _standing(snapshot, finding)
+    waits = {row.rank: row for row in snapshot.ranks if row.state == "waiting"}
     for rank in sorted(lanes):
         there = ([name for name in names if lanes[rank].get(name)] for names in _LANES)
         shown = [names[0] for names in there if names]
@@ -414,7 +416,10 @@ def _around(
             head = Segment(left(f"r{rank}" if not at else "", _GUTTER), style)
             drawn = lane(lanes[rank][name], axis)
             if isinstance(finding.facts, Stalled):
-                drawn = _with_wait(drawn, lanes[rank][name][-1], axis, snapshot.t_ns)
+                last = lanes[rank][name][-1]
+                drawn = _with_wait(drawn, last, axis, snapshot.t_ns)
+                if rank in waits and name == shown[-1]:
+                    drawn = _with_open_wait(drawn, last, axis, waits[rank], snapshot.t_ns)
             if not at and (place := stands.get(rank)):
                 since = max(lanes[rank][one][-1].t1_ns for one in shown)
                 drawn = _with_place(drawn, axis, since, snapshot.t_ns, place)
@@ -432,15 +437,27 @@ def _with_wait(drawn: Line, last: LaneSpan, axis: Axis, now_ns: int) -> Line:
     return overlay(drawn, at, text, last.style) if width(text) == len(text) < room else drawn
 
 
+def _with_open_wait(drawn: Line, last: LaneSpan, axis: Axis, row: RankNow, now_ns: int) -> Line:
+    """Return a lane with the wait that a rank is in now: of a live run no record has come of it."""
+    if row.since_ns is None or last.t1_ns > row.since_ns:
+        return drawn
+    wait = LaneSpan(row.since_ns, now_ns, activity_text(row.now), HATCHED[0])
+    at = max(axis.x(row.since_ns), axis.x(last.t1_ns)) + 1
+    size = min(axis.x(now_ns), axis.cells) - at
+    if size <= 0:
+        return drawn
+    return _with_wait(overlay(drawn, at, "░" * size, wait.style), wait, axis, now_ns)
+
+
 def _standing(snapshot: Snapshot, finding: Finding) -> dict[int, str]:
-    """Return rank -> its place, of the living ranks that others wait for."""
+    """Return rank -> its place, of the living ranks in no op that others wait for."""
     if not isinstance(finding.facts, Stalled):
         return {}
     own = {stack.rank: spots_in_reach(spots(stack.frames)) for stack in snapshot.stacks}
     found = {rank: own[rank][0].text for rank in finding.culprits if own.get(rank)}
     if finding.where and len(finding.culprits) == 1:
         found[finding.culprits[0]] = clean(finding.where)
-    living = {row.rank for row in snapshot.ranks if row.state not in _OVER}
+    living = {row.rank for row in snapshot.ranks if row.state not in _ELSEWHERE}
     return {rank: place for rank, place in found.items() if rank in living}
 
 

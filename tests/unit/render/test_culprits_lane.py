@@ -47,3 +47,20 @@ def test_a_rank_in_no_op_has_its_place_on_its_lane(
 def test_a_narrow_picture_cuts_the_place() -> None:
     ((text, rank),) = standing("fault-missing-rank", 14.3, 40)
     assert rank == "r2" and text and "missing_rank.py:45 in wait_for".startswith(text.rstrip("…"))
+
+
+def test_the_waits_of_a_live_run_are_drawn_before_their_records_come() -> None:
+    """Of the recording as it was live: nothing that ends after the cursor."""
+    store = load(SESSIONS / "fault-missing-rank.mcap")
+    made = snapshot(store, store.begin_ns + int(14.3 * S))
+    window = Window(made.t_ns - 3 * S, made.t_ns)
+    come = {
+        rank: {
+            name: tuple(one for one in spans if one.t1_ns < made.t_ns)
+            for name, spans in of.items()
+        }
+        for rank, of in lanes(store, window.t0_ns, window.t1_ns, 120).items()
+    }  # fmt: skip
+    picture = findings(made, 120, 40, 0, Around(come, window))
+    said = [one.text for row in picture.body for one in row if one.style == "wait"]
+    assert sum("all_reduce default #21, 2." in text for text in said) == 3
