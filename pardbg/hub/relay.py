@@ -31,7 +31,7 @@ from pardbg.hub.run.jobs import Successor
 from pardbg.hub.run.run_files import Recorded, has_ended, write_hub, write_recorded
 from pardbg.hub.serve.job_output import JobOutput
 from pardbg.hub.serve.sockets import listen, load_keys
-from pardbg.hub.serve.state_feed import RowNews
+from pardbg.hub.serve.state_feed import RowNews, longest_wait_ns
 from pardbg.hub.uplink import BatchOrder, Uplink
 from pardbg.plain_text import plain
 from pardbg.words import duration
@@ -311,7 +311,7 @@ class Relay:
         if not self._up.up or not self._news.due(now):
             return
         config, rows = self.config, self._rings.rows(now)
-        if self._news.take(rows, now, stands=False):
+        if self._news.take(rows, now, longest_wait_ns(rows, now)):
             self._news.force = not self._up.send(ctrl.Rows(
                 ctrl.VERSION, config.node, config.host, config.run, self._up.num_links, rows,
                 self._gone, self.over,

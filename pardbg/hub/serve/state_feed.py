@@ -72,25 +72,39 @@ _CHANGES: Final = ("step", "phase", "action", "stage", "mb", "since_ns", "open",
                    "open_since_ns")  # fmt: skip
 
 
+SETTLED_NS: Final = 3_000_000_000
+"""Time after which it is known to whoever looks that a wait stands."""
+
+
+def longest_wait_ns(rows: Mapping[str, Row], now: int) -> int:
+    """Return how long one of these processes (of one host) has waited in an op; 0: none does."""
+    waits = (now - row["open_since_ns"] for row in rows.values() if row["open"] and row["alive"])
+    return max(waits, default=0)
+
+
 class RowNews:
-    """Whether status rows are to be said: changed, at a bounded rate, or after a while; and once
-    somebody stands in an op for long, since that nothing changes is news then."""
+    """Whether status rows are to be said: changed, at a bounded rate, or after a while.
+
+    Where nothing changes that is once a second; but about STALL_NS after a wait began, that
+    nothing changes is the news: they are said at the full rate then, so that it is known at once
+    wherever they pass through (a relay's rows go to the hub, the hub's to viewers).
+    """
 
     def __init__(self) -> None:
         self.told_ns = 0
         self.force = True
         """Say them at the next turn, changed or not."""
         self._told: dict[str, Row] = {}
-        self._stands = False
 
     def due(self, now: int) -> bool:
         """Return whether it is time to look at them."""
         rate = max(STATE_NS, STATE_PER_RANK_NS * len(self._told))
         return self.force or now - self.told_ns >= rate
 
-    def take(self, rows: dict[str, Row], now: int, stands: bool) -> bool:
-        """Return whether to say ``rows`` now; they count as said then."""
-        newly, self._stands = stands and not self._stands, stands
+    def take(self, rows: dict[str, Row], now: int, stood_ns: int) -> bool:
+        """Return whether to say ``rows`` now (``stood_ns``: how long somebody has waited in an
+        op); they count as said then."""
+        newly = STALL_NS - STILL_NS // 2 <= stood_ns < SETTLED_NS
         seen = {
             proc: {k: v for k, v in row.items() if k not in _VOLATILE} for proc, row in rows.items()
         }
@@ -125,7 +139,7 @@ class StateFeed:
         rows = self._agents.rows(now)
         self._watch_standstill(rows, now)
         stood_ns = self.standstill.stood_ns
-        if self.news.take(rows, now, stood_ns >= STALL_NS):
+        if self.news.take(rows, now, stood_ns):
             self._collector.say(Key.STATE, stood_ns=stood_ns, hub=self._hub_id, ranks=rows)
 
     def _on_our_clock(self, rows: dict[str, Row], offsets: Mapping[str, int]) -> dict[str, Row]:

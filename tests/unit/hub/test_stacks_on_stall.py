@@ -14,7 +14,7 @@ from pardbg.hub.backlog import Definitions
 from pardbg.hub.ranks.processes import exit_code, start_time
 from pardbg.hub.ranks.rings import Rings
 from pardbg.hub.ranks.stack_requests import StackRequests
-from pardbg.hub.serve.state_feed import RowNews, Standstill, ask, silent
+from pardbg.hub.serve.state_feed import RowNews, Standstill, ask, longest_wait_ns, silent
 from pardbg_agent.ctrl.agent_messages import Stacks, Thread
 from pardbg_agent.ring import Ring
 from tests.processes import wait_until
@@ -81,13 +81,21 @@ def test_nothing_is_asked_while_the_debugger_holds_a_rank() -> None:
     assert still.due(rows, 60 * S) == []
 
 
-def test_rows_are_said_at_once_when_somebody_has_stood_for_long() -> None:
-    """Where nothing changes they are said once a second, which would make a hang known late."""
+def test_that_nothing_changes_is_said_at_the_full_rate_when_it_is_news() -> None:
+    """A wait from 0 on; rows that do not change are said each second, but not around 2 s: said in
+    tenths of seconds."""
     news, rows = RowNews(), {"a": in_op(0), "b": row(1)}
-    said = [news.take(rows, t * S // 10, stands=t >= 25) for t in range(18, 34)]
-    assert [t for t, one in zip(range(18, 34), said, strict=True) if one] == [18, 25]
-    assert not news.take(rows, int(3.4 * S), stands=True)
-    assert news.take(rows, int(3.5 * S), stands=True)  # a second later
+    said = [
+        t for t in range(52) if news.take(rows, t * S // 10, longest_wait_ns(rows, t * S // 10))
+    ]
+    assert said == [0, 10, *range(15, 30), 39, 49]
+
+
+def test_who_has_waited_longest() -> None:
+    rows = {"a": in_op(0), "b": row(1), "gone": {**in_op(2), "alive": False}}
+    rows["a"]["open_since_ns"] = 3 * S
+    assert longest_wait_ns(rows, 5 * S) == 2 * S
+    assert longest_wait_ns({"b": row(1)}, 5 * S) == 0
 
 
 def test_the_dead_are_forgotten() -> None:
