@@ -25,7 +25,8 @@ def runnable(names: Sequence[str]) -> dict[str, str | None]:
     """Return each recipe's (none named: all) reason not to run here; None: it runs."""
     found = {name: recipe for name, recipe in RECIPES.items() if recipe.kind is not Kind.FAULT}
     chosen = names or [name for name in found if name != "csv"]
-    return {name: found[name].misfit(found[name].nproc) for name in chosen}
+    chosen_ones = (found[name] for name in chosen)
+    return {one.name: one.misfit(one.nproc) or one.misfit_on_gloo() for one in chosen_ones}
 
 
 def job(recipe: Recipe) -> Job:

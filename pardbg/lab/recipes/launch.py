@@ -87,6 +87,9 @@ def main(name: str, train: Train) -> None:
     torch.set_num_threads(1)  # the ranks share this machine's cores; also: same sums every time
 
     device = choose_device(recipe, options)
+    on_gloo = device.type != "cuda" and options.own.get("backend", "gloo") == "gloo"
+    if on_gloo and (misfit := recipe.misfit_on_gloo()):
+        stop(misfit)
     join(device, size, options)
     world = World(dist.get_rank(), size, device)
     watched.note("recipe", name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -12,6 +14,11 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from pardbg.lab.recipes.data import WHOLE, batches
 from pardbg.lab.recipes.launch import Options, World, main
 from pardbg.lab.recipes.model import Block, gpt, loss
+
+_CAN_KEEP: Final = "src_data_rank" in signature(parallelize_module).parameters
+KEEP_OWN: Final[dict[str, Any]] = {"src_data_rank": None} if _CAN_KEEP else {}
+"""Every rank made the same weights from the seed and keeps its part of them. Rank 0 would send them
+out otherwise, as it does before torch 2.7."""
 
 
 def parallelize(model: nn.Sequential, mesh: DeviceMesh) -> None:
@@ -25,9 +32,7 @@ def parallelize(model: nn.Sequential, mesh: DeviceMesh) -> None:
                 "mlp.0": ColwiseParallel(),
                 "mlp.2": RowwiseParallel(),
             }
-            # None: every rank made the same weights from the seed and keeps its part of them.
-            # Rank 0 would send them out otherwise.
-            parallelize_module(block, mesh, plan, src_data_rank=None)
+            parallelize_module(block, mesh, plan, **KEEP_OWN)
 
 
 def heads_to_ranks(qkv: nn.Linear, num_ranks: int) -> None:

@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import (
 
 from pardbg.lab.recipes.launch import Options, World, main
 from pardbg.lab.recipes.model import Block
-from pardbg.lab.recipes.tp import heads_to_ranks, train_cut
+from pardbg.lab.recipes.tp import KEEP_OWN, heads_to_ranks, train_cut
 
 POSITIONS = Shard(1)
 """Activations are [batch, time, WIDTH]: cut along time."""
@@ -27,7 +27,7 @@ def parallelize(model: nn.Sequential, mesh: DeviceMesh) -> None:
     # Embedding computes all positions on every rank and each keeps its own: cutting is free, and
     # in backward an all_gather gives everybody the gradients of all positions.
     cut = PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=POSITIONS)
-    parallelize_module(embedding, mesh, cut, src_data_rank=None)
+    parallelize_module(embedding, mesh, cut, **KEEP_OWN)
     for block in blocks:
         assert isinstance(block, Block)
         heads_to_ranks(block.attention.qkv, mesh.size())
@@ -39,14 +39,14 @@ def parallelize(model: nn.Sequential, mesh: DeviceMesh) -> None:
             "mlp.0": ColwiseParallel(input_layouts=POSITIONS),
             "mlp.2": RowwiseParallel(output_layouts=POSITIONS),
         }
-        parallelize_module(block, mesh, plan, src_data_rank=None)
+        parallelize_module(block, mesh, plan, **KEEP_OWN)
     # The head is cut by columns: each rank scores 64 of the 256 bytes, for all positions. The loss
     # wants them all: one more all_gather, of 1 MiB. (torch's loss_parallel would do without.)
     plan = {
         "norm": SequenceParallel(use_local_output=True),
         "scores": ColwiseParallel(input_layouts=POSITIONS, output_layouts=Replicate()),
     }
-    parallelize_module(head, mesh, plan, src_data_rank=None)
+    parallelize_module(head, mesh, plan, **KEEP_OWN)
 
 
 def complete(model: nn.Sequential) -> None:

@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import re
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,19 @@ from pardbg.lab.recipes.catalogue import (
     by_kind,
     command,
 )
+
+
+@pytest.mark.parametrize(
+    ("torch", "name", "runs"),
+    [("2.6.0", "1f1b", False), ("2.6.0", "gpipe", True), ("2.9.1+cpu", "gpipe", False),
+     ("2.8.0", "1f1b", True), ("2.13.0", "tour", True), ("2.11.0", "tour", False)],
+)  # fmt: skip
+def test_a_recipe_that_breaks_on_gloo_says_so(
+    monkeypatch: pytest.MonkeyPatch, torch: str, name: str, runs: bool
+) -> None:
+    """It would hang, as torch's own schedules do there."""
+    monkeypatch.setattr(metadata, "version", lambda _: torch)
+    assert (RECIPES[name].misfit_on_gloo() is None) is runs
 
 
 def test_the_first_four() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from pardbg.lab.recipes.catalogue import tables
 from pardbg.lab.recipes.catalogue.recipe import Kind, Option, Recipe, divisors, takes
@@ -11,6 +11,9 @@ from pardbg.lab.recipes.shape import BATCH, BLOCKS, MICROBATCHES
 
 Takes = Callable[[int, int], bool]
 """(stages' ranks, microbatches) -> whether the schedule can run so."""
+BROKEN_ON_GLOO: Final = "2.6", "2.7", "2.9"
+"""Torch releases whose schedules break on gloo. 2.6 waits for the last message of a batch alone
+(``_batch_p2p`` in pipelining/schedules.py): NCCL makes one of all of them, gloo does not."""
 
 
 def microbatches(default: int = MICROBATCHES) -> Option:
@@ -52,7 +55,12 @@ def whole_rounds(num_ranks: int, count: int) -> bool:
 
 
 def _pipeline(
-    name: str, summary: str, can: Takes = any_number, stages_per_rank: int = 1, since: str = "2.4"
+    name: str,
+    summary: str,
+    can: Takes = any_number,
+    stages_per_rank: int = 1,
+    since: str = "2.6",
+    not_on_gloo: tuple[str, ...] = BROKEN_ON_GLOO,
 ) -> Recipe:
     most = BLOCKS // stages_per_rank
     each = "a stage" if stages_per_rank == 1 else f"{stages_per_rank} stages"
@@ -73,6 +81,7 @@ def _pipeline(
         able=able,
         options=(microbatches(),),
         since=since,
+        not_on_gloo=not_on_gloo,
         screen="pipeline",
     )
 
@@ -83,17 +92,19 @@ RECIPES = (
                range(2, BLOCKS + 1),
                f"gives each rank some of {BLOCKS} blocks: take 2 to {BLOCKS} ranks, not {{}}",
            ), screen="pipeline"),
-    _pipeline("gpipe", "all forwards, then all backwards; simple, holds every activation"),
+    _pipeline("gpipe", "all forwards, then all backwards; simple, holds every activation",
+              not_on_gloo=("2.9",)),
     _pipeline("1f1b", "one forward, one backward in turn; few activations held", one_per_rank),
     _pipeline("interleaved", "1F1B with two stages on each rank; a smaller bubble, more traffic",
               whole_rounds, stages_per_rank=2),
     _pipeline("looped-bfs", "two stages on each rank, all microbatches through one, then through"
               " the other", stages_per_rank=2),
     _pipeline("zb", "interleaved, backward cut in two: weights' gradients wait for idle time",
-              whole_rounds, stages_per_rank=2, since="2.5"),
+              whole_rounds, stages_per_rank=2),
     _pipeline("zbv", "backward cut in two, stages laid out as a V: rank 0 has the first and the"
-              " last", stages_per_rank=2, since="2.6"),
+              " last", stages_per_rank=2, not_on_gloo=(*BROKEN_ON_GLOO, "2.8", "2.10", "2.11")),
     _pipeline("dualpipev", "a V of stages where a forward and a backward pass each other as one"
-              " action", two_per_rank, stages_per_rank=2, since="2.9"),
+              " action", two_per_rank, stages_per_rank=2, since="2.9",
+              not_on_gloo=("2.9", "2.10", "2.11")),
     tables.RECIPE,
 )  # fmt: skip

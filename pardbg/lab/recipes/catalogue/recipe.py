@@ -88,6 +88,13 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")[:2]))
 
 
+def _torch() -> str | None:
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def listed(numbers: Iterable[int]) -> str:
     """Return text such as ``1, 2, 4``."""
     return ", ".join(map(str, numbers))
@@ -132,6 +139,8 @@ class Recipe:
     """``module:name`` of what trains, (World, Options) in, where the file does not import it."""
     since: str = "2.4"
     """The first torch release that has its parts."""
+    not_on_gloo: tuple[str, ...] = ()
+    """Torch releases whose gloo lacks an op of it, or whose parts hang or fail on gloo."""
     on_cpu: bool = False
     """Needs what only gloo on CPUs has, also where there are GPUs."""
 
@@ -160,12 +169,19 @@ class Recipe:
         own = self.defaults() if own is None else own
         return self._too_old() or self.fits(self.name, nproc) or self.able(nproc, own)
 
-    def _too_old(self) -> str | None:
-        try:
-            here = metadata.version("torch")
-        except metadata.PackageNotFoundError:
+    def misfit_on_gloo(self) -> str | None:
+        """Why it cannot run on gloo with the torch that is here, in one line; None: it can."""
+        here = _torch()
+        if here is None or _release(here) not in map(_release, self.not_on_gloo):
             return None
-        if _release(here) >= _release(self.since):
+        return (
+            f"{self.name} does not run on gloo with torch {here}: what it needs hangs or fails"
+            " there, without pardbg, too; it needs a GPU for each rank, or another torch"
+        )
+
+    def _too_old(self) -> str | None:
+        here = _torch()
+        if here is None or _release(here) >= _release(self.since):
             return None
         return f"{self.name} needs torch {self.since} or newer, and {here} is installed"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pardbg.lab.recipes.catalogue.pipelines import cut, microbatches, one_per_rank
+from pardbg.lab.recipes.catalogue.pipelines import BROKEN_ON_GLOO, cut, microbatches, one_per_rank
 from pardbg.lab.recipes.catalogue.recipe import (
     ANY_RANKS,
     Fits,
@@ -86,7 +86,7 @@ RECIPES: tuple[Recipe, ...] = (
            screen="memory"),
     Recipe("dp-pp", Kind.HYBRID,
            "data parallel × pipeline: 1F1B pipelines side by side, gradients averaged",
-           file="on_mesh", fits=ANY_RANKS, able=_dp_pp,
+           file="on_mesh", fits=ANY_RANKS, able=_dp_pp, since="2.6", not_on_gloo=BROKEN_ON_GLOO,
            options=(microbatches(4), Option("replicas", 2, "pipelines side by side", least=1)),
            screen="pipeline"),
     Recipe("3d", Kind.HYBRID, "data × pipeline × tensor parallel on one device mesh",
@@ -94,5 +94,5 @@ RECIPES: tuple[Recipe, ...] = (
            options=(microbatches(4),
                     Option("dp", 2, "ranks that share a batch and shard the parameters", least=1),
                     Option("tp", 2, "ranks that share each matrix", least=1)),
-           since="2.6", screen="pipeline"),
+           since="2.6", not_on_gloo=BROKEN_ON_GLOO, screen="pipeline"),
 )  # fmt: skip
