@@ -34,6 +34,7 @@ from pardbg.analysis.findings.kinds.end_kinds import (
     Exited,
     Followed,
     Harmless,
+    HiddenEnd,
     Interrupted,
     LeftEarly,
     Lost,
@@ -77,7 +78,8 @@ def ends(view: View) -> Iterator[Candidate]:
     Ends are seen some 25 ms late: within TOGETHER_NS, which was first is not known.
     """
     bad, run_end = bad_ends(view), view.run_end
-    if run_end is not None and run_end[1] == 0:
+    hidden = run_end is not None and run_end[1] == 0 and _all_failed(view, bad)
+    if run_end is not None and run_end[1] == 0 and not hidden:
         yield from (_harmless(view, end) for end in bad if end.how != "code")
         return
     if not bad and run_end is None:
@@ -94,11 +96,20 @@ def ends(view: View) -> Iterator[Candidate]:
     followed = [end for end in bad if end not in roots]
     if followed and roots:
         yield _followed(view, followed, roots, only_victims)
-    if run_end is not None and run_end[1]:
+    if run_end is not None and hidden:
+        yield Candidate(kind="exit-code", t_ns=run_end[0], facts=HiddenEnd())
+    elif run_end is not None and run_end[1]:
         yield Candidate(
             kind="exit-code", t_ns=run_end[0], facts=ExitCode(run_end[1]),
             evidence=Evidence(run_end[0], None, "output"),
         )  # fmt: skip
+
+
+def _all_failed(view: View, bad: Sequence[BadEnd]) -> bool:
+    """Return whether no rank ended well, and of one it is known how: os._exit(0) of a program that
+    skips its cleanup may look like a kill where nobody saw the exit code."""
+    known = any(end.how == "exception" or view.ranks[end.rank].exit_code for end in bad)
+    return known and len(_ranks(bad)) == len(view.ranks)
 
 
 def thread_failures(view: View) -> Iterable[Candidate]:

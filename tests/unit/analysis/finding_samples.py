@@ -190,6 +190,7 @@ def _ends() -> list[Candidate]:
         one("missing-rank", ends.LeftEarly(True, *last), (0, 1), (2,)),
         one("cut-off", ends.CutOff("RuntimeError: Connection closed", False), (0, 1)),
         one("cut-off", ends.CutOff("", True), (0,)), one("exit-code", ends.ExitCode(1)),
+        one("exit-code", ends.HiddenEnd()),
         one("interrupted", ends.Interrupted("Ctrl-C (SIGINT)"), (0, 1)),
         one("interrupted", ends.Interrupted("SIGTERM")),
         one("thread-exception", ends.ThreadRaised("writer", "OSError: disk"), (0,), (0,), AT),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pardbg.analysis.answers.hang import rank_stacks
+from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.base.asof import View
 from pardbg_agent import wire
-from tests.unit.analysis.test_ends import FRAMES, ends, leaves, raises, said, three
+from tests.unit.analysis.test_ends import CLOSED, FRAMES, ends, leaves, raises, said, three
 from tests.unit.analysis.test_waitgraph import WAITING, stall
 from tests.unit.analysis.test_waitgraph_calls import call
 from tests.unit.facts import facts
@@ -115,3 +116,38 @@ def test_the_stack_of_an_exception_is_the_newest_of_its_rank() -> None:
     }  # fmt: skip
     assert found[1].frames == tuple(map(tuple, FRAMES))
     assert {one.rank for one in rank_stacks(View(trace.store(), ns(3500)))} == {0, 1}
+
+
+def kinds(trace: Trace) -> list[tuple[str, str]]:
+    return sorted((f.kind, f.severity) for f in snapshot(trace.store(), None).findings)
+
+
+def test_a_job_whose_ranks_all_failed_did_not_end_well_whatever_its_exit_code() -> None:
+    """A shell's `wait` of all of them ends with 0."""
+    trace = three(waiting=())
+    raises(trace.ranks[1], 40)
+    for rank in (0, 2):
+        raises(trace.ranks[rank], 60, CLOSED)
+    for proc in trace.ranks:
+        ends(trace, proc, 70, "exit")
+    trace.end(80, code=0)
+    assert kinds(trace) == [("exception", "error"), ("exit-code", "info"), ("rank-lost", "info")]
+
+
+def test_where_one_rank_ended_well_a_failure_did_not_end_the_job() -> None:
+    trace = three(waiting=())
+    for rank in (1, 2):
+        raises(trace.ranks[rank], 40)
+    for proc in trace.ranks:
+        ends(trace, proc, 70, "exit")
+    trace.end(80, code=0)
+    assert kinds(trace) == [("exception", "info"), ("exception", "info")]
+
+
+def test_ranks_that_leave_by_os_exit_did_not_fail() -> None:
+    """Nobody saw their exit code: a program that skips its cleanup looks like a killed one."""
+    trace = three(waiting=())
+    for proc in trace.ranks:
+        ends(trace, proc, 70, "lost")
+    trace.end(80, code=0)
+    assert kinds(trace) == [("rank-lost", "info")] * 3

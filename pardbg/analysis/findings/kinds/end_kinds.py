@@ -129,9 +129,8 @@ class Harmless(Note):
 
     def text(self, about: Candidate) -> str:
         end = killed_text(self.code) if self.killed else "ended without an error"
-        return (
-            f"rank {about.ranks[0]} {'raised' if self.raised else end}; the job was not affected."
-        )
+        what = "raised" if self.raised else end
+        return f"rank {about.ranks[0]} {what}; the job ended with exit code 0."
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +188,11 @@ class ExitCode(_Failure):
     """The job's exit code was not 0. An error only if no other finding explains it."""
 
     code: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenEnd(Note):
+    """Every rank ended badly, and the job's exit code is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +292,7 @@ KINDS: Final = kinds(
         "rank-lost": (Lost, Followed, Harmless),
         "rank-exited": Exited,
         "cut-off": CutOff,
-        "exit-code": ExitCode,
+        "exit-code": (ExitCode, HiddenEnd),
         "interrupted": Interrupted,
         " ".join(f"log-{kind}" for kind in LOGGED): LogSaid,
     }
