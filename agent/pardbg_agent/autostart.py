@@ -147,7 +147,6 @@ def _complain(text: str) -> None:
 # environment is inherited by DataLoader workers, compilers and tools, and launchers on clusters may
 # have it. What is taken for a rank by mistake costs a line and no more: it forms no group.
 
-MAX_PARENTS: Final = 12
 PROGRAMS: Final = ("torchrun", "accelerate", "deepspeed", "pip", "pardbg")
 MODULES: Final = (
     "torch.distributed.run", "torch.distributed.launch", "torch._inductor.compile_worker",
@@ -185,28 +184,22 @@ def _is_no_rank(words: list[str]) -> bool:
 
 def _of_a_rank() -> bool:
     """A process above this one is the rank: it has a ring, and the same place in the job."""
+    from pardbg_agent.identity import above
     from pardbg_agent.settings import load_run
 
     run_dir = os.environ.get("PARDBG", "")
     own = {name: os.environb.get(name) for name in _SAME}
-    pids = [str(pid) for pid in _parents()]
-    if not run_dir or not pids:
+    if not run_dir:
         return False
     rings = load_run(run_dir).ring_dir
-    if not os.path.isdir(rings):
-        return False
-    known = {name.split(".")[-2]: name for name in os.listdir(rings) if name.endswith(".ring")}
-    for pid in pids:
-        if pid in known:
-            place = _environment(pid)
-            if place == own:
-                return True
-            # A rank that a program forked, or that set its own environment, began without it.
-            if (
-                place.get(b"RANK") is None
-                and _rank_of(os.path.join(rings, known[pid])) == own[b"RANK"]
-            ):
-                return True
+    for proc in above(rings):
+        place = _environment(proc.rpartition(".")[2])
+        if place == own:
+            return True
+        # A rank that a program forked, or that set its own environment, began without it.
+        ring = os.path.join(rings, f"{proc}.ring")
+        if place.get(b"RANK") is None and _rank_of(ring) == own[b"RANK"]:
+            return True
     return False
 
 
@@ -219,18 +212,6 @@ def _rank_of(ring: str) -> bytes:
             return b"%d" % RING_HEADER.unpack(file.read(RING_HEADER.size))[6]
     except (OSError, ValueError):
         return b""
-
-
-def _parents() -> list[int]:
-    from pardbg_agent.identity import stat_fields
-
-    found: list[int] = []
-    pid = os.getppid()
-    while pid > 1 and len(found) < MAX_PARENTS:
-        found.append(pid)
-        fields = stat_fields(pid)
-        pid = int(fields[1]) if fields else 0
-    return found
 
 
 def _environment(pid: str) -> dict[bytes, bytes | None]:

@@ -108,6 +108,8 @@ def start(run: RunSettings) -> Core:
     """Ring, definitions and (if the run has a hub) the agent's thread. Raises OSError."""
     who = identity.of_this_process()
     os.makedirs(run.ring_dir, mode=0o700, exist_ok=True)
+    if within := identity.above(run.ring_dir):
+        who.extra["within"] = within
     ring = _make_ring(os.path.join(run.ring_dir, f"{who.proc}.ring"))
     defs = Defs(os.path.join(run.ring_dir, f"{who.proc}.defs"))
     core = Core(ring, defs, who, run)

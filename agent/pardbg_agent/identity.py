@@ -18,6 +18,7 @@ ENV_HOST: Final = "PARDBG_HOST"
 """Name of this host in recordings, where its own name says nothing or should not be said."""
 
 _MAX_ARG, _MAX_ARGS = 256, 32
+MAX_PARENTS: Final = 12
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -73,6 +74,27 @@ def of_this_process() -> Identity:
         wall_ns=clock.wall_ns(),
         extra={"cpus": num_cpus()} | ({} if node < 0 else {"group_rank": node}),
     )
+
+
+def above(ring_dir: str) -> list[str]:
+    """Return the processes of this run above this one, the nearest first, as their rings name
+    them: of a launcher that its environment calls a rank, say."""
+    try:
+        names = [name[: -len(".ring")] for name in os.listdir(ring_dir) if name.endswith(".ring")]
+    except OSError:
+        return []
+    known = {name.rpartition(".")[2]: name for name in names}
+    return [known[pid] for pid in map(str, _parents()) if pid in known] if known else []
+
+
+def _parents() -> list[int]:
+    found: list[int] = []
+    pid = os.getppid()
+    while pid > 1 and len(found) < MAX_PARENTS:
+        found.append(pid)
+        fields = stat_fields(pid)
+        pid = int(fields[1]) if fields else 0
+    return found
 
 
 def _argv() -> list[str]:

@@ -158,6 +158,8 @@ CALLS: Final = "calls"
 each begins with it."""
 START_UP: Final = "start-up"
 """Phase of a rank that has not been in a group."""
+BLOCKED: Final = "blocked\n"
+"""Names that begin so say what a rank's main thread waits in."""
 MAX_PARTS: Final = 64
 
 

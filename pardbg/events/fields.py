@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pardbg_agent.wire import BLOCKED, START_UP
+
 MAX_PAYLOAD_BYTES: Final = 64 << 20
 """Longest message; a longer one is counted as malformed."""
 MAX_MAP_BYTES: Final = 16 << 20
@@ -19,6 +21,7 @@ MAX_STRING_BYTES: Final = 1 << 16
 MAX_MAP_ITEMS: Final = 1 << 17
 MAX_PROC_ID: Final = 256
 MAX_PROCS: Final = 1 << 14
+MAX_ABOVE: Final = 12
 MAX_NAMES_PER_PROC: Final = 1 << 18
 MAX_GROUPS: Final = 1 << 14
 MAX_GROUP_RANKS: Final = 1 << 16
@@ -51,6 +54,23 @@ def integer_or_none(fields: Mapping[Any, Any], key: str) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_NUMBER:
         return value
     return None
+
+
+def within(fields: Mapping[Any, Any]) -> tuple[str, ...]:
+    """Return the processes above one that is a rank, as its PROCESS definition names them; a rank
+    only by their environment, they are launchers of ranks. Empty: it is no rank."""
+    names = fields.get("within")
+    if not isinstance(names, (list, tuple)) or integer(fields, "rank", -1) < 0:
+        return ()
+    return tuple(
+        name for name in names[:MAX_ABOVE]
+        if isinstance(name, str) and len(name) <= MAX_PROC_ID and name.count(".") == 2
+    )  # fmt: skip
+
+
+def of_nobody(name: str) -> bool:
+    """Return whether a process that is no rank may have a name, too: it starts up, or waits."""
+    return name == START_UP or name.startswith(BLOCKED)
 
 
 def text(fields: Mapping[Any, Any], key: str, default: str = "") -> str:

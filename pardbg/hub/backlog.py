@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pardbg.errors import NONSENSE
 from pardbg.events.decode import Malformed, decode_map
-from pardbg.events.fields import MAX_GROUPS
+from pardbg.events.fields import MAX_GROUPS, of_nobody, within
 from pardbg.session.reader import StoredChunk
 from pardbg_agent.wire import NOTE_LEAVING, DefKind, Key
 
@@ -39,9 +39,18 @@ class ProcessFacts:
     stages: set[int] = field(default_factory=set)
     leaving: bool = False
     """Its main thread has ended."""
+    launches: bool = False
+    """It is no rank, whatever its environment says: it has defined nothing, and started one."""
+
+    @property
+    def is_bare(self) -> bool:
+        """Return whether it has defined nothing as a rank does."""
+        return not self.groups and all(map(of_nobody, self.names.values()))
 
     @property
     def rank(self) -> int:
+        if self.launches:
+            return -1
         rank = self.fields.get("rank", -1)
         return rank if isinstance(rank, int) else -1
 
@@ -142,10 +151,15 @@ class Definitions:
         known = self.process(proc)
         if kind == DefKind.NAME:
             known.names[int(fields["id"])] = str(fields["s"])
+            known.launches &= of_nobody(str(fields["s"]))
         elif kind == DefKind.OP:
             known.names[int(fields["id"])] = str(fields["op"])
+            known.launches = False
         elif kind == DefKind.PROCESS:
             known.fields = fields
+            for above in within(fields):
+                other = self.process(above)
+                other.launches = other.launches or other.is_bare
         elif kind == DefKind.STAGE:
             known.stages.add(int(fields["stage"]))
         elif kind == DefKind.GROUP:
@@ -157,6 +171,7 @@ class Definitions:
 
     def _learn_group(self, known: ProcessFacts, fields: dict[str, Any]) -> None:
         key, ranks = str(fields["key"]), tuple(int(r) for r in fields["ranks"])
+        known.launches = False
         known.groups[int(fields["id"])] = str(fields.get("name") or key)
         if len(known.groups) > MAX_GROUPS:
             del known.groups[next(iter(known.groups))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from pardbg.events import fields
 from pardbg.events.decode import Head, records_from
 from pardbg.store.captured import Kept, TensorDef, TensorKey
 from pardbg.store.clocks import Clocks, Reading
-from pardbg.store.definitions import FailedRequest, Failure, GroupDef, ModelDef, OpDef
+from pardbg.store.definitions import FailedRequest, Failure, GroupDef, ModelDef, OpDef, pairs
 from pardbg.store.device_times import DeviceTimes
 from pardbg.store.intake import DONE_P2P, ISSUE_COLLECTIVE, ISSUE_P2P, TABLE_NAMES, Came, Seen, move
 from pardbg.store.table import STEP_ROWS, Table, Totals
@@ -25,6 +25,9 @@ SUMMED: Final = "op_sum"
 PART: Final = "part"
 FLUSH_BYTES: Final = 1 << 20
 _MAX_GAPS: Final = 4096
+_MAX_FACTS: Final = 64
+_MAX_TEXT: Final = 4096
+_MAX_UNRECORDED: Final = 64
 _MOVED_BYTES: Final = 64 * RECORD_BYTES
 _LOOKS_NS: Final = 2 * wire.BEAT_NS
 """An op that the device came to is recorded at the agent's second look."""
@@ -35,6 +38,8 @@ class Process:
 
     missed_before = 0
     """Records before the first one that came: a viewer that joined late."""
+    launches = False
+    """It is no rank, whatever its environment says: it has defined nothing, and started one."""
 
     def __init__(self, proc: str, limit: int | None, keep_ns: int | None = None) -> None:
         self.proc = proc
@@ -96,7 +101,41 @@ class Process:
         """Few records wait for a reader or for more: to move one takes as long as to move many."""
         self._totals: dict[str, Totals] = {}
 
+    def learn(self, values: Mapping[str, Any]) -> Iterator[int]:
+        """Take what its PROCESS definition says; what each fact takes in memory comes before it is
+        kept. Of another rank than before, it is in no life (yet)."""
+        start = fields.integer_or_none(values, "start_ns")
+        if start is not None and self.facts.get("start_ns", start) != start:
+            self.new_ring()
+        for key, value in values.items():
+            short = isinstance(value, str) and len(value) < _MAX_TEXT
+            room = key in self.facts or len(self.facts) < _MAX_FACTS
+            if room and (short or isinstance(value, (int, float))):
+                if self.facts.get(key) != value:
+                    yield fields.weight(key) + fields.weight(value)
+                self.facts[str(key)] = value
+        if isinstance(gaps := values.get("unrecorded"), list):
+            self.unrecorded = tuple(pairs(gaps, _MAX_UNRECORDED))
+        argv = values.get("argv")
+        if isinstance(argv, list) and argv and isinstance(argv[0], str):
+            self.facts["program"] = argv[0].rpartition("/")[2][:_MAX_TEXT]
+        rank = fields.integer(self.facts, "rank", -1)
+        if self.launches:
+            self.rank, self.in_life = None, False
+        elif 0 <= rank < 1 << 20:
+            self.rank, self.in_life = rank, self.in_life and self.rank == rank
+        self.world_size = min(fields.integer(self.facts, "world_size", 0), 1 << 20) or None
+        self.host = fields.text(self.facts, "host", self.host)
+        self.pid = fields.integer(self.facts, "pid", self.pid)
+        if start is not None and self.started_ns is None:
+            self.started_ns = start + self.offset_ns
+
     # ------------------------------------------------------------------ reading
+
+    @property
+    def is_bare(self) -> bool:
+        """Return whether it has defined nothing as a rank does."""
+        return not (self.groups or self.ops) and all(map(fields.of_nobody, self.names.values()))
 
     def table(self, name: str) -> Table:
         """Return the columns of one kind; call ``settle`` before reading."""

@@ -30,10 +30,8 @@ _MAX_DEFINITION_BYTES: Final = 512 << 20
 _MAX_FACTS: Final = 64
 _NAME_BYTES: Final = 200
 _OP_BYTES: Final = 400
-_MAX_GAPS: Final = 64
 _RANKED: Final = 64
 """Times whose ranks are kept, about."""
-_MAX_TEXT: Final = 4096
 MAX_BEHIND_NS: Final = 3_000_000_000
 """Maximum age of a live run's horizon: a rank whose agent gets no GIL must not stop the picture."""
 PART: Final = "part"
@@ -393,34 +391,26 @@ class Store:
             self._may_forget = True
 
     def _define_process(self, process: Process, values: Mapping[str, Any]) -> None:
+        for above in fields.within(values):
+            self._launches(self._process(above), True)
         self._starts.leave(process)
-        start = fields.integer_or_none(values, "start_ns")
-        before = fields.integer_or_none(process.facts, "start_ns")
-        if start is not None and before is not None and start != before:
-            process.new_ring()
-        for key, value in values.items():
-            short = isinstance(value, str) and len(value) < _MAX_TEXT
-            room = key in process.facts or len(process.facts) < _MAX_FACTS
-            if room and (short or isinstance(value, (int, float))):
-                if process.facts.get(key) != value:
-                    self._keep(process, fields.weight(key) + fields.weight(value))
-                process.facts[str(key)] = value
-        rank = fields.integer_or_none(values, "rank")
-        if rank is not None and 0 <= rank < 1 << 20:
-            process.rank = rank
-        if isinstance(gaps := values.get("unrecorded"), list):
-            process.unrecorded = tuple(definitions.pairs(gaps, _MAX_GAPS))
-        argv = values.get("argv")
-        if isinstance(argv, list) and argv and isinstance(argv[0], str):
-            process.facts["program"] = argv[0].rpartition("/")[2][:_MAX_TEXT]
+        for more in process.learn(values):
+            self._keep(process, more)
         if process.rank is not None and not process.in_life:
             self._enter_life(process)
         self._starts.enter(process)
-        process.world_size = min(fields.integer(process.facts, "world_size", 0), 1 << 20) or None
-        process.host = fields.text(process.facts, "host", process.host)
-        process.pid = fields.integer(process.facts, "pid", process.pid)
-        if start is not None and process.started_ns is None:
-            process.started_ns = start + process.offset_ns
+
+    def _launches(self, process: Process, launches: bool) -> None:
+        """A process that has defined nothing yet started a rank; or it acts as a rank itself."""
+        if process.launches == launches or (launches and not process.is_bare):
+            return
+        rank, process.launches = process.rank, launches
+        self._define_process(process, {})
+        for other in self.procs.values() if launches else ():  # it was no life before theirs
+            if other.in_life and other.rank == rank:
+                self._starts.leave(other)
+                self._enter_life(other)
+                self._starts.enter(other)
 
     def _enter_life(self, process: Process) -> None:
         """Its epoch becomes the number of its life: groups and plans of lives are kept apart."""
@@ -434,12 +424,14 @@ class Store:
         if len(process.names) < MAX_NAMES_PER_PROC and process.names.get(number) != name:
             self._keep(process, _NAME_BYTES + len(name))
             process.names[number] = name
+            self._launches(process, process.launches and process.is_bare)
 
     def _define_op(self, process: Process, values: Mapping[str, Any]) -> None:
         number, op = fields.integer(values, "id", 0), definitions.op_def(values)
         if len(process.ops) < MAX_NAMES_PER_PROC and process.ops.get(number) != op:
             self._keep(process, _OP_BYTES + op.length)
             process.ops[number] = op
+            self._launches(process, False)
 
     def _define_group(self, process: Process, values: Mapping[str, Any]) -> None:
         group = definitions.group_def(values, process.epoch)
@@ -454,6 +446,7 @@ class Store:
             self.groups[group.epoch, group.key] = group
         if len(process.groups) < MAX_GROUPS:
             process.groups[fields.integer(values, "id", 0)] = group
+            self._launches(process, False)
 
     def _define_plan(self, process: Process, values: Mapping[str, Any]) -> None:
         key = (process.epoch, fields.text(values, "group"))

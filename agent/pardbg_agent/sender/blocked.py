@@ -90,7 +90,7 @@ class Blocked:
         kind, detail = _told(kind, int(words[1], 16), frame)
         if len(self._names) >= _MAX_FILES and kind != "file lock":
             detail = ""
-        name = "\n".join(("blocked", kind, detail, _place(frame)))
+        name = wire.BLOCKED + "\n".join((kind, detail, _place(frame)))
         if (name, sent) == self._seen:
             self._more, self._last_ns = self._more + 1, now
             return

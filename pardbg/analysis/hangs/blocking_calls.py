@@ -11,9 +11,8 @@ import numpy as np
 
 from pardbg.analysis.base.asof import View
 from pardbg.words import whole
-from pardbg_agent.wire import BEAT_NS
+from pardbg_agent.wire import BEAT_NS, BLOCKED
 
-_PREFIX: Final = "blocked\n"
 _LAST: Final = 512
 """Samples per rank."""
 
@@ -53,7 +52,7 @@ def samples(view: View, rank: int, since_ns: int) -> Iterator[Sample]:
     """Yield a rank's samples since then, the newest first."""
     process = view.ranks[rank]
     table, visible = view.rows(process, "probe")
-    wanted = {i: name for i, name in process.names.items() if name.startswith(_PREFIX)}
+    wanted = {i: name for i, name in process.names.items() if name.startswith(BLOCKED)}
     if not wanted or not visible:
         return
     lo = int(table.when[:visible].searchsorted(since_ns))

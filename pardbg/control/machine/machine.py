@@ -191,6 +191,11 @@ class _Parts:
     def joined(self, given: Joined) -> None:
         control, now = self.control, given.now
         known = control.views.get(given.proc)
+        if known is not None and given.rank < 0 <= known.rank:  # a launcher: never at a gate
+            del control.views[given.proc]
+            control.deliveries.gone(given.proc)
+            self._settle(now)
+            return
         if known is not None:
             self._rank_known(known, given.rank)
             return

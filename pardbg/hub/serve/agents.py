@@ -9,6 +9,7 @@ from typing import Final
 from pardbg.control.machine import machine
 from pardbg.events.control_codes import Gone
 from pardbg.events.decode import Malformed
+from pardbg.events.fields import within
 from pardbg.hub.backlog import Definitions, older_half
 from pardbg.hub.ctrl_messages import BoardNews, Change, Row
 from pardbg.hub.ranks.boards import Boards
@@ -58,6 +59,8 @@ class Agents:
         """By the relay's identity."""
         self._byes: dict[str, messages.Bye] = {}
         self._hello: set[str] = set()
+        self._launchers: set[str] = set()
+        """Those that control was told are no ranks."""
         self._heard: dict[str, int] = {}
         self._left: dict[str, int] = {}
         """On other nodes: when a process was found to have ended."""
@@ -100,11 +103,23 @@ class Agents:
     def defined(self, proc: str, fields: Mapping[str, object]) -> None:
         """Tell control what a definition says."""
         kind = fields.get("k")
-        if kind == DefKind.PROCESS and proc in self._machine.control.views:
-            self._machine.take(machine.Joined(proc, self._rank(proc), self._collector.clock()))
-        elif kind in (DefKind.GROUP, DefKind.PLAN):
+        for one in (proc, *within(fields)) if kind in (DefKind.PROCESS, DefKind.GROUP) else ():
+            self._rank_told(one, self._rank(one))
+        if kind in (DefKind.GROUP, DefKind.PLAN):
             known = self._definitions
             self._machine.take(machine.Learned(known.groups, known.timeouts, known.pipelines))
+
+    def _rank_told(self, proc: str, rank: int) -> None:
+        """A launcher that its environment calls a rank has started one, or acts as one after all:
+        control has ranks only."""
+        now = self._collector.clock()
+        if proc in self._machine.control.views:
+            self._machine.take(machine.Joined(proc, rank, now))
+            if proc not in self._machine.control.views:
+                self._launchers.add(proc)
+        elif proc in self._launchers and rank >= 0:
+            self._launchers.discard(proc)
+            self._machine.take(machine.Joined(proc, rank, now))
 
     def message(self, proc: str, message: messages.FromAgent, now: int) -> None:
         """Handle one CTRL message of an agent. Raises Malformed."""
@@ -297,6 +312,7 @@ class Agents:
             for table in (self.ended, self._byes, self._heard, self._left, self._clocks):
                 table.pop(proc, None)
         self._hello.difference_update(old)
+        self._launchers.difference_update(old)
         self._collector.forget(old)
         self._definitions.forget(old)
         self._router.forget(old)

@@ -333,6 +333,16 @@ def test_a_rank_that_joins_while_held_is_held_too() -> None:
     assert world.where() == ["*coll dp", "*coll dp"]
 
 
+def test_a_launcher_that_was_taken_for_a_rank_is_not_waited_for() -> None:
+    world = World([["coll dp"], ["busy"]])
+    request = world.command("pause")
+    assert world.ack(request) is None
+    world.machine.take(Joined(world.ranks[1].proc, -1, world.now))
+    world.settle()
+    ack = world.ack(request)
+    assert ack is not None and ack.ok and ack.data["held"] == {0: "coll dp"}
+
+
 def test_the_death_of_the_last_rank_under_way_ends_the_pause() -> None:
     world = World([["coll dp"], ["busy"]])
     request = world.command("pause")

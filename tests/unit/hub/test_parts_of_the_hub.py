@@ -139,6 +139,21 @@ def test_definitions_are_kept_once() -> None:
     assert defs.axes == {"dp": {"g": (0, 1)}}
 
 
+def test_a_launcher_is_no_rank_until_it_acts_as_one() -> None:
+    """RANK is in its environment; what it starts names it."""
+    defs, above, below = Definitions(), "0.n0.1", "0.n0.2"
+    define(defs, above, k="process", proc=above, rank=0)
+    define(defs, above, k="name", id=1, s="start-up")
+    define(defs, below, k="process", proc=below, rank=-1, within=[above])
+    assert defs.process(above).rank == 0  # a loader's worker that watches itself is no rank
+    define(defs, below, k="process", proc=below, rank=1, within=[above])
+    assert (defs.process(above).rank, defs.process(below).rank) == (-1, 1)
+    define(defs, above, k="group", id=1, key="g", ranks=[0, 1])
+    assert defs.process(above).rank == 0
+    define(defs, below, k="process", proc=below, rank=1, within=[above])
+    assert defs.process(above).rank == 0
+
+
 def test_a_process_says_that_it_leaves() -> None:
     defs = Definitions()
     define(defs, "0.n0.1", k="note", key="recipe", value="ddp")

@@ -212,3 +212,58 @@ def test_many_lives_take_time_in_proportion() -> None:
 
     few, many = (min(took(number) for _ in range(3)) for number in (500, 8_000))
     assert many < 64 * few  # 16 times in proportion, 256 times by the square
+
+
+def within(trace: Trace, rank: int, pid: int, *above: Proc, start: float = 0) -> Proc:
+    """A rank, and the processes above it that the run knows."""
+    proc = trace.process(None, pid=pid, start=start)
+    proc.rank = rank
+    names = [each.proc for each in above]
+    proc.define(wire.DefKind.PROCESS, rank=rank, job="host:1", world_size=4, within=names)
+    return proc
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 0, 2, 3), (1, 3, 0, 2), (3, 2, 1, 0)])
+@pytest.mark.parametrize("told_first", [True, False])
+def test_a_launcher_with_ranks_environment_is_no_rank(
+    told_first: bool, order: tuple[int, ...]
+) -> None:
+    """Two nodes' launchers, RANK 0 and 1 of 2, as pods have it; each starts two of four ranks."""
+    trace = Trace(0)
+    launchers = [trace.process(node, pid=10 + node) for node in range(2)]
+    for launcher in launchers:
+        launcher.name(wire.START_UP)
+    said = [] if told_first else trace.messages[:]
+    del trace.messages[: len(said)]
+    for rank in order:
+        proc = within(trace, rank, 100 + rank, launchers[rank // 2], start=1)
+        proc.op("all_reduce")
+        steps_of(proc, 1, 3)
+    trace.messages += said
+    store = trace.store()
+    assert rows(store) == []
+    assert {rank: of.pid for rank, of in store.rank_procs(None).items()} == {
+        0: 100, 1: 101, 2: 102, 3: 103,
+    }  # fmt: skip
+
+
+def test_a_process_that_started_a_rank_and_acts_as_one_is_one() -> None:
+    """Its evaluation, say: it came first to a group of its own."""
+    trace = Trace(1)
+    (first,) = trace.ranks
+    helper = within(trace, 0, 200, first, start=1)
+    assert trace.store().rank_procs(None)[0].pid == 200
+    first.collective("world", "all_reduce", 2, 3)
+    first.flush()
+    helper.flush()
+    store = trace.store()
+    assert store.procs[first.proc].rank == 0 and not store.procs[first.proc].launches
+
+
+def test_a_rank_that_trains_stays_one_whatever_it_starts() -> None:
+    trace = Trace(1)
+    (first,) = trace.ranks
+    first.phase("forward", 0, 1)
+    first.flush()
+    within(trace, 0, 200, first, start=1)
+    assert trace.store().procs[first.proc].rank == 0
