@@ -8,12 +8,10 @@ from itertools import zip_longest
 from typing import Final
 
 from pardbg import words
-from pardbg.analysis.answers.ranks import RankNow
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.answers.timeline import Lanes, LaneSpan
+from pardbg.analysis.answers.timeline import Lanes
 from pardbg.analysis.findings.finding import Finding
-from pardbg.analysis.findings.kinds.stall_kinds import Stalled
-from pardbg.render.draw.axis import Axis, ruler
+from pardbg.analysis.findings.kinds.stall_kinds import MissingRank
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import (
     Line,
@@ -25,7 +23,6 @@ from pardbg.render.draw.cells import (
     left,
     line,
     line_width,
-    overlay,
     plain,
     selected,
     spread,
@@ -37,7 +34,8 @@ from pardbg.render.frame.activity import activity_text
 from pardbg.render.frame.panels import coming, empty, is_speed_judged
 from pardbg.render.frame.stacks import Spot, Stack, spots, spots_in_reach
 from pardbg.render.pages.debug import source
-from pardbg.render.pages.timeline import HATCHED, MANY, Window, lane
+from pardbg.render.pages.finding_lanes import lanes_around
+from pardbg.render.pages.timeline import MANY, Window
 from pardbg.session.source_files import Place, SourceLines
 
 WIDE: Final = 110
@@ -175,8 +173,14 @@ def _under(
         if index == at:
             lines = [fit(selected(lines[0]), cells, "+sel")]
             full = _full(snapshot, finding, cells - 6)[1:]
-            spare = rows - len(found) - len(full) - 1
-            full += evidence(snapshot, finding, around, cells - 6, spare)
+            shown = evidence(
+                snapshot, finding, around, cells - 6, rows - len(found) - len(full) - 1
+            )
+            if not shown and _came(snapshot, finding):  # its sentence has the facts
+                full = _full(snapshot, finding, cells - 6, brief=True)[1:]
+                spare = rows - len(found) - len(full) - 1
+                shown = evidence(snapshot, finding, around, cells - 6, spare)
+            full += shown
             lines += [line("    ", row) for row in full]
             lines.append(())
         body += lines
@@ -227,8 +231,11 @@ def _card(
     body += [line(Segment(text, "strong")) for text in wrap(clean(finding.text), size, 12)]
     known = " · ".join(f"{n} {value}" for n, value in _facts(snapshot, finding) if n != "time")
     body += [line(Segment(text, "dim")) for text in wrap(known, size, 2)]
-    small = _around(snapshot, finding, around.lanes, around.window, size)
+    small = lanes_around(snapshot, finding, around.lanes, around.window, size)
     body += small if len(small) < room - len(body) - _SOURCE else []
+    spare = room - len(body) - 2 * _SOURCE
+    if small and len(around.lanes) <= spare:
+        body[-len(small) :] = lanes_around(snapshot, finding, around.lanes, around.window, size, 1)
     body += _halves(snapshot, finding, around.source, size, room - len(body) - 1)
     return [line("  ", row) for row in body], [at] * len(body), 0
 
@@ -259,13 +266,13 @@ def _wrapped(finding: Finding, cells: int, most: int) -> list[Line]:
     return [head, *(line("  ", Segment(part)) for part in parts)]
 
 
-def _full(snapshot: Snapshot, finding: Finding, cells: int) -> list[Line]:
-    """One finding: its text, what is known of it, and what to try."""
+def _full(snapshot: Snapshot, finding: Finding, cells: int, brief: bool = False) -> list[Line]:
+    """One finding: its text, what is known of it (not if ``brief``), and what to try."""
     sign, style = SIGN[finding.severity]
     lines: list[Line] = [line(Segment(f"{sign} {clean(finding.kind)}", f"{style}"))]
     lines += [line(Segment(text, "strong")) for text in wrap(clean(finding.text), cells, 12)]
-    lines.append(())
-    for name, value in _facts(snapshot, finding):
+    lines += [] if brief else [()]
+    for name, value in [] if brief else _facts(snapshot, finding):
         lines.append(line(Segment(f"{name:9}", "dim"), Segment(clip(value, max(0, cells - 9)))))
     if finding.advice:
         lines.append(())
@@ -283,8 +290,10 @@ def _facts(snapshot: Snapshot, finding: Finding) -> list[tuple[str, str]]:
         number = "" if finding.seq is None else f" #{finding.seq}"
         op = clean(finding.evidence.op) if finding.evidence is not None else ""
         facts.append(("op", op or f"{clean(finding.group)}{number}"))
-    if finding.where:
-        facts.append(("place", clean(finding.where)))
+    several = finding.facts.absences if isinstance(finding.facts, MissingRank) else ()
+    places = [absence.place for absence in several if absence.place] or [finding.where or ""]
+    if any(places):
+        facts.append(("place", ", ".join(map(clean, dict.fromkeys(places)))))
     facts.append(("time", _time(snapshot, finding)))
     if finding.cost_ns_per_step is not None:
         facts.append(("costs", f"{words.duration(finding.cost_ns_per_step)} per step"))
@@ -305,9 +314,6 @@ _GUTTER: Final = 7
 _SOURCE: Final = 8
 """Lines of source, with their heading."""
 _FEW: Final = 8
-_ELSEWHERE: Final = ("ended", "lost", "unknown", "waiting")
-_LANES: Final = (("compute", "phase"), ("wait", "comm"))
-"""The first that is there of each is drawn, one over the other."""
 
 
 def about(snapshot: Snapshot, finding: Finding) -> tuple[int, ...] | None:
@@ -323,7 +329,7 @@ def evidence(
     """Return the sections that fit into ``rows``: places first, the source of the culprit's, then
     the small timeline."""
     made: list[Line] = []
-    small = _around(snapshot, finding, around.lanes, around.window, cells)
+    small = lanes_around(snapshot, finding, around.lanes, around.window, cells)
     room = rows - len(small) if len(small) < rows - _SOURCE else rows
     for section in (_where(snapshot, finding, around.source, cells, room), small):
         if len(section) <= rows - len(made):
@@ -366,7 +372,8 @@ def in_plain_text(snapshot: Snapshot, finding: Finding) -> str:
 
 
 def _places(snapshot: Snapshot, finding: Finding, cells: int) -> list[Line]:
-    """A line per rank: what it does at the cursor and where; culprits stand out."""
+    """A line per rank: what it does at the cursor, or when it came to the op that others wait in,
+    and where it is; culprits stand out."""
     few = about(snapshot, finding)
     listed = [row for row in snapshot.ranks if few is None or row.rank in few]
     stacks = {
@@ -374,18 +381,21 @@ def _places(snapshot: Snapshot, finding: Finding, cells: int) -> list[Line]:
         for stack in snapshot.stacks
         if few is None or stack.rank in few
     }
-    longest = max((width(activity_text(row.now) or row.state) for row in listed), default=0)
-    size = max(16, min(longest + 2, cells // 2 - _GUTTER))
+    came = _came(snapshot, finding)
+    doing = {row.rank: came.get(row.rank) or activity_text(row.now) or row.state for row in listed}
+    longest = max(map(width, doing.values()), default=0)
+    size = max(12 if came else 16, min(longest + 2, cells // 2 - _GUTTER))
     title = "every rank" if few is None else f"{len(listed)} of {len(snapshot.ranks)} ranks"
+    title += ", and when it came" if came else ""
     lines: list[Line] = [(), rule(title, cells, "at the cursor")]
     for row in listed:
         sign, style = SIGNS[row.state]
         culprit = row.rank in finding.culprits
         own = spots_in_reach(stacks.get(row.rank, ()))
         place = own[0].text if own else ""
-        if culprit and finding.where:
+        if culprit and finding.where and (len(finding.culprits) == 1 or not place):
             place = clean(finding.where)
-        now = left(clip(activity_text(row.now) or row.state, size - 1), size)
+        now = left(clip(doing[row.rank], size - 1), size)
         lines.append(line(
             Segment(left(f"r{row.rank}", 5), "culprit" if culprit else ""),
             Segment(f"{sign} ", style), Segment(now),
@@ -394,79 +404,25 @@ def _places(snapshot: Snapshot, finding: Finding, cells: int) -> list[Line]:
     return lines
 
 
-def _around(
-    snapshot: Snapshot, finding: Finding, lanes: Lanes, window: Window, cells: int
-) -> list[Line]:
-    """Two lanes a rank, up to the finding's moment."""
-    span = window.t1_ns - window.t0_ns
-    if span <= 0 or not any(lanes.values()):
-        return []
-    axis = Axis(window.t0_ns, span, max(10, cells - _GUTTER))
-    after = window.t1_ns > finding.t_ns
-    note = f"{words.duration(span)}{', all of the wait' if after else ' up to it'}"
-    lines: list[Line] = [(), rule("around it", cells, note)]
-    lines.append(line(left("", _GUTTER), *ruler(axis, None, snapshot.t_begin_ns).line()))
-    stands = _standing(snapshot, finding)
-    waits = {row.rank: row for row in snapshot.ranks if row.state == "waiting"}
-    for rank in sorted(lanes):
-        there = ([name for name in names if lanes[rank].get(name)] for names in _LANES)
-        shown = [names[0] for names in there if names]
-        for at, name in enumerate(shown):
-            style = "culprit" if rank in finding.culprits else ""
-            head = Segment(left(f"r{rank}" if not at else "", _GUTTER), style)
-            drawn = lane(lanes[rank][name], axis)
-            if isinstance(finding.facts, Stalled):
-                last = lanes[rank][name][-1]
-                drawn = _with_wait(drawn, last, axis, snapshot.t_ns)
-                if rank in waits and name == shown[-1]:
-                    drawn = _with_open_wait(drawn, last, axis, waits[rank], snapshot.t_ns)
-            if not at and (place := stands.get(rank)):
-                since = max(lanes[rank][one][-1].t1_ns for one in shown)
-                drawn = _with_place(drawn, axis, since, snapshot.t_ns, place)
-            lines.append(line(head, *drawn))
-    return lines
-
-
-def _with_wait(drawn: Line, last: LaneSpan, axis: Axis, now_ns: int) -> Line:
-    """Return a lane with the name of the wait that it ends in on it, and how long it is by now."""
-    if last.style.partition(".")[0] not in HATCHED:
-        return drawn
-    text = f" {clean(last.label)}, {words.duration(min(last.t1_ns, now_ns) - last.t0_ns)} "
-    at = axis.x(last.t0_ns) + 1
-    room = min(axis.x(last.t1_ns), axis.cells) - at
-    return overlay(drawn, at, text, last.style) if width(text) == len(text) < room else drawn
-
-
-def _with_open_wait(drawn: Line, last: LaneSpan, axis: Axis, row: RankNow, now_ns: int) -> Line:
-    """Return a lane with the wait that a rank is in now: of a live run no record has come of it."""
-    if row.since_ns is None or last.t1_ns > row.since_ns:
-        return drawn
-    wait = LaneSpan(row.since_ns, now_ns, activity_text(row.now), HATCHED[0])
-    at = max(axis.x(row.since_ns), axis.x(last.t1_ns)) + 1
-    size = min(axis.x(now_ns), axis.cells) - at
-    if size <= 0:
-        return drawn
-    return _with_wait(overlay(drawn, at, "░" * size, wait.style), wait, axis, now_ns)
-
-
-def _standing(snapshot: Snapshot, finding: Finding) -> dict[int, str]:
-    """Return rank -> its place, of the living ranks in no op that others wait for."""
-    if not isinstance(finding.facts, Stalled):
+def _came(snapshot: Snapshot, finding: Finding) -> dict[int, str]:
+    """Return rank -> when it came to the one op that others wait in: the first one's time, of the
+    rest how much later (where that is less than their clocks can tell: that), culprits not."""
+    facts = finding.facts
+    if not isinstance(facts, MissingRank) or len({wait.op for wait in facts.waits}) != 1:
         return {}
-    own = {stack.rank: spots_in_reach(spots(stack.frames)) for stack in snapshot.stacks}
-    found = {rank: own[rank][0].text for rank in finding.culprits if own.get(rank)}
-    if finding.where and len(finding.culprits) == 1:
-        found[finding.culprits[0]] = clean(finding.where)
-    living = {row.rank for row in snapshot.ranks if row.state not in _ELSEWHERE}
-    return {rank: place for rank, place in found.items() if rank in living}
-
-
-def _with_place(drawn: Line, axis: Axis, since_ns: int, now_ns: int, place: str) -> Line:
-    """Return a lane with the place at which its rank has stood since its last record."""
-    at = axis.x(since_ns) + 1
-    size = min(axis.x(now_ns), axis.cells) - at
-    text = left(clip(f" {place}", max(0, size)), max(0, size))
-    return overlay(drawn, at, text, "absent") if size > 3 and width(text) == len(text) else drawn
+    since = {wait.rank: wait.since_ns for wait in reversed(facts.waits)}
+    first = min(since, key=lambda rank: since[rank])
+    errors = {row.rank: row.clock_error_ns for row in snapshot.ranks}
+    found = {first: words.offset(max(0, since[first] - snapshot.t_begin_ns), 1e7)}
+    for rank in since.keys() - {first}:
+        one, other = errors.get(rank), errors.get(first)
+        if one is not None and other is not None:
+            later, error = since[rank] - since[first], one + other
+            found[rank] = (
+                f"+{words.duration(later)}" if later > error else f"±{words.duration(error)}"
+            )
+    gone = {row.rank for row in snapshot.ranks if row.state in ("ended", "lost")}
+    return found | {rank: "never" if rank in gone else "not yet" for rank in finding.culprits}
 
 
 def ahead(snapshot: Snapshot, known: Sequence[Finding], cells: int) -> list[Line]:

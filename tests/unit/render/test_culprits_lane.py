@@ -1,4 +1,5 @@
-"""The picture of a stall: the rank that others wait for has its place on its own lane."""
+"""The picture of a stall: ranks that others wait for have their place on their own lanes, and the
+others the time at which they came."""
 
 from __future__ import annotations
 
@@ -8,10 +9,13 @@ import pytest
 
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.answers.timeline import lanes
-from pardbg.render.draw.cells import plain
+from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.pages.findings import Around, findings
 from pardbg.render.pages.timeline import Window
 from pardbg.session.reader import load
+from pardbg_agent import wire
+from tests.unit.analysis.test_waitgraph import WAITING, stall
+from tests.unit.trace_builder import Trace, ns
 
 SESSIONS = Path(__file__).parents[3] / "sessions"
 S = 1_000_000_000
@@ -64,3 +68,61 @@ def test_the_waits_of_a_live_run_are_drawn_before_their_records_come() -> None:
     picture = findings(made, 120, 40, 0, Around(come, window))
     said = [one.text for row in picture.body for one in row if one.style == "wait"]
     assert sum("all_reduce default #21, 2." in text for text in said) == 3
+
+
+def four(error_ns: int = 0) -> Trace:
+    """Ranks 0 and 1 come to an all_reduce at 1 and 10 ms; 2 and 3 stand at places of their own.
+    The clock of rank 1, on another host, is known so well."""
+    trace = Trace(4)
+    for proc, t in zip(trace.ranks, (1, 10, 0, 0), strict=True):
+        told = error_ns if proc is trace.ranks[1] else 0
+        trace.define(wire.DefKind.CLOCK, proc=proc.proc, offset_ns=0, error_ns=told, t_ns=ns(0))
+        proc.phase("forward", 0, 1)
+        if t:
+            proc.collective("world", "all_reduce", t, None)
+    places = [[["/job/train.py", at, "step"]] for at in (20, 30)]
+    stall(trace, 2100, r0=WAITING, r1=WAITING, r2=places[0], r3=places[1])
+    return trace.flush()
+
+
+def drawn(trace: Trace, t: float, cells: int = 120) -> Picture:
+    store = trace.store()
+    made, window = snapshot(store, ns(t)), Window(ns(0), ns(t))
+    return findings(made, cells, 40, 0, Around(lanes(store, ns(0), ns(t), cells), window))
+
+
+def test_several_culprits_have_their_places_on_their_lanes() -> None:
+    rows = drawn(four(), 2500).body
+    shown = [
+        (plain(row).split()[0], one.text.strip())
+        for row in rows for one in row if one.style == "absent"
+    ]  # fmt: skip
+    assert shown == [("r2", "train.py:20 step"), ("r3", "train.py:30 step")]
+    table = [text for row in rows if (text := plain(row)).strip()[:2] in ("r2", "r3")]
+    assert [text for text in table if "not yet" in text and "train.py:30 step" in text]
+    assert any("place train.py:20 in step, train.py:30 in step" in plain(row) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("error_ns", "second"), [(0, "+9 ms"), (8_000_000, "+9 ms"), (20_000_000, "±20 ms")]
+)
+def test_who_came_when_as_far_as_their_clocks_tell(error_ns: int, second: str) -> None:
+    rows = [plain(row) for row in drawn(four(error_ns), 2500).body]
+    came = {rank: row for row in rows for rank in range(4) if f"r{rank}   ▶" in row}
+    assert " 1 ms " in came[0]
+    assert second in came[1]
+    assert "not yet" in came[2] and "not yet" in came[3]
+
+
+def test_a_rank_that_has_ended_never_came() -> None:
+    store = load(SESSIONS / "fault-missing-rank.mcap")
+    made = snapshot(store, None)
+    text = "\n".join(plain(row) for row in findings(made, 120, 40, 0).body)
+    assert "never" in text and "not yet" not in text
+
+
+def test_a_small_screen_has_the_table_rather_than_what_the_sentence_says() -> None:
+    store = load(SESSIONS / "fault-missing-rank.mcap")
+    made = snapshot(store, store.begin_ns + int(14.3 * S))
+    text = "\n".join(plain(row) for row in findings(made, 80, 19, 0).body)
+    assert "+9.27 ms" in text and "culprit  " not in text

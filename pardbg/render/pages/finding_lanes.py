@@ -1,0 +1,99 @@
+"""The picture of a finding: what ranks did before it, who waits, and where its culprits stand."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pardbg import words
+from pardbg.analysis.answers.ranks import RankNow
+from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.answers.timeline import Lanes, LaneSpan
+from pardbg.analysis.findings.finding import Finding
+from pardbg.analysis.findings.kinds.stall_kinds import Stalled
+from pardbg.render.draw.axis import Axis, ruler
+from pardbg.render.draw.bars import rule
+from pardbg.render.draw.cells import Line, Segment, clean, clip, left, line, overlay, width
+from pardbg.render.frame.activity import activity_text
+from pardbg.render.frame.stacks import spots, spots_in_reach
+from pardbg.render.pages.timeline import HATCHED, Window, lane
+
+_GUTTER: Final = 7
+_ELSEWHERE: Final = ("ended", "lost", "unknown", "waiting")
+_LANES: Final = (("compute", "phase"), ("wait", "comm"))
+"""The first that is there of each is drawn, one over the other."""
+
+
+def lanes_around(
+    snapshot: Snapshot, finding: Finding, lanes: Lanes, window: Window, cells: int, apart: int = 0
+) -> list[Line]:
+    """Two lanes a rank, so many lines ``apart``, up to the finding's moment."""
+    span = window.t1_ns - window.t0_ns
+    if span <= 0 or not any(lanes.values()):
+        return []
+    axis = Axis(window.t0_ns, span, max(10, cells - _GUTTER))
+    after = window.t1_ns > finding.t_ns
+    note = f"{words.duration(span)}{', all of the wait' if after else ' up to it'}"
+    lines: list[Line] = [(), rule("around it", cells, note)]
+    lines.append(line(left("", _GUTTER), *ruler(axis, None, snapshot.t_begin_ns).line()))
+    stands = _standing(snapshot, finding)
+    waits = {row.rank: row for row in snapshot.ranks if row.state == "waiting"}
+    for rank in sorted(lanes):
+        there = ([name for name in names if lanes[rank].get(name)] for names in _LANES)
+        shown = [names[0] for names in there if names]
+        for at, name in enumerate(shown):
+            style = "culprit" if rank in finding.culprits else ""
+            head = Segment(left(f"r{rank}" if not at else "", _GUTTER), style)
+            drawn = lane(lanes[rank][name], axis)
+            if isinstance(finding.facts, Stalled):
+                last = lanes[rank][name][-1]
+                drawn = _with_wait(drawn, last, axis, snapshot.t_ns)
+                if rank in waits and name == shown[-1]:
+                    drawn = _with_open_wait(drawn, last, axis, waits[rank], snapshot.t_ns)
+            if not at and (place := stands.get(rank)):
+                since = max(lanes[rank][one][-1].t1_ns for one in shown)
+                drawn = _with_place(drawn, axis, since, snapshot.t_ns, place)
+            lines.append(line(head, *drawn))
+        lines += [()] * apart if rank < max(lanes) else []
+    return lines
+
+
+def _with_wait(drawn: Line, last: LaneSpan, axis: Axis, now_ns: int) -> Line:
+    """Return a lane with the name of the wait that it ends in on it, and how long it is by now."""
+    if last.style.partition(".")[0] not in HATCHED:
+        return drawn
+    text = f" {clean(last.label)}, {words.duration(min(last.t1_ns, now_ns) - last.t0_ns)} "
+    at = axis.x(last.t0_ns) + 1
+    room = min(axis.x(last.t1_ns), axis.cells) - at
+    return overlay(drawn, at, text, last.style) if width(text) == len(text) < room else drawn
+
+
+def _with_open_wait(drawn: Line, last: LaneSpan, axis: Axis, row: RankNow, now_ns: int) -> Line:
+    """Return a lane with the wait that a rank is in now: of a live run no record has come of it."""
+    if row.since_ns is None or last.t1_ns > row.since_ns:
+        return drawn
+    wait = LaneSpan(row.since_ns, now_ns, activity_text(row.now), HATCHED[0])
+    at = max(axis.x(row.since_ns), axis.x(last.t1_ns)) + 1
+    size = min(axis.x(now_ns), axis.cells) - at
+    if size <= 0:
+        return drawn
+    return _with_wait(overlay(drawn, at, "░" * size, wait.style), wait, axis, now_ns)
+
+
+def _standing(snapshot: Snapshot, finding: Finding) -> dict[int, str]:
+    """Return rank -> its place, of the living ranks in no op that others wait for."""
+    if not isinstance(finding.facts, Stalled):
+        return {}
+    own = {stack.rank: spots_in_reach(spots(stack.frames)) for stack in snapshot.stacks}
+    found = {rank: own[rank][0].text for rank in finding.culprits if own.get(rank)}
+    if finding.where and len(finding.culprits) == 1:
+        found[finding.culprits[0]] = clean(finding.where)
+    living = {row.rank for row in snapshot.ranks if row.state not in _ELSEWHERE}
+    return {rank: place for rank, place in found.items() if rank in living}
+
+
+def _with_place(drawn: Line, axis: Axis, since_ns: int, now_ns: int, place: str) -> Line:
+    """Return a lane with the place at which its rank has stood since its last record."""
+    at = axis.x(since_ns) + 1
+    size = min(axis.x(now_ns), axis.cells) - at
+    text = left(clip(f" {place}", max(0, size)), max(0, size))
+    return overlay(drawn, at, text, "absent") if size > 3 and width(text) == len(text) else drawn
