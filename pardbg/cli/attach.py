@@ -93,7 +93,7 @@ def _look(
     found = []
     for ranks in find(pids, launcher, several, slurm):
         seen = look(ranks)
-        verdict, status = judge(seen.stacks, tuple(seen.unread)), ask_ras(ranks)
+        verdict, status = judge(seen.stacks, tuple(seen.unread), seen.moves), ask_ras(ranks)
         told = ask_store(ranks) if store else None
         plain = _as_json(ranks, seen, verdict, status, told)
         by_dumps = _by_dumps(ranks) if dumps else None
@@ -193,11 +193,13 @@ def _text(
         yield ras_text((row.comm, row.what, row.ranks, row.global_ranks) for row in status.rows)
     if told is not None:
         yield _of_store(told)
+    if any(one.guessed for one in ranks):
+        yield "Which rank each is they do not say: numbered by the order of their start, a guess."
     elsewhere = sorted({*range(ranks[0].world_size)} - pids.keys())
     if elsewhere:
         there = f"`{on_all_nodes(ranks[0].slurm)}`" if ranks[0].slurm else "Run the same there."
         yield f"Not on this machine: {ranks_text(elsewhere)}. {there}"
-    elif verdict.kind == "nobody-waits" and not ranks[0].watched:
+    elif verdict.kind == "nobody-waits" and not (ranks[0].watched or ranks[0].guessed):
         yield "To watch and record it from its next step on: `pardbg attach --agent`."
 
 
@@ -223,6 +225,8 @@ def _sentence(seen: Look, verdict: StackVerdict) -> str:
     if verdict.kind == "all-wait":
         verb = "for" if call == DEVICE_CALL else "in"
         return f"All wait {verb} {call}: from stacks alone nobody can be named."
+    if seen.moves:
+        return "Ranks that waited have gone on since: the job runs."
     return "No rank waits for another at this moment."
 
 
@@ -253,7 +257,7 @@ def _as_json(
         "culprits": list(verdict.culprits),
         "waiting": list(verdict.waiting),
         "call": verdict.call or None,
-        "world_size": ranks[0].world_size,
+        "world_size": ranks[0].world_size, "guessed": any(one.guessed for one in ranks),
         "seconds": round(seen.seconds, 3),
         "slurm_job": ranks[0].slurm or None,
         "nccl_ras": status and encode(status, whole=True),

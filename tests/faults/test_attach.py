@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from tests.conftest import ROOT
+from tests.distributed.programs import launched_ranks
 from tests.processes import end_tree, rank_env, wait_until
 from tests.unit.joblog.dumps import write as write_dump
 
@@ -73,6 +76,39 @@ def test_a_hung_job(tmp_path: Path) -> None:
         job.kill()
         job.wait()
     assert job.returncode == 0 and out.count("sum [3.0, 3.0, 3.0]") == 3
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("how", ["spawn", "popen"])
+def test_a_healthy_job_of_launchers_with_ranks_environment(
+    tmp_path: Path, free_port: Callable[..., int], how: str
+) -> None:
+    """The ranks are what is in a group, not what started them; ranks that wait for a moment are no
+    hang."""
+    argv = [sys.executable, str(launched_ranks.__file__), how, str(free_port())]
+    job = subprocess.Popen(argv, env=rank_env({"END": str(tmp_path / "end")}))
+    found: dict[str, Any] = {}
+
+    def all_there() -> bool:
+        told = attached("--launcher", job.pid, "--json")
+        found.update(json.loads(told.stdout) if told.returncode == 0 else {"ranks": []})
+        return len(found["ranks"]) == 4
+
+    try:
+        wait_until(all_there, 60, "four ranks in their group")
+        everybody = psutil.Process(job.pid).children(recursive=True)
+        below = {one.pid for node in psutil.Process(job.pid).children() for one in node.children()}
+        assert [one["rank"] for one in found["ranks"]] == [0, 1, 2, 3]
+        assert {one["pid"] for one in found["ranks"]} <= below
+        assert len(everybody) > len(below)
+        assert (found["kind"], found["culprits"]) == ("nobody-waits", [])
+        entered = attached("--agent", "--launcher", job.pid) if how == "spawn" else None
+        assert entered is None or entered.returncode == 2
+        (tmp_path / "end").touch()
+        assert job.wait(60) == 0
+    finally:
+        end_tree(job.pid)
+        job.wait()
 
 
 NOT_COME = """

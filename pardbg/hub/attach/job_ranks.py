@@ -14,6 +14,7 @@ from typing import Final
 import psutil
 
 from pardbg.errors import UserError
+from pardbg.hub.attach.spawned import Spawned, spawned
 from pardbg.hub.ranks.processes import maps
 from pardbg.hub.removal import RINGS_DIR
 from pardbg.hub.run.config import roots, shm_root
@@ -39,6 +40,8 @@ class JobRank:
     command: str
     watched: bool
     """It was started under pardbg."""
+    guessed: bool = False
+    """Its number is its place among what one program started: see ``spawned``."""
 
     @property
     def slurm(self) -> str:
@@ -52,8 +55,12 @@ def find(
     """Return the ranks of each job, by rank: of these processes, of those below a launcher, of a
     Slurm job, or of what this user runs here: one job, unless ``several``. Raises UserError."""
     processes = _chosen(pids, launcher)
-    every = (rank for one in processes if (rank := _rank_of(one)) is not None)
-    found = _without_children([rank for rank in every if slurm in ("", rank.slurm)])
+    own, launchers = spawned(processes)
+    every = {one.pid: rank for one in processes if (rank := _rank_of(one)) is not None}
+    every |= {one.process.pid: rank for one in own if (rank := _of_program(one)) is not None}
+    found = _without_children(
+        [r for pid, r in every.items() if slurm in ("", r.slurm) and pid not in launchers]
+    )
     if not found:
         raise UserError(_nobody_of_slurm(slurm) if slurm else _nobody(pids, launcher))
     jobs = defaultdict(list)
@@ -99,6 +106,18 @@ def _rank_of(process: psutil.Process) -> JobRank | None:
     return JobRank(process.pid, int(rank), int(world), job, command, wire.ENV_RUN in environ)
 
 
+def _of_program(one: Spawned) -> JobRank | None:
+    try:
+        environ = one.process.environ()
+        command = " ".join(psutil.Process(one.launcher).cmdline())
+    except (psutil.Error, OSError):
+        return None
+    job = tuple(environ.get(name, "") for name in JOB_VARIABLES)
+    job = job if any(job) else (*job, str(one.launcher))
+    watched = wire.ENV_RUN in environ
+    return JobRank(one.process.pid, one.rank, one.world_size, job, command, watched, one.guessed)
+
+
 def _without_children(ranks: Sequence[JobRank]) -> list[JobRank]:
     """Leave out what a rank started: workers of loaders and compilers have its environment."""
     pids = {one.pid for one in ranks}
@@ -123,6 +142,9 @@ def _nobody(pids: Sequence[int], launcher: int | None) -> str:
 
 def refuse_part(ranks: Sequence[JobRank]) -> None:
     """Raise UserError where these are not all ranks of their job, or watched already."""
+    if any(one.guessed for one in ranks):
+        raise UserError("which rank each process is its environment does not say, so the agent"
+                        " enters none: start the job with `pardbg watch --`")  # fmt: skip
     world, here = ranks[0].world_size, {one.rank for one in ranks}
     names = {run for one in ranks if (run := entered_by(one.pid))}
     if ranks[0].watched or names:

@@ -27,7 +27,7 @@ from pardbg.analysis.hangs.stacks import activity, program
 from pardbg.events.device_facts import Ras
 from pardbg.hub.attach.job_ranks import JobRank, why_no_stack
 from pardbg.hub.attach.stacks_verdict import RankStack
-from pardbg.hub.ranks.processes import schedule
+from pardbg.hub.ranks.processes import schedule, times_run
 from pardbg.hub.ranks.stack_requests import py_spy
 from pardbg.hub.serve.nccl_reports import fact_of, status_of
 from pardbg_agent.identity import host_name
@@ -101,6 +101,8 @@ def _python(process: psutil.Process, environ: Mapping[str, str]) -> str:
 AT_ONCE: Final = 8
 """Processes of py-spy at a time: each takes 50 ms of a core."""
 WATCH_S: Final = 0.3
+LOOKS: Final = 6
+"""More of them, at ranks that wait: whether they go on."""
 DRIVERS: Final = (b"libcuda.so", b"libamdhip64", b"libze_loader")
 ASLEEP: Final = 0.05
 """Share of a core below which a rank is asleep."""
@@ -113,6 +115,8 @@ class Look:
     stacks: tuple[RankStack, ...]
     unread: dict[int, str]
     seconds: float
+    moves: bool = False
+    """Whoever waited was elsewhere a moment later: ranks of a healthy job wait, too."""
 
 
 def ask_ras(ranks: Sequence[JobRank]) -> Ras | None:
@@ -145,7 +149,23 @@ def look(ranks: Sequence[JobRank]) -> Look:
         if has_device and not asleep and not seen.waits and activity(found) is None:
             seen = replace(seen, stands=_frames(one) == found)
         stacks.append(seen)
-    return Look(tuple(stacks), unread, time.monotonic() - begun)
+    moves = _move([(one, seen) for seen in stacks for one in ranks if one.rank == seen.rank])
+    return Look(tuple(stacks), unread, time.monotonic() - begun, moves)
+
+
+def _move(seen: Sequence[tuple[JobRank, RankStack]]) -> bool:
+    """Return whether all ranks that waited (of many, some) have gone on since, by other frames in
+    one of a few looks. A rank whose main thread was not run meanwhile stands."""
+    waiters = [(rank, stack) for rank, stack in seen if stack.waits][:AT_ONCE]
+    runs, left = {rank.pid: times_run(rank.pid) for rank, _ in waiters}, waiters
+    for _ in range(LOOKS) if waiters else ():
+        time.sleep(WATCH_S / 2)
+        left = [(rank, stack) for rank, stack in left if _frames(rank) == stack.frames]
+        if not left:
+            return True
+        if any(times_run(rank.pid) == runs[rank.pid] for rank, _ in left):
+            return False
+    return False
 
 
 def _has_device(pid: int) -> bool:

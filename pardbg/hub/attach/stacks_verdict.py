@@ -111,14 +111,17 @@ class StackVerdict:
     call: str
 
 
-def judge(stacks: Sequence[RankStack], silent: Sequence[int] = ()) -> StackVerdict:
-    """Name the ranks that the others wait for. ``silent``: ranks whose stack could not be read."""
+def judge(
+    stacks: Sequence[RankStack], silent: Sequence[int] = (), moves: bool = False
+) -> StackVerdict:
+    """Name the ranks that the others wait for. ``silent``: ranks whose stack could not be read.
+    ``moves``: those that waited have gone on since."""
     waiting = [one for one in stacks if one.waits]
     others = tuple(sorted(one.rank for one in stacks if not one.waits))
     ranks = tuple(sorted(one.rank for one in waiting))
     calls = Counter(one.call for one in waiting)
     call = calls.most_common(1)[0][0] if calls else ""
-    if not waiting:
+    if not waiting or moves:
         return StackVerdict("nobody-waits", (), (), "")
     if others:
         kind: Kind = "behind-devices" if set(calls) == {DEVICE_CALL} else "missing-rank"

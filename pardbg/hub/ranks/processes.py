@@ -91,6 +91,12 @@ def schedule(pid: int) -> list[int]:
     return [int(word) for word in read_text(f"/proc/{pid}/schedstat").split()[:2]]
 
 
+def times_run(pid: int) -> int | None:
+    """Return how often the main thread was given a core; None: not known."""
+    words = read_text(f"/proc/{pid}/schedstat").split()
+    return int(words[2]) if len(words) == 3 else None
+
+
 def maps(pid: int, name: str) -> bool:
     """Return whether the process has a file of that name mapped: a recycled pid has not."""
     return name in read_text(f"/proc/{pid}/maps")
