@@ -159,7 +159,7 @@ class Definitions:
             known.fields = fields
             for above in within(fields):
                 other = self.process(above)
-                other.launches = other.launches or other.is_bare
+                other.launches |= other.is_bare and above not in self._ended
         elif kind == DefKind.STAGE:
             known.stages.add(int(fields["stage"]))
         elif kind == DefKind.GROUP:

@@ -13,13 +13,13 @@ from pardbg.hub.client import HubControl
 from pardbg.session.reader import load
 from pardbg.store.intake import ISSUE_COLLECTIVE
 from tests.distributed.programs import launched_ranks as program
-from tests.distributed.runs import started, wait_ranks
+from tests.distributed.runs import kill_hub, started, wait_ranks
 from tests.processes import rank_env
 
 
-@pytest.mark.parametrize("how", ["popen", "spawn"])
+@pytest.mark.parametrize(("how", "hub_dies"), [("popen", False), ("spawn", False), ("popen", True)])
 def test_launchers_of_nodes_are_no_ranks(
-    tmp_path: Path, free_port: Callable[..., int], how: str
+    tmp_path: Path, free_port: Callable[..., int], how: str, hub_dies: bool
 ) -> None:
     """They hold no pause up, and are no life before that of the ranks."""
     end, session = tmp_path / "end", tmp_path / "s.mcap"
@@ -27,6 +27,9 @@ def test_launchers_of_nodes_are_no_ranks(
     with started(argv, session, env=rank_env({"END": str(end)})) as handle:
         with closing(HubControl(handle.run_dir)) as control:
             wait_ranks(control, 4)
+            if hub_dies:
+                kill_hub(handle)
+                wait_ranks(control, 4)
             held = control.command("pause")
             assert held.ok, held
             assert sorted(map(int, held.data["held"])) == [0, 1, 2, 3]

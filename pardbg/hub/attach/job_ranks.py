@@ -14,13 +14,12 @@ from typing import Final
 import psutil
 
 from pardbg.errors import UserError
-from pardbg.hub.attach.spawned import Spawned, spawned
+from pardbg.hub.attach.spawned import TORCH, Spawned, spawned
 from pardbg.hub.ranks.processes import maps
 from pardbg.hub.removal import RINGS_DIR
 from pardbg.hub.run.config import roots, shm_root
 from pardbg_agent import wire
 
-TORCH: Final = "libtorch"
 SLURM: Final = "SLURM_JOB_ID"
 JOB_VARIABLES: Final = (
     "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", SLURM, "SLURM_STEP_ID",

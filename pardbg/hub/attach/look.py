@@ -160,7 +160,8 @@ def _move(seen: Sequence[tuple[JobRank, RankStack]]) -> bool:
     runs, left = {rank.pid: times_run(rank.pid) for rank, _ in waiters}, waiters
     for _ in range(LOOKS) if waiters else ():
         time.sleep(WATCH_S / 2)
-        left = [(rank, stack) for rank, stack in left if _frames(rank) == stack.frames]
+        again = [(_frames(rank), rank, stack) for rank, stack in left]
+        left = [(r, s) for frames, r, s in again if isinstance(frames, str) or frames == s.frames]
         if not left:
             return True
         if any(times_run(rank.pid) == runs[rank.pid] for rank, _ in left):

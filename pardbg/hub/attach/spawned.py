@@ -7,8 +7,7 @@ started them is none, also where its environment has RANK (of a node).
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,10 @@ from typing import Final
 
 import psutil
 
+from pardbg.hub.ranks.processes import maps
+
+TORCH: Final = "libtorch"
+"""Part of the name of what a process has mapped that uses it."""
 THREADS: Final = "pt_gloo", "gloo_", "pt_nccl"
 """Beginnings of names that c10d gives its threads."""
 
@@ -35,21 +38,23 @@ class Spawned:
 
 def spawned(processes: Iterable[psutil.Process]) -> tuple[list[Spawned], set[int]]:
     """Return (those of these processes that are ranks so, pids of all that started ranks)."""
-    launchers: dict[int, list[psutil.Process]] = defaultdict(list)
-    for one in processes:
+    chosen, programs = list(processes), set()
+    for one in chosen:
         with suppress(psutil.Error):
-            parent = one.ppid()
-            if in_group(one.pid) and not in_group(parent):
-                launchers[parent].append(one)
-    return [one for pid, of in launchers.items() for one in _numbered(pid, of)], {*launchers}
+            if in_group(one.pid) and not in_group(one.ppid()):
+                programs.add((one.ppid(), *one.cmdline()[:2]))
+    below = (rank for launcher, *words in programs for rank in _numbered(launcher, words))
+    return [rank for rank in below if rank.process in chosen], {pid for pid, *_ in programs}
 
 
-def _numbered(launcher: int, wanted: list[psutil.Process]) -> Iterable[Spawned]:
+def _numbered(launcher: int, words: list[str]) -> Iterator[Spawned]:
+    """Yield those that it started with these first words, also before they are in their group."""
     try:
         parent = psutil.Process(launcher)
-        all_ = [one for one in parent.children() if in_group(one.pid)]
+        alike = (one for one in parent.children() if one.cmdline()[:2] == words)
+        all_ = [one for one in alike if maps(one.pid, TORCH)]
         all_.sort(key=lambda one: one.create_time())
-        node, nodes = number(parent, "RANK"), number(wanted[0], "WORLD_SIZE")
+        node, nodes = number(parent, "RANK"), number(parent, "WORLD_SIZE")
         own = any(number(one, "RANK") != node for one in all_)
     except psutil.Error:
         return
@@ -57,9 +62,8 @@ def _numbered(launcher: int, wanted: list[psutil.Process]) -> Iterable[Spawned]:
     if own or (many < 2 and node is None):
         return  # their environment has their numbers, or it is a program with one process
     for at, one in enumerate(all_):
-        if one in wanted:
-            rank = at if node is None else node * many + at
-            yield Spawned(one, rank, many * (nodes or 1), many > 1, launcher)
+        first, world = (0, many) if node is None else (node * many, many * (nodes or 1))
+        yield Spawned(one, first + at, world, many > 1, launcher)
 
 
 def in_group(pid: int) -> bool:

@@ -235,7 +235,10 @@ class Agents:
             self._clocks[proc] = clock
             if clock.offset is not None:
                 self._define_clock(proc, clock.offset, now)
-        self._machine.take(machine.Joined(proc, self._rank(proc), now))
+        if facts.launches:  # known from what it started, to a hub that came later
+            self._launchers.add(proc)
+        else:
+            self._machine.take(machine.Joined(proc, self._rank(proc), now))
 
     def _on_pong(self, proc: str, message: messages.Pong, now: int) -> None:
         clock = self._clocks.get(proc)
