@@ -103,7 +103,7 @@ class Process:
 
     def learn(self, values: Mapping[str, Any]) -> Iterator[int]:
         """Take what its PROCESS definition says; what each fact takes in memory comes before it is
-        kept. Of another rank than before, it is in no life (yet)."""
+        kept. If its environment had another rank than its first group, it is in no life (yet)."""
         start = fields.integer_or_none(values, "start_ns")
         if start is not None and self.facts.get("start_ns", start) != start:
             self.new_ring()
@@ -123,7 +123,8 @@ class Process:
         if self.launches:
             self.rank, self.in_life = None, False
         elif 0 <= rank < 1 << 20:
-            self.rank, self.in_life = rank, self.in_life and self.rank == rank
+            self.in_life = self.in_life and (self.rank == rank or not self.is_bare)
+            self.rank = rank
         self.world_size = min(fields.integer(self.facts, "world_size", 0), 1 << 20) or None
         self.host = fields.text(self.facts, "host", self.host)
         self.pid = fields.integer(self.facts, "pid", self.pid)

@@ -247,6 +247,31 @@ def test_a_launcher_with_ranks_environment_is_no_rank(
     }  # fmt: skip
 
 
+def test_ranks_that_meet_again_with_other_numbers_are_no_other_life() -> None:
+    """0 is gone, and the rest form a group without it, in the same processes."""
+    trace = Trace(0)
+    procs = [within(trace, rank, 100 + rank) for rank in range(4)]
+    for proc in procs:
+        proc.op("all_reduce")
+        steps_of(proc, 1, 3)
+    for proc in procs[1:]:
+        proc.define(wire.DefKind.PROCESS, rank=(proc.rank or 0) - 1, job="host:1", world_size=3)
+    store = trace.store()
+    assert rows(store) == [] and len({process.epoch for process in store.procs.values()}) == 1
+
+
+def test_children_that_inherited_one_rank_get_their_own() -> None:
+    """mp.spawn's: RANK of the node is in each one's environment, the group says which it is."""
+    trace = Trace(0)
+    launcher = trace.process(0, pid=10)
+    for rank in range(4):
+        proc = within(trace, 0, 100 + rank, launcher, start=1)
+        proc.define(wire.DefKind.PROCESS, rank=rank, job="host:1", world_size=4)
+        steps_of(proc, 1, 3)
+    store = trace.store()
+    assert rows(store) == [] and sorted(store.rank_procs(None)) == [0, 1, 2, 3]
+
+
 def test_a_process_that_started_a_rank_and_acts_as_one_is_one() -> None:
     """Its evaluation, say: it came first to a group of its own."""
     trace = Trace(1)
