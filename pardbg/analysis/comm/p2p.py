@@ -38,6 +38,12 @@ def p2p_rows(view: View, last: int | None = LAST) -> tuple[P2PRow, ...]:
     return _rows(view, _newest(view, last))
 
 
+def all_fit(view: View, last: int | None = LAST) -> bool:
+    """Return whether the two sides of each of the last p2p pairs say one size and one dtype, as
+    they do in a healthy run: no row of `p2p_rows` need be made to find those that do not."""
+    return not any(s and r and _misfit(s, r) for *_, s, r in _newest(view, last))
+
+
 class Transfer(NamedTuple):
     """A message that arrived as it was sent, both of whose sides are known."""
 
@@ -287,11 +293,15 @@ def _verdict(view: View, send: Issue | None, recv: Issue | None) -> Verdict:
         waited = unheld_ns(view, issue.peer, issue.t0_ns, view.t_ns) >= MISSING_AFTER_NS
         gone = view.proc_end(other) is not None
         return "missing rank" if waited or gone else "incomplete"
+    if misfit := _misfit(send, recv):
+        return misfit
+    return "matched" if recv.done_ns is not None else "incomplete"
+
+
+def _misfit(send: Issue, recv: Issue) -> Verdict | None:
     if send.op.dtype and recv.op.dtype and send.op.dtype != recv.op.dtype:
         return "dtype mismatch"  # first: sizes follow from it
-    if send.bytes != recv.bytes:
-        return "size mismatch"
-    return "matched" if recv.done_ns is not None else "incomplete"
+    return "size mismatch" if send.bytes != recv.bytes else None
 
 
 def _label(send: Issue | None, recv: Issue | None) -> str:

@@ -13,7 +13,7 @@ from pardbg.analysis.base.asof import View, per_store, per_view
 from pardbg.analysis.comm.matching import LAST, collectives, match
 from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.comm.ops import Issue, issues_at
-from pardbg.analysis.comm.p2p import p2p_between, p2p_rows
+from pardbg.analysis.comm.p2p import all_fit, p2p_between, p2p_rows
 from pardbg.analysis.hangs.waitgraph import TAIL, wait_graph
 from pardbg.store.definitions import GroupDef
 
@@ -75,8 +75,10 @@ def passed_collectives(view: View) -> tuple[CollectiveRow, ...]:
 @per_store(lambda view: (view.store.revision, view.t_ns), most=2)
 def judged_messages(view: View) -> tuple[P2PRow, ...]:
     """Return `newest_messages`, and of a run that has ended all: their backend may have let one
-    pass that its receiver expected larger."""
-    return p2p_rows(view, None) if _can_be_read(view, "issue_p2p") else newest_messages(view)
+    pass that its receiver expected larger. Empty where the sides of each fit."""
+    if _can_be_read(view, "issue_p2p"):
+        return () if all_fit(view, None) else p2p_rows(view, None)
+    return () if all_fit(view) and not wait_graph(view).met else newest_messages(view)
 
 
 def _can_be_read(view: View, name: str) -> bool:
