@@ -78,8 +78,9 @@ def ends(view: View) -> Iterator[Candidate]:
     Ends are seen some 25 ms late: within TOGETHER_NS, which was first is not known.
     """
     bad, run_end = bad_ends(view), view.run_end
-    hidden = run_end is not None and run_end[1] == 0 and _all_failed(view, bad)
-    if run_end is not None and run_end[1] == 0 and not hidden:
+    well = run_end is not None and run_end[1] == 0
+    hidden = well and _all_failed(view, bad)
+    if well and not hidden:
         yield from (_harmless(view, end) for end in bad if end.how != "code")
         return
     if not bad and run_end is None:
@@ -96,11 +97,10 @@ def ends(view: View) -> Iterator[Candidate]:
     followed = [end for end in bad if end not in roots]
     if followed and roots:
         yield _followed(view, followed, roots, only_victims)
-    if run_end is not None and hidden:
-        yield Candidate(kind="exit-code", t_ns=run_end[0], facts=HiddenEnd())
-    elif run_end is not None and run_end[1]:
+    if run_end is not None and (hidden or run_end[1]):
         yield Candidate(
-            kind="exit-code", t_ns=run_end[0], facts=ExitCode(run_end[1]),
+            kind="exit-code", t_ns=run_end[0],
+            facts=HiddenEnd() if hidden else ExitCode(run_end[1]),
             evidence=Evidence(run_end[0], None, "output"),
         )  # fmt: skip
 

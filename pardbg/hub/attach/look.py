@@ -137,7 +137,8 @@ def look(ranks: Sequence[JobRank]) -> Look:
         read = list(pool.map(_frames, ranks))
     time.sleep(max(0.0, begun + WATCH_S - time.monotonic()))
     took_ns = (time.monotonic() - begun) * 1e9
-    stacks, unread = [], {}
+    seen: list[tuple[JobRank, RankStack]] = []
+    unread = {}
     for one, found in zip(ranks, read, strict=True):
         if isinstance(found, str):
             unread[one.rank] = found
@@ -145,28 +146,33 @@ def look(ranks: Sequence[JobRank]) -> Look:
         now = schedule(one.pid)
         ran = now[0] - before[one.rank][0] if now and before[one.rank] else took_ns
         asleep, has_device = ran < ASLEEP * took_ns, _has_device(one.pid)
-        seen = RankStack(one.rank, found, asleep, has_device, _source(found))
-        if has_device and not asleep and not seen.waits and activity(found) is None:
-            seen = replace(seen, stands=_frames(one) == found)
-        stacks.append(seen)
-    moves = _move([(one, seen) for seen in stacks for one in ranks if one.rank == seen.rank])
-    return Look(tuple(stacks), unread, time.monotonic() - begun, moves)
+        stack = RankStack(one.rank, found, asleep, has_device, _source(found))
+        if has_device and not asleep and not stack.waits and activity(found) is None:
+            stack = replace(stack, stands=_frames(one) == found)
+        seen.append((one, stack))
+    moves = _move([(one, stack) for one, stack in seen if stack.waits])
+    return Look(tuple(stack for _, stack in seen), unread, time.monotonic() - begun, moves)
 
 
-def _move(seen: Sequence[tuple[JobRank, RankStack]]) -> bool:
-    """Return whether all ranks that waited (of many, some) have gone on since, by other frames in
-    one of a few looks. A rank whose main thread was not run meanwhile stands."""
-    waiters = [(rank, stack) for rank, stack in seen if stack.waits][:AT_ONCE]
-    runs, left = {rank.pid: times_run(rank.pid) for rank, _ in waiters}, waiters
+def _move(waiters: Sequence[tuple[JobRank, RankStack]]) -> bool:
+    """Return whether all ranks that waited have gone on within a second: the main thread of each
+    was run, and each (of many, some) had other frames in one of a few looks. Who stands is not
+    run, and not looked at again."""
+    before, left = {rank.pid: times_run(rank.pid) for rank, _ in waiters}, waiters[:AT_ONCE]
     for _ in range(LOOKS) if waiters else ():
         time.sleep(WATCH_S / 2)
-        again = [(_frames(rank), rank, stack) for rank, stack in left]
-        left = [(r, s) for frames, r, s in again if isinstance(frames, str) or frames == s.frames]
-        if not left:
+        left = [
+            (rank, stack)
+            for rank, stack in left
+            if times_run(rank.pid) == before[rank.pid] or _is_still(_frames(rank), stack)
+        ]
+        if not left and all(times_run(pid) != times for pid, times in before.items()):
             return True
-        if any(times_run(rank.pid) == runs[rank.pid] for rank, _ in left):
-            return False
     return False
+
+
+def _is_still(frames: tuple[tuple[str, int, str], ...] | str, stack: RankStack) -> bool:
+    return isinstance(frames, str) or frames == stack.frames
 
 
 def _has_device(pid: int) -> bool:

@@ -72,10 +72,6 @@ _CHANGES: Final = ("step", "phase", "action", "stage", "mb", "since_ns", "open",
                    "open_since_ns")  # fmt: skip
 
 
-SETTLED_NS: Final = 3_000_000_000
-"""Time after which it is known to whoever looks that a wait stands."""
-
-
 def longest_wait_ns(rows: Mapping[str, Row], now: int) -> int:
     """Return how long one of these processes (of one host) has waited in an op; 0: none does."""
     waits = (now - row["open_since_ns"] for row in rows.values() if row["open"] and row["alive"])
@@ -104,7 +100,7 @@ class RowNews:
     def take(self, rows: dict[str, Row], now: int, stood_ns: int) -> bool:
         """Return whether to say ``rows`` now (``stood_ns``: how long somebody has waited in an
         op); they count as said then."""
-        newly = STALL_NS - STILL_NS // 2 <= stood_ns < SETTLED_NS
+        newly = STALL_NS - STILL_NS // 2 <= stood_ns < STALL_NS + STILL_NS
         seen = {
             proc: {k: v for k, v in row.items() if k not in _VOLATILE} for proc, row in rows.items()
         }

@@ -87,7 +87,7 @@ def main(name: str, train: Train) -> None:
     torch.set_num_threads(1)  # the ranks share this machine's cores; also: same sums every time
 
     device = choose_device(recipe, options)
-    on_gloo = device.type != "cuda" and options.own.get("backend", "gloo") == "gloo"
+    on_gloo = device.type == "cpu" and options.own.get("backend", "gloo") == "gloo"
     if on_gloo and (misfit := recipe.misfit_on_gloo()):
         stop(misfit)
     join(device, size, options)

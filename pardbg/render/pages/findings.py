@@ -231,11 +231,9 @@ def _card(
     body += [line(Segment(text, "strong")) for text in wrap(clean(finding.text), size, 12)]
     known = " · ".join(f"{n} {value}" for n, value in _facts(snapshot, finding) if n != "time")
     body += [line(Segment(text, "dim")) for text in wrap(known, size, 2)]
-    small = lanes_around(snapshot, finding, around.lanes, around.window, size)
-    body += small if len(small) < room - len(body) - _SOURCE else []
-    spare = room - len(body) - 2 * _SOURCE
-    if small and len(around.lanes) <= spare:
-        body[-len(small) :] = lanes_around(snapshot, finding, around.lanes, around.window, size, 1)
+    airy = lanes_around(snapshot, finding, around.lanes, around.window, size, apart=1)
+    small, spare = [*airy[:1], *filter(None, airy[1:])], room - len(body) - _SOURCE
+    body += airy if len(airy) < spare - _SOURCE else small if len(small) < spare else []
     body += _halves(snapshot, finding, around.source, size, room - len(body) - 1)
     return [line("  ", row) for row in body], [at] * len(body), 0
 

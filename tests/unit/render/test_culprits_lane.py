@@ -126,3 +126,23 @@ def test_a_small_screen_has_the_table_rather_than_what_the_sentence_says() -> No
     made = snapshot(store, store.begin_ns + int(14.3 * S))
     text = "\n".join(plain(row) for row in findings(made, 80, 19, 0).body)
     assert "+9.27 ms" in text and "culprit  " not in text
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4, 8, 16])
+def test_whatever_the_height_the_sentence_stays_and_nothing_stands_over_it(num_ranks: int) -> None:
+    trace = Trace(num_ranks)
+    for proc in trace.ranks:
+        proc.phase("forward", 0, 1)
+        if proc is not trace.ranks[0]:
+            proc.collective("world", "all_reduce", 1, None)
+    stall(trace, 2100, r0=[["/job/train.py", 20, "step"]])
+    store = trace.flush().store()
+    made, window = snapshot(store, ns(2500)), Window(ns(0), ns(2500))
+    around = Around(lanes(store, ns(0), ns(2500), 120), window)
+    for rows in range(14, 90):
+        picture = findings(made, 120, rows, 0, around)
+        texts = [plain(row).strip() for row in picture.body]
+        (said,) = made.findings
+        assert any(text and said.text.startswith(text) for text in texts), rows
+        drawn = [text for text in texts if text.startswith("around it")]
+        assert len(drawn) <= 1 and len(texts) <= rows, rows

@@ -292,3 +292,32 @@ def test_a_rank_that_trains_stays_one_whatever_it_starts() -> None:
     first.flush()
     within(trace, 0, 200, first, start=1)
     assert trace.store().procs[first.proc].rank == 0
+
+
+def test_a_restarted_job_that_ended_well_has_the_failure_of_its_first_life() -> None:
+    """Both ranks of the first life raised; the second one ended well, and so did the job."""
+    trace = Trace(0)
+    for life_, start in enumerate((0, 100)):
+        for rank in range(2):
+            proc = started(trace, rank, "id:host:1", 2, start=start, epoch=life_)
+            steps_of(proc, start, 3)
+            if not life_:
+                proc.define(
+                    wire.DefKind.EXCEPTION,
+                    t_ns=ns(50),
+                    type="ValueError",
+                    text="ValueError: no",
+                    thread="MainThread",
+                    frames=[],
+                    step=2,
+                )
+            trace.define(wire.DefKind.END, proc=proc.proc, t_ns=ns(start + 60), reason="exit",
+                         code=1 - life_)  # fmt: skip
+    trace.end(200)
+    store = trace.store()
+    assert store.look_at(1)
+    assert [(f.kind, f.severity) for f in snapshot(store, None).findings] == [
+        ("exception", "error")
+    ]
+    assert store.look_at(2)
+    assert [f.kind for f in snapshot(store, None).findings] == ["restarted"]

@@ -174,10 +174,8 @@ class Recipe:
         here = _torch()
         if here is None or _release(here) not in map(_release, self.not_on_gloo):
             return None
-        return (
-            f"{self.name} does not run on gloo with torch {here}: what it needs hangs or fails"
-            " there, without pardbg, too; it needs a GPU for each rank, or another torch"
-        )
+        why = f"{self.name} hangs or fails on gloo with torch {here}, without pardbg, too"
+        return f"{why}: take another torch, or a GPU for each rank"
 
     def _too_old(self) -> str | None:
         here = _torch()
