@@ -75,11 +75,15 @@ class Defs:
 
     def group(
         self, key: str, name: str, axis: str | None, ranks: Sequence[int], backend: str,
-        timeout_ns: int | None = None,
+        timeout_ns: int | None = None, place: int | None = None,
     ) -> int:  # fmt: skip
         """Return the id of a process group (from 1). ``key`` is equal on all members; sent again if
-        what is known of it (its name, its axis) changed."""
+        what is known of it (its name, its axis) changed. ``place``: own rank in it, where only the
+        number of its ``ranks`` is known."""
         facts = (name, axis, tuple(ranks), backend, timeout_ns)
+        members = {"ranks": list(ranks)} if place is None else {
+            "ranks": [], "place": place, "size": len(ranks)
+        }  # fmt: skip
         with self._lock:
             known = self._groups.get(key)
             if known is not None and known[1] == facts:
@@ -87,8 +91,8 @@ class Defs:
             group_id = known[0] if known else min(self._next_group(), wire.NO_GROUP)
             self._groups[key] = (group_id, facts)
             self.put(
-                DefKind.GROUP, id=group_id, key=key, name=name, axis=axis, ranks=list(ranks),
-                backend=backend, timeout_ns=timeout_ns,
+                DefKind.GROUP, id=group_id, key=key, name=name, axis=axis, backend=backend,
+                timeout_ns=timeout_ns, **members,
             )  # fmt: skip
         return group_id
 

@@ -288,8 +288,9 @@ class DefKind(str, enum.Enum):
     all_to_all, barrier, monitored_barrier, send, recv. ``at``: [file, line, function] of the
     program where it was issued first, where known."""
     GROUP = "group"
-    """{"id", "key", "name", "axis"|None, "ranks", "backend", "timeout_ns"|None}: key is equal on
-    all members."""
+    """{"id", "key", "name", "axis"|None, "ranks", "backend", "timeout_ns"|None, "place"?, "size"?}:
+    key is equal on all members. Of a group made by hand ``ranks`` is empty: only how many there are
+    (``size``) is known, and which of them (``place``) the process is."""
     PLAN = "plan"
     """{"schedule", "group" (key), "ranks" (global, by pp index), "num_stages",
     "num_microbatches", "num_virtual" (stages per rank), "order": {str(global rank): ["0F0", ...]},

@@ -177,7 +177,8 @@ class Definitions:
             del known.groups[next(iter(known.groups))]
         while len(self.groups) >= MAX_GROUPS and key not in self.groups:
             self._forget_group(next(iter(self.groups)))
-        self.groups[key] = ranks
+        if "place" not in fields:  # else whoever uses it is in it
+            self.groups[key] = ranks
         if isinstance(fields.get("timeout_ns"), int):
             self.timeouts[key] = fields["timeout_ns"]
         axis = fields.get("axis")

@@ -18,6 +18,7 @@ from pardbg.store.clocks import Reading
 from pardbg.store.history import Bookmark, Bookmarks, History, StateHistory
 from pardbg.store.intake import move
 from pardbg.store.lives import Part, Past, Starts, by_rank, end_of, oldest_ended, parts, shown
+from pardbg.store.places import Places
 from pardbg.store.process import Process
 from pardbg.store.source import Message
 from pardbg.store.table import Limits
@@ -71,14 +72,14 @@ class Store:
         """What was left out because a limit was reached -> how often."""
         self.groups: dict[tuple[int, str], definitions.GroupDef] = {}
         """(epoch, key) -> group."""
+        self._places = Places(self.groups)
         self.plans: dict[tuple[int, str], definitions.PlanDef] = {}
         """(epoch, group key) -> newest plan."""
         self.run: dict[str, Any] = {}
         self.notes: dict[str, Any] = {}
         self.run_ends: list[tuple[int, int | None]] = []
         """(t_ns, exit code)."""
-        self.told: list[tuple[int, int]] = []
-        """(t_ns, signal): what the launcher was asked to pass on to the job."""
+        self.told: list[tuple[int, int]] = []  # (t_ns, signal) that the launcher was to pass on
         self.states = StateHistory(self.limits.states, self.limits.keep_ns)
         self.controls = History(self.limits.controls, self.limits.keep_ns)
         self.output = History(self.limits.output_lines, self.limits.keep_ns)
@@ -260,6 +261,7 @@ class Store:
             del self.procs[process.proc]
             self._definition_bytes -= process.definition_bytes
         epochs = {p.epoch for p in gone} - {p.epoch for p in self.procs.values()}
+        self._places.forget(epochs)
         for known in (self.groups, self.plans):
             for key in [key for key in known if key[0] in epochs]:
                 del known[key]
@@ -435,6 +437,8 @@ class Store:
 
     def _define_group(self, process: Process, values: Mapping[str, Any]) -> None:
         group = definitions.group_def(values, process.epoch)
+        if "place" in values:
+            group = self._places.take(process, group, values)
         known = self.groups.get((group.epoch, group.key))
         if known is None and len(self.groups) >= MAX_GROUPS and not self._forget():
             raise Full("groups")
@@ -442,7 +446,8 @@ class Store:
             group = known  # all its members define it: their ranks are kept once
         else:
             self._keep(process, fields.weight(values))
-        if group.backend != wire.CALLS and (known is None or (group.ranks and group != known)):
+        news = known is None or (group.ranks and group != known)
+        if group.backend != wire.CALLS and news and (group.ranks or "place" not in values):
             self.groups[group.epoch, group.key] = group
         if len(process.groups) < MAX_GROUPS:
             process.groups[fields.integer(values, "id", 0)] = group

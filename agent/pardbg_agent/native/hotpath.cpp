@@ -348,7 +348,7 @@ void record_parts(const Spec& spec, const IValue* args, Follow& f) {
   r.kind = kPart, r.flags = 0, r.stage = r.mb = -1, r.t1 = r.t0;
   for (size_t i = 0; i < num; i++) {
     r.peer = ranks[i], r.a = sent[i], r.b = back[i];
-    if ((r.a != 0 || r.b != 0) && i != own) f.state.ring.write(r);
+    if ((r.a != 0 || r.b != 0) && i != own && r.peer >= 0) f.state.ring.write(r);
   }
 }
 

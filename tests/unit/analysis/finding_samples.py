@@ -102,6 +102,8 @@ def _waits() -> list[Candidate]:
     for absence in (None, Absence("stopped", AT)):
         stuck = waits.StuckOp((), False, False, op, 6 * S, absence is not None, absence)
         found.append(one("stuck-op", stuck, (0, 1), () if absence is None else (2,)))
+    stuck = waits.StuckOp((), False, False, op, 6 * S, False, None, False)
+    found.append(one("stuck-op", stuck, (0, 1), ()))
     for at_store in ("unknown", "absent", "came"):
         unseen = waits.UnseenRank((), False, False, op, 6 * S, (2, 3), at_store)
         found.append(one("unseen-rank", unseen, (0, 1), (3,) if at_store == "absent" else ()))

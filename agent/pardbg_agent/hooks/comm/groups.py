@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 import zlib
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ from pardbg_agent import core as _core
 from pardbg_agent.hooks.context import Context, Group, of
 from pardbg_agent.life import calls
 
+UNKNOWN: Final = -2
+"""The rank of a member where nothing says it. (As a peer NONE is whoever sends.)"""
 _MAX_AXES = 4096
 _AXES = frozenset(("dp", "dp_replicate", "dp_shard", "fsdp", "tp", "sp", "cp", "pp", "ep"))
 """Names of mesh axes in programs: a group described as one is that."""
@@ -30,6 +33,10 @@ class _Process:
         """The module in C++ that sees them; None: Python does."""
         self.generation = 0
         """How often a default group was made: names start over with each."""
+        self.made = weakref.WeakKeyDictionary[Any, str]()
+        """Groups that c10d does not know -> their keys."""
+        self.numbers: Counter[tuple[str, int]] = Counter()
+        """(name, size) -> how many of them there were."""
         self.default: Any = None
         """Weak reference to the last one: it is made once, whoever attaches again."""
 
@@ -105,16 +112,19 @@ def _note(name: str, axis: str) -> None:
 def _meet(x: Context, pg: Any) -> Group:
     c = x.core
     torch_name = _torch_name(pg)
-    ranks = _ranks(pg)
+    ranks = _ranks(c, pg)
     # torch's names repeat after destroy_process_group and a new init: the generation keeps those
     # apart, and the ranks keep apart what replicas name alike.
     key = f"{torch_name}@{zlib.crc32(repr(ranks).encode()):08x}"
+    place = int(pg.rank()) if UNKNOWN in ranks else None
+    if place is not None:
+        key = _key_of(pg, torch_name)
     if PROCESS.generation > 1:
         key = f"{PROCESS.generation}.{key}"
     axis = _axis(pg, torch_name)
     name = axis or ("default" if pg is c10d._world.default_pg else _described(pg, torch_name))
     backend = _backend(pg)
-    group_id = c.defs.group(key, name, axis, ranks, backend, _timeout_ns(pg))
+    group_id = c.defs.group(key, name, axis, ranks, backend, _timeout_ns(pg), place)
     x.groups = {i: g for i, g in x.groups.items() if g.ref() is not None}
     x.signatures = {k: s for k, s in x.signatures.items() if s.ref() is not None}
     group = x.groups[id(pg)] = Group(key, group_id, name, ranks, backend, weakref.ref(pg), axis)
@@ -145,12 +155,27 @@ def _torch_name(pg: Any) -> str:
         return type(pg).__name__
 
 
-def _ranks(pg: Any) -> tuple[int, ...]:
+def _ranks(c: _core.Core, pg: Any) -> tuple[int, ...]:
+    """Return the members' global ranks. Of a ProcessGroup made by hand (torchft's) nothing says
+    them, unless it is as large as the world and this rank has its own number in it."""
     known = c10d._world.pg_group_ranks.get(pg)
     if known:
         # int(): nanotron makes its groups of numpy's numbers
         return tuple(int(rank) for rank in sorted(known, key=known.__getitem__))
-    return tuple(range(pg.size()))
+    size, own = int(pg.size()), c.identity.rank
+    like_world = (size, int(pg.rank())) == (c.identity.world_size, own)
+    if own < 0 or like_world or pg in c10d._world.pg_names:  # its ranks are set a moment later
+        return tuple(range(size))
+    return (own,) if size == 1 else (UNKNOWN,) * size
+
+
+def _key_of(pg: Any, name: str) -> str:
+    """Return what members of a group made by hand call it alike: all of them make it, so the number
+    of such groups so far is the same; where it is not, their places do not fit together."""
+    if pg not in PROCESS.made:
+        PROCESS.numbers[name, pg.size()] += 1
+        PROCESS.made[pg] = f"{name}@{pg.size()}#{PROCESS.numbers[name, pg.size()]}"
+    return PROCESS.made[pg]
 
 
 def _axis(pg: Any, torch_name: str) -> str | None:

@@ -187,7 +187,7 @@ def tell_parts(
     if c.level < 2 or not len(sent) == len(expected) == len(group.ranks) <= MAX_PARTS:
         return
     for peer, num_bytes, back in zip(group.ranks, sent, expected, strict=True):
-        if (num_bytes or back) and peer != c.identity.rank:
+        if (num_bytes or back) and peer not in (c.identity.rank, groups.UNKNOWN):
             c.record(
                 _PART, _COMM, 0, op.name_id, op.t0, op.t0, op.step, op.seq, op.group_id, NONE,
                 NONE, peer, num_bytes, back,
@@ -200,7 +200,7 @@ def _sign(
     """Return what ops of this kind on this group share. ``peer``: root or peer, as a group rank."""
     group = groups.group_of(x, pg)
     if peer >= 0:
-        peer = group.ranks[peer]
+        peer = group.ranks[peer] if spec.p2p else max(NONE, group.ranks[peer])
     # The peer of a p2p op is in its records; it is not part of its name.
     name = (spec.torch_name, dtype, reduce, tag if spec.p2p else peer)
     name_id = x.names.get(name) or _define(

@@ -31,7 +31,7 @@ from pardbg_agent.hooks.patching import Patches, unframed, unseen, wait_gate
 from pardbg_agent.hooks.watch import op_watches
 from pardbg_agent.life.own_frames import hide_own
 from pardbg_agent.tables.c10d_ops import C10D_OPS, C10dOp
-from pardbg_agent.wire import Flag, Kind, Lane
+from pardbg_agent.wire import NONE, Flag, Kind, Lane
 
 MAX_POLLED: Final = 256
 MAX_TENSORS: Final = 1024
@@ -314,7 +314,7 @@ def _wait(original: Any) -> Any:
                 failed = False
             finally:
                 t1 = now_ns()
-                if op.peer < 0 and op.flags & _P2P and not failed:
+                if op.peer == NONE and op.flags & _P2P and not failed:
                     op = c.guard.call("any source", _came, c, op, self) or op
                 try:
                     waited(c, op, t0, t1, failed)

@@ -254,19 +254,27 @@ class Misaddressed(Stalled):
 
 @dataclass(frozen=True, slots=True)
 class StuckOp(Stalled):
-    """All ranks issued an op and it does not end. An error if one of them is stopped or gone."""
+    """All ranks issued an op and it does not end. An error if one of them is stopped or gone. Or
+    nothing says which ranks are in its group."""
 
     op: Label
     waited_ns: int
     call: bool
     absence: Absence | None
     """What the first of the culprits does, that ended or are stopped."""
+    known: bool = True
+    """All members are known."""
 
     def severity(self) -> Severity:
         return "warning" if self.absence is None else "error"
 
     def text(self, about: Candidate) -> str:
         of, why = about.culprits, ""
+        if not self.known:
+            return (
+                f"{self.op} does not end on {ranks_text(about.ranks)} for "
+                f"{duration(self.waited_ns)}. Nothing says which other ranks are in this group."
+            )
         if self.absence is not None:
             why = f" {ranks_text(of).capitalize()} {self.absence.text(len(of) > 1)}."
         return (
@@ -275,7 +283,8 @@ class StuckOp(Stalled):
         )
 
     def advice(self) -> str:
-        return self.tries("set-up" if self.call else "transport")
+        why = "set-up" if self.call else "transport"
+        return self.tries(why if self.known else "members")
 
 
 AtStore = Literal["unknown", "absent", "came"]

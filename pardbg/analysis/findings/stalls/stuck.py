@@ -63,6 +63,7 @@ def _stuck_op(view: View, ops: Sequence[PendingOp], since: int, over: int | None
     facts: StuckOp | UnseenRank = StuckOp(
         broken, False, over is not None, Label(op.text), (over or view.t_ns) - since, op.call,
         absence(view, broken[0]) if broken and not unseen else None,
+        bool(op.group.ranks or op.call or not op.group.backend),
     )  # fmt: skip
     where = next((at for r in waiting if (at := place(seen(view, r).frames))), None)
     if unseen:

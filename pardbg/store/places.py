@@ -1,0 +1,65 @@
+"""Groups that a program made by hand: torch does not say their ranks, so each member tells its own
+place only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pardbg.events import fields
+from pardbg.store.definitions import GroupDef
+from pardbg.store.process import Process
+from pardbg.words import ranks_text
+
+Key = tuple[int, str]
+"""(epoch, key) of a group."""
+
+
+class Places:
+    """Who is where in each. Processes that call a group alike and fill all its places, each one
+    once, are taken for its members, which is a guess (the group's name says so)."""
+
+    def __init__(self, groups: dict[Key, GroupDef]) -> None:
+        """``groups``: those whose members are known."""
+        self._groups = groups
+        self._members: dict[Key, dict[int, tuple[Process, int]]] = {}
+        """Its place -> (process, the id that it has given the group)."""
+        self._torn: set[Key] = set()
+
+    def forget(self, epochs: Collection[int]) -> None:
+        """Forget the groups of lives that are gone."""
+        for key in [key for key in self._members if key[0] in epochs]:
+            del self._members[key]
+            self._torn.discard(key)
+
+    def take(self, process: Process, group: GroupDef, values: Mapping[str, Any]) -> GroupDef:
+        """Give all members so far their definition, and return this one's: with the ranks of all
+        once each place has its process. Before, and where two say the same place, it is without
+        ranks and has a key of its own: it is matched with nobody."""
+        key = group.epoch, group.key
+        place, size, number = (fields.integer(values, name, 0) for name in ("place", "size", "id"))
+        if key not in self._members and len(self._members) >= fields.MAX_GROUPS:
+            return _apart(process, group)
+        members = self._members.setdefault(key, {})
+        if members.setdefault(place, (process, number))[0] is not process:
+            self._torn.add(key)
+        self._groups.pop(key, None)
+        whole = None if key in self._torn else _whole(group, members, size)
+        for other, at in members.values():
+            other.groups[at] = whole or _apart(other, group)
+        return whole or _apart(process, group)
+
+
+def _whole(
+    group: GroupDef, members: Mapping[int, tuple[Process, int]], size: int
+) -> GroupDef | None:
+    told = (members[place][0].rank for place in sorted(members))
+    ranks = tuple(-1 if rank is None else rank for rank in told)
+    if len(set(ranks)) < size or min(ranks) < 0 or min(members) < 0 or max(members) >= size:
+        return None
+    return replace(group, name=f"{ranks_text(ranks)} (guessed)", ranks=ranks)
+
+
+def _apart(process: Process, group: GroupDef) -> GroupDef:
+    return replace(group, key=f"{process.proc}/{group.key}")
