@@ -12,9 +12,11 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.finding import Finding
+from pardbg.analysis.findings.kinds.stall_kinds import MissingRank
 from pardbg.hub.client import LiveSource
 from pardbg.session.reader import load
 from pardbg.store.store import Store
+from pardbg_agent.wire import START_UP
 from tests.distributed.programs import made_groups as program
 from tests.distributed.runs import started
 from tests.hook_ways import NATIVE, WAYS
@@ -45,6 +47,8 @@ def test_who_is_missing_in_one_is_not_who_left(tmp_path: Path, way: str) -> None
 
             wait_until(told, 60)
     assert [(f.kind, f.culprits, f.ranks) for f in found] == [("missing-rank", (3,), (0, 2))]
+    assert isinstance(found[0].facts, MissingRank)
+    assert found[0].facts.absences[0].doing != START_UP  # though it has no default group
 
 
 @pytest.mark.parametrize("way", WAYS)

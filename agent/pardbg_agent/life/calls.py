@@ -72,7 +72,7 @@ def start_up(c: Core) -> None:
 
 
 def group_formed(c: Core) -> bool:
-    """Note that the default group is there; return whether that ends the start-up."""
+    """Note that its first group is there; return whether that ends the start-up."""
     if not c.starting:
         return False
     c.starting = False

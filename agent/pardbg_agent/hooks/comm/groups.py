@@ -61,10 +61,14 @@ def default_made(pg: Any) -> None:
             PROCESS.axes.clear()  # of groups that are gone: the new ones have the same names
         PROCESS.generation, PROCESS.default = PROCESS.generation + 1, weakref.ref(pg)
     c = _core.ensure()
-    if calls.group_formed(c):  # the program may have set its own hooks meanwhile
-        c.guard.call("excepthook", _core.UNCAUGHT.install)
+    _started(c)
     if c.level:
         c.guard.call("groups", lambda: group_of(of(c), pg))
+
+
+def _started(c: _core.Core) -> None:
+    if calls.group_formed(c):  # the program may have set its own hooks meanwhile
+        c.guard.call("excepthook", _core.UNCAUGHT.install)
 
 
 def mesh_made(mesh: Any) -> None:
@@ -129,6 +133,7 @@ def _meet(x: Context, pg: Any) -> Group:
     x.signatures = {k: s for k, s in x.signatures.items() if s.ref() is not None}
     group = x.groups[id(pg)] = Group(key, group_id, name, ranks, backend, weakref.ref(pg), axis)
     _identify(c, pg)
+    _started(c)  # a program may make all its groups by hand
     return group
 
 
