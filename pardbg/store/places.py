@@ -21,8 +21,7 @@ class Places:
     once, are taken for its members, which is a guess (the group's name says so)."""
 
     def __init__(self, groups: dict[Key, GroupDef]) -> None:
-        """``groups``: those whose members are known."""
-        self._groups = groups
+        self._groups = groups  # those whose members are known
         self._members: dict[Key, dict[int, tuple[Process, int]]] = {}
         """Its place -> (process, the id that it has given the group)."""
         self._torn: set[Key] = set()
@@ -39,9 +38,10 @@ class Places:
         ranks and has a key of its own: it is matched with nobody."""
         key = group.epoch, group.key
         place, size, number = (fields.integer(values, name, 0) for name in ("place", "size", "id"))
-        if key not in self._members and len(self._members) >= fields.MAX_GROUPS:
+        members = self._members.get(key, {})
+        if not 0 <= place < size or (not members and len(self._members) >= fields.MAX_GROUPS):
             return _apart(process, group)
-        members = self._members.setdefault(key, {})
+        self._members[key] = members
         if members.setdefault(place, (process, number))[0] is not process:
             self._torn.add(key)
         self._groups.pop(key, None)
@@ -54,11 +54,10 @@ class Places:
 def _whole(
     group: GroupDef, members: Mapping[int, tuple[Process, int]], size: int
 ) -> GroupDef | None:
-    told = (members[place][0].rank for place in sorted(members))
-    ranks = tuple(-1 if rank is None else rank for rank in told)
-    if len(set(ranks)) < size or min(ranks) < 0 or min(members) < 0 or max(members) >= size:
-        return None
-    return replace(group, name=f"{ranks_text(ranks)} (guessed)", ranks=ranks)
+    told = [members[place][0].rank for place in sorted(members)]
+    ranks = tuple(rank for rank in told if rank is not None)
+    named = replace(group, name=f"{ranks_text(ranks)} (guessed)", ranks=ranks)
+    return named if len(set(ranks)) == size else None
 
 
 def _apart(process: Process, group: GroupDef) -> GroupDef:

@@ -438,6 +438,7 @@ class Store:
     def _define_group(self, process: Process, values: Mapping[str, Any]) -> None:
         group = definitions.group_def(values, process.epoch)
         if "place" in values:
+            self._keep(process, fields.weight(values))
             group = self._places.take(process, group, values)
         known = self.groups.get((group.epoch, group.key))
         if known is None and len(self.groups) >= MAX_GROUPS and not self._forget():

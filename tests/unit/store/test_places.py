@@ -8,6 +8,7 @@ import msgpack
 import pytest
 
 from pardbg.store import Store
+from pardbg.store import store as stores
 from pardbg.store.source import Message
 
 
@@ -34,7 +35,7 @@ def test_members_are_known_once_all_places_are_full(seed: int) -> None:
         store.apply_all(said(rank, place))
         assert not at or members(store)[told[0][0]] == ((4, 1, 7) if at == 2 else ())
     assert set(members(store).values()) == {(4, 1, 7)}
-    assert [group.name for group in store.groups.values()] == ["ranks 1,4,7 (guessed)"]
+    assert [group.ranks for group in store.groups.values()] == [(4, 1, 7)]
     assert len({process.groups[1].key for process in store.procs.values()}) == 1
 
 
@@ -54,6 +55,16 @@ def test_else_nobody_is_matched_with_anybody(told: list[tuple[int, int]]) -> Non
         store.apply_all(said(rank, place))
     assert set(members(store).values()) == {()} and not store.groups
     assert len({process.groups[1].key for process in store.procs.values()}) == len(told)
+
+
+def test_what_places_take_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that says places without end is refused in time: 40 of some 200 bytes fit."""
+    monkeypatch.setattr(stores, "_MAX_DEFINITION_BYTES", 20_000)
+    store = Store()
+    for place in range(400):
+        store.apply_all(said(0, place, size=1000))
+    assert store.refused["definitions"] > 200
+    assert sum(map(len, store._places._members.values())) < 200
 
 
 def test_said_again_and_made_anew() -> None:

@@ -120,13 +120,13 @@ def _meet(x: Context, pg: Any) -> Group:
     # torch's names repeat after destroy_process_group and a new init: the generation keeps those
     # apart, and the ranks keep apart what replicas name alike.
     key = f"{torch_name}@{zlib.crc32(repr(ranks).encode()):08x}"
-    place = int(pg.rank()) if UNKNOWN in ranks else None
-    if place is not None:
-        key = _key_of(pg, torch_name)
-    if PROCESS.generation > 1:
-        key = f"{PROCESS.generation}.{key}"
     axis = _axis(pg, torch_name)
     name = axis or ("default" if pg is c10d._world.default_pg else _described(pg, torch_name))
+    place = int(pg.rank()) if UNKNOWN in ranks else None
+    if place is not None:
+        key, name = _key_of(pg, torch_name), f"{name} of {len(ranks)}"
+    if PROCESS.generation > 1:
+        key = f"{PROCESS.generation}.{key}"
     backend = _backend(pg)
     group_id = c.defs.group(key, name, axis, ranks, backend, _timeout_ns(pg), place)
     x.groups = {i: g for i, g in x.groups.items() if g.ref() is not None}
