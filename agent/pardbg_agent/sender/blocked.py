@@ -49,6 +49,9 @@ _CALLS: Final = {
 _BATON: Final = "/torch/utils/file_baton.py"
 _LOADER_DEPTH: Final = 12
 _MAX_CHILDREN: Final = 64
+_WRITES: Final = frozenset(
+    {"x86_64": (1, 18, 20), "aarch64": (64, 66, 68)}.get(platform.machine(), ())
+)
 _OF_OPS: Final = ("/torch/distributed/", "/torch/_C/_distributed")
 
 
@@ -88,6 +91,8 @@ class Blocked:
         if frame is None:
             return
         kind, detail = _told(kind, int(words[1], 16), frame)
+        if kind in ("pipe", "terminal") and int(words[0]) in _WRITES:
+            kind = f"full {kind}"
         if len(self._names) >= _MAX_FILES and kind != "file lock":
             detail = ""
         name = wire.BLOCKED + "\n".join((kind, detail, _place(frame)))

@@ -19,7 +19,7 @@ _LAST: Final = 512
 
 Call = Literal[
     "sleep", "lock", "child", "file lock", "lock file", "file", "socket", "pipe", "terminal",
-    "poll", "worker",
+    "poll", "worker", "full pipe", "full terminal",
 ]  # fmt: skip
 _CALLS: Final = frozenset(get_args(Call))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import platform
+import select
 import socket
 import sys
 import threading
@@ -96,6 +98,29 @@ def test_a_socket_and_a_pipe() -> None:
     core = seen_in(at_pipe, lambda: os.write(writer, b"x"))
     os.close(reader), os.close(writer)
     assert kind_and_place(core) == ("pipe", "", "at_pipe")
+
+
+@pytest.mark.parametrize("way", ["pipe", "terminal"])
+def test_a_full_pipe_and_a_stopped_terminal_are_not_what_waits_for_input(way: str) -> None:
+    """The other end has to read, not to write."""
+    reader, writer = os.pipe() if way == "pipe" else os.openpty()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    os.set_blocking(writer, True)
+
+    def writes() -> None:
+        os.write(writer, b"x" * 4096)
+
+    def empty() -> None:
+        while select.select([reader], [], [], 0.2)[0]:
+            os.read(reader, 1 << 16)
+
+    core = seen_in(writes, empty)
+    os.close(reader), os.close(writer)
+    kind, _, place = kind_and_place(core)
+    assert (kind, place) == (f"full {way}", "writes")
 
 
 def test_a_lock_of_the_process() -> None:

@@ -66,7 +66,8 @@ ABSENCES: Final = (
 
 
 CALLS: Final[tuple[Call, ...]] = (
-    "sleep", "lock", "child", "file", "socket", "pipe", "terminal", "poll",
+    "sleep", "lock", "child", "file", "socket", "pipe", "terminal", "poll", "full pipe",
+    "full terminal",
 )  # fmt: skip
 BLOCKED: Final = (
     *(Blocking(call) for call in CALLS), Blocking("file", "/data/x"),
@@ -153,6 +154,9 @@ def _disagreements() -> list[Candidate]:
     found += [one("op-mismatch", differs, (0, 1), (1,)), one("op-mismatch", tie, (0, 1)),
               one("op-mismatch", first, (0, 1), (1,)),
               one("call-mismatch", call, (0, 1), (1,))]  # fmt: skip
+    calls = disagreements.Mismatch("size mismatch", world, "rank 0: 1 kB; rank 1: 2 kB", 1, False,
+                                   0, ((1, AT), (0, "save.py:7")))  # fmt: skip
+    found.append(one("size-mismatch", calls, (0, 1), (1,)))
     for of, received in (("size", (104, "float32")), ("dtype", (100, "int32"))):
         misfit = disagreements.MessageMismatch(
             "size" if of == "size" else "dtype", 0, 1, (100, "float32"), received,
@@ -278,6 +282,9 @@ def _speed() -> list[Candidate]:
             "train.py:88")
         for cause in asleep
     ]  # fmt: skip
+    found.append(
+        one("straggler", replace(straggler("host", (2,)), call="torch.save"), (0, 1), (2,))
+    )
     for every, of, same in ((5, (2,), True), (5, (0, 2), False), (None, (), True)):
         slow = speed.SlowSteps(every, 8, 40, 300 * MS, 100 * MS, (39, 44), 200 * MS, "in forward",
                                every is None, bool(of), same)  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.finding import Finding
-from pardbg_agent.wire import Flag
+from pardbg_agent.wire import Flag, Kind
 from tests.unit.facts import facts
 from tests.unit.trace_builder import MS, Proc, Trace
 
@@ -103,15 +103,10 @@ def test_a_straggler_among_very_many_collectives() -> None:
     assert facts(finding, "num_late", "num_steps", "by_ns") == (12, 12, 30 * MS)
 
 
-@pytest.mark.parametrize(
-    ("phase", "cause", "phases"),
-    [
-        ("data", "data", ()),
-        ("forward", "compute", ("forward",)),
-        ("backward", "compute", ("backward",)),
-        ("host", "host", ()),
-    ],
-)
+@pytest.mark.parametrize(("phase", "cause", "phases"), [
+    ("data", "data", ()), ("forward", "compute", ("forward",)),
+    ("backward", "compute", ("backward",)), ("host", "host", ()),
+])  # fmt: skip
 def test_a_straggler_and_what_makes_it_late(
     phase: str, cause: str, phases: tuple[str, ...]
 ) -> None:
@@ -122,6 +117,23 @@ def test_a_straggler_and_what_makes_it_late(
     assert facts(finding, "num_late", "num_steps", "by_ns") == (12, 12, 30 * MS)
     assert finding.cost_ns_per_step == 30 * MS
     assert finding.evidence is not None and finding.evidence.rank == 1
+
+
+@pytest.mark.parametrize(("kind", "took_ms", "call"), [
+    (Kind.CALL, 28, "torch.save"), (Kind.SPAN, 28, "torch.save"), (Kind.CALL, 14, ""),
+])  # fmt: skip
+def test_the_call_that_takes_a_straggler_its_time_is_named(
+    kind: Kind, took_ms: int, call: str
+) -> None:
+    """30 ms more of host code, in one call of the program: most of it, or less than half."""
+    trace = data_parallel(Trace(3), {1: {"host": 30}})
+    proc = trace.ranks[1]
+    of = proc.op("torch.save") if kind == Kind.CALL else proc.name("torch.save")
+    for step in range(STEPS):
+        begin = 100 * step + 51
+        proc.record(kind, begin, begin + took_ms, of, step=step)
+    finding = one(trace, "straggler")
+    assert (finding.culprits, *facts(finding, "cause", "call")) == ((1,), "host", call)
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,9 @@ class Mismatch(_Disagreement):
         return text
 
     def advice(self) -> str:
+        lines = {where for _, where in self.places}
+        if self.verdict == "size mismatch" and len(lines) > 1 and not self.call:
+            return self.tries("size mismatch of two calls")
         return self.tries("call" if self.call else self.verdict)
 
 

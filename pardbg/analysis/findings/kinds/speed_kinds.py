@@ -97,6 +97,8 @@ class Straggler(Facts):
     """Ranks that wait for ranks that wait."""
     unit: str = "step"
     """What ``num_steps`` counts: ``step``, ``round`` or ``op`` (findings.speed.windows)."""
+    call: str = ""
+    """The call, or the program's span, in which it spends half of that time at least."""
 
     def severity(self) -> Severity:
         loud = self.own_ns >= max(NOTE_NS, NOTE_SHARE * self.step_ns)
@@ -127,6 +129,7 @@ class Straggler(Facts):
                 "launch": f"{late} others', while {call}",
             }.get(self.cause, f"about {by} of {_UNITS[self.unit][1]} {call}")
         waits, spends = ("waits", "spends") if one else ("wait", "spend")
+        inside = f", in {self.call}" if self.call else ""
         return {
             "data": f"{its} data loading takes {by} longer",
             "compute": f"{its} compute takes {by} longer ({', '.join(self.phases)})",
@@ -135,7 +138,7 @@ class Straggler(Facts):
             "launch": f"{late} others' ({', '.join(self.phases)})",
             "communication": f"{it} {waits} {by} longer in other ops before",
             "core": f"{it} {waits} {by} longer for a CPU core (runnable, not scheduled)",
-            "host": f"{it} {spends} {by} more outside of forward and backward",
+            "host": f"{it} {spends} {by} more outside of forward and backward{inside}",
             "blocked": f"{it} {spends} {by} more in system calls",
             "unknown": "no single phase accounts for it",
         }[self.cause]
@@ -143,7 +146,7 @@ class Straggler(Facts):
     def advice(self) -> str:
         if self.blocking is not None:
             return blocking_advice(self.blocking, self)
-        return filled(self.tries(self.cause), self)
+        return filled(self.tries("call" if self.call else self.cause), self)
 
     def beyond_load(self) -> bool:
         measured = self.cause in MEASURED or (self.cause == "host" and self.timed)

@@ -17,13 +17,18 @@ import numpy as np
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.intervals import Interval
-from pardbg.analysis.base.spans import records
 from pardbg.analysis.base.steps import last_step_rows
 from pardbg.analysis.base.times import device
 from pardbg.analysis.findings.finding import Candidate, Evidence
 from pardbg.analysis.findings.kinds.speed_kinds import SlowSteps
 from pardbg.analysis.findings.speed.system_calls import blocked
-from pardbg.analysis.findings.speed.windows import COMPUTE, Window, per_window, phases_in
+from pardbg.analysis.findings.speed.windows import (
+    COMPUTE,
+    Window,
+    call_in,
+    per_window,
+    phases_in,
+)
 from pardbg.words import size
 
 LAST: Final = 256
@@ -138,7 +143,8 @@ def _cause(view: View, spans: Steps, step: int, usual: Sequence[int]) -> _Cause:
             spent[name].append(ns - median(phases[name] for phases in before))
     name = max(spent, key=lambda phase: median(spent[phase]))
     by = round(median(spent[name]))
-    named = _named(view, whom[0], spans[step], by)
+    call = call_in(view, whom[0], spans[step], by)
+    named = f"in {call}" if call else ""
     computes = not named and name in COMPUTE
     return _Cause(ranks, named or _WORDS.get(name, f"in {name}"), by, computes=computes)
 
@@ -178,19 +184,6 @@ def _largest(view: View, rank: int, step: int) -> tuple[str, int]:
     at = int(moved.argmax())
     op = process.ops.get(int(table.col("name_id")[rows[at]]))
     return op.op if op is not None else "an op", int(moved[at])
-
-
-def _named(view: View, rank: int, within: Interval, by: int) -> str:
-    """``in torch.save``: the call or span that makes up for it."""
-    process = view.ranks[rank]
-    took: Counter[str] = Counter()
-    for table in ("call", "span"):
-        for one in records(view, process, table, within):
-            op = process.ops.get(one.name_id) if table == "call" else None
-            name = op.op if op is not None else process.name(one.name_id)
-            took[name] += min(one.t1_ns, within[1]) - max(one.t0_ns, within[0])
-    name, ns = took.most_common(1)[0] if took else ("", 0)
-    return f"in {name}" if name and ns >= by / 2 else ""
 
 
 def _candidate(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
@@ -26,6 +26,7 @@ from pardbg.analysis.findings.speed.windows import (
     OFTEN,
     PHASE_TABLES,
     Window,
+    call_in,
     often,
     overloaded,
     per_window,
@@ -219,13 +220,14 @@ def _candidate(
     elif not {"launch": long, "data": own_load}.get(cause, False):
         blocking = where = None
     newest = late_in[-1].row
+    call = _call(view, looked_at, late_in, culprits[0], cause_ns) if cause == "host" else ""
     facts = Straggler(
         label=Label(newest.label), num_late=len(late_in), num_steps=len(looked_at.steps), by_ns=by,
         cause=cause, cause_ns=cause_ns, phases=phases, step_ns=looked_at.step_ns, recurring=again,
         timed=_is_timed(view, looked_at, culprits, by),
         own_ns=cost if cause == "core" else min(cost, by - stood),
         whole_host=_whole_host(view, culprits), late=tuple(culprits), blocking=blocking,
-        pid=view.ranks[culprits[0]].pid, rank=culprits[0], unit=looked_at.unit,
+        pid=view.ranks[culprits[0]].pid, rank=culprits[0], unit=looked_at.unit, call=call,
     )  # fmt: skip
     return Candidate(
         kind="straggler", ranks=tuple(a.rank for a in newest.arrivals if a.rank not in culprits),
@@ -234,6 +236,13 @@ def _candidate(
         cost_ns_per_step=round(cost) if looked_at.unit == "step" else None, facts=facts,
         evidence=Evidence(first(newest), culprits[0], "timeline", lane="phase"),
     ), facts  # fmt: skip
+
+
+def _call(view: View, looked_at: Window, lates: Sequence[_Late], rank: int, by: float) -> str:
+    """Return the call that takes it that long in most steps; empty: none does."""
+    spans = (_before(view, looked_at, late).get(rank) for late in lates[-8:])
+    calls = Counter(call_in(view, rank, span, by) for span in spans if span)
+    return calls.most_common(1)[0][0] if calls else ""
 
 
 def _cost(late: _Late, culprits: Sequence[int]) -> int:

@@ -6,7 +6,7 @@ same however long the run, and nothing flickers.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, wraps
@@ -325,3 +325,17 @@ def phases_in(view: View, rank: int, whole: Interval) -> dict[str, int]:
     found["launch"] = sum(total(clip(bound, *stretch)) for stretch in computing)
     found["host"] = whole[1] - whole[0] - total(clip(covered, *whole))
     return found
+
+
+def call_in(view: View, rank: int, within: Interval, by_ns: float) -> str:
+    """Return the call (torch.save) or the program's span that makes up for half of ``by_ns`` in a
+    stretch of a rank; empty: none does."""
+    process = view.ranks[rank]
+    took: Counter[str] = Counter()
+    for table in ("call", "span"):
+        for one in records(view, process, table, within):
+            op = process.ops.get(one.name_id) if table == "call" else None
+            name = op.op if op is not None else process.name(one.name_id)
+            took[name] += min(one.t1_ns, within[1]) - max(one.t0_ns, within[0])
+    name, ns = took.most_common(1)[0] if took else ("", 0)
+    return name if ns >= by_ns / 2 else ""
