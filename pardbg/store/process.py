@@ -50,6 +50,7 @@ class Process:
         self.world_size: int | None = None
         self.facts: dict[str, Any] = {}
         self.names: dict[int, str] = {}
+        self._ids: dict[str, list[int]] | None = None
         self.ops: dict[int, OpDef] = {}
         self.groups: dict[int, GroupDef] = {}
         self.model: ModelDef | None = None
@@ -172,6 +173,22 @@ class Process:
             return op.op if op is not None else f"#{name_id}"
         return found
 
+    @property
+    def next_index(self) -> int:
+        """Return the index of the record that is to come next."""
+        return self._next or 0
+
+    def ids(self, name: str) -> list[int]:
+        """Return the ids of a name; mostly there is one."""
+        if self._ids is None:
+            self._ids = {}
+            for name_id, known in self.names.items():
+                self._ids.setdefault(known, []).append(name_id)
+        return self._ids.get(name, [])
+
+    def define_name(self, name_id: int, name: str) -> None:
+        self.names[name_id], self._ids = name, None
+
     def lost(self, t_ns: int | None) -> int:
         """Return the number of records known lost up to ``t_ns``."""
         if not self._gaps:
@@ -194,7 +211,7 @@ class Process:
         head = fields.integer_or_none(state or {}, "head")
         seen = fields.integer_or_none(state or {}, "seen_ns")
         reached = self.device_times.horizon_ns()
-        if head is not None and seen is not None and head <= (self._next or 0):
+        if head is not None and seen is not None and head <= self.next_index:
             horizon = max(horizon or 0, seen + self.offset_ns)
             beat = fields.integer(state or {}, "heartbeat_ns", 0)
             reached = None if reached is None else max(reached, beat - _LOOKS_NS)

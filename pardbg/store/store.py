@@ -425,7 +425,7 @@ class Store:
         number, name = fields.integer(values, "id", 0), fields.text(values, "s")
         if len(process.names) < MAX_NAMES_PER_PROC and process.names.get(number) != name:
             self._keep(process, _NAME_BYTES + len(name))
-            process.names[number] = name
+            process.define_name(number, name)
             self._launches(process, process.launches and process.is_bare)
 
     def _define_op(self, process: Process, values: Mapping[str, Any]) -> None:

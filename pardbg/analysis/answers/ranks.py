@@ -285,7 +285,7 @@ def _newest_action(view: View, process: Process) -> tuple[int, str] | None:
 def _silent_since(view: View, process: Process, status: Mapping[str, Any]) -> int | None:
     """Return the time of the last sign of life, if it is older than STALE_NS."""
     heartbeat = fields.integer_or_none(status, "heartbeat_ns")
-    if not heartbeat:
+    if not heartbeat or view.now_ns - heartbeat <= STALE_NS:
         return None
     newest = max(heartbeat, _newest_visible(view, process) or 0)
     return newest if view.now_ns - newest > STALE_NS else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pardbg.analysis.answers.device_mesh import NO_MESH, Mesh, device_mesh
@@ -17,7 +17,7 @@ from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.losses import HISTORY as LOSSES
 from pardbg.analysis.base.losses import NotFinite, loss_history, loss_source, not_finite
 from pardbg.analysis.base.run import RunInfo, run_info
-from pardbg.analysis.base.steps import LAST, StepRow, current_step
+from pardbg.analysis.base.steps import LAST, StepRow, current_step, stated_step
 from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.comm.p2p import p2p_rows
 from pardbg.analysis.comm.traffic import TrafficView, traffic_view
@@ -98,6 +98,8 @@ MANY: Final = 128
 """Number of ranks above which rows outside the viewport are reused."""
 SECTIONS: Final = frozenset(("collectives", "p2p", "traffic", "memory", "courses"))
 """Fields of a snapshot that are made only for pages that draw them."""
+_BETWEEN: Final = frozenset(("courses",))
+"""Those of pages that are drawn between two snapshots that look at all records."""
 NO_TRAFFIC: Final = TrafficView(0, (), (), ())
 
 
@@ -182,10 +184,46 @@ def snapshot(
     The same store, cursor and viewport give the same value, but for reused rows. Nothing here
     raises on odd data: what is not known is None.
     """
+    if partial and before is not None and t_ns is None and viewport.sections <= _BETWEEN:
+        moved = _between(store, viewport, before)
+        if moved is not None:
+            return moved
     view = View(store, t_ns)
     made = _made(view, rank, viewport, _Reused(view, viewport, before, partial), partial)
     view.done()
     return made
+
+
+def _between(store: Store, viewport: Viewport, before: Snapshot) -> Snapshot | None:
+    """Return ``before`` with what moves from second to second, by the records of the ranks that are
+    drawn and what the hub says of all; None where that is not enough: of few ranks, of a pipeline,
+    at an end."""
+    view = View(store, None, few=True)
+    drawn, live = viewport.ranks, store.live and view.run_end is None
+    if drawn is None or not live or before.pipeline is not None or not _fits(view, before):
+        return None
+    known = {row.rank: row for row in before.ranks}
+    others = {rank: row for rank, row in known.items() if rank not in drawn}
+    rows = rank_rows(view, None, others, splits=False)
+    rows = tuple(row if row is others.get(row.rank) else _with_split(row, known[row.rank])
+                 for row in rows)  # fmt: skip
+    stated = (stated_step(of) for of in states(view).values())
+    steps = (before.step, *stated, *(row.step for row in rows))
+    made = replace(
+        before, revision=store.revision, t_ns=view.t_ns, t_end_ns=view.end_ns, ranks=rows,
+        step=max((step for step in steps if step is not None), default=None),
+        findings=_found_at_once(view), control=control_view(view), hang=hang_view(view),
+        stacks=rank_stacks(view), dropped_records=store.lost(view.t_ns),
+        unknown_records=store.unknown,
+        hosts=hosts_now(view, rows) if "courses" in viewport.sections else (),
+    )  # fmt: skip
+    view.done()
+    return made
+
+
+def _with_split(row: RankNow, before: RankNow) -> RankNow:
+    compute, wait, comm = before.compute_fraction, before.wait_fraction, before.comm_fraction
+    return replace(row, compute_fraction=compute, wait_fraction=wait, comm_fraction=comm)
 
 
 def _found_at_once(view: View) -> tuple[Finding, ...]:

@@ -31,7 +31,8 @@ the memory of a long run rise from one peak to the next."""
 class View:
     """The store at one cursor. Cheap: make one per snapshot, valid until the next message."""
 
-    def __init__(self, store: Store, t_ns: int | None) -> None:
+    def __init__(self, store: Store, t_ns: int | None, *, few: bool = False) -> None:
+        """``few``: the records of a few ranks alone are looked at."""
         store.settle()
         self.store = store
         self.live = t_ns is None
@@ -44,6 +45,8 @@ class View:
         self.t_ns = max(store.horizon_ns, self.begin_ns) if t_ns is None else t_ns
         """Up to here records are."""
         self.ranks: dict[int, Process] = store.rank_procs(self.t_ns)
+        self._many = len(self.ranks) >= MANY and not few
+        """Tables are read of all ranks at once."""
         self.epoch = max((process.epoch for process in self.ranks.values()), default=0)
         self._visible: dict[tuple[str, str], int] = {}
         self._counts: dict[str, dict[str, int]] = {}
@@ -69,7 +72,7 @@ class View:
         found = self._visible.get((process.proc, table))
         if found is None:
             of_all = self._counts.get(table)
-            if of_all is None and len(self.ranks) >= MANY:
+            if of_all is None and self._many:
                 procs = (other.proc for other in self.ranks.values())
                 counts = self.all(table).counts.tolist()
                 of_all = self._counts[table] = dict(zip(procs, counts, strict=True))
@@ -113,7 +116,7 @@ class View:
 
     def newest_ns(self, process: Process, tables: tuple[str, ...]) -> int:
         """Return the time at which these tables' newest row became visible; 0 without rows."""
-        if len(self.ranks) >= MANY:
+        if self._many:
             key = ("newest of all", tables)
             if key not in self.local:
                 newest = np.max([self.all(name).newest_when() for name in tables], axis=0)

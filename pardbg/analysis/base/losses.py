@@ -347,10 +347,8 @@ def _loss_ids(view: View) -> Array:
     """Return (rank's place << 32 | id) of each rank's first known loss name; no other metric."""
     found = []
     for place, process in enumerate(view.ranks.values()):
-        known = set(process.names.values())
-        wanted = next((name for name in LOSS_NAMES if name in known), None)
-        if wanted is not None:
-            found += [place << 32 | i for i, name in process.names.items() if name == wanted]
+        known = next((ids for name in LOSS_NAMES if (ids := process.ids(name))), ())
+        found += [place << 32 | name_id for name_id in known]
     return np.array(found, np.int64)
 
 

@@ -96,7 +96,7 @@ def averaging(view: View) -> tuple[tuple[int, ...], ...]:
 def probes(view: View, process: Process, name: str, dtype: str = "<i8") -> Iterable[Any]:
     """Return rows (step, seq, a, b) of the last probes of a name."""
     table, visible = view.rows(process, "probe")
-    wanted = [i for i, known in process.names.items() if known == name]
+    wanted = process.ids(name)
     if not wanted:
         return []
     lo = max(0, visible - PROBES_BACK)
@@ -186,7 +186,7 @@ def counted_by_step(view: View, process: Process, what: str) -> dict[int, int]:
     begun, _, steps = backwards(view, process, PHASES_BACK, "optimizer")
     if what == CLEARED:
         table, visible = view.rows(process, "probe")
-        ids = [i for i, name in process.names.items() if name == CLEARED]
+        ids = process.ids(CLEARED)
         part = slice(max(0, visible - PROBES_BACK) if ids else visible, visible)
         given = table.when[part][np.isin(table.col("name_id")[part], ids)]
     else:

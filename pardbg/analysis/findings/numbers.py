@@ -203,7 +203,7 @@ def _passed(view: View, last_step: int) -> bool:
 def _own_losses(view: View, process: Process) -> tuple[np.ndarray, np.ndarray]:
     """Values of a rank's metrics, and which of them are its own losses: what backward began from,
     where hooks saw it; else those that it logged."""
-    names = [i for i, name in process.names.items() if name in LOSS_NAMES]
+    names = [i for name in LOSS_NAMES for i in process.ids(name)]
     table, visible = view.rows(process, "metric")
     own = np.isin(table.col("name_id")[:visible], names)
     by_hook = own & ((table.col("flags")[:visible] & _INFERRED) != 0)
@@ -232,8 +232,10 @@ def _not_finite(view: View, rank: int, process: Process) -> Iterable[_Seen]:
 def _probed(view: View, rank: int, process: Process, op: str, grad: str = "-") -> Iterable[_Seen]:
     """Yield the records of a name, and those whose names begin with another one."""
     table, visible = view.rows(process, "probe")
+    if not visible:  # the usual case
+        return
     wanted = {i: n for i, n in process.names.items() if n == op or n.startswith(grad)}
-    if not wanted or not visible:
+    if not wanted:
         return
     rows = np.flatnonzero(np.isin(table.col("name_id")[:visible], list(wanted)))[:_MOST]
     columns = ("a", "name_id", "step", "group_id", "seq", "flags", "stage", "microbatch", "peer")
@@ -261,10 +263,11 @@ def _op(
 def _losses(view: View, rank: int, process: Process) -> Iterable[_Seen]:
     """Steps in which the rank's own loss was not finite: what backward began from, where hooks saw
     it, else its first value in a step. The mean over ranks is logged too, in the next step even."""
-    values, own = _own_losses(view, process)
-    if np.isfinite(values).all():  # the usual case
+    table, visible = view.rows(process, "metric")
+    if np.isfinite(table.col("a")[:visible].view("<f8")).all():  # the usual case
         return
-    rows, (table, _) = np.flatnonzero(own), view.rows(process, "metric")
+    values, own = _own_losses(view, process)
+    rows = np.flatnonzero(own)
     _, first = np.unique(table.col("step")[rows], return_index=True)
     for row in rows[first][~np.isfinite(values[rows[first]])][:_MOST].tolist():
         step = int(table.col("step")[row])
@@ -300,6 +303,9 @@ def same_data(view: View) -> Iterable[Candidate]:
     """Find ranks that average their gradients and had the same loss, bit by bit, in each of the
     last steps: of a pipeline, its last stage's replicas."""
     last = (newest_ended(view) or 0) - 1  # of the newest some may be on their way
+    newest = own_losses(view, last, last).get(last, {}).values()
+    if len({*newest}) == len(newest):  # the usual case
+        return
     by_rank: dict[int, list[float]] = defaultdict(list)
     for _, own in sorted(own_losses(view, last - _ALIKE + 1, last).items()):
         for rank, loss in own.items():

@@ -27,6 +27,8 @@ too."""
 STARVED_NS: Final = 2_500_000_000
 """... on an overloaded host, which may have no core for it, either."""
 READY_NS: Final = 1_500_000_000
+LOST_NS: Final = 10_000_000_000
+"""Records of a rank that have not come for so long will not."""
 IDLE_CORES: Final = 0.1
 """Cores used; below that it sleeps or waits."""
 _STALLS: Final = 64
@@ -159,6 +161,23 @@ def _scheduled(view: View, process: Process, said: Mapping[str, Any]) -> tuple[f
 def _earlier(view: View) -> tuple[int | None, dict[str, Mapping[str, Any]]]:
     """Return what all ranks' states were READY_NS before."""
     return view.store.states.ranks((state_at(view)[0] or view.t_ns) - READY_NS)
+
+
+@per_view
+def coming(view: View) -> frozenset[int]:
+    """Return ranks of a live run whose records of READY_NS ago are still on their way here: what
+    these have not issued nobody can say. After LOST_NS they are taken for lost; one whose agent is
+    silent, or that has ended, sends no more."""
+    if not (view.live and view.store.live):
+        return frozenset()
+    t_ns, before = state_at(view)[0] or view.t_ns, _earlier(view)[1]
+    return frozenset(
+        rank for rank, process in view.ranks.items()
+        if fields.integer(before.get(process.proc, {}), "head", 0) > process.next_index
+        and t_ns - (process.newest_ns or 0) < LOST_NS and view.proc_end(process) is None
+        and (said := states(view).get(process.proc, {})).get("alive") is not False
+        and not _silent(said, t_ns)
+    )  # fmt: skip
 
 
 def _silent(said: Mapping[str, Any], state_ns: int | None) -> int:

@@ -92,6 +92,8 @@ _STATES_PER_PARAMETER: Final = {
     "adagrad": 1, "rmsprop": 1, "adafactor": 0, "sgd": 0,
 }  # fmt: skip
 _BLOCK: Final = 4096
+_LAST: Final = -1
+_FEW: Final = 64
 Newest = dict[tuple[int, int], tuple[int, int, int]]
 """(name id, stage) -> (newest bytes, its peak, the largest of either ever)"""
 Latest = dict[str, tuple[int, int]]
@@ -186,18 +188,25 @@ def _newest(view: View, process: Process) -> Newest:
         known -= _BLOCK
     if known > 0:
         at, found = known, dict(cache[process.proc, known])
+    last: tuple[int, Newest] = cache.get((process.proc, _LAST), (0, {}))
+    if at < last[0] <= end:  # of a run that is followed a few rows are new
+        at, found = last[0], dict(last[1])
     while at < end:
         stop = min(end, (at // _BLOCK + 1) * _BLOCK)
         _take_rows(found, table, max(0, at - table.base), stop - table.base)
         at = stop
         if at % _BLOCK == 0:
             cache[process.proc, at] = dict(found)
+    cache[process.proc, _LAST] = end, found
     return found
 
 
 def _take_rows(found: Newest, table: Table, lo: int, hi: int) -> None:
     """Take the last (a, b) per (name, stage) of rows lo..hi, and the largest value of either."""
-    if hi <= lo:
+    if hi - lo <= _FEW:
+        for *place, of, most in table.tuples(slice(lo, max(lo, hi)), "name_id", "stage", "a", "b"):
+            top = found.get((place[0], place[1]), (0, 0, 0))[2]
+            found[place[0], place[1]] = of, most, max(of, most, top)
         return
     names, stages, a, b = (table.col(c)[lo:hi] for c in ("name_id", "stage", "a", "b"))
     keys = names.astype(np.int64) << 16 | (stages.astype(np.int64) & 0xFFFF)
@@ -213,7 +222,7 @@ def _take_rows(found: Newest, table: Table, lo: int, hi: int) -> None:
 
 def named(process: Process, name_ids: Array, wanted: str) -> NDArray[np.bool_]:
     """Return the ids of a name in a process; mostly there is one."""
-    ids = [i for i, name in process.names.items() if name == wanted]
+    ids = process.ids(wanted)
     return name_ids == ids[0] if len(ids) == 1 else np.isin(name_ids, ids)
 
 

@@ -269,7 +269,7 @@ def _rows_of(process: Process, text: str) -> NDArray[np.intp]:
     table = process.table("action")
     found = table.col("stage") == int(stage)
     found &= table.col("microbatch") == (int(mb) if mb else -1)
-    found &= np.isin(table.col("name_id"), [i for i, s in process.names.items() if s == name])
+    found &= np.isin(table.col("name_id"), process.ids(name))
     return np.flatnonzero(found)
 
 

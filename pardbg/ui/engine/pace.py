@@ -13,6 +13,8 @@ from pardbg.ui.engine.cursor import TimeCursor
 
 LIVE_PERIOD_S = 0.125
 """Time between frames of a live run: at most 8 a second."""
+MANY_PERIOD_S = 1.0
+"""The same of many ranks."""
 PLAY_PERIOD_S = 0.066
 """Time between frames while a recording plays: at most 15 a second."""
 LOOK_BACK_PERIOD_S = 1.0
@@ -85,9 +87,8 @@ class Pace:
             period = PLAY_PERIOD_S
         share = PLAYING_SHARE if self._cursor.playing else SHARE
         if self._cursor.following and self._many and self.slow:
-            share = PARTIAL_SHARE
-            if self._whole_at_s == self._looked_s or (self._urgent and self.whole_is_due):
-                share = 1
+            at_once = self._whole_at_s == self._looked_s or (self._urgent and self.whole_is_due)
+            share, period = (1, period) if at_once else (PARTIAL_SHARE, MANY_PERIOD_S)
         return time.monotonic() - self._looked_s >= max(period, self._cost_s * share)
 
 

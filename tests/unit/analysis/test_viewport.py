@@ -140,11 +140,12 @@ def test_a_live_run_that_grew_is_made_anew_in_the_viewport_alone(tmp_path: Path)
     live.apply_all(records[: 2 * RANKS])
     before = snapshot(live, None)
     live.apply_all(records[2 * RANKS : 3 * RANKS])
-    one = snapshot(live, None, viewport=ROWS, before=before, partial=True)
+    drawn = replace(ROWS, sections=frozenset(("traffic",)))
+    one = snapshot(live, None, viewport=drawn, before=before, partial=True)
     assert [row.step for row in (one.ranks[50], one.ranks[100])] == [2, 1]
     assert one.ranks[100] is before.ranks[100] and one.steps[-1].step == 2
     live.apply_all(records[3 * RANKS :])
-    more = snapshot(live, None, viewport=ROWS, before=one, partial=True)
+    more = snapshot(live, None, viewport=drawn, before=one, partial=True)
     whole = snapshot(live, None)
     assert [more.ranks[rank] for rank in DRAWN] == [whole.ranks[rank] for rank in DRAWN]
     assert more.steps == whole.steps and more.step == whole.step == steps - 1
@@ -152,6 +153,29 @@ def test_a_live_run_that_grew_is_made_anew_in_the_viewport_alone(tmp_path: Path)
     assert rows.ranks[50] == whole.ranks[50] and rows.ranks[100] is one.ranks[100]
     empty = {"collectives": (), "p2p": (), "traffic": NO_TRAFFIC, "memory": (), "hosts": ()}
     assert rows == replace(whole, ranks=rows.ranks, **empty)
+
+
+def test_between_two_snapshots_the_drawn_rows_and_what_the_hub_says_move(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No record of another rank is read: of rank 50 all but the shares of its newest step are those
+    of a whole snapshot; charts and other rows stay; a rank whose process is gone is anew."""
+    monkeypatch.setattr(store, "run_ends", [])
+    monkeypatch.setattr(store, "live", True)
+    before = replace(snapshot(store, None), revision=-1, step=0)
+    before = replace(before, ranks=tuple(replace(row, wait_fraction=0.5) for row in before.ranks))
+    between, whole = (snapshot(store, None, viewport=ROWS, before=of, partial=of is not None)
+                      for of in (before, None))  # fmt: skip
+    assert between.ranks[50] == replace(whole.ranks[50], wait_fraction=0.5)
+    assert between.ranks[100] is before.ranks[100] and between.steps is before.steps
+    assert between.revision == whole.revision and between.step == whole.step
+    process = View(store, None).ranks[200]
+    process.ends.append((store.end_ns, "killed"))
+    try:
+        gone = snapshot(store, None, viewport=ROWS, before=before, partial=True)
+    finally:
+        process.ends.clear()
+    assert gone.ranks[200].state == "lost" and gone.ranks[199] is before.ranks[199]
 
 
 def test_whole_frames_of_the_newest_moment_make_all_rows_anew_in_turns(

@@ -51,6 +51,8 @@ BEYOND: Final = 2.0
 LEAST_RANKS: Final = 3
 MEAN_BEYOND, SURE = 1.5, 2.0
 """Means over a window come apart by less than single steps do; standard errors."""
+COMPARED: Final = 16
+"""Other ranks, evenly chosen by their arrival, whose phases are compared; at most twice as many."""
 CAUSE_SHARE: Final = 0.5
 """Minimum share of the lateness of a phase worth looking at."""
 
@@ -325,12 +327,15 @@ def _excess(
     the step up to where it is late."""
     more: dict[int, dict[str, list[float]]] = {rank: defaultdict(list) for rank in culprits}
     for late in lates[-8:]:
-        before = _before(view, looked_at, late)
+        came = [a.rank for a in late.row.arrivals]
+        alike = [rank for rank in came if rank not in culprits]
+        looked = {*culprits, *alike[:: max(1, len(alike) // COMPARED)]}
+        before = {r: span for r, span in _before(view, looked_at, late).items() if r in looked}
         read_ahead(view, PHASE_TABLES, before)
         spent = {
-            a.rank: phases_in(view, a.rank, before[a.rank]) if a.rank in before else {}
-            for a in late.row.arrivals
-        }
+            rank: phases_in(view, rank, before[rank]) if rank in before else {}
+            for rank in came if rank in looked
+        }  # fmt: skip
         others = [spent[rank] for rank in spent if rank not in culprits]
         for name in {name for phases in spent.values() for name in phases}:
             usual = median(phases.get(name, 0) for phases in others) if others else 0

@@ -178,7 +178,7 @@ def _backwards(view: View, process: Process) -> Array:
     """Begins of a rank's last backwards, in ns."""
     table, visible = view.rows(process, "phase")
     lo = max(0, visible - _PHASES_BACK)
-    ids = [i for i, name in process.names.items() if name == "backward"]
+    ids = process.ids("backward")
     begun: Array = table.col("t0_ns")[lo:visible][np.isin(table.col("name_id")[lo:visible], ids)]
     return begun
 
