@@ -121,17 +121,22 @@ def test_a_straggler_and_what_makes_it_late(
 
 @pytest.mark.parametrize(("kind", "took_ms", "call"), [
     (Kind.CALL, 28, "torch.save"), (Kind.SPAN, 28, "torch.save"), (Kind.CALL, 14, ""),
+    (None, 28, ""),
 ])  # fmt: skip
 def test_the_call_that_takes_a_straggler_its_time_is_named(
-    kind: Kind, took_ms: int, call: str
+    kind: Kind | None, took_ms: int, call: str
 ) -> None:
-    """30 ms more of host code, in one call of the program: most of it, or less than half."""
+    """30 ms more of host code, in one call of the program: most of it, or less than half; None: a
+    span of all ranks, from the step's begin to its end."""
     trace = data_parallel(Trace(3), {1: {"host": 30}})
-    proc = trace.ranks[1]
-    of = proc.op("torch.save") if kind == Kind.CALL else proc.name("torch.save")
-    for step in range(STEPS):
-        begin = 100 * step + 51
-        proc.record(kind, begin, begin + took_ms, of, step=step)
+    for proc in trace.ranks if kind is None else trace.ranks[1:2]:
+        of = proc.op("torch.save") if kind == Kind.CALL else proc.name("torch.save")
+        for step in range(STEPS):
+            begin = 100 * step + 51
+            if kind is None:
+                proc.record(Kind.SPAN, begin - 50, begin + 48, of, step=step)
+            else:
+                proc.record(kind, begin, begin + took_ms, of, step=step)
     finding = one(trace, "straggler")
     assert (finding.culprits, *facts(finding, "cause", "call")) == ((1,), "host", call)
 

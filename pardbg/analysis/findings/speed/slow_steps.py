@@ -143,7 +143,7 @@ def _cause(view: View, spans: Steps, step: int, usual: Sequence[int]) -> _Cause:
             spent[name].append(ns - median(phases[name] for phases in before))
     name = max(spent, key=lambda phase: median(spent[phase]))
     by = round(median(spent[name]))
-    call = call_in(view, whom[0], spans[step], by)
+    call = call_in(view, (whom[0], spans[step]), (whom[0], spans[beside[0]]), by)
     named = f"in {call}" if call else ""
     computes = not named and name in COMPUTE
     return _Cause(ranks, named or _WORDS.get(name, f"in {name}"), by, computes=computes)

@@ -241,9 +241,14 @@ def _candidate(
 
 
 def _call(view: View, looked_at: Window, lates: Sequence[_Late], rank: int, by: float) -> str:
-    """Return the call that takes it that long in most steps; empty: none does."""
-    spans = (_before(view, looked_at, late).get(rank) for late in lates[-8:])
-    calls = Counter(call_in(view, rank, span, by) for span in spans if span)
+    """Return the call that takes it that much longer than the first to come, in most steps; empty:
+    none does."""
+    calls = Counter[str]()
+    for late in lates[-8:]:
+        before = _before(view, looked_at, late)
+        first = min(before, key=lambda of: late.by[of], default=rank)
+        if rank in before:
+            calls[call_in(view, (rank, before[rank]), (first, before[first]), by)] += 1
     return calls.most_common(1)[0][0] if calls else ""
 
 

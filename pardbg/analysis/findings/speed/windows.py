@@ -327,15 +327,24 @@ def phases_in(view: View, rank: int, whole: Interval) -> dict[str, int]:
     return found
 
 
-def call_in(view: View, rank: int, within: Interval, by_ns: float) -> str:
-    """Return the call (torch.save) or the program's span that makes up for half of ``by_ns`` in a
-    stretch of a rank; empty: none does."""
-    process = view.ranks[rank]
-    took: Counter[str] = Counter()
+Stretch = tuple[int, Interval]
+"""A rank and a part of its time, ns."""
+
+
+def call_in(view: View, own: Stretch, usual: Stretch, by_ns: float) -> str:
+    """Return the call (torch.save) or the program's span that takes half of ``by_ns`` more in one
+    stretch than in the other; empty: none does."""
+    more = _calls(view, *own) - _calls(view, *usual)
+    name, ns = more.most_common(1)[0] if more else ("", 0)
+    return name if ns >= by_ns / 2 else ""
+
+
+def _calls(view: View, rank: int, within: Interval) -> Counter[str]:
+    """Return name -> ns of what ended there: what goes on has the rest of the step in it, too."""
+    process, took = view.ranks[rank], Counter[str]()
     for table in ("call", "span"):
         for one in records(view, process, table, within):
             op = process.ops.get(one.name_id) if table == "call" else None
             name = op.op if op is not None else process.name(one.name_id)
-            took[name] += min(one.t1_ns, within[1]) - max(one.t0_ns, within[0])
-    name, ns = took.most_common(1)[0] if took else ("", 0)
-    return name if ns >= by_ns / 2 else ""
+            took[name] += one.t1_ns - max(one.t0_ns, within[0]) if one.t1_ns <= within[1] else 0
+    return took
