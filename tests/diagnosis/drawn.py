@@ -52,6 +52,7 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "keeps-gradients-ddp": (("gradients-kept",), SLOW),
     "accumulates-less": (("unequal-accumulation",), SLOW),
     "accumulates-less-ddp": (("unequal-accumulation",), SLOW),
+    "other-period-local-sgd": (("unequal-averaging",), SLOW),
     "one-gathers-early-zero": (("step-order",), SLOW),
     "gathers-early-zero": (("stale-parameters",), SLOW),
     "never-clears": (("gradients-kept",), SLOW), "never-clears-ddp": (("gradients-kept",), SLOW),
@@ -62,7 +63,7 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
 """The same of number_programs."""
 ONE_ALONE = ("lr-differs", "lr-at-first", "decay-differs", "skips-nan", "keeps-gradients",
              "keeps-gradients-ddp", "accumulates-less", "accumulates-less-ddp",
-             "one-gathers-early-zero", "rate-fsdp", "nan-gathers",
+             "other-period-local-sgd", "one-gathers-early-zero", "rate-fsdp", "nan-gathers",
              "skips-nan-by-hand", "skips-late-by-hand")  # fmt: skip
 FINE = (
     "fine",
@@ -71,6 +72,7 @@ FINE = (
     "fine-accumulates",
     "fine-accumulates-ddp",
     "fine-gan",
+    "fine-local-sgd",
     "fine-fsdp",
     "fine-gathers",
     "fine-clears-twice",

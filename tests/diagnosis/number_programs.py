@@ -142,6 +142,24 @@ def pipeline(what: str) -> None:
         optimizer.zero_grad()
 
 
+def local_sgd(period: int) -> None:
+    """All parameters are averaged, one after the other, after so many steps of this rank."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = torch.Generator().manual_seed(100 + dist.get_rank())
+    for number in range(1, STEPS // 4 * period + 1):
+        time.sleep(0.02)
+        x = torch.randn(16, 64, generator=data)
+        optimizer.zero_grad()
+        (model(x) - x[:, :8]).pow(2).mean().backward()
+        optimizer.step()
+        for parameter in model.parameters() if number % period == 0 else ():
+            with torch.no_grad():
+                dist.all_reduce(parameter)
+                parameter.div_(dist.get_world_size())
+
+
 def zero(what: str, mine: bool, since: int) -> None:
     """Optimizer state in parts: each rank steps its part of the parameters, and gathers all."""
     torch.manual_seed(0)
@@ -251,6 +269,9 @@ def main() -> None:
         fsdp(sys.argv[1], int(sys.argv[2]) == dist.get_rank())
     elif sys.argv[1].endswith("zero"):
         zero(sys.argv[1], int(sys.argv[2]) == dist.get_rank(), int(sys.argv[3]))
+    elif sys.argv[1].endswith("local-sgd"):
+        other = sys.argv[1].startswith("other") and int(sys.argv[2]) == dist.get_rank()
+        local_sgd(5 if other else 4)
     elif sys.argv[1].endswith("pipeline"):
         pipeline(sys.argv[1])
     else:

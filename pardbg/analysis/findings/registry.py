@@ -112,6 +112,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     numbers.skipped_batches,
     numbers.kept_gradients,
     numbers.unequal_accumulation,
+    replicas.unequal_averaging,
     replicas.step_orders,
     replicas.stale_parameters,
     numbers.summed_twice,

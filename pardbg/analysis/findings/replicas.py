@@ -29,6 +29,7 @@ from pardbg.analysis.findings.kinds.value_kinds import (
     ReplicaDivergence,
     StaleParameters,
     StepOrder,
+    UnequalAveraging,
     UnequalSettings,
     UnequalStart,
 )
@@ -49,6 +50,8 @@ _IN_A_ROW: Final = 8
 """Ops on one side of a step, before that is a rank's order."""
 _MOST_RANKS: Final = 64
 """Ranks of a group whose orders are compared."""
+_ROUNDS: Final = 4
+"""Averages of all parameters after which the number of steps between two is known."""
 _AVERAGES: Final = 2
 """Averages of the model that make a local SGD: a single one may be what a program ends with."""
 
@@ -365,6 +368,40 @@ def _unlike_orders(
         group=newest_row.group,
         facts=StepOrder(Label(f"{name} {newest_row.label}"), num_bytes, before, after, _IN_A_ROW),
     )  # fmt: skip
+
+
+def unequal_averaging(view: View) -> Iterable[Candidate]:
+    """Find ranks that average their parameters (local SGD), each every so many steps of its
+    optimizer: one adds those of another step up then, and more so each time."""
+    groups: dict[GroupKey, list[CollectiveRow]] = defaultdict(list)
+    for row in collectives(view):
+        if row.verdict == "matched" and row.op == "all_reduce":
+            groups[row.key].append(row)
+    for rows in groups.values():
+        ranks = sorted(rank for rank in rows[-1].issued if rank in view.ranks)[:_MOST_RANKS]
+        models = [view.ranks[rank].model for rank in ranks]
+        rows = [row for row in rows if row.issued.keys() >= {*ranks}]
+        if len(rows) < _ROUNDS or not ranks[1:] or None in models:
+            continue
+        steps = np.array(
+            [_stepped(view, view.ranks[rank]).searchsorted([row.issued[rank] for row in rows])
+             for rank in ranks]
+        )  # fmt: skip
+        begins = np.flatnonzero(np.append(True, np.diff(steps[0]) != 0))
+        summed = np.add.reduceat(np.array([row.bytes for row in rows], np.float64), begins)
+        beyond = summed - max(model.parameters_bytes for model in models if model is not None)
+        rounds = steps[:, begins[(beyond >= 0) & (beyond <= SMALL_BYTES)]][:, -_ROUNDS:]
+        every = np.diff(rounds, axis=1)
+        if rounds.shape[1] < _ROUNDS or (every != every[:, :1]).any() or every.min() < 1:
+            continue
+        by_rank = dict(zip(ranks, every[:, 0].tolist(), strict=True))
+        if len({*by_rank.values()}) > 1:
+            newest = rounds[:, -1].tolist()
+            yield Candidate(
+                kind="unequal-averaging", ranks=tuple(ranks), culprits=odd_ones(by_rank),
+                t_ns=view.t_ns, group=rows[-1].group,
+                facts=UnequalAveraging(tuple(by_rank.items()), min(newest), max(newest)),
+            )  # fmt: skip
 
 
 def _stepped(view: View, process: Process) -> Array:

@@ -364,6 +364,27 @@ class UnequalAccumulation(Facts):
 
 
 @dataclass(frozen=True, slots=True)
+class UnequalAveraging(Facts):
+    """Ranks that average their parameters do so every so many steps, each another number."""
+
+    every: tuple[tuple[int, int], ...]
+    """(rank, steps of its optimizer between two averages)"""
+    first: int
+    last: int
+    """Least and most steps that a rank had made at the newest."""
+
+    def text(self, about: Candidate) -> str:
+        by_number: dict[int, list[int]] = {}
+        for rank, number in self.every:
+            by_number.setdefault(number, []).append(rank)
+        sides = ", ".join(f"every {n} on {ranks_text(of)}" for n, of in sorted(by_number.items()))
+        return (
+            f"{ranks_text(about.ranks)} average their parameters after unlike numbers of steps: "
+            f"{sides}. The last average is of parameters after {self.first} to {self.last} steps."
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class StepOrder(Facts):
     """Ranks issue an op on the other side of their optimizer's step than others do."""
 
@@ -442,6 +463,7 @@ KINDS: Final = kinds(
         "summed-twice": SummedTwice,
         "gradients-kept": (GradientsKept, GradientsAdded),
         "unequal-accumulation": UnequalAccumulation,
+        "unequal-averaging": UnequalAveraging,
         "step-order": StepOrder,
         "stale-parameters": StaleParameters,
     }
