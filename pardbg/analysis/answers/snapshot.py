@@ -184,8 +184,7 @@ def snapshot(
     The same store, cursor and viewport give the same value, but for reused rows. Nothing here
     raises on odd data: what is not known is None.
     """
-    many = before is not None and len(before.ranks) > MANY and before.pipeline is None
-    if partial and many and store.live and t_ns is None and viewport.sections <= _BETWEEN:
+    if partial and before is not None and t_ns is None:
         moved = _between(store, viewport, before)
         if moved is not None:
             return moved
@@ -199,8 +198,11 @@ def _between(store: Store, viewport: Viewport, before: Snapshot) -> Snapshot | N
     """Return ``before`` with what moves from second to second, by the records of the ranks that are
     drawn and what the hub says of all; None where that is not enough: of few ranks, of a pipeline,
     at an end."""
-    drawn, view = viewport.ranks, View(store, None, few=True)
-    if drawn is None or view.run_end is not None or not _fits(view, before):
+    drawn, few = viewport.ranks, len(before.ranks) <= MANY or not viewport.sections <= _BETWEEN
+    if drawn is None or few or before.pipeline is not None or not store.live:
+        return None
+    view = View(store, None, few=True)
+    if view.run_end is not None or not _fits(view, before):
         return None
     known = {row.rank: row for row in before.ranks}
     others = {rank: row for rank, row in known.items() if rank not in drawn}

@@ -119,24 +119,20 @@ def test_a_straggler_and_what_makes_it_late(
     assert finding.evidence is not None and finding.evidence.rank == 1
 
 
-@pytest.mark.parametrize(("kind", "took_ms", "call"), [
-    (Kind.CALL, 28, "torch.save"), (Kind.SPAN, 28, "torch.save"), (Kind.CALL, 14, ""),
-    (None, 28, ""),
+@pytest.mark.parametrize(("kind", "begin", "took_ms", "of_all", "call"), [
+    (Kind.CALL, 51, 28, False, "torch.save"), (Kind.SPAN, 51, 28, False, "torch.save"),
+    (Kind.CALL, 51, 14, False, ""), (Kind.SPAN, 1, 98, True, ""),
 ])  # fmt: skip
 def test_the_call_that_takes_a_straggler_its_time_is_named(
-    kind: Kind | None, took_ms: int, call: str
+    kind: Kind, begin: int, took_ms: int, of_all: bool, call: str
 ) -> None:
-    """30 ms more of host code, in one call of the program: most of it, or less than half; None: a
-    span of all ranks, from the step's begin to its end."""
+    """30 ms more of host code, most of it or less than half in one call; or a span of all ranks
+    around the step."""
     trace = data_parallel(Trace(3), {1: {"host": 30}})
-    for proc in trace.ranks if kind is None else trace.ranks[1:2]:
+    for proc in trace.ranks if of_all else trace.ranks[1:2]:
         of = proc.op("torch.save") if kind == Kind.CALL else proc.name("torch.save")
-        for step in range(STEPS):
-            begin = 100 * step + 51
-            if kind is None:
-                proc.record(Kind.SPAN, begin - 50, begin + 48, of, step=step)
-            else:
-                proc.record(kind, begin, begin + took_ms, of, step=step)
+        for at in range(begin, 100 * STEPS, 100):
+            proc.record(kind, at, at + took_ms, of, step=at // 100)
     finding = one(trace, "straggler")
     assert (finding.culprits, *facts(finding, "cause", "call")) == ((1,), "host", call)
 
