@@ -37,6 +37,8 @@ class Defs:
         self.payloads: list[bytes] = []
         """Every definition as sent, in order. The sender keeps how far it came."""
         self.process: dict[str, Any] = {}
+        self.life: dict[str, int] = {}
+        """What tells groups of ranks that met again from those before, once they have."""
         self.on_identify: Callable[[dict[str, Any]], None] | None = None
         """Called with the fields ``identify`` changed (the core updates the ring's header)."""
         self._lock = threading.RLock()
@@ -92,7 +94,7 @@ class Defs:
             self._groups[key] = (group_id, facts)
             self.put(
                 DefKind.GROUP, id=group_id, key=key, name=name, axis=axis, backend=backend,
-                timeout_ns=timeout_ns, **members,
+                timeout_ns=timeout_ns, **members, **self.life,
             )  # fmt: skip
         return group_id
 

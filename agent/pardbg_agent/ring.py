@@ -138,6 +138,16 @@ class Ring:
             start_ns, wall_ns, rank, world_size, pid, epoch,
         )  # fmt: skip
 
+    def newest(self) -> int:
+        """Return the index after the newest committed record (looks at every mark)."""
+        end = wire.RING_DATA_OFFSET + self.capacity * wire.RECORD_BYTES
+        with (
+            memoryview(self.buffer) as whole,
+            whole[wire.RING_DATA_OFFSET : end] as data,
+            data.cast("Q") as words,
+        ):
+            return max(words[7::8].tolist())
+
     def span_ended(
         self, kind: int, lane: int, flags: int, name_id: int, t0: int, t1: int, step: int,
         stage: int, mb: int, a: int, phase_id: int,

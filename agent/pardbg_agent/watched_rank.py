@@ -121,6 +121,17 @@ class Core:
         """The rank as its groups say it: ring header and PROCESS follow."""
         self.defs.identify(rank=rank, world_size=world_size)
 
+    def meet_again(self, rank: int, world_size: int) -> None:
+        """The rank as a further default group of this process says it. Another number, or another
+        world, is another life: what is recorded from here on is of that rank."""
+        who = self.identity
+        if (who.rank, who.world_size) != (rank, world_size):
+            since, now = self.ring.newest(), clock.now_ns()
+            self.defs.life = {"epoch": who.epoch + 1}
+            self.defs.identify(
+                rank=rank, world_size=world_size, since=since, since_ns=now, **self.defs.life
+            )
+
     def computes_on(self, device: str, device_id: str = "") -> None:
         """Say once that tensors of this rank are on a device: its times are the host's then.
         ``device_id`` names it among all of the host's, if that is known."""
@@ -266,7 +277,7 @@ class Core:
 
     def _identified(self, fields: dict[str, Any]) -> None:
         who = self.identity
-        for name in ("rank", "world_size", "local_rank", "device"):
+        for name in ("rank", "world_size", "local_rank", "device", "epoch"):
             if name in fields:
                 setattr(who, name, fields[name])
         self.write_header()

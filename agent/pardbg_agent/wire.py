@@ -275,11 +275,13 @@ class DefKind(str, enum.Enum):
     """{"run", "argv", "cwd", "t_ns", "wall_ns", "host", "version", "recipe"?}. Hub."""
     PROCESS = "process"
     """{"proc", "rank", "world_size", "local_rank", "host", "pid", "epoch", "boot_id", "start_ns",
-    "wall_ns", "python", "torch", "device", "argv", "level", "job", "hooks", "cpus"?,
-    "group_rank"?, "device_id"?}; sent again when the rank is known. ``job``: the same on all ranks
-    of one job. ``hooks``: how collectives are seen, "native" (in C++) or "dispatcher". ``cpus``:
-    cores that it may run on. ``group_rank``: which of torchrun's launchers (nodes) started it.
-    ``device_id``: of the device that ``device`` is the type of, or empty."""
+    "wall_ns", "python", "torch", "device", "argv", "level", "job", "hooks", "cpus"?, "group_rank"?,
+    "device_id"?, "since"?, "since_ns"?}; sent again when the rank is known. ``since``: ranks met
+    again in their processes, and it is ``rank`` from that record and time on, with an ``epoch``
+    more; before, it was what its last definition said. ``job``: the same on all ranks of one job.
+    ``hooks``: how collectives are seen, "native" (in C++) or "dispatcher". ``cpus``: cores that it
+    may run on. ``group_rank``: which of torchrun's launchers (nodes) started it. ``device_id``: of
+    the device that ``device`` is the type of, or empty."""
     NAME = "name"
     """{"id", "s"}: an interned string. Ids are per process, from 1."""
     OP = "op"
@@ -288,9 +290,10 @@ class DefKind(str, enum.Enum):
     all_to_all, barrier, monitored_barrier, send, recv. ``at``: [file, line, function] of the
     program where it was issued first, where known."""
     GROUP = "group"
-    """{"id", "key", "name", "axis"|None, "ranks", "backend", "timeout_ns"|None, "place"?, "size"?}:
-    key is equal on all members. Of a group made by hand ``ranks`` is empty: only how many there are
-    (``size``) is known, and which of them (``place``) the process is."""
+    """{"id", "key", "name", "axis"|None, "ranks", "backend", "timeout_ns"|None, "place"?, "size"?,
+    "epoch"?}: ``epoch`` as that of PROCESS, where ranks have met again; the key is equal on all
+    members. Of a group made by hand ``ranks`` is empty: only how many there are (``size``) is
+    known, and which of them (``place``) the process is."""
     PLAN = "plan"
     """{"schedule", "group" (key), "ranks" (global, by pp index), "num_stages",
     "num_microbatches", "num_virtual" (stages per rank), "order": {str(global rank): ["0F0", ...]},

@@ -9,9 +9,9 @@ programs of their own: those are roles. Each is a part that one can look at by i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from pardbg.events import fields
 from pardbg.store.process import Process
@@ -63,7 +63,12 @@ class Starts:
         """
         job = _job(process)
         life = job, max(fields.integer(process.facts, "epoch", 0), self._times[process.rank, job])
-        number = self._lives.setdefault(life, max(life[1], self._newest + 1))
+        number = max(life[1], self._newest + 1)
+        if life[1] not in self._lives.values() and any(
+            of == job and later > life[1] for of, later in self._lives
+        ):  # a viewer that joins late may hear of them the other way round
+            number = life[1]
+        number = self._lives.setdefault(life, number)
         self._newest = max(self._newest, number)
         return number
 
@@ -105,6 +110,32 @@ def oldest_ended(procs: Mapping[str, Process]) -> list[Process]:
     gone = min(ended, key=_begin)
     until = end_of(gone)
     return gone + [p for p in procs.values() if p.rank is None and p.ends and end_of([p]) <= until]
+
+
+def met(
+    procs: dict[str, Process], process: Process, values: Mapping[Any, Any],
+    make: Callable[[str], Process],
+) -> Process:  # fmt: skip
+    """Return the process that a PROCESS definition is about: another one where it says that this
+    one's rank met others again under another number. ``make`` gives room for one more."""
+    known, since = fields.integer(process.facts, "epoch", 0), fields.integer(values, "since", 0)
+    if not since or process.is_bare or fields.integer(values, "epoch", known) <= known:
+        return with_epoch(procs, process, values) if "epoch" in values else process
+    proc, t_ns = process.proc, fields.integer(values, "since_ns", 0) + process.offset_ns
+    make(f"{proc}~{known}")
+    procs[proc] = process.again(since, t_ns)
+    procs[process.proc] = process
+    return procs[proc]
+
+
+def with_epoch(
+    procs: Mapping[str, Process], process: Process, values: Mapping[Any, Any]
+) -> Process:
+    """Return the process under the number that a definition is about: an agent says all of them
+    again to a hub that was started again."""
+    if not process.since:
+        return process
+    return procs.get(f"{process.proc}~{fields.integer(values, 'epoch', 0)}", process)
 
 
 def _job(process: Process) -> str:

@@ -38,6 +38,9 @@ class Process:
 
     missed_before = 0
     """Records before the first one that came: a viewer that joined late."""
+    before: Process | None = None
+    """It under the number that it had up to its record ``since`` (`again`)."""
+    since = 0
     launches = False
     """It is no rank, whatever its environment says: it has defined nothing, and started one."""
 
@@ -131,6 +134,8 @@ class Process:
         self.pid = fields.integer(self.facts, "pid", self.pid)
         if start is not None and self.started_ns is None:
             self.started_ns = start + self.offset_ns
+        if self._next is None and "since" in values:  # what was before is of another number
+            self._next = fields.integer(values, "since", 0)
 
     # ------------------------------------------------------------------ reading
 
@@ -250,8 +255,26 @@ class Process:
 
     # ------------------------------------------------------------------ writing
 
+    def again(self, since: int, t_ns: int) -> Process:
+        """Return the process from its record ``since`` on: a rank of another number, from ``t_ns``.
+        This one, which ends there, gets another name."""
+        new = Process(self.proc, self._limit, self._keep_ns)
+        new.names, new.ops, new.facts = self.names, self.ops, dict(self.facts)
+        new.groups = {i: g for i, g in self.groups.items() if g.backend == wire.CALLS}
+        new.model, new.stages, new.clocks = self.model, self.stages, self.clocks
+        new.device_times, new.started_ns = self.device_times, t_ns
+        new.before, new.since, new._next = self, since, since
+        self.before = None  # its records have come
+        self.proc += f"~{fields.integer(self.facts, 'epoch', 0)}"
+        self.ends.append((t_ns, "exit"))
+        return new
+
     def accept(self, head: Head, payload: bytes, received_ns: int) -> bool:
         """Take a batch; False where all of it had come before."""
+        if self.before is not None and head.first < self.since:
+            count = min(head.count, self.since - head.first)
+            part = payload[: wire.FRAME.size + count * RECORD_BYTES]
+            self.before.accept(replace(head, count=count), part, received_ns)
         if self._next is None:
             self._next = head.first
             self.missed_before = head.first

@@ -12,12 +12,11 @@ from pardbg.events.control_events import event_of
 from pardbg.events.decode import Full, Malformed, decode_map, frame_head, leading, split_key
 from pardbg.events.fields import MAX_GROUPS, MAX_NAMES_PER_PROC, MAX_PROCS
 from pardbg.nccl.debug_lines import DebugReader
-from pardbg.store import definitions
+from pardbg.store import definitions, lives
 from pardbg.store.captured import add
 from pardbg.store.clocks import Reading
 from pardbg.store.history import Bookmark, Bookmarks, History, StateHistory
 from pardbg.store.intake import move
-from pardbg.store.lives import Part, Past, Starts, by_rank, end_of, oldest_ended, parts, shown
 from pardbg.store.places import Places
 from pardbg.store.process import Process
 from pardbg.store.source import Message
@@ -29,10 +28,8 @@ DEFINITIONS: Final = "definitions"
 _MAX_DEFINITION_BYTES: Final = 512 << 20
 """In memory, of all definitions that are kept. Elements of tensors come up to half of it."""
 _MAX_FACTS: Final = 64
-_NAME_BYTES: Final = 200
-_OP_BYTES: Final = 400
-_RANKED: Final = 64
-"""Times whose ranks are kept, about."""
+_NAME_BYTES, _OP_BYTES = 200, 400
+_RANKED: Final = 64  # times whose ranks are kept, about
 MAX_BEHIND_NS: Final = 3_000_000_000
 """Maximum age of a live run's horizon: a rank whose agent gets no GIL must not stop the picture."""
 PART: Final = "part"
@@ -61,12 +58,12 @@ class Store:
         self.truncated = False
         """The session file ends without its summary."""
         self.procs: dict[str, Process] = {}
-        self.part: Part | None = None
+        self.part: lives.Part | None = None
         """The life or role that is looked at; None: the newest life."""
-        self._parts: tuple[int, tuple[Part, ...]] = (-1, ())
+        self._parts: tuple[int, tuple[lives.Part, ...]] = (-1, ())
         """Revision, and the parts as of it."""
-        self._starts = Starts()
-        self.past = Past()
+        self._starts = lives.Starts()
+        self.past = lives.Past()
         """Lives that ended and whose detail is forgotten."""
         self.refused: Counter[str] = Counter()
         """What was left out because a limit was reached -> how often."""
@@ -159,7 +156,7 @@ class Store:
         """Return the newest time known, of a part that is looked at: its end."""
         self.settle()
         if self.part is not None:
-            return end_of(self.of_part())
+            return lives.end_of(self.of_part())
         newest = [t_ns for p in self.procs.values() if (t_ns := p.last_ns) is not None]
         newest += [h.newest_ns for h in (self.states, self.controls, self.output) if h.newest_ns]
         newest += [t for t, _ in self.run_ends]
@@ -193,15 +190,15 @@ class Store:
             self.settle()
             self._ranked = self.revision, {}
         if t_ns not in (known := self._ranked[1]):
-            of = shown(self.procs, t_ns) if self.part is None else self.of_part()
-            known[t_ns] = by_rank(of, t_ns)
+            of = lives.shown(self.procs, t_ns) if self.part is None else self.of_part()
+            known[t_ns] = lives.by_rank(of, t_ns)
         return dict(known[t_ns])
 
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[lives.Part, ...]:
         """Return the lives and roles of the run; empty where it is one life of one role."""
         if self._parts[0] != self.revision:
             self.settle()
-            self._parts = self.revision, parts(self.procs, self.past)
+            self._parts = self.revision, lives.parts(self.procs, self.past)
         return self._parts[1]
 
     def of_part(self) -> list[Process]:
@@ -251,7 +248,7 @@ class Store:
 
     def _forget(self) -> bool:
         """Forget the life that ended first, but for its end. False: none until the next end."""
-        gone = oldest_ended(self.procs) if self._may_forget else []
+        gone = lives.oldest_ended(self.procs) if self._may_forget else []
         self._may_forget = bool(gone)
         if not gone:
             return False
@@ -395,6 +392,9 @@ class Store:
     def _define_process(self, process: Process, values: Mapping[str, Any]) -> None:
         for above in fields.within(values):
             self._launches(self._process(above), True)
+        if (own := lives.met(self.procs, process, values, self._process)) is not process:
+            self.memo.clear()
+            process = own
         self._starts.leave(process)
         for more in process.learn(values):
             self._keep(process, more)
@@ -436,6 +436,7 @@ class Store:
             self._launches(process, False)
 
     def _define_group(self, process: Process, values: Mapping[str, Any]) -> None:
+        process = lives.with_epoch(self.procs, process, values)
         group = definitions.group_def(values, process.epoch)
         if "place" in values:
             self._keep(process, fields.weight(values))

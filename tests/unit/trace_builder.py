@@ -37,6 +37,8 @@ class Proc:
         self._groups: dict[str, int] = {}
         self._seq: dict[tuple[str, bool], int] = {}
         self._records: list[bytes] = []
+        self.life: dict[str, int] = {}
+        """What its groups say besides."""
         self.index = 0
         self.define(
             wire.DefKind.PROCESS, proc=self.proc, rank=rank, world_size=None, host=host, pid=pid,
@@ -74,7 +76,7 @@ class Proc:
             self._groups[key] = len(self._groups) + 1
             self.define(
                 wire.DefKind.GROUP, id=self._groups[key], key=key, name=key, axis=None,
-                ranks=list(ranks), backend="gloo",
+                ranks=list(ranks), backend="gloo", **self.life,
             )  # fmt: skip
         return self._groups[key]
 

@@ -62,6 +62,8 @@ def default_made(pg: Any) -> None:
         PROCESS.generation, PROCESS.default = PROCESS.generation + 1, weakref.ref(pg)
     c = _core.ensure()
     _started(c)
+    if c.level and PROCESS.generation > 1:  # before its first definition or record
+        c.guard.call("groups", lambda: c.meet_again(int(pg.rank()), int(pg.size())))
     if c.level:
         c.guard.call("groups", lambda: group_of(of(c), pg))
 

@@ -158,7 +158,7 @@ class LifeEnd:
 
 @dataclass(frozen=True, slots=True)
 class Restarted(Facts):
-    """The workers were restarted by torchelastic."""
+    """The workers were restarted: by torchelastic, or under other numbers in the same processes."""
 
     times: int
     lives: tuple[LifeEnd, ...]
