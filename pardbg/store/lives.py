@@ -119,8 +119,11 @@ def met(
     """Return the process that a PROCESS definition is about: another one where it says that this
     one's rank met others again under another number. ``make`` gives room for one more."""
     known, since = fields.integer(process.facts, "epoch", 0), fields.integer(values, "since", 0)
+    start = process.facts.get("start_ns")
+    if "epoch" not in values or values.get("start_ns", start) != start:
+        return process  # it attached again
     if not since or process.is_bare or fields.integer(values, "epoch", known) <= known:
-        return with_epoch(procs, process, values) if "epoch" in values else process
+        return with_epoch(procs, process, values)
     proc, t_ns = process.proc, fields.integer(values, "since_ns", 0) + process.offset_ns
     make(f"{proc}~{known}")
     procs[proc] = process.again(since, t_ns)

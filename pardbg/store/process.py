@@ -134,8 +134,8 @@ class Process:
         self.pid = fields.integer(self.facts, "pid", self.pid)
         if start is not None and self.started_ns is None:
             self.started_ns = start + self.offset_ns
-        if self._next is None and "since" in values:  # what was before is of another number
-            self._next = fields.integer(values, "since", 0)
+        if self._next is None:  # a viewer that joins late: what was before is of another number
+            self.since = fields.integer(values, "since", 0)
 
     # ------------------------------------------------------------------ reading
 
@@ -261,8 +261,8 @@ class Process:
         new = Process(self.proc, self._limit, self._keep_ns)
         new.names, new.ops, new.facts = self.names, self.ops, dict(self.facts)
         new.groups = {i: g for i, g in self.groups.items() if g.backend == wire.CALLS}
-        new.model, new.stages, new.clocks = self.model, self.stages, self.clocks
-        new.device_times, new.started_ns = self.device_times, t_ns
+        new.model, new.stages, new.clocks = self.model, dict(self.stages), self.clocks
+        new.started_ns = t_ns
         new.before, new.since, new._next = self, since, since
         self.before = None  # its records have come
         self.proc += f"~{fields.integer(self.facts, 'epoch', 0)}"
@@ -276,8 +276,7 @@ class Process:
             part = payload[: wire.FRAME.size + count * RECORD_BYTES]
             self.before.accept(replace(head, count=count), part, received_ns)
         if self._next is None:
-            self._next = head.first
-            self.missed_before = head.first
+            self._next = self.missed_before = max(head.first, self.since)
         if head.first > self._next:
             self._note_lost(received_ns, head.first - self._next)
         skip = max(0, self._next - head.first)
@@ -358,7 +357,7 @@ class Process:
     def new_ring(self) -> None:
         """Start record indices over: the process attached again."""
         self.settle()
-        self._next = None
+        self._next, self.before, self.since = None, None, 0
 
     # ------------------------------------------------------------------ inside
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.findings import findings
-from pardbg.store import Store
+from pardbg.events.decode import frame_head
+from pardbg.store import Limits, Store
 from pardbg.store.process import Process
 from pardbg_agent import wire
 from tests.unit.store.test_lives import started
-from tests.unit.trace_builder import Proc, Trace, ns
+from tests.unit.trace_builder import Proc, Trace, batch, ns
 
 NEW = {0: 0, 2: 1, 3: 2}
 """Rank 1 is left out."""
@@ -38,7 +41,7 @@ def restarted(order: str) -> Trace:
     NEW. ``order``: the records of the first world come before, or after, what says the new number,
     or with those of the second."""
     trace = Trace(0, {"first": (0, 1, 2, 3), "second": (0, 1, 2)})
-    procs = [started(trace, rank, "none:h:29500", 4) for rank in range(4)]
+    trace.ranks = procs = [started(trace, rank, "none:h:29500", 4) for rank in range(4)]
     train(procs, "first", 0)
     for proc in procs:
         if order == "before":
@@ -82,9 +85,10 @@ def test_other_numbers_are_another_life(order: str, live: bool) -> None:
     assert numbers(then.ranks) == {0: 100, 1: 101, 2: 102, 3: 103}
 
 
-def test_a_viewer_that_joins_later_has_the_newest_numbers() -> None:
-    """Of the first world it gets the records of the last seconds, and of each process the newest
-    definition."""
+@pytest.mark.parametrize("missed", [0, 3, 20])
+def test_a_viewer_that_joins_later_has_the_newest_numbers(missed: int) -> None:
+    """Of each process it gets the newest definition, and records from number ``missed`` on: the
+    first world's are the numbers 0 to 11."""
     trace = restarted("before")
     newest = {}
     for message in trace.flush().messages:
@@ -92,9 +96,24 @@ def test_a_viewer_that_joins_later_has_the_newest_numbers() -> None:
             newest[message.key] = message
     rest = [m for m in trace.messages if not (m.key in newest and b"\xa7process" in m.payload)]
     store = Store(live=True)
-    store.apply_all([*newest.values(), *rest])
-    assert numbers(View(store, None).ranks) == {0: 100, 1: 102, 2: 103}
-    assert "several-jobs" not in {one.kind for one in findings(View(store, None))}
+    store.apply_all(newest.values())
+    for message in rest:
+        if message.key[:1] == b"R":
+            head = frame_head(message.payload)
+            cut = max(0, min(missed - head.first, head.count))
+            body = message.payload[wire.FRAME.size + cut * wire.RECORD_BYTES :]
+            part = [body[at : at + wire.RECORD_BYTES] for at in range(0, len(body), 64)]
+            if not part:
+                continue
+            message = replace(message, payload=batch(head.first + cut, part))
+        store.apply(message)
+    view = View(store, None)
+    assert numbers(view.ranks) == {0: 100, 1: 102, 2: 103}
+    assert [len(process.table("step")) for process in view.ranks.values()] == [
+        4 if missed < 12 else sum(index >= missed for index in (14, 17, 20, 23))
+    ] * 3  # an issue, its completion and a step each
+    assert store.lost(None) == 0
+    assert "several-jobs" not in {one.kind for one in findings(view)}
 
 
 def test_a_hub_that_is_started_again_hears_all_definitions_again() -> None:
@@ -107,14 +126,28 @@ def test_a_hub_that_is_started_again_hears_all_definitions_again() -> None:
     assert groups == {(0, "first"): (0, 1, 2, 3), (1, "second"): (0, 1, 2)}
 
 
+def test_a_process_that_attaches_again_has_another_ring() -> None:
+    """Its records begin at 0 again, and nothing is said of an earlier number."""
+    trace = restarted("before")
+    store, known = trace.store(live=True), len(trace.messages)
+    proc = trace.ranks[3]
+    proc.define(wire.DefKind.PROCESS, rank=2, world_size=3, epoch=0, start_ns=ns(500),
+                job="none:h:29500")  # fmt: skip
+    proc.index = 0
+    proc.step(9, 510, 519)
+    proc.flush()
+    store.apply_all(trace.messages[known:])
+    assert View(store, None).ranks[2].table("step").col("step").tolist() == [0, 1, 2, 3, 9]
+
+
 def test_lives_of_a_process_are_bounded() -> None:
     trace = Trace(0, {"first": (0,)})
     proc = started(trace, 0, "none:h:29500", 1)
     proc.collective("first", "all_reduce", 1, 2, 8)
-    store = trace.store(live=True)
-    for epoch in range(1, 3000):
+    store = trace.store(limits=replace(Limits.live(), processes=16), live=True)
+    for epoch in range(1, 100):
         again(proc, epoch % 2, 2, epoch, epoch)
         proc.define(wire.DefKind.GROUP, id=epoch + 1, key=f"g{epoch}", name="g", axis=None,
                     ranks=[0, 1], backend="gloo")  # fmt: skip
     store.apply_all(trace.messages)
-    assert len(store.procs) <= store.limits.processes + 1
+    assert len(store.procs) <= 17
