@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
 
 from pardbg.errors import NONSENSE
 from pardbg.events.decode import Malformed, decode_map
-from pardbg.events.fields import MAX_GROUPS, of_nobody, within
+from pardbg.events.fields import MAX_GROUPS, integer, of_nobody, within
 from pardbg.session.reader import StoredChunk
 from pardbg_agent.wire import NOTE_LEAVING, DefKind, Key
 
@@ -42,6 +42,9 @@ class ProcessFacts:
     launches: bool = False
     """It is no rank, whatever its environment says: it has defined nothing, and started one."""
 
+    left: bool = False
+    """Others met again without it: one of them has its number."""
+
     @property
     def is_bare(self) -> bool:
         """Return whether it has defined nothing as a rank does."""
@@ -49,7 +52,7 @@ class ProcessFacts:
 
     @property
     def rank(self) -> int:
-        if self.launches:
+        if self.launches or self.left:
             return -1
         rank = self.fields.get("rank", -1)
         return rank if isinstance(rank, int) else -1
@@ -156,7 +159,9 @@ class Definitions:
             known.names[int(fields["id"])] = str(fields["op"])
             known.launches = False
         elif kind == DefKind.PROCESS:
-            known.fields = fields
+            known.fields, known.left = fields, False
+            for other in self.processes.values() if "since" in fields else ():
+                other.left |= other is not known and _took(fields, other.fields)
             for above in within(fields):
                 other = self.process(above)
                 other.launches |= other.is_bare and above not in self._ended
@@ -188,6 +193,13 @@ class Definitions:
     def _forget_group(self, key: str) -> None:
         for table in (self.groups, self.timeouts, self.pipelines, *self.axes.values()):
             table.pop(key, None)  # type: ignore[attr-defined]
+
+
+def _took(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Return whether a process that met others again has another's number since then."""
+    if now.get("rank") != before.get("rank") or now.get("job") != before.get("job"):
+        return False
+    return integer(before, "epoch", 0) < integer(now, "epoch", 0)
 
 
 def older_half(ended: Collection[str]) -> list[str]:

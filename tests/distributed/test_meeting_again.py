@@ -37,7 +37,7 @@ def test_the_new_number_is_missing_and_the_old_ones_are_another_life(
             def told() -> bool:
                 store.apply_all(source.poll(50))
                 found[:] = [f for f in findings(View(store, None)) if f.severity != "info"]
-                return any(f.kind == "missing-rank" and len(f.ranks) == 2 for f in found)
+                return any(f.where is not None and len(f.ranks) == 2 for f in found)
 
             wait_until(told, 60)
         said = sorted((f.kind, f.culprits, sorted(f.ranks)) for f in found)

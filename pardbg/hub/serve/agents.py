@@ -105,13 +105,16 @@ class Agents:
         kind = fields.get("k")
         for one in (proc, *within(fields)) if kind in (DefKind.PROCESS, DefKind.GROUP) else ():
             self._rank_told(one, self._rank(one))
+        for one, facts in self._definitions.processes.items() if "since" in fields else ():
+            if facts.left:
+                self._rank_told(one, -1)
         if kind in (DefKind.GROUP, DefKind.PLAN):
             known = self._definitions
             self._machine.take(machine.Learned(known.groups, known.timeouts, known.pipelines))
 
     def _rank_told(self, proc: str, rank: int) -> None:
-        """A launcher that its environment calls a rank has started one, or acts as one after all:
-        control has ranks only."""
+        """A launcher that its environment calls a rank has started one, or acts as one after all;
+        ranks met again without one: control has ranks only."""
         now = self._collector.clock()
         if proc in self._machine.control.views:
             self._machine.take(machine.Joined(proc, rank, now))

@@ -429,3 +429,24 @@ def test_a_live_run_is_one_line_though_its_program_is_written_in_several() -> No
     argv = ("python", "-c", "import sys\nfor _ in range(3):\n    pass")
     line = Run("r-1", "r", Path("/r"), argv, Path("/r/s.mcap"), 0, hub_alive=True).line()
     assert line.endswith("python -c import sys for _ in range(3): pass")
+
+
+@pytest.mark.parametrize("order", [("1", "2", "3"), ("3", "2", "1"), ("2", "1", "3")])
+def test_who_is_left_out_when_ranks_meet_again_has_no_number(order: tuple[str, ...]) -> None:
+    """Of ranks 0 to 3 all but rank 1 meet again, in some order; then it does as well, as rank 3."""
+    known = Definitions()
+    world = {"1": (0, 0), "x": (1, -1), "2": (2, 1), "3": (3, 2)}
+
+    def say(name: str, rank: int, **more: int) -> None:
+        fields = {"k": "process", "rank": rank, "job": "j", **more}
+        known.add(wire.Key.DEFINITION.value + f"0.h.{name}".encode(), msgpack.packb(fields))
+
+    for name, (rank, _) in world.items():
+        say(name, rank, epoch=0)
+    for name in order:
+        say(name, world[name][1], epoch=1, since=9)
+    assert {name: known.process(f"0.h.{name}").rank for name in world} == {
+        "1": 0, "x": -1, "2": 1, "3": 2
+    }  # fmt: skip
+    say("x", 3, epoch=1, since=5)
+    assert known.process("0.h.x").rank == 3
