@@ -38,7 +38,7 @@ class Defs:
         """Every definition as sent, in order. The sender keeps how far it came."""
         self.process: dict[str, Any] = {}
         self.life: dict[str, int] = {}
-        """What tells groups of ranks that met again from those before, once they have."""
+        """What tells groups and plans of ranks that met again from those before."""
         self.on_identify: Callable[[dict[str, Any]], None] | None = None
         """Called with the fields ``identify`` changed (the core updates the ring's header)."""
         self._lock = threading.RLock()
@@ -94,13 +94,14 @@ class Defs:
             self._groups[key] = (group_id, facts)
             self.put(
                 DefKind.GROUP, id=group_id, key=key, name=name, axis=axis, backend=backend,
-                timeout_ns=timeout_ns, **members, **self.life,
+                timeout_ns=timeout_ns, **members,
             )  # fmt: skip
         return group_id
 
     def put(self, kind: DefKind, **fields: Any) -> None:
+        life = self.life if kind in (DefKind.GROUP, DefKind.PLAN) else {}
         payload = msgpack.packb(
-            {"k": kind.value, **fields}, default=str, unicode_errors="backslashreplace"
+            {"k": kind.value, **fields, **life}, default=str, unicode_errors="backslashreplace"
         )
         with self._lock:
             self.payloads.append(payload)

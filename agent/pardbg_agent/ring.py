@@ -141,12 +141,7 @@ class Ring:
     def newest(self) -> int:
         """Return the index after the newest committed record (looks at every mark)."""
         end = wire.RING_DATA_OFFSET + self.capacity * wire.RECORD_BYTES
-        with (
-            memoryview(self.buffer) as whole,
-            whole[wire.RING_DATA_OFFSET : end] as data,
-            data.cast("Q") as words,
-        ):
-            return max(words[7::8].tolist())
+        return max(memoryview(self.buffer)[wire.RING_DATA_OFFSET : end].cast("Q")[7::8].tolist())
 
     def span_ended(
         self, kind: int, lane: int, flags: int, name_id: int, t0: int, t1: int, step: int,

@@ -76,6 +76,7 @@ class Definitions:
     _kept: dict[tuple[bytes, Any, Any], Wire] = field(default_factory=dict)
     _bytes: int = 0
     _ended: dict[str, None] = field(default_factory=dict)
+    _met_again: bool = False
     """Processes, in the order of their ends."""
 
     def add(self, key: bytes, payload: bytes) -> dict[str, Any] | None:
@@ -159,9 +160,12 @@ class Definitions:
             known.names[int(fields["id"])] = str(fields["op"])
             known.launches = False
         elif kind == DefKind.PROCESS:
-            known.fields, known.left = fields, False
-            for other in self.processes.values() if "since" in fields else ():
-                other.left |= other is not known and _took(fields, other.fields)
+            known.fields, met = fields, "since" in fields
+            self._met_again |= met
+            others = list(self.processes.values()) if self._met_again else []
+            known.left = any(_took(other.fields, fields) for other in others)
+            for other in others if met else ():
+                other.left |= _took(fields, other.fields)
             for above in within(fields):
                 other = self.process(above)
                 other.launches |= other.is_bare and above not in self._ended

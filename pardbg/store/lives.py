@@ -131,14 +131,10 @@ def met(
     return procs[proc]
 
 
-def with_epoch(
-    procs: Mapping[str, Process], process: Process, values: Mapping[Any, Any]
-) -> Process:
+def with_epoch(procs: Mapping[str, Process], of: Process, values: Mapping[Any, Any]) -> Process:
     """Return the process under the number that a definition is about: an agent says all of them
     again to a hub that was started again."""
-    if not process.since:
-        return process
-    return procs.get(f"{process.proc}~{fields.integer(values, 'epoch', 0)}", process)
+    return procs.get(f"{of.proc}~{fields.integer(values, 'epoch', 0)}", of) if of.since else of
 
 
 def _job(process: Process) -> str:

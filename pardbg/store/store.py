@@ -456,7 +456,7 @@ class Store:
             self._launches(process, False)
 
     def _define_plan(self, process: Process, values: Mapping[str, Any]) -> None:
-        key = (process.epoch, fields.text(values, "group"))
+        key = (lives.with_epoch(self.procs, process, values).epoch, fields.text(values, "group"))
         if key not in self.plans and len(self.plans) >= _MAX_PLANS and not self._forget():
             raise Full("plans")
         plan = definitions.plan_def(values, self.plans.get(key))

@@ -164,7 +164,7 @@ def _earlier(view: View) -> tuple[int | None, dict[str, Mapping[str, Any]]]:
 
 
 @per_view
-def coming(view: View) -> frozenset[int]:
+def on_their_way(view: View) -> frozenset[int]:
     """Return ranks of a live run whose records of READY_NS ago are still on their way here: what
     these have not issued nobody can say. After LOST_NS they are taken for lost; one whose agent is
     silent, or that has ended, sends no more."""

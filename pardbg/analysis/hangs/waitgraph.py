@@ -24,7 +24,7 @@ from pardbg.analysis.base.graphs import reaching, terminal
 from pardbg.analysis.base.holds import last_hold_end
 from pardbg.analysis.base.leads import reached_ns
 from pardbg.analysis.comm.ops import UNKNOWN_OP, done_table, group_label, is_unrecorded
-from pardbg.analysis.hangs.standstill import coming, seen
+from pardbg.analysis.hangs.standstill import on_their_way, seen
 from pardbg.analysis.pipeline.pipelines import states
 from pardbg.events import fields
 from pardbg.store.definitions import GroupDef, OpDef
@@ -169,7 +169,7 @@ def wait_graph(view: View) -> WaitGraph:
     within = {rank: inside(view, rank, ops) for rank, ops in opened.items()}
     seen_inside = {rank for rank, yes in within.items() if yes and seen(view, rank).in_op}
     reached = _Reached(view, _at_store(opened))
-    late = coming(view) if opened else frozenset()
+    late = on_their_way(view) if opened else frozenset()
     for rank, ops in opened.items():
         for op in ops:
             if late and not late.isdisjoint((op.peer,) if op.p2p else op.group.ranks):

@@ -238,7 +238,7 @@ class Agents:
             self._clocks[proc] = clock
             if clock.offset is not None:
                 self._define_clock(proc, clock.offset, now)
-        if facts.launches:  # known from what it started, to a hub that came later
+        if facts.launches or facts.left:  # known from others, to a hub that came later
             self._launchers.add(proc)
         else:
             self._machine.take(machine.Joined(proc, self._rank(proc), now))

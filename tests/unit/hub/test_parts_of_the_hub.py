@@ -437,7 +437,7 @@ def test_who_is_left_out_when_ranks_meet_again_has_no_number(order: tuple[str, .
     known = Definitions()
     world = {"1": (0, 0), "x": (1, -1), "2": (2, 1), "3": (3, 2)}
 
-    def say(name: str, rank: int, **more: int) -> None:
+    def say(name: str, rank: int, **more: int | str) -> None:
         fields = {"k": "process", "rank": rank, "job": "j", **more}
         known.add(wire.Key.DEFINITION.value + f"0.h.{name}".encode(), msgpack.packb(fields))
 
@@ -448,5 +448,7 @@ def test_who_is_left_out_when_ranks_meet_again_has_no_number(order: tuple[str, .
     assert {name: known.process(f"0.h.{name}").rank for name in world} == {
         "1": 0, "x": -1, "2": 1, "3": 2
     }  # fmt: skip
+    say("x", 1, epoch=0, level="full")  # said again
+    assert known.process("0.h.x").rank == -1 and known.process("0.h.2").rank == 1
     say("x", 3, epoch=1, since=5)
     assert known.process("0.h.x").rank == 3

@@ -118,11 +118,17 @@ def test_a_viewer_that_joins_later_has_the_newest_numbers(missed: int) -> None:
 
 def test_a_hub_that_is_started_again_hears_all_definitions_again() -> None:
     trace = restarted("before")
+    for proc in trace.ranks:  # of both worlds, as hooks send them
+        for group in ("first", "second") if proc.rank in NEW else ("first",):
+            proc.define(wire.DefKind.PLAN, group=group, ranks=[0, 1, 2], schedule="1F1B",
+                        num_stages=3, num_microbatches=1, num_virtual=1, order={},
+                        **(proc.life if group == "second" else {}))  # fmt: skip
     trace.messages += [m for m in trace.flush().messages if m.key[:1] == b"D"]
     store = trace.store()
     assert len(store.procs) == 7 and len(store.parts()) == 2
     assert numbers(View(store, None).ranks) == {0: 100, 1: 102, 2: 103}
     groups = {(epoch, group.key): group.ranks for (epoch, _), group in store.groups.items()}
+    assert store.plans.keys() == groups.keys()
     assert groups == {(0, "first"): (0, 1, 2, 3), (1, "second"): (0, 1, 2)}
 
 

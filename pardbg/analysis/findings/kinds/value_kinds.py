@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -344,6 +345,14 @@ class GradientsAdded(Facts):
     """... of so many."""
 
 
+def _sides(numbers: Iterable[tuple[int, int]], before: str = "") -> str:
+    """Return ``3 on rank 1, 4 on ranks 0,2`` of (rank, number) each."""
+    by_number: dict[int, list[int]] = {}
+    for rank, number in numbers:
+        by_number.setdefault(number, []).append(rank)
+    return ", ".join(f"{before}{n} on {ranks_text(of)}" for n, of in sorted(by_number.items()))
+
+
 @dataclass(frozen=True, slots=True)
 class UnequalAccumulation(Facts):
     """Ranks that average their gradients add up those of unlike numbers of backwards."""
@@ -353,13 +362,9 @@ class UnequalAccumulation(Facts):
     num_steps: int
 
     def text(self, about: Candidate) -> str:
-        by_number: dict[int, list[int]] = {}
-        for rank, number in self.backwards:
-            by_number.setdefault(number, []).append(rank)
-        sides = ", ".join(f"{n} on {ranks_text(of)}" for n, of in sorted(by_number.items()))
         return (
-            f"{ranks_text(about.ranks)} average gradients of unlike numbers of backwards: {sides} "
-            f"in each of the last {self.num_steps} steps."
+            f"{ranks_text(about.ranks)} average gradients of unlike numbers of backwards: "
+            f"{_sides(self.backwards)} in each of the last {self.num_steps} steps."
         )
 
 
@@ -374,13 +379,10 @@ class UnequalAveraging(Facts):
     """Least and most steps that a rank had made at the newest."""
 
     def text(self, about: Candidate) -> str:
-        by_number: dict[int, list[int]] = {}
-        for rank, number in self.every:
-            by_number.setdefault(number, []).append(rank)
-        sides = ", ".join(f"every {n} on {ranks_text(of)}" for n, of in sorted(by_number.items()))
         return (
             f"{ranks_text(about.ranks)} average their parameters after unlike numbers of steps: "
-            f"{sides}. The last average is of parameters after {self.first} to {self.last} steps."
+            f"{_sides(self.every, 'every ')}. The last average is of parameters after {self.first} "
+            f"to {self.last} steps."
         )
 
 
