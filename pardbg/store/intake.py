@@ -1,4 +1,5 @@
-"""What came of processes, moved into their columns.
+"""What came of processes, checked and put on the hub's clock; and moved into their columns, once
+somebody reads these or much waits.
 
 Of all processes at once: of a thousand ranks, a few calls of numpy's for each rank and kind of
 record are what takes long, however little came.
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from pardbg.events.decode import KNOWN_KINDS, records_from, taken, usable
 from pardbg.store.device_times import LAUNCH, REACHED, DeviceTimes, concerned
+from pardbg.store.table import Blocks, blocks_of, part_of
 from pardbg_agent import wire
 
 ISSUE_COLLECTIVE: Final = "issue"
@@ -54,6 +56,9 @@ def _tables() -> NDArray[np.uint8]:
 
 
 _TABLE_OF: Final = _tables()
+BIT_OF: Final = {name: 1 << at for at, name in enumerate(TABLE_NAMES)}
+_BITS: Final = np.array([*BIT_OF.values(), 0, 0], np.int64)
+_ACTION: Final = TABLE_NAMES.index("action")
 _OPS: Final = np.array([kind in _SPLIT for kind in range(256)])
 _ISSUES: Final = np.array(
     [name in (ISSUE_COLLECTIVE, ISSUE_P2P) for name in (*TABLE_NAMES, "", "", "")]
@@ -80,7 +85,9 @@ class Seen:
     """Records that are in order."""
     first_ns: int
     newest_ns: int
-    groups: frozenset[int]
+    action_ns: int
+    """End of the newest action; 0: none."""
+    groups: set[int]
     """Ids of groups that ops were issued on."""
 
 
@@ -95,12 +102,22 @@ class Taker(Protocol):
     def saw(self, came: Came, seen: Seen) -> None:
         """Note what was in it."""
 
-    def append(self, name: str, records: NDArray[Any]) -> None:
-        """Add records to a table."""
+    def put_by(self, records: NDArray[Any], tables: int) -> None:
+        """Keep records for its tables, a bit for each of which is in ``tables`` (BIT_OF)."""
+
+    @property
+    def keeps_many(self) -> bool:
+        """So many that they are not to wait for a reader."""
+
+    def put_by_so_far(self) -> Sequence[bytes]:
+        """Return what is kept; it is the caller's from now on."""
+
+    def append(self, name: str, rows: Blocks) -> None:
+        """Add rows to a table."""
 
 
-def move(processes: Iterable[Taker]) -> None:
-    """Move what has come of each into its columns."""
+def take(processes: Iterable[Taker]) -> None:
+    """Check what has come of each, and keep it for its columns."""
     batch: list[tuple[Taker, Came]] = []
     num_bytes = 0
     for process in processes:
@@ -109,29 +126,58 @@ def move(processes: Iterable[Taker]) -> None:
         batch.append((process, came))
         num_bytes += came.offsets[-1][0] * wire.RECORD_BYTES
         if num_bytes >= _MOST_BYTES:
-            _move(batch)
+            _take(batch)
             batch, num_bytes = [], 0
     if batch:
-        _move(batch)
+        _take(batch)
 
 
-def _move(batch: Sequence[tuple[Taker, Came]]) -> None:
+def _take(batch: Sequence[tuple[Taker, Came]]) -> None:
     records = records_from(b"".join(body for _, came in batch for body in came.bodies))
     if concerned(records).any():
         records, batch = _on_device_clock(records, batch)
     good = usable(records)
     records = _shifted(records, [came for _, came in batch])
     who = np.repeat(np.arange(len(batch)), [came.offsets[-1][0] for _, came in batch])
-    kinds = records["kind"]
-    tables = _TABLE_OF[kinds] + (_OPS[kinds] & ((records["flags"] & int(wire.Flag.P2P)) != 0))
+    tables = _tables_of(records)
     _note(batch, records, who, good, tables)
-    at = np.flatnonzero(good & (tables < _NO_TABLE))
-    at = at[np.argsort(tables[at], kind="stable")]
-    if len(batch) > 1:
-        at = at[np.argsort(who[at].astype(np.uint16 if len(batch) < 1 << 16 else np.uint32),
-                           kind="stable")]  # fmt: skip
-    if len(at):
-        _distribute(batch, taken(records, at), who[at], tables[at])
+    if not (kept := good & (tables < _NO_TABLE)).all():
+        records, who = taken(records, np.flatnonzero(kept)), who[kept]
+        tables = tables[kept]
+    if not len(who):
+        return
+    begins = np.flatnonzero(np.diff(who, prepend=-1))
+    bits = np.bitwise_or.reduceat(_BITS[tables], begins).tolist()
+    ends = [*begins[1:].tolist(), len(who)]
+    parts = zip(who[begins].tolist(), begins.tolist(), ends, bits, strict=True)
+    for place, begin, end, some in parts:
+        batch[place][0].put_by(records[begin:end], some)
+    to_columns(process for process, _ in batch if process.keeps_many)
+
+
+def to_columns(processes: Iterable[Taker]) -> None:
+    """Move what is kept of each into its columns."""
+    batch: list[Taker] = []
+    bodies: list[bytes] = []
+    lengths: list[int] = []
+    for process in processes:
+        if not (kept := process.put_by_so_far()):
+            continue
+        batch.append(process)
+        bodies += kept
+        lengths.append(sum(map(len, kept)) // wire.RECORD_BYTES)
+        if sum(lengths) * wire.RECORD_BYTES >= _MOST_BYTES:
+            _distribute(batch, records_from(b"".join(bodies)), lengths)
+            batch, bodies, lengths = [], [], []
+    if batch:
+        _distribute(batch, records_from(b"".join(bodies)), lengths)
+
+
+def _tables_of(records: NDArray[Any]) -> NDArray[np.uint8]:
+    kinds = records["kind"]
+    p2p = _OPS[kinds] & ((records["flags"] & int(wire.Flag.P2P)) != 0)
+    found: NDArray[np.uint8] = _TABLE_OF[kinds] + p2p
+    return found
 
 
 def _on_device_clock(
@@ -185,21 +231,28 @@ def _note(
     groups: dict[int, set[int]] = {}
     for code in np.unique(who[issued] << 16 | records["group_id"][issued]).tolist():
         groups.setdefault(code >> 16, set()).add(code & 0xFFFF)
+    actions, action_ns = np.flatnonzero(good & (tables == _ACTION)), np.zeros(size, np.int64)
+    np.maximum.at(action_ns, who[actions], records["t1_ns"][actions])
     columns = zip(malformed, unknown, numbers.tolist(), first.tolist(), newest.tolist(),
+                  action_ns.tolist(), (groups.get(place, set()) for place in range(size)),
                   strict=True)  # fmt: skip
-    for place, ((process, came), values) in enumerate(zip(batch, columns, strict=True)):
-        process.saw(came, Seen(*values, frozenset(groups.get(place, ()))))
+    for (process, came), values in zip(batch, columns, strict=True):
+        process.saw(came, Seen(*values))
 
 
-def _distribute(
-    batch: Sequence[tuple[Taker, Came]], records: NDArray[Any], who: NDArray[np.intp],
-    tables: NDArray[np.uint8],
-) -> None:  # fmt: skip
-    """Add records, of one process and table after the other, to the tables."""
+def _distribute(batch: Sequence[Taker], records: NDArray[Any], lengths: Sequence[int]) -> None:
+    """Add records, so many of each process, to the tables."""
+    tables, who = _tables_of(records), np.repeat(np.arange(len(batch)), lengths)
+    order = np.argsort(tables, kind="stable")
+    if len(batch) > 1:
+        places = who[order].astype(np.uint16 if len(batch) < 1 << 16 else np.uint32)
+        order = order[np.argsort(places, kind="stable")]
+    records, who, tables = taken(records, order), who[order], tables[order]
     new = np.ones(len(records), np.bool_)
     new[1:] = (who[1:] != who[:-1]) | (tables[1:] != tables[:-1])
     begins = np.flatnonzero(new)
     ends = [*begins[1:].tolist(), len(records)]
     of = zip(begins.tolist(), ends, who[begins].tolist(), tables[begins].tolist(), strict=True)
+    rows = blocks_of(records)
     for begin, end, place, table in of:
-        batch[place][0].append(TABLE_NAMES[table], records[begin:end])
+        batch[place].append(TABLE_NAMES[table], part_of(rows, slice(begin, end)))

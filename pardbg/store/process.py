@@ -10,13 +10,23 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from pardbg.events import fields
-from pardbg.events.decode import Head, records_from
+from pardbg.events.decode import Head
 from pardbg.store.captured import Kept, TensorDef, TensorKey
 from pardbg.store.clocks import Clocks, Reading
 from pardbg.store.definitions import FailedRequest, Failure, GroupDef, ModelDef, OpDef, pairs
 from pardbg.store.device_times import DeviceTimes
-from pardbg.store.intake import DONE_P2P, ISSUE_COLLECTIVE, ISSUE_P2P, TABLE_NAMES, Came, Seen, move
-from pardbg.store.table import STEP_ROWS, Table, Totals
+from pardbg.store.intake import (
+    BIT_OF,
+    DONE_P2P,
+    ISSUE_COLLECTIVE,
+    ISSUE_P2P,
+    TABLE_NAMES,
+    Came,
+    Seen,
+    take,
+    to_columns,
+)
+from pardbg.store.table import STEP_ROWS, Blocks, Table, Totals
 from pardbg.words import whole
 from pardbg_agent import wire
 from pardbg_agent.wire import RECORD_BYTES
@@ -28,7 +38,8 @@ _MAX_GAPS: Final = 4096
 _MAX_FACTS: Final = 64
 _MAX_TEXT: Final = 4096
 _MAX_UNRECORDED: Final = 64
-_MOVED_BYTES: Final = 64 * RECORD_BYTES
+_MOVED_BYTES: Final = 2048 * RECORD_BYTES
+"""Records that wait for a reader: of many ranks to move few takes as long as to move many."""
 _LOOKS_NS: Final = 2 * wire.BEAT_NS
 """An op that the device came to is recorded at the agent's second look."""
 
@@ -87,6 +98,8 @@ class Process:
         self.num_records = 0
         self.first_ns: int | None = None
         """Begin of its first record."""
+        self._action_ns: int | None = None
+        """End of its newest action."""
         self._groups_used: set[int] = set()
         """Ids of groups that ops were issued on."""
         self.memory_evicted: dict[tuple[int, int], tuple[int, int, int]] = {}
@@ -101,8 +114,8 @@ class Process:
         self._limit, self._keep_ns = limit, keep_ns
         self._tables: dict[str, Table] = {}
         """Those that have had rows: of ten thousand processes most have few."""
-        self._waiting: dict[str, list[bytes]] = {}
-        """Few records wait for a reader or for more: to move one takes as long as to move many."""
+        self._put_by: list[bytes] = []
+        self._put_by_bytes = self._put_by_for = 0
         self._totals: dict[str, Totals] = {}
 
     def learn(self, values: Mapping[str, Any]) -> Iterator[int]:
@@ -146,8 +159,8 @@ class Process:
 
     def table(self, name: str) -> Table:
         """Return the columns of one kind; call ``settle`` before reading."""
-        if name in self._waiting:
-            self._move(name)
+        if self.keeps(name):
+            to_columns((self,))
         return self._tables.get(name, _NOTHING[name])
 
     def totals(self, name: str) -> Totals:
@@ -211,8 +224,7 @@ class Process:
         its newest action, since the next one may be under way. What its device came to is known up
         to its agent's last look but one, at the heartbeat before: a device that stands is followed.
         """
-        actions = self.table("action").when
-        horizon = int(actions[-1]) if len(actions) else self.newest_ns or self.started_ns
+        horizon = self._action_ns or self.newest_ns or self.started_ns
         head = fields.integer_or_none(state or {}, "head")
         seen = fields.integer_or_none(state or {}, "seen_ns")
         reached = self.device_times.horizon_ns()
@@ -294,8 +306,8 @@ class Process:
         return True
 
     def settle(self) -> None:
-        """Move what has come into the columns."""
-        move((self,))
+        """Take what has come."""
+        take((self,))
 
     def came(self) -> Came | None:
         """Return what came since the last call."""
@@ -325,6 +337,7 @@ class Process:
         if came.received_ns:  # a clock gone wild must not drag the run's end into the future
             newest = min(newest, came.received_ns + 10_000_000_000)
         self.newest_ns = max(self.newest_ns or 0, newest)
+        self._action_ns = max(self._action_ns or 0, seen.action_ns) or None
         if self.first_ns is None or first < self.first_ns:
             self.first_ns = first
         if self.started_ns is None or first < self.started_ns:
@@ -347,7 +360,7 @@ class Process:
         """Shift what came before the clock was known: it is on the process's own clock."""
         for name in TABLE_NAMES:
             self.table(name).shift(by_ns)
-        for name in ("first_ns", "started_ns", "newest_ns", "leaving_ns"):
+        for name in ("first_ns", "started_ns", "newest_ns", "_action_ns", "leaving_ns"):
             t_ns = getattr(self, name)
             setattr(self, name, None if t_ns is None else t_ns + by_ns)
         self.failures = [replace(f, t_ns=f.t_ns + by_ns) for f in self.failures]
@@ -368,21 +381,34 @@ class Process:
             self._gaps.pop()
         self._gaps.append((t_ns, before + count))
 
-    def append(self, name: str, records: NDArray[Any]) -> None:
-        """Add records to a table."""
-        waiting = self._waiting.setdefault(name, [])
-        waiting.append(records.tobytes())
-        if sum(map(len, waiting)) >= _MOVED_BYTES:
-            self._move(name)
+    def put_by(self, records: NDArray[Any], tables: int) -> None:
+        """Keep records for its tables, a bit for each of which is in ``tables``."""
+        self._put_by.append(body := records.tobytes())
+        self._put_by_bytes += len(body)
+        self._put_by_for |= tables
 
-    def _move(self, name: str) -> None:
-        records = records_from(b"".join(self._waiting.pop(name)))
+    def keeps(self, name: str) -> bool:
+        """Return whether records for that table are kept."""
+        return bool(self._put_by_for & BIT_OF[name])
+
+    @property
+    def keeps_many(self) -> bool:
+        """So many that they are not to wait for a reader."""
+        return self._put_by_bytes >= _MOVED_BYTES
+
+    def put_by_so_far(self) -> list[bytes]:
+        """Return what is kept; it is the caller's from now on."""
+        found, self._put_by, self._put_by_bytes, self._put_by_for = self._put_by, [], 0, 0
+        return found
+
+    def append(self, name: str, rows: Blocks) -> None:
+        """Add rows to a table."""
         table = self._tables.get(name)
         if table is None:
             table = self._tables[name] = _table(name, self._kept(name), self._keep_ns)
             if name in _COUNTED:
                 self._totals[name] = _sums(name, table)
-        table.append(records)
+        table.append(rows)
         totals = self._totals.get(name)
         if totals is not None:
             totals.keep_up()

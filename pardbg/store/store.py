@@ -16,7 +16,7 @@ from pardbg.store import definitions, lives
 from pardbg.store.captured import add
 from pardbg.store.clocks import Reading
 from pardbg.store.history import Bookmark, Bookmarks, History, StateHistory
-from pardbg.store.intake import move
+from pardbg.store.intake import take
 from pardbg.store.places import Places
 from pardbg.store.process import Process
 from pardbg.store.source import Message
@@ -132,9 +132,9 @@ class Store:
             self.apply(message)
 
     def settle(self) -> None:
-        """Move everything received into columns; reading functions call it first."""
+        """Take everything received; reading functions call it first."""
         for _ in range(2):  # at last what its device will not come to, of a process that has ended
-            move(self.procs.values())
+            take(self.procs.values())
 
     # ------------------------------------------------------------------ reading
 

@@ -77,7 +77,41 @@ _LAST_STEP: Final = 0xFFFFFFFF
 _EVERY: Final = 8192
 _MAX_CODES: Final = 4096
 _NAME_MASK: Final = (1 << 18) - 1
-_NO_ROWS: Final = {name: np.empty(0, code) for name, code in COLUMNS}
+_BLOCKS: Final = {code: [n for n, of in COLUMNS if of == code] for _, code in COLUMNS}
+_PLACES: Final = {
+    name: (block, row)
+    for block, names in enumerate(_BLOCKS.values()) for row, name in enumerate(names)
+}  # fmt: skip
+"""Column -> its block, and its row there."""
+Blocks = list[Array]
+"""Columns, those of a type in one block (columns x rows): of a thousand ranks with some rows each,
+numpy's calls are what takes long."""
+
+
+def _empty(rows: int) -> Blocks:
+    return [np.empty((len(names), rows), code) for code, names in _BLOCKS.items()]
+
+
+def blocks_of(records: Array) -> Blocks:
+    """Return the columns of records."""
+    blocks = _empty(len(records))
+    for name, (block, row) in _PLACES.items():
+        blocks[block][row] = records[name]
+    return blocks
+
+
+def part_of(blocks: Blocks, rows: slice | Array) -> Blocks:
+    """Return some rows of each column."""
+    return [block[:, rows] for block in blocks]
+
+
+_NO_ROWS: Final = _empty(0)
+
+
+def _column(blocks: Blocks, name: str) -> Array:
+    block, row = _PLACES[name]
+    found: Array = blocks[block][row]
+    return found
 
 
 class Table:
@@ -93,7 +127,7 @@ class Table:
         self._keep_ns = keep_ns
         self.limit = limit
         """Rows kept, and a quarter more at times; None: all."""
-        self._cols: dict[str, Array] = _NO_ROWS
+        self._blocks = _NO_ROWS
         self._lo = 0
         self._hi = 0
         self.base = 0
@@ -109,7 +143,8 @@ class Table:
 
     def col(self, name: str) -> Array:
         """Return one column, oldest row first. Do not write to it."""
-        return self._cols[name][self._lo : self._hi]
+        block, row = _PLACES[name]
+        return self._blocks[block][row, self._lo : self._hi]
 
     def tuples(self, rows: Array | slice, *names: str) -> Iterator[Any]:
         """Return a tuple of Python values per row, of these columns."""
@@ -144,18 +179,19 @@ class Table:
         near = steps[(steps >= first) & (steps <= last)].astype(np.int64)
         return np.bincount(near - first, minlength=last - first + 1)
 
-    def append(self, records: Array) -> None:
+    def append(self, new: Blocks) -> None:
         """Take records of its kind, already on the hub's clock, in any order."""
-        when = records[self._when]
+        begins, ends, when = (_column(new, name) for name in ("t0_ns", "t1_ns", self._when))
         if (when[1:] < when[:-1]).any():
-            records = records[np.argsort(when, kind="stable")]
-        number, at = len(records), len(self)
-        self.longest_ns = max(self.longest_ns, int((records["t1_ns"] - records["t0_ns"]).max()))
-        earliest = int(records[self._when][0])
+            new = part_of(new, np.argsort(when, kind="stable"))
+            when = _column(new, self._when)
+        number, at = len(when), len(self)
+        self.longest_ns = max(self.longest_ns, int((ends - begins).max()))
+        earliest = int(when[0])
         late = at > 0 and earliest < int(self.when[-1])
         self._reserve(number)
-        for name, values in self._cols.items():
-            values[self._hi : self._hi + number] = records[name]
+        for block, added in zip(self._blocks, new, strict=True):
+            block[:, self._hi : self._hi + number] = added
         self._hi += number
         if late:
             at = self._merge(at, earliest)
@@ -167,9 +203,9 @@ class Table:
         """Sort the tail from where the earliest new row belongs; returns that row."""
         at = int(np.searchsorted(self.when[:appended_at], earliest, side="right"))
         order = np.argsort(self.when[at:], kind="stable")
-        for name, _ in COLUMNS:
-            tail = self.col(name)[at:]
-            tail[:] = tail[order]
+        for block in self._blocks:
+            tail = block[:, self._lo + at : self._hi]
+            tail[:] = tail[:, order]
         row = self.base + at
         if self.rewritten_from is None or row < self.rewritten_from:
             self.rewritten_from = row
@@ -203,15 +239,14 @@ class Table:
         self.base += count
 
     def _reserve(self, count: int) -> None:
-        rows, room = len(self), len(self._cols[self._when])
+        rows, room = len(self), self._blocks[0].shape[1]
         if self._hi + count <= room:
             return
-        columns = self._cols
+        blocks = self._blocks
         if rows + count > room:  # of a file they come all at once
-            room = max(_MIN_ROWS, (rows + count) * 5 // 4) if room else count
-            self._cols = {name: np.empty(room, code) for name, code in COLUMNS}
-        for name, values in columns.items() if rows else ():
-            self._cols[name][:rows] = values[self._lo : self._hi]
+            self._blocks = _empty(max(_MIN_ROWS, (rows + count) * 5 // 4) if room else count)
+        for block, before in zip(self._blocks, blocks, strict=True) if rows else ():
+            block[:, :rows] = before[:, self._lo : self._hi]
         self._lo, self._hi = 0, rows
 
 
@@ -311,21 +346,24 @@ class Totals:
         lo, hi = mark.row - self._table.base, row - self._table.base
         if hi <= (lo := max(lo, 0)):
             return mark
-        packed = pack(self._table, lo, hi)
-        keys, inverse = np.unique(packed, return_inverse=True)
+        index = self._codes_of(pack(self._table, lo, hi))
         sizes = self._table.col("a")[lo:hi]
         if not self._of_a:
             sizes = np.maximum(sizes, self._table.col("b")[lo:hi])
         sizes = np.clip(sizes, 0, 1 << 50)
-        index = np.array([self._code(int(key)) for key in keys], dtype=np.int64)
         counts = np.zeros(len(self._keys), np.int64)
         total = np.zeros(len(self._keys), np.int64)
         counts[: len(mark.counts)] = mark.counts
         total[: len(mark.sizes)] = mark.sizes
         numbers = self._table.col("seq")[lo:hi] if self._sums else 1
-        np.add.at(counts, index[inverse], numbers)
-        np.add.at(total, index[inverse], sizes)
+        np.add.at(counts, index, numbers)
+        np.add.at(total, index, sizes)
         return _Mark(row, counts, total)
+
+    def _codes_of(self, packed: NDArray[np.int64]) -> NDArray[np.int64]:
+        keys = sorted(set(packed.tolist()))  # a third of what np.unique takes
+        codes = np.array([self._code(key) for key in keys], np.int64)
+        return codes[np.array(keys, np.int64).searchsorted(packed)]
 
     def _code(self, packed: int) -> int:
         code = self._codes.get(packed)

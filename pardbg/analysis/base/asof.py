@@ -10,6 +10,7 @@ import numpy as np
 
 from pardbg.analysis.base.rank_columns import MANY, Joined, Rows
 from pardbg.store.definitions import Failure
+from pardbg.store.intake import to_columns
 from pardbg.store.process import Process
 from pardbg.store.store import Store
 from pardbg.store.table import Array, Table
@@ -47,6 +48,8 @@ class View:
         self.ranks: dict[int, Process] = store.rank_procs(self.t_ns)
         self._many = len(self.ranks) >= MANY and not few
         """Tables are read of all ranks at once."""
+        if not few:
+            to_columns(self.ranks.values())
         self.epoch = max((process.epoch for process in self.ranks.values()), default=0)
         self._visible: dict[tuple[str, str], int] = {}
         self._counts: dict[str, dict[str, int]] = {}
@@ -101,6 +104,7 @@ class View:
         of = self.store.revision, list(self.ranks.values())
         kept: dict[str, Any] = self.store.memo.setdefault("joined", {})
         if name not in kept or kept[name][0] != of:
+            to_columns(process for process in of[1] if process.keeps(name))
             tables = [process.table(name) for process in of[1]]
             kept[name] = of, Joined(tables, self.t_ns, self.store.live)
         found: Joined = kept[name][1]

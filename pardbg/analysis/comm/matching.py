@@ -79,6 +79,14 @@ def _collectives(view: View, last: int | None) -> tuple[CollectiveRow, ...]:
     return tuple(rows[at] for at in keys)
 
 
+@per_view
+def ended_alike(view: View) -> frozenset[Key]:
+    """Return which of the newest collectives all ranks issued alike and completed."""
+    found = _tail(view, LAST)
+    return frozenset(found.key(at) for at in np.flatnonzero(found.alike).tolist())
+
+
+@per_view
 def _tail(view: View, last: int | None) -> IssuedCollectives:
     """Return the last collectives and more. Groups are mostly small, so few rows are read first; if
     one of the collectives is cut by that, all rows are."""

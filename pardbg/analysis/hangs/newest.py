@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from pardbg.analysis.base.asof import View, per_store, per_view
-from pardbg.analysis.comm.matching import LAST, collectives, match
+from pardbg.analysis.comm.matching import LAST, collectives, ended_alike, match
 from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.comm.ops import Issue, issues_at
 from pardbg.analysis.comm.p2p import all_fit, p2p_between, p2p_rows
@@ -91,15 +91,18 @@ def _which(row: P2PRow) -> tuple[object, ...]:
 
 
 def _issued_last(view: View) -> Iterator[tuple[int, GroupDef, int]]:
-    """(when, group, seq) of each rank's newest collective: where a rank that has ended stood."""
+    """(when, group, seq) of each rank's newest collective: where a rank that has ended stood, and
+    of one that runs unless all have issued it alike."""
+    alike = ended_alike(view)
     for process in view.ranks.values():
         table, visible = view.rows(process, "issue")
         if visible > 0:
             gid, seq, t0_ns = (
                 int(table.col(name)[visible - 1]) for name in ("group_id", "seq", "t0_ns")
             )
-            if gid in process.groups:
-                yield t0_ns, process.groups[gid], seq
+            group = process.groups.get(gid)
+            if group is not None and (process.ends or (group.epoch, group.key, seq) not in alike):
+                yield t0_ns, group, seq
 
 
 def _open(view: View) -> Iterator[tuple[int, GroupDef, int]]:

@@ -18,6 +18,7 @@ from textual.message import Message
 
 from pardbg.errors import UserError
 from pardbg.store.history import Bookmark
+from pardbg.store.intake import to_columns
 from pardbg.store.source import Source
 from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.feed import Analysis, Frame, SecondRecording, Want
@@ -252,9 +253,12 @@ class Engine:
         frame, looks = None, self._maker.num_looks
         try:
             self._store.settle()  # what came costs the same however often one looks
+            partial = self._is_partial(asked)
+            if not partial:
+                to_columns(self._store.procs.values())
             with self._pace.frame():
                 frame = self._maker.awaiting(self._shown, now_s) or self._maker.make(
-                    self._want, now_s, self._is_partial(asked)
+                    self._want, now_s, partial
                 )
         except Exception as error:  # noqa: BLE001 - one bad record must not blind the viewer
             self._report_once(f"cannot show this moment: {type(error).__name__}: {error}")
