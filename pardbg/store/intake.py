@@ -43,6 +43,8 @@ TABLE_NAMES: Final = (
 """Every table of a process."""
 _MOST_BYTES: Final = 1 << 20
 """Moved at a time: what stays in the caches is moved in half the time."""
+_PUT_BY_BYTES: Final = 2048 * wire.RECORD_BYTES
+"""More of a process do not wait for a reader. Of many ranks to move few takes as long as many."""
 _NO_TABLE, _UNKNOWN = len(TABLE_NAMES), len(TABLE_NAMES) + 1
 
 
@@ -56,8 +58,8 @@ def _tables() -> NDArray[np.uint8]:
 
 
 _TABLE_OF: Final = _tables()
-BIT_OF: Final = {name: 1 << at for at, name in enumerate(TABLE_NAMES)}
-_BITS: Final = np.array([*BIT_OF.values(), 0, 0], np.int64)
+_BIT_OF: Final = {name: 1 << at for at, name in enumerate(TABLE_NAMES)}
+_BITS: Final = np.array([*_BIT_OF.values(), 0, 0], np.int64)
 _ACTION: Final = TABLE_NAMES.index("action")
 _OPS: Final = np.array([kind in _SPLIT for kind in range(256)])
 _ISSUES: Final = np.array(
@@ -91,26 +93,40 @@ class Seen:
     """Ids of groups that ops were issued on."""
 
 
+class PutBy:
+    """Records of a process that are kept until one of its tables is read."""
+
+    def __init__(self) -> None:
+        self._bodies: list[bytes] = []
+        self._tables = self.num_bytes = 0
+
+    def add(self, records: NDArray[Any], tables: int) -> None:
+        """Keep more; ``tables`` has a bit for each table that they belong to."""
+        self._bodies.append(body := records.tobytes())
+        self.num_bytes += len(body)
+        self._tables |= tables
+
+    def has(self, name: str) -> bool:
+        """Return whether there are records of that table."""
+        return bool(self._tables & _BIT_OF[name])
+
+    def take(self) -> list[bytes]:
+        """Return all; they are the caller's from now on."""
+        found, self._bodies, self._tables, self.num_bytes = self._bodies, [], 0, 0
+        return found
+
+
 class Taker(Protocol):
     """A process."""
 
     device_times: DeviceTimes
+    put_by: PutBy
 
     def came(self) -> Came | None:
         """Return what came; it is the caller's from now on."""
 
     def saw(self, came: Came, seen: Seen) -> None:
         """Note what was in it."""
-
-    def put_by(self, records: NDArray[Any], tables: int) -> None:
-        """Keep records for its tables, a bit for each of which is in ``tables`` (BIT_OF)."""
-
-    @property
-    def keeps_many(self) -> bool:
-        """So many that they are not to wait for a reader."""
-
-    def put_by_so_far(self) -> Sequence[bytes]:
-        """Return what is kept; it is the caller's from now on."""
 
     def append(self, name: str, rows: Blocks) -> None:
         """Add rows to a table."""
@@ -151,8 +167,8 @@ def _take(batch: Sequence[tuple[Taker, Came]]) -> None:
     ends = [*begins[1:].tolist(), len(who)]
     parts = zip(who[begins].tolist(), begins.tolist(), ends, bits, strict=True)
     for place, begin, end, some in parts:
-        batch[place][0].put_by(records[begin:end], some)
-    to_columns(process for process, _ in batch if process.keeps_many)
+        batch[place][0].put_by.add(records[begin:end], some)
+    to_columns(process for process, _ in batch if process.put_by.num_bytes >= _PUT_BY_BYTES)
 
 
 def to_columns(processes: Iterable[Taker]) -> None:
@@ -161,7 +177,7 @@ def to_columns(processes: Iterable[Taker]) -> None:
     bodies: list[bytes] = []
     lengths: list[int] = []
     for process in processes:
-        if not (kept := process.put_by_so_far()):
+        if not (kept := process.put_by.take()):
             continue
         batch.append(process)
         bodies += kept

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from numpy.typing import NDArray
-
 from pardbg.events import fields
 from pardbg.events.decode import Head
 from pardbg.store.captured import Kept, TensorDef, TensorKey
@@ -16,12 +14,12 @@ from pardbg.store.clocks import Clocks, Reading
 from pardbg.store.definitions import FailedRequest, Failure, GroupDef, ModelDef, OpDef, pairs
 from pardbg.store.device_times import DeviceTimes
 from pardbg.store.intake import (
-    BIT_OF,
     DONE_P2P,
     ISSUE_COLLECTIVE,
     ISSUE_P2P,
     TABLE_NAMES,
     Came,
+    PutBy,
     Seen,
     take,
     to_columns,
@@ -38,8 +36,6 @@ _MAX_GAPS: Final = 4096
 _MAX_FACTS: Final = 64
 _MAX_TEXT: Final = 4096
 _MAX_UNRECORDED: Final = 64
-_MOVED_BYTES: Final = 2048 * RECORD_BYTES
-"""Records that wait for a reader: of many ranks to move few takes as long as to move many."""
 _LOOKS_NS: Final = 2 * wire.BEAT_NS
 """An op that the device came to is recorded at the agent's second look."""
 
@@ -49,6 +45,8 @@ class Process:
 
     missed_before = 0
     """Records before the first one that came: a viewer that joined late."""
+    _action_ns: int | None = None
+    """End of its newest action."""
     before: Process | None = None
     """It under the number that it had up to its record ``since`` (`again`)."""
     since = 0
@@ -98,8 +96,6 @@ class Process:
         self.num_records = 0
         self.first_ns: int | None = None
         """Begin of its first record."""
-        self._action_ns: int | None = None
-        """End of its newest action."""
         self._groups_used: set[int] = set()
         """Ids of groups that ops were issued on."""
         self.memory_evicted: dict[tuple[int, int], tuple[int, int, int]] = {}
@@ -114,8 +110,7 @@ class Process:
         self._limit, self._keep_ns = limit, keep_ns
         self._tables: dict[str, Table] = {}
         """Those that have had rows: of ten thousand processes most have few."""
-        self._put_by: list[bytes] = []
-        self._put_by_bytes = self._put_by_for = 0
+        self.put_by = PutBy()
         self._totals: dict[str, Totals] = {}
 
     def learn(self, values: Mapping[str, Any]) -> Iterator[int]:
@@ -159,7 +154,7 @@ class Process:
 
     def table(self, name: str) -> Table:
         """Return the columns of one kind; call ``settle`` before reading."""
-        if self.keeps(name):
+        if self.put_by.has(name):
             to_columns((self,))
         return self._tables.get(name, _NOTHING[name])
 
@@ -380,26 +375,6 @@ class Process:
         if len(self._gaps) >= _MAX_GAPS:
             self._gaps.pop()
         self._gaps.append((t_ns, before + count))
-
-    def put_by(self, records: NDArray[Any], tables: int) -> None:
-        """Keep records for its tables, a bit for each of which is in ``tables``."""
-        self._put_by.append(body := records.tobytes())
-        self._put_by_bytes += len(body)
-        self._put_by_for |= tables
-
-    def keeps(self, name: str) -> bool:
-        """Return whether records for that table are kept."""
-        return bool(self._put_by_for & BIT_OF[name])
-
-    @property
-    def keeps_many(self) -> bool:
-        """So many that they are not to wait for a reader."""
-        return self._put_by_bytes >= _MOVED_BYTES
-
-    def put_by_so_far(self) -> list[bytes]:
-        """Return what is kept; it is the caller's from now on."""
-        found, self._put_by, self._put_by_bytes, self._put_by_for = self._put_by, [], 0, 0
-        return found
 
     def append(self, name: str, rows: Blocks) -> None:
         """Add rows to a table."""

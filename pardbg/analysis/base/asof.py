@@ -104,7 +104,7 @@ class View:
         of = self.store.revision, list(self.ranks.values())
         kept: dict[str, Any] = self.store.memo.setdefault("joined", {})
         if name not in kept or kept[name][0] != of:
-            to_columns(process for process in of[1] if process.keeps(name))
+            to_columns(process for process in of[1] if process.put_by.has(name))
             tables = [process.table(name) for process in of[1]]
             kept[name] = of, Joined(tables, self.t_ns, self.store.live)
         found: Joined = kept[name][1]

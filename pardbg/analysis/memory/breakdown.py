@@ -93,7 +93,7 @@ _STATES_PER_PARAMETER: Final = {
 }  # fmt: skip
 _BLOCK: Final = 4096
 _LAST: Final = -1
-_FEW: Final = 64
+_FEW: Final = 32
 Newest = dict[tuple[int, int], tuple[int, int, int]]
 """(name id, stage) -> (newest bytes, its peak, the largest of either ever)"""
 Latest = dict[str, tuple[int, int]]
