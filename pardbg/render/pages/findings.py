@@ -10,6 +10,7 @@ from typing import Final
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.answers.timeline import Lanes
+from pardbg.analysis.base.run import OutputLine
 from pardbg.analysis.findings.finding import Finding
 from pardbg.analysis.findings.kinds.stall_kinds import MissingRank
 from pardbg.render.draw.bars import rule
@@ -35,6 +36,7 @@ from pardbg.render.frame.panels import coming, empty, is_speed_judged
 from pardbg.render.frame.stacks import Spot, Stack, spots, spots_in_reach
 from pardbg.render.pages.debug import source
 from pardbg.render.pages.finding_lanes import lanes_around
+from pardbg.render.pages.output import output_lines
 from pardbg.render.pages.timeline import MANY, Window
 from pardbg.session.source_files import Place, SourceLines
 
@@ -108,6 +110,8 @@ class Around:
     """Those of this moment are still looked for."""
     source: SourceLines | None = None
     """Lines around the chosen one's place."""
+    output: Sequence[OutputLine] = ()
+    """What the job printed last, oldest first."""
 
 
 def findings(
@@ -136,6 +140,8 @@ def findings(
     body, places, focus = draw(snapshot, found, at, cells, room, around)
     later = [] if snapshot.live else ahead(snapshot, around.known, cells)
     body += later if len(body) + len(later) <= room else []
+    shown = _printed(snapshot, around, cells - 3, room - len(body))
+    body += [line("  ", row) for row in shown]
     hint = _hint(found[at], cells)
     return Picture(head, tuple(body), (hint,) if hint else (), focus=focus, rows=tuple(places))
 
@@ -312,6 +318,8 @@ _GUTTER: Final = 7
 _SOURCE: Final = 8
 """Lines of source, with their heading."""
 _FEW: Final = 8
+_PRINTED: Final = 2
+"""Rows above the lines that were printed."""
 
 
 def about(snapshot: Snapshot, finding: Finding) -> tuple[int, ...] | None:
@@ -381,25 +389,43 @@ def _places(snapshot: Snapshot, finding: Finding, cells: int) -> list[Line]:
     }
     came = _came(snapshot, finding)
     doing = {row.rank: came.get(row.rank) or activity_text(row.now) or row.state for row in listed}
-    longest = max(map(width, doing.values()), default=0)
-    size = max(12 if came else 16, min(longest + 2, cells // 2 - _GUTTER))
+    at = {row.rank: _place_now(finding, row.rank, stacks.get(row.rank, ())) for row in listed}
+    longest, far = (max(map(width, of.values()), default=0) for of in (doing, at))
+    half = max(cells // 2, cells - far) - _GUTTER
+    size = max(12 if came else 16, min(longest + 2, half))
     title = "every rank" if few is None else f"{len(listed)} of {len(snapshot.ranks)} ranks"
     title += ", and when it came" if came else ""
     lines: list[Line] = [(), rule(title, cells, "at the cursor")]
     for row in listed:
         sign, style = SIGNS[row.state]
         culprit = row.rank in finding.culprits
-        own = spots_in_reach(stacks.get(row.rank, ()))
-        place = own[0].text if own else ""
-        if culprit and finding.where and (len(finding.culprits) == 1 or not place):
-            place = clean(finding.where)
         now = left(clip(doing[row.rank], size - 1), size)
         lines.append(line(
             Segment(left(f"r{row.rank}", 5), "culprit" if culprit else ""),
             Segment(f"{sign} ", style), Segment(now),
-            Segment(clip(place, max(0, cells - size - _GUTTER)), "culprit" if culprit else "dim"),
+            Segment(clip(at[row.rank], max(0, cells - size - _GUTTER)),
+                    "culprit" if culprit else "dim"),
         ))  # fmt: skip
     return lines
+
+
+def _place_now(finding: Finding, rank: int, stack: Stack) -> str:
+    own = spots_in_reach(stack)
+    place = own[0].text if own else ""
+    if rank in finding.culprits and finding.where and (len(finding.culprits) == 1 or not place):
+        return clean(finding.where)
+    return place
+
+
+def _printed(snapshot: Snapshot, around: Around, cells: int, rows: int) -> list[Line]:
+    """What the job printed last, where that many rows are left; nothing in less."""
+    made: list[Line] = []
+    for entry in reversed(around.output):
+        drawn = output_lines(entry, snapshot.t_begin_ns, cells)
+        if len(made) + len(drawn) > rows - _PRINTED:
+            break
+        made = [*drawn, *made]
+    return [(), rule("printed last", cells, "9 has all"), *made] if made else []
 
 
 def _came(snapshot: Snapshot, finding: Finding) -> dict[int, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from pardbg.analysis.answers.snapshot import MANY, Snapshot
 from pardbg.analysis.findings.finding import Evidence, Finding
@@ -283,6 +283,10 @@ class TrafficPage(RowsPage):
         return True
 
 
+_PRINTED: Final = 16
+"""Lines of output under a finding."""
+
+
 class FindingsPage(RowsPage):
     """The findings; enter goes to the time and place of the evidence."""
 
@@ -296,6 +300,7 @@ class FindingsPage(RowsPage):
         around = Around(
             frame.lanes, Window(frame.lanes_t0_ns, frame.lanes_t1_ns),
             () if frame.snapshot.live else frame.findings, not frame.whole, frame.source,
+            frame.output or (),
         )  # fmt: skip
         return findings(frame.snapshot, cells, rows, self.at(frame), around)
 
@@ -327,7 +332,7 @@ class FindingsPage(RowsPage):
         wanted = TimelineWant(span_ns or None, max(10, columns), ranks, end_ns=end_ns)
         at = place_of(frame.snapshot, finding)
         source = Place(at[1].file, at[1].line) if at is not None and at[1].file else None
-        return Want(timeline=wanted, source=source)
+        return Want(timeline=wanted, source=source, output=OutputWant(_PRINTED))
 
     def copied(self, frame: Frame) -> str:
         found = self.rows(frame)

@@ -9,6 +9,7 @@ import pytest
 
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.answers.timeline import lanes
+from pardbg.analysis.base.run import OutputLine
 from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.pages.findings import Around, findings
 from pardbg.render.pages.timeline import Window
@@ -146,3 +147,19 @@ def test_whatever_the_height_the_sentence_stays_and_nothing_stands_over_it(num_r
         assert any(text and said.text.startswith(text) for text in texts), rows
         drawn = [text for text in texts if text.startswith("around it")]
         assert len(drawn) <= 1 and len(texts) <= rows, rows
+
+
+@pytest.mark.parametrize("rows", [20, 34, 40, 60])
+@pytest.mark.parametrize("cells", [80, 120, 200])
+def test_rows_that_are_left_have_what_was_printed_last(cells: int, rows: int) -> None:
+    store = load(SESSIONS / "fault-missing-rank.mcap")
+    made = snapshot(store, store.begin_ns + int(14.3 * S))
+    bare = findings(made, cells, rows)
+    entries = tuple(OutputLine(made.t_ns, 1, "stdout", f"line {n}") for n in range(16))
+    picture = findings(made, cells, rows, 0, Around({}, Window(0, 0), output=entries))
+    below = [plain(row) for row in picture.body[len(bare.body) :]]
+    assert picture.body[: len(bare.body)] == bare.body
+    left = rows - len(bare.head) - len(bare.foot) - len(bare.body)
+    told = [text.split()[-1] for text in below if " line " in text]
+    assert told == [str(n) for n in range(16)][16 - len(told) :]  # the newest
+    assert len(below) <= max(0, left) and (len(told) == min(16, left - 3) or left < 5)
