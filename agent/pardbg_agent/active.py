@@ -9,3 +9,6 @@ if TYPE_CHECKING:
 
 CORE: Core | None = None
 """The Core of a watched rank; None: the public functions do nothing. Set by pardbg_agent.core."""
+
+LAST_IN = 0
+"""The process in which an exit handler older than the program's, autostart's, ends the agent."""

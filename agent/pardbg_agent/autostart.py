@@ -6,12 +6,14 @@ set; whichever comes second finds it loaded. It must cost next to nothing and ne
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
+from pardbg_agent import active
 from pardbg_agent.life.late_imports import LateImports
 
 if TYPE_CHECKING:
@@ -34,6 +36,9 @@ def start() -> None:
         if os.environ.get("PARDBG_LINES") and not getattr(sys.stdout, "write_through", True):
             # Who asked for no buffer (-u, as torchrun does) is to lose no dot at an os._exit.
             sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        if os.getpid() != active.LAST_IN:
+            active.LAST_IN = os.getpid()
+            atexit.register(_leave)
         _late.when_imported("torch", lambda _: install_hooks())
         _late.when_imported("multiprocessing.process", _watch_children)
         if "RANK" not in os.environ:
@@ -42,6 +47,14 @@ def start() -> None:
             _report()
         else:
             sys.meta_path.insert(0, _SiteEnds())
+
+
+def _leave() -> None:
+    """Handlers run newest first, so ours, older than the program's, is the last: a rank that hangs
+    in one of its own is watched."""
+    leave = getattr(sys.modules.get("pardbg_agent.core"), "leave", None)
+    if leave is not None:  # else no rank
+        leave()
 
 
 def _is_in_site() -> bool:

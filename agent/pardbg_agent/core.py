@@ -209,8 +209,9 @@ def at_exit() -> None:
     ``atexit``, but they pass ``threading._shutdown``, where what is in the ring is sent, and
     nothing stopped: other threads may still issue ops. Idempotent."""
     global _exit_registered
-    atexit.unregister(_leave)  # handlers run newest first: what came before torch comes after us
-    atexit.register(_leave)
+    if os.getpid() != active.LAST_IN:  # nothing of ours is older than the program's handlers
+        atexit.unregister(leave)
+        atexit.register(leave)
     if _exit_registered:
         return
     _exit_registered = True
@@ -233,7 +234,8 @@ def _main_thread_ended() -> None:
     flush()
 
 
-def _leave() -> None:
+def leave() -> None:
+    """End the agent as an exit handler does; again: does nothing."""
     global _ended
     _ended = True
     core, hooks = CURRENT, sys.modules.get("pardbg_agent.hooks")

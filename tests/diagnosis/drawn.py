@@ -19,6 +19,8 @@ SETUP: dict[str, tuple[tuple[str, ...], str]] = {
     "barrier-alone": (("missing-rank",), HANG),
     "save-hangs": (("missing-rank",), HANG),
     "exit-hangs": (("stuck-call",), HANG),
+    "exit-hangs-early": (("stuck-call",), HANG),
+    "exit-hangs-queue": (("stuck-call",), HANG),
     "tag": (("p2p-tag-mismatch",), HANG),
     "dtype": (("p2p-dtype-mismatch",), END),
     "size": (("p2p-size-mismatch",), END),
@@ -85,7 +87,7 @@ NANS = ("forward", "backward", "element", "output")
 MESSAGES = ("tag", "dtype", "size")
 PLACE = "setup_programs.py"
 PLACED = ("dies-at-import", "never-begins", "group-left-out", "mesh-left-out", "key-nobody-sets",
-          "barrier-alone", "save-hangs", "exit-hangs", "tag")  # fmt: skip
+          "barrier-alone", "save-hangs", "exit-hangs", "exit-hangs-early", "tag")  # fmt: skip
 TRAINING = ("sleep", "pdb", "stop", "leave", "raises", "spins", "lock", "kill", "crash",
             "every-fifth")  # fmt: skip
 _KINDS = {

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing
 import os
 import sys
 import threading
@@ -31,9 +33,19 @@ def goes_to_another_port() -> None:
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
 
 
+def wait_for_ever() -> None:
+    time.sleep(FOREVER)
+
+
+def exit_hangs_early() -> None:
+    """As a client does that is imported before torch, whose server does not answer at the end."""
+    if MINE:
+        atexit.register(wait_for_ever)
+
+
 BEFORE: dict[str, Callable[[], None]] = {
     "dies-at-import": dies_at_import, "never-begins": never_begins,
-    "another-port": goes_to_another_port,
+    "another-port": goes_to_another_port, "exit-hangs-early": exit_hangs_early,
 }  # fmt: skip
 if __name__ == "__main__" and WHAT in BEFORE:
     BEFORE[WHAT]()
@@ -85,18 +97,22 @@ def save_hangs() -> None:
     dist.barrier()
 
 
-def wait_for_ever() -> None:
-    time.sleep(FOREVER)
-
-
 def exit_hangs() -> None:
     dist.barrier()
     if MINE:
-        import atexit
-
         atexit.register(wait_for_ever)
     dist.destroy_process_group()
     sys.exit(0)
+
+
+LOG: list[multiprocessing.Queue[bytes]] = []
+
+
+def fills_queue() -> None:
+    """Nobody reads it, and multiprocessing's exit handler waits until somebody has."""
+    if MINE:
+        LOG.append(multiprocessing.Queue())
+        LOG[0].put(bytes(1 << 20))
 
 
 def other() -> int:
@@ -149,6 +165,7 @@ AT_STEP: dict[str, Callable[[], None]] = {
     "group-left-out": leaves_group_out, "groups-order": groups_in_another_order,
     "mesh-left-out": leaves_mesh_out, "key-nobody-sets": key_nobody_sets,
     "barrier-alone": barrier_alone, "save-hangs": save_hangs, "exit-hangs": exit_hangs,
+    "exit-hangs-queue": fills_queue,
     "tag": another_tag, "dtype": another_dtype, "size": another_size,
     "two-threads": two_threads, "healthy": nothing,
 }  # fmt: skip

@@ -17,6 +17,7 @@ from tests.processes import Finished
 ROOT = Path(__file__).parents[2]
 BOOT = ROOT / "agent" / "pardbg_agent" / "boot"
 PROGRAM = str(Path(__file__).with_name("agent_torch_program.py"))
+EXITS = str(Path(__file__).parent / "programs" / "exit_handlers.py")
 
 
 @pytest.fixture
@@ -77,6 +78,23 @@ def test_a_restarted_rank_is_another_process_of_the_next_epoch(
     )
     assert said == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert sorted(proc.split(".")[0] for proc in hub.procs()) == ["0", "0", "1", "1"]
+
+
+@pytest.mark.parametrize("what", ["reads", "raises"])
+def test_a_rank_is_watched_until_its_last_exit_handler_ends(
+    hub: FakeHub, run_dir: Path, torchrun: Callable[..., Finished], what: str, way: str
+) -> None:
+    """Also in those older than torch; then all that it recorded is sent, and one BYE."""
+    env = {"PARDBG": str(run_dir), "PYTHONPATH": str(BOOT)}
+    done = watched(hub, lambda: torchrun(EXITS, what, nproc=2, env=env))
+    assert done.lines(0) == done.lines(1) == ["watched True"]
+    assert ("LookupError" in done.err) == (what == "raises")
+    assert errors(hub) == []
+    for proc in hub.procs():
+        (bye,) = hub.of(proc, Bye)
+        assert bye["last_index"] == len(hub.records[proc]) - 1
+        assert kinds(hub, proc, Kind.OP_ISSUE) == 1
+    assert len(hub.procs()) == 2
 
 
 def test_attach_detach_attach(

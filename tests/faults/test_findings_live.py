@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.diagnosis.cases import END, Case, program, quick, recipe
+from tests.diagnosis.cases import END, Case, program, quick, recipe, torchrun
 from tests.diagnosis.live import watch
 
 CASES = (
@@ -29,3 +29,15 @@ def test_a_fault_is_named_and_nothing_else(case: Case) -> None:
 def test_a_long_evaluation_on_one_rank_is_no_error() -> None:
     outcome = watch(quick(program("evaluates", 2, 0, 5, (), "4")), patience_s=11)
     assert outcome.false == {}
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("what", ["exit-hangs-early", "exit-hangs-queue"])
+def test_an_exit_that_hangs_in_a_handler_older_than_torch_is_named(what: str) -> None:
+    """Not forked ranks: those have imported torch before their program begins."""
+    argv = torchrun(2, "tests.diagnosis.setup_programs", what, "1", "5")
+    place = "setup_programs.py" if what == "exit-hangs-early" else "threading.py"
+    outcome = watch(Case(f"setup:{what}", argv, ("stuck-call",), ((1,),), place=place))
+    assert outcome.right is not None, f"said instead: {outcome.named}"
+    assert outcome.false == {}
+    assert place in (outcome.right.where or "")
