@@ -166,7 +166,8 @@ class Tools:
         with seen.looking() as store:
             view = View(store, None)
             wanted = _chosen(ranks, {rank: one.host for rank, one in view.ranks.items()})
-            rows = [{"ranks": [one.rank], "t_ns": one.t_ns, "frames": one.frames}
+            rows = [{"ranks": [one.rank], "t_ns": one.t_ns, "frames": one.frames,
+                     "handles": one.handles}
                     for one in rank_stacks(view) if one.rank in wanted]  # fmt: skip
         return page({**about, **head}, rows, offset, limit)
 

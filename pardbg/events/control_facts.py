@@ -374,6 +374,8 @@ class StallPart:
     """Rank -> what the agent is around (``Thread.inside``)."""
     threads: Mapping[int, tuple[tuple[Line, tuple[Frame, ...]], ...]] = field(default_factory=dict)
     """Rank -> (thread, frames), where one beside the main one says where the rank is."""
+    handles: Mapping[int, Line] = field(default_factory=dict)
+    """Rank -> exception that its main thread is handling (``Thread.handles``)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ class Case:
     """A note of the kind is right, too: on an overloaded host the rule says no more than that."""
     env: tuple[tuple[str, str], ...] = ()
     """Beside ours."""
+    handles: bool = False
+    """The culprit handles an exception, which its stack tells."""
     causes: tuple[str, ...] = ()
     """Causes that are right, as the finding's facts name them; empty: not looked at."""
 

@@ -122,7 +122,10 @@ def _look(outcome: Outcome, view: View) -> None:
 
 
 def _lacks_place(outcome: Outcome) -> bool:
-    return bool(outcome.case.place and outcome.right and not outcome.right.where)
+    case, right = outcome.case, outcome.right
+    return right is not None and bool(
+        (case.place and not right.where) or (case.handles and not right.handled)
+    )
 
 
 def _has_begun(view: View) -> bool:

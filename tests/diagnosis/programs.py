@@ -98,6 +98,14 @@ def barrier(job: Job) -> None:
     dist.barrier()
 
 
+def barrier_at_last(job: Job) -> None:
+    """What it raises leads it to a barrier; the others' next op is the backward's all_reduce."""
+    try:
+        raises(job)
+    finally:
+        dist.barrier()
+
+
 def short(job: Job) -> None:
     dist.all_reduce(torch.ones(8))
 
@@ -164,6 +172,7 @@ WRONG: dict[str, tuple[Callable[[Job], None], Callable[[Job], None] | None]] = {
     "sleep": (sleep, None), "pdb": (in_pdb, None), "stop": (stop, None), "leave": (leave, None),
     "leave-at-once": (leave_at_once, None), "leave-with-code": (leave_with_code, None),
     "crash": (crash, None), "kill": (kill, None), "raises": (raises, None),
+    "barrier-at-last": (barrier_at_last, None),
     "skips-barrier": (skips_barrier, barrier), "short-tensor": (short, long),
     "spins": (spins, None), "gil": (gil, None), "in-kernel": (in_kernel, None),
     "lock": (lock, None), "every-fifth": (every_fifth, None),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.diagnosis.cases import END, Case, program, quick, recipe, torchrun
@@ -23,6 +25,15 @@ def test_a_fault_is_named_and_nothing_else(case: Case) -> None:
     assert outcome.false == {}
     where = next(at for what, at in PLACES.items() if f":{what} " in case.name)
     assert where in (outcome.right.where or "")
+
+
+@pytest.mark.timeout(90)
+def test_what_a_rank_handles_is_told_where_that_led_it_to_another_op() -> None:
+    case = program("barrier-at-last", 3, 1, 5, ("op-mismatch",))
+    outcome = watch(replace(quick(case), handles=True))
+    assert outcome.right is not None, f"said instead: {outcome.named}"
+    assert outcome.false == {}
+    assert outcome.right.handled == (("ValueError: batch 17 has no labels", (1,)),)
 
 
 @pytest.mark.timeout(90)

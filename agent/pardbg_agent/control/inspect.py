@@ -1,14 +1,16 @@
-"""Where the threads of this process are. Reads frames only: no locals, no evaluation."""
+"""Where the threads of this process are. Reads frames only, and what the main thread handles: no
+locals, no evaluation."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 import traceback
 from collections.abc import Mapping
-from types import FrameType, TracebackType
-from typing import Final
+from types import FrameType, TracebackType, WrapperDescriptorType
+from typing import Any, Final
 
 from pardbg_agent.ctrl.agent_messages import Frame, Thread
 from pardbg_agent.life.own_frames import OWN, is_own
@@ -17,6 +19,14 @@ from pardbg_agent.tables.code_files import is_program
 MAX_THREADS: Final = 64
 MAX_FRAMES: Final = 64
 MAX_WALKED: Final = 1000
+MAX_HANDLED: Final = 120
+"""Characters of an exception that is being handled."""
+_PLAIN: Final = (str, bytes, int, float, bool, type(None))
+_MAX_BYTES: Final = 100_000
+_ARGS: Final = vars(BaseException)["args"].__get__
+_OF_FILES: Final = tuple(
+    vars(OSError)[name].__get__ for name in ("errno", "strerror", "filename", "filename2")
+)
 _GATE: Final = OWN + os.path.join("control", "gate.py")
 _CALL: Final = OWN + os.path.join("hooks", "comm", "host_calls.py")
 _WAIT: Final = OWN + os.path.join("hooks", "ops", "works.py")
@@ -45,8 +55,32 @@ def stacks(
         frames = frames_of(frame) if trace is None else traceback_of(trace)
         inside = (inside_own(frame) or known) if trace is None else "exception"
         name = names.get(ident, f"thread {ident}")
-        out.append(Thread(name, ident == main, tuple(frames), inside))
+        handles = handled(ident) if ident == main and trace is None else ""
+        out.append(Thread(name, ident == main, tuple(frames), inside, handles))
     return tuple(out)
+
+
+def handled(ident: int) -> str:
+    """Return the exception whose ``except`` or ``finally`` a thread runs; empty: none."""
+    found: Any = None
+    with contextlib.suppress(Exception):  # an audit hook may refuse it
+        found = getattr(sys, "_current_exceptions")().get(ident)  # noqa: B009 - private
+    value = found[1] if isinstance(found, tuple) else found  # (type, value, traceback) until 3.12
+    return "" if value is None else _described(value)
+
+
+def _described(value: BaseException) -> str:
+    """Return ``KeyError: 'b'``; its type alone where its text would take code of the program, which
+    may block: a ``__str__`` of its own, or arguments that are not plain values."""
+    of = type(value)
+    said: tuple[object, ...] = _ARGS(value)
+    if issubclass(of, OSError):
+        said += tuple(read(value) for read in _OF_FILES)
+    plain, text = (type(part) in _PLAIN and sys.getsizeof(part) < _MAX_BYTES for part in said), ""
+    if isinstance(of.__str__, WrapperDescriptorType) and all(plain):
+        with contextlib.suppress(Exception):  # a number of more digits than Python writes
+            text = " ".join(str(value).split())
+    return (f"{of.__name__}: {text}" if text else of.__name__)[:MAX_HANDLED]
 
 
 def traceback_of(trace: TracebackType | None) -> list[Frame]:

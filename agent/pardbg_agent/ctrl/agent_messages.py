@@ -127,6 +127,8 @@ class Thread:
     inside: Word = ""
     """What the agent is around: ``gate``, ``wait`` (for an op), ``op`` (its issue), ``call`` (one
     that may block), ``exception`` (frames of the traceback), ``gil`` (from outside: it has it)."""
+    handles: Line = ""
+    """Exception whose ``except`` or ``finally`` runs, of the main thread: ``KeyError: 'b'``."""
 
 
 IssuedAt = tuple[int, str, int, str, int, str]

@@ -45,6 +45,8 @@ class RankStack:
     t_ns: int
     frames: tuple[tuple[str, int, str], ...]
     """(file, line, function), outermost first."""
+    handles: str = ""
+    """Exception that it is handling there."""
 
 
 def hang_view(view: View) -> Hang | None:
@@ -131,8 +133,8 @@ def _hang(view: View, finding: Finding, over: int | None) -> Hang:
 def rank_stacks(view: View) -> tuple[RankStack, ...]:
     """Return each rank's newest stack: at a standstill, or of its main thread's last exception."""
     found = {
-        rank: RankStack(rank, t_ns, frames)
-        for rank, (t_ns, frames, *_) in stall_stacks(view).items()
+        rank: RankStack(rank, t_ns, frames, handles)
+        for rank, (t_ns, frames, *_, handles) in stall_stacks(view).items()
         if frames and rank in view.ranks
     }
     for rank, process in view.ranks.items():

@@ -26,6 +26,7 @@ from pardbg.analysis.findings.finding import (
     Severity,
     kind_of_facts,
 )
+from pardbg.analysis.findings.kinds.absence import handled_text
 from pardbg.analysis.findings.kinds.mismatch_kinds import (
     MessageMismatch,
     Mismatch,
@@ -338,7 +339,8 @@ def _alike(found: Sequence[Judged]) -> Iterator[Judged]:
     def likeness(one: Candidate) -> object:
         if len(one.culprits or one.ranks) != 1:
             return None
-        return one.where, one.group, of[id(one)], kind_of_facts(one.facts)
+        handled = tuple(what for what, _ in one.handled)
+        return one.where, one.group, of[id(one)], handled, kind_of_facts(one.facts)
 
     for same in _groups(found, likeness):
         yield from _likewise(same) if len(same) >= MANY else same
@@ -368,6 +370,7 @@ def in_words(one: Candidate, severity: Severity) -> Finding:
     if one.joined:
         others = set(culprits or ranks).difference(one.culprits or one.ranks)
         text += f" Likewise {ranks_text(others)}."
+    text += handled_text(one.handled)
     evidence, screen = one.evidence, one.facts.screen
     if evidence is None and screen:
         first = (one.culprits or one.ranks * (screen == "timeline"))[:1]
@@ -376,5 +379,5 @@ def in_words(one: Candidate, severity: Severity) -> Finding:
         kind=one.kind, severity=severity, t_ns=one.t_ns, text=text, advice=one.facts.advice(),
         ranks=ranks, culprits=culprits, group=one.group, seq=one.seq, where=one.where,
         cost_ns_per_step=one.cost_ns_per_step, evidence=evidence, first_ns=one.first_ns,
-        facts=one.facts,
+        facts=one.facts, handled=one.handled,
     )  # fmt: skip

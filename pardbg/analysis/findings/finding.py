@@ -121,6 +121,8 @@ class Candidate:
     """Holds only where nothing else explains how its ranks ended."""
     settled: bool = True
     """Known well enough to be shown. Until then it only explains others."""
+    handled: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """(exception, culprits that are just handling it)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,8 @@ class Finding:
     """Since when it is so (``t_ns`` is when it was last seen); None: the same."""
     facts: Facts | None = None
     """Facts that ``text`` is made from."""
+    handled: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """As ``Candidate.handled``."""
 
     @property
     def order(self) -> tuple[int, int]:

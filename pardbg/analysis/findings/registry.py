@@ -26,6 +26,7 @@ from pardbg.analysis.findings.speed.links import slow_groups, slow_links
 from pardbg.analysis.findings.speed.pipeline import pipelines
 from pardbg.analysis.findings.speed.slow_steps import slow_steps
 from pardbg.analysis.findings.speed.stragglers import stragglers
+from pardbg.analysis.findings.stalls.absences import with_handled
 from pardbg.analysis.findings.stalls.mismatches import messages, mismatches, thread_order
 from pardbg.analysis.findings.stalls.rehearsed import orders
 from pardbg.analysis.findings.stalls.stuck import stuck_calls, stuck_ops
@@ -38,7 +39,8 @@ Detector = Callable[[View], Iterable[Candidate]]
 @per_view
 def disagreements(view: View) -> tuple[Candidate, ...]:
     """Return ranks whose ops, messages or threads do not fit, unsettled ones too."""
-    return tuple(chain(mismatches(view), thread_order(view), messages(view)))
+    found = chain(mismatches(view), thread_order(view), messages(view))
+    return tuple(with_handled(view, one) for one in found)
 
 
 @per_view
@@ -48,8 +50,8 @@ def stalls(view: View) -> tuple[Candidate, ...]:
         if not waiting.is_held(then):
             waits = (waiting.waits(then, over), stuck_ops(then, over), stuck_calls(then))
             left = surviving(chain(disagreements(then), *waits))
-            if found := tuple(one for one in left if isinstance(one.facts, (*STALLS, *CALLS))):
-                return found
+            if found := [one for one in left if isinstance(one.facts, (*STALLS, *CALLS))]:
+                return tuple(with_handled(then, one) for one in found)
     return ()
 
 

@@ -78,6 +78,8 @@ class Seen:
     """``waits for self.lock; …``, of its thread that does."""
     threads: tuple[tuple[str, tuple[Frame, ...]], ...] = ()
     """(name, stack) of its threads, the one of ``frames`` first; empty: there is no other one."""
+    handles: str = ""
+    """Exception that its main thread is handling there."""
 
     @property
     def in_op(self) -> bool:
@@ -122,9 +124,9 @@ def seen(view: View, rank: int) -> Seen:
     ran, ready = _scheduled(view, process, said)
     frames: tuple[Frame, ...] = ()
     threads: Threads = ()
-    inside = source = lock = ""
+    inside = source = lock = handles = ""
     if stack is not None and stack[0] >= moved:
-        _, frames, inside, source, threads, lock = stack
+        _, frames, inside, source, threads, lock, handles = stack
     return Seen(
         rank=rank,
         os_state=fields.text(said, "os"),
@@ -142,6 +144,7 @@ def seen(view: View, rank: int) -> Seen:
         source=source,
         threads=threads,
         lock=lock,
+        handles=handles,
     )
 
 
@@ -216,8 +219,8 @@ def is_cut_off(view: View, host: str) -> bool:
 
 
 Threads = tuple[tuple[str, tuple[Frame, ...]], ...]
-Stack = tuple[int, tuple[Frame, ...], str, str, Threads, str]
-"""(when, frames, inside, source, threads, lock it waits for)"""
+Stack = tuple[int, tuple[Frame, ...], str, str, Threads, str, str]
+"""(when, frames, inside, source, threads, lock it waits for, exception that it handles)"""
 
 
 def _stalls(view: View) -> list[Stall]:
@@ -231,13 +234,14 @@ def stall_stacks(view: View) -> dict[int, Stack]:
     found: dict[int, Stack] = {}
     for stall in _stalls(view):
         t_ns, source = stall.since_ns, stall.source
-        found.update({rank: (t_ns, (), "", word, (), "") for rank, word in source.items()})
+        found.update({rank: (t_ns, (), "", word, (), "", "") for rank, word in source.items()})
         for part in stall.stacks:
             for rank in part.ranks:
                 lock = "; ".join(stall.locks.get(rank, ()))
                 found[rank] = (
                     t_ns, part.frames[:MAX_FRAMES], part.inside.get(rank, ""),
                     source.get(rank, ""), part.threads.get(rank, ()), lock,
+                    part.handles.get(rank, ""),
                 )  # fmt: skip
     return found
 

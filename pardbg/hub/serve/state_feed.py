@@ -311,4 +311,6 @@ def _part(part: StackGroup, stacks: Mapping[int, tuple[Thread, ...]]) -> StallPa
                 (thread.thread, kept(thread.frames, MAX_DEPTH // 4))
                 for thread in [first, *others][:MAX_THREADS]
             )
-    return StallPart(part.ranks, kept(part.frames, MAX_DEPTH), inside, threads)
+    every = ((rank, thread.handles) for rank in part.ranks for thread in stacks.get(rank, ()))
+    handles = {rank: what for rank, what in every if what}
+    return StallPart(part.ranks, kept(part.frames, MAX_DEPTH), inside, threads, handles)

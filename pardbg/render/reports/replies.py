@@ -108,6 +108,7 @@ def _stacks(found: WhereFound) -> str:
         frames = [f"{_tail(file)}:{row} {name}" for file, row, name in own or group.frames]
         lines += [f"    {frame}" for frame in frames] or ["    no frames"]
     for rank, threads in sorted(found.stacks.items()):
+        lines += [f"rank {rank} is handling {one.handles}" for one in threads if one.handles]
         lines += [f"rank {rank} {where}" for where in _other_threads(threads)]
     for rank, waits in sorted(found.locks.items()):
         lines += [f"rank {rank} {wait}" for wait in waits]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -330,6 +331,81 @@ def test_stacks_are_bounded() -> None:
     frames = deep(200)[0].frames
     assert len(frames) == inspect.MAX_FRAMES
     assert frames[-1][2] == "deep"  # the innermost ones are kept
+
+
+RAN: list[object] = []
+"""What of a program was asked for its text: that may raise, or wait for ever."""
+
+
+class _Own(Exception):
+    def __str__(self) -> str:
+        RAN.append(self)
+        raise RuntimeError
+
+
+class _Argument:
+    def __str__(self) -> str:
+        RAN.append(self)
+        raise RuntimeError
+
+    __repr__ = __str__
+
+
+def _raised(value: BaseException) -> str:
+    try:
+        raise value
+    except BaseException:  # noqa: BLE001 - SystemExit, too
+        with contextlib.suppress(ZeroDivisionError):
+            1 // 0  # noqa: B018 - handled and done with
+        return inspect.stacks()[0].handles
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (ValueError("corrupt sample 1234"), "ValueError: corrupt sample 1234"),
+        (KeyError("b"), "KeyError: 'b'"),
+        (OSError(5, "I/O error", "a.bin"), "OSError: [Errno 5] I/O error: 'a.bin'"),
+        (RuntimeError("two\n  lines"), "RuntimeError: two lines"),
+        (SystemExit(), "SystemExit"),
+        (_Own("x"), "_Own"),
+        (ValueError(_Argument()), "ValueError"),
+        (OSError(2, "No such file", _Argument()), "FileNotFoundError"),
+        (ValueError(10**5000), "ValueError"),
+        (ValueError("x" * 1_000_000), "ValueError"),
+    ],
+)  # fmt: skip
+def test_stacks_tell_what_is_being_handled_without_code_of_the_program(
+    value: BaseException, told: str
+) -> None:
+    assert _raised(value) == told
+    assert inspect.stacks()[0].handles == "" and RAN == []
+
+
+def test_what_is_being_handled_is_bounded_and_of_the_main_thread() -> None:
+    assert len(_raised(ValueError("x" * 1000))) == inspect.MAX_HANDLED
+    found: list[tuple[Thread, ...]] = []
+
+    def other() -> None:
+        try:
+            raise ValueError
+        except ValueError:
+            found.append(inspect.stacks())
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join(10)
+    assert found and {one.handles for one in found[0]} == {""}
+
+
+@pytest.mark.parametrize("kept", [("type", ValueError("x"), None), ValueError("x")])
+def test_pythons_keep_what_is_handled_in_two_ways(
+    kept: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "_current_exceptions", lambda: {7: kept}, raising=False)
+    assert inspect.handled(7) == "ValueError: x" and inspect.handled(8) == ""
+    monkeypatch.delattr(sys, "_current_exceptions")
+    assert inspect.handled(7) == ""
 
 
 def test_importing_the_agent_brings_neither_torch_nor_zmq() -> None:

@@ -153,6 +153,7 @@ def _disagreements() -> list[Candidate]:
                                    ((1, AT), (0, AT)))  # fmt: skip
     found += [one("op-mismatch", differs, (0, 1), (1,)), one("op-mismatch", tie, (0, 1)),
               one("op-mismatch", first, (0, 1), (1,)),
+              replace(one("op-mismatch", first, (0, 1), (1,)), handled=(("KeyError: 'b'", (1,)),)),
               one("call-mismatch", call, (0, 1), (1,))]  # fmt: skip
     calls = disagreements.Mismatch("size mismatch", world, "rank 0: 1 kB; rank 1: 2 kB", 1, False,
                                    0, ((1, AT), (0, "save.py:7")))  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 from pardbg.analysis.hangs.stacks import waits_in_op
 from pardbg_agent import wire
 from pardbg_agent.wire import Flag, Lane
-from tests.unit.analysis.test_waitgraph import at, blamed, found, stall, state_of
+from tests.unit.analysis.test_waitgraph import WAITING, at, blamed, found, stall, state_of
 from tests.unit.facts import facts
 from tests.unit.trace_builder import MS, Trace, ns
 
@@ -74,6 +74,34 @@ def test_the_place_of_an_asynchronous_op_is_where_it_was_issued() -> None:
     )  # fmt: skip
     said = found(trace, 2200)["op-mismatch"]
     assert (said.culprits, said.where) == ((2,), "train.py:40 in start")
+
+
+@pytest.mark.parametrize(
+    ("handles", "told"),
+    [
+        ({"2": "KeyError: 'b'"}, (("KeyError: 'b'", (2,)),)),
+        ({"0": "ValueError: 3", "2": "KeyError: 'b'"}, (("KeyError: 'b'", (2,)),)),
+        ({"1": "KeyError: 'a'", "2": "KeyError: 'b'"}, ()),  # the program's way
+        ({}, ()),
+    ],
+)
+@pytest.mark.parametrize("kind", ["op-mismatch", "missing-rank"])
+def test_what_the_culprit_alone_handles_is_told(
+    kind: str, handles: dict[str, str], told: tuple[object, ...]
+) -> None:
+    trace = Trace(3)
+    for proc in trace.ranks[: 2 if kind == "missing-rank" else 3]:
+        op = "broadcast" if proc.rank == 2 else "all_reduce"
+        proc.collective("world", op, 1, None)
+    trace.flush()
+    parts = [
+        {"ranks": ranks, "frames": frames, "handles": handles}
+        for ranks, frames in (([0, 1], WAITING), ([2], [list(TRAIN)]))
+    ]
+    source = {str(rank): "agent" for rank in range(3)}
+    trace.hub(wire.Key.CONTROL, 2100, event="stall", since_ns=ns(2100), stacks=parts, source=source)
+    said = found(trace, 2200)[kind]
+    assert (said.culprits, said.handled) == ((2,), told)
 
 
 def test_a_full_host_excuses_no_device_that_stands() -> None:

@@ -10,7 +10,7 @@ from pardbg.analysis.findings.kinds.blocking import blocking_advice, blocking_te
 from pardbg.analysis.findings.wording import killed_text, word
 from pardbg.analysis.hangs.blocking_calls import Blocking
 from pardbg.sentences import filled
-from pardbg.words import duration
+from pardbg.words import duration, ranks_text
 
 Doing = Literal[
     "unknown", "left", "killed", "lost", "ended", "stopped", "traced", "pdb", "prompt", "cut off",
@@ -199,6 +199,12 @@ def last_op_text(last: Label, at: str) -> str:
     it issued the first such op."""
     first = f"; it issued its first such op at {at}" if at else ""
     return f" The last op that it issued is {last}{first}." if last else ""
+
+
+def handled_text(handled: tuple[tuple[str, tuple[int, ...]], ...]) -> str:
+    """Return sentences such as `` Rank 2 came there handling KeyError: 'b'.``"""
+    told = ((ranks_text(ranks).capitalize(), what.rstrip(".")) for what, ranks in handled)
+    return "".join(f" {ranks} came there handling {what}." for ranks, what in told)
 
 
 def threads_text(threads: tuple[tuple[str, str], ...]) -> str:

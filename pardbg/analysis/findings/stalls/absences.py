@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.leads import standing
 from pardbg.analysis.comm.ops import Issue, group_label, issues_at
-from pardbg.analysis.findings.finding import Label
+from pardbg.analysis.findings.finding import Candidate, Label
 from pardbg.analysis.findings.kinds.absence import NO_OP, Absence, Doing
 from pardbg.analysis.hangs.blocking_calls import Blocking, samples
 from pardbg.analysis.hangs.stacks import activity, caller, place, whole_place
@@ -28,6 +29,7 @@ _BLOCKED_NS: Final = 6_000_000_000
 """A disk with other things to do, or pages that are read anew, keep a rank as long."""
 _IMPORTS_NS: Final = 10_000_000_000
 _MAX_THREADS: Final = 3
+_MAX_HANDLED: Final = 2
 _PHASES: Final[dict[str, Doing]] = {
     "data": "loading", "forward": "forward", "backward": "backward", "optimizer": "optimizer",
     "pipeline": "pipeline", "start-up": "start-up",
@@ -91,6 +93,18 @@ def last_op(view: View, rank: int) -> tuple[Label, str]:
     newest = max(found, key=lambda issue: issue.t0_ns)
     label = f"{newest.op.op} {group_label(view, newest.group)} #{newest.seq}"
     return Label(label), first_place(view, rank, newest.t0_ns)[0] or ""
+
+
+def with_handled(view: View, found: Candidate) -> Candidate:
+    """Return it with the exceptions that its culprits are just handling, unlike the other ranks: a
+    program may do all its work in an ``except``."""
+    by: dict[str, list[int]] = {}
+    for rank in view.ranks:
+        if what := seen(view, rank).handles:
+            by.setdefault(what, []).append(rank)
+    usual = {what.partition(":")[0] for what in by if not {*by[what]} <= {*found.culprits}}
+    told = ((what, tuple(of)) for what, of in by.items() if what.partition(":")[0] not in usual)
+    return replace(found, handled=tuple(told)[:_MAX_HANDLED])
 
 
 def _blocking(view: View, now: Seen) -> Blocking | None:
