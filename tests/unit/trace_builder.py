@@ -173,6 +173,7 @@ class Proc:
         mb: int = -1,
         label: str = "",
         issued: float | None = None,
+        dtype: str = "float32",
     ) -> None:
         """``issued``: when the call that issued it returned; at once otherwise."""
         flags = Flag.P2P | (Flag.SEND if send else 0)
@@ -181,7 +182,7 @@ class Proc:
             "group_id": self.group(key), "peer": peer, "a": num_bytes, "b": num_bytes,
             "stage": stage, "mb": mb,
         }  # fmt: skip
-        op_id = self.op("send" if send else "recv", reduce=label, tag=tag)
+        op_id = self.op("send" if send else "recv", dtype, label, tag=tag)
         back = t0 + 0.01 if issued is None else issued
         self.record(Kind.OP_ISSUE, t0, back, op_id, flags=flags, **common)
         if done is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -162,14 +162,14 @@ def _diverged(view: View, group: str, by_key: _ByKey, average: bool) -> Iterable
         kind="replica-divergence", ranks=ranks, culprits=tuple(sorted(odd)),
         t_ns=min(of.t_ns for part in steps[step] for of in part.values()),
         facts=_facts(view, group, ranks, tuple(names), list(steps), different,
-                     average),
+                     average, odd),
         where=names[0] if names else None,
     )  # fmt: skip
 
 
 def _facts(
     view: View, group: str, ranks: tuple[int, ...], names: tuple[str, ...], steps: Sequence[int],
-    different: Sequence[int], average: bool,
+    different: Sequence[int], average: bool, odd: Collection[int],
 ) -> ReplicaDivergence:  # fmt: skip
     own, newest, step = group.startswith(_OWN), max(steps), different[0]
     again, processes = newest not in different, [view.ranks[rank] for rank in ranks]
@@ -182,7 +182,7 @@ def _facts(
         sure=((len(different) > 1 and not again) or newest == step) and not own,
         averaged=not again and all(_syncs_at_times(view, of, own, average) for of in processes),
         skipped=skipped, steps=counts, rates=rates, settings=others,
-        unfinished=min(unfinished(view, process) for process in processes) if own else 0,
+        unfinished=min(unfinished(view, view.ranks[rank]) for rank in (odd or ranks)) if own else 0,
     )  # fmt: skip
 
 

@@ -75,6 +75,23 @@ def test_a_message_of_two_sizes_is_found_behind_others() -> None:
     assert [size for size, _ in facts(said, "sent", "received")] == [100, 104]
 
 
+@pytest.mark.parametrize("over", [False, True])
+def test_messages_that_say_shapes_are_nothing_usual(over: bool) -> None:
+    """As a pipeline begins: 4 and 8 bytes of integers; then eight messages of 100, and one of 128
+    where 100 are expected."""
+    trace = Trace(2)
+    sizes = [(4, "int32"), (8, "int64"), *[(100, "float32")] * 8]
+    for n, (size, dtype) in enumerate(sizes):
+        trace.ranks[0].p2p("world", 1, True, n, n + 0.5, size, dtype=dtype)
+        trace.ranks[1].p2p("world", 0, False, n, n + 0.5, size, dtype=dtype)
+    trace.ranks[0].p2p("world", 1, True, 20, None, 128)
+    trace.ranks[1].p2p("world", 0, False, 20, None, 100)
+    if over:
+        trace.end(3000)
+    (said,) = (f for f in findings(at(trace, 3000)) if f.kind == "p2p-size-mismatch")
+    assert said.culprits == (0,)
+
+
 def test_who_waits_for_one_rank_in_several_ops_is_told_apart() -> None:
     trace = Trace(6, {"left": (0, 1, 2), "Right": (2, 3, 4, 5)})
     for rank in (0, 1):

@@ -71,6 +71,20 @@ def test_where_the_time_goes(phase: str, what: str) -> None:
     assert facts(finding, "by_ns", "what") == (200 * MS, what)
 
 
+def test_a_call_of_all_ranks_that_is_seen_more_often_by_chance_is_none() -> None:
+    """Rank 1 takes 200 ms longer in each fifth step, 40 ms a step: four looks more in 4 s, 100 ms
+    each, are 10 ms a step."""
+    trace = train(lambda step: 1 if step % 5 == 4 else None)
+    for proc in trace.ranks:
+        name = proc.name("blocked\nsleep\n\ntrain.py:3 in log")
+        for t in range(500, 4000, 200):
+            proc.record(Kind.PROBE, t, t, name, a=2)
+        for t in range(600, 1400, 200) if proc.rank == 1 else ():
+            proc.record(Kind.PROBE, t, t, name, a=1)
+    finding = slow(trace)
+    assert (finding.culprits, finding.where, facts(finding, "call")) == ((1,), None, None)
+
+
 @pytest.mark.parametrize("of_device", [False, True])
 def test_the_call_that_the_slow_rank_is_seen_in(of_device: bool) -> None:
     """Rank 1 sleeps in each slow step; all ranks are seen on a socket, which is no difference. On a
@@ -95,6 +109,14 @@ def test_the_call_that_the_slow_rank_is_seen_in(of_device: bool) -> None:
 def test_a_different_rank_each_time() -> None:
     finding = slow(train(lambda step: step // 4 % 3 if step % 4 == 3 else None))
     assert finding.culprits == (0, 1, 2) and not facts(finding, "same_ranks")
+
+
+@pytest.mark.parametrize("stray", [None, -1, 2])
+def test_a_step_that_is_slow_for_another_reason_leaves_the_culprit(stray: int | None) -> None:
+    """Each fifth one is rank 1's; so is 41, or all ranks', or rank 2's."""
+    finding = slow(train(lambda s: 1 if s % 5 == 4 else (stray if s == 41 else None)))
+    assert (finding.culprits, finding.severity) == ((1,), "warning")
+    assert facts(finding, "every", "last", "same_ranks") == (5, (29, 34, 39, 44), True)
 
 
 def test_what_all_ranks_do_is_a_note() -> None:

@@ -417,6 +417,13 @@ def test_ranks_that_average_their_parameters_at_other_steps(
     assert said == found
 
 
+@pytest.mark.parametrize(("every", "says"), [([4, 5, 6], "info"), ([4, 5, 4], "warning")])
+def test_a_federated_average_is_a_note(every: list[int], says: str) -> None:
+    """Each rank as many steps as it has data for."""
+    (one,) = unequal_averaging(local_sgd(every))
+    assert one.facts.severity() == says
+
+
 def sharding(early: list[int], since: int = 0, after: str = "all_gather", of: int = BYTES) -> View:
     """Four ranks, each of which steps a quarter of ``BYTES``, in steps of 10 ms: backward 1-3, all
     is summed at 4, the optimizer 6-7, and all is gathered at 8. Ranks of ``early`` gather at 5

@@ -213,8 +213,12 @@ class ReplicaDivergence(Facts):
         if self.skipped:
             text += (
                 f" The optimizer of {ranks_text(self.skipped)} has stepped {self.steps[0]} times "
-                f"by then, that of the others {self.steps[1]}: steps were skipped there, as a "
-                f"gradient scaler does on its own."
+                f"by then, that of the others {self.steps[1]}: "
+            )
+            text += (
+                "steps were skipped there, as a gradient scaler does on its own."
+                if self.steps[0] < self.steps[1]
+                else "its ops are not those of the same step of the others."
             )
         if self.unfinished:
             text += (
@@ -377,6 +381,10 @@ class UnequalAveraging(Facts):
     first: int
     last: int
     """Least and most steps that a rank had made at the newest."""
+
+    def severity(self) -> Severity:
+        each = len({number for _, number in self.every}) == len(self.every) > 2
+        return "info" if each else "warning"  # a federated average: as many as each has data for
 
     def text(self, about: Candidate) -> str:
         return (

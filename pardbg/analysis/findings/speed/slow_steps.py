@@ -21,7 +21,7 @@ from pardbg.analysis.base.steps import last_step_rows
 from pardbg.analysis.base.times import device
 from pardbg.analysis.findings.finding import Candidate, Evidence
 from pardbg.analysis.findings.kinds.speed_kinds import SlowSteps
-from pardbg.analysis.findings.speed.system_calls import blocked
+from pardbg.analysis.findings.speed.system_calls import CAUSE_SHARE, blocked
 from pardbg.analysis.findings.speed.windows import (
     COMPUTE,
     Window,
@@ -79,6 +79,9 @@ def slow_steps(view: View, looked_at: Window) -> Iterable[Candidate]:
         return
     every = period(slow, list(took))
     usual = [step for step in took if step not in slow]
+    if every:  # what else was slow is another thing
+        (phase, _), *_ = Counter(step % every for step in slow).most_common()
+        slow = [step for step in slow if step % every == phase]
     causes = [_cause(view, spans, step, usual) for step in slow[-_LOOKED_AT:]]
     if every or all(cause.large for cause in causes):
         yield _candidate(view, looked_at, spans, slow, usual, every, causes)
@@ -192,20 +195,27 @@ def _candidate(
 ) -> Candidate:  # fmt: skip
     length, normal = (round(median(spans[s][1] - spans[s][0] for s in part))
                       for part in (slow, usual))  # fmt: skip
-    culprits = tuple(sorted({rank for cause in causes for rank in cause.ranks}))
-    alone = bool(culprits) and all(cause.ranks for cause in causes)
+    late = Counter(rank for cause in causes for rank in cause.ranks)
+    often = max(late.values(), default=0) / 2  # a hiccup is another thing
+    culprits = tuple(sorted(rank for rank, number in late.items() if number > often))
+    alone = bool(late) and sum(bool(c.ranks) for c in causes) >= REGULAR * len(causes)
     culprits = culprits if alone else ()
-    call, where = blocked(view, looked_at, culprits)[:2] if len(culprits) == 1 else (None, None)
+    by_ns = median(cause.by_ns for cause in causes)
+    call, where, blocked_ns = (
+        blocked(view, looked_at, culprits) if len(culprits) == 1 else (None, None, 0)
+    )
+    if blocked_ns < CAUSE_SHARE * by_ns * len(slow) / len(spans):
+        call = where = None  # what it does in all steps, seen a little more often by chance
     computes = sum(cause.computes for cause in causes) > len(causes) / 2
     if call is not None and computes and device(view.ranks[culprits[0]]):
         call = where = None  # it waits for its device
     newest = slow[-1]
     facts = SlowSteps(
         every=every, num_slow=len(slow), num_steps=len(spans), slow_ns=length, usual_ns=normal,
-        last=tuple(slow[-4:]), by_ns=median(cause.by_ns for cause in causes),
+        last=tuple(slow[-4:]), by_ns=by_ns,
         what=Counter(cause.what for cause in causes).most_common(1)[0][0],
         large=all(cause.large for cause in causes), of_ranks=alone,
-        same_ranks=len({cause.ranks for cause in causes}) == 1, call=call,
+        same_ranks=len({cause.ranks for cause in causes if cause.ranks}) == 1, call=call,
     )  # fmt: skip
     rank = culprits[0] if culprits else None
     return Candidate(

@@ -19,7 +19,7 @@ from pardbg.analysis.comm.collective_columns import CollectiveColumns
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.findings.finding import Candidate, Evidence, Label, first
 from pardbg.analysis.findings.kinds.speed_kinds import Lateness, Straggler
-from pardbg.analysis.findings.speed.system_calls import blocked
+from pardbg.analysis.findings.speed.system_calls import CAUSE_SHARE, blocked
 from pardbg.analysis.findings.speed.windows import (
     COMPUTE,
     LAST,
@@ -53,8 +53,6 @@ MEAN_BEYOND, SURE = 1.5, 2.0
 """Means over a window come apart by less than single steps do; standard errors."""
 COMPARED: Final = 16
 """Other ranks, evenly chosen by their arrival, whose phases are compared; at most twice as many."""
-CAUSE_SHARE: Final = 0.5
-"""Minimum share of the lateness of a phase worth looking at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +217,7 @@ def _candidate(
     waits = cause == "compute" and all(device(view.ranks[r]) for r in culprits)  # for its device
     if long and not waits and cause in ("core", "compute", "idle", "host", "unknown"):
         cause, cause_ns, phases = "blocked", blocked_ns, ()
-    elif not {"launch": long, "data": own_load}.get(cause, False):
+    elif not (long and {"launch": True, "data": own_load}.get(cause, False)):
         blocking = where = None
     newest = late_in[-1].row
     call = _call(view, looked_at, late_in, culprits[0], cause_ns) if cause == "host" else ""

@@ -14,6 +14,8 @@ from pardbg_agent.wire import BEAT_NS
 _SAMPLED_NS: Final = 15_000_000_000
 """Minimum time whose samples of system calls are counted, where the job has trained for so long."""
 _LEAST_SAMPLES: Final = 4
+CAUSE_SHARE: Final = 0.5
+"""Minimum share of the lateness of a phase, or call, worth looking at."""
 _COMPARED: Final = 8
 """Other ranks whose samples are compared."""
 

@@ -27,6 +27,7 @@ Ops = Mapping[int, tuple[bool, int, int]]
 """seq -> (by another thread, op's id, when)"""
 LEAST_BEFORE: Final = 2
 """Messages of an edge that show what is usual there."""
+_LAST_BEFORE: Final = 8
 MAX_MESSAGES: Final = 8
 
 
@@ -140,13 +141,25 @@ def _misfits(rows: Sequence[P2PRow]) -> Iterator[MisfitMessage]:
 
 
 def _odd(row: P2PRow, part: int, good: Sequence[P2PRow]) -> int | None:
-    """Return the one side whose size (part 0) or dtype (1) is not that of earlier messages."""
-    usual = {r.sides[0][part] for r in good if r.sides is not None and r.tag == row.tag}
-    if row.sides is None or len(usual) != 1 or len(good) < LEAST_BEFORE:
+    """Return the one side whose size (part 0) or dtype (1) is not that of the last messages
+    before, for a size: those of its dtype; a pipeline begins with messages that say shapes."""
+    if row.sides is None:
+        return None
+    before = [
+        r.sides[0] for r in good
+        if r.sides is not None and r.tag == row.tag and _when(r) < _when(row)
+        and (part or r.sides[0][1] == row.sides[0][1])
+    ][-_LAST_BEFORE:]  # fmt: skip
+    usual = {side[part] for side in before}
+    if len(usual) != 1 or len(before) < LEAST_BEFORE:
         return None
     ranks = zip((row.src, row.dst), row.sides, strict=True)
     odd = [rank for rank, side in ranks if side[part] not in usual]
     return odd[0] if len(odd) == 1 else None
+
+
+def _when(row: P2PRow) -> int:
+    return min(t for t in (row.send_ns, row.recv_ns) if t is not None)
 
 
 @dataclass(frozen=True, slots=True)
