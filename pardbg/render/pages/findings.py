@@ -140,7 +140,7 @@ def findings(
     body, places, focus = draw(snapshot, found, at, cells, room, around)
     later = [] if snapshot.live else ahead(snapshot, around.known, cells)
     body += later if len(body) + len(later) <= room else []
-    shown = _printed(snapshot, around, cells - 3, room - len(body))
+    shown = _printed(snapshot, around, cells - 4, room - len(body))
     body += [line("  ", row) for row in shown]
     hint = _hint(found[at], cells)
     return Picture(head, tuple(body), (hint,) if hint else (), focus=focus, rows=tuple(places))

@@ -214,8 +214,8 @@ def _candidate(
         every=every, num_slow=len(slow), num_steps=len(spans), slow_ns=length, usual_ns=normal,
         last=tuple(slow[-4:]), by_ns=by_ns,
         what=Counter(cause.what for cause in causes).most_common(1)[0][0],
-        large=all(cause.large for cause in causes), of_ranks=alone,
-        same_ranks=len({cause.ranks for cause in causes if cause.ranks}) == 1, call=call,
+        large=all(cause.large for cause in causes), of_ranks=alone, call=call,
+        same_ranks=sum({*c.ranks} >= {*culprits} for c in causes) >= REGULAR * len(causes),
     )  # fmt: skip
     rank = culprits[0] if culprits else None
     return Candidate(
