@@ -75,8 +75,8 @@ class Definitions:
     malformed: int = 0
     _kept: dict[tuple[bytes, Any, Any], Wire] = field(default_factory=dict)
     _bytes: int = 0
-    _ended: dict[str, None] = field(default_factory=dict)
     _met_again: bool = False
+    _ended: dict[str, None] = field(default_factory=dict)
     """Processes, in the order of their ends."""
 
     def add(self, key: bytes, payload: bytes) -> dict[str, Any] | None:

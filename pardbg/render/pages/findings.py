@@ -318,8 +318,6 @@ _GUTTER: Final = 7
 _SOURCE: Final = 8
 """Lines of source, with their heading."""
 _FEW: Final = 8
-_PRINTED: Final = 2
-"""Rows above the lines that were printed."""
 
 
 def about(snapshot: Snapshot, finding: Finding) -> tuple[int, ...] | None:
@@ -422,7 +420,7 @@ def _printed(snapshot: Snapshot, around: Around, cells: int, rows: int) -> list[
     made: list[Line] = []
     for entry in reversed(around.output):
         drawn = output_lines(entry, snapshot.t_begin_ns, cells)
-        if len(made) + len(drawn) > rows - _PRINTED:
+        if len(made) + len(drawn) > rows - 2:  # its heading
             break
         made = [*drawn, *made]
     return [(), rule("printed last", cells, "9 has all"), *made] if made else []

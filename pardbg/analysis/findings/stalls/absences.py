@@ -98,6 +98,8 @@ def last_op(view: View, rank: int) -> tuple[Label, str]:
 def with_handled(view: View, found: Candidate) -> Candidate:
     """Return it with the exceptions that its culprits are just handling, unlike the other ranks: a
     program may do all its work in an ``except``."""
+    if not any(seen(view, rank).handles for rank in found.culprits if rank in view.ranks):
+        return found
     by: dict[str, list[int]] = {}
     for rank in view.ranks:
         if what := seen(view, rank).handles:
