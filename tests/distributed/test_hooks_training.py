@@ -17,7 +17,7 @@ PROGRAMS = "tests.distributed.programs"
 JOBS = (
     Job("ddp", 2, (f"{PROGRAMS}.ddp",)),
     *(Job(name, 2, (f"{PROGRAMS}.sharded", name))
-      for name in ("fsdp", "tp", "zero", "accumulate", "mixed")),
+      for name in ("fsdp", "tp", "zero", "accumulate", "mixed", "join")),
 )  # fmt: skip
 SECOND_NS = 1_000_000_000
 
@@ -113,6 +113,15 @@ def test_accumulation(way: str) -> None:
     for rank in both(way, "accumulate").values():
         steps = [r.step for r in rank.of(Kind.PHASE, "backward")]
         assert steps == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_a_joined_rank_counts_the_steps_it_takes_part_in(way: str) -> None:
+    """Rank 1 has one batch of three, twice; its own averages are those of the others' steps."""
+    for rank, has in zip(both(way, "join").values(), ([0, 1, 2, 3, 4, 5], [0, 3]), strict=True):
+        assert [r.step for r in rank.of(Kind.STEP)] == [0, 1, 2, 3, 4, 5]
+        assert [r.step for r in rank.of(Kind.PHASE, "backward")] == has
+        averages = [r.step for r in rank.of(Kind.OP_ISSUE, "all_reduce") if r.a == 4288]
+        assert averages == [0, 1, 2, 3, 4, 5]
 
 
 def test_threads_groups_and_two_optimizers(way: str) -> None:

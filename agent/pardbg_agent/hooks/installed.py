@@ -24,6 +24,7 @@ from pardbg_agent.hooks.training import (
     recompute,
     remote_calls,
     step_phases,
+    uneven_inputs,
 )
 from pardbg_agent.hooks.watch import initial_values, module_gates, probes, tensor_capture
 from pardbg_agent.life.late_imports import LateImports
@@ -31,7 +32,7 @@ from pardbg_agent.settings import complain
 
 _HOOKS: Final[tuple[Any, ...]] = (
     host_calls, probes, step_phases, pipeline, frameworks, wrappers, fsdp, recompute,
-    remote_calls, graph_replays, initial_values, tensor_capture, module_gates,
+    remote_calls, graph_replays, uneven_inputs, initial_values, tensor_capture, module_gates,
 )  # fmt: skip
 
 

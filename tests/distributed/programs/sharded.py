@@ -1,4 +1,4 @@
-"""``sharded.py fsdp|tp|zero|accumulate|mixed``: other kinds of parallelism, exact losses."""
+"""``sharded.py fsdp|tp|zero|accumulate|mixed|join``: other kinds of parallelism, exact losses."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ def batch(step: int) -> torch.Tensor:
     return torch.randn(8, SIZES[0], generator=torch.Generator().manual_seed(step))
 
 
-def train(net: torch.nn.Module, optimizer: torch.optim.Optimizer, micro: int = 1) -> None:
-    for step in range(STEPS):
+def train(
+    net: torch.nn.Module, optimizer: torch.optim.Optimizer, micro: int = 1, steps: int = STEPS
+) -> None:
+    for step in range(steps):
         for i in range(micro):
             loss = net(batch(step * micro + i)).square().mean() / micro
             loss.backward()
@@ -74,6 +76,15 @@ def accumulate() -> None:
     train(net, torch.optim.SGD(net.parameters(), lr=0.1), micro=3)
 
 
+def join() -> None:
+    """Rank 1 has two batches less: DDP takes part in the others' averages for it."""
+    net = DistributedDataParallel(model())
+    for _ in range(2):
+        with net.join():
+            steps = STEPS - 2 * dist.get_rank()
+            train(net, torch.optim.SGD(net.parameters(), lr=0.1), steps=steps)
+
+
 def mixed() -> None:
     """A GAN-like pair of optimizers, ops from another thread, async ops left to themselves."""
     first, second = model(), model()
@@ -104,6 +115,9 @@ def mixed() -> None:
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
-    {"fsdp": fsdp, "tp": tp, "zero": zero, "accumulate": accumulate, "mixed": mixed}[sys.argv[1]]()
+    {
+        "fsdp": fsdp, "tp": tp, "zero": zero, "accumulate": accumulate, "mixed": mixed,
+        "join": join,
+    }[sys.argv[1]]()  # fmt: skip
     gc.collect()  # a DDP reducer that outlives its group can abort the process, watched or not
     dist.destroy_process_group()
