@@ -59,6 +59,8 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "gathers-early-zero": (("stale-parameters",), SLOW),
     "never-clears": (("gradients-kept",), SLOW), "never-clears-ddp": (("gradients-kept",), SLOW),
     "never-clears-fsdp": (("gradients-kept",), SLOW), "rate-fsdp": (("unequal-settings",), SLOW),
+    "no-step-fsdp": (("step-drift",), SLOW), "less-equal": (("step-drift",), SLOW),
+    "once-less-equal": (("step-drift",), SLOW),
     "nan-gathers": (("nan",), SLOW), "skips-nan-by-hand": (("skipped-batch",), SLOW),
     "skips-late-by-hand": (("skipped-batch",), SLOW),
 }  # fmt: skip
@@ -66,7 +68,8 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
 ONE_ALONE = ("lr-differs", "lr-at-first", "decay-differs", "skips-nan", "keeps-gradients",
              "keeps-gradients-ddp", "accumulates-less", "accumulates-less-ddp",
              "other-period-local-sgd", "one-gathers-early-zero", "rate-fsdp", "nan-gathers",
-             "skips-nan-by-hand", "skips-late-by-hand")  # fmt: skip
+             "skips-nan-by-hand", "skips-late-by-hand", "no-step-fsdp", "less-equal",
+             "once-less-equal")  # fmt: skip
 FINE = (
     "fine",
     "fine-ddp",
@@ -78,6 +81,7 @@ FINE = (
     "fine-fsdp",
     "fine-gathers",
     "fine-clears-twice",
+    "fine-join",
     "fine-accumulates-once-less",
 )
 """Jobs of number_programs that nothing is wrong with."""

@@ -193,7 +193,7 @@ def zero(what: str, mine: bool, since: int) -> None:
             gather()
 
 
-def fsdp(what: str, mine: bool) -> None:
+def fsdp(what: str, mine: bool, since: int) -> None:
     """Parameters in shards, each stepped by its rank's optimizer."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
@@ -202,13 +202,14 @@ def fsdp(what: str, mine: bool) -> None:
     rate = 0.01 if what == "rate-fsdp" and mine else 0.001
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     data = torch.Generator().manual_seed(100 + dist.get_rank())
-    for _ in range(STEPS):
+    for number in range(STEPS):
         time.sleep(0.02)
         if what != "never-clears-fsdp":
             optimizer.zero_grad()
         x = torch.randn(16, 64, generator=data)
         (model(x) - x[:, :8]).pow(2).mean().backward()
-        optimizer.step()
+        if not (what == "no-step-fsdp" and mine and number >= since and number % 5 == 0):
+            optimizer.step()
 
 
 def gathers(what: str, mine: bool, since: int) -> None:
@@ -236,6 +237,47 @@ def gathers(what: str, mine: bool, since: int) -> None:
         dist.all_reduce(flat)
         nn.utils.vector_to_parameters(flat, grads)
         optimizer.step()
+
+
+def equal(what: str, mine: bool, since: int) -> None:
+    """Tensors of one size, averaged by hand one after the other: one rank leaves the third out. All
+    end after as many averages."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(64, 64, bias=False) for _ in range(4)]
+    model = nn.Sequential(*layers)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = torch.Generator().manual_seed(100 + dist.get_rank())
+    averaged, number = 0, 0
+    while averaged < 4 * STEPS:
+        time.sleep(0.02)
+        x = torch.randn(16, 64, generator=data)
+        optimizer.zero_grad()
+        (model(x) - x).pow(2).mean().backward()
+        less = mine and (number == since if what == "once-less-equal" else number >= since)
+        for at, layer in enumerate(layers):
+            if (at != 2 or not less) and averaged < 4 * STEPS:
+                assert layer.weight.grad is not None
+                layer.weight.grad /= dist.get_world_size()
+                dist.all_reduce(layer.weight.grad)
+                averaged += 1
+        optimizer.step()
+        number += 1
+
+
+def join() -> None:
+    """A rank has fewer batches: DDP takes part in the others' averages for it."""
+    torch.manual_seed(0)
+    model = DDP(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = torch.Generator().manual_seed(100 + dist.get_rank())
+    for _ in range(4):
+        with model.join():
+            for _ in range(STEPS // 4 - 5 * (dist.get_rank() == 0)):
+                time.sleep(0.02)
+                x = torch.randn(16, 64, generator=data)
+                optimizer.zero_grad()
+                (model(x) - x[:, :8]).pow(2).mean().backward()
+                optimizer.step()
 
 
 def gan() -> None:
@@ -266,7 +308,11 @@ def main() -> None:
     elif sys.argv[1].endswith("gathers"):
         gathers(sys.argv[1], int(sys.argv[2]) == dist.get_rank(), int(sys.argv[3]))
     elif sys.argv[1].endswith("fsdp"):
-        fsdp(sys.argv[1], int(sys.argv[2]) == dist.get_rank())
+        fsdp(sys.argv[1], int(sys.argv[2]) == dist.get_rank(), int(sys.argv[3]))
+    elif sys.argv[1].endswith("equal"):
+        equal(sys.argv[1], int(sys.argv[2]) == dist.get_rank(), int(sys.argv[3]))
+    elif sys.argv[1].endswith("join"):
+        join()
     elif sys.argv[1].endswith("zero"):
         zero(sys.argv[1], int(sys.argv[2]) == dist.get_rank(), int(sys.argv[3]))
     elif sys.argv[1].endswith("local-sgd"):

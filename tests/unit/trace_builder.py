@@ -147,7 +147,7 @@ class Proc:
         source: int = Flag.DONE_COMPLETED,
         flags: int = Flag.ASYNC,
     ) -> int:
-        seq = self._next(key, False)
+        seq = self.next_seq(key, False)
         common: dict[str, Any] = {
             "lane": Lane.COMM, "step": step, "seq": seq, "group_id": self.group(key),
             "peer": root, "a": num_bytes, "b": num_bytes if out is None else out,
@@ -178,7 +178,7 @@ class Proc:
         """``issued``: when the call that issued it returned; at once otherwise."""
         flags = Flag.P2P | (Flag.SEND if send else 0)
         common: dict[str, Any] = {
-            "lane": Lane.COMM, "step": step, "seq": self._next(key, True),
+            "lane": Lane.COMM, "step": step, "seq": self.next_seq(key, True),
             "group_id": self.group(key), "peer": peer, "a": num_bytes, "b": num_bytes,
             "stage": stage, "mb": mb,
         }  # fmt: skip
@@ -231,7 +231,7 @@ class Proc:
         """Forget what was recorded since the last flush: a gap."""
         self._records = []
 
-    def _next(self, key: str, p2p: bool) -> int:
+    def next_seq(self, key: str, p2p: bool) -> int:
         seq = self._seq.get((key, p2p), 0)
         self._seq[key, p2p] = seq + 1
         return seq

@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 import pardbg.analysis.findings.kinds.device_kinds as devices
 import pardbg.analysis.findings.kinds.end_kinds as ends
+import pardbg.analysis.findings.kinds.memory_kinds as memory
 import pardbg.analysis.findings.kinds.recording_kinds as recording
 import pardbg.analysis.findings.kinds.speed_kinds as speed
 import pardbg.analysis.findings.kinds.stall_kinds as stalls
@@ -183,6 +184,20 @@ def _of_gradients(cause: Candidate, effect: Candidate) -> bool:
     return unlike and set(cause.ranks) >= set(effect.ranks)
 
 
+def _of_steps_left_out(cause: Candidate, effect: Candidate) -> bool:
+    """Why ranks of which all is known step less often than others."""
+    of = effect.facts
+    skips = isinstance(of, values.StepDrift) and of.how == "skips"
+    return skips and set(cause.ranks) >= set(effect.ranks)
+
+
+def _adds_others(cause: Candidate, effect: Candidate) -> bool:
+    """What ranks sum is not what it is meant to be: so are their parameters, and losses."""
+    of = cause.facts
+    unlike = isinstance(of, values.StepDrift) and of.how != "skips"
+    return unlike and not set(cause.ranks).isdisjoint(effect.culprits or effect.ranks)
+
+
 def _always(cause: Candidate, effect: Candidate) -> bool:
     return True
 
@@ -246,12 +261,16 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
         (ends.ThreadRaised,), (*STALLS, *DISAGREEMENTS), _left_out, "note", tells=True
     ),
     # What ran out of memory was near its limit before.
-    Rule((devices.OutOfMemory,), (values.MemoryNearLimit,), _about_ranks),
+    Rule((devices.OutOfMemory,), (memory.MemoryNearLimit,), _about_ranks),
     # A rank that grows is above the others, too.
-    Rule((values.MemoryCreep,), (values.MemoryImbalance,), _all_creep, together=True),
+    Rule((memory.MemoryCreep,), (memory.MemoryImbalance,), _all_creep, together=True),
     # Checksums and captured tensors tell of the same replicas.
     Rule((values.ReplicaDivergence,), (values.Diverges,), _same_replicas),
     Rule((values.Diverges,), (values.ReplicaDivergence,), _of_gradients, "note"),
+    # Ranks that reduce other things than they mean to, or that step less often.
+    Rule((values.UnequalAccumulation, values.SkippedBatch), (values.StepDrift,), _about_ranks),
+    Rule((values.ReplicaDivergence,), (values.StepDrift,), _of_steps_left_out),
+    Rule((values.StepDrift,), (values.ReplicaDivergence, values.NotFinite), _adds_others, "note"),
     # Times are the machine's.
     Rule((speed.HostOverloaded,), (speed.Straggler,), _for_want_of_core, "nobody"),
     Rule((speed.HostOverloaded,), _SPEED, _no_own_cause, "note"),

@@ -15,7 +15,11 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.exits import bad_ends, failure
 from pardbg.analysis.findings.finding import Candidate, Evidence
 from pardbg.analysis.findings.kinds.device_kinds import Cause, OutOfMemory
-from pardbg.analysis.findings.kinds.value_kinds import MemoryCreep, MemoryImbalance, MemoryNearLimit
+from pardbg.analysis.findings.kinds.memory_kinds import (
+    MemoryCreep,
+    MemoryImbalance,
+    MemoryNearLimit,
+)
 from pardbg.analysis.findings.speed.windows import Window, per_window
 from pardbg.analysis.hangs.stacks import place
 from pardbg.analysis.memory.breakdown import latest_bytes, rows_named

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Final
 
-import pardbg.analysis.findings.diverging as diverging
-import pardbg.analysis.findings.numbers as numbers
 import pardbg.analysis.findings.recording as recording
-import pardbg.analysis.findings.replicas as replicas
 import pardbg.analysis.findings.reported as reported
 import pardbg.analysis.findings.stalls.waiting as waiting
+import pardbg.analysis.findings.values.diverging as diverging
+import pardbg.analysis.findings.values.numbers as numbers
+import pardbg.analysis.findings.values.paces as paces
+import pardbg.analysis.findings.values.replicas as replicas
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.run import rehearsed
 from pardbg.analysis.base.times import are_launches
@@ -114,8 +115,9 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     numbers.skipped_batches,
     numbers.kept_gradients,
     numbers.unequal_accumulation,
-    replicas.unequal_averaging,
-    replicas.step_orders,
+    paces.unequal_averaging,
+    paces.step_orders,
+    paces.step_drift,
     replicas.stale_parameters,
     numbers.summed_twice,
     recording.dropped,

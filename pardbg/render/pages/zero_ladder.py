@@ -9,7 +9,7 @@ from typing import Final
 from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.findings.finding import Finding
-from pardbg.analysis.findings.kinds.value_kinds import MemoryCreep
+from pardbg.analysis.findings.kinds.memory_kinds import MemoryCreep
 from pardbg.analysis.memory.breakdown import MemoryRow, ZeroModel
 from pardbg.render.draw.bars import shares
 from pardbg.render.draw.cells import Line, Row, Segment, clip, fit, left, line, right, selected

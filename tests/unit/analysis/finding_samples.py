@@ -7,6 +7,7 @@ from typing import Final
 
 import pardbg.analysis.findings.kinds.device_kinds as devices
 import pardbg.analysis.findings.kinds.end_kinds as ends
+import pardbg.analysis.findings.kinds.memory_kinds as memory
 import pardbg.analysis.findings.kinds.mismatch_kinds as disagreements
 import pardbg.analysis.findings.kinds.recording_kinds as recording
 import pardbg.analysis.findings.kinds.speed_kinds as speed
@@ -320,16 +321,16 @@ def _state() -> list[Candidate]:
     first = state.ReplicaDivergence(("b",), 0, None, None, False, False, (), (0, 0))
     averaged = state.ReplicaDivergence(("b",), 10, None, None, True, False, (), (0, 0))
     return [
-        one("memory-creep", state.MemoryCreep(4 * MIB, 10, 39, 456 * MIB, "rss", 9 * MIB, 100 * MS),
-            (1,), (1,)),
-        one("memory-imbalance", state.MemoryImbalance(2, 600 * MIB, 300 * MIB, "rss", "", 0),
+        one("memory-creep",
+            memory.MemoryCreep(4 * MIB, 10, 39, 456 * MIB, "rss", 9 * MIB, 100 * MS), (1,), (1,)),
+        one("memory-imbalance", memory.MemoryImbalance(2, 600 * MIB, 300 * MIB, "rss", "", 0),
             (0, 1, 2), (2,)),
         one("memory-imbalance",
-            state.MemoryImbalance(2, 600 * MIB, 300 * MIB, "allocated", "optimizer", 300 * MIB),
+            memory.MemoryImbalance(2, 600 * MIB, 300 * MIB, "allocated", "optimizer", 300 * MIB),
             (0, 1, 2), (2,)),
-        one("memory-near-limit", state.MemoryNearLimit(950 * MIB, 1000 * MIB, "", 1, 950 * MIB),
+        one("memory-near-limit", memory.MemoryNearLimit(950 * MIB, 1000 * MIB, "", 1, 950 * MIB),
             (1,), (1,)),
-        one("memory-near-limit", state.MemoryNearLimit(950 * MIB, 1000 * MIB, "n0", 1, 500 * MIB),
+        one("memory-near-limit", memory.MemoryNearLimit(950 * MIB, 1000 * MIB, "n0", 1, 500 * MIB),
             (0, 1)),
         one("nan", state.NotFinite("loss", 5, "head.weight", (0, 1, 2), True, False), (0, 2), (2,)),
         one("nan", state.NotFinite("input to send 0→1", 5, "", (), False, False), (0,), (0,)),
@@ -368,6 +369,11 @@ def _state() -> list[Candidate]:
         one("unequal-settings", state.UnequalSettings(10, 3, 4, (), (0, 1)), (0, 1)),
         one("step-order", state.StepOrder(Label("all_gather world"), 4096, (1,), (0, 2), 8),
             (0, 1, 2), (1,)),
+        *(one("step-drift", state.StepDrift(Label("dp"), how, numbers, 12), (0, 1, 2), (1,))
+          for how, numbers in (("rate", ((0, 4), (1, 3), (2, 4))),
+                               ("skips", ((0, 40), (1, 36), (2, 40))),
+                               ("once", ((0, 4), (1, 3), (2, 4))))),
+        one("step-drift", state.StepDrift(Label("dp"), "rate", ((0, 4), (1, 3)), 0), (0, 1)),
         one("stale-parameters", state.StaleParameters(4096), (0, 1, 2)),
         one("summed-twice", state.SummedTwice(4096), (0, 1, 2)),
         one("no-gradient", state.NoGradient("SGD"), (0,)),

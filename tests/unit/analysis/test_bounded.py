@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.findings import exchanged, replicas
 from pardbg.analysis.findings.registry import findings
+from pardbg.analysis.findings.values import exchanged, replicas
 from pardbg.analysis.hangs.blocking_calls import counted
 from pardbg_agent import wire
 from pardbg_agent.wire import Kind

@@ -9,9 +9,9 @@ import pytest
 import pardbg.analysis.findings.kinds.value_kinds as values
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.arbiter import decided
-from pardbg.analysis.findings.diverging import diverges
 from pardbg.analysis.findings.finding import Candidate, Finding
 from pardbg.analysis.findings.registry import findings
+from pardbg.analysis.findings.values.diverging import diverges
 from pardbg.analysis.same.hypotheses import Hypothesis
 from pardbg.store.store import Store
 from tests.unit.analysis.same.captured import Run, changed, run

@@ -8,7 +8,7 @@ import pytest
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings import findings
 from pardbg.analysis.findings.memory import growth
-from pardbg.analysis.findings.replicas import updates
+from pardbg.analysis.findings.values.replicas import updates
 from pardbg_agent import wire
 from pardbg_agent.wire import Kind, Lane
 from tests.unit.analysis.test_findings_speed import MIB, found, one, sync

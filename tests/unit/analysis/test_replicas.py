@@ -10,7 +10,7 @@ import pytest
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.finding import Candidate
-from pardbg.analysis.findings.replicas import divergence, unequal_settings, unequal_starts
+from pardbg.analysis.findings.values.replicas import divergence, unequal_settings, unequal_starts
 from pardbg_agent import wire
 from pardbg_agent.wire import Flag, Kind, Lane
 from tests.unit.facts import facts

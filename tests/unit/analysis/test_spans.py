@@ -68,7 +68,7 @@ def test_a_message_has_the_name_of_its_senders_span() -> None:
 def from_any(proc: Proc, source: int, t0: float, done: float) -> None:
     """A receive that names no sender; the completion does."""
     common = {
-        "lane": Lane.COMM, "seq": proc._next("world", True), "group_id": proc.group("world"),
+        "lane": Lane.COMM, "seq": proc.next_seq("world", True), "group_id": proc.group("world"),
         "a": 100, "b": 100,
     }  # fmt: skip
     recv = proc.op("recv")

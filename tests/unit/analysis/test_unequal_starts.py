@@ -7,19 +7,15 @@ from collections.abc import Sequence
 import pytest
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.findings.numbers import (
+from pardbg.analysis.findings.values.numbers import (
     kept_gradients,
     same_data,
     skipped_batches,
     summed_twice,
     unequal_accumulation,
 )
-from pardbg.analysis.findings.replicas import (
-    stale_parameters,
-    step_orders,
-    unequal_averaging,
-    unequal_starts,
-)
+from pardbg.analysis.findings.values.paces import step_orders
+from pardbg.analysis.findings.values.replicas import stale_parameters, unequal_starts
 from pardbg_agent import wire
 from tests.unit.facts import facts
 from tests.unit.trace_builder import Trace
@@ -371,57 +367,6 @@ def test_ranks_that_accumulate_over_other_numbers_of_backwards(
     view = accumulating(*backwards, average=average)
     said = [(one.culprits, facts(one, "backwards")) for one in unequal_accumulation(view)]
     assert said == found
-
-
-def local_sgd(every: list[int], parts: int = 1, losses: bool = True, rounds: int = 6) -> View:
-    """Optimizer steps of 10 ms; after each ``every`` of its own a rank sums all parameters, in so
-    many parts, and waits for the others; ``losses``: with them a loss of 4 bytes."""
-    trace, slowest = Trace(len(every)), max(every)
-    for number in range(rounds):
-        met = 10.0 * slowest * (number + 1)
-        for proc, own in zip(trace.ranks, every, strict=True):
-            if not number:
-                proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=BYTES,
-                            optimizer="SGD", start=7, dtype="float32")  # fmt: skip
-            for step in range(own * number, own * (number + 1)):
-                t = 10.0 * (slowest * number + step - own * number)
-                proc.phase("optimizer", t + 6, t + 7, step)
-                proc.step(step, t, t + 8)
-            at = met - 2 - 10 * (slowest - own)
-            for part in range(parts):
-                proc.collective("world", "all_reduce", at + part / 10, met, BYTES // parts,
-                                step=own * (number + 1))  # fmt: skip
-            if losses:
-                proc.collective("world", "all_reduce", at + 0.9, met, 4, step=own * (number + 1))
-    trace.flush()
-    return View(trace.store(), None)
-
-
-@pytest.mark.parametrize(
-    ("every", "more", "found"),
-    [
-        ([4, 5, 4], {}, [((1,), ((0, 4), (1, 5), (2, 4)), 24, 30)]),
-        ([5, 4, 4], {"parts": 4}, [((0,), ((0, 5), (1, 4), (2, 4)), 24, 30)]),
-        ([1, 2], {"losses": False}, [((), ((0, 1), (1, 2)), 6, 12)]),  # no majority
-        ([4, 4, 4], {}, []),
-        ([4, 5, 4], {"rounds": 3}, []),
-        ([4, 5, 4], {"parts": 3, "losses": False}, []),  # 4,095 bytes: not all of the model
-    ],
-)
-def test_ranks_that_average_their_parameters_at_other_steps(
-    every: list[int], more: dict[str, int], found: list[tuple[object, ...]]
-) -> None:
-    view = local_sgd(every, **more)  # type: ignore[arg-type]
-    said = [(one.culprits, *facts(one, "every", "first", "last"))
-            for one in unequal_averaging(view)]  # fmt: skip
-    assert said == found
-
-
-@pytest.mark.parametrize(("every", "says"), [([4, 5, 6], "info"), ([4, 5, 4], "warning")])
-def test_a_federated_average_is_a_note(every: list[int], says: str) -> None:
-    """Each rank as many steps as it has data for."""
-    (one,) = unequal_averaging(local_sgd(every))
-    assert one.facts.severity() == says
 
 
 def sharding(early: list[int], since: int = 0, after: str = "all_gather", of: int = BYTES) -> View:

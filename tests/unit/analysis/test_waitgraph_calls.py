@@ -21,7 +21,7 @@ def call(proc: Proc, name: str, t: float, ranks: tuple[int, ...], detail: str = 
         proc.define(wire.DefKind.GROUP, id=proc._groups[key], key=key, name="set-up", axis=None,
                     ranks=list(ranks), backend=wire.CALLS)  # fmt: skip
     op = proc.op(name, "", detail)
-    seq = proc._next(key, False)
+    seq = proc.next_seq(key, False)
     proc.record(wire.Kind.CALL_BEGIN, t, t, op, seq=seq, group_id=proc._groups[key])
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pardbg.analysis.answers.snapshot import snapshot
-from pardbg.analysis.findings.kinds.value_kinds import MemoryCreep
+from pardbg.analysis.findings.kinds.memory_kinds import MemoryCreep
 from pardbg.analysis.memory.breakdown import MemoryRow
 from pardbg.cli.common import load_session
 from pardbg.render.draw.cells import Line, Segment, plain

@@ -10,6 +10,7 @@ from typing import Final
 
 import pardbg.analysis.findings.kinds.device_kinds as devices
 import pardbg.analysis.findings.kinds.end_kinds as ends
+import pardbg.analysis.findings.kinds.memory_kinds as memory
 import pardbg.analysis.findings.kinds.mismatch_kinds as mismatches
 import pardbg.analysis.findings.kinds.recording_kinds as recording
 import pardbg.analysis.findings.kinds.speed_kinds as speed
@@ -18,8 +19,8 @@ import pardbg.analysis.findings.kinds.value_kinds as values
 from pardbg.analysis.findings.kinds.kind import Kind
 
 ROWS: Final[tuple[Kind, ...]] = (
-    *stalls.KINDS, *mismatches.KINDS, *ends.KINDS, *recording.KINDS, *speed.KINDS, *values.KINDS,
-    *devices.KINDS,
+    *stalls.KINDS, *mismatches.KINDS, *ends.KINDS, *recording.KINDS, *speed.KINDS, *memory.KINDS,
+    *values.KINDS, *devices.KINDS,
 )  # fmt: skip
 KINDS: Final[dict[str, Kind]] = {name: row for row in ROWS for name in row.names}
 """By identifier."""

@@ -1,10 +1,10 @@
-"""Kinds of findings about what ranks keep: memory, and numbers that are wrong."""
+"""Kinds of findings about numbers that are wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Label, Severity
 from pardbg.analysis.findings.kinds.difference_words import difference_text
@@ -12,88 +12,7 @@ from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.wording import word
 from pardbg.analysis.same.hypotheses import Hypothesis
 from pardbg.sentences import filled
-from pardbg.words import agreed, binary_size, duration, percent, ranks_text, size
-
-# -- memory
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryCreep(Facts):
-    """A rank's memory grows steadily, step by step."""
-
-    per_step_bytes: float
-    since_step: int
-    step: int
-    """The last one that was looked at."""
-    bytes: int
-    """At its end."""
-    total: str
-    """``allocated`` or ``rss``."""
-    known_bytes: int
-    """Parameters, gradients and optimizer state."""
-    step_ns: float
-
-    def text(self, about: Candidate) -> str:
-        gib_ns = (1 << 30) / self.per_step_bytes * self.step_ns
-        return (
-            f"rank {about.culprits[0]}'s memory grows by {binary_size(self.per_step_bytes)} a "
-            f"step, steadily since step {self.since_step}: another GiB every {duration(gib_ns)}. "
-            f"After step {self.step} it has {binary_size(self.bytes)} ({self.total}), of which "
-            f"parameters, gradients and optimizer are {binary_size(self.known_bytes)}."
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryImbalance(Facts):
-    """A rank uses a quarter and 64 MiB more than the others."""
-
-    rank: int
-    bytes: int
-    usual_bytes: float
-    total: str
-    part: str
-    """Part that is larger: parameters, gradients, optimizer or activations; empty: none of them."""
-    more_bytes: float
-
-    def text(self, about: Candidate) -> str:
-        more = "its parameters, gradients, optimizer state and activations are as the others' are"
-        if self.part:
-            state = " state" if self.part == "optimizer" else ""
-            more = f"{binary_size(self.more_bytes)} more {self.part}{state} than the median"
-        return (
-            f"rank {self.rank} uses {binary_size(self.bytes)} ({self.total}), "
-            f"{percent(self.bytes / self.usual_bytes - 1, 0)} above the median of the ranks "
-            f"({binary_size(self.usual_bytes)}); {more}."
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryNearLimit(Facts):
-    """More than 92% of a known limit is used."""
-
-    used_bytes: int
-    limit_bytes: int
-    cgroup_of: str
-    """Host whose cgroup it is; empty: a device."""
-    fullest: int
-    fullest_bytes: int
-
-    def text(self, about: Candidate) -> str:
-        used, limit = binary_size(self.used_bytes), binary_size(self.limit_bytes)
-        share = percent(self.used_bytes / self.limit_bytes, 0)
-        if not self.cgroup_of:
-            return (
-                f"rank {about.ranks[0]} uses {used} of {limit} ({share}): one more allocation may "
-                f"fail."
-            )
-        return (
-            f"the processes of {ranks_text(about.ranks)} on host {self.cgroup_of} use {used} of "
-            f"the {limit} that their cgroup may have ({share}): at its limit the kernel kills one. "
-            f"Rank {self.fullest} has the most: {binary_size(self.fullest_bytes)}."
-        )
-
-
-# -- numbers
+from pardbg.words import agreed, ranks_text, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,6 +334,33 @@ class StepOrder(Facts):
         )
 
 
+Drift = Literal["rate", "skips", "once"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepDrift(Facts):
+    """Ranks are in unlike steps at one reduction of a group."""
+
+    group: Label
+    how: Drift
+    """Unlike numbers of reductions in each step (``rate``) or one (``once``); or a rank leaves out
+    steps of its optimizer (``skips``)."""
+    numbers: tuple[tuple[int, int], ...]
+    """(rank, reductions in a step, or steps over the same reductions)"""
+    step: int
+    """The first such one, of a culprit if there is any."""
+
+    @property
+    def sides(self) -> str:
+        return _sides(self.numbers)
+
+    def text(self, about: Candidate) -> str:
+        return filled(word(StepDrift, f"text {self.how}"), self, about)
+
+    def advice(self) -> str:
+        return self.tries(self.how)
+
+
 @dataclass(frozen=True, slots=True)
 class StaleParameters(Facts):
     """Each rank steps a part of the parameters, and parts are exchanged before the step alone."""
@@ -458,9 +404,6 @@ class Diverges(Facts):
 
 KINDS: Final = kinds(
     {
-        "memory-creep": MemoryCreep,
-        "memory-imbalance": MemoryImbalance,
-        "memory-near-limit": MemoryNearLimit,
         "nan": NotFinite,
         "diverges": Diverges,
         "replica-divergence": ReplicaDivergence,
@@ -475,6 +418,7 @@ KINDS: Final = kinds(
         "unequal-accumulation": UnequalAccumulation,
         "unequal-averaging": UnequalAveraging,
         "step-order": StepOrder,
+        "step-drift": StepDrift,
         "stale-parameters": StaleParameters,
     }
 )

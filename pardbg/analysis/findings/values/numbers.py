@@ -14,7 +14,19 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.losses import LOSS_NAMES, newest_ended, own_losses
 from pardbg.analysis.base.times import device
 from pardbg.analysis.comm.matching import odd_ones
-from pardbg.analysis.findings.exchanged import (
+from pardbg.analysis.findings.finding import Candidate, Evidence
+from pardbg.analysis.findings.kinds.value_kinds import (
+    GradientsAdded,
+    GradientsKept,
+    NoGradient,
+    NoGradientExchange,
+    NotFinite,
+    SameData,
+    SkippedBatch,
+    SummedTwice,
+    UnequalAccumulation,
+)
+from pardbg.analysis.findings.values.exchanged import (
     CLEARED,
     MIN_STEPS,
     SHARE_OF_MODEL,
@@ -28,18 +40,6 @@ from pardbg.analysis.findings.exchanged import (
     probes,
     shared_losses,
     shifted_since,
-)
-from pardbg.analysis.findings.finding import Candidate, Evidence
-from pardbg.analysis.findings.kinds.value_kinds import (
-    GradientsAdded,
-    GradientsKept,
-    NoGradient,
-    NoGradientExchange,
-    NotFinite,
-    SameData,
-    SkippedBatch,
-    SummedTwice,
-    UnequalAccumulation,
 )
 from pardbg.store.process import Process
 from pardbg_agent import wire

@@ -9,13 +9,18 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pardbg.analysis.base.asof import View, per_view
-from pardbg.analysis.comm.matching import collectives, odd_ones
-from pardbg.analysis.comm.op_rows import CollectiveRow
-from pardbg.analysis.findings.exchanged import (
+from pardbg.analysis.comm.matching import odd_ones
+from pardbg.analysis.findings.finding import Candidate
+from pardbg.analysis.findings.kinds.value_kinds import (
+    ReplicaDivergence,
+    StaleParameters,
+    UnequalSettings,
+    UnequalStart,
+)
+from pardbg.analysis.findings.values.exchanged import (
     PHASES_BACK,
     PROBES_BACK,
     SHARE_OF_MODEL,
-    SMALL_BYTES,
     averages_on,
     backwards,
     exchanges,
@@ -23,15 +28,6 @@ from pardbg.analysis.findings.exchanged import (
     issued_since,
     probes,
     unfinished,
-)
-from pardbg.analysis.findings.finding import Candidate, GroupKey, Label
-from pardbg.analysis.findings.kinds.value_kinds import (
-    ReplicaDivergence,
-    StaleParameters,
-    StepOrder,
-    UnequalAveraging,
-    UnequalSettings,
-    UnequalStart,
 )
 from pardbg.store.process import Process
 from pardbg.store.table import Array
@@ -46,12 +42,6 @@ _UNLIKE_LOOKS: Final = 2
 """Looks at settings that must differ: a schedule may step a moment later on one rank."""
 _LEAST_LOOKS: Final = 3
 """Sums of gradients that must be different ones."""
-_IN_A_ROW: Final = 8
-"""Ops on one side of a step, before that is a rank's order."""
-_MOST_RANKS: Final = 64
-"""Ranks of a group whose orders are compared."""
-_ROUNDS: Final = 4
-"""Averages of all parameters after which the number of steps between two is known."""
 _AVERAGES: Final = 2
 """Averages of the model that make a local SGD: a single one may be what a program ends with."""
 
@@ -318,95 +308,6 @@ def _sharding(view: View) -> list[tuple[int, ...]]:
         groups = [process.groups.get(number) for number in np.unique(of).tolist()]
         found |= dict.fromkeys(tuple(sorted(group.ranks)) for group in groups if group)
     return [of for of in found if len(of) > 1 and view.ranks.keys() >= {*of}]
-
-
-# -- ops and the optimizer's step
-
-
-def step_orders(view: View) -> Iterable[Candidate]:
-    """Find ranks that issue an op on the other side of their optimizer's step than others of its
-    group, while they issue another op on the same side: their order differs, not their steps."""
-    groups: dict[GroupKey, list[CollectiveRow]] = defaultdict(list)
-    for row in collectives(view):
-        if row.verdict == "matched" and row.bytes > SMALL_BYTES:
-            groups[row.key].append(row)
-    for rows in groups.values():
-        by_op: dict[tuple[str, int], list[Mapping[int, int]]] = defaultdict(list)
-        for row in rows:
-            by_op[row.op, row.bytes].append(row.issued)
-        often = {op: issued for op, issued in by_op.items() if len(issued) >= _IN_A_ROW}
-        ranks = sorted(rank for rank in rows[-1].issued if rank in view.ranks)[:_MOST_RANKS]
-        stepped = {rank: _stepped(view, view.ranks[rank]) for rank in ranks if len(often) > 1}
-        if len(stepped) > 1 and all(len(ended) for ended in stepped.values()):
-            yield from _unlike_orders(view, rows[-1], often, stepped)
-
-
-def _unlike_orders(
-    view: View, newest_row: CollectiveRow, by_op: Mapping[tuple[str, int], list[Mapping[int, int]]],
-    stepped: Mapping[int, Array],
-) -> Iterable[Candidate]:  # fmt: skip
-    """``by_op``: (op, bytes) -> rank -> when it issued it, of each; ``stepped``: rank -> ends of
-    its optimizer's steps."""
-    beyond: dict[tuple[str, int], dict[int, int]] = {}
-    for op, issued in by_op.items():
-        newest = [of for of in issued if stepped.keys() <= of.keys()][-_IN_A_ROW:]
-        counts = np.array(
-            [ended.searchsorted([of[rank] for of in newest]) for rank, ended in stepped.items()]
-        )
-        if len(newest) == _IN_A_ROW:
-            counts = counts - np.sort(counts, axis=0)[(len(stepped) - 1) // 2]
-            if (counts == counts[:, :1]).all():
-                beyond[op] = dict(zip(stepped, counts[:, 0].tolist(), strict=True))
-    unlike = {op: of for op, of in beyond.items() if len({*of.values()}) > 1}
-    if not unlike or len(unlike) == len(beyond):
-        return
-    (name, num_bytes), of = next(iter(unlike.items()))
-    before = tuple(rank for rank, steps in of.items() if steps == min(of.values()))
-    after = tuple(rank for rank in of if rank not in before)
-    yield Candidate(
-        kind="step-order", ranks=tuple(of), culprits=odd_ones(of), t_ns=view.t_ns,
-        group=newest_row.group,
-        facts=StepOrder(Label(f"{name} {newest_row.label}"), num_bytes, before, after, _IN_A_ROW),
-    )  # fmt: skip
-
-
-def unequal_averaging(view: View) -> Iterable[Candidate]:
-    """Find ranks that average their parameters (local SGD), each every so many steps of its
-    optimizer: one adds those of another step up then, and more so each time."""
-    groups: dict[GroupKey, list[CollectiveRow]] = defaultdict(list)
-    for row in collectives(view):
-        if row.verdict == "matched" and row.op == "all_reduce":
-            groups[row.key].append(row)
-    for rows in groups.values():
-        ranks = sorted(rank for rank in rows[-1].issued if rank in view.ranks)[:_MOST_RANKS]
-        models = [view.ranks[rank].model for rank in ranks]
-        rows = [row for row in rows if row.issued.keys() >= {*ranks}]
-        if len(rows) < _ROUNDS or not ranks[1:] or None in models:
-            continue
-        steps = np.array(
-            [_stepped(view, view.ranks[rank]).searchsorted([row.issued[rank] for row in rows])
-             for rank in ranks]
-        )  # fmt: skip
-        begins = np.flatnonzero(np.append(True, np.diff(steps[0]) != 0))
-        summed = np.add.reduceat(np.array([row.bytes for row in rows], np.float64), begins)
-        beyond = summed - max(model.parameters_bytes for model in models if model is not None)
-        rounds = steps[:, begins[(beyond >= 0) & (beyond <= SMALL_BYTES)]][:, -_ROUNDS:]
-        every = np.diff(rounds, axis=1)
-        if rounds.shape[1] < _ROUNDS or (every != every[:, :1]).any() or every.min() < 1:
-            continue
-        by_rank = dict(zip(ranks, every[:, 0].tolist(), strict=True))
-        if len({*by_rank.values()}) > 1:
-            newest = rounds[:, -1].tolist()
-            yield Candidate(
-                kind="unequal-averaging", ranks=tuple(ranks), culprits=odd_ones(by_rank),
-                t_ns=view.t_ns, group=rows[-1].group,
-                facts=UnequalAveraging(tuple(by_rank.items()), min(newest), max(newest)),
-            )  # fmt: skip
-
-
-def _stepped(view: View, process: Process) -> Array:
-    _, ended, _ = backwards(view, process, PHASES_BACK, "optimizer")
-    return np.sort(ended)
 
 
 def stale_parameters(view: View) -> Iterable[Candidate]:

@@ -1,0 +1,1 @@
+"""Findings about numbers that are wrong: gradients, replicas, what ranks exchange."""

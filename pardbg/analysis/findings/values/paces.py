@@ -1,0 +1,253 @@
+"""Ops of a group beside the steps of its ranks: in another order, or at another pace."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.comm.matching import collectives, odd_ones
+from pardbg.analysis.comm.op_rows import CollectiveRow
+from pardbg.analysis.comm.ops import group_label
+from pardbg.analysis.findings.finding import Candidate, GroupKey, Label
+from pardbg.analysis.findings.kinds.value_kinds import (
+    Drift,
+    StepDrift,
+    StepOrder,
+    UnequalAveraging,
+)
+from pardbg.analysis.findings.values.exchanged import PHASES_BACK, SMALL_BYTES, backwards
+from pardbg.store.definitions import GroupDef
+from pardbg.store.process import Process
+from pardbg.store.table import Array
+
+_IN_A_ROW: Final = 8
+"""Ops on one side of a step, before that is a rank's order."""
+_MOST_RANKS: Final = 64
+"""Ranks of a group that are compared."""
+_ROUNDS: Final = 4
+"""Averages of all parameters after which the number of steps between two is known."""
+_STEPS: Final = 8
+"""Steps of each rank before its pace is known, and after one that was odd."""
+_ROWS_BACK: Final = 1 << 14
+_REDUCE: Final = ("all_reduce", "reduce_scatter", "reduce")
+
+
+# -- order
+
+
+def step_orders(view: View) -> Iterable[Candidate]:
+    """Find ranks that issue an op on the other side of their optimizer's step than others of its
+    group, while they issue another op on the same side: their order differs, not their steps."""
+    groups: dict[GroupKey, list[CollectiveRow]] = defaultdict(list)
+    for row in collectives(view):
+        if row.verdict == "matched" and row.bytes > SMALL_BYTES:
+            groups[row.key].append(row)
+    for rows in groups.values():
+        by_op: dict[tuple[str, int], list[Mapping[int, int]]] = defaultdict(list)
+        for row in rows:
+            by_op[row.op, row.bytes].append(row.issued)
+        often = {op: issued for op, issued in by_op.items() if len(issued) >= _IN_A_ROW}
+        ranks = sorted(rank for rank in rows[-1].issued if rank in view.ranks)[:_MOST_RANKS]
+        stepped = {rank: _stepped(view, view.ranks[rank]) for rank in ranks if len(often) > 1}
+        if len(stepped) > 1 and all(len(ended) for ended in stepped.values()):
+            yield from _unlike_orders(view, rows[-1], often, stepped)
+
+
+def _unlike_orders(
+    view: View, newest_row: CollectiveRow, by_op: Mapping[tuple[str, int], list[Mapping[int, int]]],
+    stepped: Mapping[int, Array],
+) -> Iterable[Candidate]:  # fmt: skip
+    """``by_op``: (op, bytes) -> rank -> when it issued it, of each; ``stepped``: rank -> ends of
+    its optimizer's steps."""
+    beyond: dict[tuple[str, int], dict[int, int]] = {}
+    for op, issued in by_op.items():
+        newest = [of for of in issued if stepped.keys() <= of.keys()][-_IN_A_ROW:]
+        counts = np.array(
+            [ended.searchsorted([of[rank] for of in newest]) for rank, ended in stepped.items()]
+        )
+        if len(newest) == _IN_A_ROW:
+            counts = counts - np.sort(counts, axis=0)[(len(stepped) - 1) // 2]
+            if (counts == counts[:, :1]).all():
+                beyond[op] = dict(zip(stepped, counts[:, 0].tolist(), strict=True))
+    unlike = {op: of for op, of in beyond.items() if len({*of.values()}) > 1}
+    if not unlike or len(unlike) == len(beyond):
+        return
+    (name, num_bytes), of = next(iter(unlike.items()))
+    before = tuple(rank for rank, steps in of.items() if steps == min(of.values()))
+    after = tuple(rank for rank in of if rank not in before)
+    yield Candidate(
+        kind="step-order", ranks=tuple(of), culprits=odd_ones(of), t_ns=view.t_ns,
+        group=newest_row.group,
+        facts=StepOrder(Label(f"{name} {newest_row.label}"), num_bytes, before, after, _IN_A_ROW),
+    )  # fmt: skip
+
+
+def unequal_averaging(view: View) -> Iterable[Candidate]:
+    """Find ranks that average their parameters (local SGD), each every so many steps of its
+    optimizer: one adds those of another step up then, and more so each time."""
+    groups: dict[GroupKey, list[CollectiveRow]] = defaultdict(list)
+    for row in collectives(view):
+        if row.verdict == "matched" and row.op == "all_reduce":
+            groups[row.key].append(row)
+    for rows in groups.values():
+        ranks = sorted(rank for rank in rows[-1].issued if rank in view.ranks)[:_MOST_RANKS]
+        models = [view.ranks[rank].model for rank in ranks]
+        rows = [row for row in rows if row.issued.keys() >= {*ranks}]
+        if len(rows) < _ROUNDS or not ranks[1:] or None in models:
+            continue
+        steps = np.array(
+            [_stepped(view, view.ranks[rank]).searchsorted([row.issued[rank] for row in rows])
+             for rank in ranks]
+        )  # fmt: skip
+        begins = np.flatnonzero(np.append(True, np.diff(steps[0]) != 0))
+        summed = np.add.reduceat(np.array([row.bytes for row in rows], np.float64), begins)
+        beyond = summed - max(model.parameters_bytes for model in models if model is not None)
+        rounds = steps[:, begins[(beyond >= 0) & (beyond <= SMALL_BYTES)]][:, -_ROUNDS:]
+        every = np.diff(rounds, axis=1)
+        if rounds.shape[1] < _ROUNDS or (every != every[:, :1]).any() or every.min() < 1:
+            continue
+        by_rank = dict(zip(ranks, every[:, 0].tolist(), strict=True))
+        if len({*by_rank.values()}) > 1:
+            newest = rounds[:, -1].tolist()
+            yield Candidate(
+                kind="unequal-averaging", ranks=tuple(ranks), culprits=odd_ones(by_rank),
+                t_ns=view.t_ns, group=rows[-1].group,
+                facts=UnequalAveraging(tuple(by_rank.items()), min(newest), max(newest)),
+            )  # fmt: skip
+
+
+def _stepped(view: View, process: Process) -> Array:
+    _, ended, _ = backwards(view, process, PHASES_BACK, "optimizer")
+    return np.sort(ended)
+
+
+# -- pace
+
+
+class _Pace(NamedTuple):
+    """What a rank reduced on a group in each of its steps, of those of which all is recorded."""
+
+    steps: Array
+    counts: Array
+    """Ops in each of these ..."""
+    ends: Array
+    """... and the sequence number of its last."""
+
+    def between(self, low: int, high: int) -> _Pace:
+        """Return the steps whose ops lie after ``low`` and up to ``high``."""
+        part = slice(*self.ends.searchsorted((low + 1, high + 1)))
+        return _Pace(*(column[part] for column in self))
+
+
+def step_drift(view: View) -> Iterable[Candidate]:
+    """Find ranks whose steps have other numbers of reductions than those of others in the group:
+    the same op is in unlike steps there, and gradients of unlike steps are added up."""
+    groups: dict[GroupKey, tuple[GroupDef, dict[int, _Pace]]] = {}
+    for rank, process in view.ranks.items():
+        for group, pace in _paces(view, process):
+            _, of = groups.setdefault((group.epoch, group.key), (group, {}))
+            if len(of) < _MOST_RANKS:
+                of[rank] = pace
+    for group, of in groups.values():
+        low = max(int(pace.ends[0]) for pace in of.values())
+        high = min(int(pace.ends[-1]) for pace in of.values())
+        common = {rank: pace.between(low, high) for rank, pace in of.items()}
+        if len({pace.ends.tobytes() for pace in common.values()}) > 1:
+            yield from _apart(view, group, common)
+
+
+def _paces(view: View, process: Process) -> Iterator[tuple[GroupDef, _Pace]]:
+    """Return each group on which a rank reduces something in each of its steps. Not those of which
+    records are missing, or on which several threads issue ops."""
+    table, visible = view.rows(process, "issue")
+    part = slice(max(0, visible - _ROWS_BACK), visible)
+    of = table.col("group_id")[part]
+    ids = [i for i, op in process.ops.items() if op.op in _REDUCE]
+    reduces = np.isin(table.col("name_id")[part], ids) & (table.col("a")[part] > SMALL_BYTES)
+    for group_id in np.unique(of[reduces]).tolist():
+        rows = np.flatnonzero(of == group_id)
+        seqs = table.col("seq")[part][rows].astype(np.int64)
+        steps = table.col("step")[part][rows].astype(np.int64)[reduces[rows]]
+        last = np.flatnonzero(np.diff(steps))
+        one_by_one = (np.diff(seqs) == 1).all() and (np.diff(steps)[last] == 1).all()
+        if (group := process.groups.get(group_id)) and len(last) > _STEPS and one_by_one:
+            at = last[1:]
+            yield group, _Pace(steps[at], np.diff(last), seqs[reduces[rows]][at])
+
+
+_Found = tuple[Drift, tuple[int, ...], Mapping[int, int], int]
+"""(how, culprits, rank -> number, step)"""
+
+
+def _apart(view: View, group: GroupDef, paces: Mapping[int, _Pace]) -> Iterator[Candidate]:
+    if min(len(pace.counts) for pace in paces.values()) < _STEPS:
+        return
+    newest = {rank: pace.counts[-2 * _STEPS :] for rank, pace in paces.items()}
+    usual = {rank: int(np.median(counts)) for rank, counts in newest.items()}
+    found: _Found | None = None
+    if len({*usual.values()}) == 1:
+        found = _since_once(view, paces)
+    elif all(_is_regular(counts, usual[rank]) for rank, counts in newest.items()):
+        found = "rate", odd_ones(usual), usual, _first_unlike([*paces.values()])
+    if found is not None:
+        how, culprits, numbers, step = found
+        yield Candidate(
+            kind="step-drift", ranks=tuple(sorted(paces)), culprits=culprits, t_ns=view.t_ns,
+            group=group.key,
+            facts=StepDrift(Label(group_label(view, group)), how, tuple(numbers.items()), step),
+        )  # fmt: skip
+
+
+def _is_regular(counts: Array, usual: int) -> bool:
+    return 4 * int(np.count_nonzero(counts == usual)) >= 3 * len(counts)
+
+
+def _first_unlike(paces: Sequence[_Pace]) -> int:
+    """Return the first step in which ranks reduced unlike numbers."""
+    both = min(len(pace.counts) for pace in paces)
+    counts = np.array([pace.counts[:both] for pace in paces])
+    return int(paces[0].steps[(counts != counts[0]).any(axis=0).argmax()])
+
+
+def _since_once(view: View, paces: Mapping[int, _Pace]) -> _Found | None:
+    """Return what ranks do as the others in most steps, and not in all."""
+    odd = odd_ones({rank: pace.ends.tobytes() for rank, pace in paces.items()})
+    most = max(len(pace.ends) for pace in paces.values())
+    if not odd:  # no majority: who skips has fewer steps
+        odd = tuple(rank for rank, pace in paces.items() if len(pace.ends) < most)
+    others = next(pace for rank, pace in paces.items() if rank not in odd)
+    skipped = [_skipped(view, view.ranks[rank], paces[rank], others) for rank in odd]
+    steps = [step for step in skipped if step is not None]
+    if odd and len(steps) == len(skipped):
+        return "skips", odd, {rank: len(pace.ends) for rank, pace in paces.items()}, min(steps)
+    # A multiple is what others reduced in several steps, as DDP's join has it.
+    of = [paces[rank] for rank in odd if not np.isin(paces[rank].ends, others.ends).all()]
+    at = _differs_at(of[0].counts, others.counts) if len(of) == len(odd) == 1 else None
+    if at is None:
+        return None
+    numbers = {rank: int(pace.counts[at]) for rank, pace in paces.items()}
+    return "once", odd, numbers, int(others.steps[at])
+
+
+def _skipped(view: View, process: Process, own: _Pace, others: _Pace) -> int | None:
+    """Return a rank's first step with the backwards of several, if its steps are some of the
+    others'. One without data (DDP's join) takes part in their reductions without a backward."""
+    if not np.isin(own.ends, others.ends).all() or len(own.ends) == len(others.ends):
+        return None
+    _, _, steps = backwards(view, process, PHASES_BACK)
+    run = np.sort(steps).searchsorted(own.steps, "right") - np.sort(steps).searchsorted(own.steps)
+    left_out = own.ends.searchsorted(others.ends[~np.isin(others.ends, own.ends)])
+    left_out = left_out[left_out < len(run)]
+    often = run[left_out] >= 2 * max(1.0, float(np.median(run)))
+    return int(own.steps[left_out[0]]) if len(often) and often.all() else None
+
+
+def _differs_at(own: Array, others: Array) -> int | None:
+    """Return the only step, some before the last, in which ranks reduced unlike numbers."""
+    both = min(len(own), len(others))
+    unlike = np.flatnonzero(own[:both] != others[:both]).tolist()
+    return unlike[0] if len(unlike) == 1 and both - unlike[0] > _STEPS else None

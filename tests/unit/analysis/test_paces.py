@@ -1,0 +1,133 @@
+"""Ops of a group beside the steps of its ranks, worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.findings.values.paces import step_drift, unequal_averaging
+from pardbg_agent import wire
+from tests.unit.facts import facts
+from tests.unit.trace_builder import Trace
+
+BYTES = 4096
+
+
+def local_sgd(every: list[int], parts: int = 1, losses: bool = True, rounds: int = 6) -> View:
+    """Optimizer steps of 10 ms; after each ``every`` of its own a rank sums all parameters, in so
+    many parts, and waits for the others; ``losses``: with them a loss of 4 bytes."""
+    trace, slowest = Trace(len(every)), max(every)
+    for number in range(rounds):
+        met = 10.0 * slowest * (number + 1)
+        for proc, own in zip(trace.ranks, every, strict=True):
+            if not number:
+                proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=BYTES,
+                            optimizer="SGD", start=7, dtype="float32")  # fmt: skip
+            for step in range(own * number, own * (number + 1)):
+                t = 10.0 * (slowest * number + step - own * number)
+                proc.phase("optimizer", t + 6, t + 7, step)
+                proc.step(step, t, t + 8)
+            at = met - 2 - 10 * (slowest - own)
+            for part in range(parts):
+                proc.collective("world", "all_reduce", at + part / 10, met, BYTES // parts,
+                                step=own * (number + 1))  # fmt: skip
+            if losses:
+                proc.collective("world", "all_reduce", at + 0.9, met, 4, step=own * (number + 1))
+    trace.flush()
+    return View(trace.store(), None)
+
+
+@pytest.mark.parametrize(
+    ("every", "more", "found"),
+    [
+        ([4, 5, 4], {}, [((1,), ((0, 4), (1, 5), (2, 4)), 24, 30)]),
+        ([5, 4, 4], {"parts": 4}, [((0,), ((0, 5), (1, 4), (2, 4)), 24, 30)]),
+        ([1, 2], {"losses": False}, [((), ((0, 1), (1, 2)), 6, 12)]),  # no majority
+        ([4, 4, 4], {}, []),
+        ([4, 5, 4], {"rounds": 3}, []),
+        ([4, 5, 4], {"parts": 3, "losses": False}, []),  # 4,095 bytes: not all of the model
+    ],
+)
+def test_ranks_that_average_their_parameters_at_other_steps(
+    every: list[int], more: dict[str, int], found: list[tuple[object, ...]]
+) -> None:
+    view = local_sgd(every, **more)  # type: ignore[arg-type]
+    said = [(one.culprits, *facts(one, "every", "first", "last"))
+            for one in unequal_averaging(view)]  # fmt: skip
+    assert said == found
+
+
+@pytest.mark.parametrize(("every", "says"), [([4, 5, 6], "info"), ([4, 5, 4], "warning")])
+def test_a_federated_average_is_a_note(every: list[int], says: str) -> None:
+    """Each rank as many steps as it has data for."""
+    (one,) = unequal_averaging(local_sgd(every))
+    assert one.facts.severity() == says
+
+
+Steps = Sequence[tuple[int, int]]
+"""(reductions, backwards) of each step"""
+FOUR: Steps = [(4, 1)] * 20
+
+
+def reducing(
+    ranks: Sequence[Steps],
+    of: int = BYTES,
+    op: str = "all_reduce",
+    lost: bool = False,
+    apart: int = 1,
+) -> View:
+    """An op each ms, at which all ranks meet; a rank's steps are cut from them as it says.
+    ``lost``: an op of rank 0 was not recorded; ``apart``: by how much step numbers differ."""
+    trace = Trace(len(ranks))
+    for proc, steps in zip(trace.ranks, ranks, strict=True):
+        at = 0.0
+        for number, (reductions, backwards) in enumerate(steps):
+            step, begin = number * apart, at
+            for part in range(backwards):
+                proc.phase("backward", at + part / 10, at + part / 10 + 0.05, step)
+            for _ in range(reductions):
+                proc.collective("world", op, at + 0.5, at + 0.9, of, step=step)
+                at += 1
+            if lost and proc.rank == 0 and number == 9:
+                proc.next_seq("world", False)
+            proc.phase("optimizer", at - 0.09, at - 0.05, step)
+            proc.step(step, begin, at - 0.02)
+    trace.flush()
+    return View(trace.store(), None)
+
+
+def drifts(view: View) -> list[tuple[object, ...]]:
+    return [(one.culprits, *facts(one, "how", "numbers", "step")) for one in step_drift(view)]
+
+
+THREE: Steps = [(3, 1)] * 27
+SKIPS: Steps = [(4, 1)] * 9 + [(8, 2)] + [(4, 1)] * 9
+ONCE: Steps = [(4, 1)] * 8 + [(3, 1)] + [(4, 1)] * 11
+
+
+@pytest.mark.parametrize(
+    ("ranks", "more", "found"),
+    [
+        ([FOUR, THREE, FOUR], {}, [((1,), "rate", ((0, 4), (1, 3), (2, 4)), 2)]),
+        ([FOUR, THREE], {"op": "reduce_scatter"}, [((), "rate", ((0, 4), (1, 3)), 2)]),
+        ([FOUR, FOUR, SKIPS], {}, [((2,), "skips", ((0, 17), (1, 17), (2, 16)), 9)]),
+        ([SKIPS, FOUR], {}, [((0,), "skips", ((0, 16), (1, 17)), 9)]),
+        ([FOUR, ONCE, FOUR], {}, [((1,), "once", ((0, 4), (1, 3), (2, 4)), 8)]),
+        ([FOUR, FOUR], {}, []),
+        ([FOUR, FOUR, SKIPS], {"of": 64}, []),  # a loss
+        ([FOUR, FOUR, SKIPS], {"op": "all_gather"}, []),  # what actors saw
+        ([FOUR, THREE], {"lost": True}, []),
+        ([FOUR, THREE], {"apart": 5}, []),  # steps without any: local SGD
+        ([FOUR[:9], THREE[:8]], {}, []),  # too few
+        # DDP's join: a rank without data takes part in what others reduce, and runs no backward.
+        ([FOUR, FOUR, [(4, 1)] * 9 + [(20, 1)] + [(4, 1)] * 6], {}, []),
+        # A varying number, as of parts that take turns.
+        ([[(4, 1), (2, 1)] * 10, [(3, 1)] * 20], {}, []),
+    ],
+)
+def test_ranks_whose_steps_drift_apart(
+    ranks: Sequence[Steps], more: dict[str, int], found: list[tuple[object, ...]]
+) -> None:
+    assert drifts(reducing(ranks, **more)) == found  # type: ignore[arg-type]
