@@ -44,7 +44,7 @@ CULPRIT: dict[str, tuple[tuple[str, ...], str]] = {
 """The same of culprit_programs."""
 NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "init-differs": (("unequal-start",), SLOW), "lr-differs": (("replica-divergence",), SLOW),
-    "never-waited": (("replica-divergence",), SLOW), "steps-early": (("replica-divergence",), SLOW),
+    "never-waited": (("replica-divergence",), SLOW), "steps-early": (("late-average",), SLOW),
     "same-data": (("same-data",), SLOW), "wrapped-twice": (("summed-twice",), SLOW),
     "averaged-twice": (("summed-twice",), SLOW), "same-data-ddp": (("same-data",), SLOW),
     "lr-at-first": (("replica-divergence",), SLOW), "skips-nan": (("skipped-batch",), SLOW),

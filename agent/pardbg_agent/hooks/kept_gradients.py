@@ -1,4 +1,4 @@
-"""Gradients that a backward adds to though an optimizer has stepped by them: nobody cleared them.
+"""Gradients after the optimizer's step that took them: kept, added to, changed, or cleared again.
 
 At an optimizer's step that is looked at, one gradient is noted as the step left it, by its version,
 in host memory by its bits, too.
@@ -9,6 +9,8 @@ in host memory by its bits, too.
   it, and the last of them added to it. Only where one optimizer ends each step: then the step
   between took the gradients of the step before along. What a program copies into a gradient that it
   keeps (a float32 copy of the parameters) no backward changes.
+- **gradients late**: something changed it before it was cleared, and no backward has come: a sum
+  over ranks that the step came before.
 - **cleared again**: an optimizer clears gradients for the second time since anything came between,
   a backward, a step or a batch of a data loader. Programs may do so as a matter of course, so ranks
   are compared here, too: one that leaves out an iteration does it once more than the others.
@@ -50,6 +52,7 @@ class Noted:
     step: int
     since: int = NONE
     """Step whose first backward began with it; NONE: no backward has come yet."""
+    cleared: bool = False
 
 
 noted: Final[list[Noted]] = []
@@ -113,6 +116,22 @@ def backward_ended(c: _core.Core, only: Any) -> None:
     if added and _refer_to_one(only, one.optimizer):
         _record(c, "gradients added", one.step, 1)
     _drop(c)
+
+
+def clearing(c: _core.Core) -> None:
+    """Write ``gradients late`` before the first zero_grad after that step. What a program set to
+    zero itself is not late."""
+    one = noted[0]
+    if one.cleared or one.since != NONE or torch._C._len_torch_dispatch_stack():
+        return
+    one.cleared = True
+    with torch.no_grad():
+        grad = _plain(one.parameter())
+        if grad is None or grad.data_ptr() != one.address:
+            return
+        bits = _bits(grad)
+        if bits and (bits, grad.is_cpu or grad._version) != (one.bits, grad.is_cpu or one.version):
+            _record(c, "gradients late", one.step, 1)
 
 
 @dataclass(slots=True)

@@ -119,6 +119,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     paces.step_orders,
     paces.step_drift,
     replicas.stale_parameters,
+    replicas.late_averages,
     numbers.summed_twice,
     recording.dropped,
     recording.limits,

@@ -375,6 +375,8 @@ def _state() -> list[Candidate]:
                                ("once", ((0, 4), (1, 3), (2, 4))))),
         one("step-drift", state.StepDrift(Label("dp"), "rate", ((0, 4), (1, 3)), 0), (0, 1)),
         one("stale-parameters", state.StaleParameters(4096), (0, 1, 2)),
+        one("late-average", state.LateAverage(), (0, 1, 2)),
+        one("late-average", state.LateAverage(), (1,), (1,)),
         one("summed-twice", state.SummedTwice(4096), (0, 1, 2)),
         one("no-gradient", state.NoGradient("SGD"), (0,)),
         one("no-gradient", state.NoGradient("SGD"), (0, 1)),

@@ -8,6 +8,7 @@ import pytest
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.values.paces import step_drift, unequal_averaging
+from pardbg.analysis.findings.values.replicas import late_averages
 from pardbg_agent import wire
 from tests.unit.facts import facts
 from tests.unit.trace_builder import Trace
@@ -131,3 +132,36 @@ def test_ranks_whose_steps_drift_apart(
     ranks: Sequence[Steps], more: dict[str, int], found: list[tuple[object, ...]]
 ) -> None:
     assert drifts(reducing(ranks, **more)) == found  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("looks", "at", "of", "found"),
+    [
+        (([0, 10], [0, 10]), 8, BYTES, [((0, 1), ())]),
+        (([0, 10], [0]), 8, BYTES, [((0,), (0,))]),  # a single look
+        (([0, 10], [0, 10]), 4, BYTES, []),  # before the step
+        (([0, 10], [0, 10]), 8, BYTES // 16, []),  # a loss, some counts
+        (([], []), 8, BYTES, []),  # parameters
+    ],
+)
+def test_gradients_that_are_averaged_after_the_step(
+    looks: tuple[list[int], ...], at: float, of: int, found: list[object]
+) -> None:
+    """Steps of 10 ms: backward 1-3, optimizer 6-7, a sum ``at``; ``looks`` at which a gradient had
+    changed after the step."""
+    trace = Trace(2)
+    for proc, own in zip(trace.ranks, looks, strict=True):
+        proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=BYTES, optimizer="SGD",
+                    start=7, dtype="float32")  # fmt: skip
+        for step in range(20):
+            t = 10 * step
+            if step - 1 in own:
+                name = proc.name("gradients late")
+                proc.record(wire.Kind.PROBE, t + 0.5, t + 0.5, name, step=step - 1, a=1)
+            proc.phase("backward", t + 1, t + 3, step)
+            proc.phase("optimizer", t + 6, t + 7, step)
+            proc.collective("world", "all_reduce", t + at, t + at + 0.5, of, step=step)
+            proc.step(step, t, t + 9)
+    trace.flush()
+    said = [(one.ranks, one.culprits) for one in late_averages(View(trace.store(), None))]
+    assert said == found

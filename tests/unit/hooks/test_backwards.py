@@ -169,3 +169,39 @@ def test_without_an_optimizer_each_loss_is_its_own_backwards(watched: Path) -> N
     for value in (4.0, 2.0, 1.0):
         (weight * value).sum().backward()
     assert [r.a for r in read_rank(watched).of(Kind.METRIC, "loss")] == [4.0, 2.0, 1.0]
+
+
+def doubled(net: torch.nn.Module) -> None:
+    """As a sum over two ranks does, of which torch counts no change."""
+    for p in net.parameters():
+        assert p.grad is not None
+        p.grad.data.mul_(2)
+
+
+@pytest.mark.parametrize(
+    ("after", "clears", "late"),
+    [
+        (doubled, "optimizer", [0, 10, 20]),
+        (doubled, "model", [0, 10, 20]),
+        (doubled, "twice", [0, 10, 20]),
+        (doubled, "before a sum", []),
+        (lambda net: None, "twice", []),
+        (lambda net: [p.grad.zero_() for p in net.parameters()], "optimizer", []),
+    ],
+)
+def test_gradients_that_change_after_the_step_are_late(
+    watched: Path, after: Callable[[torch.nn.Module], object], clears: str, late: list[int]
+) -> None:
+    net = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(LAST):
+        backward(net)
+        optimizer.step()
+        if clears == "before a sum":
+            optimizer.zero_grad(set_to_none=False)
+        after(net)
+        (net if clears == "model" else optimizer).zero_grad(set_to_none=clears != "twice")
+        if clears == "twice":
+            optimizer.zero_grad()
+    found = [r for r in read_rank(watched).of(Kind.PROBE) if r.name == "gradients late"]
+    assert [r.step for r in found] == late

@@ -54,6 +54,10 @@ def install(patches: Patches, late: LateImports) -> list[Any]:
     patches.around(scaler, "scale", "scale", before_scale)
     patches.wrap(optimizers.Optimizer, "__init__", _made)
     patches.around(optimizers.Optimizer, "zero_grad", "zero_grad", _clears)
+    patches.around(
+        torch.nn.Module, "zero_grad", "zero_grad", _module_clears,
+        idle=lambda: not kept_gradients.noted,
+    )  # fmt: skip
     late.when_imported(
         "torch.nn.parallel.distributed", lambda m: _hook_ddp(patches, m.DistributedDataParallel)
     )
@@ -301,6 +305,12 @@ def _clears(c: _core.Core, optimizer: Any, *_: Any, **__: Any) -> None:
     x = c.context or context.of(c)
     known = x.part(kept_gradients.Clearing)
     kept_gradients.clears(c, known, optimizer, x.loop.anchor_ns)
+    if kept_gradients.noted:
+        kept_gradients.clearing(c)
+
+
+def _module_clears(c: _core.Core, *_: Any, **__: Any) -> None:
+    kept_gradients.clearing(c)
 
 
 def _before_state(*_: Any, **__: Any) -> bool:

@@ -370,6 +370,11 @@ class StaleParameters(Facts):
 
 
 @dataclass(frozen=True, slots=True)
+class LateAverage(Facts):
+    """Gradients are averaged after the optimizer's step, and then cleared."""
+
+
+@dataclass(frozen=True, slots=True)
 class SummedTwice(Facts):
     """Gradients are exchanged twice after each backward."""
 
@@ -420,5 +425,6 @@ KINDS: Final = kinds(
         "step-order": StepOrder,
         "step-drift": StepDrift,
         "stale-parameters": StaleParameters,
+        "late-average": LateAverage,
     }
 )

@@ -12,6 +12,7 @@ from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.comm.matching import odd_ones
 from pardbg.analysis.findings.finding import Candidate
 from pardbg.analysis.findings.kinds.value_kinds import (
+    LateAverage,
     ReplicaDivergence,
     StaleParameters,
     UnequalSettings,
@@ -38,6 +39,9 @@ _SETTINGS: Final = "settings"
 """Name of the record of an optimizer's learning rate (a, float64) and all of its settings (b)."""
 _GRADIENTS: Final = "gradients"
 """Name of the record of the sum (a) of the gradients that an optimizer took."""
+_LATE: Final = "gradients late"
+"""Name of the record of a gradient that was changed after the optimizer's step."""
+_LATE_LOOKS: Final = 2
 _UNLIKE_LOOKS: Final = 2
 """Looks at settings that must differ: a schedule may step a moment later on one rank."""
 _LEAST_LOOKS: Final = 3
@@ -273,6 +277,22 @@ def _differ_still(view: View, ranks: Iterable[int]) -> bool:
     if not newest or min(of.t_ns for of in newest) < synced:
         return not synced
     return len({(of.whole, of.parts) for of in newest}) > 1
+
+
+def late_averages(view: View) -> Iterable[Candidate]:
+    """Find ranks that exchange at least a part of the model after most of their optimizer's steps,
+    where a gradient that these took was changed until it was cleared: the step did not have it."""
+    late = tuple(
+        rank for rank, process in view.ranks.items()
+        if len({step for step, *_ in probes(view, process, _LATE)}) >= _LATE_LOOKS
+        and 2 * len(_syncs(view, process, SHARE_OF_MODEL))
+        > len(backwards(view, process, PHASES_BACK)[0])
+    )  # fmt: skip
+    if late:
+        yield Candidate(
+            kind="late-average", ranks=late, culprits=late if len(late) < len(view.ranks) else (),
+            t_ns=view.t_ns, facts=LateAverage(),
+        )  # fmt: skip
 
 
 # -- shards
