@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.analysis.test_findings_speed import STEPS, data_parallel, found, one, sync
 from tests.unit.facts import facts
-from tests.unit.trace_builder import Trace
+from tests.unit.trace_builder import MS, Trace
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,21 @@ def test_waits_that_are_longer_on_an_overloaded_host_are_a_note(load: int, sever
     finding = one(trace, "straggler")
     assert (finding.severity, finding.culprits) == (severity, (1,))
     assert facts(finding, "cause") == "communication"
+
+
+@pytest.mark.parametrize(("more", "severity"), [(0, "info"), (14, "info"), (30, "warning")])
+def test_compute_that_a_rank_has_no_more_of_on_an_overloaded_host_is_a_note(
+    more: int, severity: str
+) -> None:
+    """Its forward takes 30 ms longer by the clock, and runs for so many ms longer: what runs beside
+    it takes the rest. No longer ready without a core: a core that two threads share counts as
+    one."""
+    trace = data_parallel(Trace(3), {1: {"forward": 30}})
+    for step in range(STEPS + 1):
+        ran = {p.proc: (52 + more * (p.rank == 1)) * MS * step for p in trace.ranks}
+        trace.state(100 * step, **{
+            proc: {"load": 400, "scheduled": [ns, 10 * MS * step]} for proc, ns in ran.items()
+        })  # fmt: skip
+    finding = one(trace, "straggler")
+    assert (finding.severity, finding.culprits) == (severity, (1,))
+    assert facts(finding, "cause") == "compute"

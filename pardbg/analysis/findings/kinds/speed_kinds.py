@@ -99,6 +99,8 @@ class Straggler(Facts):
     """What ``num_steps`` counts: ``step``, ``round`` or ``op`` (findings.speed.windows)."""
     call: str = ""
     """The call, or the program's span, in which it spends half of that time at least."""
+    contended: bool = False
+    """Its compute takes longer by the clock, and hardly by the time that it had a core."""
 
     def severity(self) -> Severity:
         loud = self.own_ns >= max(NOTE_NS, NOTE_SHARE * self.step_ns)
@@ -150,7 +152,7 @@ class Straggler(Facts):
 
     def beyond_load(self) -> bool:
         measured = self.cause in MEASURED or (self.cause == "host" and self.timed)
-        return measured and self.recurring
+        return measured and self.recurring and not self.contended
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,6 +225,7 @@ def _candidate(
         label=Label(newest.label), num_late=len(late_in), num_steps=len(looked_at.steps), by_ns=by,
         cause=cause, cause_ns=cause_ns, phases=phases, step_ns=looked_at.step_ns, recurring=again,
         timed=_is_timed(view, looked_at, culprits, by),
+        contended=cause == "compute" and _is_contended(view, looked_at, culprits, by),
         own_ns=cost if cause == "core" else min(cost, by - stood),
         whole_host=_whole_host(view, culprits), late=tuple(culprits), blocking=blocking,
         pid=view.ranks[culprits[0]].pid, rank=culprits[0], unit=looked_at.unit, call=call,
@@ -295,6 +296,18 @@ def _is_timed(view: View, looked_at: Window, culprits: Sequence[int], by: float)
     least = (median(usual) if usual else 0.0) + CAUSE_SHARE * by
     return all(
         rank in taken and (taken[rank][0] >= least or taken[rank][1] < by) for rank in culprits
+    )
+
+
+def _is_contended(view: View, looked_at: Window, culprits: Sequence[int], by: float) -> bool:
+    """Return whether each is known to run for hardly longer than the others: what computes beside
+    it on the host makes it late, not what it has to do."""
+    taken = scheduled(view, looked_at)
+    usual = [ran for rank, (ran, _) in taken.items() if rank not in culprits]
+    most = (median(usual) if usual else 0.0) + CAUSE_SHARE * by
+    return bool(usual) and all(
+        rank in taken and taken[rank][0] < most and not device(view.ranks[rank])
+        for rank in culprits
     )
 
 
