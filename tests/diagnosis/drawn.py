@@ -59,6 +59,7 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "gathers-early-zero": (("stale-parameters",), SLOW),
     "never-clears": (("gradients-kept",), SLOW), "never-clears-ddp": (("gradients-kept",), SLOW),
     "never-clears-fsdp": (("gradients-kept",), SLOW), "rate-fsdp": (("unequal-settings",), SLOW),
+    "eval-ddp": (("unequal-mode",), SLOW),
     "no-step-fsdp": (("step-drift",), SLOW), "less-equal": (("step-drift",), SLOW),
     "once-less-equal": (("step-drift",), SLOW),
     "nan-gathers": (("nan",), SLOW), "skips-nan-by-hand": (("skipped-batch",), SLOW),
@@ -69,7 +70,7 @@ ONE_ALONE = ("lr-differs", "lr-at-first", "decay-differs", "skips-nan", "keeps-g
              "keeps-gradients-ddp", "accumulates-less", "accumulates-less-ddp",
              "other-period-local-sgd", "one-gathers-early-zero", "rate-fsdp", "nan-gathers",
              "skips-nan-by-hand", "skips-late-by-hand", "no-step-fsdp", "less-equal",
-             "once-less-equal")  # fmt: skip
+             "once-less-equal", "eval-ddp")  # fmt: skip
 FINE = (
     "fine",
     "fine-ddp",

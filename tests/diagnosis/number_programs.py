@@ -25,6 +25,7 @@ BY_DDP = (
     "keeps-gradients-ddp",
     "fine-accumulates-ddp",
     "never-clears-ddp",
+    "eval-ddp",
 )
 
 
@@ -55,6 +56,8 @@ class Job(torch.utils.data.IterableDataset[torch.Tensor]):
         for number in range(STEPS + (skips and self.mine)):
             time.sleep(0.02)
             at = number >= self.step
+            if self.what == "eval-ddp" and self.mine and number == self.step:
+                self.model.eval()
             if self.what == "lr-differs" and self.mine and at:
                 self.optimizer.param_groups[0]["lr"] = 0.03
             keeps = self.what.startswith("keeps") and self.mine and at

@@ -111,6 +111,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     numbers.ungraded,
     replicas.unequal_starts,
     replicas.unequal_settings,
+    replicas.unequal_modes,
     numbers.same_data,
     numbers.skipped_batches,
     numbers.kept_gradients,

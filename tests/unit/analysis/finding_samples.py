@@ -353,6 +353,8 @@ def _state() -> list[Candidate]:
         one("replica-divergence", replace(first, unfinished=14), (0, 1, 2)),
         one("no-gradient-exchange", state.NoGradientExchange(MIB, 1000), (0, 1)),
         one("unequal-start", state.UnequalStart(), (0, 1, 2), (1,)),
+        one("unequal-mode", state.UnequalMode(((0, 7), (1, 0), (2, 7)), 7, 10), (0, 1, 2), (1,)),
+        one("unequal-mode", state.UnequalMode(((0, 7), (1, 0)), 7, 10), (0, 1)),
         one("same-data", state.SameData(20), (0, 1, 2)),
         *(one("skipped-batch", state.SkippedBatch(20, 30, what), (0, 1, 2), (1,))
           for what in ("data", "backward", "cleared again")),

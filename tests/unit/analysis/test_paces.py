@@ -8,7 +8,7 @@ import pytest
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.findings.values.paces import step_drift, unequal_averaging
-from pardbg.analysis.findings.values.replicas import late_averages
+from pardbg.analysis.findings.values.replicas import late_averages, unequal_modes
 from pardbg_agent import wire
 from tests.unit.facts import facts
 from tests.unit.trace_builder import Trace
@@ -164,4 +164,30 @@ def test_gradients_that_are_averaged_after_the_step(
             proc.step(step, t, t + 9)
     trace.flush()
     said = [(one.ranks, one.culprits) for one in late_averages(View(trace.store(), None))]
+    assert said == found
+
+
+@pytest.mark.parametrize(
+    ("modes", "found"),
+    [
+        ([[7, 7, 7], [7, 0, 0], [7, 7, 7]], [((1,), ((0, 7), (1, 0), (2, 7)), 10)]),
+        ([[7, 7], [0, 0]], [((), ((0, 7), (1, 0)), 0)]),  # no majority
+        ([[7, 7, 7], [7, 7, 0], [7, 7, 7]], []),  # a single look
+        ([[7, 7, 7], [0, 0, 7], [7, 7, 7]], []),  # it is over
+        ([[0, 0, 0], [0, 0, 0]], []),  # batch norm is frozen on all
+    ],
+)
+def test_a_replica_that_was_left_in_eval_mode(
+    modes: list[list[int]], found: list[tuple[object, ...]]
+) -> None:
+    trace = Trace(len(modes))
+    for proc, own in zip(trace.ranks, modes, strict=True):
+        for look, training in enumerate(own):
+            name = proc.name("modes")
+            proc.record(wire.Kind.PROBE, look, look, name, step=10 * look, a=training, b=7)
+    trace.flush()
+    said = [
+        (one.culprits, *facts(one, "training", "step"))
+        for one in unequal_modes(View(trace.store(), None))
+    ]
     assert said == found

@@ -44,7 +44,7 @@ def gradients(model: torch.nn.Module) -> None:
 
 
 def told(path: Path) -> list[Record]:
-    beside = ("settings", "gradients", "gradients kept", "gradients added")
+    beside = ("settings", "modes", "gradients", "gradients kept", "gradients added")
     return [probe for probe in read_rank(path).of(Kind.PROBE) if probe.name not in beside]
 
 

@@ -11,6 +11,8 @@
   that shard their state) all plain parameters that the optimizer steps are added up, and their
   gradients: ranks that take equal ones are replicas, however they exchange them.
 
+How many modules of a replica are in training mode is told with its checksum.
+
 Whether gradients are cleared is looked at after such a step, too (``kept_gradients``).
 
 Tensors in host memory only, and at most SHARE of the time for each probe (a few
@@ -321,6 +323,7 @@ def _look_at_all(c: _core.Core, known: Probes, optimizer: Any, look: int) -> Non
             for module, number in list(known.replicas.items()):
                 row = look + MAX_LOOKS * number
                 _checksum(c, list(_named(known, module)), module.process_group, "checksum", row)
+                _tell_modes(c, module, row)
             if not known.replicas and c10d._world.default_pg is not None:
                 stepped = _stepped(optimizer)
                 _checksum(c, stepped, c10d._world.default_pg, "checksum-own", look)
@@ -342,6 +345,16 @@ def _tell_gradients_sum(c: _core.Core, stepped: list[tuple[Any, str]], look: int
     c.record(
         _PROBE, _LANE, 0, c.defs.name("gradients"), t, t, c.step, look, NO_GROUP, NONE, NONE, NONE,
         whole & _MASK, count,
+    )  # fmt: skip
+
+
+def _tell_modes(c: _core.Core, model: Any, number: int) -> None:
+    """Write the PROBE record ``modes`` of a replica: a = how many of its modules are in training
+    mode, b = how many it has."""
+    modes, t = [module.training for module in model.modules()], now_ns()
+    c.record(
+        _PROBE, _LANE, 0, c.defs.name("modes"), t, t, c.step, number, NO_GROUP, NONE, NONE, NONE,
+        modes.count(True), len(modes),
     )  # fmt: skip
 
 

@@ -217,6 +217,21 @@ class UnequalStart(Facts):
 
 
 @dataclass(frozen=True, slots=True)
+class UnequalMode(Facts):
+    """Replicas of a model train with other numbers of modules in training mode."""
+
+    training: tuple[tuple[int, int], ...]
+    """(rank, modules in training mode)"""
+    modules: int
+    step: int
+    """The first look at which it was so."""
+
+    @property
+    def sides(self) -> str:
+        return _sides(self.training)
+
+
+@dataclass(frozen=True, slots=True)
 class SameData(Facts):
     """Ranks that average their gradients compute the same loss, bit by bit, in each step."""
 
@@ -416,6 +431,7 @@ KINDS: Final = kinds(
         "no-gradient": NoGradient,
         "unequal-start": UnequalStart,
         "unequal-settings": UnequalSettings,
+        "unequal-mode": UnequalMode,
         "same-data": SameData,
         "skipped-batch": SkippedBatch,
         "summed-twice": SummedTwice,

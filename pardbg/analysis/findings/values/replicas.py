@@ -15,6 +15,7 @@ from pardbg.analysis.findings.kinds.value_kinds import (
     LateAverage,
     ReplicaDivergence,
     StaleParameters,
+    UnequalMode,
     UnequalSettings,
     UnequalStart,
 )
@@ -293,6 +294,24 @@ def late_averages(view: View) -> Iterable[Candidate]:
             kind="late-average", ranks=late, culprits=late if len(late) < len(view.ranks) else (),
             t_ns=view.t_ns, facts=LateAverage(),
         )  # fmt: skip
+
+
+def unequal_modes(view: View) -> Iterable[Candidate]:
+    """Find ranks whose replica of a model (DDP) trains with other modules in training mode: in the
+    newest look, and in one before."""
+    looks: dict[tuple[int, int], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+    for rank, process in view.ranks.items():
+        for step, number, training, modules in probes(view, process, "modes"):
+            looks[number, modules][step][rank] = training
+    for (_, modules), by_step in looks.items():
+        common = {step: of for step, of in sorted(by_step.items()) if len(of) > 1}
+        unlike = [step for step, of in common.items() if len({*of.values()}) > 1]
+        if len(unlike) >= _UNLIKE_LOOKS and unlike[-1] == max(common):
+            of = common[unlike[-1]]
+            yield Candidate(
+                kind="unequal-mode", ranks=tuple(sorted(of)), culprits=odd_ones(of),
+                t_ns=view.t_ns, facts=UnequalMode(tuple(of.items()), modules, unlike[0]),
+            )  # fmt: skip
 
 
 # -- shards
