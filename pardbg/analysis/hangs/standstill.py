@@ -262,16 +262,20 @@ def issue_places(view: View) -> dict[tuple[int, str, int] | tuple[int, int], str
 
 def first_place(view: View, rank: int, issued_ns: int) -> tuple[str | None, bool]:
     """Return (where a rank first issued an op with the signature of this one, whether it was this
-    one): the definition tells. It is there even of a rank that its backend ended in the op."""
+    one): the definition tells. It is there even of a rank that its backend ended in the op. None
+    where ops of that signature differ in size, and this one from the first: lines may, too."""
     process = view.ranks[rank]
     for name in ("issue", "issue_p2p"):
         table = process.table(name)
         rows = np.flatnonzero(table.col("t0_ns") == issued_ns)
         if len(rows):
             number = int(table.col("name_id")[rows[0]])
-            first = np.flatnonzero(table.col("name_id") == number)[0] == rows[0]
+            same = np.flatnonzero(table.col("name_id")[: rows[0] + 1] == number)
+            sizes, whole = table.col("a")[same], not table.base
+            if not (whole and sizes[0] == sizes[-1]) and len(np.unique(sizes[:-1])) > 1:
+                return None, False
             at = whole_place(process.ops.get(number, UNKNOWN_OP).at)
-            return at, bool(first) and not table.base
+            return at, whole and len(same) == 1
     return None, False
 
 

@@ -169,6 +169,28 @@ def test_the_place_of_an_op_that_is_the_ranks_first_of_its_kind(
     assert facts(finding, "first_places") == first
 
 
+@pytest.mark.parametrize(
+    ("before", "others", "own", "known"),
+    [
+        ((512, 128), 128, 360, ()),  # of another line than the first, as far as sizes tell
+        ((512, 128), 512, 400, (0,)),  # rank 0's is of the first one's size, rank 1's of neither
+        ((512, 512), 512, 400, (1, 0)),  # one size: one line
+    ],
+)
+def test_where_ops_differ_in_size_the_first_ones_line_is_told_of_its_size_alone(
+    before: tuple[int, ...], others: int, own: int, known: tuple[int, ...]
+) -> None:
+    trace = Trace(3)
+    for proc in trace.ranks:
+        proc.op("all_reduce", reduce="sum", at=["/home/me/train.py", 10, "big"])
+        for i, size in enumerate(before):
+            proc.collective("world", "all_reduce", i, i + 0.5, size)
+        proc.collective("world", "all_reduce", 10, None, own if proc.rank == 1 else others)
+    finding = error(trace)
+    assert (finding.kind, finding.culprits) == ("size-mismatch", (1,))
+    assert facts(finding, "first_places") == tuple((r, "train.py:10 in big") for r in known)
+
+
 def test_with_two_ranks_the_one_that_differs_from_the_steps_before_is_named() -> None:
     """Steps 1 to 3 are whole ones to compare with; step 0 may be cut."""
     finding = error(two_that_disagree(0, 0, 0, 0, 0, op="all_reduce", reduce="sum", root=-1))

@@ -78,7 +78,7 @@ class Mismatch(_Disagreement):
             at = f": {places_text(self.places)}" if self.places else ""
             text += f" Which side is wrong cannot be told{at}."
         if of:
-            text += places_sentence(self.places, 1 if self.first_places else 2)
+            text += places_sentence(self.places, 2 if about.where and not self.first_places else 1)
         text += first_text(self.first_places)
         if self.number > 1:
             text += f" {self.number} of the recent collectives have the same mismatch."
