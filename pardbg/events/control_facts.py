@@ -380,7 +380,7 @@ class StallPart:
 
 @dataclass(frozen=True, slots=True)
 class Stall(Message, tag="stall"):
-    """A rank has waited in an op for 2 s; stacks of those that make no progress."""
+    """A rank has waited in an op for 2 s; stacks of ranks that stand, or have not come for long."""
 
     since_ns: int
     """When they were asked."""

@@ -152,6 +152,13 @@ def evaluates(job: Job) -> None:
     dist.barrier()
 
 
+def trains_alone(job: Job) -> None:
+    """Goes on training what the others do not, for ever: its status changes all the time."""
+    model = nn.Linear(64, 8)
+    while True:
+        model(torch.randn(256, 64)).sum().backward()
+
+
 def computes_long(job: Job) -> None:
     """Not wrong at all: one long step on every rank."""
     until = time.monotonic() + job.seconds
@@ -177,6 +184,7 @@ WRONG: dict[str, tuple[Callable[[Job], None], Callable[[Job], None] | None]] = {
     "spins": (spins, None), "gil": (gil, None), "in-kernel": (in_kernel, None),
     "lock": (lock, None), "every-fifth": (every_fifth, None),
     "evaluates": (evaluates, evaluates), "saves": (saves, saves),
+    "trains-alone": (trains_alone, None),
     "computes-long": (computes_long, computes_long), "nothing": (lambda job: None, None),
 }  # fmt: skip
 """What the chosen rank does at the chosen step, and what the others do there."""

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.findings import findings
+from pardbg.analysis.findings.finding import Finding
+from pardbg.hub.client import LiveSource
+from pardbg.store.store import Store
 from tests.diagnosis.cases import END, Case, program, quick, recipe, torchrun
 from tests.diagnosis.live import watch
+from tests.distributed.runs import started
+from tests.processes import wait_until
+from tests.unit.facts import facts
 
 CASES = (
     program("gil", 2, 0, 5, ("gil-held",), "20"),
@@ -52,3 +61,24 @@ def test_an_exit_that_hangs_in_a_handler_older_than_torch_is_named(what: str) ->
     assert outcome.right is not None, f"said instead: {outcome.named}"
     assert outcome.false == {}
     assert place in (outcome.right.where or "")
+
+
+@pytest.mark.timeout(150)
+def test_a_rank_that_trains_on_alone_has_a_place(tmp_path: Path) -> None:
+    case, store = quick(program("trains-alone", 2, 1, 9, ("missing-rank",))), Store(live=True)
+    found: list[Finding] = []
+    with started(list(case.argv), tmp_path / "s.mcap") as handle:
+        source = LiveSource(handle.run_dir)
+
+        def placed() -> bool:
+            store.apply_all(source.poll(50))
+            said = findings(View(store, None))
+            found[:] = [one for one in said if one.kind == "missing-rank" and one.where]
+            return bool(found)
+
+        try:
+            wait_until(placed, 120, "its place")
+        finally:
+            source.close()
+    assert found[0].culprits == (1,) and (found[0].where or "").startswith("programs.py:")
+    assert [one.doing for one in facts(found[0], "absences")] == ["runs"]

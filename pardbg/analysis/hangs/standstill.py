@@ -246,6 +246,12 @@ def stall_stacks(view: View) -> dict[int, Stack]:
     return found
 
 
+def ran(view: View, rank: int, since_ns: int) -> tuple[Frame, ...]:
+    """Return the stack that was taken of a rank since then, even if it ran on afterwards."""
+    stack = stall_stacks(view).get(rank)
+    return stack[1] if stack is not None and stack[0] >= since_ns else ()
+
+
 @per_view
 def issue_places(view: View) -> dict[tuple[int, str, int] | tuple[int, int], str]:
     """Return where open asynchronous ops were issued, by (rank, group key, seq) of a collective,

@@ -130,7 +130,10 @@ class StackRequests:
 
     def _look(self, number: int, proc: str, pid: int) -> None:
         try:
-            self._results.put(Looked(number, proc, self._dump(pid)))
+            threads = self._dump(pid)
+            if (first := speaking(threads)) is None or not first.frames:
+                threads = self._dump(pid)  # a stack that changes as it is read may come out empty
+            self._results.put(Looked(number, proc, threads))
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             problem = f"no answer, and py-spy: {error}"
             self._results.put(Looked(number, proc, problem=problem))

@@ -3,7 +3,8 @@
 A rank stands still when its status block does not change. While somebody waits in an op for
 STALL_NS, each rank that stands still is asked for its stack, once per standstill, so that a
 recording has the place in the code too; who does not answer (its GIL is held, it is stopped) is
-looked at from outside. Nothing is asked of ranks that run on, nor while the debugger holds any.
+looked at from outside. Ranks that run on are asked once a wait has lasted LONG_NS, and again each
+time that it has lasted twice as long. Nothing is asked while the debugger holds any.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ _VOLATILE: Final = (
 """Fields of a row whose change alone is no news."""
 STALL_NS: Final = 2_000_000_000
 """Minimum wait in one op."""
+LONG_NS: Final = 5_000_000_000
+"""Wait in one op from which on ranks that run on are asked, too: the missing one may compute."""
 STILL_NS: Final = 1_000_000_000
 """Time without progress after which a rank is asked for its stack."""
 SILENT_NS: Final = 4 * BEAT_NS
@@ -181,6 +184,8 @@ class Standstill:
 
     def __init__(self) -> None:
         self._ranks: dict[str, _Still] = {}
+        self._long_ns = 0
+        """From when on ranks that run on are asked, too."""
         self.stood_ns = 0
         """How long a rank has waited in an op while nobody holds ranks; 0: none has."""
 
@@ -206,8 +211,12 @@ class Standstill:
         states = {row["os"] for row in living.values()}
         self.stood_ns = 0 if held or "t" in states or states == {"T"} else stood_ns
         if held or stood_ns < STALL_NS:
+            self._long_ns = 0
             return []
-        due = [p for p, s in self._ranks.items() if not s.asked and now - s.since_ns >= STILL_NS]
+        still_ns = STILL_NS
+        if stood_ns >= LONG_NS and now >= self._long_ns:
+            self._long_ns, still_ns = now + stood_ns, 0
+        due = [p for p, s in self._ranks.items() if not s.asked and now - s.since_ns >= still_ns]
         for proc in due[:MAX_RANKS]:
             self._ranks[proc].asked = True
         return due[:MAX_RANKS]

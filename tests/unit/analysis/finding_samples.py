@@ -59,7 +59,7 @@ ABSENCES: Final = (
     Absence("gil", AT, asleep=True), Absence("gil", name="0F5", during="action"),
     Absence("gil", during="start-up"),
     Absence("gil", last=Label("barrier dp #7"), last_at=AT), Absence("action", name="0F5"),
-    Absence("device", name="forward", step=8, silent_ns=9 * S),
+    Absence("device", name="forward", step=8, silent_ns=9 * S), Absence("runs", AT, caller="f"),
     Absence("loading", AT, asleep=True, caller="step at train.py:88", thread="feed",
             threads=(("writer", "log.py:3 in run"),),
             lock="feed waits for self.lock; thread writer is inside it at log.py:3 in run"),
@@ -85,7 +85,8 @@ def _waits() -> list[Candidate]:
     found += [missing(absence, over=True) for absence in ABSENCES]
     progress, unknown = Absence("forward", progresses=True), Absence("unknown", progresses=True)
     found += [
-        missing(progress, early=True), missing(unknown, unknown, culprits=(2, 3), early=True),
+        missing(progress, early=True), missing(Absence("runs", AT), early=True),
+        missing(unknown, unknown, culprits=(2, 3), early=True),
         missing(unknown, progress, culprits=(2, 3), over=True, victims=(0, 1, 4)),
         missing(unknown, more=(*waiting(5, op="send to 2"), *waiting(6, 7, op="barrier tp #1"),
                                *waiting(8, op="barrier dp #1"))),

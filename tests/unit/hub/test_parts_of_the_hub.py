@@ -362,6 +362,15 @@ def test_where_asks_the_agents_and_looks_from_outside_at_who_is_silent() -> None
     assert answers[0].stacks[1] == threads("gil")
 
 
+def test_a_stack_that_came_out_empty_is_read_once_more() -> None:
+    answers: list[WhereFound] = []
+    looks = iter([(Thread("MainThread", True),), threads("train")])
+    where = StackRequests(dump=lambda pid: next(looks))
+    where.ask(1, {"p0": (0, 10)}, answers.append, now=0)
+    wait_until(lambda: where.tick(WAIT_NS) or answers, what="the look from outside")
+    assert answers[0].stacks == {0: threads("train")}
+
+
 def test_where_says_why_a_rank_has_no_stack() -> None:
     def fails(pid: int) -> tuple[Thread, ...]:
         raise OSError("not installed")

@@ -1,4 +1,4 @@
-"""When the hub takes stacks by itself: once per standstill, never of ranks that run on."""
+"""When the hub takes stacks by itself: once per standstill, rarely of ranks that run on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +50,26 @@ def test_nobody_waits_so_nobody_is_asked() -> None:
         assert still.due(rows, t * S) == []
 
 
-def test_ranks_that_run_on_are_not_asked() -> None:
-    still = Standstill()
-    asked: list[str] = []
-    for t in range(8):  # b goes on to another phase each half second
-        for half in (0, 1):
-            rows = {"a": in_op(0), "b": row(1, since_ns=t * S + half * S // 2)}
-            asked += still.due(rows, t * S + half * S // 2)
-    assert asked == ["a"]
+def asked_of(began_s: Callable[[float], float], seconds: int) -> list[tuple[float, str]]:
+    """(when, who) of a, which waits in an op since ``began_s(now)``, and of b, which goes on to
+    another phase each half second: looked at as often."""
+    still, found = Standstill(), []
+    for t in (half / 2 for half in range(2 * seconds)):
+        rows = {"a": in_op(0, began_s(t)), "b": row(1, since_ns=int(t * S))}
+        found += [(t, proc) for proc in still.due(rows, int(t * S))]
+    return found
+
+
+def test_ranks_that_run_on_are_asked_ever_more_rarely() -> None:
+    """After 5 s of a wait, and each time that it has lasted twice as long."""
+    assert asked_of(lambda t: 0, 60) == [(2, "a"), (5, "b"), (10, "b"), (20, "b"), (40, "b")]
+
+
+def test_ranks_that_run_on_are_not_asked_where_others_wait_a_while() -> None:
+    """A slow rank of a healthy job: each 4 s a new wait. Where each lasts 8 s: once in each."""
+    assert {who for _, who in asked_of(lambda t: t // 4 * 4, 60)} == {"a"}
+    found = asked_of(lambda t: t // 8 * 8, 24)
+    assert [t for t, who in found if who == "b"] == [5, 13, 21]
 
 
 def test_a_new_standstill_is_asked_anew() -> None:

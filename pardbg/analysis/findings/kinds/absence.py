@@ -16,15 +16,16 @@ Doing = Literal[
     "unknown", "left", "killed", "lost", "ended", "stopped", "traced", "pdb", "prompt", "cut off",
     "gil", "kernel", "device", "compiling", "importing", "checkpoint", "loading",
     "torch.distributed", "action", "forward", "backward", "optimizer", "pipeline", "start-up",
-    "code",
+    "code", "runs",
 ]  # fmt: skip
-Verb = Literal["be", "have", "load", "import", "was"]
+Verb = Literal["be", "have", "load", "import", "was", "run"]
 _VERBS: Final[dict[Verb, tuple[str, str, str, str]]] = {
     "be": ("is", "are", "was", "were"),
     "have": ("has", "have", "had", "had"),
     "load": ("loads", "load", "loaded", "loaded"),
     "import": ("imports", "import", "imported", "imported"),
     "was": ("was", "were", "was", "were"),
+    "run": ("runs", "run", "ran", "ran"),
 }
 """verb -> (one rank, several, the same in the past)"""
 _KERNEL: Final = "blocked in the kernel (a disk, a network, a driver)"
@@ -37,6 +38,7 @@ _WORDS: Final[dict[Doing, tuple[Verb, str]]] = {
     "torch.distributed": ("be", "in torch.distributed"), "forward": ("be", "in forward"),
     "backward": ("be", "in backward"), "optimizer": ("be", "in the optimizer's step"),
     "pipeline": ("be", "in the pipeline's step"), "start-up": ("be", "in its start-up"),
+    "runs": ("run", "on"),
 }  # fmt: skip
 _KINDS: Final[dict[Doing, str]] = {
     "stopped": "rank-stopped", "traced": "rank-stopped", "pdb": "in-debugger",
@@ -136,7 +138,8 @@ class Absence:
         verb, rest = self._phrase(many, over)
         words = " ".join(filter(None, (_VERBS[verb][many + 2 * over], rest)))
         if self.place:
-            words += f" at {self.place}{self._details(many)}"
+            seen = ", last seen" if self.doing == "runs" else ""
+            words += f"{seen} at {self.place}{self._details(many)}"
         return words
 
     def _phrase(self, many: bool, over: bool) -> tuple[Verb, str]:
@@ -181,7 +184,7 @@ class Absence:
         asleep = " (asleep there)"
         if self.blocking is not None and not many:
             asleep = f" ({blocking_text(self.blocking)})"
-        asleep *= self.asleep or self.blocking is not None
+        asleep *= (self.asleep and self.doing != "runs") or self.blocking is not None
         return f"{thread}{caller}{asleep}"
 
     def beside(self, many: bool = False) -> str:

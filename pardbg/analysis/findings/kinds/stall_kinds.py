@@ -101,7 +101,7 @@ class MissingRank(Stalled):
         )
 
     def _reason(self, absence: Absence, many: bool) -> str:
-        if not self.early:
+        if not self.early or absence.doing == "runs":
             return absence.text(many, self.over)
         on = "get on" if many else "gets on"
         return on if absence.doing == "unknown" else f"{on}: {absence.text(many, self.over)}"

@@ -14,7 +14,7 @@ from pardbg.analysis.findings.finding import Candidate, Label
 from pardbg.analysis.findings.kinds.absence import NO_OP, Absence, Doing
 from pardbg.analysis.hangs.blocking_calls import Blocking, samples
 from pardbg.analysis.hangs.stacks import activity, caller, place, whole_place
-from pardbg.analysis.hangs.standstill import IDLE_CORES, Seen, first_place, is_cut_off, seen
+from pardbg.analysis.hangs.standstill import IDLE_CORES, Seen, first_place, is_cut_off, ran, seen
 
 _FILES_NS: Final = 30_000_000_000
 """A checkpoint that is being written or read takes its time."""
@@ -36,8 +36,8 @@ _PHASES: Final[dict[str, Doing]] = {
 }  # fmt: skip
 
 
-def absence(view: View, rank: int) -> Absence:
-    """Return what a rank does that others wait for."""
+def absence(view: View, rank: int, since_ns: int) -> Absence:
+    """Return what a rank does that others wait for since then."""
     process, now = view.ranks[rank], seen(view, rank)
     end = view.proc_end(process)
     if end is not None:
@@ -72,10 +72,14 @@ def absence(view: View, rank: int) -> Absence:
     doing: Doing = at or ("action" if now.action else _PHASES.get(now.phase, "unknown"))
     if doing == "unknown" and where:
         doing = "code"
+    progresses = not now.frames and view.t_ns - now.moved_ns < _STILL_NS
+    frames = ran(view, rank, since_ns) if progresses else now.frames
+    if progresses and frames and doing != "action":  # phases of a loop come and go
+        doing, where = "runs", whole_place(frames)
     return Absence(
-        doing, where, name=now.action, lock=now.lock, caller=caller(now.frames) or "",
+        doing, where, name=now.action, lock=now.lock, caller=caller(frames) or "",
         asleep=now.cpu is not None and now.cpu < IDLE_CORES and now.os_state == "S",
-        progresses=not now.frames and view.t_ns - now.moved_ns < _STILL_NS,
+        progresses=progresses,
         thread=now.threads[0][0] if now.threads and now.threads[0][0] != "MainThread" else "",
         threads=other_threads(now), pid=process.pid, rank=rank,
         blocking=_blocking(view, now),

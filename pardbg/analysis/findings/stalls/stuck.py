@@ -62,7 +62,7 @@ def _stuck_op(view: View, ops: Sequence[PendingOp], since: int, over: int | None
     broken = tuple(r for r in op.group.ranks if ended(view, r) or r in stopped)
     facts: StuckOp | UnseenRank = StuckOp(
         broken, False, over is not None, Label(op.text), (over or view.t_ns) - since, op.call,
-        absence(view, broken[0]) if broken and not unseen else None,
+        absence(view, broken[0], since) if broken and not unseen else None,
         bool(op.group.ranks or op.call or not op.group.backend),
     )  # fmt: skip
     where = next((at for r in waiting if (at := place(seen(view, r).frames))), None)

@@ -106,7 +106,7 @@ def waits(view: View, over: int | None) -> Iterator[Candidate]:
 
 def _missing(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> Iterator[Candidate]:
     rank, late = blame.ranks[0], view.t_ns - blame.since_ns
-    found, early = absence(view, rank), False
+    found, early = absence(view, rank, blame.since_ns), False
     loads = _loads(view, blame, found)
     if not found.fault or loads:
         if _in_op_of_all(graph, blame):
@@ -352,7 +352,7 @@ def _crossed_tags(ops: Mapping[int, PendingOp]) -> tuple[int, ...]:
 @per_store(lambda view, rank, came_ns, late_ns: (view.ranks[rank].proc, came_ns))
 def _absence_then(view: View, rank: int, came_ns: int, late_ns: int) -> Absence:
     """Return what was known of the rank towards the end of the wait. It is past: looked up once."""
-    return absence(View(view.store, came_ns - late_ns // 4), rank)
+    return absence(View(view.store, came_ns - late_ns // 4), rank, came_ns - late_ns)
 
 
 def late(view: View) -> Iterator[Candidate]:
