@@ -272,6 +272,8 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     Rule((values.UnequalAccumulation, values.SkippedBatch), (values.StepDrift,), _about_ranks),
     Rule((values.ReplicaDivergence,), (values.StepDrift,), _of_steps_left_out),
     Rule((values.StepDrift,), (values.ReplicaDivergence, values.NotFinite), _adds_others, "note"),
+    # Steps of one number are not the same ones: who is late in them says nothing.
+    Rule((values.StepDrift,), (speed.Straggler, speed.SlowSteps), _about_culprits),
     # Times are the machine's.
     Rule((speed.HostOverloaded,), (speed.Straggler,), _for_want_of_core, "nobody"),
     Rule((speed.HostOverloaded,), _SPEED, _no_own_cause, "note"),
