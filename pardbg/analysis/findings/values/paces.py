@@ -197,7 +197,7 @@ def _apart(view: View, group: GroupDef, paces: Mapping[int, _Pace]) -> Iterator[
         how, culprits, numbers, step = found
         yield Candidate(
             kind="step-drift", ranks=tuple(sorted(paces)), culprits=culprits, t_ns=view.t_ns,
-            group=group.key,
+            group=group.name,
             facts=StepDrift(Label(group_label(view, group)), how, tuple(numbers.items()), step),
         )  # fmt: skip
 
