@@ -117,14 +117,15 @@ def _framed(records: Any, first: int) -> bytes:
     return bytes(head + records.tobytes())
 
 
-def feed(relays: list[FakeRelay], ranks: Ranks, seconds: float) -> None:
-    """Send steps as their time comes."""
+def feed(relays: list[FakeRelay], ranks: Ranks, seconds: float) -> float:
+    """Send steps as their time comes, then a hang. Return how many seconds behind that time the
+    last step was: with hub and viewer on its cores the sender itself may be late."""
     for message in ranks.definitions:
         proc = message.key[1:]
         at = next(relay for relay in relays if proc in relay.procs)
         at.data.send_multipart((b"D" + proc, message.payload))
     begin_ns = time.monotonic_ns()
-    num_halves = int(seconds / STEP_MS * 2000)
+    num_halves, due = int(seconds / STEP_MS * 2000), begin_ns
     for half in range(num_halves):
         step, second = divmod(half, 2)
         due = begin_ns + step * STEP_NS + (second + 1) * STEP_NS // 2 + LATE_NS
@@ -136,7 +137,9 @@ def feed(relays: list[FakeRelay], ranks: Ranks, seconds: float) -> None:
             if half % 4 == 0:
                 relay.say_rows(step, head=ranks.sent(step, second))
             relay.answer()
+    behind_s = (time.monotonic_ns() - due) / 1e9
     hang(relays, ranks, num_halves // 2, begin_ns)
+    return behind_s
 
 
 def hang(relays: list[FakeRelay], ranks: Ranks, step: int, begin_ns: int) -> None:
@@ -177,12 +180,12 @@ def measure(root: Path) -> dict[str, Any]:
         with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as viewer:
             try:
                 time.sleep(3)
-                feed(relays, ranks, SECONDS)
+                behind_s = feed(relays, ranks, SECONDS)
                 found: dict[str, Any] = json.loads(viewer.communicate(timeout=60)[0])
             finally:
                 viewer.kill()
     context.destroy(linger=0)
-    return found
+    return found | {"behind": behind_s}
 
 
 def view(root: Path) -> None:
@@ -232,6 +235,7 @@ def main() -> list[Figure]:
         said = measure(root)
     between = (SECONDS - WARM_S - 3) / max(1, said["frames"])
     note = f"a frame every {between:.1f} s; {said['steps']} steps"
+    note += f", sent {said['behind']:.1f} s late"
     return [
         Figure("following 1,024 ranks: share of one core", 100 * said["share"], "%", 30, note=note),
         Figure("following 1,024 ranks: records lost", said["lost"], "", 0.5),
