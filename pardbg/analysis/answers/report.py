@@ -259,4 +259,5 @@ def finding_json(finding: Finding) -> dict[str, Any]:
         "first_ns": finding.t_ns if finding.first_ns is None else finding.first_ns,
         "evidence": None if finding.evidence is None else _all(finding.evidence),
         "facts": facts_json(finding.facts),
+        "handled": [{"exception": what, "ranks": [*ranks]} for what, ranks in finding.handled],
     }

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pardbg.analysis.answers.report import finding_json
 from pardbg.analysis.hangs.stacks import waits_in_op
 from pardbg_agent import wire
 from pardbg_agent.wire import Flag, Lane
@@ -102,6 +103,9 @@ def test_what_the_culprit_alone_handles_is_told(
     trace.hub(wire.Key.CONTROL, 2100, event="stall", since_ns=ns(2100), stacks=parts, source=source)
     said = found(trace, 2200)[kind]
     assert (said.culprits, said.handled) == ((2,), told)
+    assert finding_json(said)["handled"] == [
+        {"exception": w, "ranks": [*r]} for w, r in said.handled
+    ]
 
 
 def test_a_full_host_excuses_no_device_that_stands() -> None:
