@@ -15,7 +15,7 @@ WORKS = [["/job/train.py", 36, "train"]]
 
 def call(proc: Proc, name: str, t: float, ranks: tuple[int, ...], detail: str = "") -> None:
     """A set-up call that begins and does not end."""
-    key = f"calls.{len(ranks)}"
+    key = f"calls.{len(ranks)}" if ranks[1:] else f"calls.of.{ranks[0]}"
     if key not in proc._groups:
         proc._groups[key] = len(proc._groups) + 1
         proc.define(wire.DefKind.GROUP, id=proc._groups[key], key=key, name="set-up", axis=None,
@@ -256,6 +256,17 @@ def test_a_key_that_nobody_is_left_to_set() -> None:
     trace.flush()
     one = found(trace, 2500)["deadlock"]
     assert facts(one, "keys") == ("phase3/1",)
+
+
+def test_who_waits_for_no_key_that_most_wait_for_is_named() -> None:
+    """Rank 0 set another key and is in an all_reduce; 1 and 2, two of three, wait for this one.
+    Rank 1 has asked the store for one more before."""
+    trace = Trace(3)
+    trace.ranks[1].next_seq("calls.of.1", False)
+    for rank in (1, 2):
+        call(trace.ranks[rank], "Store.wait", 1, (rank,), "ckpt/60")
+    trace.ranks[0].collective("world", "all_reduce", 1, None)
+    assert found(trace, 2500)["deadlock"].culprits == (0,)
 
 
 def test_deep_stacks_keep_the_programs_frames_and_who_called() -> None:

@@ -317,7 +317,9 @@ def _name(blame: Blame, ops: Mapping[int, PendingOp]) -> tuple[Cycle, tuple[int,
         return "deadlock", skipped
     by_op: dict[tuple[object, ...], list[int]] = {}
     for rank, op in ops.items():
-        by_op.setdefault((*op.key, op.seq, op.p2p, op.rank if op.p2p else None), []).append(rank)
+        one: tuple[object, ...] = (*op.key, op.seq, op.p2p, op.rank if op.p2p else None)
+        # calls at the store count on a group of each rank's own: they have the key in common
+        by_op.setdefault(("", op.op.reduce) if op.at_store else one, []).append(rank)
     most = max(by_op.values(), key=len)
     if len(p2p) == 1 and ops[p2p[0]].peer in ops and not ops[ops[p2p[0]].peer].p2p:
         op = ops[p2p[0]]
