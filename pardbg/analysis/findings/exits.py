@@ -33,6 +33,11 @@ _TRANSPORT: Final = re.compile(
     r"remote process|Application timeout|[Mm]onitored[Bb]arrier|wait timeout|"
     r"NCCL (error|communicator)|DistBackendError|ran for more than set timeout"
 )
+_TIMEOUT: Final = re.compile(
+    r"(?<!onnection )[Tt]imed out|Socket Timeout|wait timeout|timeout: Work|before timing out|"
+    r"failed to pass monitoredBarrier|ran for more than set timeout"
+)
+"""... of an op that took longer than the job lets it."""
 
 
 class BadEnd(NamedTuple):
@@ -77,6 +82,14 @@ def aborted_after(process: Process, since_ns: int) -> bool:
     """Return whether a rank that had waited since then was aborted, as NCCL's watchdog does."""
     long = bool(process.ends) and process.ends[-1][0] - since_ns >= GIVES_UP_NS
     return long and process.exit_code == -signal.SIGABRT
+
+
+def timed_out(process: Process, since_ns: int, until_ns: int) -> bool:
+    """Return whether a rank that had waited since then gave up by a timeout before ``until_ns``."""
+    if aborted_after(process, since_ns) and process.ends[-1][0] < until_ns:
+        return True
+    failures = (f for f in process.failures if since_ns < f.t_ns < until_ns)
+    return any(_TIMEOUT.search(failure.text) for failure in failures)
 
 
 def gave_up(view: View, rank: int) -> bool:

@@ -9,7 +9,7 @@ from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.base.asof import View
 from pardbg_agent import wire
 from tests.unit.analysis.test_ends import CLOSED, FRAMES, ends, leaves, raises, said, three
-from tests.unit.analysis.test_waitgraph import WAITING, stall
+from tests.unit.analysis.test_waitgraph import WAITING, stall, state_of
 from tests.unit.analysis.test_waitgraph_calls import call
 from tests.unit.facts import facts
 from tests.unit.trace_builder import Trace, ns
@@ -151,3 +151,32 @@ def test_ranks_that_leave_by_os_exit_did_not_fail() -> None:
         ends(trace, proc, 70, "lost")
     trace.end(80, code=0)
     assert kinds(trace) == [("rank-lost", "info")] * 3
+
+
+@pytest.mark.parametrize(
+    ("error", "t", "kind", "culprits"),
+    [
+        ("RuntimeError: Timed out waiting 5000ms for recv operation", 5001, "missing-rank", (2,)),
+        ("RuntimeError: [Rank 0]: Rank 2 failed to pass monitoredBarrier in 5000 ms", 5001,
+         "missing-rank", (2,)),
+        (CLOSED, 5001, "cut-off", ()),
+        ("RuntimeError: Timed out waiting 9000ms for recv operation", 9001, "exception", (1,)),
+    ],
+)  # fmt: skip
+def test_no_load_prolongs_the_timeout_of_an_op(
+    error: str, t: float, kind: str, culprits: tuple[int, ...]
+) -> None:
+    """800 threads want 100 cores, so a rank that works gets 16 s. 0 and 3 wait for it, rank 2, and
+    0 gives up after 5 s. In the last case rank 1 failed at 5 s, before the timeout of 9 s."""
+    trace = Trace(4, {"a": (0, 2, 3)})
+    for proc in (trace.ranks[0], trace.ranks[3]):
+        proc.collective("a", "all_reduce", 1, None)
+    trace.ranks[2].phase("forward", 0, 1)
+    trace.flush()
+    state_of(trace, trace.ranks[2], 4700, load=800, cpu=1.0, os="R", phase="forward")
+    if kind == "exception":
+        raises(trace.ranks[1], 5001)
+    raises(trace.ranks[3], t, CLOSED)
+    raises(trace.ranks[0], t + 20, error)
+    trace.ranks[2].phase("forward", 1, t + 2000)
+    assert [(f.kind, f.culprits) for f in said(trace).values()] == [(kind, culprits)]

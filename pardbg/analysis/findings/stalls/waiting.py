@@ -12,7 +12,13 @@ from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.p2p import p2p_between
-from pardbg.analysis.findings.exits import aborted_after, bad_ends, is_transport, termination
+from pardbg.analysis.findings.exits import (
+    aborted_after,
+    bad_ends,
+    is_transport,
+    termination,
+    timed_out,
+)
 from pardbg.analysis.findings.finding import Candidate, Evidence, Label, at_row, first
 from pardbg.analysis.findings.kinds.absence import Absence
 from pardbg.analysis.findings.kinds.mismatch_kinds import Place
@@ -111,7 +117,8 @@ def _missing(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> It
     if not found.fault or loads:
         if _in_op_of_all(graph, blame):
             return  # it comes when that ends; that it does not is a finding of its own
-        early = late < _patience(view, blame, found, loads)
+        given_up = over is not None and _timed_out(view, blame, over)
+        early = not given_up and late < _patience(view, blame, found, loads)
         if early and not (found.progresses and _unusual(view, blame)):
             return
     op = blame.waits[0].op
@@ -225,6 +232,12 @@ def _gave_up(view: View, blame: Blame) -> bool:
         return True
     failures = (f for wait in blame.waits for f in view.ranks[wait.rank].failures)
     return any(is_transport(failure.text) for failure in failures)
+
+
+def _timed_out(view: View, blame: Blame, over: int) -> bool:
+    """Return whether it was over by the timeout of a waiting rank: no host's load prolongs that."""
+    ops = (wait.op for wait in blame.waits)
+    return any(timed_out(view.ranks[op.rank], op.since_ns, over + ENDED_NS) for op in ops)
 
 
 # -- messages to the wrong rank
