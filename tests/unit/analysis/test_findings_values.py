@@ -326,6 +326,14 @@ def test_replicas_that_agree_again_are_worth_a_note() -> None:
     assert finding.culprits == ()  # of two, neither side is larger
 
 
+def test_replicas_do_not_agree_again_in_a_step_that_one_has_not_come_to() -> None:
+    """Rank 1 steps less often: by now the others alone have come to step 20."""
+    same = [(5, 1), (6, 1), (7, 1)]
+    finding = one(replicas({0: same, 1: [(5, 1), (8, 2)], 2: same}), "replica-divergence")
+    assert (finding.culprits, finding.severity) == ((1,), "error")
+    assert facts(finding, "step", "again_step") == (10, None)
+
+
 @pytest.mark.parametrize(("every", "num_bytes", "in_backward", "severity"), [
     (4, 196, False, "info"), (4, 4, False, "error"), (4, 196, True, "error"),
     (1, 196, False, "error"), (24, 196, False, "error"),

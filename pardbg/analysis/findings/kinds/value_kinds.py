@@ -132,7 +132,7 @@ class ReplicaDivergence(Facts):
         if self.skipped:
             text += (
                 f" The optimizer of {ranks_text(self.skipped)} has stepped {self.steps[0]} times "
-                f"by then, that of the others {self.steps[1]}: "
+                f"so far, that of the others {self.steps[1]}: "
             )
             text += (
                 "steps were skipped there, as a gradient scaler does on its own."

@@ -153,10 +153,12 @@ def _diverged(view: View, group: str, by_key: _ByKey, average: bool) -> Iterable
         odd.update(odd_ones({rank: of.whole for rank, of in part.items()}))
     names = [name for part in steps[step] if _differs(part) for name in _parts(part)]
     ranks = tuple(sorted({rank for part in steps[step] for rank in part}))
+    # others may be equal in a step that a rank which steps less often has not come to
+    whole = [s for s, parts in steps.items() if all(part.keys() >= {*ranks} for part in parts)]
     yield Candidate(
         kind="replica-divergence", ranks=ranks, culprits=tuple(sorted(odd)),
         t_ns=min(of.t_ns for part in steps[step] for of in part.values()),
-        facts=_facts(view, group, ranks, tuple(names), list(steps), different,
+        facts=_facts(view, group, ranks, tuple(names), sorted({*whole, *different}), different,
                      average, odd),
         where=names[0] if names else None,
     )  # fmt: skip
