@@ -215,6 +215,27 @@ def test_with_two_ranks_and_no_habit_nobody_is_named() -> None:
     assert finding.culprits == () and facts(finding, "steps_before") == 0
 
 
+@pytest.mark.parametrize(("twice", "culprits", "steps"), [((), (1,), 3), ((2,), (), 0)])
+def test_an_op_more_than_in_any_step_before_differs_from_these(
+    twice: tuple[int, ...], culprits: tuple[int, ...], steps: int
+) -> None:
+    """One of 256 B in each step, two in those of ``twice``. Rank 1 has a second one in step 4, of
+    32 kB, where rank 0 goes on to step 5. Its steps 1 to 3 are whole ones to compare with; of two
+    ops there is one step, or none."""
+    trace = Trace(2)
+    for proc in trace.ranks:
+        for step in range(5):
+            for part in range(2 if step in twice else 1):
+                t = 10.0 * step + 4 * part
+                proc.collective("world", "all_reduce", t, t + 3, 256, step=step)
+            proc.step(step, 10 * step, 10 * step + 9)
+    trace.ranks[0].collective("world", "all_reduce", 50, None, 256, step=5)
+    trace.ranks[1].collective("world", "all_reduce", 45, None, 32_768, step=4)
+    finding = error(trace)
+    assert (finding.kind, finding.culprits) == ("size-mismatch", culprits)
+    assert facts(finding, "steps_before") == steps
+
+
 def test_a_message_whose_sides_differ_in_size() -> None:
     """Three of 100 B, then rank 0 sends 80 B where rank 1 takes 100: rank 0 differs."""
     trace = Trace(2)

@@ -180,7 +180,8 @@ def _differing(view: View, row: CollectiveRow) -> tuple[tuple[int, ...], int]:
 
 def _as_before(row: CollectiveRow, ops: dict[int, Issue]) -> tuple[bool, int] | None:
     """Return (whether a rank's op is what it was at this place of earlier steps, the number of
-    these); None where they differ among themselves, or are too few."""
+    these); None where they differ among themselves, or are too few. One more than in any earlier
+    step is none of those."""
     now = ops.get(row.seq)
     if now is None:
         return None
@@ -193,6 +194,9 @@ def _as_before(row: CollectiveRow, ops: dict[int, Issue]) -> tuple[bool, int] | 
         (step, compared(row.verdict, by_step[step][place_in_step]))
         for step in whole if step < now.step and len(by_step[step]) > place_in_step
     ][-LAST_STEPS:]  # fmt: skip
+    earlier = sum(step < now.step for step in whole)
+    if not known and earlier >= LEAST_STEPS:
+        return False, min(earlier, LAST_STEPS)  # no step before has so many ops
     before = [what for _, what in known]
     if len(set(before)) > 1:  # in its second step DDP orders its buckets anew
         before = [what for step, what in known if step > _SECOND_STEP]
