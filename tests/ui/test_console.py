@@ -304,3 +304,19 @@ async def test_stacks_asked_for_while_looking_back_are_of_now() -> None:
         await shows(app, "after this moment")
         await pilot.press("f")
         await shows(app, "0 ns ago")
+
+
+async def test_the_prompt_has_the_sign_of_what_it_asks_for() -> None:
+    """It is hidden while nobody types, and has no size then."""
+    app = app_on(sample.snapshot_1f1b(), FakePort())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ready(app)
+        signs = []
+        for key in ("colon", "slash", "m", "colon"):
+            await pilot.press(key)
+            await until(lambda: app.main._prompt.has_focus, "the prompt")
+            sign = app.main._sign
+            await until(lambda sign=sign: sign.size.width > 0, "its sign")  # type: ignore[misc]
+            signs.append(sign.render_lines(sign.size.region)[0].text)
+            await pilot.press("escape")
+        assert len(set(signs)) == 3 and signs[0] == signs[3]

@@ -41,6 +41,9 @@ class Lines(Widget):
         if new == old:
             return
         self._lines = new
+        if not self.size:  # hidden: all that was painted is old once it is shown
+            self.refresh()
+            return
         width = self.size.width
         rows = [
             Region(0, y, width, 1)
