@@ -23,6 +23,8 @@ class Digest:
     backend: str
     num_ranks: int
     num_hosts: int
+    began_ns: int
+    """Wall clock (epoch ns); 0: not known."""
     length_ns: int
     step: int | None
     times: tuple[tuple[int, int], ...]
@@ -47,6 +49,7 @@ def digest(path: Path, *, growing: bool = False) -> Digest:
         backend=made.run.backend,
         num_ranks=len(made.ranks),
         num_hosts=made.run.num_hosts,
+        began_ns=made.run.wall_ns,
         length_ns=max(0, made.t_end_ns - made.t_begin_ns),
         step=made.step,
         times=tuple((row.step, row.duration_ns) for row in made.steps[-STEPS:]),

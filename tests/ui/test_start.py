@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pardbg.analysis.findings.finding import Finding
 from pardbg.cli.front import entries, start
 from pardbg.render.draw.cells import plain
 from pardbg.render.frame.start_page import Entry, start_page
@@ -171,3 +173,25 @@ def test_a_live_run_is_not_said_to_be_without_findings_for_good() -> None:
         body = start_page([entry], 0, 80, 24, 10**9).body
         said.append(next(plain(row) for row in body if "✓" in plain(row)))
     assert said[0].split("✓")[1].split("  ")[0] != said[1].split("✓")[1].split("  ")[0]
+
+
+def row_of(entry: Entry) -> str:
+    body = start_page([entry], 0, 120, 40, time.time_ns()).body
+    return next(plain(row) for row in body if entry.name in plain(row))
+
+
+def test_a_recording_began_when_its_run_did_and_not_at_its_last_write() -> None:
+    made = replace(digest(SESSIONS / "1f1b.mcap"), name="job", began_ns=1_790_000_000 * 10**9)
+    entry = Entry("recording", "job", "job", made.began_ns + 9 * 86_400 * 10**9)
+    began = time.strftime("%d %b", time.localtime(1_790_000_000))
+    assert began in row_of(replace(entry, digest=made))
+    for unknown in (entry, replace(entry, digest=replace(made, began_ns=0))):
+        assert time.strftime("%b", time.localtime(1_790_000_000)) not in row_of(unknown)
+
+
+def test_what_was_ended_on_purpose_is_no_failure() -> None:
+    note = Finding("interrupted", "info", 1, "")
+    made = replace(digest(SESSIONS / "1f1b.mcap"), name="job", exit_code=1)
+    told = [replace(made, findings=found) for found in ((note,), ())]
+    signs = ["✗" in row_of(Entry("recording", "job", "job", 0, digest=one)) for one in told]
+    assert signs == [False, True]

@@ -26,7 +26,7 @@ from pardbg.render.draw.cells import (
 )
 from pardbg.render.draw.plots import by_step
 from pardbg.render.draw.regions import Region, framed
-from pardbg.render.draw.signs import SIGN
+from pardbg.render.draw.signs import SIGN, SIGNS
 from pardbg.session.digest import Digest
 
 Kind = Literal["live", "dead", "recording"]
@@ -79,11 +79,12 @@ def start_page(
     ``lessons``: (title, answered, ideas)."""
     beside = cells >= PREVIEW and bool(entries)
     size = cells - preview_cells(cells) - 2 if beside else cells
-    columns = choose(_columns(size, now_ns), size - 3)
+    columns: Sequence[Column[Entry]] = ()
     body: list[Line] = []
     places: list[int] = []
     for index, entry in enumerate(entries):
         if not index or entry.kind != entries[index - 1].kind:
+            columns = choose(_columns(size, now_ns, entry.kind), size - 3)
             body += [(), _heading(entry.kind, columns, size)] if body else [
                 _heading(entry.kind, columns, size)
             ]  # fmt: skip
@@ -129,10 +130,11 @@ def _after(row: Line, at: int) -> Line:
     return line(Segment(text[at:], "dim"))
 
 
-def _columns(cells: int, now_ns: int) -> list[Column[Entry]]:
+def _columns(cells: int, now_ns: int, kind: Kind) -> list[Column[Entry]]:
+    when = "ended" if kind == "dead" else "began"
     return [
         Column("", 20, draws=_name, wish=32),
-        Column("began", 6, lambda e: (_began(e, now_ns), "dim"), rank=4, align="right"),
+        Column(when, 6, lambda e: (_when(e, now_ns), "dim"), rank=4, align="right"),
         Column("ranks", 5, lambda e: (_of(e, lambda d: words.count(d.num_ranks)), ""),
                rank=1, align="right"),
         Column("length", 7, lambda e: (_of(e, lambda d: words.duration(d.length_ns)), "dim"),
@@ -169,9 +171,14 @@ def _median(found: Digest) -> str:
     return words.duration(times[len(times) // 2]) if times else ""
 
 
-def _began(entry: Entry, now_ns: int) -> str:
-    """Return ``10:41`` of today, ``Mon`` of this week, else ``22 Nov``."""
-    age_s, then = (now_ns - entry.since_ns) / 1e9, time.localtime(entry.since_ns / 1e9)
+def _when(entry: Entry, now_ns: int) -> str:
+    """Return ``10:41`` of today, ``Mon`` of this week, else ``22 Nov``; empty: not known."""
+    at_ns = entry.since_ns
+    if entry.kind == "recording":  # its last write is no begin
+        at_ns = entry.digest.began_ns if isinstance(entry.digest, Digest) else 0
+    if not at_ns:
+        return ""
+    age_s, then = (now_ns - at_ns) / 1e9, time.localtime(at_ns / 1e9)
     if then[:3] == time.localtime(now_ns / 1e9)[:3]:
         return time.strftime("%H:%M", then)
     return time.strftime("%a" if age_s < 6 * 86_400 else "%d %b", then)
@@ -185,6 +192,8 @@ def _worst(entry: Entry) -> tuple[str, str]:
         return entry.note or "…", "dim"
     found = [finding for finding in entry.digest.findings if finding.severity != "info"]
     if not found:
+        if any(finding.kind == "interrupted" for finding in entry.digest.findings):
+            return f"{SIGNS['ended'][0]} ended", "dim"  # on purpose, whatever its exit code
         if entry.digest.exit_code:
             return f"✗ exit code {entry.digest.exit_code}", "bad"
         if not entry.digest.times:
