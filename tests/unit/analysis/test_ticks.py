@@ -75,6 +75,25 @@ def test_each_tick_moves_the_wavefront_by_a_column(ticks: int, expected: list[st
     assert (grid.tick, grid.num_ticks) == (ticks, 6)
 
 
+@pytest.mark.parametrize(
+    ("fact", "moves"),
+    [
+        ({"event": "take", "before": "a"}, False), ({"event": "verb", "verb": "where"}, False),
+        ({"event": "verb", "verb": "pause"}, False), ({"event": "edit", "verb": "tbreak"}, False),
+        ({"event": "verb", "verb": "next"}, True), ({"event": "edit", "verb": "until"}, True),
+        ({"event": "running"}, True),
+    ],
+)  # fmt: skip
+def test_what_moves_nobody_leaves_the_last_tick(fact: dict[str, str], moves: bool) -> None:
+    """Rank 0 ran ahead to F1 in tick 1: that is no whole column, which is all that is known of the
+    newest tick once ranks have run by themselves."""
+    trace = stepped(1)
+    trace.ranks[0].action("0F1", 1020, 1030)
+    trace.hub(wire.Key.CONTROL, 2000, **fact, mode="held", held={"0": "x", "1": "y"})
+    ran = one(trace.flush()).rows[0].ran
+    assert ran == (("0F0",) if moves else ("0F0", "0F1"))
+
+
 def test_who_cannot_move_says_for_whom_it_waits() -> None:
     rows = one(stepped(2)).rows  # next of rank 0 is B0, which needs 1B0
     assert (rows[0].waits_for, rows[0].waits_rank) == ("1B0", 1)

@@ -25,7 +25,7 @@ from pardbg.analysis.pipeline.play import uniform_slots
 from pardbg.analysis.pipeline.values import ActionSpan
 from pardbg.events import fields
 from pardbg.events.control_codes import Mode, Verb
-from pardbg.events.control_facts import Asked, Edited, Hit, Lapsed, Left, RunsOn, Taken
+from pardbg.events.control_facts import Asked, Edited, Hit, Lapsed, Left, RunsOn
 
 CellState = Literal["done", "last", "running", "next", "plan"]
 OrderSource = Literal["plan", "step before", "seen"]
@@ -35,6 +35,8 @@ _LOOK_BACK: Final = 4
 """Steps to look back for a complete one, where no plan is known."""
 _MOVES: Final = (Verb.STEP, Verb.TICK, Verb.OP)
 """Verbs after which what has run since is what they ran."""
+_LETS_RUN: Final = (Verb.CONTINUE, Verb.NEXT, Verb.UNTIL)
+"""Verbs after which ranks run on; all others move nobody."""
 Order = Mapping[int, Sequence[str]]
 
 
@@ -278,10 +280,10 @@ def _moved_ns(view: View) -> int | None:
         return None
     for t_ns, event in reversed(events):
         fact = event.fact
-        if isinstance(fact, Asked):
-            return int(t_ns) if fact.verb in _MOVES else None
-        until = isinstance(fact, Edited) and fact.verb is Verb.UNTIL
-        if until or isinstance(fact, (Taken, Left, Lapsed, RunsOn, Hit)):
+        verb = fact.verb if isinstance(fact, (Asked, Edited)) else None
+        if verb in _MOVES:
+            return int(t_ns)
+        if verb in _LETS_RUN or isinstance(fact, (Left, Lapsed, RunsOn, Hit)):
             return None
     return None
 
