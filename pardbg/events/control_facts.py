@@ -66,7 +66,7 @@ class Outcome:
     time: int = 1
     times: int = 1
     tick: int | None = None
-    """Number of the pipeline's tick, where the plan says it."""
+    """Number of the pipeline's tick, where the plan says it, and all that ran stands in it."""
     ran: Mapping[int, tuple[Word, ...]] = field(default_factory=dict)
     """Rank -> compute actions that ended."""
     waits: Mapping[int, Word] = field(default_factory=dict)

@@ -67,14 +67,15 @@ def outcome(
     coming: dict[int, str] = {}
     for pipe in pipes:
         _upcoming(pipe, waits, coming)
-    return replace(found, tick=max(_tick(ran, pipe) for pipe in pipes), waits=waits, coming=coming)
+    ticks = {tick for pipe in pipes for tick in _ticks(ran, pipe)}
+    return replace(found, tick=ticks.pop() if len(ticks) == 1 else None, waits=waits, coming=coming)
 
 
-def _tick(ran: Mapping[int, Sequence[str]], pipe: States) -> int:
+def _ticks(ran: Mapping[int, Sequence[str]], pipe: States) -> set[int | None]:
     ticks = tick_numbers(
         {rank: state.plan for rank, state in pipe.items()}, num_stages(pipe.values())
     )
-    return max((ticks.get(text, 0) for rank in pipe for text in ran.get(rank, ())), default=0)
+    return {ticks.get(text) for rank in pipe for text in ran.get(rank, ())}
 
 
 def actions_ran(before: State, after: State) -> tuple[str, ...]:

@@ -63,7 +63,8 @@ def outcome_text(done: facts.Outcome) -> str:
         head = f"tick {done.tick}{where}"
     words = did(head, done.ran, done.waits, done.coming, done.many_stages)
     text = "".join(text for text, _ in words)
-    return text if done.tick is not None else f"{text}; now {places}"
+    planned = done.tick is not None or done.waits or done.coming
+    return text if planned else f"{text}; now {places}"
 
 
 def did(

@@ -90,8 +90,20 @@ def test_what_moves_nobody_leaves_the_last_tick(fact: dict[str, str], moves: boo
     trace = stepped(1)
     trace.ranks[0].action("0F1", 1020, 1030)
     trace.hub(wire.Key.CONTROL, 2000, **fact, mode="held", held={"0": "x", "1": "y"})
-    ran = one(trace.flush()).rows[0].ran
-    assert ran == (("0F0",) if moves else ("0F0", "0F1"))
+    grid = one(trace.flush())
+    assert grid.rows[0].ran == (("0F0",) if moves else ("0F0", "0F1"))
+    assert (grid.tick, grid.column) == (1, 1 if moves else None)
+
+
+def test_the_tick_of_what_ran_is_the_column_in_which_it_stands() -> None:
+    """Rank 0 is a column ahead of rank 1, which stayed behind: F1 is of tick 2, but the newest
+    whole column is 1."""
+    trace = stepped(1)
+    trace.hub(wire.Key.CONTROL, 2000, event="verb", verb="tick", mode="stepping")
+    trace.ranks[0].action("0F1", 2005, 2015)
+    trace.hub(wire.Key.CONTROL, 2050, event="cut", mode="held", held={"0": "x", "1": "y"})
+    grid = one(trace.flush())
+    assert (grid.tick, grid.column, grid.rows[0].ran) == (1, 2, ("0F1",))
 
 
 def test_who_cannot_move_says_for_whom_it_waits() -> None:

@@ -431,6 +431,8 @@ def test_each_verb_says_what_it_did() -> None:
     assert (second.waits, second.coming) == ({3: "2F0"}, {0: "0F2", 1: "1F1", 2: "2F0"})
     step = outcome_of("step", [0])
     assert (step.tick, step.ran, step.places[0]) == (None, {0: ("0F2",)}, "send 1")
+    third = outcome_of("tick")  # rank 0 stands a column ahead of the others
+    assert (third.tick, third.ran) == (None, {0: ("0F3",), 1: ("1F1",), 2: ("2F0",)})
 
 
 def test_a_verb_several_times() -> None:

@@ -93,7 +93,7 @@ class TickGrid:
     """Which of the run's pipelines."""
     step: int
     tick: int
-    """The last one; 0: none yet."""
+    """The newest of which all actions have ended; 0: none yet."""
     num_ticks: int
     rows: tuple[TickRow, ...]
     num_stages: int
@@ -107,6 +107,12 @@ class TickGrid:
     @property
     def num_done(self) -> int:
         return sum(c.state in ("done", "last") for row in self.rows for c in row.cells)
+
+    @property
+    def column(self) -> int | None:
+        """Return the tick in which all that ran last stands; None: in several, or nothing ran."""
+        ticks = {c.tick for row in self.rows for c in row.cells if c.state == "last"}
+        return ticks.pop() if len(ticks) == 1 else None
 
     @property
     def many_stages(self) -> bool:
@@ -258,17 +264,15 @@ def _last(
     ticks: Mapping[str, int],
     done: frozenset[str],
 ) -> tuple[frozenset[str], int]:
-    """(actions of the last tick, its number): what ran since the last verb that moved ranks;
-    without one, the newest tick of which all actions have ended."""
+    """(actions that ran since the last verb that moved ranks; without one, those of the newest tick
+    of which all actions have ended; that tick)."""
     spans = [span for row in seen.values() for span in row if span.t1_ns is not None]
     since = _moved_ns(view)
     ran = [s for s in spans if since is not None and s.t1_ns is not None and s.t1_ns > since]
-    if ran:
-        return frozenset(s.text for s in ran), max(ticks[s.text] for s in ran)
     left = [tick for action, tick in ticks.items() if action not in done]
     tick = min(left) - 1 if left else max(ticks.values(), default=0)
-    if since is not None and control_view(view).mode == "held":  # the verb ran no action
-        return frozenset(), tick
+    if ran or (since is not None and control_view(view).mode == "held"):  # it may run no action
+        return frozenset(s.text for s in ran), tick
     return frozenset(action for action, at in ticks.items() if at == tick), tick
 
 

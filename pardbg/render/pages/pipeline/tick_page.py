@@ -236,7 +236,8 @@ def words(grid: TickGrid) -> Words:
     ran = {row.rank: row.ran for row in grid.rows}
     if not grid.tick and not any(ran.values()):
         return did("no tick yet", None, waits, coming, grid.many_stages)
-    return did(f"tick {grid.tick}", ran, waits, coming, grid.many_stages)
+    number = "" if grid.column is None else f" {grid.column}"
+    return did(f"tick{number}", ran, waits, coming, grid.many_stages)
 
 
 def _foot(ticks: Ticks, grid: TickGrid, look: TickPageState, cells: int, rows: int) -> list[Line]:
