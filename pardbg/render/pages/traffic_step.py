@@ -323,10 +323,9 @@ def _op(op: StepOp, share: int, total: float, cells: int, formulas: bool) -> lis
     )  # fmt: skip
     if not formulas or op.source == "observed" or op.sent < _LITTLE * total:
         return [figures]
-    n = len(op.groups[0])
-    factor = f"2(N−1)/N ⋅ {words.size(op.payload)} = 2⋅{n - 1}/{n} ⋅ {words.size(op.payload)}"
-    if op.op != "all_reduce":
-        factor = factor.replace("2(N", "(N").replace("2·", "")
+    n, payload = len(op.groups[0]), words.size(op.payload)
+    twice, put_in = ("2", "2⋅") if op.op == "all_reduce" else ("", "")
+    factor = f"{twice}(N−1)/N ⋅ {payload} = {put_in}{n - 1}/{n} ⋅ {payload}"
     return [figures, line("  ", Segment(f"{factor} = {words.size(op.sent)}", "dim"))]
 
 

@@ -72,6 +72,16 @@ def test_every_axis_of_a_mesh_has_its_groups_and_bytes() -> None:
     assert row.split("■")[0].split()[1:9] == ["·", "t", "p", "·", "d", "·", "·", "·"]
 
 
+def test_a_formula_comes_to_what_it_says() -> None:
+    """Of a sum a rank sends 2(N−1)/N, of what is gathered or scattered half of that."""
+    asked = r"(2?)\(N−1\)/N ⋅ (\S+) kB = (2?)⋅?(\d)/(\d) ⋅ (\S+) kB = (\S+) kB"
+    found = re.findall(asked, "\n".join(page("3d", 200, 55)))
+    for *_, twice, sent_by, of, size, comes_to in found:
+        value = float(twice or 1) * int(sent_by) / int(of) * float(size)
+        assert float(comes_to) == pytest.approx(value, rel=0.01)
+    assert {before == put_in for before, _, put_in, *_ in found} == {True} and len(found) >= 2
+
+
 def test_a_small_mesh_is_boxes_with_what_neighbours_send() -> None:
     """3d is dp 2 × pp 2 × tp 2: rank = 4·dp + 2·pp + tp. A pair of tp sends half of 64 · 32,768
     twice, a pair of pp 4 · 32,768."""
