@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from pardbg import words
@@ -185,11 +186,11 @@ def _title(
         return Segment(text, "strong" if on else "dim")
 
     shown = f" · {number} match “{clean(look.contains)}”" if look.contains else ""
-    skews = sorted(r.skew_ns for r in snapshot.collectives if r.skew_ns is not None)
+    skews = [r.skew_ns for r in snapshot.collectives if r.skew_ns is not None]
     note = ""
     if skews and not p2p:
-        note = f"   skew: median {words.duration(skews[len(skews) // 2])}"
-        note += f", largest {words.duration(skews[-1])}"
+        note = f"   skew: median {words.duration(median(skews))}"
+        note += f", largest {words.duration(max(skews))}"
     return fit(
         line(
             "  ",
@@ -315,9 +316,21 @@ def operation(row: CollectiveRow, cells: int = 99) -> str:
 
 def _skewed(row: CollectiveRow) -> bool:
     """Return whether waiting for the last rank cost far more than moving the data."""
-    if row.skew_ns is None or row.transfer_ns is None:
+    most_ns = _transfer_most_ns(row)
+    if row.skew_ns is None or most_ns is None:
         return False
-    return row.skew_ns > _SKEW_NS and row.skew_ns > _SKEW_TIMES * row.transfer_ns
+    return row.skew_ns > _SKEW_NS and row.skew_ns > _SKEW_TIMES * most_ns
+
+
+def _transfer_most_ns(row: CollectiveRow) -> int | None:
+    """Return how long moving the data took at most. Where ranks' completions have several sources,
+    none of them is before the true one."""
+    known = row.transfer_ns if row.transfer_ns is not None else row.transfer_most_ns
+    if known is not None or not all(a.completed_ns and a.source for a in row.arrivals):
+        return known
+    came = max(((a.issued_ns or 0) - a.held_ns for a in row.arrivals), default=0)
+    left = (a.completed_ns - a.held_ns - a.held_in_ns for a in row.arrivals if a.completed_ns)
+    return max(0, max(left) - came) if row.arrivals else None
 
 
 def verdict(row: CollectiveRow, ended: bool = False) -> str:

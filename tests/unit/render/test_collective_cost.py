@@ -1,4 +1,4 @@
-"""The line through times of collectives by size: drawn where it is known, else not."""
+"""What is worked out of times of collectives, and the line through them by size, where known."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from pardbg import words
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.render.draw.cells import plain
 from pardbg.render.pages.collective_charts import charts, cost_of
-from tests.ui.sample import snapshot_ddp
+from pardbg.render.pages.collectives import collectives, verdict
+from tests.ui.sample import MS, S, snapshot_ddp
+from tests.unit.render.test_pages import text_of
 
 SIZES = (1_000, 16_000, 1_000_000, 40_000_000)
 
@@ -48,3 +51,25 @@ def test_start_and_bandwidth_are_found() -> None:
 )
 def test_no_line_where_none_is_known(rows: list[CollectiveRow]) -> None:
     assert cost_of(rows) is None and "fit" not in "\n".join(map(plain, charts(rows * 3, 140, 14)))
+
+
+def test_one_page_has_one_median() -> None:
+    row = snapshot_ddp().collectives[0]
+    rows = tuple(replace(row, seq=at, skew_ns=ms * MS) for at, ms in enumerate((10, 10, 20, 20)))
+    text = text_of(collectives(replace(snapshot_ddp(), collectives=rows, findings=()), 120, 36))
+    assert text.count(words.duration(15 * MS)) == 2
+
+
+@pytest.mark.parametrize(("took_ms", "loud"), [(20, True), (40, False)])
+def test_a_late_rank_is_told_by_how_long_moving_took_at_most(took_ms: int, loud: bool) -> None:
+    """One rank asked, another waited: no one duration is known, and none of the two is too early.
+    The last comes 60 ms after the first."""
+    row = snapshot_ddp().collectives[0]
+    came = tuple(
+        arrival._replace(issued_ns=S + 60 * MS * (at == 2), completed_ns=S + (60 + took_ms) * MS,
+                         held_ns=0, held_in_ns=0, source="waited" if at else "completed")
+        for at, arrival in enumerate(row.arrivals)
+    )  # fmt: skip
+    made = replace(row, arrivals=came, skew_ns=60 * MS, last_rank=2, transfer_ns=None)
+    alike = verdict(replace(made, transfer_ns=took_ms * MS))
+    assert verdict(made) == alike and (alike != verdict(replace(made, skew_ns=0))) is loud
