@@ -65,6 +65,7 @@ class PardbgApp(TerminalApp):
         super().__init__()
         live = replay is None and source.live
         self.cursor = TimeCursor(None if live else replay or ReplayClock())
+        self.cursor.moved = course is not None  # a lesson chooses the moment
         port = control if live else None
         self.controller = Controller(port, self._in_thread, self.post_message, live)
         self._store = store if store is not None else Store(live=live)

@@ -162,3 +162,9 @@ async def test_the_start_screen_leads_to_the_next_lesson(tmp_path: Path) -> None
         assert "▸  2  Two" in text_of(app)
         await pilot.press("l")
     assert app.chosen == ("learn", "")
+
+
+async def test_a_lesson_about_a_hang_opens_where_it_is_found() -> None:
+    async with opened(len(COUNTS) - 1, 0, (120, 40)) as (screen, _):
+        await until(lambda: screen.active == screen.course.page.screen, "its page")
+        await until(lambda: screen.shared.frame.snapshot.hang is not None, "the hang")  # type: ignore[union-attr]

@@ -122,6 +122,21 @@ async def test_a_box_of_the_timeline_is_chosen_by_key_and_by_click() -> None:
         await until(lambda: "┌" not in text_of(app), "no box")
 
 
+async def test_keys_go_to_where_a_finding_is_there_and_back_before_it() -> None:
+    """Not to where it began: a hang is one only once it has lasted."""
+    async with replayed("fault-missing-rank", (120, 40)) as (app, pilot):
+        await shows(app, "opened at the first error (missing-rank)")
+        await type_(pilot, "unit finding")
+        shared, cursor = app.main.shared, app.cursor
+        opened = cursor.at(0)
+        for key, at in (("home", None), ("full_stop", opened), ("end", None), ("comma", opened)):
+            await pilot.press(key)
+            await until(lambda at=at: at is None or cursor.at(0) == at, f"{key} to {at}")  # type: ignore[misc]
+            await until(
+                lambda key=key: (shared.frame.snapshot.hang is None) is (key == "home"), key
+            )  # type: ignore[misc]
+
+
 async def test_collectives_by_what_cost_most_waiting() -> None:
     async with replayed("moe", (120, 40)) as (app, pilot):
         await type_(pilot, "goto step 5")

@@ -157,6 +157,12 @@ class Finding:
         """Sorts the worst first, then the newest."""
         return SEVERITIES.index(self.severity), -self.t_ns
 
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Tells whether two moments have the same one: what lasts is seen at ever newer ops."""
+        seq = self.seq if self.first_ns is None else None
+        return self.kind, self.culprits or self.ranks, self.group, seq
+
 
 def first(row: CollectiveRow) -> int:
     """Return when its first rank issued it, in ns."""

@@ -449,7 +449,9 @@ def _came(snapshot: Snapshot, finding: Finding) -> dict[int, str]:
 
 def ahead(snapshot: Snapshot, known: Sequence[Finding], cells: int) -> list[Line]:
     """Return findings of a recording that come after the cursor, dim, by time."""
-    later = sorted((f for f in known if f.t_ns > snapshot.t_ns), key=lambda f: f.t_ns)
+    here = {finding.identity for finding in snapshot.findings}
+    yet = (f for f in known if f.t_ns > snapshot.t_ns and f.identity not in here)
+    later = sorted(yet, key=lambda f: f.t_ns)
     lines: list[Line] = []
     for finding in later:
         at = words.offset(max(0, finding.t_ns - snapshot.t_begin_ns), 1e7)

@@ -181,14 +181,16 @@ class Engine:
         if self._cursor.replay and self._loader.opened and not self._cursor.playing:
             large = sum(p.num_records for p in self._store.procs.values()) > MOST_RECORDS
             self._loader.to_opening(whole=not large)
-            if not large and not self._cursor.moved:
+            if not large:
                 self._to_worst()
 
     def _to_worst(self) -> None:
-        """Open a recording at the first of its worst findings."""
+        """Open a recording at the first of its worst findings, unless somebody has moved: then they
+        are only known from here on."""
         worst = self._places.worst()
-        present_ns = self._places.present_ns(worst) if worst is not None else 0
-        if worst is not None and self._cursor.open_at(present_ns):
+        if worst is None or self._cursor.moved:
+            return
+        if self._cursor.open_at(self._places.present_ns(worst)):
             text = f"opened at the first {worst.severity} ({worst.kind}); home goes to the start"
             self._post(Arrived(text, min(worst.culprits, default=None)))
 

@@ -28,12 +28,6 @@ _HALVINGS: Final = 8
 _NEAR_NS: Final = 200_000_000
 
 
-def _key(finding: Finding) -> tuple[object, ...]:
-    """Return the identity of a finding over time; what lasts is seen at ever newer ops."""
-    seq = finding.seq if finding.first_ns is None else None
-    return finding.kind, finding.culprits or finding.ranks, finding.group, seq
-
-
 def _is_merged_into(finding: Finding, now: Finding) -> bool:
     """Return whether a finding on many ranks is now part of ``now``, or was reduced to it."""
     if (finding.kind, finding.where) != (now.kind, now.where):
@@ -51,6 +45,8 @@ class _PartFindings:
     """The earliest moment at which each was there."""
     gone_ns: dict[tuple[object, ...], int] = field(default_factory=dict)
     """Since when a moment was looked at and it was not there any more."""
+    present_ns: dict[tuple[object, ...], int] = field(default_factory=dict)
+    """When it appeared, of those that somebody went to."""
     sampled: int = 0
 
 
@@ -92,7 +88,7 @@ class Places:
     def take(self, findings: Iterable[Finding], t_ns: int) -> None:
         """Take the findings of a snapshot at ``t_ns``."""
         for finding in findings:
-            key = _key(finding)
+            key = finding.identity
             known = self._here.found.get(key)
             if known is None and len(self._here.found) >= _MOST_FINDINGS:
                 continue
@@ -104,7 +100,7 @@ class Places:
         """Return warnings and errors that were there before ``t_ns`` and are gone without a
         successor, as notes with the time of withdrawal; the newest ones."""
         present = tuple(now)
-        there = {_key(finding) for finding in present}
+        there = {finding.identity for finding in present}
         instead = {(f.kind, f.culprits) for f in present} | {f.culprits for f in present}
         gone: dict[tuple[object, ...], Finding] = {}
         for key, finding in self._here.found.items():
@@ -155,8 +151,10 @@ class Places:
     def present_ns(self, finding: Finding) -> int:
         """Return a time at which the finding is present, as early as known to some tenths of a
         second. A finding may appear only after its cause has lasted for a while."""
-        key = _key(finding)
+        key, present = finding.identity, self._here.present_ns
         late = self._here.seen_ns.get(key, finding.t_ns)
+        if key in present:
+            return min(late, present[key])
         early = since_ns(finding)
         if finding.first_ns is None and finding.evidence is not None:  # else that is the newest
             early = max(early, finding.evidence.t_ns)
@@ -164,9 +162,25 @@ class Places:
             if late - early <= _NEAR_NS:
                 break
             middle = (early + late) // 2
-            there = key in {_key(found) for found in self._look(self._store, middle)}
+            there = key in {found.identity for found in self._look(self._store, middle)}
             early, late = (early, middle) if there else (middle, late)
-        return max(late, early)
+        present[key] = max(late, early)
+        return present[key]
+
+    def _appearing(self, t_ns: int, by: int) -> list[Finding]:
+        """Return the finding that appears next after ``t_ns`` (``by`` > 0), or did last before it,
+        as one that begins there; empty: none does."""
+        found: list[Finding] = []
+        for finding in self.findings[:: 1 if by > 0 else -1]:
+            since = since_ns(finding)
+            if found and (by < 0 or since >= since_ns(found[0])):
+                break  # those that begin later appear later, too
+            if by > 0 and self._here.seen_ns.get(finding.identity, t_ns + 1) <= t_ns:
+                continue
+            at = self.present_ns(finding) if by > 0 or since < t_ns else t_ns
+            if by * (at - t_ns) > 0 and (not found or at < since_ns(found[0])):
+                found = [replace(finding, first_ns=at)]
+        return found
 
     def forget(self) -> None:
         """Make the marks anew at once, after a bookmark was set."""
@@ -180,4 +194,5 @@ class Places:
             if target.kind == "finding":
                 return replace(found, t_ns=self.present_ns(self.findings[target.number - 1]))
             return found
-        return beside(self._store, t_ns, journey.unit, journey.by, journey.rank, self.findings)
+        there = self._appearing(t_ns, journey.by) if journey.unit == "finding" else ()
+        return beside(self._store, t_ns, journey.unit, journey.by, journey.rank, there)

@@ -15,7 +15,7 @@ from pardbg.render.pages.collectives import CollectivesPageState as CollectivesL
 from pardbg.render.pages.collectives import collectives
 from pardbg.render.pages.debug import DebugPageState as DebugLook
 from pardbg.render.pages.debug import debug
-from pardbg.render.pages.findings import findings
+from pardbg.render.pages.findings import ahead, findings
 from pardbg.render.pages.overview.page import OverviewPageState, overview
 from pardbg.session.reader import load
 from tests.ui.recorded import SESSIONS
@@ -88,3 +88,13 @@ def test_a_rank_that_has_ended_has_no_next_op() -> None:
     assert not re.search(r"\b1[FB]\d", ended)
     going = (row for row in rows if re.match(r" +[02] ", row))
     assert all(re.search(r"\b[02][FB]\d", row) for row in going), "the others have one"
+
+
+def test_what_lasts_is_not_also_to_come() -> None:
+    """A finding that is listed is seen again at later ops: the same culprits, since the same."""
+    made = snapshot_1f1b()
+    here = replace(made.findings[0], t_ns=made.t_ns - S, first_ns=made.t_ns - 2 * S)
+    again = replace(here, t_ns=made.t_ns + S)
+    shown = replace(made, findings=(here,))
+    assert not ahead(shown, [again], 100)
+    assert len(ahead(shown, [again, replace(again, kind="other")], 100)) == 3
