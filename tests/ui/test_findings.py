@@ -13,6 +13,7 @@ import pytest
 from pardbg.analysis.answers.hang import RankStack
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.findings.finding import Evidence, Finding
+from pardbg.ui.commands.actions import OWN
 from pardbg.ui.engine.engine import OWN_PERIOD_S
 from tests.ui import sample
 from tests.ui.fakes import FakeStore, app_on, shows, text_of, until
@@ -78,6 +79,19 @@ async def test_y_copies_the_chosen_finding_with_what_is_known() -> None:
         await pilot.press("1", "y")
         await shows(app, "8 Findings")
         assert app.clipboard.startswith("error: deadlock")
+
+
+async def test_without_a_finding_nothing_is_offered_to_do_with_one() -> None:
+    app = app_on(replace(made(), findings=()), start="findings")
+    async with app.run_test(size=(160, 40)) as pilot:
+        await until(lambda: " leave" in text_of(app).split("\n")[-1], "the footer")
+        labels = OWN["findings"].values()
+        assert not [label for label in labels if f" {label} " in text_of(app).split("\n")[-1]]
+        for key in ("y", "enter"):
+            app.main.say("")
+            await pilot.press(key)
+            await until(lambda: bool(app.main._bars.message[0]), f"{key} answers")
+        assert not app.clipboard
 
 
 async def test_enter_goes_to_the_moment_the_rank_and_the_screen() -> None:

@@ -124,7 +124,8 @@ def _over(
     if cells < WIDE:
         found, places = _window(ranks, places, focus, max(2, min(len(ranks), rows // 2)))
         found += stacks[: min(len(stacks), _NARROW_STACKS, max(0, rows - len(found)))]
-        found += source(look.source, _title(shown, look), cells, rows - len(found), stack)
+        below = source(look.source, _title(shown, look), cells - 2, rows - len(found), stack)
+        found += [line(" ", row) for row in below]
     else:
         few = min(len(stacks), max(rows // 2, rows - len(ranks)))
         column, places = _window(ranks, places, focus, rows - few)
@@ -340,29 +341,29 @@ def source(
     is missing, in at most ``rows`` lines; nothing without a frame."""
     if found is None or rows < 2:
         return []
-    lines = [line(" ", rule(title, cells - 2, found.note if found.lines else ""))]
+    lines = [line(rule(title, cells, found.note if found.lines else ""))]
     if not found.lines:
         where = f"{found.place.file}:{found.place.line}: {found.note}"
-        lines += [line(Segment(f"  {text}", "faint")) for text in fold(clean(where), cells - 3)]
+        lines += [line(Segment(f" {text}", "faint")) for text in fold(clean(where), cells - 2)]
         lines += [()] + [
-            line(Segment(f"  {clip(spot.text, cells - 3)}", "strong" if spot.user else "dim"))
+            line(Segment(f" {clip(spot.text, cells - 2)}", "strong" if spot.user else "dim"))
             for spot in reversed(stack)
         ]  # its frames at least, the innermost first
         return lines[:rows]
     if _other_version(found, title):
-        note = clip("  another version of this file ran: its lines were others", cells)
+        note = clip(" another version of this file ran: its lines were others", cells)
         lines.append(line(Segment(note, "warn")))
     room = rows - len(lines)
     at = found.place.line - found.first
     start = max(0, min(at - room // 2, len(found.lines) - room))
     digits = len(str(found.first + len(found.lines)))
     for index, text in enumerate(found.lines[start : start + room], start):
-        number = f" {found.first + index:>{digits}} "
+        number = f"{found.first + index:>{digits}} "
         now = index == at
         heading = line(
             Segment(number, "accent" if now else "faint"),
             Segment("▶ " if now else "  ", "accent"),
-            Segment(clip(clean(text.expandtabs(4)), cells - digits - 5), "strong" if now else ""),
+            Segment(clip(clean(text.expandtabs(4)), cells - digits - 3), "strong" if now else ""),
         )
         lines.append(fit(selected(heading), cells, "+sel") if now else heading)
     return lines

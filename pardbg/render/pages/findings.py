@@ -129,7 +129,7 @@ def findings(
         if snapshot.t_ns < snapshot.t_end_ns and not snapshot.live:
             why = "Findings appear when they could be known; the end key goes to all of them."
             blank = empty(cells, min(rows, 7), "Nothing found up to this moment.", why)
-            later = () if snapshot.live else ahead(snapshot, around.known, cells)
+            later = [line("  ", row) for row in ahead(snapshot, around.known, cells - 4)]
             return Picture(body=(*blank.head, *blank.body, *later))
         return empty(cells, rows, "Nothing found.", why)
     at = min(max(at, 0), len(found) - 1)
@@ -138,8 +138,8 @@ def findings(
     draw = _card if alone else _beside if cells >= WIDE else _under
     room = rows - len(head) - 2
     body, places, focus = draw(snapshot, found, at, cells, room, around)
-    later = [] if snapshot.live else ahead(snapshot, around.known, cells)
-    body += later if len(body) + len(later) <= room else []
+    later = [] if snapshot.live else ahead(snapshot, around.known, cells - 4)
+    body += [line("  ", row) for row in later] if len(body) + len(later) <= room else []
     shown = _printed(snapshot, around, cells - 4, room - len(body))
     body += [line("  ", row) for row in shown]
     hint = _hint(found[at], cells)
@@ -214,7 +214,8 @@ def _beside(
     full = _full(snapshot, found[at], cells - left - 5)
     full += evidence(snapshot, found[at], around, cells - left - 5, room - len(full))
     body: list[Line] = []
-    for index in range(max(len(rows), len(full))):
+    tall = max(len(rows), len(full))
+    for index in range(max(tall, min(tall + 1, room))):  # the last panel's lower edge
         shown = rows[index] if index < len(rows) else fit((), left)
         right = full[index] if index < len(full) else ()
         body.append(line(*shown, Segment(" │ ", "faint"), *right))
@@ -255,7 +256,7 @@ def _halves(
     own: list[Line] = []
     if at is not None and lines is not None and lines.place == Place(at[1].file, at[1].line):
         tall = max(_SOURCE, rows - 1)
-        own = source(lines, f"rank {at[0]} · {at[1].text}", half + 1, tall, at[2])
+        own = source(lines, f"rank {at[0]} · {at[1].text}", half, tall, at[2])
     parts = [own or every, advice if tries else [], every if own else []]
     other = [*parts[1], *([()] if parts[1] and parts[2] else []), *parts[2]]
     pairs = zip_longest(parts[0], other, fillvalue=())
@@ -362,7 +363,7 @@ def _where(
         return every
     every = every if len(every) <= rows else []
     title = f"rank {at[0]} · {at[1].text}"
-    below = source(lines, title, cells + 2, min(_SOURCE, rows - len(every) - 1), at[2])
+    below = source(lines, title, cells, min(_SOURCE, rows - len(every) - 1), at[2])
     return [*every, (), *below] if len(below) > 2 else every
 
 
@@ -455,7 +456,7 @@ def ahead(snapshot: Snapshot, known: Sequence[Finding], cells: int) -> list[Line
     lines: list[Line] = []
     for finding in later:
         at = words.offset(max(0, finding.t_ns - snapshot.t_begin_ns), 1e7)
-        text = clip(f"  {at}  {clean(finding.kind)}  {clean(finding.text)}", cells - 2)
+        text = clip(f"{at}  {clean(finding.kind)}  {clean(finding.text)}", cells)
         lines.append(line(Segment(text, "faint")))
-    head = rule(f"to come: {len(later)}", cells - 2, ":goto finding N goes there")
-    return [(), line(" ", head), *lines] if lines else []
+    head = rule(f"to come: {len(later)}", cells, ":goto finding N goes there")
+    return [(), head, *lines] if lines else []

@@ -136,11 +136,11 @@ def own(screen: str, live: bool) -> list[tuple[Action, str]]:
     return [(known[id_], label) for id_, label in OWN.get(screen, {}).items() if id_ in known]
 
 
-def footer(screen: str, live: bool) -> list[tuple[Action, str]]:
-    """Return the actions of the bottom line: pause or play, the screen's own, then those of all
-    screens. An empty label means the action's own."""
+def footer(screen: str, live: bool, lists: bool = True) -> list[tuple[Action, str]]:
+    """Return the actions of the bottom line: pause or play, the screen's own if it ``lists``
+    anything, then those of all screens. An empty label means the action's own."""
     first, *rest = hints(live)
-    first_own = own(screen, live)[: _FEW.get(screen, _FOOTER)]
+    first_own = own(screen, live)[: _FEW.get(screen, _FOOTER) * lists]
     taken = {first.id, *(action.id for action, _ in first_own)}
     return [(first, ""), *first_own, *((action, "") for action in rest if action.id not in taken)]
 

@@ -51,7 +51,8 @@ class ChromeBars:
         if self.jumping:
             self.hints.show((chrome.jump_hints(cells),))
         elif screen:
-            offered, controls = footer(screen, self._live), self._controller.present
+            lists = screen != "findings" or (snapshot is not None and bool(snapshot.findings))
+            offered, controls = footer(screen, self._live, lists), self._controller.present
             ended = mode.ended or (snapshot is not None and snapshot.run.exit_code is not None)
             items = [self._hint(action, label, frame) for action, label in offered
                      if action.group != "control" or (controls and not ended)]  # fmt: skip

@@ -192,7 +192,9 @@ class AppActions:
         text = self._view.page.copied(frame) if frame is not None else ""
         if text:
             self._app.copy_to_clipboard(text)
-        self._view.say("copied the finding" if text else "y copies the finding on 8 Findings")
+        here = self._view.active == "findings"
+        nothing = "nothing to copy" if here else "y copies the finding on 8 Findings"
+        self._view.say("copied the finding" if text else nothing)
 
     def _picture(self, argument: str) -> None:
         """Save the screen as an SVG file, written on a thread of its own."""

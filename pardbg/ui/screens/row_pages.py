@@ -292,6 +292,7 @@ class FindingsPage(RowsPage):
 
     name_ = "findings"
     lacks = "No error or warning so far. Little can be judged yet: speed only by whole steps."
+    opens = False
 
     def has_nothing(self, snapshot: Snapshot) -> bool:
         return all(found.severity == "info" for found in snapshot.findings)

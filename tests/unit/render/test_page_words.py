@@ -15,9 +15,11 @@ from pardbg.render.pages.collectives import CollectivesPageState as CollectivesL
 from pardbg.render.pages.collectives import collectives
 from pardbg.render.pages.debug import DebugPageState as DebugLook
 from pardbg.render.pages.debug import debug
-from pardbg.render.pages.findings import ahead, findings
+from pardbg.render.pages.findings import Around, ahead, findings, place_of
 from pardbg.render.pages.overview.page import OverviewPageState, overview
+from pardbg.render.pages.timeline import Window
 from pardbg.session.reader import load
+from pardbg.session.source_files import Place, SourceLines
 from tests.ui.recorded import SESSIONS
 from tests.ui.sample import S, snapshot_1f1b
 from tests.unit.render.test_pages import text_of
@@ -98,3 +100,23 @@ def test_what_lasts_is_not_also_to_come() -> None:
     shown = replace(made, findings=(here,))
     assert not ahead(shown, [again], 100)
     assert len(ahead(shown, [again, replace(again, kind="other")], 100)) == 3
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("cells", [120, 200])
+def test_headings_of_a_page_of_findings_stand_over_each_other(number: int, cells: int) -> None:
+    """Those over the whole width, and those of each column; none ends past the last column."""
+    made = snapshot(load(SESSIONS / "fault-missing-rank.mcap"), None)
+    (one,) = made.findings
+    at = place_of(made, one)
+    assert at is not None
+    found = SourceLines(Place(at[1].file, at[1].line), 40, ("x = 1",) * 12)
+    yet = [replace(one, kind="other", t_ns=made.t_ns + S)]
+    around = Around({}, Window(0, 0), yet, source=found)
+    shown = replace(made, findings=tuple(replace(one, kind=f"k{n}") for n in range(number)))
+    rows = [plain(row).rstrip() for row in findings(shown, cells, 48, 0, around).body]
+    ruled = [row for row in rows if "───" in row]
+    begins = {at.end() for row in ruled for at in re.finditer(r"^  |─  |│ ", row)}
+    assert len(ruled) == 3 and len(begins) == 2 and {len(row) for row in ruled} == {cells - 2}
+    low = rows.index(ruled[-1])
+    assert (rows[low - 2].strip() == "│") is (number > 1), "beside a list the edge goes past panels"
