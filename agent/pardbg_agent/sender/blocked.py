@@ -164,7 +164,7 @@ def _told(kind: str, fd: int, frame: FrameType) -> tuple[str, str]:
         path = str(getattr(frame.f_locals.get("self"), "lock_file_path", ""))
         held = any(_is_open_in(pid, path) for pid in os.listdir("/proc") if pid.isdigit())
         return "lock file", f"{path[:_MAX_TEXT]}\t\t{'held' if held else ''}"
-    if kind in ("poll", "lock", "pipe") and (worker := _busy_worker(frame)):
+    if kind in ("poll", "lock", "fd", "socket") and (worker := _busy_worker(frame)):
         return "worker", "\t" + worker
     if kind not in ("fd", "file lock"):
         return kind, ""
@@ -178,15 +178,19 @@ def _told(kind: str, fd: int, frame: FrameType) -> tuple[str, str]:
 
 
 def _busy_worker(frame: FrameType | None) -> str:
-    """Return process and call of a loader's worker that works, if the frame waits for a loader."""
+    """Return process and call of a loader's worker that works, rather of one that is stopped, if
+    the frame waits for a loader: for its queue, or in one for a tensor's descriptor."""
     for _ in range(_LOADER_DEPTH):
         if frame is None or frame.f_code.co_name == "_try_get_data":
             break
         frame = frame.f_back
     if frame is None or not frame.f_code.co_filename.endswith("/torch/utils/data/dataloader.py"):
         return ""
-    children = read_text(f"/proc/self/task/{os.getpid()}/children").split()
-    for pid in children[:_MAX_CHILDREN]:
+    children = read_text(f"/proc/self/task/{os.getpid()}/children").split()[:_MAX_CHILDREN]
+    for pid in children:
+        if read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] == ["T"]:
+            return f"{pid}\tstopped"
+    for pid in children:
         number, _, _ = read_text(f"/proc/{pid}/syscall").partition(" ")
         if number and not number.startswith("-"):
             kind = "running" if not number.isdigit() else _CALLS.get(int(number), "another call")

@@ -7,6 +7,7 @@ import fcntl
 import os
 import platform
 import select
+import signal
 import socket
 import sys
 import threading
@@ -270,3 +271,39 @@ def test_a_lock_on_a_file_names_its_holder(tmp_path: Path) -> None:
     for fd in (*ready, *go_on):
         os.close(fd)
     assert kind_and_place(core) == ("file lock", f"{path}\t{child}\t", "wants")
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_loader_that_waits_at_a_workers_socket_names_the_worker(stops: bool) -> None:
+    """The first of two workers sleeps. A tensor's descriptor comes over a socket; one that is
+    stopped is told before one that works."""
+    workers = [fork_asleep() for _ in range(2)]
+    if stops:
+        os.kill(workers[1], signal.SIGSTOP)
+        os.waitpid(workers[1], os.WUNTRACED)
+    one, other = socket.socketpair()
+    loader: dict[str, Any] = {}
+    code = "def _try_get_data(take):\n    take()\n"
+    exec(compile(code, "/x/torch/utils/data/dataloader.py", "exec"), loader)
+    try:
+        with one, other:
+            for take in (lambda: one.recv(1), lambda: os.read(one.fileno(), 1)):
+                core = seen_in(lambda: loader["_try_get_data"](take), lambda: other.send(b"x"))  # noqa: B023
+                does = f"{workers[1]}\tstopped" if stops else f"{workers[0]}\tsleep"
+                assert kind_and_place(core)[:2] == ("worker", f"\t{does}")
+    finally:
+        for pid in workers:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def fork_asleep() -> int:
+    """Return a child that has come to its sleep."""
+    if not (child := os.fork()):
+        time.sleep(60)
+        os._exit(0)
+    while (
+        not Path(f"/proc/{child}/syscall").read_text().startswith(("35 ", "230 ", "101 ", "115 "))
+    ):
+        time.sleep(0.01)
+    return child

@@ -20,4 +20,5 @@ def blocking_text(of: Blocking) -> str:
 
 def blocking_advice(of: Blocking, about: object) -> str:
     """Return what to run and what usually causes it. ``about`` has the ``rank`` and its ``pid``."""
-    return filled(word(Blocking, f"try {of.call}"), of, about)
+    case = f"try {of.call}"
+    return filled(word(Blocking, f"{case} {of.does}") or word(Blocking, case), of, about)
