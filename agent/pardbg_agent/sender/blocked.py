@@ -173,7 +173,7 @@ def _told(kind: str, fd: int, frame: FrameType) -> tuple[str, str]:
         holder = _holder(os.getpid())
         return kind, f"{path[:_MAX_TEXT]}\t{holder or ''}\t"
     if path.startswith(("socket:", "pipe:")):
-        return path.partition(":")[0], ""
+        return ("terminal" if fd == 0 else path.partition(":")[0]), ""  # it asks on stdin
     return ("terminal" if path.startswith(("/dev/pts", "/dev/tty")) else "file"), path[:_MAX_TEXT]
 
 

@@ -101,6 +101,22 @@ def test_a_socket_and_a_pipe() -> None:
     assert kind_and_place(core) == ("pipe", "", "at_pipe")
 
 
+def test_a_pipe_that_is_stdin_is_waited_at_for_input() -> None:
+    kept, (reader, writer) = os.dup(0), os.pipe()
+
+    def asks() -> None:
+        os.read(0, 1)
+
+    try:
+        os.dup2(reader, 0)
+        core = seen_in(asks, lambda: os.write(writer, b"y"))
+    finally:
+        os.dup2(kept, 0)
+        for fd in (kept, reader, writer):
+            os.close(fd)
+    assert kind_and_place(core) == ("terminal", "", "asks")
+
+
 @pytest.mark.parametrize("way", ["pipe", "terminal"])
 def test_a_full_pipe_and_a_stopped_terminal_are_not_what_waits_for_input(way: str) -> None:
     """The other end has to read, not to write."""
