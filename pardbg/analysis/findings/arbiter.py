@@ -72,6 +72,20 @@ def _split_calls(cause: Candidate, effect: Candidate) -> bool:
     return calls and isinstance(effect.facts, stalls.Stalled) and effect.facts.never_made
 
 
+def _other_groups(cause: Candidate, effect: Candidate) -> bool:
+    """Ranks that made other groups issue other ops on these; they all have the default one."""
+    calls = isinstance(cause.facts, Mismatch) and cause.facts.call
+    odd = set(cause.culprits or cause.ranks)
+    of = isinstance(effect.facts, Mismatch) and not effect.facts.call and effect.group != "default"
+    return calls and of and _before(cause, effect) and not odd.isdisjoint(effect.ranks)
+
+
+def _called_in(cause: Candidate, effect: Candidate) -> bool:
+    """A call that does not end, of a rank whose ops do not fit the others' any more."""
+    shifted = isinstance(cause.facts, Mismatch) and cause.facts.verdict == "op mismatch"
+    return shifted and cause.settled and _about_ranks(cause, effect)
+
+
 def _in_message(cause: Candidate, effect: Candidate) -> bool:
     blamed = effect.facts.blamed if isinstance(effect.facts, stalls.Stalled) else ()
     return not set(blamed).isdisjoint(cause.ranks)
@@ -227,11 +241,14 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     # Ranks wait in an op that they disagree on, and in those after it.
     Rule((Mismatch,), STALLS, _stops_group),
     Rule((Mismatch,), STALLS, _split_calls),
+    Rule((Mismatch,), CALLS, _called_in),
     Rule((Mismatch,), (MessageMismatch,), _same_op),
     Rule((MessageMismatch,), STALLS, _in_message),
     # Ranks that hang or disagree end in the end.
     Rule(_STANDSTILLS, _LAST_RESORTS, _fails_ranks),
     Rule((stalls.MissingRank, stalls.Deadlock), (ends.Lost,), _stood_in_it, "note"),
+    # Last of these: a disagreement that follows from one still explains who waits in it.
+    Rule((Mismatch,), (Mismatch,), _other_groups),
     # A rank that ran out of memory raised that, and what ends then follows from it.
     Rule((devices.OutOfMemory,), (ends.Raised,), _raised_it, together=True),
     # A log that was read beside dumps: it knows why a rank ended, they what the others wait in.

@@ -202,6 +202,38 @@ def test_who_waits_in_a_group_that_others_never_made_is_explained_by_the_call() 
     assert list(found(trace, 2500)) == ["call-mismatch"]
 
 
+def test_who_made_other_groups_issues_other_ops_on_them() -> None:
+    """Rank 3 names the axes of its mesh the other way round, and disagrees with 1 on their group;
+    what they disagree on in the default group does not follow from that."""
+    trace = Trace(4, {"default": range(4), "shard": (1, 3)})
+    for proc in trace.ranks:
+        call(proc, "init_device_mesh", 1, (0, 1, 2, 3), "(b, a)" if proc.rank == 3 else "(a, b)")
+        proc.phase("forward", 2, 3)
+    for proc in (trace.ranks[1], trace.ranks[3]):
+        proc.collective("shard", "all_reduce", 5, None, reduce="avg" if proc.rank == 1 else "sum")
+    assert list(found(trace, 2500)) == ["call-mismatch"]
+    for proc in trace.ranks:
+        proc.collective("default", "all_reduce" if proc.rank else "all_gather", 2600, None)
+    said = {kind: one.culprits for kind, one in found(trace, 5000).items()}
+    assert said == {"call-mismatch": (3,), "op-mismatch": (0,)}
+
+
+def test_a_call_in_which_a_rank_issues_another_op_does_not_end() -> None:
+    """Rank 0 alone saves a checkpoint, which gathers; the others average."""
+    trace = Trace(3)
+    call(trace.ranks[0], "checkpoint.save", 1, (0,), "/ck")
+    for proc in trace.ranks:
+        proc.collective("world", "all_reduce" if proc.rank else "all_gather", 5, None)
+    trace.flush()
+    for t in (2000, 6000):
+        for proc in trace.ranks:
+            state_of(trace, proc, t, open=1, open_since_ns=ns(1))
+    stall(trace, 6000, r0=WAITING, r1=WAITING, r2=WAITING)
+    assert [(kind, one.culprits) for kind, one in found(trace, 6100).items()] == [
+        ("op-mismatch", (0,))
+    ]
+
+
 @pytest.mark.parametrize(
     ("came", "culprits", "at_store"),
     [(None, (), "unknown"), ((0, 1), (2,), "absent"), ((0, 1, 2), (), "came")],
