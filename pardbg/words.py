@@ -220,6 +220,11 @@ def rank_range(text: str) -> range | None:
     return range(low, high + 1)
 
 
+def rank_named(text: str) -> int | None:
+    """Return the rank of ``3`` or ``r3``."""
+    return whole(text.lower().removeprefix("r"))
+
+
 def parse_duration(text: str) -> int:
     """Return ns of ``12.5`` (seconds), ``2m10s``, ``1h2m``, ``300ms``, ``40 µs`` or ``5min``.
 

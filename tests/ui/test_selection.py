@@ -9,6 +9,7 @@ from textual.widgets import Static
 
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.comm.op_rows import P2PRow
+from pardbg.render.frame.panels import no_match
 from pardbg.render.pages.traffic import busiest
 from pardbg.ui.app import PardbgApp
 from pardbg.ui.main.main_screen import _Pages
@@ -142,3 +143,26 @@ async def test_a_page_chosen_before_the_pages_are_mounted_is_the_one_shown() -> 
         switcher = app.query_one(_Pages)
         await until(lambda: switcher.current == "findings", "the page chosen meanwhile")
         assert [page.id for page in switcher.children if page.display] == ["findings"]
+
+
+async def test_a_filter_that_leaves_nothing_says_so_and_a_rank_is_found_by_its_name() -> None:
+    """The same on each page that has rows to filter, and no filter is asked for on others."""
+    app = app_on(sample.snapshot_1f1b())
+
+    def blank() -> bool:
+        page = app.main.page
+        return all(row in page.shown for row in no_match(*page.size).body)
+
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(lambda: app.main.shared.frame is not None, "a frame")
+        for key in "134":
+            await pilot.press(key, "slash", *"zzz", "enter")
+            await until(blank, f"nothing on {key}")
+            await pilot.press("slash", *("backspace",) * 3, *"r1", "enter")
+            if key in "13":
+                await until(lambda: bool(app.main.page.rows_shown()), f"rank 1 on {key}")
+            assert key != "1" or [*app.main.page.rows_shown()] == [1]
+            await pilot.press("escape")
+        for key in "25678":
+            await pilot.press(key, "slash")
+            assert not app.main._prompting

@@ -38,6 +38,11 @@ def empty(cells: int, rows: int, title: str, *why: str) -> Picture:
     return Picture(body=tuple(lines))
 
 
+def no_match(cells: int, rows: int) -> Picture:
+    """Return a page whose filter leaves nothing."""
+    return empty(cells, rows, "Nothing matches the filter.", "esc clears it.")
+
+
 def coming(snapshot: Snapshot) -> str:
     """Return how far a job that starts has come; empty once it has ended a training step."""
     here, size = len(snapshot.ranks), snapshot.run.world_size

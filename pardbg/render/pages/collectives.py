@@ -25,7 +25,7 @@ from pardbg.render.draw.cells import (
     line,
     width,
 )  # fmt: skip
-from pardbg.render.frame.panels import empty
+from pardbg.render.frame.panels import empty, no_match
 from pardbg.render.pages.collective_charts import charts, said, said_p2p, summary
 
 _LATE_SHARE = 0.5
@@ -136,13 +136,11 @@ def collectives(
     if rows >= SUMMARY_ROWS and listed:
         head = (*(said_p2p if p2p else said)(snapshot, cells), *head)
     if not listed:
-        if look.contains:
-            why = ("Nothing matches the filter.", "esc clears it.")
-        elif p2p:
+        if p2p:
             why = ("No send or receive yet.", "p shows the collectives.")
         else:
             why = ("No collective yet.", "p shows sends and receives.")
-        blank = empty(cells, rows - 1, *why)
+        blank = no_match(cells, rows - 1) if look.contains else empty(cells, rows - 1, *why)
         return Picture(head, blank.body)
     focus = next((i for i, row in enumerate(listed) if key_of(row) == look.key), None)
     first = begins_at(snapshot, listed, look.by_wait)

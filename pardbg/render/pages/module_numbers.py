@@ -27,7 +27,7 @@ from pardbg.render.draw.cells import (
     selected,
     wrap,
 )
-from pardbg.render.frame.panels import empty
+from pardbg.render.frame.panels import empty, no_match
 from pardbg.render.frame.same_words import (
     checks,
     counted,
@@ -74,6 +74,8 @@ def numbers(
             "recordings, and pardbg replay PAR.mcap REF.mcap shows the comparison here.",
         )  # fmt: skip
     modules = listed(known, contains)
+    if known.modules and not modules:
+        return no_match(cells, rows)
     head = [line(), *_verdict(found, cells), line()]
     foot = [*_ranks(found, cells), *_checks(found, cells)]
     wide = cells >= TWO_COLUMNS and bool(modules)

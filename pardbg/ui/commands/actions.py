@@ -124,6 +124,8 @@ OWN: Final[Mapping[str, Mapping[str, str]]] = {
     "numbers": {"detail": "its tensors", "filter": "filter", "break_here": "break"},
 }  # fmt: skip
 """Screen -> action id -> its label there, the most used first."""
+FILTERED: Final = frozenset({"overview", "timeline", "collectives", "output", "numbers"})
+"""Screens with rows that ``/`` filters."""
 _FOOTER: Final = 2
 """Number of them in a footer: there is more to say."""
 _FEW: Final = {"overview": 1}
@@ -142,6 +144,7 @@ def footer(screen: str, live: bool, lists: bool = True) -> list[tuple[Action, st
     first, *rest = hints(live)
     first_own = own(screen, live)[: _FEW.get(screen, _FOOTER) * lists]
     taken = {first.id, *(action.id for action, _ in first_own)}
+    taken |= set() if screen in FILTERED else {"filter"}
     return [(first, ""), *first_own, *((action, "") for action in rest if action.id not in taken)]
 
 

@@ -16,7 +16,7 @@ from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.findings.finding import Evidence
 from pardbg.errors import UserError
 from pardbg.render.draw.cells import Picture
-from pardbg.ui.commands.actions import SCREENS, Handlers, explain
+from pardbg.ui.commands.actions import FILTERED, SCREENS, Handlers, explain
 from pardbg.ui.engine.messages import Arrived, Trouble
 from pardbg.ui.main.alerts import FORMS, OFF, Alerts
 from pardbg.ui.main.screen_port import ScreenPort
@@ -133,7 +133,11 @@ class SelectionActions:
         self._view.want_page()
 
     def _ask_filter(self, argument: str) -> None:
-        if argument:
+        if self._view.active not in FILTERED:
+            self._view.say(
+                "/ filters 1 Overview, 3 Timeline, 4 Collectives, 9 Output and 0 Numbers"
+            )
+        elif argument:
             self.filter(argument)
         else:
             self._view.ask("/", self._view.page.contains)

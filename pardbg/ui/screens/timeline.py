@@ -5,11 +5,11 @@ from __future__ import annotations
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.answers.timeline import Lanes, LaneSpan, Spot
 from pardbg.render.draw.cells import Picture
-from pardbg.render.frame.panels import empty
+from pardbg.render.frame.panels import empty, no_match
 from pardbg.render.pages.timeline import Window, around, columns, places, time_at, timeline
 from pardbg.ui.engine.feed import Frame, TimelineWant, Want
 from pardbg.ui.screens.base import Page, Shared
-from pardbg.words import whole
+from pardbg.words import rank_named
 
 _LEAST_NS, _MOST_NS = 1_000, 24 * 3600 * 1_000_000_000
 
@@ -36,7 +36,7 @@ class TimelinePage(Page):
             end_ns = self._stay_ns
             span_ns = span_ns or frame.lanes_t1_ns - frame.lanes_t0_ns or None
         about = frame.waited[1] if frame is not None and frame.waited and self._spot else None
-        alone = whole(self.contains)
+        alone = rank_named(self.contains)
         chosen = self.shared.rank if alone is None else alone
         ranks = around(
             super().ranks(), chosen, self.size.height, about.rank if about is not None else None
@@ -54,6 +54,9 @@ class TimelinePage(Page):
         if frame.lanes_t1_ns <= frame.lanes_t0_ns:  # the frame was made for another page
             return empty(cells, rows, "laying out what ran …")
         lanes = self._lanes(frame)
+        named = rank_named(self.contains) in lanes  # it may have run nothing in the window
+        if self.contains and not named and not any(any(row.values()) for row in lanes.values()):
+            return no_match(cells, rows)
         spot, about = frame.waited or (None, None)
         about = about if spot == self._spot else None
         return timeline(
@@ -63,7 +66,7 @@ class TimelinePage(Page):
     def _lanes(self, frame: Frame) -> Lanes:
         """Return the lanes that match the filter."""
         lanes: Lanes = frame.lanes
-        wanted = whole(self.contains)
+        wanted = rank_named(self.contains)
         if wanted is not None:
             lanes = {rank: row for rank, row in lanes.items() if rank == wanted}
         elif self.contains:

@@ -31,7 +31,7 @@ from pardbg.render.draw.cells import (
     wrap,
 )
 from pardbg.render.frame.host_panel import machine
-from pardbg.render.frame.panels import empty
+from pardbg.render.frame.panels import empty, no_match
 from pardbg.render.frame.step_charts import (
     SIDE_CELLS,
     Ahead,
@@ -55,6 +55,7 @@ from pardbg.render.pages.overview.rank_table import (
 )
 from pardbg.render.pages.pipeline.compact import compact
 from pardbg.render.pages.pipeline.ledger import path_text
+from pardbg.words import rank_named
 
 _FRONT = 22
 """Rows beside the ranks from which on the charts stand over them."""
@@ -102,14 +103,9 @@ def overview(
                      "The agent starts with the first process group or collective.",
                      "9 Output shows what the job prints.")  # fmt: skip
     columns = choose(columns_of(snapshot, cells, look.ascii), cells - 3)
-    shown = snapshot.ranks
-    if look.contains:
-        named = [column for column in columns if column.title not in DRAWN]
-        shown = tuple(
-            rank
-            for rank in shown
-            if look.contains.lower() in plain(table_row(named, rank, cells)).lower()
-        )
+    shown = _matching(snapshot.ranks, columns, look.contains, cells)
+    if not shown:
+        return no_match(cells, rows)
     places = tuple(rank.rank for rank in shown)
     said = [()] if look.looking else verdict(snapshot, look.known, cells)
     over = (rule_of(columns, cells, look.ascii),) if cells >= FRONT_CELLS else ()
@@ -137,6 +133,17 @@ def overview(
         return table_row(lines_[at % tall], rank, cells, rank.rank == look.selected)
 
     return Picture(head, Drawn(len(places), draw, below), focus=focus, rows=places)
+
+
+def _matching(
+    ranks: Sequence[RankNow], columns: Sequence[Column[RankNow]], contains: str, cells: int
+) -> Sequence[RankNow]:
+    """Return the ranks whose row says a text, and the one that it names."""
+    if not contains:
+        return ranks
+    only, named = rank_named(contains), [one for one in columns if one.title not in DRAWN]
+    return [rank for rank in ranks if rank.rank == only
+            or contains.lower() in plain(table_row(named, rank, cells)).lower()]  # fmt: skip
 
 
 def _tall(columns: Sequence[Column[RankNow]], rows: int, number: int, front: bool) -> int:
