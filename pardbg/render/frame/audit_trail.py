@@ -16,13 +16,15 @@ from pardbg.events.control_facts import (
     Hit,
     Inspected,
     Loose,
+    Raised,
+    Refused,
     Released,
     RunsOn,
     UnderWay,
 )
 from pardbg.events.device_facts import DeviceNews
 from pardbg.events.log_facts import LogSays
-from pardbg.render.frame.control_words import fact_text, why_text
+from pardbg.render.frame.control_words import breakpoint_name, fact_text, refusal_text, why_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +76,24 @@ def _came(event: ControlEvent) -> str:
 
 
 def _line(event: ControlEvent, you: str) -> str:
-    """Return ``pause by ada on pts/3: 0-1``."""
+    """Return ``pause by ada on pts/3: 0-1``. Who is named did it: no one hits a breakpoint, and who
+    is refused does not refuse."""
     fact = event.fact
     assert fact is not None
     name, text = _name(fact), _came(event) if isinstance(fact, Cut) else fact_text(fact)
+    who = viewer(event.by, you)
     if isinstance(fact, Asked):
         text = text.removeprefix(name).strip()
-    by = f" by {viewer(event.by, you)}" if event.by else ""
+    elif isinstance(fact, Refused):
+        whose = f"{fact.verb} of {who}" if who else fact.verb
+        whose = f"your {fact.verb}" if you and event.by == you else whose
+        name, text, who = f"{whose} refused", refusal_text(fact.refusal), ""
+    elif isinstance(fact, Hit):
+        stop = breakpoint_name(fact.number, fact.watch)
+        name, text, who = f"{stop} hit", text.removeprefix(f"{stop}: "), ""
+    elif isinstance(fact, Raised):
+        who = ""
+    by = f" by {who}" if who else ""
     return f"{name}{by}: {text}" if text and text != name else name + by
 
 

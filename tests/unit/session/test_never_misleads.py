@@ -17,7 +17,7 @@ from pardbg.analysis.answers.timeline import lanes
 from pardbg.analysis.base.losses import NotFinite
 from pardbg.events.control_codes import Mode, Verb
 from pardbg.events.control_events import ControlEvent, Status
-from pardbg.events.control_facts import Asked, Cut, Hit, Stall
+from pardbg.events.control_facts import Asked, Cut, Hit, Raised, Stall
 from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.frame import chrome
 from pardbg.render.frame.activity import activity_text
@@ -186,6 +186,14 @@ def test_the_audit_trail_has_a_line_per_verb_with_what_came_of_it() -> None:
     shown = [plain(row) for row in console(now, answers, "", 80)]
     assert sum(where in row for row in shown) == 1, "the trail has it"
     assert any("something else" in row for row in shown)
+
+
+@pytest.mark.parametrize("fact", [Hit(2, 1, "mb==3"), Raised(2, "ValueError: no labels")])
+def test_the_audit_trail_says_of_what_nobody_did_no_doer(fact: Hit | Raised) -> None:
+    """Such an event's viewer set the breakpoint, or holds control."""
+    you = "view-0a1b2c3d4e5f"
+    texts = {trail([ControlEvent(fact, None, by, 1, 1)], you)[0].text for by in (you, "bob", "")}
+    assert len(texts) == 1
 
 
 def test_a_console_line_keeps_its_indentation_where_it_is_folded() -> None:
