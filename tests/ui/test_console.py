@@ -148,6 +148,50 @@ async def test_what_is_displayed_is_shown_wherever_ranks_are_held_next() -> None
         await shows(app, "no display 'loss'")
 
 
+async def test_what_is_displayed_is_not_asked_for_again_after_a_look_back() -> None:
+    port = FakePort(Reply(answer=Answers({0: Evaluated(0, None, "4.25")})))
+    held = sample.held(sample.snapshot_1f1b())
+    app = app_on(held, port)
+
+    def asked() -> int:
+        return sum(bool(args.get("expr")) for args in port.args)
+
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app)
+        await type_(pilot, "display loss")
+        await until(lambda: asked() == 1, "now")
+        now = app.main.shared.frame
+        assert now is not None
+        control = replace(held.control, held={0: "0B5"})
+        back = replace(now, snapshot=replace(held, control=control), following=False)
+        app.main.control.on_frame(back)
+        app.main.control.on_frame(now)
+        assert not app.main.control._to_display and asked() == 1
+        app.main.control.on_frame(replace(back, following=True))
+        await until(lambda: asked() == 2, "where they are held next")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(refusal=Refusal(Why.TAKEN)),
+        Reply(answer=Answers({0: Evaluated(0, NoAnswer.EVAL_OFF)})),
+    ],
+)
+async def test_a_display_that_is_refused_is_forgotten(reply: Reply) -> None:
+    port = FakePort(reply)
+    held = sample.held(sample.snapshot_1f1b())
+    app = app_on(held, port)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app)
+        await type_(pilot, "display loss")
+        await until(lambda: not app.main.control._displays, "refused")
+        control = replace(held.control, held={**held.control.held, 1: "1B5"})
+        app._store.show(replace(held, control=control))
+        await until(lambda: app.main.control._displayed_at[2:3] == ((1, "1B5"),), "elsewhere")
+        assert sum(bool(args.get("expr")) for args in port.args) == 1
+
+
 async def test_lines_are_given_when_their_breakpoint_stops_a_rank() -> None:
     port = FakePort(Reply(answer=Answers({0: Evaluated(0, None, "4.25")})))
     held = sample.held(sample.snapshot_1f1b())

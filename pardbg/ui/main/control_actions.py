@@ -58,6 +58,8 @@ class ControlActions:
         """What ``display`` shows, as it was typed."""
         self._to_display: list[str] = []
         """Those to be asked for once the one before is answered."""
+        self._displaying = ""
+        """The one that was asked for last, until it is answered."""
         self._displayed_at: tuple[object, ...] = ()
         self._by_itself = False
         """What is displayed next was not typed: it leaves the page as it is."""
@@ -146,6 +148,8 @@ class ControlActions:
         debug, reply, verb = self._debug, event.reply, event.verb
         if not reply.ok:
             self._to_display, self._by_itself = [], False
+            if verb is Verb.INSPECT:
+                self._forget_display()
             self._given.clear()
             self.show_result(error_text(reply), True, reply.n)
             return
@@ -160,6 +164,8 @@ class ControlActions:
         elif isinstance(answer, Answers):
             self._show_answer(answer_rows(answer, self._comparing))
             self._keep_frame(answer)
+            if any(one.refusal is NoAnswer.EVAL_OFF for one in answer.answers.values()):
+                self._forget_display()
             self._display_next()
         elif verb in (Verb.RANKS, Verb.STATUS, Verb.BREAKS):
             self._show_answer([(row, False) for row in text(verb, reply).splitlines()])
@@ -227,15 +233,22 @@ class ControlActions:
         for one in [argument] if argument else [*self._displays]:
             del self._displays[one]
 
+    def _forget_display(self) -> None:
+        """What was refused once would be at each new place."""
+        self._displays.pop(self._displaying, None)
+        self._displaying = ""
+
     def _display_next(self) -> None:
+        self._displaying = ""
         if not self._to_display:
             self._by_itself = False
             return
-        one = self._to_display.pop(0)
+        self._displaying = one = self._to_display.pop(0)
         self._debug.say(f"display {one}", "dim")
         try:
             self.inspect("p", one)
         except UserError as error:
+            self._forget_display()
             self.show_result(str(error), True)
 
     def on_frame(self, frame: Frame) -> None:
@@ -248,7 +261,8 @@ class ControlActions:
         if self._displays and held and frame.following and at != self._displayed_at:
             self._frame, self._to_display, self._by_itself = 0, [*self._displays], True
             self._display_next()
-        self._displayed_at = at
+        if frame.following:  # back in time nobody is asked
+            self._displayed_at = at
         if self._view.active != "debug" or not self._controller.present or not held:
             return
         if not frame.following:
