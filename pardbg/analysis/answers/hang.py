@@ -33,7 +33,7 @@ class Hang:
     """Place in the code where the (first) culprit stands."""
     since_ns: int
     until_ns: int | None
-    """When the job fell apart; None: it still hangs."""
+    """When the job failed; None: it still hangs."""
     text: str
 
 

@@ -74,13 +74,14 @@ def _library(frames: Sequence[Frame]) -> str:
 
 
 def caller(frames: Sequence[Frame]) -> str | None:
-    """The program's function that called the one of ``place``, where there is a telling one."""
+    """Return ``step (train.py:88)``, the program's function that called the one of ``place``, where
+    there is a telling one."""
     users = [frame for frame in program(frames) if is_user(frame)]
     inner = users[-1][2] if users else ""
     for file, number, function in reversed(users[:-1]):
         if function != inner:
             name = file.rpartition("/")[2] or file
-            return None if function in _TOP else f"{function} at {name}:{number}"
+            return None if function in _TOP else f"{function} ({name}:{number})"
     return None
 
 

@@ -126,7 +126,7 @@ def banner(snapshot: Snapshot | None, cells: int) -> Line:
         f"{culprits} {words.duration(age)}".lstrip() if age >= 1e9 else culprits,
         clean(hang.op),
         clean(hang.where or ""),
-        "then the job fell apart" if hang.until_ns is not None else waits if hang.waiting else "",
+        "then the job failed" if hang.until_ns is not None else waits if hang.waiting else "",
     ]
     text = " " + "  ".join(part for part in parts if part)
     style = "alarm" if hang.severity == "error" else "alarm.warn"

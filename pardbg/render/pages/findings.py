@@ -288,7 +288,8 @@ def _full(snapshot: Snapshot, finding: Finding, cells: int, brief: bool = False)
 def _facts(snapshot: Snapshot, finding: Finding) -> list[tuple[str, str]]:
     facts: list[tuple[str, str]] = []
     if finding.culprits:
-        facts.append(("culprit", f"rank {words.rank_set(finding.culprits)}"))
+        name = "culprits" if len(finding.culprits) > 1 else "culprit"
+        facts.append((name, words.ranks_text(finding.culprits)))
     if finding.ranks and finding.ranks != finding.culprits:
         facts.append(("ranks", words.rank_set(finding.ranks)))
     if finding.group is not None:

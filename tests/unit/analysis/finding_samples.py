@@ -60,7 +60,7 @@ ABSENCES: Final = (
     Absence("gil", during="start-up"),
     Absence("gil", last=Label("barrier dp #7"), last_at=AT), Absence("action", name="0F5"),
     Absence("device", name="forward", step=8, silent_ns=9 * S), Absence("runs", AT, caller="f"),
-    Absence("loading", AT, asleep=True, caller="step at train.py:88", thread="feed",
+    Absence("loading", AT, asleep=True, caller="step (train.py:88)", thread="feed",
             threads=(("writer", "log.py:3 in run"),),
             lock="feed waits for self.lock; thread writer is inside it at log.py:3 in run"),
 )  # fmt: skip

@@ -199,9 +199,9 @@ def state_of(trace: Trace, proc: Proc, t: float, **more: Any) -> None:
          Absence("gil", silent_ns=2000 * MS, during="forward")),
         ({}, PDB, "in-debugger", "warning", Absence("pdb", "train.py:77 in step")),
         ({"phase": "data"}, FORWARD, "missing-rank", "warning",
-         Absence("loading", AT, asleep=True, caller="step at train.py:88")),
+         Absence("loading", AT, asleep=True, caller="step (train.py:88)")),
         ({"phase": "forward", "cpu": 1.0}, FORWARD, "missing-rank", "warning",
-         Absence("forward", AT, caller="step at train.py:88")),
+         Absence("forward", AT, caller="step (train.py:88)")),
     ],
 )  # fmt: skip
 def test_why_a_rank_does_not_come(

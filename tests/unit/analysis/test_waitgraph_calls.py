@@ -308,7 +308,7 @@ def test_deep_stacks_keep_the_programs_frames_and_who_called() -> None:
     short = kept(deep, 48)
     assert len(short) == 26 and short[:2] == tuple(deep[:2]) and short[-1] == deep[-1]
     assert place(short) == "model.py:88 in forward"
-    assert caller(short) == "validate at train.py:9"
+    assert caller(short) == "validate (train.py:9)"
 
 
 def test_in_a_pipeline_a_late_rank_is_late_and_no_message_is_misaddressed() -> None:

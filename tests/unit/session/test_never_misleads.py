@@ -127,7 +127,7 @@ def test_a_hang_is_said_on_every_page_with_rank_op_place_and_age(name: str) -> N
     assert 2 < age < 8 and f" {age:.3g} s" in shown and "wait" in shown
     after = at_end(name)
     assert after.hang is not None and after.hang.until_ns is not None
-    assert "then the job fell apart" in plain(chrome.banner(after, 160))
+    assert "then the job failed" in plain(chrome.banner(after, 160))
     assert HANGS[name][3] in plain(chrome.banner(after, 160))
 
 

@@ -80,6 +80,7 @@ class Absence:
     thread: str = ""
     """Thread that is at the place, if not the main one."""
     caller: str = ""
+    """The function that called the one of the place: ``step (train.py:88)``."""
     threads: tuple[tuple[str, str], ...] = ()
     """(name, place) of other threads."""
     lock: str = ""
@@ -180,7 +181,7 @@ class Absence:
         if self.doing in WHOLE:
             return ""
         thread = f" in thread {self.thread}" if self.thread else ""
-        caller = f", from {self.caller}" if self.caller else ""
+        caller = f", called from {self.caller}" if self.caller else ""
         asleep = " (asleep there)"
         if self.blocking is not None and not many:
             asleep = f" ({blocking_text(self.blocking)})"
