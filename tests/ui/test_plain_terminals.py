@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,14 @@ from pardbg.analysis.answers.snapshot import Snapshot, snapshot
 from pardbg.analysis.answers.timeline import LaneSpan
 from pardbg.render.draw.axis import Axis
 from pardbg.render.draw.cells import SELECTED, plain
-from pardbg.render.draw.signs import ascii_of
+from pardbg.render.draw.signs import ascii_of, keys_text
 from pardbg.render.pages.collectives import CollectivesPageState, collectives
 from pardbg.render.pages.memory import memory
 from pardbg.render.pages.overview.page import OverviewPageState, overview
 from pardbg.render.pages.pipeline.schedule import CAUSE_CHAR
 from pardbg.render.pages.timeline import lane
 from pardbg.session.reader import load
+from pardbg.ui.commands.actions import OWN, footer
 from pardbg.ui.palette import style
 from tests.ui.fakes import until
 from tests.ui.recorded import replayed
@@ -71,6 +73,18 @@ def test_a_selected_row_of_16_colours_is_one_bar() -> None:
 def test_signs_of_one_legend_stay_apart(signs: str) -> None:
     """Causes of idle, a sharded step, kinds of operations."""
     assert len(set(ascii_of(signs))) == len(signs)
+
+
+def test_keys_of_a_footer_stay_apart_in_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both arrows and speed would be ``< >``."""
+    monkeypatch.setenv("LC_ALL", "C")
+    for screen, live in itertools.product(OWN, (False, True)):
+        keys = [(one.hinted or (one.shown,))[0] for one, _ in footer(screen, live)]
+        assert len({ascii_of(keys_text(key)) for key in keys}) == len(keys), screen
+
+
+def test_a_cut_is_no_end_of_a_sentence() -> None:
+    assert ascii_of("8 stages on 8…") not in ("8 stages on 8.", "8 stages on 8-")
 
 
 def test_a_product_is_no_decimal_point() -> None:

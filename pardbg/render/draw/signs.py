@@ -23,11 +23,12 @@ _BRAILLE, _UPPER = 0x2800, 0x1B
 """The character without dots of a chart of many points, and the dots of a cell's upper half."""
 ERRORS: Final = "pardbg-ascii"
 """The error handler for ``open`` and ``reconfigure``: what the encoding lacks gets its stand-in."""
+_ARROWS: Final = str.maketrans({"←": "left", "↑": "up", "→": "right", "↓": "down"})
 _PAIRS: Final = (
     ("─━╌┄═⋯╸", "-------"), ("│┃║╎┆┊╷▏▕‖", "||||||||||"), ("┌└┘┗┛├┴╭╮╯╰┐┤┬┼", "+++++++++++++++"),
     ("▁▂▃▄▅▆▇█", "__..-=##"), ("▉▊▋▌▍▎", "######"), ("░▒▓▚", ":%%x"), ("■□●○◉◌◷•·˙", "#o*o@oo*.'"),
     ("▲▼▾▶▸▹◀◂◆★▀", "^vv>>><<o*^"), ("←↑→↓↻", "<^>v@"), ("✓✗", "+x"), ("╱╲", "/\\"),
-    ("–—−×⋅±≈≠≤≥…›“”§µμ²°ΣΦ", "---x*+~!<>.>\"\"Suu2oSF"),
+    ("–—−×⋅±≈≠≤≥…›“”§µμ²°ΣΦ", "---x*+~!<>~>\"\"Suu2oSF"),
 )  # fmt: skip
 TABLE: Final[Mapping[str, str]] = {
     sign: plain for signs, plains in _PAIRS for sign, plain in zip(signs, plains, strict=True)
@@ -59,6 +60,11 @@ def has_utf8() -> bool:
     if named is not None:
         return "utf8" in named.lower().replace("-", "")
     return codecs.lookup(getattr(sys.__stdout__, "encoding", None) or "ascii").name == "utf-8"
+
+
+def keys_text(keys: str) -> str:
+    """Return names of keys as the terminal shows them: stand-ins of arrows are other keys."""
+    return keys if has_utf8() else keys.translate(_ARROWS)
 
 
 codecs.register_error(ERRORS, _replace)

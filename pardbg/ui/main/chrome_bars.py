@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pardbg.render.draw.cells import Line, Segment, clip, fit, line
+from pardbg.render.draw.signs import keys_text
 from pardbg.render.frame import chrome
 from pardbg.render.frame.timebar import Playing, legend, time_at, time_bar
 from pardbg.ui.commands.actions import Action, footer
@@ -60,9 +61,9 @@ class ChromeBars:
 
     def _hint(self, action: Action, label: str, frame: Frame | None) -> tuple[str, str]:
         if label:
-            return action.shown, label
+            return keys_text(action.shown), label
         keys, label = action.hinted or (action.shown, "")
-        return keys, label or self._label(action, frame)
+        return keys_text(keys), label or self._label(action, frame)
 
     def _label(self, action: Action, frame: Frame | None) -> str:
         if action.id == "toggle" and frame is not None:

@@ -10,6 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 
+from pardbg.render.draw.signs import keys_text
 from pardbg.render.frame.chrome import hints
 from pardbg.render.frame.lesson import LETTERS, LessonPage, idea_picture, question_lines, strip
 from pardbg.ui.commands.startup import History, answered_of
@@ -133,9 +134,9 @@ class LessonScreen(MainScreen):
         self._idea.redraw()
         if not self._prompting:
             look = [("i", "run or idea")] if self.has_class("narrow") else []
-            shown = [("a b c", "answer"), ("t", page.unit), (",", "back"), ("← →", "idea"), *look,
-                     ("space", "play"), ("1–9", "pages"), ("?", "help"),
-                     ("q", "leave")]  # fmt: skip
+            shown = [("a b c", "answer"), ("t", page.unit), (",", "back"),
+                     (keys_text("← →"), "idea"), *look, ("space", "play"), ("1–9", "pages"),
+                     ("?", "help"), ("q", "leave")]  # fmt: skip
             self._bars.hints.show((hints(shown, cells),))
 
     def action_answer(self, choice: int) -> None:

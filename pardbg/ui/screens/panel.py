@@ -13,6 +13,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from pardbg.render.draw.cells import Picture, Segment, line
+from pardbg.render.draw.signs import keys_text
 from pardbg.render.frame.panels import HelpRow, help_page, word_rows
 from pardbg.ui.commands.actions import GLOSSARY, GROUP_TITLES, Group, for_mode, own, wrapped
 from pardbg.ui.widgets.lines import PicturePane
@@ -130,6 +131,6 @@ def _help_rows(live: bool, screen: str) -> list[HelpRow]:
         for action in sorted(others, key=lambda action: order.index(action.group))
     ]
     return [
-        (title, action.shown, f"{action.command} {action.usage}".strip(), action.help)
+        (title, keys_text(action.shown), f"{action.command} {action.usage}".strip(), action.help)
         for title, action in rows
     ]
