@@ -188,7 +188,7 @@ def _head(snapshot: Snapshot, scale: _Scale, cells: int, rows: int) -> tuple[Lin
     )
     total = "resident set" if first.total_kind == "rss" else "allocated"
     kind, top = total, words.binary_size(scale.top)
-    ends = "0" + right(top, scale.bar - 1)
+    ends = "╷0" + right(top, scale.bar - 2)
     excess = {row.rank: scale.excess(row) for row in snapshot.memory}
     named = [(), line(" ", rule(f"{kind} by rank", cells - 2, f"one scale, 0 – {top}"))]
     return (
