@@ -8,8 +8,8 @@ count on one group; a call of this rank alone has a group of its own. Torch know
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from pardbg_agent import wire
 from pardbg_agent.clock import now_ns
@@ -28,11 +28,13 @@ def together(members: Sequence[int]) -> str:
 
 
 def begin(
-    c: Core, name: str, detail: str, key: str, members: Sequence[int], of: int = NONE
-) -> Call:
-    """Start the call now: in the status block, and as a record. ``of``: the rank that it asks."""
+    c: Core, name: str, detail: str, key: str, members: Sequence[int], of: int = NONE,
+    group: int = 0, at: Callable[[], Any] | None = None,
+) -> Call:  # fmt: skip
+    """Start the call now: in the status block, and as a record. ``of``: the rank that it asks;
+    ``group``: id of the one that it is about; ``at``: tells where the program makes it."""
     group_id = c.defs.group(key, "set-up", None, members, wire.CALLS)
-    name_id = c.defs.op(name, "", detail[:MAX_DETAIL], of)
+    name_id = c.defs.op(name, "", detail[:MAX_DETAIL], of, group, at=at)
     seq, t0 = c.ops.next_seq(key), now_ns()
     token = c.ops.issued(key, group_id, name, seq, False, False, NONE, 0, name_id, t0)
     call = Call(token, name_id, group_id, seq, c.step, t0)
@@ -46,10 +48,13 @@ def end(c: Core, call: Call, failed: bool = False) -> None:
         _record(c, Kind.CALL, call, now_ns(), int(Flag.FAILED) if failed else 0)
 
 
-def alone(c: Core, name: str, detail: str = "", of: int = NONE) -> Call:
+def alone(
+    c: Core, name: str, detail: str = "", of: int = NONE, group: int = 0,
+    at: Callable[[], Any] | None = None,
+) -> Call:  # fmt: skip
     """Return a call of this rank that nobody else has to make."""
     rank = c.identity.rank
-    return begin(c, name, detail, f"{wire.CALLS}.of.{rank}", (rank,), of)
+    return begin(c, name, detail, f"{wire.CALLS}.of.{rank}", (rank,), of, group, at)
 
 
 def _record(c: Core, kind: Kind, call: Call, t1: int, flags: int) -> None:

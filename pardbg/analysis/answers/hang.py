@@ -102,7 +102,7 @@ def _still(view: View, rank: int) -> bool:
 
 def _rests(view: View, blame: Blame) -> bool:
     """Return whether the rank that is waited for does nothing."""
-    found = absence(view, blame.ranks[0], blame.since_ns)
+    found = absence(view, blame.ranks[0], blame.since_ns, blame.waits[0].op.group)
     asleep = found.asleep and found.kind != "in-debugger"
     return asleep or found.doing in (*GONE, "stopped", "device")
 

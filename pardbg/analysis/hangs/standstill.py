@@ -267,11 +267,12 @@ def issue_places(view: View) -> dict[tuple[int, str, int] | tuple[int, int], str
 
 
 def first_place(view: View, rank: int, issued_ns: int) -> tuple[str | None, bool]:
-    """Return (where a rank first issued an op with the signature of this one, whether it was this
-    one): the definition tells. It is there even of a rank that its backend ended in the op. None
-    where ops of that signature differ in size, and this one from the first: lines may, too."""
+    """Return (where a rank first issued an op, or made a call, with the signature of this one,
+    whether it was this one): the definition tells. It is there even of a rank that its backend
+    ended in the op. None where ops of that signature differ in size, and this one from the first:
+    lines may, too."""
     process = view.ranks[rank]
-    for name in ("issue", "issue_p2p"):
+    for name in ("issue", "issue_p2p", "call"):
         table = process.table(name)
         rows = np.flatnonzero(table.col("t0_ns") == issued_ns)
         if len(rows):

@@ -57,7 +57,7 @@ ABSENCES: Final = (
     Absence("stopped", AT, pid=4711), Absence("traced", AT), Absence("pdb", AT),
     Absence("prompt", AT), Absence("cut off", name="n2"), Absence("gil", AT, silent_ns=2 * S),
     Absence("gil", AT, asleep=True), Absence("gil", name="0F5", during="action"),
-    Absence("gil", during="start-up"),
+    Absence("gil", during="start-up"), Absence("destroyed", AT), Absence("destroyed", AT, name=AT),
     Absence("gil", last=Label("barrier dp #7"), last_at=AT), Absence("action", name="0F5"),
     Absence("device", name="forward", step=8, silent_ns=9 * S), Absence("runs", AT, caller="f"),
     Absence("loading", AT, asleep=True, caller="step (train.py:88)", thread="feed",

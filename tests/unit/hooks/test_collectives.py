@@ -187,6 +187,21 @@ def test_a_group_made_again_is_another_group(watched: Path) -> None:
     assert [r.seq for r in rank(watched).of(Kind.OP_ISSUE)] == [0, 0]
 
 
+def test_a_destroyed_group_is_named_with_its_place(watched: Path) -> None:
+    """A pair: by its id, whatever other groups have these ranks. Of the world: all groups, 0."""
+    other, pair = dist.new_group([1, 3]), dist.new_group([1, 3])
+    dist.all_reduce(torch.zeros(2), group=other)
+    dist.all_reduce(torch.zeros(2), group=pair)
+    dist.destroy_process_group(pair)
+    dist.destroy_process_group(dist.group.WORLD)
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
+    _, used = [d["id"] for d in rank(watched).defined("group") if d["ranks"] == [1, 3]]
+    calls = [d for d in rank(watched).defined("op") if d["op"] == "destroy_process_group"]
+    assert [(d["tag"], d["reduce"]) for d in calls] == [(used, "ranks 1,3"), (0, "")]
+    lines = [d["at"][1] for d in calls]
+    assert lines[1] == lines[0] + 1 and {d["at"][0] for d in calls} == {__file__}
+
+
 def test_a_group_is_destroyed_once_callbacks_of_its_ops_have_run(watched: Path) -> None:
     """One waits for the GIL, as gloo's thread does; one is of an op that is never complete."""
     c = core.CURRENT

@@ -22,7 +22,9 @@ from torch.distributed import device_mesh
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
-from pardbg_agent.hooks import patching
+from pardbg_agent.hooks import call_sites, patching
+from pardbg_agent.hooks.comm.groups import group_of
+from pardbg_agent.hooks.context import current
 from pardbg_agent.hooks.patching import Patches
 from pardbg_agent.identity import env_int
 from pardbg_agent.life import calls
@@ -50,6 +52,10 @@ class About(NamedTuple):
     detail: str
     members: Sequence[int] | None
     """All of them make this call, in the same order; None: it concerns this rank alone."""
+    group: int = 0
+    """Id of the one group that it is about."""
+    at: Callable[[], Any] | None = None
+    """Tells where the program makes it."""
 
 
 Describe = Callable[..., About | None]
@@ -127,7 +133,7 @@ def _begin(
         if about is None:
             return None, None
         if about.members is None:
-            return c, calls.alone(c, name, about.detail)
+            return c, calls.alone(c, name, about.detail, group=about.group, at=about.at)
         key = calls.together(about.members)
         return c, calls.begin(c, name, about.detail, key, about.members)
     except Exception as error:  # noqa: BLE001 - the guard
@@ -230,7 +236,10 @@ def let_callbacks_run() -> None:
 
 def _destroy(group: Any = None) -> About:
     let_callbacks_run()
-    return About("" if group is None else _ranks(dist.get_process_group_ranks(group)), None)
+    if group is None or group is dist.group.WORLD:  # with the world go all others
+        return About("", None, 0, call_sites.here)
+    members = _ranks(dist.get_process_group_ranks(group))
+    return About(members, None, group_of(current(), group).group_id, call_sites.here)
 
 
 def _key(store: Any, keys: Any = "", *_: Any, **__: Any) -> About:

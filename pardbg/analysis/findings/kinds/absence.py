@@ -16,7 +16,7 @@ Doing = Literal[
     "unknown", "left", "killed", "lost", "ended", "stopped", "traced", "pdb", "prompt", "cut off",
     "gil", "kernel", "device", "compiling", "importing", "checkpoint", "loading",
     "torch.distributed", "action", "forward", "backward", "optimizer", "pipeline", "start-up",
-    "code", "runs",
+    "code", "runs", "destroyed",
 ]  # fmt: skip
 Verb = Literal["be", "have", "load", "import", "was", "run"]
 _VERBS: Final[dict[Verb, tuple[str, str, str, str]]] = {
@@ -44,7 +44,7 @@ _KINDS: Final[dict[Doing, str]] = {
     "stopped": "rank-stopped", "traced": "rank-stopped", "pdb": "in-debugger",
     "prompt": "in-debugger", "cut off": "node-lost", "gil": "gil-held",
 }  # fmt: skip
-GONE: Final[tuple[Doing, ...]] = ("left", "killed", "lost", "ended")
+GONE: Final[tuple[Doing, ...]] = ("left", "killed", "lost", "ended", "destroyed")
 FAULTS: Final[tuple[Doing, ...]] = (*GONE, *_KINDS)
 """Out of order whatever the others wait for; a rank that does anything else only takes its time."""
 _OWN_ADVICE: Final[tuple[Doing, ...]] = (*FAULTS, "kernel", "device")
@@ -63,7 +63,8 @@ class Absence:
     place: str | None = None
     """Where in the program it is."""
     name: str = ""
-    """Pipeline action, the host that is cut off, or what a device stands at."""
+    """Pipeline action, the host that is cut off, what a device stands at, or where it destroyed the
+    group."""
     step: int = -1
     """Step of what a device stands at."""
     code: int | None = None
@@ -129,8 +130,9 @@ class Absence:
         """Return what to try."""
         if self.doing not in _OWN_ADVICE and self.blocking is not None:
             return blocking_advice(self.blocking, self)
-        case = "gone" if self.doing in GONE else "pdb" if self.doing == "prompt" else self.doing
+        case = "pdb" if self.doing == "prompt" else self.doing
         other = "asleep" if self.asleep else "works" if self.place else "unseen"
+        other = "gone" if self.doing in GONE else other
         return filled(word(Absence, f"try {case}") or word(Absence, f"try {other}"), self)
 
     def text(self, many: bool = False, over: bool = False) -> str:
@@ -138,7 +140,7 @@ class Absence:
         several ranks do; ``over``: it is past."""
         verb, rest = self._phrase(many, over)
         words = " ".join(filter(None, (_VERBS[verb][many + 2 * over], rest)))
-        if self.place:
+        if self.place and self.doing != "destroyed":
             seen = ", last seen" if self.doing == "runs" else ""
             words += f"{seen} at {self.place}{self._details(many)}"
         return words
@@ -148,6 +150,9 @@ class Absence:
             return "was", killed_text(self.code).partition(" ")[2]
         if self.doing == "ended":
             return "have", f"ended with exit code {self.code}" if self.code else "ended"
+        if self.doing == "destroyed":
+            at = f" at {self.name}" if self.name else ""
+            return "have", f"left the group (destroy_process_group{at})"
         if self.doing == "action":
             return "be", f"in {self.name}"
         if self.doing == "cut off":

@@ -15,6 +15,8 @@ from pardbg.analysis.findings.kinds.absence import NO_OP, Absence, Doing
 from pardbg.analysis.hangs.blocking_calls import Blocking, samples
 from pardbg.analysis.hangs.stacks import activity, caller, place, whole_place
 from pardbg.analysis.hangs.standstill import IDLE_CORES, Seen, first_place, is_cut_off, ran, seen
+from pardbg.store.definitions import GroupDef
+from pardbg_agent.wire import Flag
 
 _FILES_NS: Final = 30_000_000_000
 """A checkpoint that is being written or read takes its time."""
@@ -30,14 +32,15 @@ _BLOCKED_NS: Final = 6_000_000_000
 _IMPORTS_NS: Final = 10_000_000_000
 _MAX_THREADS: Final = 3
 _MAX_HANDLED: Final = 2
+_MAKES: Final = ("init_process_group", "new_group", "split_group", "init_device_mesh")
 _PHASES: Final[dict[str, Doing]] = {
     "data": "loading", "forward": "forward", "backward": "backward", "optimizer": "optimizer",
     "pipeline": "pipeline", "start-up": "start-up",
 }  # fmt: skip
 
 
-def absence(view: View, rank: int, since_ns: int) -> Absence:
-    """Return what a rank does that others wait for since then."""
+def absence(view: View, rank: int, since_ns: int, group: GroupDef | None = None) -> Absence:
+    """Return what a rank does that others wait for since then, in an op of ``group``."""
     process, now = view.ranks[rank], seen(view, rank)
     end = view.proc_end(process)
     if end is not None:
@@ -49,6 +52,8 @@ def absence(view: View, rank: int, since_ns: int) -> Absence:
     if process.leaving_ns is not None and process.leaving_ns <= view.t_ns:
         return Absence("left")
     where, at = whole_place(now.frames), activity(now.frames)
+    if group is not None and (by := _destroyed(view, rank, group)) is not None:
+        return Absence("destroyed", by or where, name=by)
     if now.stopped:
         return Absence("stopped" if now.os_state == "T" else "traced", where, pid=process.pid)
     if at == "pdb" or at == "prompt":
@@ -84,6 +89,32 @@ def absence(view: View, rank: int, since_ns: int) -> Absence:
         threads=other_threads(now), pid=process.pid, rank=rank,
         blocking=_blocking(view, now),
     )  # fmt: skip
+
+
+def _destroyed(view: View, rank: int, group: GroupDef) -> str | None:
+    """Return where a rank destroyed a group that it was in (empty: it is not known); None: it has
+    not, or has made groups since, which may stand for this one."""
+    process, key = view.ranks[rank], (group.epoch, group.key)
+    own = [gid for gid, one in process.groups.items() if (one.epoch, one.key) == key]
+    known = [(i, op) for i, op in process.ops.items() if op.op == "destroy_process_group"]
+    ids = [i for i, op in known if op.tag in own or not op.reduce]  # of no group: of all
+    table, visible = view.rows(process, "call")
+    whole = (table.col("flags")[:visible] & int(Flag.FAILED)) == 0
+    rows = np.flatnonzero(np.isin(table.col("name_id")[:visible], ids) & whole)
+    if not len(rows):
+        return None
+    since, used = int(table.col("t0_ns")[rows[-1]]), 0
+    for name in ("issue", "issue_p2p"):
+        table, visible = view.rows(process, name)
+        of = np.isin(table.col("group_id")[:visible], own)
+        used = max(used, int(table.col("t0_ns")[:visible][of].max(initial=0)))
+    table, visible = view.rows(process, "call_begin")
+    newer = table.col("name_id")[:visible][table.col("t0_ns")[:visible] > since]
+    made = any(process.ops[i].op in _MAKES for i in newer.tolist() if i in process.ops)
+    if made or not 0 < used < since:
+        return None
+    at, first = first_place(view, rank, since)
+    return at if at and first else ""
 
 
 def last_op(view: View, rank: int) -> tuple[Label, str]:

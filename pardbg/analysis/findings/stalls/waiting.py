@@ -112,7 +112,7 @@ def waits(view: View, over: int | None) -> Iterator[Candidate]:
 
 def _missing(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> Iterator[Candidate]:
     rank, late = blame.ranks[0], view.t_ns - blame.since_ns
-    found, early = absence(view, rank, blame.since_ns), False
+    found, early = absence(view, rank, blame.since_ns, blame.waits[0].op.group), False
     loads = _loads(view, blame, found)
     if not found.fault or loads:
         if _in_op_of_all(graph, blame):
