@@ -54,8 +54,7 @@ class TimelinePage(Page):
         if frame.lanes_t1_ns <= frame.lanes_t0_ns:  # the frame was made for another page
             return empty(cells, rows, "laying out what ran …")
         lanes = self._lanes(frame)
-        named = rank_named(self.contains) in lanes  # it may have run nothing in the window
-        if self.contains and not named and not any(any(row.values()) for row in lanes.values()):
+        if self.contains and not lanes:
             return no_match(cells, rows)
         spot, about = frame.waited or (None, None)
         about = about if spot == self._spot else None
@@ -65,16 +64,7 @@ class TimelinePage(Page):
 
     def _lanes(self, frame: Frame) -> Lanes:
         """Return the lanes that match the filter."""
-        lanes: Lanes = frame.lanes
-        wanted = rank_named(self.contains)
-        if wanted is not None:
-            lanes = {rank: row for rank, row in lanes.items() if rank == wanted}
-        elif self.contains:
-            lanes = {
-                rank: {name: spans for name, spans in row.items() if self.contains in name}
-                for rank, row in lanes.items()
-            }
-        return lanes
+        return _matching(frame.lanes, self.contains)
 
     # ---- the chosen box
 
@@ -167,3 +157,16 @@ class TimelinePage(Page):
 
 def _window(frame: Frame) -> Window:
     return Window(frame.lanes_t0_ns, frame.lanes_t1_ns)
+
+
+def _matching(lanes: Lanes, contains: str) -> Lanes:
+    """Return the lanes of the rank that the text names, else those whose name contains it; empty
+    where nothing does."""
+    rank = rank_named(contains)
+    if rank is not None or not contains:
+        return {one: row for one, row in lanes.items() if rank in (None, one)}
+    found = {
+        one: {name: spans for name, spans in row.items() if contains in name}
+        for one, row in lanes.items()
+    }
+    return found if any(any(row.values()) for row in found.values()) else {}

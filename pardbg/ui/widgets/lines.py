@@ -9,7 +9,7 @@ from typing import Final
 from rich.segment import Segment as Painted
 from rich.style import Style
 from textual import events
-from textual.geometry import Region, Size
+from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
@@ -38,10 +38,16 @@ class Lines(Widget):
     def show(self, lines: Sequence[Line]) -> None:
         """Replace the lines; only rows that differ are painted."""
         new, old = tuple(lines), self._lines
+        if new == old:
+            return
         self._lines = new
-        if new != old and not self.size:  # hidden: all that was painted is old once it is shown
-            self.refresh()
-        elif rows := _changed(old, new, self.size):
+        width = self.size.width
+        rows = [
+            Region(0, y, width, 1)
+            for y in range(min(max(len(new), len(old)), self.size.height))
+            if (new[y] if y < len(new) else ()) != (old[y] if y < len(old) else ())
+        ]
+        if rows or not self.size:  # while it is hidden: all of it
             self.refresh(*rows)
 
     def dim(self, far: bool) -> None:
@@ -66,15 +72,6 @@ class Lines(Widget):
             ]
             strip = self._strips[key] = Strip(segments, width)
         return strip
-
-
-def _changed(old: Sequence[Line], new: Sequence[Line], size: Size) -> list[Region]:
-    """Return the rows of a widget whose lines differ."""
-    return [
-        Region(0, y, size.width, 1)
-        for y in range(min(max(len(new), len(old)), size.height))
-        if (new[y] if y < len(new) else ()) != (old[y] if y < len(old) else ())
-    ]
 
 
 class ClickedLines(Lines):
