@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pardbg.ui.commands.actions import ACTIONS, OWN, SCREENS, footer
+from pardbg.ui.commands.actions import ACTIONS, OWN, SCREENS, explain, footer, wrapped
+from pardbg.ui.screens.panel import Panel
+from pardbg.ui.widgets.lines import PicturePane
 from tests.ui import sample
 from tests.ui.fakes import FakePort, FakeSource, app_on, shows, text_of, until
+from tests.ui.recorded import type_
 
 
 def test_each_screen_has_its_own_and_they_are_there() -> None:
@@ -78,3 +81,16 @@ async def test_help_is_searched() -> None:
         await pilot.press("escape")
         await shows(app, "● live")
         await until(lambda: "pardbg help" not in text_of(app), "help closed")
+
+
+@pytest.mark.parametrize("word", ["take", "break"])
+async def test_a_panel_about_a_word_is_as_tall_as_what_it_says(word: str) -> None:
+    """A long text leaves a tenth of the screen, and scrolls."""
+    app = app_on(sample.snapshot_1f1b())
+    async with app.run_test(size=(100, 20)) as pilot:
+        await type_(pilot, f"help {word}")
+        await until(lambda: isinstance(app.screen, Panel), "the panel")
+        box, pane = app.screen.query_one("#panel"), app.screen.query_one(PicturePane)
+        rows = len(wrapped(explain(word), pane.size.width - 1))
+        await until(lambda: pane.size.height == min(rows, box.size.height), "its height")
+        assert box.outer_size.height == min(rows + 3, 18)

@@ -119,7 +119,9 @@ def _over(
     left_size = max(54, cells // 2) if cells >= WIDE else cells
     ranks, focus, places = _ranks(snapshot, left_size, look)
     shown, taken = stacks_shown(snapshot, look)
-    stacks = _stacks(shown, taken, look, snapshot, left_size)
+    size = cells - left_size - 2
+    wide = cells >= WIDE and not shown  # no frame, so no source either: what is said of stacks
+    stacks = _stacks(shown, taken, look, snapshot, size + 1 if wide else left_size)
     stack = shown.get(-1 if look.selected is None else look.selected, ())
     if cells < WIDE:
         found, places = _window(ranks, places, focus, max(2, min(len(ranks), rows // 2)))
@@ -127,11 +129,11 @@ def _over(
         below = source(look.source, _title(shown, look), cells - 2, rows - len(found), stack)
         found += [line(" ", row) for row in below]
     else:
-        few = min(len(stacks), max(rows // 2, rows - len(ranks)))
+        few = 0 if wide else min(len(stacks), max(rows // 2, rows - len(ranks)))
         column, places = _window(ranks, places, focus, rows - few)
         column += stacks[:few]
-        size = cells - left_size - 2
         beside = source(look.source, _title(shown, look), size, rows - 1, stack)
+        beside = stacks if wide else beside
         beside += [()] * (rows - len(beside))
         column += [()] * (rows - len(column))
         pairs = zip(column, beside, strict=True)

@@ -8,6 +8,7 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.geometry import Size
 from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Input
@@ -28,6 +29,9 @@ class _Pane(PicturePane):
 
     def redraw(self) -> None:
         self.show_picture(self._draw(self.size.width, self.size.height))
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return len(self._draw(width, viewport.height).body)
 
 
 class Panel(ModalScreen[str]):
@@ -74,7 +78,9 @@ def word_panel(word: str, lines: Sequence[str]) -> Panel:
             line(Segment(text, styles.get(len(text) - len(text.lstrip()), ""))) for text in shown
         ))  # fmt: skip
 
-    return Panel(f"help {word}", draw)
+    panel = Panel(f"help {word}", draw)
+    panel.add_class("short")
+    return panel
 
 
 class HelpPanel(Panel):

@@ -120,3 +120,10 @@ def test_headings_of_a_page_of_findings_stand_over_each_other(number: int, cells
     assert len(ruled) == 3 and len(begins) == 2 and {len(row) for row in ruled} == {cells - 2}
     low = rows.index(ruled[-1])
     assert (rows[low - 2].strip() == "│") is (number > 1), "beside a list the edge goes past panels"
+
+
+def test_without_a_stack_the_right_half_of_debug_is_not_left_empty() -> None:
+    """There is no source then; what is said of stacks leaves its lines to ranks."""
+    rows = text_of(debug(snapshot_1f1b(), 200, 36, DebugLook())).split("\n")
+    (heading,) = [row for row in rows if "rank" in row and "next" in row]
+    assert "───" in heading[100:]
