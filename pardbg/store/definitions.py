@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pardbg.events import fields
 from pardbg.words import ranks_text, whole
+from pardbg_agent.tables.code_files import is_program
 
 MAX_PLAN_RANKS: Final = 1024
 MAX_PLAN_ACTIONS: Final = 1 << 18
@@ -101,6 +102,18 @@ MAX_FRAMES = 128
 
 
 @dataclass(frozen=True, slots=True)
+class Cause:
+    """The exception at the end of a failure's chain of causes."""
+
+    type: str
+    text: str
+    frames: tuple[Frame, ...]
+    """The stack that it was raised in, outermost first."""
+    implicit: bool = False
+    """It was being handled as the failure was raised; the program calls it no cause."""
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """An exception that nobody caught."""
 
@@ -115,6 +128,15 @@ class Failure:
     step: int
     kept: bool = False
     """A thread of a pool raised it and goes on: its future has it, and somebody may ask for it."""
+    cause: Cause | None = None
+
+    @property
+    def origin(self) -> tuple[Frame, ...]:
+        """Return the frames of its cause, where they show the program; else its own."""
+        cause = self.cause
+        if cause is None or cause.implicit or not any(is_program(f[0]) for f in cause.frames):
+            return self.frames
+        return cause.frames
 
 
 def frames_of(value: Any) -> tuple[Frame, ...]:
@@ -138,7 +160,17 @@ def failure(values: Mapping[Any, Any], offset_ns: int) -> Failure:
         frames=frames_of(values.get("frames")),
         step=fields.integer(values, "step", -1),
         kept=values.get("kept") is True,
+        cause=_cause(fields.mapping(values, "cause")),
     )
+
+
+def _cause(values: Mapping[Any, Any]) -> Cause | None:
+    if not values:
+        return None
+    return Cause(
+        fields.text(values, "type", "Exception"), fields.text(values, "text"),
+        frames_of(values.get("frames")), values.get("implicit") is True,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

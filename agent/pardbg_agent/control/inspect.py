@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import FrameType, TracebackType, WrapperDescriptorType
 from typing import Any, Final
 
@@ -85,9 +85,14 @@ def _described(value: BaseException) -> str:
 
 def traceback_of(trace: TracebackType | None) -> list[Frame]:
     """Return an exception's frames without our own, outermost first; the innermost MAX_FRAMES."""
+    return frames_told(traceback.walk_tb(trace))
+
+
+def frames_told(lines: Iterable[tuple[FrameType, int]]) -> list[Frame]:
+    """Return frames and their lines as ``traceback_of`` does."""
     found = [
         (frame.f_code.co_filename, number, frame.f_code.co_name)
-        for frame, number in traceback.walk_tb(trace)
+        for frame, number in lines
         if not is_own(frame.f_code.co_filename)
     ]
     return found[-MAX_FRAMES:]

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pardbg_agent import clock
 from pardbg_agent.control.inspect import traceback_of
+from pardbg_agent.life.causes import root_of
 from pardbg_agent.life.own_frames import hide_own, uncounted
 from pardbg_agent.wire import TASK_OF, DefKind
 
@@ -201,7 +202,7 @@ class UncaughtErrors:
         c.defs.put(
             DefKind.EXCEPTION, t_ns=clock.now_ns(), type=type(value).__name__,
             text=_last_line(value), thread=thread, frames=traceback_of(trace), step=c.step,
-            **({"kept": True} if kept else {}),
+            **({"kept": True} if kept else {}), **_cause(value, trace),
         )  # fmt: skip
 
 
@@ -303,6 +304,17 @@ def _hold(c: Core, value: BaseException, trace: TracebackType | None, thread: st
         c.gate.hold_raised(f"exception{where} {_last_line(value)}", trace)
     except KeyboardInterrupt:
         pass  # it dies of its own exception, now
+
+
+def _cause(value: BaseException, trace: TracebackType | None) -> dict[str, Any]:
+    """Return what an EXCEPTION says of where the exception came from, if anywhere."""
+    with contextlib.suppress(Exception):  # it is told without
+        root = root_of(value, trace)
+        if root is not None:
+            told = {"type": type(root.value).__name__, "text": _last_line(root.value)}
+            how = {"implicit": True} if root.implicit else {}
+            return {"cause": {**told, "frames": root.frames, **how}}
+    return {}
 
 
 def _last_line(value: BaseException) -> str:

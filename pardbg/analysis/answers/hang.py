@@ -140,5 +140,5 @@ def rank_stacks(view: View) -> tuple[RankStack, ...]:
     for rank, process in view.ranks.items():
         for raised in view.fatal(process):
             if raised.frames and (rank not in found or found[rank].t_ns <= raised.t_ns):
-                found[rank] = RankStack(rank, raised.t_ns, raised.frames)
+                found[rank] = RankStack(rank, raised.t_ns, raised.origin)
     return tuple(found[rank] for rank in sorted(found))

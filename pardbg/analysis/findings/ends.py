@@ -48,7 +48,7 @@ from pardbg.analysis.hangs.stacks import is_user, waits_in_op, whole_place
 from pardbg.analysis.hangs.standstill import seen
 from pardbg.analysis.hangs.waitgraph import PATIENCE_NS
 from pardbg.analysis.pipeline.pipelines import states
-from pardbg.store.definitions import Failure
+from pardbg.store.definitions import Cause, Failure
 
 SEEN_LATE_NS: Final = 1_000_000_000
 """A process's sockets are closed before its end is seen."""
@@ -131,8 +131,11 @@ def thread_failures(view: View) -> Iterable[Candidate]:
             idle_ns = _idle_ns(view, rank, failed) if awaited and not failed.kept else 0
             yield Candidate(
                 kind="thread-exception", ranks=(rank,), culprits=(rank,), t_ns=failed.t_ns,
-                where=whole_place(failed.frames), settled=not failed.kept,
-                facts=ThreadRaised(failed.thread, failed.text, steps, idle_ns, kept=failed.kept),
+                where=whole_place(failed.origin), settled=not failed.kept,
+                facts=ThreadRaised(
+                    failed.thread, failed.text, steps, idle_ns, kept=failed.kept,
+                    cause=_cause(failed),
+                ),
             )  # fmt: skip
 
 
@@ -277,7 +280,7 @@ def _follows(view: View, end: BadEnd, earliest: BadEnd) -> bool:
         failed = failure(view, end.rank)
         if is_transport(failed.text):
             return True
-        return _disagrees(view, end.rank) and waits_in_op(failed.frames, "")
+        return _disagrees(view, end.rank) and waits_in_op(failed.origin, "")
     code = view.ranks[end.rank].exit_code
     if code == _SIGKILL and _terminated_before(view, end.t_ns):
         return True  # a launcher ends so what SIGTERM did not end
@@ -309,7 +312,7 @@ def _same_exception(view: View, one: BadEnd, other: BadEnd) -> bool:
     if one.how != "exception" or other.how != "exception":
         return False
     a, b = failure(view, one.rank), failure(view, other.rank)
-    return (a.type, a.frames) == (b.type, b.frames)
+    return (a.type, a.frames, a.origin) == (b.type, b.frames, b.origin)
 
 
 def _roots_found(view: View, roots: Sequence[BadEnd], only_victims: bool) -> Iterator[Candidate]:
@@ -321,14 +324,14 @@ def _roots_found(view: View, roots: Sequence[BadEnd], only_victims: bool) -> Ite
             key = end.how, view.ranks[end.rank].exit_code
         elif end.how == "exception":
             failed = failure(view, end.rank)
-            key = end.how, failed.type, failed.frames
+            key = end.how, failed.type, failed.frames, failed.origin
         alike.setdefault(key, []).append(end)
     for (first, *_), ranks in ((ends, _ranks(ends)) for ends in alike.values()):
         kind, facts = _first_failure(view, first, ranks)
         culprits, where = ranks, None
         if first.how == "exception":
             failed = failure(view, first.rank)
-            culprits, where = _named(failed.text, ranks), whole_place(failed.frames)
+            culprits, where = _named(failed.text, ranks), whole_place(failed.origin)
             if worker := _of_worker(view, failed.text):  # the place is its caller's
                 assert isinstance(facts, Raised)
                 facts = replace(facts, called_at=where or "")
@@ -359,9 +362,14 @@ def _first_failure(view: View, first: BadEnd, ranks: tuple[int, ...]) -> tuple[s
         last = last_op(view, rank)
         return "rank-lost", Lost(first.how == "killed", code, waiting, *last, printed)
     failed = failure(view, rank)
-    own_raise = bool(failed.frames) and is_user(failed.frames[-1])
+    own_raise = bool(failed.origin) and is_user(failed.origin[-1])
     made_up = rehearsed(view) and own_raise
-    return "exception", Raised(brief(failed.text), failed.step, rank, made_up, waiting)
+    error, cause = brief(failed.text), _cause(failed)
+    return "exception", Raised(error, failed.step, rank, made_up, waiting, cause=cause)
+
+
+def _cause(failed: Failure) -> Cause | None:
+    return failed.cause and replace(failed.cause, text=brief(failed.cause.text))
 
 
 def _of_worker(view: View, error: str) -> tuple[int, ...]:

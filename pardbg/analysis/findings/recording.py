@@ -199,7 +199,7 @@ def _life_end(view: View, epoch: int) -> LifeEnd | None:
     ]
     if raised:
         _, rank, failure = min(raised, key=lambda found: found[0])
-        return LifeEnd(epoch + 1, rank, failure.text, place(failure.frames), None)
+        return LifeEnd(epoch + 1, rank, failure.text, place(failure.origin), None)
     killed = [p for p in processes if (p.exit_code or 0) < 0 and p.exit_code != -signal.SIGTERM]
     if not killed:
         return None

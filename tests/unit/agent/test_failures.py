@@ -53,6 +53,7 @@ def test_an_exception_is_told_with_its_place_and_the_programs_own_hook_runs(tmp_
     )
     assert done.returncode == 1 and done.stdout == "mine: ValueError\n"
     assert (told["type"], told["text"], told["step"]) == ("ValueError", "ValueError: no labels", 5)
+    assert "cause" not in told and "kept" not in told
     assert [frame[2] for frame in told["frames"]] == ["<module>", "batch"]
     assert told["frames"][-1][0].endswith("train.py") and told["thread"] == "MainThread"
 
@@ -61,6 +62,25 @@ def test_an_exception_is_told_with_its_place_and_the_programs_own_hook_runs(tmp_
 def test_a_text_that_begins_with_a_new_line_is_told(text: str) -> None:
     said = "ValueError: in batch 17" if text.strip() else "ValueError"
     assert _last_line(ValueError(text)).rstrip(":") == said
+
+
+def test_what_an_exception_came_from_is_told_beside_it(tmp_path: Path) -> None:
+    done, (told,) = run(
+        tmp_path,
+        """
+        def forward():
+            raise ValueError("mask")
+        try:
+            forward()
+        except ValueError as error:
+            raise RuntimeError("stage") from error
+        """,
+    )
+    cause = told["cause"]
+    assert (told["text"], cause["text"]) == ("RuntimeError: stage", "ValueError: mask")
+    assert (cause["type"], "implicit" in cause) == ("ValueError", False)
+    assert [frame[2] for frame in cause["frames"]] == ["<module>", "forward"]
+    assert "mine: RuntimeError" in done.stdout
 
 
 def test_a_threads_exception_is_told_as_the_threads(tmp_path: Path) -> None:

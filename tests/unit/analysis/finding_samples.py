@@ -18,9 +18,13 @@ from pardbg.analysis.findings.kinds.absence import Absence, Doing
 from pardbg.analysis.hangs.blocking_calls import Blocking, Call
 from pardbg.analysis.same.hypotheses import Hypothesis
 from pardbg.events.log_facts import LogSays
+from pardbg.store.definitions import Cause
 
 MS, S, MIB = 1_000_000, 1_000_000_000, 1 << 20
 AT = "model.py:12 in forward"
+CAUSES: Final = tuple(
+    Cause("KeyError", "KeyError: 'b'", (), implicit) for implicit in (False, True)
+)
 
 
 def one(
@@ -189,6 +193,7 @@ def _ends() -> list[Candidate]:
     found = [
         one("exception", raised, (2,), (2,), AT), one("exception", made_up, (0, 1), (0, 1), AT),
         one("exception", called, (1,), (0,)),
+        *(one("exception", replace(raised, cause=of), (2,), (2,), AT) for of in CAUSES),
         one("rank-exited", left, (2,), (2,)), one("rank-exited", left_all, (1, 2), (1, 2)),
         one("rank-lost", ends.Lost(False, None, ()), (2,), (2,)),
         one("exception", ends.Harmless(True, False, None), (2,)),
@@ -205,6 +210,7 @@ def _ends() -> list[Candidate]:
         one("thread-exception", ends.ThreadRaised("writer", "OSError: disk"), (0,), (0,), AT),
         *(one("thread-exception", ends.ThreadRaised("writer", "OSError: disk", *of), (0,), (0,), AT)
           for of in ((3, 0, (1, 2), AT), (3, 12 * S), (0, 0, (1, 2), AT, True))),
+        one("thread-exception", ends.ThreadRaised("writer", "E", cause=CAUSES[0]), (0,), (0,), AT),
         *(one(f"log-{kind}", ends.LogSaid(LogSays(kind, "Rank 1 is late.", "Look.", True)))
           for kind in ends.LOGGED),
     ]  # fmt: skip

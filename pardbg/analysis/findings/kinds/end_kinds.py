@@ -10,6 +10,7 @@ from pardbg.analysis.findings.kinds.absence import NO_OP, last_op_text
 from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.wording import killed_text
 from pardbg.events.log_facts import LogSays
+from pardbg.store.definitions import Cause
 from pardbg.words import agreed, duration, ranks_text, waits_text
 from pardbg_agent.wire import TASK_OF
 
@@ -40,6 +41,12 @@ def _seen_last(ranks: tuple[int, ...], last: Label, at: str) -> str:
     return last_op_text(last, at) if len(ranks) == 1 else ""
 
 
+def _cause_text(cause: Cause | None) -> str:
+    if cause is None:
+        return ""
+    return f", {'while handling' if cause.implicit else 'caused by'} {cause.text}"
+
+
 @dataclass(frozen=True, slots=True)
 class Raised(_Failure):
     """An uncaught exception ended a rank; the same one on several ranks is one finding."""
@@ -53,9 +60,10 @@ class Raised(_Failure):
     waiting: tuple[int, ...]
     called_at: str = ""
     """Where these ranks called, by RPC, the worker that raised it."""
+    cause: Cause | None = None
 
     def text(self, about: Candidate) -> str:
-        text = f"{ranks_text(about.ranks)} raised {self.error}"
+        text = f"{ranks_text(about.ranks)} raised {self.error}{_cause_text(self.cause)}"
         if about.where:
             step = f", step {self.step}" if self.step >= 0 else ""
             text += f" (at {about.where}{step})"
@@ -226,6 +234,7 @@ class ThreadRaised(Facts):
     kept: bool = False
     """The thread is a pool's and goes on: a future has the exception. A cause alone, of what ranks
     then wait for or disagree on."""
+    cause: Cause | None = None
 
     @property
     def _is_task(self) -> bool:
@@ -243,7 +252,7 @@ class ThreadRaised(Facts):
         rank, at = about.ranks[0], f" (at {about.where})" if about.where else ""
         end = "" if self.kept else " and ended"
         whose = self.thread if self._is_task else f"thread {self.thread}"
-        text = f"rank {rank}'s {whose} raised {self.error}{at}{end}"
+        text = f"rank {rank}'s {whose} raised {self.error}{_cause_text(self.cause)}{at}{end}"
         if self.kept:
             keeps = "The task" if self._is_task else "A future"
             text += f". {keeps} keeps that: rank {rank} went on"

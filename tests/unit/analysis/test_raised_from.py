@@ -1,0 +1,87 @@
+"""An exception's cause: its words, and its place, that of the program's innermost frame."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pardbg.analysis.answers.report import as_json, report
+from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.store.definitions import Cause
+from pardbg_agent import wire
+from tests.unit.analysis.test_ends import said, three
+from tests.unit.facts import facts
+from tests.unit.trace_builder import Proc, Trace, ns
+
+STAGE = "/x/site-packages/torch/distributed/pipelining/stage.py"
+STEP = ["/job/train.py", 19, "<module>"]
+OUTER = [STEP, [STAGE, 900, "forward_one_chunk"]]
+INNER = [STEP, [STAGE, 890, "forward_one_chunk"], ["/job/model.py", 9, "forward"]]
+MASK = {"type": "ValueError", "text": "ValueError: mask", "frames": INNER}
+
+
+def wraps(proc: Proc, t: float, cause: dict[str, Any] | object = MASK) -> None:
+    """torch's pipelining does so with all that a stage raises."""
+    proc.define(
+        wire.DefKind.EXCEPTION, t_ns=ns(t), type="RuntimeError", text="RuntimeError: [Stage 1]",
+        thread="MainThread", frames=OUTER, step=5, cause=cause,
+    )  # fmt: skip
+
+
+def wrapped(cause: dict[str, Any] | object = MASK) -> Trace:
+    trace = three()
+    wraps(trace.ranks[2], 5, cause)
+    trace.end(9, code=1)
+    return trace
+
+
+def test_the_cause_and_its_place_are_told() -> None:
+    trace = wrapped()
+    one = said(trace)["exception"]
+    frames = tuple(tuple(frame) for frame in INNER)
+    assert facts(one, "error", "cause") == (
+        "RuntimeError: [Stage 1]", Cause("ValueError", "ValueError: mask", frames),
+    )  # fmt: skip
+    assert one.where == "model.py:9 in forward"
+    (stack,) = snapshot(trace.store(), None).stacks
+    assert stack.frames == frames
+
+
+def test_the_cause_is_a_field_of_the_report() -> None:
+    found = as_json(report(wrapped().store()))["findings"]
+    (of,) = [one["facts"]["cause"] for one in found if one["kind"] == "exception"]
+    assert of == MASK | {"implicit": False}
+
+
+@pytest.mark.parametrize("cause", [MASK | {"implicit": True}, MASK | {"frames": INNER[1:2]}])
+def test_the_place_stays_where_the_cause_shows_none_of_the_program(cause: dict[str, Any]) -> None:
+    """``implicit``: what was tried before may have failed anywhere."""
+    one = said(wrapped(cause))["exception"]
+    assert (one.where, facts(one, "cause").type) == ("train.py:19", "ValueError")
+
+
+@pytest.mark.parametrize("cause", [None, 7, {}, []])
+def test_what_is_no_cause_is_none(cause: object) -> None:
+    assert facts(said(wrapped(cause))["exception"], "cause") is None
+
+
+def test_ranks_that_failed_at_one_line_of_unlike_causes_are_two_findings() -> None:
+    trace = three(())
+    other = MASK | {"frames": [*INNER[:-1], ["/job/model.py", 12, "forward"]]}
+    for proc, cause in zip(trace.ranks, (MASK, MASK, other), strict=True):
+        wraps(proc, 5, cause)
+    trace.end(9, code=1)
+    found = [one for one in snapshot(trace.store(), None).findings if one.kind == "exception"]
+    assert sorted(one.ranks for one in found) == [(0, 1), (2,)]
+
+
+def test_a_thread_is_told_with_its_cause() -> None:
+    trace = three(())
+    trace.ranks[0].define(
+        wire.DefKind.EXCEPTION, t_ns=ns(5), type="RuntimeError", text="RuntimeError", step=1,
+        thread="writer", frames=OUTER, cause=MASK,
+    )  # fmt: skip
+    trace.ranks[0].phase("forward", 5, 9)
+    one = said(trace)["thread-exception"]
+    assert (one.where, facts(one, "cause").text) == ("model.py:9 in forward", "ValueError: mask")
