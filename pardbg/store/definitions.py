@@ -131,6 +131,11 @@ class Failure:
     cause: Cause | None = None
 
     @property
+    def began_as(self) -> str:
+        """Return the type of its cause, if the program names one; else its own."""
+        return self.type if self.cause is None or self.cause.implicit else self.cause.type
+
+    @property
     def origin(self) -> tuple[Frame, ...]:
         """Return the frames of its cause, where they show the program; else its own."""
         cause = self.cause

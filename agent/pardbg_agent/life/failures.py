@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pardbg_agent import clock
 from pardbg_agent.control.inspect import traceback_of
-from pardbg_agent.life.causes import root_of
+from pardbg_agent.life.causes import Root, root_of
 from pardbg_agent.life.own_frames import hide_own, uncounted
 from pardbg_agent.wire import TASK_OF, DefKind
 
@@ -191,8 +191,10 @@ class UncaughtErrors:
         if self._told >= MAX_TOLD:
             return
         self._told += 1
-        if c.out_of_memory is not None and type(value).__name__ == "OutOfMemoryError":
-            c.guard.call("out of memory", c.out_of_memory, value)
+        root = _root(value, trace)
+        failed = value if root is None or root.implicit else root.value
+        if c.out_of_memory is not None and type(failed).__name__ == "OutOfMemoryError":
+            c.guard.call("out of memory", c.out_of_memory, failed)
         self._put(c, value, trace, thread, False)
 
     @staticmethod
@@ -308,13 +310,19 @@ def _hold(c: Core, value: BaseException, trace: TracebackType | None, thread: st
 
 def _cause(value: BaseException, trace: TracebackType | None) -> dict[str, Any]:
     """Return what an EXCEPTION says of where the exception came from, if anywhere."""
-    with contextlib.suppress(Exception):  # it is told without
-        root = root_of(value, trace)
+    root = _root(value, trace)
+    with contextlib.suppress(Exception):
         if root is not None:
             told = {"type": type(root.value).__name__, "text": _last_line(root.value)}
             how = {"implicit": True} if root.implicit else {}
             return {"cause": {**told, "frames": root.frames, **how}}
     return {}
+
+
+def _root(value: BaseException, trace: TracebackType | None) -> Root | None:
+    with contextlib.suppress(Exception):  # it is told without
+        return root_of(value, trace)
+    return None
 
 
 def _last_line(value: BaseException) -> str:

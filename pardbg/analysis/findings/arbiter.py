@@ -116,7 +116,11 @@ def _is_error(cause: Candidate, effect: Candidate) -> bool:
 
 
 def _raised_it(cause: Candidate, effect: Candidate) -> bool:
-    raised = isinstance(effect.facts, ends.Raised) and "OutOfMemoryError" in effect.facts.error
+    of = effect.facts
+    raised = isinstance(of, ends.Raised) and (
+        "OutOfMemoryError" in of.error
+        or (of.cause is not None and of.cause.type == "OutOfMemoryError")
+    )
     return raised and set(cause.culprits) >= set(effect.ranks)
 
 

@@ -21,9 +21,9 @@ from pardbg.analysis.findings.exits import (
     failure,
     gave_up,
     interrupted,
-    is_transport,
     left_ns,
     left_waiting,
+    lost_peer,
     termination,
 )
 from pardbg.analysis.findings.finding import Candidate, Evidence, Facts
@@ -120,14 +120,14 @@ def thread_failures(view: View) -> Iterable[Candidate]:
         for failed in reversed(alike.values()):
             if failed.thread == "MainThread" or failed.t_ns > view.now_ns:
                 continue
-            if is_transport(failed.text) and bad_ends(view):
+            if lost_peer(failed) and bad_ends(view):
                 continue  # it follows from how a rank ended
             steps = _steps_since(view, rank, failed)
             if failed.kept and (
-                steps > _KEPT_STEPS or is_transport(failed.text) or _keep_alike(view, rank, failed)
+                steps > _KEPT_STEPS or lost_peer(failed) or _keep_alike(view, rank, failed)
             ):
                 continue
-            awaited = steps <= THREAD_STEPS and not is_transport(failed.text)
+            awaited = steps <= THREAD_STEPS and not lost_peer(failed)
             idle_ns = _idle_ns(view, rank, failed) if awaited and not failed.kept else 0
             yield Candidate(
                 kind="thread-exception", ranks=(rank,), culprits=(rank,), t_ns=failed.t_ns,
@@ -143,7 +143,7 @@ def _keep_alike(view: View, rank: int, failed: Failure) -> bool:
     """Return whether futures of another rank keep exceptions of about that step, too, other than
     lost connections, or the rank's own kept one like it before: the program makes do with these."""
     for other, process in view.ranks.items():
-        kept = (of for of in process.failures if of.kept and not is_transport(of.text))
+        kept = (of for of in process.failures if of.kept and not lost_peer(of))
         for of in kept:
             if of.t_ns > view.now_ns:
                 break
@@ -236,7 +236,7 @@ def _roots(view: View, bad: Sequence[BadEnd]) -> tuple[list[BadEnd], bool]:
 
 def _left_early(view: View, bad: Sequence[BadEnd]) -> tuple[int, ...]:
     """Return ranks that left as if all were done, while others then lost the connection to them."""
-    lost = [e for e in bad if e.how == "exception" and is_transport(failure(view, e.rank).text)]
+    lost = [e for e in bad if e.how == "exception" and lost_peer(failure(view, e.rank))]
     if not lost:
         return ()  # told to end, or interrupted: a rank that left in good order did as it was told
     until = lost[0].t_ns + SEEN_LATE_NS
@@ -258,7 +258,7 @@ def _cut_off(view: View, bad: Sequence[BadEnd]) -> Candidate:
     """Return that connections are lost and no rank is known to have ended first: not yet, or
     never."""
     failures = [f for f in view.ranks[bad[0].rank].failures if f.thread == "MainThread"]
-    over = view.run_end is not None and any(is_transport(f.text) for f in failures)
+    over = view.run_end is not None and any(lost_peer(f) for f in failures)
     return Candidate(
         kind="cut-off", ranks=_ranks(bad), t_ns=bad[0].t_ns, last_resort=True,
         where=whole_place(failures[0].frames) if failures else None,
@@ -278,7 +278,7 @@ def _follows(view: View, end: BadEnd, earliest: BadEnd) -> bool:
     """Return whether this failure is by itself a consequence of an earlier one."""
     if end.how == "exception":
         failed = failure(view, end.rank)
-        if is_transport(failed.text):
+        if lost_peer(failed):
             return True
         return _disagrees(view, end.rank) and waits_in_op(failed.origin, "")
     code = view.ranks[end.rank].exit_code

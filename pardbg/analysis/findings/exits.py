@@ -13,6 +13,7 @@ from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.run import lines
 from pardbg.analysis.findings.wording import signal_name
 from pardbg.analysis.hangs.newest import newest_collectives
+from pardbg.analysis.hangs.stacks import waits_in_op
 from pardbg.events.control_facts import Killed
 from pardbg.store.definitions import Failure
 from pardbg.store.process import Process
@@ -76,6 +77,14 @@ def failure(view: View, rank: int) -> Failure:
 def is_transport(error: str) -> bool:
     """Return whether an exception is of a lost rank or connection: not the first cause."""
     return _TRANSPORT.search(error) is not None
+
+
+def lost_peer(failed: Failure) -> bool:
+    """Return whether it is of a lost rank or connection, or an op that failed so is its cause."""
+    cause = failed.cause
+    if cause is None or cause.implicit or not is_transport(cause.text):
+        return is_transport(failed.text)
+    return is_transport(failed.text) or waits_in_op(cause.frames, "")
 
 
 def aborted_after(process: Process, since_ns: int) -> bool:

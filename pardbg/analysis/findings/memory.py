@@ -275,7 +275,7 @@ def failed_requests(view: View) -> Iterator[Candidate]:
     """Find the last failed request of each rank."""
     fatal = {
         end.rank for end in bad_ends(view)
-        if end.how == "exception" and failure(view, end.rank).type == "OutOfMemoryError"
+        if end.how == "exception" and failure(view, end.rank).began_as == "OutOfMemoryError"
     }  # fmt: skip
     for rank, process in view.ranks.items():
         known = [one for one in process.failed_requests if one.t_ns <= view.t_ns]
@@ -292,7 +292,7 @@ def _candidate(
     others = _others(request)
     frames = request.frames
     if fatal and place(frames) is None:  # autograd's threads have no frames of the program
-        frames = failure(view, rank).frames
+        frames = failure(view, rank).origin
     phase = request.action_id or request.phase_id
     doing = process.name(phase) if phase else ""
     if request.action_id and request.stage >= 0:

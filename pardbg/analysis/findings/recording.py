@@ -11,7 +11,7 @@ from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.run import lines
 from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.op_rows import CollectiveRow
-from pardbg.analysis.findings.exits import is_transport
+from pardbg.analysis.findings.exits import lost_peer
 from pardbg.analysis.findings.finding import Candidate
 from pardbg.analysis.findings.kinds.recording_kinds import (
     ClockImprecise,
@@ -195,7 +195,7 @@ def _life_end(view: View, epoch: int) -> LifeEnd | None:
         (failure.t_ns, process.rank, failure)
         for process in processes
         for failure in process.failures
-        if failure.thread == "MainThread" and not is_transport(failure.text)
+        if failure.thread == "MainThread" and not lost_peer(failure)
     ]
     if raised:
         _, rank, failure = min(raised, key=lambda found: found[0])

@@ -10,7 +10,7 @@ from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.store.definitions import Cause
 from pardbg_agent import wire
-from tests.unit.analysis.test_ends import said, three
+from tests.unit.analysis.test_ends import CLOSED, IN_OP, ends, said, three
 from tests.unit.facts import facts
 from tests.unit.trace_builder import Proc, Trace, ns
 
@@ -85,3 +85,37 @@ def test_a_thread_is_told_with_its_cause() -> None:
     trace.ranks[0].phase("forward", 5, 9)
     one = said(trace)["thread-exception"]
     assert (one.where, facts(one, "cause").text) == ("model.py:9 in forward", "ValueError: mask")
+
+
+def test_a_lost_connection_that_is_a_cause_is_no_first_failure() -> None:
+    """Rank 2's stage lost the connection to rank 1, which was killed; the hub saw it later."""
+    trace = three(())
+    lost = {"type": "RuntimeError", "text": CLOSED, "frames": IN_OP}
+    wraps(trace.ranks[2], 5, lost)
+    ends(trace, trace.ranks[1], 300, "killed", -9)
+    trace.end(900, code=1)
+    assert {kind: one.culprits for kind, one in said(trace).items()} == {"rank-lost": (1,)}
+
+
+def test_a_connection_of_the_programs_own_is_a_cause_like_others() -> None:
+    trace = three(())
+    text = "TimeoutError: Read timed out"
+    wraps(trace.ranks[2], 5, {"type": "TimeoutError", "text": text, "frames": INNER})
+    ends(trace, trace.ranks[1], 300, "killed", -9)
+    trace.end(900, code=1)
+    assert said(trace)["exception"].culprits == (2,)
+
+
+def test_a_lack_of_memory_that_a_stage_wraps_is_what_ended_the_rank() -> None:
+    trace = three(())
+    text = "torch.OutOfMemoryError: CUDA out of memory."
+    wraps(trace.ranks[2], 6, {"type": "OutOfMemoryError", "text": text, "frames": INNER})
+    trace.ranks[2].define(
+        wire.DefKind.OUT_OF_MEMORY, t_ns=ns(5), device="cuda:0", asked=900, limit=1000,
+        allocated=500, frames=[],
+    )  # fmt: skip
+    trace.end(9, code=1)
+    found = said(trace)
+    assert list(found) == ["out-of-memory"]
+    assert facts(found["out-of-memory"], "fatal") is True
+    assert found["out-of-memory"].where == "model.py:9 in forward"

@@ -12,7 +12,7 @@ from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.comm.matching import CALLS_LABEL, calls, compared
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.ops import UNKNOWN_OP, Issue, group_label, issues, tail_start
-from pardbg.analysis.findings.exits import is_transport
+from pardbg.analysis.findings.exits import lost_peer
 from pardbg.analysis.findings.finding import Candidate, Evidence, GroupKey, Label, at_row, first
 from pardbg.analysis.findings.kinds.mismatch_kinds import (
     MessageMismatch,
@@ -152,7 +152,7 @@ def _given_up_at(view: View, rank: int, issued_ns: int | None) -> str | None:
     process = view.ranks[rank]
     failed = view.fatal(process)
     later = issued_ns is not None and view.newest_ns(process, ("issue", "issue_p2p")) > issued_ns
-    if later or not failed or not is_transport(failed[0].text):
+    if later or not failed or not lost_peer(failed[0]):
         return None
     return whole_place(failed[0].frames)
 

@@ -15,7 +15,7 @@ from pardbg.analysis.comm.p2p import p2p_between
 from pardbg.analysis.findings.exits import (
     aborted_after,
     bad_ends,
-    is_transport,
+    lost_peer,
     termination,
     timed_out,
 )
@@ -231,7 +231,7 @@ def _gave_up(view: View, blame: Blame) -> bool:
     if any(aborted_after(view.ranks[wait.rank], wait.op.since_ns) for wait in blame.waits):
         return True
     failures = (f for wait in blame.waits for f in view.ranks[wait.rank].failures)
-    return any(is_transport(failure.text) for failure in failures)
+    return any(lost_peer(failure) for failure in failures)
 
 
 def _timed_out(view: View, blame: Blame, over: int) -> bool:
