@@ -155,7 +155,8 @@ def _stands_without_thread(cause: Candidate, effect: Candidate) -> bool:
 
 def _left_out(cause: Candidate, effect: Candidate) -> bool:
     """A future keeps why a rank, the only one, left out what it had a thread of a pool do."""
-    kept = isinstance(cause.facts, ends.ThreadRaised) and cause.facts.kept
+    of = cause.facts
+    kept = isinstance(of, ends.ThreadRaised) and of.kept and of.unwritten is None
     absences = effect.facts.absences if isinstance(effect.facts, stalls.MissingRank) else ()
     within = effect.settled and all(one.waits_within for one in absences)
     return kept and within and set(cause.culprits) <= set(effect.culprits or effect.ranks)

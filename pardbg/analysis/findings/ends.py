@@ -67,6 +67,9 @@ FIRM_NS: Final = 5_000_000_000
 """Minimum time that launchers wait between SIGTERM and SIGKILL."""
 _OF_RANKS: Final = re.compile(r"^[\w.]*CheckpointException.* ranks:dict_keys\(\[([\d, ]+)\]\)")
 """All ranks raise what some of them raised in a checkpoint's plan, and name these."""
+_SAVES: Final = re.compile(
+    r"/torch/distributed/checkpoint/(state_dict_saver|staging|_async_\w+)\.py"
+)
 _OF_WORKER: Final = re.compile(r"\bOn WorkerInfo\(id=(\d{1,6}), ")
 """RPC raises in the caller what a worker raised, which it names; the last one is where it began."""
 _SIGTERM, _SIGABRT, _SIGKILL = -15, -6, -9
@@ -114,29 +117,47 @@ def _all_failed(view: View, bad: Sequence[BadEnd]) -> bool:
 
 def thread_failures(view: View) -> Iterable[Candidate]:
     """Find threads of the program that an exception ended while its main thread went on: of those
-    that failed alike on a rank, the first."""
+    that failed alike on a rank, the first. What futures keep is a cause alone, but for what saved
+    a checkpoint."""
     for rank, process in view.ranks.items():
         alike = {(of.thread, of.text, of.frames): of for of in reversed(process.failures)}
         for failed in reversed(alike.values()):
             if failed.thread == "MainThread" or failed.t_ns > view.now_ns:
                 continue
-            if lost_peer(failed) and bad_ends(view):
+            lost = lost_peer(failed)
+            if lost and bad_ends(view):
                 continue  # it follows from how a rank ended
             steps = _steps_since(view, rank, failed)
-            if failed.kept and (
-                steps > _KEPT_STEPS or lost_peer(failed) or _keep_alike(view, rank, failed)
+            unwritten = not lost and _saves(failed)
+            if unwritten and any(of.text == failed.text for of in view.fatal(process)):
+                continue  # the program asked for it
+            if (failed.kept and not unwritten) and (
+                steps > _KEPT_STEPS or lost or _keep_alike(view, rank, failed)
             ):
                 continue
-            awaited = steps <= THREAD_STEPS and not lost_peer(failed)
+            awaited = steps <= THREAD_STEPS and not lost
             idle_ns = _idle_ns(view, rank, failed) if awaited and not failed.kept else 0
             yield Candidate(
-                kind="thread-exception", ranks=(rank,), culprits=(rank,), t_ns=failed.t_ns,
-                where=whole_place(failed.origin), settled=not failed.kept,
+                kind="thread-exception", ranks=(rank,), t_ns=failed.t_ns,
+                culprits=_parts(view, rank, failed) if unwritten else (rank,),
+                where=whole_place(failed.origin), settled=unwritten or not failed.kept,
                 facts=ThreadRaised(
                     failed.thread, failed.text, steps, idle_ns, kept=failed.kept,
-                    cause=_cause(failed),
+                    cause=_cause(failed), unwritten=failed.step if unwritten else None,
                 ),
             )  # fmt: skip
+
+
+def _saves(failed: Failure) -> bool:
+    """Return whether a future keeps why a checkpoint of torch's was not written."""
+    return failed.kept and any(_SAVES.search(file) for file, _, _ in failed.frames)
+
+
+def _parts(view: View, rank: int, failed: Failure) -> tuple[int, ...]:
+    """Return the ranks that a checkpoint failed on; the one that says so, if it names none."""
+    every = tuple(view.ranks)
+    named = _named(failed.text, every)
+    return (rank,) if named == every else named
 
 
 def _keep_alike(view: View, rank: int, failed: Failure) -> bool:

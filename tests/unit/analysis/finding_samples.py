@@ -211,6 +211,8 @@ def _ends() -> list[Candidate]:
         *(one("thread-exception", ends.ThreadRaised("writer", "OSError: disk", *of), (0,), (0,), AT)
           for of in ((3, 0, (1, 2), AT), (3, 12 * S), (0, 0, (1, 2), AT, True))),
         one("thread-exception", ends.ThreadRaised("writer", "E", cause=CAUSES[0]), (0,), (0,), AT),
+        one("thread-exception", ends.ThreadRaised("saver_0", "E", kept=True, cause=CAUSES[0],
+                                                  unwritten=53), (0, 1, 2), (1,), AT),
         *(one(f"log-{kind}", ends.LogSaid(LogSays(kind, "Rank 1 is late.", "Look.", True)))
           for kind in ends.LOGGED),
     ]  # fmt: skip

@@ -78,6 +78,50 @@ def test_what_a_future_keeps_is_no_finding_where_nobody_waits() -> None:
     assert not found(trace)
 
 
+DCP = "/x/site-packages/torch/distributed/checkpoint/"
+SAVES = [[f"{DCP}_async_thread_executor.py", 26, "save_wrapper"], [f"{DCP}utils.py", 9, "reduce"]]
+WRITES = [[f"{DCP}utils.py", 9, "reduce"], ["/job/store.py", 7, "write"]]
+REFUSED = (
+    "torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([1])"
+)
+
+
+def unwritten(trace: Trace, frames: list[list[object]] = SAVES, thread: str = "saver_0") -> None:
+    """Each rank's future keeps that rank 1 had no room; ranks learn of it a step apart."""
+    for proc in trace.ranks:
+        rank = proc.rank or 0
+        proc.define(
+            wire.DefKind.EXCEPTION, t_ns=ns(5 + rank), type="CheckpointException", text=REFUSED,
+            step=rank, thread=thread, frames=frames, kept=thread != "MainThread",
+            cause={"type": "OSError", "text": "OSError: no room", "frames": WRITES},
+        )  # fmt: skip
+        for step in range(5):
+            proc.step(step, 10 * step, 10 * step + 10)
+
+
+def test_a_checkpoint_that_was_not_written_is_told_where_nobody_asks_its_future() -> None:
+    trace = two_threads({0: "tm", 1: "tm", 2: "tm"}, "broadcast")
+    unwritten(trace)
+    (one,) = found(trace)
+    assert (one.kind, one.severity, one.ranks) == ("thread-exception", "warning", (0, 1, 2))
+    assert (one.culprits, one.where, one.t_ns) == ((1,), "store.py:7 in write", ns(5))
+    assert facts(one, "unwritten") == 0 and facts(one, "cause").type == "OSError"
+
+
+def test_what_else_all_ranks_futures_keep_is_still_no_finding() -> None:
+    """A planner's, say, that reads: nothing was to be written."""
+    trace = two_threads({0: "tm", 1: "tm", 2: "tm"}, "broadcast")
+    unwritten(trace, [[f"{DCP}state_dict_loader.py", 9, "load"], *SAVES[1:]])
+    assert not found(trace)
+
+
+def test_a_checkpoints_failure_that_ended_the_ranks_is_told_once() -> None:
+    trace = two_threads({0: "tm", 1: "tm", 2: "tm"}, "broadcast")
+    unwritten(trace)
+    unwritten(trace, thread="MainThread")
+    assert [one.kind for one in found(trace)] == ["exception"]
+
+
 def test_a_rank_whose_op_is_on_its_way_is_waited_for() -> None:
     """Of a running job, half a second at most: else two ranks are said, then three."""
     trace = two_threads({0: "mtm", 1: "mmt", 2: ""}, "broadcast")

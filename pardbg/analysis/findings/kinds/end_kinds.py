@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -219,7 +220,7 @@ class Interrupted(Note):
 @dataclass(frozen=True, slots=True)
 class ThreadRaised(Facts):
     """An exception ended a thread of the program, not the rank. An error where the rank then stands
-    and others wait for it."""
+    and others wait for it. Or a future keeps why an asynchronous checkpoint was not written."""
 
     thread: str
     error: str
@@ -235,6 +236,9 @@ class ThreadRaised(Facts):
     """The thread is a pool's and goes on: a future has the exception. A cause alone, of what ranks
     then wait for or disagree on."""
     cause: Cause | None = None
+    unwritten: int | None = None
+    """Step in which it became known that a checkpoint is not written; None: it was to write none.
+    Then it is a finding by itself, one for all ranks."""
 
     @property
     def _is_task(self) -> bool:
@@ -249,22 +253,40 @@ class ThreadRaised(Facts):
         return replace(self, waiting=tuple(waiting), stands=stands or self.stands)
 
     def text(self, about: Candidate) -> str:
-        rank, at = about.ranks[0], f" (at {about.where})" if about.where else ""
+        rank, at = ranks_text(about.ranks), f" (at {about.where})" if about.where else ""
+        if self.unwritten is not None:
+            step = f"in step {self.unwritten} " if self.unwritten >= 0 else ""
+            raised = self.error if self.cause is None or self.cause.implicit else self.cause.text
+            return (
+                f"{step}a checkpoint failed and was not written: {ranks_text(about.culprits)} "
+                f"raised {raised}{at}. A future keeps that: {rank} went on."
+            )
         end = "" if self.kept else " and ended"
         whose = self.thread if self._is_task else f"thread {self.thread}"
-        text = f"rank {rank}'s {whose} raised {self.error}{_cause_text(self.cause)}{at}{end}"
+        text = f"{rank}'s {whose} raised {self.error}{_cause_text(self.cause)}{at}{end}"
         if self.kept:
             keeps = "The task" if self._is_task else "A future"
-            text += f". {keeps} keeps that: rank {rank} went on"
+            text += f". {keeps} keeps that: {rank} went on"
         if not self.waiting and self.idle_ns:
             idle = duration(self.idle_ns)
-            return f"{text}. Since then rank {rank} recorded nothing and used no CPU for {idle}."
+            return f"{text}. Since then {rank} recorded nothing and used no CPU for {idle}."
         if not self.waiting:
             return f"{text}; its process went on without it."
-        stands = f" Rank {rank} stands at {self.stands}." if self.stands else ""
+        stands = f" {rank.capitalize()} stands at {self.stands}." if self.stands else ""
         return f"{text}.{stands}{_waiting_text(self.waiting, about.ranks)}"
 
+    def subject(self, about: Candidate) -> Hashable:
+        return None if self.unwritten is None else (self.thread, self.error)
+
+    def joined(self, same: Sequence[Candidate]) -> Sequence[Candidate]:
+        """Return a checkpoint that failed on all ranks as one."""
+        ranks = tuple(sorted({rank for one in same for rank in one.ranks}))
+        culprits = tuple(sorted({rank for one in same for rank in one.culprits}))
+        return [replace(min(same, key=lambda one: one.t_ns), ranks=ranks, culprits=culprits)]
+
     def advice(self) -> str:
+        if self.unwritten is not None:
+            return self.tries("unwritten")
         if self.kept:
             return self.tries("task" if self._is_task else "kept")
         return self.tries("waiting" if self.waiting or self.idle_ns else "")
