@@ -166,5 +166,7 @@ async def test_the_start_screen_leads_to_the_next_lesson(tmp_path: Path) -> None
 
 async def test_a_lesson_about_a_hang_opens_where_it_is_found() -> None:
     async with opened(len(COUNTS) - 1, 0, (120, 40)) as (screen, _):
-        await until(lambda: screen.active == screen.course.page.screen, "its page")
         await until(lambda: screen.shared.frame.snapshot.hang is not None, "the hang")  # type: ignore[union-attr]
+        assert screen.active == screen.course.page.screen
+        screen._open(screen.shared.frame)  # type: ignore[arg-type]
+        assert screen.active == screen.course.page.screen, "also where the findings are known"

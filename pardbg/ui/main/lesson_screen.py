@@ -116,9 +116,9 @@ class LessonScreen(MainScreen):
         shown = self.pages["pipeline"]
         assert isinstance(shown, PipelinePage)
         shown.by_ticks(page.ticks, frame)
-        self.show_page(page.screen)
         self.handlers["unit"](page.unit)
         self.handlers["goto"](page.goto)
+        self.show_page(page.screen)  # to a finding it is that of findings
         self.say("")
         self.paint()
 

@@ -457,7 +457,7 @@ def test_what_comes_next_follows_what_a_rank_does_now() -> None:
     view = replace(made.pipeline, step=replace(step, ranks=(planned,)))
     for now, coming in (("1F1", "1B0"), ("1B0", ""), ("recv from 0", "")):
         row = replace(made.ranks[1], since_ns=made.t_ns + MS, now=Activity("in", now))
-        shown = text_of(debug(replace(made, pipeline=view, ranks=(row,)), 120, 34, DebugLook(1)))
+        shown = text_of(debug(replace(made, pipeline=view, ranks=(row,)), 90, 34, DebugLook(1)))
         assert re.search(rf"(?m) {now} +{coming} *$", shown), shown
         waits = replace(made, ranks=(replace(row, state="waiting"),))
         assert "0 ns" not in text_of(overview(waits, 120, 34)), "not known for how long"
