@@ -117,7 +117,7 @@ def _over(
     """Draw ranks, stacks and source in exactly ``rows`` lines; returns the rank of each line (-1:
     none)."""
     left_size = max(54, cells // 2) if cells >= WIDE else cells
-    ranks, focus, places = _ranks(snapshot, left_size, look)
+    ranks, focus, places = _ranks(snapshot, left_size - (cells >= WIDE), look)
     shown, taken = stacks_shown(snapshot, look)
     size = cells - left_size - 2
     wide = cells >= WIDE and not shown  # no frame, so no source either: what is said of stacks
