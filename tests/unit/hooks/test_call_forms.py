@@ -320,7 +320,7 @@ def test_files_are_named_as_they_are(
 ) -> None:
     """Not by another argument: a load that says where tensors go is no load of "cpu"."""
     said: list[str] = []
-    monkeypatch.setattr(calls, "alone", lambda c, name, detail="": said.append(detail))
+    monkeypatch.setattr(calls, "alone", lambda c, name, detail="", **_: said.append(detail))
     at = str(tmp_path / "x.pt")
     for form in FILES.values():
         form(at)
