@@ -24,6 +24,7 @@ from pardbg.render.draw.cells import (
     width,
     wrap,
 )
+from pardbg.render.draw.signs import has_utf8
 from pardbg.render.frame.activity import activity_text
 from pardbg.store.history import Bookmark
 
@@ -168,7 +169,11 @@ def _block(title: str, entries: Sequence[HelpRow], cells: int) -> list[Line]:
     roomy = cells >= COMMANDS
     for _, keys, command, text in entries:
         words = f":{command}" if command else ""
-        first = left(keys, 12) if roomy else left(keys or words.partition(" ")[0], 16)
+        first = (
+            left(keys, 10 + 2 * (not has_utf8()))
+            if roomy
+            else left(keys or words.partition(" ")[0], 16)
+        )
         start = [Segment(first, "key" if keys else "dim")]
         if roomy:
             start += [Segment(left(words, 24), "dim"), Segment(" ")]
