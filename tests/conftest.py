@@ -38,20 +38,22 @@ one at the end, and what waits runs beside what computes."""
 
 LONG = frozenset({
     "accelerator/test_losses.py", "accelerator/test_out_of_memory.py",
-    "distributed/test_attach_agent.py", "distributed/test_debugger.py",
-    "distributed/test_explain.py", "distributed/test_held_time.py",
-    "distributed/test_live_replay.py", "distributed/test_mcp.py", "distributed/test_metrics.py",
+    "accelerator/test_watched.py", "distributed/test_attach_agent.py",
+    "distributed/test_debugger.py", "distributed/test_entering.py", "distributed/test_explain.py",
+    "distributed/test_held_time.py", "distributed/test_launched_ranks.py",
+    "distributed/test_live_replay.py", "distributed/test_made_groups.py", "distributed/test_mcp.py",
+    "distributed/test_meeting_again.py", "distributed/test_metrics.py",
     "distributed/test_recipes_data.py", "distributed/test_recipes_losses.py",
     "distributed/test_recording.py", "distributed/test_rehearse.py",
     "distributed/test_same_tutorial.py", "distributed/test_schedule_lint.py",
     "distributed/test_serve_live.py", "distributed/test_the_users_job.py",
     "faults/test_findings_device.py", "faults/test_hub_faults.py", "faults/test_nodes.py",
-    "faults/test_on_hang.py", "faults/test_pause_long.py", "faults/test_recipe_faults.py",
-    "faults/test_siege.py", "gpu/test_harness.py", "packaging/test_deploy.py",
-    "packaging/test_distributions.py",
-    "ui/test_lessons.py", "unit/analysis/test_horizon.py", "unit/test_siege.py",
+    "faults/test_on_exception.py", "faults/test_on_hang.py", "faults/test_pause_long.py",
+    "faults/test_recipe_faults.py", "faults/test_siege.py", "gpu/test_harness.py",
+    "packaging/test_deploy.py", "packaging/test_distributions.py", "ui/test_lessons.py",
+    "unit/analysis/test_horizon.py", "unit/test_siege.py",
 })  # fmt: skip
-"""Every recipe and lesson, small draws of the campaigns, doors that wait: two fifths of the time.
+"""Every recipe and lesson, small draws of the campaigns, doors that wait: half of the time.
 `make test-long` runs them, and so does CI. What each is about has a test in `make test`, too."""
 
 

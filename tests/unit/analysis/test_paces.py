@@ -115,6 +115,7 @@ ONCE: Steps = [(4, 1)] * 8 + [(3, 1)] + [(4, 1)] * 11
         ([FOUR, THREE], {"op": "reduce_scatter"}, [((), "rate", ((0, 4), (1, 3)), 2)]),
         ([FOUR, FOUR, SKIPS], {}, [((2,), "skips", ((0, 17), (1, 17), (2, 16)), 9)]),
         ([SKIPS, FOUR], {}, [((0,), "skips", ((0, 16), (1, 17)), 9)]),
+        ([SKIPS, SKIPS, FOUR], {}, [((0, 1), "skips", ((0, 16), (1, 16), (2, 17)), 9)]),
         ([FOUR, ONCE, FOUR], {}, [((1,), "once", ((0, 4), (1, 3), (2, 4)), 8)]),
         ([FOUR, FOUR], {}, []),
         ([FOUR, FOUR, SKIPS], {"of": 64}, []),  # a loss

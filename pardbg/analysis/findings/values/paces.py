@@ -215,15 +215,14 @@ def _first_unlike(paces: Sequence[_Pace]) -> int:
 
 def _since_once(view: View, paces: Mapping[int, _Pace]) -> _Found | None:
     """Return what ranks do as the others in most steps, and not in all."""
-    odd = odd_ones({rank: pace.ends.tobytes() for rank, pace in paces.items()})
-    most = max(len(pace.ends) for pace in paces.values())
-    if not odd:  # no majority: who skips has fewer steps
-        odd = tuple(rank for rank, pace in paces.items() if len(pace.ends) < most)
-    others = next(pace for rank, pace in paces.items() if rank not in odd)
-    skipped = [_skipped(view, view.ranks[rank], paces[rank], others) for rank in odd]
+    whole = max(paces.values(), key=lambda pace: len(pace.ends))
+    less = {rank: pace for rank, pace in paces.items() if not np.array_equal(pace.ends, whole.ends)}
+    skipped = [_skipped(view, view.ranks[rank], pace, whole) for rank, pace in less.items()]
     steps = [step for step in skipped if step is not None]
-    if odd and len(steps) == len(skipped):
-        return "skips", odd, {rank: len(pace.ends) for rank, pace in paces.items()}, min(steps)
+    if len(steps) == len(less):
+        return "skips", (*less,), {r: len(pace.ends) for r, pace in paces.items()}, min(steps)
+    odd = odd_ones({rank: pace.ends.tobytes() for rank, pace in paces.items()})
+    others = next(pace for rank, pace in paces.items() if rank not in odd)
     # A multiple is what others reduced in several steps, as DDP's join has it.
     of = [paces[rank] for rank in odd if not np.isin(paces[rank].ends, others.ends).all()]
     at = _differs_at(of[0].counts, others.counts) if len(of) == len(odd) == 1 else None
@@ -238,9 +237,9 @@ def _skipped(view: View, process: Process, own: _Pace, others: _Pace) -> int | N
     others'. One without data (DDP's join) takes part in their reductions without a backward."""
     if not np.isin(own.ends, others.ends).all() or len(own.ends) == len(others.ends):
         return None
-    _, _, steps = backwards(view, process, PHASES_BACK)
-    run = np.sort(steps).searchsorted(own.steps, "right") - np.sort(steps).searchsorted(own.steps)
-    left_out = own.ends.searchsorted(others.ends[~np.isin(others.ends, own.ends)])
+    steps = np.sort(backwards(view, process, PHASES_BACK)[2])
+    run = steps.searchsorted(own.steps, "right") - steps.searchsorted(own.steps)
+    left_out = own.ends.searchsorted(np.setdiff1d(others.ends, own.ends))
     left_out = left_out[left_out < len(run)]
     often = run[left_out] >= 2 * max(1.0, float(np.median(run)))
     return int(own.steps[left_out[0]]) if len(often) and often.all() else None
