@@ -209,13 +209,15 @@ def view(root: Path) -> None:
     share = (time.process_time() - cpu) / (time.monotonic() - begun)
     made, lost = len(frames) - made, store.lost(None)
     memory = psutil.Process().memory_info().rss
+    now_ns, said_ns, sent_ns = time.monotonic_ns(), store.states.newest_ns or 0, store.horizon_ns
     time.sleep(HUNG_S)
     engine.stop(20)
     source.close()
     steps = [process.table("step") for process in store.procs.values()]
     hung_ns = max(int(t.col("t1_ns")[-1]) for t in steps)
     print(json.dumps({
-        "share": share, "frames": made, "lost": lost, "memory": memory,
+        "share": share, "states": (now_ns - said_ns) / 1e9, "records": (now_ns - sent_ns) / 1e9,
+        "frames": made, "lost": lost, "memory": memory,
         "steps": max(table.base + len(table) for table in steps),
         "slow": told_after(frames, "straggler", min(int(t.col("t0_ns")[0]) for t in steps)),
         "hung": told_after(frames, "missing-rank", hung_ns),
@@ -235,7 +237,8 @@ def main() -> list[Figure]:
         said = measure(root)
     between = (SECONDS - WARM_S - 3) / max(1, said["frames"])
     note = f"a frame every {between:.1f} s; {said['steps']} steps"
-    note += f", sent {said['behind']:.1f} s late"
+    note += f", sent {said['behind']:.1f} s late, there after {said['records']:.1f} s"
+    note += f" (states {said['states']:.1f} s)"
     return [
         Figure("following 1,024 ranks: share of one core", 100 * said["share"], "%", 30, note=note),
         Figure("following 1,024 ranks: records lost", said["lost"], "", 0.5),
