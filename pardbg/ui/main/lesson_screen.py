@@ -105,6 +105,9 @@ class LessonScreen(MainScreen):
         super().on_resize(event)
 
     def take_frame(self, frame: Frame) -> None:
+        if not self._switcher.children:  # a short recording is read before the pages are there
+            self.call_later(self.take_frame, frame)
+            return
         super().take_frame(frame)
         if frame.finished and self._opened is not self.course.page:
             self._opened = self.course.page
