@@ -121,8 +121,8 @@ def backward_ended(c: _core.Core, only: Any) -> None:
 def clearing(c: _core.Core) -> None:
     """Write ``gradients late`` before the first zero_grad after that step. What a program set to
     zero itself is not late."""
-    one = noted[0]
-    if one.cleared or one.since != NONE or torch._C._len_torch_dispatch_stack():
+    one = next(iter(noted), None)  # another thread's step may have ended the following of it
+    if one is None or one.cleared or one.since != NONE or torch._C._len_torch_dispatch_stack():
         return
     one.cleared = True
     with torch.no_grad():

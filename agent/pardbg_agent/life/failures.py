@@ -93,7 +93,9 @@ class UncaughtErrors:
         c = self._current()
         if c is not None and c.run is not None and self._kept < MAX_KEPT:
             self._kept += 1
-            c.guard.call("excepthook", self._put, c, value, value.__traceback__, of, True)
+            trace = value.__traceback__
+            root = _root(value, trace)
+            c.guard.call("excepthook", self._put, c, value, trace, of, root, True)
 
     def task_ended(self, task: Any) -> None:
         """A task of asyncio is done. Asked for in public, its exception would count as seen by the
@@ -195,16 +197,17 @@ class UncaughtErrors:
         failed = value if root is None or root.implicit else root.value
         if c.out_of_memory is not None and type(failed).__name__ == "OutOfMemoryError":
             c.guard.call("out of memory", c.out_of_memory, failed)
-        self._put(c, value, trace, thread, False)
+        self._put(c, value, trace, thread, root)
 
     @staticmethod
     def _put(
-        c: Core, value: BaseException, trace: TracebackType | None, thread: str, kept: bool
-    ) -> None:
+        c: Core, value: BaseException, trace: TracebackType | None, thread: str,
+        root: Root | None, kept: bool = False,
+    ) -> None:  # fmt: skip
         c.defs.put(
             DefKind.EXCEPTION, t_ns=clock.now_ns(), type=type(value).__name__,
             text=_last_line(value), thread=thread, frames=traceback_of(trace), step=c.step,
-            **({"kept": True} if kept else {}), **_cause(value, trace),
+            **({"kept": True} if kept else {}), **_cause(root),
         )  # fmt: skip
 
 
@@ -308,9 +311,8 @@ def _hold(c: Core, value: BaseException, trace: TracebackType | None, thread: st
         pass  # it dies of its own exception, now
 
 
-def _cause(value: BaseException, trace: TracebackType | None) -> dict[str, Any]:
+def _cause(root: Root | None) -> dict[str, Any]:
     """Return what an EXCEPTION says of where the exception came from, if anywhere."""
-    root = _root(value, trace)
     with contextlib.suppress(Exception):
         if root is not None:
             told = {"type": type(root.value).__name__, "text": _last_line(root.value)}

@@ -305,8 +305,7 @@ def _clears(c: _core.Core, optimizer: Any, *_: Any, **__: Any) -> None:
     x = c.context or context.of(c)
     known = x.part(kept_gradients.Clearing)
     kept_gradients.clears(c, known, optimizer, x.loop.anchor_ns)
-    if kept_gradients.noted:
-        kept_gradients.clearing(c)
+    kept_gradients.clearing(c)
 
 
 def _module_clears(c: _core.Core, *_: Any, **__: Any) -> None:
