@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from pardbg.analysis.base.asof import View
+from pardbg.analysis.findings.values import paces
 from pardbg.analysis.findings.values.paces import step_drift, unequal_averaging
 from pardbg.analysis.findings.values.replicas import late_averages, unequal_modes
 from pardbg_agent import wire
@@ -192,3 +193,14 @@ def test_a_replica_that_was_left_in_eval_mode(
         for one in unequal_modes(View(trace.store(), None))
     ]
     assert said == found
+
+
+def test_many_live_ranks_are_looked_at_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """66 ranks, twice within 20 s, and once 20 s later."""
+    view, looks = reducing([FOUR] * 65 + [THREE]), []
+    monkeypatch.setattr(paces, "_drifts", lambda of: looks.append(of.t_ns) or [])
+    begin = -(-view.t_ns // paces.SELDOM_NS) * paces.SELDOM_NS
+    for later, live in ((0, True), (19, True), (20, True), (20, False), (20, False)):
+        view.t_ns, view.live = begin + later * 1_000_000_000, live
+        list(step_drift(view))
+    assert [(t - begin) // 1_000_000_000 for t in looks] == [0, 20, 20, 20]

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from pardbg.analysis.base.asof import View
+from pardbg.analysis.base.asof import View, per_store
+from pardbg.analysis.base.rank_columns import MANY
 from pardbg.analysis.comm.matching import collectives, odd_ones
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.ops import group_label
@@ -33,6 +34,8 @@ _ROUNDS: Final = 4
 _STEPS: Final = 8
 """Steps of each rank before its pace is known, and after one that was odd."""
 _ROWS_BACK: Final = 1 << 14
+SELDOM_NS: Final = 20_000_000_000
+"""Time of the run between two looks at many live ranks."""
 _REDUCE: Final = ("all_reduce", "reduce_scatter", "reduce")
 
 
@@ -144,6 +147,19 @@ class _Pace(NamedTuple):
 
 
 def step_drift(view: View) -> Iterable[Candidate]:
+    """Find ranks as ``_drifts``; among many live ones, where a look takes a third of a second, once
+    in a while."""
+    if view.live and len(view.ranks) > MANY:
+        return _drifts_lately(view, view.t_ns // SELDOM_NS)
+    return _drifts(view)
+
+
+@per_store(lambda view, moment: (view.epoch, moment))
+def _drifts_lately(view: View, moment: int) -> tuple[Candidate, ...]:
+    return tuple(_drifts(view))
+
+
+def _drifts(view: View) -> Iterator[Candidate]:
     """Find ranks whose steps have other numbers of reductions than those of others in the group:
     the same op is in unlike steps there, and gradients of unlike steps are added up."""
     groups: dict[GroupKey, tuple[GroupDef, dict[int, _Pace]]] = {}
