@@ -1,6 +1,6 @@
 """What following a live run of 1,024 ranks costs a viewer: the hub process, simulated relays that
-send training steps in real time (205 records/s a rank, ten messages a second), and a viewer's
-engine in a process of its own, with the rows of a screen in sight.
+send training steps in real time (205 records/s a rank, five messages in two seconds), and a
+viewer's engine in a process of its own, with the rows of a screen in sight.
 
 CPU seconds of that process for a second of the job, after its first half minute, and its memory; a
 crowded machine counts the same work as more. A rank in 128 comes 30 ms late to every step; in the
@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 import time
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +35,7 @@ from pardbg.ui.engine.engine import Engine
 from pardbg.ui.engine.feed import Analysis, Want
 from pardbg.ui.engine.messages import FrameReady
 from pardbg_agent import wire
+from pardbg_agent.sender.agent_thread import SPACED_NS
 from tests.bench.bench_hub import make_run, short_dir
 from tests.bench.bench_nodes import PORT, FakeRelay
 from tests.bench.bench_thousand_ranks import RANKS, STEP_MS, TP, one_step
@@ -45,6 +47,8 @@ NODE: Final = 8
 SECONDS, WARM_S, HUNG_S = 70, 30, 20
 STUCK: Final = 300
 STEP_NS: Final = int(STEP_MS * 1e6)
+TURNS: Final = 2 * SPACED_NS // STEP_NS
+"""Halves of a step in which each rank sends once."""
 LATE_NS: Final = 60_000_000
 """After its end half a step's records are sent."""
 
@@ -58,6 +62,8 @@ class Ranks:
     """Every rank's records of a step, and what says who they are."""
 
     def __init__(self) -> None:
+        self.made = 0
+        """Halves of steps."""
         self._trace = trace = Trace()
         for first in range(0, RANKS, TP):
             trace.groups[f"tp{first // TP}"] = tuple(range(first, first + TP))
@@ -75,17 +81,16 @@ class Ranks:
         self._each *= np.isin(self._steps["kind"], (wire.Kind.OP_ISSUE, wire.Kind.OP_DONE))
         self.definitions = [m for m in trace.messages if m.key[:1] == wire.Key.DEFINITION.value]
 
-    def half(self, step: int, half: int, begin_ns: int) -> list[bytes]:
-        """Return each rank's payload with half of its records of a step."""
-        number = self._steps.shape[1]
-        cut = number // 2
-        part = self._at(step, begin_ns)[:, cut:] if half else self._at(step, begin_ns)[:, :cut]
-        return [_framed(records, step * number + half * cut) for records in part]
+    def part(self, half: int, begin_ns: int) -> Any:
+        """Make each rank's records of half a step: ranks x records."""
+        made, cut = self._at(half // 2, begin_ns), self._steps.shape[1] // 2
+        self.made = half + 1
+        return made[:, cut:] if half % 2 else made[:, :cut]
 
-    def sent(self, step: int, half: int) -> int:
-        """Return how many records were sent with this half."""
+    def sent(self, half: int) -> int:
+        """Return how many records come before this half of a step."""
         number = self._steps.shape[1]
-        return step * number + (number if half else number // 2)
+        return half // 2 * number + half % 2 * (number // 2)
 
     def until_op(self, step: int, begin_ns: int) -> list[bytes]:
         """Return each rank's payload up to the op that it stands in once STUCK does: its first one
@@ -126,20 +131,32 @@ def feed(relays: list[FakeRelay], ranks: Ranks, seconds: float) -> float:
         at.data.send_multipart((b"D" + proc, message.payload))
     begin_ns = time.monotonic_ns()
     num_halves, due = int(seconds / STEP_MS * 2000), begin_ns
+    parts: deque[Any] = deque(maxlen=TURNS)
+    since = dict.fromkeys((relay.node for relay in relays), 0)
     for half in range(num_halves):
-        step, second = divmod(half, 2)
-        due = begin_ns + step * STEP_NS + (second + 1) * STEP_NS // 2 + LATE_NS
+        due = begin_ns + (half + 1) * STEP_NS // 2 + LATE_NS
         time.sleep(max(0, due - time.monotonic_ns()) / 1e9)
-        payloads = iter(ranks.half(step, second, begin_ns))
+        parts.append(ranks.part(half, begin_ns))
         for relay in relays:
-            for proc in relay.procs:
-                relay.data.send_multipart((b"R" + proc, next(payloads)))
-            if half % 4 == 0:
-                relay.say_rows(step, head=ranks.sent(step, second))
+            if relay.node % TURNS == half % TURNS or half + 1 == num_halves:
+                since[relay.node] = ship(relay, ranks, since[relay.node], parts)
+            if half % TURNS == 0:
+                relay.say_rows(half // 2, head=ranks.sent(since[relay.node]))
             relay.answer()
     behind_s = (time.monotonic_ns() - due) / 1e9
     hang(relays, ranks, num_halves // 2, begin_ns)
     return behind_s
+
+
+def ship(relay: FakeRelay, ranks: Ranks, since: int, parts: deque[Any]) -> int:
+    """Send what a node's ranks have made: of the last halves of steps (ranks x records each) those
+    from ``since`` on. Return which one comes next."""
+    new = list(parts)[len(parts) - (ranks.made - since) :]
+    ranks_here = slice((relay.node - 1) * NODE, relay.node * NODE)
+    records = np.concatenate([part[ranks_here] for part in new], axis=1)
+    for proc, own in zip(relay.procs, records, strict=True):
+        relay.data.send_multipart((b"R" + proc, _framed(own, ranks.sent(since))))
+    return ranks.made
 
 
 def hang(relays: list[FakeRelay], ranks: Ranks, step: int, begin_ns: int) -> None:
@@ -160,7 +177,7 @@ def hang(relays: list[FakeRelay], ranks: Ranks, step: int, begin_ns: int) -> Non
     for turn in range(10 * HUNG_S):
         time.sleep(max(0, since_ns + turn * 100_000_000 - time.monotonic_ns()) / 1e9)
         for relay in relays:
-            relay.say_rows(step, opened, since_ns, ranks.sent(step - 1, 1))
+            relay.say_rows(step, opened, since_ns, ranks.sent(2 * step))
             relay.answer()
 
 

@@ -33,8 +33,8 @@ BATCH = 4096
 """What the agent's sender sends at most in one message."""
 BATCHES = 1500
 RANKS = 4
-MANY, MANY_RATE, MANY_BATCH = 1024, 200, 10
-"""1,024 ranks at 200 records/s, each sending what 50 ms brought."""
+MANY, MANY_RATE, MANY_BATCH = 1024, 200, 80
+"""1,024 ranks at 200 records/s, each sending what 400 ms brought."""
 
 
 def batch(first: int, rng: np.random.Generator) -> bytes:

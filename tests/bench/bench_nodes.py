@@ -26,13 +26,14 @@ from pardbg.hub.serve.sockets import make_keys, secure_client
 from pardbg_agent import wire
 from pardbg_agent.ctrl.agent_messages import Hello, Ping, Pong, ToAgent
 from pardbg_agent.ctrl.codec import reader
+from pardbg_agent.sender.agent_thread import SPACED_NS
 from tests.bench.bench_hub import BATCH, batch, make_run, short_dir
 from tests.bench.figures import Figure
 from tests.harness import hub_process
 from tests.processes import wait_until
 
 PORT: Final = 29_300
-RELAYS, RANKS, RATE, SECONDS = 128, 8, 200, 3
+RELAYS, RANKS, RATE, SECONDS = 128, 8, 200, 4
 _NONE: Final[Mapping[int, str]] = {}
 SOCKETS: Final = 400
 """Relays of one context: it has 1,023 sockets at most."""
@@ -109,20 +110,19 @@ def measure(root: Path, relays: int, ranks: int, rate: int, rows_per_s: int) -> 
             every.append(FakeRelay(contexts[-1], keys, node, ranks))
         for relay in every:
             relay.say_rows(0)
-        size = max(1, rate // 20)
+        size = rate * SPACED_NS // 10**9
         body = batch(0, np.random.default_rng(7))[wire.FRAME.size :][: size * wire.RECORD_BYTES]
         assert size <= BATCH
         time.sleep(3)  # handshakes are not what is measured
         before, begun = sum(process.cpu_times()[:2]), time.monotonic()
-        batches = max(1, rate // size)
-        for turn in range(SECONDS * max(batches, rows_per_s)):
+        batches, turns = SECONDS * rate // size, rows_per_s * SPACED_NS // 10**9
+        for turn in range(batches * turns):
             for relay in every:
-                if turn % max(1, batches // rows_per_s) == 0:
-                    relay.say_rows(turn + 1)
-                if turn < SECONDS * batches:
-                    relay.send(turn * size, body)
+                relay.say_rows(turn + 1)
+                if turn % turns == relay.node % turns:
+                    relay.send(turn // turns * size, body)
                 relay.answer()
-        _wait_taken(root, SECONDS * batches * size * relays * ranks)
+        _wait_taken(root, batches * size * relays * ranks)
         took = time.monotonic() - begun
         cpu = sum(process.cpu_times()[:2]) - before
     for context in contexts:

@@ -37,6 +37,10 @@ HELD_MS: Final = 25
 BATCH: Final = 1024
 """Records per DATA message at most (64 KiB): taking them holds the GIL for 60 us, which is what the
 training may have to wait."""
+MANY: Final = 128
+"""Number of ranks above which each sends its records every SPACED_NS: a thousand would else send
+ten thousand messages a second, and what hub and viewer do with each is most of their cost."""
+SPACED_NS: Final = 2 * wire.BEAT_NS
 SILENCE_NS: Final = 5_000_000_000
 """Silence of the hub after which HELLO is said again (a restarted hub may not know us)."""
 UNWELCOMED_NS: Final = 1_000_000_000
@@ -63,6 +67,9 @@ class Sender:
         """Turns that must still send everything before ``flush`` returns."""
         self._defs_sent = 0
         self._sent = 0
+        self._made = self._reader.next
+        """Index after the newest record that was seen in the ring."""
+        self._shipped_ns = 0
         self._many = min(BATCH, core.ring.capacity // 8)
         """Records of a turn after which the next one comes sooner."""
         self._idle_ms = FLOW_MS
@@ -79,6 +86,7 @@ class Sender:
     def take_over(self, old: Sender) -> None:
         """Go on where an ended sender of the same ring stopped."""
         self._reader, self._sent, self._defs_sent = old._reader, old._sent, old._defs_sent
+        self._made = old._made
 
     def flush(self, timeout_s: float) -> None:
         """Send what is in the ring now; wait for it, bounded."""
@@ -151,16 +159,26 @@ class Sender:
         silent = link.connected and clock.now_ns() - link.heard_ns > patience
         if link.greet or silent:
             self._hello()
-        before = self._sent
+        before = self._made
+        self._made = self._reader.head_from(before)
         if self._blocked is not None:
-            core.guard.call("blocked", self._blocked.look, before)
-        if self._ship(link) and self._flush_wanted:
+            core.guard.call("blocked", self._blocked.look, self._made)
+        if (busy or self._is_due()) and self._ship(link) and self._flush_wanted:
             self._flush_wanted -= 1
             if not self._flush_wanted:
                 self._flushed.set()
-        many = self._sent - before > self._many
+        many = self._made - before > self._many
         self._idle_ms = FLOW_MS if looked or many else IDLE_MS
         self._health()
+
+    def _is_due(self) -> bool:
+        """Return whether what is in the ring goes out in this turn."""
+        now = clock.now_ns()
+        few = self._core.identity.world_size <= MANY or self._made - self._reader.next >= BATCH
+        if not few and now - self._shipped_ns < SPACED_NS:
+            return False
+        self._shipped_ns = now
+        return True
 
     def _reply(self, message: FromAgent) -> None:
         assert self._link is not None

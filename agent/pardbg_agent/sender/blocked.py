@@ -69,20 +69,20 @@ class Blocked:
         """Looks that saw it there again, and the last one's time: told once it has moved."""
         self._names: dict[str, int] = {}
 
-    def look(self, sent: int) -> None:
-        """``sent``: number of records so far; while it stays, so does the thread."""
+    def look(self, made: int) -> None:
+        """``made``: number of records so far; while it stays, so does the thread."""
         now = now_ns()
         if self._fd < 0 or now < self._due_ns or self._core.level < 2:
             return
         if "torch" not in sys.modules:  # a program without ops: nobody waits for it
             return
         self._due_ns = now + EVERY_NS
-        if sent != self._seen[1]:
-            sent += self._moved()
+        if made != self._seen[1]:
+            made += self._moved()
         with contextlib.suppress(OSError):  # a file that was closed meanwhile
-            self._sample(sent, now)
+            self._sample(made, now)
 
-    def _sample(self, sent: int, now: int) -> None:
+    def _sample(self, made: int, now: int) -> None:
         words = os.pread(self._fd, 256, 0).split()
         kind = _CALLS.get(int(words[0]), "") if len(words) > 2 else ""
         if kind == "lock" and (_frame() is None or self._wakes(words)):
@@ -96,10 +96,10 @@ class Blocked:
         if len(self._names) >= _MAX_FILES and kind != "file lock":
             detail = ""
         name = wire.BLOCKED + "\n".join((kind, detail, _place(frame)))
-        if (name, sent) == self._seen:
+        if (name, made) == self._seen:
             self._more, self._last_ns = self._more + 1, now
             return
-        self._seen = name, sent + self._moved() + 1
+        self._seen = name, made + self._moved() + 1
         self._record(name, now, 0)
 
     def _moved(self) -> int:

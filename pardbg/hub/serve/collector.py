@@ -17,77 +17,7 @@ from pardbg.hub.backlog import Definitions, Recent
 from pardbg.session.rotation import Rotation
 from pardbg.session.writer import SessionWriter
 from pardbg_agent import wire
-from pardbg_agent.wire import DefKind, Key
-
-MANY: Final = 128
-"""Number of processes above which records of a process wait to be sent together."""
-HOLD_NS: Final = 400_000_000
-"""Maximum time a record waits."""
-MAX_RECORDS: Final = 1024
-"""Maximum records of one message, unless a single batch has more."""
-
-
-@dataclass(slots=True)
-class _Bundle:
-    since_ns: int
-    first: int
-    count: int
-    flags: int
-    said: tuple[int, int]
-    """(records dropped, when it was sent), of the newest batch"""
-    bodies: list[bytes]
-
-    def payload(self) -> bytes:
-        version = wire.PROTOCOL_VERSION
-        head = wire.FRAME.pack(version, self.flags, self.count, self.first, *self.said)
-        return b"".join((head, *self.bodies))
-
-
-class Bundles:
-    """Record batches of very many processes on their way to viewers: what one sent within a moment
-    goes as one message. A thousand ranks send ten thousand messages a second, and what a viewer
-    does with each is most of what following them costs it. The recording has them as they came."""
-
-    def __init__(self, publish: Callable[[bytes, bytes], None]) -> None:
-        self._publish = publish
-        self._waiting: dict[bytes, _Bundle] = {}
-
-    def add(self, key: bytes, payload: bytes, now: int) -> None:
-        """Keep a batch for a moment. What does not go on where the one before it ended, is of
-        another origin, or would be too long with it, waits by itself."""
-        _, flags, count, first, *said = wire.FRAME.unpack_from(payload)
-        body = payload[wire.FRAME.size :]
-        waits = self._waiting.get(key)
-        if waits is not None:
-            goes_on = (first, flags) == (waits.first + waits.count, waits.flags)
-            if goes_on and waits.count + count <= MAX_RECORDS:
-                waits.count, waits.said = waits.count + count, (said[0], said[1])
-                waits.bodies.append(body)
-                return
-            self._send(key)
-        self._waiting[key] = _Bundle(now, first, count, flags, (said[0], said[1]), [body])
-
-    def tick(self, now: int) -> None:
-        """Publish what has waited long enough: not all at once, or viewers' queues overflow."""
-        while self._waiting:
-            key = next(iter(self._waiting))
-            if now - self._waiting[key].since_ns < HOLD_NS:
-                break
-            self._send(key)
-
-    def release(self, key: bytes) -> None:
-        """Publish what waits of one process."""
-        if key in self._waiting:
-            self._send(key)
-
-    def flush(self) -> None:
-        """Publish all."""
-        for key in list(self._waiting):
-            self._send(key)
-
-    def _send(self, key: bytes) -> None:
-        self._publish(key, self._waiting.pop(key).payload())
-
+from pardbg_agent.wire import Key
 
 MAX_PROCESSES: Final = 32_768
 """Processes known at a time. Those that ended, the oldest first, make room for others."""
@@ -177,7 +107,6 @@ class Collector:
         self._definitions, self._recent, self._parts = definitions, recent, parts
         self.clock = self._now = now
         self._known: set[bytes] = set()
-        self._bundles = Bundles(self._publish)
 
     def drain(self) -> int:
         """Take what has come, for TURN_NS at most; how many messages that was."""
@@ -228,13 +157,6 @@ class Collector:
             fields = self._definitions.add(key, payload)
             if fields is not None:
                 self.on_definition(key[1:].decode("ascii"), fields)
-            self._bundles.release(Key.RECORDS.value + key[1:])  # after it a ring may be a new one
-        if key[:1] == Key.RECORDS.value and len(self.heads.next) > MANY:
-            self._bundles.add(key, payload, self._now())
-        else:
-            self._publish(key, payload)
-
-    def _publish(self, key: bytes, payload: bytes) -> None:
         try:
             self._pub.send_multipart((key, payload), zmq.NOBLOCK)
         except zmq.Again:
@@ -253,9 +175,7 @@ class Collector:
         return self.number
 
     def define(self, **fields: Any) -> None:
-        """Record and publish a definition of the hub; of something's end, behind its records."""
-        if fields.get("k") == DefKind.END.value:
-            self._bundles.flush()
+        """Record and publish a definition of the hub."""
         self.accept(
             Key.DEFINITION.value,
             msgpack.packb(fields, default=str, unicode_errors="backslashreplace"),
@@ -278,12 +198,7 @@ class Collector:
             self.writer = None
 
     def flush(self, now: int | None) -> None:
-        """Publish messages that have waited for long enough, and close the session's chunk when it
-        is old enough; None: publish and close now."""
-        if now is None:
-            self._bundles.flush()
-        else:
-            self._bundles.tick(now)
+        """Close the session's chunk when it is old enough; None: now."""
         if self.writer is not None:
             try:
                 if now is None:

@@ -16,7 +16,7 @@ from pardbg_agent import wire
 from pardbg_agent.core import Core
 from pardbg_agent.ctrl.agent_messages import Lease, SetLevel, Welcome
 from pardbg_agent.ctrl.codec import encode
-from pardbg_agent.sender.agent_thread import FLOW_MS, IDLE_MS, Sender
+from pardbg_agent.sender.agent_thread import BATCH, FLOW_MS, IDLE_MS, MANY, SPACED_NS, Sender
 from pardbg_agent.sender.requests import Requests
 
 
@@ -105,3 +105,14 @@ def test_what_a_handler_raises_is_reported_once_and_the_next_message_is_taken(
     told = [d for d in map(msgpack.unpackb, core.defs.payloads) if d["k"] == "error"]
     assert [d["where"] for d in told] == ["control SetLevel", "control message"]
     assert "ZeroDivisionError: a bug" in told[0]["text"] and core.guard.errors == 3
+
+
+def test_one_of_very_many_sends_its_records_seldom_unless_they_are_many(core: Core) -> None:
+    sender, us = Sender(core), core.identity
+    us.world_size = MANY
+    assert sender._is_due() and sender._is_due()
+    us.world_size = MANY + 1
+    sender._shipped_ns -= SPACED_NS
+    assert sender._is_due() and not sender._is_due()
+    sender._made = sender._reader.next + BATCH
+    assert sender._is_due()
