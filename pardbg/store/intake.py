@@ -99,6 +99,8 @@ class PutBy:
     def __init__(self) -> None:
         self._bodies: list[bytes] = []
         self._tables = self.num_bytes = 0
+        self.rests = False
+        """They stay here, whoever reads."""
 
     def add(self, records: NDArray[Any], tables: int) -> None:
         """Keep more; ``tables`` has a bit for each table that they belong to."""
@@ -108,10 +110,12 @@ class PutBy:
 
     def has(self, name: str) -> bool:
         """Return whether there are records of that table."""
-        return bool(self._tables & _BIT_OF[name])
+        return not self.rests and bool(self._tables & _BIT_OF[name])
 
     def take(self) -> list[bytes]:
         """Return all; they are the caller's from now on."""
+        if self.rests:
+            return []
         found, self._bodies, self._tables, self.num_bytes = self._bodies, [], 0, 0
         return found
 

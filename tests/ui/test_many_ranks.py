@@ -121,20 +121,24 @@ class _Time:
         return self.cpu
 
 
-def test_partial_frames_come_between_whole_ones_of_a_live_run(
+def test_partial_frames_of_a_live_run_and_pieces_between_them_leave_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of many ranks: after a whole frame of 1 s the next glance after 1 s more, then each after 8
-    times what one takes; whole ones after 6 times, or 3 where ranks stopped, and then at once. Of
-    few ranks whole ones alone."""
+    """Of many ranks: after a whole frame the next glance after 1 s, then each after 8 times what
+    one takes; a piece of a look at all ranks the same, and at once where ranks stopped. Of few
+    ranks whole frames alone, each after 12 times what one takes, and no pieces where they are
+    quick."""
     clock = _Time()
     monkeypatch.setattr(pace, "time", clock)
     paced = pace.Pace(TimeCursor())
 
-    def frame(cost: float, *, whole: bool, many: bool = True, urgent: bool = False) -> None:
+    def spend(cost: float) -> None:
+        clock.now, clock.cpu = clock.now + cost, clock.cpu + cost
+
+    def frame(cost: float, *, whole: bool, many: bool = True) -> None:
         with paced.frame():
-            clock.now, clock.cpu = clock.now + cost, clock.cpu + cost
-        paced.note(whole=whole, many=many, urgent=urgent)
+            spend(cost)
+        paced.note(whole=whole, many=many)
 
     def waits(ready: Callable[[], bool]) -> float:
         begun = clock.now
@@ -143,19 +147,23 @@ def test_partial_frames_come_between_whole_ones_of_a_live_run(
         waited, clock.now = clock.now - begun, begun
         return round(waited, 1)
 
+    frame(0.05, whole=True)
+    clock.now += 100
+    assert not paced.piece_is_due(urgent=True)
     frame(1.0, whole=True)
-    assert (waits(lambda: paced.is_time(False)), waits(lambda: paced.whole_is_due)) == (1, 6)
+    assert waits(lambda: paced.is_time(False)) == 1
     clock.now += 1
     frame(0.2, whole=False)
     assert waits(lambda: paced.is_time(False)) == 1.6
-    assert waits(lambda: paced.whole_is_due) == 4.8
-    frame(0.2, whole=False, urgent=True)
-    assert waits(lambda: paced.whole_is_due) == 1.6
-    clock.now += 1.5
-    frame(0.2, whole=False, urgent=True)
-    assert waits(lambda: paced.is_time(False)) == 0.2 and paced.whole_is_due
+    with paced.piece() as enough:
+        spend(0.08)
+        assert not enough()
+        spend(0.12)
+        assert enough()
+    assert waits(lambda: paced.piece_is_due(urgent=False)) == 1.6
+    assert waits(lambda: paced.piece_is_due(urgent=True)) == 0.2
     frame(1.0, whole=True, many=False)
-    assert waits(lambda: paced.is_time(False)) == 12 and paced.whole_is_due
+    assert waits(lambda: paced.is_time(False)) == 12
 
 
 def test_a_rank_that_stops_is_looked_into_soon() -> None:

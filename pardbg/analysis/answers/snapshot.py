@@ -125,7 +125,7 @@ class _Reused:
         self, view: View, viewport: Viewport, before: Snapshot | None, partial: bool
     ) -> None:
         num_ended = view.memo("steps ended")
-        now = num_ended[view.store.revision, view.t_ns] = int(view.all("step").counts.sum())
+        now = num_ended[view.revision, view.t_ns] = int(view.all("step").counts.sum())
         self.before = before if before is not None and _fits(view, before) else None
         self.splits = partial and self.before is not None
         """Splits of a rank's newest step are reused, too."""
@@ -189,7 +189,8 @@ def snapshot(
         if moved is not None:
             return moved
     view = View(store, t_ns)
-    made = _made(view, rank, viewport, _Reused(view, viewport, before, partial), partial)
+    find = _found_at_once if partial else findings
+    made = made_of(view, rank, viewport, before, find, partial=partial)
     view.done()
     return made
 
@@ -218,9 +219,20 @@ def _between(store: Store, viewport: Viewport, before: Snapshot) -> Snapshot | N
         stacks=rank_stacks(view), dropped_records=store.lost(view.t_ns),
         unknown_records=store.unknown,
         hosts=hosts_now(view, rows) if "courses" in viewport.sections else (),
+        courses=_courses_between(view, viewport, before),
     )  # fmt: skip
     view.done()
     return made
+
+
+def _courses_between(
+    view: View, viewport: Viewport, before: Snapshot
+) -> Mapping[int, tuple[Course, ...]]:
+    """Return those before, or where other ranks are drawn now, theirs."""
+    drawn = (viewport.ranks or frozenset()) & view.ranks.keys()
+    if "courses" not in viewport.sections or drawn <= before.courses.keys():
+        return before.courses
+    return rank_courses(view, viewport.ranks, SOON)
 
 
 def _with_split(row: RankNow, before: RankNow) -> RankNow:
@@ -234,10 +246,13 @@ def _found_at_once(view: View) -> tuple[Finding, ...]:
     return () if found is None or not found.culprits else (found,)
 
 
-def _made(
-    view: View, rank: int | None, viewport: Viewport, reused: _Reused, partial: bool
-) -> Snapshot:
-    of_steps, drawn = reused.of_steps, viewport.sections
+def made_of(
+    view: View, rank: int | None, viewport: Viewport, before: Snapshot | None,
+    find: Callable[[View], tuple[Finding, ...]], *, partial: bool,
+) -> Snapshot:  # fmt: skip
+    """Return the run at a view's cursor, as `snapshot`, with what ``find`` finds."""
+    reused, drawn = _Reused(view, viewport, before, partial), viewport.sections
+    of_steps = reused.of_steps
     short = partial and not view.live
     pipeline = pipeline_view(view, rank, PARTIAL_HISTORY if short else HISTORY)
     losses = of_steps("loss_history", lambda: loss_history(view))  # first: steps have theirs
@@ -265,7 +280,7 @@ def _made(
         p2p=p2p_rows(view) if "p2p" in drawn else (),
         traffic=traffic_view(view) if "traffic" in drawn else NO_TRAFFIC,
         memory=memory_rows(view, reused.memory) if "memory" in drawn else (),
-        findings=_found_at_once(view) if partial else findings(view),
+        findings=find(view),
         control=control_view(view),
         dropped_records=view.store.lost(view.t_ns),
         unknown_records=view.store.unknown,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -29,28 +30,43 @@ _EVICTED: Final = 8
 the memory of a long run rise from one peak to the next."""
 
 
+class Moment(NamedTuple):
+    """A moment of a live run."""
+
+    t_ns: int
+    """Its horizon then."""
+    now_ns: int
+
+
 class View:
     """The store at one cursor. Cheap: make one per snapshot, valid until the next message."""
 
-    def __init__(self, store: Store, t_ns: int | None, *, few: bool = False) -> None:
-        """``few``: the records of a few ranks alone are looked at."""
+    def __init__(
+        self, store: Store, t_ns: int | None, *, few: bool = False, then: Moment | None = None
+    ) -> None:
+        """``few``: the records of a few ranks alone are looked at. ``then``: a live run as it was;
+        what has come since stays out of the tables (`as_they_are`)."""
         store.settle()
         self.store = store
         self.live = t_ns is None
-        self.end_ns = store.end_ns
+        self.end_ns = store.end_ns if then is None else then.now_ns
         self.begin_ns = min(store.begin_ns, self.end_ns)
         if t_ns is not None and store.part is not None:
             t_ns = min(t_ns, self.end_ns)  # a part that is looked at later is seen as it ended
         self.now_ns = self.end_ns if t_ns is None else t_ns
         """Up to here states, control and output are known, and processes' failures and ends."""
-        self.t_ns = max(store.horizon_ns, self.begin_ns) if t_ns is None else t_ns
+        if t_ns is None:
+            t_ns = max(store.horizon_ns, self.begin_ns) if then is None else then.t_ns
+        self.t_ns = t_ns
         """Up to here records are."""
         self.ranks: dict[int, Process] = store.rank_procs(self.t_ns)
         self._many = len(self.ranks) >= MANY and not few
         """Tables are read of all ranks at once."""
-        if not few:
+        if not few and then is None:
             to_columns(self.ranks.values())
         self.epoch = max((process.epoch for process in self.ranks.values()), default=0)
+        self.revision: Hashable = store.revision if then is None else then
+        """Other tables have another one."""
         self._visible: dict[tuple[str, str], int] = {}
         self._counts: dict[str, dict[str, int]] = {}
         """Counts of many ranks: table -> process -> visible rows."""
@@ -101,7 +117,7 @@ class View:
     def joined(self, name: str) -> Joined:
         """Return a table of all ranks, visible rows or not; kept for further cursors of a
         recording."""
-        of = self.store.revision, list(self.ranks.values())
+        of = self.revision, list(self.ranks.values())
         kept: dict[str, Any] = self.store.memo.setdefault("joined", {})
         if name not in kept or kept[name][0] != of:
             to_columns(process for process in of[1] if process.put_by.has(name))
@@ -162,6 +178,18 @@ class View:
             for key in list(cache)[: len(cache) - most + most // _EVICTED]:
                 del cache[key]
         return cache
+
+
+@contextmanager
+def as_they_are(processes: Sequence[Process]) -> Iterator[None]:
+    """Keep what has come of them out of their tables."""
+    for process in processes:
+        process.put_by.rests = True
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.put_by.rests = False
 
 
 def per_view(function: Callable[Concatenate[View, P], R]) -> Callable[Concatenate[View, P], R]:

@@ -342,7 +342,7 @@ def _first_activity(tables: Sequence[Rows], first: int, last: int) -> tuple[Arra
     return keys[begins], np.minimum.reduceat(times, begins)
 
 
-@per_store(lambda view: (view.store.revision, tuple(view.ranks.values())), most=4)
+@per_store(lambda view: (view.revision, tuple(view.ranks.values())), most=4)
 def _loss_ids(view: View) -> Array:
     """Return (rank's place << 32 | id) of each rank's first known loss name; no other metric."""
     found = []

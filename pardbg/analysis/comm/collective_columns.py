@@ -336,7 +336,7 @@ class _Names:
         return self._numbers.setdefault(what, len(self._numbers))
 
 
-@per_store(lambda view: (view.store.revision, tuple(view.ranks.values())), most=4)
+@per_store(lambda view: (view.revision, tuple(view.ranks.values())), most=4)
 def _names(view: View) -> _Names:
     return _Names(list(view.ranks.values()))
 

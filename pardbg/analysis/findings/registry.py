@@ -134,8 +134,11 @@ DETECTORS: Final[tuple[Detector, ...]] = (
 @per_view
 def findings(view: View) -> tuple[Finding, ...]:
     """Return all findings at the cursor, the worst first, then the newest."""
+    return decided(chain.from_iterable(detect(view) for detect in detectors(view)))
+
+
+def detectors(view: View) -> tuple[Detector, ...]:
+    """Return the detectors that may be asked of this run."""
     # Times of a rehearsal count events: nothing that is measured is found in them.
-    detectors = OF_ORDER if rehearsed(view) else DETECTORS
-    if are_launches(view):
-        detectors = tuple(one for one in detectors if one not in OF_SPEED)
-    return decided(chain.from_iterable(detect(view) for detect in detectors))
+    of = OF_ORDER if rehearsed(view) else DETECTORS
+    return tuple(one for one in of if one not in OF_SPEED) if are_launches(view) else of

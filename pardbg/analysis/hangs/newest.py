@@ -63,7 +63,7 @@ def newest_messages(view: View) -> tuple[P2PRow, ...]:
     return (*(row for row in older if _which(row) not in here), *rows)
 
 
-@per_store(lambda view: (view.store.revision, view.t_ns), most=2)
+@per_store(lambda view: (view.revision, view.t_ns), most=2)
 def passed_collectives(view: View) -> tuple[CollectiveRow, ...]:
     """Return the collectives before the last ones whose ranks disagreed, of a run that has ended:
     their backend let them pass, as it does other dtypes."""
@@ -72,7 +72,7 @@ def passed_collectives(view: View) -> tuple[CollectiveRow, ...]:
     return tuple(row for row in collectives(view, None)[:-LAST] if row.verdict != "matched")
 
 
-@per_store(lambda view: (view.store.revision, view.t_ns), most=2)
+@per_store(lambda view: (view.revision, view.t_ns), most=2)
 def judged_messages(view: View) -> tuple[P2PRow, ...]:
     """Return `newest_messages`, and of a run that has ended all: their backend may have let one
     pass that its receiver expected larger. Empty where the sides of each fit."""

@@ -281,7 +281,7 @@ def _may_wait(view: View) -> dict[int, Process]:
     return {rank: ranks[rank] for rank, yes in zip(ranks, may.tolist(), strict=True) if yes}
 
 
-@per_store(lambda view, name: (view.store.revision, tuple(view.ranks.values()), name), most=4)
+@per_store(lambda view, name: (view.revision, tuple(view.ranks.values()), name), most=4)
 def _all_complete_by(view: View, name: str) -> NDArray[np.int64]:
     """`_complete_by` of all ranks, one after the other."""
     return np.concatenate([_complete_by(view, one, name) for one in view.ranks.values()])

@@ -37,6 +37,9 @@ _MOST_ERRORS = 256
 STOOD_S = (2, 2.4, 3, 4, 5, 6, 7, 8)
 """Seconds that a rank has waited after which a hang is looked for: it may be found at 2 s, once all
 have said where they stand then."""
+WAITS_S, SELDOM_S = 1.0, 10.0
+"""Once a rank has waited for so long, the records of many are made ready for the look for a hang:
+at most once in so long, since in some jobs ranks wait in every step."""
 MOST_RECORDS = 1_000_000
 """A larger recording opens at an early step, whatever went wrong in it: the search takes long."""
 
@@ -73,6 +76,7 @@ class Engine:
         """Whether a frame changed what is wanted, and when such a change was answered last."""
         self._revision: object = None
         self._stood = 0
+        self._ready_s = 0.0
         self._shown: Frame | None = None
         self._was_finished = False
         self._errors: set[str] = set()
@@ -143,11 +147,16 @@ class Engine:
             self._wake.set()
         if self._stands():
             self._wake.set()
+        elif self._may_stand():
+            self._ready_s = time.monotonic()
+            to_columns(self._store.procs.values())
         asked = self._wake.is_set()
         if asked or self._whole_owed or self._due():
             self._wake.clear()
             self._travel()
             self._look(asked)
+        elif self._maker.in_rounds and self._pace.piece_is_due(self._maker.urgent):
+            self._go_on()
 
     def _turn_finished(self) -> None:
         """After the source's end: read the second source, look for findings, or wait."""
@@ -249,6 +258,11 @@ class Engine:
             return False
         return self._shown is None or self._shown.snapshot.hang is None
 
+    def _may_stand(self) -> bool:
+        """Return whether many ranks may come to stand, and their records are not made ready."""
+        waits = WAITS_S <= self._store.states.stood_ns / 1e9 < STOOD_S[0]
+        return waits and self._maker.in_rounds and time.monotonic() >= self._ready_s + SELDOM_S
+
     def _look(self, asked: bool) -> None:
         now_s, self._answer_owed = time.monotonic(), False
         self._revision = self._store.revision
@@ -268,12 +282,19 @@ class Engine:
         if frame is None:
             return
         if self._maker.num_looks > looks:
-            self._pace.note(
-                whole=self._maker.whole, many=self._analysis.has_partial and self._maker.many,
-                urgent=self._maker.urgent,
-            )  # fmt: skip
+            many = self._analysis.has_partial and self._maker.many
+            self._pace.note(whole=self._maker.whole, many=many)
         self._shown = frame
         self._post(FrameReady(frame))
+
+    def _go_on(self) -> None:
+        """Look at another part of all ranks; what was found is shown at once."""
+        try:
+            with self._pace.piece() as enough:
+                if self._maker.go_on(self._want, enough):
+                    self._wake.set()
+        except Exception as error:  # noqa: BLE001 - as for a frame
+            self._report_once(f"cannot look at all ranks: {type(error).__name__}: {error}")
 
     def _report_once(self, text: str) -> None:
         if text not in self._errors and len(self._errors) < _MOST_ERRORS:
@@ -286,11 +307,6 @@ class Engine:
         if not self._analysis.has_partial:
             return False
         if self._cursor.following:
-            whole = (
-                self._shown is None
-                or self._whole_owed
-                or not (self._maker.many and self._pace.slow)
-            )
-            return not whole and (asked or not self._pace.whole_is_due)
+            return self._shown is not None and self._maker.in_rounds and self._pace.slow
         slow = self._pace.slow or self._shown is None
         return slow and (self._cursor.playing or asked)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pardbg.analysis.answers.rounds import Round
 from pardbg.analysis.answers.snapshot import EVERYTHING, SECTIONS, Snapshot, Viewport, snapshot
 from pardbg.analysis.answers.timeline import Lanes as Lanes
 from pardbg.analysis.answers.timeline import Spot, WaitedFor, lanes
@@ -153,6 +154,10 @@ class Analysis:
     ) -> Snapshot:  # fmt: skip
         """Return the run at a time, as `pardbg.analysis.answers.snapshot` does."""
         return snapshot(store, t_ns, rank, viewport, before, partial=partial)
+
+    def round(self, store: Any, rank: int | None, viewport: Viewport, before: Snapshot) -> Round:
+        """Begin a look at all of a live run of many ranks."""
+        return Round(store, rank, viewport, before)
 
     def lanes(
         self, store: Any, t0_ns: int, t1_ns: int, columns: int, ranks: tuple[int, ...] | None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from pardbg.analysis.answers.rounds import Round
 from pardbg.analysis.answers.snapshot import MANY, SECTIONS, Snapshot, Viewport
 from pardbg.analysis.answers.timeline import Spot, WaitedFor, waited_for
 from pardbg.analysis.base.run import OutputLine
@@ -71,6 +72,7 @@ class FrameMaker:
         """The last one had everything in it."""
         self._last: Snapshot | None = None
         """The last one that had."""
+        self._round: Round | None = None
         self._left_ns: int | None = None
         """Where the cursor was when a part was chosen."""
 
@@ -78,6 +80,8 @@ class FrameMaker:
         """Return the frame at the cursor; of a ``partial`` one most findings are those of the last
         whole one, or none."""
         cursor, analysis = self._cursor, self._analysis
+        if not cursor.following:
+            self._round = None
         begin, end = self._look_at(want.part, now_s)
         snapshot, whole = self._snapshot(cursor.at(now_s), want, partial)
         if cursor.following and not whole and self._last is not None:
@@ -150,8 +154,8 @@ class FrameMaker:
         self.num_looks += 1
         before = known.snapshot if known is not None else None
         whole = not (partial and self._analysis.has_partial)
-        if before is not None and whole:
-            viewport = self._in_turn(viewport, before)
+        if known is not None and whole:
+            viewport = self._in_turn(viewport, known)
             before = before if t_ns is None else None
         made = self._ask(self._store, t_ns, want.pipeline_of, viewport, before, partial=not whole)
         self.whole = whole
@@ -177,13 +181,40 @@ class FrameMaker:
 
     @property
     def urgent(self) -> bool:
-        """Return whether the next whole snapshot is to come soon: ranks stopped or went on since
+        """Return whether the look at all ranks is to be over soon: ranks stopped or went on since
         the last one, or the run is young, and what is slow in it shows by now."""
         if self._kept is None or self._last is None:
             return False
         newest = self._kept.snapshot
         is_young = newest.t_end_ns - newest.t_begin_ns < YOUNG_NS
         return is_young or stopped(newest) != stopped(self._last)
+
+    @property
+    def in_rounds(self) -> bool:
+        """Return whether what takes long is looked at in pieces between frames: in a live run of
+        many ranks, which is followed."""
+        if not (self._cursor.following and self.many and self._analysis.has_partial):
+            return False
+        return self._last is not None and not self._store.run_ends
+
+    def go_on(self, want: Want, enough: Callable[[], bool]) -> bool:
+        """Go on with the look at all ranks, or begin one. Return whether it is over."""
+        if (kept := self._kept) is None:
+            return True
+        if self._round is None:
+            self.num_looks += 1
+            viewport = self._in_turn(want.viewport, kept)
+            self._round = self._analysis.round(
+                self._store, want.pipeline_of, viewport, kept.snapshot
+            )
+        round_, self._round = self._round, None  # one that fails is not gone on with
+        made = round_.go_on(enough)
+        if made is None:
+            self._round = round_
+            return False
+        self._last = made
+        self._kept = replace(kept, snapshot=made)
+        return True
 
     def _ask(
         self, store: Any, t_ns: int | None, rank: int | None, viewport: Viewport,
@@ -192,13 +223,14 @@ class FrameMaker:
         partial = partial and self._analysis.has_partial
         return self._analysis.snapshot(store, t_ns, rank, viewport, before, partial)
 
-    def _in_turn(self, viewport: Viewport, before: Snapshot) -> Viewport:
+    def _in_turn(self, viewport: Viewport, before: _Kept) -> Viewport:
         """Return the viewport and a share of the other ranks: each whole snapshot of a live run
         makes another share of those rows anew. After a time in the past, all ranks."""
-        if viewport.ranks is None or before.t_ns < before.t_end_ns:
+        if viewport.ranks is None or before.moment is not None:
             return replace(viewport, ranks=None)
         turn = self.num_looks % TURNS
-        others = (row.rank for at, row in enumerate(before.ranks) if at % TURNS == turn)
+        ranks = before.snapshot.ranks
+        others = (row.rank for at, row in enumerate(ranks) if at % TURNS == turn)
         return replace(viewport, ranks=viewport.ranks.union(others))
 
     def _look_at(self, part: int | None, now_s: float) -> tuple[int, int]:
@@ -208,7 +240,7 @@ class FrameMaker:
             return self._loader.bounds()
         if self._part is None:
             self._left_ns = self._cursor.at(now_s)
-        self._part, self._last = part, None
+        self._part, self._last, self._round = part, None, None
         self._store.look_at(part)
         self._places.look_at(part)
         found = self._loader.bounds()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -22,10 +22,13 @@ LOOK_BACK_PERIOD_S = 1.0
 SHARE = 12
 """Frames by themselves take at most 1/SHARE of a core: heavy analysis comes less often. What a
 user asks for comes at once."""
-PARTIAL_SHARE, MANY_SHARE = 8, 6
-"""As SHARE, for a live run of many ranks: partial frames, and whole ones."""
-URGENT_SHARE = 3
-"""As MANY_SHARE, where ranks have stopped, or gone on, since the last whole frame; and early on."""
+PARTIAL_SHARE, PIECE_SHARE = 8, 8
+"""As SHARE, for a live run of many ranks: partial frames, and what is looked at between them."""
+URGENT_SHARE = 1
+"""As PIECE_SHARE, where ranks have stopped, or gone on, since the last look at all; and early on.
+"""
+PIECE_S = 0.1
+"""What is looked at between two frames ends after this, as soon as it can."""
 PLAYING_SHARE = 2
 """While a recording plays somebody watches."""
 SLOW_S = 0.06
@@ -40,8 +43,8 @@ class Pace:
     def __init__(self, cursor: TimeCursor) -> None:
         self._cursor = cursor
         self._looked_s = self._cost_s = self._whole_s = 0.0
-        self._whole_at_s = 0.0
-        self._many = self._urgent = False
+        self._piece_at_s = self._piece_s = 0.0
+        self._many = self._was_whole = False
 
     @contextmanager
     def frame(self) -> Iterator[None]:
@@ -53,21 +56,26 @@ class Pace:
             self._looked_s = time.monotonic()
             self._cost_s = time.thread_time() - spent
 
-    def note(self, *, whole: bool, many: bool, urgent: bool) -> None:
+    def note(self, *, whole: bool, many: bool) -> None:
         """Note what the last frame was: whole or partial. ``many``: there are so many ranks that
-        partial frames come between whole ones of a live run; ``urgent``: the next whole one is to
-        come soon."""
-        self._many, self._urgent = many, urgent
+        those of a live run are partial, and come seldom."""
+        self._many, self._was_whole = many, whole
         if whole:
-            self._whole_s, self._whole_at_s = self._cost_s, self._looked_s
+            self._whole_s = self._cost_s
 
-    @property
-    def whole_is_due(self) -> bool:
-        """Return whether the next frame, while following, is a whole one."""
-        if not (self._many and self.slow):
-            return True
-        share = URGENT_SHARE if self._urgent else MANY_SHARE
-        return time.monotonic() - self._whole_at_s >= self._whole_s * share
+    @contextmanager
+    def piece(self) -> Iterator[Callable[[], bool]]:
+        """Measure what is done between two frames; gives what says when that is enough."""
+        spent = time.thread_time()
+        try:
+            yield lambda: time.thread_time() - spent >= PIECE_S
+        finally:
+            self._piece_at_s, self._piece_s = time.monotonic(), time.thread_time() - spent
+
+    def piece_is_due(self, urgent: bool) -> bool:
+        """Return whether to look at a piece of what whole frames have."""
+        share = URGENT_SHARE if urgent else PIECE_SHARE
+        return self.slow and time.monotonic() - self._piece_at_s >= self._piece_s * share
 
     @property
     def idle(self) -> bool:
@@ -87,8 +95,7 @@ class Pace:
             period = PLAY_PERIOD_S
         share = PLAYING_SHARE if self._cursor.playing else SHARE
         if self._cursor.following and self._many and self.slow:
-            at_once = self._whole_at_s == self._looked_s or (self._urgent and self.whole_is_due)
-            share, period = (1, period) if at_once else (PARTIAL_SHARE, MANY_PERIOD_S)
+            share, period = 1 if self._was_whole else PARTIAL_SHARE, MANY_PERIOD_S
         return time.monotonic() - self._looked_s >= max(period, self._cost_s * share)
 
 

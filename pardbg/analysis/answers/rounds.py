@@ -1,0 +1,59 @@
+"""A look at all of a live run of many ranks, in pieces: a whole snapshot of them takes seconds."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from pardbg.analysis.answers.snapshot import Snapshot, Viewport, made_of
+from pardbg.analysis.base.asof import Moment, View, as_they_are
+from pardbg.analysis.findings.arbiter import decided
+from pardbg.analysis.findings.finding import Candidate, Finding
+from pardbg.analysis.findings.registry import Detector, detectors
+from pardbg.store.intake import to_columns
+from pardbg.store.store import Store
+
+_AT_ONCE: Final = 128
+"""Processes whose records are put into their tables in one piece."""
+
+
+class Round:
+    """One look. Its pieces see the run as it was when the look began, whatever has come since:
+    partial snapshots may be made in between."""
+
+    def __init__(
+        self, store: Store, rank: int | None, viewport: Viewport, before: Snapshot
+    ) -> None:
+        """As `pardbg.analysis.answers.snapshot.snapshot`."""
+        view = View(store, None, few=True)
+        self._store, self._then = store, Moment(view.t_ns, view.now_ns)
+        self._asked = rank, viewport, before
+        self._procs = list(store.procs.values())
+        self._num_read = 0
+        self._left: deque[Detector] = deque(detectors(view))
+        self._found: list[Candidate] = []
+
+    def go_on(self, enough: Callable[[], bool]) -> Snapshot | None:
+        """Make pieces, one at least, until it is ``enough`` for now. Return the snapshot once it is
+        made."""
+        while self._num_read < len(self._procs):
+            to_columns(self._procs[self._num_read : self._num_read + _AT_ONCE])
+            self._num_read += _AT_ONCE
+            if enough():
+                return None
+        with as_they_are(self._procs):
+            return self._look(View(self._store, None, then=self._then), enough)
+
+    def _look(self, view: View, enough: Callable[[], bool]) -> Snapshot | None:
+        try:
+            while self._left:
+                self._found += self._left.popleft()(view)
+                if enough():
+                    return None
+            return made_of(view, *self._asked, self._decided, partial=False)
+        finally:
+            view.done()
+
+    def _decided(self, view: View) -> tuple[Finding, ...]:
+        return decided(self._found)
