@@ -244,7 +244,7 @@ class Table:
             return
         blocks = self._blocks
         if rows + count > room:  # of a file they come all at once
-            self._blocks = _empty(max(_MIN_ROWS, (rows + count) * 5 // 4) if room else count)
+            self._blocks = _empty(max(_MIN_ROWS, (rows + count) * 9 // 8) if room else count)
         for block, before in zip(self._blocks, blocks, strict=True) if rows else ():
             block[:, :rows] = before[:, self._lo : self._hi]
         self._lo, self._hi = 0, rows

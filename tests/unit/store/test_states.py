@@ -54,3 +54,12 @@ def test_few_states_are_kept_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     for t in range(0, 2000, 10):
         assert steps(states, t)[1]["a"] == t // 10
     assert states._num_decoded <= 64 and len(states._decoded) <= 21
+
+
+def test_states_of_very_many_are_kept_packed() -> None:
+    states = StateHistory(100)
+    of = {f"0.h.{rank}": {"step": rank, "phase": "forward"} for rank in range(2000)}
+    payload = msgpack.packb({"ranks": of})
+    states.add(10, payload, len(payload))
+    assert states.num_bytes < len(payload) // 3
+    assert states.ranks(None) == (10, of)
