@@ -308,9 +308,10 @@ class Relay:
             self._news.force = True
 
     def _say_rows(self, now: int) -> None:
-        if not self._up.up or not self._news.due(now):
+        config = self.config
+        if not self._up.up or not self._news.due(now, 1 if self._boards.active else config.nnodes):
             return
-        config, rows = self.config, self._rings.rows(now)
+        rows = self._rings.rows(now)
         if self._news.take(rows, now, longest_wait_ns(rows, now)):
             self._news.force = not self._up.send(ctrl.Rows(
                 ctrl.VERSION, config.node, config.host, config.run, self._up.num_links, rows,

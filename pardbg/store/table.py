@@ -20,7 +20,7 @@ LEAST_ROWS: Final = 4096
 MANY, MANY_ROWS, STEPS = 512, 320, 32
 """Beyond so many processes each keeps so many rows of a kind, but those of the newest STEPS, which
 findings are made of, up to LEAST_ROWS."""
-STEP_ROWS: Final = {"step": 1024, "memory": 1024, "metric": 1024}
+STEP_ROWS: Final = {"step": 1024, "memory": 640, "metric": 1024}
 """Rows that are kept in any case of kinds with few a step: a leak shows over hundreds of steps."""
 KEEP_NS: Final = 900_000_000_000
 """A quarter of an hour: within it a live viewer fills up, whatever the pace of the job."""

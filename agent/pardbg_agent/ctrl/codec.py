@@ -235,14 +235,18 @@ def _bytes(plain: Any) -> bytes:
     return plain
 
 
+_NESTED: Final = dict, list, tuple
+
+
 def _any(plain: Any, depth: int = 0) -> Any:
     """Plain values of whatever shape; the whole message's size bounds them."""
     if depth > MAX_DEPTH:
         raise Malformed("too deep")
-    for item in (*plain, *plain.values()) if isinstance(plain, dict) else (
-        plain if isinstance(plain, (list, tuple)) else ()
-    ):  # fmt: skip
-        _any(item, depth + 1)
+    if not isinstance(plain, _NESTED):
+        return plain
+    for item in plain.values() if isinstance(plain, dict) else plain:
+        if isinstance(item, _NESTED):
+            _any(item, depth + 1)
     return plain
 
 

@@ -95,9 +95,9 @@ class RowNews:
         """Say them at the next turn, changed or not."""
         self._told: dict[str, Row] = {}
 
-    def due(self, now: int) -> bool:
-        """Return whether it is time to look at them."""
-        rate = max(STATE_NS, STATE_PER_RANK_NS * len(self._told))
+    def due(self, now: int, nodes: int = 1) -> bool:
+        """Return whether it is time to look at them. So many ``nodes`` say theirs to one hub."""
+        rate = max(STATE_NS, STATE_PER_RANK_NS * len(self._told) * nodes)
         return self.force or now - self.told_ns >= rate
 
     def take(self, rows: dict[str, Row], now: int, stood_ns: int) -> bool:

@@ -104,6 +104,17 @@ def test_that_nothing_changes_is_said_at_the_full_rate_when_it_is_news() -> None
     assert said == [0, 10, *range(15, 30), 39, 49]
 
 
+def test_each_of_many_nodes_says_its_rows_less_often() -> None:
+    """Half a millisecond for each process of the run, a tenth of a second at least: of 128 nodes
+    with two processes each 128 ms."""
+    news, ms = RowNews(), S // 1000
+    assert news.due(0, nodes=128) and news.take({"a": row(0), "b": row(1)}, 0, 0)
+    assert [news.due(t * ms, nodes=128) for t in (99, 127, 128)] == [False, False, True]
+    assert [news.due(t * ms) for t in (99, 100)] == [False, True]
+    news.force = True
+    assert news.due(1, nodes=128)
+
+
 def test_who_has_waited_longest() -> None:
     rows = {"a": in_op(0), "b": row(1), "gone": {**in_op(2), "alive": False}}
     rows["a"]["open_since_ns"] = 3 * S
