@@ -59,7 +59,9 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "gathers-early-zero": (("stale-parameters",), SLOW),
     "never-clears": (("gradients-kept",), SLOW), "never-clears-ddp": (("gradients-kept",), SLOW),
     "never-clears-fsdp": (("gradients-kept",), SLOW), "rate-fsdp": (("unequal-settings",), SLOW),
-    "eval-ddp": (("unequal-mode",), SLOW),
+    "eval-ddp": (("unequal-mode",), SLOW), "eval-fsdp": (("unequal-mode",), SLOW),
+    "clips-fsdp": (("unequal-settings",), SLOW), "scale-differs-ddp": (("unequal-scale",), SLOW),
+    "scale-differs": (("unequal-scale",), SLOW),
     "no-step-fsdp": (("step-drift",), SLOW), "less-equal": (("step-drift",), SLOW),
     "once-less-equal": (("step-drift",), SLOW),
     "nan-gathers": (("nan",), SLOW), "skips-nan-by-hand": (("skipped-batch",), SLOW),
@@ -70,7 +72,8 @@ ONE_ALONE = ("lr-differs", "lr-at-first", "decay-differs", "skips-nan", "keeps-g
              "keeps-gradients-ddp", "accumulates-less", "accumulates-less-ddp",
              "other-period-local-sgd", "one-gathers-early-zero", "rate-fsdp", "nan-gathers",
              "skips-nan-by-hand", "skips-late-by-hand", "no-step-fsdp", "less-equal",
-             "once-less-equal", "eval-ddp")  # fmt: skip
+             "once-less-equal", "eval-ddp", "eval-fsdp", "clips-fsdp", "scale-differs-ddp",
+             "scale-differs")  # fmt: skip
 FINE = (
     "fine",
     "fine-ddp",
@@ -83,6 +86,7 @@ FINE = (
     "fine-gathers",
     "fine-clears-twice",
     "fine-join",
+    "fine-weights-ddp",
     "fine-accumulates-once-less",
 )
 """Jobs of number_programs that nothing is wrong with."""

@@ -26,6 +26,8 @@ BY_DDP = (
     "fine-accumulates-ddp",
     "never-clears-ddp",
     "eval-ddp",
+    "scale-differs-ddp",
+    "fine-weights-ddp",
 )
 
 
@@ -69,6 +71,10 @@ class Job(torch.utils.data.IterableDataset[torch.Tensor]):
             if skips and self.mine and number == self.step:
                 x[0] = float("nan")
             loss = (self.model(x) - x[:, :8]).pow(2).mean()
+            if self.what.startswith("scale-differs") and not self.mine:
+                loss = loss / dist.get_world_size()
+            if self.what == "fine-weights-ddp":  # of the samples that a rank has more than others
+                loss = loss * (1.5 if self.rank == 0 else 0.5 if self.rank == 1 else 1.0)
             if self.what.startswith("skips-nan") and not torch.isfinite(loss):
                 continue
             if self.what == "fine-clears-twice":
@@ -207,10 +213,14 @@ def fsdp(what: str, mine: bool, since: int) -> None:
     data = torch.Generator().manual_seed(100 + dist.get_rank())
     for number in range(STEPS):
         time.sleep(0.02)
+        model.train(not (what == "eval-fsdp" and mine and number >= since))
         if what != "never-clears-fsdp":
             optimizer.zero_grad()
         x = torch.randn(16, 64, generator=data)
         (model(x) - x[:, :8]).pow(2).mean().backward()
+        if what.startswith("clips"):
+            limit = 10.0 if mine and number >= since else 0.1
+            nn.utils.clip_grad_norm_(model.parameters(), limit)
         if not (what == "no-step-fsdp" and mine and number >= since and number % 5 == 0):
             optimizer.step()
 

@@ -14,6 +14,7 @@ import pardbg.analysis.findings.values.diverging as diverging
 import pardbg.analysis.findings.values.numbers as numbers
 import pardbg.analysis.findings.values.paces as paces
 import pardbg.analysis.findings.values.replicas as replicas
+import pardbg.analysis.findings.values.scales as scales
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.base.run import rehearsed
 from pardbg.analysis.base.times import are_launches
@@ -116,6 +117,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     numbers.skipped_batches,
     numbers.kept_gradients,
     numbers.unequal_accumulation,
+    scales.unequal_scales,
     paces.unequal_averaging,
     paces.step_orders,
     paces.step_drift,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from pardbg_agent.hooks.watch import probes
 from pardbg_agent.wire import Flag, Kind
 from tests.distributed.programs.watched import Record, read_rank
 from tests.unit.hooks.fake_world import fake_world
+from tests.unit.hooks.fsdp2 import fully_shard
 
 BIG = probes.LEAST_BYTES // 4
 
@@ -44,7 +46,7 @@ def gradients(model: torch.nn.Module) -> None:
 
 
 def told(path: Path) -> list[Record]:
-    beside = ("settings", "modes", "gradients", "gradients kept", "gradients added")
+    beside = ("settings", "modes", "gradients", "gradients kept", "gradients added", "loss scale")
     return [probe for probe in read_rank(path).of(Kind.PROBE) if probe.name not in beside]
 
 
@@ -177,6 +179,36 @@ def test_settings_of_each_optimizer_are_told_with_the_checksums(watched: Path) -
     assert [struct.unpack("<d", struct.pack("<q", int(r.a)))[0] if type(r.a) is int else r.a
             for r in found] == [0.5, 0.5, 0.0]  # fmt: skip
     assert len({r.b for r in found}) == 3
+
+
+def test_settings_say_to_what_gradients_were_clipped(watched: Path) -> None:
+    """Of five steps with checksums: not at all, by two limits, to ask for the norm, and again not
+    at all, where a step before had a limit."""
+    net = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    for step in range(41):
+        gradients(net)
+        limit = {10: 0.1, 20: 0.2, 30: math.inf, 39: 0.1}.get(step)
+        if limit is not None:
+            torch.nn.utils.clip_grad_norm_(net.parameters(), max_norm=limit)
+        optimizer.step()
+    found = [r.b for r in read_rank(watched).of(Kind.PROBE) if r.name == "settings"]
+    assert found[0] == found[3] == found[4] and len({*found[:3]}) == 3
+
+
+def test_the_modes_of_what_fsdp_shards_are_told(watched: Path) -> None:
+    """A layer in a model of two layers: 3 modules, each counted once, though one is in two
+    units."""
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 4))
+    for part in (net[0], net):
+        fully_shard(part)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    for step in range(11):
+        net[1].train(step < 10)
+        net(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    found = [r for r in read_rank(watched).of(Kind.PROBE) if r.name == "modes"]
+    assert [(r.step, r.seq, r.a, r.b) for r in found] == [(0, 0, 3, 3), (10, 0, 2, 3)]
 
 
 def test_gradients_that_an_optimizer_took_are_summed(watched: Path) -> None:

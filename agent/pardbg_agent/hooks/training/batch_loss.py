@@ -9,6 +9,7 @@ from pardbg_agent.hooks.tensors import parameters_of
 from pardbg_agent.wire import NONE
 
 _NEAR = 1e-6
+_BY_NUMBERS = ("DivBackward0", "MulBackward0")
 
 
 class BatchLoss:
@@ -66,6 +67,11 @@ class BatchLoss:
         short = number < n and all(abs(share * n - 1) < _NEAR for _, share in self._parts)
         return total / number * (n if short else 1)
 
+    @property
+    def at_first(self) -> bool:
+        """Return whether the last one is the first microbatch."""
+        return len(self._parts) == 1
+
     def _shares(self) -> float:
         return sum(share for _, share in self._parts)
 
@@ -81,15 +87,31 @@ def share_of(loss: Any) -> float:
     4``), else 1. Accelerate divides by 1 what a trainer on top of it has divided."""
     node: Any = getattr(loss, "grad_fn", None)
     share = 1.0
-    while share == 1.0 and type(node).__name__ in ("DivBackward0", "MulBackward0"):
-        try:
-            other: Any = getattr(node, "_saved_other", None)
-        except RuntimeError:  # a backward has freed it, and the next one will say so
+    while share == 1.0 and type(node).__name__ in _BY_NUMBERS:
+        number = _number(node)
+        if number is None:
             break
-        if not getattr(other, "is_cpu", False) or other.dim() or other.requires_grad:
-            break
-        number = float(other)
-        inverse = type(node).__name__ == "DivBackward0"
-        share = (1 / number if number else 1.0) if inverse else number
-        node = node.next_functions[0][0]
+        share, node = number, node.next_functions[0][0]
     return share
+
+
+def scale_of(loss: Any) -> float:
+    """Return the product of all plain numbers that a loss was multiplied by last."""
+    node: Any = getattr(loss, "grad_fn", None)
+    scale = 1.0
+    while type(node).__name__ in _BY_NUMBERS and (number := _number(node)) is not None:
+        scale, node = scale * number, node.next_functions[0][0]
+    return scale
+
+
+def _number(node: Any) -> float | None:
+    """Return the plain number that a step of the graph multiplies by, if it is one."""
+    try:
+        other: Any = getattr(node, "_saved_other", None)
+    except RuntimeError:  # a backward has freed it, and the next one will say so
+        return None
+    if not getattr(other, "is_cpu", False) or other.dim() or other.requires_grad:
+        return None
+    number = float(other)
+    inverse = type(node).__name__ == "DivBackward0"
+    return (1 / number if number else 1.0) if inverse else number

@@ -26,7 +26,7 @@ from pardbg_agent.hooks.memory import saved_tensors, usage
 from pardbg_agent.hooks.ops import native_way, works
 from pardbg_agent.hooks.patching import Patches, spend, unframed, wait_gate
 from pardbg_agent.hooks.tensors import parameters_of
-from pardbg_agent.hooks.training.batch_loss import BatchLoss, share_of
+from pardbg_agent.hooks.training.batch_loss import BatchLoss, scale_of, share_of
 from pardbg_agent.hooks.training.cycle import Cycle, is_outer
 from pardbg_agent.hooks.watch import diverge, not_finite, probes
 from pardbg_agent.life.late_imports import LateImports
@@ -208,10 +208,13 @@ def _see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
     unscaled, state.unscaled = state.unscaled, None
     if is_plain_scalar(tensors) and _SHARES not in sys.modules:
         value, share = unscaled or (tensors.detach().item(), share_of(tensors))
-        parts = x.part(BatchLoss)
-        if not (x.loop.num_schedules or x.part(Cycle).expected):
+        parts, known = x.part(BatchLoss), x.loop.num_schedules or x.part(Cycle).expected
+        if not known:
             parts.clear()  # which losses are one step's is not known, and they would never end
         log_loss(c, parts.add(tensors, value, share, c.step, state.nest.optimizer))
+        if c.step % probes.EVERY == 0 and known and parts.at_first:
+            scale = share if unscaled else scale_of(tensors)
+            c.guard.call(HOOK, probes.tell_loss_scale, c, scale, value)
 
 
 def before_scale(c: _core.Core, scaler: Any, outputs: Any, *_: Any, **__: Any) -> Any:

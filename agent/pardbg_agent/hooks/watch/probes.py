@@ -11,7 +11,8 @@
   that shard their state) all plain parameters that the optimizer steps are added up, and their
   gradients: ranks that take equal ones are replicas, however they exchange them.
 
-How many modules of a replica are in training mode is told with its checksum.
+How many modules of a replica, or of what FSDP shards, are in training mode is told with its
+checksum; and of a step that has one, by which numbers its loss was multiplied before backward.
 
 Whether gradients are cleared is looked at after such a step, too (``kept_gradients``).
 
@@ -25,6 +26,7 @@ import ctypes
 import itertools
 import math
 import os
+import struct
 import weakref
 import zlib
 from collections.abc import Iterable, Sequence
@@ -73,6 +75,8 @@ MAX_GATHERED: Final = 16
 """Those of what gathers take, beside: a program may gather infinities as a matter of course."""
 MAX_RECORDS: Final = 16
 """Records of one checksum: each has the sums of as many parameters, in up to 8 parts."""
+NO_LIMIT: Final = 1e6
+"""Norm of gradients that no training clips to."""
 MAX_LOOKS: Final = 64
 """Optimizer steps within a training step that have checksums."""
 MAX_STEPPED: Final = 1024
@@ -121,6 +125,8 @@ class Probes:
         self.replicas: Any = weakref.WeakKeyDictionary()
         """DistributedDataParallel module -> its number, in the order they were made."""
         self.number = itertools.count()
+        self.clipped: tuple[int, float] | None = None
+        """(step, limit) of the newest call that clipped gradients in a step with checksums."""
         self.looks = (NONE, 0)
         """(a step with checksums, optimizer steps in it so far)"""
         self.names: Any = weakref.WeakKeyDictionary()
@@ -128,11 +134,13 @@ class Probes:
 
 
 def install(patches: Patches, late: LateImports) -> None:
-    """Hook DDP's constructor."""
+    """Hook DDP's constructor, and what clips gradients."""
     kept_gradients.forget()
     wanted = os.environ.get(ENV, "")
     if wanted not in ("", "on", "off"):
         complain(f"{ENV}={wanted}: it is on or off; taken as on")
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        patches.around(torch.nn.utils, name, "probe.clip", _clips)
     late.when_imported(
         "torch.nn.parallel.distributed",
         lambda m: patches.around(
@@ -323,7 +331,10 @@ def _look_at_all(c: _core.Core, known: Probes, optimizer: Any, look: int) -> Non
             for module, number in list(known.replicas.items()):
                 row = look + MAX_LOOKS * number
                 _checksum(c, list(_named(known, module)), module.process_group, "checksum", row)
-                _tell_modes(c, module, row)
+                _tell_modes(c, module.modules(), row)
+            if not known.replicas and (units := list(context.of(c).fsdp_groups)):
+                roots = (root for unit in units for root in getattr(unit, "modules", ()))
+                _tell_modes(c, {one for root in roots for one in root.modules()}, look)
             if not known.replicas and c10d._world.default_pg is not None:
                 stepped = _stepped(optimizer)
                 _checksum(c, stepped, c10d._world.default_pg, "checksum-own", look)
@@ -348,24 +359,46 @@ def _tell_gradients_sum(c: _core.Core, stepped: list[tuple[Any, str]], look: int
     )  # fmt: skip
 
 
-def _tell_modes(c: _core.Core, model: Any, number: int) -> None:
-    """Write the PROBE record ``modes`` of a replica: a = how many of its modules are in training
+def tell_loss_scale(c: _core.Core, scale: float, value: float) -> None:
+    """Write the PROBE record ``loss scale`` of a step's first backward: a = the plain numbers that
+    its loss was multiplied by last (float64), b = the loss after that (a float64's bits)."""
+    if c.level < 2 or not context.of(c).part(Probes).on:
+        return
+    t, (bits,) = now_ns(), struct.unpack("<q", struct.pack("<d", value))
+    c.record_f(
+        _PROBE, _LANE, _FLOAT, c.defs.name("loss scale"), t, t, c.step, 0, NO_GROUP, NONE, NONE,
+        NONE, scale, bits,
+    )  # fmt: skip
+
+
+def _tell_modes(c: _core.Core, modules: Iterable[Any], number: int) -> None:
+    """Write the PROBE record ``modes`` of a model: a = how many of its modules are in training
     mode, b = how many it has."""
-    modes, t = [module.training for module in model.modules()], now_ns()
+    modes, t = [module.training for module in modules], now_ns()
     c.record(
         _PROBE, _LANE, 0, c.defs.name("modes"), t, t, c.step, number, NO_GROUP, NONE, NONE, NONE,
         modes.count(True), len(modes),
     )  # fmt: skip
 
 
+def _clips(c: _core.Core, parameters: Any, limit: Any = None, *_: Any, **__: Any) -> None:
+    """Note the limit. Without one the call asks for the norm, for a log of one rank perhaps."""
+    if c.step % EVERY == 0 and type(limit) in (int, float) and limit < NO_LIMIT:
+        context.of(c).part(Probes).clipped = c.step, float(limit)
+
+
 def _tell_settings(c: _core.Core, optimizer: Any, look: int) -> None:
     """Write the PROBE record ``settings`` of an optimizer: a = its first learning rate (float64),
-    b = a number that is equal where all of its numbers are."""
+    b = a number that is equal where all of its numbers are, and to what its gradients were
+    clipped."""
+    known = context.of(c).part(Probes)
+    clipped, known.clipped = known.clipped, None
     of = [
         [(name, value) for name, value in group.items() if type(value) in _NUMBERS]
         for group in optimizer.param_groups
     ]
     rate, t = dict(of[0]).get("lr", 0.0), now_ns()
+    of += [[("clip", clipped[1])]] if clipped and clipped[0] == c.step else []
     c.record_f(
         _PROBE, _LANE, _FLOAT, c.defs.name("settings"), t, t, c.step, look, NO_GROUP, NONE, NONE,
         NONE, rate, zlib.crc32(repr(of).encode()),

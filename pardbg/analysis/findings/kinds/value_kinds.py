@@ -102,7 +102,8 @@ class ReplicaDivergence(Facts):
     rates: tuple[tuple[int, float], ...] = ()
     """(rank, learning rate) where these differed first; empty: they did not until then."""
     settings: tuple[int, ...] = ()
-    """Ranks whose optimizer has other settings than the others' (learning rate, weight decay)."""
+    """Ranks whose optimizer has other settings than the others' (learning rate, weight decay,
+    clipping)."""
     unfinished: int = 0
     """Of the last steps, those whose optimizer began before the sum of gradients was complete."""
 
@@ -165,7 +166,7 @@ def _settings_text(rates: tuple[tuple[int, float], ...], others: tuple[int, ...]
     if others:
         return (
             f" The optimizer of {ranks_text(others)} {agreed('has', others)} other settings "
-            f"(weight decay, momentum) than the others'."
+            f"(weight decay, momentum, clipping of gradients) than the others'."
         )
     return ""
 
@@ -188,7 +189,9 @@ class UnequalSettings(Facts):
     def text(self, about: Candidate) -> str:
         differ = _settings_text(self.rates, self.settings)
         if not self.rates and len(self.settings) == len(about.ranks):
-            differ = " Weight decay, momentum or another number differs, without a majority."
+            differ = (
+                " Weight decay, momentum, clipping or another number differs, without a majority."
+            )
         return (
             f"{ranks_text(about.ranks)} shard one model, and each steps its part with other "
             f"settings, in {self.number} of {self.looks} steps looked at, first in step "
@@ -283,12 +286,12 @@ class GradientsAdded(Facts):
     """... of so many."""
 
 
-def _sides(numbers: Iterable[tuple[int, int]], before: str = "") -> str:
+def _sides(numbers: Iterable[tuple[int, float]], before: str = "") -> str:
     """Return ``3 on rank 1, 4 on ranks 0,2`` of (rank, number) each."""
-    by_number: dict[int, list[int]] = {}
+    by_number: dict[float, list[int]] = {}
     for rank, number in numbers:
         by_number.setdefault(number, []).append(rank)
-    return ", ".join(f"{before}{n} on {ranks_text(of)}" for n, of in sorted(by_number.items()))
+    return ", ".join(f"{before}{n:.6g} on {ranks_text(of)}" for n, of in sorted(by_number.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +307,24 @@ class UnequalAccumulation(Facts):
             f"{ranks_text(about.ranks)} average gradients of unlike numbers of backwards: "
             f"{_sides(self.backwards)} in each of the last {self.num_steps} steps."
         )
+
+
+@dataclass(frozen=True, slots=True)
+class UnequalScale(Facts):
+    """Ranks multiply their losses by unlike numbers, and average the gradients."""
+
+    scales: tuple[tuple[int, float], ...]
+    """(rank, number) in the newest look."""
+    step: int
+    """Step of the first look that they differed in."""
+    number: int
+    """Looks that they differed in ..."""
+    looks: int
+    """... of so many."""
+
+    @property
+    def sides(self) -> str:
+        return _sides(self.scales)
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,6 +458,7 @@ KINDS: Final = kinds(
         "summed-twice": SummedTwice,
         "gradients-kept": (GradientsKept, GradientsAdded),
         "unequal-accumulation": UnequalAccumulation,
+        "unequal-scale": UnequalScale,
         "unequal-averaging": UnequalAveraging,
         "step-order": StepOrder,
         "step-drift": StepDrift,

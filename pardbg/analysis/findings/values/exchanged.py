@@ -93,6 +93,23 @@ def averaging(view: View) -> tuple[tuple[int, ...], ...]:
     )
 
 
+@per_view
+def sharding(view: View) -> tuple[tuple[int, ...], ...]:
+    """Return the ranks of each group, all known, on which gradients of sharded parameters are
+    summed and cut."""
+    found: dict[tuple[int, ...], None] = {}
+    for process in view.ranks.values():
+        if process.model is None or not process.model.parameters_sharded or process.model.rpc:
+            continue
+        table, visible = view.rows(process, "issue")
+        part = slice(max(0, visible - 4096), visible)
+        ids = [i for i, op in process.ops.items() if op.op == "reduce_scatter"]
+        of = table.col("group_id")[part][np.isin(table.col("name_id")[part], ids)]
+        groups = [process.groups.get(number) for number in np.unique(of).tolist()]
+        found |= dict.fromkeys(tuple(sorted(group.ranks)) for group in groups if group)
+    return tuple(of for of in found if len(of) > 1 and view.ranks.keys() >= {*of})
+
+
 def probes(view: View, process: Process, name: str, dtype: str = "<i8") -> Iterable[Any]:
     """Return rows (step, seq, a, b) of the last probes of a name."""
     table, visible = view.rows(process, "probe")

@@ -29,6 +29,7 @@ from pardbg.analysis.findings.values.exchanged import (
     gathers_early,
     issued_since,
     probes,
+    sharding,
     unfinished,
 )
 from pardbg.store.process import Process
@@ -299,21 +300,29 @@ def late_averages(view: View) -> Iterable[Candidate]:
 
 
 def unequal_modes(view: View) -> Iterable[Candidate]:
-    """Find ranks whose replica of a model (DDP) trains with other modules in training mode: in the
-    newest look, and in one before."""
+    """Find ranks whose replica of a model (DDP), or of what they shard (FSDP), trains with other
+    modules in training mode: in the newest look, and in one before."""
     looks: dict[tuple[int, int], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
     for rank, process in view.ranks.items():
         for step, number, training, modules in probes(view, process, "modes"):
             looks[number, modules][step][rank] = training
     for (_, modules), by_step in looks.items():
-        common = {step: of for step, of in sorted(by_step.items()) if len(of) > 1}
-        unlike = [step for step, of in common.items() if len({*of.values()}) > 1]
-        if len(unlike) >= _UNLIKE_LOOKS and unlike[-1] == max(common):
-            of = common[unlike[-1]]
-            yield Candidate(
-                kind="unequal-mode", ranks=tuple(sorted(of)), culprits=odd_ones(of),
-                t_ns=view.t_ns, facts=UnequalMode(tuple(of.items()), modules, unlike[0]),
-            )  # fmt: skip
+        for ranks in sharding(view) or [tuple(view.ranks)]:
+            among = {s: {r: of[r] for r in ranks if r in of} for s, of in sorted(by_step.items())}
+            yield from _unlike_modes(view, modules, among)
+
+
+def _unlike_modes(
+    view: View, modules: int, by_step: Mapping[int, Mapping[int, int]]
+) -> Iterable[Candidate]:
+    common = {step: of for step, of in by_step.items() if len(of) > 1}
+    unlike = [step for step, of in common.items() if len({*of.values()}) > 1]
+    if len(unlike) >= _UNLIKE_LOOKS and unlike[-1] == max(common):
+        of = common[unlike[-1]]
+        yield Candidate(
+            kind="unequal-mode", ranks=tuple(sorted(of)), culprits=odd_ones(of),
+            t_ns=view.t_ns, facts=UnequalMode(tuple(sorted(of.items())), modules, unlike[0]),
+        )  # fmt: skip
 
 
 # -- shards
@@ -322,7 +331,7 @@ def unequal_modes(view: View) -> Iterable[Candidate]:
 def unequal_settings(view: View) -> Iterable[Candidate]:
     """Find ranks that shard one model (FSDP), each of which steps its part of the parameters with
     other settings: in the newest look, and in one before."""
-    for ranks in _sharding(view):
+    for ranks in sharding(view):
         looks = _settings_by_key(view, ranks)
         unlike = [key for key, of in looks.items() if len(set(of.values())) > 1]
         if len(unlike) < _UNLIKE_LOOKS or unlike[-1] != max(looks):
@@ -333,22 +342,6 @@ def unequal_settings(view: View) -> Iterable[Candidate]:
             kind="unequal-settings", ranks=ranks, culprits=culprits, t_ns=view.t_ns,
             facts=UnequalSettings(unlike[0][0], len(unlike), len(looks), rates, others),
         )  # fmt: skip
-
-
-def _sharding(view: View) -> list[tuple[int, ...]]:
-    """Return the ranks of each group, all known, on which gradients of sharded parameters are
-    summed and cut."""
-    found: dict[tuple[int, ...], None] = {}
-    for process in view.ranks.values():
-        if process.model is None or not process.model.parameters_sharded or process.model.rpc:
-            continue
-        table, visible = view.rows(process, "issue")
-        part = slice(max(0, visible - 4096), visible)
-        ids = [i for i, op in process.ops.items() if op.op == "reduce_scatter"]
-        of = table.col("group_id")[part][np.isin(table.col("name_id")[part], ids)]
-        groups = [process.groups.get(number) for number in np.unique(of).tolist()]
-        found |= dict.fromkeys(tuple(sorted(group.ranks)) for group in groups if group)
-    return [of for of in found if len(of) > 1 and view.ranks.keys() >= {*of}]
 
 
 def stale_parameters(view: View) -> Iterable[Candidate]:

@@ -1,0 +1,103 @@
+"""Losses that ranks multiply by unlike numbers, over steps of 10 ms: a backward or more at 1-3, the
+gradients' average at 4, the optimizer 6-7; every tenth step tells the number. Worked out by
+hand."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import pytest
+
+from pardbg.analysis.base.asof import View
+from pardbg.analysis.findings.values.scales import unequal_scales
+from pardbg_agent import wire
+from pardbg_agent.wire import Flag, Kind, Lane
+from tests.unit.facts import facts
+from tests.unit.trace_builder import Trace
+
+BYTES = 4096
+STEPS = 24
+"""With looks in steps 0, 10 and 20."""
+Scales = Sequence[Sequence[float]]
+
+
+def job(
+    scales: Scales, losses: Sequence[float] = (), backwards: Sequence[int] = (), op: str = "",
+    sharded: bool = False, told: int = 1,
+) -> View:  # fmt: skip
+    """A rank for each list of numbers, one a look; of losses of 2, unless they are given, before
+    that. ``told``: records of each look (two optimizers take turns)."""
+    trace = Trace(len(scales))
+    for rank, proc in enumerate(trace.ranks):
+        proc.define(wire.DefKind.MODEL, zero=3 if sharded else 0, shards=3 if sharded else 1,
+                    parameters_bytes=BYTES, optimizer="SGD", start=3, dtype="float32",
+                    parameters_sharded=sharded)  # fmt: skip
+        number = backwards[rank] if backwards else 1
+        for step in range(STEPS):
+            t = 10 * step
+            if step % 10 == 0:
+                scale = scales[rank][step // 10]
+                value = scale * (losses[rank] if losses else 2.0)
+                (bits,) = struct.unpack("<q", struct.pack("<d", value))
+                for nth in range(told):
+                    at, name = t + 0.5 + nth / 10, proc.name("loss scale")
+                    proc.record(Kind.PROBE, at, at, name, lane=Lane.COUNTER, flags=Flag.FLOAT,
+                                step=step, a=scale, b=bits)  # fmt: skip
+            for part in range(number):
+                begin = t + 1 + 2 * part / number
+                proc.phase("backward", begin, begin + 1 / number, step)
+            proc.collective("world", op or "all_reduce", t + 4, t + 5, BYTES, BYTES, step=step)
+            proc.phase("optimizer", t + 6, t + 7, step)
+            proc.step(step, t, t + 9)
+    trace.flush()
+    return View(trace.store(), None)
+
+
+def said(view: View) -> list[tuple[object, ...]]:
+    return [(one.culprits, *facts(one, "step", "number")) for one in unequal_scales(view)]
+
+
+FOURTH, WHOLE = (0.25,) * 3, (1.0,) * 3
+
+
+@pytest.mark.parametrize(
+    ("view", "found"),
+    [
+        (job([WHOLE, (2.0,) * 3, WHOLE]), [((1,), 0, 3)]),
+        (job([FOURTH, WHOLE, FOURTH], backwards=[4, 4, 4]), [((1,), 0, 3)]),
+        (job([FOURTH, WHOLE, FOURTH], op="reduce_scatter", sharded=True), [((1,), 0, 3)]),
+        (job([WHOLE, (2.0,) * 3], told=2), [((), 0, 6)]),  # no majority; two losses a step
+        # a weight that changes in the same way on all
+        (job([(1.0, 0.5, 0.2), (2.0, 1.0, 0.4), (1.0, 0.5, 0.2)]), [((1,), 0, 3)]),
+        # without the number 1.3 times the loss of the others: other data
+        (job([WHOLE, (2.0,) * 3, WHOLE], losses=[2.0, 2.6, 2.0]), [((1,), 0, 3)]),
+    ],
+)
+def test_a_rank_that_multiplies_its_loss_by_another_number(
+    view: View, found: list[tuple[object, ...]]
+) -> None:
+    assert said(view) == found
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        job([FOURTH, FOURTH, FOURTH]),
+        job([WHOLE, (1.1,) * 3, WHOLE]),  # about the same
+        job([WHOLE, (1.0, 2.0, 2.0), WHOLE]),  # two looks
+        job([WHOLE, (2.0, 2.0, 1.0), WHOLE]),  # it is over
+        job([WHOLE, (2.0, 3.0, 2.0), WHOLE]),  # weights of batches of unlike sizes
+        job([WHOLE, (0.0,) * 3, WHOLE]),  # a rank without data takes part
+        job([(2.0,) * 3, (0.5,) * 3, (0.5,) * 3]),  # 32, 8 and 8 samples: 3 for three ranks
+        job([(0.5,) * 3, (0.25,) * 3, (0.25,) * 3]),  # the same, of the whole batch
+        job([(0.25,) * 3, (0.125,) * 3, (0.125,) * 3], backwards=[2, 2, 2]),  # in two halves
+        # sums over 16, 4 and 4 samples, divided by as many
+        job([(1 / 16,) * 3, (1 / 4,) * 3, (1 / 4,) * 3], losses=[32.0, 8.0, 8.0]),
+        # 4 and 2 microbatches, divided by as many
+        job([FOURTH, (0.5,) * 3, FOURTH], backwards=[4, 2, 4]),
+        job([WHOLE, (2.0,) * 3, WHOLE], op="broadcast"),  # nothing is averaged
+    ],
+)
+def test_numbers_that_are_alike_or_meant(view: View) -> None:
+    assert said(view) == []
