@@ -61,7 +61,7 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "never-clears-fsdp": (("gradients-kept",), SLOW), "rate-fsdp": (("unequal-settings",), SLOW),
     "eval-ddp": (("unequal-mode",), SLOW), "eval-fsdp": (("unequal-mode",), SLOW),
     "clips-fsdp": (("unequal-settings",), SLOW), "scale-differs-ddp": (("unequal-scale",), SLOW),
-    "scale-differs": (("unequal-scale",), SLOW),
+    "scale-differs": (("unequal-scale",), SLOW), "eval-by-hand": (("unequal-mode",), SLOW),
     "no-step-fsdp": (("step-drift",), SLOW), "less-equal": (("step-drift",), SLOW),
     "once-less-equal": (("step-drift",), SLOW),
     "nan-gathers": (("nan",), SLOW), "skips-nan-by-hand": (("skipped-batch",), SLOW),
@@ -73,7 +73,7 @@ ONE_ALONE = ("lr-differs", "lr-at-first", "decay-differs", "skips-nan", "keeps-g
              "other-period-local-sgd", "one-gathers-early-zero", "rate-fsdp", "nan-gathers",
              "skips-nan-by-hand", "skips-late-by-hand", "no-step-fsdp", "less-equal",
              "once-less-equal", "eval-ddp", "eval-fsdp", "clips-fsdp", "scale-differs-ddp",
-             "scale-differs")  # fmt: skip
+             "scale-differs", "eval-by-hand")  # fmt: skip
 FINE = (
     "fine",
     "fine-ddp",

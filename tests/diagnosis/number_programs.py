@@ -58,7 +58,7 @@ class Job(torch.utils.data.IterableDataset[torch.Tensor]):
         for number in range(STEPS + (skips and self.mine)):
             time.sleep(0.02)
             at = number >= self.step
-            if self.what == "eval-ddp" and self.mine and number == self.step:
+            if self.what in ("eval-ddp", "eval-by-hand") and self.mine and number == self.step:
                 self.model.eval()
             if self.what == "lr-differs" and self.mine and at:
                 self.optimizer.param_groups[0]["lr"] = 0.03

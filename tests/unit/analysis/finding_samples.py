@@ -364,6 +364,7 @@ def _state() -> list[Candidate]:
         one("unequal-start", state.UnequalStart(), (0, 1, 2), (1,)),
         one("unequal-mode", state.UnequalMode(((0, 7), (1, 0), (2, 7)), 7, 10), (0, 1, 2), (1,)),
         one("unequal-mode", state.UnequalMode(((0, 7), (1, 0)), 7, 10), (0, 1)),
+        one("unequal-mode", state.UnequalMode(((1, 0),), 7, 10, (0, 2)), (0, 1, 2), (1,)),
         one("same-data", state.SameData(20), (0, 1, 2)),
         *(one("skipped-batch", state.SkippedBatch(20, 30, what), (0, 1, 2), (1,))
           for what in ("data", "backward", "cleared again")),

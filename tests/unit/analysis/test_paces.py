@@ -195,6 +195,43 @@ def test_a_replica_that_was_left_in_eval_mode(
     assert said == found
 
 
+@pytest.mark.parametrize(
+    ("modes", "found"),
+    [
+        ([[0, 0, 0], [0, 7, 7], [0, 0, 0]], []),  # evaluated, and trains again
+        ([[0, 0, 0], [0, 5, 5], [0, 0, 0]], []),  # which keeps a batch norm frozen
+        ([[0, 0, 0], [0, -7, -7], [0, 0, 0]], [((1,), ((1, 0),), 10, (0, 2))]),
+        ([[7, 7, 7], [0, -7, -7], [7, 7, 7]], [((1,), ((0, 7), (1, 0), (2, 7)), 10, ())]),
+        ([[0, 0, 0], [0, 0, -7], [0, 0, 0]], []),  # a single look
+        ([[0, -7, -7], [0, -7, -7], [0, -7, -7]], []),  # all alike
+    ],
+)
+def test_a_model_that_nothing_wraps_left_in_eval_mode(
+    modes: list[list[int]], found: list[tuple[object, ...]]
+) -> None:
+    """Of 7 modules in training mode; 0: never in eval mode, -7: all are in it now."""
+    trace = Trace(len(modes))
+    for proc, own in zip(trace.ranks, modes, strict=True):
+        proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=4096, optimizer="SGD",
+                    start=3, dtype="float32")  # fmt: skip
+        for step in range(10 * len(own) - 9):
+            t = 10 * step
+            proc.phase("backward", t + 1, t + 3, step)
+            proc.collective("world", "all_reduce", t + 4, t + 5, 4096, 4096, step=step)
+            proc.phase("optimizer", t + 6, t + 7, step)
+            if step % 10 == 0:
+                training = own[step // 10]
+                proc.record(wire.Kind.PROBE, t + 7, t + 7, proc.name("modes-own"), step=step,
+                            a=max(0, training), b=7 if training else 0)  # fmt: skip
+            proc.step(step, t, t + 9)
+    trace.flush()
+    said = [
+        (one.culprits, *facts(one, "training", "step", "never"))
+        for one in unequal_modes(View(trace.store(), None))
+    ]
+    assert said == found
+
+
 def test_many_live_ranks_are_looked_at_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """66 ranks, twice within 20 s, and once 20 s later."""
     view, looks = reducing([FOUR] * 65 + [THREE]), []

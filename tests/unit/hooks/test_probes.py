@@ -46,7 +46,8 @@ def gradients(model: torch.nn.Module) -> None:
 
 
 def told(path: Path) -> list[Record]:
-    beside = ("settings", "modes", "gradients", "gradients kept", "gradients added", "loss scale")
+    beside = ("settings", "modes", "gradients", "gradients kept", "gradients added", "loss scale",
+              "modes-own")  # fmt: skip
     return [probe for probe in read_rank(path).of(Kind.PROBE) if probe.name not in beside]
 
 
@@ -209,6 +210,21 @@ def test_the_modes_of_what_fsdp_shards_are_told(watched: Path) -> None:
         optimizer.step()
     found = [r for r in read_rank(watched).of(Kind.PROBE) if r.name == "modes"]
     assert [(r.step, r.seq, r.a, r.b) for r in found] == [(0, 0, 3, 3), (10, 0, 2, 3)]
+
+
+def test_modes_of_a_model_that_nothing_wraps_are_told_once_it_was_evaluated(watched: Path) -> None:
+    """Of 3 modules one stays in eval mode at first, then all; another model's do not count."""
+    net, other = (torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU()) for _ in range(2))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    for step in range(31):
+        if step in (1, 20):
+            (net if step == 20 else other).eval()
+        if step == 11:
+            net[0].eval()
+        gradients(net)
+        optimizer.step()
+    found = [r for r in read_rank(watched).of(Kind.PROBE) if r.name == "modes-own"]
+    assert [(r.step, r.a, r.b) for r in found] == [(0, 0, 0), (10, 0, 0), (20, 0, 3), (30, 0, 3)]
 
 
 def test_gradients_that_an_optimizer_took_are_summed(watched: Path) -> None:

@@ -75,6 +75,7 @@ MAX_GATHERED: Final = 16
 """Those of what gathers take, beside: a program may gather infinities as a matter of course."""
 MAX_RECORDS: Final = 16
 """Records of one checksum: each has the sums of as many parameters, in up to 8 parts."""
+MAX_EVALUATED: Final = 8
 NO_LIMIT: Final = 1e6
 """Norm of gradients that no training clips to."""
 MAX_LOOKS: Final = 64
@@ -127,6 +128,8 @@ class Probes:
         self.number = itertools.count()
         self.clipped: tuple[int, float] | None = None
         """(step, limit) of the newest call that clipped gradients in a step with checksums."""
+        self.evaluated: list[weakref.ref[Any]] = []
+        """Modules that the program has put into eval mode."""
         self.looks = (NONE, 0)
         """(a step with checksums, optimizer steps in it so far)"""
         self.names: Any = weakref.WeakKeyDictionary()
@@ -134,11 +137,12 @@ class Probes:
 
 
 def install(patches: Patches, late: LateImports) -> None:
-    """Hook DDP's constructor, and what clips gradients."""
+    """Hook DDP's constructor, what clips gradients, and ``eval()`` of modules."""
     kept_gradients.forget()
     wanted = os.environ.get(ENV, "")
     if wanted not in ("", "on", "off"):
         complain(f"{ENV}={wanted}: it is on or off; taken as on")
+    patches.around(torch.nn.Module, "eval", "probe.eval", _evaluates)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         patches.around(torch.nn.utils, name, "probe.clip", _clips)
     late.when_imported(
@@ -332,9 +336,8 @@ def _look_at_all(c: _core.Core, known: Probes, optimizer: Any, look: int) -> Non
                 row = look + MAX_LOOKS * number
                 _checksum(c, list(_named(known, module)), module.process_group, "checksum", row)
                 _tell_modes(c, module.modules(), row)
-            if not known.replicas and (units := list(context.of(c).fsdp_groups)):
-                roots = (root for unit in units for root in getattr(unit, "modules", ()))
-                _tell_modes(c, {one for root in roots for one in root.modules()}, look)
+            if not known.replicas:
+                _tell_unwrapped_modes(c, known, optimizer, look)
             if not known.replicas and c10d._world.default_pg is not None:
                 stepped = _stepped(optimizer)
                 _checksum(c, stepped, c10d._world.default_pg, "checksum-own", look)
@@ -371,12 +374,34 @@ def tell_loss_scale(c: _core.Core, scale: float, value: float) -> None:
     )  # fmt: skip
 
 
-def _tell_modes(c: _core.Core, modules: Iterable[Any], number: int) -> None:
+def _evaluates(c: _core.Core, module: Any, *_: Any) -> None:
+    known = context.of(c).part(Probes)
+    known.evaluated = [
+        ref for ref in known.evaluated if (m := ref()) is not None and m is not module
+    ]
+    known.evaluated = [*known.evaluated[-MAX_EVALUATED:], weakref.ref(module)]
+
+
+def _tell_unwrapped_modes(c: _core.Core, known: Probes, optimizer: Any, look: int) -> None:
+    """Write ``modes`` of the modules of all FSDP units; without any, ``modes-own`` of the largest
+    module with a parameter that the optimizer steps, of those that were in eval mode before: 0 of 0
+    where none was."""
+    if units := list(context.of(c).fsdp_groups):
+        roots = [root for unit in units for root in getattr(unit, "modules", ())]
+        _tell_modes(c, {id(m): m for root in roots for m in root.modules()}.values(), look)
+        return
+    ids = {id(p) for p in parameters_of(optimizer)[:MAX_STEPPED]}
+    found = [m for ref in known.evaluated if (m := ref()) is not None]
+    models = [list(m.modules()) for m in found if any(id(p) in ids for p in m.parameters())]
+    _tell_modes(c, max(models, key=len, default=[]), look, "modes-own")
+
+
+def _tell_modes(c: _core.Core, modules: Iterable[Any], number: int, head: str = "modes") -> None:
     """Write the PROBE record ``modes`` of a model: a = how many of its modules are in training
     mode, b = how many it has."""
     modes, t = [module.training for module in modules], now_ns()
     c.record(
-        _PROBE, _LANE, 0, c.defs.name("modes"), t, t, c.step, number, NO_GROUP, NONE, NONE, NONE,
+        _PROBE, _LANE, 0, c.defs.name(head), t, t, c.step, number, NO_GROUP, NONE, NONE, NONE,
         modes.count(True), len(modes),
     )  # fmt: skip
 

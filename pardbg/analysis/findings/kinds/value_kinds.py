@@ -228,10 +228,19 @@ class UnequalMode(Facts):
     modules: int
     step: int
     """The first look at which it was so."""
+    never: tuple[int, ...] = ()
+    """Ranks that never called eval() of it; all modules of the others are in eval mode."""
 
     @property
     def sides(self) -> str:
         return _sides(self.training)
+
+    @property
+    def others(self) -> str:
+        return ranks_text(self.never)
+
+    def text(self, about: Candidate) -> str:
+        return filled(word(UnequalMode, "text never" if self.never else "text"), self, about)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from pardbg.analysis.findings.values.exchanged import (
     PROBES_BACK,
     SHARE_OF_MODEL,
     averages_on,
+    averaging,
     backwards,
     exchanges,
     gathers_early,
@@ -46,6 +47,8 @@ _LATE: Final = "gradients late"
 _LATE_LOOKS: Final = 2
 _UNLIKE_LOOKS: Final = 2
 """Looks at settings that must differ: a schedule may step a moment later on one rank."""
+_NEVER: Final = -1
+"""Instead of a number of modules: the model was never in eval mode."""
 _LEAST_LOOKS: Final = 3
 """Sums of gradients that must be different ones."""
 _AVERAGES: Final = 2
@@ -300,28 +303,42 @@ def late_averages(view: View) -> Iterable[Candidate]:
 
 
 def unequal_modes(view: View) -> Iterable[Candidate]:
-    """Find ranks whose replica of a model (DDP), or of what they shard (FSDP), trains with other
-    modules in training mode: in the newest look, and in one before."""
+    """Find ranks whose replica of a model (DDP, or gradients averaged by hand), or of what they
+    shard (FSDP), trains with other modules in training mode: in the newest look, and in one before.
+    """
+    yield from _unlike_modes(view, "modes", sharding(view) or (tuple(view.ranks),))
+    yield from _unlike_modes(view, "modes-own", averaging(view))
+
+
+def _unlike_modes(view: View, name: str, groups: Iterable[Collection[int]]) -> Iterable[Candidate]:
     looks: dict[tuple[int, int], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
     for rank, process in view.ranks.items():
-        for step, number, training, modules in probes(view, process, "modes"):
+        for step, number, training, modules in probes(view, process, name):
             looks[number, modules][step][rank] = training
-    for (_, modules), by_step in looks.items():
-        for ranks in sharding(view) or [tuple(view.ranks)]:
-            among = {s: {r: of[r] for r in ranks if r in of} for s, of in sorted(by_step.items())}
-            yield from _unlike_modes(view, modules, among)
+    for ranks in groups:
+        for (number, modules), by_step in looks.items():
+            common: dict[int, dict[int, int]] = {}
+            for step, told in sorted(by_step.items()) if modules else ():
+                of = {rank: told[rank] for rank in ranks if rank in told}
+                if not any(of.values()):  # of one that was never in eval mode no more is known
+                    never = looks.get((number, 0), {}).get(step, ())
+                    of |= {rank: _NEVER for rank in ranks if rank in never}
+                if len(of) > 1:
+                    common[step] = of
+            yield from _left_in_eval(view, modules, common)
 
 
-def _unlike_modes(
-    view: View, modules: int, by_step: Mapping[int, Mapping[int, int]]
+def _left_in_eval(
+    view: View, modules: int, common: Mapping[int, Mapping[int, int]]
 ) -> Iterable[Candidate]:
-    common = {step: of for step, of in by_step.items() if len(of) > 1}
     unlike = [step for step, of in common.items() if len({*of.values()}) > 1]
     if len(unlike) >= _UNLIKE_LOOKS and unlike[-1] == max(common):
-        of = common[unlike[-1]]
+        of = dict(sorted(common[unlike[-1]].items()))
+        known = tuple((rank, training) for rank, training in of.items() if training != _NEVER)
+        never = tuple(rank for rank, training in of.items() if training == _NEVER)
         yield Candidate(
-            kind="unequal-mode", ranks=tuple(sorted(of)), culprits=odd_ones(of),
-            t_ns=view.t_ns, facts=UnequalMode(tuple(sorted(of.items())), modules, unlike[0]),
+            kind="unequal-mode", ranks=tuple(of), culprits=odd_ones(of), t_ns=view.t_ns,
+            facts=UnequalMode(known, modules, unlike[0], never),
         )  # fmt: skip
 
 
