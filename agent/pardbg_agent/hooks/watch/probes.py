@@ -393,7 +393,8 @@ def _tell_unwrapped_modes(c: _core.Core, known: Probes, optimizer: Any, look: in
     ids = {id(p) for p in parameters_of(optimizer)[:MAX_STEPPED]}
     found = [m for ref in known.evaluated if (m := ref()) is not None]
     models = [list(m.modules()) for m in found if any(id(p) in ids for p in m.parameters())]
-    _tell_modes(c, max(models, key=len, default=[]), look, "modes-own")
+    largest: list[Any] = max(models, key=len, default=[])
+    _tell_modes(c, largest, look, "modes-own")
 
 
 def _tell_modes(c: _core.Core, modules: Iterable[Any], number: int, head: str = "modes") -> None:
