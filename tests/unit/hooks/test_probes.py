@@ -227,6 +227,25 @@ def test_modes_of_a_model_that_nothing_wraps_are_told_once_it_was_evaluated(watc
     assert [(r.step, r.a, r.b) for r in found] == [(0, 0, 0), (10, 0, 0), (20, 0, 3), (30, 0, 3)]
 
 
+def test_the_numbers_that_a_loss_was_multiplied_by_are_told(watched: Path) -> None:
+    """Of the first backward of every tenth step: 3 / 4 / 2 * 0.5 of a loss of 8, and of one that a
+    scaler multiplies, by what it was before; then no number at all."""
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for step in range(21):
+        loss = (weight * 8).sum()
+        if step == 0:
+            loss = loss * 3 / 4 / 2 * 0.5
+        (scaler.scale(loss / 4) if step == 10 else loss).backward()
+        (weight * 2).sum().backward()
+        optimizer.step()
+    found = [r for r in read_rank(watched).of(Kind.PROBE) if r.name == "loss scale"]
+    bits = [struct.unpack("<q", struct.pack("<d", value))[0] for value in (1.5, 2.0, 8.0)]
+    said = [(r.step, r.a, r.b) for r in found]
+    assert said == [(0, 0.1875, bits[0]), (10, 0.25, bits[1]), (20, 1.0, bits[2])]
+
+
 def test_gradients_that_an_optimizer_took_are_summed(watched: Path) -> None:
     """Equal ones give equal sums; a parameter without one does not count."""
     net = torch.nn.Linear(4, 2)

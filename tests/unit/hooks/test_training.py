@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import random
-import struct
 import sys
 import weakref
 from collections.abc import Iterator
@@ -105,21 +104,6 @@ def test_losses_that_are_divided_by_their_number_are_added(c: core.Core) -> None
         optimizer.step()
     said = {r.step: r.a for r in rank(c).of(Kind.METRIC, "loss")}
     assert said == {0: pytest.approx(2.0), 1: pytest.approx(0.4)}
-
-
-def test_the_numbers_that_a_loss_was_multiplied_by_are_told_every_tenth_step(c: core.Core) -> None:
-    """Of a step's first backward: 3 / 4 / 2 * 0.5 of a loss of 8, and no number at all."""
-    weight = torch.nn.Parameter(torch.ones(1))
-    optimizer = torch.optim.SGD([weight], lr=0.0)
-    for step in range(21):
-        loss = (weight * 8).sum()
-        for _ in range(2):
-            (loss if step else loss * 3 / 4 / 2 * 0.5).backward(retain_graph=True)
-            loss = (weight * 2).sum()
-        optimizer.step()
-    said = [(r.step, r.a, r.b) for r in rank(c).of(Kind.PROBE, "loss scale")]
-    bits = [struct.unpack("<q", struct.pack("<d", value))[0] for value in (1.5, 8.0)]
-    assert said == [(0, 0.1875, bits[0]), (10, 1.0, bits[1]), (20, 1.0, bits[1])]
 
 
 def test_an_epochs_last_step_may_have_fewer_microbatches(c: core.Core) -> None:
