@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -59,16 +60,17 @@ def unequal_scales(view: View) -> Iterable[Candidate]:
 
 def _common(view: View, ranks: Sequence[int]) -> list[tuple[int, _Look, int]]:
     """Return (step, look, backwards of that step) of the looks that all ranks have, in order,
-    where they ran as many backwards and all numbers are positive."""
+    where they ran as many backwards and all numbers are positive; none where they are alike in the
+    newest."""
     looks = {rank: _looks(view, view.ranks[rank]) for rank in ranks}
+    common = sorted(set.intersection(*map(set, looks.values())))
+    told = [(step, {rank: looks[rank][step, nth] for rank in ranks}) for step, nth in common]
+    told = [(step, of) for step, of in told if all(0 < n < math.inf for n in chain(*of.values()))]
+    if not told or _factor(told[-1][1]) < _LEAST:  # the usual case
+        return []
     counts = {rank: _backwards(view, view.ranks[rank]) for rank in ranks}
-    found = []
-    for step, nth in sorted(set.intersection(*map(set, looks.values()))):
-        of = {rank: looks[rank][step, nth] for rank in ranks}
-        numbers = {counts[rank].get(step, 0) for rank in ranks}
-        if len(numbers) == 1 and all(0 < n < math.inf for both in of.values() for n in both):
-            found.append((step, of, numbers.pop()))
-    return found
+    numbers = [(step, of, {counts[rank].get(step, 0) for rank in ranks}) for step, of in told]
+    return [(step, of, min(number)) for step, of, number in numbers if len(number) == 1]
 
 
 def _looks(view: View, process: Process) -> dict[tuple[int, int], tuple[float, float]]:
