@@ -156,9 +156,13 @@ class StartApp(TerminalApp):
         self.redraw()
 
     def shown(self) -> list[Entry]:
-        """Return the entries that the search leaves, with what was read of them."""
+        """Return the entries that the search leaves, with what was read of them; of recordings the
+        newest run first: a copy, or a file that was recovered, is written long after it."""
         known = [replace(e, digest=self._read.get(e.target)) for e in self._entries]
-        return [entry for entry in known if entry.says(self._search.value)]
+        runs = [e for e in known if e.kind != "recording"]
+        files = [e for e in known if e.kind == "recording"]
+        listed = runs + sorted(files, key=lambda e: -e.recorded_ns)
+        return [entry for entry in listed if entry.says(self._search.value)]
 
     def _at(self, entries: Sequence[Entry]) -> int:
         targets = [entry.target for entry in entries]

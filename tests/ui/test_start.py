@@ -52,6 +52,15 @@ def test_recordings_are_listed_newest_first(folder: Path) -> None:
     assert [Path(entry.target).stem for entry in found] == [*reversed(NAMES), "torn"]
 
 
+def test_recordings_that_were_copied_are_listed_by_when_they_were_made(folder: Path) -> None:
+    app = StartApp(lambda: recordings(folder), str(folder))
+    app._look()
+    app._read = {str(folder / f"{name}.mcap"): digest(SESSIONS / f"{name}.mcap") for name in NAMES}
+    # Straggler 10:41, missing rank 11:17, 1f1b 11:54; the files were written in another order.
+    names = [Path(entry.target).stem for entry in app.shown()]
+    assert names == ["1f1b", "fault-missing-rank", "fault-straggler", "torn"]
+
+
 def test_a_digest_says_what_the_report_says() -> None:
     found = digest(SESSIONS / "fault-straggler.mcap")
     assert (found.name, found.num_ranks, found.exit_code) == ("fault:straggler", 4, 0)
@@ -73,7 +82,7 @@ async def test_runs_have_their_worst_finding(folder: Path, size: tuple[int, int]
                 text_of(app),
             )
         await pilot.press("down", "down", "enter")
-    assert app.chosen == ("replay", str(folder / "1f1b.mcap"))
+    assert app.chosen == ("replay", str(folder / "fault-straggler.mcap"))
 
 
 @pytest.mark.parametrize("size", [(120, 40), (120, 30), (200, 60)])
@@ -142,8 +151,8 @@ async def test_a_recording_is_deleted_only_if_asked_twice(folder: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await read(app)
         await pilot.press("delete", "escape", "delete", "down", "delete")
-        assert path.exists() and (folder / "fault-straggler.mcap").exists()
-        await pilot.press("up", "delete", "delete")
+        assert path.exists() and (folder / "1f1b.mcap").exists()
+        await pilot.press("delete")
         await until(lambda: not path.exists(), "deleted")
         assert len(app.shown()) == 3
 

@@ -65,6 +65,11 @@ class Entry:
     digest: Digest | str | None = None
     """A string: why it cannot be read; None: it is not read yet."""
 
+    @property
+    def recorded_ns(self) -> int:
+        """Return the wall clock of its begin; before it was read, of its last write."""
+        return (self.digest.began_ns if isinstance(self.digest, Digest) else 0) or self.since_ns
+
     def says(self, text: str) -> bool:
         """Return whether a search for ``text`` finds it."""
         worst = _worst(self)[0]
@@ -256,8 +261,9 @@ def preview(entry: Entry, cells: int, rows: int) -> list[Line]:
             lines += [(), spread(line(Segment(title, "dim")), line(Segment(of(values[-1][1]), ink)),
                                  cells)]  # fmt: skip
             lines += by_step(values, cells, height, ink, of)
+    hosts = words.plural(found.num_hosts, "host")
     shown = [
-        ("ranks", f"{found.num_ranks} on {words.plural(found.num_hosts, 'host')}, {found.backend}"),
+        ("ranks", ", ".join(filter(None, (f"{found.num_ranks} on {hosts}", found.backend)))),
         ("schedule", found.schedule),
         ("bubble", words.percent(found.bubble) if found.bubble is not None else ""),
         ("exit code", "" if found.exit_code is None else str(found.exit_code)),
@@ -304,9 +310,10 @@ def head_line(entries: Sequence[Entry], folder: str, now_ns: int, cells: int) ->
              Segment(" live   ", "bar.header")]  # fmt: skip
     if counts["dead"]:
         parts += [Segment(str(counts["dead"]), "bad+head"), Segment(" killed   ", "bar.header")]
+    files = "recording" if counts["recording"] == 1 else "recordings"
     parts += [
         Segment(str(counts["recording"]), "strong+head"),
-        Segment(f" recordings   {folder}" if cells >= 100 else " recordings", "bar.header"),
+        Segment(f" {files}   {folder}" if cells >= 100 else f" {files}", "bar.header"),
     ]
     clock = line(Segment(f"{words.clock(now_ns)} " if cells >= 60 else "", "dim+head"))
     return fit(spread(parts, clock, cells), cells, "bar.header")
