@@ -186,6 +186,8 @@ async def test_a_display_that_is_refused_is_forgotten(reply: Reply) -> None:
         await ready(app)
         await type_(pilot, "display loss")
         await until(lambda: not app.main.control._displays, "refused")
+        said = app.main.shared.typed
+        assert [one.style for one in said if "display loss" in one.text][2:] == ["warn"], said
         control = replace(held.control, held={**held.control.held, 1: "1B5"})
         app._store.show(replace(held, control=control))
         await until(lambda: app.main.control._displayed_at[2:3] == ((1, "1B5"),), "elsewhere")

@@ -148,10 +148,10 @@ class ControlActions:
         debug, reply, verb = self._debug, event.reply, event.verb
         if not reply.ok:
             self._to_display, self._by_itself = [], False
-            if verb is Verb.INSPECT:
-                self._forget_display()
             self._given.clear()
             self.show_result(error_text(reply), True, reply.n)
+            if verb is Verb.INSPECT:
+                self._forget_display()
             return
         answer = reply.answer
         if isinstance(answer, WhereFound):
@@ -234,8 +234,10 @@ class ControlActions:
             del self._displays[one]
 
     def _forget_display(self) -> None:
-        """What was refused once would be at each new place."""
-        self._displays.pop(self._displaying, None)
+        """Say that it is not asked for again: what was refused once would be at each new place."""
+        if self._displaying in self._displays:
+            del self._displays[self._displaying]
+            self._debug.say(f"display {self._displaying}: refused, not asked for again", "warn")
         self._displaying = ""
 
     def _display_next(self) -> None:
@@ -248,8 +250,8 @@ class ControlActions:
         try:
             self.inspect("p", one)
         except UserError as error:
-            self._forget_display()
             self.show_result(str(error), True)
+            self._forget_display()
 
     def on_frame(self, frame: Frame) -> None:
         """Where ranks are held elsewhere than before, show what ``display`` shows, and ask for
