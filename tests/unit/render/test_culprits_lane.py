@@ -28,7 +28,7 @@ def standing(name: str, after_s: float, cells: int = 120) -> list[tuple[str, str
     made = snapshot(store, store.begin_ns + int(after_s * S))
     window = Window(made.t_ns - 3 * S, made.t_ns)
     drawn = lanes(store, window.t0_ns, window.t1_ns, cells)
-    picture = findings(made, cells, 40, 0, Around(drawn, window))
+    picture = findings(made, cells, 42, 0, Around(drawn, window))
     return [
         (one.text.strip(), plain(row).split()[0])
         for row in picture.body for one in row if one.style == "absent"
