@@ -54,12 +54,19 @@ def regions(lines: Sequence[Line]) -> list[Region]:
     """Return the panels of a page, from above, from the left. A panel goes down to the next one
     that begins below it, or to the end."""
     found = [(y, *head) for y, row in enumerate(lines) for head in _heads(row)]
-    last = max((y for y, row in enumerate(lines) if any(run.text for run in row)), default=0) + 1
+    last = max((y for y, row in enumerate(lines) if _counts(row)), default=0) + 1
     made = []
     for y, x, cells, title in found:
         below = (b for b, bx, bcells, _ in found if b > y and bx < x + cells and x < bx + bcells)
         made.append(Region(title, x, y, cells, min(below, default=last) - y))
     return made
+
+
+@lru_cache(maxsize=_KEPT)
+def _counts(row: Line) -> bool:
+    """Return whether a line has text, be it blank; not where nothing but a divider stands, which
+    may go on beside a panel's lower edge."""
+    return any(run.text for run in row) and plain(row).strip() != "│"
 
 
 @lru_cache(maxsize=_KEPT)

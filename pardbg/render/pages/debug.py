@@ -11,6 +11,7 @@ from typing import Final
 from pardbg import words
 from pardbg.analysis.answers.ranks import RankNow
 from pardbg.analysis.answers.snapshot import Snapshot
+from pardbg.analysis.base.run import OutputLine
 from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import (
     Drawn,
@@ -32,6 +33,7 @@ from pardbg.render.frame.activity import activity_text
 from pardbg.render.frame.audit_trail import viewer
 from pardbg.render.frame.control_words import waits_text, why_text
 from pardbg.render.frame.stacks import Entry, Stack, console, fold, spots, spots_in_reach, tree
+from pardbg.render.pages.output import printed_last
 from pardbg.session.source_files import SourceLines
 
 _REASON_LINES = 4
@@ -61,6 +63,8 @@ class DebugPageState:
     """Number of the frame that is looked at; 0 the innermost."""
     every_frame: bool = False
     """Whether those of libraries count."""
+    output: Sequence[OutputLine] = ()
+    """What the job printed last, oldest first; drawn where lines are left."""
 
 
 def _other_version(found: SourceLines, title: str) -> bool:
@@ -132,6 +136,9 @@ def _over(
         few = 0 if wide else min(len(stacks), max(rows // 2, rows - len(ranks)))
         column, places = _window(ranks, places, focus, rows - few)
         column += stacks[:few]
+        left_over, size_ = rows - len(column), left_size - 2
+        last = printed_last(look.output, snapshot.t_begin_ns, size_, left_over)
+        column += [line(" ", row) for row in last]
         beside = source(look.source, _title(shown, look), size, rows - 1, stack)
         beside = stacks if wide else beside
         beside += [()] * (rows - len(beside))

@@ -36,7 +36,7 @@ from pardbg.render.frame.panels import coming, empty, is_speed_judged
 from pardbg.render.frame.stacks import Spot, Stack, spots, spots_in_reach
 from pardbg.render.pages.debug import source
 from pardbg.render.pages.finding_lanes import lanes_around
-from pardbg.render.pages.output import output_lines
+from pardbg.render.pages.output import printed_last
 from pardbg.render.pages.timeline import MANY, Window
 from pardbg.session.source_files import Place, SourceLines
 
@@ -139,9 +139,11 @@ def findings(
     room = rows - len(head) - 2
     body, places, focus = draw(snapshot, found, at, cells, room, around)
     later = [] if snapshot.live else ahead(snapshot, around.known, cells - 4)
-    body += [line("  ", row) for row in later] if len(body) + len(later) <= room else []
-    shown = _printed(snapshot, around, cells - 4, room - len(body))
-    body += [line("  ", row) for row in shown]
+    below = later if len(body) + len(later) <= room else []
+    left_over = room - len(body) - len(below)
+    below = [*below, *printed_last(around.output, snapshot.t_begin_ns, cells - 4, left_over)]
+    # Under a divider stands a blank line already.
+    body += [line("  ", row) for row in below[draw is _beside :]]
     hint = _hint(found[at], cells)
     return Picture(head, tuple(body), (hint,) if hint else (), focus=focus, rows=tuple(places))
 
@@ -215,7 +217,7 @@ def _beside(
     full += evidence(snapshot, found[at], around, cells - left - 5, room - len(full))
     body: list[Line] = []
     tall = max(len(rows), len(full))
-    for index in range(max(tall, min(tall + 1, room))):  # the last panel's lower edge
+    for index in range(tall + 1 if tall <= room else tall):  # beside the last panel's lower edge
         shown = rows[index] if index < len(rows) else fit((), left)
         right = full[index] if index < len(full) else ()
         body.append(line(*shown, Segment(" │ ", "faint"), *right))
@@ -334,13 +336,13 @@ def evidence(
 ) -> list[Line]:
     """Return the sections that fit into ``rows``: places first, the source of the culprit's, then
     the small timeline."""
-    made: list[Line] = []
-    small = lanes_around(snapshot, finding, around.lanes, around.window, cells)
+    airy = lanes_around(snapshot, finding, around.lanes, around.window, cells, apart=1)
+    small = [*airy[:1], *filter(None, airy[1:])]
     room = rows - len(small) if len(small) < rows - _SOURCE else rows
-    for section in (_where(snapshot, finding, around.source, cells, room), small):
-        if len(section) <= rows - len(made):
-            made += section
-    return made
+    made = _where(snapshot, finding, around.source, cells, room)
+    made = made if len(made) <= rows else []
+    spare = rows - len(made)
+    return made + next((drawn for drawn in (airy, small) if len(drawn) <= spare), [])
 
 
 def place_of(snapshot: Snapshot, finding: Finding) -> tuple[int, Spot, Stack] | None:
@@ -415,17 +417,6 @@ def _place_now(finding: Finding, rank: int, stack: Stack) -> str:
     if rank in finding.culprits and finding.where and (len(finding.culprits) == 1 or not place):
         return clean(finding.where)
     return place
-
-
-def _printed(snapshot: Snapshot, around: Around, cells: int, rows: int) -> list[Line]:
-    """What the job printed last, where that many rows are left; nothing in less."""
-    made: list[Line] = []
-    for entry in reversed(around.output):
-        drawn = output_lines(entry, snapshot.t_begin_ns, cells)
-        if len(made) + len(drawn) > rows - 2:  # its heading
-            break
-        made = [*drawn, *made]
-    return [(), rule("printed last", cells, "9 has all"), *made] if made else []
 
 
 def _came(snapshot: Snapshot, finding: Finding) -> dict[int, str]:

@@ -64,6 +64,17 @@ def output(
     return Picture(head, tuple(body), focus=focus, follow=at is None)
 
 
+def printed_last(output: Sequence[OutputLine], begin_ns: int, cells: int, rows: int) -> list[Line]:
+    """Draw what the job printed last, where that many rows are left; nothing in less."""
+    made: list[Line] = []
+    for entry in reversed(output):
+        drawn = output_lines(entry, begin_ns, cells)
+        if len(made) + len(drawn) > rows - 2:  # its heading
+            break
+        made = [*drawn, *made]
+    return [(), rule("printed last", cells, "9 has all"), *made] if made else []
+
+
 def _course(snapshot: Snapshot, lines: Sequence[OutputLine], cells: int, rows: int) -> list[Line]:
     """Draw, if there is room, when each rank printed on which stream."""
     whose: dict[int, list[OutputLine]] = defaultdict(list)

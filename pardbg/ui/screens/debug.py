@@ -7,10 +7,12 @@ from pardbg.render.draw.cells import Picture
 from pardbg.render.frame.stacks import Entry, Spot, Stack, spots_in_reach, stacks_of
 from pardbg.render.pages.debug import DebugPageState, debug, stacks_shown
 from pardbg.session.source_files import Place
-from pardbg.ui.engine.feed import Frame, Want
+from pardbg.ui.engine.feed import Frame, OutputWant, Want
 from pardbg.ui.screens.base import Page, Shared
 
 _CONSOLE = 500
+_PRINTED = 40
+"""Lines of output where there is room."""
 _LAST_NS = 1 << 62
 """In a recording, what is typed comes after the audit trail, wherever the cursor is."""
 
@@ -36,7 +38,7 @@ class DebugPage(Page):
             self.shared.rank, self._stacks, self._stacks_ns, self.shared.typed, control, ended,
             self.shared.you,
             frame.source if frame is not None else None, self.frame,
-            self.every_frame,
+            self.every_frame, frame.output or () if frame is not None else (),
         )  # fmt: skip
 
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
@@ -44,10 +46,9 @@ class DebugPage(Page):
 
     def want(self) -> Want:
         spots = self._in_reach()
-        if not spots:
-            return Want()
-        spot = spots[min(self.frame, len(spots) - 1)]
-        return Want(source=Place(spot.file, spot.line) if spot.file else None)
+        spot = spots[min(self.frame, len(spots) - 1)] if spots else None
+        place = Place(spot.file, spot.line) if spot is not None and spot.file else None
+        return Want(source=place, output=OutputWant(_PRINTED))
 
     def _in_reach(self) -> list[Spot]:
         """Return the selected rank's frames, innermost first."""

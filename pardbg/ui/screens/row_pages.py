@@ -283,7 +283,7 @@ class TrafficPage(RowsPage):
         return True
 
 
-_PRINTED: Final = 16
+_PRINTED: Final = 40
 """Lines of output under a finding."""
 
 

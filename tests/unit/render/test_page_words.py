@@ -10,7 +10,9 @@ import pytest
 from pardbg import words
 from pardbg.analysis.answers.ranks import Activity
 from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.analysis.base.run import OutputLine
 from pardbg.render.draw.cells import plain
+from pardbg.render.draw.regions import framed, regions
 from pardbg.render.pages.collectives import CollectivesPageState as CollectivesLook
 from pardbg.render.pages.collectives import collectives
 from pardbg.render.pages.debug import DebugPageState as DebugLook
@@ -114,12 +116,24 @@ def test_headings_of_a_page_of_findings_stand_over_each_other(number: int, cells
     yet = [replace(one, kind="other", t_ns=made.t_ns + S)]
     around = Around({}, Window(0, 0), yet, source=found)
     shown = replace(made, findings=tuple(replace(one, kind=f"k{n}") for n in range(number)))
-    rows = [plain(row).rstrip() for row in findings(shown, cells, 48, 0, around).body]
+    picture = findings(shown, cells, 48, 0, around)
+    rows = [plain(row).rstrip() for row in picture.body]
     ruled = [row for row in rows if "───" in row]
     begins = {at.end() for row in ruled for at in re.finditer(r"^  |─  |│ ", row)}
     assert len(ruled) == 3 and len(begins) == 2 and {len(row) for row in ruled} == {cells - 2}
     low = rows.index(ruled[-1])
-    assert (rows[low - 2].strip() == "│") is (number > 1), "beside a list the edge goes past panels"
+    assert (rows[low - 1].strip() == "│") is (number > 1), "beside a list the edge goes past panels"
+    framed_ = [plain(row) for row in framed(picture.body, regions(picture.body), None, cells)]
+    edges = [row for row in framed_[:low] if "╰" in row[cells // 3 :]]
+    assert all("│" in row[: row.index("╰")] for row in edges) or number == 1
+
+
+@pytest.mark.parametrize("rows", [36, 16])
+def test_debug_has_what_was_printed_last_where_lines_are_left(rows: int) -> None:
+    """Ranks and console leave less than eleven lines of the smaller one."""
+    printed = [OutputLine(at, 0, "stdout", f"said {at}") for at in range(9)]
+    shown = text_of(debug(snapshot_1f1b(), 120, rows, DebugLook(output=printed)))
+    assert "said 8" in shown and ("said 0" in shown) is (rows == 36)
 
 
 def test_without_a_stack_the_right_half_of_debug_is_not_left_empty() -> None:
