@@ -99,8 +99,9 @@ def _starting_rank(snapshot: Snapshot, rank: RankNow, cells: int) -> Line:
     now, since = activity_text(rank.now), rank.since_ns
     age = words.duration(snapshot.t_ns - since) if now and since and snapshot.t_ns > since else ""
     where = f"pid {rank.pid} on {clean(rank.host)}"
+    inside = rank.now.kind == "in" and not rank.now.silent
     parts = line(Segment(" ✓ ", "good"), Segment(left(f"r{rank.rank}", 5)), Segment(where, "dim"),
-                 Segment("  in " if rank.now.kind == "in" else "  ", "dim"), Segment(now, "strong"),
+                 Segment("  in " if inside else "  ", "dim"), Segment(now, "strong"),
                  Segment(f" for {age}" if age else "", "dim"))  # fmt: skip
     return fit(parts, cells)
 
