@@ -187,10 +187,11 @@ def _head(snapshot: Snapshot, scale: _Scale, cells: int, rows: int) -> tuple[Lin
         right(word if each > len(word) else SHORT[word], each) for _, word in CATEGORIES if each
     )
     total = "resident set" if first.total_kind == "rss" else "allocated"
-    kind, top = total, words.binary_size(scale.top)
+    kind, left_out = (total, "") if scale.other else ("memory", ", other left out")
+    top = words.binary_size(scale.top)
     ends = "╷0" + right(top, scale.bar - 2)
     excess = {row.rank: scale.excess(row) for row in snapshot.memory}
-    named = [(), line(" ", rule(f"{kind} by rank", cells - 2, f"one scale, 0 – {top}"))]
+    named = [(), line(" ", rule(f"{kind} by rank", cells - 2, f"one scale, 0 – {top}{left_out}"))]
     return (
         verdict(snapshot.memory, excess, cells, snapshot.findings),
         *(named if rows >= SMALL else ()),
