@@ -24,7 +24,7 @@ def verdict(snapshot: Snapshot, known: Sequence[Finding], cells: int) -> list[Li
     """Draw what is so: the worst that was found, how far a start has come, what a recording has
     still to come, or that nothing was found, with the numbers. Of a hang the banner has told."""
     if snapshot.hang is not None:
-        return [()]
+        return []
     worst = worst_of(snapshot)
     if worst is not None:
         sign, style = SIGN[worst.severity]
