@@ -313,7 +313,8 @@ class DefKind(str, enum.Enum):
     exception that nobody caught, told before the process ends. ``text`` is its last line.
     ``kept``: a thread of a pool raised it and goes on; its future has it. ``cause``: {"type",
     "text", "frames"}, the end of its chain of causes and the stack that this was raised in;
-    ``implicit``: it was being handled, and nobody said that it is the cause."""
+    ``implicit``: it was being handled, and nobody said that it is the cause; ``ranks``: those that
+    raised it, where a checkpoint says so. ``also``: a list of further ones, where it is a group."""
     TENSOR = "tensor"
     """{"step", "what", "name", "order", "model", "dtype", "shape", "offset", "size", "over",
     "count", "most", "bad", "bits", "sketch"}: what a rank has of a tensor in a step that is

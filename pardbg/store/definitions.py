@@ -99,11 +99,12 @@ _NUMBERED: Final = re.compile(r"\d+|[0-9a-f]{40}|undefined")
 Frame = tuple[str, int, str]
 """(file, line, function)"""
 MAX_FRAMES = 128
+_MAX_ALSO: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The exception at the end of a failure's chain of causes."""
+    """The exception at the end of a failure's chain of causes, or one that a group holds."""
 
     type: str
     text: str
@@ -111,6 +112,8 @@ class Cause:
     """The stack that it was raised in, outermost first."""
     implicit: bool = False
     """It was being handled as the failure was raised; the program calls it no cause."""
+    ranks: tuple[int, ...] = ()
+    """Ranks that raised it, where a checkpoint says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,20 @@ class Failure:
     kept: bool = False
     """A thread of a pool raised it and goes on: its future has it, and somebody may ask for it."""
     cause: Cause | None = None
+    also: tuple[Cause, ...] = ()
+    """Further ones, of a group."""
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """Return what the program says that it comes from."""
+        return () if self.cause is None or self.cause.implicit else (self.cause, *self.also)
+
+    @property
+    def types(self) -> str:
+        """Return ``RuntimeError from ValueError``; its own alone where it has no cause, or several
+        unlike ones."""
+        others = {of.type for of in self.causes} - {self.type}
+        return f"{self.type} from {others.pop()}" if len(others) == 1 else self.type
 
     @property
     def began_as(self) -> str:
@@ -166,6 +183,7 @@ def failure(values: Mapping[Any, Any], offset_ns: int) -> Failure:
         step=fields.integer(values, "step", -1),
         kept=values.get("kept") is True,
         cause=_cause(fields.mapping(values, "cause")),
+        also=_also(values.get("also")),
     )
 
 
@@ -175,7 +193,14 @@ def _cause(values: Mapping[Any, Any]) -> Cause | None:
     return Cause(
         fields.text(values, "type", "Exception"), fields.text(values, "text"),
         frames_of(values.get("frames")), values.get("implicit") is True,
+        fields.integers(values, "ranks"),
     )  # fmt: skip
+
+
+def _also(values: object) -> tuple[Cause, ...]:
+    maps = values[:_MAX_ALSO] if isinstance(values, (list, tuple)) else ()
+    found = (_cause(of) for of in maps if isinstance(of, Mapping))
+    return tuple(of for of in found if of is not None)
 
 
 @dataclass(frozen=True, slots=True)

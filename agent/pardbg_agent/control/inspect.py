@@ -66,10 +66,10 @@ def handled(ident: int) -> str:
     with contextlib.suppress(Exception):  # an audit hook may refuse it
         found = getattr(sys, "_current_exceptions")().get(ident)  # noqa: B009 - private
     value = found[1] if isinstance(found, tuple) else found  # (type, value, traceback) until 3.12
-    return "" if value is None else _described(value)
+    return "" if value is None else " ".join(described(value).split())[:MAX_HANDLED]
 
 
-def _described(value: BaseException) -> str:
+def described(value: BaseException) -> str:
     """Return ``KeyError: 'b'``; its type alone where its text would take code of the program, which
     may block: a ``__str__`` of its own, or arguments that are not plain values."""
     of = type(value)
@@ -79,8 +79,8 @@ def _described(value: BaseException) -> str:
     plain, text = (type(part) in _PLAIN and sys.getsizeof(part) < _MAX_BYTES for part in said), ""
     if isinstance(of.__str__, WrapperDescriptorType) and all(plain):
         with contextlib.suppress(Exception):  # a number of more digits than Python writes
-            text = " ".join(str(value).split())
-    return (f"{of.__name__}: {text}" if text else of.__name__)[:MAX_HANDLED]
+            text = str(value)
+    return f"{of.__name__}: {text}" if text else of.__name__
 
 
 def traceback_of(trace: TracebackType | None) -> list[Frame]:

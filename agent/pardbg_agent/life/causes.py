@@ -1,11 +1,17 @@
-"""What an exception came from: the end of its chain of causes.
+"""What an exception came from: the end of its chain of causes; of a group, those of its members.
 
-Nothing of a program's own class is called for it: BaseException's own slots are read.
+Nothing of a program's own class is called for it: BaseException's own slots are read. Texts are
+told by who asks, as Python prints them, or without the program's code where it may not print them.
 """
 
 from __future__ import annotations
 
+import builtins
+import re
+import sys
 import traceback
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from types import FrameType, TracebackType
 from typing import Any, Final, NamedTuple
 
@@ -13,14 +19,24 @@ from pardbg_agent.control.inspect import MAX_FRAMES, frames_told
 from pardbg_agent.ctrl.agent_messages import Frame
 
 MAX_LINKS: Final = 8
+MAX_ENDS: Final = 4
+"""Exceptions told of those that one group holds."""
+_MAX_RANKS: Final = 1024
+_MAX_PASSED_ON: Final = 100_000
 _SLOTS: Final = vars(BaseException)
+_ARGS: Final = _SLOTS["args"].__get__
 _CAUSE: Final = _SLOTS["__cause__"].__get__
 _CONTEXT: Final = _SLOTS["__context__"].__get__
 _SUPPRESSES: Final = _SLOTS["__suppress_context__"].__get__
 _TRACE: Final = _SLOTS["__traceback__"].__get__
+_DICT: Final = _SLOTS["__dict__"].__get__
 _CHECKPOINT: Final = ("torch.distributed.checkpoint.api", "CheckpointException")
 _TEXTS: Final = ("RemoteTraceback", "_RemoteTraceback")
 """Causes by which pools of processes pass on a traceback's text: the exception is its own cause."""
+_PASSED_ON: Final = "\nOriginal Traceback (most recent call last):\n"
+"""How torch passes on what a DataLoader's worker or a thread of DataParallel raised."""
+_ONE_MORE: Final = "\nTraceback (most recent call last):\n"
+_FRAME: Final = re.compile(r'  File "(.+)", line (\d{1,9}), in (.+)')
 Lines = list[tuple[FrameType, int]]
 
 
@@ -30,28 +46,57 @@ class Root(NamedTuple):
     value: BaseException
     frames: list[Frame]
     """Outermost first, from where the other one's begin."""
-    implicit: bool
+    implicit: bool = False
     """It was being handled as the other one was raised; nobody said that it is the cause."""
+    ranks: tuple[int, ...] = ()
+    """Ranks that raised it, where a checkpoint says them."""
+    passed_on: str = ""
+    """Its last line, where another process passed on the text alone: then ``value`` carries it."""
+    others: tuple[Root, ...] = ()
+    """What else the other one, a group, came from."""
 
 
 def root_of(value: BaseException, trace: TracebackType | None) -> Root | None:
     """Return what ``value`` was raised from, by ``raise … from`` alone if it begins so: what a
     program says of a failure is more than what it tried before. None: it has no cause."""
-    lines: Lines = list(traceback.walk_tb(trace))
-    at, implicit, met = value, False, {id(value)}
+    ends = _ends(value, list(traceback.walk_tb(trace)), {id(value)}, contexts=True)
+    first, *others = islice(ends, MAX_ENDS)
+    if first.value is value and not first.passed_on:
+        return None
+    return first._replace(others=tuple(others))
+
+
+def group_text(value: BaseException) -> str | None:
+    """Return what a group says of itself, without the texts of its members; None: it is none."""
+    kind = _group()
+    if kind is None or not issubclass(type(value), kind):
+        return None
+    return str(vars(kind)["__str__"](value))
+
+
+def _ends(at: BaseException, lines: Lines, met: set[int], contexts: bool) -> Iterator[Root]:
+    """Yield what this one came from, itself if it has no cause. ``contexts``: also by what was
+    being handled as it was raised."""
+    begin, implicit = at, False
     for _ in range(MAX_LINKS):
+        if failed := _failed_ranks(at):
+            yield from (one._replace(implicit=implicit) for one in failed)
+            return
+        if members := _members(at):
+            for member in (one for one in members if id(one) not in met):
+                met.add(id(member))
+                of = _ends(member, _stack(lines, _TRACE(member)), met, contexts=False)
+                yield from (one._replace(implicit=implicit) for one in of)
+            return
         link = _CAUSE(at)
-        if link is None and (implicit or at is value) and not _SUPPRESSES(at):
+        if link is None and contexts and (implicit or at is begin) and not _SUPPRESSES(at):
             link = _CONTEXT(at)
             implicit = implicit or link is not None
         if link is None or id(link) in met or type(link).__name__ in _TEXTS:
             break
         met.add(id(link))
         at, lines = link, _stack(lines, _TRACE(link))
-    part = _part(at)
-    if part is not None:
-        return Root(*part, implicit)
-    return None if at is value else Root(at, frames_told(lines), implicit)
+    yield _passed_on(at, implicit) or Root(at, frames_told(lines), implicit)
 
 
 def _stack(above: Lines, trace: TracebackType | None) -> Lines:
@@ -64,11 +109,57 @@ def _stack(above: Lines, trace: TracebackType | None) -> Lines:
     return above[:at] + below
 
 
-def _part(value: BaseException) -> tuple[BaseException, list[Frame]] | None:
-    """Return what the first rank raised of those that a checkpoint failed on. It is a copy: its
-    stack is told beside it."""
+def _group() -> Any:
+    """Return the class of groups. Before Python 3.11 only a package has one."""
+    package = sys.modules.get("exceptiongroup")
+    return getattr(builtins, "BaseExceptionGroup", getattr(package, "BaseExceptionGroup", None))
+
+
+def _members(value: BaseException) -> Sequence[BaseException]:
+    kind = _group()
+    if kind is None or not issubclass(type(value), kind):
+        return ()
+    members: Sequence[BaseException] = vars(kind)["exceptions"].__get__(value)
+    return members
+
+
+def _failed_ranks(value: BaseException) -> list[Root]:
+    """Return what ranks raised of those that a checkpoint failed on, alike ones as one. These are
+    copies: their stacks are told beside them."""
     kind = type(value)
-    parts: Any = (kind.__module__, kind.__name__) == _CHECKPOINT and vars(value).get("_failures")
-    for raised, summary in parts.values() if parts else ():
-        return raised, [(one.filename, one.lineno or 0, one.name) for one in summary[-MAX_FRAMES:]]
-    return None
+    if (kind.__module__, kind.__name__) != _CHECKPOINT:
+        return []
+    alike: list[tuple[object, Root]] = []
+    for rank, (raised, summary) in islice(_DICT(value).get("_failures", {}).items(), _MAX_RANKS):
+        frames = [(one.filename, one.lineno or 0, one.name) for one in (summary or ())]
+        key = type(raised), frames[-1:], _plain_args(raised)
+        at = next((at for at, (of, _) in enumerate(alike) if of == key), None)
+        if at is None:
+            alike.append((key, Root(raised, frames[-MAX_FRAMES:], ranks=(rank,))))
+        else:
+            one = alike[at][1]
+            alike[at] = key, one._replace(ranks=(*one.ranks, rank))
+    return [one for _, one in alike]
+
+
+def _plain_args(value: BaseException) -> tuple[object, ...]:
+    """Return the arguments that can be compared without the program's code."""
+    return tuple(of if type(of) in (str, int) else type(of) for of in _ARGS(value))
+
+
+def _passed_on(value: BaseException, implicit: bool) -> Root | None:
+    """Return what a worker raised, of which the exception here has the traceback's text alone."""
+    args = _ARGS(value)
+    if not args or not isinstance(args[0], str) or len(args[0]) > _MAX_PASSED_ON:
+        return None
+    text = str.__str__(args[0])
+    _, found, rest = text.partition(_PASSED_ON)
+    lines = iter(rest.rpartition(_ONE_MORE)[2].splitlines())
+    frames, said = [], ""
+    for line in lines:
+        if at := _FRAME.fullmatch(line):
+            frames.append((at[1], int(at[2]), at[3]))
+        elif line and not line.startswith(" "):
+            said = line
+            break
+    return Root(value, frames[-MAX_FRAMES:], implicit, passed_on=said) if found and said else None

@@ -25,8 +25,8 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from pardbg_agent import clock
-from pardbg_agent.control.inspect import traceback_of
-from pardbg_agent.life.causes import Root, root_of
+from pardbg_agent.control.inspect import described, traceback_of
+from pardbg_agent.life.causes import Root, group_text, root_of
 from pardbg_agent.life.own_frames import hide_own, uncounted
 from pardbg_agent.wire import TASK_OF, DefKind
 
@@ -182,18 +182,19 @@ class UncaughtErrors:
     ) -> None:
         c = self._current()
         if c is not None and c.run is not None:
-            c.guard.call("excepthook", self._tell, c, value, trace, thread)
-            c.guard.call("excepthook", _hold, c, value, trace, thread)
+            root = _root(value, trace)
+            c.guard.call("excepthook", self._tell, c, value, trace, thread, root)
+            c.guard.call("excepthook", _hold, c, value, trace, thread, root)
 
     def _tell(
-        self, c: Core, value: BaseException, trace: TracebackType | None, thread: str
-    ) -> None:
+        self, c: Core, value: BaseException, trace: TracebackType | None, thread: str,
+        root: Root | None,
+    ) -> None:  # fmt: skip
         """One EXCEPTION definition. It is in the definitions' file at once, so a kill that follows
         does not take it along."""
         if self._told >= MAX_TOLD:
             return
         self._told += 1
-        root = _root(value, trace)
         failed = value if root is None or root.implicit else root.value
         if c.out_of_memory is not None and type(failed).__name__ == "OutOfMemoryError":
             c.guard.call("out of memory", c.out_of_memory, failed)
@@ -206,8 +207,8 @@ class UncaughtErrors:
     ) -> None:  # fmt: skip
         c.defs.put(
             DefKind.EXCEPTION, t_ns=clock.now_ns(), type=type(value).__name__,
-            text=_last_line(value), thread=thread, frames=traceback_of(trace), step=c.step,
-            **({"kept": True} if kept else {}), **_cause(root),
+            text=_said(value, kept), thread=thread, frames=traceback_of(trace), step=c.step,
+            **({"kept": True} if kept else {}), **_causes(root, kept),
         )  # fmt: skip
 
 
@@ -297,7 +298,9 @@ def _run(run: Callable[[], object], fails: Callable[[BaseException], None]) -> N
         raise
 
 
-def _hold(c: Core, value: BaseException, trace: TracebackType | None, thread: str) -> None:
+def _hold(
+    c: Core, value: BaseException, trace: TracebackType | None, thread: str, root: Root | None
+) -> None:
     """Stay here until the hub lets it die, or nobody speaks for the hub any more. What ends a
     program on purpose (KeyboardInterrupt, SystemExit) is not held."""
     if c.run is None or not c.run.hold_exceptions or not isinstance(value, Exception):
@@ -305,20 +308,32 @@ def _hold(c: Core, value: BaseException, trace: TracebackType | None, thread: st
     if c.sender is None or not c.sender.alive:
         return  # nobody could let it go
     where = "" if thread == "MainThread" else f" in thread {thread}"
+    roots = () if root is None or root.implicit else (root, *root.others)
+    causes = "; ".join(_cause(one, kept=False)["text"] for one in roots)
+    of = f" (from {causes})" if causes else ""
     try:
-        c.gate.hold_raised(f"exception{where} {_last_line(value)}", trace)
+        c.gate.hold_raised(f"exception{where} {_last_line(value)}{of}"[:MAX_TEXT], trace)
     except KeyboardInterrupt:
         pass  # it dies of its own exception, now
 
 
-def _cause(root: Root | None) -> dict[str, Any]:
+def _causes(root: Root | None, kept: bool) -> dict[str, Any]:
     """Return what an EXCEPTION says of where the exception came from, if anywhere."""
     with contextlib.suppress(Exception):
         if root is not None:
-            told = {"type": type(root.value).__name__, "text": _last_line(root.value)}
-            how = {"implicit": True} if root.implicit else {}
-            return {"cause": {**told, "frames": root.frames, **how}}
+            also = [_cause(one, kept) for one in root.others]
+            return {"cause": _cause(root, kept), **({"also": also} if also else {})}
     return {}
+
+
+def _cause(root: Root, kept: bool) -> dict[str, Any]:
+    text = root.passed_on[:MAX_TEXT] or _said(root.value, kept)
+    kind = (
+        text.partition(":")[0].rpartition(".")[2] if root.passed_on else type(root.value).__name__
+    )
+    how = {"implicit": True} if root.implicit else {}
+    ranks = {"ranks": root.ranks} if root.ranks else {}
+    return {"type": kind, "text": text, "frames": root.frames, **how, **ranks}
 
 
 def _root(value: BaseException, trace: TracebackType | None) -> Root | None:
@@ -327,9 +342,22 @@ def _root(value: BaseException, trace: TracebackType | None) -> Root | None:
     return None
 
 
+def _said(value: BaseException, kept: bool) -> str:
+    """Return the last line of what Python prints of an exception. Of what a future keeps it may
+    print nothing: then no code of the program's runs for it."""
+    return _first_words(described(value), value) if kept else _last_line(value)
+
+
 def _last_line(value: BaseException) -> str:
-    said = "".join(traceback.format_exception_only(value)).splitlines()
-    lines = [line.strip() for line in said if line.strip() and not line.strip().startswith("File ")]
+    of = group_text(value)  # Python's would ask its members, too
+    if of is not None:
+        return _first_words(f"{type(value).__qualname__}: {of}", value)
+    return _first_words("".join(traceback.format_exception_only(value)), value)
+
+
+def _first_words(said: str, value: BaseException) -> str:
+    lines = [line.strip() for line in said.splitlines()]
+    lines = [line for line in lines if line and not line.startswith("File ")]
     # A text that begins with a new line; one that RPC took over from another worker has several.
     words = 1 + next((at for at, line in enumerate(lines[:4]) if not line.endswith(":")), 4)
     return " ".join(lines[:words])[:MAX_TEXT] or type(value).__name__

@@ -253,9 +253,9 @@ def _ended(
 
 def _ended_with(process: Process, end_ns: int) -> str:
     """Return the exception or the exit code that a rank ended with; empty: it ended well."""
-    raised = [f.type for f in process.failures if f.thread == "MainThread" and f.t_ns <= end_ns]
+    raised = [f for f in process.failures if f.thread == "MainThread" and f.t_ns <= end_ns]
     code = process.exit_code
-    return raised[0] if raised else f"exit code {code}" if code else ""
+    return raised[0].types if raised else f"exit code {code}" if code else ""
 
 
 def _last_activity(view: View, process: Process, status: Mapping[str, Any]) -> Activity:

@@ -34,6 +34,7 @@ from pardbg.analysis.findings.kinds.end_kinds import (
     Exited,
     Followed,
     Harmless,
+    Held,
     HiddenEnd,
     Interrupted,
     LeftEarly,
@@ -44,7 +45,7 @@ from pardbg.analysis.findings.kinds.end_kinds import (
 from pardbg.analysis.findings.stalls.absences import last_op
 from pardbg.analysis.findings.stalls.misfits import misfit_messages, split_groups, thread_crossings
 from pardbg.analysis.hangs.newest import newest_collectives
-from pardbg.analysis.hangs.stacks import is_user, waits_in_op, whole_place
+from pardbg.analysis.hangs.stacks import is_user, place, waits_in_op, whole_place
 from pardbg.analysis.hangs.standstill import seen
 from pardbg.analysis.hangs.waitgraph import PATIENCE_NS
 from pardbg.analysis.pipeline.pipelines import states
@@ -65,8 +66,6 @@ FOLLOWS_NS: Final = 60_000_000_000
 """A rank that ends badly so soon after another one followed it."""
 FIRM_NS: Final = 5_000_000_000
 """Minimum time that launchers wait between SIGTERM and SIGKILL."""
-_OF_RANKS: Final = re.compile(r"^[\w.]*CheckpointException.* ranks:dict_keys\(\[([\d, ]+)\]\)")
-"""All ranks raise what some of them raised in a checkpoint's plan, and name these."""
 _SAVES: Final = re.compile(
     r"/torch/distributed/checkpoint/(state_dict_saver|staging|_async_\w+)\.py"
 )
@@ -129,7 +128,7 @@ def thread_failures(view: View) -> Iterable[Candidate]:
                 continue  # it follows from how a rank ended
             steps = _steps_since(view, rank, failed)
             unwritten = not lost and _saves(failed)
-            if unwritten and any(of.text == failed.text for of in view.fatal(process)):
+            if unwritten and any(of.type == failed.type for of in view.fatal(process)):
                 continue  # the program asked for it
             if (failed.kept and not unwritten) and (
                 steps > _KEPT_STEPS or lost or _keep_alike(view, rank, failed)
@@ -143,7 +142,8 @@ def thread_failures(view: View) -> Iterable[Candidate]:
                 where=whole_place(failed.origin), settled=unwritten or not failed.kept,
                 facts=ThreadRaised(
                     failed.thread, failed.text, steps, idle_ns, kept=failed.kept,
-                    cause=_cause(failed), unwritten=failed.step if unwritten else None,
+                    cause=_cause(failed), also=_also(failed),
+                    unwritten=failed.step if unwritten else None,
                 ),
             )  # fmt: skip
 
@@ -155,9 +155,8 @@ def _saves(failed: Failure) -> bool:
 
 def _parts(view: View, rank: int, failed: Failure) -> tuple[int, ...]:
     """Return the ranks that a checkpoint failed on; the one that says so, if it names none."""
-    every = tuple(view.ranks)
-    named = _named(failed.text, every)
-    return (rank,) if named == every else named
+    named = _ranks_of(failed)
+    return named if named and set(named) < set(view.ranks) else (rank,)
 
 
 def _keep_alike(view: View, rank: int, failed: Failure) -> bool:
@@ -352,7 +351,7 @@ def _roots_found(view: View, roots: Sequence[BadEnd], only_victims: bool) -> Ite
         culprits, where = ranks, None
         if first.how == "exception":
             failed = failure(view, first.rank)
-            culprits, where = _named(failed.text, ranks), whole_place(failed.origin)
+            culprits, where = _named(failed, ranks), whole_place(failed.origin)
             if worker := _of_worker(view, failed.text):  # the place is its caller's
                 assert isinstance(facts, Raised)
                 facts = replace(facts, called_at=where or "")
@@ -385,12 +384,16 @@ def _first_failure(view: View, first: BadEnd, ranks: tuple[int, ...]) -> tuple[s
     failed = failure(view, rank)
     own_raise = bool(failed.origin) and is_user(failed.origin[-1])
     made_up = rehearsed(view) and own_raise
-    error, cause = brief(failed.text), _cause(failed)
-    return "exception", Raised(error, failed.step, rank, made_up, waiting, cause=cause)
+    error, cause, also = brief(failed.text), _cause(failed), _also(failed)
+    return "exception", Raised(error, failed.step, rank, made_up, waiting, cause=cause, also=also)
 
 
 def _cause(failed: Failure) -> Cause | None:
     return failed.cause and replace(failed.cause, text=brief(failed.cause.text))
+
+
+def _also(failed: Failure) -> tuple[Held, ...]:
+    return tuple(Held(brief(of.text), place(of.frames) or "", of.ranks) for of in failed.also)
 
 
 def _of_worker(view: View, error: str) -> tuple[int, ...]:
@@ -398,10 +401,14 @@ def _of_worker(view: View, error: str) -> tuple[int, ...]:
     return tuple(rank for n in _OF_WORKER.findall(error)[-1:] if (rank := int(n)) in view.ranks)
 
 
-def _named(error: str, ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the ranks that an exception names as those it comes from, if these are fewer."""
-    named = tuple(int(n) for n in re.findall(r"\d{1,6}", "".join(_OF_RANKS.findall(error))))
+def _named(failed: Failure, ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the ranks that an exception of all names, if these are fewer."""
+    named = _ranks_of(failed)
     return named if named and set(named) < set(ranks) else ranks
+
+
+def _ranks_of(failed: Failure) -> tuple[int, ...]:
+    return tuple(sorted({rank for of in failed.causes for rank in of.ranks}))
 
 
 def _harmless(view: View, end: BadEnd) -> Candidate:

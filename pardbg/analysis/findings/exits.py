@@ -81,10 +81,10 @@ def is_transport(error: str) -> bool:
 
 def lost_peer(failed: Failure) -> bool:
     """Return whether it is of a lost rank or connection, or an op that failed so is its cause."""
-    cause = failed.cause
-    if cause is None or cause.implicit or not is_transport(cause.text):
-        return is_transport(failed.text)
-    return is_transport(failed.text) or waits_in_op(cause.frames, "")
+    lost = [is_transport(of.text) and waits_in_op(of.frames, "") for of in failed.causes]
+    if len(lost) > 1 and not all(lost):
+        return False  # a group: what else it holds is the program's own
+    return is_transport(failed.text) or (bool(lost) and lost[0])
 
 
 def aborted_after(process: Process, since_ns: int) -> bool:

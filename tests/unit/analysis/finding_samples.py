@@ -26,6 +26,8 @@ CAUSES: Final = tuple(
     Cause("KeyError", "KeyError: 'b'", (), implicit) for implicit in (False, True)
 )
 
+HELD: Final = ends.Held("OSError: disk", AT, ()), ends.Held("OSError: disk", "", (0, 2))
+
 
 def one(
     kind: str, facts: Facts, ranks: tuple[int, ...] = (), culprits: tuple[int, ...] = (),
@@ -194,6 +196,9 @@ def _ends() -> list[Candidate]:
         one("exception", raised, (2,), (2,), AT), one("exception", made_up, (0, 1), (0, 1), AT),
         one("exception", called, (1,), (0,)),
         *(one("exception", replace(raised, cause=of), (2,), (2,), AT) for of in CAUSES),
+        one("exception", replace(raised, cause=CAUSES[0], also=HELD[:1]), (2,), (2,), AT),
+        one("exception", replace(raised, cause=replace(CAUSES[0], ranks=(1,)), also=HELD[1:]),
+            (0, 1, 2), (1, 2), AT),
         one("rank-exited", left, (2,), (2,)), one("rank-exited", left_all, (1, 2), (1, 2)),
         one("rank-lost", ends.Lost(False, None, ()), (2,), (2,)),
         one("exception", ends.Harmless(True, False, None), (2,)),
@@ -213,6 +218,9 @@ def _ends() -> list[Candidate]:
         one("thread-exception", ends.ThreadRaised("writer", "E", cause=CAUSES[0]), (0,), (0,), AT),
         one("thread-exception", ends.ThreadRaised("saver_0", "E", kept=True, cause=CAUSES[0],
                                                   unwritten=53), (0, 1, 2), (1,), AT),
+        one("thread-exception", ends.ThreadRaised(
+            "saver_0", "E", kept=True, cause=replace(CAUSES[0], ranks=(1,)), also=HELD[1:],
+            unwritten=53), (0, 1, 2), (1, 2), AT),
         *(one(f"log-{kind}", ends.LogSaid(LogSays(kind, "Rank 1 is late.", "Look.", True)))
           for kind in ends.LOGGED),
     ]  # fmt: skip

@@ -8,6 +8,7 @@ import pytest
 
 from pardbg.analysis.answers.report import as_json, report
 from pardbg.analysis.answers.snapshot import snapshot
+from pardbg.analysis.findings.kinds.end_kinds import Held
 from pardbg.store.definitions import Cause
 from pardbg_agent import wire
 from tests.unit.analysis.test_ends import CLOSED, IN_OP, ends, said, three
@@ -21,11 +22,11 @@ INNER = [STEP, [STAGE, 890, "forward_one_chunk"], ["/job/model.py", 9, "forward"
 MASK = {"type": "ValueError", "text": "ValueError: mask", "frames": INNER}
 
 
-def wraps(proc: Proc, t: float, cause: dict[str, Any] | object = MASK) -> None:
+def wraps(proc: Proc, t: float, cause: dict[str, Any] | object = MASK, also: object = None) -> None:
     """torch's pipelining does so with all that a stage raises."""
     proc.define(
         wire.DefKind.EXCEPTION, t_ns=ns(t), type="RuntimeError", text="RuntimeError: [Stage 1]",
-        thread="MainThread", frames=OUTER, step=5, cause=cause,
+        thread="MainThread", frames=OUTER, step=5, cause=cause, also=also,
     )  # fmt: skip
 
 
@@ -51,7 +52,7 @@ def test_the_cause_and_its_place_are_told() -> None:
 def test_the_cause_is_a_field_of_the_report() -> None:
     found = as_json(report(wrapped().store()))["findings"]
     (of,) = [one["facts"]["cause"] for one in found if one["kind"] == "exception"]
-    assert of == MASK | {"implicit": False}
+    assert of == MASK | {"implicit": False, "ranks": []}
 
 
 @pytest.mark.parametrize("cause", [MASK | {"implicit": True}, MASK | {"frames": INNER[1:2]}])
@@ -74,6 +75,61 @@ def test_ranks_that_failed_at_one_line_of_unlike_causes_are_two_findings() -> No
     trace.end(9, code=1)
     found = [one for one in snapshot(trace.store(), None).findings if one.kind == "exception"]
     assert sorted(one.ranks for one in found) == [(0, 1), (2,)]
+
+
+DISK = {"type": "OSError", "text": "OSError: no room", "frames": [["/job/store.py", 7, "write"]]}
+
+
+def test_each_exception_that_a_group_holds_is_told_with_its_place() -> None:
+    trace = three()
+    wraps(trace.ranks[2], 5, MASK, [DISK, 7, {}])
+    trace.end(9, code=1)
+    one = said(trace)["exception"]
+    assert facts(one, "also") == (Held("OSError: no room", "store.py:7 in write", ()),)
+
+
+@pytest.mark.parametrize(
+    ("cause", "also", "what"),
+    [
+        (MASK, None, "RuntimeError from ValueError"), (MASK, [DISK], "RuntimeError"),
+        (MASK, [MASK], "RuntimeError from ValueError"),
+        (MASK | {"implicit": True}, None, "RuntimeError"),
+        (MASK | {"type": "RuntimeError"}, None, "RuntimeError"),
+    ],
+)  # fmt: skip
+def test_a_ranks_state_names_the_cause_where_there_is_one(
+    cause: object, also: object, what: str
+) -> None:
+    trace = three()
+    wraps(trace.ranks[2], 5, cause, also)
+    ends(trace, trace.ranks[2], 6)
+    trace.end(9, code=1)
+    assert snapshot(trace.store(), None).ranks[2].now.what == what
+
+
+@pytest.mark.parametrize(
+    ("of", "also", "culprits"),
+    [([2], [], (2,)), ([1], [2], (1, 2)), ([0, 1, 2], [], (0, 1, 2)), ([9], [], (0, 1, 2)),
+     ([2**60, "1"], [], (0, 1, 2))],
+)  # fmt: skip
+def test_of_a_checkpoint_that_all_refuse_the_ranks_that_raised_are_named(
+    of: list[object], also: list[int], culprits: tuple[int, ...]
+) -> None:
+    trace = three(())
+    for proc in trace.ranks:
+        wraps(proc, 5, MASK | {"ranks": of}, [DISK | {"ranks": also}] if also else None)
+    trace.end(9, code=1)
+    one = said(trace)["exception"]
+    assert (one.ranks, one.culprits) == ((0, 1, 2), culprits)
+
+
+def test_a_group_of_which_one_part_alone_is_a_lost_connection_is_a_first_failure() -> None:
+    trace = three(())
+    lost = {"type": "RuntimeError", "text": CLOSED, "frames": IN_OP}
+    wraps(trace.ranks[2], 5, lost, [DISK])
+    ends(trace, trace.ranks[1], 300, "killed", -9)
+    trace.end(900, code=1)
+    assert said(trace)["exception"].culprits == (2,)
 
 
 def test_a_thread_is_told_with_its_cause() -> None:

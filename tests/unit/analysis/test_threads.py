@@ -88,12 +88,13 @@ REFUSED = (
 
 def unwritten(trace: Trace, frames: list[list[object]] = SAVES, thread: str = "saver_0") -> None:
     """Each rank's future keeps that rank 1 had no room; ranks learn of it a step apart."""
+    text = REFUSED if thread == "MainThread" else "CheckpointException"
     for proc in trace.ranks:
         rank = proc.rank or 0
         proc.define(
-            wire.DefKind.EXCEPTION, t_ns=ns(5 + rank), type="CheckpointException", text=REFUSED,
+            wire.DefKind.EXCEPTION, t_ns=ns(5 + rank), type="CheckpointException", text=text,
             step=rank, thread=thread, frames=frames, kept=thread != "MainThread",
-            cause={"type": "OSError", "text": "OSError: no room", "frames": WRITES},
+            cause={"type": "OSError", "text": "OSError: no room", "frames": WRITES, "ranks": [1]},
         )  # fmt: skip
         for step in range(5):
             proc.step(step, 10 * step, 10 * step + 10)

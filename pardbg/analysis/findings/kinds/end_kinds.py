@@ -42,10 +42,30 @@ def _seen_last(ranks: tuple[int, ...], last: Label, at: str) -> str:
     return last_op_text(last, at) if len(ranks) == 1 else ""
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One more exception that a failure holds, beside its cause."""
+
+    error: str
+    where: str
+    ranks: tuple[int, ...]
+    """Ranks that raised it, where a checkpoint says so."""
+
+
 def _cause_text(cause: Cause | None) -> str:
     if cause is None:
         return ""
-    return f", {'while handling' if cause.implicit else 'caused by'} {cause.text}"
+    how = "while handling" if cause.implicit else "caused by"
+    return f", {how} {cause.text}{_on(cause.ranks)}"
+
+
+def _also_text(also: tuple[Held, ...]) -> str:
+    held = ((of, f" (at {of.where})" if of.where else "") for of in also)
+    return "".join(f", also by {of.error}{_on(of.ranks)}{at}" for of, at in held)
+
+
+def _on(ranks: tuple[int, ...]) -> str:
+    return f" on {ranks_text(ranks)}" if ranks else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +82,7 @@ class Raised(_Failure):
     called_at: str = ""
     """Where these ranks called, by RPC, the worker that raised it."""
     cause: Cause | None = None
+    also: tuple[Held, ...] = ()
 
     def text(self, about: Candidate) -> str:
         text = f"{ranks_text(about.ranks)} raised {self.error}{_cause_text(self.cause)}"
@@ -70,7 +91,8 @@ class Raised(_Failure):
             text += f" (at {about.where}{step})"
         if self.called_at:
             text += f" (in a call by RPC at {self.called_at})"
-        if len(about.ranks) > 1:
+        text += _also_text(self.also)
+        if len(about.ranks) > 1 and not (self.cause and self.cause.ranks):
             text += f"; rank {self.first} was first"
         if self.made_up_input:
             text += (
@@ -236,6 +258,7 @@ class ThreadRaised(Facts):
     """The thread is a pool's and goes on: a future has the exception. A cause alone, of what ranks
     then wait for or disagree on."""
     cause: Cause | None = None
+    also: tuple[Held, ...] = ()
     unwritten: int | None = None
     """Step in which it became known that a checkpoint is not written; None: it was to write none.
     Then it is a finding by itself, one for all ranks."""
@@ -257,13 +280,19 @@ class ThreadRaised(Facts):
         if self.unwritten is not None:
             step = f"in step {self.unwritten} " if self.unwritten >= 0 else ""
             raised = self.error if self.cause is None or self.cause.implicit else self.cause.text
+            by = ranks_text(self.cause.ranks if self.also and self.cause else about.culprits)
+            more = "".join(
+                f", {ranks_text(of.ranks)} {of.error}{f' (at {of.where})' if of.where else ''}"
+                for of in self.also
+            )
             return (
-                f"{step}a checkpoint failed and was not written: {ranks_text(about.culprits)} "
-                f"raised {raised}{at}. A future keeps that: {rank} went on."
+                f"{step}a checkpoint failed and was not written: {by} "
+                f"raised {raised}{at}{more}. A future keeps that: {rank} went on."
             )
         end = "" if self.kept else " and ended"
         whose = self.thread if self._is_task else f"thread {self.thread}"
-        text = f"{rank}'s {whose} raised {self.error}{_cause_text(self.cause)}{at}{end}"
+        text = f"{rank}'s {whose} raised {self.error}{_cause_text(self.cause)}{at}"
+        text += f"{_also_text(self.also)}{end}"
         if self.kept:
             keeps = "The task" if self._is_task else "A future"
             text += f". {keeps} keeps that: {rank} went on"
