@@ -38,7 +38,8 @@ one at the end, and what waits runs beside what computes."""
 
 LONG = frozenset({
     "accelerator/test_losses.py", "accelerator/test_out_of_memory.py",
-    "accelerator/test_watched.py", "distributed/test_attach_agent.py",
+    "accelerator/test_watched.py", "distributed/test_async_checkpoint.py",
+    "distributed/test_attach_agent.py",
     "distributed/test_debugger.py", "distributed/test_entering.py", "distributed/test_explain.py",
     "distributed/test_held_time.py", "distributed/test_launched_ranks.py",
     "distributed/test_live_replay.py", "distributed/test_made_groups.py", "distributed/test_mcp.py",

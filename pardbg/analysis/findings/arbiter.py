@@ -111,6 +111,14 @@ def _stood_in_it(cause: Candidate, effect: Candidate) -> bool:
     return _is_error(cause, effect) and cause.t_ns < effect.t_ns and stood >= set(effect.ranks)
 
 
+def _exits(cause: Candidate, effect: Candidate) -> bool:
+    """Ranks wait for one that is on its way out, and then it is seen with what code it went."""
+    of = effect.facts
+    assert isinstance(of, stalls.MissingRank)
+    leaves = all(absence.doing in ("left", "ended") for absence in of.absences)
+    return leaves and bool(effect.culprits) and set(cause.culprits) >= set(effect.culprits)
+
+
 def _is_error(cause: Candidate, effect: Candidate) -> bool:
     return cause.settled and cause.facts.severity() == "error"
 
@@ -251,6 +259,7 @@ EXPLAINS: Final[tuple[Rule, ...]] = (
     Rule((MessageMismatch,), STALLS, _in_message),
     # Ranks that hang or disagree end in the end.
     Rule(_STANDSTILLS, _LAST_RESORTS, _fails_ranks),
+    Rule((ends.Exited,), (stalls.MissingRank,), _exits),
     Rule((stalls.MissingRank, stalls.Deadlock), (ends.Lost,), _stood_in_it, "note"),
     # Last of these: a disagreement that follows from one still explains who waits in it.
     Rule((Mismatch,), (Mismatch,), _other_groups),

@@ -18,6 +18,7 @@ from pardbg.analysis.findings.exits import (
     TerminationRequest,
     bad_ends,
     ended,
+    exit_code,
     failure,
     gave_up,
     interrupted,
@@ -269,9 +270,14 @@ def _went_early(view: View, left: tuple[int, ...], bad: Sequence[BadEnd]) -> Can
     abrupt = all(view.ranks[rank].leaving_ns is None for rank in left)
     return Candidate(
         kind="missing-rank", ranks=_ranks(bad), culprits=left, last_resort=True,
-        facts=LeftEarly(abrupt, *last_op(view, left[0])),
+        facts=LeftEarly(abrupt, *last_op(view, left[0]), normal=_all_well(view, left)),
         t_ns=min(t for r in left if (t := left_ns(view, r)) is not None),
     )  # fmt: skip
+
+
+def _all_well(view: View, ranks: tuple[int, ...]) -> bool:
+    """Return whether they are known to have exited with code 0."""
+    return all(view.ranks[rank].exit_code == 0 for rank in ranks)
 
 
 def _cut_off(view: View, bad: Sequence[BadEnd]) -> Candidate:
@@ -341,7 +347,7 @@ def _roots_found(view: View, roots: Sequence[BadEnd], only_victims: bool) -> Ite
     for end in roots:
         key: tuple[object, ...] = end.how, end.rank
         if end.how == "code":
-            key = end.how, view.ranks[end.rank].exit_code
+            key = end.how, exit_code(view, end.rank)
         elif end.how == "exception":
             failed = failure(view, end.rank)
             key = end.how, failed.type, failed.frames, failed.origin
@@ -370,7 +376,7 @@ def _may_follow(view: View, end: BadEnd) -> bool:
 
 
 def _first_failure(view: View, first: BadEnd, ranks: tuple[int, ...]) -> tuple[str, Facts]:
-    rank, code = first.rank, view.ranks[first.rank].exit_code
+    rank, code = first.rank, exit_code(view, first.rank)
     over = {e.rank for e in bad_ends(view)} | {r for r in view.ranks if ended(view, r)}
     left = left_waiting(view).items()
     waiting = tuple(other for other, gone in left if rank in gone and other not in over)

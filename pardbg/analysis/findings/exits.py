@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
@@ -29,6 +30,7 @@ _OUTPUT_LINES: Final = 400
 _READ_LATE_NS: Final = 250_000_000
 """The launcher's output is read a little later than it is written."""
 _DEATH: Final = re.compile(r"Received (\S+) death signal|Process \d+ got signal: (\d+)")
+_FAILED: Final = re.compile(r"\bfailed \(exitcode: (\d{1,3})\) local_rank: \d+ \(pid: (\d{1,10})\)")
 _TRANSPORT: Final = re.compile(
     r"onnection (closed|reset|refused|was)|Broken pipe|[Tt]imed out|Socket (closed|Timeout)|"
     r"remote process|Application timeout|[Mm]onitored[Bb]arrier|wait timeout|"
@@ -66,7 +68,25 @@ def _bad_end(view: View, rank: int, process: Process) -> BadEnd | None:
         return None
     if end[1] == "killed" or end[1] == "lost":
         return BadEnd(rank, end[0], "killed" if end[1] == "killed" else "lost")
-    return BadEnd(rank, end[0], "code") if process.exit_code else None
+    return BadEnd(rank, end[0], "code") if exit_code(view, rank) else None
+
+
+def exit_code(view: View, rank: int) -> int | None:
+    """Return the code that a rank exited with, where the hub came too late to see it as torchrun
+    says it; None: not known."""
+    process = view.ranks[rank]
+    if process.exit_code is None and view.proc_end(process) is not None:
+        return _told_codes(view).get(process.pid)
+    return process.exit_code
+
+
+@per_view
+def _told_codes(view: View) -> dict[int, int]:
+    """Return pid -> exit code that torchrun printed, of pids that only one rank has."""
+    pids = Counter(process.pid for process in view.ranks.values())
+    told = (_FAILED.search(line.text) for line in lines(view.store, view.t_ns, _OUTPUT_LINES))
+    codes = {int(found[2]): int(found[1]) for found in told if found is not None}
+    return {pid: code for pid, code in codes.items() if pids[pid] == 1}
 
 
 def failure(view: View, rank: int) -> Failure:

@@ -345,3 +345,23 @@ def test_what_is_printed_of_an_uncaught_exception_has_no_frame_of_the_agents(
     )  # fmt: skip
     assert done.stderr.count("  File ") == 2 and "gate.py" not in done.stderr
     assert done.stderr.rstrip().endswith("LookupError")
+
+
+def test_no_code_of_the_class_of_what_a_future_keeps_runs(tmp_path: Path) -> None:
+    """Its text may take a device's values, or block; nobody may ever print it."""
+    done, (told,) = run(
+        tmp_path,
+        """
+        from concurrent.futures import ThreadPoolExecutor
+        class Odd(Exception):
+            def __str__(self):
+                print("asked")
+                return ""
+        def load():
+            raise Odd("shard", 3) from Odd()
+        with ThreadPoolExecutor(1, "loader") as pool:
+            pool.submit(load)
+        """,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (told["text"], told["cause"]["text"]) == ("Odd", "Odd")

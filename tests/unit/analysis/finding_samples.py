@@ -206,6 +206,7 @@ def _ends() -> list[Candidate]:
         one("rank-lost", ends.Followed((2,), ()), (0, 1)),
         one("rank-lost", ends.Followed((2,), (2,)), (0, 1)),
         one("missing-rank", ends.LeftEarly(), (0, 1), (2,)),
+        one("missing-rank", ends.LeftEarly(normal=True), (0, 1), (2,)),
         one("missing-rank", ends.LeftEarly(True, *last), (0, 1), (2,)),
         one("cut-off", ends.CutOff("RuntimeError: Connection closed", False), (0, 1)),
         one("cut-off", ends.CutOff("", True), (0,)), one("exit-code", ends.ExitCode(1)),

@@ -8,7 +8,7 @@ from pardbg.analysis.answers.hang import rank_stacks
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.base.asof import View
 from pardbg_agent import wire
-from tests.unit.analysis.test_ends import CLOSED, FRAMES, ends, leaves, raises, said, three
+from tests.unit.analysis.test_ends import CLOSED, FRAMES, IN_OP, ends, leaves, raises, said, three
 from tests.unit.analysis.test_waitgraph import WAITING, stall, state_of
 from tests.unit.analysis.test_waitgraph_calls import call
 from tests.unit.facts import facts
@@ -101,6 +101,51 @@ def test_an_exit_code_without_an_exception(by_itself: bool) -> None:
     found = said(trace)
     assert list(found) == ["rank-exited"]
     assert facts(found["rank-exited"], "code", "abrupt") == (7, not by_itself)
+
+
+FAILED = "failed (exitcode: 7) local_rank: 2 (pid: {pid}) of binary: python"
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [(FAILED.format(pid=102), "rank-exited"), (FAILED.format(pid=999), "missing-rank"),
+     ("", "missing-rank")],
+)  # fmt: skip
+def test_an_exit_code_that_torchrun_alone_has_seen(line: str, kind: str) -> None:
+    """sys.exit(7) in rank 2 (pid 102); torchrun reaped it before the hub looked."""
+    trace = three()
+    for rank in (0, 1):
+        raises(trace.ranks[rank], 6, CLOSED, IN_OP)
+    leaves(trace.ranks[2], 4)
+    ends(trace, trace.ranks[2], 5)
+    trace.output(8, line)
+    trace.end(3000, code=1)
+    found = said(trace)
+    assert list(found) == [kind] and found[kind].culprits == (2,)
+    if kind == "rank-exited":
+        assert facts(found[kind], "code") == 7
+
+
+@pytest.mark.parametrize("code", [0, None])
+def test_a_rank_that_left_did_so_normally_only_if_its_exit_code_says_so(code: int | None) -> None:
+    trace = three()
+    for rank in (0, 1):
+        raises(trace.ranks[rank], 6, CLOSED, IN_OP)
+    leaves(trace.ranks[2], 4)
+    ends(trace, trace.ranks[2], 5, "exit", code)
+    trace.end(3000, code=1)
+    assert facts(said(trace)["missing-rank"], "normal") is (code == 0)
+
+
+def test_a_rank_that_is_long_on_its_way_out_is_told_once() -> None:
+    """Rank 2 runs sys.exit(7) at 4 ms and is gone at 8 s; by then ranks had waited for it."""
+    trace = three()
+    leaves(trace.ranks[2], 4)
+    ends(trace, trace.ranks[2], 8000, "exit", 7)
+    for rank in (0, 1):
+        ends(trace, trace.ranks[rank], 8500, "killed", -15)
+    trace.end(9000, code=1)
+    assert list(said(trace)) == ["rank-exited"]
 
 
 def test_the_stack_of_an_exception_is_the_newest_of_its_rank() -> None:

@@ -30,7 +30,7 @@ _VERBS: Final[dict[Verb, tuple[str, str, str, str]]] = {
 """verb -> (one rank, several, the same in the past)"""
 _KERNEL: Final = "blocked in the kernel (a disk, a network, a driver)"
 _WORDS: Final[dict[Doing, tuple[Verb, str]]] = {
-    "unknown": ("have", "not come"), "left": ("have", "exited normally"), "lost": ("be", "lost"),
+    "unknown": ("have", "not come"), "left": ("have", "exited"), "lost": ("be", "lost"),
     "stopped": ("be", "stopped (SIGSTOP)"), "traced": ("be", "stopped by a native debugger"),
     "pdb": ("be", "in pdb"), "prompt": ("be", "in an interactive prompt"),
     "kernel": ("be", _KERNEL), "compiling": ("be", "compiling"), "importing": ("import", "modules"),

@@ -181,16 +181,19 @@ class Followed(Note):
 
 @dataclass(frozen=True, slots=True)
 class LeftEarly(_Failure):
-    """Ranks that exited normally while others were connected to them."""
+    """Ranks that exited, with no sign of an error, while others were connected to them."""
 
     abrupt: bool = False
     """They did not run Python's own exit: os._exit."""
     last: Label = NO_OP
     last_at: str = ""
+    normal: bool = False
+    """Their exit code is known, and 0."""
 
     def text(self, about: Candidate) -> str:
         left = about.culprits
-        how = "ended by os._exit" if self.abrupt else f"{agreed('has', left)} exited normally"
+        normally = " normally" if self.normal else ""
+        how = "ended by os._exit" if self.abrupt else f"{agreed('has', left)} exited{normally}"
         text = f"{ranks_text(left)} {how}; {ranks_text(about.ranks)} then lost the connection."
         return text + _seen_last(left, self.last, self.last_at)
 
