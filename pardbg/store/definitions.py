@@ -100,6 +100,7 @@ Frame = tuple[str, int, str]
 """(file, line, function)"""
 MAX_FRAMES = 128
 _MAX_ALSO: Final = 16
+_MAX_TYPES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +143,11 @@ class Failure:
 
     @property
     def types(self) -> str:
-        """Return ``RuntimeError from ValueError``; its own alone where it has no cause, or several
-        unlike ones."""
+        """Return ``RuntimeError from ValueError``; its own alone where it has no cause, several
+        unlike ones, or one whose name takes too much of a line."""
         others = {of.type for of in self.causes} - {self.type}
-        return f"{self.type} from {others.pop()}" if len(others) == 1 else self.type
+        both = f"{self.type} from {others.pop()}" if len(others) == 1 else self.type
+        return both if len(both) <= _MAX_TYPES else self.type
 
     @property
     def began_as(self) -> str:

@@ -187,9 +187,11 @@ def termination(view: View, bad: Sequence[BadEnd]) -> TerminationRequest | None:
     """Return the first request that the job end, as the launcher, the hub or the ranks' own ends
     show it."""
     found = [*_by_viewers(view), *_passed_on(view), *_by_launcher(view)]
-    found += [
-        TerminationRequest(end.t_ns, "Ctrl-C (SIGINT)") for end in bad if interrupted(view, end)
-    ][:1]
+    sigint = [end for end in bad if interrupted(view, end)]
+    # A terminal sends it to all: one rank alone was sent it, or raised KeyboardInterrupt itself.
+    alone = len(sigint) == 1 < len(view.ranks) and not found
+    by = f"SIGINT or KeyboardInterrupt in rank {sigint[0].rank}" if alone else "Ctrl-C (SIGINT)"
+    found += [TerminationRequest(end.t_ns, by) for end in sigint[:1]]
     if not found and bad and all(_terminated(view, end) for end in bad):
         found.append(TerminationRequest(bad[0].t_ns, "SIGTERM, as a scheduler or `kill` sends it"))
     first = min(found, key=lambda request: request.t_ns, default=None)

@@ -283,6 +283,16 @@ def ended_by(trace: Trace) -> tuple[str, list[str]]:
     return "".join(notes), [f.kind for f in found if f.severity != "info"]
 
 
+def test_an_interrupt_of_one_rank_is_not_said_to_be_from_a_terminal() -> None:
+    trace = three(waiting=())
+    raises(trace.ranks[2], 5, "KeyboardInterrupt")
+    for proc in trace.ranks[:2]:
+        ends(trace, proc, 40, "killed", -15)
+    trace.end(90, code=1)
+    by, worse = ended_by(trace)
+    assert worse == [] and by != "Ctrl-C (SIGINT)"
+
+
 @pytest.mark.parametrize("how", ["exception", "signal", "exit code"])
 def test_an_interrupted_job_is_not_called_wrong(how: str) -> None:
     """Ctrl-C in a healthy run: KeyboardInterrupt everywhere, or SIGINT where nothing catches it;
