@@ -136,8 +136,8 @@ def _over(
         few = 0 if wide else min(len(stacks), max(rows // 2, rows - len(ranks)))
         column, places = _window(ranks, places, focus, rows - few)
         column += stacks[:few]
-        left_over, size_ = rows - len(column), left_size - 2
-        last = printed_last(look.output, snapshot.t_begin_ns, size_, left_over)
+        room = rows - len(column)
+        last = printed_last(look.output, snapshot.t_begin_ns, left_size - 2, room)
         column += [line(" ", row) for row in last]
         beside = source(look.source, _title(shown, look), size, rows - 1, stack)
         beside = stacks if wide else beside
