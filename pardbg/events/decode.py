@@ -91,6 +91,18 @@ def usable(records: NDArray[Any]) -> NDArray[np.bool_]:
     return ok
 
 
+def _bounds(payload: bytes) -> dict[str, Any]:
+    """Return msgpack's options that bound what a message becomes. Raises Malformed."""
+    if len(payload) > fields.MAX_MAP_BYTES:
+        raise Malformed("message size")
+    counted = _counter(payload)
+    return {
+        "object_hook": counted, "list_hook": counted, "strict_map_key": False,
+        "max_array_len": fields.MAX_MAP_ITEMS, "max_map_len": fields.MAX_MAP_ITEMS,
+        "max_ext_len": 0, "unicode_errors": "replace",
+    }  # fmt: skip
+
+
 def _counter(payload: bytes) -> Callable[[Any], Any] | None:
     """What counts a message's maps and lists while it is decoded; None: it is too short to have too
     many of them."""
@@ -110,22 +122,11 @@ def _counter(payload: bytes) -> Callable[[Any], Any] | None:
 
 def decode_map(payload: bytes) -> dict[str, Any]:
     """Decode one msgpack map with text keys, sizes bounded. Raises Malformed."""
-    if len(payload) > fields.MAX_MAP_BYTES:
-        raise Malformed("message size")
-    counted = _counter(payload)
+    bounds = _bounds(payload)
+    max_str_len = max(fields.MAX_STRING_BYTES, min(len(payload), 1 << 22))
     try:
         value = msgpack.unpackb(
-            payload,
-            object_hook=counted,
-            list_hook=counted,
-            raw=False,
-            strict_map_key=False,
-            max_str_len=max(fields.MAX_STRING_BYTES, min(len(payload), 1 << 22)),
-            max_bin_len=len(payload),
-            max_array_len=fields.MAX_MAP_ITEMS,
-            max_map_len=fields.MAX_MAP_ITEMS,
-            max_ext_len=0,
-            unicode_errors="replace",
+            payload, max_str_len=max_str_len, max_bin_len=len(payload), **bounds
         )
     # msgpack raises a family of its own and, for odd input, plain ValueError subclasses.
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
@@ -138,15 +139,8 @@ def decode_map(payload: bytes) -> dict[str, Any]:
 def leading(payload: bytes, last: str) -> dict[str, Any]:
     """Return the first values of a map with text keys, up to that of ``last`` (or all of a map
     without it): what follows, a thousand ranks' rows, is not decoded. Raises Malformed."""
-    if len(payload) > fields.MAX_MAP_BYTES:
-        raise Malformed("message size")
-    counted = _counter(payload)
-    reader = msgpack.Unpacker(
-        object_hook=counted, list_hook=counted,
-        max_buffer_size=max(len(payload), 1), max_str_len=fields.MAX_STRING_BYTES, max_ext_len=0,
-        max_array_len=fields.MAX_MAP_ITEMS, max_map_len=fields.MAX_MAP_ITEMS,
-        unicode_errors="replace", strict_map_key=False,
-    )  # fmt: skip
+    bounds, size = _bounds(payload), max(len(payload), 1)
+    reader = msgpack.Unpacker(max_buffer_size=size, max_str_len=fields.MAX_STRING_BYTES, **bounds)
     found: dict[str, Any] = {}
     try:
         reader.feed(payload)

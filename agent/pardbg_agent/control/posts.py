@@ -99,7 +99,6 @@ NUM_PLACES: Final = SETS * WAYS + AREAS
 
 OPS: Final = ("?", *c10d_ops.KINDS)
 _OP_CODES: Final = {op: code for code, op in enumerate(OPS)}
-_MASK: Final = (1 << 64) - 1
 _TRIES: Final = 3
 _SETTLED_NS: Final = 100_000_000
 """A directory's time has the kernel tick's grain: one that changed just now is looked at again."""

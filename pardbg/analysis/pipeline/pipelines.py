@@ -190,17 +190,24 @@ def _running_stated(view: View, process: Process, rank: int) -> tuple[int, Actio
     state = states(view).get(process.proc)
     if state is None or view.proc_end(process) is not None or state.get("held"):
         return None
-    since = fields.integer(state, "since_ns", 0)
-    kind = fields.text(state, "action")
-    stage, mb = fields.integer(state, "stage", -1), fields.integer(state, "mb", -1)
-    if kind not in COMPUTE or stage < 0 or mb < 0 or not 0 < since <= view.t_ns:
+    span = stated_span(state, rank, view.t_ns)
+    if span is None:
         return None
     table, visible = view.rows(process, "action")
     begun = table.col("t0_ns")[max(0, visible - 64) : visible]
-    if len(begun) and int(begun.max()) >= since - _SAME_NS:
+    if len(begun) and int(begun.max()) >= span.t0_ns - _SAME_NS:
         return None
-    span = ActionSpan(rank, stage, kind, mb, since, None)
     return fields.integer(state, "step", 0), span
+
+
+def stated_span(state: Mapping[str, Any], rank: int, t_ns: int) -> ActionSpan | None:
+    """Return the compute action that a status block says is running; None: it names none that had
+    begun by ``t_ns``."""
+    kind, since = fields.text(state, "action"), fields.integer(state, "since_ns", 0)
+    stage, mb = fields.integer(state, "stage", -1), fields.integer(state, "mb", -1)
+    if kind not in COMPUTE or stage < 0 or mb < 0 or not 0 < since <= t_ns:
+        return None
+    return ActionSpan(rank, stage, kind, mb, since, None)
 
 
 def states(view: View) -> Mapping[str, Mapping[str, Any]]:

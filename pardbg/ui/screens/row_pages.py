@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from pardbg.analysis.answers.snapshot import MANY, Snapshot
@@ -30,6 +30,7 @@ from pardbg.render.pages.findings import (
 )
 from pardbg.render.pages.memory import has_figures, memory
 from pardbg.render.pages.mesh.page import layout_of, mesh, square_at
+from pardbg.render.pages.mesh.square_layout import SquareLayout
 from pardbg.render.pages.output import matches, output
 from pardbg.render.pages.overview.page import OverviewPageState, overview
 from pardbg.render.pages.overview.rank_table import WIDE as DRAWS_PIPELINE
@@ -96,40 +97,27 @@ class OverviewPage(Page):
         return self._by_mesh(self.shared.frame)
 
     def move(self, by: int) -> None:
-        if not self._go(by, 0):
+        if not self._to_square(lambda layout: layout.beside(self.shared.rank, by, 0)):
             super().move(by)
 
     def cell(self, by: int) -> bool:
-        return self._go(0, by)
-
-    def _go(self, down: int, right: int) -> bool:
-        """Select the next square in a direction; False where ranks are rows."""
-        frame = self.shared.frame
-        if frame is None or not self._by_mesh(frame):
-            return False
-        layout, _ = layout_of(frame.snapshot, *self.size, self._look(frame))
-        found = layout.beside(self.shared.rank, down, right)
-        if found in self.ranks():
-            self.shared.rank = found
-        self.redraw()
-        return True
+        return self._to_square(lambda layout: layout.beside(self.shared.rank, 0, by))
 
     def choose(self, index: int) -> None:
-        if not self._choose_square(index, None):
+        if not self._to_square(lambda layout: square_at(layout, index, None)):
             super().choose(index)
 
     def pick(self, index: int, x: int) -> None:
-        if not self._choose_square(index, x):
+        if not self._to_square(lambda layout: square_at(layout, index, x)):
             super().pick(index, x)
 
-    def _choose_square(self, row: int, x: int | None) -> bool:
-        """Select the rank under column ``x`` of the mesh's line ``row``, the first one by default;
-        False where ranks are rows."""
+    def _to_square(self, square: Callable[[SquareLayout], int | None]) -> bool:
+        """Select the rank of a square of the mesh; False where ranks are rows."""
         frame = self.shared.frame
         if frame is None or not self._by_mesh(frame):
             return False
         layout, _ = layout_of(frame.snapshot, *self.size, self._look(frame))
-        found = square_at(layout, row, x)
+        found = square(layout)
         if found in self.ranks():
             self.shared.rank = found
         self.redraw()

@@ -20,7 +20,7 @@ from pardbg.analysis.pipeline.dependencies import COMPUTE, parse, producer, sati
 from pardbg.analysis.pipeline.in_flight import in_flight, in_flight_bound
 from pardbg.analysis.pipeline.mesh import place
 from pardbg.analysis.pipeline.outlines import newest_step
-from pardbg.analysis.pipeline.pipelines import Layout, layouts, states, step_rows
+from pardbg.analysis.pipeline.pipelines import Layout, layouts, stated_span, states, step_rows
 from pardbg.analysis.pipeline.play import uniform_slots
 from pardbg.analysis.pipeline.values import ActionSpan
 from pardbg.events import fields
@@ -164,12 +164,7 @@ def _held_inside(view: View, rank: int, step: int) -> ActionSpan | None:
     said = states(view).get(process.proc) if process is not None else None
     if not said or not said.get("held") or fields.integer(said, "step", -1) != step:
         return None
-    kind = fields.text(said, "action")
-    stage, mb = fields.integer(said, "stage", -1), fields.integer(said, "mb", -1)
-    since = fields.integer(said, "since_ns", 0)
-    if kind not in COMPUTE or stage < 0 or mb < 0 or not 0 < since <= view.t_ns:
-        return None
-    return ActionSpan(rank, stage, kind, mb, since, None)
+    return stated_span(said, rank, view.t_ns)
 
 
 # -- the order
