@@ -7,17 +7,11 @@ each rank before it connects (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp);
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import linecache
-import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from subprocess import SubprocessError
 from typing import Final
 
@@ -27,24 +21,14 @@ from pardbg.analysis.hangs.stacks import activity, program
 from pardbg.events.device_facts import Ras
 from pardbg.hub.attach.job_ranks import JobRank, why_no_stack
 from pardbg.hub.attach.stacks_verdict import RankStack
-from pardbg.hub.ranks.processes import schedule, times_run
+from pardbg.hub.ranks.processes import maps, schedule, times_run
+from pardbg.hub.ranks.rendezvous import came
 from pardbg.hub.ranks.stack_requests import py_spy
 from pardbg.hub.serve.nccl_reports import fact_of, status_of
 from pardbg_agent.identity import host_name
 
-ASK_S: Final = 5
-TAKES_S: Final = 30.0
-"""Until an answer, with torch's import."""
+ASK_S: Final = 5.0
 ATTEMPT: Final = "TORCHELASTIC_RESTART_COUNT"
-KEY: Final = "default_pg/0//cpu//0/"
-"""Of a rank of the default group, ahead of its number."""
-_PROBE: Final = f"""import datetime, json, sys
-from torch.distributed import TCPStore
-host, port, first, world = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-until = datetime.timedelta(seconds={ASK_S})
-store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=until)
-print(json.dumps([rank for rank in range(world) if store.check([first + str(rank)])]))
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,39 +47,17 @@ def ask_store(ranks: Sequence[JobRank]) -> StoreLook:
     if not (host and port.isdecimal()):
         return StoreLook(why="MASTER_ADDR and MASTER_PORT are not in the ranks' environment")
     try:
-        process = psutil.Process(rank.pid)
-        environ = process.environ()
-        python = _python(process, environ)
+        attempt = psutil.Process(rank.pid).environ().get(ATTEMPT, "0")
     except psutil.Error as error:
         return StoreLook(why=str(error))
-    if environ.get(ATTEMPT, "0") != "0":
+    if attempt != "0":
         return StoreLook(why="the ranks were restarted, and it keeps the keys of those before")
-    argv = [python, "-c", _PROBE, host, port, KEY, str(rank.world_size)]
+    everyone = range(rank.world_size)
     try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=TAKES_S, check=False,
-            stdin=subprocess.DEVNULL, cwd="/",
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
+        come = came(host, int(port), everyone, ASK_S)
+    except (OSError, ValueError, OverflowError) as error:  # the last: no port has such a number
         return StoreLook(why=f"{type(error).__name__}: {error}")
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return StoreLook(why=next((one for one in lines if "Error: " in one), lines[-1]))
-    come = frozenset(json.loads(done.stdout))
-    both = [
-        tuple(r for r in range(rank.world_size) if (r in come) is side) for side in (True, False)
-    ]
-    return StoreLook(both[0], both[1])
-
-
-def _python(process: psutil.Process, environ: Mapping[str, str]) -> str:
-    """Return a Python that has torch: this one, else the rank's."""
-    if importlib.util.find_spec("torch"):
-        return sys.executable
-    first: str = process.cmdline()[0]
-    if "/" in first:
-        return first if first.startswith("/") else f"{process.cwd()}/{first}"
-    return shutil.which(first, path=environ.get("PATH")) or str(process.exe())
+    return StoreLook(tuple(come), tuple(sorted({*everyone} - {*come})))
 
 
 AT_ONCE: Final = 8
@@ -103,7 +65,7 @@ AT_ONCE: Final = 8
 WATCH_S: Final = 0.3
 LOOKS: Final = 6
 """More of them, at ranks that wait: whether they go on."""
-DRIVERS: Final = (b"libcuda.so", b"libamdhip64", b"libze_loader")
+DRIVERS: Final = ("libcuda.so", "libamdhip64", "libze_loader")
 ASLEEP: Final = 0.05
 """Share of a core below which a rank is asleep."""
 
@@ -177,11 +139,7 @@ def _is_still(frames: tuple[tuple[str, int, str], ...] | str, stack: RankStack) 
 
 def _has_device(pid: int) -> bool:
     """Return whether a process has loaded the driver of a device."""
-    try:
-        maps = Path(f"/proc/{pid}/maps").read_bytes()
-    except OSError:
-        return False
-    return any(driver in maps for driver in DRIVERS)
+    return any(maps(pid, driver) for driver in DRIVERS)
 
 
 def _source(frames: Sequence[tuple[str, int, str]]) -> str:

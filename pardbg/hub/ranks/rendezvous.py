@@ -55,10 +55,10 @@ class Rendezvous:
             return  # nothing is known, and nothing is said
 
 
-def came(address: str, port: int, ranks: Sequence[int]) -> list[int]:
+def came(address: str, port: int, ranks: Sequence[int], timeout_s: float = TIMEOUT_S) -> list[int]:
     """Return ranks whose address is in the store. Raises OSError; ValueError: it is no TCPStore."""
     found = []
-    with socket.create_connection((address, port), TIMEOUT_S) as store:
+    with socket.create_connection((address, port), timeout_s) as store:
         store.sendall(_HELLO)
         for rank in ranks:
             key = _KEY.format(rank).encode()
