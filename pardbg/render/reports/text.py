@@ -104,9 +104,7 @@ def _ended(report: Report) -> str:
         return "cut off"
     if report.live:
         return "still running"
-    if report.run.attached:
-        return "ended"
-    if report.part is not None:
+    if report.run.attached or report.part is not None:
         return "ended"
     states = {rank.now.state for rank in report.ranks}
     return "killed" if states and states <= {"lost", "ended"} else "end not known"

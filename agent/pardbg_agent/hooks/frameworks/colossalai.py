@@ -6,6 +6,7 @@ compute: the action is the compute inside. The others' are counted.
 
 from __future__ import annotations
 
+from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
@@ -66,10 +67,7 @@ def _plain(c: _core.Core, made: Actions, given: Given) -> Plan | None:
 
 def _interleaved(c: _core.Core, made: Actions, given: Given) -> Plan | None:
     number, chunks = _number(given["self"], "num_microbatch"), int(given["self"].num_model_chunks)
-
-    def row(at: int, size: int, number: int) -> list[str]:
-        return interleaved(at, size, number, chunks)
-
+    row = partial(interleaved, num_chunks=chunks)
     name = "ColossalAI Interleaved1F1B"
     group = _begin(made, given)
     return seam.plan_on(group, name, number, row if _trains(given) else None, chunks)
@@ -128,8 +126,7 @@ def _backward(made: Actions, given: Given) -> What | None:
     planned = made.next_planned("B")
     if planned is None and int(getattr(given.get("self"), "num_model_chunks", 1)) > 1:
         return None  # nothing says whose it is
-    stage, mb = planned or (run.stage, made.next_mb("B", run.stage))
-    return "B", stage, mb, None
+    return seam.backward(made, planned)
 
 
 def _weight(made: Actions, given: Given) -> What | None:

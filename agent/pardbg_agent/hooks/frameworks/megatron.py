@@ -96,10 +96,7 @@ def _forward(made: Actions, given: Given, model: str = "model", chunk: str = "vp
 
 
 def _backward(made: Actions, given: Given) -> What:
-    run = made.of_run
-    planned = made.next_planned("B")
-    stage, mb = planned or (run.stage, made.next_mb("B", run.stage))
-    return "B", stage, mb, None
+    return seam.backward(made, made.next_planned("B"))
 
 
 def _combined(made: Actions, given: Given) -> list[What]:

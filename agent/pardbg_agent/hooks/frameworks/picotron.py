@@ -55,7 +55,7 @@ def _backward(made: Actions, given: Given) -> What:
     run = made.of_run
     if _is_last(run):
         seam.keep_loss(made, given.get("output_tensor"))
-    return "B", run.stage, made.next_mb("B", run.stage), None
+    return seam.backward(made)
 
 
 def _before_communication(c: _core.Core, operation: Any = "", *_: Any, **__: Any) -> None:

@@ -183,6 +183,12 @@ def in_order(verb: str, module: str = "") -> Callable[[Actions, Given], What]:
     return which
 
 
+def backward(made: Actions, planned: tuple[int, int] | None = None) -> What:
+    """Return a backward: what the plan says, else the next microbatch of the rank's first stage."""
+    stage = made.of_run.stage
+    return "B", *(planned or (stage, made.next_mb("B", stage))), None
+
+
 def _phase(c: _core.Core, verb: str, module: Any) -> tuple[Callable[..., None], Any] | None:
     """Forward or backward where the run is on one rank: no pipeline, but a phase of its step."""
     ended: Callable[..., None] = step_phases.after_backward
