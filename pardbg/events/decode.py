@@ -91,7 +91,7 @@ def usable(records: NDArray[Any]) -> NDArray[np.bool_]:
     return ok
 
 
-def _bounds(payload: bytes) -> dict[str, Any]:
+def _bounds(payload: bytes) -> dict[str, object]:
     """Return msgpack's options that bound what a message becomes. Raises Malformed."""
     if len(payload) > fields.MAX_MAP_BYTES:
         raise Malformed("message size")
