@@ -114,6 +114,13 @@ class Definitions:
         """Facts of a process, made when first asked for."""
         return self.processes.setdefault(proc, ProcessFacts())
 
+    def innermost(self, procs: Iterable[str], living: Mapping[str, int]) -> list[str]:
+        """Return them less those of which a child that lives is the same rank (``living`` has
+        each): a rank that forked another life of itself, which it waits for."""
+        known = ((proc, rank) for proc, rank in living.items() if proc in self.processes)
+        above = {(one, r) for proc, r in known for one in within(self.processes[proc].fields)}
+        return [proc for proc in procs if (proc, living.get(proc, -1)) not in above]
+
     def ended(self, proc: str) -> None:
         """Keep of a process that has ended what late viewers get, as long as there is room."""
         known = self.processes.get(proc)

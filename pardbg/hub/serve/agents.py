@@ -100,6 +100,10 @@ class Agents:
         here = self.known().items()
         return {self.pid(p): rank for p, rank in here if self.nodes.node_of(p) is None}
 
+    def innermost(self, procs: Iterable[str]) -> list[str]:
+        """See Definitions.innermost: of those that have not ended."""
+        return self._definitions.innermost(procs, self.known())
+
     def defined(self, proc: str, fields: Mapping[str, object]) -> None:
         """Tell control what a definition says."""
         kind = fields.get("k")

@@ -163,10 +163,10 @@ class StateFeed:
             return
         self._stall_number -= 1  # viewers' questions count upwards
         number = self._stall_number
-        pids = {proc: self._agents.pid(proc) for proc in due}
+        pids = {proc: self._agents.pid(proc) for proc in self._agents.innermost(due)}
         ask(self._where, number, rows, pids,
             lambda stall: self._collector.control(ControlEvent(stall)), now)  # fmt: skip
-        for proc in due:
+        for proc in pids:
             self._router.send(proc, AskWhere(number))
         ranks = [(int(row["rank"]), *self._agents.place(p)) for p, row in rows.items()]
         self._ras.ask(ranks, self._agents.ranks_here().keys(), now)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from pardbg.analysis.findings.kinds.stall_kinds import Deadlock
 from pardbg.analysis.findings.registry import standstills
 from pardbg.analysis.hangs.op_orders import odd_one_out
+from pardbg_agent import wire
 from pardbg_agent.wire import Kind
 from tests.unit.analysis.test_waitgraph import at
 from tests.unit.trace_builder import Trace
@@ -51,6 +53,25 @@ def test_of_two_ranks_without_earlier_ops_neither_is_odd() -> None:
     trace.ranks[0].collective("a", "all_reduce", 1, None)
     trace.ranks[1].collective("world", "all_reduce", 1, None)
     assert odd_one_out(at(trace, 3000), (0, 1)) == ()
+
+
+def test_two_groups_of_one_name_and_the_same_ranks_are_told_apart() -> None:
+    """Torch numbers them; rank 1 takes the other one first in step 9."""
+    trace = Trace(2, {"1@ff": (0, 1), "2@ff": (0, 1)})
+    for rank, proc in enumerate(trace.ranks):
+        for number, key in ((1, "1@ff"), (2, "2@ff")):
+            proc.define(wire.DefKind.GROUP, id=number, key=key, name="side", axis=None,
+                        ranks=[0, 1], backend="gloo")  # fmt: skip
+            proc._groups[key] = number
+        for t in range(10):
+            for n, key in enumerate(("1@ff", "2@ff") if t < 9 else ("21"[1 - rank] + "@ff",)):
+                begun = 10 * t + 3 * n + rank + 1
+                proc.collective(key, "all_reduce", begun, None if t == 9 else begun + 2.5, step=t)
+    (found,) = standstills(at(trace, 4000))
+    assert isinstance(found.facts, Deadlock) and found.facts.odd == (1,)
+    assert {wait.rank: wait.op.partition("side ")[2] for wait in found.facts.waits} == {
+        0: "(1) #9", 1: "(2) #9",
+    }  # fmt: skip
 
 
 def all_to_all(sent: dict[tuple[int, int], int], expected: dict[tuple[int, int], int]) -> Trace:

@@ -154,6 +154,19 @@ def test_a_launcher_is_no_rank_until_it_acts_as_one() -> None:
     assert defs.process(above).rank == 0
 
 
+def test_of_a_rank_and_the_one_that_it_forked_the_stack_of_the_child_is_asked() -> None:
+    """Rank 0 has had a group before it forked the child that is rank 0 now, and waits for it."""
+    defs, above, below, other = Definitions(), "0.n0.1", "0.n0.2", "0.n0.3"
+    define(defs, above, k="process", proc=above, rank=0)
+    define(defs, above, k="group", id=1, key="g", ranks=[0, 1])
+    define(defs, below, k="process", proc=below, rank=0, within=[above])
+    define(defs, other, k="process", proc=other, rank=1, within=[above])
+    living = {above: 0, below: 0, other: 1, "0.n0.4": 2}
+    assert defs.innermost(living, living) == [below, other, "0.n0.4"]
+    del living[below]  # it has ended: the rank goes on itself
+    assert defs.innermost(living, living) == [above, other, "0.n0.4"]
+
+
 def test_a_process_says_that_it_leaves() -> None:
     defs = Definitions()
     define(defs, "0.n0.1", k="note", key="recipe", value="ddp")

@@ -54,8 +54,6 @@ class About(NamedTuple):
     """All of them make this call, in the same order; None: it concerns this rank alone."""
     group: int = 0
     """Id of the one group that it is about."""
-    at: Callable[[], Any] | None = None
-    """Tells where the program makes it."""
 
 
 Describe = Callable[..., About | None]
@@ -132,10 +130,11 @@ def _begin(
         about = describe(*args, **kwargs)
         if about is None:
             return None, None
+        at = call_sites.here
         if about.members is None:
-            return c, calls.alone(c, name, about.detail, group=about.group, at=about.at)
+            return c, calls.alone(c, name, about.detail, group=about.group, at=at)
         key = calls.together(about.members)
-        return c, calls.begin(c, name, about.detail, key, about.members)
+        return c, calls.begin(c, name, about.detail, key, about.members, at=at)
     except Exception as error:  # noqa: BLE001 - the guard
         if c is not None:
             c.guard.failed("calls", error)
@@ -237,9 +236,9 @@ def let_callbacks_run() -> None:
 def _destroy(group: Any = None) -> About:
     let_callbacks_run()
     if group is None or group is dist.group.WORLD:  # with the world go all others
-        return About("", None, 0, call_sites.here)
+        return About("", None)
     members = _ranks(dist.get_process_group_ranks(group))
-    return About(members, None, group_of(current(), group).group_id, call_sites.here)
+    return About(members, None, group_of(current(), group).group_id)
 
 
 def _key(store: Any, keys: Any = "", *_: Any, **__: Any) -> About:

@@ -184,9 +184,9 @@ class Deadlock(Stalled):
         if self.others:
             text += f" {ranks_text(self.others).capitalize()} {self.verb(self.others)} for them."
         if self.odd:
-            peer = ", or named another rank" if self.of == "p2p-cycle" else ""
-            text += f" {ranks_text(self.odd).capitalize()} left an op out, or issued one too many"
-            text += f"{peer}."
+            peer = ", named another rank" if self.of == "p2p-cycle" else ""
+            text += f" {ranks_text(self.odd).capitalize()} left an op out, issued one too many"
+            text += f"{peer}, or took another order."
         return text + (self._missing_text() or places_sentence(self.places))
 
     def _missing_text(self) -> str:

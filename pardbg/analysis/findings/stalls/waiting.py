@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Final
 
@@ -141,6 +143,18 @@ def _missing(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> It
 
 def _waiting(op: PendingOp) -> Waiting:
     return Waiting(op.rank, Label(op.text), op.since_ns)
+
+
+def _told_apart(ops: Sequence[PendingOp]) -> tuple[Waiting, ...]:
+    """As `_waiting`; where groups of the same name and ranks are meant, with torch's own names."""
+    of: dict[str, set[tuple[int, str]]] = defaultdict(set)
+    for op in ops:
+        of[op.text] |= {op.key} if not op.p2p and not op.call else set()
+    own = {op.rank: op.group.key.partition("@")[0] for op in ops if len(of[op.text]) > 1}
+    return tuple(
+        _waiting(replace(op, name=f"{op.name} ({own[op.rank]})") if op.rank in own else op)
+        for op in ops
+    )
 
 
 def _scope(blame: Blame) -> frozenset[tuple[int, str]]:
@@ -303,7 +317,7 @@ def _deadlock(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> C
     facts = Deadlock(
         blamed=blame.ranks, never_made=False, over=over is not None, of=kind,
         sure=not set(blame.ranks) & set(graph.unsure), others=others, tags=(tags[0], tags[1]),
-        waits=tuple(_waiting(op) for op in ops.values()),
+        waits=_told_apart(list(ops.values())),
         keys=tuple(sorted({op.op.reduce for op in ops.values() if op.at_store})),
         calls=any(op.call for op in ops.values()), places=_places(view, culprits),
         named=culprits, odd=odd,
