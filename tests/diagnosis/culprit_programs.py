@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import rpc
+from torch.distributed.fsdp import fully_shard
 
 WHO = STEP = RANK = SIZE = 0
 MINE = False
@@ -399,6 +400,28 @@ def sums_in_thread(waits: bool) -> None:
         dist.all_reduce(torch.ones(256))
 
 
+def leaves_unit_out() -> None:
+    """A sharded model of equal layers, of which one rank leaves the last one out in a step."""
+    layers = [fully_shard(nn.Linear(16, 16)) for _ in range(3)]
+    model = fully_shard(nn.Sequential(*layers))
+    for step in range(STEPS):
+        time.sleep(0.02)
+        out = torch.ones(4, 16)
+        for layer in layers[: 2 if MINE and step == STEP else 3]:
+            out = layer(out)
+        out.sum().backward()
+        model.zero_grad()
+
+
+def twins() -> None:
+    """Two groups of one name and all ranks; one rank sums in the other one first."""
+    groups = [dist.new_group(group_desc="side") for _ in range(2)]
+    for step in range(STEPS):
+        time.sleep(0.02)
+        for group in groups[:: -1 if MINE and step == STEP else 1]:
+            dist.all_reduce(torch.ones(64), group=group)
+
+
 WHATS: dict[str, Callable[[], None]] = {
     "skips-in-group": skips_in_group, "ring": ring, "extra-in-group": extra_in_group,
     "splits": splits, "monitored": monitored, "monitored-at-step": monitored_at_step,
@@ -410,6 +433,7 @@ WHATS: dict[str, Callable[[], None]] = {
     "feeder-dies": feeder_dies, "comm-thread-dies": lambda: sums_in_thread(True),
     "unawaited-thread-dies": lambda: sums_in_thread(False), "future-keeps": future_keeps,
     "task-keeps": task_keeps, "rpc-hangs": rpc_hangs, "without-optimizer": without_optimizer,
+    "leaves-unit-out": leaves_unit_out, "twins": twins,
 }  # fmt: skip
 
 

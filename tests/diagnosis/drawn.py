@@ -40,6 +40,7 @@ CULPRIT: dict[str, tuple[tuple[str, ...], str]] = {
     "unawaited-thread-dies": (("thread-exception",), HANG),
     "future-keeps": (("thread-exception",), HANG), "task-keeps": (("thread-exception",), HANG),
     "without-optimizer": (("straggler",), SLOW), "rpc-hangs": (("stuck-call",), HANG),
+    "leaves-unit-out": (("op-mismatch",), HANG), "twins": (("deadlock",), HANG),
 }  # fmt: skip
 """The same of culprit_programs."""
 NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {

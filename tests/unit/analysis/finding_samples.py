@@ -16,6 +16,7 @@ import pardbg.analysis.findings.kinds.value_kinds as state
 from pardbg.analysis.findings.finding import Candidate, Facts, Label
 from pardbg.analysis.findings.kinds.absence import Absence, Doing
 from pardbg.analysis.hangs.blocking_calls import Blocking, Call
+from pardbg.analysis.hangs.partings import Parting
 from pardbg.analysis.same.hypotheses import Hypothesis
 from pardbg.events.log_facts import LogSays
 from pardbg.store.definitions import Cause
@@ -159,7 +160,9 @@ def _disagreements() -> list[Candidate]:
     call = disagreements.Mismatch("op mismatch", Label("calls"), "…", 1, True, 0, ())
     first = disagreements.Mismatch("op mismatch", world, "rank 0: a; rank 1: b", 1, False, 0, (),
                                    ((1, AT), (0, AT)))  # fmt: skip
+    parted = replace(differs, parted=Parting("forward", (1, 0), (3, 4), ((1, ("layers.2",)),)))
     found += [one("op-mismatch", differs, (0, 1), (1,)), one("op-mismatch", tie, (0, 1)),
+              one("op-mismatch", parted, (0, 1), (1,)),
               one("op-mismatch", first, (0, 1), (1,)),
               replace(one("op-mismatch", first, (0, 1), (1,)), handled=(("KeyError: 'b'", (1,)),)),
               one("call-mismatch", call, (0, 1), (1,))]  # fmt: skip

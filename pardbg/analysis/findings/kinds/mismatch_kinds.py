@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Label, Severity
 from pardbg.analysis.findings.kinds.kind import kinds
+from pardbg.analysis.hangs.partings import Parting
 from pardbg.words import agreed, ranks_text, sizes
 
 _MAX_PLACES: Final = 4
@@ -28,6 +29,16 @@ def places_sentence(places: tuple[Place, ...], least: int = 2) -> str:
 def first_text(places: tuple[Place, ...]) -> str:
     """Return `` Rank 0 issued its first such op at a.py:3 in f.``, of each rank."""
     return "".join(f" Rank {rank} issued its first such op at {at}." for rank, at in places)
+
+
+def _parted_text(parted: Parting | None) -> str:
+    """Return `` Before, in the forward of this step, rank 1 issued 3 ops, rank 0 4: …``."""
+    if parted is None:
+        return ""
+    (one, other), (few, many) = parted.ranks, parted.ops
+    lacks = "; ".join(f"rank {rank} did not gather {', '.join(of)}" for rank, of in parted.units)
+    text = f" They part earlier: in the {parted.phase} of this step rank {one} issued {few} "
+    return f"{text}op{'s'[: few != 1]}, rank {other} {many}{f': {lacks}' if lacks else ''}."
 
 
 class _Disagreement(Facts):
@@ -62,6 +73,8 @@ class Mismatch(_Disagreement):
     first_places: tuple[Place, ...] = ()
     """Where others of these first issued an op with the same signature; this one may be of another
     line."""
+    parted: Parting | None = None
+    """Where the ranks' ops parted before."""
 
     @property
     def stops(self) -> bool:
@@ -79,7 +92,7 @@ class Mismatch(_Disagreement):
             text += f" Which side is wrong cannot be told{at}."
         if of:
             text += places_sentence(self.places, 2 if about.where and not self.first_places else 1)
-        text += first_text(self.first_places)
+        text += first_text(self.first_places) + _parted_text(self.parted)
         if self.number > 1:
             text += f" {self.number} of the recent collectives have the same mismatch."
         return text

@@ -33,6 +33,7 @@ from pardbg.analysis.findings.stalls.misfits import (
 )
 from pardbg.analysis.findings.stalls.rehearsed import places
 from pardbg.analysis.hangs.newest import newest_collectives, passed_collectives
+from pardbg.analysis.hangs.partings import parting
 from pardbg.analysis.hangs.stacks import place, whole_place
 from pardbg.analysis.hangs.standstill import (
     first_place,
@@ -114,6 +115,7 @@ def _mismatch(view: View, rows: Sequence[CollectiveRow], settled: bool) -> Candi
         facts=Mismatch(
             cast(Verdict, row.verdict), Label(row.label), row.detail, len(rows), call, steps,
             tuple(known), _first_places(view, unknown),
+            None if call or len(shown) < 2 else parting(view, row, shown[0], shown[-1]),
         ),
     )  # fmt: skip
 
