@@ -101,7 +101,7 @@ def test_a_scatter_has_its_dtype_on_ranks_that_bring_nothing(watched: Path) -> N
 
 
 def test_an_ops_definition_has_the_line_of_its_first(watched: Path) -> None:
-    """Of the all_reduces, which are alike, the first."""
+    """Of the all_reduces, which are alike, the first; and set-up calls have theirs."""
     first = inspect.currentframe().f_lineno + 1  # type: ignore[union-attr]
     for _ in range(2):
         dist.all_reduce(torch.zeros(6))
@@ -109,6 +109,7 @@ def test_an_ops_definition_has_the_line_of_its_first(watched: Path) -> None:
     dist.barrier()
     said = {d["op"]: d["at"] for d in rank(watched).defined("op") if "at" in d}
     name = "test_an_ops_definition_has_the_line_of_its_first"
+    assert said.pop("init_process_group")[2] == "fake_world"
     assert said == {
         "all_reduce": [__file__, first + 1, name],
         "barrier": [__file__, first + 3, name],
