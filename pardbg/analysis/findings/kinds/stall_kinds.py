@@ -184,9 +184,11 @@ class Deadlock(Stalled):
         if self.others:
             text += f" {ranks_text(self.others).capitalize()} {self.verb(self.others)} for them."
         if self.odd:
-            peer = ", named another rank" if self.of == "p2p-cycle" else ""
-            text += f" {ranks_text(self.odd).capitalize()} left an op out, issued one too many"
-            text += f"{peer}, or took another order."
+            peer = ", names another rank" if self.of == "p2p-cycle" else ""
+            text += (
+                f" The order of {ranks_text(self.odd)} differs from before or from all others': "
+            )
+            text += f"an op is left out, is one too many{peer}, or comes elsewhere."
         return text + (self._missing_text() or places_sentence(self.places))
 
     def _missing_text(self) -> str:
