@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +45,7 @@ TABLE_NAMES: Final = (
 _MOST_BYTES: Final = 1 << 20
 """Moved at a time: what stays in the caches is moved in half the time."""
 _PUT_BY_BYTES: Final = 2048 * wire.RECORD_BYTES
-"""More of a process do not wait for a reader. Of many ranks to move few takes as long as many."""
+"""Of many ranks to move few takes as long as many."""
 _NO_TABLE, _UNKNOWN = len(TABLE_NAMES), len(TABLE_NAMES) + 1
 
 
@@ -101,6 +102,9 @@ class PutBy:
         self._tables = self.num_bytes = 0
         self.rests = False
         """They stay here, whoever reads."""
+        self.look: ref[object] | None = None
+        """A look under way at the tables as they were: while it lives none of their rows goes, and
+        no more come by themselves."""
 
     def add(self, records: NDArray[Any], tables: int) -> None:
         """Keep more; ``tables`` has a bit for each table that they belong to."""
@@ -111,6 +115,15 @@ class PutBy:
     def has(self, name: str) -> bool:
         """Return whether there are records of that table."""
         return not self.rests and bool(self._tables & _BIT_OF[name])
+
+    @property
+    def looked_at(self) -> bool:
+        return self.look is not None and self.look() is not None
+
+    @property
+    def overflows(self) -> bool:
+        """Return whether they are so many that they do not wait for a reader."""
+        return self.num_bytes >= _PUT_BY_BYTES and not self.looked_at
 
     def take(self) -> list[bytes]:
         """Return all; they are the caller's from now on."""
@@ -172,7 +185,7 @@ def _take(batch: Sequence[tuple[Taker, Came]]) -> None:
     parts = zip(who[begins].tolist(), begins.tolist(), ends, bits, strict=True)
     for place, begin, end, some in parts:
         batch[place][0].put_by.add(records[begin:end], some)
-    to_columns(process for process, _ in batch if process.put_by.num_bytes >= _PUT_BY_BYTES)
+    to_columns(process for process, _ in batch if process.put_by.overflows)
 
 
 def to_columns(processes: Iterable[Taker]) -> None:

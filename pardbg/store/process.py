@@ -387,7 +387,7 @@ class Process:
         totals = self._totals.get(name)
         if totals is not None:
             totals.keep_up()
-        excess = table.excess()
+        excess = 0 if self.put_by.looked_at else table.excess()
         if not excess:
             return
         if totals is not None:

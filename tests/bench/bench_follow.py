@@ -83,9 +83,9 @@ class Ranks:
 
     def part(self, half: int, begin_ns: int) -> Any:
         """Make each rank's records of half a step: ranks x records."""
-        made, cut = self._at(half // 2, begin_ns), self._steps.shape[1] // 2
+        cut = self._steps.shape[1] // 2
         self.made = half + 1
-        return made[:, cut:] if half % 2 else made[:, :cut]
+        return self._at(half // 2, begin_ns, slice(cut, None) if half % 2 else slice(cut))
 
     def sent(self, half: int) -> int:
         """Return how many records come before this half of a step."""
@@ -102,24 +102,24 @@ class Ranks:
             at = int((own & (records["kind"] == wire.Kind.OP_ISSUE)).argmax())
             early = records["t1_ns"] < records["t0_ns"][at] + (0 if peer else LATE_NS)
             part = np.concatenate([records[early & ~own], records[at : at + 1]])
-            found.append(_framed(part, step * len(records)))
+            part["mark"] = step * len(records) + 1 + np.arange(len(part))
+            found.append(_framed(part.tobytes(), step * len(records)))
         return found
 
-    def _at(self, step: int, begin_ns: int) -> Any:
-        """All records of a step: ranks x records."""
-        made = self._steps.copy()
+    def _at(self, step: int, begin_ns: int, part: slice = slice(None)) -> Any:
+        """Records of a step, all or a part: ranks x records."""
+        made = self._steps[:, part].copy()
         for name in ("t0_ns", "t1_ns"):
             made[name] += begin_ns + step * STEP_NS - BEGIN
-        made["seq"] += (self._each * step).astype(np.uint32)
+        made["seq"] += (self._each[:, part] * step).astype(np.uint32)
         made["step"] = step
+        made["mark"] = np.arange(self._steps.shape[1])[part] + step * self._steps.shape[1] + 1
         return made
 
 
-def _framed(records: Any, first: int) -> bytes:
-    records = records.copy()
-    records["mark"] = np.arange(first + 1, first + 1 + len(records))
-    head = wire.FRAME.pack(wire.PROTOCOL_VERSION, 0, len(records), first, 0, 0)
-    return bytes(head + records.tobytes())
+def _framed(body: bytes, first: int) -> bytes:
+    number = len(body) // wire.RECORD_BYTES
+    return wire.FRAME.pack(wire.PROTOCOL_VERSION, 0, number, first, 0, 0) + body
 
 
 def feed(relays: list[FakeRelay], ranks: Ranks, seconds: float) -> float:
@@ -154,8 +154,10 @@ def ship(relay: FakeRelay, ranks: Ranks, since: int, parts: deque[Any]) -> int:
     new = list(parts)[len(parts) - (ranks.made - since) :]
     ranks_here = slice((relay.node - 1) * NODE, relay.node * NODE)
     records = np.concatenate([part[ranks_here] for part in new], axis=1)
-    for proc, own in zip(relay.procs, records, strict=True):
-        relay.data.send_multipart((b"R" + proc, _framed(own, ranks.sent(since))))
+    raw, each = records.tobytes(), records[0].nbytes
+    for at, proc in enumerate(relay.procs):
+        body = raw[at * each : (at + 1) * each]
+        relay.data.send_multipart((b"R" + proc, _framed(body, ranks.sent(since))))
     return ranks.made
 
 

@@ -125,9 +125,9 @@ def test_partial_frames_of_a_live_run_and_pieces_between_them_leave_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of many ranks: after a whole frame the next glance after 1 s, then each after 8 times what
-    one takes; a piece of a look at all ranks the same, and at once where ranks stopped. Of few
-    ranks whole frames alone, each after 12 times what one takes, and no pieces where they are
-    quick."""
+    one takes. A piece of a look at all ranks comes after as long as the last one took; the next
+    look after 6 times what all took; a fourth of that where ranks stopped. Of few ranks whole
+    frames alone, each after 12 times what one takes, and no pieces where they are quick."""
     clock = _Time()
     monkeypatch.setattr(pace, "time", clock)
     paced = pace.Pace(TimeCursor())
@@ -160,8 +160,12 @@ def test_partial_frames_of_a_live_run_and_pieces_between_them_leave_time(
         assert not enough()
         spend(0.12)
         assert enough()
-    assert waits(lambda: paced.piece_is_due(urgent=False)) == 1.6
-    assert waits(lambda: paced.piece_is_due(urgent=True)) == 0.2
+    assert waits(lambda: paced.piece_is_due(urgent=False)) == 0.2
+    with paced.piece():
+        spend(0.3)
+    paced.round_over()
+    assert waits(lambda: paced.piece_is_due(urgent=False)) == 3
+    assert waits(lambda: paced.piece_is_due(urgent=True)) == 0.8
     frame(1.0, whole=True, many=False)
     assert waits(lambda: paced.is_time(False)) == 12
 

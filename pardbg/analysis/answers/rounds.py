@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -20,7 +21,8 @@ _AT_ONCE: Final = 128
 
 class Round:
     """One look. Its pieces see the run as it was when the look began, whatever has come since:
-    partial snapshots may be made in between."""
+    partial snapshots may be made in between. While it lives stores keep what it sees: let it be
+    over soon, or go."""
 
     def __init__(
         self, store: Store, rank: int | None, viewport: Viewport, before: Snapshot
@@ -38,7 +40,10 @@ class Round:
         """Make pieces, one at least, until it is ``enough`` for now. Return the snapshot once it is
         made."""
         while self._num_read < len(self._procs):
-            to_columns(self._procs[self._num_read : self._num_read + _AT_ONCE])
+            some = self._procs[self._num_read : self._num_read + _AT_ONCE]
+            to_columns(some)
+            for process in some:
+                process.put_by.look = weakref.ref(self)
             self._num_read += _AT_ONCE
             if enough():
                 return None

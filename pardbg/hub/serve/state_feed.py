@@ -36,6 +36,8 @@ MAX_RANKS: Final = 256
 STATE_NS: Final = 100_000_000
 STATE_PER_RANK_NS: Final = 500_000
 """Many ranks: STATE is said less often, so that it never takes more than some percent of a core."""
+_HASTE: Final = 4
+"""So many times as often where somebody comes to stand: a hang is found once all have said so."""
 STATE_IDLE_NS: Final = 1_000_000_000
 _TIMES: Final = (
     "since_ns",
@@ -94,10 +96,11 @@ class RowNews:
         self.force = True
         """Say them at the next turn, changed or not."""
         self._told: dict[str, Row] = {}
+        self._haste = 1
 
     def due(self, now: int, nodes: int = 1) -> bool:
         """Return whether it is time to look at them. So many ``nodes`` say theirs to one hub."""
-        rate = max(STATE_NS, STATE_PER_RANK_NS * len(self._told) * nodes)
+        rate = max(STATE_NS, STATE_PER_RANK_NS * len(self._told) * nodes // self._haste)
         return self.force or now - self.told_ns >= rate
 
     def take(self, rows: dict[str, Row], now: int, stood_ns: int) -> bool:
@@ -107,6 +110,7 @@ class RowNews:
         seen = {
             proc: {k: v for k, v in row.items() if k not in _VOLATILE} for proc, row in rows.items()
         }
+        self._haste = _HASTE if newly else 1
         due = self.force or newly or now - self.told_ns >= STATE_IDLE_NS
         if not due and seen == self._told:
             return False

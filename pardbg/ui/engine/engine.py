@@ -38,8 +38,8 @@ STOOD_S = (2, 2.4, 3, 4, 5, 6, 7, 8)
 """Seconds that a rank has waited after which a hang is looked for: it may be found at 2 s, once all
 have said where they stand then."""
 WAITS_S, SELDOM_S = 1.0, 10.0
-"""Once a rank has waited for so long, the records of many are made ready for the look for a hang:
-at most once in so long, since in some jobs ranks wait in every step."""
+"""Once a rank has waited for so long, the records of many are made ready for the look for a hang,
+all at once: at most once in so long, since in some jobs ranks wait in every step."""
 MOST_RECORDS = 1_000_000
 """A larger recording opens at an early step, whatever went wrong in it: the search takes long."""
 
@@ -291,8 +291,10 @@ class Engine:
         """Look at another part of all ranks; what was found is shown at once."""
         try:
             with self._pace.piece() as enough:
-                if self._maker.go_on(self._want, enough):
-                    self._wake.set()
+                over = self._maker.go_on(self._want, enough)
+            if over:
+                self._pace.round_over()
+                self._wake.set()
         except Exception as error:  # noqa: BLE001 - as for a frame
             self._report_once(f"cannot look at all ranks: {type(error).__name__}: {error}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -27,9 +28,9 @@ _EVENTS: Final = 4
 """Findings that have a line in the charts over steps."""
 _NARROW = 80
 """Columns of a timeline below which it shows one step instead of three."""
-TURNS = 4
-"""Whole frames of a live run of many ranks within which all ranks' rows are made anew."""
-YOUNG_NS = 30_000_000_000
+TURNS = 8
+"""Looks at all of many live ranks within which all their rows are made anew."""
+YOUNG_S = 30.0
 _SPAN_NS = 300_000_000
 """A step's length where none is known."""
 
@@ -73,6 +74,8 @@ class FrameMaker:
         self._last: Snapshot | None = None
         """The last one that had."""
         self._round: Round | None = None
+        self._stepped_s: float | None = None
+        """When a step was there first."""
         self._left_ns: int | None = None
         """Where the cursor was when a part was chosen."""
 
@@ -182,11 +185,13 @@ class FrameMaker:
     @property
     def urgent(self) -> bool:
         """Return whether the look at all ranks is to be over soon: ranks stopped or went on since
-        the last one, or the run is young, and what is slow in it shows by now."""
+        the last one, or its first steps were seen just now, and what is slow in them shows."""
         if self._kept is None or self._last is None:
             return False
         newest = self._kept.snapshot
-        is_young = newest.t_end_ns - newest.t_begin_ns < YOUNG_NS
+        if newest.steps and self._stepped_s is None:
+            self._stepped_s = time.monotonic()
+        is_young = self._stepped_s is None or time.monotonic() < self._stepped_s + YOUNG_S
         return is_young or stopped(newest) != stopped(self._last)
 
     @property

@@ -22,11 +22,14 @@ LOOK_BACK_PERIOD_S = 1.0
 SHARE = 12
 """Frames by themselves take at most 1/SHARE of a core: heavy analysis comes less often. What a
 user asks for comes at once."""
-PARTIAL_SHARE, PIECE_SHARE = 8, 8
-"""As SHARE, for a live run of many ranks: partial frames, and what is looked at between them."""
-URGENT_SHARE = 1
-"""As PIECE_SHARE, where ranks have stopped, or gone on, since the last look at all; and early on.
-"""
+PARTIAL_SHARE, ROUND_SHARE = 8, 6
+"""As SHARE, for a live run of many ranks: partial frames, and looks at all ranks, the pieces of
+which come between frames."""
+PIECE_SHARE = 1
+"""The same of two pieces."""
+URGENCY = 4
+"""By so much less time is left where ranks have stopped, or gone on, since the last look at all;
+and early on."""
 PIECE_S = 0.1
 """What is looked at between two frames ends after this, as soon as it can."""
 PLAYING_SHARE = 2
@@ -43,7 +46,7 @@ class Pace:
     def __init__(self, cursor: TimeCursor) -> None:
         self._cursor = cursor
         self._looked_s = self._cost_s = self._whole_s = 0.0
-        self._piece_at_s = self._piece_s = 0.0
+        self._piece_at_s = self._piece_s = self._round_s = self._rest_s = 0.0
         self._many = self._was_whole = False
 
     @contextmanager
@@ -71,11 +74,17 @@ class Pace:
             yield lambda: time.thread_time() - spent >= PIECE_S
         finally:
             self._piece_at_s, self._piece_s = time.monotonic(), time.thread_time() - spent
+            self._round_s += self._piece_s
+
+    def round_over(self) -> None:
+        """Note that the last piece was the last one of a look at all ranks."""
+        self._rest_s, self._round_s = self._round_s, 0.0
 
     def piece_is_due(self, urgent: bool) -> bool:
-        """Return whether to look at a piece of what whole frames have."""
-        share = URGENT_SHARE if urgent else PIECE_SHARE
-        return self.slow and time.monotonic() - self._piece_at_s >= self._piece_s * share
+        """Return whether to look at the next piece."""
+        rest = self._piece_s * PIECE_SHARE if self._round_s else self._rest_s * ROUND_SHARE
+        rest = rest / URGENCY if urgent else rest
+        return self.slow and time.monotonic() - self._piece_at_s >= rest
 
     @property
     def idle(self) -> bool:
