@@ -155,7 +155,7 @@ class Engine:
             self._wake.clear()
             self._travel()
             self._look(asked)
-        elif self._maker.in_rounds and self._pace.piece_is_due(self._maker.urgent):
+        elif self._maker.owes_a_look and self._pace.piece_is_due(self._maker.urgent):
             self._go_on()
 
     def _turn_finished(self) -> None:
@@ -289,14 +289,16 @@ class Engine:
 
     def _go_on(self) -> None:
         """Look at another part of all ranks; what was found is shown at once."""
+        over = True
         try:
             with self._pace.piece() as enough:
                 over = self._maker.go_on(self._want, enough)
             if over:
-                self._pace.round_over()
                 self._wake.set()
         except Exception as error:  # noqa: BLE001 - as for a frame
             self._report_once(f"cannot look at all ranks: {type(error).__name__}: {error}")
+        if over:
+            self._pace.round_over()
 
     def _report_once(self, text: str) -> None:
         if text not in self._errors and len(self._errors) < _MOST_ERRORS:

@@ -74,6 +74,8 @@ class FrameMaker:
         self._last: Snapshot | None = None
         """The last one that had."""
         self._round: Round | None = None
+        self._looked_at = -1
+        """Revision of the store at the last look at all ranks."""
         self._stepped_s: float | None = None
         """When a step was there first."""
         self._left_ns: int | None = None
@@ -83,7 +85,7 @@ class FrameMaker:
         """Return the frame at the cursor; of a ``partial`` one most findings are those of the last
         whole one, or none."""
         cursor, analysis = self._cursor, self._analysis
-        if not cursor.following:
+        if not self.in_rounds:
             self._round = None
         begin, end = self._look_at(want.part, now_s)
         snapshot, whole = self._snapshot(cursor.at(now_s), want, partial)
@@ -188,11 +190,8 @@ class FrameMaker:
         the last one, or its first steps were seen just now, and what is slow in them shows."""
         if self._kept is None or self._last is None:
             return False
-        newest = self._kept.snapshot
-        if newest.steps and self._stepped_s is None:
-            self._stepped_s = time.monotonic()
         is_young = self._stepped_s is None or time.monotonic() < self._stepped_s + YOUNG_S
-        return is_young or stopped(newest) != stopped(self._last)
+        return is_young or stopped(self._kept.snapshot) != stopped(self._last)
 
     @property
     def in_rounds(self) -> bool:
@@ -202,12 +201,18 @@ class FrameMaker:
             return False
         return self._last is not None and not self._store.run_ends
 
+    @property
+    def owes_a_look(self) -> bool:
+        """Return whether a look at all ranks is not over, or there is more than at the last one."""
+        more = self._round is not None or self._store.revision != self._looked_at
+        return self.in_rounds and more
+
     def go_on(self, want: Want, enough: Callable[[], bool]) -> bool:
         """Go on with the look at all ranks, or begin one. Return whether it is over."""
         if (kept := self._kept) is None:
             return True
         if self._round is None:
-            self.num_looks += 1
+            self.num_looks, self._looked_at = self.num_looks + 1, self._store.revision
             viewport = self._in_turn(want.viewport, kept)
             self._round = self._analysis.round(
                 self._store, want.pipeline_of, viewport, kept.snapshot
@@ -219,6 +224,8 @@ class FrameMaker:
             return False
         self._last = made
         self._kept = replace(kept, snapshot=made)
+        if made.steps and self._stepped_s is None:
+            self._stepped_s = time.monotonic()
         return True
 
     def _ask(

@@ -17,7 +17,7 @@ from pardbg.ui.engine import pace
 from pardbg.ui.engine.cursor import TimeCursor
 from pardbg.ui.engine.engine import Engine
 from pardbg.ui.engine.feed import Analysis, Frame, Want
-from pardbg.ui.engine.messages import FrameReady
+from pardbg.ui.engine.messages import FrameReady, Trouble
 from tests.bench.bench_thousand_ranks import TP, one_step
 from tests.unit.trace_builder import Trace
 
@@ -123,3 +123,39 @@ def test_a_viewer_that_follows_looks_at_all_in_pieces(
         wholes += len(frames) > before and engine._maker.whole
     assert wholes == 1 and len(frames) > 2
     assert all(frame.whole for frame in frames)  # none says that findings are still looked for
+
+
+def test_of_a_look_that_fails_or_is_no_more_wanted_nothing_is_kept(
+    trace: Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said once, the next one comes after a rest, and the store forgets again."""
+    monkeypatch.setattr(pace, "SLOW_S", 0.0)
+    monkeypatch.setattr(pace, "PIECE_S", 0.0)
+    store, later = fed(trace, STEPS)
+    said: list[object] = []
+    engine = Engine(Live([]), store, Analysis(), TimeCursor(), said.append)
+    engine.want(Want(viewport=Viewport(DRAWN, frozenset())))
+    while engine._shown is None:
+        engine._turn()
+    engine._go_on()
+    assert engine._maker.owes_a_look
+    assert any(process.put_by.looked_at for process in store.procs.values())
+    monkeypatch.setattr(Round, "go_on", lambda *_: 1 / 0)
+    for _ in range(3):
+        engine._go_on()
+    assert [type(one) for one in said].count(Trouble) == 1
+    assert not any(process.put_by.looked_at for process in store.procs.values())
+    assert not engine._maker.owes_a_look  # nothing has come since
+    store.apply_all(later)
+    assert engine._maker.owes_a_look and not engine._pace.piece_is_due(urgent=False)
+
+
+def test_a_look_ends_with_the_run(trace: Trace) -> None:
+    store, _ = fed(trace, STEPS)
+    maker = Engine(Live([]), store, Analysis(), TimeCursor(), lambda _: None)._maker
+    want = Want(viewport=Viewport(DRAWN, frozenset()))
+    maker.make(want, 0.0, partial=False)
+    assert not maker.go_on(want, lambda: True)
+    store.run_ends.append((store.end_ns, 0))
+    maker.make(want, 0.0, partial=True)
+    assert not (maker.owes_a_look or any(p.put_by.looked_at for p in store.procs.values()))
