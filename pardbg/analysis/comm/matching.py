@@ -22,6 +22,7 @@ from pardbg.analysis.comm.collective_columns import (
 )
 from pardbg.analysis.comm.op_rows import Arrival, CollectiveRow, Verdict
 from pardbg.analysis.comm.ops import (
+    UNKNOWN_OP,
     Issue,
     group_label,
     is_undefined,
@@ -297,7 +298,7 @@ def _verdict(
     missing: tuple[int, ...],
     unrecorded: tuple[int, ...],
 ) -> tuple[Verdict, str, tuple[int, ...]]:
-    differing = _mismatch(first, parts)
+    differing = _mismatch(parts)
     if differing is not None:
         return differing
     if is_undefined(first.group):
@@ -334,19 +335,17 @@ def _gone(view: View, ranks: Sequence[int]) -> bool:
     )
 
 
-def _mismatch(
-    first: Issue, parts: Mapping[int, Issue]
-) -> tuple[Verdict, str, tuple[int, ...]] | None:
-    """Return the ranks' first disagreement: that on the op first, as the rest follows from it."""
-    alike = {(*SAYS(i.op), i.peer, i.a, i.b) for i in parts.values()}
-    if len(alike) == 1:
+def _mismatch(parts: Mapping[int, Issue]) -> tuple[Verdict, str, tuple[int, ...]] | None:
+    """Return the ranks' first disagreement: that on the op first, as the rest follows from it. Of
+    an op whose definition did not come nobody knows what it says."""
+    ordered = [parts[rank] for rank in sorted(parts) if parts[rank].op is not UNKNOWN_OP]
+    if len({(*SAYS(i.op), i.peer, i.a, i.b) for i in ordered}) <= 1:
         return None
-    ordered = [parts[rank] for rank in sorted(parts)]
     checks: tuple[tuple[Verdict, Mapping[int, object]], ...] = (
         ("op mismatch", _op_texts(ordered)),
         ("root mismatch", {i.rank: _root(i) for i in ordered}),
         ("dtype mismatch", {i.rank: i.op.dtype for i in ordered}),
-        ("size mismatch", _sizes(first.op.op, ordered)),
+        ("size mismatch", _sizes(ordered[0].op.op, ordered)),
     )
     for verdict, values in checks:
         if len(set(values.values())) > 1:

@@ -121,7 +121,9 @@ _MAY: Final[dict[str, tuple[Role, ...]]] = {
     "ctrl": ROLES,
 }
 PULL_HWM: Final = 256
-PUB_HWM: Final = 2_000
+PUB_HWM: Final = 8_000
+"""Of each viewer. A thousand ranks begin with a dozen definitions each, in a second; without one of
+them a viewer does not know what an op is."""
 LINGER_MS: Final = 1_000
 """Maximum time for viewers to fetch what is in their queues."""
 

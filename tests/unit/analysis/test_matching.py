@@ -8,6 +8,7 @@ from pardbg.analysis.answers.snapshot import Snapshot, snapshot
 from pardbg.analysis.comm.matching import busbw_factor
 from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.comm.traffic import ring_bytes
+from pardbg.store import Store
 from pardbg_agent import wire
 from pardbg_agent.wire import Flag
 from tests.unit.facts import facts
@@ -47,6 +48,21 @@ def test_arrival_skew_wait_transfer_busbw() -> None:
 )  # fmt: skip
 def test_busbw_factors_of_nccl_tests(op: str, factor: float | None) -> None:
     assert busbw_factor(op, 4) == factor
+
+
+@pytest.mark.parametrize("other", ("all_reduce", "all_gather"))
+def test_of_an_op_whose_definition_was_lost_nobody_knows_what_it_says(other: str) -> None:
+    """Rank 1's was; ranks 0 and 2 are set against each other all the same."""
+    trace = Trace(3)
+    for proc, op in zip(trace.ranks, ("all_reduce", "all_reduce", other), strict=True):
+        proc.collective("world", op, 1, 3)
+    trace.flush()
+    lost = wire.Key.DEFINITION.value + trace.ranks[1].proc.encode()
+    store = Store()
+    store.apply_all(m for m in trace.messages if m.key != lost or b"all_reduce" not in m.payload)
+    (row,) = snapshot(store, None).collectives
+    assert row.verdict == ("matched" if other == "all_reduce" else "op mismatch")
+    assert 1 not in row.culprits
 
 
 def test_sources_of_completion_are_not_mixed() -> None:
