@@ -159,3 +159,27 @@ def test_a_look_ends_with_the_run(trace: Trace) -> None:
     store.run_ends.append((store.end_ns, 0))
     maker.make(want, 0.0, partial=True)
     assert not (maker.owes_a_look or any(p.put_by.looked_at for p in store.procs.values()))
+
+
+def test_where_ranks_may_come_to_stand_their_records_are_made_ready_once(
+    trace: Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it is looked for, and not again in the next seconds: some jobs wait in every step."""
+    monkeypatch.setattr(pace, "SLOW_S", 1e9)
+    store, later = fed(trace, STEPS)
+    engine = Engine(Live([]), store, Analysis(), TimeCursor(), lambda _: None)
+    engine.want(Want(viewport=Viewport(DRAWN, frozenset())))
+    while engine._shown is None:
+        engine._turn()
+    monkeypatch.setattr(engine._pace, "is_time", lambda _awaited: False)
+
+    def waiting(seconds: float, part: list[Message]) -> bool:
+        store.apply_all(part)
+        store.settle()
+        store.states.stood_ns = int(seconds * 1e9)
+        engine._turn()
+        return any(process.put_by.num_bytes for process in store.procs.values())
+
+    assert waiting(0.9, later[:RANKS])
+    assert not waiting(1.1, [])
+    assert waiting(1.2, later[RANKS:])
