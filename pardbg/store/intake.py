@@ -7,6 +7,7 @@ record are what takes long, however little came.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from pardbg.events.decode import KNOWN_KINDS, records_from, taken, usable
 from pardbg.store.device_times import LAUNCH, REACHED, DeviceTimes, concerned
-from pardbg.store.table import Blocks, blocks_of, part_of
+from pardbg.store.table import Table, append, blocks_of, part_of
 from pardbg_agent import wire
 
 ISSUE_COLLECTIVE: Final = "issue"
@@ -42,7 +43,7 @@ TABLE_NAMES: Final = (
     *_KINDS.values(), ISSUE_COLLECTIVE, ISSUE_P2P, DONE_COLLECTIVE, DONE_P2P,
 )  # fmt: skip
 """Every table of a process."""
-_MOST_BYTES: Final = 1 << 20
+_MOST_BYTES: Final = 1 << 22
 """Moved at a time: what stays in the caches is moved in half the time."""
 _PUT_BY_BYTES: Final = 2048 * wire.RECORD_BYTES
 """Of many ranks to move few takes as long as many."""
@@ -145,8 +146,11 @@ class Taker(Protocol):
     def saw(self, came: Came, seen: Seen) -> None:
         """Note what was in it."""
 
-    def append(self, name: str, rows: Blocks) -> None:
-        """Add rows to a table."""
+    def table_for(self, name: str) -> Table:
+        """Return the table that is to take rows."""
+
+    def added(self, name: str) -> None:
+        """Note that it took them."""
 
 
 def take(processes: Iterable[Taker]) -> None:
@@ -275,17 +279,19 @@ def _note(
 
 def _distribute(batch: Sequence[Taker], records: NDArray[Any], lengths: Sequence[int]) -> None:
     """Add records, so many of each process, to the tables."""
-    tables, who = _tables_of(records), np.repeat(np.arange(len(batch)), lengths)
-    order = np.argsort(tables, kind="stable")
-    if len(batch) > 1:
-        places = who[order].astype(np.uint16 if len(batch) < 1 << 16 else np.uint32)
-        order = order[np.argsort(places, kind="stable")]
-    records, who, tables = taken(records, order), who[order], tables[order]
-    new = np.ones(len(records), np.bool_)
+    order = np.argsort(tables := _tables_of(records), kind="stable")
+    who = np.repeat(np.arange(len(batch)), lengths)[order]
+    rows, tables = blocks_of(taken(records, order)), tables[order]
+    new = np.ones(len(order), np.bool_)
     new[1:] = (who[1:] != who[:-1]) | (tables[1:] != tables[:-1])
     begins = np.flatnonzero(new)
-    ends = [*begins[1:].tolist(), len(records)]
-    of = zip(begins.tolist(), ends, who[begins].tolist(), tables[begins].tolist(), strict=True)
-    rows = blocks_of(records)
-    for begin, end, place, table in of:
-        batch[place].append(TABLE_NAMES[table], part_of(rows, slice(begin, end)))
+    counts = np.diff(begins, append=len(order)).tolist()
+    names = [TABLE_NAMES[table] for table in tables[begins].tolist()]
+    of = [*zip([batch[at] for at in who[begins].tolist()], names, strict=True)]
+    grow = [process.table_for(name) for process, name in of]
+    parts = zip(grow, begins.tolist(), counts, strict=True)
+    for _, on_shelf in itertools.groupby(parts, lambda part: part[0].shelf):
+        some, firsts, numbers = zip(*on_shelf, strict=True)
+        append(some, numbers, part_of(rows, slice(firsts[0], firsts[-1] + numbers[-1])))
+    for process, name in of:
+        process.added(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -24,7 +25,8 @@ from pardbg.store.intake import (
     take,
     to_columns,
 )
-from pardbg.store.table import STEP_ROWS, Blocks, Table, Totals
+from pardbg.store.table import STEP_ROWS, Shelf, Table
+from pardbg.store.totals import Totals
 from pardbg.words import whole
 from pardbg_agent import wire
 from pardbg_agent.wire import RECORD_BYTES
@@ -53,7 +55,10 @@ class Process:
     launches = False
     """It is no rank, whatever its environment says: it has defined nothing, and started one."""
 
-    def __init__(self, proc: str, limit: int | None, keep_ns: int | None = None) -> None:
+    def __init__(
+        self, proc: str, limit: int | None, keep_ns: int | None = None,
+        shelves: defaultdict[str, Shelf] | None = None,
+    ) -> None:  # fmt: skip
         self.proc = proc
         self.epoch, self.host, self.pid = _parse(proc)
         self.in_life = False
@@ -108,6 +113,7 @@ class Process:
         self._pending_offsets: list[tuple[int, int]] = []
         """(pending records before a new offset was told, the one that holds for them)"""
         self._limit, self._keep_ns = limit, keep_ns
+        self._shelves = defaultdict(Shelf) if shelves is None else shelves
         self._tables: dict[str, Table] = {}
         """Those that have had rows: of ten thousand processes most have few."""
         self.put_by = PutBy()
@@ -376,15 +382,19 @@ class Process:
             self._gaps.pop()
         self._gaps.append((t_ns, before + count))
 
-    def append(self, name: str, rows: Blocks) -> None:
-        """Add rows to a table."""
+    def table_for(self, name: str) -> Table:
+        """Return the table that is to take rows; `added` must follow."""
         table = self._tables.get(name)
         if table is None:
-            table = self._tables[name] = _table(name, self._kept(name), self._keep_ns)
+            shelf = self._shelves[name]
+            table = self._tables[name] = _table(name, self._kept(name), self._keep_ns, shelf)
             if name in _COUNTED:
                 self._totals[name] = _sums(name, table)
-        table.append(rows)
-        totals = self._totals.get(name)
+        return table
+
+    def added(self, name: str) -> None:
+        """Keep up with a table's new rows; the oldest may go."""
+        table, totals = self._tables[name], self._totals.get(name)
         if totals is not None:
             totals.keep_up()
         excess = 0 if self.put_by.looked_at else table.excess()
@@ -401,8 +411,10 @@ class Process:
         self.memory_evicted.update({(name, stage): (t1, a, b) for name, stage, t1, a, b in rows})
 
 
-def _table(name: str, limit: int | None = None, keep_ns: int | None = None) -> Table:
-    return Table("t0_ns" if name.startswith("issue") else "t1_ns", limit, keep_ns)
+def _table(
+    name: str, limit: int | None = None, keep_ns: int | None = None, shelf: Shelf | None = None
+) -> Table:
+    return Table("t0_ns" if name.startswith("issue") else "t1_ns", limit, keep_ns, shelf)
 
 
 def _sums(name: str, table: Table) -> Totals:

@@ -20,7 +20,7 @@ from pardbg.store.intake import take
 from pardbg.store.places import Places
 from pardbg.store.process import Process
 from pardbg.store.source import Message
-from pardbg.store.table import Limits
+from pardbg.store.table import SHELF, Limits, Shelves
 from pardbg_agent import wire
 
 _MAX_PLANS: Final = 1024
@@ -58,6 +58,7 @@ class Store:
         self.truncated = False
         """The session file ends without its summary."""
         self.procs: dict[str, Process] = {}
+        self._shelves = Shelves(SHELF if self.limits.rows_per_kind is not None else 1)
         self.part: lives.Part | None = None
         """The life or role that is looked at; None: the newest life."""
         self._parts: tuple[int, tuple[lives.Part, ...]] = (-1, ())
@@ -203,8 +204,7 @@ class Store:
 
     def of_part(self) -> list[Process]:
         """Return the processes of the part that is looked at; all where none was chosen."""
-        known = self.procs.values()
-        return [p for p in known if self.part is None or p.proc in self.part.procs]
+        return [p for p in self.procs.values() if self.part is None or p.proc in self.part.procs]
 
     def look_at(self, number: int | None) -> bool:
         """Look at part ``number`` from here on; None: at the newest life. False: it is not."""
@@ -243,7 +243,8 @@ class Store:
             if rows is not None and rows != before:
                 for other in self.procs.values():
                     other.keep(rows)
-            process = self.procs[proc] = Process(proc, rows, self.limits.keep_ns)
+            keep = rows, self.limits.keep_ns, self._shelves.of_next()
+            process = self.procs[proc] = Process(proc, *keep)
         return process
 
     def _forget(self) -> bool:

@@ -1,11 +1,13 @@
-"""Growing columns of one kind of record, sorted by when a record becomes visible; their sums;
-and how much a store keeps of each thing."""
+"""Growing columns of one kind of record, sorted by when a record becomes visible; and how much a
+store keeps of each thing."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -74,9 +76,6 @@ COLUMNS: Final = tuple(
 _MIN_ROWS: Final = 32
 """A thousand ranks have some twenty tables each, most of them short."""
 _LAST_STEP: Final = 0xFFFFFFFF
-_EVERY: Final = 8192
-_MAX_CODES: Final = 4096
-_NAME_MASK: Final = (1 << 18) - 1
 _BLOCKS: Final = {code: [n for n, of in COLUMNS if of == code] for _, code in COLUMNS}
 _PLACES: Final = {
     name: (block, row)
@@ -84,12 +83,13 @@ _PLACES: Final = {
 }  # fmt: skip
 """Column -> its block, and its row there."""
 Blocks = list[Array]
-"""Columns, those of a type in one block (columns x rows): of a thousand ranks with some rows each,
-numpy's calls are what takes long."""
+"""Columns, those of a type in one block (columns x rows)."""
+SHELF: Final = 64
+"""Processes of a live run, beyond the first, whose rows lie side by side."""
 
 
-def _empty(rows: int) -> Blocks:
-    return [np.empty((len(names), rows), code) for code, names in _BLOCKS.items()]
+def _empty(*shape: int) -> Blocks:
+    return [np.empty((len(names), *shape), code) for code, names in _BLOCKS.items()]
 
 
 def blocks_of(records: Array) -> Blocks:
@@ -105,13 +105,59 @@ def part_of(blocks: Blocks, rows: slice | Array) -> Blocks:
     return [block[:, rows] for block in blocks]
 
 
-_NO_ROWS: Final = _empty(0)
-
-
 def _column(blocks: Blocks, name: str) -> Array:
     block, row = _PLACES[name]
     found: Array = blocks[block][row]
     return found
+
+
+class Shelf:
+    """Rows of one kind of some processes, side by side (columns x processes x rows): of a thousand
+    ranks with a few rows more each, numpy's calls are what takes long."""
+
+    def __init__(self, width: int = 1) -> None:
+        self.blocks = _empty(width, 0)
+        self.tables: list[Table] = []
+        """By place, ``width`` at most."""
+
+    def reserve(self, tables: Sequence[Table], counts: Sequence[int]) -> None:
+        """Make room for so many more rows of each of these tables."""
+        _, width, room = self.blocks[0].shape
+        pairs = [*zip(tables, counts, strict=True)]
+        wanted = max(len(table) + count for table, count in pairs)
+        if wanted <= room:
+            self._move(self.blocks, [table for table, count in pairs if table.end + count > room])
+        else:  # of a file they come all at once
+            before = self.blocks
+            self.blocks = _empty(width, max(_MIN_ROWS, wanted * 9 // 8) if room else wanted)
+            self._move(before, self.tables)
+
+    def _move(self, blocks: Blocks, tables: Sequence[Table]) -> None:
+        """Move the rows of tables from these blocks to the begin of their places here."""
+        for alike, _ in _alike(tables, [0] * len(tables)):
+            begin, end = alike[0].begin, alike[0].end
+            places = slice(alike[0].place, alike[-1].place + 1)
+            for block, before in zip(self.blocks, blocks, strict=True):
+                block[:, places, : end - begin] = before[:, places, begin:end]
+        for table in tables:
+            table.begin, table.end = 0, len(table)
+
+
+class Shelves:
+    """Where the tables of processes stand, a shelf a kind: those of the first ones, which may have
+    very many rows, by themselves, then ``width`` beside each other."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._processes = 0
+        self._newest: defaultdict[str, Shelf] = defaultdict(Shelf)
+
+    def of_next(self) -> defaultdict[str, Shelf]:
+        """Return those of the process that comes next."""
+        if self._processes % self._width == 0:
+            self._newest = defaultdict(partial(Shelf, self._width))
+        self._processes += 1
+        return self._newest if self._processes > self._width else defaultdict(Shelf)
 
 
 class Table:
@@ -122,14 +168,18 @@ class Table:
     the next append.
     """
 
-    def __init__(self, when: str, limit: int | None, keep_ns: int | None = None) -> None:
-        self._when = when
+    def __init__(
+        self, when: str, limit: int | None, keep_ns: int | None = None, shelf: Shelf | None = None
+    ) -> None:
+        self.when_name = when
         self._keep_ns = keep_ns
         self.limit = limit
         """Rows kept, and a quarter more at times; None: all."""
-        self._blocks = _NO_ROWS
-        self._lo = 0
-        self._hi = 0
+        self.shelf = shelf or Shelf()
+        self.place = len(self.shelf.tables)
+        self.shelf.tables.append(self)
+        self.begin = self.end = 0
+        """Of its rows, in its place on the shelf."""
         self.base = 0
         """Rows evicted so far; row i of the table is the run's row base + i."""
         self.rewritten_from: int | None = None
@@ -137,14 +187,16 @@ class Table:
         self.step_sorted = True
         self.longest_ns = 0
         """Longest t1 - t0 of any row, for overlap searches."""
+        self._newest_ns = self._last_step = 0
+        """Of the last row."""
 
     def __len__(self) -> int:
-        return self._hi - self._lo
+        return self.end - self.begin
 
     def col(self, name: str) -> Array:
         """Return one column, oldest row first. Do not write to it."""
         block, row = _PLACES[name]
-        return self._blocks[block][row, self._lo : self._hi]
+        return self.shelf.blocks[block][row, self.place, self.begin : self.end]
 
     def tuples(self, rows: Array | slice, *names: str) -> Iterator[Any]:
         """Return a tuple of Python values per row, of these columns."""
@@ -152,7 +204,7 @@ class Table:
 
     @property
     def when(self) -> Array:
-        return self.col(self._when)
+        return self.col(self.when_name)
 
     def visible(self, t_ns: int | None) -> int:
         """Return the number of rows visible at ``t_ns`` (all for None)."""
@@ -179,33 +231,30 @@ class Table:
         near = steps[(steps >= first) & (steps <= last)].astype(np.int64)
         return np.bincount(near - first, minlength=last - first + 1)
 
-    def append(self, new: Blocks) -> None:
-        """Take records of its kind, already on the hub's clock, in any order."""
-        begins, ends, when = (_column(new, name) for name in ("t0_ns", "t1_ns", self._when))
-        if (when[1:] < when[:-1]).any():
-            new = part_of(new, np.argsort(when, kind="stable"))
-            when = _column(new, self._when)
-        number, at = len(when), len(self)
-        self.longest_ns = max(self.longest_ns, int((ends - begins).max()))
-        earliest = int(when[0])
-        late = at > 0 and earliest < int(self.when[-1])
-        self._reserve(number)
-        for block, added in zip(self._blocks, new, strict=True):
-            block[:, self._hi : self._hi + number] = added
-        self._hi += number
-        if late:
-            at = self._merge(at, earliest)
-        if self.step_sorted:
-            steps = self.col("step")[max(at - 1, 0) :]
-            self.step_sorted = not bool((steps[1:] < steps[:-1]).any())
+    def took(self, count: int, when: Span, steps: Span, longest_ns: int, in_order: bool) -> None:
+        """Take note of new rows at the end, sorted by when, of which the first and the last are
+        so."""
+        at = len(self)
+        self.end += count
+        self.longest_ns = max(self.longest_ns, longest_ns)
+        if at and when[0] < self._newest_ns:
+            at = self._merge(at, when[0])
+            late = self.col("step")[max(at - 1, 0) :]
+            self.step_sorted = self.step_sorted and not bool((late[1:] < late[:-1]).any())
+            self._last_step = int(late[-1])
+        else:
+            self._newest_ns = when[1]
+            self.step_sorted &= in_order and (not at or self._last_step <= steps[0])
+            self._last_step = steps[1]
 
     def _merge(self, appended_at: int, earliest: int) -> int:
         """Sort the tail from where the earliest new row belongs; returns that row."""
         at = int(np.searchsorted(self.when[:appended_at], earliest, side="right"))
         order = np.argsort(self.when[at:], kind="stable")
-        for block in self._blocks:
-            tail = block[:, self._lo + at : self._hi]
+        for block in self.shelf.blocks:
+            tail = block[:, self.place, self.begin + at : self.end]
             tail[:] = tail[:, order]
+        self._newest_ns = int(self.when[-1])
         row = self.base + at
         if self.rewritten_from is None or row < self.rewritten_from:
             self.rewritten_from = row
@@ -215,6 +264,7 @@ class Table:
         """Move all rows in time; their order stays."""
         for name in ("t0_ns", "t1_ns"):
             self.col(name)[:] += by_ns
+        self._newest_ns += by_ns
 
     def excess(self) -> int:
         """Rows to evict now: with slack, so that eviction is rare and cheap per row."""
@@ -223,8 +273,7 @@ class Table:
         if over > rows // 5 and rows - over < LEAST_ROWS:
             over = min(over, max(self._before_newest(STEPS), rows - LEAST_ROWS))
         if self._keep_ns is not None and rows > LEAST_ROWS + LEAST_ROWS // 4:
-            newest = int(self.when[-1])
-            old = int(self.when.searchsorted(newest - self._keep_ns))
+            old = int(self.when.searchsorted(self._newest_ns - self._keep_ns))
             over = max(over, min(old, rows - LEAST_ROWS))
         return over if over > (rows - over) // 4 else 0
 
@@ -235,164 +284,46 @@ class Table:
         return int(steps.searchsorted(since) if self.step_sorted else (steps >= since).argmax())
 
     def evict(self, count: int) -> None:
-        self._lo += count
+        self.begin += count
         self.base += count
 
-    def _reserve(self, count: int) -> None:
-        rows, room = len(self), self._blocks[0].shape[1]
-        if self._hi + count <= room:
-            return
-        blocks = self._blocks
-        if rows + count > room:  # of a file they come all at once
-            self._blocks = _empty(max(_MIN_ROWS, (rows + count) * 9 // 8) if room else count)
-        for block, before in zip(self._blocks, blocks, strict=True) if rows else ():
-            block[:, :rows] = before[:, self._lo : self._hi]
-        self._lo, self._hi = 0, rows
+
+Span = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class OpKey:
-    """What ops are summed over, in one process's own ids."""
-
-    name_id: int
-    group_id: int
-    peer: int
-    send: bool
-
-
-OTHER: Final = OpKey(-1, -1, -1, False)
-"""Nobody's key: ops of more kinds than are told apart, so that none counts under another's name."""
+def _alike(tables: Sequence[Table], counts: Sequence[int]) -> Iterator[tuple[Sequence[Table], int]]:
+    """Part tables into those that stand beside each other and have rows at the same places, and the
+    same count: ranks that do the same."""
+    pairs = enumerate(zip(tables, counts, strict=True))
+    keys = [(table.place - at, table.begin, table.end, count) for at, (table, count) in pairs]
+    for (*_, count), places in itertools.groupby(range(len(keys)), keys.__getitem__):
+        yield [tables[at] for at in places], count
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    row: int
-    counts: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-
-
-class Totals:
-    """Number and bytes per (op, group, peer, direction) over the first rows of a table."""
-
-    def __init__(self, table: Table, *, sums: bool = False, sent: bool = False) -> None:
-        self._table = table
-        self._sums = sums
-        """The rows are sums themselves: seq says of how many ops, a their bytes."""
-        self._of_a = sums or sent
-        """Bytes are what was sent, column a; else the larger of a and b."""
-        self._codes: dict[int, int] = {}
-        self._keys: list[OpKey] = []
-        self._marks: list[_Mark] = [_Mark(0, np.zeros(0, np.int64), np.zeros(0, np.int64))]
-        self._last = self._marks[0]
-
-    @property
-    def overflowed(self) -> bool:
-        """Return whether some ops are under OTHER: the number of a key is a lower bound."""
-        return len(self._keys) > _MAX_CODES
-
-    def may_overflow(self, visible: int) -> bool:
-        """Return whether some of the rows up to ``visible`` may be under OTHER."""
-        return self._table.base + visible > _MAX_CODES
-
-    def as_of(self, visible: int) -> list[tuple[OpKey, int, int]]:
-        """Return (key, number, bytes) over the run's rows up to ``visible`` of the table."""
-        self._forget_rewritten()
-        row = self._table.base + visible
-        mark = self._mark_before(row)
-        if mark.row < self._last.row <= row:
-            mark = self._last
-        while mark.row + _EVERY < row:
-            mark = self._advance(mark, mark.row + _EVERY)
-            if mark.row > self._marks[-1].row:
-                self._marks.append(mark)
-        mark = self._advance(mark, row)
-        self._last = mark
-        return [(self._keys[i], int(n), int(mark.sizes[i])) for i, n in enumerate(mark.counts) if n]
-
-    def keep_up(self) -> None:
-        """Mark what has come, but for the newest rows, which late ones may still move: else who
-        looks at a late moment first has to count the run up to there."""
-        rows = self._table.base + len(self._table)
-        if self._marks[-1].row + 2 * _EVERY > rows:
-            return
-        self._forget_rewritten()
-        while self._marks[-1].row + 2 * _EVERY <= rows:
-            mark = self._marks[-1]
-            self._marks.append(self._advance(mark, mark.row + _EVERY))
-
-    def before_evicting(self, count: int) -> None:
-        """Keep the sums of rows that are about to go."""
-        self._forget_rewritten()
-        row = self._table.base + count
-        mark = self._advance(self._mark_before(row), row)
-        self._marks = [mark, *(m for m in self._marks if m.row > row)]
-        if self._last.row < row:
-            self._last = mark
-
-    def _mark_before(self, row: int) -> _Mark:
-        at = bisect_right(self._marks, row, key=lambda mark: mark.row)
-        return self._marks[max(0, at - 1)]
-
-    def _forget_rewritten(self) -> None:
-        row = self._table.rewritten_from
-        if row is None:
-            return
-        self._table.rewritten_from = None
-        self._marks = [self._marks[0], *(m for m in self._marks[1:] if m.row <= row)]
-        if self._last.row > row:
-            self._last = self._marks[-1]
-
-    def _advance(self, mark: _Mark, row: int) -> _Mark:
-        lo, hi = mark.row - self._table.base, row - self._table.base
-        if hi <= (lo := max(lo, 0)):
-            return mark
-        index = self._codes_of(pack(self._table, lo, hi))
-        sizes = self._table.col("a")[lo:hi]
-        if not self._of_a:
-            sizes = np.maximum(sizes, self._table.col("b")[lo:hi])
-        sizes = np.clip(sizes, 0, 1 << 50)
-        counts = np.zeros(len(self._keys), np.int64)
-        total = np.zeros(len(self._keys), np.int64)
-        counts[: len(mark.counts)] = mark.counts
-        total[: len(mark.sizes)] = mark.sizes
-        numbers = self._table.col("seq")[lo:hi] if self._sums else 1
-        np.add.at(counts, index, numbers)
-        np.add.at(total, index, sizes)
-        return _Mark(row, counts, total)
-
-    def _codes_of(self, packed: NDArray[np.int64]) -> NDArray[np.int64]:
-        keys = sorted(set(packed.tolist()))  # a third of what np.unique takes
-        codes = np.array([self._code(key) for key in keys], np.int64)
-        return codes[np.array(keys, np.int64).searchsorted(packed)]
-
-    def _code(self, packed: int) -> int:
-        code = self._codes.get(packed)
-        if code is None:
-            if len(self._keys) >= _MAX_CODES:
-                if not self.overflowed:
-                    self._keys.append(OTHER)
-                return _MAX_CODES
-            code = self._codes[packed] = len(self._keys)
-            self._keys.append(unpack(packed))
-        return code
-
-
-def pack(table: Table, lo: int, hi: int) -> NDArray[np.int64]:
-    """Return one integer per row for (name, group, peer, send)."""
-    name = table.col("name_id")[lo:hi].astype(np.int64) & _NAME_MASK
-    group = table.col("group_id")[lo:hi].astype(np.int64)
-    peer = table.col("peer")[lo:hi].astype(np.int64) & 0xFFFF
-    send = (table.col("flags")[lo:hi] & int(wire.Flag.SEND)) != 0
-    packed: NDArray[Any] = (name << 33) | (group << 17) | (peer << 1) | send
-    return packed
-
-
-def unpack(packed: int) -> OpKey:
-    """Return the key that `pack` packed."""
-    peer = (packed >> 1) & 0xFFFF
-    return OpKey(
-        name_id=packed >> 33,
-        group_id=(packed >> 17) & 0xFFFF,
-        peer=peer - 0x10000 if peer >= 0x8000 else peer,
-        send=bool(packed & 1),
-    )
+def append(tables: Sequence[Table], counts: Sequence[int], new: Blocks) -> None:
+    """Take records of one kind, already on the hub's clock, in any order: so many of each of these
+    tables of one shelf, in turn."""
+    numbers = np.array(counts)
+    begins = np.cumsum(numbers) - numbers
+    who = np.repeat(np.arange(len(tables)), numbers)
+    goes_on = who[1:] == who[:-1]
+    when = _column(new, tables[0].when_name)
+    if (goes_on & (when[1:] < when[:-1])).any():
+        new = part_of(new, np.lexsort((when, who)))
+    when, steps = _column(new, tables[0].when_name), _column(new, "step")
+    longest = np.maximum.reduceat(_column(new, "t1_ns") - _column(new, "t0_ns"), begins)
+    mixed = set(who[1:][goes_on & (steps[1:] < steps[:-1])].tolist())
+    shelf, at = tables[0].shelf, 0
+    shelf.reserve(tables, counts)
+    for alike, count in _alike(tables, counts):
+        end, size = alike[0].end, len(alike) * count
+        places = slice(alike[0].place, alike[-1].place + 1)
+        for block, added in zip(shelf.blocks, new, strict=True):
+            part = added[:, at : at + size].reshape(len(added), -1, count)
+            block[:, places, end : end + count] = part
+        at += size
+    lasts = begins + numbers - 1
+    spans = (zip(of[begins].tolist(), of[lasts].tolist(), strict=True) for of in (when, steps))
+    facts = zip(tables, counts, *spans, longest.tolist(), strict=True)
+    for at, (table, *fact) in enumerate(facts):
+        table.took(*fact, in_order=at not in mixed)

@@ -21,7 +21,7 @@ from pardbg.analysis.comm.ops import UNKNOWN_OP
 from pardbg.analysis.comm.p2p import RingStep, p2p_rows, ring_step
 from pardbg.store.definitions import GroupDef
 from pardbg.store.process import Process
-from pardbg.store.table import OTHER
+from pardbg.store.totals import OTHER
 from pardbg.words import UNKNOWN
 from pardbg_agent import wire
 

@@ -14,7 +14,7 @@ from pardbg.analysis.pipeline.pipelines import Layout, layouts
 from pardbg.analysis.pipeline.play import simulate
 from pardbg.events.decode import RECORD_DTYPE
 from pardbg.store.store import Store
-from pardbg.store.table import Table, blocks_of
+from pardbg.store.table import Table, append, blocks_of
 from tests.unit.trace_builder import MS, Proc, Trace, gpipe, ns, one_f_one_b
 
 STEPS = 6
@@ -118,7 +118,7 @@ def test_rows_are_counted_by_step(steps: list[int]) -> None:
     """In order, or as steps that overlap are recorded."""
     table, rows = Table("t1_ns", None), np.zeros(len(steps), RECORD_DTYPE)
     rows["step"], rows["t1_ns"] = steps, range(len(steps))
-    table.append(blocks_of(rows))
+    append([table], [len(rows)], blocks_of(rows))
     assert table.rows_by_step(3, 7, 6).tolist() == [
         len(table.step_rows(s, s, 6)) for s in range(3, 8)
     ]

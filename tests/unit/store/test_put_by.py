@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import pytest
 
+from pardbg.store import store as stores
 from pardbg.store.intake import TABLE_NAMES, to_columns
 from pardbg.store.store import Store
+from pardbg.store.table import Limits
 from tests.unit.trace_builder import Trace, ns
 
 
@@ -59,3 +64,41 @@ def test_columns_are_the_same_however_often_they_are_read(each: int) -> None:
             for column in ("t0_ns", "t1_ns", "step", "name_id", "flags", "peer"):
                 found, wanted = (of.table(name).col(column).tolist() for of in (one, other))
                 assert found == wanted, (name, column)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_tables_side_by_side_are_those_of_each_alone(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ranks that do the same and others; records that come late; rows that go."""
+    draw, trace = random.Random(seed), Trace(11)
+    for step in range(120):
+        busy = draw.choices(trace.ranks, k=4) if step % 3 else trace.ranks
+        for proc in busy:
+            late = draw.randrange(15) if step % 4 == 1 else 0
+            for phase in range(draw.randrange(3) if step % 5 == 2 else 2):
+                at = 10 * step + 4 * phase - late
+                proc.phase("forward", at + 20, at + 23, step)
+            proc.collective("world", "all_reduce", 10 * step + 5, 10 * step + 6, step=step)
+        trace.flush()
+    found: list[Store] = []
+    for width in (1, 3):
+        monkeypatch.setattr(stores, "SHELF", width)
+        store = Store(replace(Limits.live(), rows_per_kind=12), live=True)
+        for message in trace.messages:
+            store.apply(message)
+            if draw.random() < 0.3:
+                store.settle()
+                to_columns(store.procs.values())
+        store.settle()
+        found.append(store)
+    for one, other in zip(*(of.procs.values() for of in found), strict=True):
+        for name in TABLE_NAMES:
+            alone, beside = one.table(name), other.table(name)
+            first = max(alone.base, beside.base)  # when rows go depends on who reads when
+            for column in ("t0_ns", "t1_ns", "step", "name_id", "flags", "seq"):
+                rows = (of.col(column)[first - of.base :].tolist() for of in (alone, beside))
+                assert next(rows) == next(rows), (name, column)
+            assert alone.longest_ns == beside.longest_ns
+            assert alone.step_sorted == beside.step_sorted
+    assert all(process.table("phase").base for process in found[1].procs.values())

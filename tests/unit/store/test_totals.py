@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pardbg.analysis.answers.snapshot import snapshot
-from pardbg.store import table as totals
-from pardbg.store.table import OTHER
+from pardbg.store import totals
+from pardbg.store.totals import OTHER
 from tests.unit.trace_builder import Trace
 
 KINDS = 4
