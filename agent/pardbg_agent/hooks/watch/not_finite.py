@@ -10,9 +10,8 @@ Gradients on a device are checked all together, which waits for the device once 
 
 from __future__ import annotations
 
-import gc
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,12 +23,12 @@ from pardbg_agent.hooks.comm.op_arguments import inputs
 from pardbg_agent.hooks.context import of
 from pardbg_agent.hooks.tensors import is_pending, local_part, parameters_of
 from pardbg_agent.hooks.watch import probes
+from pardbg_agent.hooks.watch.tensor_names import Models, canonical
 from pardbg_agent.settings import complain
 from pardbg_agent.wire import REDUCE
 
 _BOUNDS: Final = {REDUCE.index("min"), REDUCE.index("max")}
 """Reductions whose inputs may well be infinite, as a minimum's start value is."""
-_WRAPPED: Final = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 
 @dataclass(slots=True)
@@ -51,7 +50,7 @@ def before_issue(c: _core.Core, watch: Watch, op: Any) -> None:
     for tensor in inputs(spec, op.args):
         found = _look(c, tensor, op.reduce in _BOUNDS)
         if found is not None:
-            name = next(_gradients(_modules()), None) if spec.reduce >= 0 else None
+            name = next(_gradients(), None) if spec.reduce >= 0 else None
             where = f"; so is {name}" if name else ""
             _stop(c, watch, f"{found} in the input of {op.text()}{where}")
             return
@@ -79,7 +78,7 @@ def gradients(c: _core.Core, watch: Watch, optimizer: Any) -> None:
     if not bad:
         return
     at, parameter = bad[-1]  # backward runs from last to first: closest to the source
-    name = _given_name(optimizer, parameter) or _name_of(parameter) or f"parameter {at}"
+    name = next(_names(optimizer, parameter), f"parameter {at}")
     more = f", and of {len(bad) - 1} more" if len(bad) > 1 else ""
     _stop(c, watch, f"{_say(parameter.grad)} in the gradient of {name}{more}")
 
@@ -145,43 +144,20 @@ def _say(tensor: Any, bounds: bool = False) -> str | None:
 # -- names
 
 
-def _given_name(optimizer: Any, parameter: Any) -> str | None:
+def _names(optimizer: Any, parameter: Any) -> Iterator[str]:
+    """Yield what the optimizer calls a parameter, then what its outermost module does."""
     for group in optimizer.param_groups:
-        for name, p in zip(group.get("param_names") or (), group["params"], strict=False):
-            if p is parameter:
-                return str(name)
-    return None
+        named = zip(group.get("param_names") or (), group["params"], strict=False)
+        yield from (str(name) for name, p in named if p is parameter)
+    for module in Models().outermost():
+        yield from (canonical(name) for name, p in module.named_parameters() if p is parameter)
 
 
-def _name_of(parameter: Any) -> str | None:
-    for module in _modules():
-        for name, p in module.named_parameters():
-            if p is parameter:
-                return _plain(name)
-    return None
-
-
-def _gradients(modules: Iterable[Any]) -> Iterator[str]:
+def _gradients() -> Iterator[str]:
     """Yield ``the gradient of head.weight`` for gradients that are not finite, last parameters
     first."""
-    for module in modules:
+    for module in Models().outermost():
         for name, p in reversed(list(module.named_parameters())):
             grad = None if is_pending(p.grad) else local_part(p.grad)
             if type(grad) is torch.Tensor and grad.is_cpu and probes.not_finite(grad) is not None:
-                yield f"the gradient of {_plain(name)}"
-
-
-def _modules() -> list[Any]:
-    """The program's outermost modules, found among all objects of the process: slow, so it is
-    called only once something was found."""
-    found = [o for o in gc.get_objects() if issubclass(type(o), torch.nn.Module)]
-    parts = [module.__dict__.get("_modules", {}) for module in found]
-    inner = {id(module) for names in parts for module in names.values()}
-    return [module for module in found if id(module) not in inner]
-
-
-def _plain(name: str) -> str:
-    """A parameter's name without the prefixes that wrappers add."""
-    for prefix in _WRAPPED:
-        name = name.replace(prefix, "") if prefix.startswith("_") else name.removeprefix(prefix)
-    return name
+                yield f"the gradient of {canonical(name)}"

@@ -156,17 +156,12 @@ class Models:
         known = [root for ref in self._roots if (root := ref()) is not None]
         return known if len(known) == len(self._roots) else []
 
-    @staticmethod
-    def alive() -> list[nn.Module]:
-        """Return all modules of the process."""
+    def outermost(self) -> list[nn.Module]:
+        """Return the modules that no other has, of all objects of the process: this is slow."""
         objects = gc.get_objects()
         kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, nn.Module)}
-        return [m for m in objects if type(m) in kinds]
-
-    def outermost(self) -> list[nn.Module]:
-        """Return the modules that no other has."""
-        modules = self.alive()
-        inner = {id(child) for m in modules for child in m._modules.values()}
+        modules = [m for m in objects if type(m) in kinds]
+        inner = {id(child) for m in modules for child in vars(m).get("_modules", {}).values()}
         found = [m for m in modules if id(m) not in inner]
         self._roots = [weakref.ref(m) for m in found]
         return found
