@@ -14,7 +14,7 @@ import click
 from pardbg.cli import common
 from pardbg.cli.here import find_target
 from pardbg.cli.options import Recording, hang_options, node_options, recording, recording_options
-from pardbg.cli.rc import apply_rc, named_rc, rc_options, viewer_rc
+from pardbg.cli.rc import RC, apply_rc, named_rc, rc_options, viewer_rc
 from pardbg.errors import UserError
 from pardbg.ui.commands.startup import Rc
 
@@ -148,13 +148,7 @@ def watch(
 @recording_options
 @hang_options
 @node_options
-@click.option(
-    "--rc",
-    "rc_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="File of commands to start with, one per line: breakpoints, watches, delays.",
-)
+@RC
 @click.pass_obj
 def run(job: list[str] | None, /, output: Path | None, rc_file: Path | None, **how: Any) -> int:
     """Record a job without a screen: `run -o S.mcap -- torchrun … train.py`.
@@ -234,13 +228,11 @@ def _start_own(
     try:
         streams = own_streams(out)
         return _start(argv, how, streams=streams, **more), streams
-    except UserError:
+    except (UserError, *MACHINE_LACKS) as error:
         if streams is not None:
             streams.signals.again()
-        raise
-    except MACHINE_LACKS as error:
-        if streams is not None:
-            streams.signals.again()
+        if isinstance(error, UserError):
+            raise
         text = common.trouble(error) if isinstance(error, OSError) else None
         raise SetupError(text or f"{type(error).__name__}: {error}") from None
 

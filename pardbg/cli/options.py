@@ -78,59 +78,57 @@ class Recording:
         return made
 
 
-class _AtLeast(click.ParamType):  # type: ignore[type-arg]  # no generic before click 8.4
-    def __init__(self, name: str, parse: Callable[[str], int], least: str) -> None:
-        self.name = name
-        self._parse, self._least = parse, least
+class _Parsed(click.ParamType):  # type: ignore[type-arg]  # no generic before click 8.4
+    """What ``parse`` makes of a text; its ValueError says what to write."""
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name, self._parse = name, parse
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         try:
-            found = self._parse(str(value))
+            return self._parse(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
-        if found < self._parse(self._least):
-            self.fail(f"{value} is too small: the minimum is {self._least}", param, ctx)
+
+
+def _at_least(name: str, parse: Callable[[str], int], least: str) -> _Parsed:
+    def parsed(text: str) -> int:
+        found = parse(text)
+        if found < parse(least):
+            raise ValueError(f"{text} is too small: the minimum is {least}")
         return found
 
-
-class _OnException(click.ParamType):  # type: ignore[type-arg]  # no generic before click 8.4
-    name = "WHAT"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        if isinstance(value, float):
-            return value
-        word, _, text = str(value).strip().partition(":")
-        if word == "die" and not text:
-            return 0.0
-        try:
-            seconds = parse_duration(text) / 1e9 if text else HOLD_S
-        except ValueError:
-            seconds = -1.0
-        if word != "hold" or not MIN_HOLD_S <= seconds <= MAX_HOLD_S:
-            self.fail(f"{value!r}: write die, hold, or hold:TIME from 10s to 1h", param, ctx)
-        return seconds
+    return _Parsed(name, parsed)
 
 
-class _Pattern(click.ParamType):  # type: ignore[type-arg]  # no generic before click 8.4
-    name = "REGEX"
+def _on_exception(text: str) -> float:
+    """Return how long a rank that raised is held, in s; 0: not at all."""
+    word, _, time = text.strip().partition(":")
+    if word == "die" and not time:
+        return 0.0
+    try:
+        seconds = parse_duration(time) / 1e9 if time else HOLD_S
+    except ValueError:
+        seconds = -1.0
+    if word != "hold" or not MIN_HOLD_S <= seconds <= MAX_HOLD_S:
+        raise ValueError(f"{text!r}: write die, hold, or hold:TIME from 10s to 1h")
+    return seconds
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> str:
-        from pardbg.analysis.base.printed import given_pattern
 
-        try:
-            return given_pattern(str(value)).pattern
-        except ValueError as error:
-            self.fail(f"{value!r}: {error}", param, ctx)
+def _pattern(text: str) -> str:
+    from pardbg.analysis.base.printed import given_pattern
+
+    try:
+        return given_pattern(text).pattern
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}") from None
 
 
-class _Steps(click.ParamType):  # type: ignore[type-arg]  # no generic before click 8.4
-    name = "STEPS"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> str:
-        first, dash, last = str(value).partition("-")
-        if not first.isdecimal() or (dash and not (last.isdecimal() and int(first) <= int(last))):
-            self.fail(f"{value!r}: write a step, or a range of steps as in 0-1", param, ctx)
-        return str(value)
+def _steps(text: str) -> str:
+    first, dash, last = text.partition("-")
+    if not first.isdecimal() or (dash and not (last.isdecimal() and int(first) <= int(last))):
+        raise ValueError(f"{text!r}: write a step, or a range of steps as in 0-1")
+    return text
 
 
 def _words(text: str) -> list[str]:
@@ -141,31 +139,25 @@ def _words(text: str) -> list[str]:
         return []
 
 
-class _Metrics(click.ParamType):  # type: ignore[type-arg]  # no generic before click 8.4
-    name = "WHERE"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> str:
-        host, _, port = str(value).rpartition(":")
-        if value != "otlp" and not (host and port.isdecimal() and int(port) < 1 << 16):
-            self.fail(f"{value!r}: write HOST:PORT, or otlp", param, ctx)
-        return str(value)
+def _where(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if text != "otlp" and not (host and port.isdecimal() and int(port) < 1 << 16):
+        raise ValueError(f"{text!r}: write HOST:PORT, or otlp")
+    return text
 
 
-class _OnHang(click.ParamType):  # type: ignore[type-arg]  # no generic before click 8.4
-    name = "WHAT"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> OnHang:
-        first, *rest = str(value).split(",")
-        abort = rest[-1:] == ["abort"]
-        action = ",".join(rest[: len(rest) - abort])
-        word, *command = _words(action) or ["exec"]
-        if first != "bundle" or word != "exec" or bool(action) != bool(command):
-            self.fail(f"{value!r}: write bundle[,exec CMD][,abort]", param, ctx)
-        return OnHang(True, tuple(command), abort)
+def _on_hang(text: str) -> OnHang:
+    first, *rest = text.split(",")
+    abort = rest[-1:] == ["abort"]
+    action = ",".join(rest[: len(rest) - abort])
+    word, *command = _words(action) or ["exec"]
+    if first != "bundle" or word != "exec" or bool(action) != bool(command):
+        raise ValueError(f"{text!r}: write bundle[,exec CMD][,abort]")
+    return OnHang(True, tuple(command), abort)
 
 
-ON_EXCEPTION: Final = _OnException()
-DURATION: Final = _AtLeast("TIME", parse_duration, "1s")
+ON_EXCEPTION: Final = _Parsed("WHAT", _on_exception)
+DURATION: Final = _at_least("TIME", parse_duration, "1s")
 """At least a second, in ns."""
 
 
@@ -174,13 +166,13 @@ recording_options: Final = all_of(
     click.option("--level", type=click.Choice(LEVELS[1:]),
                  help="How much ranks record. summary: totals per step, with full detail for a "
                       "while around findings."),
-    click.option("--max-size", type=_AtLeast("SIZE", parse_size, "64KiB"),
+    click.option("--max-size", type=_at_least("SIZE", parse_size, "64KiB"),
                  help="Start a new file at this size, as in 2GiB."),
     click.option("--max-time", type=DURATION,
                  help="Start a new file after this time, as in 24h."),
     click.option("--rotate", type=click.IntRange(1), metavar="N",
                  help="Keep only the newest N files (default: all)."),
-    click.option("--tensors", type=_Steps(), metavar="STEPS",
+    click.option("--tensors", type=_Parsed("STEPS", _steps),
                  help="Keep sketches of parameters and gradients in these steps (0-1), for "
                       "`pardbg same`."),
     click.option("--full", multiple=True, metavar="TENSOR",
@@ -201,15 +193,16 @@ recording_options: Final = all_of(
     click.option("--on-exception", type=ON_EXCEPTION, default="die", metavar="WHAT",
                  help="What a rank that raises does: die, or hold (keep it and its peers "
                       "for inspection); hold:TIME limits how long without a viewer (default 10m)."),
-    click.option("--loss-pattern", type=_Pattern(),
+    click.option("--loss-pattern", type=_Parsed("REGEX", _pattern),
                  help="Pattern of the loss in the job's output: r'loss=(?P<loss>[0-9.]+)', and "
                       "optionally the step: (?P<step>[0-9]+)."),
 )  # fmt: skip
 hang_options: Final = all_of(
-    click.option("--metrics", type=_Metrics(), multiple=True, metavar="HOST:PORT|otlp",
+    click.option("--metrics", type=_Parsed("WHERE", _where), multiple=True,
+                 metavar="HOST:PORT|otlp",
                  help="Serve figures of the run to Prometheus at this address; otlp: push them, as "
                       "OTEL_EXPORTER_OTLP_ENDPOINT says."),
-    click.option("--on-hang", type=_OnHang(), metavar="bundle[,exec CMD][,abort]",
+    click.option("--on-hang", type=_Parsed("WHAT", _on_hang), metavar="bundle[,exec CMD][,abort]",
                  help="When ranks hang: write NAME.tar.zst beside the recording, which replay and "
                       "report open; then run CMD with its path, or abort the culprit."),
     click.option("--after", type=DURATION,

@@ -38,9 +38,13 @@ MAX_RC_BYTES: Final = 64 << 10
 MAX_ANSWERS_BYTES: Final = 1 << 20
 HEADLESS: Final = (*EDITS, Verb.LEVEL, Verb.MARK)
 """Verbs that make sense before the job runs and unattended."""
+RC: Final = click.option(
+    "--rc", "rc_file", type=click.Path(path_type=Path), metavar="FILE",
+    help="File of commands to start with, one per line: breakpoints, watches, delays; also "
+    "without a screen.",
+)  # fmt: skip
 rc_options: Final = all_of(
-    click.option("--rc", "rc_file", type=click.Path(path_type=Path), metavar="FILE",
-                 help="File of commands to start with, one per line; also without a screen."),
+    RC,
     click.option("--no-rc", is_flag=True, help=f"Do not read your rc file and ./{RC_NAME}."),
 )  # fmt: skip
 
