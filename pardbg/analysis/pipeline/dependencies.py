@@ -53,16 +53,20 @@ def producer(action: str, num_stages: int) -> str | None:
     gradient at the end of I: use ``satisfied`` to test, which takes I for B and B for I.
     """
     parsed = parse(action)
-    if parsed is None or parsed.kind not in COMPUTE:
+    found = None if parsed is None else needed(parsed, num_stages)
+    return None if found is None else found.text
+
+
+def needed(action: Action, num_stages: int) -> Action | None:
+    """Return what ``producer`` does, of an action that is read already."""
+    stage, kind, _ = action
+    if kind not in COMPUTE or (kind == "F" and stage == 0):
         return None
-    stage, kind, microbatch = parsed
-    if kind == "F":
-        return f"{stage - 1}F{microbatch}" if stage > 0 else None
     if kind == "W":
-        return f"{stage}I{microbatch}"
-    if stage >= num_stages - 1:
-        return f"{stage}F{microbatch}"
-    return f"{stage + 1}{kind}{microbatch}"
+        return action._replace(kind="I")
+    if kind != "F" and stage >= num_stages - 1:
+        return action._replace(kind="F")
+    return action._replace(stage=stage + (-1 if kind == "F" else 1))
 
 
 def twin(action: str) -> str | None:
@@ -75,15 +79,15 @@ def twin(action: str) -> str | None:
 
 def source(action: str, num_stages: int, known: Container[str]) -> str | None:
     """Return whose output ``action`` needs, in the ``known`` form; None: none, or not known."""
-    needed = producer(action, num_stages)
-    forms = (needed, twin(needed)) if needed is not None else ()
+    needs = producer(action, num_stages)
+    forms = (needs, twin(needs)) if needs is not None else ()
     return next((form for form in forms if form is not None and form in known), None)
 
 
 def satisfied(action: str, num_stages: int, done: Collection[str]) -> bool:
     """Return whether the inputs of ``action`` are among the actions that any rank has done."""
-    needed = producer(action, num_stages)
-    if needed is not None and needed not in done and twin(needed) not in done:
+    needs = producer(action, num_stages)
+    if needs is not None and needs not in done and twin(needs) not in done:
         return False
     parsed = parse(action)
     if parsed is None or parsed.kind not in ("B", "I"):

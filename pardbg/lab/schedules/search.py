@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final, Literal
 
+from pardbg.analysis.pipeline.dependencies import needed
 from pardbg.analysis.whatif.costs import Costs
 from pardbg.lab.schedules.compare import Durations, Predicted, mean_times, predict
 from pardbg.lab.schedules.schedule_table import Op, Table, from_plan
@@ -57,12 +58,8 @@ class Problem:
 
     def needs(self, op: Op) -> Op | None:
         """Return the action whose output it takes, in the split form."""
-        stage, kind, mb = op
-        if kind == "F":
-            return Op(stage - 1, "F", mb) if stage else None
-        if kind == "W":
-            return Op(stage, "I", mb)
-        return Op(stage, "F", mb) if stage == self.num_stages - 1 else Op(stage + 1, "I", mb)
+        found = needed(op, self.num_stages)
+        return None if found is None else Op(*found)
 
     def bound_ns(self) -> float:
         """No schedule is shorter: a rank's work, after the forwards that lead to it."""
@@ -205,13 +202,13 @@ class _Run:
 
     def ready(self, op: Op) -> float | None:
         """Return when its input is there, in ns; None: not known yet."""
-        needed = self.problem.needs(op)
-        if needed is None:
+        source = self.problem.needs(op)
+        if source is None:
             return 0.0
-        end = self.ends.get(needed)
+        end = self.ends.get(source)
         if end is None:
             return None
-        far = self.problem.rank(needed.stage) != self.problem.rank(op.stage)
+        far = self.problem.rank(source.stage) != self.problem.rank(op.stage)
         return end + (self.hop if far else 0.0)
 
     def choices(self, rank: int) -> list[tuple[tuple[float, ...], float, Op]]:

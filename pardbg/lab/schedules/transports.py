@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from pardbg.analysis.pipeline.dependencies import COMPUTE
+from pardbg.analysis.pipeline.dependencies import needed
 from pardbg.analysis.pipeline.play import play
 from pardbg.lab.schedules.schedule_table import Cell, Op, Table
 
@@ -248,22 +248,15 @@ class _Links:
 
     def _lacks(self, op: Op) -> Op | None:
         """Return what a compute action waits for: a receive, or compute on its own rank."""
-        needed = self._input(op)
-        if needed is None or needed in self._there:
+        source = self._input(op)
+        if source is None or source in self._there:
             return None
-        return None if needed.kind in ("B", "I") and _twin(needed) in self._there else needed
+        return None if source.kind in ("B", "I") and _twin(source) in self._there else source
 
     def _input(self, op: Op) -> Op | None:
-        stage, kind, mb = op
-        if kind not in COMPUTE or (kind == "F" and stage == 0):
-            return None
-        if kind == "W":
-            return Op(stage, "I", mb)
-        if kind != "F" and stage >= self._last:
-            return Op(stage, "F", mb)
-        other = stage - 1 if kind == "F" else stage + 1
-        if self._owner.get(other) == self._owner.get(stage):
-            return Op(other, kind, mb)
+        source = needed(op, self._last + 1)
+        if source is None or self._owner.get(source.stage) == self._owner.get(op.stage):
+            return None if source is None else Op(*source)
         return consumed(op)
 
     def blocked(self, rank: int, cell: Cell) -> Blocked:
