@@ -157,17 +157,16 @@ def _spread(values: Sequence[float]) -> Iterator[Row]:
         yield ("max",), max(values)
 
 
-def _waiting(view: View) -> Iterator[Row]:
-    yield from _spread([r.wait_fraction for r in _ranks(view) if r.wait_fraction is not None])
+def _over_ranks(value: Callable[[RankNow], float | None]) -> Rows:
+    """Return rows of a figure of each rank; None: it is not known."""
+    return lambda view: _spread(
+        [figure for row in _ranks(view) if (figure := value(row)) is not None]
+    )
 
 
-def _overhead(view: View) -> Iterator[Row]:
-    yield from _spread([r.agent_overhead for r in _ranks(view) if r.agent_overhead is not None])
-
-
-def _step_number(view: View) -> Iterator[Row]:
-    if (step := _step(view)) is not None:
-        yield (), step.step
+def _one(value: Callable[[View], float | None]) -> Rows:
+    """Return the row of a figure of the run; None: it is not known."""
+    return lambda view: (((), figure) for figure in [value(view)] if figure is not None)
 
 
 def _step_seconds(view: View) -> Iterator[Row]:
@@ -180,11 +179,6 @@ def _phases(view: View) -> Iterator[Row]:
     phases = step.phases if step is not None else {}
     for name, ns in sorted(phases.items(), key=lambda one: -one[1]):
         yield (name, _clock(view)), ns / 1e9
-
-
-def _loss(view: View) -> Iterator[Row]:
-    if (step := _step(view)) is not None and step.loss is not None:
-        yield (), step.loss
 
 
 def _bubbles(view: View) -> Iterator[Row]:
@@ -266,18 +260,6 @@ def _severities(view: View) -> Iterator[Row]:
     yield from (((severity,), count[severity]) for severity in SEVERITIES)
 
 
-def _records(view: View) -> Iterator[Row]:
-    yield (), view.num_records
-
-
-def _lost(view: View) -> Iterator[Row]:
-    yield (), view.store.lost(None)
-
-
-def _behind(view: View) -> Iterator[Row]:
-    yield (), max(0, view.now_ns - view.t_ns) / 1e9
-
-
 @per_view
 def _devices(view: View) -> tuple[DeviceNews, ...]:
     """Return the newest reading of each device, of those in use first."""
@@ -318,14 +300,16 @@ FAMILIES: Final = (
            "How long a rank has waited inside its current op; 0: it makes progress. Of more than "
            "64 ranks, those that wait longest.", _stalled),
     Family("pardbg_rank_wait_ratio", "gauge", ("stat",), 2,
-           "Share of a rank's last step spent waiting for others, over ranks.", _waiting, True),
+           "Share of a rank's last step spent waiting for others, over ranks.",
+           _over_ranks(lambda row: row.wait_fraction), True),
     Family("pardbg_step", "gauge", (), 1, "Newest training step that ended on every rank.",
-           _step_number),
+           _one(lambda view: step.step if (step := _step(view)) else None)),
     Family("pardbg_step_seconds", "gauge", ("clock",), 1,
            "Its duration on the slowest rank, without holds of the debugger.", _step_seconds, True),
     Family("pardbg_step_phase_seconds", "gauge", ("phase", "clock"), 8,
            "Time of each phase in it, mean over ranks, the longest first.", _phases, True),
-    Family("pardbg_loss", "gauge", (), 1, "Its loss, also NaN.", _loss),
+    Family("pardbg_loss", "gauge", (), 1, "Its loss, also NaN.",
+           _one(lambda view: step.loss if (step := _step(view)) else None)),
     Family("pardbg_bubble_ratio", "gauge", ("schedule", "kind", "clock"), 3,
            "Idle share of the first pipeline's newest complete step: measured, implied by the "
            "schedule at these durations, and its bound.", _bubbles, True),
@@ -356,13 +340,16 @@ FAMILIES: Final = (
     Family("hw_errors_total", "counter", (*_DEVICE, "error_type"), MAX_DEVICES,
            "Uncorrected ECC errors of a device since the run began.", _errors, otel="hw.errors",
            unit="{error}"),
-    Family("pardbg_records_total", "counter", (), 1, "Records that have come.", _records),
-    Family("pardbg_records_lost_total", "counter", (), 1, "Records known to be lost.", _lost),
+    Family("pardbg_records_total", "counter", (), 1, "Records that have come.",
+           _one(lambda view: view.num_records)),
+    Family("pardbg_records_lost_total", "counter", (), 1, "Records known to be lost.",
+           _one(lambda view: view.store.lost(None))),
     Family("pardbg_agent_overhead_ratio", "gauge", ("stat",), 2,
-           "Share of the last 32 steps spent in the agent's hooks, over ranks.", _overhead),
+           "Share of the last 32 steps spent in the agent's hooks, over ranks.",
+           _over_ranks(lambda row: row.agent_overhead)),
     Family("pardbg_behind_seconds", "gauge", (), 1,
            "How far the figures lie behind the newest time known: up to there the records of all "
-           "ranks have come.", _behind),
+           "ranks have come.", _one(lambda view: max(0, view.now_ns - view.t_ns) / 1e9)),
 )  # fmt: skip
 """All families; ``most`` adds up to less than MAX_SERIES with those of the exporter itself."""
 OWN: Final = (
