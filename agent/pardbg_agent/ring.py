@@ -195,17 +195,15 @@ class RingReader:
     """Takes contiguous raw slices out of a live or a dead ring, oldest first, and counts what it
     could not have. One reader per consumer; it never writes."""
 
-    def __init__(
-        self, buffer: mmap.mmap | bytes, *, start: int = 0, hole_ns: int = 200_000_000
-    ) -> None:
+    def __init__(self, buffer: mmap.mmap | bytes, *, hole_ns: int = 200_000_000) -> None:
         self.header = parse_header(buffer)
-        self.next = start
+        self.next = 0
         """Index of the next record to take."""
         self.lost = 0
         """Records overwritten (or never committed) before they were read."""
-        self._newest = start
+        self._newest = 0
         """The furthest that ``next`` ever was."""
-        self._before = start, start
+        self._before = 0, 0
         self._hole_ns = hole_ns
         self._hole = (-1, 0)
         self._capacity = self.header.capacity
@@ -215,14 +213,14 @@ class RingReader:
         self._marks = self._data[:end].cast("Q")[7::8]
 
     @classmethod
-    def open(cls, path: str, *, start: int = 0, hole_ns: int = 200_000_000) -> RingReader:
+    def open(cls, path: str) -> RingReader:
         """Map a ring file. Raises RingError or OSError."""
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size < wire.RING_DATA_OFFSET + wire.RECORD_BYTES:
                 raise RingError(f"{path}: not a ring file (too short)")
             buffer = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-        return cls(buffer, start=start, hole_ns=hole_ns)
+        return cls(buffer)
 
     def close(self) -> None:
         self._marks.release()

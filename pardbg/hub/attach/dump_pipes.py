@@ -37,7 +37,7 @@ class DumpsLook:
     why: dict[int, str] = field(default_factory=dict)
 
 
-def ask_dumps(ranks: Sequence[JobRank], wait_s: float = WAIT_S) -> DumpsLook:
+def ask_dumps(ranks: Sequence[JobRank]) -> DumpsLook:
     """Ask each rank for a dump, and wait until it is written."""
     look = DumpsLook()
     before: dict[int, dict[Path, int]] = {}
@@ -47,7 +47,7 @@ def ask_dumps(ranks: Sequence[JobRank], wait_s: float = WAIT_S) -> DumpsLook:
             look.why[one.rank] = why
         else:
             before[one.rank] = files
-    until = time.monotonic() + wait_s
+    until = time.monotonic() + WAIT_S
     sizes: dict[Path, int] = {}
     while before and time.monotonic() < until:
         time.sleep(POLL_S)
@@ -55,7 +55,7 @@ def ask_dumps(ranks: Sequence[JobRank], wait_s: float = WAIT_S) -> DumpsLook:
             if (dump := _written(files, sizes)) is not None:
                 look.dumps[rank] = dump
                 del before[rank]
-    look.why.update(dict.fromkeys(before, f"no dump within {duration(wait_s * 1e9)}"))
+    look.why.update(dict.fromkeys(before, f"no dump within {duration(WAIT_S * 1e9)}"))
     return look
 
 

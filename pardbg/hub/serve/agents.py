@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -50,7 +51,7 @@ class Agents:
         self._router, self._collector, self._definitions = router, collector, definitions
         self._rings, self._machine, self._where = rings, machine, where
         self.nodes = Nodes(hub_id, router)
-        self.nodes.on_welcome = lambda proc: self._welcome(proc, collector.clock())
+        self.nodes.on_welcome = lambda proc: self._welcome(proc, time.monotonic_ns())
         self.nodes.on_rescued = self._rescued
         self.nodes.on_boards = self._on_boards
         self._clocks: dict[str, ClockEstimate] = {}
@@ -119,7 +120,7 @@ class Agents:
     def _rank_told(self, proc: str, rank: int) -> None:
         """A launcher that its environment calls a rank has started one, or acts as one after all;
         ranks met again without one: control has ranks only."""
-        now = self._collector.clock()
+        now = time.monotonic_ns()
         if proc in self._machine.control.views:
             self._machine.take(machine.Joined(proc, rank, now))
             if proc not in self._machine.control.views:
@@ -285,7 +286,7 @@ class Agents:
             self.nodes.forget(proc)
 
     def _take_rest(self, proc: str, rescued: Rescued, dead_ns: int, code: int | None) -> None:
-        now = self._collector.clock()
+        now = time.monotonic_ns()
         for payload in self._definitions.missing(proc, rescued.definitions):
             self._collector.accept(Key.DEFINITION.value + proc.encode("ascii"), payload)
         for first, raw in rescued.batches:

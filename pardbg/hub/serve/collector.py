@@ -87,7 +87,6 @@ class Collector:
         definitions: Definitions,
         recent: Recent,
         parts: Rotation | None = None,
-        now: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.counters = Counters()
         self.heads = Heads()
@@ -105,19 +104,18 @@ class Collector:
         if writer is not None:
             writer.on_chunk = recent.closed
         self._definitions, self._recent, self._parts = definitions, recent, parts
-        self.clock = self._now = now
         self._known: set[bytes] = set()
 
     def drain(self) -> int:
         """Take what has come, for TURN_NS at most; how many messages that was."""
         receive, accept = self._pull.recv_multipart, self._take
-        taken, until = 0, self._now() + TURN_NS
+        taken, until = 0, time.monotonic_ns() + TURN_NS
         try:
             while True:
                 for _ in range(32):
                     accept(receive(zmq.NOBLOCK))
                     taken += 1
-                if self._now() > until:
+                if time.monotonic_ns() > until:
                     return taken
         except zmq.Again:
             return taken
@@ -148,7 +146,7 @@ class Collector:
             self._recent.add(key, payload)
         if self.writer is not None:
             try:
-                self.writer.write(key, payload, self._now())
+                self.writer.write(key, payload, time.monotonic_ns())
             except OSError as error:
                 self.stop_recording(error)
         elif self.write_error:
@@ -165,7 +163,7 @@ class Collector:
     def say(self, key: Key, **fields: Any) -> None:
         """Record and publish a message of the hub: OUTPUT, CONTROL or STATE."""
         self.number += 1
-        fields = {"n": self.number, "t_ns": self._now(), **fields}
+        fields = {"n": self.number, "t_ns": time.monotonic_ns(), **fields}
         self.accept(key.value, msgpack.packb(fields, unicode_errors="backslashreplace"))
 
     def control(self, event: ControlEvent) -> int:
@@ -229,7 +227,7 @@ class Collector:
             except Malformed:
                 counters.malformed += 1
                 return
-            if heads.early_until_ns and heads.is_early(proc, head, self._now()):
+            if heads.early_until_ns and heads.is_early(proc, head, time.monotonic_ns()):
                 return
             heads.saw(proc, head.first, head.count)
             counters.records += head.count

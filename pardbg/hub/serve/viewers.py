@@ -31,7 +31,6 @@ from pardbg_agent.ctrl.agent_messages import Where as AskWhere
 from pardbg_agent.wire import LEASE_NS, LEVELS
 
 QUESTIONS: Final = (Verb.WHERE, Verb.RANKS, Verb.STATUS)
-RECORDING: Final = (Verb.MARK, Verb.LEVEL)
 MAX_EXPR: Final = 2_000
 SCRIPT: Final = "ctl"
 """Name of the controller if each command is a process of its own."""
@@ -152,9 +151,7 @@ class Viewers:
             return
         number = self._record(facts.Killed(), order.viewer, now)
         refusal = None if self._kill_job() else facts.Refusal(Why.JOB_ENDED)
-        self._router.reply(
-            order.viewer, commands.Reply(order.re, refusal, facts.Killed(), n=number)
-        )
+        self._answer(order, facts.Killed(), number, refusal)
 
     # -- about the recording: no rank is held, so no control is needed
 
@@ -164,9 +161,7 @@ class Viewers:
         at_ns = at_ns if at_ns is not None and 0 <= at_ns <= now else now
         fact = facts.Bookmark(at_ns, "" if remove else text or "bookmark")
         number = self._collector.control(ControlEvent(fact, by=order.viewer))
-        self._router.reply(
-            order.viewer, commands.Reply(order.re, answer=commands.Marked(at_ns), n=number)
-        )
+        self._answer(order, commands.Marked(at_ns), number)
 
     def _set_level(self, order: Order, now: int) -> None:
         if order.args.level not in LEVELS:
@@ -183,7 +178,7 @@ class Viewers:
             fact = facts.Level(LEVELS[level], len(asked), for_ns, order.args.reason)
             number = self._record(fact, order.viewer, now)
         answer = commands.LevelAsked(LEVELS[level], len(asked))
-        self._router.reply(order.viewer, commands.Reply(order.re, answer=answer, n=number))
+        self._answer(order, answer, number)
 
     def _record(self, fact: facts.Fact, by: str, now: int) -> int:
         return self._collector.control(ControlEvent(fact, self._machine.control.status(now), by))
@@ -193,9 +188,8 @@ class Viewers:
     def _question(self, order: Order, now: int) -> None:
         if order.verb is Verb.STATUS:
             status = self._machine.control.status(now)
-            self._router.reply(
-                order.viewer, commands.Reply(order.re, None, self.hub_facts(), status)
-            )
+            reply = commands.Reply(order.re, None, self.hub_facts(), status)
+            self._router.reply(order.viewer, reply)
         elif order.verb is Verb.RANKS:
             rows, mode = self._agents.rows(now), self._machine.control.mode
             chosen = {p: row for p, row in rows.items() if row["rank"] in order.ranks}
@@ -223,8 +217,11 @@ class Viewers:
     def _asked(self, order: Order) -> list[tuple[str, int]]:
         return [(p, r) for p, r in self._agents.known().items() if r in order.ranks]
 
-    def _answer(self, order: Order, answer: commands.Answer) -> None:
-        self._router.reply(order.viewer, commands.Reply(order.re, answer=answer))
+    def _answer(
+        self, order: Order, answer: commands.Answer, n: int = 0,
+        refusal: facts.Refusal | None = None,
+    ) -> None:  # fmt: skip
+        self._router.reply(order.viewer, commands.Reply(order.re, refusal, answer, n=n))
 
     def hub_facts(self) -> commands.HubFacts:
         """Return the hub's own state."""

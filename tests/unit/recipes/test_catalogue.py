@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from pardbg.lab.recipes.catalogue import (
-    DEFAULT,
     RECIPES,
     Kind,
     Option,
@@ -38,7 +37,6 @@ def test_a_recipe_that_breaks_on_gloo_says_so(
 
 def test_the_first_four() -> None:
     assert set(RECIPES) >= {"ddp", "gpipe", "1f1b", "interleaved"}
-    assert DEFAULT == "1f1b"
     assert all(recipe.name == name for name, recipe in RECIPES.items())
     assert {r.name for r in by_kind()[Kind.PIPELINE]} >= {"gpipe", "1f1b", "interleaved"}
     assert sum(map(len, by_kind().values())) == len(RECIPES)

@@ -13,12 +13,11 @@ from pardbg.lab.recipes.catalogue import data, faults, pipelines, sharded
 from pardbg.lab.recipes.catalogue.recipe import Kind, Option, Recipe, RecipeError, divisors, listed
 
 __all__ = [
-    "DEFAULT", "RECIPES", "Kind", "Option", "Recipe", "RecipeError", "by_kind", "command", "find",
+    "RECIPES", "Kind", "Option", "Recipe", "RecipeError", "by_kind", "command", "find",
 ]  # fmt: skip
 
 _ALL = (*data.RECIPES, *pipelines.RECIPES, *sharded.RECIPES, *faults.RECIPES)
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ALL}
-DEFAULT = "1f1b"
 
 
 def by_kind() -> dict[Kind, list[Recipe]]:
