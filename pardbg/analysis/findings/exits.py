@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -15,6 +15,7 @@ from pardbg.analysis.base.run import lines
 from pardbg.analysis.findings.wording import signal_name
 from pardbg.analysis.hangs.newest import newest_collectives
 from pardbg.analysis.hangs.stacks import waits_in_op
+from pardbg.analysis.hangs.waitgraph import PendingOp
 from pardbg.events.control_facts import Killed
 from pardbg.store.definitions import Failure
 from pardbg.store.process import Process
@@ -22,6 +23,8 @@ from pardbg.words import viewer, whole
 
 TOGETHER_NS: Final = 60_000_000
 """A signal reaches ranks within this; the order in which their ends are seen is chance."""
+ENDED_NS: Final = 1_000_000_000
+"""A process that has just gone: the cause comes with its exit code."""
 GIVES_UP_NS: Final = 5_000_000_000
 """No backend gives up sooner: an abort before is the program's own."""
 _SIGNALLED: Final = (-signal.SIGINT, 128 + signal.SIGINT)
@@ -119,6 +122,11 @@ def timed_out(process: Process, since_ns: int, until_ns: int) -> bool:
         return True
     failures = (f for f in process.failures if since_ns < f.t_ns < until_ns)
     return any(_TIMEOUT.search(failure.text) for failure in failures)
+
+
+def any_timed_out(view: View, ops: Iterable[PendingOp], over: int) -> bool:
+    """Return whether waits were over by a rank's timeout: no host's load prolongs that."""
+    return any(timed_out(view.ranks[op.rank], op.since_ns, over + ENDED_NS) for op in ops)
 
 
 def gave_up(view: View, rank: int) -> bool:

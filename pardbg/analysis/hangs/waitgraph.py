@@ -75,6 +75,11 @@ class PendingOp:
         return self.group.epoch, self.group.key
 
     @property
+    def members(self) -> tuple[int, ...]:
+        """Return the ranks that issue it."""
+        return (self.rank, self.peer) if self.p2p else self.group.ranks
+
+    @property
     def call(self) -> bool:
         """Return whether it is no op but a call that may block, as new_group is."""
         return self.group.backend == wire.CALLS
@@ -141,7 +146,8 @@ class WaitGraph:
     waits: tuple[Wait, ...]
     blames: tuple[Blame, ...]
     issued_by_all: tuple[tuple[PendingOp, ...], ...]
-    """Open collectives, the newest of their ranks' groups, that each known rank has issued."""
+    """Open ops that each known rank has issued: collectives, the newest of their ranks' groups, and
+    messages, where a rank stands in no other op."""
     alone: tuple[PendingOp, ...]
     """Open calls that nobody else has to make, or for which nobody is missing; the oldest first."""
     unsure: tuple[int, ...]
@@ -163,7 +169,7 @@ def wait_graph(view: View) -> WaitGraph:
         if ops and not seen(view, rank).stopped:
             opened[rank] = ops
     waits: list[Wait] = []
-    whole: dict[tuple[int, str, int], list[PendingOp]] = {}
+    whole: dict[tuple[int | str, ...], list[PendingOp]] = {}
     alone: list[PendingOp] = []
     met: list[PendingOp] = []
     within = {rank: inside(view, rank, ops) for rank, ops in opened.items()}
@@ -183,6 +189,10 @@ def wait_graph(view: View) -> WaitGraph:
                 met.append(op)
             elif not op.p2p and not missing and reached.collectives(rank, op.group) == op.seq + 1:
                 whole.setdefault((*op.key, op.seq), []).append(op)
+        on_host = within[rank] and all(op.group.backend in _HOST_WAITS for op in ops)
+        for op in ops if on_host and all(op in met for op in ops) else ():
+            if _is_met(view, op, reached):
+                whole.setdefault((*op.key, *sorted(op.members)), []).append(op)
     unsure = sorted({w.rank for w in waits} - seen_inside)
     return WaitGraph(
         tuple(waits), tuple(_blames(waits)), tuple(tuple(ops) for ops in whole.values()),
@@ -440,9 +450,7 @@ class _Reached:
         now = self._view.t_ns
         if process.lost(now) or process.missed_before or process.undefined_groups:
             return None
-        if process.unrecorded_since(0, now):
-            return None
-        if process.totals("issue_p2p").overflowed:
+        if process.unrecorded_since(0, now) or process.totals("issue_p2p").overflowed:
             return None
         _, visible = self._view.rows(process, "issue_p2p")
         return sum(
@@ -458,23 +466,20 @@ class _Reached:
 def _missing(view: View, op: PendingOp, reached: _Reached) -> tuple[int, ...]:
     """Return ranks that have not issued the op (of p2p: its other side)."""
     if op.p2p:
-        return _missing_peer(view, op, reached)
+        return (op.peer,) if _is_met(view, op, reached) is False else ()
     if op.at_store:
         return reached.who_may_set(op.op.reduce)
     absent = reached.absent(op.group, op.seq)
-    if op.op.op in _ROOT_FIRST and op.peer in absent:
-        return (op.peer,)
-    return absent
+    return (op.peer,) if op.op.op in _ROOT_FIRST and op.peer in absent else absent
 
 
-def _missing_peer(view: View, op: PendingOp, reached: _Reached) -> tuple[int, ...]:
+def _is_met(view: View, op: PendingOp, reached: _Reached) -> bool | None:
+    """Return whether a message's other side was issued; None: not known."""
     if op.peer < 0 or op.peer not in view.ranks or op.peer == op.rank:
-        return ()
+        return None
     mine = reached.edge(op.rank, op.group, op.peer, op.op.tag, op.send)
     theirs = reached.edge(op.peer, op.group, op.rank, op.op.tag, not op.send)
-    if mine is None or theirs is None:
-        return ()
-    return (op.peer,) if theirs <= mine - op.behind - 1 else ()
+    return None if mine is None or theirs is None else theirs > mine - op.behind - 1
 
 
 # -- who is to blame

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.findings.exits import ended
+from pardbg.analysis.findings.exits import any_timed_out, ended
 from pardbg.analysis.findings.finding import Candidate, Evidence, Label
 from pardbg.analysis.findings.kinds.stall_kinds import (
     AtStore,
@@ -42,10 +42,13 @@ _MAX_CALLS: Final = 8
 
 
 def stuck_ops(view: View, over: int | None) -> Iterator[Candidate]:
-    """Find collectives that each rank issued and that do not end."""
+    """Find ops that each of their ranks issued and that do not end."""
     for ops in wait_graph(view).issued_by_all:
-        since = max(op.since_ns for op in ops)
-        if view.t_ns - since >= _patience(view, ops):
+        # A message's other side is among what its rank did last.
+        sent = (seen(view, op.peer).moved_ns for op in ops if op.p2p)
+        since = max((*(op.since_ns for op in ops), *sent))
+        given_up = over is not None and any_timed_out(view, ops, over)
+        if given_up or view.t_ns - since >= _patience(view, ops):
             yield _stuck_op(view, ops, since, over)
 
 
@@ -56,14 +59,14 @@ def _patience(view: View, ops: Sequence[PendingOp]) -> float:
 
 
 def _stuck_op(view: View, ops: Sequence[PendingOp], since: int, over: int | None) -> Candidate:
-    op, waiting = ops[0], tuple(sorted(op.rank for op in ops))
-    unseen = tuple(rank for rank in op.group.ranks if rank not in view.ranks)
-    stopped = {r for r in op.group.ranks if r in view.ranks and seen(view, r).stopped}
-    broken = tuple(r for r in op.group.ranks if ended(view, r) or r in stopped)
+    op, waiting = ops[0], tuple(sorted({op.rank for op in ops}))
+    unseen = tuple(rank for rank in op.members if rank not in view.ranks)
+    stopped = {r for r in op.members if r in view.ranks and seen(view, r).stopped}
+    broken = tuple(r for r in op.members if ended(view, r) or r in stopped)
     facts: StuckOp | UnseenRank = StuckOp(
         broken, False, over is not None, Label(op.text), (over or view.t_ns) - since, op.call,
         absence(view, broken[0], since) if broken and not unseen else None,
-        bool(op.group.ranks or op.call or not op.group.backend),
+        bool(op.members or op.call or not op.group.backend),
     )  # fmt: skip
     where = next((at for r in waiting if (at := place(seen(view, r).frames))), None)
     if unseen:

@@ -15,11 +15,12 @@ from pardbg.analysis.comm.matching import collectives
 from pardbg.analysis.comm.op_rows import CollectiveRow
 from pardbg.analysis.comm.p2p import p2p_between
 from pardbg.analysis.findings.exits import (
+    ENDED_NS,
     aborted_after,
+    any_timed_out,
     bad_ends,
     lost_peer,
     termination,
-    timed_out,
 )
 from pardbg.analysis.findings.finding import Candidate, Evidence, Label, at_row, first
 from pardbg.analysis.findings.kinds.absence import Absence
@@ -57,8 +58,6 @@ UNUSUAL: Final = 5
 """... if the wait is this number of times as long as any ..."""
 LEAST_BEFORE: Final = 8
 """... of at least as many ops before."""
-ENDED_NS: Final = 1_000_000_000
-"""A process that has just gone: the cause comes with its exit code."""
 BEFORE_NS: Final = 200_000_000
 """Ops of a hang end, one by one, some time before the first exception is reported."""
 INTO_NS: Final = 250_000_000
@@ -119,7 +118,8 @@ def _missing(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> It
     if not found.fault or loads:
         if _in_op_of_all(graph, blame):
             return  # it comes when that ends; that it does not is a finding of its own
-        given_up = over is not None and _timed_out(view, blame, over)
+        ops = [wait.op for wait in blame.waits]
+        given_up = over is not None and any_timed_out(view, ops, over)
         early = not given_up and late < _patience(view, blame, found, loads)
         if early and not (found.progresses and _unusual(view, blame)):
             return
@@ -246,12 +246,6 @@ def _gave_up(view: View, blame: Blame) -> bool:
         return True
     failures = (f for wait in blame.waits for f in view.ranks[wait.rank].failures)
     return any(lost_peer(failure) for failure in failures)
-
-
-def _timed_out(view: View, blame: Blame, over: int) -> bool:
-    """Return whether it was over by the timeout of a waiting rank: no host's load prolongs that."""
-    ops = (wait.op for wait in blame.waits)
-    return any(timed_out(view.ranks[op.rank], op.since_ns, over + ENDED_NS) for op in ops)
 
 
 # -- messages to the wrong rank
