@@ -67,10 +67,9 @@ class DebugPageState:
     """What the job printed last, oldest first; drawn where lines are left."""
 
 
-def _other_version(found: SourceLines, title: str) -> bool:
+def _other_version(found: SourceLines, function: str) -> bool:
     """Return whether the line lies outside the function that the stack names: the file has changed
     since."""
-    function = title.partition(" · ")[2].partition(" · ")[0].rpartition(" ")[2]
     at = found.place.line - found.first
     here = found.lines[at]
     if not here.strip():
@@ -126,11 +125,10 @@ def _over(
     size = cells - left_size - 2
     wide = cells >= WIDE and not shown  # no frame, so no source either: what is said of stacks
     stacks = _stacks(shown, taken, look, snapshot, size + 1 if wide else left_size)
-    stack = shown.get(-1 if look.selected is None else look.selected, ())
     if cells < WIDE:
         found, places = _window(ranks, places, focus, max(2, min(len(ranks), rows // 2)))
         found += stacks[: min(len(stacks), _NARROW_STACKS, max(0, rows - len(found)))]
-        below = source(look.source, _title(shown, look), cells - 2, rows - len(found), stack)
+        below = frame_source(shown, look, cells - 2, rows - len(found))
         found += [line(" ", row) for row in below]
     else:
         few = 0 if wide else min(len(stacks), max(rows // 2, rows - len(ranks)))
@@ -139,7 +137,7 @@ def _over(
         room = rows - len(column)
         last = printed_last(look.output, snapshot.t_begin_ns, left_size - 2, room)
         column += [line(" ", row) for row in last]
-        beside = source(look.source, _title(shown, look), size, rows - 1, stack)
+        beside = frame_source(shown, look, size, rows - 1)
         beside = stacks if wide else beside
         beside += [()] * (rows - len(beside))
         column += [()] * (rows - len(column))
@@ -160,15 +158,20 @@ def _window(
     return [lines[0], *lines[start:end]], [places[0], *places[start:end]]
 
 
-def _title(shown: Mapping[int, Stack], look: DebugPageState) -> str:
-    """Return text such as ``rank 2 · missing_rank.py:45 wait_for · frame 0 of 3``."""
-    selected = look.selected if look.selected is not None else -1
-    known = spots_in_reach(shown.get(selected, ()), look.every_frame)
+def frame_source(
+    shown: Mapping[int, Stack], look: DebugPageState, cells: int, rows: int
+) -> list[Line]:
+    """Draw the source of the selected rank's frame, with the frame's place and number over it."""
+    stack = shown.get(-1 if look.selected is None else look.selected, ())
+    known = spots_in_reach(stack, look.every_frame)
     if not known:
-        return "source"
+        return source(look.source, "source", cells, rows, stack)
     at = min(look.frame, len(known) - 1)
-    nth = f" · frame {at} of {len(known)}" if len(known) > 1 else ""
-    return f"rank {look.selected} · {known[at].text}{nth}"
+    nth = f", frame {at} of {len(known)}" if len(known) > 1 else ""
+    function = known[at].text.rpartition(" ")[2]
+    return source(
+        look.source, known[at].text, cells, rows, stack, f"rank {look.selected}{nth}", function
+    )
 
 
 def _status(snapshot: Snapshot, look: DebugPageState, cells: int) -> tuple[Line, ...]:
@@ -257,7 +260,7 @@ def _ranks(
         row = fit(_rank(rank, snapshot, coming, now_size, staged, room), cells)
         return fit(selected(row), cells, "+sel") if rank.rank == look.selected else row
 
-    breaks = _breaks(snapshot, cells)
+    breaks = break_lines(snapshot, cells)
     places = [-1, *(rank.rank for rank in snapshot.ranks), *[-1] * len(breaks)]
     focus = places.index(look.selected) if look.selected in places else None
     return Drawn(1 + len(snapshot.ranks), draw, breaks), focus, places
@@ -272,7 +275,7 @@ def _now_size(snapshot: Snapshot, nexts: Mapping[int, str], cells: int) -> int:
     return max(18, min(44, most, cells - min(16, max(map(width, coming), default=0))))
 
 
-def _breaks(snapshot: Snapshot, cells: int) -> list[Line]:
+def break_lines(snapshot: Snapshot, cells: int) -> list[Line]:
     """Draw breakpoints and watches with their matches; nothing without any."""
     lines: list[Line] = []
     for one in snapshot.control.breaks:
@@ -344,13 +347,15 @@ def _stacks(
 
 
 def source(
-    found: SourceLines | None, title: str, cells: int, rows: int, stack: Stack = ()
-) -> list[Line]:
+    found: SourceLines | None, title: str, cells: int, rows: int, stack: Stack = (),
+    note: str = "", function: str = "",
+) -> list[Line]:  # fmt: skip
     """Draw a heading and the lines around the current one, or all frames of the stack if the source
-    is missing, in at most ``rows`` lines; nothing without a frame."""
+    is missing, in at most ``rows`` lines; nothing without a frame. ``function``: the one that the
+    line was in when it ran."""
     if found is None or rows < 2:
         return []
-    lines = [line(rule(title, cells, found.note if found.lines else ""))]
+    lines = [line(rule(title, cells, (found.note if found.lines else "") or note))]
     if not found.lines:
         where = f"{found.place.file}:{found.place.line}: {found.note}"
         lines += [line(Segment(f" {text}", "faint")) for text in fold(clean(where), cells - 2)]
@@ -359,7 +364,7 @@ def source(
             for spot in reversed(stack)
         ]  # its frames at least, the innermost first
         return lines[:rows]
-    if _other_version(found, title):
+    if _other_version(found, function):
         note = clip(" another version of this file ran: its lines were others", cells)
         lines.append(line(Segment(note, "warn")))
     room = rows - len(lines)

@@ -365,8 +365,8 @@ def _where(
     if at is None or lines is None or lines.place != Place(at[1].file, at[1].line):
         return every
     every = every if len(every) <= rows else []
-    title = f"rank {at[0]} · {at[1].text}"
-    below = source(lines, title, cells, min(_SOURCE, rows - len(every) - 1), at[2])
+    room, function = min(_SOURCE, rows - len(every) - 1), at[1].text.rpartition(" ")[2]
+    below = source(lines, at[1].text, cells, room, at[2], f"rank {at[0]}", function)
     return [*every, (), *below] if len(below) > 2 else every
 
 

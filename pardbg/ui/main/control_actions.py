@@ -196,7 +196,7 @@ class ControlActions:
 
     def typed(self, command: str) -> None:
         """Add a line of the prompt to the console, above its answer."""
-        self._debug.say(f"(pardbg) {command}", "strong")
+        self._debug.say(f"{self._view.shared.place} {command}", "strong")
 
     @property
     def _debug(self) -> DebugPage:
@@ -212,7 +212,9 @@ class ControlActions:
         ranks, args = inspect_words(word, argument)
         self._comparing = word == COMPARE
         ranks = ranks or str(self._view.shared.rank)
-        every = self._debug.every_frame and not self._by_itself  # at a new place: the program's own
+        every = (
+            self._view.shared.every_frame and not self._by_itself
+        )  # at a new place: the program's own
         args = {**args, "frame": self._frame, "every_frame": every}
         self.refused(self._controller.send(Verb.INSPECT, ranks, **args))
 
@@ -255,7 +257,7 @@ class ControlActions:
 
     def on_frame(self, frame: Frame) -> None:
         """Where ranks are held elsewhere than before, show what ``display`` shows, and ask for
-        stacks if the debug page is shown."""
+        stacks if the page shows them."""
         self._follow_hit(frame)
         self._say_taken(frame)
         held = frame.snapshot.control.held if frame.snapshot.control.mode == "held" else {}
@@ -265,14 +267,15 @@ class ControlActions:
             self._display_next()
         if frame.following:  # back in time nobody is asked
             self._displayed_at = at
-        if self._view.active != "debug" or not self._controller.present or not held:
+        shows = self._view.active == "debug" or self._view.shared.console_rows
+        if not shows or not self._controller.present or not held:
             return
         if not frame.following:
             return  # the answer is about now
         now = (frame.snapshot.step, *sorted(held.items()))
         if now != self._stacks_of:
             self._stacks_of = now
-            self._debug.frame = self._frame = 0
+            self._view.shared.frame_at = self._frame = 0
             self._controller.send(Verb.WHERE)
 
     def _say_taken(self, frame: Frame) -> None:
@@ -334,7 +337,9 @@ class ControlActions:
         """``frames all``: ``up`` and ``down`` go through libraries, too. Raises UserError."""
         if argument not in ("", "own", "all"):
             raise UserError("frames own|all: as in `frames all`, then `up`")
-        self._debug.every_frame = argument == "all" if argument else not self._debug.every_frame
+        self._view.shared.every_frame = (
+            argument == "all" if argument else not self._view.shared.every_frame
+        )
         self._look_from(0)
 
     def _frame_up(self, _argument: str) -> None:

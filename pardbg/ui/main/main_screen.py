@@ -322,8 +322,9 @@ class MainScreen(Screen[None]):
         self._bars.status.display = not on
         prompt = self._prompt
         if on:
-            sign = Segment({":": " (pardbg) ", "/": " filter / "}.get(kind, "  note ◆  "), "prompt")
-            self._sign.show((line(sign),))
+            asks = {":": f" {self.shared.place} ", "/": " filter / "}.get(kind, "  note ◆  ")
+            self._sign.styles.width = len(asks)
+            self._sign.show((line(Segment(asks, "prompt")),))
             prompt.ask(kind, text)
             self.on_prompt_edited(Prompt.Edited(kind, text))
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from textual import events
@@ -13,8 +13,9 @@ from pardbg.analysis.findings.finding import Evidence
 from pardbg.render.draw.cells import Line, Picture
 from pardbg.render.frame.beside import beside
 from pardbg.render.frame.panels import empty, is_starting, starting
-from pardbg.render.frame.stacks import Entry
+from pardbg.render.frame.stacks import Entry, Stack
 from pardbg.render.pages.overview.rank_facts import rank as rank_page
+from pardbg.render.pages.pipeline.schedule import short_next
 from pardbg.render.pages.timeline import around
 from pardbg.ui.engine.feed import Frame, OutputWant, Want
 from pardbg.ui.screens.page_panels import Panels
@@ -37,6 +38,20 @@ class Shared:
     """Lines of the prompt and their answers, oldest first."""
     console_rows: int = 0
     """Lines of the console that the visible page shows."""
+    stacks: dict[int, Stack] = field(default_factory=dict)
+    """What ``where`` brought, the last time it was asked."""
+    stacks_ns: int | None = None
+    frame_at: int = 0
+    """Which frame of the selected rank is looked at; 0 the innermost."""
+    every_frame: bool = False
+    """Whether those of libraries count, too."""
+
+    @property
+    def place(self) -> str:
+        """Return the prompt: the selected rank and what it is held before, where it is held."""
+        held = self.frame.snapshot.control.held if self.frame is not None else {}
+        at = f" r{self.rank} {short_next(held[self.rank], True)}" if self.rank in held else ""
+        return f"(pardbg{at})"
 
 
 class Page(PicturePane):

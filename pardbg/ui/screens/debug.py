@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pardbg.events.commands import WhereFound
 from pardbg.render.draw.cells import Picture
-from pardbg.render.frame.stacks import Entry, Spot, Stack, spots_in_reach, stacks_of
+from pardbg.render.frame.stacks import Entry, Spot, spots_in_reach, stacks_of
 from pardbg.render.pages.debug import DebugPageState, debug, stacks_shown
 from pardbg.session.source_files import Place
 from pardbg.ui.engine.feed import Frame, OutputWant, Want
@@ -22,61 +22,30 @@ class DebugPage(Page):
 
     name_ = "debug"
 
-    def __init__(self, shared: Shared) -> None:
-        super().__init__(shared)
-        self._stacks: dict[int, Stack] = {}
-        self._stacks_ns: int | None = None
-        self.frame = 0
-        """Which frame is looked at; 0 the innermost."""
-        self.every_frame = False
-        """Whether those of libraries count, too."""
-
-    def _look(self, frame: Frame | None) -> DebugPageState:
-        ended = self.shared.can_control and frame is not None and frame.finished
-        control = self.shared.can_control and not ended
-        return DebugPageState(
-            self.shared.rank, self._stacks, self._stacks_ns, self.shared.typed, control, ended,
-            self.shared.you,
-            frame.source if frame is not None else None, self.frame,
-            self.every_frame, frame.output or () if frame is not None else (),
-        )  # fmt: skip
-
     def draw(self, frame: Frame, cells: int, rows: int) -> Picture:
-        return debug(frame.snapshot, cells, rows, self._look(frame))
+        return debug(frame.snapshot, cells, rows, look_at(self.shared, frame))
 
     def want(self) -> Want:
-        spots = self._in_reach()
-        spot = spots[min(self.frame, len(spots) - 1)] if spots else None
-        place = Place(spot.file, spot.line) if spot is not None and spot.file else None
-        return Want(source=place, output=OutputWant(_PRINTED))
-
-    def _in_reach(self) -> list[Spot]:
-        """Return the selected rank's frames, innermost first."""
-        frame = self.shared.frame
-        if frame is None:
-            return []
-        stacks, _ = stacks_shown(frame.snapshot, self._look(frame))
-        return spots_in_reach(stacks.get(self.shared.rank, ()), self.every_frame)
+        return Want(source=source_place(self.shared), output=OutputWant(_PRINTED))
 
     def move(self, by: int) -> None:
-        self.frame = 0
+        self.shared.frame_at = 0
         super().move(by)
 
     def look_from(self, number: int) -> bool:
         """Select frame ``number``, 0 the innermost; False if there is no such frame."""
-        if not 0 <= number < len(self._in_reach()):
+        if not 0 <= number < len(_in_reach(self.shared)):
             return False
-        self.frame = number
+        self.shared.frame_at = number
         self.redraw()
         return True
 
     def stacks(self, found: WhereFound) -> int:
         """Take the answer to ``where``; return the number of ranks it holds."""
-        self._stacks = stacks_of(found)
-        frame = self.shared.frame
-        self._stacks_ns = frame.snapshot.t_end_ns if frame else None
+        self.shared.stacks, frame = stacks_of(found), self.shared.frame
+        self.shared.stacks_ns = frame.snapshot.t_end_ns if frame else None
         self.redraw()
-        return len(self._stacks)
+        return len(self.shared.stacks)
 
     @property
     def asked(self) -> bool:
@@ -94,3 +63,29 @@ class DebugPage(Page):
         self.shared.typed = (*typed[-_CONSOLE:], Entry(t_ns, text, style, n))
         self.follow_end()
         self.redraw()
+
+
+def look_at(shared: Shared, frame: Frame | None) -> DebugPageState:
+    """Return what a page shows of stacks, source and console."""
+    ended = shared.can_control and frame is not None and frame.finished
+    return DebugPageState(
+        shared.rank, shared.stacks, shared.stacks_ns, shared.typed,
+        shared.can_control and not ended, ended, shared.you,
+        frame.source if frame is not None else None, shared.frame_at, shared.every_frame,
+        frame.output or () if frame is not None else (),
+    )  # fmt: skip
+
+
+def source_place(shared: Shared) -> Place | None:
+    """Return where the selected rank's frame is, as far as it is known."""
+    spots = _in_reach(shared)
+    spot = spots[min(shared.frame_at, len(spots) - 1)] if spots else None
+    return Place(spot.file, spot.line) if spot is not None and spot.file else None
+
+
+def _in_reach(shared: Shared) -> list[Spot]:
+    """Return the selected rank's frames, innermost first."""
+    if shared.frame is None:
+        return []
+    stacks, _ = stacks_shown(shared.frame.snapshot, look_at(shared, shared.frame))
+    return spots_in_reach(stacks.get(shared.rank, ()), shared.every_frame)

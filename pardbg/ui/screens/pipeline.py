@@ -7,18 +7,18 @@ from dataclasses import replace
 from typing import Final
 
 from pardbg.analysis.answers.snapshot import Snapshot
-from pardbg.analysis.pipeline.ticks.cell import HELD_MODES, TicksWant
-from pardbg.render.draw.bars import rule
-from pardbg.render.draw.cells import Picture, line
-from pardbg.render.frame.stacks import console
+from pardbg.analysis.pipeline.ticks.cell import HELD_MODES, Ticks, TicksWant
+from pardbg.render.draw.cells import Picture
+from pardbg.render.pages.pipeline.held_panels import held_panels, hits
 from pardbg.render.pages.pipeline.page import PipelinePageState, longest_ns, pipeline
 from pardbg.render.pages.pipeline.tick_page import TickPageState, cell_at, tick_page
 from pardbg.render.pages.pipeline.whatif import whatif
 from pardbg.ui.engine.feed import Frame, Want
 from pardbg.ui.screens.base import Page, Shared
+from pardbg.ui.screens.debug import look_at, source_place
 
-_CONSOLE: Final = 4
-"""Least number of rows for the console under the grid."""
+_CONSOLE: Final = 6
+"""Least number of rows for the console under the grid, with its edges."""
 
 
 class PipelinePage(Page):
@@ -47,8 +47,7 @@ class PipelinePage(Page):
         if by_tick != self._was_by_tick:
             self._was_by_tick, self.unit = by_tick, "tick" if by_tick else ""
         if by_tick and frame.ticks is not None and frame.ticks.grids:
-            grid = tick_page(frame.snapshot, frame.ticks, cells, rows, self._look)
-            return _with_console(self.shared, frame.snapshot, grid, cells, rows)
+            return _tick_page(self.shared, frame, frame.ticks, self._cell, cells, rows)
         both = self.shared.frame
         pair = (both.snapshot, both.other.snapshot) if both is not None and both.other else ()
         cell = frame.ticks.cell if frame.ticks is not None else None
@@ -61,10 +60,6 @@ class PipelinePage(Page):
     def has_nothing(self, snapshot: Snapshot) -> bool:
         return snapshot.pipeline is None
 
-    @property
-    def _look(self) -> TickPageState:
-        return TickPageState(self.shared.rank, self._cell)
-
     def _by_tick(self, frame: Frame) -> bool:
         held = frame.snapshot.control.mode in HELD_MODES
         return self._chosen.get(held, held)
@@ -72,8 +67,9 @@ class PipelinePage(Page):
     def want(self) -> Want:
         always = self._chosen.get(False, False) or self._cell is not None
         ticks = TicksWant(self.shared.rank, self._cell, always)
+        source = source_place(self.shared) if self.shared.console_rows else None
         return Want(
-            whatif=self._whatif, schedule=not self._whatif, ticks=ticks,
+            source=source, whatif=self._whatif, schedule=not self._whatif, ticks=ticks,
             pipeline_of=self.shared.rank,
         )  # fmt: skip
 
@@ -110,13 +106,15 @@ class PipelinePage(Page):
         """Select the clicked cell."""
         frame = self.shared.frame
         if frame is not None and frame.ticks is not None and self._by_tick(frame):
-            found = cell_at(frame.snapshot, frame.ticks, self.size.width, self._look, index, x)
+            look = TickPageState(self.shared.rank, self._cell)
+            found = cell_at(frame.snapshot, frame.ticks, self.size.width, look, index, x)
             self._cell = found.action if found is not None else None
         super().pick(index, x)
 
     def move(self, by: int) -> None:
         """Select another rank, and its action of the same tick or time, or the nearest."""
         frame, before = self.shared.frame, self.shared.rank
+        self.shared.frame_at = 0
         super().move(by)
         if self._cell is not None and frame is not None:
             places = places_of(frame, self._by_tick(frame))
@@ -189,15 +187,20 @@ def newest_of(frame: Frame, by_tick: bool, rank: int, texts: Sequence[str]) -> i
     return max((at for at, text in enumerate(texts) if text in ran), default=0)
 
 
-def _with_console(
-    shared: Shared, snapshot: Snapshot, grid: Picture, cells: int, rows: int
+def _tick_page(
+    shared: Shared, frame: Frame, ticks: Ticks, cell: str | None, cells: int, rows: int
 ) -> Picture:
     """Return the grid, and under it what was typed and done while ranks are held."""
-    room = rows - len(grid.head) - len(grid.body) - len(grid.foot) - 2
-    held = snapshot.control.mode in HELD_MODES
-    shared.console_rows = room if held and room >= _CONSOLE else 0
-    lines = console(snapshot, shared.typed, shared.you, cells)[-room:]
-    if not shared.console_rows or not lines:
+    look = TickPageState(shared.rank, cell, hits(frame.snapshot))
+    if frame.snapshot.control.mode not in HELD_MODES:
+        return tick_page(frame.snapshot, ticks, cells, rows, look)
+    for upper in (rows - rows * 2 // 5, rows):  # a low grid leaves the console more
+        grid = tick_page(frame.snapshot, ticks, cells, upper, look)
+        used = len(grid.head) + len(grid.body) + len(grid.foot)
+        if used <= upper:
+            break
+    if (room := rows - used - 1) < _CONSOLE:
         return grid
-    heading = line(" ", rule("console", cells - 2, "7 Debug has all"))
-    return replace(grid, foot=(*grid.foot, *[()] * (room - len(lines) + 1), heading, *lines))
+    shared.console_rows = room - 2
+    shown = held_panels(frame.snapshot, look_at(shared, frame), shared.place, cells, room)
+    return replace(grid, foot=(*grid.foot, (), *shown))

@@ -301,7 +301,7 @@ def test_start_up_and_wind_down_take_few_cells_of_the_time_bar() -> None:
 def test_a_file_changed_since_is_not_shown_as_what_ran(line: int, function: str, ran: bool) -> None:
     lines = ("def train(x):", "", "    step(x)")
     found = SourceLines(Place("job.py", line), 1, lines)
-    drawn = source(found, f"rank 0 · job.py:{line} {function} · frame 0 of 2", 60, 9)
+    drawn = source(found, f"job.py:{line} {function}", 60, 9, function=function)
     assert ("another version of this file ran" in "".join(map(plain, drawn))) is not ran
 
 

@@ -81,7 +81,7 @@ def test_thirty_ticks_leave_the_picture_as_clear_as_the_first(name: str) -> None
         ruler = plain(picture.head[-1])
         for rank, row in enumerate(rows_of(picture)):
             # Nothing but actions, empty ticks and edges: no label of a wait, hold or gap.
-            assert not row.strip(" ·▕▏▸FBIW0123456789"), row
+            assert not row.strip(" ·◂▕▏▸FBIW0123456789"), row
             # The same window shows the same action at the same place.
             for x, char in enumerate(row):
                 if char in "FBIW":
@@ -98,7 +98,7 @@ def test_the_whole_step_at_120_cells() -> None:
         " ·   ·   F0  F1  ·   B0  F2  B1  F3  B2  F4  B3  F5  B4  F6  B5  F7  B6  ·   B7  ·   ·",
         " ·   ·   ·   F0  B0  F1  B1  F2  B2  F3  B3  F4  B4  F5  B5  F6  B6  F7  B7  ·   ·   ·",
     ]
-    assert plain(picture.head[0]).rstrip().endswith(f"step {STEP}  tick 22 of 22")
+    assert plain(picture.head[0]).rstrip().endswith(f"step {STEP}  tick 22 of 22  done 64 of 64")
 
 
 def test_a_narrow_window_keeps_the_tick_in_view_and_says_what_lies_beyond() -> None:

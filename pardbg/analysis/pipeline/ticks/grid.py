@@ -17,7 +17,7 @@ from typing import Final, Literal
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.control import control_view
 from pardbg.analysis.pipeline.dependencies import COMPUTE, parse, producer, satisfied, twin
-from pardbg.analysis.pipeline.in_flight import in_flight, in_flight_bound
+from pardbg.analysis.pipeline.in_flight import in_flight, in_flight_bound, levels
 from pardbg.analysis.pipeline.mesh import place
 from pardbg.analysis.pipeline.outlines import newest_step
 from pardbg.analysis.pipeline.pipelines import Layout, layouts, stated_span, states, step_rows
@@ -76,6 +76,13 @@ class TickRow:
     def ran(self) -> tuple[str, ...]:
         """Actions of the last tick."""
         return tuple(cell.action for cell in self.cells if cell.state == "last")
+
+    @property
+    def kept(self) -> list[tuple[TickCell, int]]:
+        """Return (action that has run, microbatches in flight after it)."""
+        ran = [cell for cell in self.cells if cell.state in ("done", "last")]
+        after = levels([(cell.stage, cell.kind) for cell in ran])
+        return [(cell, sum(now.values())) for cell, now in zip(ran, after, strict=True)]
 
     @property
     def coming(self) -> str | None:

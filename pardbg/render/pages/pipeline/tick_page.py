@@ -6,8 +6,8 @@ of the run stand one over the other; the text is about the selected rank's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.pipeline.ticks.cell import CellDetail, Ticks
@@ -27,11 +27,21 @@ from pardbg.render.draw.cells import (
 from pardbg.render.frame.control_words import Words, did, short
 from pardbg.render.pages.pipeline.cell_strip import moved_text
 from pardbg.render.pages.pipeline.schedule import KIND_WORD, token
-from pardbg.render.pages.pipeline.tick_row import Window, grid_row, gutter, ruler, window
+from pardbg.render.pages.pipeline.tick_row import (
+    Window,
+    flight_row,
+    grid_row,
+    gutter,
+    gutter_below,
+    ruler,
+    window,
+)
 from pardbg.words import duration
 
-NAME = 11
+NAME = 10
 """Cells of the mark, rank and stages."""
+FLIGHT = 3
+"""Lines of a row from which on its microbatches in flight stand under it."""
 _WIDE = 100
 _SHORT = {"F": "fwd", "B": "bwd", "I": "bwd input", "W": "weight"}
 _ORDER = {
@@ -50,6 +60,8 @@ class TickPageState:
     """The rank."""
     cursor: str | int | None = None
     """The action of the chosen cell on that rank, or its tick."""
+    hits: Mapping[int, str] = field(default_factory=dict)
+    """Rank -> the breakpoint or watch that holds it, in words."""
 
 
 def tick_page(
@@ -60,7 +72,8 @@ def tick_page(
     grids, tail = ticks.grids, _tail(snapshot, cells)
     chosen, seen = _in_view(ticks, look, cells - tail)
     head = [_title(snapshot, chosen, cells)]
-    text = _foot(ticks, chosen, look, cells, rows)
+    height = row_height(grids, rows - 2 - 2 * (rows >= 30) - 2 * (rows >= 20) - 3)
+    text = _foot(ticks, chosen, look, cells, rows, height[0] < FLIGHT)
     foot: list[Line] = [()] * (rows >= 30) + [legend(chosen, cells)] if rows >= 20 else []
     numbers = line(" " * NAME, *ruler(seen, chosen.tick, chosen.num_ticks).line())
     more = beyond(seen, chosen)
@@ -68,10 +81,11 @@ def tick_page(
         fit(spread(fit(numbers, cells - line_width(more)), more, cells), cells)
     ]
     room = rows - len(head) - len(foot) - len(text)
+    height = min(height, row_height(grids, room))
     body: list[Line] = []
     places: list[int] = []
     for grid in grids:
-        lines, whose = grid_lines(grid, seen, look, tail, row_height(grids, room), len(grids) > 1)
+        lines, whose = grid_lines(grid, seen, look, tail, height, len(grids) > 1)
         body += lines
         places += whose
     if len(body) <= room:  # the words stand right under the grid
@@ -111,7 +125,7 @@ def _tail(snapshot: Snapshot, cells: int) -> int:
     """Return the cells of the gutter at the right, the same whatever its contents, so that no cell
     moves."""
     if snapshot.control.mode == "running":  # no gates, only who waits
-        return 9 if cells < _WIDE else 13
+        return 0 if cells < _WIDE else 13
     return 34 if cells >= 160 else 20 if cells >= _WIDE else 18
 
 
@@ -130,6 +144,7 @@ def _title(snapshot: Snapshot, grid: TickGrid, cells: int) -> Line:
     end = line(
         Segment("step ", "dim"), Segment(str(grid.step), "strong"), Segment("  tick ", "dim"),
         Segment(str(grid.tick), "held"), Segment(f" of {grid.num_ticks} ", "dim"),
+        Segment(f" done {grid.num_done} of {grid.num_actions} " if cells >= _WIDE else "", "dim"),
     )  # fmt: skip
     room = cells - line_width(start) - line_width(end) - 3
     note = next((text for text in _ORDER[grid.source] if len(text) <= room), "")
@@ -147,7 +162,7 @@ def row_height(grids: tuple[TickGrid, ...], room: int) -> tuple[int, int]:
     """Return (lines of a row, blank lines after it): the richest that fits."""
     number = sum(len(grid.rows) for grid in grids)
     extra = 2 * len(grids) if len(grids) > 1 else 0
-    for tall, gap in ((3, 1), (2, 1), (1, 1), (1, 0)):
+    for tall, gap in ((3, 2), (3, 1), (2, 1), (1, 1), (1, 0)):
         if number * (tall + gap) - gap + extra <= room:
             return tall, gap
     return 1, 0
@@ -172,16 +187,22 @@ def grid_lines(
         chosen = row.rank == look.selected
         cursor = look.cursor if chosen else None
         drawn = grid_row(row, grid, seen, cursor)
-        name = _name(row, chosen)
-        lines.append(line(name, *drawn.line(), gutter(row, grid.many_stages, tail)))
-        for low in range(tall - 1):
-            unit, ns = _unit(row) if low == 0 else ("", 0)
-            lines.append(
-                line(Segment(f"{unit:>{NAME - 1}} ", "faint"), *_lower(row, seen, ns).line())
-            )
+        hit = look.hits.get(row.rank, "")
+        gate = gutter(row, grid.many_stages, tail, hit, below=tall > 1)
+        lines.append(line(_name(row, chosen), *drawn.line(), gate))
+        if tall > 1:
+            unit, ns = _unit(row)
+            lines.append(line(_label(unit), *_lower(row, seen, ns).line(),
+                              gutter_below(row, tail, hit)))  # fmt: skip
+        if tall >= FLIGHT:
+            lines.append(line(_label("flight"), *flight_row(row, seen).line()))
         lines += [()] * gap
         places += [row.rank] * (tall + gap)
     return lines, places
+
+
+def _label(text: str) -> Segment:
+    return Segment(f"{text:>{NAME - 1}} ", "faint")
 
 
 def _unit(row: TickRow) -> tuple[str, int]:
@@ -219,10 +240,11 @@ def _heading(grid: TickGrid) -> Line:
 def _name(row: TickRow, chosen: bool) -> Line:
     stages = ",".join(map(str, row.stages))
     stage = f"s{stages}" if len(stages) < 5 else stages
+    rank = f"r{row.rank:<2} "
     return line(
         Segment("▸" if chosen else " ", "accent"),
-        Segment(left(f"r{row.rank}", 4), "strong" if chosen else ""),
-        Segment(left(stage, NAME - 5), "dim"),
+        Segment(rank, "strong" if chosen else ""),
+        Segment(left(stage, NAME - 1 - len(rank)), "dim"),
     )
 
 
@@ -240,11 +262,13 @@ def words(grid: TickGrid) -> Words:
     return did(f"tick{number}", ran, waits, coming, grid.many_stages)
 
 
-def _foot(ticks: Ticks, grid: TickGrid, look: TickPageState, cells: int, rows: int) -> list[Line]:
+def _foot(
+    ticks: Ticks, grid: TickGrid, look: TickPageState, cells: int, rows: int, with_flight: bool
+) -> list[Line]:
     """Draw the last tick, microbatches in flight, and the selected cell."""
     lines: list[Line] = [()] if rows >= 20 else []
     lines += _wrapped(words(grid), cells - 2, 2 if rows < 30 else 3)
-    lines.append(flight(grid, cells))
+    lines += [flight(grid, cells)] * with_flight
     cell = ticks.cell
     if cell is not None and (cell.rank, cell.action) == (look.selected, look.cursor):
         lines += [()] * (rows >= 30) + _cell_facts(cell, grid.many_stages, cells)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pardbg.analysis.pipeline.ticks.grid import TickCell, TickGrid, TickRow
+from pardbg.render.draw.bars import spark
 from pardbg.render.draw.cells import Line, Row, Segment, clean, clip, fit, line, line_width
 from pardbg.render.frame.control_words import short
 from pardbg.render.pages.pipeline.schedule import HELD, short_next, token
@@ -20,6 +21,7 @@ EDGES = "▕▏"
 CURSOR = "[]"
 NOBODY = "·"
 """No action in this tick."""
+WAITS = "◂"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,8 @@ def grid_row(row: TickRow, grid: TickGrid, seen: Window, cursor: str | int | Non
     taken = {cell.tick for cell in row.cells}
     for tick in range(seen.first, min(grid.tick, seen.first + seen.number - 1) + 1):
         if tick not in taken:
-            drawn.put(seen.x(tick) + 1, NOBODY, "faint")
+            waits = tick == grid.tick and row.waits_for is not None
+            drawn.put(seen.x(tick) + 1, *((WAITS, "warn") if waits else (NOBODY, "faint")))
     for cell in row.cells:
         if seen.shows(cell.tick):
             _cell(drawn, cell, grid.many_stages, seen)
@@ -117,16 +120,44 @@ def _cell(drawn: Row, cell: TickCell, many_stages: bool, seen: Window) -> None:
         drawn.put(at + body - 1, "▸", style)
 
 
-def gutter(row: TickRow, many_stages: bool, cells: int) -> Line:
-    """Draw the rank's gate and what it waits for, in exactly ``cells`` cells."""
+def flight_row(row: TickRow, seen: Window) -> Row:
+    """Draw microbatches in flight after each tick, against the most that the schedule allows, and
+    how many there are now."""
+    drawn, after, kept = Row(seen.cells), 0, row.kept
+    most = max([row.in_flight_bound or 0, 1, *(level for _, level in kept)])
+    ends = [*(cell.tick for cell, _ in kept[1:]), *(cell.tick + 1 for cell, _ in kept[-1:])]
+    for (cell, level), until in zip(kept, ends, strict=True):
+        at, after = (min(max(seen.x(tick), 0), seen.cells - 1) for tick in (cell.tick, until))
+        drawn.fill(at + 1, after + 1, spark([level], 1, 0, most) if level else " ", "flight.curve")
+    bound = f" of at most {row.in_flight_bound}" if row.in_flight_bound is not None else ""
+    text = f"{row.in_flight}{bound}"
+    drawn.put(after + 2, text if after + 2 + len(text) <= seen.cells else "", "flight")
+    return drawn
+
+
+def gutter(row: TickRow, many_stages: bool, cells: int, hit: str = "", below: bool = False) -> Line:
+    """Draw the rank's gate, in exactly ``cells`` cells, and what it waits for, if that does not
+    stand ``below``; ``hit``: the breakpoint or watch that holds it."""
+    waits = "" if below else _waits(row)
     parts: list[Segment] = [Segment("┊ ", "faint")]
     if row.gate:
         text = clean(short_next(row.gate, many_stages))
-        room = max(8, cells - (5 if row.waits_for is None else 12))
-        parts.append(Segment(f"{HELD} {clip(text, room)} ", "held"))
-    if row.waits_for is not None:
-        whose = f" r{row.waits_rank}" if row.waits_rank is not None else ""
-        text = f"◂ {row.waits_for}"
-        room = cells - line_width(parts)
-        parts.append(Segment(text + whose if len(text + whose) <= room else text, "warn"))
+        room = max(8, cells - (12 if waits else 5))
+        sign, style = ("●", "alarm.warn") if hit else (HELD, "held")
+        parts += [Segment(f"{sign} {clip(text, room)}", style), Segment(" ")]
+    fits = line_width((*parts, Segment(waits))) <= cells
+    parts.append(Segment(waits if fits else f"{WAITS} {row.waits_for}", "warn"))
     return fit(line(*parts), cells)
+
+
+def gutter_below(row: TickRow, cells: int, hit: str = "") -> Line:
+    """Draw the gutter's second line: what holds the rank, whom it waits for, or that it may go."""
+    text, style = (hit, "held") if hit else (_waits(row), "warn")
+    if not text and row.gate and row.coming:
+        text, style = "may go", "dim"
+    return fit(line(Segment("┊ ", "faint"), Segment(text, style)), cells)
+
+
+def _waits(row: TickRow) -> str:
+    whose = f" r{row.waits_rank}" if row.waits_rank is not None else ""
+    return f"{WAITS} {row.waits_for}{whose}" if row.waits_for is not None else ""
