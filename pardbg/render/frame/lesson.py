@@ -10,6 +10,7 @@ from pardbg.render.draw.bars import rule
 from pardbg.render.draw.cells import Line, Picture, Segment, clip, left, line, width, wrap
 
 LETTERS: Final = "abcd"
+HOW: Final = "answer with a, b, c; or step the run and look"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +59,11 @@ class LessonPage:
         return f"{self.lesson} {self.number}"
 
 
-def idea_picture(page: LessonPage, cells: int) -> Picture:
-    """Draw the text, then each formula: itself, numbers put in, result, what was seen."""
-    where = f"{page.number + 1} of {page.of}"
-    body: list[Line] = [
-        *_wrapped(page.heading, cells, "dim"),
-        line(rule(page.title, cells - 1, where)),
-    ]
+def idea_picture(page: LessonPage, cells: int, framed: bool = False) -> Picture:
+    """Draw the text, then each formula: itself, numbers put in, result, what was seen; ``framed``:
+    the title stands in an edge around it."""
+    head = rule(page.title, cells - 1, f"{page.number + 1} of {page.of}")
+    body: list[Line] = [*_wrapped(page.heading, cells, "dim"), () if framed else head]
     for paragraph in page.text:
         body += [*_wrapped(paragraph, cells, ""), ()]
     for worked in page.worked:
@@ -94,10 +93,12 @@ def _wrapped(text: str, cells: int, style: str) -> list[Line]:
     return [line(" ", Segment(part, style)) for part in wrap(text, cells - 2)]
 
 
-def question_lines(page: LessonPage, chosen: int | None, cells: int) -> tuple[Line, ...]:
-    """Draw the question, its choices, and what is to be said of the ``chosen`` one."""
-    note = "answer with a, b, c; or step the run and look"
-    lines = [line(rule("question", cells - 1, note))]
+def question_lines(
+    page: LessonPage, chosen: int | None, cells: int, framed: bool = False
+) -> tuple[Line, ...]:
+    """Draw the question, its choices, and what is to be said of the ``chosen`` one; ``framed``: an
+    edge around it says what it is."""
+    lines = [] if framed else [rule("question", cells - 1, HOW)]
     lines += _wrapped(page.question, cells, "strong")
     for at, (text, right) in enumerate(page.choices):
         letter, said = Segment(f" {LETTERS[at]} ", "key"), Segment("")

@@ -12,7 +12,7 @@ from textual.containers import Horizontal
 
 from pardbg.render.draw.signs import keys_text
 from pardbg.render.frame.chrome import hints
-from pardbg.render.frame.lesson import LETTERS, LessonPage, idea_picture, question_lines, strip
+from pardbg.render.frame.lesson import HOW, LETTERS, LessonPage, idea_picture, question_lines, strip
 from pardbg.ui.commands.startup import History, answered_of
 from pardbg.ui.engine.feed import Frame
 from pardbg.ui.main.main_screen import MainScreen
@@ -68,7 +68,11 @@ class _Idea(PicturePane):
     def redraw(self) -> None:
         screen = self.screen
         if isinstance(screen, LessonScreen):
-            self.show_picture(idea_picture(screen.course.page, self.size.width))
+            page = screen.course.page
+            self.border_title = page.title
+            self.border_subtitle = f"{page.number + 1} of {page.of}"
+            framed = not screen.has_class("narrow")
+            self.show_picture(idea_picture(page, self.size.width, framed))
 
 
 class LessonScreen(MainScreen):
@@ -90,6 +94,7 @@ class LessonScreen(MainScreen):
         self._opened: LessonPage | None = None
         """The page whose moment the run was taken to."""
         self._lessons, self._question = Lines(id="lessons"), Lines(id="question")
+        self._question.border_title, self._question.border_subtitle = "question", HOW
         self._idea = _Idea(id="idea")
         self.add_class("reading")  # where there is room for one, the idea comes first
 
@@ -122,6 +127,8 @@ class LessonScreen(MainScreen):
         self.handlers["unit"](page.unit)
         self.handlers["goto"](page.goto)
         self.show_page(page.screen)  # to a finding it is that of findings
+        if page.ticks:
+            self.handlers["following"]("")  # the step's first tick
         self.say("")
         self.paint()
 
@@ -131,8 +138,9 @@ class LessonScreen(MainScreen):
             return
         page, cells = self.course.page, self._cells
         self._lessons.show(strip(self.course.done(), self.course.number, cells))
-        question = question_lines(page, self._chosen, cells)
-        self._question.styles.height = len(question)
+        edges = 0 if self.has_class("narrow") else 2
+        question = question_lines(page, self._chosen, cells - edges, edges > 0)
+        self._question.styles.height = len(question) + edges
         self._question.show(question)
         self._idea.redraw()
         if not self._prompting:
