@@ -8,6 +8,7 @@ from typing import Final
 
 from pardbg.analysis.answers.snapshot import Viewport, snapshot
 from pardbg.analysis.findings.finding import Finding
+from pardbg.analysis.pipeline.values import PipelineStep
 from pardbg.session.reader import load
 
 STEPS: Final = 64
@@ -31,7 +32,8 @@ class Digest:
     """(step, ns) of the newest steps, at most `STEPS`."""
     losses: tuple[tuple[int, float], ...]
     schedule: str
-    bubble: float | None
+    pipeline: PipelineStep | None
+    """The newest step that has ended on all ranks."""
     findings: tuple[Finding, ...]
     """The worst first."""
     exit_code: int | None
@@ -55,7 +57,7 @@ def digest(path: Path, *, growing: bool = False) -> Digest:
         times=tuple((row.step, row.duration_ns) for row in made.steps[-STEPS:]),
         losses=made.loss_history,
         schedule=view.schedule if view is not None and view.schedule else "",
-        bubble=last.bubble_fraction if last is not None else None,
+        pipeline=last,
         findings=tuple(sorted(made.findings, key=lambda finding: finding.order)),
         exit_code=made.run.exit_code,
         num_bytes=path.stat().st_size,

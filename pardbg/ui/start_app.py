@@ -16,6 +16,8 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import Input
 
+from pardbg.analysis.pipeline.implied import ScheduleDetail
+from pardbg.analysis.pipeline.in_flight import in_flight_curve
 from pardbg.errors import UserError
 from pardbg.render.draw.cells import Line, Picture, Segment, clip, line
 from pardbg.render.frame.chrome import hints
@@ -28,6 +30,7 @@ from pardbg.render.frame.start_page import (
     start_page,
     with_preview,
 )
+from pardbg.render.pages.pipeline.compact import ended_step
 from pardbg.session.digest import Digest, digest
 from pardbg.ui.commands.actions import GLOSSARY
 from pardbg.ui.screens.panel import Panel
@@ -71,6 +74,15 @@ class _Pane(PicturePane):
         app = self.app
         if isinstance(app, StartApp):
             app.redraw()
+
+
+def _preview(entry: Entry, cells: int, rows: int) -> Sequence[Line]:
+    step = entry.digest.pipeline if isinstance(entry.digest, Digest) else None
+    if step is None or not step.ranks:
+        return preview(entry, cells, rows)
+    curves = {rank.rank: tuple(in_flight_curve(rank)) for rank in step.ranks}
+    drawn, _ = ended_step(step, cells, rows // 4 + 1, ScheduleDetail({}, None, {}, curves))
+    return preview(entry, cells, rows, drawn)
 
 
 class StartApp(TerminalApp):
@@ -176,7 +188,7 @@ class StartApp(TerminalApp):
         cells, rows = self._pane.size
         self._head.show((head_line(self._entries, self._folder, now_ns, cells),))
         size = preview_cells(cells) if entries else 0
-        self._pane.preview = preview(entries[self._at(entries)], size, rows - 1) if size else ()
+        self._pane.preview = _preview(entries[self._at(entries)], size, rows - 1) if size else ()
         self._pane.show_picture(start_page(
             entries, self._at(entries), cells, rows, now_ns, self._search.value, self._lessons
         ))  # fmt: skip

@@ -140,7 +140,7 @@ def _columns(cells: int, now_ns: int, kind: Kind) -> list[Column[Entry]]:
     return [
         Column("", 20, draws=_name, wish=32),
         Column(when, 6, lambda e: (_when(e, now_ns), "dim"), rank=4, align="right"),
-        Column("ranks", 5, lambda e: (_of(e, lambda d: words.count(d.num_ranks)), ""),
+        Column("ranks", 5, lambda e: (_of(e, _num_ranks), ""),
                rank=1, align="right"),
         Column("length", 7, lambda e: (_of(e, lambda d: words.duration(d.length_ns)), "dim"),
                rank=3, align="right"),
@@ -169,6 +169,10 @@ def _steps(entry: Entry, cells: int) -> Line:
     room = cells - 8
     return line(Segment(_dots(entry.digest, room), "spark"),
                 Segment(right(_of(entry, _median), 8), "strong"))  # fmt: skip
+
+
+def _num_ranks(found: Digest) -> str:
+    return words.count(found.num_ranks) if found.num_ranks else ""
 
 
 def _median(found: Digest) -> str:
@@ -240,8 +244,8 @@ def _sentence(found: Digest) -> str:
     return f"nothing found: {', '.join(parts)}"
 
 
-def preview(entry: Entry, cells: int, rows: int) -> list[Line]:
-    """Draw verdict, step time, loss and facts of a run."""
+def preview(entry: Entry, cells: int, rows: int, pipeline: Sequence[Line] = ()) -> list[Line]:
+    """Draw verdict, the picture of its ``pipeline``, step time, loss and facts of a run."""
     found = entry.digest
     step = f"step {found.step}" if isinstance(found, Digest) and found.step is not None else ""
     lines: list[Line] = [rule(clip(clean(_called(entry)), cells - 16), cells, step)]
@@ -252,26 +256,29 @@ def preview(entry: Entry, cells: int, rows: int) -> list[Line]:
     lines.append(line(Segment(text, "strong" if style == "dim" else style)))
     said = found.findings[0].text if found.findings else ""
     lines += [line(Segment(part, "dim")) for part in wrap(clean(said), cells, 4)]
-    height = max(0, min(14, (rows - len(lines) - 12) // 2))
-    for title, values, ink, of in (
-        ("step time", found.times, "spark", words.duration),
-        ("loss", found.losses, "loss", words.number),
-    ):
-        if height >= 4 and len(values) > 1:
-            lines += [(), spread(line(Segment(title, "dim")), line(Segment(of(values[-1][1]), ink)),
-                                 cells)]  # fmt: skip
-            lines += by_step(values, cells, height, ink, of)
+    lines += [(), *pipeline] if pipeline else []
     hosts = words.plural(found.num_hosts, "host")
-    shown = [
-        ("ranks", ", ".join(filter(None, (f"{found.num_ranks} on {hosts}", found.backend)))),
+    where = f"{found.num_ranks} on {hosts}" if found.num_ranks else ""
+    bubble = found.pipeline.bubble_fraction if found.pipeline is not None else None
+    known = [
+        ("ranks", ", ".join(filter(None, (where, found.backend)))),
         ("schedule", found.schedule),
-        ("bubble", words.percent(found.bubble) if found.bubble is not None else ""),
+        ("bubble", words.percent(bubble) if bubble is not None else ""),
         ("exit code", "" if found.exit_code is None else str(found.exit_code)),
         ("command", " ".join(found.argv)),
         ("file", f"{Path(entry.target).name}, {words.size(found.num_bytes)}"),
     ]
-    return [*lines, (), *facts([(name, clip(clean(text), cells - 13))
-                                for name, text in shown if text], 11)]  # fmt: skip
+    shown = facts([(name, clip(clean(text), cells - 13)) for name, text in known if text], 11)
+    height = max(0, min(14, (rows - len(lines) - len(shown) - 5) // 2))
+    for title, values, ink, of in (
+        ("step time", found.times, "spark", words.duration),
+        ("loss", found.losses, "loss", words.number),
+    ):
+        if height > 4 and len(values) > 1:
+            lines += [(), spread(line(Segment(title, "dim")), line(Segment(of(values[-1][1]), ink)),
+                                 cells)]  # fmt: skip
+            lines += by_step(values, cells, height, ink, of)
+    return [*lines, (), *shown]
 
 
 def _lessons(lessons: Sequence[tuple[str, int, int]], cells: int) -> list[Line]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from pardbg import words
@@ -31,6 +32,8 @@ _DENSITIES: Final = (
     *(Density(tall=tall, flight=1, gap=1) for tall in (3, 2, 1)),
     Density(tall=1, gap=1), Density(gap=1), Density(plan=0, gap=1), Density(plan=0),
 )  # fmt: skip
+PLAIN: Final = (Density(plan=0, flight=1, gap=1), Density(plan=0, flight=1), Density(plan=0))
+"""Without plans, where there are few cells."""
 
 
 def compact(snapshot: Snapshot, cells: int, rows: int, detail: ScheduleDetail | None) -> list[Line]:
@@ -40,22 +43,30 @@ def compact(snapshot: Snapshot, cells: int, rows: int, detail: ScheduleDetail | 
     step = view.last_complete if view is not None else None
     if view is None or step is None or not step.ranks or rows < _LEAST:
         return []
-    axis, note = _axis(step, cells - _GUTTER), f"step {step.step}"
+    note = f"step {step.step}"
     if step.bubble_fraction is not None:
         note += f"   bubble {words.percent(step.bubble_fraction)}"
     if len(snapshot.pipelines) > 1:
         note = f"{view.index + 1} of {len(snapshot.pipelines)}   {note}"
-    room = rows - 2
-    fitting = [density for density in _DENSITIES if density.fits(len(step.ranks), room)]
-    density = fitting[0] if fitting else _DENSITIES[-1]
-    if (hidden := len(step.ranks) - room) > 0 and not fitting:
-        note += f"   2 has {hidden} more"
-    drawn = [
-        row for rank in step.ranks
-        for row in _rank(rank, step, axis, density, detail, view.num_virtual > 1)
-    ]  # fmt: skip
+    drawn, hidden = ended_step(step, cells, rows - 1, detail, _DENSITIES)
+    note += f"   2 has {hidden} more" if hidden else ""
+    return [rule("pipeline", cells, note), *drawn]
+
+
+def ended_step(
+    step: PipelineStep, cells: int, rows: int, detail: ScheduleDetail | None,
+    densities: Sequence[Density] = PLAIN,
+) -> tuple[list[Line], int]:  # fmt: skip
+    """Draw a step's axis and ranks in at most ``rows`` lines; returns them and the number of ranks
+    that had no room."""
+    axis, room = _axis(step, cells - _GUTTER), rows - 1
+    fitting = [density for density in densities if density.fits(len(step.ranks), room)]
+    density = fitting[0] if fitting else densities[-1]
+    many = any(len(rank.stages) > 1 for rank in step.ranks)
+    drawn = [row for rank in step.ranks for row in _rank(rank, step, axis, density, detail, many)]
     head = line(" " * _GUTTER, *ruler(axis).line())
-    return [rule("pipeline", cells, note), fit(head, cells), *(fit(r, cells) for r in drawn[:room])]
+    hidden = 0 if fitting else max(0, len(step.ranks) - room)
+    return [fit(head, cells), *(fit(row, cells) for row in drawn[:room])], hidden
 
 
 def _axis(step: PipelineStep, cells: int) -> Axis:
