@@ -56,9 +56,10 @@ def dash(edge: Edge) -> tuple[str, str]:
 # ------------------------------------------------------------------------------------- ring
 
 
-def ring(ranks: Sequence[int], links: Links, cells: int) -> list[Line]:
+def ring(ranks: Sequence[int], links: Links, cells: int, spare: int = 0) -> list[Line]:
     """Return the ranks on two rows, read clockwise, neighbours joined; empty without room. Of an
-    odd number the lower row has one less, and stands between those above."""
+    odd number the lower row has one less, and stands between those above; else ``spare`` lines
+    more lie between the rows."""
     above = 2 if len(ranks) == 2 else (len(ranks) + 1) // 2
     room = cells - 4 - above * NODE - (_LABEL if above == 2 and len(ranks) > 2 else 0)
     link = min(WIDE, room // max(above - 1, 1))
@@ -73,7 +74,19 @@ def ring(ranks: Sequence[int], links: Links, cells: int) -> list[Line]:
         shift = pitch // 2 if len(ranks) % 2 else 0
         _row_of(rows[5:], bottom, left + shift, link, links)
         _sides(rows, top, bottom, left, pitch, shift, links)
+        if not shift:
+            rows[4:4] = [_longer(rows[3:5], cells)] * max(0, spare)
     return [row.line() for row in rows]
+
+
+def _longer(rows: Sequence[Row], cells: int) -> Row:
+    """Return a line with the upright links that go through both rows."""
+    made = Row(cells)
+    for row in rows:
+        for x, char in enumerate(row.chars):
+            if char in "┃┆":
+                made.put(x, char, row.styles[x])
+    return made
 
 
 def _row_of(rows: Sequence[Row], ranks: Sequence[int], left: int, link: int, links: Links) -> None:

@@ -124,15 +124,15 @@ def _panels(
     match = matched(snapshot)
     several = len(axes_of(step)) > 1
     strips = film(view.ring, cells - 2) if view.ring is not None else []
-    left_lines = who_sends(step, ranks, cells - wide - 2, 18) if several and not parts else (
-        _drawing(view, ranks, cells - wide - 3, rows, look, bool(strips))
-    )  # fmt: skip
     if match is not None and not several:
         title, note = "what it must be", f"Z = {words.size(match.gradients)} of gradients"
         right_lines = formula(snapshot, match, wide - 2)
     else:
         title, note = "groups by axis", "what a rank sends a step, largest first"
         right_lines = axes(view, wide - 2)
+    left_lines = who_sends(step, ranks, cells - wide - 2, 18) if several and not parts else (
+        _drawing(view, ranks, cells - wide - 3, rows, look, bool(strips), len(right_lines))
+    )  # fmt: skip
     if not left_lines:
         return []
     if several and not parts:
@@ -245,8 +245,10 @@ def _drawing(
     rows: int,
     look: TrafficPageState,
     filmed: bool = False,
+    beside: int = 0,
 ) -> list[Line]:
-    """Draw ring, star or matrix, whichever the traffic is and fits; nothing if none does."""
+    """Draw ring, star or matrix, whichever the traffic is and fits; nothing if none does; a ring as
+    tall as the panel ``beside`` it, so many lines."""
     if len(ranks) < 2:
         return []
     sizes = _per_step(view)
@@ -260,7 +262,7 @@ def _drawing(
     if not look.matrix and exchanged(view, ranks):
         drawn = exchange(view, ranks, cells)
     elif not look.matrix and _is_ring(ranks, main):
-        drawn = ring(ranks, links, cells)
+        drawn = ring(ranks, links, cells, min(beside, rows // 2) - 10)
     elif not look.matrix and (hub := hub_of(ranks, {(e.src, e.dst): e for e in main})) is not None:
         drawn = star(hub, ranks, links, cells)
     elif not look.matrix and all(edge.source == "modelled" for edge in view.edges):

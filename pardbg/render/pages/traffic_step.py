@@ -250,8 +250,9 @@ def film(ring: RingStep, cells: int) -> list[Line]:
     lines = [line(*heads)]
     for rank in ranks:
         row: list[Segment | str | Line] = [Segment(left(f"  r{rank}", 8), "dim")]
-        for counts, came in strips[first:]:
-            row += [*_cells(counts[rank], came.get(rank), len(ranks)), "   "]
+        for at, (counts, came) in enumerate(strips[first:], first):
+            now = at == len(strips) - 1
+            row += [*_cells(counts[rank], came.get(rank), len(ranks), now), "   "]
         lines.append(line(*row))
     moved = "  ".join(f"{m.src}▶{m.dst} c{m.chunk}" for m in ring.film[-1][1][:8])
     key = line(Segment(f"        number: ranks summed   ✓ all {len(ranks)}   ▸ just came: ", "dim"),
@@ -277,13 +278,14 @@ def _summed(ring: RingStep, ranks: Sequence[int]) -> list[Strip]:
     return strips
 
 
-def _cells(held: Sequence[int], came: int | None, num_ranks: int) -> list[Segment]:
+def _cells(held: Sequence[int], came: int | None, num_ranks: int, now: bool) -> list[Segment]:
+    """Draw a rank's chunks after a part; ``came``: the chunk that came in it, bright ``now``."""
     made = []
     for chunk, number in enumerate(held):
         new = chunk == came
         text = "✓" if number >= num_ranks else str(number)
         depth = min(3, 1 + 2 * (number - 1) // max(1, num_ranks - 1))
-        style = "chunk.now" if new else "chunk.all" if text == "✓" else f"chunk.{depth}"
+        style = "chunk.now" if new and now else "chunk.all" if text == "✓" else f"chunk.{depth}"
         made.append(Segment(f"{'▸' if new else ' '}{text} ", style))
     return made
 
