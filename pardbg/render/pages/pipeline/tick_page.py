@@ -195,7 +195,7 @@ def grid_lines(
             lines.append(line(_label(unit), *_lower(row, seen, ns).line(),
                               gutter_below(row, tail, hit)))  # fmt: skip
         if tall >= FLIGHT:
-            lines.append(line(_label("flight"), *flight_row(row, seen).line()))
+            lines.append(line(_label("flight"), *flight_row(row, grid.tick, seen).line()))
         lines += [()] * gap
         places += [row.rank] * (tall + gap)
     return lines, places

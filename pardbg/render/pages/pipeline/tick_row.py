@@ -120,12 +120,15 @@ def _cell(drawn: Row, cell: TickCell, many_stages: bool, seen: Window) -> None:
         drawn.put(at + body - 1, "▸", style)
 
 
-def flight_row(row: TickRow, seen: Window) -> Row:
-    """Draw microbatches in flight after each tick, against the most that the schedule allows, and
-    how many there are now."""
+def flight_row(row: TickRow, tick: int, seen: Window) -> Row:
+    """Draw microbatches in flight after each tick up to ``tick``, against the most that the
+    schedule allows, and how many there are now."""
     drawn, after, kept = Row(seen.cells), 0, row.kept
     most = max([row.in_flight_bound or 0, 1, *(level for _, level in kept)])
-    ends = [*(cell.tick for cell, _ in kept[1:]), *(cell.tick + 1 for cell, _ in kept[-1:])]
+    ends = [
+        *(cell.tick for cell, _ in kept[1:]),
+        *(max(cell.tick, tick) + 1 for cell, _ in kept[-1:]),
+    ]
     for (cell, level), until in zip(kept, ends, strict=True):
         at, after = (min(max(seen.x(tick), 0), seen.cells - 1) for tick in (cell.tick, until))
         drawn.fill(at + 1, after + 1, spark([level], 1, 0, most) if level else " ", "flight.curve")
