@@ -67,6 +67,9 @@ NUMBERS: dict[str, tuple[tuple[str, ...], str]] = {
     "once-less-equal": (("step-drift",), SLOW),
     "nan-gathers": (("nan",), SLOW), "skips-nan-by-hand": (("skipped-batch",), SLOW),
     "skips-late-by-hand": (("skipped-batch",), SLOW),
+    "zeros-ddp": (("no-gradient",), SLOW), "zeros-by-hand": (("no-gradient",), SLOW),
+    "dropout-ddp": (("unequal-settings",), SLOW), "loss-ddp": (("unequal-settings",), SLOW),
+    "clips-own-fsdp": (("unequal-settings",), SLOW),
 }  # fmt: skip
 """The same of number_programs."""
 ONE_ALONE = ("lr-differs", "lr-at-first", "decay-differs", "skips-nan", "keeps-gradients",
@@ -74,7 +77,8 @@ ONE_ALONE = ("lr-differs", "lr-at-first", "decay-differs", "skips-nan", "keeps-g
              "other-period-local-sgd", "one-gathers-early-zero", "rate-fsdp", "nan-gathers",
              "skips-nan-by-hand", "skips-late-by-hand", "no-step-fsdp", "less-equal",
              "once-less-equal", "eval-ddp", "eval-fsdp", "clips-fsdp", "scale-differs-ddp",
-             "scale-differs", "eval-by-hand")  # fmt: skip
+             "scale-differs", "eval-by-hand", "zeros-ddp", "zeros-by-hand", "dropout-ddp",
+             "loss-ddp", "clips-own-fsdp")  # fmt: skip
 FINE = (
     "fine",
     "fine-ddp",
@@ -88,6 +92,7 @@ FINE = (
     "fine-clears-twice",
     "fine-join",
     "fine-weights-ddp",
+    "fine-dummy-ddp",
     "fine-accumulates-once-less",
 )
 """Jobs of number_programs that nothing is wrong with."""

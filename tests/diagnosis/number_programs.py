@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -28,6 +28,10 @@ BY_DDP = (
     "eval-ddp",
     "scale-differs-ddp",
     "fine-weights-ddp",
+    "zeros-ddp",
+    "dropout-ddp",
+    "loss-ddp",
+    "fine-dummy-ddp",
 )
 
 
@@ -40,7 +44,11 @@ class Job(torch.utils.data.IterableDataset[torch.Tensor]):
         self.mine, self.steps = self.rank == who, 0
         torch.manual_seed(self.rank if what in ("init-differs", "sharded-never-equal") else 0)
         self.model: nn.Module = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
+        if what == "dropout-ddp":
+            self.model.append(nn.Dropout(0.5 if self.mine else 0.1))  # type: ignore[operator]
         self.parameters = list(self.model.parameters())
+        for parameter in self.parameters if what == "zeros-ddp" and self.mine else ():
+            parameter.register_hook(lambda grad: grad * (self.steps < step))
         if what in BY_DDP:
             self.model = DDP(self.model)
         if what == "wrapped-twice":
@@ -67,10 +75,16 @@ class Job(torch.utils.data.IterableDataset[torch.Tensor]):
                 self.optimizer.zero_grad()
             if "accumulates" in self.what:
                 self.accumulate(batches, at)
+            elif self.what == "zeros-ddp":
+                self.steps += 1
             x = next(batches)
             if skips and self.mine and number == self.step:
                 x[0] = float("nan")
             loss = (self.model(x) - x[:, :8]).pow(2).mean()
+            if self.what == "loss-ddp" and self.mine:
+                loss = (self.model(x) - x[:, :8]).abs().mean()
+            if self.what == "fine-dummy-ddp" and self.mine:  # a rank that has no data takes part
+                loss = loss * 0
             if self.what.startswith("scale-differs") and not self.mine:
                 loss = loss / dist.get_world_size()
             if self.what == "fine-weights-ddp":  # of the samples that a rank has more than others
@@ -82,6 +96,8 @@ class Job(torch.utils.data.IterableDataset[torch.Tensor]):
             loss.backward()
             if self.what.startswith("skips-late") and not torch.isfinite(loss):
                 continue
+            if self.what == "zeros-by-hand" and self.mine and at:
+                self.optimizer.zero_grad(set_to_none=False)
             if self.what == "steps-early" and at:
                 self.optimizer.step()
             if self.what not in BY_DDP or (self.what == "averaged-twice" and at):
@@ -206,7 +222,10 @@ def fsdp(what: str, mine: bool, since: int) -> None:
     """Parameters in shards, each stepped by its rank's optimizer."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
-    for module in (model[0], model[2], model):
+    whole = (
+        FullyShardedDataParallel(model, device_id=torch.device("cpu")) if "own" in what else None
+    )
+    for module in (model[0], model[2], model) if whole is None else ():
         fully_shard(module)
     rate = 0.01 if what == "rate-fsdp" and mine else 0.001
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
@@ -217,9 +236,11 @@ def fsdp(what: str, mine: bool, since: int) -> None:
         if what != "never-clears-fsdp":
             optimizer.zero_grad()
         x = torch.randn(16, 64, generator=data)
-        (model(x) - x[:, :8]).pow(2).mean().backward()
-        if what.startswith("clips"):
-            limit = 10.0 if mine and number >= since else 0.1
+        ((whole or model)(x) - x[:, :8]).pow(2).mean().backward()
+        limit = 10.0 if mine and number >= since else 0.1
+        if whole is not None:
+            whole.clip_grad_norm_(limit)
+        elif what.startswith("clips"):
             nn.utils.clip_grad_norm_(model.parameters(), limit)
         if not (what == "no-step-fsdp" and mine and number >= since and number % 5 == 0):
             optimizer.step()

@@ -204,7 +204,8 @@ void begin(const Spec& spec, const Call& op, Boxed&& boxed, Issue& c) {
   if (!found || (level > 0 && s->closed.load(std::memory_order_acquire)) ||
       (level > 1 && host && spec.probed && in.first != nullptr &&
        (spec.gathers ? s->gathers : s->probes).load(std::memory_order_relaxed) &&
-       !finite(*in.first, in.bytes, spec.reduce < 0, spec.gathers, s->probe_ns, s->since_ns))) {
+       !usual(*in.first, in.bytes, spec.reduce < 0, spec.gathers,
+              s->step.load(std::memory_order_relaxed) % kEvery == 0, s->probe_ns, s->since_ns))) {
     ask(spec, boxed(), key, plain, c);
     return;
   }

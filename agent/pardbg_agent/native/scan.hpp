@@ -1,4 +1,4 @@
-// Is what an op sends finite? hooks/watch/probes.look, for ordinary tensors.
+// Is what an op sends finite, and not zero throughout? hooks/watch/probes.look, for ordinary tensors.
 
 #pragma once
 
@@ -12,29 +12,35 @@ constexpr int64_t kLeastBytes = 16'384, kFreeNs = 20'000'000;  // probes.LEAST_B
 constexpr int64_t kFewBytes = 64;                              // probes.FEW_BYTES
 constexpr double kShare = 0.0005;                              // probes.SHARE
 constexpr int64_t kSampled = 16;                               // probes.SAMPLED
+constexpr uint32_t kEvery = 10;                                // probes.EVERY
 
-// All exponent bits set: NaN or infinity.
+// All exponent bits set: NaN or infinity. All bits but the sign's clear: 0.
 template <typename T>
-bool all_finite(const void* data, int64_t n, T exponent) {
+bool all_usual(const void* data, int64_t n, T exponent, bool zeros) {
   const T* values = static_cast<const T*>(data);
-  T bad = 0;
-  for (int64_t i = 0; i < n; i++) bad |= static_cast<T>((values[i] & exponent) == exponent);
-  return bad == 0;
+  T bad = 0, any = !zeros;
+  for (int64_t i = 0; i < n; i++)
+    bad |= static_cast<T>((values[i] & exponent) == exponent), any |= static_cast<T>(values[i] << 1);
+  return bad == 0 && any != 0;
 }
 template <typename T>
-bool finite_here(const void* data, int64_t n, T exponent, int64_t every, int64_t first) {
-  if (every == 1) return all_finite(data, n, exponent);
+bool usual_here(const void* data, int64_t n, T exponent, bool zeros, int64_t every, int64_t first) {
+  if (every == 1) return all_usual(data, n, exponent, zeros);
   const T* values = static_cast<const T*>(data);
-  T bad = 0;
-  for (int64_t i = first; i < n; i += every) bad |= static_cast<T>((values[i] & exponent) == exponent);
-  return bad == 0;
+  T bad = 0, any = !zeros;
+  for (int64_t i = first; i < n; i += every)
+    bad |= static_cast<T>((values[i] & exponent) == exponent), any |= static_cast<T>(values[i] << 1);
+  return bad == 0 && any != 0;
 }
 
 // False: look closer, in Python. `any`: of any size. Of what is `gathered` only small tensors are read whole, which
 // takes a microsecond: the time is for ops whose values are never meant to be infinite. What takes more than its share of the time since `since` is
-// looked at here and there: what is wrong in all of a tensor is seen at the first op.
-inline bool finite(const at::Tensor& t, int64_t bytes, bool any, bool gathered, std::atomic<int64_t>& spent, int64_t since) {
+// looked at here and there: what is wrong in all of a tensor is seen at the first op. What is summed may not be `zeros`
+// throughout.
+inline bool usual(const at::Tensor& t, int64_t bytes, bool any, bool gathered, bool zeros, std::atomic<int64_t>& spent,
+                  int64_t since) {
   if (bytes < kLeastBytes && bytes > kFewBytes && !any) return true;
+  zeros = zeros && !any && bytes >= kLeastBytes;
   const int64_t t0 = now_ns();
   const auto kind = c10::toRealValueType(t.scalar_type());
   if (!c10::isFloatingType(kind)) return true;
@@ -45,11 +51,11 @@ inline bool finite(const at::Tensor& t, int64_t bytes, bool any, bool gathered, 
   const void* data = t.const_data_ptr();
   const int64_t every = all ? 1 : std::max<int64_t>(1, n / kSampled), first = t0 % every;
   bool fine = !all;
-  if (kind == at::kFloat) fine = finite_here<uint32_t>(data, n, 0x7F800000u, every, first);
+  if (kind == at::kFloat) fine = usual_here<uint32_t>(data, n, 0x7F800000u, zeros, every, first);
   else if (kind == at::kDouble)
-    fine = finite_here<uint64_t>(data, n, 0x7FF0000000000000ull, every, first);
-  else if (kind == at::kHalf) fine = finite_here<uint16_t>(data, n, 0x7C00, every, first);
-  else if (kind == at::kBFloat16) fine = finite_here<uint16_t>(data, n, 0x7F80, every, first);
+    fine = usual_here<uint64_t>(data, n, 0x7FF0000000000000ull, zeros, every, first);
+  else if (kind == at::kHalf) fine = usual_here<uint16_t>(data, n, 0x7C00, zeros, every, first);
+  else if (kind == at::kBFloat16) fine = usual_here<uint16_t>(data, n, 0x7F80, zeros, every, first);
   if (all && !gathered) spent += now_ns() - t0;
   return fine;
 }

@@ -118,6 +118,8 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     numbers.kept_gradients,
     numbers.unequal_accumulation,
     scales.unequal_scales,
+    scales.unequal_computations,
+    scales.only_zeros,
     paces.unequal_averaging,
     paces.step_orders,
     paces.step_drift,

@@ -393,6 +393,14 @@ def _state() -> list[Candidate]:
             state.UnequalSettings(10, 3, 4, ((0, 0.1), (1, 1.0), (2, 0.1)), (1,)),
             (0, 1, 2), (1,)),
         one("unequal-settings", state.UnequalSettings(10, 3, 4, (), (0, 1)), (0, 1)),
+        one("unequal-settings", state.UnequalComputation("modules",
+            ((0, "Dropout(p=0.1)"), (1, "Dropout(p=0.5)"), (2, "Dropout(p=0.1)")), 0),
+            (0, 1, 2), (1,)),
+        one("unequal-settings", state.UnequalComputation("modules",
+            ((0, ""), (1, "Dropout(p=0.5)")), 0), (0, 1)),
+        one("unequal-settings", state.UnequalComputation("loss",
+            ((0, "AddmmBackward0"), (1, "ToCopyBackward0"), (2, "AddmmBackward0")), 0),
+            (0, 1, 2), (1,)),
         one("step-order", state.StepOrder(Label("all_gather world"), 4096, (1,), (0, 2), 8),
             (0, 1, 2), (1,)),
         *(one("step-drift", state.StepDrift(Label("dp"), how, numbers, 12), (0, 1, 2), (1,))
@@ -406,6 +414,8 @@ def _state() -> list[Candidate]:
         one("summed-twice", state.SummedTwice(4096), (0, 1, 2)),
         one("no-gradient", state.NoGradient("SGD"), (0,)),
         one("no-gradient", state.NoGradient("SGD"), (0, 1)),
+        one("no-gradient", state.OnlyZeros(10, 5, 6), (0, 1, 2), (1,)),
+        one("no-gradient", state.OnlyZeros(10, 5, 6), (0, 1, 2), (0, 2)),
     ]  # fmt: skip
 
 

@@ -10,7 +10,11 @@ from collections.abc import Sequence
 import pytest
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.findings.values.scales import unequal_scales
+from pardbg.analysis.findings.values.scales import (
+    only_zeros,
+    unequal_computations,
+    unequal_scales,
+)
 from pardbg_agent import wire
 from pardbg_agent.wire import Flag, Kind, Lane
 from tests.unit.facts import facts
@@ -24,10 +28,12 @@ Scales = Sequence[Sequence[float]]
 
 def job(
     scales: Scales, losses: Sequence[float] = (), backwards: Sequence[int] = (), op: str = "",
-    sharded: bool = False, told: int = 1,
+    sharded: bool = False, told: int = 1, words: Sequence[Sequence[str]] = (),
+    zeros: Sequence[Sequence[int]] = (), least: int = 64,
 ) -> View:  # fmt: skip
     """A rank for each list of numbers, one a look; of losses of 2, unless they are given, before
-    that. ``told``: records of each look (two optimizers take turns)."""
+    that. ``told``: records of each look (two optimizers take turns). ``words``: names of records
+    and ``zeros``: bytes, likewise; besides the gradients 32 bytes are summed."""
     trace = Trace(len(scales))
     for rank, proc in enumerate(trace.ranks):
         proc.define(wire.DefKind.MODEL, zero=3 if sharded else 0, shards=3 if sharded else 1,
@@ -40,6 +46,12 @@ def job(
                 scale = scales[rank][step // 10]
                 value = scale * (losses[rank] if losses else 2.0)
                 (bits,) = struct.unpack("<q", struct.pack("<d", value))
+                if words and words[rank][step // 10]:
+                    name = proc.name(words[rank][step // 10])
+                    proc.record(Kind.PROBE, t + 0.4, t + 0.4, name, lane=Lane.COUNTER, step=step)
+                if zeros and zeros[rank][step // 10]:
+                    proc.record(Kind.PROBE, t + 6.5, t + 6.5, proc.name("zeros"), step=step,
+                                lane=Lane.COUNTER, a=zeros[rank][step // 10], b=least)  # fmt: skip
                 for nth in range(told):
                     at, name = t + 0.5 + nth / 10, proc.name("loss scale")
                     proc.record(Kind.PROBE, at, at, name, lane=Lane.COUNTER, flags=Flag.FLOAT,
@@ -48,6 +60,7 @@ def job(
                 begin = t + 1 + 2 * part / number
                 proc.phase("backward", begin, begin + 1 / number, step)
             proc.collective("world", op or "all_reduce", t + 4, t + 5, BYTES, BYTES, step=step)
+            proc.collective("world", "all_reduce", t + 5.2, t + 5.4, 32, 32, step=step)
             proc.phase("optimizer", t + 6, t + 7, step)
             proc.step(step, t, t + 9)
     trace.flush()
@@ -101,3 +114,82 @@ def test_a_rank_that_multiplies_its_loss_by_another_number(
 )
 def test_numbers_that_are_alike_or_meant(view: View) -> None:
     assert said(view) == []
+
+
+def by(*ops: str) -> list[str]:
+    """Names of the records of three looks."""
+    return [op and f"loss by Mean {op} Relu" for op in (ops * 3)[:3]]
+
+
+def of(*classes: str) -> list[str]:
+    return [f"modules Linear() {each}" for each in (classes * 3)[:3]]
+
+
+ONES = [WHOLE, WHOLE, WHOLE]
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "sides", "culprits"),
+    [
+        ([by("Pow"), by("Cast"), by("Pow")], "loss", ((0, "Pow"), (1, "Cast"), (2, "Pow")), (1,)),
+        # one has an op less; and all are unlike
+        ([by("Pow"), by("Pow"), ["loss by Mean"] * 3], "loss",
+         ((0, "Pow"), (1, "Pow"), (2, "")), (2,)),
+        ([by("Pow"), by("Abs"), by("Cast")], "loss", ((0, "Pow"), (1, "Abs"), (2, "Cast")), ()),
+        ([of("ReLU()"), of("ReLU()"), of("GELU()")], "modules",
+         ((0, "ReLU()"), (1, "ReLU()"), (2, "GELU()")), (2,)),
+    ],
+)  # fmt: skip
+def test_ranks_that_compute_their_gradients_by_other_means(
+    words: Sequence[Sequence[str]], what: str, sides: object, culprits: object
+) -> None:
+    (found,) = unequal_computations(job(ONES, words=words))
+    assert (found.culprits, *facts(found, "what", "of", "step")) == (culprits, what, sides, 0)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [by("Pow"), by("Pow"), by("Pow")],
+        [by("Pow", "Abs", "Pow"), by("Abs", "Pow", "Abs"), by("Pow", "Abs", "Pow")],  # by chance
+        [by("Pow"), by("Pow", "Abs", "Abs"), by("Pow")],  # two looks
+        [by("Pow"), by("Abs", "Abs", "Pow"), by("Pow")],  # it is over
+        [by("Pow"), by("Abs", "", "Abs"), by("Pow")],  # no time for a look
+        [of("Dropout(p=0.1)"), of("Dropout(p=0.1)"), of("Dropout(p=0.1)")],
+    ],
+)
+def test_computations_that_are_alike_or_vary(words: Sequence[Sequence[str]]) -> None:
+    assert list(unequal_computations(job(ONES, words=words))) == []
+
+
+NONE, ALL = (0, 0, 0), (BYTES,) * 3
+
+
+@pytest.mark.parametrize(
+    ("view", "found"),
+    [
+        (job(ONES, zeros=[NONE, ALL, NONE]), [((1,), 0, 3)]),
+        (job(ONES, zeros=[ALL, ALL, NONE]), [((0, 1), 0, 3)]),
+        (job(ONES, zeros=[NONE, ALL, NONE], op="reduce_scatter", sharded=True), [((1,), 0, 3)]),
+    ],
+)
+def test_a_rank_that_gives_nothing_but_zeros(view: View, found: list[tuple[object, ...]]) -> None:
+    assert [(one.culprits, *facts(one, "step", "number")) for one in only_zeros(view)] == found
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        job(ONES, zeros=[NONE, NONE, NONE]),
+        job(ONES, zeros=[ALL, ALL, ALL]),  # the model learns nothing, or is frozen
+        job(ONES, zeros=[NONE, (0, BYTES, BYTES), NONE]),  # two looks: a batch that is masked out
+        job(ONES, zeros=[NONE, (BYTES, BYTES, 0), NONE]),  # it is over
+        job(ONES, zeros=[NONE, (BYTES - 64,) * 3, NONE]),  # of some parameters: an unused branch
+        job(ONES, zeros=[NONE, ALL, NONE], losses=[2.0, 0.0, 2.0]),  # a rank without data
+        job(ONES, zeros=[NONE, ALL, NONE], op="broadcast"),  # nothing is averaged
+        # the gradients are smaller than what is looked at
+        job(ONES, zeros=[NONE, ALL, NONE], least=BYTES + 1),
+    ],
+)
+def test_zeros_that_are_meant(view: View) -> None:
+    assert list(only_zeros(view)) == []

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from pardbg_agent import core
@@ -48,7 +49,16 @@ def gradients(model: torch.nn.Module) -> None:
 def told(path: Path) -> list[Record]:
     beside = ("settings", "modes", "gradients", "gradients kept", "gradients added", "loss scale",
               "modes-own")  # fmt: skip
-    return [probe for probe in read_rank(path).of(Kind.PROBE) if probe.name not in beside]
+    return [
+        probe for probe in read_rank(path).of(Kind.PROBE)
+        if probe.name not in beside and not probe.name.startswith(("modules ", "loss by "))
+    ]  # fmt: skip
+
+
+def named(path: Path, head: str) -> list[tuple[int, str]]:
+    """(step, rest of the name) of the records whose names begin so."""
+    found = [r for r in read_rank(path).of(Kind.PROBE) if r.name.startswith(head)]
+    return [(r.step, r.name.removeprefix(head)) for r in found]
 
 
 def test_nan_is_seen_before_it_spreads(watched: Path) -> None:
@@ -197,6 +207,19 @@ def test_settings_say_to_what_gradients_were_clipped(watched: Path) -> None:
     assert found[0] == found[3] == found[4] and len({*found[:3]}) == 3
 
 
+def test_fsdp_s_own_clipping_is_a_setting_too(watched: Path) -> None:
+    """Its limit, which the wrapper takes, as torch.nn.utils takes it."""
+    net = FullyShardedDataParallel(torch.nn.Linear(4, 2), device_id=torch.device("cpu"))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    for step in range(21):
+        net(torch.ones(1, 4)).sum().backward()
+        if step:
+            net.clip_grad_norm_(0.1 if step == 10 else 0.2)
+        optimizer.step()
+    found = [r.b for r in read_rank(watched).of(Kind.PROBE) if r.name == "settings"]
+    assert len({*found}) == len(found) == 3
+
+
 def test_the_modes_of_what_fsdp_shards_are_told(watched: Path) -> None:
     """A layer in a model of two layers: 3 modules, each counted once, though one is in two
     units."""
@@ -244,6 +267,63 @@ def test_the_numbers_that_a_loss_was_multiplied_by_are_told(watched: Path) -> No
     bits = [struct.unpack("<q", struct.pack("<d", value))[0] for value in (1.5, 2.0, 8.0)]
     said = [(r.step, r.a, r.b) for r in found]
     assert said == [(0, 0.1875, bits[0]), (10, 0.25, bits[1]), (20, 1.0, bits[2])]
+
+
+def test_the_ops_that_made_a_loss_are_told(watched: Path) -> None:
+    """Of every tenth step: without numbers that it was multiplied by, and what a scaler adds."""
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    scaler = torch.amp.GradScaler("cpu")
+    for step in range(21):
+        loss = weight.pow(2).sum() if step < 20 else weight.pow(2).mean() + weight.sum()
+        (scaler.scale(loss / 4) if step == 10 else loss * 3).backward()
+        optimizer.step()
+    assert named(watched, "loss by ") == [
+        (0, "SumBackward0 PowBackward0 AccumulateGrad"),
+        (10, "SumBackward0 PowBackward0 AccumulateGrad"),
+        (20, "AddBackward0 MeanBackward0 PowBackward0 AccumulateGrad"),
+    ]
+
+
+def test_the_modules_of_a_replica_are_told_with_what_they_are_set_to(watched: Path) -> None:
+    """Each class once, without sizes, and none that is not torch's own."""
+
+    class Own(torch.nn.Module):
+        __constants__ = ("p",)
+        p = 0.25
+
+    layers = [torch.nn.Linear(4, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 4), Own()]
+    net = DistributedDataParallel(torch.nn.Sequential(*layers))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    for step in range(11):
+        layers[1].p = 0.1 if step < 10 else 0.5  # type: ignore[assignment]
+        gradients(net)
+        optimizer.step()
+    assert named(watched, "modules ") == [
+        (0, "Dropout(p=0.1) Linear() Sequential()"), (10, "Dropout(p=0.5) Linear() Sequential()")
+    ]  # fmt: skip
+
+
+def test_zeros_that_a_rank_gives_to_sums_are_counted(watched: Path) -> None:
+    """Of every tenth step: one with values, or with one value, a small one, one of several tensors,
+    and a gather do not count."""
+    net = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    zeros = torch.zeros(BIG)
+    for step in range(31):
+        gradients(net)
+        for tensor in (-zeros, torch.ones(BIG), zeros[:8].clone()):
+            dist.all_reduce(tensor if step else torch.ones_like(tensor))
+        if step == 20:
+            dist.all_reduce(torch.cat([zeros, torch.ones(1)]))
+            dist.reduce_scatter(torch.empty(BIG), [torch.zeros(BIG)] * 4)
+        dist.all_gather([torch.empty(BIG) for _ in range(4)], zeros)
+        optimizer.step()
+    found = [r for r in read_rank(watched).of(Kind.PROBE) if r.name == "zeros"]
+    size = probes.LEAST_BYTES
+    assert [(r.step, r.a, r.b) for r in found] == [
+        (10, size, size), (20, size, size), (30, size, size)
+    ]  # fmt: skip
 
 
 def test_gradients_that_an_optimizer_took_are_summed(watched: Path) -> None:

@@ -127,6 +127,8 @@ def _begin(spec: C10dOp) -> Any:
             if c.gate.closed and not state.nest.coalescing:
                 _at_gate(c, spec, x, pg, args, (tensor, dtype, a, b, peer), (what, stage, mb))
             bad = check_input(c, tensor, gathers) if on_cpu and (a >= least or a <= few) else None
+            if reduces and on_cpu and a >= least and c.step % probes.EVERY == 0 and c.level > 1:
+                c.guard.call("zeros", probes.add_zeros, c, tensor, a)
             flags = always or (_ASYNC if len(args) <= async_at or args[async_at] else 0)
             seq = next_seq()
             state.numbered = True

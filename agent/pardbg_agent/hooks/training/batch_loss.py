@@ -9,6 +9,8 @@ from pardbg_agent.hooks.tensors import parameters_of
 from pardbg_agent.wire import NONE
 
 _NEAR = 1e-6
+_OPS = 8
+"""Ops that made a loss which are told."""
 _BY_NUMBERS = ("DivBackward0", "MulBackward0")
 
 
@@ -95,13 +97,17 @@ def share_of(loss: Any) -> float:
     return share
 
 
-def scale_of(loss: Any) -> float:
-    """Return the product of all plain numbers that a loss was multiplied by last."""
+def made_by(loss: Any) -> tuple[float, str]:
+    """Return (the product of all plain numbers that a loss was multiplied by last, the newest of
+    the ops before that, as autograd names them)."""
     node: Any = getattr(loss, "grad_fn", None)
-    scale = 1.0
+    scale, ops = 1.0, []
     while type(node).__name__ in _BY_NUMBERS and (number := _number(node)) is not None:
         scale, node = scale * number, node.next_functions[0][0]
-    return scale
+    while node is not None and len(ops) < _OPS:
+        ops.append(type(node).__name__)
+        node = next(iter(node.next_functions), (None,))[0]
+    return scale, " ".join(ops)
 
 
 def _number(node: Any) -> float | None:

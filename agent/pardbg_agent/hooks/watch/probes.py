@@ -11,8 +11,9 @@
   that shard their state) all plain parameters that the optimizer steps are added up, and their
   gradients: ranks that take equal ones are replicas, however they exchange them.
 
-How many modules of a replica, or of what FSDP shards, are in training mode is told with its
-checksum; and of a step that has one, by which numbers its loss was multiplied before backward.
+What modules a replica has, or what FSDP shards, is told with its checksum (``module_settings``);
+and of a step that has one, by which numbers its loss was multiplied before backward, which ops made
+it, and how much of what its rank gave to sums was zero throughout.
 
 Whether gradients are cleared is looked at after such a step, too (``kept_gradients``).
 
@@ -30,6 +31,7 @@ import struct
 import weakref
 import zlib
 from collections.abc import Iterable, Sequence
+from time import thread_time_ns
 from typing import Any, Final
 
 import torch
@@ -37,7 +39,7 @@ import torch.distributed.distributed_c10d as c10d
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
-from pardbg_agent.hooks import context, kept_gradients
+from pardbg_agent.hooks import context, kept_gradients, module_settings
 from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.context import LOCAL, Op
 from pardbg_agent.hooks.kept_gradients import FEW_ELEMENTS
@@ -55,8 +57,10 @@ MAX_FEW: Final = 8
 """Inputs of few values that are not finite, of finite gradients, before others are not checked."""
 EVERY: Final = 10
 """Steps between two checksums; the first step has one too."""
+FIRST_STEPS: Final = 25
+"""Steps in which modules are looked at, however much time checksums took."""
 SHARE: Final = 0.0005
-"""Share of the time that probes of inputs may take, and checksums again."""
+"""Share of the time that probes of inputs may take, and checksums again, by a core's time."""
 SAMPLED: Final = 16
 """Elements of an input that are checked where there is no time for all of them."""
 _EXPONENTS: Final = {
@@ -75,7 +79,6 @@ MAX_GATHERED: Final = 16
 """Those of what gathers take, beside: a program may gather infinities as a matter of course."""
 MAX_RECORDS: Final = 16
 """Records of one checksum: each has the sums of as many parameters, in up to 8 parts."""
-MAX_EVALUATED: Final = 8
 NO_LIMIT: Final = 1e6
 """Norm of gradients that no training clips to."""
 MAX_LOOKS: Final = 64
@@ -128,8 +131,8 @@ class Probes:
         self.number = itertools.count()
         self.clipped: tuple[int, float] | None = None
         """(step, limit) of the newest call that clipped gradients in a step with checksums."""
-        self.evaluated: list[weakref.ref[Any]] = []
-        """Modules that the program has put into eval mode."""
+        self.zeros = (NONE, 0)
+        """(a step with checksums, bytes of its inputs to sums all of whose values are zero)"""
         self.looks = (NONE, 0)
         """(a step with checksums, optimizer steps in it so far)"""
         self.names: Any = weakref.WeakKeyDictionary()
@@ -142,9 +145,13 @@ def install(patches: Patches, late: LateImports) -> None:
     wanted = os.environ.get(ENV, "")
     if wanted not in ("", "on", "off"):
         complain(f"{ENV}={wanted}: it is on or off; taken as on")
-    patches.around(torch.nn.Module, "eval", "probe.eval", _evaluates)
+    patches.around(torch.nn.Module, "eval", "probe.eval", module_settings.evaluates)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         patches.around(torch.nn.utils, name, "probe.clip", _clips)
+    late.when_imported(
+        "torch.distributed.fsdp.fully_sharded_data_parallel",
+        lambda m: patches.around(m.FullyShardedDataParallel, "clip_grad_norm_", "clip", _clips),
+    )
     late.when_imported(
         "torch.nn.parallel.distributed",
         lambda m: patches.around(
@@ -154,6 +161,19 @@ def install(patches: Patches, late: LateImports) -> None:
 
 
 # -- NaN
+
+
+def add_zeros(c: _core.Core, tensor: Any, num_bytes: int) -> None:
+    """Count the bytes of an op's input that is all zeros: of a sum, in a step with checksums."""
+    known = context.of(c).part(Probes)
+    whole = type(tensor) is _Tensor and tensor.layout is _strided and tensor.nbytes == num_bytes
+    if not known.on or not whole or torch._C._len_torch_dispatch_stack():
+        return
+    with torch.no_grad():
+        values = tensor.detach()
+        if not values[(0,) * values.dim()].item() and not values.any().item():
+            before = known.zeros[1] if known.zeros[0] == c.step else 0
+            known.zeros = c.step, before + num_bytes
 
 
 def sizes(reduces: bool, probed: bool) -> tuple[float, int]:
@@ -314,11 +334,11 @@ def optimizer_ended(optimizer: Any) -> None:
     outermost = outer is not None and outer[0]() is optimizer
     if not known.on or not outermost or not (due or known.ask_gradients):
         return
-    t0 = now_ns()
+    t0, of_core = now_ns(), thread_time_ns()
     look = known.looks[1] if known.looks[0] == c.step else 0
     known.looks = (c.step, look + 1)
     c.guard.call(_HOOK, _look_at_all, c, known, optimizer, look if due else NONE)
-    _checksums.spent_ns += now_ns() - t0
+    _checksums.spent_ns += thread_time_ns() - of_core
     spend(c, t0)
 
 
@@ -331,14 +351,18 @@ def _look_at_all(c: _core.Core, known: Probes, optimizer: Any, look: int) -> Non
             _tell_gradients(c, optimizer)
         if look == 0:
             kept_gradients.note(c, optimizer)
+        if look >= 0:
+            _tell_zeros(c, known)
+        wrapped = [(m, look + MAX_LOOKS * number) for m, number in list(known.replicas.items())]
+        if 0 <= look < MAX_LOOKS and (_checksums.left or c.step < FIRST_STEPS):
+            for module, row in wrapped:
+                module_settings.tell(c, module.modules(), row)
+            if not wrapped:
+                module_settings.tell_unwrapped(c, optimizer, look)
         if 0 <= look < MAX_LOOKS and _checksums.left:
-            for module, number in list(known.replicas.items()):
-                row = look + MAX_LOOKS * number
+            for module, row in wrapped:
                 _checksum(c, list(_named(known, module)), module.process_group, "checksum", row)
-                _tell_modes(c, module.modules(), row)
-            if not known.replicas:
-                _tell_unwrapped_modes(c, known, optimizer, look)
-            if not known.replicas and c10d._world.default_pg is not None:
+            if not wrapped and c10d._world.default_pg is not None:
                 stepped = _stepped(optimizer)
                 _checksum(c, stepped, c10d._world.default_pg, "checksum-own", look)
                 _tell_gradients_sum(c, stepped, look)
@@ -362,52 +386,36 @@ def _tell_gradients_sum(c: _core.Core, stepped: list[tuple[Any, str]], look: int
     )  # fmt: skip
 
 
-def tell_loss_scale(c: _core.Core, scale: float, value: float) -> None:
-    """Write the PROBE record ``loss scale`` of a step's first backward: a = the plain numbers that
-    its loss was multiplied by last (float64), b = the loss after that (a float64's bits)."""
+def _tell_zeros(c: _core.Core, known: Probes) -> None:
+    """Write the PROBE record ``zeros`` of a step: a = bytes of its inputs to sums all of whose
+    values are zero, b = the least bytes that such an input has."""
+    (step, num_bytes), t = known.zeros, now_ns()
+    known.zeros = NONE, 0
+    if step == c.step:
+        c.record(
+            _PROBE, _LANE, 0, c.defs.name("zeros"), t, t, step, 0, NO_GROUP, NONE, NONE, NONE,
+            num_bytes, LEAST_BYTES,
+        )  # fmt: skip
+
+
+def tell_loss(c: _core.Core, scale: float, value: float, ops: str) -> None:
+    """Write the PROBE records of a step's first backward: ``loss by OP …``, the newest ops that
+    made its loss, and ``loss scale``: a = the plain numbers that it was multiplied by last
+    (float64), b = the loss after that (a float64's bits)."""
     if c.level < 2 or not context.of(c).part(Probes).on:
         return
     t, (bits,) = now_ns(), struct.unpack("<q", struct.pack("<d", value))
+    c.record(
+        _PROBE, _LANE, 0, c.defs.name(f"loss by {ops}"), t, t, c.step, 0, NO_GROUP, NONE, NONE,
+        NONE, 0, 0,
+    )  # fmt: skip
     c.record_f(
         _PROBE, _LANE, _FLOAT, c.defs.name("loss scale"), t, t, c.step, 0, NO_GROUP, NONE, NONE,
         NONE, scale, bits,
     )  # fmt: skip
 
 
-def _evaluates(c: _core.Core, module: Any, *_: Any) -> None:
-    known = context.of(c).part(Probes)
-    known.evaluated = [
-        ref for ref in known.evaluated if (m := ref()) is not None and m is not module
-    ]
-    known.evaluated = [*known.evaluated[-MAX_EVALUATED:], weakref.ref(module)]
-
-
-def _tell_unwrapped_modes(c: _core.Core, known: Probes, optimizer: Any, look: int) -> None:
-    """Write ``modes`` of the modules of all FSDP units; without any, ``modes-own`` of the largest
-    module with a parameter that the optimizer steps, of those that were in eval mode before: 0 of 0
-    where none was."""
-    if units := list(context.of(c).fsdp_groups):
-        roots = [root for unit in units for root in getattr(unit, "modules", ())]
-        _tell_modes(c, {id(m): m for root in roots for m in root.modules()}.values(), look)
-        return
-    ids = {id(p) for p in parameters_of(optimizer)[:MAX_STEPPED]}
-    found = [m for ref in known.evaluated if (m := ref()) is not None]
-    models = [list(m.modules()) for m in found if any(id(p) in ids for p in m.parameters())]
-    largest: list[Any] = max(models, key=len, default=[])
-    _tell_modes(c, largest, look, "modes-own")
-
-
-def _tell_modes(c: _core.Core, modules: Iterable[Any], number: int, head: str = "modes") -> None:
-    """Write the PROBE record ``modes`` of a model: a = how many of its modules are in training
-    mode, b = how many it has."""
-    modes, t = [module.training for module in modules], now_ns()
-    c.record(
-        _PROBE, _LANE, 0, c.defs.name(head), t, t, c.step, number, NO_GROUP, NONE, NONE, NONE,
-        modes.count(True), len(modes),
-    )  # fmt: skip
-
-
-def _clips(c: _core.Core, parameters: Any, limit: Any = None, *_: Any, **__: Any) -> None:
+def _clips(c: _core.Core, owner: Any, limit: Any = None, *_: Any, **__: Any) -> None:
     """Note the limit. Without one the call asks for the norm, for a log of one rank perhaps."""
     if c.step % EVERY == 0 and type(limit) in (int, float) and limit < NO_LIMIT:
         context.of(c).part(Probes).clipped = c.step, float(limit)

@@ -200,6 +200,34 @@ class UnequalSettings(Facts):
 
 
 @dataclass(frozen=True, slots=True)
+class UnequalComputation(Facts):
+    """Ranks average gradients, or shard one model, but compute them by unlike modules or ops."""
+
+    what: Literal["modules", "loss"]
+    """What differs: a model's modules, or the ops that made the loss."""
+    of: tuple[tuple[int, str], ...]
+    """(rank, modules that not all have; or the newest op that differs)"""
+    step: int
+    """Step of the first look at which it was so."""
+
+    @property
+    def sides(self) -> str:
+        by_text: dict[str, list[int]] = {}
+        for rank, text in self.of:
+            by_text.setdefault(text or "none of these", []).append(rank)
+        return "; ".join(f"{ranks_text(of)}: {text}" for text, of in by_text.items())
+
+    def severity(self) -> Severity:
+        return "info" if self.what == "loss" else "warning"  # ranks may have tasks of their own
+
+    def text(self, about: Candidate) -> str:
+        return filled(word(UnequalComputation, f"text {self.what}"), self, about)
+
+    def advice(self) -> str:
+        return self.tries(self.what)
+
+
+@dataclass(frozen=True, slots=True)
 class NoGradientExchange(Facts):
     """Ranks began with the same parameters, step an optimizer, and exchange no gradients."""
 
@@ -212,6 +240,18 @@ class NoGradient(Facts):
     """An optimizer whose parameters never had a gradient: it changes nothing."""
 
     optimizer: str
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyZeros(Facts):
+    """A rank gives only zeros to the sums of gradients, though it has a loss."""
+
+    step: int
+    """Step of the first look at which it was so."""
+    number: int
+    """Steps looked at that it was so in ..."""
+    looks: int
+    """... of so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,9 +498,9 @@ KINDS: Final = kinds(
         "diverges": Diverges,
         "replica-divergence": ReplicaDivergence,
         "no-gradient-exchange": NoGradientExchange,
-        "no-gradient": NoGradient,
+        "no-gradient": (NoGradient, OnlyZeros),
         "unequal-start": UnequalStart,
-        "unequal-settings": UnequalSettings,
+        "unequal-settings": (UnequalSettings, UnequalComputation),
         "unequal-mode": UnequalMode,
         "same-data": SameData,
         "skipped-batch": SkippedBatch,

@@ -125,6 +125,19 @@ def probes(view: View, process: Process, name: str, dtype: str = "<i8") -> Itera
     )
 
 
+def told_words(view: View, process: Process, head: str) -> dict[tuple[int, int], tuple[str, ...]]:
+    """Return (seq, step) -> the words after ``head`` in the names of the last probes."""
+    table, visible = view.rows(process, "probe")
+    wanted = {
+        i: tuple(name.removeprefix(head).split())
+        for i, name in process.names.items() if name.startswith(head)
+    }  # fmt: skip
+    lo = max(0, visible - PROBES_BACK) if wanted else visible
+    rows = lo + np.flatnonzero(np.isin(table.col("name_id")[lo:visible], list(wanted)))[-_LOOKS:]
+    columns = table.tuples(rows, "seq", "step", "name_id")
+    return {(seq, step): wanted[name_id] for seq, step, name_id in columns}
+
+
 @per_view
 def _last_backwards(view: View, process: Process) -> tuple[Array, Array]:
     """Return begins of the last backwards that an optimizer's step follows before another backward,

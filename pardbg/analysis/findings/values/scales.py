@@ -1,11 +1,12 @@
-"""Losses that ranks multiply by unlike numbers before backward."""
+"""Gradients that ranks make unlike before they are averaged: by numbers, modules, ops, or not at
+all."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain, zip_longest
 from typing import Final
 
 import numpy as np
@@ -13,19 +14,29 @@ import numpy as np
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.comm.matching import odd_ones
 from pardbg.analysis.findings.finding import Candidate
-from pardbg.analysis.findings.kinds.value_kinds import UnequalScale
+from pardbg.analysis.findings.kinds.value_kinds import (
+    OnlyZeros,
+    UnequalComputation,
+    UnequalScale,
+)
 from pardbg.analysis.findings.values.exchanged import (
     PHASES_BACK,
     averaging,
     backwards,
+    issued_since,
     probes,
     sharding,
+    told_words,
 )
 from pardbg.store.process import Process
 
 _SCALES: Final = "loss scale"
 """Name of the record of what a loss was multiplied by (a, float64), and of the loss (b, its
 bits)."""
+_ZEROS: Final = "zeros"
+"""Name of the record of a step's inputs to sums that are zero throughout (a, bytes), of those of at
+least so many bytes (b)."""
+_SUMS: Final = ("all_reduce", "reduce_scatter", "reduce")
 _LOOKS: Final = 3
 """Newest looks in which numbers are unlike, in the same way each time."""
 _LEAST: Final = 1.2
@@ -42,7 +53,7 @@ def unequal_scales(view: View) -> Iterable[Candidate]:
     """Find ranks that average gradients of losses that they multiplied by unlike numbers: one left
     out to divide by the microbatches, or by the ranks. Not where the numbers are weights of the
     ranks' samples, or turn sums over unlike numbers of samples into means."""
-    for ranks in dict.fromkeys((*averaging(view), *sharding(view))):
+    for ranks in _together(view):
         found = _common(view, ranks)
         newest = [of for _, of, _ in found][-_LOOKS:]
         unlike = [step for step, of, _ in found if _factor(of) >= _LEAST]
@@ -56,6 +67,11 @@ def unequal_scales(view: View) -> Iterable[Candidate]:
             t_ns=view.t_ns,
             facts=UnequalScale(tuple(scales.items()), unlike[0], len(unlike), len(found)),
         )  # fmt: skip
+
+
+def _together(view: View) -> Iterable[tuple[int, ...]]:
+    """Return the ranks of each group that average gradients, or shard one model."""
+    return dict.fromkeys((*averaging(view), *sharding(view)))
 
 
 def _common(view: View, ranks: Sequence[int]) -> list[tuple[int, _Look, int]]:
@@ -116,3 +132,87 @@ def _losses_alike(looks: Sequence[_Look]) -> bool:
     )
     scales, before = scales - scales.mean(), before - before.mean()
     return bool(abs((scales * before).sum()) < _OWN * (scales**2).sum())
+
+
+# -- modules and ops
+
+
+def unequal_computations(view: View) -> Iterable[Candidate]:
+    """Find ranks that average gradients of unlike models (classes of modules, a dropout's p), or of
+    losses that unlike ops made: in the newest looks, each rank the same in all of them."""
+    for ranks in _together(view):
+        for what, head in (("modules", "modules "), ("loss", "loss by ")):
+            told = {rank: told_words(view, view.ranks[rank], head) for rank in ranks}
+            common = sorted(set.intersection(*map(set, told.values())))
+            for seq in dict.fromkeys(seq for seq, _ in common):
+                steps = [step for of, step in common if of == seq]
+                looks = [{rank: of[seq, step] for rank, of in told.items()} for step in steps]
+                newest = looks[-_LOOKS:]
+                if len(newest) < _LOOKS or len({*newest[-1].values()}) == 1:
+                    continue
+                if all(look == newest[-1] for look in newest):
+                    sides = _sides(newest[-1], what == "loss")
+                    yield Candidate(
+                        kind="unequal-settings", ranks=ranks, culprits=odd_ones(newest[-1]),
+                        t_ns=view.t_ns,
+                        facts=UnequalComputation(what, sides, steps[looks.index(newest[-1])]),
+                    )  # fmt: skip
+
+
+def _sides(of: Mapping[int, tuple[str, ...]], ordered: bool) -> tuple[tuple[int, str], ...]:
+    """Return (rank, the words that not all have; of ``ordered`` ones the first that differs)."""
+    if ordered:
+        columns = zip_longest(*of.values(), fillvalue="")
+        apart = next(column for column in columns if len({*column}) > 1)
+        return tuple(sorted(zip(of, apart, strict=True)))
+    common = set.intersection(*map(set, of.values()))
+    return tuple((rank, " ".join(sorted({*words} - common))) for rank, words in sorted(of.items()))
+
+
+# -- nothing
+
+
+def only_zeros(view: View) -> Iterable[Candidate]:
+    """Find ranks that give nothing but zeros to the sums of gradients in the newest looks, though
+    their losses are not zero, while others give their own."""
+    for ranks in _together(view):
+        empty = {rank: _empty_steps(view, view.ranks[rank], ranks) for rank in ranks}
+        if not any(empty.values()):  # the usual case
+            continue
+        losses = {rank: _losses(view, view.ranks[rank]) for rank in ranks}
+        looks = sorted(set.intersection(*map(set, losses.values())))
+        for rank, of in losses.items():
+            empty[rank] = [step for step in looks if step in empty[rank] and of[step]]
+        newest = looks[-_LOOKS:]
+        culprits = tuple(rank for rank in ranks if empty[rank][-_LOOKS:] == newest)
+        if len(newest) == _LOOKS and 0 < len(culprits) < len(ranks):
+            steps = empty[culprits[0]]
+            yield Candidate(
+                kind="no-gradient", ranks=ranks, culprits=culprits, t_ns=view.t_ns,
+                facts=OnlyZeros(steps[0], len(steps), len(looks)),
+            )  # fmt: skip
+
+
+def _losses(view: View, process: Process) -> dict[int, float]:
+    """step -> the last loss that a look has"""
+    return {step: loss for (step, _), (_, loss) in _looks(view, process).items()}
+
+
+def _empty_steps(view: View, process: Process, ranks: Sequence[int]) -> Collection[int]:
+    """Steps in which all that a rank gave to sums over ``ranks`` was zero; what has less bytes than
+    is looked at does not count."""
+    zeros = {
+        step: (num_bytes, least) for step, _, num_bytes, least in probes(view, process, _ZEROS)
+    }
+    if not zeros:
+        return ()
+    issues, part = issued_since(view, process, 0)
+    part = slice(max(part.start, part.stop - PHASES_BACK), part.stop)
+    ids = [i for i, op in process.ops.items() if op.op in _SUMS]
+    groups = [i for i, group in process.groups.items() if {*group.ranks} == {*ranks}]
+    of = np.isin(issues.col("name_id")[part], ids) & np.isin(issues.col("group_id")[part], groups)
+    steps, sizes = issues.col("step")[part][of], issues.col("a")[part][of]
+    summed = {
+        step: int(sizes[(steps == step) & (sizes >= of[1])].sum()) for step, of in zeros.items()
+    }
+    return [step for step, (num_bytes, _) in zeros.items() if 0 < summed[step] <= num_bytes]
