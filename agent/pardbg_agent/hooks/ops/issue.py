@@ -130,8 +130,7 @@ def _begin(spec: C10dOp) -> Any:
             if reduces and on_cpu and a >= least and c.step % probes.EVERY == 0 and c.level > 1:
                 c.guard.call("zeros", probes.add_zeros, c, tensor, a)
             flags = always or (_ASYNC if len(args) <= async_at or args[async_at] else 0)
-            seq = next_seq()
-            state.numbered = True
+            seq, state.numbered = next_seq(), True
             t0 = now_ns()
             op: Op = _new_op(Op, (
                 c.ops.issued(group_key, group_id, op_name, seq, p2p, send, peer, tag, name_id,

@@ -101,7 +101,7 @@ def made_by(loss: Any) -> tuple[float, str]:
     """Return (the product of all plain numbers that a loss was multiplied by last, the newest of
     the ops before that, as autograd names them)."""
     node: Any = getattr(loss, "grad_fn", None)
-    scale, ops = 1.0, []
+    scale, ops = 1.0, list[str]()
     while type(node).__name__ in _BY_NUMBERS and (number := _number(node)) is not None:
         scale, node = scale * number, node.next_functions[0][0]
     while node is not None and len(ops) < _OPS:

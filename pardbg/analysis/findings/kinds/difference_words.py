@@ -7,7 +7,7 @@ from typing import Final
 
 from pardbg.analysis.same.comparison import OF_LOSS
 from pardbg.analysis.same.hypotheses import Cause, Hypothesis, Trial
-from pardbg.words import number, ranks_text
+from pardbg.words import agreed, number, ranks_text
 
 _MODEL: Final = "the model's output"
 _WHAT: Final = {
@@ -70,3 +70,19 @@ def _factor(found: Hypothesis) -> str:
     if found.named and 0 < found.factor < 1:
         return f"1/{round(1 / found.factor)}"
     return number(found.factor)
+
+
+def settings_text(rates: tuple[tuple[int, float], ...], others: tuple[int, ...]) -> str:
+    """Return how optimizers' settings differ: (rank, learning rate), or ranks that have others."""
+    if rates:
+        by_rate: dict[float, list[int]] = {}
+        for rank, rate in rates:
+            by_rate.setdefault(rate, []).append(rank)
+        sides = ", ".join(f"{rate:.6g} on {ranks_text(of)}" for rate, of in by_rate.items())
+        return f" Their learning rates differ: {sides}."
+    if others:
+        return (
+            f" The optimizer of {ranks_text(others)} {agreed('has', others)} other settings "
+            f"(weight decay, momentum, clipping of gradients) than the others'."
+        )
+    return ""

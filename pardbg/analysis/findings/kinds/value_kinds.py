@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Label, Severity
-from pardbg.analysis.findings.kinds.difference_words import difference_text
+from pardbg.analysis.findings.kinds.difference_words import difference_text, settings_text
 from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.wording import word
 from pardbg.analysis.same.hypotheses import Hypothesis
@@ -145,30 +145,12 @@ class ReplicaDivergence(Facts):
                 f" In {self.unfinished} of the last steps the optimizer began before the sum of "
                 f"the gradients was complete: nobody had waited for it."
             )
-        return text + self._settings()
-
-    def _settings(self) -> str:
-        return _settings_text(self.rates, self.settings)
+        return text + settings_text(self.rates, self.settings)
 
     def advice(self) -> str:
         return self.tries(
             "unfinished" if self.unfinished else "settings" if self.settings else "replicas"
         )
-
-
-def _settings_text(rates: tuple[tuple[int, float], ...], others: tuple[int, ...]) -> str:
-    if rates:
-        by_rate: dict[float, list[int]] = {}
-        for rank, rate in rates:
-            by_rate.setdefault(rate, []).append(rank)
-        sides = ", ".join(f"{rate:.6g} on {ranks_text(of)}" for rate, of in by_rate.items())
-        return f" Their learning rates differ: {sides}."
-    if others:
-        return (
-            f" The optimizer of {ranks_text(others)} {agreed('has', others)} other settings "
-            f"(weight decay, momentum, clipping of gradients) than the others'."
-        )
-    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +169,7 @@ class UnequalSettings(Facts):
     """Ranks whose optimizer has other settings than most; all where there is no majority."""
 
     def text(self, about: Candidate) -> str:
-        differ = _settings_text(self.rates, self.settings)
+        differ = settings_text(self.rates, self.settings)
         if not self.rates and len(self.settings) == len(about.ranks):
             differ = (
                 " Weight decay, momentum, clipping or another number differs, without a majority."
