@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import chain, zip_longest
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, groupby, product, zip_longest
+from typing import Final, Literal
 
 import numpy as np
 
@@ -36,6 +36,10 @@ bits)."""
 _ZEROS: Final = "zeros"
 """Name of the record of a step's inputs to sums that are zero throughout (a, bytes), of those of at
 least so many bytes (b)."""
+_HEADS: Final[tuple[tuple[Literal["modules", "loss"], str], ...]] = (
+    ("modules", "modules "), ("loss", "loss by "),
+)  # fmt: skip
+"""What may differ, and how the names of the records that tell it begin."""
 _SUMS: Final = ("all_reduce", "reduce_scatter", "reduce")
 _LOOKS: Final = 3
 """Newest looks in which numbers are unlike, in the same way each time."""
@@ -140,23 +144,27 @@ def _losses_alike(looks: Sequence[_Look]) -> bool:
 def unequal_computations(view: View) -> Iterable[Candidate]:
     """Find ranks that average gradients of unlike models (classes of modules, a dropout's p), or of
     losses that unlike ops made: in the newest looks, each rank the same in all of them."""
-    for ranks in _together(view):
-        for what, head in (("modules", "modules "), ("loss", "loss by ")):
-            told = {rank: told_words(view, view.ranks[rank], head) for rank in ranks}
-            common = sorted(set.intersection(*map(set, told.values())))
-            for seq in dict.fromkeys(seq for seq, _ in common):
-                steps = [step for of, step in common if of == seq]
-                looks = [{rank: of[seq, step] for rank, of in told.items()} for step in steps]
-                newest = looks[-_LOOKS:]
-                if len(newest) < _LOOKS or len({*newest[-1].values()}) == 1:
-                    continue
-                if all(look == newest[-1] for look in newest):
-                    sides = _sides(newest[-1], what == "loss")
-                    yield Candidate(
-                        kind="unequal-settings", ranks=ranks, culprits=odd_ones(newest[-1]),
-                        t_ns=view.t_ns,
-                        facts=UnequalComputation(what, sides, steps[looks.index(newest[-1])]),
-                    )  # fmt: skip
+    for ranks, (what, head) in product(_together(view), _HEADS):
+        for looks in _told(view, ranks, head):
+            newest = dict([*looks.items()][-_LOOKS:])
+            of = next(reversed(newest.values()))
+            unlike = len({*of.values()}) > 1 and all(look == of for look in newest.values())
+            if unlike and len(newest) == _LOOKS:
+                first = next(step for step, look in looks.items() if look == of)
+                yield Candidate(
+                    kind="unequal-settings", ranks=ranks, culprits=odd_ones(of), t_ns=view.t_ns,
+                    facts=UnequalComputation(what, _sides(of, what == "loss"), first),
+                )  # fmt: skip
+
+
+def _told(
+    view: View, ranks: Sequence[int], head: str
+) -> Iterable[dict[int, dict[int, tuple[str, ...]]]]:
+    """Yield step -> rank -> words of the looks that all ranks have, for each of their models."""
+    told = {rank: told_words(view, view.ranks[rank], head) for rank in ranks}
+    common = sorted(set.intersection(*map(set, told.values())))
+    for seq, looks in groupby(common, key=lambda look: look[0]):
+        yield {step: {rank: of[seq, step] for rank, of in told.items()} for _, step in looks}
 
 
 def _sides(of: Mapping[int, tuple[str, ...]], ordered: bool) -> tuple[tuple[int, str], ...]:
@@ -198,14 +206,14 @@ def _losses(view: View, process: Process) -> dict[int, float]:
     return {step: loss for (step, _), (_, loss) in _looks(view, process).items()}
 
 
-def _empty_steps(view: View, process: Process, ranks: Sequence[int]) -> Collection[int]:
+def _empty_steps(view: View, process: Process, ranks: Sequence[int]) -> list[int]:
     """Steps in which all that a rank gave to sums over ``ranks`` was zero; what has less bytes than
     is looked at does not count."""
     zeros = {
         step: (num_bytes, least) for step, _, num_bytes, least in probes(view, process, _ZEROS)
     }
     if not zeros:
-        return ()
+        return []
     issues, part = issued_since(view, process, 0)
     part = slice(max(part.start, part.stop - PHASES_BACK), part.stop)
     ids = [i for i, op in process.ops.items() if op.op in _SUMS]
