@@ -219,8 +219,7 @@ class Store:
 
     def lost(self, t_ns: int | None) -> int:
         """Return the number of records known lost up to ``t_ns``."""
-        known = sum(p.lost(t_ns) for p in self.procs.values())
-        return known + self.past.lost + self.over_limit
+        return sum(p.lost(t_ns) for p in self.procs.values()) + self.past.lost + self.over_limit
 
     @property
     def unknown(self) -> int:
@@ -243,9 +242,9 @@ class Store:
             if rows is not None and rows != before:
                 for other in self.procs.values():
                     other.keep(rows)
-            keep = rows, self.limits.keep_ns, self._shelves.of_next()
-            process = self.procs[proc] = Process(proc, *keep)
-        return process
+            shelves = self._shelves.of_next()
+            self.procs[proc] = Process(proc, rows, self.limits.keep_ns, shelves)
+        return self.procs[proc]
 
     def _forget(self) -> bool:
         """Forget the life that ended first, but for its end. False: none until the next end."""

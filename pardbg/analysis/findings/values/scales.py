@@ -161,6 +161,9 @@ def _told(
     view: View, ranks: Sequence[int], head: str
 ) -> Iterable[dict[int, dict[int, tuple[str, ...]]]]:
     """Yield step -> rank -> words of the looks that all ranks have, for each of their models."""
+    names = (name for rank in ranks for name in view.ranks[rank].names.values())
+    if len({name for name in names if name.startswith(head)}) < 2:  # the usual case
+        return
     told = {rank: told_words(view, view.ranks[rank], head) for rank in ranks}
     common = sorted(set.intersection(*map(set, told.values())))
     for seq, looks in groupby(common, key=lambda look: look[0]):
