@@ -41,6 +41,8 @@ WIDE: Final = 100
 """Cells from which on the source stands beside ranks and stacks; else under them."""
 _WAIT_NS: Final = 1_000_000_000
 """Time inside an op after which a rank is said to wait."""
+_EDGE: Final = 10
+"""Cells of a heading beside its words that a panel's edge takes."""
 _NARROW_STACKS: Final = 3
 
 
@@ -169,9 +171,10 @@ def frame_source(
     at = min(look.frame, len(known) - 1)
     nth = f", frame {at} of {len(known)}" if len(known) > 1 else ""
     function = known[at].text.rpartition(" ")[2]
-    return source(
-        look.source, known[at].text, cells, rows, stack, f"rank {look.selected}{nth}", function
-    )
+    note = f"rank {look.selected}"
+    if width(known[at].text + note + nth) + _EDGE <= cells:
+        note += nth
+    return source(look.source, known[at].text, cells, rows, stack, note, function)
 
 
 def _status(snapshot: Snapshot, look: DebugPageState, cells: int) -> tuple[Line, ...]:
