@@ -7,6 +7,7 @@ told by who asks, as Python prints them, or without the program's code where it 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import re
 import sys
 import traceback
@@ -31,6 +32,7 @@ _SUPPRESSES: Final = _SLOTS["__suppress_context__"].__get__
 _TRACE: Final = _SLOTS["__traceback__"].__get__
 _DICT: Final = _SLOTS["__dict__"].__get__
 _CHECKPOINT: Final = ("torch.distributed.checkpoint.api", "CheckpointException")
+_EXCHANGES: Final = "/torch/distributed/checkpoint/utils.py"
 _TEXTS: Final = ("RemoteTraceback", "_RemoteTraceback")
 """Causes by which pools of processes pass on a traceback's text: the exception is its own cause."""
 _PASSED_ON: Final = "\nOriginal Traceback (most recent call last):\n"
@@ -79,7 +81,7 @@ def _ends(at: BaseException, lines: Lines, met: set[int], contexts: bool) -> Ite
     being handled as it was raised."""
     begin, implicit = at, False
     for _ in range(MAX_LINKS):
-        if failed := _failed_ranks(at):
+        if failed := _failed_ranks(at, lines):
             yield from (one._replace(implicit=implicit) for one in failed)
             return
         if members := _members(at):
@@ -123,23 +125,38 @@ def _members(value: BaseException) -> Sequence[BaseException]:
     return members
 
 
-def _failed_ranks(value: BaseException) -> list[Root]:
+def _failed_ranks(value: BaseException, lines: Lines) -> list[Root]:
     """Return what ranks raised of those that a checkpoint failed on, alike ones as one. These are
-    copies: their stacks are told beside them."""
+    copies: their stacks are told beside them. ``lines``: where ``value`` was raised."""
     kind = type(value)
     if (kind.__module__, kind.__name__) != _CHECKPOINT:
         return []
     alike: list[tuple[object, Root]] = []
-    for rank, (raised, summary) in islice(_DICT(value).get("_failures", {}).items(), _MAX_RANKS):
+    members: Sequence[int] = ()
+    with contextlib.suppress(Exception):  # another release of torch, a group that is gone
+        members = _checkpoint_members(lines)
+    for at, (raised, summary) in islice(_DICT(value).get("_failures", {}).items(), _MAX_RANKS):
+        rank = members[at] if at < len(members) else at
         frames = [(one.filename, one.lineno or 0, one.name) for one in (summary or ())]
         key = type(raised), frames[-1:], _plain_args(raised)
-        at = next((at for at, (of, _) in enumerate(alike) if of == key), None)
-        if at is None:
+        same = next((i for i, (of, _) in enumerate(alike) if of == key), None)
+        if same is None:
             alike.append((key, Root(raised, frames[-MAX_FRAMES:], ranks=(rank,))))
         else:
-            one = alike[at][1]
-            alike[at] = key, one._replace(ranks=(*one.ranks, rank))
+            one = alike[same][1]
+            alike[same] = key, one._replace(ranks=(*one.ranks, rank))
     return [one for _, one in alike]
+
+
+def _checkpoint_members(lines: Lines) -> Sequence[int]:
+    """Return the global ranks of the group that a checkpoint was of, which numbers its ranks in
+    that; empty: of all ranks, or it is not known."""
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    for frame, _ in reversed(lines):
+        if c10d is not None and frame.f_code.co_filename.endswith(_EXCHANGES):
+            group = vars(frame.f_locals["self"])["group"]
+            return c10d.get_process_group_ranks(group) if group is not None else ()
+    return ()
 
 
 def _plain_args(value: BaseException) -> tuple[object, ...]:

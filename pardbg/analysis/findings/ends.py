@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -27,7 +27,7 @@ from pardbg.analysis.findings.exits import (
     lost_peer,
     termination,
 )
-from pardbg.analysis.findings.finding import Candidate, Evidence, Facts
+from pardbg.analysis.findings.finding import Candidate, Evidence, Facts, GroupKey
 from pardbg.analysis.findings.kinds.end_kinds import (
     THREAD_STEPS,
     CutOff,
@@ -43,13 +43,14 @@ from pardbg.analysis.findings.kinds.end_kinds import (
     Raised,
     ThreadRaised,
 )
-from pardbg.analysis.findings.stalls.absences import last_op
+from pardbg.analysis.findings.stalls.absences import destroyed, last_op
 from pardbg.analysis.findings.stalls.misfits import misfit_messages, split_groups, thread_crossings
 from pardbg.analysis.hangs.newest import newest_collectives
 from pardbg.analysis.hangs.stacks import is_user, place, waits_in_op, whole_place
 from pardbg.analysis.hangs.standstill import seen
 from pardbg.analysis.hangs.waitgraph import PATIENCE_NS
 from pardbg.analysis.pipeline.pipelines import states
+from pardbg.events import fields
 from pardbg.store.definitions import Cause, Failure
 
 SEEN_LATE_NS: Final = 1_000_000_000
@@ -72,6 +73,8 @@ _SAVES: Final = re.compile(
 )
 _OF_WORKER: Final = re.compile(r"\bOn WorkerInfo\(id=(\d{1,6}), ")
 """RPC raises in the caller what a worker raised, which it names; the last one is where it began."""
+_REFUSED: Final = re.compile(r"connectFullMesh failed.*onnection refused")
+"""Nobody listens at an address that the store gave gloo, which publishes its own by then."""
 _SIGTERM, _SIGABRT, _SIGKILL = -15, -6, -9
 
 
@@ -91,8 +94,7 @@ def ends(view: View) -> Iterator[Candidate]:
     asked, own, roots, only_victims = _judged(view)
     yield from _roots_found(view, roots, only_victims)
     if own and not roots and (run_end is not None or view.t_ns - bad[0].t_ns >= SETTLED_NS):
-        left = _left_early(view, bad)
-        yield _went_early(view, left, bad) if left else _cut_off(view, bad)
+        yield _nobody_failed(view, bad)
     if asked is not None:
         yield Candidate(
             kind="interrupted", ranks=_ranks(bad), t_ns=asked.t_ns, facts=Interrupted(asked.by)
@@ -255,23 +257,52 @@ def _roots(view: View, bad: Sequence[BadEnd]) -> tuple[list[BadEnd], bool]:
     return roots, bool(own) and own[0].rank in victims
 
 
-def _left_early(view: View, bad: Sequence[BadEnd]) -> tuple[int, ...]:
-    """Return ranks that left as if all were done, while others then lost the connection to them."""
+def _nobody_failed(view: View, bad: Sequence[BadEnd]) -> Candidate:
+    """Return why ranks ended none of which failed first: others left them in good order, or
+    destroyed their group; else that it is not known."""
     lost = [e for e in bad if e.how == "exception" and lost_peer(failure(view, e.rank))]
+    awaited = _awaited(view, {end.rank for end in lost}, {end.rank for end in bad})
+    left = _left_early(view, bad, lost, awaited)
+    gone = {r: at for r, key in awaited.items() if (at := destroyed(view, r, key)) is not None}
+    return _went_early(view, left, bad, gone) if left or gone else _cut_off(view, bad)
+
+
+def _awaited(view: View, waiting: set[int], over: set[int]) -> dict[int, GroupKey]:
+    """Return rank -> the group of a collective that it has not come to and one of ``waiting`` has,
+    of the ranks that are not ``over``."""
+    rows = (row for row in newest_collectives(view) if row.verdict == "missing rank")
+    return {rank: row.key for row in rows if not waiting.isdisjoint(row.issued)
+            for rank in row.missing if rank in view.ranks and rank not in over}  # fmt: skip
+
+
+def _left_early(
+    view: View, bad: Sequence[BadEnd], lost: Sequence[BadEnd], awaited: Mapping[int, object]
+) -> tuple[int, ...]:
+    """Return ranks that left as if all were done, while others then lost the connection to them:
+    of those that an op misses, if any."""
     if not lost:
         return ()  # told to end, or interrupted: a rank that left in good order did as it was told
     until = lost[0].t_ns + SEEN_LATE_NS
     names = {end.rank for end in bad}
     left = {rank: left_ns(view, rank) for rank in view.ranks if rank not in names}
-    return tuple(rank for rank, t_ns in left.items() if t_ns is not None and t_ns <= until)
+    early = [rank for rank, t_ns in left.items() if t_ns is not None and t_ns <= until]
+    return tuple(rank for rank in early if rank in awaited) or tuple(early)
 
 
-def _went_early(view: View, left: tuple[int, ...], bad: Sequence[BadEnd]) -> Candidate:
-    abrupt = all(view.ranks[rank].leaving_ns is None for rank in left)
+def _went_early(
+    view: View, left: tuple[int, ...], bad: Sequence[BadEnd], destroyed_at: Mapping[int, str]
+) -> Candidate:
+    """Return the ranks that left, else those that destroyed a group, where that is known."""
+    went = left or tuple(destroyed_at)
+    abrupt = bool(left) and all(view.ranks[rank].leaving_ns is None for rank in left)
+    times = [t for r in left if (t := left_ns(view, r)) is not None]
     return Candidate(
-        kind="missing-rank", ranks=_ranks(bad), culprits=left, last_resort=True,
-        facts=LeftEarly(abrupt, *last_op(view, left[0]), normal=_all_well(view, left)),
-        t_ns=min(t for r in left if (t := left_ns(view, r)) is not None),
+        kind="missing-rank", ranks=_ranks(bad), culprits=went, last_resort=True,
+        t_ns=min(times, default=bad[0].t_ns),
+        where=None if left else destroyed_at[went[0]] or None,
+        facts=LeftEarly(
+            abrupt, *last_op(view, went[0]), normal=_all_well(view, left), destroyed=not left
+        ),
     )  # fmt: skip
 
 
@@ -283,12 +314,15 @@ def _all_well(view: View, ranks: tuple[int, ...]) -> bool:
 def _cut_off(view: View, bad: Sequence[BadEnd]) -> Candidate:
     """Return that connections are lost and no rank is known to have ended first: not yet, or
     never."""
-    failures = [f for f in view.ranks[bad[0].rank].failures if f.thread == "MainThread"]
+    process = view.ranks[bad[0].rank]
+    failures = [f for f in process.failures if f.thread == "MainThread"]
     over = view.run_end is not None and any(lost_peer(f) for f in failures)
+    restarted = fields.integer(process.facts, "epoch", 0) > 0
+    stale = restarted and any(_REFUSED.search(f.text) for f in failures)
     return Candidate(
         kind="cut-off", ranks=_ranks(bad), t_ns=bad[0].t_ns, last_resort=True,
         where=whole_place(failures[0].frames) if failures else None,
-        facts=CutOff(brief(failures[0].text) if failures else "", over),
+        facts=CutOff(brief(failures[0].text) if failures else "", over, stale),
     )  # fmt: skip
 
 
@@ -314,7 +348,23 @@ def _follows(view: View, end: BadEnd, earliest: BadEnd) -> bool:
         return True  # a launcher ended it, and saw to it before the hub could look
     if gave_up(view, end.rank):
         return True
-    return code == _SIGTERM or (code in (_SIGABRT, None) and _disagrees(view, end.rank))
+    if code == _SIGTERM:
+        return not _told_alone(view, end)
+    return code in (_SIGABRT, None) and _disagrees(view, end.rank)
+
+
+def _told_alone(view: View, end: BadEnd) -> bool:
+    """Return whether SIGTERM ended this rank first, well before any other was gone, and another one
+    of its host lived to lose its connection: a launcher sends it to all of a host, once one is
+    gone."""
+    bad = bad_ends(view)
+    others = {rank: one for rank, one in view.ranks.items() if rank != end.rank}
+    gone = [at[0] for one in others.values() if (at := view.proc_end(one)) is not None]
+    host = view.ranks[end.rank].host
+    lost = (e.rank for e in bad if e.how == "exception" and lost_peer(failure(view, e.rank)))
+    survived = any(others[rank].host == host for rank in lost)
+    first = end.t_ns <= bad[0].t_ns + TOGETHER_NS
+    return first and survived and all(t_ns > end.t_ns + TOGETHER_NS for t_ns in gone)
 
 
 def _disagrees(view: View, rank: int) -> bool:

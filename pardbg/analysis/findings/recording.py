@@ -45,6 +45,7 @@ from pardbg_agent import wire
 _LINES: Final = 2000
 CLOCK_NS: Final = 1_000_000
 """Uncertainty that is worth a line: about as long as a small collective."""
+_TOLD: Final = (-signal.SIGTERM, 128 + signal.SIGTERM)
 _LOST: Final = {
     "hub": "the hub", "launcher": "the launcher",
     "guardian": "the launcher's guardian", "keeper": "the run's keeper", "owner": "`pardbg run`",
@@ -189,22 +190,27 @@ def restarts(view: View) -> Iterable[Candidate]:
 
 
 def _life_end(view: View, epoch: int) -> LifeEnd | None:
-    """Return the first failure of a life, as far as its ranks reported it or the hub saw it."""
+    """Return the first failure of a life, as far as its ranks reported it or the hub saw it: else
+    the first lost connection. None: not known. SIGTERM is how launchers end a life, for whatever
+    reason."""
     processes = [p for p in view.store.procs.values() if p.epoch == epoch]
     raised = [
-        (failure.t_ns, process.rank, failure)
+        (lost_peer(failure), failure.t_ns, process.rank, failure)
         for process in processes
         for failure in process.failures
-        if failure.thread == "MainThread" and not lost_peer(failure)
+        if failure.thread == "MainThread"
     ]
-    if raised:
-        _, rank, failure = min(raised, key=lambda found: found[0])
-        return LifeEnd(epoch + 1, rank, failure.text, place(failure.origin), None)
-    killed = [p for p in processes if (p.exit_code or 0) < 0 and p.exit_code != -signal.SIGTERM]
-    if not killed:
+    lost, _, rank, failure = min(raised, key=lambda found: found[:2], default=(True, 0, 0, None))
+    failed = {rank for _, _, rank, _ in raised}
+    codes = ((p, p.exit_code or 0) for p in processes)
+    ended = [p for p, code in codes
+             if code not in _TOLD and (code < 0 or (code and p.rank not in failed))]  # fmt: skip
+    if lost and ended:
+        first = min(ended, key=lambda p: p.ends[0][0] if p.ends else 0)
+        return LifeEnd(epoch + 1, first.rank, "", None, first.exit_code)
+    if failure is None:
         return None
-    first = min(killed, key=lambda process: process.ends[0][0] if process.ends else 0)
-    return LifeEnd(epoch + 1, first.rank, "", None, first.exit_code)
+    return LifeEnd(epoch + 1, rank, failure.text, place(failure.origin), None)
 
 
 def remote_calls(view: View) -> Iterable[Candidate]:

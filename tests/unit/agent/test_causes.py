@@ -154,6 +154,23 @@ def test_the_name_of_torchs_own_class_is_still_that() -> None:
     assert root is not None and type(root.value) is OSError
 
 
+def test_ranks_of_a_checkpoint_in_a_group_are_those_of_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The group has ranks 2 and 3; its rank 1, the job's rank 3, fails."""
+    utils = pytest.importorskip("torch.distributed.checkpoint.utils")
+    c10d = pytest.importorskip("torch.distributed.distributed_c10d")
+    exchange = utils._DistWrapper(None, use_dist=False, coordinator_rank=0)
+    exchange.group = object()
+    monkeypatch.setitem(c10d._world.pg_group_ranks, exchange.group, {2: 0, 3: 1})
+    failed = utils._wrap_exception(OSError("disk"))
+    monkeypatch.setattr(exchange, "all_gather_object", lambda mine: [None, failed])
+    with pytest.raises(BaseException, match="ranks") as raised:
+        exchange.all_gather("save", lambda: None)
+    root = root_of(raised.value, raised.value.__traceback__)
+    assert root is not None and (type(root.value), root.ranks) == (OSError, (3,))
+
+
 @pytest.mark.parametrize(
     ("raised", "ends"),
     [

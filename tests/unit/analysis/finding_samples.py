@@ -212,6 +212,8 @@ def _ends() -> list[Candidate]:
         one("missing-rank", ends.LeftEarly(normal=True), (0, 1), (2,)),
         one("missing-rank", ends.LeftEarly(True, *last), (0, 1), (2,)),
         one("cut-off", ends.CutOff("RuntimeError: Connection closed", False), (0, 1)),
+        one("missing-rank", ends.LeftEarly(destroyed=True), (0, 1), (2,), AT),
+        one("cut-off", ends.CutOff("RuntimeError: refused", True, stale=True), (0, 1), (), AT),
         one("cut-off", ends.CutOff("", True), (0,)), one("exit-code", ends.ExitCode(1)),
         one("exit-code", ends.HiddenEnd()),
         one("interrupted", ends.Interrupted("Ctrl-C (SIGINT)"), (0, 1)),
@@ -245,7 +247,8 @@ def _ends() -> list[Candidate]:
 def _recording() -> list[Candidate]:
     lives = (
         recording.LifeEnd(1, 1, "ValueError: no labels", AT, None),
-        recording.LifeEnd(2, 0, "", None, -9), recording.LifeEnd(3, None, "", None, None),
+        recording.LifeEnd(2, 0, "", None, -9), recording.LifeEnd(3, 0, "", None, 4),
+        recording.LifeEnd(4, None, "", None, None),
     )  # fmt: skip
     found = [
         one("records-dropped", recording.RecordsDropped(12_345), (2,)),

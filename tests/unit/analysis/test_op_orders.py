@@ -125,21 +125,23 @@ def test_only_whole_ops_of_many_all_to_alls_are_compared(
     assert found == ([(1,)] if odd else [])
 
 
+@pytest.mark.parametrize("steps", [True, False])
 @pytest.mark.parametrize(("takes", "culprit"), [(None, 0), (300, 0), (500, 1)])
 def test_of_two_the_sender_that_brings_what_it_always_brings_is_right(
-    takes: int | None, culprit: int
+    takes: int | None, culprit: int, steps: bool
 ) -> None:
-    """In step 5 rank 0 sends 100 bytes to rank 1, which expects 110. Rank 0 brings 400 in each;
+    """In step 5 (without steps, op 5) rank 0 sends 100 bytes to rank 1, which expects 110. Rank 0
+    brings 400 in each;
     rank 1 takes 300 in each, or another number in each, as a router decides."""
     trace = Trace(2)
     for rank, proc in enumerate(trace.ranks):
-        for step in range(6):
-            usual = 300 if takes == 300 else 300 + step
+        for n in range(6):
+            usual, step = 300 if takes == 300 else 300 + n, n if steps else 0
             sent, got = (400, 400) if rank == 0 else (200, usual)
-            seq = proc.collective("world", "all_to_all", 10 * step, 10 * step + 1, sent, got,
+            seq = proc.collective("world", "all_to_all", 10 * n, 10 * n + 1, sent, got,
                                   step=step)  # fmt: skip
-            a, b = 100, 110 if (rank, step) == (1, 5) else 100
-            proc.record(Kind.PART, 10 * step, 10 * step, proc.op("all_to_all"), seq=seq, step=step,
+            a, b = 100, 110 if (rank, n) == (1, 5) else 100
+            proc.record(Kind.PART, 10 * n, 10 * n, proc.op("all_to_all"), seq=seq, step=step,
                         group_id=proc.group("world"), peer=1 - rank, a=a, b=b)  # fmt: skip
     if takes is None:
         trace = all_to_all({(0, 1): 110}, {})

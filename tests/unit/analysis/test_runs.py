@@ -106,4 +106,9 @@ def test_a_restart_has_what_ended_the_round_before() -> None:
     raised = LifeEnd(1, 1, "ValueError: no labels", "train.py:7 in step", None)
     assert restarted(raises="ValueError: no labels") == (raised,)
     assert restarted(code=-9) == (LifeEnd(1, 1, "", None, -9),)
-    assert restarted() == ()  # nothing is known
+    assert restarted(code=4) == (LifeEnd(1, 1, "", None, 4),)
+    closed = "RuntimeError: Connection closed by peer"  # the first of both: rank 0's
+    assert restarted(raises=closed) == (LifeEnd(1, 0, closed, "train.py:7 in step", None),)
+    assert (
+        restarted() == restarted(code=143) == ()
+    )  # told to end, as launchers do: why is not known

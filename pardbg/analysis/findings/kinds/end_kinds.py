@@ -189,16 +189,20 @@ class LeftEarly(_Failure):
     last_at: str = ""
     normal: bool = False
     """Their exit code is known, and 0."""
+    destroyed: bool = False
+    """They destroyed the group that the others were in, and live on."""
 
     def text(self, about: Candidate) -> str:
         left = about.culprits
         normally = " normally" if self.normal else ""
         how = "ended by os._exit" if self.abrupt else f"{agreed('has', left)} exited{normally}"
+        if self.destroyed:
+            how = f"destroyed {agreed('its', left)} process group"
         text = f"{ranks_text(left)} {how}; {ranks_text(about.ranks)} then lost the connection."
         return text + _seen_last(left, self.last, self.last_at)
 
     def advice(self) -> str:
-        return self.tries("abrupt" if self.abrupt else "")
+        return self.tries("destroyed" if self.destroyed else "abrupt" if self.abrupt else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,13 +212,23 @@ class CutOff(Facts):
     error: str
     sure: bool
     """Nothing more can become known."""
+    stale: bool = False
+    """A restarted life could not connect: nobody listens at an address that its store gave."""
 
     def severity(self) -> Severity:
         return "error" if self.sure else "warning"
 
     def text(self, about: Candidate) -> str:
+        if self.stale:
+            return (
+                f"{ranks_text(about.ranks)} could not connect after a restart: {self.error}. "
+                "The address is most likely of the life before: torchrun's store keeps those."
+            )
         error = f": {self.error}" if self.error else ""
         return f"{ranks_text(about.ranks)} ended: lost a connection, or told to end{error}."
+
+    def advice(self) -> str:
+        return self.tries("stale" if self.stale else "")
 
 
 @dataclass(frozen=True, slots=True)

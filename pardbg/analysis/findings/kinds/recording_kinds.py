@@ -141,7 +141,7 @@ class LifeEnd:
     """From 1."""
     rank: int | None
     raised: str
-    """Exception; empty: killed."""
+    """Exception; empty: killed, or it left."""
     where: str | None
     exit_code: int | None
 
@@ -151,7 +151,9 @@ class LifeEnd:
         if self.rank is None:
             return f"Life {self.number} ended in its start-up."
         if not self.raised:
-            return f"Life {self.number}: rank {self.rank} {killed_text(self.exit_code)}."
+            left = f"left with exit code {self.exit_code}"
+            end = left if (self.exit_code or 0) > 0 else killed_text(self.exit_code)
+            return f"Life {self.number}: rank {self.rank} {end}."
         at = f" (at {self.where})" if self.where else ""
         return f"Life {self.number}: rank {self.rank} raised {self.raised}{at}."
 

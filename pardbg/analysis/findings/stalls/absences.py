@@ -10,7 +10,7 @@ import numpy as np
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.leads import standing
 from pardbg.analysis.comm.ops import Issue, group_label, issues_at
-from pardbg.analysis.findings.finding import Candidate, Label
+from pardbg.analysis.findings.finding import Candidate, GroupKey, Label
 from pardbg.analysis.findings.kinds.absence import NO_OP, Absence, Doing
 from pardbg.analysis.hangs.blocking_calls import Blocking, samples
 from pardbg.analysis.hangs.stacks import activity, caller, place, whole_place
@@ -52,7 +52,7 @@ def absence(view: View, rank: int, since_ns: int, group: GroupDef | None = None)
     if process.leaving_ns is not None and process.leaving_ns <= view.t_ns:
         return Absence("left")
     where, at = whole_place(now.frames), activity(now.frames)
-    if group is not None and (by := _destroyed(view, rank, group)) is not None:
+    if group is not None and (by := destroyed(view, rank, (group.epoch, group.key))) is not None:
         return Absence("destroyed", by or where, name=by)
     if now.stopped:
         return Absence("stopped" if now.os_state == "T" else "traced", where, pid=process.pid)
@@ -91,10 +91,10 @@ def absence(view: View, rank: int, since_ns: int, group: GroupDef | None = None)
     )  # fmt: skip
 
 
-def _destroyed(view: View, rank: int, group: GroupDef) -> str | None:
+def destroyed(view: View, rank: int, key: GroupKey) -> str | None:
     """Return where a rank destroyed a group that it was in (empty: it is not known); None: it has
     not, or has made groups since, which may stand for this one."""
-    process, key = view.ranks[rank], (group.epoch, group.key)
+    process = view.ranks[rank]
     own = [gid for gid, one in process.groups.items() if (one.epoch, one.key) == key]
     known = [(i, op) for i, op in process.ops.items() if op.op == "destroy_process_group"]
     ids = [i for i, op in known if op.tag in own or not op.reduce]  # of no group: of all

@@ -12,6 +12,7 @@ from typing import Final
 from pardbg.analysis.base.asof import View, per_view
 from pardbg.analysis.comm.matching import calls
 from pardbg.analysis.comm.op_rows import P2PRow
+from pardbg.analysis.comm.ops import UNKNOWN_OP
 from pardbg.analysis.findings.finding import GroupKey
 from pardbg.analysis.hangs.newest import judged_messages, newest_collectives
 from pardbg.store.process import Process
@@ -87,17 +88,21 @@ def misfit_splits(view: View) -> tuple[MisfitSplit, ...]:
 
 def keeps_total(view: View, split: MisfitSplit, rank: int, side: str) -> bool:
     """Return whether the bytes that a rank brings to this all_to_all (``a``), or takes from it
-    (``b``), are those at the same place of each of the last steps."""
+    (``b``), are those at the same place of each of the last steps; without steps, those of each
+    of the last all_to_alls."""
     process = view.ranks[rank]
     table, visible = view.rows(process, "issue")
     groups = [i for i, g in process.groups.items() if (g.epoch, g.key) == split.key]
     by_step: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for gid, step, seq, moved in table.tuples(
-        slice(max(0, visible - _LAST), visible), "group_id", "step", "seq", side
+    alike: dict[int, list[tuple[int, int]]] = {}
+    for gid, step, seq, moved, op in table.tuples(
+        slice(max(0, visible - _LAST), visible), "group_id", "step", "seq", side, "name_id"
     ):
         if gid in groups:
             by_step[step].append((seq, moved))
-    steps = sorted(by_step.items())[1:]  # the oldest may be cut
+            if process.ops.get(op, UNKNOWN_OP).op == "all_to_all":
+                alike[seq] = [(seq, moved)]
+    steps = sorted((by_step if len(by_step) > 1 else alike).items())[1:]  # the oldest may be cut
     now = next(((n, i, of[i][1]) for n, of in steps for i in range(len(of))
                 if of[i][0] == split.seq), None)  # fmt: skip
     if now is None:
