@@ -55,10 +55,7 @@ class Process:
     launches = False
     """It is no rank, whatever its environment says: it has defined nothing, and started one."""
 
-    def __init__(
-        self, proc: str, limit: int | None, keep_ns: int | None = None,
-        shelves: defaultdict[str, Shelf] | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, proc: str, limit: int | None, keep_ns: int | None = None) -> None:
         self.proc = proc
         self.epoch, self.host, self.pid = _parse(proc)
         self.in_life = False
@@ -113,7 +110,7 @@ class Process:
         self._pending_offsets: list[tuple[int, int]] = []
         """(pending records before a new offset was told, the one that holds for them)"""
         self._limit, self._keep_ns = limit, keep_ns
-        self._shelves = defaultdict(Shelf) if shelves is None else shelves
+        self.shelves = defaultdict(Shelf)
         self._tables: dict[str, Table] = {}
         """Those that have had rows: of ten thousand processes most have few."""
         self.put_by = PutBy()
@@ -386,7 +383,7 @@ class Process:
         """Return the table that is to take rows; `added` must follow."""
         table = self._tables.get(name)
         if table is None:
-            shelf = self._shelves[name]
+            shelf = self.shelves[name]
             table = self._tables[name] = _table(name, self._kept(name), self._keep_ns, shelf)
             if name in _COUNTED:
                 self._totals[name] = _sums(name, table)

@@ -48,6 +48,8 @@ class Store:
     _ranked: tuple[int, dict[int | None, dict[int, Process]]] = (-1, {})
     """A revision and, by time, its ranks' processes."""
     _may_forget = True
+    truncated = False
+    """The session file ends without its summary."""
     reference: Store | None = None  # of the run that this one is to compute the same as
 
     def __init__(self, limits: Limits | None = None, *, live: bool = False) -> None:
@@ -55,8 +57,6 @@ class Store:
         self.live = live
         self.revision = 0
         """Grows with each message that changed something."""
-        self.truncated = False
-        """The session file ends without its summary."""
         self.procs: dict[str, Process] = {}
         self._shelves = Shelves(SHELF if self.limits.rows_per_kind is not None else 1)
         self.part: lives.Part | None = None
@@ -242,9 +242,9 @@ class Store:
             if rows is not None and rows != before:
                 for other in self.procs.values():
                     other.keep(rows)
-            shelves = self._shelves.of_next()
-            self.procs[proc] = Process(proc, rows, self.limits.keep_ns, shelves)
-        return self.procs[proc]
+            process = self.procs[proc] = Process(proc, rows, self.limits.keep_ns)
+            process.shelves = self._shelves.of_next()
+        return process
 
     def _forget(self) -> bool:
         """Forget the life that ended first, but for its end. False: none until the next end."""
