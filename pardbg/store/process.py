@@ -110,7 +110,7 @@ class Process:
         self._pending_offsets: list[tuple[int, int]] = []
         """(pending records before a new offset was told, the one that holds for them)"""
         self._limit, self._keep_ns = limit, keep_ns
-        self.shelves = defaultdict(Shelf)
+        self.shelves: defaultdict[str, Shelf] = defaultdict(Shelf)
         self._tables: dict[str, Table] = {}
         """Those that have had rows: of ten thousand processes most have few."""
         self.put_by = PutBy()
