@@ -76,9 +76,10 @@ def table_page(sheet: Sheet, look: TableLook, cells: int, rows: int) -> Picture:
         head.append(())
     else:
         seen = _window(grid, look, cells)
-        numbers = line(" " * NAME, *ruler(seen, grid.tick, grid.num_ticks).line())
         more = beyond(seen, grid)
-        head.append(spread(fit(numbers, cells - line_width(more)), more, cells))
+        free = cells - line_width(more) - NAME - 1
+        numbers = ruler(seen, grid.tick, grid.num_ticks, free).line()
+        head.append(spread(line(" " * NAME, *numbers), more, cells))
         ticks = TickPageState(look.rank, look.tick)
         body, places = grid_lines(grid, seen, ticks, TAIL, row_height((grid,), room), False)
     if len(body) < room:

@@ -358,7 +358,7 @@ def source(
     line was in when it ran."""
     if found is None or rows < 2:
         return []
-    lines = [line(rule(title, cells, (found.note if found.lines else "") or note))]
+    lines = [line(rule(title, cells, note))]
     if not found.lines:
         where = f"{found.place.file}:{found.place.line}: {found.note}"
         lines += [line(Segment(f" {text}", "faint")) for text in fold(clean(where), cells - 2)]
@@ -367,6 +367,8 @@ def source(
             for spot in reversed(stack)
         ]  # its frames at least, the innermost first
         return lines[:rows]
+    if found.note:
+        lines.append(line(Segment(f" {clip(found.note, cells - 1)}", "faint")))
     if _other_version(found, function):
         note = clip(" another version of this file ran: its lines were others", cells)
         lines.append(line(Segment(note, "warn")))

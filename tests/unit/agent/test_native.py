@@ -226,4 +226,5 @@ def test_looks_at_inputs_have_the_same_limits_on_both_sides() -> None:
     assert limits == {
         "kLeastBytes": probes.LEAST_BYTES, "kFewBytes": probes.FEW_BYTES,
         "kFreeNs": probes.FREE_NS, "kShare": probes.SHARE, "kSampled": probes.SAMPLED,
+        "kEvery": probes.EVERY,
     }  # fmt: skip

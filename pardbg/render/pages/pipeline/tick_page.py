@@ -75,11 +75,10 @@ def tick_page(
     height = row_height(grids, rows - 2 - 2 * (rows >= 30) - 2 * (rows >= 20) - 3)
     text = _foot(ticks, chosen, look, cells, rows, height[0] < FLIGHT)
     foot: list[Line] = [()] * (rows >= 30) + [legend(chosen, cells)] if rows >= 20 else []
-    numbers = line(" " * NAME, *ruler(seen, chosen.tick, chosen.num_ticks).line())
     more = beyond(seen, chosen)
-    head += [()] * (rows >= 30) + [
-        fit(spread(fit(numbers, cells - line_width(more)), more, cells), cells)
-    ]
+    room = cells - line_width(more)
+    numbers = ruler(seen, chosen.tick, chosen.num_ticks, room - NAME - 1).line()
+    head += [()] * (rows >= 30) + [spread(line(" " * NAME, *numbers), more, cells)]
     room = rows - len(head) - len(foot) - len(text)
     height = min(height, row_height(grids, room))
     body: list[Line] = []

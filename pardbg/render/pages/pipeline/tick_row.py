@@ -61,16 +61,16 @@ def window(grids: tuple[TickGrid, ...], room: int, at: int) -> Window:
     return Window(first, number, width)
 
 
-def ruler(seen: Window, tick: int, num_ticks: int) -> Row:
-    """Return as many of the ticks' numbers as fit; the last tick's always."""
-    row = Row(seen.cells)
+def ruler(seen: Window, tick: int, num_ticks: int, cells: int) -> Row:
+    """Return as many of the ticks' numbers as fit in ``cells``; the last tick's always."""
+    row, room = Row(seen.cells), min(seen.cells, cells)
     if seen.shows(tick):
         row.put(seen.x(tick) + 1, str(tick), "held")
     step = 1 if seen.width >= len(str(num_ticks)) + 2 else 2 if seen.width >= 3 else 5
     for number in range(seen.first, min(num_ticks, seen.first + seen.number - 1) + 1):
         at, text = seen.x(number) + 1, str(number)
         free = all(row.blank(x) for x in range(at - 1, min(at + len(text) + 1, row.size)))
-        if (number - 1) % step == 0 and number != tick and free and at + len(text) <= row.size:
+        if (number - 1) % step == 0 and number != tick and free and at + len(text) <= room:
             row.put(at, text, "dim" if number < tick else "faint")
     return row
 
