@@ -358,13 +358,15 @@ def _told_alone(view: View, end: BadEnd) -> bool:
     of its host lived to lose its connection: a launcher sends it to all of a host, once one is
     gone."""
     bad = bad_ends(view)
-    others = {rank: one for rank, one in view.ranks.items() if rank != end.rank}
-    gone = [at[0] for one in others.values() if (at := view.proc_end(one)) is not None]
+    if end.t_ns > bad[0].t_ns + TOGETHER_NS:
+        return False
+    others = (one for rank, one in view.ranks.items() if rank != end.rank)
+    gone = (at[0] for one in others if (at := view.proc_end(one)) is not None)
+    if any(t_ns <= end.t_ns + TOGETHER_NS for t_ns in gone):
+        return False  # mostly the next one: ranks that are ended together are many
     host = view.ranks[end.rank].host
     lost = (e.rank for e in bad if e.how == "exception" and lost_peer(failure(view, e.rank)))
-    survived = any(others[rank].host == host for rank in lost)
-    first = end.t_ns <= bad[0].t_ns + TOGETHER_NS
-    return first and survived and all(t_ns > end.t_ns + TOGETHER_NS for t_ns in gone)
+    return any(view.ranks[rank].host == host for rank in lost if rank != end.rank)
 
 
 def _disagrees(view: View, rank: int) -> bool:

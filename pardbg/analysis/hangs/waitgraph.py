@@ -170,13 +170,13 @@ def wait_graph(view: View) -> WaitGraph:
             opened[rank] = ops
     waits: list[Wait] = []
     whole: dict[tuple[int | str, ...], list[PendingOp]] = {}
-    alone: list[PendingOp] = []
-    met: list[PendingOp] = []
+    alone, met = list[PendingOp](), list[PendingOp]()
     within = {rank: inside(view, rank, ops) for rank, ops in opened.items()}
     seen_inside = {rank for rank, yes in within.items() if yes and seen(view, rank).in_op}
     reached = _Reached(view, _at_store(opened))
     late = on_their_way(view) if opened else frozenset()
     for rank, ops in opened.items():
+        messages: list[PendingOp] = []
         for op in ops:
             if late and not late.isdisjoint((op.peer,) if op.p2p else op.group.ranks):
                 continue
@@ -186,11 +186,12 @@ def wait_graph(view: View) -> WaitGraph:
             elif op.alone and not missing:
                 alone.append(op)
             elif op.p2p and not missing:
-                met.append(op)
+                messages.append(op)
             elif not op.p2p and not missing and reached.collectives(rank, op.group) == op.seq + 1:
                 whole.setdefault((*op.key, op.seq), []).append(op)
+        met += messages
         on_host = within[rank] and all(op.group.backend in _HOST_WAITS for op in ops)
-        for op in ops if on_host and all(op in met for op in ops) else ():
+        for op in messages if on_host and len(messages) == len(ops) else ():
             if _is_met(view, op, reached):
                 whole.setdefault((*op.key, *sorted(op.members)), []).append(op)
     unsure = sorted({w.rank for w in waits} - seen_inside)

@@ -212,9 +212,7 @@ class ControlActions:
         ranks, args = inspect_words(word, argument)
         self._comparing = word == COMPARE
         ranks = ranks or str(self._view.shared.rank)
-        every = (
-            self._view.shared.every_frame and not self._by_itself
-        )  # at a new place: the program's own
+        every = self._view.shared.every_frame and not self._by_itself  # else the program's own
         args = {**args, "frame": self._frame, "every_frame": every}
         self.refused(self._controller.send(Verb.INSPECT, ranks, **args))
 

@@ -126,11 +126,11 @@ def _begin(spec: C10dOp) -> Any:
             _, group_key, group_id, name_id, peer, next_seq = known
             if c.gate.closed and not state.nest.coalescing:
                 _at_gate(c, spec, x, pg, args, (tensor, dtype, a, b, peer), (what, stage, mb))
-            bad = check_input(c, tensor, gathers) if on_cpu and (a >= least or a <= few) else None
-            if reduces and on_cpu and a >= least and c.step % probes.EVERY == 0 and c.level > 1:
-                c.guard.call("zeros", probes.add_zeros, c, tensor, a)
+            looks = on_cpu and (a >= least or a <= few)
+            bad = check_input(c, tensor, gathers, reduces) if looks else None
             flags = always or (_ASYNC if len(args) <= async_at or args[async_at] else 0)
-            seq, state.numbered = next_seq(), True
+            seq = next_seq()
+            state.numbered = True
             t0 = now_ns()
             op: Op = _new_op(Op, (
                 c.ops.issued(group_key, group_id, op_name, seq, p2p, send, peer, tag, name_id,

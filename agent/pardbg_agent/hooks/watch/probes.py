@@ -95,7 +95,7 @@ _Tensor, _strided = torch.Tensor, torch.strided  # where the caches are cold, to
 _PROBE, _LANE = int(Kind.PROBE), int(Lane.COUNTER)
 _P2P_FLAGS = int(Flag.P2P | Flag.SEND)
 _FLOAT = int(Flag.FLOAT)
-_HOOK = "probe"
+_HOOK, _CLIP = "probe", "probe.clip"
 _MASK: Final = (1 << 63) - 1
 
 
@@ -147,10 +147,10 @@ def install(patches: Patches, late: LateImports) -> None:
         complain(f"{ENV}={wanted}: it is on or off; taken as on")
     patches.around(torch.nn.Module, "eval", "probe.eval", module_settings.evaluates)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
-        patches.around(torch.nn.utils, name, "probe.clip", _clips)
+        patches.around(torch.nn.utils, name, _CLIP, _clips)
     late.when_imported(
         "torch.distributed.fsdp.fully_sharded_data_parallel",
-        lambda m: patches.around(m.FullyShardedDataParallel, "clip_grad_norm_", "clip", _clips),
+        lambda m: patches.around(m.FullyShardedDataParallel, "clip_grad_norm_", _CLIP, _clips),
     )
     late.when_imported(
         "torch.nn.parallel.distributed",
@@ -163,30 +163,20 @@ def install(patches: Patches, late: LateImports) -> None:
 # -- NaN
 
 
-def add_zeros(c: _core.Core, tensor: Any, num_bytes: int) -> None:
-    """Count the bytes of an op's input that is all zeros: of a sum, in a step with checksums."""
-    known = context.of(c).part(Probes)
-    whole = type(tensor) is _Tensor and tensor.layout is _strided and tensor.nbytes == num_bytes
-    if not known.on or not whole or torch._C._len_torch_dispatch_stack():
-        return
-    with torch.no_grad():
-        values = tensor.detach()
-        if not values[(0,) * values.dim()].item() and not values.any().item():
-            before = known.zeros[1] if known.zeros[0] == c.step else 0
-            known.zeros = c.step, before + num_bytes
-
-
 def sizes(reduces: bool, probed: bool) -> tuple[float, int]:
     """Return (least, few): inputs of an op of ``least`` bytes or more, or of ``few`` at most, are
     probed."""
     return (LEAST_BYTES if reduces else 1, FEW_BYTES) if probed else (math.inf, -1)
 
 
-def check_input(c: _core.Core, tensor: Any, gathers: bool = False) -> tuple[int, int] | None:
+def check_input(
+    c: _core.Core, tensor: Any, gathers: bool = False, sums: bool = False,
+) -> tuple[int, int] | None:  # fmt: skip
     """Return (number of values that are not finite, place of the first) of an op's input; None: all
     are finite, or it was not checked. Where there is no time for all elements, SAMPLED of them are
     checked, which finds a tensor that is wrong throughout; none if they are not contiguous, or of a
-    dtype that has no exponent here. Never raises."""
+    dtype that has no exponent here. What ``sums`` takes is looked at for zeros, too. Never raises.
+    """
     known = context.of(c).part(Probes)
     if c.level < 2 or not known.on or known.told >= MAX_TOLD or _HOOK in c.guard.disabled:
         return None
@@ -204,11 +194,24 @@ def check_input(c: _core.Core, tensor: Any, gathers: bool = False) -> tuple[int,
         elif large and not whole:
             return None
         found = not_finite(tensor)
+        if sums and found is None and c.step % EVERY == 0 and tensor.nbytes >= LEAST_BYTES:
+            _count_zeros(known, c.step, tensor)
         _inputs.spent_ns += now_ns() - t0 if whole else 0
         return found
     except Exception as error:  # noqa: BLE001 - the guard; a call less for each op
         c.guard.failed(_HOOK, error)
         return None
+
+
+def _count_zeros(known: Probes, step: int, tensor: Any) -> None:
+    """Count the bytes of an input of a sum if it is all zeros, in a step with checksums."""
+    if torch._C._len_torch_dispatch_stack():
+        return
+    with torch.no_grad():
+        values = tensor.detach()
+        if not values[(0,) * values.dim()].item() and not values.any().item():
+            before = known.zeros[1] if known.zeros[0] == step else 0
+            known.zeros = step, before + tensor.nbytes
 
 
 def _seems_finite(tensor: Any, word: Any, mask: int, t: int) -> bool:
@@ -351,8 +354,8 @@ def _look_at_all(c: _core.Core, known: Probes, optimizer: Any, look: int) -> Non
             _tell_gradients(c, optimizer)
         if look == 0:
             kept_gradients.note(c, optimizer)
-        if look >= 0:
-            _tell_zeros(c, known)
+        if look >= 0 and known.zeros[0] == c.step:
+            _tell_zeros(c, known.zeros[1])
         wrapped = [(m, look + MAX_LOOKS * number) for m, number in list(known.replicas.items())]
         if 0 <= look < MAX_LOOKS and (_checksums.left or c.step < FIRST_STEPS):
             for module, row in wrapped:
@@ -386,16 +389,14 @@ def _tell_gradients_sum(c: _core.Core, stepped: list[tuple[Any, str]], look: int
     )  # fmt: skip
 
 
-def _tell_zeros(c: _core.Core, known: Probes) -> None:
+def _tell_zeros(c: _core.Core, num_bytes: int) -> None:
     """Write the PROBE record ``zeros`` of a step: a = bytes of its inputs to sums all of whose
     values are zero, b = the least bytes that such an input has."""
-    (step, num_bytes), t = known.zeros, now_ns()
-    known.zeros = NONE, 0
-    if step == c.step:
-        c.record(
-            _PROBE, _LANE, 0, c.defs.name("zeros"), t, t, step, 0, NO_GROUP, NONE, NONE, NONE,
-            num_bytes, LEAST_BYTES,
-        )  # fmt: skip
+    t = now_ns()
+    c.record(
+        _PROBE, _LANE, 0, c.defs.name("zeros"), t, t, c.step, 0, NO_GROUP, NONE, NONE, NONE,
+        num_bytes, LEAST_BYTES,
+    )  # fmt: skip
 
 
 def tell_loss(c: _core.Core, scale: float, value: float, ops: str) -> None:

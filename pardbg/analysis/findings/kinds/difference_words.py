@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from pardbg.analysis.same.comparison import OF_LOSS
@@ -72,14 +72,18 @@ def _factor(found: Hypothesis) -> str:
     return number(found.factor)
 
 
+def sides_text(numbers: Iterable[tuple[int, float]], before: str = "") -> str:
+    """Return ``3 on rank 1, 4 on ranks 0,2`` of (rank, number) each."""
+    by_number: dict[float, list[int]] = {}
+    for rank, one in numbers:
+        by_number.setdefault(one, []).append(rank)
+    return ", ".join(f"{before}{n:.6g} on {ranks_text(of)}" for n, of in sorted(by_number.items()))
+
+
 def settings_text(rates: tuple[tuple[int, float], ...], others: tuple[int, ...]) -> str:
     """Return how optimizers' settings differ: (rank, learning rate), or ranks that have others."""
     if rates:
-        by_rate: dict[float, list[int]] = {}
-        for rank, rate in rates:
-            by_rate.setdefault(rate, []).append(rank)
-        sides = ", ".join(f"{rate:.6g} on {ranks_text(of)}" for rate, of in by_rate.items())
-        return f" Their learning rates differ: {sides}."
+        return f" Their learning rates differ: {sides_text(rates)}."
     if others:
         return (
             f" The optimizer of {ranks_text(others)} {agreed('has', others)} other settings "

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Label, Severity
-from pardbg.analysis.findings.kinds.difference_words import difference_text, settings_text
+from pardbg.analysis.findings.kinds.difference_words import (
+    difference_text,
+    settings_text,
+    sides_text,
+)
 from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.wording import word
 from pardbg.analysis.same.hypotheses import Hypothesis
@@ -255,7 +258,7 @@ class UnequalMode(Facts):
 
     @property
     def sides(self) -> str:
-        return _sides(self.training)
+        return sides_text(self.training)
 
     @property
     def others(self) -> str:
@@ -317,14 +320,6 @@ class GradientsAdded(Facts):
     """... of so many."""
 
 
-def _sides(numbers: Iterable[tuple[int, float]], before: str = "") -> str:
-    """Return ``3 on rank 1, 4 on ranks 0,2`` of (rank, number) each."""
-    by_number: dict[float, list[int]] = {}
-    for rank, number in numbers:
-        by_number.setdefault(number, []).append(rank)
-    return ", ".join(f"{before}{n:.6g} on {ranks_text(of)}" for n, of in sorted(by_number.items()))
-
-
 @dataclass(frozen=True, slots=True)
 class UnequalAccumulation(Facts):
     """Ranks that average their gradients add up those of unlike numbers of backwards."""
@@ -336,7 +331,7 @@ class UnequalAccumulation(Facts):
     def text(self, about: Candidate) -> str:
         return (
             f"{ranks_text(about.ranks)} average gradients of unlike numbers of backwards: "
-            f"{_sides(self.backwards)} in each of the last {self.num_steps} steps."
+            f"{sides_text(self.backwards)} in each of the last {self.num_steps} steps."
         )
 
 
@@ -355,7 +350,7 @@ class UnequalScale(Facts):
 
     @property
     def sides(self) -> str:
-        return _sides(self.scales)
+        return sides_text(self.scales)
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,8 +370,8 @@ class UnequalAveraging(Facts):
     def text(self, about: Candidate) -> str:
         return (
             f"{ranks_text(about.ranks)} average their parameters after unlike numbers of steps: "
-            f"{_sides(self.every, 'every ')}. The last average is of parameters after {self.first} "
-            f"to {self.last} steps."
+            f"{sides_text(self.every, 'every ')}. The last average is of parameters after "
+            f"{self.first} to {self.last} steps."
         )
 
 
@@ -419,7 +414,7 @@ class StepDrift(Facts):
 
     @property
     def sides(self) -> str:
-        return _sides(self.numbers)
+        return sides_text(self.numbers)
 
     def text(self, about: Candidate) -> str:
         return filled(word(StepDrift, f"text {self.how}"), self, about)

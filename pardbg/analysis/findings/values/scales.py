@@ -14,11 +14,7 @@ import numpy as np
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.comm.matching import odd_ones
 from pardbg.analysis.findings.finding import Candidate
-from pardbg.analysis.findings.kinds.value_kinds import (
-    OnlyZeros,
-    UnequalComputation,
-    UnequalScale,
-)
+from pardbg.analysis.findings.kinds.value_kinds import OnlyZeros, UnequalComputation, UnequalScale
 from pardbg.analysis.findings.values.exchanged import (
     PHASES_BACK,
     averaging,
