@@ -131,8 +131,7 @@ def test_of_two_the_sender_that_brings_what_it_always_brings_is_right(
     takes: int | None, culprit: int, steps: bool
 ) -> None:
     """In step 5 (without steps, op 5) rank 0 sends 100 bytes to rank 1, which expects 110. Rank 0
-    brings 400 in each;
-    rank 1 takes 300 in each, or another number in each, as a router decides."""
+    brings 400 in each; rank 1 takes 300 in each, or another number in each, as a router decides."""
     trace = Trace(2)
     for rank, proc in enumerate(trace.ranks):
         for n in range(6):

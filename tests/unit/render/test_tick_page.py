@@ -14,7 +14,7 @@ from pardbg.analysis.pipeline.ticks.cell import TicksWant, ticks_shown
 from pardbg.analysis.pipeline.ticks.grid import TickRow, tick_ends
 from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.pages.pipeline.tick_page import NAME, TickPageState, cell_at, tick_page
-from pardbg.render.pages.pipeline.tick_row import gutter
+from pardbg.render.pages.pipeline.tick_row import WAITS, Window, grid_row, gutter
 from pardbg.session.reader import load
 from pardbg.store.store import Store
 
@@ -43,6 +43,20 @@ def rows_of(picture: Picture) -> list[str]:
     lines = [plain(line) for line in picture.body]
     found = (next(x for x in lines if x[1:].startswith(f"r{rank} ")) for rank in range(4))
     return [line[NAME:].partition("┊")[0].rstrip() for line in found]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_rank_that_ran_ahead_waits_in_no_column_that_it_has_passed(ahead: bool) -> None:
+    """At tick 5 rank 0 has run F0 to F3, and B0 in column 8 or not."""
+    store = load(SESSIONS / "1f1b.mcap")
+    shown = ticks_shown(store, walk(store, 5)[-1], TicksWant(0, None, always=True))
+    assert shown is not None
+    grid = shown.grids[0]
+    cells = tuple(replace(c, state="done") if c.tick == 8 and ahead else c
+                  for c in grid.rows[0].cells)  # fmt: skip
+    row = replace(grid.rows[0], cells=cells, waits_for="1B0")
+    text = plain(grid_row(row, grid, Window(1, 22, 3), None).line())
+    assert grid.tick == 5 and (WAITS in text) != ahead
 
 
 def test_1f1b_tick_by_tick_by_hand() -> None:

@@ -79,9 +79,10 @@ def grid_row(row: TickRow, grid: TickGrid, seen: Window, cursor: str | int | Non
     """Draw one rank's cells; ``cursor`` is the selected action, or its tick."""
     drawn = Row(seen.cells)
     taken = {cell.tick for cell in row.cells}
+    ahead = any(c.tick > grid.tick and c.state in ("done", "last") for c in row.cells)
     for tick in range(seen.first, min(grid.tick, seen.first + seen.number - 1) + 1):
         if tick not in taken:
-            waits = tick == grid.tick and row.waits_for is not None
+            waits = tick == grid.tick and row.waits_for and not ahead
             drawn.put(seen.x(tick) + 1, *((WAITS, "warn") if waits else (NOBODY, "faint")))
     for cell in row.cells:
         if seen.shows(cell.tick):
