@@ -7,8 +7,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,7 +84,7 @@ _PLACES: Final = {
 Blocks = list[Array]
 """Columns, those of a type in one block (columns x rows)."""
 SHELF: Final = 64
-"""Processes of a live run, beyond the first, whose rows lie side by side."""
+"""Processes of a live run whose rows lie side by side."""
 
 
 def _empty(*shape: int) -> Blocks:
@@ -115,10 +114,18 @@ class Shelf:
     """Rows of one kind of some processes, side by side (columns x processes x rows): of a thousand
     ranks with a few rows more each, numpy's calls are what takes long."""
 
-    def __init__(self, width: int = 1) -> None:
-        self.blocks = _empty(width, 0)
+    def __init__(self) -> None:
+        self.blocks = _empty(1, 0)
         self.tables: list[Table] = []
-        """By place, ``width`` at most."""
+        """By place."""
+
+    def add(self, table: Table) -> int:
+        """Take one more; return its place."""
+        _, width, room = self.blocks[0].shape
+        if len(self.tables) == width:
+            self._lay_out(2 * width, room)
+        self.tables.append(table)
+        return len(self.tables) - 1
 
     def reserve(self, tables: Sequence[Table], counts: Sequence[int]) -> None:
         """Make room for so many more rows of each of these tables."""
@@ -128,24 +135,24 @@ class Shelf:
         if wanted <= room:
             self._move(self.blocks, [table for table, count in pairs if table.end + count > room])
         else:  # of a file they come all at once
-            before = self.blocks
-            self.blocks = _empty(width, max(_MIN_ROWS, wanted * 9 // 8) if room else wanted)
-            self._move(before, self.tables)
+            self._lay_out(width, max(_MIN_ROWS, wanted * 9 // 8) if room else wanted)
+
+    def _lay_out(self, width: int, room: int) -> None:
+        before, self.blocks = self.blocks, _empty(width, room)
+        self._move(before, self.tables)
 
     def _move(self, blocks: Blocks, tables: Sequence[Table]) -> None:
         """Move the rows of tables from these blocks to the begin of their places here."""
-        for alike, _ in _alike(tables, [0] * len(tables)):
-            begin, end = alike[0].begin, alike[0].end
-            places = slice(alike[0].place, alike[-1].place + 1)
+        for part in beside(tables, [(0, len(table)) for table in tables]):
             for block, before in zip(self.blocks, blocks, strict=True):
-                block[:, places, : end - begin] = before[:, places, begin:end]
+                rows = before[:, part.places, part.rows]
+                block[:, part.places, : rows.shape[2]] = rows
         for table in tables:
             table.begin, table.end = 0, len(table)
 
 
 class Shelves:
-    """Where the tables of processes stand, a shelf a kind: those of the first ones, which may have
-    very many rows, by themselves, then ``width`` beside each other."""
+    """Where the tables of processes stand: a shelf a kind, of ``width`` processes at most."""
 
     def __init__(self, width: int) -> None:
         self._width = width
@@ -155,9 +162,9 @@ class Shelves:
     def of_next(self) -> defaultdict[str, Shelf]:
         """Return those of the process that comes next."""
         if self._processes % self._width == 0:
-            self._newest = defaultdict(partial(Shelf, self._width))
+            self._newest = defaultdict(Shelf)
         self._processes += 1
-        return self._newest if self._processes > self._width else defaultdict(Shelf)
+        return self._newest
 
 
 class Table:
@@ -176,8 +183,7 @@ class Table:
         self.limit = limit
         """Rows kept, and a quarter more at times; None: all."""
         self.shelf = shelf or Shelf()
-        self.place = len(self.shelf.tables)
-        self.shelf.tables.append(self)
+        self.place = self.shelf.add(self)
         self.begin = self.end = 0
         """Of its rows, in its place on the shelf."""
         self.base = 0
@@ -291,13 +297,28 @@ class Table:
 Span = tuple[int, int]
 
 
-def _alike(tables: Sequence[Table], counts: Sequence[int]) -> Iterator[tuple[Sequence[Table], int]]:
-    """Part tables into those that stand beside each other and have rows at the same places, and the
-    same count: ranks that do the same."""
-    pairs = enumerate(zip(tables, counts, strict=True))
-    keys = [(table.place - at, table.begin, table.end, count) for at, (table, count) in pairs]
-    for (*_, count), places in itertools.groupby(range(len(keys)), keys.__getitem__):
-        yield [tables[at] for at in places], count
+class Beside(NamedTuple):
+    """Rows of tables that stand beside each other on a shelf."""
+
+    shelf: Shelf
+    places: slice
+    rows: slice
+
+    def col(self, name: str) -> Array:
+        """Return one column, tables x rows. Do not write to it."""
+        block, row = _PLACES[name]
+        return self.shelf.blocks[block][row, self.places, self.rows]
+
+
+def beside(tables: Sequence[Table], rows: Sequence[Span]) -> Iterator[Beside]:
+    """Return rows from .. to of each of these tables, in turn: at once where they lie side by side,
+    as those of ranks do that do the same."""
+    pairs = enumerate(zip(tables, rows, strict=True))
+    keys = [(id(t.shelf), t.place - at, t.begin + lo, t.begin + hi) for at, (t, (lo, hi)) in pairs]
+    for (*_, begin, end), group in itertools.groupby(range(len(keys)), keys.__getitem__):
+        of = [tables[at] for at in group]
+        places = slice(of[0].place, of[-1].place + 1)
+        yield Beside(of[0].shelf, places, slice(begin, end))
 
 
 def append(tables: Sequence[Table], counts: Sequence[int], new: Blocks) -> None:
@@ -315,12 +336,12 @@ def append(tables: Sequence[Table], counts: Sequence[int], new: Blocks) -> None:
     mixed = set(who[1:][goes_on & (steps[1:] < steps[:-1])].tolist())
     shelf, at = tables[0].shelf, 0
     shelf.reserve(tables, counts)
-    for alike, count in _alike(tables, counts):
-        end, size = alike[0].end, len(alike) * count
-        places = slice(alike[0].place, alike[-1].place + 1)
+    pairs = zip(tables, counts, strict=True)
+    for part in beside(tables, [(len(table), len(table) + count) for table, count in pairs]):
         for block, added in zip(shelf.blocks, new, strict=True):
-            part = added[:, at : at + size].reshape(len(added), -1, count)
-            block[:, places, end : end + count] = part
+            to = block[:, part.places, part.rows]
+            size = to[0].size
+            to[:] = added[:, at : at + size].reshape(to.shape)
         at += size
     lasts = begins + numbers - 1
     spans = (zip(of[begins].tolist(), of[lasts].tolist(), strict=True) for of in (when, steps))

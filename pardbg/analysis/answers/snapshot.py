@@ -31,6 +31,7 @@ from pardbg.analysis.pipeline.mesh import PipelineName, pipeline_names
 from pardbg.analysis.pipeline.pipeline_steps import HISTORY, pipeline_view
 from pardbg.analysis.pipeline.pipelines import states
 from pardbg.analysis.pipeline.values import PipelineView
+from pardbg.store.intake import to_columns
 from pardbg.store.lives import Part
 from pardbg.store.store import Store
 
@@ -205,6 +206,7 @@ def _between(store: Store, viewport: Viewport, before: Snapshot) -> Snapshot | N
     view = View(store, None, few=True)
     if view.run_end is not None or not _fits(view, before):
         return None
+    to_columns(process for rank, process in view.ranks.items() if rank in drawn)
     known = {row.rank: row for row in before.ranks}
     others = {rank: row for rank, row in known.items() if rank not in drawn}
     rows = rank_rows(view, None, others, splits=False)

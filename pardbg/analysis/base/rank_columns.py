@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from pardbg.store.table import COLUMNS, Array, Table
+from pardbg.store.table import COLUMNS, Array, Table, beside
 
 MANY: Final = 64
 """Minimum number of ranks whose rows of a table are searched for at once."""
@@ -16,6 +16,9 @@ _MOST_ROWS: Final = 1 << 21
 """Columns of longer tables are not copied: a store has them already."""
 _CODES: Final = dict(COLUMNS)
 _LAST_STEP: Final = 0xFFFFFFFF
+_FEW: Final = 4
+"""Tables side by side below which each is searched by itself."""
+_NONE: Final = np.empty(0, np.int64)
 Columns = dict[str, Array]
 """Column -> values, one rank after the other; ``who``: the rank's place among the view's."""
 Side = Literal["left", "right"]
@@ -70,14 +73,29 @@ class Joined:
         """Return the number of rows per process visible before ``t_ns`` (one time, or one per
         process); with ``right`` up to it."""
         if len(self.tables) >= MANY and not self._grows:
-            return self._search(self.when(), np.asarray(t_ns), side)
-        times = [t_ns] * len(self.tables) if isinstance(t_ns, int) else t_ns.tolist()
-        pairs = zip(self.tables, times, strict=True)
-        return np.array([table.when.searchsorted(at, side) for table, at in pairs], np.int64)
+            return self._search(self.when(), t_ns, side)
+        return self._count(self.tables[0].when_name, t_ns, side) if self.tables else _NONE
 
     def steps_before(self, step: int, side: Side) -> Array:
         """Return the number of rows per process with steps before ``step``; needs `in_order`."""
-        return self._search(self.col("step"), np.uint32(min(max(step, 0), _LAST_STEP)), side)
+        wanted = np.uint32(min(max(step, 0), _LAST_STEP))
+        if len(self.tables) >= MANY and not self._grows:
+            return self._search(self.col("step"), wanted, side)
+        return self._count("step", wanted, side)
+
+    def _count(self, name: str, wanted: Any, side: Side) -> Array:
+        """Return `searchsorted` within each process's rows, where they are."""
+        left, found = np.broadcast_to(wanted, len(self.tables)), [_NONE]
+        for part in beside(self.tables, [(0, len(table)) for table in self.tables]):
+            values = part.col(name)
+            than, left = left[: len(values), None], left[len(values) :]
+            if len(values) < _FEW:
+                pairs = zip(values, than, strict=True)
+                found += [row.searchsorted(at, side) for row, at in pairs]
+            else:
+                less = values < than if side == "left" else values <= than
+                found.append(np.count_nonzero(less, axis=1))
+        return np.concatenate(found)
 
     def _search(self, values: Array, wanted: Any, side: Side) -> Array:
         """Return `searchsorted` within each process's rows, for all at once."""
@@ -138,13 +156,20 @@ class Rows:
             at = np.arange(int(lengths.sum())) + np.repeat(shift, lengths)
             return columns | {name: self._joined.col(name)[at] for name in names}
         some = np.flatnonzero(lengths)
-        rows = zip(some.tolist(), begins[some].tolist(), lengths[some].tolist(), strict=True)
-        return columns | self._taken(names, [(w, slice(lo, lo + n)) for w, lo, n in rows])
+        tables = [self._joined.tables[who] for who in some.tolist()]
+        rows = zip(begins[some].tolist(), (begins + lengths)[some].tolist(), strict=True)
+        parts = [*beside(tables, [*rows])]
+        return columns | {
+            name: np.concatenate(
+                [np.empty(0, _CODES[name]), *(of.col(name).ravel() for of in parts)]
+            )
+            for name in names
+        }
 
     def of_steps(self, names: Sequence[str], first: int, last: int) -> Columns:
         """Return columns of each rank's rows with first <= step <= last."""
         joined = self._joined
-        if self._kept and joined.in_order:
+        if joined.in_order:
             ends = np.minimum(joined.steps_before(last, "right"), self.counts)
             return self.take(names, joined.steps_before(first, "left"), ends)
         parts = [
@@ -157,11 +182,8 @@ class Rows:
         parts = [(who, rows) for who, rows in parts if len(rows)]
         lengths = [len(rows) for _, rows in parts]
         who = np.repeat(np.array([who for who, _ in parts], np.int64), lengths)
-        return {"who": who} | self._taken(names, parts)
-
-    def _taken(self, names: Sequence[str], parts: Sequence[tuple[int, Any]]) -> Columns:
-        tables = self._joined.tables
-        return {
+        tables = joined.tables
+        return {"who": who} | {
             name: np.concatenate([tables[place].col(name)[rows] for place, rows in parts])
             if parts else np.empty(0, _CODES[name])
             for name in names

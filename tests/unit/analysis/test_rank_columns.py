@@ -23,14 +23,15 @@ RANKS = rank_columns.MANY
 NAMES = ("step", "t1_ns", "b")
 
 
-def uneven() -> Store:
-    """Rank r ends r % 5 steps of 10 ms, none later than the one before; each fifth rank's steps
-    have falling numbers."""
+def uneven(*, alike: int = 1, falling: bool = True, live: bool = False) -> Store:
+    """Of every ``alike`` ranks the n-th few end n % 5 steps of 10 ms, none later than the one
+    before; those of the fifth few may have falling numbers."""
     trace = Trace(RANKS)
     for rank, proc in enumerate(trace.ranks):
-        for i in range(rank % 5):
-            proc.step(10 - i if rank % 5 == 4 else i, i * 10.0, i * 10.0 + 9)
-    return trace.store()
+        number = rank // alike % 5
+        for i in range(number):
+            proc.step(10 - i if falling and number == 4 else i, i * 10.0, i * 10.0 + 9)
+    return trace.store(live=live)
 
 
 def each(view: View, begins: list[int], ends: list[int]) -> Columns:
@@ -50,15 +51,19 @@ def same(one: Columns, other: Columns) -> bool:
     return one.keys() == other.keys() and all(np.array_equal(one[n], other[n]) for n in one)
 
 
-def test_rows_are_those_of_each_rank() -> None:
-    """At first by slices of each rank's table, then from columns of all. At 25 ms a rank has ended
-    two steps at most."""
-    store = uneven()
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("falling", [False, True])
+@pytest.mark.parametrize("alike", [1, 3, 7])
+def test_rows_are_those_of_each_rank(alike: int, falling: bool, live: bool) -> None:
+    """At first by slices of the ranks' tables, then from columns of all; of a live run, where ranks
+    that do the same lie side by side, always by slices. At 25 ms a rank has ended two steps at
+    most."""
+    store = uneven(alike=alike, falling=falling, live=live)
     View(store, ns(35)).all("step")
     for t_ms in (35, 25, 9, 0):
         view = View(store, ns(t_ms))
         rows = view.all("step")
-        assert rows._kept == (t_ms != 35)
+        assert rows._kept == (t_ms != 35 and not live)
         tables = [process.table("step") for process in view.ranks.values()]
         seen = [table.visible(view.t_ns) for table in tables]
         assert rows.counts.tolist() == seen
