@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Hashable
+from typing import Any, Final
 
 from pardbg.analysis.answers.snapshot import Snapshot, Viewport, made_of
 from pardbg.analysis.base.asof import Moment, View, as_they_are
@@ -35,6 +35,7 @@ class Round:
         self._num_read = 0
         self._left: deque[Detector] = deque(detectors(view))
         self._found: list[Candidate] = []
+        self._kept: dict[Hashable, Any] = {}
 
     def go_on(self, enough: Callable[[], bool]) -> Snapshot | None:
         """Make pieces, one at least, until it is ``enough`` for now. Return the snapshot once it is
@@ -48,7 +49,8 @@ class Round:
             if enough():
                 return None
         with as_they_are(self._procs):
-            return self._look(View(self._store, None, then=self._then), enough)
+            view = View(self._store, None, then=self._then, of_look=self._kept)
+            return self._look(view, enough)
 
     def _look(self, view: View, enough: Callable[[], bool]) -> Snapshot | None:
         try:

@@ -42,10 +42,12 @@ class View:
     """The store at one cursor. Cheap: make one per snapshot, valid until the next message."""
 
     def __init__(
-        self, store: Store, t_ns: int | None, *, few: bool = False, then: Moment | None = None
-    ) -> None:
+        self, store: Store, t_ns: int | None, *, few: bool = False, then: Moment | None = None,
+        of_look: dict[Hashable, Any] | None = None,
+    ) -> None:  # fmt: skip
         """``few``: the records of a few ranks alone are looked at. ``then``: a live run as it was;
-        what has come since stays out of the tables (`as_they_are`)."""
+        what has come since stays out of the tables (`as_they_are`). ``of_look``: what `per_look`
+        keeps of a look that has several views."""
         store.settle()
         self.store = store
         self.live = t_ns is None
@@ -72,11 +74,13 @@ class View:
         """Counts of many ranks: table -> process -> visible rows."""
         self.local: dict[Hashable, Any] = {}
         """Values derived at this cursor, shared by the parts of one snapshot."""
+        self.of_look = self.local if of_look is None else of_look
 
     def done(self) -> None:
         """Let go of what was derived. Some of it holds the view: of many ranks 100 MB a minute,
         until they are collected."""
         self.local.clear()
+        self.of_look = self.local
 
     @property
     def elsewhere(self) -> set[int]:
@@ -195,13 +199,24 @@ def as_they_are(processes: Sequence[Process]) -> Iterator[None]:
 def per_view(function: Callable[Concatenate[View, P], R]) -> Callable[Concatenate[View, P], R]:
     """Compute ``function`` once per view and (hashable) arguments. The parts of one snapshot share
     its result, which must not be changed."""
+    return _once(function, lambda view: view.local)
 
+
+def per_look(function: Callable[Concatenate[View, P], R]) -> Callable[Concatenate[View, P], R]:
+    """As `per_view`, and the pieces of a look at many ranks share the result, too: it holds copies
+    of what is in tables, which grow between two pieces."""
+    return _once(function, lambda view: view.of_look)
+
+
+def _once(
+    function: Callable[Concatenate[View, P], R], values: Callable[[View], dict[Hashable, Any]]
+) -> Callable[Concatenate[View, P], R]:
     @wraps(function)
     def kept(view: View, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        key = (function, args, *kwargs.items())
-        if key not in view.local:
-            view.local[key] = function(view, *args, **kwargs)
-        found: R = view.local[key]
+        key, known = (function, args, *kwargs.items()), values(view)
+        if key not in known:
+            known[key] = function(view, *args, **kwargs)
+        found: R = known[key]
         return found
 
     return kept

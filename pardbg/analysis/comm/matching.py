@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from pardbg.analysis.base.asof import MEMO_MAX, View, per_view
+from pardbg.analysis.base.asof import MEMO_MAX, View, per_look, per_view
 from pardbg.analysis.base.holds import unheld_ns, was_held
 from pardbg.analysis.base.times import are_launches
 from pardbg.analysis.comm.collective_columns import (
@@ -55,10 +55,10 @@ _MOST_ARRIVALS: Final = 1 << 17
 
 def collectives(view: View, last: int | None = LAST) -> tuple[CollectiveRow, ...]:
     """Return the last collectives as of the cursor, oldest first; all of the run for None."""
-    widest: tuple[int | None, tuple[CollectiveRow, ...]] = view.local.get("collectives", (0, ()))
+    widest: tuple[int | None, tuple[CollectiveRow, ...]] = view.of_look.get("collectives", (0, ()))
     known, rows = widest
     if known is not None and (last is None or known < last):
-        known, rows = view.local["collectives"] = (last, _collectives(view, last))
+        known, rows = view.of_look["collectives"] = (last, _collectives(view, last))
     return rows if last is None or last == known else rows[-last:]
 
 
@@ -80,14 +80,14 @@ def _collectives(view: View, last: int | None) -> tuple[CollectiveRow, ...]:
     return tuple(rows[at] for at in keys)
 
 
-@per_view
+@per_look
 def ended_alike(view: View) -> frozenset[Key]:
     """Return which of the newest collectives all ranks issued alike and completed."""
     found = _tail(view, LAST)
     return frozenset(found.key(at) for at in np.flatnonzero(found.alike).tolist())
 
 
-@per_view
+@per_look
 def _tail(view: View, last: int | None) -> IssuedCollectives:
     """Return the last collectives and more. Groups are mostly small, so few rows are read first; if
     one of the collectives is cut by that, all rows are."""

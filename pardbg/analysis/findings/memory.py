@@ -99,14 +99,14 @@ def _creep(view: View, looked_at: Window) -> Iterable[Candidate]:
         if total is None:
             continue
         kind, now = total
+        least = max(RSS_BYTES if kind == "rss" else CREEP_BYTES, CREEP_SHARE * now)
         steps, sizes = _series(view, process, kind, since=CREEP_SINCE)
+        if not len(sizes) or np.ptp(sizes) < least / 2:
+            continue  # between the middles of its first and last sixth it grew less than over all
         grown = growth(steps, sizes)
-        if grown is None:
+        if grown is None or grown[0] * grown[1] < least:
             continue
-        per_step, over, since = grown
-        least = RSS_BYTES if kind == "rss" else CREEP_BYTES
-        if per_step * over < max(least, CREEP_SHARE * now):
-            continue
+        per_step, _, since = grown
         latest = latest_bytes(view, process)
         known = sum(latest.get(n, (0, 0))[0] for n in ("parameters", "gradients", "optimizer"))
         yield Candidate(

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from pardbg.analysis.base.asof import View, per_store, per_view
+from pardbg.analysis.base.asof import View, per_look, per_store, per_view
 from pardbg.analysis.comm.matching import LAST, collectives, ended_alike, match
 from pardbg.analysis.comm.op_rows import CollectiveRow, P2PRow
 from pardbg.analysis.comm.ops import Issue, issues_at
@@ -25,13 +25,13 @@ Key = tuple[tuple[int, str], int]
 """((epoch, group key), seq)"""
 
 
-@per_view
+@per_look
 def standing_collectives(view: View) -> tuple[CollectiveRow, ...]:
     """`collectives`, and before them those that somebody stands in for long, oldest first."""
     return _with(view, collectives(view), _open(view))
 
 
-@per_view
+@per_look
 def newest_collectives(view: View) -> tuple[CollectiveRow, ...]:
     """`standing_collectives`, and what each rank issued last: those that have ended, too."""
     return _with(view, standing_collectives(view), _issued_last(view))

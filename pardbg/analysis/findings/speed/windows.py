@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from pardbg.analysis.base.asof import View, per_store, per_view
+from pardbg.analysis.base.asof import View, per_look, per_store, per_view
 from pardbg.analysis.base.holds import was_held
 from pardbg.analysis.base.intervals import Interval, clip, subtract, total, union
 from pardbg.analysis.base.leads import host_bound, sync_ops
@@ -220,7 +220,7 @@ def per_window(
     return detector
 
 
-@per_view
+@per_look
 def rows_in(view: View, looked_at: Window) -> CollectiveColumns:
     """Return the matched collectives of the window's steps."""
     if looked_at.rows is not None:
@@ -228,7 +228,7 @@ def rows_in(view: View, looked_at: Window) -> CollectiveColumns:
     return matched_in(view, looked_at.since_ns, looked_at.steps, MAX_ISSUES)
 
 
-@per_view
+@per_look
 def overlaps_in(view: View, looked_at: Window, rank: int) -> list[Overlap]:
     """A rank's communication beside its compute in each step of the window that it took part in."""
     spans = {s: looked_at.spans[s][rank] for s in looked_at.steps if rank in looked_at.spans[s]}
@@ -236,7 +236,7 @@ def overlaps_in(view: View, looked_at: Window, rank: int) -> list[Overlap]:
     return overlaps(view, rank, spans, {step: of(rank, step) for step in spans}) if spans else []
 
 
-@per_view
+@per_look
 def _ops(view: View, looked_at: Window) -> Callable[[int, int], list[tuple[int, int, int]]]:
     """Return what says of a rank and a step when its ops were under way, as ``Ops``."""
     rows = rows_in(view, looked_at)
