@@ -322,6 +322,16 @@ def file_lock() -> None:
                     dist.barrier()
 
 
+def fifo() -> None:
+    """One rank opens a pipe that the process which writes into it never opens."""
+    for step in range(STEPS):
+        time.sleep(0.02)
+        if MINE and step == STEP:
+            os.mkfifo(SHARED)
+            SHARED.read_bytes()
+        dist.all_reduce(torch.ones(64))
+
+
 class Samples(torch.utils.data.Dataset[torch.Tensor]):
     def __len__(self) -> int:
         return 1000
@@ -429,7 +439,7 @@ WHATS: dict[str, Callable[[], None]] = {
     "tp-computes": lambda: trains(computes), "reads-files": lambda: trains(reads_files),
     "on-socket": lambda: trains(on_socket), "in-lock": lambda: trains(in_lock),
     "sleeps": lambda: trains(sleeps, False), "pinned": pinned, "file-lock": file_lock,
-    "loader-hangs": loader_hangs, "stale-lock": stale_lock, "gathers": gathers,
+    "loader-hangs": loader_hangs, "stale-lock": stale_lock, "fifo": fifo, "gathers": gathers,
     "feeder-dies": feeder_dies, "comm-thread-dies": lambda: sums_in_thread(True),
     "unawaited-thread-dies": lambda: sums_in_thread(False), "future-keeps": future_keeps,
     "task-keeps": task_keeps, "rpc-hangs": rpc_hangs, "without-optimizer": without_optimizer,

@@ -52,6 +52,10 @@ _MAX_CHILDREN: Final = 64
 _WRITES: Final = frozenset(
     {"x86_64": (1, 18, 20), "aarch64": (64, 66, 68)}.get(platform.machine(), ())
 )
+_OPENS: Final = frozenset({"x86_64": (257,), "aarch64": (56,)}.get(platform.machine(), ()))
+"""openat: its second argument is a path."""
+_OPENS_FIFO: Final = ("wait_for_partner", "fifo_open")
+"""Where the kernel lets who opens a FIFO wait for its other end."""
 _OF_OPS: Final = ("/torch/distributed/", "/torch/_C/_distributed")
 
 
@@ -90,8 +94,12 @@ class Blocked:
         frame = _frame() if kind else None
         if frame is None:
             return
-        kind, detail = _told(kind, int(words[1], 16), frame)
-        if kind in ("pipe", "terminal") and int(words[0]) in _WRITES:
+        number = int(words[0])
+        if number in _OPENS:
+            detail = _fifo(int(words[2], 16))
+        else:
+            kind, detail = _told(kind, int(words[1], 16), frame)
+        if kind in ("pipe", "terminal") and number in _WRITES:
             kind = f"full {kind}"
         if len(self._names) >= _MAX_FILES and kind != "file lock":
             detail = ""
@@ -175,6 +183,19 @@ def _told(kind: str, fd: int, frame: FrameType) -> tuple[str, str]:
     if path.startswith(("socket:", "pipe:")):
         return ("terminal" if fd == 0 else path.partition(":")[0]), ""  # it asks on stdin
     return ("terminal" if path.startswith(("/dev/pts", "/dev/tty")) else "file"), path[:_MAX_TEXT]
+
+
+def _fifo(address: int) -> str:
+    """Return the FIFO that a call opens, whose other end it waits for, and that it is one, by tabs;
+    else nothing: a loader opens thousands of files. The kernel has the path: it may be gone, and to
+    ask of the file may block."""
+    if read_text(f"/proc/self/task/{os.getpid()}/wchan") not in _OPENS_FIFO:
+        return ""
+    path, fd = "", os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+    with contextlib.suppress(OSError):
+        path = os.pread(fd, _MAX_TEXT, address).partition(b"\0")[0].decode("utf-8", "replace")
+    os.close(fd)
+    return f"{path}\t\tfifo" if path and path.isprintable() else ""
 
 
 def _busy_worker(frame: FrameType | None) -> str:

@@ -140,6 +140,19 @@ def test_a_full_pipe_and_a_stopped_terminal_are_not_what_waits_for_input(way: st
     assert (kind, place) == (f"full {way}", "writes")
 
 
+@pytest.mark.parametrize("mode", [os.O_RDONLY, os.O_WRONLY])
+def test_a_fifo_that_nobody_opens_at_its_other_end(tmp_path: Path, mode: int) -> None:
+    """To open it waits there; it is no disk that is slow."""
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+
+    def opens() -> None:
+        os.close(os.open(path, mode))
+
+    core = seen_in(opens, lambda: os.close(os.open(path, os.O_RDWR)))
+    assert kind_and_place(core) == ("file", f"{path}\t\tfifo", "opens")
+
+
 def test_a_lock_of_the_process() -> None:
     lock = threading.Lock()
     lock.acquire()

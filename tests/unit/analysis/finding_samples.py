@@ -79,6 +79,7 @@ CALLS: Final[tuple[Call, ...]] = (
 )  # fmt: skip
 BLOCKED: Final = (
     *(Blocking(call) for call in CALLS), Blocking("file", "/data/x"),
+    Blocking("file", "/data/x", 0, "fifo"),
     Blocking("file lock", "/data/x", 9), Blocking("file lock", "/data/x", 9, "", 1),
     Blocking("lock file", "/x/lock"), Blocking("lock file", "/x/lock", 0, "held"),
     *(Blocking("worker", "", 9, does) for does in ("sleep", "running", "socket", "stopped")),
