@@ -114,7 +114,7 @@ def job_name() -> str:
     """Return what tells the processes of one job from those of another that runs beside it:
     torchrun's run id and where the ranks meet. Empty where neither is in the environment."""
     names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
-    return ":".join(os.environ.get(name, "")[:64] for name in names).strip(":")
+    return ":".join(os.environ.get(name, "")[:64] for name in names).rstrip(":")
 
 
 def host_name() -> str:

@@ -138,10 +138,13 @@ def with_epoch(procs: Mapping[str, Process], of: Process, values: Mapping[Any, A
 
 
 def _job(process: Process) -> str:
-    """torchrun's run id, else where the ranks meet; that may change when they are restarted."""
+    """Return torchrun's run id; where that says nothing, with where its ranks meet, which may
+    change when they are restarted. Empty under other launchers: one job's ranks may call that
+    place by several names (``localhost`` on its own node), and who comes twice is of another life
+    anyway."""
     job = fields.text(process.facts, "job")
-    run_id, more, _ = job.partition(":")
-    return run_id if more and run_id not in ("", "none") else job
+    run_id, _, place = job.partition(":")
+    return job if run_id == "none" else run_id if ":" in place else ""
 
 
 def shown(procs: Mapping[str, Process], t_ns: int | None) -> list[Process]:

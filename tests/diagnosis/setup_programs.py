@@ -33,6 +33,19 @@ def goes_to_another_port() -> None:
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
 
 
+def goes_to_another_host() -> None:
+    """Its name for the host of rank 0 leads nowhere."""
+    if MINE:
+        os.environ["MASTER_ADDR"] = "nowhere.invalid"
+        os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+
+
+def expects_more() -> None:
+    """One rank expects a rank more than there are."""
+    if MINE:
+        os.environ["WORLD_SIZE"] = str(SIZE + 1)
+
+
 def wait_for_ever() -> None:
     time.sleep(FOREVER)
 
@@ -45,7 +58,8 @@ def exit_hangs_early() -> None:
 
 BEFORE: dict[str, Callable[[], None]] = {
     "dies-at-import": dies_at_import, "never-begins": never_begins,
-    "another-port": goes_to_another_port, "exit-hangs-early": exit_hangs_early,
+    "another-port": goes_to_another_port, "another-host": goes_to_another_host,
+    "expects-more": expects_more, "exit-hangs-early": exit_hangs_early,
 }  # fmt: skip
 if __name__ == "__main__" and WHAT in BEFORE:
     BEFORE[WHAT]()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -49,6 +49,7 @@ _A: Final = attrgetter("a")
 _B: Final = attrgetter("b")
 _FIRST: Final = attrgetter("t0_ns", "rank")
 CALLS_LABEL: Final = "set-up calls"
+_INIT: Final = "init_process_group"
 _MOST_ARRIVALS: Final = 1 << 17
 """Kept, of collectives: of many ranks each has many."""
 
@@ -142,11 +143,23 @@ def _is_uniform(view: View, found: IssuedCollectives, at: int) -> bool:
 
 @per_view
 def calls(view: View) -> tuple[CollectiveRow, ...]:
-    """Return set-up calls of a group (init_process_group, new_group …) as matched collectives."""
+    """Return set-up calls of a group (init_process_group, new_group …) as matched collectives. The
+    group of an init_process_group is the world that its rank expects: where these differ and none
+    is complete, their ranks wait for each other."""
     parts: dict[Key, dict[int, Issue]] = defaultdict(dict)
+    worlds: dict[tuple[int, int], dict[int, Issue]] = defaultdict(dict)
+    num_inits: Counter[int] = Counter()
     for call in issues(view, "call_begin", 0):
         if len(call.group.ranks) > 1:
             parts[call.group.epoch, call.group.key, call.seq].setdefault(call.rank, call)
+            if call.op.op == _INIT:
+                worlds[call.group.epoch, num_inits[call.rank]][call.rank] = call
+                num_inits[call.rank] += 1
+    for of in worlds.values():
+        keys = {(call.group.epoch, call.group.key, call.seq) for call in of.values()}
+        if len(keys) > 1 and all(call.done_ns is None or call.failed for call in of.values()):
+            parts = {key: calls for key, calls in parts.items() if key not in keys}
+            parts[min(keys)] = of
     rows = [match(view, of, {}) for of in parts.values()]
     return tuple(sorted(rows, key=lambda row: row.seq))
 
@@ -346,10 +359,12 @@ def _mismatch(parts: Mapping[int, Issue]) -> tuple[Verdict, str, tuple[int, ...]
         ("root mismatch", {i.rank: _root(i) for i in ordered}),
         ("dtype mismatch", {i.rank: i.op.dtype for i in ordered}),
         ("size mismatch", _sizes(ordered[0].op.op, ordered)),
+        ("address mismatch", _addresses(ordered)),
     )
     for verdict, values in checks:
         if len(set(values.values())) > 1:
-            return verdict, _sides_text(values, verdict == "size mismatch"), odd_ones(values)
+            shown = values if verdict != "op mismatch" else _op_texts(ordered, whole=True)
+            return verdict, _sides_text(shown, verdict == "size mismatch"), odd_ones(values)
     return None
 
 
@@ -364,21 +379,34 @@ def compared(verdict: str, issue: Issue) -> object:
     return issue.b if kind_of(issue.op.op).equal is Side.OUT else issue.a
 
 
-def _op_texts(ordered: Sequence[Issue]) -> dict[int, object]:
+def _op_texts(ordered: Sequence[Issue], whole: bool = False) -> dict[int, object]:
     """Return rank -> op and reduction. A reduction unknown to one rank is not compared: Python's
-    hooks cannot see that of an op issued by C++, the native ones can."""
+    hooks cannot see that of an op issued by C++, the native ones can. Of an init_process_group with
+    the host only if ``whole``: it may have several names."""
     unknown = {i.op.op for i in ordered if not i.op.reduce}
-    met = all(i.done_ns is not None and not i.failed for i in ordered)
-    return {i.rank: i.op.op if i.op.op in unknown else _op_text(i, met) for i in ordered}
+    met = not whole and _met(ordered)
+    return {i.rank: i.op.op if i.op.op in unknown else _op_text(i, met, whole) for i in ordered}
 
 
-def _op_text(issue: Issue, met: bool = False) -> str:
+def _op_text(issue: Issue, met: bool = False, whole: bool = True) -> str:
     """Return op and reduction. Of a completed init_process_group (``met``) without the address:
     ranks may write it in several ways (localhost, its number, a store of their own)."""
     reduce = issue.op.reduce
-    if met and issue.op.op == "init_process_group":
-        reduce = reduce.partition(", ")[2]
+    if issue.op.op == _INIT and (met or not whole):
+        at, _, rest = reduce.partition(", ")
+        reduce = rest if met else f"{at.rpartition(':')[2]}, {rest}"
     return f"{issue.op.op} {reduce}" if reduce else issue.op.op
+
+
+def _met(ordered: Sequence[Issue]) -> bool:
+    return all(i.done_ns is not None and not i.failed for i in ordered)
+
+
+def _addresses(ordered: Sequence[Issue]) -> Mapping[int, object]:
+    """Return rank -> an init_process_group with the host where it looks for the others; empty where
+    they have met."""
+    inits = all(i.op.op == _INIT for i in ordered)
+    return {i.rank: _op_text(i) for i in ordered} if inits and not _met(ordered) else {}
 
 
 def _root(issue: Issue) -> int | None:

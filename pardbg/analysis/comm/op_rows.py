@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 Verdict = Literal[
     "matched", "op mismatch", "size mismatch", "dtype mismatch", "root mismatch",
-    "missing rank", "incomplete",
+    "address mismatch", "missing rank", "incomplete",
 ]  # fmt: skip
 
 

@@ -233,7 +233,8 @@ def several_jobs(view: View) -> Iterable[Candidate]:
         (last, begun), (other_last, other_begun) = _active(view, shown), _active(view, process)
         if begun <= other_last and other_begun <= last:  # at the same time
             twice.add(rank)
-            jobs |= {name for p in (shown, process) if (name := fields.text(p.facts, "job"))}
+            names = (fields.text(p.facts, "job").strip(":") for p in (shown, process))
+            jobs |= {name for name in names if name}
     if twice:
         facts = SeveralJobs(tuple(sorted(jobs)))
         yield Candidate(

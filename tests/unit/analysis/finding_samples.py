@@ -79,7 +79,7 @@ CALLS: Final[tuple[Call, ...]] = (
 )  # fmt: skip
 BLOCKED: Final = (
     *(Blocking(call) for call in CALLS), Blocking("file", "/data/x"),
-    Blocking("file", "/data/x", 0, "fifo"),
+    Blocking("file", "/data/x", 0, "fifo"), Blocking("poll", "", 0, "task"),
     Blocking("file lock", "/data/x", 9), Blocking("file lock", "/data/x", 9, "", 1),
     Blocking("lock file", "/x/lock"), Blocking("lock file", "/x/lock", 0, "held"),
     *(Blocking("worker", "", 9, does) for does in ("sleep", "running", "socket", "stopped")),
@@ -104,6 +104,7 @@ def _waits() -> list[Candidate]:
         _deadlock("unpaired-send", over=True),
         _deadlock("deadlock", keys=("ready",)), _deadlock("deadlock", calls=True),
         _deadlock("deadlock", named=(1,)),
+        _deadlock("deadlock", locks=((0, "MainThread waits for LOCK; thread a is inside it at b.py:3"),)),
     ]  # fmt: skip
     for send in (True, False):
         wait = waits.Waiting(0, Label("send to 2" if send else "recv from 2"), 57 * S)
@@ -113,6 +114,8 @@ def _waits() -> list[Candidate]:
     for absence in (None, Absence("stopped", AT)):
         stuck = waits.StuckOp((), False, False, op, 6 * S, absence is not None, absence)
         found.append(one("stuck-op", stuck, (0, 1), () if absence is None else (2,)))
+    meets = waits.StuckOp((), False, False, op, 6 * S, True, None, meets="10.0.0.1:0")
+    found.append(one("stuck-op", meets, (0, 1)))
     stuck = waits.StuckOp((), False, False, op, 6 * S, False, None, False)
     found.append(one("stuck-op", stuck, (0, 1), ()))
     for at_store in ("unknown", "absent", "came"):
@@ -139,11 +142,12 @@ def _deadlock(
     odd: tuple[int, ...] = (),
     over: bool = False,
     named: tuple[int, ...] = (0, 1),
+    locks: tuple[tuple[int, str], ...] = (),
 ) -> Candidate:
     facts = waits.Deadlock(
         blamed=(0, 1), never_made=False, over=over, of=of, sure=True, tags=(7, 9), others=(2, 3),
         waits=(*waiting(0, op="send to 1"), *waiting(1)), keys=keys, calls=calls,
-        places=tuple((rank, AT) for rank in named), named=named, odd=odd,
+        places=tuple((rank, AT) for rank in named), named=named, odd=odd, locks=locks,
     )  # fmt: skip
     return one(of, facts, (0, 1, 2, 3), (0, 1), AT)
 
@@ -159,6 +163,7 @@ def _disagreements() -> list[Candidate]:
     tie = disagreements.Mismatch("op mismatch", world, "rank 0: a; rank 1: b", 1, False, 0,
                                  ((0, AT), (1, AT)))  # fmt: skip
     call = disagreements.Mismatch("op mismatch", Label("calls"), "…", 1, True, 0, ())
+    address = replace(call, verdict="address mismatch")
     first = disagreements.Mismatch("op mismatch", world, "rank 0: a; rank 1: b", 1, False, 0, (),
                                    ((1, AT), (0, AT)))  # fmt: skip
     parted = replace(differs, parted=Parting("forward", (1, 0), (3, 4), ((1, ("layers.2",)),)))
@@ -166,7 +171,8 @@ def _disagreements() -> list[Candidate]:
               one("op-mismatch", parted, (0, 1), (1,)),
               one("op-mismatch", first, (0, 1), (1,)),
               replace(one("op-mismatch", first, (0, 1), (1,)), handled=(("KeyError: 'b'", (1,)),)),
-              one("call-mismatch", call, (0, 1), (1,))]  # fmt: skip
+              one("call-mismatch", call, (0, 1), (1,)),
+              one("call-mismatch", address, (0, 1), (1,))]  # fmt: skip
     calls = disagreements.Mismatch("size mismatch", world, "rank 0: 1 kB; rank 1: 2 kB", 1, False,
                                    0, ((1, AT), (0, "save.py:7")))  # fmt: skip
     found.append(one("size-mismatch", calls, (0, 1), (1,)))

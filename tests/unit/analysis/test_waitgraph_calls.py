@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pardbg.analysis.findings.kinds.stall_kinds import StuckOp
+from pardbg.analysis.findings.wording import word
 from pardbg.analysis.hangs.stacks import activity, caller, kept, place
 from pardbg_agent import wire
 from tests.unit.analysis.test_waitgraph import FORWARD, WAITING, found, stall, state_of
@@ -170,12 +172,13 @@ def test_set_up_calls_in_another_order_are_a_mismatch() -> None:
 
 @pytest.mark.parametrize(
     ("size", "met", "said"),
-    [(2, True, []), (2, False, ["call-mismatch"]), (3, True, ["call-mismatch"])],
+    [(2, True, []), (2, False, []), (3, True, ["call-mismatch"]), (3, False, ["call-mismatch"])],
 )
 def test_ranks_that_met_may_have_written_the_address_in_several_ways(
     size: int, met: bool, said: list[str]
 ) -> None:
-    """Where they have not met, or disagree on more than the address, it is told."""
+    """Where they disagree on more than the address, it is told at once; on the address alone, once
+    both have been there for 10 s, in which they would have met."""
     trace = Trace(2)
     for proc, at in zip(
         trace.ranks,
@@ -187,6 +190,46 @@ def test_ranks_that_met_may_have_written_the_address_in_several_ways(
             op = proc.op("init_process_group", "", at)
             proc.record(wire.Kind.CALL, 1, 5, op, seq=0, group_id=proc._groups["calls.2"])
     assert list(found(trace, 100)) == said
+    later = ["call-mismatch"] if not met else said
+    trace.flush()
+    assert list(found(trace, 10_500)) == later
+
+
+@pytest.mark.parametrize("came", [2, 3])
+def test_an_address_is_wrong_only_once_all_ranks_have_come(came: int) -> None:
+    """Rank 0 calls its own host localhost, as an operator sets it; rank 2 comes or never does."""
+    trace = Trace(3)
+    for proc in trace.ranks[:came]:
+        at = "localhost:1" if proc.rank == 0 else "10.0.0.1:1"
+        call(proc, "init_process_group", 1, (0, 1, 2), f"at {at}, world size 3")
+    trace.ranks[2].phase("forward", 1, 2)
+    trace.flush()
+    one = found(trace, 12_500)
+    said = {2: ("missing-rank", (2,)), 3: ("call-mismatch", (0,))}[came]
+    assert [(kind, one[kind].culprits) for kind in one] == [said]
+
+
+@pytest.mark.parametrize("port", ["0", "1"])
+def test_ranks_that_do_not_meet_say_where_they_look_for_each_other(port: str) -> None:
+    trace = Trace(2)
+    for proc in trace.ranks:
+        call(proc, "init_process_group", 1, (0, 1), f"at host:{port}, world size 2, gloo")
+    trace.flush()
+    one = found(trace, 5500)["stuck-op"]
+    assert facts(one, "meets") == f"host:{port}"
+    assert (one.advice == word(StuckOp, "try port zero")) == (port == "0")
+
+
+def test_ranks_that_expect_worlds_of_unlike_size_wait_for_each_other() -> None:
+    """Rank 2 expects four ranks, the others three: the groups that their calls count on differ."""
+    trace = Trace(3)
+    for proc in trace.ranks:
+        size = 4 if proc.rank == 2 else 3
+        detail = f"at 10.0.0.1:1, world size {size}"
+        call(proc, "init_process_group", 1, tuple(range(size)), detail)
+    trace.flush()
+    one = found(trace, 2500)
+    assert [(kind, one[kind].culprits) for kind in one] == [("call-mismatch", (2,))]
 
 
 def test_who_waits_in_a_group_that_others_never_made_is_explained_by_the_call() -> None:

@@ -83,6 +83,15 @@ def test_the_same_port_twice_is_two_lives() -> None:
     assert rows(trace.store()) == [("life 1", (0, 1), 3), ("life 2", (0, 1), 1)]
 
 
+def test_ranks_that_call_their_meeting_place_by_several_names_are_one_life() -> None:
+    """Of a job without torchrun, whose operator gives rank 0 ``localhost`` and others its name; an
+    IPv6 address has colons of its own."""
+    trace = Trace(0)
+    for rank, at in enumerate(("localhost:2222", ":job-master-0:2222", ":fd00::7:2222")):
+        steps_of(started(trace, rank, at, 3), 0, 2)
+    assert rows(trace.store()) == []
+
+
 @pytest.mark.parametrize("steps", [0, 2])
 def test_what_ranks_run_beside_themselves_hides_none_of_them(steps: int) -> None:
     """Each runs a tool with its own environment, which looks like the rank started once more: with

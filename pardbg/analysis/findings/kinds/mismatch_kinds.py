@@ -50,7 +50,9 @@ class _Disagreement(Facts):
         return "error"
 
 
-Verdict = Literal["op mismatch", "size mismatch", "dtype mismatch", "root mismatch"]
+Verdict = Literal[
+    "op mismatch", "size mismatch", "dtype mismatch", "root mismatch", "address mismatch"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,8 @@ class Mismatch(_Disagreement):
         lines = {where for _, where in self.places}
         if self.verdict == "size mismatch" and len(lines) > 1 and not self.call:
             return self.tries("size mismatch of two calls")
-        return self.tries("call" if self.call else self.verdict)
+        address = self.verdict == "address mismatch"
+        return self.tries("call" if self.call and not address else self.verdict)
 
 
 Side = tuple[int, str]

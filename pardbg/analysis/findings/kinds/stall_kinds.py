@@ -173,6 +173,8 @@ class Deadlock(Stalled):
     """Culprits by the ops that they are in; of a message its two sides, the waiting one first."""
     odd: tuple[int, ...] = ()
     """The one whose order of ops differs from its own earlier one, or from all others'."""
+    locks: tuple[tuple[int, str], ...] = ()
+    """Rank, and the lock that one of its threads waits for while another is in its op with it."""
 
     def severity(self) -> Severity:
         return "error" if self.sure or self.over else "warning"
@@ -189,7 +191,8 @@ class Deadlock(Stalled):
                 f" The order of {ranks_text(self.odd)} differs from before or from all others': "
             )
             text += f"an op is left out, is one too many{peer}, or comes elsewhere."
-        return text + (self._missing_text() or places_sentence(self.places))
+        text += self._missing_text() or places_sentence(self.places)
+        return text + "".join(f" On rank {rank} {lock}." for rank, lock in self.locks)
 
     def _missing_text(self) -> str:
         """Return `` Rank 1 has not come to it: it is at a.py:3 in f.``, of the only rank of the
@@ -221,8 +224,8 @@ class Deadlock(Stalled):
         return f"{waits}: {'; '.join(parts)}."
 
     def advice(self) -> str:
-        if self.of == "deadlock" and self.keys:
-            return self.tries("store")
+        if self.of == "deadlock" and (self.keys or self.locks):
+            return self.tries("store" if self.keys else "lock")
         if self.of == "p2p-cycle" and self.odd:
             return self.tries("odd peer")
         return self.tries("call" if self.of == "deadlock" and self.calls else self.of)
@@ -266,6 +269,8 @@ class StuckOp(Stalled):
     """What the first of the culprits does, that ended or are stopped."""
     known: bool = True
     """All members are known."""
+    meets: str = ""
+    """Address and port where the ranks of an init_process_group look for each other."""
 
     def severity(self) -> Severity:
         return "warning" if self.absence is None else "error"
@@ -282,10 +287,12 @@ class StuckOp(Stalled):
         return (
             f"{self.op} has been issued by every rank and does not end on "
             f"{ranks_text(about.ranks)} for {duration(self.waited_ns)}.{why}"
+            f"{f' They look for each other at {self.meets}.' if self.meets else ''}"
         )
 
     def advice(self) -> str:
         why = "set-up" if self.call else "transport"
+        why = "port zero" if self.meets.endswith(":0") else why
         return self.tries(why if self.known else "members")
 
 

@@ -51,6 +51,8 @@ _SECOND_STEP: Final = 1
 _MAX_PLACES: Final = 4
 _MAX_THREADED: Final = 4
 _MOMENT_NS: Final = 500_000_000
+MEET_NS: Final = 10_000_000_000
+"""Time that ranks take to meet, if they can."""
 DECIDED_AFTER_NS: Final = 1_000_000_000
 """Maximum wait for ranks that have not come, to know which ones differ from most."""
 
@@ -60,7 +62,7 @@ def mismatches(view: View) -> Iterator[Candidate]:
     found: dict[tuple[GroupKey, str, tuple[int, ...]], list[CollectiveRow]] = {}
     shifted: set[GroupKey] = set()
     for row in (*passed_collectives(view), *newest_collectives(view), *calls(view)):
-        if row.key in shifted or not row.verdict.endswith("mismatch"):
+        if row.key in shifted or not row.verdict.endswith("mismatch") or _may_meet(view, row):
             continue
         if row.verdict == "op mismatch":
             shifted.add(row.key)  # what follows in this group is shifted against each other
@@ -84,6 +86,16 @@ def _too_early(view: View, row: CollectiveRow, known: Sequence[tuple[int, ...]])
         return True
     longest = DECIDED_AFTER_NS * slowdown(host_load(view, view.ranks))
     return view.run_end is None and view.t_ns - first(row) < longest
+
+
+def _may_meet(view: View, row: CollectiveRow) -> bool:
+    """Return whether ranks that call their meeting place by several names may meet there: some
+    have not come, or all have just come."""
+    if row.verdict != "address mismatch":
+        return False
+    came = row.issued
+    longest = MEET_NS * slowdown(host_load(view, view.ranks))
+    return len(came) < len(row.arrivals) or view.t_ns - max(came.values()) < longest
 
 
 def _crosses_soon(view: View, row: CollectiveRow) -> bool:

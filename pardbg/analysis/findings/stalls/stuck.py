@@ -36,6 +36,7 @@ APART: Final = 0.2
 """Cores that a rank uses more than another, where neither computes but RPC polls ..."""
 POLLING: Final = 0.6
 """... and all that it uses then."""
+_INIT: Final = "init_process_group"
 _SERVES: Final = "torch/distributed/rpc/internal.py"
 _EVENTS: Final = 64
 _MAX_CALLS: Final = 8
@@ -67,6 +68,7 @@ def _stuck_op(view: View, ops: Sequence[PendingOp], since: int, over: int | None
         broken, False, over is not None, Label(op.text), (over or view.t_ns) - since, op.call,
         absence(view, broken[0], since) if broken and not unseen else None,
         bool(op.members or op.call or not op.group.backend),
+        op.op.reduce.partition(",")[0].removeprefix("at ") if op.op.op == _INIT else "",
     )  # fmt: skip
     where = next((at for r in waiting if (at := place(seen(view, r).frames))), None)
     if unseen:
@@ -86,7 +88,7 @@ def _absent(view: View, op: PendingOp, unseen: tuple[int, ...]) -> tuple[tuple[i
     had left at the job's store when the hub asked it last."""
     events = view.store.controls.last(view.now_ns, _EVENTS)
     asked = [event.fact.came for _, event in events if isinstance(event.fact, Rendezvous)]
-    if op.op.op != "init_process_group" or not asked:
+    if op.op.op != _INIT or not asked:
         return (), "unknown"
     came = asked[-1]
     absent = tuple(rank for rank in unseen if rank not in came)
