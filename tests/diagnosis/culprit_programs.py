@@ -332,6 +332,42 @@ def fifo() -> None:
         dist.all_reduce(torch.ones(64))
 
 
+def awaits() -> None:
+    """A program of asyncio: one rank awaits an event that nobody sets."""
+
+    async def train() -> None:
+        for step in range(STEPS):
+            await asyncio.sleep(0.02)
+            if MINE and step == STEP:
+                await asyncio.Event().wait()
+            dist.all_reduce(torch.ones(64))
+
+    asyncio.run(train())
+
+
+def lock_held() -> None:
+    """Two threads sum in groups of their own, and hold a lock of the process meanwhile; one rank's
+    metrics come first."""
+    group, lock = dist.new_group(), threading.Lock()
+
+    def measure() -> None:
+        with lock:
+            dist.all_reduce(torch.ones(8), group=group)
+
+    for step in range(STEPS):
+        time.sleep(0.02)
+        if step == STEP:
+            thread = threading.Thread(target=measure, name="metrics", daemon=True)
+            if MINE:
+                thread.start()
+                time.sleep(0.5)
+            else:
+                threading.Timer(0.2, thread.start).start()
+        with lock:
+            dist.all_reduce(torch.ones(64))
+    thread.join()
+
+
 class Samples(torch.utils.data.Dataset[torch.Tensor]):
     def __len__(self) -> int:
         return 1000
@@ -439,7 +475,8 @@ WHATS: dict[str, Callable[[], None]] = {
     "tp-computes": lambda: trains(computes), "reads-files": lambda: trains(reads_files),
     "on-socket": lambda: trains(on_socket), "in-lock": lambda: trains(in_lock),
     "sleeps": lambda: trains(sleeps, False), "pinned": pinned, "file-lock": file_lock,
-    "loader-hangs": loader_hangs, "stale-lock": stale_lock, "fifo": fifo, "gathers": gathers,
+    "loader-hangs": loader_hangs, "stale-lock": stale_lock, "fifo": fifo, "awaits": awaits,
+    "lock-held": lock_held, "gathers": gathers,
     "feeder-dies": feeder_dies, "comm-thread-dies": lambda: sums_in_thread(True),
     "unawaited-thread-dies": lambda: sums_in_thread(False), "future-keeps": future_keeps,
     "task-keeps": task_keeps, "rpc-hangs": rpc_hangs, "without-optimizer": without_optimizer,

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from types import FrameType, TracebackType, WrapperDescriptorType
 from typing import Any, Final
 
+from pardbg_agent.control.awaiting import awaited
 from pardbg_agent.ctrl.agent_messages import Frame, Thread
 from pardbg_agent.life.own_frames import OWN, is_own
 from pardbg_agent.tables.code_files import is_program
@@ -52,7 +53,7 @@ def stacks(
             continue
         trace = raised.get(ident) if raised else None
         known = standing.get(ident, "") if standing else ""
-        frames = frames_of(frame) if trace is None else traceback_of(trace)
+        frames = traceback_of(trace) if trace is not None else frames_of(frame) + awaited(frame)
         inside = (inside_own(frame) or known) if trace is None else "exception"
         name = names.get(ident, f"thread {ident}")
         handles = handled(ident) if ident == main and trace is None else ""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pardbg_agent import wire
 from pardbg_agent.clock import now_ns
+from pardbg_agent.control.awaiting import awaited
 from pardbg_agent.control.inspect import MAX_WALKED, inside_own
 from pardbg_agent.identity import read_text
 from pardbg_agent.life.own_frames import is_own
@@ -99,6 +100,8 @@ class Blocked:
             detail = _fifo(int(words[2], 16))
         else:
             kind, detail = _told(kind, int(words[1], 16), frame)
+        if kind == "poll" and not detail and awaited(frame):
+            detail = "\t\ttask"
         if kind in ("pipe", "terminal") and number in _WRITES:
             kind = f"full {kind}"
         if len(self._names) >= _MAX_FILES and kind != "file lock":
@@ -154,15 +157,22 @@ def _in_op(frame: FrameType) -> bool:
 
 
 def _place(frame: FrameType | None) -> str:
-    """``train.py:88 in forward``: the innermost frame of the program's code, else the innermost."""
+    """``train.py:88 in forward``: the innermost frame of the program's code, an await's where an
+    event loop has nothing to run, else the innermost."""
+    for file, line, function in reversed(awaited(frame)):
+        if is_program(file):
+            return f"{os.path.basename(file)}:{line}" + _within(function)
     inner, walked = frame, 0
     while frame is not None and walked < MAX_WALKED and not is_program(frame.f_code.co_filename):
         frame, walked = frame.f_back, walked + 1
     at = frame or inner
     if at is None or is_own(at.f_code.co_filename):
         return ""
-    name, function = os.path.basename(at.f_code.co_filename), at.f_code.co_name
-    return f"{name}:{at.f_lineno}" + ("" if function.startswith("<") else f" in {function}")
+    return f"{os.path.basename(at.f_code.co_filename)}:{at.f_lineno}" + _within(at.f_code.co_name)
+
+
+def _within(function: str) -> str:
+    return "" if function.startswith("<") else f" in {function}"
 
 
 def _told(kind: str, fd: int, frame: FrameType) -> tuple[str, str]:

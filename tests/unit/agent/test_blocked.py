@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import os
@@ -151,6 +152,27 @@ def test_a_fifo_that_nobody_opens_at_its_other_end(tmp_path: Path, mode: int) ->
 
     core = seen_in(opens, lambda: os.close(os.open(path, os.O_RDWR)))
     assert kind_and_place(core) == ("file", f"{path}\t\tfifo", "opens")
+
+
+def test_an_event_loop_with_nothing_to_run_is_where_its_main_task_awaits() -> None:
+    """Through the task that it waits for, and one of several that it gathers: what ended is not
+    waited for."""
+    loop, ends = asyncio.new_event_loop(), asyncio.Event()
+
+    async def ended() -> None:
+        await asyncio.sleep(0)
+
+    async def stands() -> None:
+        await ends.wait()
+
+    async def gathers() -> None:
+        await asyncio.gather(ended(), asyncio.create_task(stands()))
+
+    core = seen_in(
+        lambda: loop.run_until_complete(gathers()), lambda: loop.call_soon_threadsafe(ends.set)
+    )
+    loop.close()
+    assert kind_and_place(core) == ("poll", "\t\ttask", "stands")
 
 
 def test_a_lock_of_the_process() -> None:
