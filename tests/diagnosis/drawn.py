@@ -156,7 +156,8 @@ def culprit(what: str, draw: random.Random) -> Case:
     kinds, sort = CULPRIT[what]
     rank, step = draw.randrange(4), draw.choice((0, 3, 6, 9))
     words = ("tests.diagnosis.culprit_programs", what, str(rank), str(step))
-    case = Case(f"culprit:{what} r{rank} s{step}", torchrun(4, *words), kinds, ((rank,),), sort,
+    who = tuple(range(4)) if what == "lock-held" else (rank,)  # which thread is first, chance says
+    case = Case(f"culprit:{what} r{rank} s{step}", torchrun(4, *words), kinds, (who,), sort,
                 place="culprit_programs.py", alone=what.endswith("dies"))  # fmt: skip
     return quick(case)
 

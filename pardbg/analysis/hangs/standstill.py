@@ -83,8 +83,17 @@ class Seen:
 
     @property
     def in_op(self) -> bool:
-        """Return whether its stack says that it stands in an op that it has issued."""
-        return waits_in_op(self.frames, self.inside, self.idle)
+        """Return whether its stack says that it stands in an op that it has issued, or waits for a
+        thread of its own that does."""
+        return self.in_lock or waits_in_op(self.frames, self.inside, self.idle)
+
+    @property
+    def in_lock(self) -> bool:
+        """Return whether it stands outside of ops, and a thread waits for a lock while another is
+        in an op."""
+        if not (self.lock and self.idle) or waits_in_op(self.frames, self.inside, self.idle):
+            return False
+        return any(waits_in_op(frames, "") for _, frames in self.threads[1:])
 
     @property
     def stopped(self) -> bool:

@@ -174,7 +174,8 @@ class Deadlock(Stalled):
     odd: tuple[int, ...] = ()
     """The one whose order of ops differs from its own earlier one, or from all others'."""
     locks: tuple[tuple[int, str], ...] = ()
-    """Rank, and the lock that one of its threads waits for while another is in its op with it."""
+    """First rank of which a thread waits for a lock while another is in an op with it, and which
+    lock."""
 
     def severity(self) -> Severity:
         return "error" if self.sure or self.over else "warning"

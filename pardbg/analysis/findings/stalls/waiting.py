@@ -302,8 +302,11 @@ def _deadlock(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> C
     """Return ranks that wait for each other, each with its op."""
     ops = {rank: next(w.op for w in blame.waits if w.rank == rank) for rank in blame.ranks}
     kind, culprits = _name(blame, ops)
+    held = ((rank, seen(view, rank)) for rank in blame.ranks if kind == "deadlock")
+    locks = tuple((rank, now.lock) for rank, now in held if now.in_lock)[:1]
+    culprits = blame.ranks if locks else culprits  # which thread takes it first, chance decides
     odd: tuple[int, ...] = ()
-    if kind != "p2p-tag-mismatch" and len(culprits) > 1:
+    if kind != "p2p-tag-mismatch" and len(culprits) > 1 and not locks:
         odd = odd_one_out(view, culprits)
     others = tuple(r for r in blame.victims if r not in blame.ranks)
     where = (at for r in odd or culprits if (at := whole_place(seen(view, r).frames)))
@@ -314,7 +317,7 @@ def _deadlock(view: View, graph: WaitGraph, blame: Blame, over: int | None) -> C
         waits=_told_apart(list(ops.values())),
         keys=tuple(sorted({op.op.reduce for op in ops.values() if op.at_store})),
         calls=any(op.call for op in ops.values()), places=_places(view, culprits),
-        named=culprits, odd=odd,
+        named=culprits, odd=odd, locks=locks,
     )  # fmt: skip
     first_op, culprits = blame.waits[0].op, odd or culprits
     return Candidate(
