@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import socket
 import sys
 import threading
 import time
@@ -55,6 +56,8 @@ _WRITES: Final = frozenset(
 )
 _OPENS: Final = frozenset({"x86_64": (257,), "aarch64": (56,)}.get(platform.machine(), ()))
 """openat: its second argument is a path."""
+_POLLS: Final = frozenset({"x86_64": (7, 271), "aarch64": (73,)}.get(platform.machine(), ()))
+_CONNECTS: Final = frozenset({"x86_64": (42,), "aarch64": (203,)}.get(platform.machine(), ()))
 _OPENS_FIFO: Final = ("wait_for_partner", "fifo_open")
 """Where the kernel lets who opens a FIFO wait for its other end."""
 _OF_OPS: Final = ("/torch/distributed/", "/torch/_C/_distributed")
@@ -95,11 +98,15 @@ class Blocked:
         frame = _frame() if kind else None
         if frame is None:
             return
-        number = int(words[0])
+        number, fd = int(words[0]), int(words[1], 16)
+        if number in _POLLS and int(words[2], 16) == 1 and not awaited(frame):
+            kind, fd = "fd", int.from_bytes(_memory(fd, 4), sys.byteorder, signed=True)
         if number in _OPENS:
             detail = _fifo(int(words[2], 16))
         else:
-            kind, detail = _told(kind, int(words[1], 16), frame)
+            kind, detail = _told(kind, fd, frame)
+            if kind == "socket" and not detail:
+                detail = f"{_peer(fd) or _asked(number, words)}\t\t"
         if kind == "poll" and not detail and awaited(frame):
             detail = "\t\ttask"
         if kind in ("pipe", "terminal") and number in _WRITES:
@@ -201,11 +208,46 @@ def _fifo(address: int) -> str:
     ask of the file may block."""
     if read_text(f"/proc/self/task/{os.getpid()}/wchan") not in _OPENS_FIFO:
         return ""
-    path, fd = "", os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
-    with contextlib.suppress(OSError):
-        path = os.pread(fd, _MAX_TEXT, address).partition(b"\0")[0].decode("utf-8", "replace")
-    os.close(fd)
+    path = _memory(address, _MAX_TEXT).partition(b"\0")[0].decode("utf-8", "replace")
     return f"{path}\t\tfifo" if path and path.isprintable() else ""
+
+
+def _memory(address: int, size: int) -> bytes:
+    """Return bytes of this process as the kernel reads them; none where there are none any more."""
+    fd = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(fd, size, address)
+    except (OSError, OverflowError):
+        return b""
+    finally:
+        os.close(fd)
+
+
+def _peer(fd: int) -> str:
+    """Return ``10.0.0.7:443``, the other end of a connected socket; empty where it has no name."""
+    copy = os.dup(fd)
+    try:
+        of = socket.socket(fileno=copy)
+    except OSError:  # it is none any more
+        os.close(copy)
+        return ""
+    with of, contextlib.suppress(OSError):
+        return _address(of.getpeername())
+    return ""
+
+
+def _asked(number: int, words: list[bytes]) -> str:
+    """Return the address that a connect goes to."""
+    of = _memory(int(words[2], 16), 24) if number in _CONNECTS else b""
+    family, port = int.from_bytes(of[:2], sys.byteorder), int.from_bytes(of[2:4], "big")
+    at = {socket.AF_INET: of[4:8], socket.AF_INET6: of[8:24]}.get(family, b"")
+    return _address((socket.inet_ntop(family, at), port)) if len(at) in (4, 16) else ""
+
+
+def _address(of: object) -> str:
+    if isinstance(of, tuple) and len(of) > 1:
+        return f"[{of[0]}]:{of[1]}" if ":" in str(of[0]) else f"{of[0]}:{of[1]}"
+    return of[:_MAX_TEXT] if isinstance(of, str) and of.isprintable() else ""
 
 
 def _busy_worker(frame: FrameType | None) -> str:

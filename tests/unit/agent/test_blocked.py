@@ -91,7 +91,7 @@ def test_a_socket_and_a_pipe() -> None:
     one, other = socket.socketpair()
     with one, other:
         core = seen_in(on_socket, lambda: other.send(b"x"))
-    assert kind_and_place(core) == ("socket", "", "on_socket")
+    assert kind_and_place(core) == ("socket", "\t\t", "on_socket")
     reader, writer = os.pipe()
 
     def at_pipe() -> None:
@@ -100,6 +100,39 @@ def test_a_socket_and_a_pipe() -> None:
     core = seen_in(at_pipe, lambda: os.write(writer, b"x"))
     os.close(reader), os.close(writer)
     assert kind_and_place(core) == ("pipe", "", "at_pipe")
+
+
+@pytest.mark.parametrize("timeout", [None, 30])
+def test_a_socket_is_told_with_its_other_end(timeout: float | None) -> None:
+    """With a timeout the socket is polled."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        at = server.getsockname()
+        with socket.create_connection(at, timeout=timeout) as client, server.accept()[0] as other:
+
+            def receives() -> None:
+                client.recv(1)
+
+            core = seen_in(receives, lambda: other.send(b"x"))
+    assert kind_and_place(core) == ("socket", f"127.0.0.1:{at[1]}\t\t", "receives")
+
+
+def test_a_connection_that_nobody_accepts_is_told_with_its_address() -> None:
+    """The queue of a listening socket is full: the next one's SYN gets no answer."""
+    with socket.socket() as server, contextlib.ExitStack() as waiting:
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        at = server.getsockname()
+        for _ in range(2):
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(at)
+
+        def connects() -> None:
+            with contextlib.suppress(OSError), socket.socket() as client:
+                client.connect(at)
+
+        core = seen_in(connects, server.close)
+    assert kind_and_place(core) == ("socket", f"127.0.0.1:{at[1]}\t\t", "connects")
 
 
 def test_a_pipe_that_is_stdin_is_waited_at_for_input() -> None:

@@ -80,6 +80,7 @@ CALLS: Final[tuple[Call, ...]] = (
 BLOCKED: Final = (
     *(Blocking(call) for call in CALLS), Blocking("file", "/data/x"),
     Blocking("file", "/data/x", 0, "fifo"), Blocking("poll", "", 0, "task"),
+    Blocking("socket", "10.0.0.1:80"),
     Blocking("file lock", "/data/x", 9), Blocking("file lock", "/data/x", 9, "", 1),
     Blocking("lock file", "/x/lock"), Blocking("lock file", "/x/lock", 0, "held"),
     *(Blocking("worker", "", 9, does) for does in ("sleep", "running", "socket", "stopped")),
@@ -104,7 +105,7 @@ def _waits() -> list[Candidate]:
         _deadlock("unpaired-send", over=True),
         _deadlock("deadlock", keys=("ready",)), _deadlock("deadlock", calls=True),
         _deadlock("deadlock", named=(1,)),
-        _deadlock("deadlock", locks=((0, "MainThread waits for LOCK; thread a is inside it at b.py:3"),)),
+        _deadlock("deadlock", locks=((0, "a waits for LOCK; thread b is inside it at c.py:3"),)),
     ]  # fmt: skip
     for send in (True, False):
         wait = waits.Waiting(0, Label("send to 2" if send else "recv from 2"), 57 * S)

@@ -12,8 +12,8 @@ def blocking_text(of: Blocking) -> str:
     case: str = of.call
     if of.call == "file lock" and of.other:
         case += " of process" if of.holder is None else " of rank"
-    elif of.call in ("lock file", "worker", "file", "poll"):
-        does = of.does or ("named" if of.file and of.call == "file" else "")
+    elif of.call in ("lock file", "worker", "file", "poll", "socket"):
+        does = of.does or ("named" if of.file and of.call in ("file", "socket") else "")
         case += f" {does}" if word(Blocking, f"text {case} {does}") else ""
     return filled(word(Blocking, f"text {case}"), of)
 
