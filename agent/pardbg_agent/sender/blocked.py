@@ -240,7 +240,7 @@ def _asked(number: int, words: list[bytes]) -> str:
     """Return the address that a connect goes to."""
     of = _memory(int(words[2], 16), 24) if number in _CONNECTS else b""
     family, port = int.from_bytes(of[:2], sys.byteorder), int.from_bytes(of[2:4], "big")
-    at = {socket.AF_INET: of[4:8], socket.AF_INET6: of[8:24]}.get(family, b"")
+    at = {int(socket.AF_INET): of[4:8], int(socket.AF_INET6): of[8:24]}.get(family, b"")
     return _address((socket.inet_ntop(family, at), port)) if len(at) in (4, 16) else ""
 
 

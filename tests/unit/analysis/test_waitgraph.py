@@ -189,38 +189,6 @@ def state_of(trace: Trace, proc: Proc, t: float, **more: Any) -> None:
     trace.state(t, **{proc.proc: {**row, **more}})
 
 
-@pytest.mark.parametrize(("ran_ns", "culprits"), [(0, (0, 1, 2)), (1500 * MS, (0,))])
-def test_a_lock_that_a_thread_holds_in_an_op_is_part_of_the_deadlock(
-    ran_ns: int, culprits: tuple[int, ...]
-) -> None:
-    """The metrics thread of rank 0 is in b with the lock that its main thread waits for; the
-    others are in a. A main thread that computes waits for no lock of these."""
-    trace = Trace(3, {"a": range(3), "b": range(3)})
-    for proc in trace.ranks:
-        proc.collective("a" if proc.rank else "b", "all_reduce", 1, None)
-    trace.flush()
-    for t in (500, 2500):
-        rows = {
-            proc.proc: {"rank": proc.rank, "alive": True, "open": 1, "open_since_ns": ns(1),
-                        "since_ns": ns(1), "os": "S", "cpu": 0.0, "heartbeat_ns": ns(t),
-                        "scheduled": [ran_ns if t > 500 else 0, 0]}
-            for proc in trace.ranks
-        }  # fmt: skip
-        trace.state(t, **rows)
-    lock = "MainThread waits for LOCK; thread metrics is inside it at metrics.py:3 in sums"
-    at_lock = [["/job/train.py", 46, "step"]]
-    sums = [["/job/metrics.py", 3, "sums"], [C10D, 3000, "all_reduce"]]
-    threads = {"0": [["MainThread", at_lock], ["metrics", sums]]}
-    parts = [{"ranks": [0], "frames": at_lock, "inside": {}, "threads": threads},
-             {"ranks": [1, 2], "frames": WAITING, "inside": {}}]  # fmt: skip
-    trace.hub(wire.Key.CONTROL, 2100, event="stall", since_ns=ns(2100), stacks=parts,
-              source={str(rank): "agent" for rank in range(3)}, locks={"0": [lock]})  # fmt: skip
-    (said,) = found(trace, 2500).values()
-    assert said.culprits == culprits and said.where == "train.py:46 in step"
-    locks = () if len(culprits) == 1 else ((0, lock),)
-    assert said.kind == "missing-rank" if not locks else facts(said, "locks") == locks
-
-
 @pytest.mark.parametrize(
     ("more", "frames", "kind", "severity", "absence"),
     [
