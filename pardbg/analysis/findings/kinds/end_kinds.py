@@ -101,6 +101,9 @@ class Raised(_Failure):
             )
         return f"{text}.{_waiting_text(self.waiting, about.ranks)}"
 
+    def advice(self) -> str:
+        return self.tries("port taken" if "EADDRINUSE" in self.error else "")
+
 
 @dataclass(frozen=True, slots=True)
 class Exited(_Failure):
