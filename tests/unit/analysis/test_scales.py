@@ -29,12 +29,13 @@ Scales = Sequence[Sequence[float]]
 def job(
     scales: Scales, losses: Sequence[float] = (), backwards: Sequence[int] = (), op: str = "",
     sharded: bool = False, told: int = 1, words: Sequence[Sequence[str]] = (),
-    zeros: Sequence[Sequence[int]] = (), least: int = 64,
+    zeros: Sequence[Sequence[int]] = (), least: int = 64, experts: int = 0,
 ) -> View:  # fmt: skip
     """A rank for each list of numbers, one a look; of losses of 2, unless they are given, before
     that. ``told``: records of each look (two optimizers take turns). ``words``: names of records
-    and ``zeros``: bytes, likewise; besides the gradients 32 bytes are summed."""
-    trace = Trace(len(scales))
+    and ``zeros``: bytes, likewise; besides the gradients 32 bytes are summed, and all ranks but
+    the first sum those of ``experts`` among themselves."""
+    trace = Trace(len(scales), {"world": range(len(scales)), "few": range(1, len(scales))})
     for rank, proc in enumerate(trace.ranks):
         proc.define(wire.DefKind.MODEL, zero=3 if sharded else 0, shards=3 if sharded else 1,
                     parameters_bytes=BYTES, optimizer="SGD", start=3, dtype="float32",
@@ -61,6 +62,8 @@ def job(
                 proc.phase("backward", begin, begin + 1 / number, step)
             proc.collective("world", op or "all_reduce", t + 4, t + 5, BYTES, BYTES, step=step)
             proc.collective("world", "all_reduce", t + 5.2, t + 5.4, 32, 32, step=step)
+            if experts and rank:
+                proc.collective("few", "reduce_scatter", t + 5.5, t + 5.8, experts, 8, step=step)
             proc.phase("optimizer", t + 6, t + 7, step)
             proc.step(step, t, t + 9)
     trace.flush()
@@ -171,6 +174,16 @@ NONE, ALL = (0, 0, 0), (BYTES,) * 3
         (job(ONES, zeros=[NONE, ALL, NONE]), [((1,), 0, 3)]),
         (job(ONES, zeros=[ALL, ALL, NONE]), [((0, 1), 0, 3)]),
         (job(ONES, zeros=[NONE, ALL, NONE], op="reduce_scatter", sharded=True), [((1,), 0, 3)]),
+        (
+            job(
+                ONES,
+                zeros=[NONE, (3 * BYTES,) * 3, NONE],
+                op="reduce_scatter",
+                sharded=True,
+                experts=2 * BYTES,
+            ),
+            [((1,), 0, 3)] * 2,
+        ),
     ],
 )
 def test_a_rank_that_gives_nothing_but_zeros(view: View, found: list[tuple[object, ...]]) -> None:
@@ -187,6 +200,14 @@ def test_a_rank_that_gives_nothing_but_zeros(view: View, found: list[tuple[objec
         job(ONES, zeros=[NONE, (BYTES - 64,) * 3, NONE]),  # of some parameters: an unused branch
         job(ONES, zeros=[NONE, ALL, NONE], losses=[2.0, 0.0, 2.0]),  # a rank without data
         job(ONES, zeros=[NONE, ALL, NONE], op="broadcast"),  # nothing is averaged
+        # experts that had no token
+        job(
+            ONES,
+            zeros=[NONE, (2 * BYTES,) * 3, NONE],
+            op="reduce_scatter",
+            sharded=True,
+            experts=2 * BYTES,
+        ),
         # the gradients are smaller than what is looked at
         job(ONES, zeros=[NONE, ALL, NONE], least=BYTES + 1),
     ],

@@ -182,8 +182,9 @@ def _sides(of: Mapping[int, tuple[str, ...]], ordered: bool) -> tuple[tuple[int,
 def only_zeros(view: View) -> Iterable[Candidate]:
     """Find ranks that give nothing but zeros to the sums of gradients in the newest looks, though
     their losses are not zero, while others give their own."""
+    together = [{*ranks} for ranks in _together(view)]
     for ranks in _together(view):
-        empty = {rank: _empty_steps(view, view.ranks[rank], ranks) for rank in ranks}
+        empty = {rank: _empty_steps(view, view.ranks[rank], together) for rank in ranks}
         if not any(empty.values()):  # the usual case
             continue
         losses = {rank: _losses(view, view.ranks[rank]) for rank in ranks}
@@ -205,9 +206,10 @@ def _losses(view: View, process: Process) -> dict[int, float]:
     return {step: loss for (step, _), (_, loss) in _looks(view, process).items()}
 
 
-def _empty_steps(view: View, process: Process, ranks: Sequence[int]) -> list[int]:
-    """Steps in which all that a rank gave to sums over ``ranks`` was zero; what has less bytes than
-    is looked at does not count."""
+def _empty_steps(view: View, process: Process, together: Sequence[set[int]]) -> list[int]:
+    """Steps in which all that a rank gave to sums of gradients was zero, whatever group they are
+    on: experts that had no token give nothing to theirs. What has less bytes than is looked at
+    does not count, nor what HSDP sums again."""
     zeros = {
         step: (num_bytes, least) for step, _, num_bytes, least in probes(view, process, _ZEROS)
     }
@@ -215,8 +217,9 @@ def _empty_steps(view: View, process: Process, ranks: Sequence[int]) -> list[int
         return []
     issues, part = issued_since(view, process, 0)
     part = slice(max(part.start, part.stop - PHASES_BACK), part.stop)
-    ids = [i for i, op in process.ops.items() if op.op in _SUMS]
-    groups = [i for i, group in process.groups.items() if {*group.ranks} == {*ranks}]
+    sharded = process.model is not None and process.model.parameters_sharded
+    ids = [i for i, op in process.ops.items() if op.op in (_SUMS[1:2] if sharded else _SUMS)]
+    groups = [i for i, group in process.groups.items() if {*group.ranks} in together]
     of = np.isin(issues.col("name_id")[part], ids) & np.isin(issues.col("group_id")[part], groups)
     steps, sizes = issues.col("step")[part][of], issues.col("a")[part][of]
     summed = {
