@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
@@ -147,6 +148,19 @@ def test_checksums_say_which_replica_differs_and_where(watched: Path) -> None:
     parts = [int(b).to_bytes(8, "little", signed=True) for _, _, _, b in sums]
     assert [a == b for a, b in zip(parts[1], parts[2], strict=True)].index(False) == 2
     assert sum(a != b for a, b in zip(parts[1], parts[2], strict=True)) == 1
+
+
+def test_of_local_sgd_by_a_hook_of_ddp_there_are_no_checksums(watched: Path) -> None:
+    """Its replicas differ until an averager comes, however many steps later."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+    state = post_localSGD_hook.PostLocalSGDState(None, None, start_localSGD_iter=1)
+    model.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(probes.EVERY + 1):
+        gradients(model)
+        optimizer.step()
+    assert named(watched, "checksum") == []
+    assert len(named(watched, "modes")) == 2
 
 
 def test_parameters_that_no_ddp_has_are_summed_too(watched: Path) -> None:
