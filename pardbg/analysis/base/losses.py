@@ -104,12 +104,21 @@ def _own(view: View, first: int, last: int) -> dict[int, list[int]]:
 def own_losses(view: View, first: int, last: int) -> dict[int, dict[int, float]]:
     """Return step -> rank -> the scalar its (last) backward began from, or its schedule's loss."""
     return {
+        step: {rank: each[-1] for rank, each in by_rank.items()}
+        for step, by_rank in each_own_loss(view, first, last).items()
+    }
+
+
+def each_own_loss(view: View, first: int, last: int) -> dict[int, dict[int, tuple[float, ...]]]:
+    """Return step -> rank -> the same of each of its backwards, in order: a GAN has two losses."""
+    found = {
         step: {
-            rank: value for rank, values in by_rank.items()
-            for _, value, by in values if by != LOGGED
+            rank: tuple(value for _, value, by in values if by != LOGGED)
+            for rank, values in by_rank.items()
         }
         for step, by_rank in _values(view, first, last).items()
-    }  # fmt: skip
+    }
+    return {step: {rank: each for rank, each in of.items() if each} for step, of in found.items()}
 
 
 @per_view

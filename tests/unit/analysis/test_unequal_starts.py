@@ -57,12 +57,13 @@ def test_gradients_are_averaged_over_parameters_that_were_never_equal(
 def averaging(
     losses: list[list[float]], times: int, loss_at: float = 0,
     op: str = "all_reduce", moved: int = 4, dtype: str = "float32", of: int = BYTES, every: int = 1,
+    before: list[list[float]] | None = None,
 ) -> View:  # fmt: skip
     """One rank for each list of losses, of a step of 10 ms each: forward 0.1-0.5, backward 1-3,
     ``times`` the model of ``of`` bytes is summed at 4 as float32, optimizer 6-7. At ``loss_at``
     an ``op`` moves ``moved`` bytes in ``every`` few steps."""
     trace = Trace(len(losses))
-    for proc, own in zip(trace.ranks, losses, strict=True):
+    for at, (proc, own) in enumerate(zip(trace.ranks, losses, strict=True)):
         proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=of, optimizer="SGD",
                     start=7, dtype=dtype)  # fmt: skip
         for step, loss in enumerate(own):
@@ -71,6 +72,8 @@ def averaging(
             if loss_at and step % every == 0:
                 proc.collective("world", op, t + loss_at, t + loss_at + 0.2, moved, step=step)
             proc.phase("backward", t + 1, t + 3, step)
+            if before:
+                proc.seen_loss(t + 0.7, before[at][step], step)
             proc.seen_loss(t + 1, loss, step)
             for part in range(times):
                 proc.collective("world", "all_reduce", t + 4 + part / 2, t + 5, of, step=step)
@@ -100,6 +103,15 @@ def test_ranks_that_average_gradients_of_the_same_data(
     losses: list[list[float]], times: int, found: list[tuple[int, ...]]
 ) -> None:
     assert [one.ranks for one in same_data(averaging(losses, times))] == found
+
+
+@pytest.mark.parametrize(("other", "found"), [(OTHER, []), (FALLS, [(0, 1)])])
+def test_a_gan_whose_noise_alone_is_the_same(
+    other: list[float], found: list[tuple[int, ...]]
+) -> None:
+    """Two losses a step: the discriminator's is of the data, too."""
+    view = averaging([FALLS, FALLS], 1, before=[FALLS, other])
+    assert [one.ranks for one in same_data(view)] == found
 
 
 @pytest.mark.parametrize(

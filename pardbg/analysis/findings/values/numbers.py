@@ -6,12 +6,13 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 
 from pardbg.analysis.base.asof import View
-from pardbg.analysis.base.losses import LOSS_NAMES, newest_ended, own_losses
+from pardbg.analysis.base.losses import LOSS_NAMES, each_own_loss, newest_ended, own_losses
 from pardbg.analysis.base.times import device
 from pardbg.analysis.comm.matching import odd_ones
 from pardbg.analysis.findings.finding import Candidate, Evidence
@@ -300,19 +301,20 @@ def unaveraged(view: View) -> Iterable[Candidate]:
 
 
 def same_data(view: View) -> Iterable[Candidate]:
-    """Find ranks that average their gradients and had the same loss, bit by bit, in each of the
+    """Find ranks that average their gradients and had the same losses, bit by bit, in each of the
     last steps: of a pipeline, its last stage's replicas."""
     last = (newest_ended(view) or 0) - 1  # of the newest some may be on their way
     newest = own_losses(view, last, last).get(last, {}).values()
     if len({*newest}) == len(newest):  # the usual case
         return
-    by_rank: dict[int, list[float]] = defaultdict(list)
-    for _, own in sorted(own_losses(view, last - _ALIKE + 1, last).items()):
-        for rank, loss in own.items():
-            by_rank[rank].append(loss)
-    alike: dict[tuple[float, ...], set[int]] = defaultdict(set)
+    by_rank: dict[int, list[tuple[float, ...]]] = defaultdict(list)
+    for _, own in sorted(each_own_loss(view, last - _ALIKE + 1, last).items()):
+        for rank, each in own.items():
+            by_rank[rank].append(each)
+    alike: dict[tuple[tuple[float, ...], ...], set[int]] = defaultdict(set)
     for rank, losses in by_rank.items():
-        fine = all(map(math.isfinite, losses)) and not all(map(_in_half_precision, losses))
+        every = [*chain(*losses)]
+        fine = all(map(math.isfinite, every)) and not all(map(_in_half_precision, every))
         if len(losses) == _ALIKE and len({*losses}) > 1 and fine:
             alike[tuple(losses)].add(rank)
     for ranks in alike.values():
