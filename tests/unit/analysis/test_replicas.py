@@ -28,15 +28,16 @@ SUM: Average = (("all_reduce", BYTES, BYTES),)
 def job(
     *sums: Sequence[int], starts: Sequence[int] = (), average: Average = SUM, done: float = 5,
     after: int = 0, every: int = 1, backwards: int = 1, rates: Sequence[float] = (),
-    gradients: Sequence[Sequence[int]] = (), steps: int = STEPS,
+    gradients: Sequence[Sequence[int]] = (), steps: int = STEPS, zero: int = 0,
 ) -> View:  # fmt: skip
     """A rank for each ``sums``. ``average`` ends at ``done``; after each ``every``-th step,
     ``after`` bytes are broadcast at 8. ``gradients``: the sum of those that each rank took in steps
     0, 10 and 20."""
     trace = Trace(len(sums))
     for at, proc in enumerate(trace.ranks):
-        proc.define(wire.DefKind.MODEL, zero=0, shards=1, parameters_bytes=BYTES, optimizer="SGD",
-                    start=starts[at] if starts else 3, dtype="float32")  # fmt: skip
+        proc.define(wire.DefKind.MODEL, zero=zero, shards=len(sums) if zero else 1, optimizer="SGD",
+                    parameters_bytes=BYTES, start=starts[at] if starts else 3,
+                    dtype="float32")  # fmt: skip
         for step in range(steps):
             t = 10 * step
             for part in range(backwards):
@@ -101,6 +102,19 @@ def test_ranks_that_step_their_shards_with_other_settings(
         (one.culprits, *facts(one, "step", "number", "looks")) for one in unequal_settings(view)
     ]
     assert said == found
+
+
+@pytest.mark.parametrize(
+    ("zero", "rate", "found"), [(1, 0.3, [((1,), 0, 3)]), (1, 0.1, []), (0, 0.3, [])]
+)
+def test_ranks_that_step_their_part_of_replicas_with_other_settings(
+    zero: int, rate: float, found: list[tuple[object, ...]]
+) -> None:
+    """Parameters are gathered after the step, and so stay equal; without ZeRO they do not."""
+    view = job(SAME, SAME, SAME, zero=zero, rates=(0.1, rate, 0.1), after=BYTES)
+    assert [
+        (one.culprits, *facts(one, "step", "number")) for one in unequal_settings(view)
+    ] == found
 
 
 def only(view: View) -> Candidate:

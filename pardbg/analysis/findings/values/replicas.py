@@ -346,9 +346,12 @@ def _left_in_eval(
 
 
 def unequal_settings(view: View) -> Iterable[Candidate]:
-    """Find ranks that shard one model (FSDP), each of which steps its part of the parameters with
-    other settings: in the newest look, and in one before."""
-    for ranks in sharding(view):
+    """Find ranks that shard one model (FSDP) or its optimizer (ZeRO), each of which steps its part
+    of the parameters with other settings: in the newest look, and in one before."""
+    models = {rank: process.model for rank, process in view.ranks.items()}
+    parted = {rank for rank, of in models.items() if of and of.zero and of.shards > 1}
+    zero = (ranks for ranks in averaging(view) if parted.issuperset(ranks))
+    for ranks in dict.fromkeys((*sharding(view), *zero)):
         looks = _settings_by_key(view, ranks)
         unlike = [key for key, of in looks.items() if len(set(of.values())) > 1]
         if len(unlike) < _UNLIKE_LOOKS or unlike[-1] != max(looks):
