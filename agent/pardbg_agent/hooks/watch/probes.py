@@ -425,12 +425,12 @@ def _clips(c: _core.Core, owner: Any, limit: Any = None, *_: Any, **__: Any) -> 
 
 def _tell_settings(c: _core.Core, optimizer: Any, look: int) -> None:
     """Write the PROBE record ``settings`` of an optimizer: a = its first learning rate (float64),
-    b = a number that is equal where all of its numbers are, and to what its gradients were
-    clipped."""
+    b = a number that is equal where all of its numbers are, but how often it stepped (where a rank
+    has no part of a group, fused ones do not count), and to what its gradients were clipped."""
     known = context.of(c).part(Probes)
     clipped, known.clipped = known.clipped, None
     of = [
-        [(name, value) for name, value in group.items() if type(value) in _NUMBERS]
+        [(name, v) for name, v in group.items() if type(v) in _NUMBERS and name != "step"]
         for group in optimizer.param_groups
     ]
     rate, t = dict(of[0]).get("lr", 0.0), now_ns()
