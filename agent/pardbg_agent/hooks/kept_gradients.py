@@ -26,7 +26,7 @@ import torch
 
 from pardbg_agent import core as _core
 from pardbg_agent.clock import now_ns
-from pardbg_agent.hooks.tensors import bits_sum, local_part, parameters_of
+from pardbg_agent.hooks.tensors import bits_sum, counts_ops, local_part, parameters_of
 from pardbg_agent.wire import NO_GROUP, NONE, Kind, Lane
 
 MAX_TRIED: Final = 8
@@ -84,8 +84,8 @@ def backward_begins(c: _core.Core, only: Any) -> None:
     """Write ``gradients kept`` before the first backward after that step: a = 1 if the gradient is
     as the step left it. Follow such a one further where its optimizer is the one each of whose
     steps ends a training step: ``only``, a weak reference, or None."""
-    if torch._C._len_torch_dispatch_stack():
-        return  # the program counts its ops: add none
+    if counts_ops():
+        return
     one = noted[0]
     with torch.no_grad():
         grad = _plain(one.parameter())
@@ -122,7 +122,7 @@ def clearing(c: _core.Core) -> None:
     """Write ``gradients late`` before the first zero_grad after that step. What a program set to
     zero itself is not late."""
     one = next(iter(noted), None)  # another thread's step may have ended the following of it
-    if one is None or one.cleared or one.since != NONE or torch._C._len_torch_dispatch_stack():
+    if one is None or one.cleared or one.since != NONE or counts_ops():
         return
     one.cleared = True
     with torch.no_grad():

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 WORDS: Final = ("params", "grads", "optimizer")
 """Words ``hash`` knows without an expression: everything the optimizers of the program have."""
@@ -121,6 +122,19 @@ def bits_sum(tensor: Any) -> Any:
     if flat.numel() * size % 8 == 0 and flat.storage_offset() * size % 8 == 0:
         return flat.view(torch.int64).sum()
     return flat.view(_BITS[min(8, size)]).sum(dtype=torch.int64)
+
+
+def counts_ops() -> bool:
+    """Return whether the program sees each op (a TorchDispatchMode): then add none of ours."""
+    return bool(torch._C._len_torch_dispatch_stack())
+
+
+def number_of(scalar: Any) -> float:
+    """Return the value of one number, by ops that no mode of the program sees."""
+    if not counts_ops():
+        return float(scalar.detach().item())
+    with _disable_current_modes():
+        return float(scalar.detach().item())
 
 
 def local_part(value: Any) -> Any:

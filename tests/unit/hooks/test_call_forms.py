@@ -68,6 +68,7 @@ OPS: dict[str, Callable[[Any], Any]] = {
     ),
     "all_reduce async": lambda t: dist.all_reduce(tensor=t, async_op=True).wait(),
     "broadcast by name": lambda t: dist.broadcast(tensor=t, src=0),
+    "broadcast from nobody": lambda t: dist.broadcast(t, src=7),
     "reduce": lambda t: dist.reduce(t, dst=0),
     "all_gather": lambda t: dist.all_gather([torch.empty_like(t)], t),
     "barrier": lambda t: dist.barrier(group=None, async_op=False),

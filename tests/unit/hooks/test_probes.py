@@ -6,6 +6,7 @@ import math
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,9 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from pardbg_agent import core
+from pardbg_agent import core, hooks
 from pardbg_agent.hooks.watch import probes
 from pardbg_agent.wire import Flag, Kind
 from tests.distributed.programs.watched import Record, read_rank
@@ -389,6 +391,36 @@ def test_a_backward_tells_whether_gradients_of_a_step_were_kept(
         optimizer.step()
     found = [r for r in read_rank(watched).of(Kind.PROBE) if r.name == "gradients kept"]
     assert [(r.step, r.a) for r in found] == [(0, kept), (probes.EVERY, kept)]
+
+
+class Seen(TorchDispatchMode):
+    """A program's own: the names of all ops."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_program_that_sees_each_op_sees_none_of_ours(watched: Path) -> None:
+    def train() -> list[str]:
+        model, scaler = torch.nn.Linear(4, 2), torch.amp.GradScaler("cpu")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with Seen() as mode:
+            for _ in range(3):
+                model(torch.ones(2, 4)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            scaler.scale(model(torch.ones(2, 4)).sum()).backward()
+        return mode.names
+
+    seen = train()
+    assert len(read_rank(watched).of(Kind.METRIC, "loss")) == 4
+    hooks.uninstall()
+    assert seen == train() and seen
 
 
 def test_a_large_parameter_is_read_in_turns() -> None:

@@ -21,7 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from pardbg_agent import core as _core
 from pardbg_agent.hooks.context import LOCAL, current, of
 from pardbg_agent.hooks.patching import Patches, unframed, unseen
-from pardbg_agent.hooks.tensors import local_part
+from pardbg_agent.hooks.tensors import counts_ops, local_part
 
 EVERY: Final = 100
 FIRST: Final = 1
@@ -143,7 +143,7 @@ def _safe(c: _core.Core) -> bool:
     frames = sys.modules.get("torch._dynamo.convert_frame")
     if frames is not None and getattr(frames, "FRAME_COUNTER", False):
         return False  # hooks around compiled code would have it compiled again
-    return torch._C._len_torch_dispatch_stack() == 0
+    return not counts_ops()
 
 
 def install(patches: Patches) -> None:

@@ -16,7 +16,7 @@ from pardbg_agent import identity
 from pardbg_agent.clock import now_ns
 from pardbg_agent.hooks.context import Context, local, of
 from pardbg_agent.hooks.memory import device_memory, memory_limit, wrappers
-from pardbg_agent.hooks.tensors import bits_sum, bytes_of, parameters_of
+from pardbg_agent.hooks.tensors import bits_sum, bytes_of, counts_ops, parameters_of
 from pardbg_agent.hooks.watch.probes import window
 from pardbg_agent.wire import DefKind
 from pardbg_agent.words import binary_size
@@ -274,7 +274,7 @@ def look_at_start(c: _core.Core, x: Context, optimizer: Any) -> None:
             device_memory.watch(c, first.device.type, parts_now)
     if not known.graded:  # mostly the first one has
         known.graded = any(p.grad is not None for p in parameters_of(optimizer))
-    if known.start is not None or x.optimizers or c.step:
+    if known.start is not None or x.optimizers or c.step or counts_ops():
         return
     parameters = parameters_of(optimizer)[:MAX_START]
     if not parameters or not all(type(p) in _PLAIN and p.is_cpu for p in parameters):

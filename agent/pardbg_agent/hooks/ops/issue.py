@@ -51,7 +51,7 @@ def make_count(spec: C10dOp) -> Any:
         group, peer, tag = groups.group_of(context.of(c), pg), NONE, 0
         if spec.p2p:
             tag = args[tag_at]
-            peer = group.ranks[args[peer_at]] if peer_at >= 0 and args[peer_at] >= 0 else NONE
+            peer = _rank_at(group, args[peer_at]) if peer_at >= 0 and args[peer_at] >= 0 else NONE
         seq = c.ops.next_seq(group.key, spec.p2p)
         c.ops.passed(group.key, seq, spec.p2p, spec.send, peer, tag)
 
@@ -201,7 +201,7 @@ def _sign(
     """Return what ops of this kind on this group share. ``peer``: root or peer, as a group rank."""
     group = groups.group_of(x, pg)
     if peer >= 0:
-        peer = group.ranks[peer] if spec.p2p else max(NONE, group.ranks[peer])
+        peer = _rank_at(group, peer) if spec.p2p else max(NONE, _rank_at(group, peer))
     # The peer of a p2p op is in its records; it is not part of its name.
     name = (spec.torch_name, dtype, reduce, tag if spec.p2p else peer)
     name_id = x.names.get(name) or _define(
@@ -212,6 +212,11 @@ def _sign(
         x.core.ops.counter(group.key, spec.p2p),
     )  # fmt: skip
     return known
+
+
+def _rank_at(group: Group, at: int) -> int:
+    """NONE for a place that the group has not: the backend refuses that."""
+    return group.ranks[at] if at < len(group.ranks) else NONE
 
 
 def failed(c: _core.Core, op: Op) -> None:

@@ -25,7 +25,7 @@ from pardbg_agent.hooks.device.device_records import HOOK
 from pardbg_agent.hooks.memory import saved_tensors, usage
 from pardbg_agent.hooks.ops import native_way, works
 from pardbg_agent.hooks.patching import Patches, spend, unframed, wait_gate
-from pardbg_agent.hooks.tensors import parameters_of
+from pardbg_agent.hooks.tensors import number_of, parameters_of
 from pardbg_agent.hooks.training.batch_loss import BatchLoss, made_by, share_of
 from pardbg_agent.hooks.training.cycle import Cycle, is_outer
 from pardbg_agent.hooks.watch import diverge, not_finite, probes
@@ -207,7 +207,7 @@ def _see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
         c.guard.call(HOOK, kept_gradients.backward_begins, c, x.part(Cycle).only)
     unscaled, state.unscaled = state.unscaled, None
     if is_plain_scalar(tensors) and _SHARES not in sys.modules:
-        value, share = unscaled or (tensors.detach().item(), share_of(tensors))
+        value, share = unscaled or (number_of(tensors), share_of(tensors))
         parts, known = x.part(BatchLoss), x.loop.num_schedules or x.part(Cycle).expected
         if not known:
             parts.clear()  # which losses are one step's is not known, and they would never end
@@ -220,7 +220,7 @@ def _see_loss(c: _core.Core, x: Context, tensors: Any) -> None:
 def before_scale(c: _core.Core, scaler: Any, outputs: Any, *_: Any, **__: Any) -> Any:
     """``scaler.scale(loss).backward()``: the loss is what it was before."""
     if is_plain_scalar(outputs) and not local().nest.action:
-        local().unscaled = outputs.detach().item(), share_of(outputs)
+        local().unscaled = number_of(outputs), share_of(outputs)
 
 
 def _anchor(c: _core.Core, x: Context, t: int) -> None:

@@ -28,7 +28,7 @@ from pardbg_agent.hooks import context
 from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.context import LOCAL
 from pardbg_agent.hooks.patching import spend
-from pardbg_agent.hooks.tensors import bits_sum, parameters_of
+from pardbg_agent.hooks.tensors import bits_sum, counts_ops, parameters_of
 from pardbg_agent.hooks.watch import mismatch, probes
 from pardbg_agent.hooks.watch.mismatch import Comparing
 from pardbg_agent.words import ranks_text
@@ -109,8 +109,8 @@ def _look(c: _core.Core, optimizer: Any, known: Known, kind: str, watch: Watch) 
 
 
 def _compare_all(c: _core.Core, optimizer: Any, known: Known, kind: str, watch: Watch) -> None:
-    if not mismatch.comparable(c) or torch._C._len_torch_dispatch_stack():
-        return  # the latter: the program counts its ops; add none
+    if not mismatch.comparable(c) or counts_ops():
+        return
     x = mismatch.of(c)
     x.tell()
     made_for = (len(optimizer.param_groups), len(probes.replicas(c)))

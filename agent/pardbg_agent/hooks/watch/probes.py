@@ -44,7 +44,7 @@ from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.context import LOCAL, Op
 from pardbg_agent.hooks.kept_gradients import FEW_ELEMENTS
 from pardbg_agent.hooks.patching import Patches, spend
-from pardbg_agent.hooks.tensors import bits_sum, parameters_of
+from pardbg_agent.hooks.tensors import bits_sum, counts_ops, parameters_of
 from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.settings import complain
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
@@ -205,7 +205,7 @@ def check_input(
 
 def _count_zeros(known: Probes, step: int, tensor: Any) -> None:
     """Count the bytes of an input of a sum if it is all zeros, in a step with checksums."""
-    if torch._C._len_torch_dispatch_stack():
+    if counts_ops():
         return
     with torch.no_grad():
         values = tensor.detach()
@@ -230,8 +230,8 @@ def not_finite(tensor: Any) -> tuple[int, int] | None:
     memory."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return None
-    if torch._C._len_torch_dispatch_stack():
-        return None  # the program counts its ops: add none
+    if counts_ops():
+        return None
     with torch.no_grad():
         values = summed = tensor.detach()
         if values.is_complex():
@@ -336,7 +336,7 @@ def optimizer_ended(optimizer: Any) -> None:
     known, outer = context.of(c).part(Probes), LOCAL.state.nest.optimizer
     due = c.step % EVERY == 0 and (bool(known.replicas) or c.identity.world_size > 1)
     outermost = outer is not None and outer[0]() is optimizer
-    if not known.on or not outermost or not (due or known.ask_gradients):
+    if not known.on or not outermost or not (due or known.ask_gradients) or counts_ops():
         return
     t0, of_core = now_ns(), thread_time_ns()
     look = known.looks[1] if known.looks[0] == c.step else 0

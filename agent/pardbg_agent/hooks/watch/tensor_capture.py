@@ -27,7 +27,7 @@ from torch.optim.optimizer import (
 from pardbg_agent import core as _core
 from pardbg_agent.hooks.context import local
 from pardbg_agent.hooks.patching import Patches
-from pardbg_agent.hooks.tensors import is_pending, local_part, parameters_of
+from pardbg_agent.hooks.tensors import counts_ops, is_pending, local_part, parameters_of
 from pardbg_agent.hooks.watch.activation_capture import Activations
 from pardbg_agent.hooks.watch.framework_places import Axis
 from pardbg_agent.hooks.watch.kept_values import Kept, pieces
@@ -294,4 +294,4 @@ def _must_not() -> bool:
     """Return whether an op of ours would be in a graph that is captured, or one that the program
     counts."""
     captured = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-    return captured or bool(torch._C._len_torch_dispatch_stack())
+    return captured or counts_ops()
