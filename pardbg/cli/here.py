@@ -222,9 +222,12 @@ def _injection() -> Check:
 
 
 def _shared_memory() -> Check:
+    from pardbg.hub.run.config import has_room
+
     where = Path("/dev/shm")
-    if not where.is_dir() or not os.access(where, os.W_OK):
-        return Check("shared memory", "warn", "no writable /dev/shm; rings go to the run directory")
+    if not (where.is_dir() and os.access(where, os.W_OK) and has_room(where)):
+        return Check("shared memory", "warn", "no writable /dev/shm with 1 MiB left; rings go to "
+                     "the run directory")  # fmt: skip
     total, _, free = shutil.disk_usage(where)
     if 0 < total < 128 << 20:
         return Check("shared memory", "warn", f"/dev/shm has {binary_size(total)}: rings take a "

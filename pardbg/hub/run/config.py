@@ -35,6 +35,7 @@ KEYS_FILE: Final = "keys.json"
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 RESERVED_BYTES: Final = 4096
 MAX_SOCKET_PATH: Final = 100
+LEAST_SHM: Final = 1 << 20
 """A unix socket's path ends at 107 bytes."""
 HUB_FILE, LAUNCH_FILE, EXIT_FILE = "hub.pid", "launch.json", "exit.json"
 JOB_FILE = "job.json"
@@ -341,7 +342,7 @@ def _is_ours(path: Path) -> bool:
 def _make_ring_dir(run: str, run_dir: Path) -> None:
     root = shm_root()
     try:
-        if root.parent.is_dir() and root != run_dir.parent:
+        if root.parent.is_dir() and root != run_dir.parent and has_room(root.parent):
             private_dir(root)
             (root / run).mkdir(mode=0o700)
             mark(root / run, run)
@@ -351,6 +352,12 @@ def _make_ring_dir(run: str, run_dir: Path) -> None:
     path = run_dir / RINGS_DIR
     path.mkdir(mode=0o700)
     mark(path, run)
+
+
+def has_room(folder: Path) -> bool:
+    """Return whether some ranks' smallest rings fit in what is left of the file system."""
+    about = os.statvfs(folder)
+    return not about.f_blocks or about.f_frsize * about.f_bavail >= LEAST_SHM  # 0: no limit
 
 
 def private_dir(path: Path) -> None:

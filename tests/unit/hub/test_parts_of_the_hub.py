@@ -421,6 +421,18 @@ def test_a_run_directory_is_private_and_reads_back(
         assert remove_run(config.dir) and not config.dir.exists()
 
 
+def test_rings_lie_in_the_run_directory_where_shared_memory_is_full(
+    small_tmpfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 2 MB, 1.25 are left, then half a one."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(files, "shm_root", lambda: small_tmpfs / "pardbg")
+    for filled, inside in ((768, False), (1536, True)):
+        (small_tmpfs / "fill").write_bytes(bytes(filled << 10))
+        config = files.make(["job"], name="job", session=tmp_path / "s.mcap")
+        assert (config.ring_dir.parent == config.dir) == inside and config.ring_dir.is_dir()
+
+
 def test_a_directory_that_is_no_run_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a run"):
         files.load(tmp_path)
