@@ -14,10 +14,16 @@ from tests.forked import Ended, Job, run_jobs
 # All programs run one after the other in the first test that asks, watched and plain.
 pytestmark = [pytest.mark.usefixtures("way"), pytest.mark.timeout(150)]
 PROGRAMS = "tests.distributed.programs"
+STRANGE = {
+    "backwards": 2, "mode": 9, "kernel": 8, "transforms": 12, "inference": 6, "recomputed": 6,
+    "comm hooks": 8, "caught": 4,
+}  # fmt: skip
+"""Kinds of programs, and how many ops each one's ranks issue."""
 JOBS = (
     Job("ddp", 2, (f"{PROGRAMS}.ddp",)),
     *(Job(name, 2, (f"{PROGRAMS}.sharded", name))
       for name in ("fsdp", "tp", "zero", "accumulate", "mixed", "join")),
+    *(Job(name, 2, (f"{PROGRAMS}.strange", name)) for name in STRANGE),
 )  # fmt: skip
 SECOND_NS = 1_000_000_000
 
@@ -135,6 +141,14 @@ def test_threads_groups_and_two_optimizers(way: str) -> None:
         assert [r.seq for r in sorted(done, key=lambda r: r.seq)] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("name", STRANGE)
+def test_programs_that_reach_torch_by_ways_of_their_own(way: str, name: str) -> None:
+    """DDP gathers its parameters' shapes and broadcasts them, and its buckets after the first step,
+    each with the bytes before the contents; then it is a sum a step: 8 ops in three steps."""
+    for rank in both(way, name).values():
+        assert len(rank.of(Kind.OP_ISSUE)) == STRANGE[name]
+
+
 def test_both_ways_hold_the_same_ops(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Op for op, of each program: numbers, bytes, peers, steps, labels, and that they ended."""
     if way != "native":
@@ -145,7 +159,8 @@ def test_both_ways_hold_the_same_ops(way: str, monkeypatch: pytest.MonkeyPatch) 
     for name, (_, ranks) in ways[0].items():
         for rank, seen in ranks.items():
             other = ways[1][name][1][rank]
-            steps = name != "mixed"
+            steps = name not in ("mixed", "backwards")
             assert_same_ops(other, seen, steps)
-            assert {r.name for r in other.records} == {r.name for r in seen.records}
+            if name != "backwards":  # which of two threads' phases are inferred is chance
+                assert {r.name for r in other.records} == {r.name for r in seen.records}
             assert other.defined("process")[-1]["hooks"] == "native"

@@ -118,6 +118,7 @@ BACKWARDS: dict[str, Callable[[Any], Any]] = {
     "divided": lambda w: (loss(w) / 4).backward(),
     "divided by a tensor": lambda w: (loss(w) / w.detach().sum()).backward(),
     "complex": lambda w: torch.view_as_real(w * 1j).sum().backward(),
+    "a complex number": lambda w: (loss(w) * 1j).backward(torch.ones((), dtype=torch.complex64)),
     "hooks of a tensor": lambda w: loss(w).register_hook(lambda g: None) and None,
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from pardbg_agent.hooks.tensors import parameters_of
+from pardbg_agent.hooks.tensors import number_of, parameters_of
 from pardbg_agent.wire import NONE
 
 _NEAR = 1e-6
@@ -118,6 +118,6 @@ def _number(node: Any) -> float | None:
         return None
     if not getattr(other, "is_cpu", False) or other.dim() or other.requires_grad:
         return None
-    number = float(other)
+    number = number_of(other)
     inverse = type(node).__name__ == "DivBackward0"
     return (1 / number if number else 1.0) if inverse else number

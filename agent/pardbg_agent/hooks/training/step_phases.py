@@ -264,7 +264,8 @@ def _take_off(c: _core.Core, x: Context, t: int) -> None:
 
 def is_plain_scalar(tensor: Any) -> bool:
     """Return whether it is one number in host memory, which can be read without waiting."""
-    return type(tensor) is torch.Tensor and tensor.is_cpu and tensor.numel() == 1
+    plain = type(tensor) is torch.Tensor and tensor.is_cpu and tensor.numel() == 1
+    return plain and not tensor.is_complex()
 
 
 def log_loss(c: _core.Core, value: float, reported: int | None = None) -> None:
