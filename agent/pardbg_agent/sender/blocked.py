@@ -58,6 +58,9 @@ _OPENS: Final = frozenset({"x86_64": (257,), "aarch64": (56,)}.get(platform.mach
 """openat: its second argument is a path."""
 _POLLS: Final = frozenset({"x86_64": (7, 271), "aarch64": (73,)}.get(platform.machine(), ()))
 _CONNECTS: Final = frozenset({"x86_64": (42,), "aarch64": (203,)}.get(platform.machine(), ()))
+_UNTOUCHED: Final = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+"""With this type Python's socket leaves its descriptor as it is: else, with a default timeout, it
+makes it non-blocking, for who has the socket, too."""
 _OPENS_FIFO: Final = ("wait_for_partner", "fifo_open")
 """Where the kernel lets who opens a FIFO wait for its other end."""
 _OF_OPS: Final = ("/torch/distributed/", "/torch/_C/_distributed")
@@ -227,7 +230,7 @@ def _peer(fd: int) -> str:
     """Return ``10.0.0.7:443``, the other end of a connected socket; empty where it has no name."""
     copy = os.dup(fd)
     try:
-        of = socket.socket(fileno=copy)
+        of = socket.socket(type=_UNTOUCHED, fileno=copy)
     except OSError:  # it is none any more
         os.close(copy)
         return ""

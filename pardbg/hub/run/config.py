@@ -35,8 +35,8 @@ KEYS_FILE: Final = "keys.json"
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 RESERVED_BYTES: Final = 4096
 MAX_SOCKET_PATH: Final = 100
-LEAST_SHM: Final = 1 << 20
 """A unix socket's path ends at 107 bytes."""
+LEAST_SHM: Final = 1 << 20
 HUB_FILE, LAUNCH_FILE, EXIT_FILE = "hub.pid", "launch.json", "exit.json"
 JOB_FILE = "job.json"
 """Written by the job's first process before it becomes the job: the launcher may be killed then."""

@@ -116,6 +116,23 @@ def test_a_socket_is_told_with_its_other_end(timeout: float | None) -> None:
     assert kind_and_place(core) == ("socket", f"127.0.0.1:{at[1]}\t\t", "receives")
 
 
+def test_a_look_at_a_socket_leaves_it_blocking() -> None:
+    """As it was made, though sockets that Python makes now have a timeout: this one may be of a
+    library in C."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as client,
+        server.accept()[0] as other,
+    ):
+        socket.setdefaulttimeout(30)
+        try:
+            core = seen_in(lambda: client.recv(1), lambda: other.send(b"x"))
+        finally:
+            socket.setdefaulttimeout(None)
+        assert os.get_blocking(client.fileno())
+    assert kind_and_place(core)[0] == "socket"
+
+
 def test_a_connection_that_nobody_accepts_is_told_with_its_address() -> None:
     """The queue of a listening socket is full: the next one's SYN gets no answer."""
     with socket.socket() as server, contextlib.ExitStack() as waiting:

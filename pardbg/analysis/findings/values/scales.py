@@ -182,8 +182,9 @@ def _sides(of: Mapping[int, tuple[str, ...]], ordered: bool) -> tuple[tuple[int,
 def only_zeros(view: View) -> Iterable[Candidate]:
     """Find ranks that give nothing but zeros to the sums of gradients in the newest looks, though
     their losses are not zero, while others give their own."""
-    together = [{*ranks} for ranks in _together(view)]
-    for ranks in _together(view):
+    groups = [*_together(view)]
+    together = [{*ranks} for ranks in groups]
+    for ranks in groups:
         empty = {rank: _empty_steps(view, view.ranks[rank], together) for rank in ranks}
         if not any(empty.values()):  # the usual case
             continue
