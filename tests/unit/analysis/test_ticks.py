@@ -61,6 +61,7 @@ def one(trace: Trace, t: float | None = None) -> TickGrid:
 @pytest.mark.parametrize(
     ("ticks", "expected"),
     [
+        (0, ["?-.-.-", ".----."]),
         (1, ["*?.-.-", ".?---."]),
         (2, ["=*.-.-", ".*?--."]),
         (3, ["==.?.-", ".=*?-."]),

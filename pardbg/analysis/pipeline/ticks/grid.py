@@ -129,7 +129,7 @@ class TickGrid:
 
 def tick_grids(view: View, rank: int | None = None) -> tuple[TickGrid, ...]:
     """Return a grid per pipeline of the run at the cursor, those around the one of ``rank`` first
-    where there are very many; empty where no pipeline has run."""
+    where there are very many; empty where no pipeline has run and none is planned."""
     found = list(enumerate(layouts(view)))
     if len(found) > MOST:
         own = next((i for i, layout in found if rank in layout.ranks), 0)
@@ -142,7 +142,9 @@ def tick_grids(view: View, rank: int | None = None) -> tuple[TickGrid, ...]:
 def _grid(view: View, index: int, layout: Layout) -> TickGrid | None:
     step = newest_step(view, layout)
     if step is None:
-        return None
+        if not layout.planned:
+            return None
+        step = _first_step(view, layout)
     seen = {
         rank: [span for span in row if span.kind in COMPUTE]
         for rank, row in step_rows(view, layout, step).items()
@@ -163,6 +165,12 @@ def _grid(view: View, index: int, layout: Layout) -> TickGrid | None:
     num_ticks = max(ticks.values(), default=0)
     label = place(view, layout)
     return TickGrid(label, index, step, tick, num_ticks, rows, layout.num_stages, source)
+
+
+def _first_step(view: View, layout: Layout) -> int:
+    """Return the step in which ranks are that have begun no action."""
+    said = [states(view).get(p.proc, {}) for r in layout.ranks if (p := view.ranks.get(r))]
+    return max((fields.integer(one, "step", 0) for one in said), default=0)
 
 
 def _held_inside(view: View, rank: int, step: int) -> ActionSpan | None:
