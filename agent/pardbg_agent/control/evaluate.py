@@ -18,7 +18,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Final, cast
@@ -29,6 +29,8 @@ from pardbg_agent.life.own_frames import is_own
 from pardbg_agent.tables.code_files import in_reach
 
 KINDS: Final = ("p", "pp", "whatis", "tensor", "list", "longlist", "args", "locals", "exec", "hash")
+MOST_PRINTED: Final = 16
+"""Elements of a tensor that ``p`` prints; ``pp`` prints any, as torch does."""
 SOURCE: Final = ("list", "longlist")
 """Those that run nothing."""
 MAX_TEXT: Final = 8_000
@@ -47,10 +49,13 @@ class Place:
 
     frame: FrameType
     line: int
-    at_hand: Mapping[str, Any] = field(default_factory=dict)
-    """Values that have a name besides: those of the action that is held."""
+    at_hand: Mapping[str, Any] | None = None
+    """Values that have a name besides: those of the action that is held; empty: the rank is held
+    before none, None: it runs no pipeline."""
 
 
+_OF_ACTIONS: Final = ("input", "output", "grad")
+"""Names of the values of an action."""
 From = FrameType | TracebackType | None
 """Where to look from: the innermost frame, or an exception's traceback."""
 
@@ -102,23 +107,48 @@ def pick(innermost: From, number: int, every: bool = False) -> Place | None:
     return known[number] if 0 <= number < len(known) else None
 
 
-def _at_hand(innermost: From) -> Mapping[str, Any]:
+def _at_hand(innermost: From) -> Mapping[str, Any] | None:
     """Return the values of the pipeline action at whose gate the thread is held, by name."""
     pipeline: Any = sys.modules.get("pardbg_agent.hooks.training.pipeline")
     if pipeline is None or not isinstance(innermost, FrameType):
-        return {}
-    found: Mapping[str, Any] = _try(lambda: pipeline.at_hand(innermost), {})[0]
+        return None
+    found: Mapping[str, Any] | None = _try(lambda: pipeline.at_hand(innermost), None)[0]
     return found
 
 
 def _value(at: Place, expr: str) -> Any:
     code = compile(expr.strip(), "<pardbg>", "eval")
-    known = at.frame.f_globals
-    besides = {name: value for name, value in at.at_hand.items() if name not in known}
+    known, values = at.frame.f_globals, at.at_hand or {}
+    besides = {name: value for name, value in values.items() if name not in known}
+    lacking = [name for name in _OF_ACTIONS if name in code.co_names and name not in values]
+    for name in lacking if at.at_hand is not None else ():
+        if name not in known and name not in at.frame.f_locals:  # `input` would be Python's own
+            raise NameError(f"{name} {_why_not(name, values)}")
     return eval(code, known, {**besides, **at.frame.f_locals})  # noqa: S307 - what --allow-eval allows
 
 
-def _print(at: Place, expr: str, form: Callable[[Any], str] = repr) -> Evaluated:
+def _why_not(name: str, values: Mapping[str, Any]) -> str:
+    """Return the reason why the action that is held has no such value."""
+    if not values:
+        return "is that of a pipeline's action, and this rank is held before none: step it to one"
+    if "output" in values:
+        return "has not come to the last stage: its own loss begins its backward"
+    return "is known before a backward"
+
+
+def _brief_or_whole(value: Any) -> str:
+    """Return what it is; of a tensor too large to read its shape, range and norm."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor) and value.numel() > MOST_PRINTED:
+        from pardbg_agent.hooks import tensors as values
+
+        if (described := values.describe(value)) is not None:
+            lines = [one for one in described["text"].splitlines() if "▕" not in one]
+            return "  ".join(lines)
+    return repr(value)
+
+
+def _print(at: Place, expr: str, form: Callable[[Any], str] = _brief_or_whole) -> Evaluated:
     value, raised = _try(lambda: _value(at, expr))
     if raised:
         return Evaluated(text=raised, raised=True)

@@ -60,6 +60,39 @@ def test_a_name_of_the_program_comes_before_one_of_the_action(
     assert evaluate.answer("p", "total", 0, here).text == "3"
 
 
+@pytest.mark.parametrize(
+    ("known", "lacks"),
+    [({}, ["input", "output", "grad"]), ({"input": 1}, ["output", "grad"]),
+     ({"input": 1, "output": 2}, ["grad"]), ({"input": 1, "output": 2, "grad": 3}, [])],
+)  # fmt: skip
+def test_what_an_action_has_not_is_no_python_builtin(
+    monkeypatch: pytest.MonkeyPatch, known: dict[str, int], lacks: list[str]
+) -> None:
+    """At a gate before a receive `input` is not there yet; Python's own would wait for a key."""
+    module = SimpleNamespace(at_hand=lambda _: known)
+    monkeypatch.setitem(sys.modules, "pardbg_agent.hooks.training.pipeline", module)
+    here = sys._getframe()
+    for name in ("input", "output", "grad"):
+        found = evaluate.answer("p", f"{name}.real", 0, here)
+        assert found.raised == (name in lacks)
+        assert found.text.startswith(f"NameError: {name} " if name in lacks else str(known[name]))
+    monkeypatch.delitem(sys.modules, "pardbg_agent.hooks.training.pipeline")
+    assert "built-in" in evaluate.answer("p", "input", 0, here).text
+
+
+def test_a_large_tensor_is_printed_in_a_line_and_a_small_one_as_it_is() -> None:
+    """0 … 16: mean 8, norm the root of 16·17·33/6 = 1496. ``pp`` prints all."""
+    torch = pytest.importorskip("torch")
+    large, small = torch.arange(17.0), torch.arange(16.0)
+    here = sys._getframe()
+    printed = evaluate.answer("p", "large", 0, here)
+    numbers = "min 0 mean 8 max 16 norm 38.6782"
+    assert printed.text.split() == f"(17,) float32 cpu {numbers}".split()
+    assert printed.hash and not printed.raised
+    assert evaluate.answer("p", "small", 0, here).text == repr(small)
+    assert evaluate.answer("pp", "large", 0, here).text == repr(large)
+
+
 def test_the_whole_of_a_function_has_the_line_it_is_at_however_long_it_is(tmp_path: Path) -> None:
     """400 lines of 40 characters, held in the 300th: 60 before and after. Of 20, all."""
     for length, at, first, last in ((400, 300, 240, 360), (20, 10, 1, 20)):
