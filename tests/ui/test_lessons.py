@@ -108,6 +108,50 @@ async def test_where_there_is_room_for_one_i_switches(size: tuple[int, int]) -> 
         )
 
 
+async def test_an_idea_that_is_longer_than_its_place_scrolls() -> None:
+    """At 80 x 24 the first idea's note stands below: page down brings it, page up goes back."""
+    async with opened(0, 0, (80, 24)) as (screen, pilot):
+        page = screen.course.page
+        first, last = page.text[0][:30], page.worked[0].note[-12:]
+        assert first in text_on(screen) and last not in text_on(screen)
+        await pilot.press("pagedown")
+        await until(lambda: last in text_on(screen), "the note")
+        await pilot.press("pageup")
+        await until(lambda: first in text_on(screen), "the begin")
+
+
+async def test_until_a_runs_moment_is_there_the_page_says_that_it_is_read() -> None:
+    """No frame of the begin, in which nothing has run, comes in between."""
+    course = Course(COUNTS, command.worked_pages(lessons()[7]), 0, History(None))
+    path = SESSIONS / f"{course.page.recording}.mcap"
+    with closing(open_session(path)) as source:
+        app = PardbgApp(source, None, title=path.name, replay=ReplayClock(), course=course)
+        taken: list[int | None] = []
+        screen = app.main
+        real = screen.page.redraw
+
+        def redraw() -> None:
+            frame = screen.shared.frame
+            taken.append(None if frame is None else frame.snapshot.t_ns - frame.begin_ns)
+            real()
+
+        async with app.run_test(size=(120, 40)):
+            screen.pages[course.page.screen].redraw = redraw  # type: ignore[method-assign]
+            await read(app)
+            await settled(app)
+            assert screen.active == course.page.screen
+        assert taken and 0 not in taken
+        assert screen.shared.frame is not None and screen.shared.frame.snapshot.step == 4
+
+
+async def test_the_last_idea_has_none_after_it() -> None:
+    last = len(COUNTS) - 1
+    async with opened(last, COUNTS[last][1] - 1, (120, 40)) as (screen, pilot):
+        before = screen._bars.message
+        await pilot.press("right")
+        assert screen.course.wanted is None and screen._bars.message not in (before, ("", "dim"))
+
+
 async def test_going_back_over_a_lessons_begin_leads_to_the_end_of_the_one_before() -> None:
     async with opened(1, 0, (120, 40)) as (screen, pilot):
         await pilot.press("left")
@@ -129,7 +173,8 @@ def test_no_choice_is_cut_at_80_cells() -> None:
 
 def test_lessons_are_found_by_number_and_name() -> None:
     assert [command.find(text) for text in ("1", "12", "zero", "3-D")] == [0, 11, 7, 10]
-    for wrong in ("0", "13", "x"):
+    assert [command.find(text) for text in ("3d", "GPipe", "interleaved")] == [10, 3, 5]
+    for wrong in ("0", "13", "x", "-"):
         with pytest.raises(UserError):
             command.find(wrong)
 

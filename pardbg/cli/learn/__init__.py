@@ -55,6 +55,7 @@ def learn(lesson: str | None, list_: bool) -> None:
         for page in worked_pages(lessons()[place[0]]):
             common.echo(_text(page))
         return
+    common.talk(f"opening lesson {place[0] + 1}, {lessons()[place[0]].title} …")
     try:
         while place is not None:
             place = _show(*place, answered)
@@ -65,12 +66,15 @@ def learn(lesson: str | None, list_: bool) -> None:
 
 
 def find(text: str) -> int:
-    """Return the index of a lesson by number or name. Raises UserError."""
+    """Return the index of a lesson by number, name or one of its runs. Raises UserError."""
     from pardbg.lab.lessons.lesson_table import lessons
 
-    names = [one.name.lower() for one in lessons()]
-    if text.lower() in names:
-        return names.index(text.lower())
+    wanted, names = text.lower().replace("-", ""), [one.name for one in lessons()]
+    for known in ([{one.name} for one in lessons()],
+                  [{idea.recording for idea in one.ideas} for one in lessons()]):  # fmt: skip
+        for at, all_ in enumerate(known):
+            if wanted in {name.lower().replace("-", "") for name in all_}:
+                return at
     number = whole(text, len(names))
     if not number:
         raise UserError(f"no lesson {text!r}: 1 to {len(names)}, or {', '.join(names)}")

@@ -65,6 +65,11 @@ class Course:
 
 
 class _Idea(PicturePane):
+    @property
+    def overflows(self) -> bool:
+        """Return whether it is longer than what is seen of it."""
+        return self.size.height > 0 and len(self._picture.body) > self.room
+
     def redraw(self) -> None:
         screen = self.screen
         if isinstance(screen, LessonScreen):
@@ -93,6 +98,9 @@ class LessonScreen(MainScreen):
         self._chosen: int | None = None
         self._opened: LessonPage | None = None
         """The page whose moment the run was taken to."""
+        self._there = False
+        """The first page's moment is on the screen; until then the run is being read."""
+        self._active, self.shared.loading = course.page.screen, "reading the recording …"
         self._lessons, self._question = Lines(id="lessons"), Lines(id="question")
         self._question.border_title, self._question.border_subtitle = "question", HOW
         self._idea = _Idea(id="idea")
@@ -113,8 +121,15 @@ class LessonScreen(MainScreen):
         if not self._switcher.children:  # a short recording is read before the pages are there
             self.call_later(self.take_frame, frame)
             return
-        super().take_frame(frame)
-        if frame.finished and self._opened is not self.course.page:
+        opened = frame.finished and self._opened is not self.course.page
+        self._there = self._there or (
+            self._opened is not None and (frame.snapshot.t_ns > frame.begin_ns)
+        )
+        if self._there:
+            super().take_frame(frame)
+        elif not frame.finished:
+            self.take_loading(frame.loaded)
+        if opened:
             self._opened = self.course.page
             self._open(frame)
 
@@ -145,9 +160,10 @@ class LessonScreen(MainScreen):
         self._idea.redraw()
         if not self._prompting:
             look = [("i", "run or idea")] if self.has_class("narrow") else []
+            more = [("pgdn", "more")] if self._idea.overflows else []
             shown = [("a b c", "answer"), ("t", page.unit), (",", "back"),
-                     (keys_text("← →"), "idea"), *look, ("space", "play"), ("1–9", "pages"),
-                     ("?", "help"), ("q", "leave")]  # fmt: skip
+                     (keys_text("← →"), "idea"), *look, *more, ("space", "play"),
+                     ("1–9", "pages"), ("?", "help"), ("q", "leave")]  # fmt: skip
             self._bars.hints.show((hints(shown, cells),))
 
     def action_answer(self, choice: int) -> None:
@@ -163,15 +179,29 @@ class LessonScreen(MainScreen):
         """Go to the next page or the one before; the app ends if another recording has it."""
         if self.course.go(by):
             self._chosen = None
+            self._idea.scroll_rows(-self._idea.top)
             self.add_class("reading")
             if self.shared.frame is not None:
                 self._opened = self.course.page
                 self._open(self.shared.frame)
         elif self.course.wanted is not None:
-            if isinstance(self.app, TerminalApp):
-                self.app.stays = True
-            self.app.exit()
-        self.paint()
+            self.say(f"opening lesson {self.course.wanted[0] + 1} …")
+            self.call_after_refresh(self._leave)  # the words stand there while it is read
+        else:
+            self.say("that was the last idea" if by > 0 else "this is the first idea")
+
+    def _leave(self) -> None:
+        if isinstance(self.app, TerminalApp):
+            self.app.stays = True
+        self.app.exit()
+
+    def action_press(self, key: str) -> None:
+        """Let the idea scroll where it is longer than its place."""
+        by = {"pageup": -1, "pagedown": 1}.get(key, 0)
+        if by and self._idea.overflows:
+            self._idea.scroll_rows(by * max(1, self._idea.room - 1))
+        else:
+            super().action_press(key)
 
     def action_read(self) -> None:
         """Switch between run and idea, where there is room for one."""
