@@ -72,11 +72,11 @@ def gates(tree: Tree) -> int:
     names = fields(tree)
     if names & {"name", "module"}:
         return int(Gate.BREAK)
-    if "action" in names:
-        return int(Gate.ACTION)
     ops = int(Gate.COLLECTIVE | Gate.SEND | Gate.RECV)
     if names & {"seq", "bytes", "dtype", "op", "pg", "axis", "peer"}:
-        return ops
+        return ops  # with an action's name: its sends and receives
+    if "action" in names:
+        return int(Gate.ACTION)
     if names & {"mb", "stage"}:
         return int(Gate.ACTION) | ops
     return int(Gate.ACTION | Gate.STEP | Gate.OPTIMIZER) | ops

@@ -127,6 +127,7 @@ def test_noise_is_refused_or_understood_never_worse() -> None:
     [
         ("action==F", Gate.ACTION),
         ("op==send and mb==3", Gate.COLLECTIVE | Gate.SEND | Gate.RECV),
+        ("op==send and action==B", Gate.COLLECTIVE | Gate.SEND | Gate.RECV),
         ("mb==3", Gate.ACTION | Gate.COLLECTIVE | Gate.SEND | Gate.RECV),
         ("name==odd", Gate.BREAK),
     ],

@@ -67,7 +67,7 @@ class Coming:
             "bytes": max(self.in_bytes, self.out_bytes),
             "dtype": None if self.dtype is None else str(self.dtype).removeprefix("torch."),
             "peer": None if self.peer < 0 else self.peer,
-            "action": self._action() if self.label else None,
+            "action": self.label or None,
             "stage": None if self.stage < 0 else self.stage,
             "mb": None if self.mb < 0 else self.mb,
         }
