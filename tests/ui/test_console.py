@@ -144,6 +144,7 @@ async def test_what_is_displayed_is_shown_wherever_ranks_are_held_next() -> None
         await type_(pilot, "undisplay loss")
         await type_(pilot, "display")
         await until(lambda: asked()[6:] == ["lr"], "the other one")
+        await shows(app, "lr on 1 · rank 0: 4.25")
         await type_(pilot, "undisplay loss")
         await shows(app, "no display 'loss'")
 
@@ -187,7 +188,7 @@ async def test_a_display_that_is_refused_is_forgotten(reply: Reply) -> None:
         await type_(pilot, "display loss")
         await until(lambda: not app.main.control._displays, "refused")
         said = app.main.shared.typed
-        assert [one.style for one in said if "display loss" in one.text][2:] == ["warn"], said
+        assert [one.style for one in said if "display loss" in one.text][1:] == ["warn"], said
         control = replace(held.control, held={**held.control.held, 1: "1B5"})
         app._store.show(replace(held, control=control))
         await until(lambda: app.main.control._displayed_at[2:3] == ((1, "1B5"),), "elsewhere")

@@ -109,8 +109,9 @@ PDB: Final = {
     "bt": "where", "l": "list", "ll": "longlist", "print": "p", "exit": "quit",
     "a": "args", "cl": "delete", "clear": "delete", "q": "quit",
     "u": "up", "d": "down", "h": "help", "unt": "until", "!": "exec",
+    "t": "tick", "o": "op", "m": "mark",
 }  # fmt: skip
-"""pdb's own abbreviations."""
+"""pdb's own abbreviations, and those of what pdb has not."""
 MAX_DELAY_NS: Final = 60 * 10**9
 
 

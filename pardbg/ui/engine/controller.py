@@ -89,7 +89,8 @@ class Controller:
         if verb is Verb.STEP and ranks:
             words = f"stepping rank {ranks}…"
         self.used = self.used or verb not in (Verb.WHERE, Verb.RANKS, Verb.STATUS, Verb.LEVEL)
-        return self._run(verb, words, partial(self._port.command, verb, ranks, **args))
+        call = partial(self._port.command, verb, ranks, **args)
+        return self._run(verb, words, call, str(args.get("expr", "")))
 
     def ask(self, verb: Verb, ranks: str | None = None, **args: Any) -> Reply:
         """Send a command and wait for its answer; not on the UI's thread."""
@@ -122,7 +123,9 @@ class Controller:
         thread.start()
         thread.join(timeout_s)
 
-    def _run(self, verb: Verb | None, words: str, call: Callable[[], Reply | None]) -> Reply | None:
+    def _run(
+        self, verb: Verb | None, words: str, call: Callable[[], Reply | None], expr: str = ""
+    ) -> Reply | None:
         """Send on a worker's thread; None: it is under way."""
 
         def work() -> None:
@@ -132,7 +135,7 @@ class Controller:
                 reply = Reply(refusal=Refusal(Why.FAILED, str(error)))
             with self._lock:
                 self._sent.remove((verb, words))
-            self._post(Answered(verb, reply))
+            self._post(Answered(verb, reply, expr))
 
         with self._lock:
             self._sent.append((verb, words))

@@ -56,3 +56,5 @@ class Answered(Message, bubble=False):
     verb: Verb | None
     """None: ``take`` or ``leave``."""
     reply: Reply
+    expr: str = ""
+    """What was asked of ranks, or the condition of a breakpoint."""

@@ -162,11 +162,17 @@ class ControlActions:
             self._stacks_typed = False
             self._view.want_page()
         elif isinstance(answer, Answers):
-            self._show_answer(answer_rows(answer, self._comparing))
+            rows, shown = answer_rows(answer, self._comparing), self._displaying
+            displayed = shown and event.expr == inspect_words("p", shown)[1].get("expr")
+            if displayed:  # other lines may stand between it and its answer
+                rows = [(f"{shown} · {row}" if not at else row, bad)
+                        for at, (row, bad) in enumerate(rows)]  # fmt: skip
+            self._show_answer(rows)
             self._keep_frame(answer)
             if any(one.refusal is NoAnswer.EVAL_OFF for one in answer.answers.values()):
                 self._forget_display()
-            self._display_next()
+            if displayed or not shown:
+                self._display_next()
         elif verb in (Verb.RANKS, Verb.STATUS, Verb.BREAKS):
             self._show_answer([(row, False) for row in text(verb, reply).splitlines()])
         else:
@@ -230,8 +236,10 @@ class ControlActions:
         if argument and argument not in self._displays:
             known = ", ".join(self._displays) or "nothing"
             raise UserError(f"no display {argument!r}: {known} is shown")
-        for one in [argument] if argument else [*self._displays]:
+        gone = [argument] if argument else [*self._displays]
+        for one in gone:
             del self._displays[one]
+        self.show_result(f"not displayed any more: {', '.join(gone) or 'nothing was'}", False)
 
     def _forget_display(self) -> None:
         """Say that it is not asked for again: what was refused once would be at each new place."""
@@ -246,7 +254,6 @@ class ControlActions:
             self._by_itself = False
             return
         self._displaying = one = self._to_display.pop(0)
-        self._debug.say(f"display {one}", "dim")
         try:
             self.inspect("p", one)
         except UserError as error:
