@@ -144,6 +144,18 @@ async def test_until_a_runs_moment_is_there_the_page_says_that_it_is_read() -> N
         assert screen.shared.frame is not None and screen.shared.frame.snapshot.step == 4
 
 
+async def test_rows_that_the_ticks_leave_show_the_step_by_time() -> None:
+    """At 200 x 60 both are there, at 120 x 40 the ticks alone."""
+    for size, both in (((200, 60), True), ((120, 40), False)):
+        async with opened(4, 0, size) as (screen, _):
+            await until(lambda: "1F1B: start" in text_on(screen), "the idea")
+            frame = screen.shared.frame
+            assert frame is not None and frame.ticks is not None
+            of = f"of {frame.ticks.grids[0].num_ticks}"
+            await until(lambda s=screen, of=of: of in text_on(s), "the ticks")  # type: ignore[misc]
+            assert ("excess" in text_on(screen)) == both
+
+
 async def test_the_last_idea_has_none_after_it() -> None:
     last = len(COUNTS) - 1
     async with opened(last, COUNTS[last][1] - 1, (120, 40)) as (screen, pilot):

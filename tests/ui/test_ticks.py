@@ -10,9 +10,11 @@ import pytest
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.pipeline.ticks.cell import TicksWant, ticks_shown
 from pardbg.events.control_codes import Mode
-from pardbg.events.control_facts import Fact, Hit, Raised
+from pardbg.events.control_facts import Breakpoint, Fact, Hit, Raised
 from pardbg.render.draw.cells import plain
 from pardbg.render.frame.stacks import Entry
+from pardbg.render.pages.debug import DebugPageState
+from pardbg.render.pages.pipeline.held_panels import held_panels
 from pardbg.session.reader import load
 from pardbg.ui.engine.feed import Frame
 from pardbg.ui.screens.base import Shared
@@ -123,6 +125,17 @@ def test_held_ranks_have_a_console_under_the_grid_where_there_is_room() -> None:
     for mode, cells, rows in ((Mode.HELD, 80, 14), (Mode.RUNNING, 120, 40)):
         assert not any("p loss" in text for text in drawn(mode, cells, rows))
         assert shared.console_rows == 0
+
+
+def test_breakpoints_that_have_no_room_are_counted_and_the_newest_stand_there() -> None:
+    made = held(snapshot_1f1b())
+    breaks = tuple(Breakpoint(number, f"mb=={number}") for number in range(1, 10))
+    shown = replace(made, control=replace(made.control, breaks=breaks))
+    for rows, first in ((24, 1), (14, 7)):  # 14: 8 for the source, 3 edges
+        text = [plain(row) for row in held_panels(shown, DebugPageState(0), "(pardbg)", 120, rows)]
+        known = [n for n in range(1, 10) if any(f"mb=={n} " in row for row in text)]
+        assert known == [*range(first, 10)]
+        assert any("3 of 9" in row for row in text) == (first > 1)
 
 
 @pytest.mark.parametrize(

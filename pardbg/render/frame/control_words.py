@@ -181,7 +181,9 @@ def _runs_on(fact: facts.RunsOn) -> str:
 def _left(fact: facts.Left) -> str:
     if not fact.was_held:
         return ""
-    return f"{fact.viewer} {'disconnected' if fact.disconnected else 'left'}: all ranks run on"
+    return (
+        f"{viewer(fact.viewer)} {'disconnected' if fact.disconnected else 'left'}: all ranks run on"
+    )
 
 
 def _in_debugger(fact: facts.InDebugger) -> str:

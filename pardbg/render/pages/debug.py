@@ -44,6 +44,8 @@ _WAIT_NS: Final = 1_000_000_000
 _EDGE: Final = 10
 """Cells of a heading beside its words that a panel's edge takes."""
 _NARROW_STACKS: Final = 3
+_NARROW_SOURCE: Final = 9
+"""Lines that more stacks than those leave to the source, one under the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,8 @@ def _over(
     stacks = _stacks(shown, taken, look, snapshot, size + 1 if wide else left_size)
     if cells < WIDE:
         found, places = _window(ranks, places, focus, max(2, min(len(ranks), rows // 2)))
-        found += stacks[: min(len(stacks), _NARROW_STACKS, max(0, rows - len(found)))]
+        few = min(max(_NARROW_STACKS, rows - len(found) - _NARROW_SOURCE), rows - len(found))
+        found += stacks[: max(0, few)]
         below = frame_source(shown, look, cells - 2, rows - len(found))
         found += [line(" ", row) for row in below]
     else:

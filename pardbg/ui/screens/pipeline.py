@@ -21,6 +21,10 @@ _CONSOLE: Final = 6
 """Least number of rows for the console under the grid, with its edges."""
 
 
+_BY_TIME: Final = 13
+"""Least number of rows under the grid for the same step by time."""
+
+
 class PipelinePage(Page):
     """The planned and observed schedule by time or by tick, or the what-if pane."""
 
@@ -193,7 +197,14 @@ def _tick_page(
     """Return the grid, and under it what was typed and done while ranks are held."""
     look = TickPageState(shared.rank, cell, hits(frame.snapshot))
     if frame.snapshot.control.mode not in HELD_MODES:
-        return tick_page(frame.snapshot, ticks, cells, rows, look)
+        grid = tick_page(frame.snapshot, ticks, cells, rows, look)
+        room = rows - len(grid.head) - len(grid.body) - len(grid.foot) - 1
+        if room < _BY_TIME:
+            return grid
+        state = PipelinePageState(shared.rank, not frame.following, cell, ticks.cell)
+        below = pipeline(frame.snapshot, cells, room, state, frame.schedule)
+        lines = [*below.head, *below.body, *below.foot][:room]
+        return replace(grid, foot=(*grid.foot, (), *lines))
     for upper in (rows - rows * 2 // 5, rows):  # a low grid leaves the console more
         grid = tick_page(frame.snapshot, ticks, cells, upper, look)
         used = len(grid.head) + len(grid.body) + len(grid.foot)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pardbg.events.commands import Reply
 from pardbg.events.control_codes import Mode, Verb
 from pardbg.events.control_events import Status
-from pardbg.events.control_facts import Breakpoint, Cut, Edited, Hit, Waits
+from pardbg.events.control_facts import Breakpoint, Cut, Edited, Hit, Left, Waits
 from pardbg.render.frame.control_words import done_text, fact_text
 from pardbg.render.reports.replies import text
 from pardbg_agent.ctrl.agent_messages import OpenOp
@@ -32,5 +32,7 @@ def test_why_ranks_are_held_goes_with_a_cut_and_with_no_other_answer() -> None:
     status = Status(Mode.HELD, why=(Hit(1, 2, "mb==3", next="1B3"),))
     cut = done_text(Reply(answer=Cut(), status=status))
     assert cut == fact_text(status.why[0])
+    left = fact_text(Left("view-ada@pts:3-fa6c004d81f5"))
+    assert "ada on pts/3" in left and "fa6c" not in left
     edited = Edited(Verb.IGNORE, (Breakpoint(2, "mb==3", ignore=5),))
     assert done_text(Reply(answer=edited, status=status)) == fact_text(edited)

@@ -42,9 +42,12 @@ def hits(snapshot: Snapshot) -> Mapping[int, str]:
 
 def _beside(snapshot: Snapshot, look: DebugPageState, cells: int, rows: int) -> list[Line]:
     """Draw the source, and breakpoints under it; nothing where neither is known."""
-    breaks = break_lines(snapshot, cells)[: max(0, rows - _SOURCE - 3)]
+    known = break_lines(snapshot, cells)
+    breaks = known[max(0, len(known) - max(0, rows - _SOURCE - 3)) :]  # the newest
     if breaks:
-        breaks = [line(rule("breakpoints and watches", cells, str(len(breaks)))), *breaks, ()]
+        of = f" of {len(known)}" if len(breaks) < len(known) else ""
+        title = rule("breakpoints and watches", cells, f"{len(breaks)}{of}")
+        breaks = [line(title), *breaks, ()]
     shown, _ = stacks_shown(snapshot, look)
     found = frame_source(shown, look, cells, rows - len(breaks) - 1)
     found = [fit(row, cells) for row in found]

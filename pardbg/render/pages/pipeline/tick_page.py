@@ -153,7 +153,7 @@ def _title(snapshot: Snapshot, grid: TickGrid, cells: int) -> Line:
 def beyond(seen: Window, grid: TickGrid) -> Line:
     """Return the number of ticks beyond the edges."""
     before, after = seen.first - 1, grid.num_ticks - (seen.first + seen.number - 1)
-    text = "  ".join([f"◀ {before}"] * (before > 0) + [f"{after} ▶"] * (after > 0))
+    text = "  ".join([f"◀ +{before}"] * (before > 0) + [f"+{after} ▶"] * (after > 0))
     return (Segment(f" {text} ", "accent"),) if text else ()
 
 
