@@ -22,7 +22,7 @@ NAMES = ("held", "moving")
 RANKS, STEPS, TICKS = 4, 4000, 14
 SIZE = (120, 40)
 WAIT_S = 180
-ASKED = ("p input.shape", "tensor grad")
+ASKED = ("p input", "p grad")
 
 
 class Film:
