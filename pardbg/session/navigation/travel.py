@@ -20,7 +20,8 @@ from pardbg.errors import UserError
 from pardbg.session.navigation.goto import Target, wall_near
 from pardbg.store.process import Process
 from pardbg.store.store import Store
-from pardbg.words import duration
+from pardbg.store.table import Table
+from pardbg.words import duration, size
 
 UNITS: Final = ("step", "action", "op", "tick", "finding", "bookmark")
 """Units that one press of a key moves by, in the order they are offered."""
@@ -220,9 +221,17 @@ def _op_text(process: Process, name: str, row: int) -> str:
     word = op.op if op is not None else "op"
     if name == "issue_p2p":
         peer, arrow = int(table.col("peer")[row]), "→" if word == "send" else "←"
-        return f"rank {process.rank} {word} {arrow}{peer}"
+        return f"rank {process.rank} {word} {arrow}{peer}{_bytes(table, row)}"
     where = f" {group.axis or group.name}" if group is not None else ""
-    return f"rank {process.rank} {word}{where} #{int(table.col('seq')[row])}"
+    seq = int(table.col("seq")[row])
+    return f"rank {process.rank} {word}{where} #{seq}{_bytes(table, row)}"
+
+
+def _bytes(table: Table, row: int) -> str:
+    """Return what goes in and comes out, ``, 65.5 kB → 262 kB``; once where it is as much."""
+    sides = dict.fromkeys(int(table.col(name)[row]) for name in ("a", "b"))
+    text = " → ".join(size(number) for number in sides if number)
+    return f", {text}" if text else ""
 
 
 def _actions_near(store: Store, t_ns: int, rank: int) -> Iterator[Found]:

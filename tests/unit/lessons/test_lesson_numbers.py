@@ -24,6 +24,7 @@ from pardbg.lab.lessons.worked import holds, pages
 from pardbg.render.draw.cells import plain
 from pardbg.render.draw.signs import ascii_of
 from pardbg.render.frame.lesson import LessonPage, idea_picture, question_lines
+from pardbg.session.navigation.travel import beside, step_end
 from pardbg.session.reader import load
 from pardbg.ui.commands.actions import GLOSSARY
 
@@ -329,6 +330,25 @@ def test_one_choice_is_right_and_the_run_says_which(lesson: int, idea: int) -> N
 @pytest.mark.parametrize(("lesson", "idea"), PLACES)
 def test_what_was_seen_is_as_the_formula_says(lesson: int, idea: int) -> None:
     assert all(worked_.holds is not False for worked_ in worked(lesson)[idea].worked)
+
+
+def test_stepping_by_op_says_the_bytes_that_questions_are_about() -> None:
+    """DDP: four buckets and a loss of 4 bytes. MoE: what the router keeps of 65.5 kB."""
+
+    def stepped(name: str, times: int) -> list[str]:
+        store, found = load(SESSIONS / f"{name}.mcap"), []
+        t_ns = step_end(store, 4)
+        assert t_ns is not None
+        for _ in range(times):
+            there = beside(store, t_ns, "op", 1, 0, ())
+            found.append(there.text.rpartition(", ")[2])
+            t_ns = there.t_ns
+        return found
+
+    buckets = stepped("ddp", 5)
+    assert buckets[4] == "4 B" and all(text.endswith(" kB") for text in buckets[:4])
+    to, back = stepped("moe", 4)[2:]
+    assert to.startswith("65.5 kB → ") and back == " → ".join(reversed(to.split(" → ")))
 
 
 def test_a_relation_that_does_not_hold_is_seen() -> None:
