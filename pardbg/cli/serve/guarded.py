@@ -20,6 +20,8 @@ from textual_serve.server import Server
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _TOKEN_BYTES: Final = 24
 HOST: Final = "127.0.0.1"
+_NOTHING_FROM_ELSEWHERE: Final = "style-src 'self' 'unsafe-inline'; font-src 'self' data:"
+"""textual-serve's page asks a font of another host, and shows nothing before that has answered."""
 
 
 class Guarded(Server):
@@ -69,6 +71,7 @@ class Guarded(Server):
             if not response.prepared:
                 response.headers["Referrer-Policy"] = "no-referrer"
                 response.headers["X-Frame-Options"] = "DENY"
+                response.headers["Content-Security-Policy"] = _NOTHING_FROM_ELSEWHERE
             return response
 
         return guard

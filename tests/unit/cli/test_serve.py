@@ -68,6 +68,19 @@ async def test_the_address_needs_its_token_and_its_host(address: str) -> None:
     assert base.startswith("http://127.0.0.1:")
 
 
+async def test_a_browser_fetches_nothing_from_elsewhere(address: str) -> None:
+    """What the page links to is of this server, or its own policy has the browser leave it."""
+    async with client() as session:
+        assert await get(session, address) == 200
+        async with session.get(address) as answer:
+            page, policy = await answer.text(), answer.headers["Content-Security-Policy"]
+    links = re.findall(r'<(link|script|img)\b[^>]*?(?:href|src)="([^"]+)"', page)
+    elsewhere = {tag for tag, url in links if not url.startswith(address.partition("/?")[0])}
+    assert elsewhere <= {"link"}
+    for kind in ("style-src", "font-src"):
+        assert f"{kind} 'self'" in policy and "*" not in policy
+
+
 async def test_a_websocket_of_another_page_is_refused(address: str) -> None:
     base = address.partition("/?")[0]
     async with client() as session:
