@@ -185,7 +185,8 @@ class LessonScreen(MainScreen):
                 self._opened = self.course.page
                 self._open(self.shared.frame)
         elif self.course.wanted is not None:
-            self.say(f"opening lesson {self.course.wanted[0] + 1} …")
+            lesson, idea = self.course.wanted
+            self.say(f"opening lesson {lesson + 1}, idea {idea + 1} …")
             self.call_after_refresh(self._leave)  # the words stand there while it is read
         else:
             self.say("that was the last idea" if by > 0 else "this is the first idea")
