@@ -56,11 +56,16 @@ def trail(events: Iterable[ControlEvent], you: str = "") -> list[TrailLine]:
             continue  # findings say what is wrong
         late = isinstance(fact, Hit) and bool(lines) and event.t_ns - lines[-1].t_ns > _SOON_NS
         if verb and isinstance(fact, _OUTCOMES) and not late:
-            came, last = _came(event), lines[-1]
-            text = last.text if came in last.text else f"{last.text} → {came}"
+            last = lines[-1]
+            came = "; ".join(part for part in _came(event).split("; ") if part not in last.text)
+            text = f"{last.text} → {came}" if came else last.text
             lines[-1] = TrailLine(last.t_ns, text, event.n)
             continue
-        lines.append(TrailLine(event.t_ns, _line(event, you), event.n))
+        text = _line(event, you)
+        if lines and text == lines[-1].text and not isinstance(fact, Asked):  # it is said again
+            lines[-1] = TrailLine(lines[-1].t_ns, text, event.n)
+            continue
+        lines.append(TrailLine(event.t_ns, text, event.n))
         verb = isinstance(fact, Asked)
     return lines
 

@@ -17,7 +17,7 @@ from pardbg.analysis.answers.timeline import lanes
 from pardbg.analysis.base.losses import NotFinite
 from pardbg.events.control_codes import Mode, Verb
 from pardbg.events.control_events import ControlEvent, Status
-from pardbg.events.control_facts import Asked, Cut, Hit, Raised, Stall
+from pardbg.events.control_facts import Asked, Cut, Hit, Raised, Stall, UnderWay
 from pardbg.render.draw.cells import Picture, plain
 from pardbg.render.frame import chrome
 from pardbg.render.frame.activity import activity_text
@@ -186,6 +186,19 @@ def test_the_audit_trail_has_a_line_per_verb_with_what_came_of_it() -> None:
     shown = [plain(row) for row in console(now, answers, "", 80)]
     assert sum(where in row for row in shown) == 1, "the trail has it"
     assert any("something else" in row for row in shown)
+
+
+def test_the_audit_trail_says_nothing_twice() -> None:
+    """What is still awaited, every 2 s; the breakpoint that a tick met, once more with its cut."""
+    hit = Hit(2, 1, "mb==3", next="2B3")
+    facts = [Stall(1), *[UnderWay((0, 1))] * 3, UnderWay((1,)), Asked(Verb.TICK), hit, Cut()]
+    log = [ControlEvent(fact, Status(Mode.HELD, why=(hit,) if isinstance(fact, Cut) else ()), "",
+                        at + 1, at * 2_000_000_000) for at, fact in enumerate(facts)]  # fmt: skip
+    log[6] = replace(log[6], t_ns=log[5].t_ns)  # soon after the verb
+    lines = trail(log)
+    assert [line.n for line in lines] == [1, 4, 5, 8]
+    assert [line.t_ns // 1_000_000_000 for line in lines] == [0, 2, 8, 10]
+    assert lines[3].text.count("breakpoint 1") == 1
 
 
 @pytest.mark.parametrize("fact", [Hit(2, 1, "mb==3"), Raised(2, "ValueError: no labels")])
