@@ -1,7 +1,7 @@
 """Numbers as people read and write them: durations, sizes, rates, shares, counts, rank sets.
 
 The one place that formats and parses them, so that a screen, the report, ``ctl``, a finding and an
-error say the same thing in the same words: ``350 µs``, ``23.1 ms``, ``2m10s``, ``1.5 MiB`` of
+error say the same thing in the same words: ``350 µs``, ``23.1 ms``, ``2 m 10 s``, ``1.5 MiB`` of
 memory, ``262 kB`` of traffic, ``31.2%``, ``ranks 0–3,7``. Three significant digits, zeros kept.
 ``agent/pardbg_agent/words.py`` has what a rank needs itself; one test covers both.
 """
@@ -52,7 +52,7 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)([kmgt]?i?)b?", re.ASCII)
 
 
 def duration(ns: float | None) -> str:
-    """Return a time in ns as ``350 µs``, ``23.1 ms``, ``1.2 s``, ``2m10s`` or ``2h05m``."""
+    """Return a time in ns as ``350 µs``, ``23.1 ms``, ``1.2 s``, ``2 m 10 s`` or ``2 h 5 m``."""
     if ns is None:
         return UNKNOWN
     if not math.isfinite(ns):
@@ -76,12 +76,12 @@ def viewer(name: str) -> str:
 
 
 def countdown(ns: float) -> str:
-    """Return what is left of a time limit in whole seconds, rounded up: ``9 s``, ``4m59s``."""
+    """Return what is left of a time limit in whole seconds, rounded up: ``9 s``, ``4 m 59 s``."""
     return duration(max(0, -(-int(ns) // 1_000_000_000)) * 1e9) if ns > 0 else "0 s"
 
 
 def offset(ns: float, resolution_ns: float = 1e6, most_ns: float = 0) -> str:
-    """Return a time on a ruler, as fine as its ticks need: ``218 ms``, ``1.25 s``, ``2m03.5s``.
+    """Return a time on a ruler, as fine as its ticks need: ``218 ms``, ``1.25 s``, ``2 m 3.5 s``.
     ``most_ns``: the largest time beside it, which has the same unit."""
     digits = next((d for d in range(9) if resolution_ns >= 10 ** (9 - d)), 9)
     if resolution_ns < 1e6 and abs(ns) < 1e6:
@@ -90,9 +90,10 @@ def offset(ns: float, resolution_ns: float = 1e6, most_ns: float = 0) -> str:
     if round(max(ns, most_ns) / 1e6, of_ms) < 1000:
         return f"{ns / 1e6:.{of_ms}f} ms"
     total = ns / 1e9
-    if total < 60:
+    if round(total, digits) < 100:
         return f"{total:.{digits}f} s"
-    return f"{int(total) // 60}m{total % 60:0{3 + digits if digits else 2}.{digits}f}s"
+    minutes, seconds = divmod(round(total, digits), 60)
+    return f"{minutes:.0f} m {seconds:.{digits}f} s"
 
 
 def clock(wall_ns: int) -> str:

@@ -12,15 +12,17 @@ LARGEST: Final = (1 << 63) - 1
 
 
 def duration(ns: float) -> str:
-    """Return a time in ns as ``312 ms``, ``1.25 s`` or ``2m10s``; ``ns`` is not negative."""
+    """Return a time in ns as ``312 ms``, ``1.25 s``, ``2 m 10 s`` or ``17 h 5 m``; ``ns`` is not
+    negative."""
     if ns < 999.5:
         return f"{ns:.0f} ns"
     for scale, unit in ((1e3, "µs"), (1e6, "ms"), (1e9, "s")):
-        if ns < 999.5 * scale and ns < 59.995e9:
+        if ns < 999.5 * scale and ns < 99.95e9:
             return f"{short(ns / scale)} {unit}"
-    whole_s = round(ns / 1e9)
-    minutes = f"{whole_s // 60}m{whole_s % 60:02d}s"
-    return minutes if whole_s < 3600 else f"{whole_s // 3600}h{whole_s % 3600 // 60:02d}m"
+    minutes, seconds = divmod(round(ns / 1e9), 60)
+    if minutes < 60:
+        return f"{minutes} m {seconds} s"
+    return f"{minutes // 60} h {minutes % 60} m"
 
 
 def binary_size(num_bytes: float) -> str:

@@ -22,7 +22,7 @@ from tests.ui.fakes import FakePort, FakeSource, FakeStore, app_on, shows, text_
 
 SIZES = ((80, 24), (120, 40), (200, 60))
 WORDS = {
-    "overview": ("held before 2F4", "recv 2→3 mb4", "step ms"),
+    "overview": ("held before 2F4", "recv 2→3 mb4", "step time"),
     "pipeline": ("implied 27.3%", "plan", "seen", "rank 0 at 40 ms", "dependency"),
     "timeline": ("compute", "wait", "across"),
     "collectives": ("p2p", "1 → 2", "F mb3"),

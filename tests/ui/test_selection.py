@@ -117,7 +117,7 @@ async def test_the_chosen_box_stays_in_sight_while_a_live_run_goes_on() -> None:
         store = app._store
         assert isinstance(store, FakeStore)
         store.show(replace(base, t_ns=later, t_end_ns=later))
-        await shows(app, "stays 1m00s back while a box is chosen")
+        await shows(app, "stays 60 s back while a box is chosen")
         frame = app.main.shared.frame
         assert frame is not None and frame.lanes_t1_ns == base.t_ns
         assert text_of(app).partition("┌")[2][:60] == box

@@ -21,8 +21,10 @@ ARABIC = "\N{ARABIC-INDIC DIGIT TWO}"
         (0, "0 ns"), (999, "999 ns"), (1_000, "1 µs"), (81_000, "81 µs"), (350_000, "350 µs"),
         (999_400, "999 µs"), (999_600, "1.00 ms"), (1_240_000, "1.24 ms"), (23_100_000, "23.1 ms"),
         (412_000_000, "412 ms"), (1_200_000_000, "1.20 s"), (59_000_000_000, "59 s"),
-        (59_994_000_000, "60.0 s"), (2_000_000_001, "2.00 s"), (60_000_000_000, "1m00s"),
-        (130_000_000_000, "2m10s"), (3_599_600_000_000, "1h00m"), (7_500_000_000_000, "2h05m"),
+        (59_994_000_000, "60.0 s"), (2_000_000_001, "2.00 s"), (99_940_000_000, "99.9 s"),
+        (99_960_000_000, "1 m 40 s"), (134_000_000_000, "2 m 14 s"),
+        (3_599_400_000_000, "59 m 59 s"), (3_599_600_000_000, "1 h 0 m"),
+        (62_040_000_000_000, "17 h 14 m"),
     ],
 )  # fmt: skip
 def test_durations(module: ModuleType, ns: int, text: str) -> None:
@@ -133,23 +135,27 @@ def test_a_viewer_is_named_by_user_and_terminal() -> None:
 
 def test_countdowns_are_whole_seconds_rounded_up() -> None:
     assert [words.countdown(ns) for ns in (-1, 0, 1, 8_100_000_000, 299_000_000_001)] == [
-        "0 s", "0 s", "1 s", "9 s", "5m00s"
+        "0 s", "0 s", "1 s", "9 s", "5 m 0 s"
     ]  # fmt: skip
 
 
 def test_a_ruler_says_times_as_fine_as_its_ticks() -> None:
     assert words.offset(218_000_000, 2e7) == "218 ms"
     assert words.offset(12_500_000_000, 1e8) == "12.5 s"
-    assert words.offset(123_400_000_000, 1e8) == "2m03.4s"
+    assert words.offset(123_400_000_000, 1e8) == "2 m 3.4 s"
     assert words.offset(40_000, 1e4) == "40 µs" and words.offset(250_000, 5e4) == "250 µs"
     assert words.offset(559_123_456, 2e5) == "559.1 ms"
     assert words.offset(7_559_123_456, 1e7) == "7.56 s", "ms below 1 s only"
     assert words.offset(7_559_123_456, 5e3) == "7.559123 s"
-    assert words.offset(67_559_123_456, 20) == "1m07.55912346s"
+    assert words.offset(67_559_123_456, 20) == "67.55912346 s"
     assert (
         words.offset(999_700_000, 1e7) == "1.00 s" and words.offset(999_700_000, 1e5) == "999.7 ms"
     )
     assert words.offset(500_000_000, 5e8, 2e9) == "0.5 s", "one unit on an axis"
+    assert (
+        words.offset(99_960_000_000, 1e8) == "1 m 40.0 s"
+        and words.offset(99_940_000_000, 1e8) == "99.9 s"
+    )
 
 
 @pytest.mark.parametrize(

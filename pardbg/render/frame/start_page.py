@@ -142,7 +142,7 @@ def _columns(cells: int, now_ns: int, kind: Kind) -> list[Column[Entry]]:
         Column(when, 6, lambda e: (_when(e, now_ns), "dim"), rank=4, align="right"),
         Column("ranks", 5, lambda e: (_of(e, _num_ranks), ""),
                rank=1, align="right"),
-        Column("length", 7, lambda e: (_of(e, lambda d: words.duration(d.length_ns)), "dim"),
+        Column("length", 9, lambda e: (_of(e, lambda d: words.duration(d.length_ns)), "dim"),
                rank=3, align="right"),
         Column("worst finding", 18, _worst, wish=26),
         Column("step time", 13 if cells < _ROOMY else 32, draws=_steps, rank=2),

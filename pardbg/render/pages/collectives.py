@@ -231,9 +231,9 @@ def _columns(
         came,
         Column("last", 5, lambda r: ("" if r.last_rank is None else f"r{r.last_rank}", ""), rank=3,
                align="right"),
-        Column("skew", 8, lambda r: (words.duration(r.skew_ns), "warn" if _skewed(r) else ""),
+        Column("skew", 9, lambda r: (words.duration(r.skew_ns), "warn" if _skewed(r) else ""),
                rank=1, align="right"),
-        Column("wait", 8, lambda r: (words.duration(r.wait_ns), "dim"), rank=0 if by_wait else 6,
+        Column("wait", 9, lambda r: (words.duration(r.wait_ns), "dim"), rank=0 if by_wait else 6,
                align="right"),
         Column("transfer", 9, lambda r: (words.at_most(r.transfer_ns, r.transfer_most_ns), ""),
                rank=4, align="right"),
@@ -258,7 +258,7 @@ def _arrivals_column(
         return Column("arrival", marks, draws=strip)
     most = nice_step(skews[int(0.95 * (len(skews) - 1))] * 1.1)
     title = f"who came when, 0 – {words.duration(most)}"
-    return Column(title, 33, draws=lambda row, size: _on_axis(row, size, most), wish=60)
+    return Column(title, 32, draws=lambda row, size: _on_axis(row, size, most), wish=60)
 
 
 def _on_axis(row: CollectiveRow, cells: int, most_ns: float) -> Line:
@@ -472,9 +472,9 @@ def message(row: P2PRow, now_ns: int, cells: int) -> tuple[Line, ...]:
 def _came(a: Arrival, begin: int) -> str:
     came = "+" + words.duration((a.came_ns or begin) - begin)
     if a.left_ns is None or a.came_ns is None:
-        return f"{came:<9} in it"
+        return f"{came:<10} in it"
     bound = "≤ " if a.source == "polled" else ""
-    return f"{came:<9} {words.duration(a.left_ns - a.came_ns):>8} {bound}{a.source}"
+    return f"{came:<10} {words.duration(a.left_ns - a.came_ns):>9} {bound}{a.source}"
 
 
 def detail(row: CollectiveRow | P2PRow, snapshot: Snapshot, cells: int, rows: int) -> Picture:

@@ -249,7 +249,7 @@ def test_who_follows_the_job_is_told() -> None:
     status = Status(Mode.PAUSING, RUN, 600 * SEC)
     event = ControlEvent(Raised(1, "ValueError: x"), status)
     assert notice(event, "ddp-1") == (
-        "rank 1 raised ValueError: x: continue lets it die (unattended: in 10m00s); "
+        "rank 1 raised ValueError: x: continue lets it die (unattended: in 10 m 0 s); "
         "`pardbg ctl ddp-1 where`, `continue`, or `pardbg watch ddp-1`"
     )
     assert notice(replace(event, fact=Paused()), "ddp-1") == ""

@@ -249,7 +249,7 @@ def test_the_last_to_come_is_late(c: core.Core, peers: dict[int, Peer]) -> None:
     for rank, ago in zip(PEERS, (30, 500_000, 20), strict=True):
         peers[rank].comes(0, t_ns=now - ago * MS)
     ((text, _),) = hits(c, sum_of())
-    assert text == "last to all_reduce float32[8] on default #0, 8m20s after rank 2, the first"
+    assert text == "last to all_reduce float32[8] on default #0, 8 m 20 s after rank 2, the first"
 
 
 def test_who_is_not_the_last_or_not_late_says_nothing(c: core.Core, peers: dict[int, Peer]) -> None:

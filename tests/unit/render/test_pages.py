@@ -266,7 +266,7 @@ def test_the_time_bar_says_what_is_not_read_yet() -> None:
     made = replace(snapshot_1f1b(), t_begin_ns=0, t_end_ns=40 * S, t_ns=20 * S)
     state = Playing(False, 1.0, True, 0, 100 * S, (), "step", 0.42, None)
     text = plain(time_bar(made, state, 100))
-    assert "loaded 42%" in text and "1m40" in text  # of the whole session, not of what is read
+    assert "loaded 42%" in text and "1 m 40" in text  # of the whole session, not of what is read
     text = plain(time_bar(made, replace(state, awaited_ns=90 * S), 100))
     assert "wait 42%" in text and "shown: 20.00 s" in text
 

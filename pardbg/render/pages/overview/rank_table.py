@@ -163,7 +163,7 @@ def columns_of(snapshot: Snapshot, cells: int, ascii_: bool = False) -> list[Col
                rank=5 if drawn and not apart else 1, align="right"),
         Column("logged", max(6, min(logged, 28)), lambda r: (_logged(r.metrics[:4]), "dim"),
                rank=2),
-        Column("step ms", 8, lambda r: (words.duration(r.step_ns[-1]) if r.step_ns else "–", ""),
+        Column("step time", 9, lambda r: (words.duration(r.step_ns[-1]) if r.step_ns else "–", ""),
                rank=4 if drawn else 2, align="right"),
         Column(DRAWN[0], 24 if wide else 12, rank=7,
                draws=lambda r, size: (Segment(_trend(r.step_ns, size), "spark"),)),
