@@ -12,7 +12,11 @@ from functools import lru_cache
 from importlib import resources
 
 from rich.color import Color, blend_rgb
+from rich.segment import Segment
 from rich.style import Style
+from textual.color import Color as Tint
+from textual.color import rgb_to_lab
+from textual.filter import LineFilter
 from textual.theme import BUILTIN_THEMES, Theme
 
 from pardbg.render.draw.cells import PAIR, SELECTED
@@ -88,6 +92,39 @@ def _look(palette: str, token: str) -> tuple[str, str, str]:
     while token not in table:
         token = token.rpartition(".")[0]
     return table[token]
+
+
+class Nearest(LineFilter):
+    """Colours for a terminal of 256: those that look nearest. (rich makes the dark grounds black,
+    navy or olive, so that header, selection and the fills of charts are lost or too bright.)"""
+
+    def apply(self, segments: list[Segment], background: Tint) -> list[Segment]:
+        return [
+            Segment(text, near and _nearest_style(near), control)
+            for text, near, control in segments
+        ]
+
+
+@lru_cache(maxsize=8192)
+def _nearest_style(look: Style) -> Style:
+    return look + Style.from_color(
+        look.color and nearest(look.color), look.bgcolor and nearest(look.bgcolor)
+    )
+
+
+@lru_cache(maxsize=4096)
+def nearest(colour: Color) -> Color:
+    """Return the colour of the 240 fixed ones of 256 that looks most like ``colour`` (by CIELAB);
+    of a terminal's own colours itself."""
+    if colour.triplet is None:
+        return colour
+    wanted = rgb_to_lab(Tint(*colour.triplet))
+
+    def far(candidate: Color) -> float:
+        lab = rgb_to_lab(Tint(*candidate.get_truecolor()))
+        return (lab.L - wanted.L) ** 2 + (lab.a - wanted.a) ** 2 + (lab.b - wanted.b) ** 2
+
+    return min(map(Color.from_ansi, range(16, 256)), key=far)
 
 
 THEMES = (

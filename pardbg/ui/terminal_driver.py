@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
@@ -14,10 +15,11 @@ from typing import Any, ClassVar, Final
 from textual import constants
 from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
+from textual.filter import LineFilter
 
 from pardbg.render.draw.signs import ERRORS, has_utf8
 from pardbg.terminals import any_closed
-from pardbg.ui.palette import THEMES
+from pardbg.ui.palette import THEMES, Nearest
 
 
 class TerminalApp(App[None]):
@@ -51,6 +53,10 @@ class TerminalApp(App[None]):
         if self._driver is not None and not self.is_headless:
             self._driver.write(text)
 
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        few = [_NEAREST] if self.console.color_system == "256" else []
+        return [*super().get_line_filters(), *few]
+
     def take_colours(self) -> None:
         """Choose the palette that the terminal can show."""
         for theme in THEMES:
@@ -60,6 +66,7 @@ class TerminalApp(App[None]):
         self.theme = "pardbg-16" if few and not self.no_color else "pardbg-dark"
 
 
+_NEAREST: Final = Nearest()
 _ENTER: Final = "\x1b[?1049h"
 _LEAVE: Final = ("\x1b[?1049l", "\x1b[?25h")
 """Back to the shell's screen and cursor."""

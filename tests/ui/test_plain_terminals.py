@@ -6,7 +6,9 @@ import itertools
 from pathlib import Path
 
 import pytest
-from rich.color import Color, ColorType
+from rich.color import Color, ColorSystem, ColorType
+from rich.segment import Segment
+from textual.color import Color as Tint
 
 from pardbg.analysis.answers.snapshot import Snapshot, snapshot
 from pardbg.analysis.answers.timeline import LaneSpan
@@ -20,7 +22,7 @@ from pardbg.render.pages.pipeline.schedule import CAUSE_CHAR
 from pardbg.render.pages.timeline import lane
 from pardbg.session.reader import load
 from pardbg.ui.commands.actions import OWN, footer
-from pardbg.ui.palette import style
+from pardbg.ui.palette import HEADER, Nearest, nearest, style
 from tests.ui.fakes import until
 from tests.ui.recorded import replayed
 
@@ -67,6 +69,30 @@ def test_a_selected_row_of_16_colours_is_one_bar() -> None:
     assert len(looks) == 1 and looks.pop().reverse
     assert not style("16", "strip.compute" + SELECTED).reverse, "strips stay"
     assert style("dark", "warn" + SELECTED).color != style("dark", "dim" + SELECTED).color
+
+
+@pytest.mark.parametrize("palette", ["dark", "light"])
+def test_256_colours_keep_grounds_and_inks_apart(palette: str) -> None:
+    """rich makes the ground of the header black, of a selected row navy, of a fill teal."""
+    ground = Color.parse({"dark": "#0d1218", "light": "#fbfbf9"}[palette])
+    shades = [style(palette, "x" + SELECTED).bgcolor, style(palette, "x" + HEADER).bgcolor]
+    shades += [style(palette, f"fill.{ink}.0").color for ink in ("spark", "loss")]
+    for shade in shades:
+        red, green, blue = nearest(shade or ground).get_truecolor()
+        assert max(red, green, blue) - min(red, green, blue) <= 16, "a grey, as it is faint"
+        assert nearest(shade or ground) != nearest(ground)
+    strips = [style(palette, f"strip.{part}").color for part in ("compute", "comm", "waiting")]
+    assert len({nearest(strip).number for strip in strips if strip}) == 3
+
+
+def test_colours_of_256_are_not_changed_again() -> None:
+    look = style("dark", "brand")
+    ((text, shown, _),) = Nearest().apply([Segment("pardbg", look)], Tint(0, 0, 0))
+    assert text == "pardbg" and shown is not None and shown.bold
+    for colour in (shown.color, shown.bgcolor):
+        assert colour is not None and colour.downgrade(ColorSystem.EIGHT_BIT) == colour
+        assert nearest(colour) == colour
+    assert nearest(Color.parse("bright_cyan")) == Color.parse("bright_cyan"), "the terminal's own"
 
 
 @pytest.mark.parametrize("signs", ["".join(CAUSE_CHAR.values()), "░▒ ", "●◆■▲×+"])
