@@ -151,7 +151,8 @@ def _plot(
         styles.append(curve.style)
         _draw(figure, curve, len(styles) - 1, (x, y), ys[1], cells)
     x_ticks = _ticks(xs, x, max(2, cells // 12))
-    y_ticks = _ticks(ys, y, max(2, rows // 3))
+    y_ticks = _ticks(ys, y, max(2, rows // 3), least=2)  # one tick is no scale
+    y_ticks = _apart(y_ticks, ys, y, rows - 2)
     for name, limits, ticks, scale in (("x", xs, x_ticks, x), ("y", ys, y_ticks, y)):
         ruler = figure.ruler(name).lim(*map(scale.place, limits))
         ruler.ticks(
@@ -222,8 +223,9 @@ def _limits(values: Sequence[float], scale: Scale) -> tuple[float, float]:
     return low, high
 
 
-def _ticks(limits: tuple[float, float], scale: Scale, number: int) -> list[float]:
-    """Return at most about ``number`` round values on an axis."""
+def _ticks(limits: tuple[float, float], scale: Scale, number: int, least: int = 1) -> list[float]:
+    """Return at most about ``number`` round values on an axis, more if that leaves fewer than
+    ``least``."""
     low, high = limits
     if scale.log:
         first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
@@ -235,7 +237,21 @@ def _ticks(limits: tuple[float, float], scale: Scale, number: int) -> list[float
     step = _step((high - low) / number, scale)
     first = math.ceil(low / step - 1e-9)
     inside = [at * step for at in range(first, math.floor(high / step + 1e-9) + 1)]
-    return inside if inside or number > _STAIRS[1] else _ticks(limits, scale, 2 * number)
+    if len(inside) >= least or number > _STAIRS[1]:
+        return inside
+    return _ticks(limits, scale, 2 * number, least)
+
+
+def _apart(ticks: list[float], limits: tuple[float, float], scale: Scale, rows: int) -> list[float]:
+    """Return the ticks at least a row from the one below: the figures of two in one row would
+    merge into a third."""
+    low, high = map(scale.place, limits)
+    apart = (high - low) * 0.999 / max(1, rows - 1)
+    kept: list[float] = []
+    for tick in ticks:
+        if not kept or scale.place(tick) - scale.place(kept[-1]) > apart:
+            kept.append(tick)
+    return kept
 
 
 def _step(least: float, scale: Scale) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Final
 
@@ -188,13 +189,15 @@ def _curves(snapshot: Snapshot, ahead: Ahead | None) -> list[_Curve]:
     times = [(row.step, row.duration_ns) for row in snapshot.steps]
     losses = snapshot.loss_history
     middle = median(value for _, value in times) if times else None
+    later = _ahead(times, ahead.times if ahead else ())
+    least, most = (of((ns for _, ns in (*times, *later)), default=0) for of in (min, max))
     source = snapshot.loss_source or "backward"
     said = f"{words.duration(middle)}   "
     medians = (f"median of {len(times)}: {said}", f"median {said}") if times else ()
     curves = [
         _Curve("step time", medians,
                words.duration(times[-1][1]) if times else "to come", "spark", times,
-               _ahead(times, ahead.times if ahead else ()), _time_text, middle),
+               later, partial(_time_text, least_ns=least, most_ns=most), middle),
         _Curve("loss" if source == "backward" else f"loss, {source}", (),
                _course(losses) if losses else "to come", "loss", losses,
                _ahead(losses, ahead.losses if ahead else ()), _loss_text),
@@ -202,8 +205,9 @@ def _curves(snapshot: Snapshot, ahead: Ahead | None) -> list[_Curve]:
     return [curve for curve in curves if curve.values or curve.later]
 
 
-def _time_text(ns: float) -> str:
-    return right(words.duration(ns), _LABEL)
+def _time_text(ns: float, least_ns: float, most_ns: float) -> str:
+    """Return a tick between these two times in the unit of them all."""
+    return right(words.offset(ns, (most_ns - least_ns or most_ns) / 10, most_ns), _LABEL)
 
 
 def _loss_text(loss: float) -> str:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from itertools import pairwise
 
+import pytest
+
 from pardbg import words
 from pardbg.analysis.comm.op_rows import Arrival, CollectiveRow
 from pardbg.render.draw.cells import as_row, plain
@@ -111,6 +113,21 @@ def test_collectives_are_summed_per_group_op_and_size_by_what_they_waited() -> N
 def test_plotext_is_imported_with_the_first_chart_only() -> None:
     code = "import sys, pardbg.ui.app; sys.exit('plotext' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("rows", [5, 6, 9])
+@pytest.mark.parametrize("values", [(2.58, 1.2, 1.1), (5.74, 5.2, 4.36), (0.52, 0.42, 0.43)])
+def test_a_vertical_axis_has_a_scale_of_ticks_that_are_true(
+    rows: int, values: tuple[float, ...]
+) -> None:
+    """Two ticks at least, at multiples of 0.05; of two in a row no third is made (1.5 and 2 were
+    once written over each other as 1.52)."""
+    chart = by_step(list(enumerate(values)), 60, rows, "spark", "{:.3g}".format)
+    said = [plain(line).partition("┤")[0] for line in chart if "┤" in plain(line)]
+    ticks = [float(text) for text in said]
+    assert len(ticks) >= 2 and ticks == sorted(set(ticks), reverse=True)
+    assert all(abs(tick * 20 - round(tick * 20)) < 1e-9 for tick in ticks)
+    assert min(values) <= ticks[-1] < ticks[0] <= max(values)
 
 
 def test_ticks_of_memory_are_in_the_largest_unit() -> None:

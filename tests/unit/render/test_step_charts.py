@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from pardbg.analysis.findings.finding import Finding
 from pardbg.render.draw.cells import plain
 from pardbg.render.frame.step_charts import Event
@@ -53,3 +55,20 @@ def test_where_rows_are_few_the_loss_stands_beside_the_step_time() -> None:
     rows = [plain(row) for row in (*picture.head, *picture.body)]
     axes = [row for row in rows if "└" in row]
     assert len(axes) == 1 and axes[0].count("└") == 2
+
+
+@pytest.mark.parametrize(("cells", "rows"), [(80, 20), (120, 36), (200, 56)])
+def test_ticks_of_the_step_time_have_one_unit(cells: int, rows: int) -> None:
+    """Steps of 0.7 to 1.1 s: 800 ms would stand under 1 s."""
+    made = snapshot_1f1b()
+    times = [700_000_000 + 20_000_000 * at for at in range(21)]
+    steps = tuple(replace(made.steps[-1], step=n, duration_ns=ns) for n, ns in enumerate(times))
+    picture = overview(replace(made, steps=steps, loss_history=()), cells, rows)
+    shown = [
+        plain(row).partition("┤")[0].split()
+        for row in (*picture.head, *picture.body)
+        if "┤" in plain(row)
+    ]
+    ticks = [(float(words[-2]), words[-1]) for words in shown]
+    assert len(ticks) >= 2 and {unit for _, unit in ticks} == {"s"}
+    assert 1.1 >= ticks[0][0] > ticks[-1][0] >= 0.7
