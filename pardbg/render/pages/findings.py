@@ -54,17 +54,19 @@ def brief(findings: Sequence[Finding], cells: int) -> list[Line]:
     return [_line(finding, cells) for finding in ordered(findings)]
 
 
-def told(
-    findings: Sequence[Finding], cells: int, said: Finding | None = None, room: int = 0
-) -> list[Line]:
-    """Return two lines each at most, more where all have room; of the one that is ``said`` already
-    what to try."""
+def told(findings: Sequence[Finding], cells: int, said: Finding | None, room: int) -> list[Line]:
+    """Return ``room`` lines at most, the last one of more findings than that their number: two
+    each, more where all have room; of the one that is ``said`` already what to try."""
     lines: list[Line] = []
-    for finding in ordered(findings):
+    for after, finding in zip(reversed(range(len(findings))), ordered(findings), strict=True):
+        left_over = room - len(lines)
+        if lines and left_over <= bool(after):
+            return [*lines, line(Segment(f"  and {after + 1} more", "dim"))][:room]
         sign, style = SIGN[finding.severity]
         kind = f"{clip(clean(finding.kind), 18)}  "
         text = f"to try: {finding.advice}" if finding is said and finding.advice else finding.text
-        rows = wrap(clean(text), max(16, cells - width(kind) - 2), max(2, room // len(findings)))
+        rows = wrap(clean(text), max(16, cells - width(kind) - 2),
+                    max(1, min(left_over - after, max(2, room // len(findings)))))  # fmt: skip
         lines.append(line(Segment(f"{sign} ", style), Segment(kind, "strong"), Segment(rows[0])))
         lines += [line(" " * (width(kind) + 2), Segment(row)) for row in rows[1:]]
     return lines

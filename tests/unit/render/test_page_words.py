@@ -11,13 +11,14 @@ from pardbg import words
 from pardbg.analysis.answers.ranks import Activity
 from pardbg.analysis.answers.snapshot import snapshot
 from pardbg.analysis.base.run import OutputLine
+from pardbg.analysis.findings.finding import Finding
 from pardbg.render.draw.cells import plain
 from pardbg.render.draw.regions import framed, regions
 from pardbg.render.pages.collectives import CollectivesPageState as CollectivesLook
 from pardbg.render.pages.collectives import collectives
 from pardbg.render.pages.debug import DebugPageState as DebugLook
 from pardbg.render.pages.debug import debug
-from pardbg.render.pages.findings import Around, ahead, findings, place_of
+from pardbg.render.pages.findings import Around, ahead, findings, place_of, told
 from pardbg.render.pages.overview.page import OverviewPageState, overview
 from pardbg.render.pages.timeline import Window
 from pardbg.session.reader import load
@@ -25,6 +26,22 @@ from pardbg.session.source_files import Place, SourceLines
 from tests.ui.recorded import SESSIONS
 from tests.ui.sample import S, snapshot_1f1b
 from tests.unit.render.test_pages import text_of
+
+
+@pytest.mark.parametrize("room", range(1, 12))
+@pytest.mark.parametrize("number", [1, 2, 3, 7])
+def test_findings_in_few_lines_end_in_an_ellipsis_or_are_counted(number: int, room: int) -> None:
+    """A sentence was cut in its middle, or a finding left out, as if there were no more."""
+    text = "rank 2 comes last to the collectives of default, by far later than all others"
+    found = [Finding(f"kind-{at}", "info", at, text) for at in range(number)]
+    rows = [plain(row) for row in told(found, 50, None, room)]
+    shown = sum("kind-" in row for row in rows)
+    assert 1 <= len(rows) <= room and shown >= 1
+    if shown < number:
+        assert room == 1 or str(number - shown) in re.findall(r"\d+", rows[-1])
+        rows.pop() if room > 1 else None
+    told_of = "\n".join(rows).split("i kind-")[1:]
+    assert all(part.rstrip().endswith(("others", "…")) for part in told_of)
 
 
 def test_a_held_rank_s_row_says_what_comes_next_however_narrow() -> None:
