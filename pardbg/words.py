@@ -93,7 +93,13 @@ def offset(ns: float, resolution_ns: float = 1e6, most_ns: float = 0) -> str:
     if round(total, digits) < 100:
         return f"{total:.{digits}f} s"
     minutes, seconds = divmod(round(total, digits), 60)
-    return f"{minutes:.0f} m {seconds:.{digits}f} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:.0f} h " * (hours > 0) + f"{minutes:.0f} m {seconds:.{digits}f} s"
+
+
+def stamp(ns: float) -> str:
+    """Return a time since the job's start for a column of 9 cells: ``81.54 s``, ``17 h 14 m``."""
+    return offset(ns, 1e7) if ns < 99.995e9 else duration(ns)
 
 
 def clock(wall_ns: int) -> str:

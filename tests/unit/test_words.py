@@ -139,6 +139,17 @@ def test_countdowns_are_whole_seconds_rounded_up() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (81_540_000_000, "81.54 s"), (99_994_000_000, "99.99 s"), (99_995_000_000, "1 m 40 s"),
+        (3_599_000_000_000, "59 m 59 s"), (62_040_000_000_000, "17 h 14 m"), (5_000_000, "5 ms"),
+    ],
+)  # fmt: skip
+def test_times_in_a_column_have_nine_cells(ns: int, text: str) -> None:
+    assert words.stamp(ns) == text and len(text) <= 9
+
+
 def test_a_ruler_says_times_as_fine_as_its_ticks() -> None:
     assert words.offset(218_000_000, 2e7) == "218 ms"
     assert words.offset(12_500_000_000, 1e8) == "12.5 s"
@@ -148,6 +159,7 @@ def test_a_ruler_says_times_as_fine_as_its_ticks() -> None:
     assert words.offset(7_559_123_456, 1e7) == "7.56 s", "ms below 1 s only"
     assert words.offset(7_559_123_456, 5e3) == "7.559123 s"
     assert words.offset(67_559_123_456, 20) == "67.55912346 s"
+    assert words.offset(62_043_210_000_000, 1e7) == "17 h 14 m 3.21 s"
     assert (
         words.offset(999_700_000, 1e7) == "1.00 s" and words.offset(999_700_000, 1e5) == "999.7 ms"
     )

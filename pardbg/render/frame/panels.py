@@ -197,7 +197,7 @@ def bookmark_list(
             " ",
             Segment(right(str(number), 3), "key"),
             "  ",
-            Segment(right(words.offset(mark.t_ns - snapshot.t_begin_ns, 1e7), 10), "strong"),
+            Segment(right(words.stamp(mark.t_ns - snapshot.t_begin_ns), 10), "strong"),
             "  ",
             Segment(words.clock(run.wall_ns + mark.t_ns - run.t0_ns), "dim"),
             "  ",

@@ -13,7 +13,7 @@ from pardbg.analysis.hangs.stacks import is_user
 from pardbg.events.commands import WhereFound
 from pardbg.render.draw.cells import Line, Segment, clean, clip, line, width
 from pardbg.render.frame.audit_trail import trail
-from pardbg.words import offset
+from pardbg.words import stamp
 from pardbg_agent.ctrl.agent_messages import Frame
 from pardbg_agent.tables.code_files import in_reach
 
@@ -176,10 +176,12 @@ def console(snapshot: Snapshot, typed: Sequence[Entry], you: str, cells: int) ->
 
 
 def _trail(since_ns: int, text: str, cells: int) -> list[Line]:
-    stamp = offset(max(0, since_ns), 1e7)
     rows = fold(text, cells - _STAMP - 1)
     return [
-        line(Segment(f" {stamp if at == 0 else '':>{_STAMP - 3}}  ", "faint"), Segment(row, "dim"))
+        line(
+            Segment(f" {stamp(max(0, since_ns)) if at == 0 else '':>{_STAMP - 3}}  ", "faint"),
+            Segment(row, "dim"),
+        )
         for at, row in enumerate(rows)
     ]
 

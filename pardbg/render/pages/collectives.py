@@ -286,7 +286,7 @@ def _is_bad(row: CollectiveRow) -> bool:
 
 def _p2p_columns(cells: int, begin_ns: int, ended: bool) -> list[Column[P2PRow]]:
     def sent(row: P2PRow) -> str:
-        return "not sent" if row.send_ns is None else words.offset(row.send_ns - begin_ns, 1e7)
+        return "not sent" if row.send_ns is None else words.stamp(row.send_ns - begin_ns)
 
     return [
         Column("pg", 8, lambda r: (clean(r.group), "dim"), rank=5),

@@ -107,7 +107,7 @@ def output_lines(
     entry: OutputLine, begin_ns: int, cells: int, most: int = _MOST_ROWS
 ) -> tuple[Line, ...]:
     """Draw time, rank and text of a line, in at most ``most`` rows."""
-    when = words.offset(max(0, entry.t_ns - begin_ns), 1e7)
+    when = words.stamp(max(0, entry.t_ns - begin_ns))
     source = f"r{entry.rank}" if entry.rank is not None else ""
     style = "stderr" if entry.stream == "stderr" else ""
     text, room = clean(_ESCAPES.sub("", entry.text)).rstrip(), max(4, cells - 18)

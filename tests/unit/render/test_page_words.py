@@ -19,6 +19,7 @@ from pardbg.render.pages.collectives import collectives
 from pardbg.render.pages.debug import DebugPageState as DebugLook
 from pardbg.render.pages.debug import debug
 from pardbg.render.pages.findings import Around, ahead, findings, place_of, told
+from pardbg.render.pages.output import output_lines
 from pardbg.render.pages.overview.page import OverviewPageState, overview
 from pardbg.render.pages.timeline import Window
 from pardbg.session.reader import load
@@ -26,6 +27,12 @@ from pardbg.session.source_files import Place, SourceLines
 from tests.ui.recorded import SESSIONS
 from tests.ui.sample import S, snapshot_1f1b
 from tests.unit.render.test_pages import text_of
+
+
+def test_printed_lines_stand_under_each_other_however_late() -> None:
+    times = (81 * S, 3599 * S, 62_040 * S)
+    rows = [plain(output_lines(OutputLine(t, 0, "stdout", "loss 3.2"), 0, 60)[0]) for t in times]
+    assert {row.index("loss") for row in rows} == {18}
 
 
 @pytest.mark.parametrize("room", range(1, 12))
