@@ -138,7 +138,7 @@ def _after(row: Line, at: int) -> Line:
 def _columns(cells: int, now_ns: int, kind: Kind) -> list[Column[Entry]]:
     when = "ended" if kind == "dead" else "began"
     return [
-        Column("", 20, draws=_name, wish=32),
+        Column("", 18, draws=_name, wish=32),
         Column(when, 6, lambda e: (_when(e, now_ns), "dim"), rank=4, align="right"),
         Column("ranks", 5, lambda e: (_of(e, _num_ranks), ""),
                rank=1, align="right"),
