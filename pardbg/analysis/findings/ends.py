@@ -43,7 +43,7 @@ from pardbg.analysis.findings.kinds.end_kinds import (
     Raised,
     ThreadRaised,
 )
-from pardbg.analysis.findings.stalls.absences import destroyed, last_op
+from pardbg.analysis.findings.stalls.absences import destroyed, last_op, left_out
 from pardbg.analysis.findings.stalls.misfits import misfit_messages, split_groups, thread_crossings
 from pardbg.analysis.hangs.newest import newest_collectives
 from pardbg.analysis.hangs.stacks import is_user, place, waits_in_op, whole_place
@@ -301,7 +301,8 @@ def _went_early(
         t_ns=min(times, default=bad[0].t_ns),
         where=None if left else destroyed_at[went[0]] or None,
         facts=LeftEarly(
-            abrupt, *last_op(view, went[0]), normal=_all_well(view, left), destroyed=not left
+            abrupt, *last_op(view, went[0]), normal=_all_well(view, left), destroyed=not left,
+            left_out=left_out(view, went[0]) if len(went) == 1 else None,
         ),
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ import pardbg.analysis.findings.kinds.speed_kinds as speed
 import pardbg.analysis.findings.kinds.stall_kinds as waits
 import pardbg.analysis.findings.kinds.value_kinds as state
 from pardbg.analysis.findings.finding import Candidate, Facts, Label
-from pardbg.analysis.findings.kinds.absence import Absence, Doing
+from pardbg.analysis.findings.kinds.absence import Absence, Doing, LeftOut
 from pardbg.analysis.hangs.blocking_calls import Blocking, Call
 from pardbg.analysis.hangs.partings import Parting
 from pardbg.analysis.same.hypotheses import Hypothesis
@@ -220,6 +220,7 @@ def _ends() -> list[Candidate]:
         one("missing-rank", ends.LeftEarly(), (0, 1), (2,)),
         one("missing-rank", ends.LeftEarly(normal=True), (0, 1), (2,)),
         one("missing-rank", ends.LeftEarly(True, *last), (0, 1), (2,)),
+        one("missing-rank", ends.LeftEarly(left_out=LeftOut(Label("dp"), 99, 100)), (0, 1), (2,)),
         one("cut-off", ends.CutOff("RuntimeError: Connection closed", False), (0, 1)),
         one("missing-rank", ends.LeftEarly(destroyed=True), (0, 1), (2,), AT),
         one("cut-off", ends.CutOff("RuntimeError: refused", True, stale=True), (0, 1), (), AT),

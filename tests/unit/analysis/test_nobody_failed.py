@@ -79,6 +79,34 @@ def test_of_ranks_that_left_only_one_that_an_op_misses_is_named() -> None:
     assert said(trace)["missing-rank"].culprits == (1,)
 
 
+@pytest.mark.parametrize("skips", [True, False])
+def test_a_rank_that_left_out_one_collective_is_told_apart_from_one_with_fewer_steps(
+    skips: bool,
+) -> None:
+    """Two collectives a step. Rank 2 leaves out the second of step 1 and ends 4 steps, with 7
+    collectives: the others are in their 8th, having ended 3. Or its data end after 3 steps, with 6:
+    the others are in the 7th, having ended 3 as it did."""
+    trace = Trace(3)
+    num_ops = 7 if skips else 6
+    for seq in range(num_ops):
+        for proc in trace.ranks:
+            own = seq + (skips and proc.rank == 2 and seq > 2)
+            proc.collective("world", "all_reduce", 10 * seq, 10 * seq + 2, step=own // 2)
+            if own % 2 or (skips and proc.rank == 2 and seq == 2):
+                proc.step(own // 2, 10 * seq - 5, 10 * seq + 3)
+    for rank in (0, 1):
+        trace.ranks[rank].collective("world", "all_reduce", 80, None, step=3)
+    trace.flush()
+    ends(trace, trace.ranks[2], 90, code=0)
+    for rank in (0, 1):
+        raises(trace.ranks[rank], 95, CLOSED, IN_OP)
+    trace.end(300, code=1)
+    found = said(trace)["missing-rank"]
+    assert found.culprits == (2,)
+    of = facts(found, "left_out")
+    assert (of and (of.issued, of.others)) == ((7, 8) if skips else None)
+
+
 @pytest.mark.parametrize("restarts", [0, 1])
 def test_an_address_of_the_life_before_is_told_after_a_restart(restarts: int) -> None:
     """torchrun's store keeps the addresses that gloo wrote there."""

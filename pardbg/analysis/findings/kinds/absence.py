@@ -56,6 +56,15 @@ NO_OP: Final = Label("")
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A rank has ended more steps than the others, and issued fewer collectives of a group."""
+
+    group: Label
+    issued: int
+    others: int
+
+
+@dataclass(frozen=True, slots=True)
 class Absence:
     """Cause of a missing rank: what it does instead."""
 

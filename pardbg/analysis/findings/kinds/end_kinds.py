@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pardbg.analysis.findings.finding import Candidate, Facts, Label, Note, Severity
-from pardbg.analysis.findings.kinds.absence import NO_OP, last_op_text
+from pardbg.analysis.findings.kinds.absence import NO_OP, LeftOut, last_op_text
 from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.wording import killed_text
 from pardbg.events.log_facts import LogSays
@@ -194,6 +194,7 @@ class LeftEarly(_Failure):
     """Their exit code is known, and 0."""
     destroyed: bool = False
     """They destroyed the group that the others were in, and live on."""
+    left_out: LeftOut | None = None
 
     def text(self, about: Candidate) -> str:
         left = about.culprits
@@ -202,9 +203,15 @@ class LeftEarly(_Failure):
         if self.destroyed:
             how = f"destroyed {agreed('its', left)} process group"
         text = f"{ranks_text(left)} {how}; {ranks_text(about.ranks)} then lost the connection."
+        if self.left_out is not None:
+            of = self.left_out
+            text += f" It ended more steps, and issued {of.issued} collectives of {of.group}, not "
+            return f"{text}{of.others} as they did: in some step it left out one."
         return text + _seen_last(left, self.last, self.last_at)
 
     def advice(self) -> str:
+        if self.left_out is not None:
+            return self.tries("left out")
         return self.tries("destroyed" if self.destroyed else "abrupt" if self.abrupt else "")
 
 

@@ -9,10 +9,12 @@ import numpy as np
 
 from pardbg.analysis.base.asof import View
 from pardbg.analysis.base.leads import standing
+from pardbg.analysis.base.steps import last_step_rows
 from pardbg.analysis.comm.ops import Issue, group_label, issues_at
 from pardbg.analysis.findings.finding import Candidate, GroupKey, Label
-from pardbg.analysis.findings.kinds.absence import NO_OP, Absence, Doing
+from pardbg.analysis.findings.kinds.absence import NO_OP, Absence, Doing, LeftOut
 from pardbg.analysis.hangs.blocking_calls import Blocking, samples
+from pardbg.analysis.hangs.newest import newest_collectives
 from pardbg.analysis.hangs.stacks import activity, caller, place, whole_place
 from pardbg.analysis.hangs.standstill import IDLE_CORES, Seen, first_place, is_cut_off, ran, seen
 from pardbg.store.definitions import GroupDef
@@ -128,6 +130,23 @@ def last_op(view: View, rank: int) -> tuple[Label, str]:
     newest = max(found, key=lambda issue: issue.t0_ns)
     label = f"{newest.op.op} {group_label(view, newest.group)} #{newest.seq}"
     return Label(label), first_place(view, rank, newest.t0_ns)[0] or ""
+
+
+def left_out(view: View, rank: int) -> LeftOut | None:
+    """Return what says that a rank for which others wait left out a collective in some step; None
+    where it may have had fewer steps, as of uneven data."""
+    rows = [row for row in newest_collectives(view) if rank in row.missing]
+    if not rows:
+        return None
+    of = [row for row in rows if row.key == rows[0].key]
+    waiting = {other for row in of for other in row.issued if other in view.ranks}
+    ended = {one: last_step_rows(view, view.ranks[one], 1)[-1:] for one in (rank, *sorted(waiting))}
+    steps = {one: newest[0][0] for one, newest in ended.items() if newest}
+    if len(steps) < len(ended) or steps.pop(rank) <= max(steps.values(), default=0):
+        return None
+    numbers = [row.seq for row in of]
+    group = Label(of[0].label or of[0].axis or of[0].group)
+    return LeftOut(group, min(numbers), max(numbers) + 1)
 
 
 def with_handled(view: View, found: Candidate) -> Candidate:
