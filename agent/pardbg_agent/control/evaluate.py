@@ -124,7 +124,20 @@ def _value(at: Place, expr: str) -> Any:
     for name in lacking if at.at_hand is not None else ():
         if name not in known and name not in at.frame.f_locals:  # `input` would be Python's own
             raise NameError(f"{name} {_why_not(name, values)}")
-    return eval(code, known, {**besides, **at.frame.f_locals})  # noqa: S307 - what --allow-eval allows
+    names = {**besides, **at.frame.f_locals}
+    try:
+        return eval(code, known, names)  # noqa: S307 - what --allow-eval allows
+    except NameError as error:
+        if (near := _near(error.name, [*names, *known])) is None or error.name not in code.co_names:
+            raise
+        raise NameError(f"{error}; near it: {near}") from None
+
+
+def _near(name: str | None, known: list[str]) -> str | None:
+    """Return the name that is most like it."""
+    import difflib
+
+    return next(iter(difflib.get_close_matches(name or "", known, 1)), None)
 
 
 def _why_not(name: str, values: Mapping[str, Any]) -> str:

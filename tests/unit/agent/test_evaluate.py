@@ -61,6 +61,23 @@ def test_a_name_of_the_program_comes_before_one_of_the_action(
 
 
 @pytest.mark.parametrize(
+    ("typed", "near"),
+    [("totl", "total"), ("OUTR + 1", "OUTER"), ("zzz", None), ("inside()", None)],
+)
+def test_the_nearest_name_stands_beside_one_that_is_not(typed: str, near: str | None) -> None:
+    """Not beside one that a function of the program lacks."""
+
+    def inside() -> Any:
+        return eval("totl", {}, {})
+
+    total = 3
+    assert total and callable(inside)
+    text = evaluate.answer("p", typed, 0, sys._getframe()).text
+    assert text.startswith("NameError: name ")
+    assert text.rpartition(" ")[2] == near or (near is None and "; " not in text)
+
+
+@pytest.mark.parametrize(
     ("known", "lacks"),
     [({}, ["input", "output", "grad"]), ({"input": 1}, ["output", "grad"]),
      ({"input": 1, "output": 2}, ["grad"]), ({"input": 1, "output": 2, "grad": 3}, [])],
