@@ -26,7 +26,7 @@ from pardbg.ui.engine.frame_maker import FrameMaker
 from pardbg.ui.engine.landmarks import Journey, Places
 from pardbg.ui.engine.loading import POLL_MS, Loader
 from pardbg.ui.engine.messages import Arrived, FrameReady, Loading, Trouble
-from pardbg.ui.engine.pace import PLAY_PERIOD_S, GcPauses, Pace
+from pardbg.ui.engine.pace import PLAY_PERIOD_S, GcPauses, Pace, give_back
 
 LOADING_PERIOD_S = 0.2
 OWN_PERIOD_S = 1.0
@@ -299,6 +299,7 @@ class Engine:
             self._report_once(f"cannot look at all ranks: {type(error).__name__}: {error}")
         if over:
             self._pace.round_over()
+            give_back()
 
     def _report_once(self, text: str) -> None:
         if text not in self._errors and len(self._errors) < _MOST_ERRORS:

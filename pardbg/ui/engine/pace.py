@@ -3,10 +3,11 @@ out of frames that the user waits for."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from pardbg.ui.engine.cursor import TimeCursor
@@ -136,3 +137,10 @@ class GcPauses:
         if passed > (PERIOD_S if idle else LATEST_S):
             gc.collect()
             self._last_s = time.monotonic()
+
+
+def give_back() -> None:
+    """Give the system the pages that are free: after a look at a thousand ranks 100 MB lie in holes
+    of glibc's heap. Takes some 15 ms. Other C libraries keep theirs."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
