@@ -38,14 +38,15 @@ one at the end, and what waits runs beside what computes."""
 
 LONG = frozenset({
     "accelerator/test_losses.py", "accelerator/test_out_of_memory.py",
-    "accelerator/test_watched.py", "distributed/test_async_checkpoint.py",
-    "distributed/test_attach_agent.py",
+    "accelerator/test_recipes.py", "accelerator/test_watched.py",
+    "distributed/test_async_checkpoint.py", "distributed/test_attach_agent.py",
     "distributed/test_debugger.py", "distributed/test_entering.py", "distributed/test_explain.py",
     "distributed/test_held_time.py", "distributed/test_launched_ranks.py",
     "distributed/test_live_replay.py", "distributed/test_made_groups.py", "distributed/test_mcp.py",
     "distributed/test_meeting_again.py", "distributed/test_metrics.py",
     "distributed/test_recipes_data.py", "distributed/test_recipes_losses.py",
-    "distributed/test_recording.py", "distributed/test_rehearse.py",
+    "distributed/test_recipes_sharded.py", "distributed/test_recording.py",
+    "distributed/test_rehearse.py",
     "distributed/test_same_tutorial.py", "distributed/test_schedule_lint.py",
     "distributed/test_serve_live.py", "distributed/test_the_users_job.py",
     "faults/test_findings_device.py", "faults/test_hub_faults.py", "faults/test_nodes.py",

@@ -22,7 +22,9 @@ dist.destroy_process_group()
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("ranks", ["by torchrun", "without RANK"])
+@pytest.mark.parametrize("ranks", [
+    pytest.param("by torchrun", marks=pytest.mark.long), "without RANK",
+])  # fmt: skip
 def test_both_get_their_own(tmp_path: Path, ranks: str) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     for name in ("msgpack", "zmq"):

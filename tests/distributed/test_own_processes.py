@@ -30,7 +30,9 @@ def pardbg(
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("way", ["directory", "PYTHONPATH"])
+@pytest.mark.parametrize("way", [
+    "directory", pytest.param("PYTHONPATH", marks=pytest.mark.long),
+])  # fmt: skip
 def test_nothing_is_imported_from_the_job(tmp_path: Path, way: str) -> None:
     """By command line, launcher and hub; the job itself has its modules as always."""
     evil = tmp_path / "evil"

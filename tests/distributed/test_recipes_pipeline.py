@@ -56,7 +56,10 @@ def torchs_order(name: str, rank: int) -> list[str]:
     return one_by_one(texts(get_schedule_ops(SCHEDULES[name], RANKS, MICROBATCHES)[rank]))
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", [
+    name if name in ("1f1b", "interleaved", "zbv") else pytest.param(name, marks=pytest.mark.long)
+    for name in SCHEDULES
+])  # fmt: skip
 def test_each_rank_is_seen_to_run_torchs_schedule(name: str) -> None:
     pipeline = run(name).report["pipeline"]
     stages = RANKS * len(PLACES[name](0, RANKS))

@@ -78,6 +78,7 @@ def test_a_hung_job(tmp_path: Path) -> None:
     assert job.returncode == 0 and out.count("sum [3.0, 3.0, 3.0]") == 3
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("how", ["spawn", "popen"])
 def test_a_healthy_job_of_launchers_with_ranks_environment(

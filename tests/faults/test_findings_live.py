@@ -52,7 +52,9 @@ def test_a_long_evaluation_on_one_rank_is_no_error() -> None:
 
 
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("what", ["exit-hangs-early", "exit-hangs-queue"])
+@pytest.mark.parametrize("what", [
+    pytest.param("exit-hangs-early", marks=pytest.mark.long), "exit-hangs-queue",
+])  # fmt: skip
 def test_an_exit_that_hangs_in_a_handler_older_than_torch_is_named(what: str) -> None:
     """Not forked ranks: those have imported torch before their program begins."""
     argv = torchrun(2, "tests.diagnosis.setup_programs", what, "1", "5")
@@ -82,4 +84,5 @@ def test_a_rank_that_trains_on_alone_has_a_place(tmp_path: Path) -> None:
             source.close()
     assert found[0].culprits == (1,) and (found[0].where or "").startswith("programs.py:")
     (absence,) = facts(found[0], "absences")
-    assert absence.doing in ("runs", "code")  # a full machine stops it for a second now and then
+    # A full machine stops it for a second now and then, wherever it is.
+    assert absence.doing in ("runs", "code", "forward", "backward", "optimizer")

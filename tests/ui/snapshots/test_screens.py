@@ -31,7 +31,11 @@ def _the_same_everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", VIEW_OF)
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize(
+    "size",
+    [size if size[0] < 200 else pytest.param(size, marks=pytest.mark.long) for size in SIZES],
+    ids=lambda size: f"{size[0]}x{size[1]}",
+)
 def test_screen(
     name: str,
     size: tuple[int, int],
