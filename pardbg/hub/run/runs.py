@@ -140,6 +140,9 @@ def find_run(name: str | None = None) -> Run:
         if run is not None:
             return run
     runs = list_runs()
+    fitting = [run for run in runs if name in (run.run, run.name) or run.run.startswith(name or "")]
+    if not fitting and name is not None and Path(name).is_file():
+        raise RunError(f"{name} is a file, no live run: `pardbg replay {name}` opens a recording")
     if not runs:
         refused = "".join(f"; {line}" for line in files.refused_roots())
         raise RunError(
@@ -147,7 +150,6 @@ def find_run(name: str | None = None) -> Run:
         )
     if name is None:
         return runs[-1]
-    fitting = [run for run in runs if name in (run.run, run.name) or run.run.startswith(name)]
     if not fitting:
         raise RunError(f"no live run {name!r}; live: {', '.join(run.run for run in runs)}")
     return fitting[-1]

@@ -22,7 +22,7 @@ from pardbg.hub.removal import mark, remove_rings, remove_run
 from pardbg.hub.run import config as files
 from pardbg.hub.run.config import ConfigError
 from pardbg.hub.run.launcher import ended, job_env
-from pardbg.hub.run.runs import Run
+from pardbg.hub.run.runs import Run, RunError, find_run
 from pardbg.hub.serve.collector import Heads
 from pardbg.hub.serve.job_output import MAX_LINE, MAX_LINES, PARTIAL_NS, Tail, split_rank
 from pardbg.hub.serve.sockets import check_endpoints, make_keys
@@ -486,3 +486,9 @@ def test_who_is_left_out_when_ranks_meet_again_has_no_number(order: tuple[str, .
     assert known.process("0.h.x").rank == -1 and known.process("0.h.2").rank == 1
     say("x", 3, epoch=1, since=5)
     assert known.process("0.h.x").rank == 3
+
+
+def test_a_file_that_is_no_live_run_is_sent_to_replay(tmp_path: Path) -> None:
+    (file := tmp_path / "s.mcap").touch()
+    with pytest.raises(RunError, match=f"pardbg replay {file}"):
+        find_run(str(file))
