@@ -35,6 +35,13 @@ class OpDef:
         places = sum(len(file) + len(function) for file, _, function in self.at)
         return len(self.op) + len(self.dtype) + len(self.reduce) + places
 
+    @property
+    def meets(self) -> tuple[str, str]:
+        """Return (``HOST:PORT`` where ranks look for each other, the rest that it says), of an
+        init_process_group."""
+        at, _, rest = self.reduce.removeprefix("at ").partition(", ")
+        return at, rest
+
 
 @dataclass(frozen=True, slots=True)
 class GroupDef:

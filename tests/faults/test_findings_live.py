@@ -76,13 +76,11 @@ def test_a_rank_that_trains_on_alone_has_a_place(tmp_path: Path) -> None:
             store.apply_all(source.poll(50))
             said = findings(View(store, None))
             found[:] = [one for one in said if one.kind == "missing-rank" and one.where]
-            return bool(found)
+            # A full machine stops it for a second now and then, wherever it is.
+            return bool(found) and facts(found[0], "absences")[0].doing in ("runs", "code")
 
         try:
             wait_until(placed, 120, "its place")
         finally:
             source.close()
     assert found[0].culprits == (1,) and (found[0].where or "").startswith("programs.py:")
-    (absence,) = facts(found[0], "absences")
-    # A full machine stops it for a second now and then, wherever it is.
-    assert absence.doing in ("runs", "code", "forward", "backward", "optimizer")

@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+_LOCAL_SGD: Final = "PostLocalSGDState"
 WORDS: Final = ("params", "grads", "optimizer")
 """Words ``hash`` knows without an expression: everything the optimizers of the program have."""
 BINS: Final = 20
@@ -135,6 +136,16 @@ def number_of(scalar: Any) -> float:
         return float(scalar.detach().item())
     with _disable_current_modes():
         return float(scalar.detach().item())
+
+
+def replicated(module: Any) -> Iterable[tuple[str, Any]]:
+    """Return (name, parameter) of what a DistributedDataParallel keeps equal on its ranks: nothing
+    where torch's hook for local SGD sums gradients within groups of them."""
+    ignored = getattr(module, "parameters_to_ignore", None) or ()
+    states = {type(state).__name__ for _, state in getattr(module, "_comm_hooks", ())}
+    for name, p in module.module.named_parameters() if _LOCAL_SGD not in states else ():
+        if name not in ignored and type(p) is torch.nn.Parameter:
+            yield name, p
 
 
 def local_part(value: Any) -> Any:

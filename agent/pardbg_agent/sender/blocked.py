@@ -102,7 +102,8 @@ class Blocked:
         if frame is None:
             return
         number, fd = int(words[0]), int(words[1], 16)
-        if number in _POLLS and int(words[2], 16) == 1 and not awaited(frame):
+        waits = kind == "poll" and bool(awaited(frame))
+        if number in _POLLS and int(words[2], 16) == 1 and not waits:
             kind, fd = "fd", int.from_bytes(_memory(fd, 4), sys.byteorder, signed=True)
         if number in _OPENS:
             detail = _fifo(int(words[2], 16))
@@ -110,7 +111,7 @@ class Blocked:
             kind, detail = _told(kind, fd, frame)
             if kind == "socket" and not detail:
                 detail = f"{_peer(fd) or _asked(number, words)}\t\t"
-        if kind == "poll" and not detail and awaited(frame):
+        if waits and not detail:
             detail = "\t\ttask"
         if kind in ("pipe", "terminal") and number in _WRITES:
             kind = f"full {kind}"

@@ -17,7 +17,9 @@ _MOST_ROWS: Final = 1 << 21
 _CODES: Final = dict(COLUMNS)
 _LAST_STEP: Final = 0xFFFFFFFF
 _FEW: Final = 4
-"""Tables side by side below which each is searched by itself."""
+"""Tables side by side below which each is searched by itself ..."""
+_COMPARED: Final = 512
+"""... and rows, of many more of which a look at each takes longer than searches."""
 _NONE: Final = np.empty(0, np.int64)
 Columns = dict[str, Array]
 """Column -> values, one rank after the other; ``who``: the rank's place among the view's."""
@@ -89,7 +91,7 @@ class Joined:
         for part in beside(self.tables, [(0, len(table)) for table in self.tables]):
             values = part.col(name)
             than, left = left[: len(values), None], left[len(values) :]
-            if len(values) < _FEW:
+            if len(values) < _FEW or values.shape[1] > _COMPARED:
                 pairs = zip(values, than, strict=True)
                 found += [row.searchsorted(at, side) for row, at in pairs]
             else:

@@ -393,7 +393,7 @@ def _op_text(issue: Issue, met: bool = False, whole: bool = True) -> str:
     ranks may write it in several ways (localhost, its number, a store of their own)."""
     reduce = issue.op.reduce
     if issue.op.op == _INIT and (met or not whole):
-        at, _, rest = reduce.partition(", ")
+        at, rest = issue.op.meets
         reduce = rest if met else f"{at.rpartition(':')[2]}, {rest}"
     return f"{issue.op.op} {reduce}" if reduce else issue.op.op
 

@@ -168,22 +168,19 @@ def test_computations_that_are_alike_or_vary(words: Sequence[Sequence[str]]) -> 
 NONE, ALL = (0, 0, 0), (BYTES,) * 3
 
 
+def with_experts(num_zeros: int) -> View:
+    """Two thirds of what is summed is of experts; so many bytes of rank 1's are zeros."""
+    zeros = [NONE, (num_zeros,) * 3, NONE]
+    return job(ONES, zeros=zeros, op="reduce_scatter", sharded=True, experts=2 * BYTES)
+
+
 @pytest.mark.parametrize(
     ("view", "found"),
     [
         (job(ONES, zeros=[NONE, ALL, NONE]), [((1,), 0, 3)]),
         (job(ONES, zeros=[ALL, ALL, NONE]), [((0, 1), 0, 3)]),
         (job(ONES, zeros=[NONE, ALL, NONE], op="reduce_scatter", sharded=True), [((1,), 0, 3)]),
-        (
-            job(
-                ONES,
-                zeros=[NONE, (3 * BYTES,) * 3, NONE],
-                op="reduce_scatter",
-                sharded=True,
-                experts=2 * BYTES,
-            ),
-            [((1,), 0, 3)] * 2,
-        ),
+        (with_experts(3 * BYTES), [((1,), 0, 3)] * 2),
     ],
 )
 def test_a_rank_that_gives_nothing_but_zeros(view: View, found: list[tuple[object, ...]]) -> None:
@@ -201,13 +198,7 @@ def test_a_rank_that_gives_nothing_but_zeros(view: View, found: list[tuple[objec
         job(ONES, zeros=[NONE, ALL, NONE], losses=[2.0, 0.0, 2.0]),  # a rank without data
         job(ONES, zeros=[NONE, ALL, NONE], op="broadcast"),  # nothing is averaged
         # experts that had no token
-        job(
-            ONES,
-            zeros=[NONE, (2 * BYTES,) * 3, NONE],
-            op="reduce_scatter",
-            sharded=True,
-            experts=2 * BYTES,
-        ),
+        with_experts(2 * BYTES),
         # the gradients are smaller than what is looked at
         job(ONES, zeros=[NONE, ALL, NONE], least=BYTES + 1),
     ],

@@ -28,7 +28,7 @@ from pardbg_agent.hooks import context
 from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.context import LOCAL
 from pardbg_agent.hooks.patching import spend
-from pardbg_agent.hooks.tensors import bits_sum, counts_ops, parameters_of
+from pardbg_agent.hooks.tensors import bits_sum, counts_ops, parameters_of, replicated
 from pardbg_agent.hooks.watch import mismatch, probes
 from pardbg_agent.hooks.watch.mismatch import Comparing
 from pardbg_agent.words import ranks_text
@@ -220,7 +220,7 @@ def _replicas_of(c: _core.Core, optimizer: Any) -> Iterator[Replica]:
     ids = {id(p) for p in mine}
     x = context.of(c)
     for module, number in probes.replicas(c):
-        named = [(weakref.ref(p), name) for name, p in probes.replicated(module) if id(p) in ids]
+        named = [(weakref.ref(p), name) for name, p in replicated(module) if id(p) in ids]
         if named:
             group = groups.group_of(x, module.process_group)
             yield Replica(_name(group.key, number, named), group.ranks, tuple(named))

@@ -44,7 +44,7 @@ from pardbg_agent.hooks.comm import groups
 from pardbg_agent.hooks.context import LOCAL, Op
 from pardbg_agent.hooks.kept_gradients import FEW_ELEMENTS
 from pardbg_agent.hooks.patching import Patches, spend
-from pardbg_agent.hooks.tensors import bits_sum, counts_ops, parameters_of
+from pardbg_agent.hooks.tensors import bits_sum, counts_ops, parameters_of, replicated
 from pardbg_agent.life.late_imports import LateImports
 from pardbg_agent.settings import complain
 from pardbg_agent.wire import NO_GROUP, NONE, Flag, Kind, Lane
@@ -95,7 +95,7 @@ _Tensor, _strided = torch.Tensor, torch.strided  # where the caches are cold, to
 _PROBE, _LANE = int(Kind.PROBE), int(Lane.COUNTER)
 _P2P_FLAGS = int(Flag.P2P | Flag.SEND)
 _FLOAT = int(Flag.FLOAT)
-_HOOK, _CLIP, _LOCAL_SGD = "probe", "probe.clip", "PostLocalSGDState"
+_HOOK, _CLIP = "probe", "probe.clip"
 _MASK: Final = (1 << 63) - 1
 
 
@@ -298,7 +298,8 @@ def _made(c: _core.Core, module: Any, *_: Any, **__: Any) -> Any:
 
 
 def _is_made(c: _core.Core, ref: Any, t1: int, failed: bool) -> None:
-    if (module := ref()) is not None and not failed:
+    module = ref()
+    if module is not None and not failed:
         known = context.of(c).part(Probes)
         known.replicas[module] = next(known.number)
 
@@ -306,16 +307,6 @@ def _is_made(c: _core.Core, ref: Any, t1: int, failed: bool) -> None:
 def replicas(c: _core.Core) -> list[tuple[Any, int]]:
     """DistributedDataParallel modules and their numbers, which are the same on all ranks."""
     return sorted(context.of(c).part(Probes).replicas.items(), key=lambda item: int(item[1]))
-
-
-def replicated(module: Any) -> Iterable[tuple[str, Any]]:
-    """Return (name, parameter) of what a DistributedDataParallel keeps equal on its ranks: nothing
-    where torch's hook for local SGD sums gradients within groups of them."""
-    ignored = getattr(module, "parameters_to_ignore", None) or ()
-    states = {type(state).__name__ for _, state in getattr(module, "_comm_hooks", ())}
-    for name, p in module.module.named_parameters() if _LOCAL_SGD not in states else ():
-        if name not in ignored and type(p) is torch.nn.Parameter:
-            yield name, p
 
 
 def _named(probes: Probes, module: Any) -> Iterable[tuple[Any, str]]:
@@ -460,7 +451,8 @@ def _checksum(c: _core.Core, named: list[tuple[Any, str]], pg: Any, head: str, n
     each = max(8, -(-len(named) // MAX_RECORDS))
     for at in range(0, len(named), each):
         part = named[at : at + each]
-        whole, bytes_, size = 0, 0, -(-len(part) // 8)
+        whole, bytes_ = 0, 0
+        size = -(-len(part) // 8)
         for place in range(0, len(part), size):
             folded = 0
             for i, (p, _) in enumerate(part[place : place + size]):
