@@ -26,7 +26,7 @@ MAX_BYTES: Final = 64 << 20
 MORE: Final = "(more names than pardbg keeps)"
 _MAX_STRING: Final = 1024
 _LENGTH: Final = struct.Struct("<I")
-_OP_FIELDS: Final = ("op", "dtype", "reduce", "root", "tag", "coalesced")
+_OP_FIELDS: Final = ("op", "dtype", "reduce", "root", "tag", "coalesced", "meets")
 
 
 class Defs:
@@ -65,10 +65,11 @@ class Defs:
         tag: int = 0,
         coalesced: bool = False,
         at: Callable[[], Any] | None = None,
+        meets: str = "",
     ) -> int:
         """Return the id of an op's signature; ids are shared with names. ``at`` tells of a new one
         where in the program it is used first: (file, line, function), or None."""
-        key = (op, dtype, reduce, root, tag, coalesced)
+        key = (op, dtype, reduce, root, tag, coalesced, meets)
         return self._names.get(key) or self._new(key, op, at)
 
     def op_named(self, number: int) -> str:

@@ -285,10 +285,11 @@ class DefKind(str, enum.Enum):
     NAME = "name"
     """{"id", "s"}: an interned string. Ids are per process, from 1."""
     OP = "op"
-    """{"id", "op", "dtype", "reduce", "root", "tag", "coalesced", "at"}: one signature; ids shared
-    with NAME. ``op``: all_reduce, broadcast, reduce, all_gather, reduce_scatter, gather, scatter,
-    all_to_all, barrier, monitored_barrier, send, recv. ``at``: [file, line, function] of the
-    program where it was issued first, where known."""
+    """{"id", "op", "dtype", "reduce", "root", "tag", "coalesced", "at", "meets"}: one signature;
+    ids shared with NAME. ``op``: all_reduce, broadcast, reduce, all_gather, reduce_scatter, gather,
+    scatter, all_to_all, barrier, monitored_barrier, send, recv. ``at``: [file, line, function] of
+    the program where it was issued first, where known. ``meets``: of init_process_group, where
+    ranks look for each other, as HOST:PORT; else empty."""
     GROUP = "group"
     """{"id", "key", "name", "axis"|None, "ranks", "backend", "timeout_ns"|None, "place"?, "size"?,
     "epoch"?}: ``epoch`` as that of PROCESS, where ranks have met again; the key is equal on all

@@ -28,19 +28,14 @@ class OpDef:
     tag: int
     at: tuple[Frame, ...] = field(default=(), compare=False)
     """Where in the program the process issued it first; empty: not known."""
+    meets: str = ""
+    """``HOST:PORT`` where ranks look for each other, of an init_process_group."""
 
     @property
     def length(self) -> int:
         """Return the characters of its texts."""
         places = sum(len(file) + len(function) for file, _, function in self.at)
-        return len(self.op) + len(self.dtype) + len(self.reduce) + places
-
-    @property
-    def meets(self) -> tuple[str, str]:
-        """Return (``HOST:PORT`` where ranks look for each other, the rest that it says), of an
-        init_process_group."""
-        at, _, rest = self.reduce.removeprefix("at ").partition(", ")
-        return at, rest
+        return sum(map(len, (self.op, self.dtype, self.reduce, self.meets))) + places
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +276,7 @@ def op_def(values: Mapping[Any, Any]) -> OpDef:
         root=root if root >= 0 else None,
         tag=fields.integer(values, "tag", 0),
         at=frames_of([values.get("at")]),
+        meets=fields.text(values, "meets"),
     )
 
 

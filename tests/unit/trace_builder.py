@@ -59,14 +59,15 @@ class Proc:
 
     def op(
         self, op: str, dtype: str = "float32", reduce: str = "", root: int = -1, tag: int = 0,
-        at: list[str | int] | None = None,
+        **more: Any,
     ) -> int:  # fmt: skip
-        key = (op, dtype, reduce, root, tag)
+        """``more``: ``at``, ``meets``."""
+        key = (op, dtype, reduce, root, tag, more.get("meets"))
         if key not in self._names:
             self._names[key] = len(self._names) + 1
             self.define(
                 wire.DefKind.OP, id=self._names[key], op=op, dtype=dtype, reduce=reduce, root=root,
-                tag=tag, coalesced=False, **({} if at is None else {"at": at}),
+                tag=tag, coalesced=False, **more,
             )  # fmt: skip
         return self._names[key]
 

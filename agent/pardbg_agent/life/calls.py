@@ -29,12 +29,13 @@ def together(members: Sequence[int]) -> str:
 
 def begin(
     c: Core, name: str, detail: str, key: str, members: Sequence[int], of: int = NONE,
-    group: int = 0, at: Callable[[], Any] | None = None,
+    group: int = 0, at: Callable[[], Any] | None = None, meets: str = "",
 ) -> Call:  # fmt: skip
     """Start the call now: in the status block, and as a record. ``of``: the rank that it asks;
-    ``group``: id of the one that it is about; ``at``: tells where the program makes it."""
+    ``group``: id of the one that it is about; ``at``: tells where the program makes it; ``meets``:
+    where it looks for the other ranks."""
     group_id = c.defs.group(key, "set-up", None, members, wire.CALLS)
-    name_id = c.defs.op(name, "", detail[:MAX_DETAIL], of, group, at=at)
+    name_id = c.defs.op(name, "", detail[:MAX_DETAIL], of, group, at=at, meets=meets)
     seq, t0 = c.ops.next_seq(key), now_ns()
     token = c.ops.issued(key, group_id, name, seq, False, False, NONE, 0, name_id, t0)
     call = Call(token, name_id, group_id, seq, c.step, t0)

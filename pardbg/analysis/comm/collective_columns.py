@@ -32,7 +32,7 @@ UNTIMED: Final = ("", "polled")
 by."""
 
 MAX_MEMBERS: Final = 4096
-SAYS: Final = attrgetter("op", "reduce", "dtype", "root")
+SAYS: Final = attrgetter("op", "reduce", "dtype", "root", "meets")
 """Fields of an op that must agree on all ranks."""
 _ISSUED: Final = (
     "group_id", "name_id", "seq", "t0_ns", "t1_ns", "a", "b", "peer", "flags", "step", "stage",

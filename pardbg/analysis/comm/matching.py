@@ -391,11 +391,9 @@ def _op_texts(ordered: Sequence[Issue], whole: bool = False) -> dict[int, object
 def _op_text(issue: Issue, met: bool = False, whole: bool = True) -> str:
     """Return op and reduction. Of a completed init_process_group (``met``) without the address:
     ranks may write it in several ways (localhost, its number, a store of their own)."""
-    reduce = issue.op.reduce
-    if issue.op.op == _INIT and (met or not whole):
-        at, rest = issue.op.meets
-        reduce = rest if met else f"{at.rpartition(':')[2]}, {rest}"
-    return f"{issue.op.op} {reduce}" if reduce else issue.op.op
+    op = issue.op
+    at = op.meets if whole else op.meets.rpartition(":")[2]
+    return " ".join(filter(None, (op.op, f"at {at}," if at and not met else "", op.reduce)))
 
 
 def _met(ordered: Sequence[Issue]) -> bool:

@@ -33,7 +33,7 @@ def test_ops_share_their_ids_with_names() -> None:
     assert defs.name("loss") == 4
     assert said(defs)[1] == {
         "k": "op", "id": 2, "op": "all_reduce", "dtype": "float32", "reduce": "sum", "root": -1,
-        "tag": 0, "coalesced": False,
+        "tag": 0, "coalesced": False, "meets": "",
     }  # fmt: skip
 
 

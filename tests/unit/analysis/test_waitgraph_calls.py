@@ -15,14 +15,16 @@ from tests.unit.trace_builder import Proc, Trace, ns
 WORKS = [["/job/train.py", 36, "train"]]
 
 
-def call(proc: Proc, name: str, t: float, ranks: tuple[int, ...], detail: str = "") -> None:
+def call(
+    proc: Proc, name: str, t: float, ranks: tuple[int, ...], detail: str = "", meets: str = ""
+) -> None:
     """A set-up call that begins and does not end."""
     key = f"calls.{len(ranks)}" if ranks[1:] else f"calls.of.{ranks[0]}"
     if key not in proc._groups:
         proc._groups[key] = len(proc._groups) + 1
         proc.define(wire.DefKind.GROUP, id=proc._groups[key], key=key, name="set-up", axis=None,
                     ranks=list(ranks), backend=wire.CALLS)  # fmt: skip
-    op = proc.op(name, "", detail)
+    op = proc.op(name, "", detail, meets=meets)
     seq = proc.next_seq(key, False)
     proc.record(wire.Kind.CALL_BEGIN, t, t, op, seq=seq, group_id=proc._groups[key])
 
@@ -180,14 +182,11 @@ def test_ranks_that_met_may_have_written_the_address_in_several_ways(
     """Where they disagree on more than the address, it is told at once; on the address alone, once
     both have been there for 10 s, in which they would have met."""
     trace = Trace(2)
-    for proc, at in zip(
-        trace.ranks,
-        ("at localhost:1, world size 2", f"at 10.0.0.1:1, world size {size}"),
-        strict=True,
-    ):
-        call(proc, "init_process_group", 1, (0, 1), at)
+    ways = (("localhost:1", "world size 2"), ("10.0.0.1:1", f"world size {size}"))
+    for proc, (at, world) in zip(trace.ranks, ways, strict=True):
+        call(proc, "init_process_group", 1, (0, 1), world, at)
         if met:
-            op = proc.op("init_process_group", "", at)
+            op = proc.op("init_process_group", "", world, meets=at)
             proc.record(wire.Kind.CALL, 1, 5, op, seq=0, group_id=proc._groups["calls.2"])
     assert list(found(trace, 100)) == said
     later = ["call-mismatch"] if not met else said
@@ -201,7 +200,7 @@ def test_an_address_is_wrong_only_once_all_ranks_have_come(came: int) -> None:
     trace = Trace(3)
     for proc in trace.ranks[:came]:
         at = "localhost:1" if proc.rank == 0 else "10.0.0.1:1"
-        call(proc, "init_process_group", 1, (0, 1, 2), f"at {at}, world size 3")
+        call(proc, "init_process_group", 1, (0, 1, 2), "world size 3", at)
     trace.ranks[2].phase("forward", 1, 2)
     trace.flush()
     one = found(trace, 12_500)
@@ -213,7 +212,7 @@ def test_an_address_is_wrong_only_once_all_ranks_have_come(came: int) -> None:
 def test_ranks_that_do_not_meet_say_where_they_look_for_each_other(port: str) -> None:
     trace = Trace(2)
     for proc in trace.ranks:
-        call(proc, "init_process_group", 1, (0, 1), f"at host:{port}, world size 2, gloo")
+        call(proc, "init_process_group", 1, (0, 1), "world size 2, gloo", f"host:{port}")
     trace.flush()
     one = found(trace, 5500)["stuck-op"]
     assert facts(one, "meets") == f"host:{port}"
@@ -225,8 +224,8 @@ def test_ranks_that_expect_worlds_of_unlike_size_wait_for_each_other() -> None:
     trace = Trace(3)
     for proc in trace.ranks:
         size = 4 if proc.rank == 2 else 3
-        detail = f"at 10.0.0.1:1, world size {size}"
-        call(proc, "init_process_group", 1, tuple(range(size)), detail)
+        world = f"world size {size}"
+        call(proc, "init_process_group", 1, tuple(range(size)), world, "10.0.0.1:1")
     trace.flush()
     one = found(trace, 2500)
     assert [(kind, one[kind].culprits) for kind in one] == [("call-mismatch", (2,))]

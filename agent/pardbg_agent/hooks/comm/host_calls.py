@@ -54,6 +54,8 @@ class About(NamedTuple):
     """All of them make this call, in the same order; None: it concerns this rank alone."""
     group: int = 0
     """Id of the one group that it is about."""
+    meets: str = ""
+    """Where it looks for the other ranks: HOST:PORT."""
 
 
 Describe = Callable[..., About | None]
@@ -134,7 +136,7 @@ def _begin(
         if about.members is None:
             return c, calls.alone(c, name, about.detail, group=about.group, at=at)
         key = calls.together(about.members)
-        return c, calls.begin(c, name, about.detail, key, about.members, at=at)
+        return c, calls.begin(c, name, about.detail, key, about.members, at=at, meets=about.meets)
     except Exception as error:  # noqa: BLE001 - the guard
         if c is not None:
             c.guard.failed("calls", error)
@@ -176,7 +178,7 @@ def _init(*args: Any, **kwargs: Any) -> About | None:
     else:
         where = str(method).partition("?")[0].removeprefix("tcp://")
     backend = given.get("backend") or "default backend"
-    return About(f"at {where}, world size {size}, {backend}", range(size))
+    return About(f"world size {size}, {backend}", range(size), meets=where)
 
 
 def _world() -> range | None:

@@ -68,7 +68,7 @@ def _stuck_op(view: View, ops: Sequence[PendingOp], since: int, over: int | None
         broken, False, over is not None, Label(op.text), (over or view.t_ns) - since, op.call,
         absence(view, broken[0], since) if broken and not unseen else None,
         bool(op.members or op.call or not op.group.backend),
-        op.op.meets[0] if op.op.op == _INIT else "",
+        op.op.meets,
     )  # fmt: skip
     where = next((at for r in waiting if (at := place(seen(view, r).frames))), None)
     if unseen:
