@@ -46,8 +46,7 @@ ONE_GATE = Permit(int(GATE_ALL), 1, int(GATE_ALL))
 ONE_OP = Permit(int(GATE_OPS), 1, int(GATE_ALL))
 """Settling to a cut: this rank goes as far as past one op."""
 ONE_ACTION = Permit(int(Gate.ACTION), 1, int(TICK_STOP))
-ACTION_OR_STEP = Permit(int(Gate.ACTION | Gate.STEP), 1, int(TICK_STOP))
-"""A tick where no plan is known: without actions the step's end bounds it."""
+_UNTIL_PLAN = int(Gate.RECV | Gate.ACTION | Gate.STEP | Gate.BREAK)
 DRAIN = Permit(int(Gate.ACTION), 0, int(TICK_STOP))
 """Only sends flow."""
 FLOW = Permit(int(Gate.ACTION), 0, int(FLOW_STOP))
@@ -87,7 +86,7 @@ def _tick(pipeline: Sequence[State]) -> dict[str, Permit]:
     planned = [state for state in pipeline if planned_actions([state])]
     unplanned = [state for state in pipeline if state not in planned]
     if not planned:
-        return {state.proc: ACTION_OR_STEP for state in pipeline}
+        return {state.proc: _without_plan(state) for state in pipeline}
     behind, current = _rounds(planned)
     done = {text for state in current for text in state.done}
     permits = {state.proc: DRAIN for state in [*planned, *unplanned]}
@@ -106,6 +105,16 @@ def _tick(pipeline: Sequence[State]) -> dict[str, Permit]:
     if not any(permit.n for permit in permits.values()) and not behind:
         return {state.proc: ONE_ACTION for state in planned}  # the plan does not fit: let it show
     return permits
+
+
+def _without_plan(state: State) -> Permit:
+    """One action, or without actions one step. In the first step a plan may come with the
+    schedule's begin: there a rank runs no action, nor waits for a message inside it, in the tick
+    that brings it to the plan."""
+    if not state.step:
+        return Permit(_UNTIL_PLAN, int(bool(state.held & _UNTIL_PLAN)), _UNTIL_PLAN)
+    gates = Gate.ACTION | Gate.STEP
+    return Permit(int(gates), 2 if state.held & Gate.STEP else 1, int(TICK_STOP))
 
 
 def _rounds(planned: Sequence[State]) -> tuple[list[State], list[State]]:

@@ -60,6 +60,8 @@ class Rank:
     rank: int
     program: list[str]
     plan: tuple[str, ...] = ()
+    built: tuple[str, ...] = ()
+    """A plan that is known from ``sched`` on."""
     at: int = 0
     closed: bool = False
     count: int = 0
@@ -129,7 +131,7 @@ class Rank:
             if word == "busy" and self.busy:
                 return False
             if word == "sched":
-                self.done = []
+                self.plan, self.done = self.plan or self.built, []
             if word == "memory" and (watch := self.watches.memory) is not None:
                 self.due = watch.number, f"9 B allocated, more than {watch.limit:g} B"
             self.at += 1

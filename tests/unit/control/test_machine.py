@@ -76,6 +76,27 @@ def test_ticks_draw_the_wavefront() -> None:
     ]
 
 
+def test_ticks_before_the_plan_is_known_run_no_action_ahead_of_it() -> None:
+    """3 ranks, 2 microbatches, held before the first schedule begins; inside it shapes are handed
+    on before the first action: the wavefront comes as if the plan had been known."""
+    size = 3
+    programs = [one_f_one_b(r, size, 2) for r in range(size)]
+    for r, program in enumerate(programs):
+        program[1:1] = [f"recv {r - 1}", "wait"] * (r > 0) + [f"send {r + 1}"] * (r < size - 1)
+        program[:0] = ["coll dp", "waitcoll"]
+    world = World(programs)
+    for r, rank in enumerate(world.ranks):
+        rank.built = tuple(plan_1f1b(r, size, 2))
+    held_at_start(world)
+    front: list[list[str]] = []
+    while len(front) < 3:
+        before = done(world)
+        world.command("tick")
+        ran = sorted(a for b, n in zip(before, done(world), strict=True) for a in n - b)
+        front += [ran] if ran else []
+    assert front == [["0F0"], ["0F1", "1F0"], ["1F1", "2F0"]]
+
+
 def test_ticks_go_on_into_the_next_step() -> None:
     """2 ranks, 1 microbatch: 0F0 | 1F0 | 1B0 | 0B0 | then 0F0 of the next step."""
     world = held_at_start(pipeline(size=2, microbatches=1, steps=2))
@@ -204,10 +225,13 @@ def test_op_lets_who_is_behind_catch_up_first() -> None:
 
 
 def test_a_tick_without_a_plan_ends_at_the_step() -> None:
-    world = held_at_start(World([ddp() * 2, ddp() * 2]))
+    world = held_at_start(World([ddp() * 3, ddp() * 3]))
     ack = world.ack(world.command("tick"))
     assert ack is not None and ack.ok
     assert [rank.step for rank in world.ranks] == [1, 1]
+    assert world.where() == ["*step", "*step"]
+    world.command("tick")
+    assert [rank.step for rank in world.ranks] == [2, 2]
     assert world.where() == ["*coll dp", "*coll dp"]
 
 
