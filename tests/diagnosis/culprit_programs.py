@@ -333,14 +333,14 @@ def fifo() -> None:
 
 
 def awaits() -> None:
-    """A program of asyncio: one rank awaits an event that nobody sets."""
+    """A program of asyncio, its sums in threads: one rank awaits an event that nobody sets."""
 
     async def train() -> None:
         for step in range(STEPS):
             await asyncio.sleep(0.02)
             if MINE and step == STEP:
                 await asyncio.Event().wait()
-            dist.all_reduce(torch.ones(64))
+            await asyncio.to_thread(dist.all_reduce, torch.ones(64))
 
     asyncio.run(train())
 

@@ -1,5 +1,5 @@
-"""Where an asyncio program stands whose event loop has nothing to run: its main task's awaits. They
-are in no thread's stack. Reads frames of coroutines; runs nothing of the program."""
+"""Where the tasks of an asyncio loop stand that has nothing to run: their awaits are in no thread's
+stack. Reads frames of coroutines; runs nothing of the program."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from types import CoroutineType, FrameType, GeneratorType
 from typing import Any, Final
 
 from pardbg_agent.ctrl.agent_messages import Frame
+from pardbg_agent.wire import TASK_OF
 
 _LOOP: Final = "/asyncio/base_events.py"
+_RUNNER: Final = "/asyncio/runners.py"
 _DEPTH: Final = 8
 """Frames from the loop's turn to its caller's ``run_until_complete``."""
 _MAX_TASKS: Final = 16
@@ -19,27 +21,58 @@ _MAX_AWAITS: Final = 64
 def awaited(frame: FrameType | None) -> list[Frame]:
     """Return the frames that the main task of a thread's loop awaits in, outermost first; empty
     where a task runs, or the thread runs no loop of asyncio's."""
-    turn = None if frame is None else frame.f_back
-    if frame is None or frame.f_code.co_name != "select" or turn is None or not _of(turn):
+    return _awaits(_loop(frame)[1])
+
+
+def other_tasks(frame: FrameType | None) -> list[tuple[str, list[Frame]]]:
+    """Return (name, awaits) of the tasks of a thread's loop that its main one does not wait for; of
+    several at one place one."""
+    loop, main = _loop(frame)
+    tasks = sys.modules.get("asyncio.tasks")
+    if loop is None or tasks is None:
         return []
+    try:
+        every = [task for task in tasks.all_tasks(loop) if type(task) in _kinds(tasks)]
+    except RuntimeError:  # other threads make tasks all the time
+        return []
+    mains, found = _awaits(main), dict[tuple[Frame, ...], str]()
+    for task in sorted(every, key=lambda task: (len(task.get_name()), task.get_name())):
+        awaits = _awaits(task)
+        if awaits and awaits != mains[-len(awaits) :]:
+            found.setdefault(tuple(awaits), TASK_OF + task.get_name())
+    return [(name, list(awaits)) for awaits, name in found.items()][:_MAX_TASKS]
+
+
+def _loop(frame: FrameType | None) -> tuple[Any, Any]:
+    """Return (a thread's loop, the task that it runs for); None: it runs none, or runs for ever."""
+    turn = None if frame is None else frame.f_back
+    if frame is None or turn is None:
+        return None, None
+    if _is(frame, "run", _RUNNER):  # a loop in C, as uvloop's
+        return getattr(frame.f_locals.get("self"), "_loop", None), frame.f_locals.get("task")
+    if frame.f_code.co_name != "select" or not _is(turn, "_run_once", _LOOP):
+        return None, None
     at: FrameType | None = turn
     for _ in range(_DEPTH):
-        if at is None or (_of(at) and at.f_code.co_name == "run_until_complete"):
+        if at is None or _is(at, "run_until_complete", _LOOP):
             break
         at = at.f_back
-    return [] if at is None else _awaits(at.f_locals.get("future"))
+    return turn.f_locals.get("self"), at and at.f_locals.get("future")
 
 
-def _of(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.endswith(_LOOP)
+def _is(frame: FrameType, name: str, file: str) -> bool:
+    return frame.f_code.co_name == name and frame.f_code.co_filename.endswith(file)
+
+
+def _kinds(tasks: Any) -> tuple[Any, ...]:
+    return tuple(getattr(tasks, name, None) for name in ("Task", "_PyTask"))
 
 
 def _awaits(task: Any) -> list[Frame]:
     """Follow a task, and the task that it waits for, as long as they are asyncio's own."""
     tasks, out = sys.modules.get("asyncio.tasks"), list[Frame]()
-    kinds = tuple(getattr(tasks, name, None) for name in ("Task", "_PyTask"))
     for _ in range(_MAX_TASKS):
-        if type(task) not in kinds or task.done():
+        if type(task) not in _kinds(tasks) or task.done():
             break
         out += _frames(task.get_coro())
         task = getattr(task, "_fut_waiter", None)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from types import FrameType, TracebackType, WrapperDescriptorType
 from typing import Any, Final
 
-from pardbg_agent.control.awaiting import awaited
+from pardbg_agent.control.awaiting import awaited, other_tasks
 from pardbg_agent.ctrl.agent_messages import Frame, Thread
 from pardbg_agent.life.own_frames import OWN, is_own
 from pardbg_agent.tables.code_files import is_program
@@ -40,7 +40,7 @@ def stacks(
     standing: Mapping[int, str] | None = None,
 ) -> tuple[Thread, ...]:
     """Return all threads' stacks, the main thread first, without the agent's own frames and
-    ``skip_thread`` (an ident).
+    ``skip_thread`` (an ident); after a thread the other tasks of its event loop.
 
     ``raised``: threads that are held at an exception, by ident: they stand where it was raised.
     ``standing``: those that are in an "op" or a "wait" in C++, which has no frames."""
@@ -58,6 +58,7 @@ def stacks(
         name = names.get(ident, f"thread {ident}")
         handles = handled(ident) if ident == main and trace is None else ""
         out.append(Thread(name, ident == main, tuple(frames), inside, handles))
+        out += [Thread(task, False, tuple(awaits)) for task, awaits in other_tasks(frame)]
     return tuple(out)
 
 

@@ -7,13 +7,14 @@ import ast
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from pardbg.analysis.hangs.stacks import is_user, place
+from pardbg.analysis.hangs.stacks import is_user, place, whose
 from pardbg.store.definitions import Frame
 from pardbg_agent.ctrl.agent_messages import Thread
 
 MAX_TEXT: Final = 1_000_000
 """Longer files are not read."""
 _MAX_TOLD: Final = 3
+_ASYNCIO: Final = "/asyncio/locks.py"
 Source = Callable[[str], str]
 """A file's text; empty where it cannot be read."""
 Inside = tuple[str, int, int, int]
@@ -23,18 +24,25 @@ Inside = tuple[str, int, int, int]
 def lock_waits(threads: Sequence[Thread], source: Source) -> list[str]:
     """Return ``MainThread waits for self.lock; thread writer is inside it at a.py:30 in run``, one
     for each thread of a rank that stands at a lock which some thread is inside of."""
-    stacks = [(thread.thread, thread.frames) for thread in threads]
+    stacks = [(thread.thread, _program(thread.frames)) for thread in threads]
     found = []
     for name, frames in stacks:
         lock = _awaited(frames[-1], source) if frames else ""
         holders = [
-            f"{'it' if other == name else f'thread {other}'} is inside it at {place(part)}"
+            f"{'it' if other == name else whose(other)} is inside it at {place(part)}"
             for other, others in stacks
             if (part := _inside(others, frames[-1][0], lock, source, other == name))
         ] if lock else []  # fmt: skip
         if holders:
             found.append(f"{name} waits for {lock}; {', '.join(holders[:_MAX_TOLD])}")
     return found
+
+
+def _program(frames: Sequence[Frame]) -> Sequence[Frame]:
+    """Without asyncio's own inside of a lock."""
+    while frames and frames[-1][0].endswith(_ASYNCIO):
+        frames = frames[:-1]
+    return frames
 
 
 def _awaited(frame: Frame, source: Source) -> str:

@@ -30,8 +30,10 @@ ELSEWHERE_NS: Final = 7_000_000_000
 """Time for another node's answer, which may be lost."""
 MAX_FRAMES: Final = 256
 WAITING: Final = ("/threading.py", "/queue.py", "/concurrent/futures/_base.py", "/selectors.py",
-                  "/concurrent/futures/thread.py")  # fmt: skip
+                  "/concurrent/futures/thread.py", "/asyncio/threads.py")  # fmt: skip
 """Files in which a thread stands that waits for another thread."""
+_LOOP: Final = WAITING[3]
+"""... or, with awaits below, for one that its event loop gave work to."""
 IN_OPS: Final = ("wait", "op", "call")
 MAX_OUTSIDE: Final = 32
 """Maximum number of processes inspected from outside per request."""
@@ -189,7 +191,10 @@ def merge(stacks: Mapping[int, tuple[Thread, ...]]) -> tuple[StackGroup, ...]:
 def speaking(threads: Sequence[Thread]) -> Thread | None:
     """Return the thread that tells where a rank is: one in an op if the main one waits for it."""
     main = next((t for t in threads if t.main), threads[0] if threads else None)
-    if main is None or main.inside or not (main.frames and main.frames[-1][0].endswith(WAITING)):
+    if main is None or main.inside or not main.frames:
+        return main
+    idle = any(file.endswith(_LOOP) for file, _, _ in main.frames)
+    if not idle and not main.frames[-1][0].endswith(WAITING):
         return main
     return next((t for t in threads if t.inside in IN_OPS), main)
 

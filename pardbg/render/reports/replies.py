@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pardbg import words
-from pardbg.analysis.hangs.stacks import is_user, place
+from pardbg.analysis.hangs.stacks import is_user, place, whose
 from pardbg.events.commands import Answers, RankRows, Reply, WhereFound  # fmt: skip
 from pardbg.events.control_codes import Mode, Verb
 from pardbg.events.control_events import Status
@@ -121,7 +121,7 @@ def _stacks(found: WhereFound) -> str:
 def _other_threads(threads: Sequence[Thread]) -> list[str]:
     """``thread writer at job.py:30 in run``, of those that stand somewhere in the program."""
     found = [thread for thread in threads if not thread.main and any(map(is_user, thread.frames))]
-    return [f"thread {thread.thread} at {place(thread.frames)}" for thread in found]
+    return [f"{whose(thread.thread)} at {place(thread.frames)}" for thread in found]
 
 
 def _raised(found: WhereFound, rank: int) -> bool:

@@ -20,7 +20,9 @@ from typing import Any
 
 import pytest
 
+from pardbg_agent.control import inspect
 from pardbg_agent.sender.blocked import Blocked
+from pardbg_agent.wire import TASK_OF
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64")
@@ -206,8 +208,9 @@ def test_a_fifo_that_nobody_opens_at_its_other_end(tmp_path: Path, mode: int) ->
 
 def test_an_event_loop_with_nothing_to_run_is_where_its_main_task_awaits() -> None:
     """Through the task that it waits for, and one of several that it gathers: what ended is not
-    waited for."""
+    waited for. Further tasks are told beside it: of three at one place one."""
     loop, ends = asyncio.new_event_loop(), asyncio.Event()
+    told: list[tuple[str, str]] = []
 
     async def ended() -> None:
         await asyncio.sleep(0)
@@ -215,14 +218,23 @@ def test_an_event_loop_with_nothing_to_run_is_where_its_main_task_awaits() -> No
     async def stands() -> None:
         await ends.wait()
 
-    async def gathers() -> None:
-        await asyncio.gather(ended(), asyncio.create_task(stands()))
+    async def beside() -> None:
+        await stands()
 
-    core = seen_in(
-        lambda: loop.run_until_complete(gathers()), lambda: loop.call_soon_threadsafe(ends.set)
-    )
+    async def gathers() -> None:
+        others = [asyncio.create_task(beside(), name=f"other-{i}") for i in (10, 9, 8)]
+        await asyncio.gather(ended(), asyncio.create_task(stands(), name="gathered"))
+        await asyncio.gather(*others)
+
+    def wake() -> None:
+        found = [one for one in inspect.stacks() if one.thread.startswith(TASK_OF)]
+        told.extend((one.thread.removeprefix(TASK_OF), one.frames[0][2]) for one in found)
+        loop.call_soon_threadsafe(ends.set)
+
+    core = seen_in(lambda: loop.run_until_complete(gathers()), wake)
     loop.close()
     assert kind_and_place(core) == ("poll", "\t\ttask", "stands")
+    assert told == [("other-8", "beside")]
 
 
 def test_a_lock_of_the_process() -> None:

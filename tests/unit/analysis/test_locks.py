@@ -46,7 +46,16 @@ class Queue:
         if self.lock.acquire(timeout=1):
             self.wait()
 """
-FILES = {"/job/log.py": PROGRAM}
+ASYNC = """\
+async def feed(lock, batches):
+    async with lock:
+        await batches.get()
+
+async def train(lock):
+    async with lock:
+        pass
+"""
+FILES = {"/job/log.py": PROGRAM, "/job/feed.py": ASYNC}
 
 
 def said(**threads: list[tuple[int, str]]) -> list[str]:
@@ -63,6 +72,19 @@ def test_the_thread_that_is_inside_is_named_with_its_place() -> None:
     it."""
     assert said(MainThread=[(5, "write")], writer=[(6, "write"), (9, "flush")]) == [
         "MainThread waits for self.lock; thread writer is inside it at log.py:9 in flush"
+    ]
+
+
+def test_a_task_that_is_inside_a_lock_of_asyncio_is_named() -> None:
+    """Its awaits end in the queue; those of who waits for the lock end in asyncio's own code."""
+    waits = (
+        ("/job/feed.py", 6, "train"),
+        ("/usr/lib/python3.11/asyncio/locks.py", 15, "__aenter__"),
+    )
+    holds = (("/job/feed.py", 3, "feed"), ("/usr/lib/python3.11/asyncio/queues.py", 158, "get"))
+    threads = [Thread("MainThread", frames=waits), Thread(f"{wire.TASK_OF}feeder", frames=holds)]
+    assert lock_waits(threads, lambda file: FILES.get(file, "")) == [
+        "MainThread waits for lock; asyncio task feeder is inside it at feed.py:3 in feed"
     ]
 
 

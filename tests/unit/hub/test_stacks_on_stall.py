@@ -10,11 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pardbg.events.control_facts import Stall, StallPart
 from pardbg.hub.backlog import Definitions
 from pardbg.hub.ranks.processes import exit_code, start_time
 from pardbg.hub.ranks.rings import Rings
-from pardbg.hub.ranks.stack_requests import StackRequests
+from pardbg.hub.ranks.stack_requests import StackRequests, speaking
 from pardbg.hub.serve.state_feed import RowNews, Standstill, ask, longest_wait_ns, silent
 from pardbg_agent.ctrl.agent_messages import Stacks, Thread
 from pardbg_agent.ring import Ring
@@ -162,6 +164,21 @@ def test_what_is_said_has_equal_stacks_together() -> None:
         ),
         {0: "agent", 1: "agent", 2: "py-spy"},
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("files", "waits"),
+    [(("train.py", "/lib/asyncio/base_events.py", "/lib/selectors.py", "train.py"), True),
+     (("train.py", "/lib/asyncio/runners.py", "train.py", "/lib/asyncio/threads.py"), True),
+     (("train.py", "/lib/asyncio/base_events.py", "train.py"), False)],
+)  # fmt: skip
+def test_a_thread_in_an_op_speaks_where_the_main_threads_event_loop_waits(
+    files: tuple[str, ...], waits: bool
+) -> None:
+    """As one of asyncio.to_thread; not where a coroutine blocks the loop."""
+    main = Thread("MainThread", True, tuple((file, 1, "f") for file in files))
+    sums = Thread("asyncio_0", frames=(("train.py", 9, "sums"),), inside="op")
+    assert speaking([main, sums]) is (sums if waits else main)
 
 
 def test_a_process_that_ends_is_seen_at_once_with_its_exit_code(tmp_path: Path) -> None:

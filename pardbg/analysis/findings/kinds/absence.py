@@ -9,6 +9,7 @@ from pardbg.analysis.findings.finding import Label, Severity
 from pardbg.analysis.findings.kinds.blocking import blocking_advice, blocking_text
 from pardbg.analysis.findings.wording import killed_text, word
 from pardbg.analysis.hangs.blocking_calls import Blocking
+from pardbg.analysis.hangs.stacks import whose
 from pardbg.sentences import filled
 from pardbg.words import duration, ranks_text
 
@@ -227,4 +228,4 @@ def handled_text(handled: tuple[tuple[str, tuple[int, ...]], ...]) -> str:
 
 def threads_text(threads: tuple[tuple[str, str], ...]) -> str:
     """Return sentences such as `` Its thread writer is at a.py:3 in f.``"""
-    return "".join(f" Its thread {name} is at {at}." for name, at in threads)
+    return "".join(f" Its {whose(name)} is at {at}." for name, at in threads)

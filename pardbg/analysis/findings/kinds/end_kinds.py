@@ -10,6 +10,7 @@ from pardbg.analysis.findings.finding import Candidate, Facts, Label, Note, Seve
 from pardbg.analysis.findings.kinds.absence import NO_OP, LeftOut, last_op_text
 from pardbg.analysis.findings.kinds.kind import kinds
 from pardbg.analysis.findings.wording import killed_text
+from pardbg.analysis.hangs.stacks import whose
 from pardbg.events.log_facts import LogSays
 from pardbg.store.definitions import Cause
 from pardbg.words import agreed, duration, ranks_text, waits_text
@@ -317,8 +318,7 @@ class ThreadRaised(Facts):
                 f"raised {raised}{at}{more}. A future keeps that: {rank} went on."
             )
         end = "" if self.kept else " and ended"
-        whose = self.thread if self._is_task else f"thread {self.thread}"
-        text = f"{rank}'s {whose} raised {self.error}{_cause_text(self.cause)}{at}"
+        text = f"{rank}'s {whose(self.thread)} raised {self.error}{_cause_text(self.cause)}{at}"
         text += f"{_also_text(self.also)}{end}"
         if self.kept:
             keeps = "The task" if self._is_task else "A future"
