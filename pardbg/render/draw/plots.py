@@ -60,8 +60,10 @@ WHOLE: Final = "{:.0f}".format
 STEPS: Final = Scale(WHOLE, whole=True, unit="step")
 """The axis of training steps."""
 _BARE: Final = replace(STEPS, text=lambda _: "", unit="")
-_STAIRS: Final = (8, 40)
-"""Numbers of steps that are drawn as a staircase: of fewer each is a mark, of more each a dot."""
+_STAIRS: Final = 8
+"""Least number of steps that are drawn as a staircase: of fewer each is a mark; where a step has
+less than a cell, each is a dot."""
+_MOST_TICKS: Final = 40
 _BRAILLE, _UPPER = 0x2800, 0x1B
 """The character without dots, and the dots of a cell's upper half."""
 
@@ -86,20 +88,22 @@ def by_step(
     steps: tuple[int | None, int | None] = (None, None),
     bare: bool = False,
     events: Sequence[tuple[float, str]] = (),
+    beside: Sequence[tuple[int, float]] = (),
 ) -> list[Line]:
     """Draw a value per training step, with ``level`` (a median, a bound) as a broken line; steps
     ``ahead`` of the cursor are dim. ``steps``: first and last one of the axis, where charts share
     it; None: those of the values. ``bare``: without the axis' numbers, over another chart's.
-    ``events``: (place, style) of upright lines; step 6 is from 6 to 7."""
+    ``events``: (place, style) of upright lines; step 6 is from 6 to 7. ``beside``: another value
+    of each step, dim."""
     known = [step for step, _ in (*values, *ahead)]
     low: float = min(known, default=0) if steps[0] is None else steps[0]
     high: float = max(known, default=0) if steps[1] is None else steps[1]
-    if _STAIRS[0] <= len(known) and high - low < _STAIRS[1]:
-        shown = [Series(_stairs(ahead, cells), "faint", "braille"),
-                 Series(_stairs(values, cells), style, "braille")]  # fmt: skip
+    curves = (beside, "dim", "·"), (ahead, "faint", ""), (values, style, "")
+    if len(known) >= _STAIRS and high - low < cells:
+        shown = [Series(_stairs(of, cells), look, "braille") for of, look, _ in curves]
         low, high = low - 0.5, high + 0.5
     else:
-        shown = [Series(tuple(ahead), "faint"), Series(tuple(values), style)]
+        shown = [Series(tuple(of), look, mark) for of, look, mark in curves]
     if level is not None and len(values) > 1:
         first, last = values[0][0], values[-1][0]
         across = tuple((first + (last - first) * at / cells, level) for at in range(cells + 1))
@@ -134,7 +138,7 @@ def _filled(chart: tuple[Line, ...], style: str) -> tuple[Line, ...]:
 
 def _stairs(values: Sequence[tuple[int, float]], cells: int) -> tuple[Point, ...]:
     """Return each value as a line as wide as its step: a row of braille dots."""
-    dots = max(2, 2 * cells // _STAIRS[0])
+    dots = max(2, 2 * cells // max(_STAIRS, len(values)))
     return tuple((step + (at + 0.5) / dots - 0.5, value) for step, value in values
                  for at in range(dots if math.isfinite(value) else 1))  # fmt: skip
 
@@ -237,7 +241,7 @@ def _ticks(limits: tuple[float, float], scale: Scale, number: int, least: int = 
     step = _step((high - low) / number, scale)
     first = math.ceil(low / step - 1e-9)
     inside = [at * step for at in range(first, math.floor(high / step + 1e-9) + 1)]
-    if len(inside) >= least or number > _STAIRS[1]:
+    if len(inside) >= least or number > _MOST_TICKS:
         return inside
     return _ticks(limits, scale, 2 * number, least)
 

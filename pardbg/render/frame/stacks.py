@@ -11,7 +11,7 @@ from pardbg import words
 from pardbg.analysis.answers.snapshot import Snapshot
 from pardbg.analysis.hangs.stacks import is_user
 from pardbg.events.commands import WhereFound
-from pardbg.render.draw.cells import Line, Segment, clean, clip, line, width
+from pardbg.render.draw.cells import Line, Segment, clean, clip, line, line_width, width
 from pardbg.render.frame.audit_trail import trail
 from pardbg.words import stamp
 from pardbg_agent.ctrl.agent_messages import Frame
@@ -72,9 +72,11 @@ def _spot(frame: Frame) -> Spot:
     return Spot(clean(text), is_user((file, 0, "")), file, number)
 
 
-def tree(stacks: Mapping[int, Stack], cells: int, first: Sequence[int] = ()) -> list[Line]:
-    """Return the merged tree, the branch with ranks of ``first`` first, then the larger ones; a run
-    of frames shared by all is one line."""
+def tree(
+    stacks: Mapping[int, Stack], cells: int, first: Sequence[int] = (), rows: int = 0
+) -> list[Line]:
+    """Return the merged tree, the branch with ranks of ``first`` first, then the larger ones; a
+    frame a line where ``rows`` have room for all, else a run of frames shared by all."""
     root = _Node()
     for rank, stack in sorted(stacks.items()):
         node = root
@@ -82,9 +84,12 @@ def tree(stacks: Mapping[int, Stack], cells: int, first: Sequence[int] = ()) -> 
         for spot in stack:
             node = node.children.setdefault(spot, _Node())
             node.ranks.append(rank)
-    lines: list[Line] = []
-    for spot, child in _ordered(root, first):
-        _branch(spot, child, "", cells, lines, first)
+    for apart in (True, False):
+        lines: list[Line] = []
+        for spot, child in _ordered(root, first):
+            _branch(spot, child, "", cells, lines, first, apart)
+        if len(lines) <= rows:
+            break
     return lines
 
 
@@ -96,8 +101,9 @@ def _ordered(node: _Node, first: Sequence[int]) -> list[tuple[Spot, _Node]]:
 
 
 def _branch(
-    spot: Spot, node: _Node, indent: str, cells: int, lines: list[Line], first: Sequence[int]
-) -> None:
+    spot: Spot, node: _Node, indent: str, cells: int, lines: list[Line], first: Sequence[int],
+    apart: bool,
+) -> None:  # fmt: skip
     spots = [spot]
     while len(node.children) == 1:
         ((after, child),) = node.children.items()
@@ -108,10 +114,15 @@ def _branch(
     ranks = f"{words.plural(len(node.ranks), 'rank')} {words.rank_set(node.ranks)}"
     start = f" {indent}├ "
     room = cells - width(start) - width(ranks) - 4
-    lines.append(line(Segment(start, "faint"), Segment(ranks, "accent"), Segment("  "),
-                      *_runs(spots, room)))  # fmt: skip
+    shown = [_runs(spots, room)]
+    if apart:
+        shown = [[Segment(clip(s.text, room), "strong" if s.user else "dim")] for s in spots]
+    head = line(Segment(start, "faint"), Segment(ranks, "accent"), Segment("  "))
+    for runs in shown:
+        lines.append(line(*head, *runs))
+        head = line(" " * line_width(head))
     for after, child in _ordered(node, first):
-        _branch(after, child, indent + "  ", cells, lines, first)
+        _branch(after, child, indent + "  ", cells, lines, first, apart)
 
 
 def _runs(spots: Sequence[Spot], room: int) -> list[Segment]:

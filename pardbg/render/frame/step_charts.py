@@ -36,6 +36,8 @@ SIDE_CELLS: Final = 42
 """Cells of the phases and the machine beside the charts."""
 _TWO_CHARTS: Final = 13
 """Least number of rows for two charts over each other."""
+_LEAST_HOST: Final = 3
+"""Lines of the machine, with its rule, that are worth a panel."""
 _MOST_PHASES: Final = 4
 """Phases of the program's own that have a bar; more are in other."""
 _OF_SCHEDULE: Final = ("forward", "backward", "waiting", "under way")
@@ -168,11 +170,10 @@ def _named(
 
 
 def side(snapshot: Snapshot, rank: int | None, height: int) -> list[Line]:
-    """Draw the phases of a step over the machine of ``rank``, which is left out where both do not
-    fit; in SIDE_CELLS."""
+    """Draw the phases of a step over what fits of the machine of ``rank``, in SIDE_CELLS."""
     drawn = phases(snapshot, SIDE_CELLS)
-    host = machine(snapshot, rank, SIDE_CELLS) if drawn else []
-    return [*drawn, (), *host] if len(drawn) + 1 + len(host) <= height + 1 else drawn
+    host = machine(snapshot, rank, SIDE_CELLS)[: max(0, height - len(drawn))] if drawn else []
+    return [*drawn, (), *host] if len(host) > _LEAST_HOST else drawn
 
 
 def phases(snapshot: Snapshot, cells: int) -> list[Line]:

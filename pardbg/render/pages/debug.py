@@ -43,6 +43,8 @@ _WAIT_NS: Final = 1_000_000_000
 """Time inside an op after which a rank is said to wait."""
 _EDGE: Final = 10
 """Cells of a heading beside its words that a panel's edge takes."""
+_PRINTED: Final = 6
+"""Lines left to the job's output before each frame has a line of its own."""
 _NARROW_STACKS: Final = 3
 _NARROW_SOURCE: Final = 9
 """Lines that more stacks than those leave to the source, one under the other."""
@@ -128,7 +130,8 @@ def _over(
     shown, taken = stacks_shown(snapshot, look)
     size = cells - left_size - 2
     wide = cells >= WIDE and not shown  # no frame, so no source either: what is said of stacks
-    stacks = _stacks(shown, taken, look, snapshot, size + 1 if wide else left_size)
+    tall = rows - len(ranks) - 1 - _PRINTED * bool(look.output) if cells >= WIDE else 0
+    stacks = _stacks(shown, taken, look, snapshot, size + 1 if wide else left_size, tall)
     if cells < WIDE:
         found, places = _window(ranks, places, focus, max(2, min(len(ranks), rows // 2)))
         few = min(max(_NARROW_STACKS, rows - len(found) - _NARROW_SOURCE), rows - len(found))
@@ -278,7 +281,7 @@ def _now_size(snapshot: Snapshot, nexts: Mapping[int, str], cells: int) -> int:
     coming = [*nexts.values(), hang.where or "" if hang is not None else ""]
     texts = {activity_text(now) for now in {r.now for r in snapshot.ranks}}
     most = max(map(width, texts), default=0) + 2
-    return max(18, min(44, most, cells - min(16, max(map(width, coming), default=0))))
+    return max(18, min(44, most, cells - min(14, max(map(width, coming), default=0))))
 
 
 def break_lines(snapshot: Snapshot, cells: int) -> list[Line]:
@@ -338,6 +341,7 @@ def _stacks(
     look: DebugPageState,
     snapshot: Snapshot,
     cells: int,
+    rows: int,
 ) -> list[Line]:
     if not shown:
         text = "w asks every rank for its stack" if look.can_control else (
@@ -349,7 +353,7 @@ def _stacks(
         after = taken - snapshot.t_ns
         age = f"{words.duration(abs(after))} {'ago' if after <= 0 else 'after this moment'}"
     culprits = snapshot.hang.culprits if snapshot.hang is not None else ()
-    return [line(" ", rule("stacks", cells - 2, age)), *tree(shown, cells, culprits)]
+    return [line(" ", rule("stacks", cells - 2, age)), *tree(shown, cells, culprits, rows)]
 
 
 def source(

@@ -27,7 +27,7 @@ from pardbg.render.draw.cells import (
     line_width,
     spread,
 )
-from pardbg.render.draw.plots import STEPS, Scale, Series, plot
+from pardbg.render.draw.plots import by_step
 from pardbg.render.frame.panels import empty
 from pardbg.render.pages.pipeline import ledger
 from pardbg.render.pages.pipeline.cell_strip import lit, strip_of
@@ -140,7 +140,7 @@ def pipeline(
     body, places = _ranks(frame, density)
     spare = room - len(body)
     if spare >= 7 and len(view.bubble_history) > 1:
-        body = (*body, *_history(frame, min(spare - 1, 12)))
+        body = (*body, *_history(frame, min(spare - 1, 18)))
     else:
         foot = (_bubbles(view, cells), *foot)
     foot = (*foot, *_legend(frame, density)[-below:]) if below else foot
@@ -380,18 +380,14 @@ def _bubbles(view: PipelineView, cells: int) -> Line:
 
 
 def _history(frame: _Frame, height: int) -> tuple[Line, ...]:
-    """Draw, if there is room, the bubble of each step, and the implied one dotted."""
+    """Draw, if there is room, the bubble of each step, and the implied one dim."""
     measured, implied = frame.view.bubble_history, frame.view.implied_history
     if not measured:
         return ()
-    values = [value for _, value in (*measured, *implied)]
-    margin = max(0.01, 0.2 * (max(values) - min(values)))
-    scale = Scale(words.percent, max(0.0, min(values) - margin), max(values) + margin)
-    series = [Series(implied, "dim", "·"), Series(measured, "bubble")]
-    chart = plot(series, frame.cells - 4, height - 1, STEPS, scale)
-    note = f"● measured {words.percent(measured[-1][1])}"
+    chart = by_step(measured, frame.cells - 4, height - 1, "bubble", words.percent, beside=implied)
+    note = f"measured {words.percent(measured[-1][1])}"
     if implied:
-        note += f"  · implied {words.percent(implied[-1][1])}"
+        note += f", implied (dim) {words.percent(implied[-1][1])}"
     title = line(" ", rule("bubble by step", frame.cells - 2, note))
     return ((), title, *(line("  ", row) for row in chart)) if chart else ()
 
