@@ -91,6 +91,12 @@ def caller(frames: Sequence[Frame]) -> str | None:
     return None
 
 
+def called_place(frames: Sequence[Frame]) -> str | None:
+    """Return ``whole_place`` with its ``caller``: ranks may stand in one helper for unlike ops."""
+    at, by = whole_place(frames), caller(frames)
+    return f"{at}, called from {by}" if at and by else at
+
+
 def kept(frames: Sequence[Frame], most: int) -> tuple[Frame, ...]:
     """Return at most ``most`` frames: the innermost, before them the program's of deep stacks."""
     if len(frames) <= most:

@@ -29,6 +29,8 @@ Ops = Mapping[int, tuple[bool, int, int]]
 LEAST_BEFORE: Final = 2
 """Messages of an edge that show what is usual there."""
 _LAST_BEFORE: Final = 8
+_MOST_IN_TURN: Final = 8
+"""Messages of an edge that differ in turn, step by step."""
 MAX_MESSAGES: Final = 8
 
 
@@ -146,21 +148,30 @@ def _misfits(rows: Sequence[P2PRow]) -> Iterator[MisfitMessage]:
 
 
 def _odd(row: P2PRow, part: int, good: Sequence[P2PRow]) -> int | None:
-    """Return the one side whose size (part 0) or dtype (1) is not that of the last messages
+    """Return the one side whose size (part 0) or dtype (1) is not the next of the messages
     before, for a size: those of its dtype; a pipeline begins with messages that say shapes."""
     if row.sides is None:
         return None
     before = [
-        r.sides[0] for r in good
+        r.sides[0][part] for r in good
         if r.sides is not None and r.tag == row.tag and _when(r) < _when(row)
         and (part or r.sides[0][1] == row.sides[0][1])
-    ][-_LAST_BEFORE:]  # fmt: skip
-    usual = {side[part] for side in before}
-    if len(usual) != 1 or len(before) < LEAST_BEFORE:
+    ]  # fmt: skip
+    usual = _next(before)
+    if usual is None:
         return None
     ranks = zip((row.src, row.dst), row.sides, strict=True)
-    odd = [rank for rank, side in ranks if side[part] not in usual]
+    odd = [rank for rank, side in ranks if side[part] != usual]
     return odd[0] if len(odd) == 1 else None
+
+
+def _next(before: Sequence[int | str]) -> int | str | None:
+    """Return what follows where all are alike, or some in turn are; None: it is not known."""
+    for turn in range(1, _MOST_IN_TURN + 1):
+        last = before[-_LAST_BEFORE * turn :]
+        if len(last) >= (LEAST_BEFORE + 1) * turn - 1 and last[turn:] == last[:-turn]:
+            return last[-turn]
+    return None
 
 
 def _when(row: P2PRow) -> int:

@@ -35,7 +35,7 @@ from pardbg.analysis.findings.kinds.stall_kinds import (
 )
 from pardbg.analysis.findings.stalls.absences import absence, activity_ns
 from pardbg.analysis.hangs.op_orders import odd_one_out
-from pardbg.analysis.hangs.stacks import whole_place
+from pardbg.analysis.hangs.stacks import called_place, whole_place
 from pardbg.analysis.hangs.standstill import IDLE_CORES, seen
 from pardbg.analysis.hangs.waitgraph import (
     PATIENCE_NS,
@@ -291,7 +291,7 @@ def _misaddressed(view: View, blame: Blame, other: PendingOp, over: int | None) 
 
 def _places(view: View, ranks: Sequence[int]) -> tuple[Place, ...]:
     """Return where each stands, if they are few."""
-    at = ((rank, whole_place(seen(view, rank).frames)) for rank in ranks[:_MAX_PLACES])
+    at = ((rank, called_place(seen(view, rank).frames)) for rank in ranks[:_MAX_PLACES])
     return tuple((rank, where) for rank, where in at if where)
 
 
