@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pardbg.analysis.answers import snapshot
 from pardbg.lab import recipes
 from pardbg.session.navigation import travel
 from pardbg.session.navigation.replay import ReplayClock
@@ -36,6 +37,19 @@ async def test_a_healthy_recording_opens_at_the_end_of_its_last_step() -> None:
         step = int(last.col("step")[-1])
         await until(lambda: app.main.shared.frame.snapshot.step == step, "its last step")
         assert "opened at" not in text_of(app)
+
+
+async def test_the_last_steps_of_ranks_are_as_many_after_another_page_was_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a page that is turned to only a few steps are made at once, then the others."""
+    monkeypatch.setattr(snapshot, "SOON", 1)
+    async with replayed("fault-diverge", (120, 40)) as (app, pilot):
+        await shows(app, "last 11 steps")
+        await pilot.press("9", "end")
+        await shows(app, "step 19 loss")
+        await pilot.press("1")
+        await shows(app, "last 20 steps")
 
 
 async def test_a_warning_is_what_a_recording_opens_at_and_it_is_one() -> None:

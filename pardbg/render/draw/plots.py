@@ -138,7 +138,7 @@ def _filled(chart: tuple[Line, ...], style: str) -> tuple[Line, ...]:
 
 def _stairs(values: Sequence[tuple[int, float]], cells: int) -> tuple[Point, ...]:
     """Return each value as a line as wide as its step: a row of braille dots."""
-    dots = max(2, 2 * cells // max(_STAIRS, len(values)))
+    dots = max(2, 4 * cells // max(_STAIRS, len(values)))
     return tuple((step + (at + 0.5) / dots - 0.5, value) for step, value in values
                  for at in range(dots if math.isfinite(value) else 1))  # fmt: skip
 

@@ -155,7 +155,7 @@ class FrameMaker:
             if known.covers(viewport, partial):
                 return known.snapshot, known.whole
             if known.whole and self._analysis.has_partial:
-                return self._complete(known, t_ns, want), True
+                return self._complete(known, t_ns, want)
         self.num_looks += 1
         before = known.snapshot if known is not None else None
         whole = not (partial and self._analysis.has_partial)
@@ -167,17 +167,17 @@ class FrameMaker:
         self._kept = _Kept(moment, made, whole, want.viewport)
         return made, whole
 
-    def _complete(self, known: _Kept, t_ns: int | None, want: Want) -> Snapshot:
-        """Return the whole snapshot ``known`` with the sections that the page draws and it
-        lacks."""
+    def _complete(self, known: _Kept, t_ns: int | None, want: Want) -> tuple[Snapshot, bool]:
+        """Return the whole snapshot ``known`` with the sections that the page draws and it lacks,
+        and whether it is whole: of the ranks' last steps only a few are made at once."""
         viewport = replace(want.viewport, sections=want.viewport.sections | known.viewport.sections)
         drawn = self._ask(
             self._store, t_ns, want.pipeline_of, viewport, known.snapshot, partial=True
         )
         lacking = {n: getattr(drawn, n) for n in viewport.sections - known.viewport.sections}
-        made = replace(known.snapshot, **lacking)
-        self._kept = _Kept(known.moment, made, True, viewport)
-        return made
+        made, whole = replace(known.snapshot, **lacking), not lacking.get("courses")
+        self._kept = _Kept(known.moment, made, whole, viewport)
+        return made, whole
 
     @property
     def many(self) -> bool:
